@@ -13,7 +13,7 @@ from typing import BinaryIO, cast
 import numpy as np
 
 from veracal._types import Array
-from veracal.data.dataset import Dataset, check_worth
+from veracal.data.dataset import Dataset, check_learnable
 from veracal.data.files import DEFAULT_LIMITS, Limits, opened
 from veracal.data.labels import Label, encode_labels
 from veracal.errors import DataError
@@ -93,7 +93,7 @@ def load_idx(
         size=size,
         name=Path(images).name if name is None else name,
     )
-    check_worth(dataset, labels)
+    check_learnable(dataset, labels)
     return dataset
 
 

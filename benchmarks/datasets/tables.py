@@ -24,7 +24,7 @@ from veracal import _checks
 from veracal._types import Frozen
 from veracal.data.columns import Category, Column, Number, Target
 from veracal.data.dataset import Dataset
-from veracal.data.encoding import encode_nothing
+from veracal.data.encoding import declare_dataset
 from veracal.data.files import DEFAULT_LIMITS, Limits
 from veracal.data.loading import load
 from veracal.data.schema import Grouping, Schema
@@ -351,7 +351,7 @@ def load_uci(
 
 def declare_uci(name: str, *, variant: str = "plain") -> Dataset:
     """What is published about one of the four tables, as a data set without a row."""
-    return _in_variant(encode_nothing(SCHEMAS[name], where=name), name, variant)
+    return _in_variant(declare_dataset(SCHEMAS[name], where=name), name, variant)
 
 
 def _in_variant(dataset: Dataset, name: str, variant: str) -> Dataset:
@@ -392,7 +392,7 @@ def _declare_uci(entry: CatalogEntry, request: DatasetRequest) -> Dataset:
 
 def _declare_german_credit(entry: CatalogEntry, request: DatasetRequest) -> Dataset:
     """What is published about the German credit table."""
-    return encode_nothing(GERMAN_CREDIT, where=entry.name)
+    return declare_dataset(GERMAN_CREDIT, where=entry.name)
 
 
 def _load_uci(entry: CatalogEntry, request: DatasetRequest) -> Dataset:

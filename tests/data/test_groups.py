@@ -151,7 +151,7 @@ def test_resampling_takes_all_rows_of_a_unit() -> None:
     units = UnitRows.of(np.array([5, 7, 5, 9, 7, 5]), 6)
     rng = np.random.default_rng(0)
     for _ in range(50):
-        drawn = np.bincount(units.resampled(rng), minlength=6)
+        drawn = np.bincount(units.resample(rng), minlength=6)
         assert drawn[0] == drawn[2] == drawn[5] and drawn[1] == drawn[4]
         assert drawn[0] + drawn[1] + drawn[3] == 3
 

@@ -12,7 +12,7 @@ from veracal import _checks
 from veracal._types import Array, Frozen
 from veracal.data.columns import Number, Target, Vector
 from veracal.data.dataset import Dataset, Group
-from veracal.data.encoding import encode, encode_nothing
+from veracal.data.encoding import declare_dataset, encode
 from veracal.data.labels import TEXT, Label, frozen
 from veracal.data.row_digests import DIGEST, digests_of_records
 from veracal.data.schema import Schema
@@ -135,7 +135,7 @@ def empty_dataset(
 
 def declare_builtin(name: str) -> Dataset:
     """Declare one of scikit-learn's sets: its published facts, without records."""
-    return encode_nothing(SCHEMAS[name], where=name)._changed(slots=frozen(np.arange(0)))
+    return declare_dataset(SCHEMAS[name], where=name)._changed(slots=frozen(np.arange(0)))
 
 
 def synthetic_clipping(

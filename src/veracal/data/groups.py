@@ -186,7 +186,7 @@ def by_group(
     draws = np.empty((int(replicates), 1 + len(chosen.names)))
     units = UnitRows.of(scores.units, len(scores))
     for i in range(len(draws)):
-        rows = units.resampled(rng)
+        rows = units.resample(rng)
         draws[i] = _evaluate(metric, scores.take(rows), chosen.take(rows))
     sizes = np.bincount(chosen.codes, minlength=len(chosen.names))
     estimates = [

@@ -20,7 +20,7 @@ import numpy as np
 from veracal import _checks
 from veracal._checks import extra
 from veracal._types import Array, Frozen, Progress
-from veracal.data.dataset import Dataset, Group, check_worth
+from veracal.data.dataset import Dataset, Group, check_learnable
 from veracal.data.files import DEFAULT_LIMITS, Limits, inside, no_surprises, open_zip, opened
 from veracal.data.labels import TEXT, Label, check_classes
 from veracal.data.row_digests import as_digests, digest_of_texts
@@ -345,7 +345,7 @@ def load_images(
         size=size,
         name=path.name if name is None else name,
     )
-    check_worth(dataset, path)
+    check_learnable(dataset, path)
     return dataset
 
 

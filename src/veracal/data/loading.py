@@ -16,8 +16,8 @@ from veracal._types import Progress
 from veracal.data.arrays import find_array_folder, load_matrix
 from veracal.data.builtin import entry
 from veracal.data.columns import Ignore, Vector
-from veracal.data.dataset import Dataset, check_worth, concatenate
-from veracal.data.encoding import EncodedRows, encode, encode_nothing, encode_rows
+from veracal.data.dataset import Dataset, check_learnable, concatenate
+from veracal.data.encoding import EncodedRows, declare_dataset, encode, encode_rows
 from veracal.data.files import DEFAULT_LIMITS, Limits
 from veracal.data.formats import is_text, read_table, stated_rows, text_columns
 from veracal.data.images import ImageForm, load_images
@@ -285,7 +285,7 @@ def load(
         whole = load_matrix(folder_of_arrays, declared, limits, row_digests=row_digests)
     else:
         whole = _gather(path, declared, limits, progress, row_digests)
-    check_worth(whole, path)
+    check_learnable(whole, path)
     return limit_contributions(whole, at_most=declared.at_most, rng=rng)
 
 
@@ -313,7 +313,7 @@ def declare(what: str | Path, *, schema: Schema | None = None) -> Dataset:
     if isinstance(what, str) and _is_name(what):
         _check_no_schema(what, schema)
         return entry(what).declare()
-    return encode_nothing(declared_schema(schema, Path(what), DEFAULT_LIMITS), where=str(what))
+    return declare_dataset(declared_schema(schema, Path(what), DEFAULT_LIMITS), where=str(what))
 
 
 def _is_name(what: str) -> bool:

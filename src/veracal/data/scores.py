@@ -21,7 +21,7 @@ from veracal.data.labels import (
     check_ids,
     encode_labels,
     frozen,
-    is_settled,
+    is_immutable,
     refuse_mask,
     restore,
     row_numbers,
@@ -45,7 +45,7 @@ def floats(values: ArrayLike, name: str) -> Floats:
         )
     single = array.dtype.kind == "f" and array.dtype.itemsize <= 4
     dtype = np.dtype(np.float32 if single else np.float64)
-    if array.dtype == dtype and is_settled(array):
+    if array.dtype == dtype and is_immutable(array):
         return array
     with np.errstate(over="ignore"):  # a number too large for a float is refused as infinite
         return frozen(np.array(array, dtype=dtype))

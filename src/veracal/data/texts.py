@@ -15,7 +15,7 @@ import numpy as np
 
 from veracal import _checks
 from veracal._types import Frozen, Progress
-from veracal.data.dataset import Dataset, Group, check_worth
+from veracal.data.dataset import Dataset, Group, check_learnable
 from veracal.data.files import DEFAULT_LIMITS, Limits, opened, parse_json
 from veracal.data.labels import TEXT, Label, check_classes
 from veracal.data.row_digests import as_digests, digest_of_texts
@@ -408,7 +408,7 @@ def load_text(
     dataset = _dataset(rows, codes, form, size, path.name if name is None else name)
     if row_digests:
         dataset = dataset._changed(row_digests=as_digests(map(digest_of_texts, rows)))
-    check_worth(dataset, path)
+    check_learnable(dataset, path)
     return dataset
 
 
