@@ -182,7 +182,7 @@ def test_other_sprites_are_refused(sprites, images):
     with pytest.raises(DataError, match="found mode L, 1024"):
         load_cifar10(sprites, part="test")
     (sprites / "test_batch.png").write_bytes(b"hello")
-    with pytest.raises(DataError, match="a whole PNG image"):
+    with pytest.raises(DataError, match="a complete PNG image"):
         load_cifar10(sprites, part="test")
 
 

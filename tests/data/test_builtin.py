@@ -146,5 +146,5 @@ def test_parts_and_variants_are_those_listed():
         load("synthetic-clipping", variant="both")
     with pytest.raises(DataError, match=r"digits: part: expected no part, found 'train'"):
         load("digits", part="train")
-    with pytest.raises(ValueError, match="brings its own"):
+    with pytest.raises(ValueError, match="which has its own"):
         declare("wine", schema=SCHEMAS["wine"])

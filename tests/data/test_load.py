@@ -463,7 +463,7 @@ def test_a_link_out_of_the_folder(
 def test_unknown_names_are_no_files() -> None:
     with pytest.raises(DataError, match="breast-cancer"):
         load("breast-cancr")
-    with pytest.raises(ValueError, match="brings its own"):
+    with pytest.raises(ValueError, match="which has its own"):
         load("breast-cancer", schema=SCHEMA)
 
 

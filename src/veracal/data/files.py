@@ -273,7 +273,7 @@ def placed(path: Path, *, force: bool = False) -> Iterator[BinaryIO]:
             Path(temporary).unlink(missing_ok=True)
     except OSError as cause:
         raise DataError(
-            str(path), "a writable path", cause.strerror or str(cause), "Name another path."
+            str(path), "a place to write", cause.strerror or str(cause), "Name another place."
         ) from cause
 
 

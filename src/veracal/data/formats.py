@@ -1,4 +1,4 @@
-"""Which reader a file's name calls for."""
+"""The reader for a file, chosen by the suffix of its name."""
 
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
@@ -25,17 +25,17 @@ SUFFIXES = (*_SEPARATORS, *_PARQUET, *_ARROW, ".npz")
 
 
 def stated_rows(path: Path, limits: Limits) -> int | None:
-    """Number of records that a file states at its head or foot; None if only a count tells."""
+    """Number of records that a Parquet file states; None for other formats."""
     return parquet_rows(path, limits) if path.suffix.lower() in _PARQUET else None
 
 
 def is_text(path: Path) -> bool:
-    """Tell whether a file is one of separated fields, by its name."""
+    """Whether a file has separated text fields, by its suffix."""
     return path.suffix.lower() in _SEPARATORS
 
 
 def text_columns(path: Path, separator: str | None, limits: Limits) -> int:
-    """How many fields the first line of such a file has."""
+    """Number of fields in the first line of a text file."""
     between = separator or _SEPARATORS[path.suffix.lower()]
     return len(read_column_names(path, header=False, separator=between, limits=limits))
 
@@ -58,11 +58,11 @@ def read_table(
     header : bool
         Whether the first line of a CSV file names the columns.
     names : sequence of str, optional
-        Names for the columns of a CSV file without a header; made up if not given.
+        Names for the columns of a CSV file without a header; by default generated.
     separator : str, optional
-        Character between the fields of a CSV file, if its suffix does not tell.
+        Character between the fields of a CSV file; by default that of its suffix.
     ignored : collection of str
-        Columns that nobody needs, which are not read where the form allows it.
+        Columns that are not needed and not read if the format allows it.
     """
     suffix = path.suffix.lower()
     if suffix in _SEPARATORS:

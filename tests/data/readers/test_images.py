@@ -265,7 +265,9 @@ def png_of_depth(depth, kind, channels):
 def test_deep_images_are_refused(store, kind, channels):
     """16 bits of grey, color, and both with transparency, which Pillow would cut to 8."""
     assert one(store, png_of_depth(8, kind, channels)).shape == (4, 6, 3)
-    with pytest.raises(DataError, match=r"8 bits a channel, found more .*Convert it to 8 bits"):
+    with pytest.raises(
+        DataError, match=r"8 bits per channel, found more .*Convert it to 8 bits"
+    ):
         one(store, png_of_depth(16, kind, channels))
 
 
@@ -279,7 +281,9 @@ def test_deep_images_of_other_formats_are_refused(store):
     tiff = head.ljust(200, b"\0") + struct.pack("<3H", 16, 16, 16)
     tiff = tiff.ljust(210, b"\0") + struct.pack("<3H", 300, 301, 302)
 
-    with pytest.raises(DataError, match="8 bits a channel, found more in an image of mode RGB"):
+    with pytest.raises(
+        DataError, match="8 bits per channel, found more in an image of mode RGB"
+    ):
         one(store, tiff, height=1, width=1, formats=("TIFF",))
 
 
@@ -340,16 +344,19 @@ def png_of_size(width, height, *, depth=8, kind=2, data=b"\0" * 100):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"hello", "expected a whole JPEG or PNG image, found another or a broken file"),
-        (PNG[:40], "expected a whole .* image"),
-        (PNG[:-40], "expected a whole PNG image, found damage"),
+        (
+            b"hello",
+            "expected a complete JPEG or PNG image, found another format or a broken file",
+        ),
+        (PNG[:40], "expected a complete .* image"),
+        (PNG[:-40], "expected a complete PNG image, found damage"),
         (
             encoded(picture(0, (64, 64, 3)), "JPEG")[:-600],
-            "expected a whole JPEG image, found damage",
+            "expected a complete JPEG image, found damage",
         ),
-        (png_of_size(6, 40), "expected a whole PNG image, found damage"),
-        (encoded(picture(0), "BMP"), "expected a whole JPEG or PNG image"),
-        (encoded(picture(0), "GIF"), "expected a whole JPEG or PNG image"),
+        (png_of_size(6, 40), "expected a complete PNG image, found damage"),
+        (encoded(picture(0), "BMP"), "expected a complete JPEG or PNG image"),
+        (encoded(picture(0), "GIF"), "expected a complete JPEG or PNG image"),
     ],
     ids=["text", "cut head", "cut png", "cut jpeg", "few pixels", "bmp", "gif"],
 )
