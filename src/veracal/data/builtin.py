@@ -18,8 +18,8 @@ from veracal.data.row_digests import DIGEST, digests_of_records
 from veracal.data.schema import Schema
 from veracal.errors import DataError
 
-# Upper bounds are round figures above anything measured in these published sets, which are
-# public; lower bounds are 0, since all are lengths, areas, counts or concentrations.
+# Upper bounds are round numbers above all measurements in these published sets. Lower bounds are
+# 0, since all columns are lengths, areas, counts or concentrations.
 _CELL = {
     "radius": (40, 4),
     "texture": (60, 6),
@@ -146,13 +146,14 @@ def synthetic_clipping(
     Parameters
     ----------
     variant : 'text' or 'code'
-        As printed: 5,000 points a class for training, with centers 3 apart (the direction is
-        not given; here along the first axis), and as many again for the test. As in the
-        authors' code: 5,000 points a class around (0, 1.5) and (1.5, 0), a third of them set
-        aside for the test.
+        As printed: 5,000 points a class for training, with centers at distance 3 (the
+        direction is not stated; here along the first axis), and as many for the test. As in
+        the authors' code: 5,000 points a class around (0, 1.5) and (1.5, 0), a third of them
+        for the test.
     part : 'train' or 'test'
     rng : Generator, optional
-        The same state gives matching parts. By default a fixed one: the data are public.
+        Generators of equal state draw matching parts. By default a fixed one, since the data
+        are public.
     """
     _check_choice(variant, part)
     rng = np.random.default_rng(0) if rng is None else rng
@@ -175,11 +176,12 @@ def synthetic_multiplicity(
     ----------
     variant : 'text' or 'code'
         As printed: 1,000 points a class for training and 20,000 in all for the test. As in the
-        authors' code: 10,000 a class and one outlier at (-3, 2) of class 1, of which 1,000 in
-        all are for training and 19,001 for the test.
+        authors' code: 10,000 a class and one outlier at (-3, 2) of class 1, in all 1,000 for
+        training and 19,001 for the test.
     part : 'train' or 'test'
     rng : Generator, optional
-        The same state gives matching parts. By default a fixed one: the data are public.
+        Generators of equal state draw matching parts. By default a fixed one, since the data
+        are public.
     """
     _check_choice(variant, part)
     rng = np.random.default_rng(0) if rng is None else rng

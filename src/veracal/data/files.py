@@ -379,11 +379,11 @@ def _finite(digits: str) -> float:
     return value
 
 
-def _not_json(where: str, found: str) -> DataError:
+def _not_json(where: str, problem: str) -> DataError:
     """Error for text that is not strict JSON."""
     return DataError(
         where,
         "strict JSON (RFC 8259), each key once",
-        found,
+        problem,
         "Write the file again as strict JSON.",
     )

@@ -406,8 +406,8 @@ def _select(
     if listed is not None:
         matches = _select_listed(matches, listed, path)
     if not matches:
-        found = "no image at all" if part is None else f"no image of part {part!r}"
-        raise DataError(str(path), "images that the form describes", found, "Check the path.")
+        none = "no image at all" if part is None else f"no image of part {part!r}"
+        raise DataError(str(path), "images that the form describes", none, "Check the path.")
     return matches
 
 

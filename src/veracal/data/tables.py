@@ -139,13 +139,13 @@ class QuoteChecked(io.RawIOBase):
             self._line = self._opening_line
             raise self._error("a closing quotation mark", "none before the file's end", b"", 0)
 
-    def _error(self, expected: str, found: str, data: bytes, position: int) -> DataError:
+    def _error(self, expected: str, problem: str, data: bytes, position: int) -> DataError:
         """Error that names the line of a position in the current block."""
         line = self._line + data.count(b"\n", 0, position)
         remedy = "Double the quotation marks inside a field, and put one at each end of it."
         if "quotation" not in expected:
             remedy = "Convert the line ends."
-        return DataError(self._where, expected, f"{found} (line {line})", remedy)
+        return DataError(self._where, expected, f"{problem} (line {line})", remedy)
 
 
 def split_records(file: QuoteChecked, block: int, where: str) -> Iterator[bytes]:
@@ -188,10 +188,10 @@ def _find_marks(data: bytes) -> list[tuple[int, int]]:
     returns = np.flatnonzero(values == _RETURN)
     followed = values[np.minimum(returns + 1, len(values) - 1)]
     lone = returns[followed != _FEED]
-    found = zip(
+    events = zip(
         [*starts.tolist(), *lone.tolist()], [*stops.tolist(), *(lone + 1).tolist()], strict=True
     )
-    return sorted(found) if len(lone) else list(found)
+    return sorted(events) if len(lone) else list(events)
 
 
 _POLARS_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
@@ -375,11 +375,11 @@ def parser_errors(path: Path) -> Iterator[None]:
     except (pa.ArrowException, UnicodeDecodeError, *_POLARS_ERRORS) as cause:
         # From the message: Arrow's own handler of ragged rows fails on text that is not UTF-8.
         if ragged := _RAGGED.search(str(cause)):
-            line, expected, found = ragged.groups()
+            line, expected, count = ragged.groups()
             raise DataError(
                 str(path),
                 f"{expected} fields in each record",
-                f"{found} in one{f' (line {line})' if line else ''}",
+                f"{count} in one{f' (line {line})' if line else ''}",
                 "Quote fields that hold the separator, or correct the record.",
             ) from cause
         if "UTF8" in str(cause):

@@ -265,9 +265,7 @@ def png_of_depth(depth, kind, channels):
 def test_deep_images_are_refused(store, kind, channels):
     """16 bits of grey, color, and both with transparency, which Pillow would cut to 8."""
     assert one(store, png_of_depth(8, kind, channels)).shape == (4, 6, 3)
-    with pytest.raises(
-        DataError, match=r"8 bits per channel, found more .*Convert it to 8 bits"
-    ):
+    with pytest.raises(DataError, match=r"8 bits per channel, .*Convert it to 8 bits"):
         one(store, png_of_depth(16, kind, channels))
 
 
@@ -281,9 +279,7 @@ def test_deep_images_of_other_formats_are_refused(store):
     tiff = head.ljust(200, b"\0") + struct.pack("<3H", 16, 16, 16)
     tiff = tiff.ljust(210, b"\0") + struct.pack("<3H", 300, 301, 302)
 
-    with pytest.raises(
-        DataError, match="8 bits per channel, found more in an image of mode RGB"
-    ):
+    with pytest.raises(DataError, match="8 bits per channel, found .* of mode RGB"):
         one(store, tiff, height=1, width=1, formats=("TIFF",))
 
 
@@ -346,7 +342,7 @@ def png_of_size(width, height, *, depth=8, kind=2, data=b"\0" * 100):
     [
         (
             b"hello",
-            "expected a complete JPEG or PNG image, found another format or a broken file",
+            "expected a complete JPEG or PNG image, found another format",
         ),
         (PNG[:40], "expected a complete .* image"),
         (PNG[:-40], "expected a complete PNG image, found damage"),
