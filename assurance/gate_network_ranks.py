@@ -98,7 +98,7 @@ MUTANTS: dict[str, Patches] = {
     "M14 empty batches skipped": {"veracal.mechanisms.dp_sgd.DPSGD.run": empty_skipped},
     "records that each rank has split by itself": {RANKS + "check_split": lambda every: None},
     "splits by secret draws leave no mark": {
-        "veracal.data.splitting._drawn": lambda dataset, mark, part: dataset
+        "veracal.data.splitting._with_draw_id": lambda dataset, mark, part: dataset
     },
 }
 

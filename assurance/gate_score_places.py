@@ -118,12 +118,12 @@ class Subject:
     """How scores are computed: of networks, of classifiers, of pipelines and in searches."""
 
     networks: Any = each_by_itself
-    places: Any = classifiers._places
+    places: Any = classifiers._positions
     score: Any = score
     before_last: Any = PrivatePipeline.before_last
 
 
-CLASSIFIERS = classifiers._places
+CLASSIFIERS = classifiers._positions
 CORRECT = Subject()
 MUTANTS = {
     "one made-up row is compared": Subject(networks=one_row_compared),
@@ -142,7 +142,7 @@ def run(subject: Subject, *, long: bool) -> str:
     scored = 0
     with (
         mock.patch.object(scoring, "each_by_itself", subject.networks),
-        mock.patch.object(classifiers, "_places", subject.places),
+        mock.patch.object(classifiers, "_positions", subject.places),
         mock.patch.object(PrivatePipeline, "before_last", subject.before_last),
     ):
         for name, others in OTHERS.items():

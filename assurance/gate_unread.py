@@ -1,7 +1,7 @@
 """A run that exceeds the caps is refused before a record is read.
 
-What a run costs follows from what is declared: the schema of a file, what is published about a
-named set, and under replace-one the number of slots, which the first run recorded. The first
+What a run costs follows from what is declared: the schema of a file, the facts of a
+built-in set, and under replace-one the number of slots, which the first run recorded. The first
 build loaded named sets, pictures, arrays, texts and everything under replace-one before it
 refused. Here the function that loads records raises, and further runs and comparisons beyond
 the caps must be refused all the same; those within the caps must reach it.
@@ -56,13 +56,11 @@ size = 3
 lower = -9
 upper = 9
 """
-# Sets that are known by name, none of which is fetched: model, and most rows of a unit.
-NAMED = {
-    "breast-cancer": ("logistic", None),
-    "mnist": ("cnn", None),
-    "chest-xray": ("features", 3),
-    "sst2": ("features", None),
-    "sentiment-nyt": ("text", 2),
+NAMED = {  # built-in sets, and the model that is trained on each
+    "breast-cancer": "logistic",
+    "digits": "cnn",
+    "wine": "features",
+    "synthetic-clipping": "mlp",
 }
 PRIVACY = PrivacyConfig(1.0, 1e-5)
 FURTHER = replace(PRIVACY, epsilon=1.5)
@@ -189,8 +187,8 @@ def unread() -> Iterator[list[Any]]:
 
 def config(folder: Path, kind: str) -> Config:
     """A quick run on records of a kind."""
-    model, at_most = NAMED.get(kind, ("logistic", None))
-    data, relation = DataConfig(kind, at_most=at_most), "add-remove"
+    model = NAMED.get(kind, "logistic")
+    data, relation = DataConfig(kind), "add-remove"
     labels = np.arange(ROWS) % 2
     if kind not in NAMED:
         schema = folder / f"{kind}.toml"
@@ -219,9 +217,9 @@ def config(folder: Path, kind: str) -> Config:
 
 @contextmanager
 def world(subject: Subject) -> Iterator[Path]:
-    """A folder with its own ledgers and no named sets, and the library of the subject."""
+    """A folder with its own ledgers, and the library of the subject."""
     folder = Path(tempfile.mkdtemp())
-    env = {"VERACAL_LEDGERS": str(folder / "ledgers"), "VERACAL_DATA": str(folder / "none")}
+    env = {"VERACAL_LEDGERS": str(folder / "ledgers")}
     patches = [mock.patch(name, new) for name, new in subject.patches]
     try:
         with mock.patch.dict("os.environ", env):

@@ -31,9 +31,10 @@ import numpy as np
 from scipy import stats
 from torch import nn
 
+from benchmarks.datasets import load
 from veracal.calibration import PrivateCalibratedClassifier
 from veracal.calibration.metrics import accuracy, auc, ece
-from veracal.data import Dataset, load, score
+from veracal.data import Dataset, score
 from veracal.mechanisms import SGD, Update
 from veracal.neural import EfficientNetLite0, Pictures, PrivateNetwork, extract
 from veracal.neural.architectures import dense_head, five_layer_cnn, mlp, mnist_cnn, scatter_cnn

@@ -24,8 +24,8 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from torch import nn
 
+from benchmarks.datasets import load
 from veracal.accounting import Composed, Event, epsilon_for
-from veracal.data import load
 from veracal.mechanisms import Adam
 from veracal.neural import PrivateNetwork
 from veracal.neural.huggingface import (

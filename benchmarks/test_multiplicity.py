@@ -19,9 +19,9 @@ from scipy import stats
 from sklearn.model_selection import train_test_split
 from threadpoolctl import threadpool_limits
 
+from benchmarks.datasets import load
 from benchmarks.multiplicity_limits import Limit, Passes, counted, limit_of
 from benchmarks.multiplicity_peers import MissingError, Worker, all_answers, peer_python
-from veracal.data import load
 from veracal.errors import DataError
 from veracal.multiplicity.engines.base import Seed
 from veracal.multiplicity.engines.linear import ObjectiveEngine

@@ -30,8 +30,9 @@ from rich.progress import Progress
 from scipy.special import expit
 from sklearn.model_selection import train_test_split
 
+from benchmarks.datasets import load
 from benchmarks.quality.table2 import EPSILONS, PUBLISHED, RUNS, SETS, Row
-from veracal.data import Dataset, load
+from veracal.data import Dataset
 from veracal.multiplicity import Audit, AuditEngine, AuditSettings, audit_engine
 from veracal.multiplicity.engines import Streams
 from veracal.multiplicity.engines.linear import ObjectiveEngine

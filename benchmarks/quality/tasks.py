@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from veracal.data import Dataset, load
+from benchmarks.datasets import load
+from veracal.data import Dataset
 from veracal.neural import EfficientNetLite0, MiniLM, extract
 from veracal.training import PrivateLogisticRegression
 

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.datasets import FetchError, load
 from benchmarks.quality.multiplicity import apart, told
 from benchmarks.quality.table2 import PUBLISHED, RUNS, Row
-from veracal.data import load
-from veracal.errors import FetchError
 
 MEMORY = 1_000  # megabytes
 NEAR, ERRORS = 0.02, 3.0

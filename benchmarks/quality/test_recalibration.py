@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.datasets import FetchError
 from benchmarks.quality.tasks import TASKS, Task, delta_of
 from veracal.calibration import CalibrationMap, TwoTemperatureScaling
 from veracal.calibration.measurement import measure
@@ -25,7 +26,7 @@ from veracal.calibration.metrics import accuracy, debiased_l2, ece, smooth_ece
 from veracal.calibration.private import PrivatePlatt, PrivateTemperature
 from veracal.calibration.private_classifier import PrivateCalibratedClassifier
 from veracal.data import Dataset, Scores, score, split
-from veracal.errors import FetchError, MissingExtraError
+from veracal.errors import MissingExtraError
 
 SEEDS, EPSILONS = 5, (3.0, 8.0)
 LARGE, DEFECT = 5_000, 0.03  # test records and ECE from which on the goal counts

@@ -19,11 +19,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemaining
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from benchmarks.datasets import load
 from benchmarks.shift.corruptions import CLEAN, CORRUPTIONS, EXTRA, MEASURED, corrupted
 from benchmarks.shift.resnet import DEPTHS, ResNet, logits_of, network
 from benchmarks.shift.weights import folder, published, weights, write_whole
 from veracal._types import Array, Floats, Ints
-from veracal.data import load
 
 NETWORKS = tuple(DEPTHS)
 SEVEREST = 5

@@ -16,11 +16,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from benchmarks.datasets import entry, fetch
+from benchmarks.datasets.sources import File, FromFolder, check_file
 from benchmarks.shift.resnet import DEPTHS
-from veracal.data.files import cache_folder, private_folder
-from veracal.data.sets.catalog import entry
-from veracal.data.sets.fetch import fetch
-from veracal.data.sets.sources import File, FromFolder, check_file
+from veracal.data import cache_folder, private_folder
 
 ENTRY = "resnet-cifar10-weights"
 _PREFIX = "module."  # networks were saved from inside a wrapper for several devices

@@ -1,3 +1,3 @@
-"""Private classifiers whose confidence can be believed."""
+"""Private classifiers with calibrated probabilities, and audits of their arbitrariness."""
 
 __version__ = "0.1.0.dev0"

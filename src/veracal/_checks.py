@@ -1,4 +1,4 @@
-"""Checks of arguments that every room makes."""
+"""Argument checks with uniform messages, and the import of optional packages."""
 
 import importlib
 import math
@@ -17,7 +17,7 @@ def positive(**values: float) -> None:
 
 
 def positive_or(otherwise: str, kind: Any, /, **values: Any) -> None:
-    """Raise unless every value is of a kind, or a finite number above zero."""
+    """Raise unless every value is an instance of ``kind``, or a finite number above zero."""
     for name, value in values.items():
         if isinstance(value, kind):
             continue
@@ -42,7 +42,7 @@ def whole(*, least: int = 1, **values: int) -> None:
 
 
 def one_of(allowed: Collection[str], **values: str) -> None:
-    """Raise unless every value is one of the allowed words."""
+    """Raise unless every value is one of the allowed strings."""
     for name, value in values.items():
         if value not in allowed:
             words = ", ".join(repr(word) for word in allowed)
@@ -50,42 +50,43 @@ def one_of(allowed: Collection[str], **values: str) -> None:
 
 
 def extra(module: str, name: str) -> Any:
-    """Import an optional module, or say in one sentence which extra brings it.
+    """Import an optional module, or raise an error that names its extra.
 
-    Imports of optional packages go through here instead of an ``import`` statement, so
-    that the import contract can forbid them everywhere and one sentence serves them all.
+    Optional packages are imported by this function instead of an ``import`` statement, so that
+    the import contract can forbid such statements and all errors read alike.
     """
     try:
         return importlib.import_module(module)
     except ImportError as cause:
         raise MissingExtraError(
-            f"This needs {module.partition('.')[0]}, which comes with an extra: "
+            f"This needs {module.partition('.')[0]}, which is installed by an extra: "
             f'install it with  pip install "veracal[{name}]".'
         ) from cause
 
 
 def _is_number(value: object) -> bool:
-    """Tell whether a value is a real number: not a truth value, not text, not NaN."""
+    """Whether a value is a real number: no bool, no text, no NaN."""
     return isinstance(value, Real) and not isinstance(value, bool) and value == value
 
 
 def as_part(**estimators: object) -> None:
-    """Refuse an estimator that can only be fitted by itself.
+    """Reject estimators that cannot be fitted as a part of another estimator.
 
-    One that is trained on several machines: whatever it is a part of reads the records of this
-    one alone, and would pay for them here. One that goes on after a break: whatever is around
-    it (coins of a split, other steps) would be drawn anew, and its run was on what they were.
+    One trained on several machines: the enclosing estimator reads the records of this machine
+    only, and would pay for them here. One that resumes from a checkpoint: random choices of the
+    enclosing estimator (splits, other steps) would be drawn again after an interruption, and
+    the checkpoint belongs to the earlier ones.
     """
     for name, estimator in estimators.items():
         if not getattr(estimator, "_all_here", True):
             raise ValueError(
                 f"Expected {name} to be trained on this machine alone, got {estimator!r}. "
-                "Leave out across=..., or fit it by itself, by fit_records(dataset) on all "
-                "ranks, and give the fitted model to what comes after."
+                "Leave out across=..., or fit it separately with fit_records(dataset) on all "
+                "ranks and pass the fitted model to the next step."
             )
         if getattr(estimator, "checkpoint", None) is not None:
             raise ValueError(
-                f"Expected {name} without a checkpoint, got {estimator!r}: after a break it "
-                "would go on with records or steps around it that are no longer the same. "
-                "Leave out checkpoint=..., or fit it by itself."
+                f"Expected {name} without a checkpoint, got {estimator!r}: when interrupted, "
+                "it would resume with other records or other preceding steps. "
+                "Leave out checkpoint=..., or fit it separately."
             )

@@ -1,4 +1,4 @@
-"""Estimators as notebooks show them."""
+"""Display of estimators in notebooks."""
 
 import warnings
 
@@ -6,11 +6,11 @@ from sklearn.base import BaseEstimator
 
 
 class DisplayMixin(BaseEstimator):  # type: ignore[misc]
-    """An estimator whose documentation has sections of ours."""
+    """Mixin for estimators whose docstrings have additional sections."""
 
     def _html_repr(self) -> str:
-        """What scikit-learn draws, without its warning that *Guarantees* is new to it."""
+        """HTML of scikit-learn, without its warning about the unknown section *Guarantees*."""
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Unknown section")
-            drawn: str = super()._html_repr()
-        return drawn
+            html: str = super()._html_repr()
+        return html

@@ -24,7 +24,7 @@ def attach(
         if name not in origins:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         value = getattr(import_module(f"{package}.{origins[name]}"), name)
-        setattr(sys.modules[package], name, value)  # the next look-up does not come here
+        setattr(sys.modules[package], name, value)  # later accesses bypass this function
         return value
 
     def dir_() -> list[str]:

@@ -1,4 +1,4 @@
-"""Limits on the threads of linear algebra, without a search for its libraries in every fit."""
+"""Thread limits for linear algebra, without a search for its libraries in every fit."""
 
 import sys
 from contextlib import AbstractContextManager
@@ -13,9 +13,8 @@ def threadpool_limits(
 ) -> AbstractContextManager[object]:
     """Limit threads as ``threadpoolctl.threadpool_limits`` does.
 
-    That function searches all loaded libraries on every call, for tens of milliseconds once
-    torch is loaded.
-    Here they are searched again only after another module has been imported.
+    That function searches all loaded libraries on every call, which takes tens of milliseconds
+    once torch is loaded. Here they are searched again only after further modules were imported.
     """
     loaded = len(sys.modules)
     if loaded not in _CONTROLLERS:

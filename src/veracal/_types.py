@@ -1,9 +1,7 @@
-"""Names for what crosses the house: arrays, mappings that stay as they are, progress.
+"""Type aliases, an immutable mapping, and 64-byte aligned arrays.
 
-Arrays at addresses that are multiples of 64 bytes.
-
-Linear algebra may round differently at other addresses, and where the system puts an array may
-follow from how many records are in memory. Gradients and scores of a record must not.
+Linear algebra may round differently at other addresses, and the address of an array may depend
+on the number of records in memory. The gradients and scores of a record must not depend on it.
 """
 
 import math
@@ -18,14 +16,14 @@ Floats = NDArray[np.floating[Any]]
 Ints = NDArray[np.integer[Any]]
 Bools = NDArray[np.bool_]
 
-Progress = Callable[[int, int | None], None]  # how much is done, and how much there is
+Progress = Callable[[int, int | None], None]  # the amount done, and the total if known
 
 Key = TypeVar("Key")
 Value = TypeVar("Value", covariant=True)
 
 
 class Frozen(Mapping[Key, Value], Generic[Key, Value]):
-    """A mapping that cannot be changed and, unlike ``MappingProxyType``, can be pickled."""
+    """An immutable mapping that, unlike ``MappingProxyType``, can be pickled."""
 
     __slots__ = ("_items",)
 
@@ -45,11 +43,11 @@ class Frozen(Mapping[Key, Value], Generic[Key, Value]):
         return repr(self._items)
 
 
-BYTES = 64  # as torch aligns its own tensors
+BYTES = 64  # the alignment of torch tensors
 
 
 def aligned(values: Any) -> Any:
-    """An array at such an address: itself, or a copy in C order."""
+    """Return the array if its address is aligned, else an aligned copy in C order."""
     if values.ctypes.data % BYTES == 0:
         return values
     copy = aligned_empty(values.shape, values.dtype)
@@ -58,8 +56,8 @@ def aligned(values: Any) -> Any:
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-    """An array without values at such an address."""
+    """Return an uninitialized array at an aligned address."""
     size = math.prod(shape) * dtype.itemsize
-    room = np.empty(size + BYTES, np.uint8)
-    start = -room.ctypes.data % BYTES
-    return room[start : start + size].view(dtype).reshape(shape)
+    buffer = np.empty(size + BYTES, np.uint8)
+    start = -buffer.ctypes.data % BYTES
+    return buffer[start : start + size].view(dtype).reshape(shape)

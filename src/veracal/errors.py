@@ -1,21 +1,21 @@
-"""The errors a caller may want to catch."""
+"""Exceptions that callers may catch."""
 
 
 class VeracalError(Exception):
-    """Root of every error Veracal raises on purpose."""
+    """Base class of all errors that Veracal raises deliberately."""
 
 
 class DataError(VeracalError, ValueError):
-    """A file, a table or an array is not what was declared.
+    """A file, a table or an array violates its declaration.
 
     Parameters
     ----------
     where : str
-        File, column or argument that is wrong, as the caller knows it.
+        File, column or argument, as the caller named it.
     expected, found : str
-        What was declared or is allowed, and what was there instead.
+        Declared or allowed value, and the actual one.
     remedy : str
-        What the caller can do about it: one or two full sentences.
+        What the caller can do: one or two full sentences.
 
     Examples
     --------
@@ -32,43 +32,39 @@ class DataError(VeracalError, ValueError):
 
 
 class SchemaError(DataError):
-    """A schema contradicts itself, or says something that cannot be meant."""
+    """A schema is inconsistent or has an invalid declaration."""
 
 
 class LimitError(DataError):
-    """An input is larger than the limits allow; nothing of it was kept."""
-
-
-class FetchError(DataError):
-    """A public data set could not be fetched, or is not the one expected."""
+    """An input exceeds the limits; nothing of it was kept."""
 
 
 class BudgetError(VeracalError):
-    """A charge does not fit into what is left; nothing was charged and no record was read."""
+    """A charge exceeds the remaining budget; nothing was charged and no record was read."""
 
 
 class ConflictError(VeracalError):
-    """A request id was used before, for another request; nothing was charged."""
+    """A request id was already used for another request; nothing was charged."""
 
 
 class PrecisionError(VeracalError, RuntimeError):
-    """Something lowered the precision of a private computation; its result was not used."""
+    """The precision of a private computation was reduced; its result was not used."""
 
 
 class AnswerError(VeracalError):
-    """An answer was paid for and could not be computed; asking again does not help."""
+    """A query was charged and could not be answered; repeating it does not help."""
 
 
 class SilentError(VeracalError):
-    """A source did not answer, or of several sources too few did.
+    """A source did not respond, or too few of several sources did.
 
     Parameters
     ----------
     problem : str
-        Full sentences, which tell nothing about records.
+        Full sentences that reveal nothing about records.
     silences : tuple of (str or None)
-        Of several sources, in their order, why each of them was silent; None for one that
-        answered.
+        Reason for each of several sources, in their order, why it did not respond; None for
+        one that did.
     """
 
     def __init__(self, problem: str, silences: "tuple[str | None, ...]" = ()) -> None:
@@ -80,14 +76,14 @@ class SilentError(VeracalError):
 
 
 class WaitingError(VeracalError):
-    """Answers have to be carried by somebody first; what was asked stays asked.
+    """Responses have not arrived yet; the requests remain open.
 
     Parameters
     ----------
     problem : str
-        Full sentences: what to carry where.
+        Full sentences: which files to transfer where.
     sources : tuple of str
-        Names of those who are waited for.
+        Names of the sources without a response.
     """
 
     def __init__(self, problem: str, sources: "tuple[str, ...]" = ()) -> None:
@@ -99,16 +95,16 @@ class WaitingError(VeracalError):
 
 
 class TransportError(VeracalError):
-    """Whoever carries requests and answers cannot be reached, or is not who it should be."""
+    """The transport cannot be reached, or fails authentication."""
 
 
 class LedgerError(VeracalError):
-    """A ledger is damaged, or cannot be used where it is.
+    """A ledger is damaged, or cannot be used at its location.
 
     Attributes
     ----------
     problems : tuple of str
-        Everything that was found, in full sentences.
+        All problems, in full sentences.
     """
 
     def __init__(self, *problems: str) -> None:
@@ -125,9 +121,9 @@ class RunError(VeracalError):
     Attributes
     ----------
     run : int or None
-        Its number, where it has one.
+        Its number, if it has one.
     cause : str
-        What was raised, as its class and its message.
+        Class and message of the exception.
     """
 
     def __init__(self, run: int | None, cause: str) -> None:
@@ -138,12 +134,12 @@ class RunError(VeracalError):
         which = "A run" if self.run is None else f"Run {self.run}"
         return (
             f"{which} could not be trained: {self.cause.rstrip('.')}. With keep, runs that "
-            "finished before are kept: correct the model or the records, and audit again."
+            "finished before are kept: correct the model or the records, and repeat the audit."
         )
 
 
 class WorkerError(VeracalError):
-    """A worker or a cluster is not there, or no longer."""
+    """A worker or a cluster is not available, or no longer."""
 
 
 class MissingExtraError(VeracalError, ImportError):

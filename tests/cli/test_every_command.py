@@ -54,8 +54,6 @@ ELSEWHERE = {
     "source serve": "test_until_stopped.py",
     "federation superlink": "test_until_stopped.py",
     "federation local": "test_federation_local.py",
-    "data fetch": "test_data.py",
-    "data path": "test_data.py",
     "data features": "test_data.py",
 }
 

@@ -405,7 +405,7 @@ def test_a_group_that_cannot_be_written_is_refused_before_anything_is_charged(ru
     np.savez("p.npz", logits=[[0.0, 1], [1, 0]], labels=[0, 1])
     words = ["--group", "labels=0,1", "--epsilon", "1", "--out", "c.npz"]
     code, out, err = run("recalibrate", "p.npz", *words)
-    assert code == 1 and not out and "names of their own" in err
+    assert code == 1 and not out and "distinct names" in err
     assert [path.name for path in Path().iterdir()] == ["p.npz"]
 
 

@@ -199,7 +199,7 @@ def test_decimal_commas_do_not_hide_the_separator(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("separator", ["", ";;", "é", "\n", '"', "x"])
 def test_what_is_no_separator(visits: Path, separator: str) -> None:
-    with pytest.raises(DataError, match="between fields"):
+    with pytest.raises(DataError, match="separate fields"):
         draft(visits, separator=separator)
 
 
@@ -256,14 +256,14 @@ def test_lists(tmp_path: Path) -> None:
 
 
 def test_a_draft_is_refused_until_somebody_stands_for_it(visits: Path) -> None:
-    with pytest.raises(SchemaError, match="somebody stands for"):
+    with pytest.raises(SchemaError, match="a schema of public facts"):
         Schema.from_toml(draft(visits).text)
 
 
 def test_a_guessed_target_is_warned_of(visits: Path) -> None:
     proposal = draft(visits)
     assert ("column 'readmitted'", "kind") in fields(proposal)
-    assert "a guess: is it what you want to predict?" in proposal.text
+    assert "a guess: is this the column to predict?" in proposal.text
     assert accepted(draft(visits, groups=["readmitted"]).text).target == "note"
     assert accepted(proposal.text).target == "readmitted"
 
@@ -313,7 +313,7 @@ def test_wrong_requests(visits: Path, tmp_path: Path) -> None:
         with pytest.raises(DataError, match=f"found the {role} itself"):
             draft(visits, groups=["sex"], **{role: "sex"})  # type: ignore[arg-type]
     (tmp_path / "o.csv").write_text("u\n1\n2\n")
-    with pytest.raises(DataError, match="A column to predict"):
+    with pytest.raises(DataError, match="A target column"):
         draft(tmp_path / "o.csv", unit="u")
     pl.DataFrame({"u": [1, 2]}).write_parquet(tmp_path / "o.parquet")
     with pytest.raises(DataError, match="expected a column to predict"):

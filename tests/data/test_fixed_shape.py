@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from veracal.data.rows import all_places_alike, at_places, each_by_itself, places_alike
+from veracal.data.rows import all_positions_equivalent, at_places, each_by_itself, places_alike
 
-MADE_UP = np.random.default_rng(1).normal(size=(4, 3))
+SYNTHETIC = np.random.default_rng(1).normal(size=(4, 3))
 
 
 def honest(rows):
@@ -59,17 +59,17 @@ def second_by_the_third(rows):
     ],
 )
 def test_rows_may_stand_where_they_have_the_bits_of_the_first_place(forward, places, tried):
-    assert places_alike(forward, MADE_UP, tried).tolist() == places
+    assert places_alike(forward, SYNTHETIC, tried).tolist() == places
 
 
 def test_more_tried_rows_notice_more():
-    assert len(places_alike(second_by_the_third, MADE_UP)) == 4  # row 0 is not at place 1
-    assert places_alike(second_by_the_third, MADE_UP, 2).tolist() == [0]
+    assert len(places_alike(second_by_the_third, SYNTHETIC)) == 4  # row 0 is not at place 1
+    assert places_alike(second_by_the_third, SYNTHETIC, 2).tolist() == [0]
 
 
 def test_another_order_of_additions_is_noticed(rng):
-    made_up = rng.standard_normal((64, 300)).astype(np.float32)
-    assert places_alike(last_three_added_backwards, made_up, 4).tolist() == list(range(61))
+    synthetic = rng.standard_normal((64, 300)).astype(np.float32)
+    assert places_alike(last_three_added_backwards, synthetic, 4).tolist() == list(range(61))
 
 
 # ---------------------------------------------------------------- rows at them
@@ -106,7 +106,7 @@ def test_scores_are_those_of_rows_alone(forward, n, rng):
 
     alone = np.concatenate([forward(row[None]) for row in rows])
 
-    np.testing.assert_array_equal(each_by_itself(forward, MADE_UP)(rows), alone)
+    np.testing.assert_array_equal(each_by_itself(forward, SYNTHETIC)(rows), alone)
 
 
 def test_every_batch_has_the_one_shape_and_is_filled_up(rng):
@@ -116,7 +116,7 @@ def test_every_batch_has_the_one_shape_and_is_filled_up(rng):
         seen.append(rows.copy())
         return rows
 
-    score = each_by_itself(forward, MADE_UP)
+    score = each_by_itself(forward, SYNTHETIC)
     seen.clear()
     rows = rng.normal(size=(6, 3))
     score(rows)
@@ -132,7 +132,7 @@ def test_where_rows_mix_each_is_scored_alone(rng):
         shapes.append(rows.shape)
         return by_company(rows)
 
-    score = each_by_itself(forward, MADE_UP)
+    score = each_by_itself(forward, SYNTHETIC)
     shapes.clear()
     score(rng.normal(size=(3, 3)))
 
@@ -154,30 +154,30 @@ def added_backwards_at_odd_places(weights):
 def test_few_outputs_do_not_hide_another_order_of_additions(outputs):
     """One made-up row has the same bits at all places by chance, many have not."""
     rng = np.random.default_rng(0)
-    made_up = rng.standard_normal((64, 10)).astype(np.float32)
+    synthetic = rng.standard_normal((64, 10)).astype(np.float32)
     forwards = [
         added_backwards_at_odd_places(rng.standard_normal((10, outputs)).astype(np.float32))
         for _ in range(30)
     ]
-    assert any(len(places_alike(one, made_up)) == 64 for one in forwards)  # by one row
-    assert not any(all_places_alike(one, made_up) for one in forwards)
+    assert any(len(places_alike(one, synthetic)) == 64 for one in forwards)  # by one row
+    assert not any(all_positions_equivalent(one, synthetic) for one in forwards)
 
 
 def test_a_single_odd_place_is_noticed(rng):
-    made_up = rng.normal(size=(64, 3))
-    assert all_places_alike(honest, made_up)
-    assert not all_places_alike(last_place_rounds_up, made_up)
-    assert not all_places_alike(second_by_the_third, made_up)
+    synthetic = rng.normal(size=(64, 3))
+    assert all_positions_equivalent(honest, synthetic)
+    assert not all_positions_equivalent(last_place_rounds_up, synthetic)
+    assert not all_positions_equivalent(second_by_the_third, synthetic)
 
 
 def test_other_weights_are_tried_too(rng):
-    made_up, shapes = rng.normal(size=(8, 3)), []
+    synthetic, shapes = rng.normal(size=(8, 3)), []
 
     def hides(rows):
         shapes.append(len(rows))
         return np.zeros((len(rows), 2))
 
-    score = each_by_itself(hides, made_up, last_place_rounds_up)
+    score = each_by_itself(hides, synthetic, last_place_rounds_up)
     shapes.clear()
     score(rng.normal(size=(3, 3)))
     assert shapes == [1, 1, 1]
@@ -192,6 +192,6 @@ def test_blocks_lie_at_multiples_of_64_bytes():
         return honest(rows)
 
     room = np.empty(4 * 3 + 1)[1:].reshape(4, 3)  # at 8 or 24 or … bytes behind a multiple
-    places = places_alike(noted, MADE_UP)
+    places = places_alike(noted, SYNTHETIC)
     list(at_places(noted, np.ones((9, 3)), places, room))
     assert set(met) == {0}

@@ -151,7 +151,7 @@ def test_resampling_takes_all_rows_of_a_unit() -> None:
     units = UnitRows.of(np.array([5, 7, 5, 9, 7, 5]), 6)
     rng = np.random.default_rng(0)
     for _ in range(50):
-        drawn = np.bincount(units.resampled(rng), minlength=6)
+        drawn = np.bincount(units.resample(rng), minlength=6)
         assert drawn[0] == drawn[2] == drawn[5] and drawn[1] == drawn[4]
         assert drawn[0] + drawn[1] + drawn[3] == 3
 
@@ -194,7 +194,7 @@ def test_intersections_of_one_name_are_refused(rng: np.random.Generator) -> None
         "q": Group(np.array([0, 1, 0, 1]), ("c", "b & c")),
     }
     scores = Scores.from_probabilities([0.1, 0.2, 0.8, 0.9], [0, 1, 1, 1], groups=groups)
-    with pytest.raises(DataError, match="p & q: .*different names, found 'a & b & c' twice"):
+    with pytest.raises(DataError, match="a list of different names"):
         by_group(accuracy, scores, ("p", "q"), rng=rng)
     alone = by_group(accuracy, scores, "p", replicates=5, rng=rng)
     assert [estimate.n for estimate in alone.values.values()] == [2, 2]

@@ -1,9 +1,6 @@
 """Files load through their schema, whole or as a stream, or say what is wrong with them."""
 
 import contextlib
-import struct
-import subprocess
-import sys
 import zipfile
 from collections.abc import Callable
 from datetime import date
@@ -310,11 +307,8 @@ def test_a_small_file_of_much_text_is_refused(tmp_path: Path) -> None:
     )
     schema = Schema({"t": Text(), "y": Target(("no", "yes"))})
     assert path.stat().st_size < 100_000
-    with pytest.raises(LimitError, match="200 times its packed size"):
-        load(path, schema=schema)
-    trusted = Limits(expansion=10**7, memory_bytes=2**26)
     with pytest.raises(LimitError, match="memory bytes"):
-        load(path, schema=schema, limits=trusted)
+        load(path, schema=schema, limits=Limits(memory_bytes=2**26))
 
 
 def test_row_groups_are_measured_before_they_are_read(tmp_path: Path) -> None:
@@ -377,8 +371,8 @@ def test_a_zip_bomb(tmp_path: Path) -> None:
     path = tmp_path / "b.npz"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("x.npy", b"\0" * 50_000_000)
-    with pytest.raises(DataError):
-        load(path, schema=SCHEMA)
+    with pytest.raises(LimitError, match="at most 1,000,000 memory bytes"):
+        load(path, schema=SCHEMA, limits=Limits(memory_bytes=10**6))
 
 
 # Rows on disk ----------------------------------------------------------------------------
@@ -469,7 +463,7 @@ def test_a_link_out_of_the_folder(
 def test_unknown_names_are_no_files() -> None:
     with pytest.raises(DataError, match="breast-cancer"):
         load("breast-cancr")
-    with pytest.raises(ValueError, match="brings its own"):
+    with pytest.raises(ValueError, match="which has its own"):
         load("breast-cancer", schema=SCHEMA)
 
 
@@ -477,88 +471,3 @@ def test_a_draft_is_no_schema(tmp_path: Path) -> None:
     (tmp_path / "s.toml").write_text("draft = true\n" + SCHEMA.to_toml())
     with pytest.raises(SchemaError, match="delete that line"):
         load(write(FRAME, tmp_path / "p.csv"), schema=tmp_path / "s.toml")
-
-
-def test_idx_files_load_through_a_schema(tmp_path: Path) -> None:
-    images = np.arange(24, dtype=np.uint8).reshape(4, 2, 3)
-    head = b"\0\0\x08\x03" + struct.pack(">III", 4, 2, 3)
-    (tmp_path / "t-images-idx3-ubyte").write_bytes(head + images.tobytes())
-    labels = b"\0\0\x08\x01" + struct.pack(">I", 4) + bytes([0, 1, 1, 0])
-    (tmp_path / "t-labels-idx1-ubyte").write_bytes(labels)
-    schema = Schema({"X": Vector(6, 0, 255, center=0, spread=1), "y": Target((0, 1))})
-    data = load(tmp_path / "t-images-idx3-ubyte", schema=schema)
-    assert (data.X[:] == images.reshape(4, 6)).all() and data.y.tolist() == [0, 1, 1, 0]
-    (tmp_path / "pictures.idx").write_bytes(head + images.tobytes())
-    with pytest.raises(DataError, match="beside a file of labels"):
-        load(tmp_path / "pictures.idx", schema=schema)
-    (tmp_path / "t-labels-idx1-ubyte").unlink()
-    with pytest.raises(DataError, match="nothing at that path"):
-        load(tmp_path / "t-images-idx3-ubyte", schema=schema)
-
-
-def test_a_billion_rows_in_a_few_bytes_are_refused_unread(tmp_path: Path) -> None:
-    path = tmp_path / "r.parquet"
-    rows = 5_000_000
-    same = pa.table({"x": np.full(rows, 9.0), "y": pa.array(np.arange(rows) % 2)})
-    pa.parquet.write_table(same, path)
-    # Reading would complain of 9 first, which is out of bounds.
-    schema = Schema({"x": Number(0, 1), "y": Target((0, 1))})
-    with pytest.raises(LimitError, match="memory bytes, found 40,000,000"):
-        load(path, schema=schema, limits=Limits(memory_bytes=39_000_000))
-    with pytest.raises(DataError, match="found 9.0 in record 1"):
-        load(path, schema=schema)
-
-
-SLOW = """
-import sys, time
-from veracal.data import Schema, scan
-from veracal.data.tables import QuoteChecked
-from veracal.errors import DataError
-
-read, calls = QuoteChecked.read, []
-
-def slow(file, *size):
-    calls.append(1)
-    time.sleep(0.2 if len(calls) > 1 else 0)
-    return read(file, *size)
-
-QuoteChecked.read = slow
-try:
-    list(scan("wide.csv", Schema.load("s.toml")))
-except DataError:
-    sys.exit(1)
-"""
-
-
-def test_an_error_while_the_parser_reads_ahead_ends_the_process_in_order(tmp_path):
-    # Arrow's thread is in the middle of a read when the first rows turn out to be wrong.
-    column = '[columns.{}]\nkind = "{}"\n{}\n'
-    number = column.format("a", "number", "lower = 0\nupper = 1")
-    target = column.format("y", "target", 'classes = ["n", "p"]')
-    (tmp_path / "s.toml").write_text("format = 1\n" + number + target)
-    (tmp_path / "wide.csv").write_text("a,y\n" + f"{'7' * 60},n\n" * 300_000)
-    command = [sys.executable, "-c", SLOW]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
-    assert (done.returncode, done.stderr) == (1, "")
-
-
-@pytest.mark.parametrize(
-    ("columns", "found"), [(3, r"only 'x0', 'x1', 'x2'\."), (10, r"'x0', .*'x7' and 2 more\.")]
-)
-def test_a_column_that_is_absent_from_many(columns, found, tmp_path):
-    names = [f"x{i}" for i in range(columns)]
-    (tmp_path / "w.csv").write_text(",".join(names) + "\n" + ",".join("1" * columns) + "\n")
-    schema = Schema({**{name: Number(0, 1) for name in names}, "y": Target(("no", "yes"))})
-    with pytest.raises(DataError, match=f"expected a column 'y', found {found}"):
-        load(tmp_path / "w.csv", schema=schema)
-
-
-def test_many_small_groups_of_a_parquet_file_are_a_bomb_together(tmp_path: Path) -> None:
-    path, n = tmp_path / "z.parquet", 12_000_000
-    table = pa.table({"x": np.zeros(n), "y": np.zeros(n, np.int8)})
-    pyarrow.parquet.write_table(
-        table, path, compression="zstd", use_dictionary=False, row_group_size=2**20
-    )
-    schema = Schema({"x": Number(0, 1), "y": Target((0, 1))})
-    with pytest.raises(LimitError, match=r"200 times its packed size.*expansion=\d+"):
-        load(path, schema=schema)

@@ -87,7 +87,7 @@ def test_groups_have_any_other_name(path, name):
 def test_neither_group_nor_unit_takes_a_name_that_readers_look_for(path, name):
     ids = np.array(["x", "y"])
     for given, unit in ((two(groups={name: GROUP}), "unit"), (two(units=ids), name)):
-        with pytest.raises(DataError, match="names of their own"):
+        with pytest.raises(DataError, match="distinct names"):
             save_scores(given, path, unit=unit)
     save_scores(two(), path, unit=name)  # there are no units, so no such column
     assert load_scores(path).labels.tolist() == [0, 1]
@@ -95,7 +95,7 @@ def test_neither_group_nor_unit_takes_a_name_that_readers_look_for(path, name):
 
 def test_group_and_unit_have_two_names(path):
     given = two(groups={"unit": GROUP}, units=np.array(["x", "y"]))
-    with pytest.raises(DataError, match="names of their own"):
+    with pytest.raises(DataError, match="distinct names"):
         save_scores(given, path)
     assert not path.exists()
     save_scores(given, path, unit="patient")

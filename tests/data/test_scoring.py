@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import pytest
 
-from veracal.data.scoring import _places, logits_of, way_of
+from veracal.data.scoring import _positions, logits_of, way_of
 from veracal.training import PrivateLogisticRegression
 
 RNG = np.random.default_rng(0)
@@ -63,7 +63,7 @@ def test_rows_stand_only_where_they_have_the_same_bits() -> None:
         return rows[:, :2].astype(float)
 
     places = {
-        f: _places(f, 3, np.float32, 2)
+        f: _positions(f, 3, np.float32, 2)
         for f in (last_four_differ, company_matters, fails, fine)
     }
     np.testing.assert_array_equal(places[last_four_differ], np.arange(252))

@@ -23,7 +23,7 @@ from veracal.data import (
     split,
 )
 from veracal.data.labels import TEXT
-from veracal.data.units import keyed_coins
+from veracal.data.units import keyed_draws
 from veracal.errors import DataError
 
 DEALT = {  # by the first version that had keys
@@ -157,7 +157,7 @@ def test_replace_one_wants_a_public_number_of_rows(tmp_path: Path) -> None:
 
 def test_a_key_deals_the_same_rows_once() -> None:
     train = split(dataset(), key="k").train
-    with pytest.raises(ValueError, match="not dealt these rows before"):
+    with pytest.raises(ValueError, match="not split these rows before"):
         split(train, key="k")
     assert len(split(train, key="another").parts) == 3
 
@@ -204,11 +204,11 @@ def test_secrecy_is_remembered() -> None:
 
 def test_keyed_coins_are_uniform_and_independent_of_company() -> None:
     ids = np.arange(20_000)
-    coins = keyed_coins(ids, b"key")
+    coins = keyed_draws(ids, b"key")
     assert stats.kstest(coins, "uniform").pvalue > 1e-3
     assert stats.kstest(coins**1.05, "uniform").pvalue < 1e-3
-    assert (keyed_coins(ids[::-7], b"key") == coins[::-7]).all()
-    assert (keyed_coins(ids.astype(TEXT), b"key") == coins).all()
+    assert (keyed_draws(ids[::-7], b"key") == coins[::-7]).all()
+    assert (keyed_draws(ids.astype(TEXT), b"key") == coins).all()
     assert ((0 <= coins) & (coins < 1)).all()
 
 

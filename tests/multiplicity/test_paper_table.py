@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
+from benchmarks.datasets import FetchError, load
 from benchmarks.quality.multiplicity import SETTINGS, Setting, apart, audited, parts, row_of
 from benchmarks.quality.table2 import EPSILONS, PUBLISHED, SETS, Row
-from veracal.data import load
-from veracal.errors import FetchError
 
 FEW = 1_000
 AS_PRINTED, HELD_OUT = SETTINGS[:2]

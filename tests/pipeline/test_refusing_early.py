@@ -98,8 +98,8 @@ def config(folder: Path, kind: str) -> Config:
         (folder / "visits.toml").write_text(HEAD + TARGET + TEXT)
         model = "text" if kind == "text" else "features"
     else:
-        name, model, *at_most = NAMED[kind]
-        chosen = DataConfig(name, at_most=at_most[0] if at_most else None)
+        name, model = NAMED[kind]
+        chosen = DataConfig(name)
         relation = "replace-one" if kind == "built in, slots" else relation
     if kind in ("vector columns", "npz", "array folder"):
         (folder / "visits.toml").write_text(HEAD + TARGET + VECTOR)
@@ -125,23 +125,15 @@ NAMED = {
     "built in, network": ("digits", "mlp"),
     "synthetic": ("synthetic-multiplicity", "logistic"),
     "features of a table": ("digits", "features"),
-    "idx files": ("mnist", "cnn"),
-    "picture folder": ("chest-xray", "cnn", 3),
-    "features of a picture folder": ("chest-xray", "features", 3),
-    "pictures by lists": ("food101", "features"),
-    "sentences": ("sst2", "features"),
-    "sentences of units": ("sentiment-nyt", "text", 2),
+    "convolutions": ("digits", "cnn"),
 }
 HEAVY = {
-    "features of a picture folder": "efficientnet_lite_pytorch",
-    "pictures by lists": "efficientnet_lite_pytorch",
-    "sentences": "transformers",
-    "sentences of units": "transformers",
     "text features": "transformers",
     "text": "transformers",
 }
 HERE = (*FILES, "built in", "built in, slots", "built in, perturbed", "built in, network",
-        "synthetic", "features of a table", "text features", "text")  # fmt: skip
+        "synthetic", "features of a table", "convolutions",
+        "text features", "text")  # fmt: skip
 
 
 @pytest.fixture
@@ -177,13 +169,9 @@ def test_what_is_declared_says_what_a_run_costs(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", [*FILES, *NAMED, "text features", "text"])
-def test_a_run_beyond_the_caps_is_refused_before_a_record_is_read(
-    kind, tmp_path, unread, monkeypatch
-):
-    """Named sets that are not here are not even fetched."""
+def test_a_run_beyond_the_caps_is_refused_before_a_record_is_read(kind, tmp_path, unread):
     if kind in HEAVY:
         pytest.importorskip(HEAVY[kind])
-    monkeypatch.setenv("VERACAL_DATA", str(tmp_path / "none"))
     chosen, place = config(tmp_path, kind), tmp_path / "model.ledger"
     first = replace(chosen.privacy, epsilon=1.0)
     if chosen.privacy.relation == "replace-one":  # the number of slots is recorded by a run

@@ -90,7 +90,7 @@ def test_draws_are_those_of_the_public_key(tmp_path: Path, more: Any) -> None:
     assert (found.train.X == expected.train.X).all()
     assert found.parts.keys() == expected.parts.keys() and not found.secret
     assert {n: p.size for n, p in found.parts.items()} == {"train": 600, "test": 400}
-    assert found.train.dealt_by == expected.train.dealt_by
+    assert found.train.split_keys == expected.train.split_keys
     with pytest.raises(ValueError, match="not dealt these rows before"):
         split(found.train, key="k")
     with pytest.raises(DataError, match="not split by this key before"):

@@ -7,6 +7,7 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional
 
+from benchmarks.datasets import FetchError
 from benchmarks.shift import weights as kept_weights
 from benchmarks.shift.resnet import (
     DEPTHS,
@@ -20,7 +21,6 @@ from benchmarks.shift.resnet import (
     normalized,
 )
 from benchmarks.shift.weights import converted, digest, published, weights
-from veracal.errors import FetchError
 
 
 @pytest.fixture

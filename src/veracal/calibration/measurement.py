@@ -366,7 +366,7 @@ def measure(
     turns = int(replicates) if len(units.sizes) > 1 else 0
     known, draws = Draws.of(scores), np.empty((turns, len(chosen)))
     for turn in range(turns):
-        draws[turn] = _values(chosen, known.take(units.resampled(rng)))
+        draws[turn] = _values(chosen, known.take(units.resample(rng)))
     floors = _floors(chosen, known, level, turns, rng)
     estimates = {
         name: estimate(points[j], draws[:, j], level, len(scores), "basic", _RANGES[name])

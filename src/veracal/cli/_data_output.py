@@ -1,8 +1,7 @@
 """Data sets, schemas and splits as tables for people and as facts for programs."""
 
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from veracal.cli._output import counted, listed, table
@@ -17,11 +16,9 @@ from veracal.data import (
     Schema,
     Slot,
     Split,
-    Status,
     Target,
     UnitColumn,
     Vector,
-    status_of,
 )
 
 if TYPE_CHECKING:
@@ -31,53 +28,34 @@ if TYPE_CHECKING:
 INTERNAL = "internal: private under add/remove"
 _WIDE = 100  # characters that the list of sets needs to have one line for each
 _NARROW = 80  # below it, what is declared about a column stands in one column
-_MARKS: Mapping[Status, str] = {"here": "●", "to fetch": "○", "elsewhere": "–"}
-_HEADINGS = {
-    "table": "Tables",
-    "images": "Images",
-    "text": "Text",
-    "model": "Models and what they say",
-}
 
 
-def entry_facts(known: CatalogEntry, folder: Path | None) -> dict[str, Any]:
-    """Everything the catalog says about a set."""
-    status, where = status_of(known, folder=folder)
+def entry_facts(known: CatalogEntry) -> dict[str, Any]:
+    """Everything the catalog says about a built-in set."""
     return {
         "name": known.name,
         "title": known.title,
-        "kind": known.kind,
         "shape": known.shape,
         "task": known.task,
-        "licence": known.licence,
-        "sources": [str(source) for source in known.sources],
+        "license": known.license,
         "parts": list(known.parts),
         "variants": list(known.variants),
         "note": known.note,
-        "status": status,
-        "where": where,
     }
 
 
-def entry_tables(
-    entries: Iterable[CatalogEntry], folder: Path | None, width: int
-) -> Iterator["Group"]:
-    """One table for each kind of set, in two lines a set where one would be too narrow."""
-    entries = list(entries)
-    longest = max(len(known.name) for known in entries)
-    for kind, heading in _HEADINGS.items():
-        rows: list[tuple[str, ...]] = []
-        for known in (known for known in entries if known.kind == kind):
-            status, where = status_of(known, folder=folder)
-            name = f"{_MARKS[status]} {known.name:{longest}}"
-            if width >= _WIDE:
-                rows.append((name, f"{known.title:24}", f"{known.shape:33}", where))
-            else:
-                rows += [(name, known.title), ("", f"{known.shape}  ({where})")]
-        columns: tuple[str, ...] = ("  name", "what", "records × features × classes", "from")
-        if width < _WIDE:
-            columns = ("  name", "what, and records × features × classes (from)")
-        yield table(heading, columns, rows, whole=columns[0::2])
+def catalog_table(entries: Iterable[CatalogEntry], width: int) -> "Group":
+    """Table of the built-in sets, with two lines for each on a narrow terminal."""
+    rows: list[tuple[str, ...]] = []
+    for known in entries:
+        if width >= _WIDE:
+            rows.append((known.name, known.title, known.shape))
+        else:
+            rows += [(known.name, known.title), ("", known.shape)]
+    columns: tuple[str, ...] = ("name", "what", "records × features × classes")
+    if width < _WIDE:
+        columns = ("name", "what, and records × features × classes")
+    return table("Built-in data sets", columns, rows, whole=columns[0::2])
 
 
 def dataset_facts(dataset: Dataset, schema: Schema | None, dealt: Split) -> dict[str, Any]:
@@ -196,7 +174,7 @@ def _narrowed(row: Sequence[str]) -> tuple[str, str, str]:
 
 def _column_row(name: str, column: Column) -> tuple[str, ...]:
     """One line of the table of columns."""
-    kind = type(column).__name__.lower()
+    kind = "unit" if isinstance(column, UnitColumn) else type(column).__name__.lower()
     width = "–"
     if not isinstance(column, Target | UnitColumn | Slot | Ignore) and column.feature:
         width = str(len(column.feature_names(name)))

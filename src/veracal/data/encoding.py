@@ -1,7 +1,4 @@
-"""One column of a table becomes numbers, by its declaration.
-
-A table becomes a data set, by its schema, one row at a time.
-"""
+"""Encoding of a table as a data set by its schema, each row independently of all others."""
 
 import math
 import re
@@ -31,15 +28,15 @@ from veracal.data.schema import Schema
 from veracal.data.units import limit_contributions
 from veracal.errors import DataError
 
-_SHOWN = 40  # characters of a wrong field that an error repeats
+_EXCERPT = 40  # characters of a wrong field that an error message shows
 
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """One column of a table: its values, which of them are missing, where it stands.
+    """One column of a table: values, which of them are missing, and its name for errors.
 
-    Values may come with their numbers, null where there is none, for columns are converted
-    faster together than one by one.
+    ``numbers`` optionally holds the values as floats, null where a value is no number:
+    converting several columns together is faster than one by one.
     """
 
     values: pl.Series
@@ -54,9 +51,9 @@ class Cells:
         if len(rows):
             value = self.values[int(rows[0])]
             text = repr(value.to_list() if isinstance(value, pl.Series) else value)
-            shown = text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
+            excerpt = text if len(text) <= _EXCERPT else text[:_EXCERPT] + "…"
             record = self.start + int(rows[0]) + 1
-            raise DataError(self.where, expected, f"{shown} in record {record}", remedy)
+            raise DataError(self.where, expected, f"{excerpt} in record {record}", remedy)
 
 
 def find_missing(
@@ -66,17 +63,17 @@ def find_missing(
     start: int,
     numbers: pl.Series | None = None,
 ) -> Cells:
-    """Find the missing values of a column: nulls, and fields that are a declared mark.
+    """Find the missing values of a column: nulls, and fields equal to a declared mark.
 
     A vector is missing as a whole if any of its entries is.
     """
     if isinstance(values.dtype, pl.Array):
         values = values.arr.to_list()
     if isinstance(values.dtype, pl.List):
-        some = _is_missing(values.explode(empty_as_null=False, keep_nulls=False), marks)
+        entries = _is_missing(values.explode(empty_as_null=False, keep_nulls=False), marks)
         owner = np.repeat(np.arange(len(values)), values.list.len().fill_null(0).to_numpy())
         missing = values.is_null().to_numpy() | (
-            np.bincount(owner, weights=some, minlength=len(values)) > 0
+            np.bincount(owner, weights=entries, minlength=len(values)) > 0
         )
     else:
         missing = _is_missing(values, marks)
@@ -84,63 +81,58 @@ def find_missing(
 
 
 def numbers_of(frame: pl.DataFrame, columns: Mapping[str, Column]) -> dict[str, pl.Series]:
-    """Texts of numeric columns as numbers, null where they are none, all cores at work."""
+    """Convert text of numeric columns to floats in parallel, null where it is no number."""
     numeric = {name for name, column in columns.items() if isinstance(column, Number)}
     texts = [n for n, kind in frame.schema.items() if kind == pl.String and n in numeric]
-    found = frame.select(pl.col(texts).cast(pl.Float64, strict=False))
-    return {column.name: column for column in found.iter_columns()}
+    numbers = frame.select(pl.col(texts).cast(pl.Float64, strict=False))
+    return {column.name: column for column in numbers.iter_columns()}
 
 
 def _is_missing(values: pl.Series, marks: Sequence[str]) -> Bools:
-    """Tell which values are null, or written as one of the marks."""
-    found = np.zeros(len(values), dtype=bool)
+    """Which values are null, or equal to one of the marks."""
+    missing = np.zeros(len(values), dtype=bool)
     if values.null_count():
-        found |= values.is_null().to_numpy()
+        missing |= values.is_null().to_numpy()
     if values.dtype == pl.String and marks:
-        found |= values.is_in(list(marks)).fill_null(True).to_numpy()
+        missing |= values.is_in(list(marks)).fill_null(True).to_numpy()
     elif values.dtype.is_integer():
         whole = [int(mark) for mark in marks if re.fullmatch(r"[+-]?[0-9]{1,18}", mark)]
-        if whole:  # as integers: a float cannot tell all ids apart
-            found |= values.cast(pl.Int128).is_in(whole).fill_null(True).to_numpy()
+        if whole:  # as integers, since floats do not represent all ids
+            missing |= values.cast(pl.Int128).is_in(whole).fill_null(True).to_numpy()
     elif values.dtype.is_float():
         numbers = [float(mark) for mark in marks if _is_float(mark)]
         if numbers:
-            found |= values.is_in(numbers).fill_null(True).to_numpy()
+            missing |= values.is_in(numbers).fill_null(True).to_numpy()
         if any(math.isnan(number) for number in numbers):
-            found |= values.is_nan().fill_null(True).to_numpy()
-    return found
+            missing |= values.is_nan().fill_null(True).to_numpy()
+    return missing
 
 
 def _is_float(mark: str) -> bool:
-    """Tell whether a mark can stand in a column of numbers."""
+    """Whether a mark can occur in a column of numbers."""
     try:
         float(mark)
     except ValueError:
         return False
-    return "_" not in mark  # Python reads 1_0 as 10
+    return "_" not in mark  # Python parses 1_0 as 10
 
 
-def _treat(cells: Cells, column: Column) -> None:
-    """Refuse missing values where no treatment was declared."""
+def encode_column(cells: Cells, column: Column) -> Array:
+    """Encode one column; the result for rows to be dropped is arbitrary.
+
+    Returns
+    -------
+    array of shape (n,), or (n, size) for a vector
+        Numbers in their own scale, with NaN where an indicator will mark a missing value;
+        indices of declared values or classes, with the number of values for an indicated
+        missing value and -1 for an ignored one; ids; texts.
+    """
     if getattr(column, "missing", None) is None:
         cells.refuse(
             cells.missing,
             "a value (no treatment of missing ones is declared)",
             "Declare missing = 'drop', 'indicator' or { constant = … } for the column.",
         )
-
-
-def encode_column(cells: Cells, column: Column) -> Array:
-    """Encode one column; what stands in rows to be dropped does not matter.
-
-    Returns
-    -------
-    array of shape (n,), or (n, size) for a vector
-        Numbers in their own scale, with NaN where an indicator is to tell of a missing
-        value; positions among declared values or classes, the one after the last for an
-        indicated missing value and -1 for an ignored one; ids; texts.
-    """
-    _treat(cells, column)
     match column:
         case Number():
             return _numbers(cells, column)
@@ -152,7 +144,7 @@ def encode_column(cells: Cells, column: Column) -> Array:
             return _texts(cells, column)
         case Target():
             values = tuple(map(str, column.classes))
-            return _positions(cells, values, "Declare the class, or correct the record.")
+            return _indices(cells, values, "Declare the class, or correct the record.")
         case UnitColumn() | Slot():
             return _ids(cells)
         case _:
@@ -160,32 +152,32 @@ def encode_column(cells: Cells, column: Column) -> Array:
 
 
 def _numbers(cells: Cells, column: Number) -> Floats:
-    """Values in their own scale; NaN marks the missing ones that an indicator will tell."""
+    """Values in their own scale; NaN for missing ones that an indicator will mark."""
     numbers = _floats(cells)
     if cells.missing.any():
         numbers = np.where(cells.missing, _substitute(column), numbers)
     elif len(numbers) and numbers.min() >= column.lower and numbers.max() <= column.upper:
-        return numbers  # no comparison holds for a NaN, which comes out of min and max
-    # NaN fails every comparison, so rows of a missing value are named as such.
-    fine = ((numbers >= column.lower) & (numbers <= column.upper)) | cells.missing
-    if fine.all():
+        return numbers  # false if there is a NaN, which min and max return
+    # NaN fails every comparison, so missing values are excluded by name.
+    valid = ((numbers >= column.lower) & (numbers <= column.upper)) | cells.missing
+    if valid.all():
         return numbers
     bounds = f"a number in [{column.lower:g}, {column.upper:g}]"
     cells.refuse(~(np.isfinite(numbers) | cells.missing), bounds, "Correct the record.")
     if column.outside == "error":
-        cells.refuse(~fine, bounds, "Widen the bounds, or declare outside = 'clip'.")
+        cells.refuse(~valid, bounds, "Widen the bounds, or declare outside = 'clip'.")
     return np.clip(numbers, column.lower, column.upper)
 
 
 def _substitute(column: Number) -> float:
-    """What stands for a missing number: NaN where an indicator will tell of it."""
+    """Value for a missing number: NaN where an indicator will mark it."""
     if isinstance(column.missing, FillValue):
         return float(column.missing.value)
     return math.nan if column.missing == "indicator" else column.lower
 
 
 def _floats(cells: Cells) -> Floats:
-    """Convert text or numbers to floats; a present value that is no number is refused."""
+    """Convert text or numbers to floats, rejecting present values that are no numbers."""
     values = cells.values
     if values.dtype.is_temporal() or values.dtype.is_nested():
         raise DataError(
@@ -206,12 +198,12 @@ def _floats(cells: Cells) -> Floats:
 
 
 def _categories(cells: Cells, column: Category) -> Ints:
-    """Positions among the declared values; one more for missing, -1 for ignored values."""
+    """Indices of the declared values; their number for missing, -1 for ignored values."""
     values = tuple(map(str, column.values))
     if column.outside == "ignore":
         codes = _lookup(cells, values)
     else:
-        codes = _positions(cells, values, "Declare the value, or correct the record.")
+        codes = _indices(cells, values, "Declare the value, or correct the record.")
     if isinstance(column.missing, FillValue):
         codes[cells.missing] = values.index(str(column.missing.value))
     elif column.missing == "indicator":
@@ -219,8 +211,8 @@ def _categories(cells: Cells, column: Category) -> Ints:
     return codes
 
 
-def _positions(cells: Cells, values: tuple[str, ...], remedy: str) -> Ints:
-    """Positions among declared values; a present value that is not declared is refused."""
+def _indices(cells: Cells, values: tuple[str, ...], remedy: str) -> Ints:
+    """Indices of declared values, rejecting present values that are not declared."""
     codes = _lookup(cells, values)
     listed = ", ".join(map(repr, values[:8])) + (", …" if len(values) > 8 else "")
     cells.refuse((codes < 0) & ~cells.missing, f"one of {listed}", remedy)
@@ -228,14 +220,14 @@ def _positions(cells: Cells, values: tuple[str, ...], remedy: str) -> Ints:
 
 
 def _lookup(cells: Cells, values: tuple[str, ...]) -> Ints:
-    """Positions among declared values, -1 where there is none."""
+    """Indices of declared values, -1 for other values."""
     texts = _as_text(cells)
     codes = texts.cast(pl.Enum(values), strict=False).to_physical().cast(pl.Int64)
     return np.array(codes.fill_null(-1).to_numpy())
 
 
 def _as_text(cells: Cells) -> pl.Series:
-    """Write values as text, as a CSV file would show them."""
+    """Convert values to text as a CSV file would hold them."""
     values = cells.values
     if values.dtype.is_nested() or values.dtype.is_temporal() or values.dtype == pl.Binary:
         raise DataError(
@@ -259,10 +251,10 @@ def _as_text(cells: Cells) -> pl.Series:
 
 
 def _ids(cells: Cells) -> Array:
-    """Ids of units, as whole numbers or text; rows without one will have been dropped."""
+    """Unit ids as integers or text; rows without one are dropped later."""
     if cells.values.dtype.is_integer():
         return np.array(cells.values.fill_null(0).to_numpy())
-    if cells.values.dtype.is_float():  # larger ones were rounded, because one is missing
+    if cells.values.dtype.is_float():  # larger ids may have been rounded
         large = (cells.values.abs() > 2.0**53).fill_null(False).to_numpy()
         cells.refuse(large & ~cells.missing, "ids up to 2^53 as floats", "Store them as text.")
     texts = _as_text(cells).fill_null("").to_numpy().astype(TEXT)
@@ -272,7 +264,7 @@ def _ids(cells: Cells) -> Array:
 
 
 def _texts(cells: Cells, column: Text) -> Array:
-    """Sentences, with the declared constant for the missing ones."""
+    """Texts, with the declared constant for missing ones."""
     filled = column.missing.value if isinstance(column.missing, FillValue) else ""
     texts = _as_text(cells).fill_null("").to_numpy().astype(TEXT)
     texts[cells.missing] = str(filled)
@@ -280,7 +272,7 @@ def _texts(cells: Cells, column: Text) -> Array:
 
 
 def _vectors(cells: Cells, column: Vector) -> Floats:
-    """EncodedRows of numbers, all of the declared length, bounds checked or enforced."""
+    """Vectors of the declared length, with bounds checked or enforced."""
     values, present = cells.values, ~cells.missing
     if not isinstance(values.dtype, pl.List):
         raise DataError(
@@ -304,12 +296,9 @@ def _vectors(cells: Cells, column: Vector) -> Floats:
     return np.clip(rows, column.lower, column.upper)
 
 
-_SHOWN_CHARACTERS = 40  # characters of a wrong field that an error repeats
-
-
 @dataclass(frozen=True, eq=False)
 class EncodedRows:
-    """Rows of a table as its schema encodes them, whether or not anybody knows their labels.
+    """Rows of a table as its schema encodes them, with or without labels.
 
     Attributes
     ----------
@@ -318,10 +307,9 @@ class EncodedRows:
     units, slots : array of ids, of shape (n,), optional
     y : array of ints of shape (n,), or None without labels
     numbers : array of ints of shape (n,)
-        Which row of the table each of them is, counted from 0. Those that are left out were
-        dropped by the schema.
+        Row number in the table, from 0. Missing numbers were dropped by the schema.
     row_digests : array of shape (n,), optional
-        Identity of each record, where it was asked for.
+        Digest of each record, if requested.
     """
 
     X: Array
@@ -336,10 +324,10 @@ class EncodedRows:
         return len(self.numbers)
 
     def __repr__(self) -> str:
-        return f"Rows(n={len(self)})"
+        return f"EncodedRows(n={len(self)})"
 
     def take(self, index: Ints) -> "EncodedRows":
-        """Keep the rows of ``index``, in its order."""
+        """Select the rows of ``index``, in its order."""
         return EncodedRows(
             frozen(self.X[index]),
             {name: group.take(index) for name, group in self.groups.items()},
@@ -360,30 +348,30 @@ def encode(
     row_digests: bool = False,
     written: bool = False,
 ) -> Dataset:
-    """Encode rows of a table.
+    """Encode rows of a table as a data set.
 
     Parameters
     ----------
     frame : polars.DataFrame
-        Columns of text as they stood in a file, or already typed.
+        Columns of text as in the file, or already typed.
     schema : Schema
-        What each column was declared to be.
+        Declaration of each column.
     where : str
         Name of the table, for errors.
     start : int
         Number of records before the first row, for errors.
     row_digests : bool
-        Whether to compute the identity of each record, from the frame as it is.
+        Whether to compute the digest of each record from the frame.
     written : bool
-        Whether the file holds nothing but text, as CSV does.
+        Whether the file holds only text, as CSV does.
 
     Guarantees
     ----------
-    Row i of the result depends on row i of the frame and on the schema alone; rows are
-    dropped for what they are, never for what others are. A row outside its declaration
-    raises, and then nothing of the frame is returned.
+    Row i of the result depends on row i of the frame and on the schema only, and so does
+    whether it is dropped. A row that violates its declaration raises, and then no row is
+    returned.
     """
-    found = encode_rows(
+    rows = encode_rows(
         frame,
         schema,
         where=where,
@@ -392,15 +380,15 @@ def encode(
         row_digests=row_digests,
         written=written,
     )
-    assert found.y is not None
+    assert rows.y is not None
     return Dataset(
-        found.X,
-        found.y,
+        rows.X,
+        rows.y,
         schema.classes,
-        groups=found.groups,
-        units=found.units,
-        slots=found.slots,
-        row_digests=found.row_digests,
+        groups=rows.groups,
+        units=rows.units,
+        slots=rows.slots,
+        row_digests=rows.row_digests,
         encoded=True,
         feature_names=schema.feature_names,
         size=schema.size,
@@ -410,11 +398,11 @@ def encode(
     )
 
 
-def encode_nothing(schema: Schema, *, where: str) -> Dataset:
-    """What a schema declares, as a data set without a row.
+def declare_dataset(schema: Schema, *, where: str) -> Dataset:
+    """Return the facts that a schema declares as a data set without rows.
 
-    Its form, classes, groups and declared figures are those of every table that the schema
-    describes, so that whatever follows from them is known before a record is read.
+    Its shape, classes, groups and declared facts are those of every table that the schema
+    describes. Costs that follow from them are thus known before a record is read.
     """
     numbers, text = pl.List(pl.Float64), pl.String()
     frame = pl.DataFrame(
@@ -423,8 +411,8 @@ def encode_nothing(schema: Schema, *, where: str) -> Dataset:
             for name, column in schema.columns.items()
         ]
     )
-    whole = encode(frame, schema, where=where, row_digests=True)
-    return limit_contributions(whole, at_most=schema.at_most)
+    dataset = encode(frame, schema, where=where, row_digests=True)
+    return limit_contributions(dataset, at_most=schema.at_most)
 
 
 def encode_rows(
@@ -437,11 +425,11 @@ def encode_rows(
     row_digests: bool = False,
     written: bool = False,
 ) -> EncodedRows:
-    """Encode rows of a table, with their labels or without: then nobody looks at the target.
+    """Encode rows of a table with or without labels; without, the target column is not read.
 
     Parameters and guarantees are those of :func:`encode`.
     """
-    given, frame = frame, join_vectors(frame, schema, where)
+    original, frame = frame, join_vectors(frame, schema, where)
     check_columns(frame.columns, schema, where, labeled=labeled)
     dropped = np.zeros(frame.height, dtype=bool)
     encoded: dict[str, Array] = {}
@@ -449,8 +437,8 @@ def encode_rows(
     for name, column in schema.columns.items():
         if isinstance(column, Ignore) or (isinstance(column, Target) and not labeled):
             continue
-        place = f"{where}: column {name!r}"
-        cells = find_missing(frame[name], schema.missing, place, start, numbers.get(name))
+        label = f"{where}: column {name!r}"
+        cells = find_missing(frame[name], schema.missing, label, start, numbers.get(name))
         if getattr(column, "missing", None) == "drop":
             dropped |= cells.missing
         encoded[name] = encode_column(cells, column)
@@ -461,7 +449,7 @@ def encode_rows(
         encoded.get(schema.target),
         start + np.arange(frame.height),
         None if schema.slot is None else encoded[schema.slot],
-        digests_of_frame(given, schema, written=written) if row_digests else None,
+        digests_of_frame(original, schema, written=written) if row_digests else None,
     )
     return rows.take(np.flatnonzero(~dropped)) if dropped.any() else rows
 
@@ -469,40 +457,40 @@ def encode_rows(
 def check_columns(
     names: Sequence[str], schema: Schema, where: str, *, labeled: bool = True
 ) -> None:
-    """Refuse a table whose columns are not exactly the declared ones.
+    """Reject a table whose columns are not exactly the declared ones.
 
-    Columns to be ignored need not be there, and without labels the target need not either.
+    Ignored columns may be absent, and so may the target of an unlabeled table.
     """
     undeclared = [name for name in names if name not in schema.columns]
-    spared = Ignore if labeled else (Ignore, Target)
-    needed = (name for name, c in schema.columns.items() if not isinstance(c, spared))
-    absent = [name for name in needed if name not in names]
+    optional = Ignore if labeled else (Ignore, Target)
+    required = (name for name, c in schema.columns.items() if not isinstance(c, optional))
+    absent = [name for name in required if name not in names]
     if undeclared:
         raise DataError(
             where,
             f"only the {len(schema.columns)} declared columns",
             f"also {', '.join(map(repr, undeclared[:5]))}",
-            "Declare each, with kind = 'ignore' if nobody needs it.",
+            "Declare each of them, with kind = 'ignore' if it is not needed.",
         )
     if absent:
         raise DataError(
             where,
             f"a column {absent[0]!r}",
-            f"{'' if len(names) > 8 else 'only '}{_listed(list(names), 8)}",
+            f"{'' if len(names) > 8 else 'only '}{_excerpt(list(names), 8)}",
             "Correct the schema or the table.",
         )
 
 
-def _listed(names: list[str], most: int) -> str:
-    """The first names, shortened, and how many more there are."""
-    shown = ", ".join(
+def _excerpt(names: list[str], most: int) -> str:
+    """The first names, shortened, and the number of further ones."""
+    text = ", ".join(
         repr(name if len(name) <= 40 else f"{name[:40]}…") for name in names[:most]
     )
-    return shown + (f" and {len(names) - most} more" if len(names) > most else "")
+    return text + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def join_vectors(frame: pl.DataFrame, schema: Schema, where: str) -> pl.DataFrame:
-    """Gather the columns ``name_0``, ``name_1``, … that stand for a declared vector."""
+    """Join the columns ``name_0``, ``name_1``, … of a declared vector."""
     for name, column in schema.columns.items():
         parts = column.feature_names(name) if isinstance(column, Vector) else ()
         if parts and name not in frame.columns and parts[0] in frame.columns:
@@ -527,7 +515,7 @@ def clip_rows(X: Floats, norm: float) -> Floats:
     The computed norm of every row is at most ``norm``; shorter rows are unchanged.
     """
     largest = np.maximum(np.abs(X).max(axis=1, initial=0), np.finfo(X.dtype).tiny)
-    norms = largest * np.linalg.norm(X / largest[:, None], axis=1)  # squares may overflow
+    norms = largest * np.linalg.norm(X / largest[:, None], axis=1)  # or squares overflow
     long = norms > norm
     # A computed norm may be an ulp too small, so aim a little below the bound.
     X[long] *= (norm * (1 - 1e-12) / norms[long])[:, None]
@@ -535,7 +523,7 @@ def clip_rows(X: Floats, norm: float) -> Floats:
 
 
 def _group(encoded: Mapping[str, Array], schema: Schema, name: str) -> Group:
-    """The group each row is in."""
+    """Group of each row."""
     grouping = schema.groups[name]
     column = schema.columns[grouping.column]
     codes = _group_codes(encoded[grouping.column], column, grouping.edges)
@@ -543,7 +531,7 @@ def _group(encoded: Mapping[str, Array], schema: Schema, name: str) -> Group:
 
 
 def _group_codes(values: Array, column: Column, edges: Sequence[float] | None) -> Ints:
-    """Codes of the group each row is in."""
+    """Codes of the group of each row."""
     if edges is None:
         return values
     codes = np.clip(np.searchsorted(edges, values, side="left") - 1, 0, len(edges) - 2)
@@ -553,21 +541,21 @@ def _group_codes(values: Array, column: Column, edges: Sequence[float] | None) -
 
 
 def _assemble(encoded: dict[str, Array], schema: Schema, n: int) -> Array:
-    """Put the columns of X side by side."""
+    """Stack the encoded columns into X."""
     features = schema.features
     if all(isinstance(column, Text) for column in features.values()):
         return np.stack([encoded[name] for name in features], axis=1)
     X = np.zeros((n, len(schema.feature_names)))
-    place = 0
+    start = 0
     for name, column in features.items():
-        width = len(column.feature_names(name))
-        _fill(X[:, place : place + width], encoded[name], column)
-        place += width
+        stop = start + len(column.feature_names(name))
+        _fill(X[:, start:stop], encoded[name], column)
+        start = stop
     return X if schema.norm is None else clip_rows(X, schema.norm)
 
 
 def _fill(block: Floats, values: Array, column: Column) -> None:
-    """Write one column's encoding into its place in X."""
+    """Write the encoding of one column into its slice of X."""
     if isinstance(column, Category):
         known = np.flatnonzero((values >= 0) & (values < block.shape[1]))
         block[known, values[known]] = 1

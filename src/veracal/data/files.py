@@ -1,20 +1,16 @@
-"""How large and how strange an input may be before it is refused.
-
-Files written whole or not at all.
-
-Where Veracal keeps what it can make again.
-
-JSON from strangers: one meaning, real numbers, bounded depth.
-"""
+"""Limits on input files, zip archives, atomic writes, the cache folder and strict JSON."""
 
 import json
 import os
+import struct
 import tempfile
+import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn, TypeVar
+from typing import IO, Any, BinaryIO, NoReturn, TypeVar
 
 from veracal import _checks
 from veracal.errors import DataError, LimitError
@@ -24,7 +20,10 @@ _GIB = 2**30
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds that are checked before an input is parsed or an array allocated.
+    """Bounds on the size of an input.
+
+    Sizes that a file states are checked before it is parsed or an array is allocated, the rest
+    while it is read.
 
     Attributes
     ----------
@@ -35,9 +34,8 @@ class Limits:
     field_bytes : int
         Length of one text field, and of a table's header line.
     memory_bytes : int
-        What a data set may take in memory once loaded; streaming has no such bound.
-    expansion : int
-        How many times larger than its compressed form an archive member may be.
+        Memory of a loaded data set, or of a file that is read as a whole. Streaming has no
+        such bound.
     members : int
         Files in one archive or folder.
     """
@@ -47,22 +45,21 @@ class Limits:
     columns: int = 200_000
     field_bytes: int = 2**20
     memory_bytes: int = 8 * _GIB
-    expansion: int = 200
     members: int = 2_000_000
 
     def __post_init__(self) -> None:
         for field in fields(self):
             _checks.whole(**{field.name: getattr(self, field.name)})
 
-    def check(self, limit: str, found: int, where: object) -> None:
-        """Raise a :class:`LimitError` if ``found`` is above the limit of that name."""
+    def check(self, limit: str, size: int, where: object) -> None:
+        """Raise a :class:`LimitError` if ``size`` is above the limit of that name."""
         allowed = getattr(self, limit)
-        if found > allowed:
+        if size > allowed:
             raise LimitError(
                 str(where),
                 f"at most {allowed:,} {limit.replace('_', ' ')}",
-                f"{found:,}",
-                f"Nothing was read. If the input can be trusted, pass Limits({limit}={found}).",
+                f"{size:,}",
+                f"Nothing was read. If the input can be trusted, pass Limits({limit}={size}).",
             )
 
 
@@ -85,7 +82,7 @@ def readable(path: Path, limits: Limits = DEFAULT_LIMITS) -> Path:
 
 @contextmanager
 def no_surprises(path: Path) -> Iterator[None]:
-    """Turn what the operating system says about a path into a clear error."""
+    """Translate errors of the operating system about a path into a :class:`DataError`."""
     try:
         yield
     except FileNotFoundError as cause:
@@ -98,17 +95,17 @@ def no_surprises(path: Path) -> Iterator[None]:
 
 @contextmanager
 def opened(path: Path, limits: Limits = DEFAULT_LIMITS) -> Iterator[BinaryIO]:
-    """Open a file that passes :func:`readable`."""
+    """Open a file for reading after the checks of :func:`readable`."""
     readable(path, limits)
     with no_surprises(path), path.open("rb") as file:
         yield file
 
 
 def inside(folder: Path, path: Path) -> Path:
-    """Return ``path``, resolved, if it stays in ``folder`` once links are followed.
+    """Return ``path`` with links resolved, or raise if it leads out of ``folder``.
 
-    Archives and data folders come from elsewhere; a link or a ``..`` in one must not
-    make us read a file that its owner did not put there.
+    Data folders are copied between machines: a link or a ``..`` in one must not make the
+    loader read a file that the owner of the folder did not put there.
     """
     root = Path(os.path.realpath(folder))
     target = Path(os.path.realpath(folder / path))
@@ -123,19 +120,97 @@ def inside(folder: Path, path: Path) -> Path:
 
 
 def _vanished(path: Path) -> DataError:
-    """Error for a path where nothing is."""
+    """Error for a path that does not exist."""
     return DataError(
         str(path), "an existing file", "nothing at that path", "Check the spelling."
     )
+
+
+_ZIP_ERRORS = (
+    zipfile.BadZipFile,
+    NotImplementedError,  # an unknown compression method
+    RuntimeError,  # an encrypted member
+    ValueError,
+    EOFError,
+    struct.error,
+    zlib.error,
+)
+
+
+class ZipFiles:
+    """Files in an open zip archive, by name.
+
+    Their names are never used as paths, and each is read within the limits.
+    """
+
+    def __init__(self, archive: zipfile.ZipFile, path: Path, limits: Limits) -> None:
+        self._archive, self._path, self._limits = archive, path, limits
+        members = [member for member in archive.infolist() if not member.is_dir()]
+        limits.check("members", len(members), path)
+        self._members = {member.filename: member for member in members}
+        if len(self._members) < len(members):
+            raise DataError(
+                str(path),
+                "members of different names",
+                "a name that occurs twice",
+                "Write the archive again.",
+            )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the files, sorted."""
+        return tuple(sorted(self._members))
+
+    def size(self, name: str) -> int:
+        """Stated size of a file once unpacked; zipfile never returns more."""
+        return self._members[name].file_size
+
+    @contextmanager
+    def open(self, name: str) -> Iterator[IO[bytes]]:
+        """Open one file."""
+        self._limits.check("memory_bytes", self.size(name), f"{self._path}: {name}")
+        with _zip_errors(f"{self._path}: {name}"), self._archive.open(name) as member:
+            yield member
+
+    def read(self, name: str) -> bytes:
+        """Unpack one file."""
+        with self.open(name) as member:
+            return member.read()
+
+
+@contextmanager
+def open_zip(path: Path, limits: Limits = DEFAULT_LIMITS) -> Iterator[ZipFiles]:
+    """Open a zip archive."""
+    with opened(path, limits) as file:
+        with _zip_errors(str(path)):
+            archive = zipfile.ZipFile(file)
+        with archive:
+            yield ZipFiles(archive, path, limits)
+
+
+@contextmanager
+def _zip_errors(where: str) -> Iterator[None]:
+    """Translate errors of zipfile into a :class:`DataError`."""
+    try:
+        yield
+    except DataError:  # a ValueError itself
+        raise
+    except _ZIP_ERRORS as cause:
+        raise DataError(
+            where,
+            "an undamaged zip archive without encryption",
+            str(cause) or "damage",
+            "Write the archive again.",
+        ) from cause
 
 
 Writer = TypeVar("Writer")
 
 
 def new_file(path: Path, what: str = "file") -> Path:
-    """Return a path where nothing is, in a folder that exists, or raise."""
+    """Return the path of a file to be created in an existing folder, or raise."""
     with no_surprises(path):
-        if os.path.lexists(path):  # a link that leads nowhere is there, too
+        if os.path.lexists(path):  # also a broken link
             raise DataError(
                 str(path), f"a new {what}", "one that exists", "Name another, or remove it."
             )
@@ -144,26 +219,26 @@ def new_file(path: Path, what: str = "file") -> Path:
                 str(path),
                 f"a {what} in a folder that exists",
                 "no such folder",
-                "Make it first.",
+                "Create the folder first.",
             )
     return path
 
 
 def by_suffix(path: Path, writers: Mapping[str, Writer]) -> Writer:
-    """What writes files of a suffix, or an error that names those there are."""
-    found = writers.get(path.suffix.lower())
-    if found is None:
+    """Return the writer for the suffix of a path, or raise an error that lists the suffixes."""
+    writer = writers.get(path.suffix.lower())
+    if writer is None:
         raise DataError(
             str(path),
             f"a file that ends in {', '.join(writers)}",
             repr(path.suffix) if path.suffix else "no suffix",
-            "Name it so; the suffix says how it is written.",
+            "The suffix determines the format: rename the file.",
         )
-    return found
+    return writer
 
 
 def check_place(path: Path, *, force: bool) -> None:
-    """Refuse a place where a file could not be put, before the work and not after it."""
+    """Reject a path that could not be written, before the work that fills it."""
     with no_surprises(path):
         replaceable = force and path.is_file() and not path.is_symlink()
     if not replaceable:
@@ -172,15 +247,15 @@ def check_place(path: Path, *, force: bool) -> None:
 
 @contextmanager
 def placed(path: Path, *, force: bool = False) -> Iterator[BinaryIO]:
-    """Open a file that appears under its name once everything is written.
+    """Open a file for an atomic write: it appears under its name when it is complete.
 
-    It is for its owner's eyes only. If writing fails, what was there stays.
+    Only its owner can read it. If writing fails, an existing file stays unchanged.
 
     Parameters
     ----------
     path : path
     force : bool
-        Whether the file may take the place of one that is there.
+        Whether an existing file may be replaced.
     """
     check_place(path, force=force)
     try:
@@ -193,7 +268,7 @@ def placed(path: Path, *, force: bool = False) -> Iterator[BinaryIO]:
             if force:
                 Path(temporary).replace(path)
             else:
-                os.link(temporary, path)  # fails if somebody was quicker
+                os.link(temporary, path)  # fails if another process was faster
         finally:
             Path(temporary).unlink(missing_ok=True)
     except OSError as cause:
@@ -203,7 +278,7 @@ def placed(path: Path, *, force: bool = False) -> Iterator[BinaryIO]:
 
 
 def write_new(path: Path, text: str) -> None:
-    """Write a text file that was not there before, or raise and leave nothing behind."""
+    """Write a new text file atomically."""
     with placed(path) as file:
         file.write(text.encode())
 
@@ -213,40 +288,39 @@ _KEY_BYTES = 32
 
 
 def cache_folder(folder: Path | str | None = None) -> Path:
-    """Name the folder where Veracal keeps what it can make again.
+    """Return the path of the cache folder, without creating it.
 
-    It is the one named, or ``$VERACAL_CACHE``, or ``$XDG_CACHE_HOME/veracal``, or
-    ``~/.cache/veracal``, whichever comes first. Nothing is made.
+    It is the argument, or ``$VERACAL_CACHE``, or ``$XDG_CACHE_HOME/veracal``, or
+    ``~/.cache/veracal``, whichever is set first.
     """
     named = folder if folder is not None else os.environ.get("VERACAL_CACHE")
     if named:
         return Path(named).expanduser()
     base = os.environ.get("XDG_CACHE_HOME", "")
-    # The XDG specification tells programs to ignore a relative path.
+    # The XDG specification requires programs to ignore a relative path.
     return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "veracal"
 
 
 def private_folder(folder: Path) -> Path:
-    """Make a folder that only its owner can enter, or raise if it is somebody else's."""
+    """Create a folder that only its owner can enter, or raise if another user owns it."""
     with no_surprises(folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder.chmod(0o700)  # made earlier with more; fails unless it is ours
+        folder.chmod(0o700)  # it may exist with other permissions; fails for other owners
     return folder
 
 
 def cache_secret(folder: Path) -> bytes:
-    """Secret key of a cache folder, made at its first use.
+    """Return the secret key of a cache folder, creating it at the first use.
 
-    Names of files in a cache are hashes of records under this key. A name by a plain hash
-    would tell whoever sees a listing, of a backup for example, whether a guess of the records
-    is right.
+    File names in the cache are hashes of records under this key. With an unkeyed hash, a
+    listing of the folder, in a backup for example, would confirm a guess of the records.
     """
     path = folder / _KEY
     with no_surprises(folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        known = path.exists()
-    if not known:
-        with suppress(DataError), placed(path) as file:  # somebody may be quicker
+        exists = path.exists()
+    if not exists:
+        with suppress(DataError), placed(path) as file:  # another process may be faster
             file.write(os.urandom(_KEY_BYTES))
     with no_surprises(path):
         secret = path.read_bytes()
@@ -255,35 +329,35 @@ def cache_secret(folder: Path) -> bytes:
             str(path),
             f"a key of {_KEY_BYTES} bytes",
             f"{len(secret)} bytes",
-            "Remove the file: what is in the cache is then made again.",
+            "Remove the file. Cached features are then computed again.",
         )
     return secret
 
 
 def parse_json(text: str, where: str) -> Any:
-    """Parse one JSON value, refusing what parsers disagree about.
+    """Parse one JSON value strictly, rejecting input that parsers read differently.
 
     Raises
     ------
     DataError
-        For anything that is not JSON, for a key that occurs twice in an object, NaN and
-        infinity, nesting too deep to read, and text with halves of characters in it.
+        For invalid JSON, duplicate keys, NaN and infinity, nesting beyond the recursion limit,
+        and lone surrogates.
     """
     try:
         value = json.loads(
             text, object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite
         )
-        if "\\ud" in text.lower():  # may be half of a character, which no text can hold
+        if "\\ud" in text.lower():  # may be a lone surrogate
             json.dumps(value, ensure_ascii=False).encode()
     except RecursionError as cause:
-        raise _not_json(where, "values nested too deep") from cause
+        raise _not_json(where, "values nested too deeply") from cause
     except ValueError as cause:
         raise _not_json(where, str(cause)) from cause
     return value
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make an object whose keys are all different."""
+    """Build an object, rejecting duplicate keys."""
     result: dict[str, Any] = {}
     for key, value in pairs:
         if key in result:
@@ -293,20 +367,23 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_constant(word: str) -> NoReturn:
-    """Refuse NaN and infinity by name."""
+    """Reject the constants NaN and Infinity."""
     raise ValueError(f"the constant {word}")
 
 
 def _finite(digits: str) -> float:
-    """Refuse numbers too large for a float, which would become infinity."""
+    """Reject numbers that overflow a float."""
     value = float(digits)
     if value in (float("inf"), float("-inf")):
         raise ValueError(f"the number {digits[:20]}")
     return value
 
 
-def _not_json(where: str, found: str) -> DataError:
-    """Error for text that is not the JSON we read."""
+def _not_json(where: str, problem: str) -> DataError:
+    """Error for text that is not strict JSON."""
     return DataError(
-        where, "strict JSON (RFC 8259), each key once", found, "Write the file again as JSON."
+        where,
+        "strict JSON (RFC 8259), each key once",
+        problem,
+        "Write the file again as strict JSON.",
     )

@@ -1,4 +1,4 @@
-"""Which reader a file's name calls for."""
+"""The reader for a file, chosen by the suffix of its name."""
 
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
@@ -8,14 +8,13 @@ import polars as pl
 from veracal._types import Progress
 from veracal.data.arrays import read_npz
 from veracal.data.files import Limits, readable
-from veracal.data.sets.idx import is_idx, read_idx_pair
 from veracal.data.tables import (
-    frame_of_arrays,
+    arrays_to_frame,
     parquet_rows,
     read_arrow,
+    read_column_names,
     read_csv,
     read_parquet,
-    table_columns,
 )
 from veracal.errors import DataError
 
@@ -26,19 +25,19 @@ SUFFIXES = (*_SEPARATORS, *_PARQUET, *_ARROW, ".npz")
 
 
 def stated_rows(path: Path, limits: Limits) -> int | None:
-    """Number of records that a file states at its head or foot; None if only a count tells."""
+    """Number of records that a Parquet file states; None for other formats."""
     return parquet_rows(path, limits) if path.suffix.lower() in _PARQUET else None
 
 
 def is_text(path: Path) -> bool:
-    """Tell whether a file is one of separated fields, by its name."""
+    """Whether a file has separated text fields, by its suffix."""
     return path.suffix.lower() in _SEPARATORS
 
 
 def text_columns(path: Path, separator: str | None, limits: Limits) -> int:
-    """How many fields the first line of such a file has."""
+    """Number of fields in the first line of a text file."""
     between = separator or _SEPARATORS[path.suffix.lower()]
-    return len(table_columns(path, header=False, separator=between, limits=limits))
+    return len(read_column_names(path, header=False, separator=between, limits=limits))
 
 
 def read_table(
@@ -52,24 +51,24 @@ def read_table(
     limits: Limits,
     progress: Progress | None = None,
 ) -> Iterator[pl.DataFrame]:
-    """Stream the records of a CSV, TSV, Parquet, Arrow, npz or idx file.
+    """Stream the records of a CSV, TSV, Parquet, Arrow or npz file.
 
     Parameters
     ----------
     header : bool
         Whether the first line of a CSV file names the columns.
     names : sequence of str, optional
-        Names for the columns of a CSV file without a header; made up if not given.
+        Names for the columns of a CSV file without a header; by default generated.
     separator : str, optional
-        Character between the fields of a CSV file, if its suffix does not tell.
+        Character between the fields of a CSV file; by default that of its suffix.
     ignored : collection of str
-        Columns that nobody needs, which are not read where the form allows it.
+        Columns that are not needed and not read if the format allows it.
     """
     suffix = path.suffix.lower()
     if suffix in _SEPARATORS:
         separator = separator or _SEPARATORS[suffix]
         if not header and names is None:
-            names = table_columns(path, header=False, separator=separator, limits=limits)
+            names = read_column_names(path, header=False, separator=separator, limits=limits)
         return read_csv(
             path,
             names=None if header else names,
@@ -82,9 +81,7 @@ def read_table(
     if suffix in _ARROW:
         return read_arrow(path, ignored=ignored, limits=limits, progress=progress)
     if suffix == ".npz":
-        return iter([frame_of_arrays(read_npz(path, limits), path, limits)])
-    if is_idx(path):
-        return iter([frame_of_arrays(read_idx_pair(path, limits), path, limits)])
+        return iter([arrays_to_frame(read_npz(path, limits), path, limits)])
     readable(path, limits)
     raise DataError(
         str(path), f"a file ending in {', '.join(SUFFIXES)}", repr(suffix), "Convert it to one."

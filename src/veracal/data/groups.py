@@ -1,8 +1,7 @@
-"""Any metric, told apart by group."""
+"""Metrics by group, with bootstrap intervals."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import product
 from typing import Literal
 
 import numpy as np
@@ -22,15 +21,15 @@ _REAL = (-np.inf, np.inf)
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure with the interval around it; None where nobody is in the group.
+    """A value with its interval; None if the group is empty.
 
     Attributes
     ----------
     value, low, high : float or None
     level : float
-        Share of intervals of this kind that hold the true figure.
+        Confidence level.
     n : int
-        Records behind it.
+        Number of records.
     """
 
     value: float | None
@@ -42,14 +41,14 @@ class Estimate:
 
 @dataclass(frozen=True, eq=False)
 class ByGroup:
-    """A metric by group, with replicates that were drawn once for all groups together.
+    """A metric by group, with bootstrap replicates drawn jointly for all groups.
 
     Attributes
     ----------
     group : str
         The attribute.
     names : tuple of str
-        Groups, inhabited or not.
+        Groups, empty or not.
     overall : Estimate
     values : mapping of group name to Estimate
     level : float
@@ -64,18 +63,18 @@ class ByGroup:
     level: float
     interval: Interval
     within: Range
-    _replicates: Floats  # of shape (replicates, groups); NaN where a group came out empty
+    _replicates: Floats  # of shape (replicates, groups); NaN where a group is empty
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Groups, inhabited or not."""
+        """Groups, empty or not."""
         return tuple(self.values)
 
     def gap(self, one: str | None = None, other: str | None = None) -> Estimate:
         """Difference between two groups, or between the largest and the smallest value.
 
-        The gap between extremes is never below 0, hence biased upward, and replicates doubly
-        so: its interval is the basic one, cut at 0, whatever :attr:`interval` is.
+        The gap between extremes is never negative, hence biased upward, and its replicates
+        even more so: its interval is the basic one, clipped at 0, for any :attr:`interval`.
         """
         span = self.within[1] - self.within[0]
         limits = (0.0 if one is None else -span, span)
@@ -84,8 +83,8 @@ class ByGroup:
     def ratio(self, one: str | None = None, other: str | None = None) -> Estimate:
         """Ratio of two groups, or of the smallest to the largest value.
 
-        The value is None where the divisor is 0. The interval of the ratio of extremes is
-        the basic one, for the reason of :meth:`gap`.
+        The value is None if the divisor is 0. The interval of the ratio of extremes is the
+        basic one, as for :meth:`gap`.
         """
         limits = (0.0, 1.0 if one is None else np.inf)
         return self._compare(other, one, lambda high, low: _ratio(low, high), limits)
@@ -97,7 +96,7 @@ class ByGroup:
         rule: Callable[[Floats, Floats], Floats],
         limits: Range,
     ) -> Estimate:
-        """Apply a rule to (first, second) group, or to (largest, smallest)."""
+        """Apply a rule to the values of two groups, or to the largest and smallest value."""
         if (one is None) != (other is None):
             raise ValueError("Expected two groups to compare, or none, got one.")
         point = np.array(
@@ -105,22 +104,22 @@ class ByGroup:
         )
         n, interval = sum(estimate.n for estimate in self.values.values()), self.interval
         if one is not None and other is not None:
-            columns = [self._place(one), self._place(other)]
+            columns = [self._index(one), self._index(other)]
             n = self.values[one].n + self.values[other].n
             pair = point[:, columns], self._replicates[:, columns]
             value, draws = (rule(values[:, 0], values[:, 1]) for values in pair)
         else:
-            inhabited, interval = ~np.isnan(point[0]), "basic"
-            if inhabited.sum() < 2:
+            nonempty, interval = ~np.isnan(point[0]), "basic"
+            if nonempty.sum() < 2:
                 return Estimate(None, None, None, self.level, n)
-            pair = point[:, inhabited], self._replicates[:, inhabited]
+            pair = point[:, nonempty], self._replicates[:, nonempty]
             value, draws = (rule(values.max(axis=1), values.min(axis=1)) for values in pair)
         if not limits[0] <= value[0] <= limits[1]:
-            limits = _REAL  # a ratio of figures that may be negative
+            limits = _REAL  # a ratio of values that may be negative
         return estimate(float(value[0]), draws, self.level, n, interval, limits)
 
-    def _place(self, name: str) -> int:
-        """Column of a group."""
+    def _index(self, name: str) -> int:
+        """Column of a group among the replicates."""
         if name not in self.values:
             raise DataError(
                 self.group, f"one of {', '.join(self.names)}", repr(name), "Check the spelling."
@@ -139,11 +138,11 @@ def by_group(
     within: Range = _REAL,
     rng: np.random.Generator,
 ) -> ByGroup:
-    r"""Evaluate a metric on everybody and on each group, with bootstrap intervals.
+    r"""Evaluate a metric on all records and on each group, with bootstrap intervals.
 
-    Whole units are drawn with replacement, one draw serving all groups, so that gaps and
-    ratios see the dependence between groups (Efron 1979). A group's replicates in which
-    nobody of it was drawn are left out.
+    Whole units are drawn with replacement, jointly for all groups, so that gaps and ratios
+    account for the dependence between groups (Efron 1979). Replicates in which a group is
+    empty are left out for this group.
 
     Parameters
     ----------
@@ -155,15 +154,15 @@ def by_group(
     level : float in (0, 1)
     replicates : int
     interval : 'percentile' or 'basic'
-        From quantiles :math:`q` of the replicates, either
-        :math:`[q_{\alpha/2}, q_{1-\alpha/2}]`, or mirrored at the figure
+        With quantiles :math:`q` of the replicates, either
+        :math:`[q_{\alpha/2}, q_{1-\alpha/2}]`, or reflected at the value
         :math:`\hat\theta`, :math:`[2\hat\theta - q_{1-\alpha/2}, 2\hat\theta -
-        q_{\alpha/2}]` (Davison & Hinkley 1997, eq. 5.6). **Take the basic one for calibration
-        errors**: they are biased upward, replicates doubly so, and percentiles lie above the
-        true value, often all of them.
+        q_{\alpha/2}]` (Davison & Hinkley 1997, eq. 5.6). **Use the basic one for calibration
+        errors**: they are biased upward, their replicates even more so, and percentile
+        intervals often lie above the true value.
     within : pair of floats
-        Range of the metric, to which basic intervals are cut: ``(0, 1)`` for a calibration
-        error.
+        Range of the metric, to which basic intervals are clipped: ``(0, 1)`` for a
+        calibration error.
     rng : Generator
 
     Returns
@@ -172,33 +171,33 @@ def by_group(
 
     Notes
     -----
-    The figures are plain functions of the records, hence *internal* where records are
-    private. Of a calibrated group even the basic interval misses the true error 0 in a third
-    of cases; :func:`veracal.calibration.measure` of the group's records knows its floor.
+    The values are exact functions of the records, hence *internal* if records are private.
+    For a calibrated group even the basic interval misses the true error 0 in a third of
+    cases; :func:`veracal.calibration.measure` of the group's records accounts for the bias.
     """
     _checks.whole(replicates=replicates)
     _checks.fraction(level=level)
     if not 0 < level < 1:
         raise ValueError(f"Expected a level between 0 and 1, got level={level!r}.")
     _checks.one_of(("percentile", "basic"), interval=interval)
-    name, chosen = _chosen(scores, group)
-    points = _evaluate(metric, scores, chosen)
-    draws = np.empty((int(replicates), 1 + len(chosen.names)))
+    name, groups = _select_group(scores, group)
+    points = _evaluate(metric, scores, groups)
+    draws = np.empty((int(replicates), 1 + len(groups.names)))
     units = UnitRows.of(scores.units, len(scores))
     for i in range(len(draws)):
-        rows = units.resampled(rng)
-        draws[i] = _evaluate(metric, scores.take(rows), chosen.take(rows))
-    sizes = np.bincount(chosen.codes, minlength=len(chosen.names))
+        rows = units.resample(rng)
+        draws[i] = _evaluate(metric, scores.take(rows), groups.take(rows))
+    sizes = np.bincount(groups.codes, minlength=len(groups.names))
     estimates = [
         estimate(float(point), draws[:, j], level, n, interval, within)
         for j, (point, n) in enumerate(zip(points, [len(scores), *sizes.tolist()], strict=True))
     ]
-    values = dict(zip(chosen.names, estimates[1:], strict=True))
+    values = dict(zip(groups.names, estimates[1:], strict=True))
     return ByGroup(name, estimates[0], values, level, interval, within, draws[:, 1:])
 
 
-def _chosen(scores: Scores, group: str | tuple[str, ...]) -> tuple[str, Group]:
-    """The attribute, or the intersection of several."""
+def _select_group(scores: Scores, group: str | tuple[str, ...]) -> tuple[str, Group]:
+    """Name and codes of an attribute, or of the intersection of several."""
     names = (group,) if isinstance(group, str) else tuple(group)
     if not names:
         raise ValueError(f"Expected one group or several, got group={group!r}.")
@@ -207,23 +206,7 @@ def _chosen(scores: Scores, group: str | tuple[str, ...]) -> tuple[str, Group]:
             known = ", ".join(map(repr, scores.groups)) or "none"
             raise DataError(scores.name, f"a group among {known}", repr(name), "Declare it.")
     groups, joined = [scores.groups[name] for name in names], " & ".join(names)
-    _check_joined(groups, f"{scores.name}: {joined}")
     return joined, cross(*groups)
-
-
-def _check_joined(groups: Sequence[Group], where: str) -> None:
-    """Refuse intersections of one name: one would hide the people of the other."""
-    seen = set()
-    for parts in product(*(group.names for group in groups)):
-        name = " & ".join(parts)
-        if name in seen:
-            raise DataError(
-                where,
-                "intersections of different names",
-                f"{name!r} twice",
-                "Rename the groups so that their names do not hold ' & '.",
-            )
-        seen.add(name)
 
 
 def _evaluate(metric: Metric, scores: Scores, group: Group) -> Floats:
@@ -243,23 +226,23 @@ def estimate(
     interval: Interval = "percentile",
     within: Range = _REAL,
 ) -> Estimate:
-    """Figure of n records, with the interval of its replicates.
+    """Value of n records, with the interval of its replicates.
 
-    Replicates that are NaN do not count; without any there is no interval. Where something
-    is infinite, the interval is that of percentiles. See :func:`by_group`.
+    NaN replicates are ignored; without replicates there is no interval. If a value is
+    infinite, the interval is the percentile one. See :func:`by_group`.
     """
     drawn = draws[~np.isnan(draws)]
     if np.isnan(value) or not len(drawn):
         return Estimate(None if np.isnan(value) else value, None, None, level, n)
     low, high = np.quantile(
         drawn, [(1 - level) / 2, (1 + level) / 2], method="inverted_cdf"
-    ).tolist()  # no interpolation, which infinite values would not survive
+    ).tolist()  # no interpolation, which fails for infinite values
     if interval == "basic" and np.isfinite([value, low, high]).all():
         low, high = np.clip([2 * value - high, 2 * value - low], *within).tolist()
-        low, high = min(low, value), max(high, value)  # a figure beside its interval puzzles
+        low, high = min(low, value), max(high, value)  # include the value in its interval
     return Estimate(value, low, high, level, n)
 
 
 def _ratio(low: Floats, high: Floats) -> Floats:
-    """Quotient, NaN where the divisor is 0."""
+    """Ratio, NaN where the divisor is 0."""
     return np.divide(low, high, out=np.full_like(low, np.nan), where=high != 0)

@@ -1,9 +1,4 @@
-"""Encoded images as arrays of bytes.
-
-Files of a folder or of a zip archive, by their relative names.
-
-Images in folders and zip archives, labelled by their names.
-"""
+"""Images in folders and zip archives, decoded to one size and labeled by their names."""
 
 import io
 import os
@@ -20,26 +15,25 @@ import numpy as np
 from veracal import _checks
 from veracal._checks import extra
 from veracal._types import Array, Frozen, Progress
-from veracal.data.arrays import open_archive
-from veracal.data.dataset import Dataset, Group, check_worth
-from veracal.data.files import DEFAULT_LIMITS, Limits, inside, no_surprises, opened
+from veracal.data.dataset import Dataset, Group, check_learnable
+from veracal.data.files import DEFAULT_LIMITS, Limits, inside, no_surprises, open_zip, opened
 from veracal.data.labels import TEXT, Label, check_classes
 from veracal.data.row_digests import as_digests, digest_of_texts
-from veracal.data.texts import alias_problem, coded, read_names
+from veracal.data.texts import alias_problem, class_codes, read_names
 from veracal.errors import DataError, LimitError, SchemaError
 
 Mode = Literal["grey", "color"]
 Resize = Literal["none", "stretch", "crop"]
-# 8 bits a channel. Deeper images would lose their meaning in a conversion to bytes.
+# 8 bits per channel. A conversion of deeper images to bytes would change their meaning.
 _KNOWN_MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")
 
 
 @contextmanager
 def guarded_pillow() -> Iterator[Any]:
-    """Lend Pillow's ``Image`` module while what it only warns of, a bomb, is an error."""
+    """Provide Pillow's ``Image`` module with its warning of decompression bombs as an error."""
     pillow = extra("PIL.Image", "images")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # remarks on metadata that we do not use
+        warnings.simplefilter("ignore")  # about metadata that is not used
         warnings.simplefilter("error", pillow.DecompressionBombWarning)
         yield pillow
 
@@ -54,13 +48,13 @@ def open_image(
     data : bytes
         The file.
     where : str
-        What to call it in an error.
+        Name of the file, for errors.
     pillow : module
         From :func:`guarded_pillow`.
     formats : sequence of str
-        Pillow's names of the formats to try; no other decoder sees the bytes.
+        Pillow's names of the formats to try; no other decoder is used.
     limits : Limits
-        Decoded, the image must fit ``memory_bytes``; Pillow's own limit holds as well.
+        The decoded image must fit ``memory_bytes``; Pillow's own limit applies as well.
     """
     try:
         image = pillow.open(io.BytesIO(data), formats=formats)
@@ -69,17 +63,17 @@ def open_image(
             where,
             "an image within Pillow's limit on pixels",
             str(cause).partition(",")[0],
-            "Nothing was decoded. Make the image smaller with a program you trust.",
+            "Nothing was decoded. Reduce the image with a program you trust.",
         ) from cause
-    except Exception as cause:  # decoders fail in many ways on hostile bytes
-        raise _broken(where, formats, "another or a broken file") from cause
+    except Exception as cause:  # decoders raise many errors for broken bytes
+        raise _broken(where, formats, "another format or a broken file") from cause
     limits.check("memory_bytes", image.width * image.height * 4, where)
     if image.mode not in _KNOWN_MODES or _is_deep(image, data):
         raise DataError(
             where,
-            "8 bits a channel",
+            "8 bits per channel",
             f"more in an image of mode {image.mode}",
-            "Convert it to 8 bits by a rule that suits what it shows.",
+            "Convert it to 8 bits by a rule that suits its content.",
         )
     return image
 
@@ -90,29 +84,28 @@ def pixels(
     """Decode an opened image into bytes of shape (height, width) or (height, width, 3).
 
     Grey is the luma of ITU-R 601. ``stretch`` scales each side on its own; ``crop`` scales
-    until the image covers the declared size, then cuts equally at both ends. Both average
-    bilinearly. Transparency and the orientation noted by a camera are ignored.
+    until the image covers the declared size, then cuts equally at both ends. Both
+    interpolate bilinearly. Transparency and the orientation tag of a camera are ignored.
     """
     try:
         image = image.convert("L" if mode == "grey" else "RGB")
-    except Exception as cause:  # decoders fail in many ways on hostile bytes
+    except Exception as cause:  # decoders raise many errors for broken bytes
         raise _broken(where, (image.format or "encoded",), f"damage ({cause})") from cause
     if image.size != (width, height):
-        image = _fitted(image, where, height, width, resize)
+        image = _resize(image, where, height, width, resize)
     return np.asarray(image, np.uint8)
 
 
 def _is_deep(image: Any, data: bytes) -> bool:
-    """Tell whether there are 16 bits a channel where Pillow, in silence, would keep 8.
+    """Whether the image has 16 bits per channel, which Pillow would silently reduce to 8.
 
-    A PNG opens with its header, whose depth is byte 24 of the file; for other formats the
-    decoder that Pillow chose says it.
+    The depth of a PNG is byte 24 of the file; for other formats Pillow's decoder states it.
     """
     return (image.format == "PNG" and data[24] > 8) or ";16" in repr(image.tile)
 
 
-def _fitted(image: Any, where: str, height: int, width: int, resize: Resize) -> Any:
-    """Bring an image to the declared size."""
+def _resize(image: Any, where: str, height: int, width: int, resize: Resize) -> Any:
+    """Resize an image to the declared size."""
     if resize == "none":
         raise DataError(
             where,
@@ -129,25 +122,25 @@ def _fitted(image: Any, where: str, height: int, width: int, resize: Resize) -> 
     return image.resize((width, height), bilinear, box=box)
 
 
-def _broken(where: str, formats: Sequence[str], found: str) -> DataError:
-    """Error for bytes that are not a whole image of a declared format."""
+def _broken(where: str, formats: Sequence[str], problem: str) -> DataError:
+    """Error for bytes that are not a complete image of a declared format."""
     return DataError(
         where,
-        f"a whole {' or '.join(formats)} image",
-        found,
-        "Fetch the file again, or remove it.",
+        f"a complete {' or '.join(formats)} image",
+        problem,
+        "Copy the file again, or remove it.",
     )
 
 
 class ImageFiles(Protocol):
-    """ImageFiles that can be listed and read."""
+    """Files that can be listed and read."""
 
     @property
     def names(self) -> tuple[str, ...]:
         """Relative names with forward slashes, sorted."""
 
     def read(self, name: str) -> bytes:
-        """Bytes of one of them."""
+        """Bytes of one file."""
 
 
 @contextmanager
@@ -158,12 +151,12 @@ def open_files(path: Path, limits: Limits) -> Iterator[ImageFiles]:
     if is_folder:
         yield Folder(path, limits)
         return
-    with open_archive(path, limits) as archive:
+    with open_zip(path, limits) as archive:
         yield archive
 
 
 class Folder:
-    """ImageFiles below a folder, none of which is a link out of it."""
+    """Files below a folder, without links that lead out of it."""
 
     def __init__(self, folder: Path, limits: Limits) -> None:
         self._folder, self._limits = folder, limits
@@ -188,27 +181,27 @@ class Folder:
                     yield Path(parent, file).relative_to(self._folder).as_posix()
 
     def _check_link(self, folder: Path) -> None:
-        """Refuse a link to a folder: outside it is not ours, inside it may go in circles."""
+        """Reject a link to a folder: it may lead outside, or in circles."""
         if not folder.is_symlink():
             return
         inside(self._folder, folder.relative_to(self._folder))
         raise DataError(
-            str(folder), "a folder", "a link to one", "Move the folder itself to this place."
+            str(folder), "a folder", "a link to one", "Move the folder itself here."
         )
 
 
 def _refuse(error: OSError) -> NoReturn:
-    """Stop at a folder that cannot be listed, instead of passing over it."""
+    """Raise for a folder that cannot be listed, instead of skipping it."""
     raise error
 
 
 _SPECIAL = frozenset({"label", "part", "unit", "listed"})
-HIDDEN = (r"(.*/)?\..*", r"(.*/)?__MACOSX/.*", r"(.*/)?(Thumbs\.db|desktop\.ini)")
+HIDDEN = (r"(.*/)?\.(?!\./).*", r"(.*/)?__MACOSX/.*", r"(.*/)?(Thumbs\.db|desktop\.ini)")
 
 
 @dataclass(frozen=True)
 class ImageForm:
-    r"""What is publicly known about a collection of images.
+    r"""Public facts about a collection of images.
 
     Attributes
     ----------
@@ -218,21 +211,21 @@ class ImageForm:
         Size of the arrays.
     patterns : tuple of str
         Regular expressions; the first that matches the whole relative path of a file, with
-        forward slashes, tells what it is. Each has a group ``(?P<label>…)``. Optional
-        groups, the same in all patterns: ``part`` (such as train or test), ``unit`` (whom
-        the image shows), ``listed`` (how lists of files name it), and declared groups.
+        forward slashes, describes it. Each has a group ``(?P<label>…)``. Optional groups, the
+        same in all patterns, are ``part`` (such as train or test), ``unit`` (the individual
+        in the image), ``listed`` (its name in lists of files), and declared groups.
     mode : 'grey' or 'color'
     aliases : mapping of str to class
-        Labels as the paths write them, where that is not the name of the class.
+        Labels in paths that differ from the name of the class.
     groups : mapping of str to tuple of values
-        Groups of the patterns that divide the records, and the values each may have.
+        Groups of the patterns that divide the records, and their values.
     resize : 'none', 'stretch' or 'crop'
-        What to do with an image of another size: refuse it, scale it to the declared
-        size, or scale it to cover that size and cut off the rest.
+        Treatment of an image of another size: reject it, scale it to the declared size, or
+        scale it to cover that size and crop the rest.
     ignore : tuple of str
-        Patterns of files that are no records. Any other file must match a pattern.
+        Patterns of files that are no records. Every other file must match a pattern.
     formats : tuple of str
-        Pillow's names of the formats that may occur.
+        Pillow's names of the allowed formats.
     """
 
     classes: tuple[Label, ...]
@@ -262,7 +255,7 @@ class ImageForm:
         return (self.height, self.width, *((3,) if self.mode == "color" else ()))
 
     def _problem(self) -> tuple[str, str] | None:
-        """Say what was expected and found where the form contradicts itself."""
+        """Expected and found, if the form contradicts itself."""
         if problem := alias_problem(self.aliases, self.classes):
             return problem
         names = []
@@ -276,8 +269,8 @@ class ImageForm:
             return "patterns with a group named label, and the same groups in all", str(
                 [sorted(kind) for kind in kinds]
             )
-        if (found := next(iter(kinds)) - _SPECIAL) != set(self.groups):
-            return f"the groups {sorted(self.groups)} in each pattern", str(sorted(found))
+        if (groups := next(iter(kinds)) - _SPECIAL) != set(self.groups):
+            return f"the groups {sorted(self.groups)} in each pattern", str(sorted(groups))
         return None
 
 
@@ -300,22 +293,22 @@ def load_images(
     path : path
         A folder, or a zip archive, which is not unpacked on disk.
     form : ImageForm
-        What is known about it; ``veracal.data.sets.images`` has some ready-made.
+        Classes, size and the patterns of paths.
     part : str, optional
-        Load only files whose pattern found this part. None: all.
+        Load only files of this part. None: all.
     lists : path or paths, optional
-        Text files that name, line by line, the files to load. None: all.
+        Text files that list the files to load, one a line. None: all.
     limits : Limits
-        What is refused as too large before it is decoded.
+        Bounds that are checked before an image is decoded.
     size : int, optional
         Declared number of rows.
     name : str, optional
-        What to call the data set; by default as the path.
+        Name of the data set; by default that of the path.
     row_digests : bool
-        Whether to identify each image: by the bytes of its file, and by the label, groups
-        and unit in its path as they are written.
+        Whether to compute a digest of each image: of the bytes of its file, and of the label,
+        groups and unit in its path.
     progress : callable, optional
-        Called with the number of images decoded, and how many there are.
+        Called with the number of decoded images and the total.
 
     Returns
     -------
@@ -325,44 +318,40 @@ def load_images(
     Raises
     ------
     DataError
-        Naming the first file that is not as the form says. Nothing is returned then.
+        At the first file that violates the form. No partial result is returned.
     """
     path = Path(path)
+    has_units = "unit" in re.compile(form.patterns[0]).groupindex
     with open_files(path, limits) as files:
-        found = _matched(files.names, form, path)
-        found = _chosen(found, part, _listed(lists, limits), path)
-        codes = _codes(found, form, path)
-        X, digests = _decoded(files, found, form, path, limits, progress, row_digests)
+        matches = _match_names(files.names, form, path)
+        matches = _select(matches, part, _read_lists(lists, limits), path)
+        codes = _codes(matches, form, path)
+        X, digests = _decode(files, matches, form, path, limits, progress, row_digests)
     dataset = Dataset(
         X,
         codes,
         form.classes,
         groups={
-            group: _group(found, group, values, path) for group, values in form.groups.items()
+            group: _group(matches, group, values, path) for group, values in form.groups.items()
         },
-        units=_texts(found, "unit", path) if _has(form, "unit") else None,
+        units=_texts(matches, "unit", path) if has_units else None,
         row_digests=digests,
         encoded=True,
         size=size,
         name=path.name if name is None else name,
     )
-    check_worth(dataset, path)
+    check_learnable(dataset, path)
     return dataset
 
 
-Found = dict[str, re.Match[str]]
+Matches = dict[str, re.Match[str]]  # by the name of the file
 
 
-def _has(form: ImageForm, group: str) -> bool:
-    """Tell whether the patterns of a form have a group of this name."""
-    return group in re.compile(form.patterns[0]).groupindex
-
-
-def _matched(names: Iterable[str], form: ImageForm, path: Path) -> Found:
+def _match_names(names: Iterable[str], form: ImageForm, path: Path) -> Matches:
     """Match every file that is not ignored; one that matches nothing is an error."""
     patterns = [re.compile(pattern) for pattern in form.patterns]
     ignore = [re.compile(pattern) for pattern in form.ignore]
-    found = {}
+    matches = {}
     for name in names:
         if any(pattern.fullmatch(name) for pattern in ignore):
             continue
@@ -372,58 +361,60 @@ def _matched(names: Iterable[str], form: ImageForm, path: Path) -> Found:
             raise DataError(
                 f"{path}: {name}",
                 "a file that one of the form's patterns matches",
-                "one that none does",
+                "one that no pattern matches",
                 "Add a pattern, or one to ignore, by dataclasses.replace(form, …).",
             )
-        found[name] = match
-    return found
+        matches[name] = match
+    return matches
 
 
 def _check_name(name: str, path: Path) -> None:
-    """Refuse a name that is not text: nobody could be told apart, or told of, by it."""
+    """Reject a name that is not text, since labels and ids are read from it."""
     try:
         name.encode()
     except UnicodeEncodeError as cause:
-        shown = name.encode(errors="surrogateescape").decode(errors="backslashreplace")
+        escaped = name.encode(errors="surrogateescape").decode(errors="backslashreplace")
         raise DataError(
-            f"{path}: {shown}", "a name in UTF-8", "other bytes", "Rename the file."
+            f"{path}: {escaped}", "a name in UTF-8", "other bytes", "Rename the file."
         ) from cause
 
 
-def _listed(
+def _read_lists(
     lists: str | Path | Sequence[str | Path] | None, limits: Limits
 ) -> dict[str, str] | None:
-    """Return the files that lists name, and which list names each."""
+    """Return the listed files, each with the list that names it."""
     if lists is None:
         return None
-    wanted: dict[str, str] = {}
+    listed: dict[str, str] = {}
     for path in [lists] if isinstance(lists, str | Path) else lists:
         for name in read_names(path, limits):
             entry = name.removeprefix("/")
-            if entry in wanted:
+            if entry in listed:
                 raise DataError(
                     str(path), "each file once in all lists", repr(entry), "Remove the line."
                 )
-            wanted[entry] = str(path)
-    return wanted
+            listed[entry] = str(path)
+    return listed
 
 
-def _chosen(found: Found, part: str | None, listed: dict[str, str] | None, path: Path) -> Found:
-    """Keep the files of a part, and those that are listed."""
+def _select(
+    matches: Matches, part: str | None, listed: dict[str, str] | None, path: Path
+) -> Matches:
+    """Select the files of a part, and those that are listed."""
     if part is not None:
-        found = {n: m for n, m in found.items() if m.groupdict().get("part") == part}
+        matches = {n: m for n, m in matches.items() if m.groupdict().get("part") == part}
     if listed is not None:
-        found = _named(found, listed, path)
-    if not found:
-        chosen = "no image at all" if part is None else f"no image of part {part!r}"
-        raise DataError(str(path), "images that the form describes", chosen, "Check the path.")
-    return found
+        matches = _select_listed(matches, listed, path)
+    if not matches:
+        none = "no image at all" if part is None else f"no image of part {part!r}"
+        raise DataError(str(path), "images that the form describes", none, "Check the path.")
+    return matches
 
 
-def _named(found: Found, listed: dict[str, str], path: Path) -> Found:
-    """Keep the files that are listed, each of which must be there once."""
+def _select_listed(matches: Matches, listed: dict[str, str], path: Path) -> Matches:
+    """Select the listed files; each must exist exactly once."""
     names: dict[str, str] = {}
-    for name, match in found.items():
+    for name, match in matches.items():
         entry = match.groupdict().get("listed") or name
         if entry in names and entry in listed:
             raise DataError(
@@ -435,13 +426,13 @@ def _named(found: Found, listed: dict[str, str], path: Path) -> Found:
             raise DataError(
                 where, f"files of {path}", repr(entry), "Complete the folder or the archive."
             )
-    return {name: found[name] for name in sorted(names[entry] for entry in listed)}
+    return {name: matches[name] for name in sorted(names[entry] for entry in listed)}
 
 
-def _codes(found: Found, form: ImageForm, path: Path) -> Array:
-    """Return the position of each label among the classes."""
-    known = coded(form.aliases, form.classes)
-    for name, match in found.items():
+def _codes(matches: Matches, form: ImageForm, path: Path) -> Array:
+    """Return the index of each label among the classes."""
+    known = class_codes(form.aliases, form.classes)
+    for name, match in matches.items():
         if match["label"] not in known:
             raise DataError(
                 f"{path}: {name}",
@@ -449,13 +440,13 @@ def _codes(found: Found, form: ImageForm, path: Path) -> Array:
                 repr(match["label"]),
                 "Declare the class, or remove the file.",
             )
-    return np.array([known[match["label"]] for match in found.values()], np.int64)
+    return np.array([known[match["label"]] for match in matches.values()], np.int64)
 
 
-def _group(found: Found, group: str, values: Sequence[Label], path: Path) -> Group:
-    """Return the attribute that the patterns found in a group."""
-    texts, known = _texts(found, group, path), {str(value) for value in values}
-    for name, text in zip(found, texts.tolist(), strict=True):
+def _group(matches: Matches, group: str, values: Sequence[Label], path: Path) -> Group:
+    """Return the attribute that a group of the patterns matched."""
+    texts, known = _texts(matches, group, path), {str(value) for value in values}
+    for name, text in zip(matches, texts.tolist(), strict=True):
         if text not in known:
             listed = ", ".join(map(repr, values[:8])) + ", …" * (len(values) > 8)
             raise DataError(
@@ -467,27 +458,27 @@ def _group(found: Found, group: str, values: Sequence[Label], path: Path) -> Gro
     return Group.from_values(texts, values)
 
 
-def _texts(found: Found, group: str, path: Path) -> Array:
-    """Return what the patterns found in a group, for each file."""
-    for name, match in found.items():
+def _texts(matches: Matches, group: str, path: Path) -> Array:
+    """Return the text that a group of the patterns matched, for each file."""
+    for name, match in matches.items():
         if not match[group]:
             raise DataError(
                 f"{path}: {name}", f"a {group} in its name", "none", "Correct the pattern."
             )
-    return np.array([match[group] for match in found.values()], TEXT)
+    return np.array([match[group] for match in matches.values()], TEXT)
 
 
-def _decoded(
+def _decode(
     files: ImageFiles,
-    found: Found,
+    matches: Matches,
     form: ImageForm,
     path: Path,
     limits: Limits,
     progress: Progress | None,
     row_digests: bool,
 ) -> tuple[Array, Array | None]:
-    """Decode files into one array, whose size is checked first, and identify them if asked."""
-    names, digests = tuple(found), []
+    """Decode files into one array, whose size is checked first, with digests if requested."""
+    names, digests = tuple(matches), []
     shape = (len(names), *form.shape)
     limits.check("rows", len(names), path)
     limits.check("memory_bytes", int(np.prod(shape, dtype=object)), path)
@@ -497,7 +488,9 @@ def _decoded(
             where = f"{path}: {name}"
             data = files.read(name)
             if row_digests:
-                digests.append(digest_of_texts(_written(found[name], form), data))
+                known = matches[name].groupdict()
+                texts = [known.get(group) or "" for group in ("label", "unit", *form.groups)]
+                digests.append(digest_of_texts(texts, data))
             image = open_image(data, where, pillow, formats=form.formats, limits=limits)
             X[i] = pixels(
                 image,
@@ -510,9 +503,3 @@ def _decoded(
             if progress:
                 progress(i + 1, len(names))
     return X, as_digests(digests) if row_digests else None
-
-
-def _written(match: re.Match[str], form: ImageForm) -> list[str]:
-    """What the path of an image says of it, apart from its part and its own name."""
-    known = match.groupdict()
-    return [known.get(group) or "" for group in ("label", "unit", *form.groups)]

@@ -1,6 +1,6 @@
-"""Labels, and their positions among the declared classes.
+"""Labels as indices of the declared classes, and validation of the arrays of a data set.
 
-Arrays as a data set wants them: of known types, finite, and nobody else's to change.
+Validated arrays have a supported type, hold finite values and are read-only.
 """
 
 from collections.abc import Sequence
@@ -15,19 +15,22 @@ from veracal.errors import DataError
 
 Label = str | int
 TEXT = np.dtypes.StringDType()
-_BLOCK = 65_536  # records compared at a time: as text, they take much more room
+_BLOCK = 65_536  # records compared at a time, since text takes much more memory
 
 
 def refuse_mask(values: object, where: str) -> None:
-    """Refuse a masked array: what it hides would come back as ordinary values."""
+    """Reject a masked array: masked entries would become ordinary values."""
     if isinstance(values, np.ma.MaskedArray):
         raise DataError(
-            where, "a plain array", "a masked one", "Fill what is masked, or drop those rows."
+            where,
+            "a plain array",
+            "a masked one",
+            "Fill masked entries, or drop the rows.",
         )
 
 
 def check_classes(classes: Sequence[Label], where: str) -> tuple[Label, ...]:
-    """Return declared classes as a tuple: at least two, all different, all str or all int."""
+    """Return declared classes as a tuple: at least two, distinct, all str or all int."""
     result = tuple(c.item() if isinstance(c, np.generic) else c for c in classes)
     kinds = {type(label) for label in result}
     known = kinds in ({str}, {int})
@@ -36,18 +39,18 @@ def check_classes(classes: Sequence[Label], where: str) -> tuple[Label, ...]:
             f"{where}: classes",
             "at least two different labels, all text or all integers",
             repr(result)[:80],
-            "Declare every class the records may have, whether or not it occurs.",
+            "Declare every class that records may have, whether or not it occurs.",
         )
     return result
 
 
 def encode_labels(values: ArrayLike, classes: Sequence[Label], where: str) -> Ints:
-    """Replace each value by its position among the declared classes.
+    """Replace each value by its index among the declared classes.
 
     Raises
     ------
     DataError
-        Naming the first value that was not declared, and its row.
+        If a value is not declared; the message names the first one and its record.
     """
     refuse_mask(values, where)
     array = np.asarray(values)
@@ -56,10 +59,10 @@ def encode_labels(values: ArrayLike, classes: Sequence[Label], where: str) -> In
     codes = np.empty(len(array), dtype=np.int64)
     for start in range(0, len(array), _BLOCK):
         block = array[start : start + _BLOCK]
-        found = _positions(block, np.asarray(classes))
-        codes[start : start + len(block)] = found
-        if (found < 0).any():
-            wrong = int(np.argmax(found < 0))
+        indices = _indices(block, np.asarray(classes))
+        codes[start : start + len(block)] = indices
+        if (indices < 0).any():
+            wrong = int(np.argmax(indices < 0))
             listed = ", ".join(map(repr, list(classes)[:8])) + ", …" * (len(classes) > 8)
             raise DataError(
                 where,
@@ -70,60 +73,60 @@ def encode_labels(values: ArrayLike, classes: Sequence[Label], where: str) -> In
     return codes
 
 
-def _positions(values: Array, classes: Array) -> Ints:
-    """Positions of values among classes, compared as written; -1 where there is none."""
+def _indices(values: Array, classes: Array) -> Ints:
+    """Indices of values among classes, compared as text; -1 where there is none."""
     if not values.dtype.isnative:
         values = values.astype(values.dtype.newbyteorder("="))
     if values.dtype.kind == "f":
         whole = (values == np.rint(values)) & (np.abs(values) < 2**53)
-        found = _positions(np.where(whole, values, 0).astype(np.int64), classes)
-        return np.where(whole, found, -1)
+        indices = _indices(np.where(whole, values, 0).astype(np.int64), classes)
+        return np.where(whole, indices, -1)
     if values.dtype.kind in "iu" and np.array_equal(classes, np.arange(len(classes))):
         known = (values >= 0) & (values < len(classes))
         return np.where(known, values.astype(np.int64, copy=False), -1)
     if not (values.dtype.kind in "iu" and classes.dtype.kind in "iu"):
-        return _text_positions(values, classes)
+        return _text_indices(values, classes)
     order = np.argsort(classes)
-    place = np.searchsorted(classes[order], values)
-    codes: Ints = order[np.minimum(place, len(classes) - 1)]
+    ranks = np.searchsorted(classes[order], values)
+    codes: Ints = order[np.minimum(ranks, len(classes) - 1)]
     return np.where(classes[codes] == values, codes, -1)
 
 
-def _text_positions(values: Array, classes: Array) -> Ints:
-    """The same for text, one by one: numpy's searchsorted errs on texts of 16 bytes or more."""
-    known = {label: at for at, label in enumerate(classes.astype(TEXT).tolist())}
-    written = values.astype(TEXT).tolist()
-    return np.fromiter((known.get(text, -1) for text in written), np.int64, len(written))
+def _text_indices(values: Array, classes: Array) -> Ints:
+    """Indices of texts; numpy's searchsorted is wrong for texts of 16 bytes or more."""
+    known = {label: index for index, label in enumerate(classes.astype(TEXT).tolist())}
+    texts = values.astype(TEXT).tolist()
+    return np.fromiter((known.get(text, -1) for text in texts), np.int64, len(texts))
 
 
 _ROWS = 65_536  # rows checked at a time
 
 
 def frozen(array: Array) -> Array:
-    """Return an array that nobody can write to, copying it if somebody else could."""
-    if not is_settled(array):
+    """Return a read-only array, copying it if its memory is writable elsewhere."""
+    if not is_immutable(array):
         array = array.copy() if array.base is not None else array
         array.flags.writeable = False
-    return array.view()  # of a view, the flag cannot be set back
+    return array.view()  # the flag of a view cannot be reset
 
 
-def is_settled(array: Array) -> bool:
-    """Tell whether nobody can write to the memory of an array, through whatever view."""
+def is_immutable(array: Array) -> bool:
+    """Whether the memory of an array is read-only through every view."""
     base: object = array
     while isinstance(base, np.ndarray) and not base.flags.writeable:
         base = base.base
-    return base is None  # not a writeable array, nor a file that may change
+    return base is None  # neither a writable array nor a file that may change
 
 
 def restore(record: object, state: dict[str, Any]) -> None:
-    """Give an unpickled record its fields back, with arrays that cannot be written to."""
+    """Set the fields of an unpickled record, with read-only arrays."""
     for name, value in state.items():
         kept = frozen(value) if isinstance(value, np.ndarray) else value
         object.__setattr__(record, name, kept)
 
 
 def row_numbers(index: ArrayLike, n: int) -> Ints:
-    """Turn numbers of rows, or a mask of them, into numbers."""
+    """Convert row numbers or a mask into row numbers."""
     rows = np.asarray(index)
     if rows.dtype == bool:
         if rows.shape != (n,):
@@ -133,7 +136,7 @@ def row_numbers(index: ArrayLike, n: int) -> Ints:
 
 
 def check_features(X: Any, norm: float | None, where: str) -> Array | MappedRows:
-    """Return features in a type the house knows, checked to be finite, not writeable."""
+    """Return finite features of a supported type, read-only."""
     refuse_mask(X, f"{where}: features")
     mapped = MappedRows.of(X) if isinstance(X, np.memmap) else None
     rows = mapped or (X if isinstance(X, MappedRows) else _in_memory(X, where))
@@ -153,7 +156,7 @@ def check_features(X: Any, norm: float | None, where: str) -> Array | MappedRows
 
 
 def _in_memory(X: Any, where: str) -> Array:
-    """Return an array of a type the house knows, that nobody else can write to."""
+    """Return a read-only array of a supported type."""
     array = np.asarray(X)
     if array.dtype.kind in "UO":
         array = _text(array, where)
@@ -161,13 +164,13 @@ def _in_memory(X: Any, where: str) -> Array:
         array = array.astype(np.float64)
     elif array.dtype == np.float16 or not array.dtype.isnative:
         array = array.astype(np.result_type(array.dtype.newbyteorder("="), np.float32))
-    elif not is_settled(array):
+    elif not is_immutable(array):
         array = array.copy()
     return frozen(np.asarray(array))
 
 
 def _text(array: Array, where: str) -> Array:
-    """Return an array of text, refusing objects of any other kind."""
+    """Return an array of text, rejecting objects of any other type."""
     if not all(isinstance(value, str) for value in array.flat):
         raise DataError(
             f"{where}: features", "numbers or text", "other objects", "Encode them by a schema."
@@ -176,7 +179,7 @@ def _text(array: Array, where: str) -> Array:
 
 
 def _check_finite(block: Array, start: int, where: str) -> None:
-    """Refuse a block of rows with NaN or infinity in it."""
+    """Reject a block of rows that holds NaN or infinity."""
     if block.dtype.kind != "f" or np.isfinite(block).all():
         return
     row = int(np.flatnonzero(~np.isfinite(block.reshape(len(block), -1)).all(axis=1))[0])
@@ -185,12 +188,12 @@ def _check_finite(block: Array, start: int, where: str) -> None:
         f"{where}: features",
         "finite numbers",
         f"{value} in record {start + row + 1}",
-        "Declare how missing values are treated, or correct the record.",
+        "Declare a treatment of missing values, or correct the record.",
     )
 
 
 def _check_norm(block: Array, norm: float, start: int, where: str) -> None:
-    """Refuse a block with a row longer than declared, beyond what rounding explains."""
+    """Reject a block with a row whose norm exceeds the bound by more than rounding."""
     norms = np.linalg.norm(block.reshape(len(block), -1).astype(np.float64), axis=1)
     long = np.flatnonzero(norms > norm * (1 + 1e-9))
     if len(long):
@@ -203,7 +206,7 @@ def _check_norm(block: Array, norm: float, start: int, where: str) -> None:
 
 
 def check_codes(where: str, codes: ArrayLike, k: int, n: int | None = None) -> Ints:
-    """Return an array of whole numbers in [0, k) that nobody can write to."""
+    """Return a read-only array of integers in [0, k)."""
     refuse_mask(codes, where)
     array = np.asarray(codes)
     if array.ndim != 1 or array.dtype.kind not in "iu":
@@ -211,25 +214,25 @@ def check_codes(where: str, codes: ArrayLike, k: int, n: int | None = None) -> I
             where,
             "whole numbers of shape (n,)",
             f"{array.dtype} of shape {array.shape}",
-            "Encode the labels by their position among the classes.",
+            "Encode the labels as indices of the classes.",
         )
     if n is not None:
-        same_length(where, len(array), n)
+        check_length(where, len(array), n)
     if len(array) and (array.min() < 0 or array.max() >= k):
         bad = array[(array < 0) | (array >= k)][0]
         raise DataError(
             where, f"codes from 0 to {k - 1}", str(bad), "Declare the class, or correct it."
         )
-    return frozen(array.astype(np.int64, copy=not is_settled(array)))
+    return frozen(array.astype(np.int64, copy=not is_immutable(array)))
 
 
 def check_ids(units: ArrayLike, n: int, where: str, what: str = "units") -> Array:
-    """Return ids of units or slots, as whole numbers or text that nobody can write to.
+    """Return ids of units or slots as a read-only array of integers or text.
 
     Raises
     ------
     DataError
-        For an id that is missing: all who lack one would count as one person.
+        For a missing id: all rows without one would count as one individual.
     """
     refuse_mask(units, f"{where}: {what}")
     array = np.asarray(units)
@@ -244,7 +247,7 @@ def check_ids(units: ArrayLike, n: int, where: str, what: str = "units") -> Arra
             f"{array.dtype} of shape {array.shape}",
             "Pass one id for each row.",
         )
-    same_length(f"{where}: {what}", len(array), n)
+    check_length(f"{where}: {what}", len(array), n)
     if array.dtype.kind == "T" and (array == "").any():
         row = int(np.flatnonzero(array == "")[0])
         raise DataError(
@@ -254,20 +257,20 @@ def check_ids(units: ArrayLike, n: int, where: str, what: str = "units") -> Arra
 
 
 def check_slots(slots: ArrayLike, n: int, where: str) -> Array:
-    """Return ids of slots, each held by one row.
+    """Return slot ids, each held by one row.
 
     Raises
     ------
     DataError
-        For a slot that two rows claim, which are named: it says so to the data holder only.
+        If two rows share a slot. The message names them, for the data holder only.
     """
     array = check_ids(slots, n, where, "slots")
-    refuse_shared_slots(array, where)
+    reject_shared_slots(array, where)
     return array
 
 
-def refuse_shared_slots(slots: Array, where: str) -> None:
-    """Raise if two rows claim one slot."""
+def reject_shared_slots(slots: Array, where: str) -> None:
+    """Raise if two rows share a slot."""
     if len(np.unique(slots)) == len(slots):
         return
     first: dict[object, int] = {}
@@ -277,13 +280,13 @@ def refuse_shared_slots(slots: Array, where: str) -> None:
                 f"{where}: slots",
                 "one row for each slot",
                 f"the same slot in records {first[slot] + 1} and {row + 1}",
-                "Give each place an id of its own, which a replacement inherits.",
+                "Give each slot its own id, which a replacement record inherits.",
             )
         first[slot] = row
 
 
 def check_digests(digests: ArrayLike, n: int, where: str) -> Array:
-    """Return digests of rows, as an array that nobody can write to."""
+    """Return row digests as a read-only array."""
     array = np.asarray(digests)
     if array.dtype != np.dtype("V16") or array.ndim != 1:
         raise DataError(
@@ -292,17 +295,17 @@ def check_digests(digests: ArrayLike, n: int, where: str) -> Array:
             f"{array.dtype} of shape {array.shape}",
             "Load the records with row_digests=True.",
         )
-    same_length(f"{where}: row digests", len(array), n)
+    check_length(f"{where}: row digests", len(array), n)
     return frozen(array)
 
 
 def _plain_id(value: object) -> str:
-    """Write an id as text; what is neither text nor a whole number counts as missing."""
+    """Convert an id to text; anything but text and integers counts as missing."""
     known = isinstance(value, str | int | np.integer) and not isinstance(value, bool)
     return str(value) if known else ""
 
 
-def same_length(where: str, found: int, n: int) -> None:
-    """Refuse a part with another number of rows than X."""
-    if found != n:
-        raise DataError(where, f"{n} rows, as X has", str(found), "Pass one value a row.")
+def check_length(where: str, length: int, n: int) -> None:
+    """Reject an array whose number of rows differs from that of X."""
+    if length != n:
+        raise DataError(where, f"{n} rows, as X has", str(length), "Pass one value a row.")

@@ -1,7 +1,4 @@
-"""Records of a file, a few at a time.
-
-From a name or a path to a data set.
-"""
+"""Load a data set by name or from a path, as a whole or in batches."""
 
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
@@ -13,10 +10,11 @@ import polars as pl
 
 from veracal import _checks
 from veracal._types import Progress
-from veracal.data.arrays import array_folder, load_mapped
+from veracal.data.arrays import find_array_folder, load_matrix
+from veracal.data.builtin import entry
 from veracal.data.columns import Ignore, Vector
-from veracal.data.dataset import Dataset, check_worth, concatenate
-from veracal.data.encoding import EncodedRows, encode, encode_nothing, encode_rows
+from veracal.data.dataset import Dataset, check_learnable, concatenate
+from veracal.data.encoding import EncodedRows, declare_dataset, encode, encode_rows
 from veracal.data.files import DEFAULT_LIMITS, Limits
 from veracal.data.formats import is_text, read_table, stated_rows, text_columns
 from veracal.data.images import ImageForm, load_images
@@ -30,9 +28,9 @@ _ROWS = 65_536
 
 @dataclass(frozen=True)
 class RecordCount:
-    """Records of a file that were read, and those that its schema keeps.
+    """Numbers of records that were read from a file and that its schema kept.
 
-    Both are figures about the records, private under add/remove: for their holder's eyes.
+    Both are figures about the records, private under add-remove, for the data holder only.
     """
 
     read: int
@@ -40,7 +38,7 @@ class RecordCount:
 
     @property
     def dropped(self) -> int:
-        """Records that were dropped for a missing value."""
+        """Number of records that were dropped for a missing value."""
         return self.read - self.kept
 
 
@@ -53,10 +51,10 @@ def scan(
     row_digests: bool = False,
     progress: Progress | None = None,
 ) -> Iterator[Dataset]:
-    """Stream a file of records through its schema, at most ``rows`` of them at a time.
+    """Stream a file through its schema in batches of at most ``rows`` records.
 
-    Memory does not grow with the file. Limits on rows per unit need the whole file and are
-    not applied here: each batch has ``at_most=None``. ``row_digests`` is that of
+    Memory does not grow with the file. Bounds on the rows of a unit need the whole file and
+    are not applied here: each batch has ``at_most=None``. ``row_digests`` is that of
     :func:`~veracal.data.load`.
     """
     for _, batch in _read(path, schema, rows, limits, progress, row_digests):
@@ -70,12 +68,12 @@ def count_records(
     limits: Limits = DEFAULT_LIMITS,
     progress: Progress | None = None,
 ) -> RecordCount:
-    """Stream a file through its schema and count.
+    """Stream a file through its schema and count its records.
 
     Raises
     ------
     DataError
-        At the first record that is not as declared.
+        At the first record that violates the schema.
     """
     read = kept = 0
     for height, batch in _read(path, schema, _ROWS, limits, progress):
@@ -84,14 +82,14 @@ def count_records(
 
 
 def declared_schema(schema: Schema | str | Path | None, path: Path, limits: Limits) -> Schema:
-    """Return the schema, from its file if need be; without one there is nothing to do."""
+    """Return the schema, loading it from its file if necessary, or raise if there is none."""
     if schema is None:
         raise DataError(
             str(path),
             "a schema: bounds, categories and classes that are publicly known",
             "none",
             "Nothing is inferred from records. Start from `veracal schema draft FILE`, replace "
-            "what it read by public knowledge, and pass schema=.",
+            "the values it read by public knowledge, and pass schema=.",
         )
     return schema if isinstance(schema, Schema) else Schema.load(schema, limits=limits)
 
@@ -104,16 +102,16 @@ def _read(
     progress: Progress | None,
     row_digests: bool = False,
 ) -> Iterator[tuple[int, Dataset]]:
-    """Stream how many records were read, and what became of them."""
+    """Stream the number of records read and the batch encoded from them."""
     _checks.whole(rows=rows)
     path = Path(path)
     declared = declared_schema(schema, path, limits)
-    if (folder := array_folder(path)) is not None:
-        whole = load_mapped(folder, declared, limits, row_digests=row_digests)
-        yield from ((len(batch), batch) for batch in whole.batches(rows))
+    if (folder := find_array_folder(path)) is not None:
+        dataset = load_matrix(folder, declared, limits, row_digests=row_digests)
+        yield from ((len(batch), batch) for batch in dataset.batches(rows))
         return
-    names = _written_names(declared)
-    with closing(pieces(path, declared, names, rows, limits, progress)) as stream:
+    names = _headerless_names(declared)
+    with closing(read_pieces(path, declared, names, rows, limits, progress)) as stream:
         for start, piece in stream:
             batch = encode(
                 piece,
@@ -134,15 +132,15 @@ def scan_rows(
     limits: Limits = DEFAULT_LIMITS,
     progress: Progress | None = None,
 ) -> Iterator[tuple[int, EncodedRows]]:
-    """Stream a table whose labels nobody knows, or needs, through its schema.
+    """Stream a table without labels, or whose labels are not needed, through its schema.
 
-    The target's column may be there or not; nobody looks at it. Everything else is as for
-    :func:`scan`: the same columns, checks and limits.
+    The target column may be present; it is not read. Everything else is as for :func:`scan`:
+    the same columns, checks and limits.
 
     Yields
     ------
-    tuple of int and Rows
-        How many rows of the table were read, and those that the schema keeps.
+    tuple of int and EncodedRows
+        Number of rows read from the table, and those that the schema keeps.
     """
     _checks.whole(rows=rows)
     path = Path(path)
@@ -154,17 +152,17 @@ def scan_rows(
             "a matrix on disk",
             "Save its rows as an npz file, or load them with their labels.",
         )
-    names = _written_names(declared)
+    names = _headerless_names(declared)
     bare = not declared.header and is_text(path)
     if bare and text_columns(path, declared.separator, limits) == len(names) - 1:
         names.remove(declared.target)
-    with closing(pieces(path, declared, names, rows, limits, progress)) as stream:
+    with closing(read_pieces(path, declared, names, rows, limits, progress)) as stream:
         for start, piece in stream:
-            found = encode_rows(piece, declared, where=path.name, start=start, labeled=False)
-            yield piece.height, found
+            encoded = encode_rows(piece, declared, where=path.name, start=start, labeled=False)
+            yield piece.height, encoded
 
 
-def pieces(
+def read_pieces(
     path: Path,
     schema: Schema,
     names: Sequence[str],
@@ -172,10 +170,10 @@ def pieces(
     limits: Limits,
     progress: Progress | None,
 ) -> Generator[tuple[int, pl.DataFrame]]:
-    """Stream a table as it stands: how many records came before, and at most ``rows`` more.
+    """Stream a table unencoded: the number of earlier records and at most ``rows`` more.
 
-    Whoever stops early closes it: Arrow reads ahead in a thread, which must not be left to the
-    end of the process.
+    A caller that stops early closes the generator: Arrow prefetches in a thread, which must
+    not outlive the caller.
     """
     frames = read_table(
         path,
@@ -199,12 +197,12 @@ def pieces(
             frames.close()
 
 
-def _written_names(schema: Schema) -> list[str]:
-    """Columns of a file without a header: a vector stands for as many as it has entries."""
+def _headerless_names(schema: Schema) -> list[str]:
+    """Column names of a file without a header, where each entry of a vector is a column."""
     return [
-        written
+        part
         for name, column in schema.columns.items()
-        for written in (column.feature_names(name) if isinstance(column, Vector) else (name,))
+        for part in (column.feature_names(name) if isinstance(column, Vector) else (name,))
     ]
 
 
@@ -214,38 +212,35 @@ def load(
     schema: Schema | ImageForm | TextForm | str | Path | None = None,
     part: str | None = None,
     variant: str | None = None,
-    folder: str | Path | None = None,
     limits: Limits = DEFAULT_LIMITS,
     rng: np.random.Generator | None = None,
     row_digests: bool = False,
     progress: Progress | None = None,
 ) -> Dataset:
-    """Load a known data set by its name, or a file of records through its schema.
+    """Load a built-in data set by its name, or a file of records through its schema.
 
     Parameters
     ----------
     what : str or Path
-        A name that ``veracal data list`` shows, or the path of a CSV, TSV, Parquet, Arrow
-        or npz file, of a folder with ``X.npy`` and ``y.npy``, which stays on disk, of a
-        folder or zip of images, or of a file of sentences.
+        The name of a built-in set (``veracal data list``), or the path of a CSV, TSV,
+        Parquet, Arrow or npz file, of a folder with ``X.npy`` and ``y.npy``, which stays on
+        disk, of a folder or zip archive of images, or of a text file.
     schema : Schema or path of one, ImageForm or TextForm
-        What is publicly known about the file. Named sets bring their own.
+        Public facts about the file. Built-in sets have their own schema.
     part, variant : str, optional
-        For named sets: which part ('train', 'test', …) and which published version. A
-        part may also be asked of images whose form finds it in their path.
-    folder : path, optional
-        Where the user keeps copies of named sets; by default ``$VERACAL_DATA``.
+        For built-in synthetic sets: partition ('train' or 'test') and published version. A
+        part also selects images whose form finds it in their path.
     limits : Limits
-        What is refused as too large before it is parsed.
+        Bounds on the size of the input.
     rng : Generator, optional
-        For sets that are drawn at random, and for the choice of rows where a unit has more
-        than the schema allows. By default from secret entropy.
+        For synthetic sets, and for sampling the rows of a unit with more than the schema
+        allows. By default from secret entropy.
     row_digests : bool
-        Whether to compute the identity of each record, which splitting by a key or by a
-        ledger's assignment needs where rows have no unit ids: a digest of the declared
-        columns' cells as the file holds them, or of an image file's bytes.
+        Whether to compute a digest of each record, which a split by a key or by a ledger's
+        assignment needs if rows have no unit ids: of the cells of the declared columns as the
+        file holds them, or of the bytes of an image file.
     progress : callable, optional
-        Called with how much is done and how much there is.
+        Called with the amount done and the total.
 
     Returns
     -------
@@ -254,7 +249,7 @@ def load(
     Raises
     ------
     DataError
-        If anything is not as declared. Nothing is returned then, not even a part.
+        At the first record that violates the schema. No partial result is returned.
 
     Examples
     --------
@@ -262,9 +257,8 @@ def load(
     ('malignant', 'benign')
     """
     if isinstance(what, str) and _is_name(what):
-        return _load_named(
-            what, schema, part, variant, folder, limits, rng, row_digests, progress
-        )
+        _check_no_schema(what, schema)
+        return entry(what).load(part=part, variant=variant, rng=rng, row_digests=row_digests)
     path = Path(what)
     if variant is not None:
         raise ValueError(f"Expected no variant for a file, got variant={variant!r}.")
@@ -284,29 +278,29 @@ def load(
             path, schema, limits=limits, row_digests=row_digests, progress=progress
         )
     declared = declared_schema(schema, path, limits)
-    if (folder_of_arrays := array_folder(path)) is not None:
-        whole = load_mapped(folder_of_arrays, declared, limits, row_digests=row_digests)
+    if (folder := find_array_folder(path)) is not None:
+        dataset = load_matrix(folder, declared, limits, row_digests=row_digests)
     else:
-        whole = _gather(path, declared, limits, progress, row_digests)
-    check_worth(whole, path)
-    return limit_contributions(whole, at_most=declared.at_most, rng=rng)
+        dataset = _gather(path, declared, limits, progress, row_digests)
+    check_learnable(dataset, path)
+    return limit_contributions(dataset, at_most=declared.at_most, rng=rng)
 
 
 def declare(what: str | Path, *, schema: Schema | None = None) -> Dataset:
-    """What is declared about the records that :func:`load` would read, and none of them.
+    """Return the declared facts of the data set that :func:`load` would return, without rows.
 
     Parameters
     ----------
     what : str or Path
-        As of :func:`load`. The file itself is not opened, and nothing is fetched.
+        As of :func:`load`. The file is not opened.
     schema : Schema, optional
-        Of a file. Named sets bring what is published about them.
+        Schema of a file. Built-in sets have their own.
 
     Returns
     -------
     Dataset
-        Without a row; its form, classes, groups, name and declared figures are those of the
-        loaded records.
+        Without rows. Its shape, classes, groups, name and declared facts are those of the
+        loaded data set.
 
     Examples
     --------
@@ -314,52 +308,20 @@ def declare(what: str | Path, *, schema: Schema | None = None) -> Dataset:
     (0, 30)
     """
     if isinstance(what, str) and _is_name(what):
-        from veracal.data.sets.catalog import entry
-        from veracal.data.sets.entries import DatasetRequest
-
         _check_no_schema(what, schema)
-        return entry(what).declare(DatasetRequest())
-    return encode_nothing(declared_schema(schema, Path(what), DEFAULT_LIMITS), where=str(what))
+        return entry(what).declare()
+    return declare_dataset(declared_schema(schema, Path(what), DEFAULT_LIMITS), where=str(what))
 
 
 def _is_name(what: str) -> bool:
-    """Tell a name from a path: names have neither a suffix nor a separator."""
+    """Whether a string is a name and no path: it has neither a suffix nor a separator."""
     return not Path(what).suffix and len(Path(what).parts) == 1 and not Path(what).exists()
 
 
-def _load_named(
-    name: str,
-    schema: object,
-    part: str | None,
-    variant: str | None,
-    folder: str | Path | None,
-    limits: Limits,
-    rng: np.random.Generator | None,
-    row_digests: bool,
-    progress: Progress | None,
-) -> Dataset:
-    """Load an entry of the catalog."""
-    from veracal.data.sets.catalog import entry
-    from veracal.data.sets.entries import DatasetRequest  # it knows all loaders, this one too
-
-    _check_no_schema(name, schema)
-    where = None if folder is None else Path(folder)
-    request = DatasetRequest(
-        folder=where,
-        part=part,
-        variant=variant,
-        limits=limits,
-        rng=rng,
-        row_digests=row_digests,
-        progress=progress,
-    )
-    return entry(name).load(request)
-
-
 def _check_no_schema(name: str, schema: object) -> None:
-    """Refuse a schema for a named set."""
+    """Reject a schema for a built-in set."""
     if schema is not None:
-        raise ValueError(f"Expected no schema for {name!r}, which brings its own.")
+        raise ValueError(f"Expected no schema for {name!r}, which has its own.")
 
 
 def _gather(
@@ -369,21 +331,21 @@ def _gather(
     progress: Progress | None,
     row_digests: bool,
 ) -> Dataset:
-    """Collect a streamed file, within the limit on memory."""
+    """Load a streamed file within the limit on memory."""
     stated = stated_rows(path, limits)
-    if stated is not None:  # a few bytes can state a billion rows
+    if stated is not None:  # a small file can state a billion rows
         limits.check("memory_bytes", 8 * stated * len(schema.feature_names), path)
-    parts, taken = [], 0
+    parts, used = [], 0
     for batch in scan(path, schema, limits=limits, row_digests=row_digests, progress=progress):
-        taken += _held_bytes(batch)
-        limits.check("memory_bytes", taken, path)
+        used += _memory_bytes(batch)
+        limits.check("memory_bytes", used, path)
         parts.append(batch)
     if not parts:
         raise DataError(str(path), "at least one record", "none", "Name a file with records.")
     return concatenate(parts)
 
 
-def _held_bytes(batch: Dataset) -> int:
-    """Bytes that a batch takes; an array of text says only those of its pointers."""
+def _memory_bytes(batch: Dataset) -> int:
+    """Memory of a batch; ``nbytes`` of an array of text counts only its pointers."""
     texts = [a for a in (batch.X[:], batch.units) if a is not None and a.dtype.kind == "T"]
     return batch.X.nbytes + sum(int(np.strings.str_len(text).sum()) for text in texts)

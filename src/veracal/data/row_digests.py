@@ -1,22 +1,22 @@
-r"""Identify each row by the content of its record, never by what was computed from it.
+r"""Digests that identify rows by the content of their records, not by computed features.
 
 A digest is BLAKE2b-128 of a record as the file holds it: the text of a CSV cell, the stored
 value of a typed column, the bytes of an image file. It does not depend on the position of the
 row, on other rows, on the machine, or on how values are later parsed, scaled or encoded.
-Digests are not keyed, so a published one would confirm a guess of the record: they stay in
-memory beside the records, and :mod:`veracal.ledger.partitions` stores them only under a
-secret key.
+Digests are not keyed, so a published digest would confirm a guess of the record: they stay in
+memory with the records, and :mod:`veracal.ledger.partitions` stores them only under a secret
+key.
 
 The input of the hash is unambiguous. It starts with one tag for each column (numbers, texts or
-lists), then come the numbers, each behind a byte that says whether it is whole, missing, no
-number or neither, and then the texts and lists, each with its length before it.
+lists), followed by the numbers, each after a byte for its kind (integer, missing, no number,
+other), and then by the texts and lists, each after its length.
 
-The type that a typed file gives to a column may follow from a single record: a writer turns
-whole numbers into floats where one is missing, into text where one is a word, and chooses the
-decimals of all by the one that has most. This must not change the digests of others. So what is
-hashed follows from what a column is declared to be, and from no type: a declared number counts
-as the float next to it, and as its text only where it is none; anything else counts by the text
-that a schema compares it by.
+The type that a file gives to a column may depend on a single record: writers turn integers into
+floats if one is missing, into text if one is a word, and give all decimals the largest scale
+among them. This must not change the digests of other records. The hash input therefore depends
+on the declaration of a column and not on its stored type: a declared number is hashed as the
+nearest float, and as its text only if it is no number; any other value is hashed as the text by
+which a schema compares it.
 """
 
 import hashlib
@@ -35,20 +35,20 @@ from veracal.data.schema import Schema
 Kind = Literal["#", "s", "l"]  # numbers, texts, lists of numbers
 DIGEST = np.dtype("V16")
 _BYTES = 2**20  # bytes of records prepared at a time
-_WHOLE = 2.0**53  # up to which all whole numbers are floats
+_WHOLE = 2.0**53  # floats represent all integers up to it
 
 
 def digests_of_frame(frame: pl.DataFrame, schema: Schema, *, written: bool = False) -> Array:
-    """Digest of each row of a table, from its declared columns that are not ignored.
+    """Digest each row of a table by its declared columns that are not ignored.
 
     Parameters
     ----------
     frame : polars.DataFrame
-        The table as its file holds it, before any value is parsed.
+        The table as its file holds it, before values are parsed.
     schema : Schema
-        Gives the columns and their order; ``name_0``, ``name_1``, … may stand for a vector.
+        Declares the columns and their order; ``name_0``, ``name_1``, … may form a vector.
     written : bool
-        Whether the file holds nothing but text (CSV): then every cell counts as it is written.
+        Whether the file holds only text (CSV); every cell is then hashed as written.
 
     Returns
     -------
@@ -72,10 +72,10 @@ def digests_of_frame(frame: pl.DataFrame, schema: Schema, *, written: bool = Fal
 
 
 def digests_of_arrays(*columns: "Array | MappedRows") -> Array:
-    """Digest of each row of arrays with equal first axes.
+    """Digest each row of arrays with equal first axes.
 
-    Columns (arrays with one axis) count by their text, whatever type they have. Rows of numbers
-    count as stored, type and shape included, in little-endian order.
+    One-dimensional arrays are hashed as text, whatever their type. Rows of numbers are hashed
+    as stored in little-endian order, with their type and shape.
     """
     n = len(columns[0])
     width = sum(int(column.nbytes) for column in columns) // max(1, n)
@@ -88,14 +88,14 @@ def digests_of_arrays(*columns: "Array | MappedRows") -> Array:
 
 
 def digest_of_texts(texts: Iterable[str], content: bytes = b"") -> bytes:
-    """Digest of one record that is a list of texts, and perhaps the bytes of a file."""
+    """Digest one record that consists of texts and, optionally, the bytes of a file."""
     parts = [_sized(text.encode()) for text in texts]
     head = b"record:%d;" % len(parts)
     return hashlib.blake2b(head + b"".join(parts) + content, digest_size=16).digest()
 
 
 def digests_of_records(X: "Array | MappedRows", y: Ints) -> Array:
-    """Digest of each row of a data set that was made from arrays: of X and y as given."""
+    """Digest each row of a data set that was made from arrays, by X and y as given."""
     n = len(y)
     rows = max(1, _BYTES // max(1, X.nbytes // max(1, n)))
     blocks = []
@@ -105,15 +105,15 @@ def digests_of_records(X: "Array | MappedRows", y: Ints) -> Array:
     return _joined(blocks)
 
 
-def as_digests(found: Iterable[bytes]) -> Array:
-    """Gather digests into an array."""
-    return np.frombuffer(b"".join(found), DIGEST)
+def as_digests(digests: Iterable[bytes]) -> Array:
+    """Collect digests in an array."""
+    return np.frombuffer(b"".join(digests), DIGEST)
 
 
 def each(digests: Array) -> Iterator[bytes]:
     """Iterate over digests as bytes."""
-    whole = digests.tobytes()
-    return (whole[i : i + 16] for i in range(0, len(whole), 16))
+    data = digests.tobytes()
+    return (data[i : i + 16] for i in range(0, len(data), 16))
 
 
 def _joined(blocks: Sequence[Array]) -> Array:
@@ -131,11 +131,11 @@ def _record_block(X: Array, labels: Sequence[int]) -> Array:
 
 
 def _contents(X: Array) -> Iterator[bytes]:
-    """The bytes of each row; an array per row would cost more than its hash."""
+    """Bytes of each row, without creating an array for each."""
     if X.dtype.kind == "T":
         return ("\0".join(row).encode() for row in X.tolist())
     if X.dtype.kind in "bi" or (X.dtype.kind == "u" and X.itemsize > 1):
-        X = X.astype(np.float64)  # as they would be if a single one were not whole
+        X = X.astype(np.float64)  # the type they have if one entry is no integer
     little = X.astype(X.dtype.newbyteorder("<"), copy=False)
     whole, width = little.tobytes(), X[:1].nbytes
     return (whole[i * width : (i + 1) * width] for i in range(len(X)))
@@ -181,19 +181,19 @@ def _array_block(columns: Sequence[Array]) -> Array:
 
 
 def _hashed(head: bytes, n: int, parts: Sequence[Iterable[bytes]]) -> Array:
-    """Hash the parts of each row, one after the other, behind what all rows share."""
-    started = hashlib.blake2b(head, digest_size=16)
+    """Hash the common head and the parts of each row."""
+    prefix = hashlib.blake2b(head, digest_size=16)
     digests = bytearray()
     contents = parts[0] if len(parts) == 1 else map(b"".join, zip(*parts, strict=True))
     for content in contents if parts else [b""] * n:
-        row = started.copy()
+        row = prefix.copy()
         row.update(content)
         digests += row.digest()
     return np.frombuffer(bytes(digests), DIGEST)
 
 
 def _numbers(column: pl.Series) -> tuple[Array, list[pl.Series]]:
-    """Each number as nine bytes; and the text of what is no number in a column of text."""
+    """Encode numbers as nine bytes each, and the text of cells that are no numbers."""
     values = column.cast(pl.Float64, strict=False)
     words, texts = _words(values), []
     if column.dtype == pl.String:
@@ -207,7 +207,7 @@ def _numbers(column: pl.Series) -> tuple[Array, list[pl.Series]]:
 
 
 def _as_text(column: pl.Series) -> pl.Series:
-    """Cells as the text that a schema compares, whatever type a writer has chosen for all."""
+    """Convert cells to the text that a schema compares, whatever their stored type."""
     if column.dtype.is_float():
         whole = (column.abs() <= _WHOLE) & (column == column.floor())
         ints, rest = column.cast(pl.Int64, strict=False), column.cast(pl.String)
@@ -220,14 +220,14 @@ def _as_text(column: pl.Series) -> pl.Series:
 
 
 def _as_lists(column: pl.Series) -> pl.Series:
-    """Lists of floats, whatever they hold."""
+    """Convert lists of any type to lists of floats."""
     if isinstance(column.dtype, pl.Array):
         column = column.arr.to_list()
     return column.cast(pl.List(pl.Float64), strict=False)
 
 
 def _texts_of(values: Array) -> Array:
-    """Numbers of an array as text, as labels and groups are compared."""
+    """Convert an array to text as labels and groups are compared."""
     if values.dtype.kind == "f":
         whole = (np.abs(values) <= _WHOLE) & (np.trunc(values) == values)
         ints = np.where(whole, values, 0).astype(np.int64).astype(TEXT)
@@ -236,13 +236,13 @@ def _texts_of(values: Array) -> Array:
 
 
 def _words(values: pl.Series) -> Array:
-    """Floats as eight little-endian bytes, after one that says how to read them.
+    """Encode floats as a kind byte and eight little-endian bytes.
 
-    That is 0 for a whole number up to 2^53, 1 where it is missing and 2 for any other.
+    The kind is 0 for an integer up to 2^53, 1 for a missing value and 2 for other values.
     """
     words = np.zeros(len(values), [("kind", "u1"), ("value", "<i8")])
     filled = values.fill_null(0).to_numpy()
-    filled = np.where(np.isnan(filled), np.nan, filled)  # one NaN, whatever its payload
+    filled = np.where(np.isnan(filled), np.nan, filled)  # one NaN for all payloads
     whole = (np.abs(filled) <= _WHOLE) & (np.trunc(filled) == filled)
     words["kind"] = np.where(whole, 0, 2)
     words["value"] = np.ascontiguousarray(filled, "<f8").view("<i8")
@@ -252,20 +252,20 @@ def _words(values: pl.Series) -> Array:
 
 
 def _slices(rows: Array) -> Iterator[bytes]:
-    """The bytes of each row of an array of shape (n, d)."""
+    """Bytes of each row of an array of shape (n, d)."""
     whole, width = np.ascontiguousarray(rows).tobytes(), rows.shape[1] * rows.dtype.itemsize
     return (whole[i * width : (i + 1) * width] for i in range(len(rows)))
 
 
 def _sized_cells(texts: pl.Series) -> pl.Series:
-    """Each text after its length in bytes; "n" for a missing one."""
+    """Prefix each text with its length in bytes; "n" for a missing one."""
     cell = pl.col("cell")
     sized = pl.format("{}:{}", cell.str.len_bytes(), cell).fill_null("n")
     return texts.alias("cell").to_frame().select(sized).to_series()
 
 
 def _list_contents(values: pl.Series) -> Iterator[bytes]:
-    """The numbers of each list after their count; "n" for a missing list."""
+    """Encode each list as its length and numbers; "n" for a missing list."""
     missing = values.is_null().to_list()
     counts = values.list.len().fill_null(0).to_list()
     flat = values.explode(empty_as_null=False, keep_nulls=False)
@@ -276,7 +276,7 @@ def _list_contents(values: pl.Series) -> Iterator[bytes]:
 
 
 def _list_bytes(frame: pl.DataFrame) -> int:
-    """About how many bytes the lists of one row take once they are prepared."""
+    """Estimated bytes of the encoded lists of one row."""
     widths = [kind.size for kind in frame.dtypes if isinstance(kind, pl.Array)]
     widths += [1024 for kind in frame.dtypes if isinstance(kind, pl.List)]
     return 18 * sum(map(int, widths))

@@ -1,13 +1,12 @@
-"""Rows of a matrix on disk, read a window at a time.
+"""Rows of a matrix on disk, and scores of rows that do not depend on other rows.
 
-Scores of rows in blocks of one shape, so that a row's score is its own.
-
-Rounding follows the shape of a product and, inside it, the place: the same row, scored with
-fewer others or after one more of them, may differ in its last bits. (OpenBLAS on some
-processors rounds the last four of 256 rows differently in single precision, with ten classes,
-and some hundred with a hundred.) So one person more or less would move the scores of others,
-which no sensitivity allows for. Here every block has the same shape, and rows stand only at
-places where a trial on made-up rows has found the bits of the first place.
+The rounding of a matrix product depends on its shape and, within it, on the position of a row:
+the same row, scored with fewer others or after another one, may differ in its last bits.
+(OpenBLAS on some processors rounds the last four of 256 rows differently in single precision,
+with ten classes, and about a hundred rows with a hundred classes.) Adding or removing one
+individual would then change the scores of others, which no sensitivity covers. Here every
+block has the same shape, and rows are placed only at positions where synthetic rows gave the
+same bits as at the first position.
 """
 
 import math
@@ -23,28 +22,28 @@ from veracal._types import Array, Floats, Ints, aligned
 from veracal.data.files import no_surprises
 from veracal.errors import DataError
 
-_WINDOW = 1 << 24  # bytes mapped at a time: a system may hold all of a map it is asked for
+_WINDOW = 1 << 24  # bytes mapped at a time, since a system may keep a whole map resident
 
 
 class MappedRows:
-    """Rows of a C-ordered array in a file, all of them or a chosen subset.
+    """Rows of a C-ordered array in a file, all of them or a selection.
 
     A plain ``numpy.memmap`` keeps every page it has touched resident until the system
-    needs them back. Each access here maps one window, copies what was asked for and
-    unmaps it, so that a pass over a file of any size stays as small as its windows.
+    reclaims them. Each access here maps one window, copies the requested rows and unmaps the
+    window, so that a pass over a file of any size needs only the memory of a window.
 
     Parameters
     ----------
     path : Path
         The file.
     dtype : numpy.dtype
-        Type of the numbers in it.
+        Type of its numbers.
     shape : tuple of int
         Shape of the whole array in the file; rows are its first axis.
     offset : int
         Byte at which the array starts.
     index : array of ints, optional
-        Rows that belong to this view, in order. None means all.
+        Selected rows, in order. None selects all.
     """
 
     def __init__(
@@ -58,14 +57,14 @@ class MappedRows:
     ) -> None:
         self.path, self.dtype, self._file_shape = Path(path), np.dtype(dtype), tuple(shape)
         self._offset, self._index = offset, index
-        self._seen = _identity(self.path)
+        self._stat = _file_identity(self.path)
 
     @classmethod
     def of(cls, array: "np.memmap[Any, Any]") -> "MappedRows | None":
-        """Wrap a ``numpy.memmap``, or consecutive rows of one; None if it is neither.
+        """Wrap a ``numpy.memmap``, or consecutive rows of one; None for any other array.
 
-        A slice of a map reports the offset of the whole, so the place is taken from the
-        address of its first number.
+        A slice of a map reports the offset of the whole map, so the offset is computed from
+        the address of its first number.
         """
         whole = array
         while isinstance(whole.base, np.memmap):
@@ -78,7 +77,7 @@ class MappedRows:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the chosen rows."""
+        """Shape of the selected rows."""
         n = self._file_shape[0] if self._index is None else len(self._index)
         return (n, *self._file_shape[1:])
 
@@ -89,7 +88,7 @@ class MappedRows:
 
     @property
     def nbytes(self) -> int:
-        """Bytes the chosen rows would take in memory."""
+        """Memory of the selected rows in bytes."""
         return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
 
     def __len__(self) -> int:
@@ -104,25 +103,25 @@ class MappedRows:
             row: Array = self[np.asarray([key])][0]
             return row
         rows = self._rows(key)
-        chosen = rows if self._index is None else self._index[rows]
-        if _identity(self.path) != self._seen:
+        selected = rows if self._index is None else self._index[rows]
+        if _file_identity(self.path) != self._stat:
             raise DataError(
                 str(self.path),
                 "the file that was checked when it was loaded",
                 "one that has changed since",
-                "Load it again, and let nobody write to it meanwhile.",
+                "Load it again, and do not write to it meanwhile.",
             )
-        result = np.empty((len(chosen), *self._file_shape[1:]), self.dtype)
-        order = np.argsort(chosen, kind="stable")
+        result = np.empty((len(selected), *self._file_shape[1:]), self.dtype)
+        order = np.argsort(selected, kind="stable")
         span = max(1, _WINDOW // max(1, self._row_bytes))
-        edges = np.flatnonzero(np.diff(chosen[order] // span)) + 1
+        edges = np.flatnonzero(np.diff(selected[order] // span)) + 1
         for part in np.split(order, edges) if len(order) else ():
-            start, stop = int(chosen[part[0]]), int(chosen[part[-1]]) + 1
-            result[part] = self._mapped(start, stop)[chosen[part] - start]
+            start, stop = int(selected[part[0]]), int(selected[part[-1]]) + 1
+            result[part] = self._map(start, stop)[selected[part] - start]
         return result
 
     def _rows(self, key: "slice | ArrayLike") -> Ints:
-        """Turn what numpy would take for an index of the first axis into row numbers."""
+        """Convert an index of the first axis, as numpy accepts it, into row numbers."""
         if isinstance(key, slice):
             return np.arange(*key.indices(len(self)))
         rows = np.asarray(key)
@@ -143,11 +142,11 @@ class MappedRows:
         return np.asarray(self[:], dtype=dtype)
 
     def take(self, index: "slice | ArrayLike") -> "MappedRows":
-        """Choose rows without reading them."""
+        """Select rows without reading them."""
         rows = self._rows(index)
-        chosen = rows if self._index is None else self._index[rows]
+        selected = rows if self._index is None else self._index[rows]
         return MappedRows(
-            self.path, self.dtype, self._file_shape, offset=self._offset, index=chosen
+            self.path, self.dtype, self._file_shape, offset=self._offset, index=selected
         )
 
     def windows(self, rows: int) -> Iterator[Array]:
@@ -160,7 +159,7 @@ class MappedRows:
         """Bytes of one row in the file."""
         return int(np.prod(self._file_shape[1:], dtype=np.int64)) * self.dtype.itemsize
 
-    def _mapped(self, start: int, stop: int) -> "np.memmap[Any, Any]":
+    def _map(self, start: int, stop: int) -> "np.memmap[Any, Any]":
         """Map rows start to stop of the file."""
         return np.memmap(
             self.path,
@@ -171,127 +170,128 @@ class MappedRows:
         )
 
 
-def _identity(path: Path) -> tuple[int, int, int]:
-    """What changes when a file is written to, replaced or cut."""
+def _file_identity(path: Path) -> tuple[int, int, int]:
+    """Inode, size and time of a file: they change when it is written or replaced."""
     with no_surprises(path):
-        seen = path.stat()
-    return seen.st_ino, seen.st_size, seen.st_mtime_ns
+        status = path.stat()
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 Score = Callable[[Array], Floats]
-# Numbers that are compared at every place. One alone may have the same bits by chance: with ten
-# float32 products, another order of additions gives the same sum in one of two cases.
+# Numbers compared at every position. A single one may agree by chance: for ten float32
+# products, another order of additions gives the same sum in one of two cases.
 _COMPARED = 40
 
 
-def places_alike(forward: Score, made_up: Array, tried: int = 1) -> Ints:
-    """Places of a block at which a row has the bits that it has at the first.
+def places_alike(forward: Score, synthetic: Array, n_probes: int = 1) -> Ints:
+    """Positions of a block at which rows get the same bits as at the first position.
 
     Parameters
     ----------
     forward : function of an array of shape (c, ...) to an array of shape (c, d)
-    made_up : array of shape (c, ...)
-        One block of public rows; nothing about records is read.
-    tried : int
-        How many of them, the first ones, are tried at every place: alone with copies of
-        themselves, and then side by side with each other and with the rest.
+    synthetic : array of shape (c, ...)
+        One block of public rows. No record is read.
+    n_probes : int
+        Number of leading rows that are compared at every position: first among copies of
+        themselves, then mixed with each other and with the remaining rows.
 
     Returns
     -------
     array of ints, ascending
-        At least the first place, 0; and only that where others in the block change a row's
-        bits.
+        The first position, 0, and any others that qualify; only the first if other rows of
+        the block change the bits of a row.
     """
-    rows = made_up[:tried]
-    repeated = (np.repeat(row[None], len(made_up), axis=0) for row in rows)
-    copies = [_bits(forward(aligned(one))) for one in repeated]
-    same = np.all([(found == found[0]).all(axis=1) for found in copies], axis=0)
-    company, turn = aligned(made_up.copy()), np.arange(len(made_up)) % (tried + 1)
-    mine = turn < tried
-    company[mine] = rows[turn[mine]]
-    places, asked = np.flatnonzero(same), np.flatnonzero(same & mine)
-    alone = np.stack([found[0] for found in copies])[turn[asked]]
-    return places if (_bits(forward(company))[asked] == alone).all() else places[:1]
+    probes = synthetic[:n_probes]
+    blocks = (np.repeat(row[None], len(synthetic), axis=0) for row in probes)
+    outputs = [_bits(forward(aligned(block))) for block in blocks]
+    same = np.all([(output == output[0]).all(axis=1) for output in outputs], axis=0)
+    mixed, turn = aligned(synthetic.copy()), np.arange(len(synthetic)) % (n_probes + 1)
+    is_probe = turn < n_probes
+    mixed[is_probe] = probes[turn[is_probe]]
+    positions, compared = np.flatnonzero(same), np.flatnonzero(same & is_probe)
+    expected = np.stack([output[0] for output in outputs])[turn[compared]]
+    agrees = (_bits(forward(mixed))[compared] == expected).all()
+    return positions if agrees else positions[:1]
 
 
 def at_places(
-    forward: Score, rows: Array | MappedRows, places: Ints, block: Array
+    forward: Score, rows: Array | MappedRows, positions: Ints, block: Array
 ) -> Iterator[Floats]:
-    """Score rows that stand at some places of a block; copies of one stand at the others.
+    """Score rows at given positions of a block; copies of one row fill the others.
 
     Parameters
     ----------
     forward : function of an array of shape (c, ...) to an array of shape (c, d)
     rows : array or MappedRows of shape (m, ...)
-    places : array of ints
-        As :func:`places_alike` gives them.
+    positions : array of ints
+        As returned by :func:`places_alike`.
     block : array of shape (c, ...)
-        Room for a block in the type that ``forward`` takes; what is in it is lost.
+        Buffer of the type that ``forward`` takes; its content is overwritten.
 
     Yields
     ------
-    array of shape (at most as many as there are places, d)
+    array of shape (at most the number of positions, d)
         Scores of the next rows, in their order.
 
     Guarantees
     ----------
-    If ``forward`` scores each row of a block in an order of additions that the shape of the
-    block, the place in it and addresses up to multiples of 64 bytes decide, and not the values,
-    then the score of a row is a function
-    of that row alone, bit for bit: adding, removing, changing or reordering other rows leaves
-    it as it was. With the first place alone, that holds of whatever ``forward`` does with a
-    block, as all of it is copies of one row.
+    If the order of additions by which ``forward`` scores a row of a block depends on the shape
+    of the block, the position in it and addresses modulo 64 bytes only, and not on values,
+    then the score of a row is a function of that row only, bit for bit: adding, removing,
+    changing or reordering other rows does not change it. With the first position alone this
+    holds for any ``forward``, since all rows of a block are copies of one row.
     """
-    block = aligned(block)  # on some libraries, bits follow from addresses, too
-    others = np.setdiff1d(np.arange(len(block)), places)
-    for start in range(0, len(rows), len(places)):
-        some = np.asarray(rows[start : start + len(places)])
-        mine, free = places[: len(some)], places[len(some) :]
-        block[mine] = some
-        block[others] = block[free] = some[0]
-        yield forward(block)[mine]
+    block = aligned(block)  # in some libraries bits depend on addresses
+    others = np.setdiff1d(np.arange(len(block)), positions)
+    for start in range(0, len(rows), len(positions)):
+        batch = np.asarray(rows[start : start + len(positions)])
+        used, free = positions[: len(batch)], positions[len(batch) :]
+        block[used] = batch
+        block[others] = block[free] = batch[0]
+        yield forward(block)[used]
 
 
-def all_places_alike(forward: Score, made_up: Array) -> bool:
-    """Whether every place of a block gives a row the same bits, and others change nothing.
+def all_positions_equivalent(forward: Score, synthetic: Array) -> bool:
+    """Whether a row gets the same bits at every position of a block, beside any other rows.
 
     Parameters
     ----------
-    forward, made_up
+    forward, synthetic
         As of :func:`places_alike`. Rows should differ from each other.
 
     Guarantees
     ----------
-    At every place at least 40 numbers are compared with those of the first place, however few
-    a row has (fewer only if there are fewer rows), and each row with itself at other places.
+    At every position at least 40 numbers are compared with those of the first position,
+    however few a row has (fewer only if there are fewer rows), and each row with itself at
+    other positions.
     """
-    block = aligned(made_up.copy())
-    straight = _bits(forward(block))
-    most = max(1, len(made_up) - 1)
-    tried = min(most, math.ceil(_COMPARED / max(1, straight.shape[1])))
-    if len(places_alike(forward, made_up, tried)) < len(made_up):
+    block = aligned(synthetic.copy())
+    unshifted = _bits(forward(block))
+    most = max(1, len(synthetic) - 1)
+    n_probes = min(most, math.ceil(_COMPARED / max(1, unshifted.shape[1])))
+    if len(places_alike(forward, synthetic, n_probes)) < len(synthetic):
         return False
-    shifts = (1 << i for i in range((len(made_up) - 1).bit_length()))
+    shifts = (1 << i for i in range((len(synthetic) - 1).bit_length()))
     return all(
         np.array_equal(
             _bits(forward(aligned(np.roll(block, shift, axis=0)))),
-            np.roll(straight, shift, axis=0),
+            np.roll(unshifted, shift, axis=0),
         )
         for shift in shifts
     )
 
 
-def each_by_itself(forward: Score, made_up: Array, *alike: Score) -> Score:
+def each_by_itself(forward: Score, synthetic: Array, *variants: Score) -> Score:
     """Score any number of rows through a network that takes a batch at a time.
 
     Parameters
     ----------
     forward : function of an array of shape (c, ...) to an array of shape (c, d)
-    made_up : array of shape (c, ...)
+    synthetic : array of shape (c, ...)
         One batch of public rows; the first should be as long as rows can be.
-    *alike : functions like ``forward``
-        The same network with other weights, to be tried as well: weights may be such that
-        made-up rows hide an order of additions, and records do not.
+    *variants : functions like ``forward``
+        The same network with other weights, which are checked as well: with particular
+        weights, synthetic rows may not reveal an order of additions that records would.
 
     Returns
     -------
@@ -299,12 +299,12 @@ def each_by_itself(forward: Score, made_up: Array, *alike: Score) -> Score:
 
     Guarantees
     ----------
-    Those of :func:`at_places`, where every place of a batch is like the first
-    (:func:`all_places_alike`). Where one is not, rows are scored in batches of one, which is
-    slower and needs no trial.
+    Those of :func:`at_places` if all positions of a batch are equivalent
+    (:func:`all_positions_equivalent`). Otherwise rows are scored in batches of one, which is
+    slower and needs no check.
     """
-    whole = all(all_places_alike(one, made_up) for one in (forward, *alike))
-    batch = made_up if whole else made_up[:1]
+    usable = all(all_positions_equivalent(one, synthetic) for one in (forward, *variants))
+    batch = synthetic if usable else synthetic[:1]
 
     def score(rows: Array) -> Floats:
         parts = at_places(forward, rows, np.arange(len(batch)), np.empty_like(batch))
@@ -314,6 +314,6 @@ def each_by_itself(forward: Score, made_up: Array, *alike: Score) -> Score:
 
 
 def _bits(scores: Floats) -> Ints:
-    """Scores as integers: a NaN would differ from itself, and −0 would equal 0."""
+    """Bits of scores as integers, so that NaN equals itself and −0 differs from 0."""
     flat = np.asarray(scores, dtype=np.float64).reshape(len(scores), -1)
     return np.ascontiguousarray(flat).view(np.int64)

@@ -1,7 +1,4 @@
-"""A matrix of records written to a folder, from which it can be mapped again.
-
-Predictions written as they are made, a block at a time.
-"""
+"""Data sets saved as folders of npy files, and predictions written in blocks."""
 
 import json
 import os
@@ -31,17 +28,17 @@ _LONGEST_NAME = 255  # bytes, on the file systems in use
 
 
 def save_matrix(dataset: Dataset, folder: str | Path, *, bounds: tuple[float, float]) -> Path:
-    """Write a data set as ``X.npy``, ``y.npy`` and what belongs to it, with its schema.
+    """Save a data set as ``X.npy``, ``y.npy``, its ids and groups, and its schema.
 
-    ``load(folder, schema=folder / "schema.toml")`` maps it again.
+    ``load(folder, schema=folder / "schema.toml")`` maps it from disk.
 
     Parameters
     ----------
     dataset : Dataset
         With features of shape (n, d).
     folder : path
-        A new folder. It appears whole or not at all, and only its owner can enter it:
-        features say almost as much about people as the records do.
+        A new folder. It is created atomically, and only its owner can enter it: features
+        reveal almost as much about individuals as the records.
     bounds : two floats
         Public bounds on every number of X.
     """
@@ -66,25 +63,25 @@ def save_matrix(dataset: Dataset, folder: str | Path, *, bounds: tuple[float, fl
 
 
 def new_folder(folder: str | Path) -> Path:
-    """Return the path of a folder that is still to be made, or raise."""
+    """Return the path of a folder to be created, or raise."""
     return new_file(Path(folder), "folder")
 
 
 def check_group_names(dataset: Dataset) -> None:
-    """Refuse groups whose names cannot be part of a file's."""
+    """Reject groups whose names cannot be part of a file name."""
     for name in dataset.groups:
         long = len(os.fsencode(_group_file(name))) > _LONGEST_NAME
         if Path(name).name != name or "\0" in name or long:
             raise DataError(
                 dataset.name,
-                "groups whose names can be files'",
+                "groups whose names can be file names",
                 repr(name[:80]),
                 "Rename the group.",
             )
 
 
 def matrix_schema(dataset: Dataset, bounds: tuple[float, float]) -> Schema:
-    """Schema of a saved matrix: what was declared of the data set, and no more."""
+    """Schema of a saved matrix, from the declared facts of the data set only."""
     columns: dict[str, Column] = {
         "X": Vector(dataset.X.shape[1], *bounds, center=0, spread=1),
         "y": Target(dataset.classes),
@@ -105,7 +102,7 @@ def matrix_schema(dataset: Dataset, bounds: tuple[float, float]) -> Schema:
 
 
 def _write(dataset: Dataset, folder: Path, bounds: tuple[float, float]) -> None:
-    """Write the files of a data set, its rows a block at a time."""
+    """Write the files of a data set, its rows in blocks."""
     X = np.lib.format.open_memmap(
         folder / "X.npy", "w+", dtype=dataset.X.dtype, shape=dataset.X.shape
     )
@@ -129,31 +126,31 @@ def _write(dataset: Dataset, folder: Path, bounds: tuple[float, float]) -> None:
 
 
 def _group_file(name: str) -> str:
-    """File with the groups of each row."""
+    """Name of the file with the group of each row."""
     return f"group_{name}.npy"
 
 
 def plain_ids(ids: Array) -> Array:
-    """Ids in a type that npy files hold without pickling."""
+    """Convert ids to a type that npy files hold without pickling."""
     return np.array(ids.tolist(), dtype=np.str_) if ids.dtype.kind == "T" else ids
 
 
 ABSTAINED = "abstained"
-# Names of columns beside classes and probabilities, and whether each holds yes or no.
+# Names of columns beside classes and probabilities, and whether each is boolean.
 Columns = Mapping[str, bool]
 _NO_COLUMNS: Columns = Frozen()
 _NO_ARRAYS: Mapping[str, Array] = Frozen()
-_NO_NUMBER = np.iinfo(np.int64).min  # what a class that is a number is where there is none
+_NO_NUMBER = np.iinfo(np.int64).min  # integer class of an abstention in npz files
 
 
 class PredictionWriter(Protocol):
-    """Whatever writes predictions: opened on a file, fed in blocks, closed by leaving it."""
+    """A context manager that writes predictions to a file in blocks."""
 
     def __enter__(self) -> Self:
-        """Begin the file."""
+        """Write the start of the file."""
 
     def __exit__(self, *raised: object) -> None:
-        """End the file."""
+        """Write the end of the file."""
 
     def write(
         self,
@@ -162,17 +159,17 @@ class PredictionWriter(Protocol):
         probabilities: Floats,
         more: Mapping[str, Array] = _NO_ARRAYS,
     ) -> None:
-        """Add records.
+        """Append records.
 
         Parameters
         ----------
         rows : array of shape (n,)
-            Their numbers in the table, from 0.
+            Row numbers in the table, from 0.
         predictions : array of shape (n,)
         probabilities : array of shape (n, classes)
         more : mapping of str to array of shape (n,)
-            The further columns that were announced. Where one that is called ``abstained``
-            says so, the prediction is left out.
+            The further columns that were declared. Where the column ``abstained`` is true,
+            the prediction is left out.
         """
 
 
@@ -180,7 +177,7 @@ Writer = Callable[[BinaryIO, Sequence[Label], Columns], PredictionWriter]
 
 
 def prediction_writer(path: Path) -> Writer:
-    """What writes files of a suffix, or an error that names those there are."""
+    """Return the writer for the suffix of a path, or raise."""
     return by_suffix(path, _WRITERS)
 
 
@@ -191,13 +188,16 @@ def block(
     classes: Sequence[Label],
     more: Mapping[str, Array] = _NO_ARRAYS,
 ) -> pl.DataFrame:
-    """One line for each record: its number from 1, its class, a probability of each class.
+    """Table with the number of each record from 1, its class and class probabilities.
 
-    Further columns follow. Where the classifier abstained, the class is null.
+    Further columns follow. The class of an abstention is null.
     """
     columns = {
         "row": pl.Series(rows + 1),
-        "prediction": pl.Series(_with_gaps(predictions, more), dtype=_text_or_whole(classes)),
+        "prediction": pl.Series(
+            _labels_or_none(predictions, more),
+            dtype=pl.Int64 if isinstance(classes[0], int) else pl.String,
+        ),
     }
     shares = {
         f"probability_{c}": p.copy() for c, p in zip(classes, probabilities.T, strict=True)
@@ -205,28 +205,18 @@ def block(
     return pl.DataFrame({**columns, **shares, **more})
 
 
-def _with_gaps(predictions: Array, more: Mapping[str, Array]) -> list[Label | None]:
-    """Classes, and None where there is none."""
+def _labels_or_none(predictions: Array, more: Mapping[str, Array]) -> list[Label | None]:
+    """Predicted classes, None for abstentions."""
     labels: list[Label | None] = predictions.tolist()
-    for at in np.flatnonzero(more.get(ABSTAINED, ())):
-        labels[at] = None
+    for index in np.flatnonzero(more.get(ABSTAINED, ())):
+        labels[index] = None
     return labels
 
 
-def _text_or_whole(classes: Sequence[Label]) -> type[pl.String] | type[pl.Int64]:
-    """Type of a column of classes."""
-    return pl.Int64 if isinstance(classes[0], int) else pl.String
-
-
-def _nothing(columns: Columns) -> dict[str, Array]:
-    """Columns of no records."""
-    return {name: np.zeros(0, dtype=bool if told else float) for name, told in columns.items()}
-
-
 class CsvPredictions:
-    """A table of text; numbers are written so that they come back as they are.
+    """Predictions as CSV, with numbers that are read back exactly.
 
-    Where the classifier abstained there is nothing between two commas.
+    The prediction of an abstention is empty.
     """
 
     def __init__(
@@ -236,12 +226,14 @@ class CsvPredictions:
 
     def __enter__(self) -> Self:
         none, shares = np.zeros(0, dtype=np.int64), np.zeros((0, len(self._classes)))
-        empty = block(none, none, shares, self._classes, _nothing(self._columns))
+        kinds = {name: bool if is_bool else float for name, is_bool in self._columns.items()}
+        more = {name: np.zeros(0, dtype=kind) for name, kind in kinds.items()}
+        empty = block(none, none, shares, self._classes, more)
         self._file.write(empty.write_csv().encode())
         return self
 
     def __exit__(self, *raised: object) -> None:
-        """Nothing is left to write."""
+        """Do nothing: the file is complete."""
 
     def write(
         self,
@@ -250,15 +242,15 @@ class CsvPredictions:
         probabilities: Floats,
         more: Mapping[str, Array] = _NO_ARRAYS,
     ) -> None:
-        """Add lines."""
+        """Append lines."""
         table = block(rows, predictions, probabilities, self._classes, more)
-        words = pl.when(pl.col(pl.Boolean)).then(pl.lit("yes")).otherwise(pl.lit("no"))
-        table = table.with_columns(words.name.keep())
+        yes_or_no = pl.when(pl.col(pl.Boolean)).then(pl.lit("yes")).otherwise(pl.lit("no"))
+        table = table.with_columns(yes_or_no.name.keep())
         self._file.write(table.write_csv(include_header=False).encode())
 
 
 class ParquetPredictions:
-    """A Parquet file with a row group for each block; abstention is null."""
+    """Predictions as Parquet with a row group for each block; abstentions are null."""
 
     def __init__(
         self, file: BinaryIO, classes: Sequence[Label], columns: Columns = _NO_COLUMNS
@@ -268,7 +260,8 @@ class ParquetPredictions:
     def __enter__(self) -> Self:
         label = pa.int64() if isinstance(self._classes[0], int) else pa.large_string()
         shares = [(f"probability_{c}", pa.float64()) for c in self._classes]
-        more = [(n, pa.bool_() if told else pa.float64()) for n, told in self._columns.items()]
+        kinds = {True: pa.bool_(), False: pa.float64()}
+        more = [(name, kinds[is_bool]) for name, is_bool in self._columns.items()]
         fields = pa.schema([("row", pa.int64()), ("prediction", label), *shares, *more])
         self._writer = pa.parquet.ParquetWriter(self._file, fields)
         return self
@@ -283,7 +276,7 @@ class ParquetPredictions:
         probabilities: Floats,
         more: Mapping[str, Array] = _NO_ARRAYS,
     ) -> None:
-        """Add a row group."""
+        """Append a row group."""
         table = block(rows, predictions, probabilities, self._classes, more)
         self._writer.write_table(table.to_arrow().cast(self._writer.schema))
 
@@ -291,9 +284,9 @@ class ParquetPredictions:
 class NpzPredictions:
     """Arrays ``row``, ``prediction``, ``probabilities`` and ``classes``, and further columns.
 
-    An array begins with its length, which is known at the end: numbers wait in nameless files
-    on the disk, not in memory. Arrays know no null: where ``abstained`` is true the prediction
-    is empty text, or the least of all 64-bit integers.
+    The header of an array holds its length, which is known only at the end. Until then,
+    numbers are kept in unnamed temporary files and not in memory. Arrays have no null: the
+    prediction of an abstention is empty text, or the smallest 64-bit integer.
     """
 
     def __init__(
@@ -309,7 +302,7 @@ class NpzPredictions:
 
     def __enter__(self) -> Self:
         self._open = ExitStack()
-        self._waiting: dict[str, IO[bytes]] = {
+        self._buffers: dict[str, IO[bytes]] = {
             name: self._open.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
             for name in self._kinds
         }
@@ -322,15 +315,15 @@ class NpzPredictions:
         probabilities: Floats,
         more: Mapping[str, Array] = _NO_ARRAYS,
     ) -> None:
-        """Add to each array."""
+        """Append to each array."""
         self._n += len(rows)
-        kept = {"row": rows + 1, "prediction": predictions, "probabilities": probabilities}
+        columns = {"row": rows + 1, "prediction": predictions, "probabilities": probabilities}
         if ABSTAINED in more:
-            nothing: Label = _NO_NUMBER if self._classes.dtype.kind == "i" else ""
-            kept["prediction"] = np.where(more[ABSTAINED], nothing, predictions)
-        for name, values in (kept | dict(more)).items():
-            whole = np.ascontiguousarray(values, dtype=self._kinds[name][0])
-            self._waiting[name].write(whole.tobytes())
+            null: Label = _NO_NUMBER if self._classes.dtype.kind == "i" else ""
+            columns["prediction"] = np.where(more[ABSTAINED], null, predictions)
+        for name, values in (columns | dict(more)).items():
+            block = np.ascontiguousarray(values, dtype=self._kinds[name][0])
+            self._buffers[name].write(block.tobytes())
 
     def __exit__(self, *raised: object) -> None:
         with self._open:
@@ -338,27 +331,26 @@ class NpzPredictions:
                 return
             with zipfile.ZipFile(self._file, "w", zipfile.ZIP_DEFLATED) as archive:
                 for name, (kind, width) in self._kinds.items():
-                    self._member(archive, name, kind, (self._n, *width))
+                    self._write_array(archive, name, kind, (self._n, *width))
                 with archive.open("classes.npy", "w") as member:
                     np.lib.format.write_array(member, self._classes, allow_pickle=False)
 
-    def _member(
+    def _write_array(
         self, archive: zipfile.ZipFile, name: str, kind: np.dtype, shape: tuple[int, ...]
     ) -> None:
-        """Write the head of an array, then its numbers."""
-        described = np.lib.format.dtype_to_descr(kind)
-        head = {"descr": described, "fortran_order": False, "shape": shape}
+        """Write the header of an array, then its numbers."""
+        descr = np.lib.format.dtype_to_descr(kind)
+        header = {"descr": descr, "fortran_order": False, "shape": shape}
         with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-            np.lib.format.write_array_header_2_0(member, head)
-            waiting = self._waiting[name]
-            waiting.seek(0)
-            shutil.copyfileobj(waiting, member)
+            np.lib.format.write_array_header_2_0(member, header)
+            self._buffers[name].seek(0)
+            shutil.copyfileobj(self._buffers[name], member)
 
 
 class JsonPredictions:
-    """The items of a JSON list, one object for each record; brackets are the caller's.
+    """Items of a JSON list, one object for each record; the caller writes the brackets.
 
-    Where the classifier abstained the prediction is null.
+    The prediction of an abstention is null.
     """
 
     def __init__(
@@ -370,7 +362,7 @@ class JsonPredictions:
         return self
 
     def __exit__(self, *raised: object) -> None:
-        """Nothing is left to write."""
+        """Do nothing: the file is complete."""
 
     def write(
         self,
@@ -379,17 +371,17 @@ class JsonPredictions:
         probabilities: Floats,
         more: Mapping[str, Array] = _NO_ARRAYS,
     ) -> None:
-        """Add objects."""
+        """Append objects."""
         names = [str(label) for label in self._classes]
-        labels = _with_gaps(predictions, more)
+        labels = _labels_or_none(predictions, more)
         columns = [values.tolist() for values in more.values()]
-        every = zip(rows.tolist(), labels, probabilities.tolist(), *columns, strict=True)
-        for row, label, shares, *others in every:
-            found = dict(zip(names, shares, strict=True))
-            told = {"row": row + 1, "prediction": label, "probabilities": found}
-            told |= dict(zip(more, others, strict=True))
-            between = "\n  " if self._first else ",\n  "
-            self._file.write((between + json.dumps(told, allow_nan=False)).encode())
+        records = zip(rows.tolist(), labels, probabilities.tolist(), *columns, strict=True)
+        for row, label, shares, *others in records:
+            by_class = dict(zip(names, shares, strict=True))
+            item = {"row": row + 1, "prediction": label, "probabilities": by_class}
+            item |= dict(zip(more, others, strict=True))
+            separator = "\n  " if self._first else ",\n  "
+            self._file.write((separator + json.dumps(item, allow_nan=False)).encode())
             self._first = False
 
 

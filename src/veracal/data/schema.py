@@ -1,9 +1,4 @@
-"""Records made of what a TOML file says, word by word.
-
-Whether the parts of a schema fit together.
-
-What is publicly known about a table, declared before a record is read.
-"""
+"""Schemas: public facts about a table, declared before a record is read, and their TOML."""
 
 import difflib
 import json
@@ -36,12 +31,12 @@ from veracal.errors import DataError, SchemaError
 
 
 def construct(kind: Any, settings: Mapping[str, Any], where: str) -> Any:
-    """Make a record from settings, naming the first one that is unknown or lacking."""
+    """Construct a dataclass from settings, rejecting unknown and missing ones by name."""
     known = {known.name: known for known in fields(kind)}
     for name in settings:
         if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"Did you mean {near[0]!r}?" if near else "Remove it."
+            similar = difflib.get_close_matches(name, known, 1)
+            hint = f"Did you mean {similar[0]!r}?" if similar else "Remove it."
             words = ", ".join(known) or "no settings"
             raise SchemaError(where, f"only {words}", repr(name), hint)
     for name, entry in known.items():
@@ -57,7 +52,7 @@ def construct(kind: Any, settings: Mapping[str, Any], where: str) -> Any:
 
 
 def table(entry: object, where: str) -> dict[str, Any]:
-    """Return a TOML table, or raise."""
+    """Return a TOML table, or raise if the entry is none."""
     if not isinstance(entry, dict):
         raise SchemaError(where, "a table", repr(entry)[:40], "Write it as [section.name].")
     return entry
@@ -67,7 +62,7 @@ SEPARATORS = ",;\t|: ^~"
 
 
 def check_schema(schema: "Schema") -> None:
-    """Raise unless the parts of a schema fit together."""
+    """Raise unless the declarations of a schema are valid and consistent."""
     where = schema.name if isinstance(schema.name, str) else "schema"
     for name, column in schema.columns.items():
         column.check(f"{where}: column {name!r}")
@@ -76,7 +71,7 @@ def check_schema(schema: "Schema") -> None:
         _check_grouping(schema, grouping, f"{where}: group {name!r}")
     _check_marks(schema, where)
     if not isinstance(schema.name, str):
-        raise SchemaError("schema: name", "a text", repr(schema.name), "Put it in quotes.")
+        raise SchemaError("schema: name", "text", repr(schema.name), "Put it in quotes.")
     if not all(isinstance(mark, str) for mark in schema.missing):
         raise SchemaError(
             f"{where}: missing",
@@ -102,14 +97,14 @@ def check_schema(schema: "Schema") -> None:
     ):
         raise SchemaError(
             f"{where}: separator",
-            "one character that can stand between fields",
+            "one character that can separate fields",
             repr(separator),
             "Name a comma, semicolon, tab, bar, colon or blank.",
         )
 
 
 def _check_marks(schema: "Schema", where: str) -> None:
-    """Raise if a mark of missing values is also a value that somebody may have."""
+    """Raise if a mark of missing values is also a declared value."""
     for name, column in schema.columns.items():
         declared: Iterable[object] = ()
         if isinstance(column, Category):
@@ -120,27 +115,27 @@ def _check_marks(schema: "Schema", where: str) -> None:
             if str(value) in schema.missing:
                 raise SchemaError(
                     f"{where}: column {name!r}",
-                    "values that are no marks of missing ones",
+                    "values that do not also mark missing ones",
                     repr(value),
-                    "Take it from the values or from missing: everybody who has it would be "
-                    "taken for missing.",
+                    "Remove it from the values or from missing: records with this value would "
+                    "be treated as missing.",
                 )
 
 
 def _check_roles(schema: "Schema", where: str) -> None:
-    """Raise unless there is one target, at most one unit, and features of one kind."""
+    """Raise unless there is one target, at most one unit, and features of compatible kinds."""
     kinds = list(map(type, schema.columns.values()))
     if kinds.count(Target) != 1 or kinds.count(UnitColumn) > 1:
         raise SchemaError(
             f"{where}: columns",
             "exactly one target and at most one unit",
             f"{kinds.count(Target)} targets and {kinds.count(UnitColumn)} units",
-            "Declare what is to be predicted as kind = 'target'.",
+            "Declare the column to predict as kind = 'target'.",
         )
     if kinds.count(Slot) > 1 or (Slot in kinds and UnitColumn in kinds):
         raise SchemaError(
             f"{where}: columns",
-            "at most one slot, and none beside a unit",
+            "at most one slot, and none together with a unit",
             f"{kinds.count(Slot)} slots and {kinds.count(UnitColumn)} units",
             "Declare kind = 'unit' for add-remove, or kind = 'slot' for replace-one, where "
             "each row is an individual, and the other as kind = 'ignore'.",
@@ -151,7 +146,7 @@ def _check_roles(schema: "Schema", where: str) -> None:
         raise SchemaError(
             f"{where}: columns",
             "numbers, categories and vectors, or else one or two texts, as features",
-            f"{len(features)} features of which {texts} are text",
+            f"{len(features)} features, {texts} of them text",
             "Declare the others as kind = 'ignore', or set feature = false.",
         )
     names = schema.feature_names
@@ -166,7 +161,7 @@ def _check_roles(schema: "Schema", where: str) -> None:
 
 
 def _check_grouping(schema: "Schema", grouping: "Grouping", where: str) -> None:
-    """Raise unless a grouping divides everybody its column allows."""
+    """Raise unless a grouping covers every value that its column allows."""
     column = schema.columns.get(grouping.column) if isinstance(grouping.column, str) else None
     if grouping.edges is not None and not all(
         isinstance(e, int | float) and not isinstance(e, bool) and math.isfinite(e)
@@ -216,14 +211,14 @@ _KIND_OF = {kind: name for name, kind in _KINDS.items()}
 
 @dataclass(frozen=True)
 class Grouping:
-    r"""How people are divided by a column.
+    r"""Groups of records by the values of a column.
 
     Parameters
     ----------
     column : str
-        A category, each of whose values is a group, or a number that is cut.
+        A category, each of whose values is a group, or a number that edges cut into bands.
     edges : sequence of float, optional
-        For a number: groups are :math:`(e_0, e_1], (e_1, e_2], \dots`, the first one
+        For a number: the groups are :math:`(e_0, e_1], (e_1, e_2], \dots`, the first one
         closed on both sides. They must cover the column's bounds.
     """
 
@@ -235,7 +230,7 @@ class Grouping:
             object.__setattr__(self, "edges", listed(self.edges, "edges"))
 
     def names(self, column: Column) -> tuple[str, ...]:
-        """Names of the groups, inhabited or not."""
+        """Names of the groups, empty or not."""
         if isinstance(column, Category):
             names = tuple(map(str, column.values))
         else:
@@ -248,32 +243,31 @@ class Grouping:
 
 @dataclass(frozen=True)
 class Schema:
-    """The declared columns of a table, and the figures that are public about it.
+    """The declared columns and public facts of a table.
 
     Parameters
     ----------
     columns : mapping of str to column
         Every column of the file, in the file's order if it has no header.
     groups : mapping of str to Grouping
-        Attributes by which results will be told apart.
+        Attributes by which results will be broken down.
     missing : sequence of str
-        Marks that stand for a missing value, compared with the field as it is written.
+        Marks of a missing value, compared with the field as it is written.
     norm : float, optional
         Bound on the Euclidean norm of a row of X. Longer rows are scaled down to it.
     size : int, optional
-        Public figure for the number of rows. It is never compared with the real one.
+        Public number of rows. It is never compared with the real one.
     header : bool
         Whether the first line of a CSV file names the columns.
     separator : str, optional
         Character between fields; by default a comma, and a tab for ``.tsv``.
     name : str
-        What to call the data.
+        Name of the data.
 
     Guarantees
     ----------
-    Encoding by a schema treats each row by itself: what a record becomes depends on that
-    record and on the schema, on nothing else. Neighboring tables therefore become
-    neighboring data sets.
+    A schema encodes each row independently: the encoding of a record depends on that record
+    and on the schema only. Neighboring tables therefore become neighboring data sets.
     """
 
     columns: Mapping[str, Column]
@@ -294,7 +288,7 @@ class Schema:
 
     @property
     def target(self) -> str:
-        """Name of the label's column."""
+        """Name of the label column."""
         return next(name for name, column in self.columns.items() if isinstance(column, Target))
 
     @property
@@ -304,19 +298,19 @@ class Schema:
 
     @property
     def unit(self) -> str | None:
-        """Name of the column that says whom a row belongs to."""
+        """Name of the column of unit ids."""
         return next(
             (n for n, column in self.columns.items() if isinstance(column, UnitColumn)), None
         )
 
     @property
     def slot(self) -> str | None:
-        """Name of the column with the slot of each row, under replace-one."""
+        """Name of the column of slot ids, for replace-one."""
         return next((n for n, column in self.columns.items() if isinstance(column, Slot)), None)
 
     @property
     def at_most(self) -> int | None:
-        """Most rows of one unit."""
+        """Bound on the rows of one unit."""
         return None if self.unit is None else self.columns[self.unit].at_most  # type: ignore[union-attr]
 
     @property
@@ -349,7 +343,7 @@ class Schema:
 
     @classmethod
     def from_toml(cls, text: str, *, where: str = "schema") -> "Schema":
-        """Parse TOML text. Words that are not known are refused, with the nearest known one."""
+        """Parse TOML text. Unknown names are rejected with the most similar known one."""
         try:
             entries = tomllib.loads(text)
         except (tomllib.TOMLDecodeError, RecursionError) as cause:
@@ -358,10 +352,10 @@ class Schema:
         if entries.pop("draft", False):
             raise SchemaError(
                 where,
-                "a schema somebody stands for",
+                "a schema of public facts",
                 "draft = true",
-                "Put public knowledge in place of what was read from the records, then "
-                "delete that line.",
+                "Replace the values read from the records by public knowledge, then delete "
+                "that line.",
             )
         try:
             return cls._from_entries(entries, where)
@@ -374,7 +368,7 @@ class Schema:
 
     @classmethod
     def _from_entries(cls, entries: dict[str, Any], where: str) -> "Schema":
-        """Make a schema of what a TOML file says."""
+        """Construct a schema from the entries of a TOML file."""
         columns = table(entries.pop("columns", {}), f"{where}: columns")
         groups = table(entries.pop("groups", {}), f"{where}: groups")
         schema: Schema = _construct(
@@ -401,22 +395,22 @@ class Schema:
 
 
 def _short(number: float) -> str:
-    """Write a number in a few digits if that is exact, and in all of them if not."""
+    """Format a number with few digits if that is exact, otherwise with all of them."""
     return f"{number:g}" if float(f"{number:g}") == number else repr(number)
 
 
 def quoted(value: object) -> str:
-    """Write a value as TOML."""
+    """Format a value as TOML."""
     if isinstance(value, FillValue):
         return f"{{ constant = {quoted(value.value)} }}"
     if isinstance(value, tuple | list):
         return "[" + ", ".join(map(quoted, value)) + "]"
-    # JSON and TOML agree on everything else but DEL, which TOML wants escaped.
+    # JSON and TOML differ otherwise only in DEL, which TOML requires to be escaped.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _settings(record: Any, skip: Sequence[str] = ()) -> list[str]:
-    """Write the fields of a record that differ from their defaults."""
+    """Format the fields of a record that differ from their defaults."""
     lines = []
     for known in fields(record):
         value = getattr(record, known.name)
@@ -426,19 +420,19 @@ def _settings(record: Any, skip: Sequence[str] = ()) -> list[str]:
     return lines
 
 
-def _check_format(found: object, where: str) -> None:
-    """Refuse a schema written for another version."""
-    if found != FORMAT or isinstance(found, bool):
+def _check_format(version: object, where: str) -> None:
+    """Reject a schema of another format version."""
+    if version != FORMAT or isinstance(version, bool):
         raise SchemaError(
             where,
             f"format = {FORMAT}",
-            "no format" if found is None else f"format = {found!r}",
+            "no format" if version is None else f"format = {version!r}",
             f"Write format = {FORMAT} at the top, or update Veracal if the file is newer.",
         )
 
 
 def _parse_column(name: str, entry: object, where: str) -> Column:
-    """Turn a [columns.name] table into a column."""
+    """Parse a [columns.name] table."""
     where = f"{where}: column {name!r}"
     settings = dict(table(entry, where))
     kind = settings.pop("kind", None)
@@ -457,14 +451,14 @@ def _parse_column(name: str, entry: object, where: str) -> Column:
 
 
 def _parse_grouping(name: str, entry: object, where: str) -> Grouping:
-    """Turn a [groups.name] table into a grouping."""
+    """Parse a [groups.name] table."""
     where = f"{where}: group {name!r}"
     grouping: Grouping = _construct(Grouping, dict(table(entry, where)), where)
     return grouping
 
 
 def _construct(kind: Any, settings: Mapping[str, Any], where: str) -> Any:
-    """Make a record from settings, and refuse text where a list belongs."""
+    """Construct a dataclass from settings, rejecting text in place of a list."""
     for name in ("values", "classes", "edges", "missing"):
         value = settings.get(name)
         if isinstance(value, str) and (name != "missing" or kind is Schema):

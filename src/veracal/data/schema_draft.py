@@ -1,8 +1,7 @@
-"""What a look at the records tells of a file's columns.
+"""Drafts of schemas from the records of a file, to be completed with public knowledge.
 
-Lines of a draft: what each column of a file is proposed to be.
-
-A first proposal of a schema, which somebody must still make true.
+A draft is not private: each field that was read from the records is marked, and the draft is
+rejected as a schema until the data holder has replaced these fields.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -19,12 +18,12 @@ from veracal._types import Progress
 from veracal.data.files import DEFAULT_LIMITS, Limits, opened
 from veracal.data.formats import read_table
 from veracal.data.schema import FORMAT, SEPARATORS, quoted
-from veracal.data.tables import is_known, table_columns
+from veracal.data.tables import is_supported, read_column_names
 from veracal.errors import DataError
 
-MOST_VALUES = 40  # a column with more different values is not proposed as a category
+MOST_VALUES = 40  # maximal number of values of a proposed category
 _MARKS = ("", "?", "NA", "N/A", "n/a", "nan", "NaN", "null", "NULL", "None", ".", "-")
-_MOST_ODD = 3  # a column of numbers with more other spellings is not one of numbers
+_MAX_ODD = 3  # maximal number of values in a numeric column that are no numbers
 _LONGEST_MARK = 30
 _MOSTLY = 0.8
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
@@ -32,28 +31,28 @@ _SEPARATORS = {".csv": ",", ".tsv": "\t"}
 
 @dataclass
 class Profile:
-    """What was seen of one column so far.
+    """Summary of one column, updated batch by batch.
 
     Attributes
     ----------
     values : set of str, or None
-        Different values; None if they are too many for a category.
+        Distinct values; None if there are too many for a category.
     marks : set of str
-        Spellings that usually stand for a missing value.
+        Values that usually mark a missing one.
     odd : set of str, or None
-        Values that are no finite number; None if they are too many.
+        Values that are no finite number; None if there are too many.
     present, numbers : int
-        Records with a value, and with a number.
+        Number of records with a value, and with a number.
     whole : bool
-        Whether all numbers are.
+        Whether all numbers are integers.
     low, high : float
-        The least and the largest number.
+        Smallest and largest number.
     longest : int
-        Characters of the longest value.
+        Length of the longest value in characters.
     widths : set of int
-        Lengths of lists, if it is a column of them.
+        Lengths of the lists of a list column.
     foreign : str, optional
-        Type of a column that no schema can read; nothing else is known of it.
+        Type of a column that no schema can read; such a column is not read.
     """
 
     values: set[str] | None = field(default_factory=set)
@@ -68,8 +67,8 @@ class Profile:
     widths: set[int] = field(default_factory=set)
     foreign: str | None = None
 
-    def see(self, column: pl.Series) -> None:
-        """Take in one batch of the column."""
+    def update(self, column: pl.Series) -> None:
+        """Include one batch of the column."""
         if isinstance(column.dtype, pl.Array | pl.List):
             lists = column if isinstance(column.dtype, pl.List) else column.arr.to_list()
             self.widths |= set(lists.list.len().drop_nulls().unique().to_list())
@@ -82,14 +81,14 @@ class Profile:
         present = texts.filter(~missing)
         self.present += present.len()
         self.longest = max(self.longest, int(present.str.len_chars().max() or 0))  # type: ignore[arg-type]
-        self.values = _joined(self.values, present, MOST_VALUES)
-        self._see_numbers(present)
+        self.values = _union(self.values, present, MOST_VALUES)
+        self._update_numbers(present)
 
-    def _see_numbers(self, present: pl.Series) -> None:
-        """Take in the values that are numbers, and those that are not."""
+    def _update_numbers(self, present: pl.Series) -> None:
+        """Include the values that are numbers, and those that are not."""
         numbers = present.cast(pl.Float64, strict=False)
         finite = numbers.is_finite().fill_null(False)
-        self.odd = _joined(self.odd, present.filter(~finite), _MOST_ODD)
+        self.odd = _union(self.odd, present.filter(~finite), _MAX_ODD)
         numbers = numbers.filter(finite)
         if numbers.len():
             self.numbers += numbers.len()
@@ -104,41 +103,38 @@ class Profile:
 
     @property
     def is_code(self) -> bool:
-        """Whether its numbers are codes for yes and no, rather than a quantity."""
+        """Whether its numbers are codes of a binary value and not a quantity."""
         codes = None if self.values is None else self.values - (self.odd or set())
         return codes is not None and codes <= {"0", "1", "2"} and len(codes) <= 2
 
     @property
     def is_quantity(self) -> bool:
-        """Whether its numbers, if it has any, measure something."""
+        """Whether its numbers measure a quantity."""
         return self.low < self.high and not self.is_code
 
     @property
     def is_mostly_numeric(self) -> bool:
-        """Whether all but a few spellings are numbers."""
+        """Whether all but a few values are numbers."""
         return bool(self.odd) and self.numbers >= _MOSTLY * self.present
 
     @property
     def suggested_marks(self) -> set[str]:
-        """Spellings among numbers that may stand for a missing one: no digits, as in '90+'."""
+        """Values among numbers that may mark missing ones; none with digits, such as '90+'."""
         odd = self.odd or set()
-        wordy = all(
+        are_words = all(
             len(text) <= _LONGEST_MARK and not any(map(str.isdigit, text)) for text in odd
         )
-        return odd if self.is_mostly_numeric and self.is_quantity and wordy else set()
+        return odd if self.is_mostly_numeric and self.is_quantity and are_words else set()
 
     def without(self, marks: Collection[str]) -> "Profile":
-        """Return the column as it looks once these spellings stand for a missing value."""
-        values, odd = (None if seen is None else seen - {*marks} for seen in self._seen)
-        found = {mark for seen in self._seen if seen for mark in seen & {*marks}}
-        return replace(self, values=values, odd=odd, marks=self.marks | found)
-
-    @property
-    def _seen(self) -> tuple[set[str] | None, set[str] | None]:
-        return self.values, self.odd
+        """Return the profile with these values treated as marks of missing ones."""
+        sets = (self.values, self.odd)
+        values, odd = (None if texts is None else texts - {*marks} for texts in sets)
+        occurring = {mark for texts in sets if texts for mark in texts & {*marks}}
+        return replace(self, values=values, odd=odd, marks=self.marks | occurring)
 
 
-def look(
+def profile_columns(
     path: Path,
     *,
     header: bool,
@@ -146,10 +142,10 @@ def look(
     limits: Limits,
     progress: Progress | None,
 ) -> dict[str, Profile]:
-    """Read a file once and say what each of its columns looks like, in their order."""
+    """Read a file once and summarize each of its columns, in their order."""
     _check_columns(path, header, separator, limits)
     types = _column_types(path, limits)
-    foreign = {name: str(kind) for name, kind in types.items() if not is_known(kind)}
+    foreign = {name: str(kind) for name, kind in types.items() if not is_supported(kind)}
     profiles = {name: Profile(foreign=foreign.get(name)) for name in types}
     frames = read_table(
         path,
@@ -163,14 +159,14 @@ def look(
     for frame in frames:
         rows += frame.height
         for column in frame.iter_columns():
-            profiles.setdefault(column.name, Profile()).see(column)
+            profiles.setdefault(column.name, Profile()).update(column)
     if not rows:
         raise DataError(str(path), "at least one record", "none", "Name a file with records.")
     return profiles
 
 
 def _as_text(column: pl.Series) -> pl.Series:
-    """Write values as a CSV file would show them, whole numbers without a point."""
+    """Convert values to text as a CSV file would hold them, integers without a point."""
     if column.dtype.is_float():
         whole = column.cast(pl.Int64, strict=False)
         if (whole.cast(column.dtype) == column).fill_null(column.is_null()).all():
@@ -178,16 +174,16 @@ def _as_text(column: pl.Series) -> pl.Series:
     return column.cast(pl.String, strict=False)
 
 
-def _joined(seen: set[str] | None, texts: pl.Series, most: int) -> set[str] | None:
-    """Add different texts to those seen before, unless they become too many."""
-    if seen is None:
+def _union(texts: set[str] | None, column: pl.Series, most: int) -> set[str] | None:
+    """Add the distinct texts of a column; None once there are too many."""
+    if texts is None:
         return None
-    seen = seen | set(texts.unique().to_list())
-    return seen if len(seen) <= most else None
+    texts = texts | set(column.unique().to_list())
+    return texts if len(texts) <= most else None
 
 
 def _column_types(path: Path, limits: Limits) -> dict[str, pa.DataType]:
-    """Types that a Parquet or Arrow file states for its columns; none for other files."""
+    """Types that a Parquet or Arrow file states for its columns; empty for other files."""
     suffix = path.suffix.lower()
     with opened(path, limits) as file:
         try:
@@ -200,19 +196,19 @@ def _column_types(path: Path, limits: Limits) -> dict[str, pa.DataType]:
             else:
                 return {}
         except (pa.ArrowException, OSError):
-            return {}  # whoever reads the records says what is wrong with the file
+            return {}  # reading the records raises a clear error
     return dict(zip(schema.names, schema.types, strict=True))
 
 
 def _check_columns(path: Path, header: bool, separator: str | None, limits: Limits) -> None:
-    """Refuse a CSV file of one column, which is usually one with another separator."""
+    """Reject a CSV file with one column, which usually has another separator."""
     usual = _SEPARATORS.get(path.suffix.lower())
     if usual is None:
         return
     used = separator or usual
-    if len(table_columns(path, header=header, separator=used, limits=limits)) > 1:
+    if len(read_column_names(path, header=header, separator=used, limits=limits)) > 1:
         return
-    line = table_columns(path, header=True, separator=used, limits=limits)[0]
+    line = read_column_names(path, header=True, separator=used, limits=limits)[0]
     others = [other for other in (";", "\t", "|", ",") if other in line and other != used]
     raise DataError(
         str(path),
@@ -220,7 +216,7 @@ def _check_columns(path: Path, header: bool, separator: str | None, limits: Limi
         f"one in the first line, {line[:60]!r}",
         f"If {others[0]!r} separates them, pass it as separator (--separator {others[0]!r})."
         if others
-        else "A column to predict and one to predict it from are needed.",
+        else "A target column and at least one feature are needed.",
     )
 
 
@@ -237,7 +233,7 @@ _REASON_MARKS: Mapping[Reason | None, str] = {
 
 @dataclass(frozen=True)
 class DraftLine:
-    """One line of a draft: TOML, a comment, and why it must not stay as it is, if so."""
+    """One line of a draft: TOML, a comment, and the reason why it must be replaced, if any."""
 
     toml: str
     note: str = ""
@@ -249,7 +245,7 @@ class DraftLine:
 
     @property
     def field(self) -> str:
-        """What the line sets, or would set if it were no comment."""
+        """Name that the line sets, or would set without its comment sign."""
         return self.toml.strip("# []").partition(" =")[0]
 
 
@@ -259,20 +255,20 @@ def column_lines(profile: Profile, before: Profile, role: Role) -> list[DraftLin
     Parameters
     ----------
     profile, before : Profile
-        How the column looks with and without the marks suggested for missing values.
+        Profile of the column with and without the suggested marks of missing values.
     role : Role
-        What it is for, if somebody said so.
+        Role of the column, if the caller declared it.
     """
     choice = "drop"
     if role == "slot":
-        return [DraftLine('kind = "slot"', "an id of a place, which a replacement inherits")]
+        return [DraftLine('kind = "slot"', "a slot id, which a replacement inherits")]
     if role == "unit":
         lines = [DraftLine('kind = "unit"')]
-        lines.append(DraftLine("# at_most = 1", "the most rows anybody may contribute"))
+        lines.append(DraftLine("# at_most = 1", "the maximal number of rows of one individual"))
     elif role == "target":
         lines = [DraftLine('kind = "target"'), _classes(profile)]
     elif role == "guess":
-        kind = read('kind = "target"', "a guess: is it what you want to predict?")
+        kind = read('kind = "target"', "a guess: is this the column to predict?")
         lines = [kind, _classes(profile)]
     elif profile.widths:
         lines = _vector(profile)
@@ -285,46 +281,46 @@ def column_lines(profile: Profile, before: Profile, role: Role) -> list[DraftLin
 
 
 def group_lines(profile: Profile) -> list[DraftLine]:
-    """Propose edges that divide people by a number; a category needs none."""
+    """Propose edges that cut a number into groups; a category needs none."""
     if not (profile.is_numeric and profile.is_quantity):
         return []
     low, high = _ends(profile)
-    half = low / 2 + high / 2
-    if low < half < high:
-        return [read(f"edges = {quoted([low, half, high])}", "the ends and half-way")]
-    return [fill(f"edges = {quoted([low, high])}", "where to cut")]
+    middle = low / 2 + high / 2
+    if low < middle < high:
+        return [read(f"edges = {quoted([low, middle, high])}", "the bounds and the midpoint")]
+    return [fill(f"edges = {quoted([low, high])}", "the edges of the groups")]
 
 
 def read(toml: str, note: str) -> DraftLine:
-    """Make a line that came out of the records."""
+    """Make a line whose value was read from the records."""
     return DraftLine(toml, note, "read from the records")
 
 
 def fill(toml: str, note: str) -> DraftLine:
-    """Make a line that says nothing yet."""
+    """Make a line whose value is to be filled in."""
     return DraftLine(toml, f"to be filled in: {note}", "to be filled in")
 
 
 def _missing(profile: Profile, choice: str) -> DraftLine:
-    """What becomes of missing values, which may be none in these records by chance."""
+    """Propose a treatment of missing values, which may be absent by chance."""
     others = '; or "drop", or { constant = … }' if choice == "indicator" else ""
     if profile.marks:
         return read(f'missing = "{choice}"', f"some are missing{others}")
-    return read(f'# missing = "{choice}"', "none is missing; can any be?")
+    return read(f'# missing = "{choice}"', "none is missing; can values be missing?")
 
 
 def _classes(profile: Profile) -> DraftLine:
-    """The classes of a target, or as many as are needed to make sense."""
+    """Propose the classes of a target, at least two."""
     values = _sorted(profile)
     if len(values) >= 2:
         return read(f"classes = {quoted(values)}", "those that occur")
     if values:
         return fill(f"classes = {quoted([*values, 'another class'])}", "only one class occurs")
-    return fill('classes = ["replace", "me"]', "the classes, of which there are few")
+    return fill('classes = ["replace", "me"]', "the classes")
 
 
 def _vector(profile: Profile) -> list[DraftLine]:
-    """Lines for a column of lists."""
+    """Propose a declaration of a column of lists."""
     if len(profile.widths) != 1 or 0 in profile.widths:
         return [read('kind = "ignore"', "lists of different lengths")]
     size = read(f"size = {profile.widths.copy().pop()}", "the length of every list")
@@ -332,7 +328,7 @@ def _vector(profile: Profile) -> list[DraftLine]:
 
 
 def _feature(profile: Profile, before: Profile, is_group: bool) -> list[DraftLine]:
-    """Lines for what a column seems to be."""
+    """Propose a declaration of a feature."""
     values = _sorted(profile)
     if profile.is_numeric and profile.is_quantity:
         odd = ", ".join(map(repr, sorted(before.odd or ())))
@@ -348,7 +344,7 @@ def _feature(profile: Profile, before: Profile, is_group: bool) -> list[DraftLin
 
 
 def _why_not(profile: Profile) -> str:
-    """Say why a column is not proposed as a feature."""
+    """Reason why a column is not proposed as a feature."""
     if profile.foreign is not None:
         return f"a schema cannot read the type {profile.foreign}"
     if not profile.present:
@@ -364,15 +360,15 @@ def _why_not(profile: Profile) -> str:
 
 
 def _bounds(profile: Profile) -> list[DraftLine]:
-    """Lines for the bounds of numbers."""
+    """Propose bounds of numbers."""
     if not profile.low < profile.high:
-        return [fill("lower = 0", "no two values differ"), fill("upper = 1", "as above")]
+        return [fill("lower = 0", "all values are equal"), fill("upper = 1", "as above")]
     low, high = _ends(profile)
     return [read(f"lower = {low}", "the smallest"), read(f"upper = {high}", "the largest")]
 
 
 def _ends(profile: Profile) -> tuple[float, float]:
-    """The smallest and the largest number, written without a point if all are whole."""
+    """Smallest and largest number, as integers if all numbers are."""
     low, high = profile.low, profile.high
     if profile.whole and max(abs(low), abs(high)) <= _LARGEST_WHOLE:
         return int(low), int(high)
@@ -380,22 +376,22 @@ def _ends(profile: Profile) -> tuple[float, float]:
 
 
 def _sorted(profile: Profile) -> list[str]:
-    """Different values in their order, if they are few."""
+    """Distinct values in their order, if there are few."""
     return sorted(profile.values or (), key=float if profile.is_numeric else str)
 
 
 _TARGET_NAMES = ("target", "label", "class", "y", "outcome", "diagnosis")
 _OPENING = """\
-# A DRAFT, made by looking at the records. Lines marked '!' were read from them:
-# put what is publicly known in their place (a code book, the law, a device's
-# range). Lines marked '?' are to be filled in. Then delete the next line.
+# A DRAFT, made from the records. Lines marked '!' were read from them: replace
+# them by public knowledge (a code book, the law, the range of a device). Lines
+# marked '?' are to be filled in. Then delete the next line.
 draft = true"""
 _FEATURES = {f'kind = "{kind}"' for kind in ("number", "category", "vector")}
 
 
 @dataclass(frozen=True)
 class DraftWarning:
-    """A field of a draft that cannot stay as it is: where it stands, and why."""
+    """A field of a draft that must be replaced: its section, its name and the reason."""
 
     where: str
     field: str
@@ -404,7 +400,7 @@ class DraftWarning:
 
 @dataclass(frozen=True)
 class Draft:
-    """Text of a proposed schema, which loads only once ``draft = true`` is deleted from it."""
+    """Text of a proposed schema, which loads only after ``draft = true`` has been deleted."""
 
     text: str
     warnings: tuple[DraftWarning, ...]
@@ -412,7 +408,7 @@ class Draft:
 
 @dataclass(frozen=True)
 class _Roles:
-    """What columns are for, as far as somebody said so."""
+    """Roles of columns, declared by the caller or guessed."""
 
     target: str
     unit: str | None
@@ -450,13 +446,12 @@ def draft(
     path : path
         A CSV, TSV, Parquet, Arrow or npz file.
     target, unit : str, optional
-        Columns to predict, and that say whom a row belongs to. Without a target one is
-        guessed by its name, or else the last column is taken.
+        Column to predict, and column of unit ids. Without a target, one is guessed by its
+        name, or else the last column is used.
     slot : str, optional
-        In place of a unit, under replace-one: column with the id of the place that a row
-        holds, which a replacement inherits.
+        Instead of a unit, for replace-one: column of slot ids, which replacements inherit.
     groups : sequence of str
-        Columns by which results will be told apart.
+        Columns by which results will be broken down.
     header : bool
         Whether the first line of a CSV file names its columns.
     separator : str, optional
@@ -464,20 +459,22 @@ def draft(
 
     Guarantees
     ----------
-    None: a draft is made of what the records say, so publishing it, or training by it,
-    leaks. Each such field carries a warning, what a column is taken for and that nothing
-    in it was missing included, and the text is refused as a schema until somebody deletes
-    its line ``draft = true``.
+    None: a draft is computed from the records, so publishing it or training with it leaks
+    them. Each such field carries a warning, including the kind of a column and the absence of
+    missing values, and the text is rejected as a schema until its line ``draft = true`` is
+    deleted.
     """
     path = Path(path)
     if separator is not None and not (len(separator) == 1 and separator in SEPARATORS):
         raise DataError(
             "separator",
-            "one character that can stand between fields",
+            "one character that can separate fields",
             repr(separator),
             "Name a comma, semicolon, tab, bar, colon or blank.",
         )
-    profiles = look(path, header=header, separator=separator, limits=limits, progress=progress)
+    profiles = profile_columns(
+        path, header=header, separator=separator, limits=limits, progress=progress
+    )
     if unit is not None and slot is not None:
         raise DataError(
             str(path),
@@ -487,22 +484,21 @@ def draft(
         )
     roles = _roles(path, profiles, target, unit, slot, tuple(dict.fromkeys(groups)))
     profiles = _with_classes(profiles, roles.target)
-    return _written(path, profiles, roles, header, separator)
+    return _compose(path, profiles, roles, header, separator)
 
 
 def _with_classes(profiles: dict[str, Profile], target: str) -> dict[str, Profile]:
-    """Take a mark for a class where a column to predict would have one class without it.
+    """Treat a mark as a class if the target would have only one class without it.
 
-    Classes are written as + and - more often than labels are missing as -.
+    Classes are written as + and - more often than missing labels as -.
     """
-    found = profiles[target]
-    marks = found.marks - {""}
-    if len(found.values or ()) != 1 or found.is_numeric or not marks:
+    profile = profiles[target]
+    marks = profile.marks - {""}
+    if len(profile.values or ()) != 1 or profile.is_numeric or not marks:
         return profiles
     others = {name: replace(each, marks=each.marks - marks) for name, each in profiles.items()}
-    values = {*(found.values or ()), *marks}
-    kept = replace(found, values=values, marks=found.marks - marks)
-    return {**others, target: kept}
+    values = {*(profile.values or ()), *marks}
+    return {**others, target: replace(profile, values=values, marks=profile.marks - marks)}
 
 
 def _roles(
@@ -513,12 +509,12 @@ def _roles(
     slot: str | None,
     groups: tuple[str, ...],
 ) -> _Roles:
-    """Settle what columns are for, or raise."""
+    """Determine the roles of the columns, or raise."""
     for name in (*groups, *(word for word in (target, unit, slot) if word is not None)):
         if name not in profiles:
             known = ", ".join(map(repr, list(profiles)[:12]))
             if len(profiles) > 12:
-                known += f", …, {list(profiles)[-1]!r}"  # where the target often is
+                known += f", …, {list(profiles)[-1]!r}"  # often the target
             raise DataError(
                 str(path), f"a column among {known}", repr(name), "Check the spelling."
             )
@@ -530,10 +526,10 @@ def _roles(
                 f"the type {profile.foreign}" if profile.foreign else "lists",
                 "Convert the column, or name another.",
             )
-    left = [name for name, p in profiles.items() if not (p.foreign or p.widths)]
-    left = [name for name in left if name not in (unit, slot, *groups)]
-    named = [name for name in left if name.lower() in _TARGET_NAMES]
-    guess = target or next(iter(named or left[-1:]), None)
+    candidates = [name for name, p in profiles.items() if not (p.foreign or p.widths)]
+    candidates = [name for name in candidates if name not in (unit, slot, *groups)]
+    named = [name for name in candidates if name.lower() in _TARGET_NAMES]
+    guess = target or next(iter(named or candidates[-1:]), None)
     if guess is None:
         raise DataError(
             str(path),
@@ -547,11 +543,11 @@ def _roles(
 
 
 def _check_roles(path: Path, roles: _Roles) -> None:
-    """Raise if a column has two roles that do not go together."""
+    """Raise if a column has two incompatible roles."""
     if roles.target in (roles.unit, roles.slot):
         raise DataError(
             f"{path}: column {roles.target!r}",
-            "one column to predict, another that says whom a row belongs to",
+            "one column to predict and another one for ids",
             "one for both",
             "Name two.",
         )
@@ -561,41 +557,41 @@ def _check_roles(path: Path, roles: _Roles) -> None:
         if role is not None:
             raise DataError(
                 f"{path}: group {name!r}",
-                "an attribute that people share, beside the target and the unit",
+                "an attribute other than the target, the unit and the slot",
                 f"{role} itself",
                 "Name another column.",
             )
 
 
-def _written(
+def _compose(
     path: Path,
     profiles: Mapping[str, Profile],
     roles: _Roles,
     header: bool,
     separator: str | None,
 ) -> Draft:
-    """Write the proposal down."""
+    """Compose the text and the warnings of a draft."""
     suggested: set[str] = set()
     for name, profile in profiles.items():
         if name not in (roles.target, roles.unit, roles.slot):
             suggested |= profile.suggested_marks
-    seen = {name: profile.without(suggested) for name, profile in profiles.items()}
+    cleaned = {name: profile.without(suggested) for name, profile in profiles.items()}
     columns = {
         name: column_lines(profile, profiles[name], roles.of(name))
-        for name, profile in seen.items()
+        for name, profile in cleaned.items()
     }
-    sections = {"schema": list(_heading(path, seen, columns.values(), header, separator))}
+    sections = {"schema": list(_heading(path, cleaned, columns.values(), header, separator))}
     for name, lines in columns.items():
         sections[f"column {name!r}"] = [DraftLine(f"\n[columns.{quoted(name)}]"), *lines]
     for name in roles.groups:
         title = [DraftLine(f"\n[groups.{quoted(name)}]"), DraftLine(f"column = {quoted(name)}")]
-        sections[f"group {name!r}"] = [*title, *group_lines(seen[name])]
+        sections[f"group {name!r}"] = [*title, *group_lines(cleaned[name])]
     text = "\n".join(str(line) for lines in sections.values() for line in lines)
     return Draft(text + "\n", tuple(_warnings(sections)))
 
 
 def _warnings(sections: Mapping[str, Iterable[DraftLine]]) -> Iterator[DraftWarning]:
-    """One warning for each line that must not stay as it is."""
+    """One warning for each line that must be replaced."""
     for where, lines in sections.items():
         for line in lines:
             if line.reason is not None:
@@ -609,14 +605,12 @@ def _heading(
     header: bool,
     separator: str | None,
 ) -> Iterator[DraftLine]:
-    """Lines about the table as a whole."""
+    """Lines for the table as a whole."""
     yield DraftLine(_OPENING)
     yield DraftLine(f"format = {FORMAT}")
-    # A name whose bytes are no text cannot stand in TOML.
+    # TOML cannot hold a name whose bytes are no text.
     yield DraftLine(f"name = {quoted(path.stem.encode(errors='replace').decode())}")
-    yield DraftLine(
-        "# size = 1000", "a public figure for the number of rows: do not count them"
-    )
+    yield DraftLine("# size = 1000", "the public number of rows: do not count them")
     yield DraftLine(
         "# norm = 1.0", "a public bound on the Euclidean norm of a row of X, if any"
     )
@@ -626,8 +620,8 @@ def _heading(
         yield DraftLine(f"separator = {quoted(separator)}")
     marks = sorted(set().union(*(profile.marks for profile in profiles.values())))
     if marks:
-        yield read(f"missing = {quoted(marks)}", "spellings of a missing value that occur")
+        yield read(f"missing = {quoted(marks)}", "marks of a missing value that occur")
     else:
-        yield read('# missing = [""]', "no missing value occurs; can any?")
+        yield read('# missing = [""]', "no value is missing; can values be missing?")
     if {lines[0].toml for lines in columns}.isdisjoint(_FEATURES):
-        yield fill("# [columns]", "none looks like a feature; declare one")
+        yield fill("# [columns]", "no column looks like a feature; declare one")

@@ -1,7 +1,4 @@
-"""Scores written to a file, from which they can be read again.
-
-Scores of anybody's model, from a file.
-"""
+"""Scores in files: saved ones, and scores of any model."""
 
 import re
 import zipfile
@@ -21,32 +18,32 @@ from veracal.data.formats import read_table
 from veracal.data.labels import TEXT, Label, frozen
 from veracal.data.saving import plain_ids
 from veracal.data.scores import Kind, Scores
-from veracal.data.tables import frame_of_arrays
+from veracal.data.tables import arrays_to_frame
 from veracal.errors import DataError
 
 Columns = Mapping[str, Array]
 Writer = Callable[[BinaryIO, str, Columns], None]
-_TAKEN = re.compile(r"labels|(logits|probabilities)(_[0-9]+)?")  # names that readers look for
+_RESERVED = re.compile(r"labels|(logits|probabilities)(_[0-9]+)?")  # columns of scores
 
 
 def save_scores(
     scores: Scores, path: str | Path, *, unit: str = "unit", force: bool = False
 ) -> Path:
-    """Write scores to an npz, Parquet or CSV file, as its suffix says.
+    """Write scores to an npz, Parquet or CSV file, by its suffix.
 
-    :func:`load_scores`, told of the same classes, groups and unit, gives them back. A CSV file
-    holds text: single precision comes back as double, and ids of units as text.
+    :func:`load_scores` with the same classes, groups and unit reads them back. A CSV file holds
+    text: single precision is read back as double, and unit ids as text.
 
     Parameters
     ----------
     scores : Scores
-        Of people, usually: keep the file like their records.
+        Usually scores of individuals: protect the file like their records.
     path : path
-        The file appears whole or not at all, and only its owner can read it.
+        The file is written atomically, and only its owner can read it.
     unit : str
-        Column for the ids of units, where there are any.
+        Column for the unit ids, if there are any.
     force : bool
-        Whether a file that is there may be replaced.
+        Whether an existing file may be replaced.
 
     Examples
     --------
@@ -65,25 +62,25 @@ def save_scores(
 
 
 def writer_for(path: Path) -> Writer:
-    """What writes files of a suffix, or an error that names those there are."""
+    """Return the writer for the suffix of a path, or raise."""
     return by_suffix(path, _WRITERS)
 
 
 def check_names(scores: Scores, unit: str) -> None:
-    """Refuse names of columns that are another's, before the work and not after it."""
+    """Reject groups and units whose column names conflict, before any work."""
     units = [] if scores.units is None else [unit]
     for name in (*scores.groups, *units):
-        if _TAKEN.fullmatch(name) or (name in scores.groups and name in units):
+        if _RESERVED.fullmatch(name) or (name in scores.groups and name in units):
             raise DataError(
                 scores.name,
-                "groups and units with names of their own",
+                "groups and units with distinct names that are not reserved",
                 repr(name),
                 "Rename the group, or the column of the units.",
             )
 
 
 def _columns(scores: Scores, unit: str) -> Columns:
-    """Everything the scores hold, by the name it has in a file."""
+    """Arrays of the scores by their names in a file."""
     columns: dict[str, Array] = {scores.kind: scores.values}
     if scores.labels is not None:
         columns["labels"] = np.asarray(scores.classes)[scores.labels]
@@ -95,7 +92,7 @@ def _columns(scores: Scores, unit: str) -> Columns:
 
 
 def _npz(file: BinaryIO, kind: str, columns: Columns) -> None:
-    """Arrays under their names, whatever those are: numpy's own writer has arguments."""
+    """Write arrays under any name; ``numpy.savez`` reserves its argument names."""
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, values in columns.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
@@ -103,23 +100,23 @@ def _npz(file: BinaryIO, kind: str, columns: Columns) -> None:
 
 
 def _parquet(file: BinaryIO, kind: str, columns: Columns) -> None:
-    """One column of lists for the scores."""
+    """Write the scores as a column of lists."""
     table = pl.DataFrame({k: _series(k, v) for k, v in columns.items()})
     try:
         table.write_parquet(file)
-    except pl.exceptions.ComputeError as cause:  # what polars makes of a disk that is full
+    except pl.exceptions.ComputeError as cause:  # raised by polars for a full disk
         raise OSError(str(cause)) from cause
 
 
 def _csv(file: BinaryIO, kind: str, columns: Columns) -> None:
-    """One column for each class, numbers written so that they come back as they are."""
-    spread = {f"{kind}_{i}": values for i, values in enumerate(columns[kind].T)}
+    """Write one column for each class, with numbers that are read back exactly."""
+    by_class = {f"{kind}_{i}": values for i, values in enumerate(columns[kind].T)}
     rest = {name: values for name, values in columns.items() if name != kind}
-    pl.DataFrame({k: _series(k, v) for k, v in (spread | rest).items()}).write_csv(file)
+    pl.DataFrame({k: _series(k, v) for k, v in (by_class | rest).items()}).write_csv(file)
 
 
 def _series(name: str, values: Array) -> pl.Series:
-    """A column."""
+    """Convert an array to a column."""
     if values.ndim == 2:
         return pl.Series(name, np.ascontiguousarray(values))
     return pl.Series(name, values.tolist() if values.dtype.kind == "U" else values.copy())
@@ -129,7 +126,7 @@ _WRITERS: Mapping[str, Writer] = {".npz": _npz, ".parquet": _parquet, ".csv": _c
 
 
 _KINDS: tuple[Kind, ...] = ("logits", "probabilities")
-_OFTEN_LABELS = ("label", "y")  # names that others give to what is called labels here
+_LABEL_ALIASES = ("label", "y")  # other common names of the column of labels
 _RECORD = re.compile(r"(?<= in record )[0-9]+$")
 
 
@@ -146,29 +143,29 @@ def scan_scores(
 ) -> Iterator[Scores]:
     """Stream scores from an npz, Parquet, Arrow or CSV file.
 
-    The file has ``logits`` or ``probabilities`` (a two-dimensional array, a list column, or
-    columns ``logits_0`` to ``logits_<k-1>`` in the order of the classes) and, if they are
-    known, ``labels``. One of the two, never both.
+    The file has either ``logits`` or ``probabilities`` (a two-dimensional array, a list
+    column, or columns ``logits_0`` to ``logits_<k-1>`` in the order of the classes) and, if
+    they are known, ``labels``.
 
     Parameters
     ----------
     classes : sequence of str or int, optional
-        How labels are written; by default 0, …, k-1.
+        Label values; by default 0, …, k-1.
     groups : mapping of column to its declared values, optional
     unit : str, optional
-        Column that says whom a row belongs to: whole numbers or text, in every record.
+        Column of unit ids: integers or text, present in every record.
     part : str, optional
-        Where one file holds several sets, the suffix of its arrays: with 'test', the arrays
-        ``logits_test`` and ``labels_test``. It is part of the scores' name.
+        Suffix of the arrays, if one file holds several sets: with 'test', the arrays
+        ``logits_test`` and ``labels_test``. It becomes part of the name of the scores.
     rows : int
-        Most records at a time.
+        Maximal number of records at a time.
     """
     path, ending = Path(path), "" if part is None else f"_{part}"
     start, k = 0, None
     for frame in _frames(path, ending, rows, limits, progress):
         limits.check("rows", start + frame.height, path)
         for piece in frame.iter_slices(rows):
-            with _counted_from(start):
+            with _offset_records(start):
                 scores = _scores(piece, path, ending, classes, groups or {}, unit)
             if k not in (None, scores.n_classes):
                 raise DataError(
@@ -192,7 +189,7 @@ def load_scores(
     progress: Progress | None = None,
 ) -> Scores:
     """Read all scores of a file; the parameters are those of :func:`scan_scores`."""
-    parts, taken = [], 0
+    parts, used = [], 0
     for scores in scan_scores(
         path,
         classes=classes,
@@ -202,8 +199,8 @@ def load_scores(
         limits=limits,
         progress=progress,
     ):
-        taken += scores.values.nbytes
-        limits.check("memory_bytes", taken, path)
+        used += scores.values.nbytes
+        limits.check("memory_bytes", used, path)
         parts.append(scores)
     if not parts:
         raise DataError(str(path), "at least one record", "none", "Name a file with records.")
@@ -211,7 +208,7 @@ def load_scores(
 
 
 def join_scores(parts: Sequence[Scores]) -> Scores:
-    """Join scores of one declaration, row after row."""
+    """Concatenate scores with the same classes and groups."""
     first = parts[0]
     return Scores(
         frozen(np.concatenate([part.values for part in parts])),
@@ -234,19 +231,19 @@ def join_scores(parts: Sequence[Scores]) -> Scores:
 
 
 @contextmanager
-def _counted_from(start: int) -> Iterator[None]:
-    """Let errors about a batch name the record by its number in the file."""
+def _offset_records(start: int) -> Iterator[None]:
+    """Translate record numbers in errors about a batch to numbers in the file."""
     try:
         yield
     except DataError as error:
-        found = _RECORD.sub(lambda number: str(int(number[0]) + start), error.found)
-        raise type(error)(error.where, error.expected, found, error.remedy) from error
+        message = _RECORD.sub(lambda number: str(int(number[0]) + start), error.found)
+        raise type(error)(error.where, error.expected, message, error.remedy) from error
 
 
 def _frames(
     path: Path, ending: str, rows: int, limits: Limits, progress: Progress | None
 ) -> Iterator[pl.DataFrame]:
-    """Stream a file; from an npz with several sets, only the arrays of one."""
+    """Stream a file; of an npz file with several sets, only the arrays of one."""
     if path.suffix.lower() != ".npz":
         return read_table(path, rows=rows, limits=limits, progress=progress)
     arrays = {k: a for k, a in read_npz(path, limits).items() if k.endswith(ending)}
@@ -261,7 +258,7 @@ def _frames(
                 f"shape {scores.shape}",
                 "Save one row for each record.",
             )
-    return iter([frame_of_arrays(arrays, path, limits)])
+    return iter([arrays_to_frame(arrays, path, limits)])
 
 
 def _scores(
@@ -272,7 +269,7 @@ def _scores(
     groups: Mapping[str, Sequence[Label]],
     unit: str | None,
 ) -> Scores:
-    """Make scores of some rows."""
+    """Make scores from some rows of a file."""
     kind, values = _values(frame, path, ending)
     make = Scores.from_logits if kind == "logits" else Scores.from_probabilities
     for name in (*groups, *((unit,) if unit else ())):
@@ -295,45 +292,49 @@ def _scores(
             for name, names in groups.items()
         },
         units=None if unit is None else column(unit),
-        # A ledger knows records by their name: sets of one file need one each.
+        # A ledger identifies records by their name, so sets of one file need different ones.
         name=f"{path.name}: {ending[1:]}" if ending else path.name,
     )
 
 
 def _check_unlabeled(columns: Sequence[str], labels: str, path: Path) -> None:
-    """Refuse to take scores for unlabeled where the labels have another name."""
+    """Reject a file whose labels seem to have another name, instead of ignoring them."""
     for name in columns:
-        if name.lower() in [labels.replace("labels", often, 1) for often in _OFTEN_LABELS]:
+        if name.lower() in [labels.replace("labels", often, 1) for often in _LABEL_ALIASES]:
             raise DataError(
                 str(path),
                 f"labels in a column {labels!r}, or none",
                 f"a column {name!r}",
-                f"Rename it to {labels!r} if it holds the right answers, else to another name.",
+                f"Rename it to {labels!r} if it holds the labels, else to another name.",
             )
 
 
 def _values(frame: pl.DataFrame, path: Path, ending: str) -> tuple[Kind, Array]:
     """Find the scores among the columns."""
-    found = {
-        kind: columns for kind in _KINDS if (columns := _named(frame, f"{kind}{ending}", path))
+    by_kind = {
+        kind: columns
+        for kind in _KINDS
+        if (columns := _score_columns(frame, f"{kind}{ending}", path))
     }
-    if len(found) == 1:
-        kind, columns = next(iter(found.items()))
-        whole = columns == [f"{kind}{ending}"]
-        values = _matrix(frame[columns[0]], path) if whole else _spread(frame, columns, path)
-        return kind, values
+    if len(by_kind) == 1:
+        kind, columns = next(iter(by_kind.items()))
+        if columns == [f"{kind}{ending}"]:
+            return kind, _matrix(frame[columns[0]], path)
+        single = all(frame[column].dtype == pl.Float32 for column in columns)
+        arrays = [_numbers(frame[column], path, single=single) for column in columns]
+        return kind, np.stack(arrays, 1)
     listed = ", ".join(map(repr, frame.columns[:8]))
     raise DataError(
         str(path),
         "logits or probabilities",
-        "both" if found else f"only {listed}",
-        "Keep those that the model gave, and remove the others."
-        if found
-        else "Name the columns so; with several sets in one file, name the part.",
+        "both" if by_kind else f"only {listed}",
+        "Keep those that the model returned, and remove the others."
+        if by_kind
+        else "Rename the columns; with several sets in one file, name the part.",
     )
 
 
-def _named(frame: pl.DataFrame, name: str, path: Path) -> list[str]:
+def _score_columns(frame: pl.DataFrame, name: str, path: Path) -> list[str]:
     """Columns with scores of one kind: one of that name, or numbered ones without a gap."""
     pattern = re.compile(rf"{re.escape(name)}(_[0-9]+)?")
     columns = [column for column in frame.columns if pattern.fullmatch(column)]
@@ -350,14 +351,8 @@ def _named(frame: pl.DataFrame, name: str, path: Path) -> list[str]:
     )
 
 
-def _spread(frame: pl.DataFrame, columns: Sequence[str], path: Path) -> Array:
-    """Put columns side by side."""
-    single = all(frame[column].dtype == pl.Float32 for column in columns)
-    return np.stack([_numbers(frame[column], path, single=single) for column in columns], 1)
-
-
 def _matrix(values: pl.Series, path: Path) -> Array:
-    """Turn a column of lists into a matrix; one of numbers stays a column."""
+    """Convert a column of lists to a matrix, and a column of numbers to a vector."""
     if isinstance(values.dtype, pl.List):
         lengths = values.list.len().unique().to_list()
         if len(lengths) != 1 or lengths[0] is None:
@@ -374,7 +369,7 @@ def _matrix(values: pl.Series, path: Path) -> Array:
 
 
 def _numbers(values: pl.Series, path: Path, *, single: bool) -> Array:
-    """Read a column as numbers, which are text in a CSV file; NaN, refused later, if none."""
+    """Convert a column to floats; text that is no number becomes NaN and is rejected later."""
     if isinstance(values.dtype, pl.List | pl.Array):
         raise DataError(
             f"{path}: {values.name}",
@@ -387,7 +382,7 @@ def _numbers(values: pl.Series, path: Path, *, single: bool) -> Array:
 
 
 def _plain(values: pl.Series, where: str) -> Array:
-    """Hand a column of labels, values or ids to numpy, once none is missing."""
+    """Convert a column of labels, values or ids to numpy, if none is missing."""
     if isinstance(values.dtype, pl.List | pl.Array):
         raise DataError(
             where,

@@ -1,7 +1,4 @@
-"""The numbers a classifier gives: what they must be, and how they add up.
-
-What a classifier says of records whose answer is known.
-"""
+"""Scores: logits or probabilities of a classifier with labels, groups and units, validated."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -21,7 +18,7 @@ from veracal.data.labels import (
     check_ids,
     encode_labels,
     frozen,
-    is_settled,
+    is_immutable,
     refuse_mask,
     restore,
     row_numbers,
@@ -29,7 +26,7 @@ from veracal.data.labels import (
 from veracal.errors import DataError
 
 Kind = Literal["logits", "probabilities"]
-_NUMBERS = 131_072  # checked at a time: they stay in the processor's cache
+_NUMBERS = 131_072  # numbers checked at a time, which fit the processor's cache
 
 
 def floats(values: ArrayLike, name: str) -> Floats:
@@ -45,20 +42,20 @@ def floats(values: ArrayLike, name: str) -> Floats:
         )
     single = array.dtype.kind == "f" and array.dtype.itemsize <= 4
     dtype = np.dtype(np.float32 if single else np.float64)
-    if array.dtype == dtype and is_settled(array):
+    if array.dtype == dtype and is_immutable(array):
         return array
     with np.errstate(over="ignore"):  # a number too large for a float is refused as infinite
         return frozen(np.array(array, dtype=dtype))
 
 
 def check_values(values: Floats, kind: Kind, name: str) -> None:
-    """Refuse what is not a row of logits or of probabilities for each record."""
+    """Reject arrays that are no rows of logits or of probabilities."""
     if values.ndim != 2:
         raise DataError(
             name, "shape (n, k)", f"shape {values.shape}", f"Use Scores.from_{kind}."
         )
     if kind == "logits":
-        # The sum of finite numbers may be infinite, that of others is never finite.
+        # The sum of finite numbers may overflow; the sum with NaN or infinity is never finite.
         with np.errstate(over="ignore", invalid="ignore"):
             finite = np.isfinite(values.sum())
         if not finite and not np.isfinite(values).all():
@@ -66,73 +63,72 @@ def check_values(values: Floats, kind: Kind, name: str) -> None:
         return
     tol = 1e-3 if values.dtype == np.float32 else 1e-6
     rows = max(1, _NUMBERS // max(1, values.shape[1]))
-    for start in range(0, len(values), rows):  # each block is looked at while it is at hand
+    for start in range(0, len(values), rows):
         block = values[start : start + rows]
         check_range(block, name, start)
         if (np.abs(block @ np.ones(block.shape[1], block.dtype) - 1) < tol / 2).all():
             continue
-        sums = block.sum(axis=1, dtype=np.float64)  # close to the line, or beyond
+        sums = block.sum(axis=1, dtype=np.float64)  # near the tolerance or beyond it
         off = np.abs(sums - 1) > tol
         if off.any():
             raise _bad(sums, off, "probabilities that sum to 1", name, start)
 
 
 def check_range(values: Floats, name: str, start: int = 0) -> None:
-    """Refuse numbers outside [0, 1], NaN among them, in records from ``start`` on."""
+    """Reject NaN and numbers outside [0, 1]; ``start`` is the number of the first record."""
     if values.size and not (values.min() >= 0 and values.max() <= 1):
         wrong = ~((values >= 0) & (values <= 1))
         expected = "probabilities in [0, 1] (pass logits as logits)"
         raise _bad(values, wrong, expected, name, start)
 
 
-def joined_logits(values: Floats, members: Sequence[Sequence[int]]) -> Floats:
-    """Logits of joined classes."""
+def merge_logits(values: Floats, members: Sequence[Sequence[int]]) -> Floats:
+    """Logits of merged classes."""
     return np.stack([logsumexp(values[:, list(m)], axis=1) for m in members], axis=1)
 
 
-def joined_probabilities(values: Floats, members: Sequence[Sequence[int]]) -> Floats:
-    """Probabilities of joined classes; rounding may lift a sum an ulp above 1."""
+def merge_probabilities(values: Floats, members: Sequence[Sequence[int]]) -> Floats:
+    """Probabilities of merged classes; rounding may raise a sum an ulp above 1."""
     sums = np.stack([values[:, list(m)].sum(axis=1) for m in members], axis=1)
     result: Floats = np.minimum(sums, 1)
     return result
 
 
 def _bad(values: Array, wrong: Array, expected: str, name: str, start: int = 0) -> DataError:
-    """Error that names the first wrong value and its record, those before it counted."""
+    """Error that names the first wrong value and its record."""
     row = int(np.flatnonzero(wrong.reshape(len(wrong), -1).any(axis=1))[0])
     value = values[row][wrong[row]].flat[0] if values.ndim > 1 else values[row]
-    found = f"{value:g} in record {start + row + 1}"
-    return DataError(name, expected, found, "Correct the record.")
+    return DataError(
+        name, expected, f"{value:g} in record {start + row + 1}", "Correct the record."
+    )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Scores:
     r"""Logits or probabilities of n records for k classes, with labels, groups and units.
 
-    Make one with :meth:`from_logits` or :meth:`from_probabilities`: which of the two the
-    numbers are is said once and never guessed.
+    Construct them with :meth:`from_logits` or :meth:`from_probabilities`: the kind of the
+    numbers is declared and never guessed.
 
     Attributes
     ----------
     values : array of shape (n, k)
-        The numbers as they were given.
+        The numbers as passed.
     kind : 'logits' or 'probabilities'
-        What they are.
     classes : tuple of str or int
         Declared labels.
     labels : array of ints in [0, k), of shape (n,), or None
-        Right answers, by position among the classes. None where they are not known, or
-        belong to another set of classes (see :meth:`merge`).
+        True labels as indices of the classes. None if they are unknown, or if they belong to
+        another set of classes (see :meth:`merge`).
     groups : mapping of str to Group
     units : array of ids of shape (n,), or None
     name : str
 
     Guarantees
     ----------
-    Logits are finite; probabilities lie in [0, 1] and each row sums to 1 within 1e-3 for
-    single and 1e-6 for double precision, and is never silently rescaled. Every label and
-    group is declared, every unit has an id. Arrays that somebody could write to are copied,
-    and the copies cannot be written to.
+    Logits are finite; probabilities lie in [0, 1], and each row sums to 1 within 1e-3 for
+    single and 1e-6 for double precision and is never silently rescaled. Every label and group
+    is declared, every unit has an id. Writable arrays are copied, and the copies are read-only.
     """
 
     values: Floats
@@ -149,13 +145,13 @@ class Scores:
         check_values(values, self.kind, self.name)
         n, k = values.shape
         classes = check_classes(self.classes, self.name)
-        for part, found, expected in (("classes", len(classes), k), *self._lengths(n)):
-            if found != expected:
+        for part, length, expected in (("classes", len(classes), k), *self._lengths(n)):
+            if length != expected:
                 raise DataError(
                     f"{self.name}: {part}",
                     f"{expected} for scores of shape {values.shape}",
-                    str(found),
-                    "Pass as many.",
+                    str(length),
+                    f"Pass {expected}.",
                 )
         where, labels, units = f"{self.name}: labels", self.labels, self.units
         fixed = {
@@ -182,9 +178,9 @@ class Scores:
         units: ArrayLike | None = None,
         name: str = "scores",
     ) -> Self:
-        """Hold logits of shape (n, k), or of shape (n,) for the second of two classes.
+        """Construct from logits of shape (n, k), or (n,) for the second of two classes.
 
-        Labels are written as in ``classes``; without classes, as 0, …, k-1.
+        Labels are values of ``classes``; without classes, 0, …, k-1.
         """
         values = floats(logits, name)
         if values.ndim == 1:
@@ -202,13 +198,13 @@ class Scores:
         units: ArrayLike | None = None,
         name: str = "scores",
     ) -> Self:
-        """Hold probabilities of shape (n, k), or of shape (n,) for the second of two classes.
+        """Construct from probabilities of shape (n, k), or (n,) for the second of two classes.
 
-        Labels are written as in ``classes``; without classes, as 0, …, k-1.
+        Labels are values of ``classes``; without classes, 0, …, k-1.
         """
         values = floats(probabilities, name)
         if values.ndim == 1:
-            check_range(values, name)  # an error must name what was given, not 1 minus it
+            check_range(values, name)  # so that an error names the value that was passed
             values = frozen(np.stack([1 - values, values], axis=1))
         return cls._labeled(values, "probabilities", labels, classes, groups, units, name)
 
@@ -223,11 +219,11 @@ class Scores:
         units: ArrayLike | None,
         name: str,
     ) -> Self:
-        """Make scores from labels as they are written, instead of their positions."""
+        """Construct from label values instead of their indices."""
         k = values.shape[1]
         declared = check_classes(tuple(range(k)) if classes is None else classes, name)
         codes = None if labels is None else encode_labels(labels, declared, f"{name}: labels")
-        codes = None if codes is None else frozen(codes)  # nobody else's: no second copy
+        codes = None if codes is None else frozen(codes)  # avoids a second copy
         ids: Any = units
         return cls(values, kind, declared, codes, groups, ids, name)
 
@@ -248,19 +244,19 @@ class Scores:
 
     @property
     def probabilities(self) -> Floats:
-        r"""Probabilities of shape (n, k): as given, or :math:`\mathrm{softmax}(z)`."""
+        r"""Probabilities of shape (n, k): as passed, or :math:`\mathrm{softmax}(z)`."""
         if self.kind == "probabilities":
             return self.values
-        with np.errstate(over="ignore"):  # a difference beyond all floats is as good as any
+        with np.errstate(over="ignore"):  # an overflowing difference gives probability 0
             result: Floats = softmax(self.values.astype(np.float64), axis=1)
         return result
 
     @property
     def logits(self) -> Floats:
-        r"""Logits of shape (n, k): as given, or :math:`\log p`, where 0 becomes -inf.
+        r"""Logits of shape (n, k): as passed, or :math:`\log p`, where 0 becomes -inf.
 
-        Any logits of the same probabilities differ by one constant a row; the logarithm is
-        the choice that sums to one after :math:`\exp`.
+        Logits of the same probabilities differ by a constant for each row; the logarithm is
+        the choice whose exponentials sum to 1.
         """
         if self.kind == "logits":
             return self.values
@@ -269,7 +265,7 @@ class Scores:
 
     @property
     def log_probabilities(self) -> Floats:
-        """Logarithms of the probabilities, without the loss of going through them."""
+        """Logarithms of the probabilities, computed from logits without loss of precision."""
         if self.kind == "probabilities":
             return self.logits
         with np.errstate(over="ignore"):
@@ -278,10 +274,10 @@ class Scores:
 
     @property
     def predictions(self) -> Ints:
-        """Position of the largest value of each row, the first of equal ones.
+        """Index of the largest value of each row, the first of equal ones.
 
-        The comparison is made on the numbers as given: rounding a sigmoid near one half
-        would turn close calls into ties.
+        The numbers are compared as passed: rounding a sigmoid near one half would turn close
+        values into ties.
         """
         result: Ints = self.values.argmax(axis=1)
         return result
@@ -293,21 +289,21 @@ class Scores:
 
     @property
     def correct(self) -> Array:
-        """Whether each prediction is right; needs labels."""
+        """Whether each prediction is correct; needs labels."""
         result: Array = self.predictions == self.known_labels
         return result
 
     @property
     def known_labels(self) -> Ints:
-        """Labels, or an error that says how to add them."""
+        """Labels, or an error if there are none."""
         if self.labels is None:
             raise DataError(
-                self.name, "labeled scores", "no labels", "Pass labels when making them."
+                self.name, "labeled scores", "no labels", "Pass labels to the constructor."
             )
         return self.labels
 
     def take(self, index: ArrayLike) -> Self:
-        """Keep the rows of ``index`` (numbers or a mask), in its order."""
+        """Select the rows of ``index`` (numbers or a mask), in its order."""
         rows = row_numbers(index, len(self))
         return self._changed(
             values=self.values[rows],
@@ -323,18 +319,18 @@ class Scores:
     def merge(
         self, into: Mapping[str, Sequence[Label]], *, labels: ArrayLike | None = None
     ) -> Self:
-        r"""Join classes, as in moving from three-way to two-way entailment.
+        r"""Merge classes, for example three-way into two-way entailment.
 
-        Probabilities of joined classes add up; logits become
-        :math:`\log \sum_{j} e^{z_j}` over them, which is the same thing.
+        Probabilities of merged classes are added; logits become
+        :math:`\log \sum_{j} e^{z_j}`, which is equivalent.
 
         Parameters
         ----------
-        into : mapping of new class to the old classes it takes in
-            Every old class appears exactly once, and every new one takes in some.
+        into : mapping of new class to old classes
+            Every old class appears exactly once, and every new class has at least one.
         labels : array of shape (n,), optional
-            Labels written as the new classes, for records that never had the old ones. By
-            default each old label follows its class.
+            Labels as values of the new classes, for records that never had the old ones. By
+            default each old label is mapped with its class.
 
         Examples
         --------
@@ -347,33 +343,35 @@ class Scores:
             for new in into.values()
             for c in new
         ]
-        hollow = any(isinstance(new, str) or not len(new) for new in into.values())
-        if hollow or sorted(old) != list(range(self.n_classes)):
+        is_invalid = any(isinstance(new, str) or not len(new) for new in into.values())
+        if is_invalid or sorted(old) != list(range(self.n_classes)):
             raise DataError(
                 f"{self.name}: merge",
                 f"lists with each of {self.classes} exactly once",
                 repr(dict(into)),
-                "Name every class in one place.",
+                "List every class once.",
             )
         members = [[self.classes.index(c) for c in new] for new in into.values()]
-        place = np.empty(self.n_classes, dtype=np.int64)
+        new_index = np.empty(self.n_classes, dtype=np.int64)
         for new, columns in enumerate(members):
-            place[columns] = new
-        join = joined_logits if self.kind == "logits" else joined_probabilities
+            new_index[columns] = new
+        merge_values = merge_logits if self.kind == "logits" else merge_probabilities
         classes = check_classes(tuple(into), f"{self.name}: merge")
         codes: Ints | None
         if labels is not None:
             codes = encode_labels(labels, classes, f"{self.name}: labels")
         else:
-            codes = None if self.labels is None else place[self.labels]
+            codes = None if self.labels is None else new_index[self.labels]
         if codes is not None and len(codes) != len(self):
             raise DataError(
                 f"{self.name}: labels", str(len(self)), str(len(codes)), "Pass one a row."
             )
-        return self._changed(values=join(self.values, members), classes=classes, labels=codes)
+        return self._changed(
+            values=merge_values(self.values, members), classes=classes, labels=codes
+        )
 
     def _lengths(self, n: int) -> list[tuple[str, int, int]]:
-        """Name each part that has a row for each record, with how many it has and should."""
+        """Name, length and expected length of each array with one entry for each record."""
         parts: dict[str, Any] = {"labels": self.labels, "units": self.units}
         for name, group in self.groups.items():
             if not isinstance(group, Group):
@@ -381,13 +379,13 @@ class Scores:
                     f"{self.name}: group {name!r}",
                     "a Group",
                     type(group).__name__,
-                    "Make it with Group.from_values(values, names).",
+                    "Construct it with Group.from_values(values, names).",
                 )
             parts[f"group {name!r}"] = group.codes
         return [(k, len(np.atleast_1d(v)), n) for k, v in parts.items() if v is not None]
 
     def _changed(self, **changes: Any) -> Self:
-        """Copy with other fields that need no check, new arrays among them."""
+        """Copy with other fields that need no validation."""
         copy = object.__new__(type(self))
         state = {known.name: getattr(self, known.name) for known in fields(self)}
         copy.__setstate__({**state, **changes})

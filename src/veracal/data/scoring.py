@@ -1,6 +1,6 @@
-"""Logits of a classifier, each row by itself, whatever the classifier does.
+"""Scores of a fitted classifier on a data set, where each row's score depends on that row only.
 
-From a fitted model and records to scores: the last place where a feature appears.
+Later steps see scores and no features.
 """
 
 import warnings
@@ -16,18 +16,18 @@ from veracal.data.scores import Scores
 from veracal.errors import DataError
 
 _BLOCK = 256  # rows that are scored together
-_COMPARED = 40  # logits of made-up rows: a few may have the same bits by chance
-_MOST = 0.9 * np.finfo(np.float64).max  # of a logit; the rest is room for sums
-_WAYS = ("logits", "decision_function")
+_COMPARED = 40  # logits of synthetic rows; a few may agree by chance
+_MAX_LOGIT = 0.9 * np.finfo(np.float64).max  # leaves room for sums
+_METHODS = ("logits", "decision_function")
 
 
 def way_of(model: Any) -> str:
-    """Name of the method that gives a model's logits."""
-    for way in _WAYS:
-        if callable(getattr(model, way, None)):
-            return way
+    """Name of the method that returns a model's logits."""
+    for method in _METHODS:
+        if callable(getattr(model, method, None)):
+            return method
     raise ValueError(
-        f"Expected a classifier with {' or '.join(_WAYS)}, got {model!r}. Probabilities are "
+        f"Expected a classifier with {' or '.join(_METHODS)}, got {model!r}. Probabilities are "
         "not enough: their logarithms may be infinite."
     )
 
@@ -40,86 +40,86 @@ def logits_of(
     Parameters
     ----------
     model : classifier
-        Fitted, with ``logits`` or ``decision_function``. If it says ``rows_apart = True``, as
-        linear classifiers here do, it keeps the guarantee below by itself, and is asked for
-        all rows at once.
+        Fitted, with ``logits`` or ``decision_function``. With ``rows_apart = True``, as the
+        linear classifiers of this package have it, the model itself keeps the guarantee below
+        and gets all rows at once.
     X : array or MappedRows of shape (n, d)
     classes : int
     without_errors : bool
-        Whether a row for which the model raises an error has logits of zero instead: for
-        records of which no error may tell.
+        Whether a row for which the model raises an error gets logits of zero, for records
+        about which no error may reveal anything.
 
     Guarantees
     ----------
-    The logits of a row are a function of that row, bit for bit, on the terms of
-    :func:`veracal.data.rows.at_places`. Where the trial of places fails, each row is
-    scored in a block of copies of itself, which is slower. What is not finite becomes the
-    largest number of its sign, or zero for NaN.
+    The logits of a row are a function of that row, bit for bit, under the conditions of
+    :func:`veracal.data.rows.at_places`. If the check of positions fails, each row is scored in
+    a block of copies of itself, which is slower. Infinite logits become the largest number of
+    their sign, NaN becomes zero.
     """
-    way = getattr(model, way_of(model))
+    method = getattr(model, way_of(model))
 
-    def ask(rows: Array | MappedRows) -> Floats:
+    def score_block(rows: Array | MappedRows) -> Floats:
         with np.errstate(all="ignore"), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # no warning tells of a record
-            return _in_form(way(rows), len(rows), classes)
+            warnings.simplefilter("ignore")  # a warning could reveal a record
+            return _finite_logits(method(rows), len(rows), classes)
 
     def forward(rows: Array) -> Floats:
-        return _each(ask, rows, classes) if without_errors else ask(rows)
+        return _score_each(score_block, rows, classes) if without_errors else score_block(rows)
 
     if getattr(model, "rows_apart", False) is True:
         try:
-            return ask(X)
+            return score_block(X)
         except Exception:
             if not without_errors:
                 raise
-    places = _places(ask, X.shape[1], X.dtype, classes)
-    found = at_places(forward, X, places, np.empty((_BLOCK, X.shape[1]), X.dtype))
-    return np.concatenate([np.empty((0, classes)), *found])
+    positions = _positions(score_block, X.shape[1], X.dtype, classes)
+    blocks = at_places(forward, X, positions, np.empty((_BLOCK, X.shape[1]), X.dtype))
+    return np.concatenate([np.empty((0, classes)), *blocks])
 
 
-def _places(ask: Score, width: int, dtype: Any, classes: int) -> Ints:
-    """Places of a block that are alike; the first alone where made-up rows are an error."""
-    trials = max(4, _COMPARED // (classes if classes > 2 else 1))  # two may share one logit
-    some = np.random.default_rng(0).uniform(1, 99, (trials + 1, width))  # public, and usual
-    made_up = (some / (1 if np.dtype(dtype).kind in "iu" else 100)).astype(dtype)
+def _positions(score_block: Score, width: int, dtype: Any, classes: int) -> Ints:
+    """Equivalent positions of a block; only the first if synthetic rows raise an error."""
+    n_probes = max(4, _COMPARED // (classes if classes > 2 else 1))  # two may share one logit
+    values = np.random.default_rng(0).uniform(1, 99, (n_probes + 1, width))
+    synthetic = (values / (1 if np.dtype(dtype).kind in "iu" else 100)).astype(dtype)
     try:
-        return places_alike(ask, np.resize(made_up, (_BLOCK, width)), trials)
+        return places_alike(score_block, np.resize(synthetic, (_BLOCK, width)), n_probes)
     except Exception:
         return np.zeros(1, dtype=np.int64)
 
 
-def _each(ask: Score, rows: Array, classes: int) -> Floats:
-    """Score a block; if that is an error, every row in a block of copies of itself."""
+def _score_each(score_block: Score, rows: Array, classes: int) -> Floats:
+    """Score a block; on an error score each row in a block of copies of itself."""
     try:
-        return ask(rows)
+        return score_block(rows)
     except Exception:
-        return np.stack([_alone(ask, row, len(rows), classes) for row in rows])
+        return np.stack([_score_one(score_block, row, len(rows), classes) for row in rows])
 
 
-def _alone(ask: Score, row: Array, block: int, classes: int) -> Floats:
-    """Score one row, or give it zeros."""
+def _score_one(score_block: Score, row: Array, block: int, classes: int) -> Floats:
+    """Score one row, with zeros on an error."""
     try:
-        alone: Floats = ask(np.repeat(row[None], block, axis=0))[0]
+        logits: Floats = score_block(np.repeat(row[None], block, axis=0))[0]
     except Exception:
         return np.zeros(classes)
-    return alone
+    return logits
 
 
-def _in_form(values: Any, n: int, classes: int) -> Floats:
-    """Finite numbers with a column for each class; two classes may share one."""
-    found = np.asarray(values, dtype=np.float64)
-    if classes == 2 and found.shape == (n,):
-        found = np.stack([np.zeros(n), found], axis=1)
-    if found.shape != (n, classes):
+def _finite_logits(values: Any, n: int, classes: int) -> Floats:
+    """Convert to finite logits with a column for each class; two classes may share one."""
+    logits = np.asarray(values, dtype=np.float64)
+    if classes == 2 and logits.shape == (n,):
+        logits = np.stack([np.zeros(n), logits], axis=1)
+    if logits.shape != (n, classes):
         raise ValueError(
-            f"Expected logits of shape {(n, classes)}, got {found.shape} from the classifier."
+            f"Expected logits of shape {(n, classes)}, got {logits.shape} from the classifier."
         )
-    finite: Floats = np.clip(np.nan_to_num(found, nan=0.0), -_MOST, _MOST)
+    finite: Floats = np.clip(np.nan_to_num(logits, nan=0.0), -_MAX_LOGIT, _MAX_LOGIT)
     return finite
 
 
 class Logits(Protocol):
-    """A fitted classifier that gives logits."""
+    """A fitted classifier that returns logits."""
 
     classes_: Array
 
@@ -130,14 +130,14 @@ class Logits(Protocol):
 def score(model: Logits, dataset: Dataset) -> Scores:
     """Logits of a model on a data set, with its labels, groups and units.
 
-    Classes stand in the order in which the data set declares them. The scores of private
-    records are private: what is computed from them is *internal* unless it is charged.
+    Classes are in the order in which the data set declares them. Scores of private records
+    are private: results computed from them are *internal* unless they are charged.
 
     Guarantees
     ----------
-    The scores of a record are its own, bit for bit, whoever stands beside it, on the terms of
-    :func:`veracal.data.scoring.logits_of`; for images and texts, if the model keeps
-    rows apart itself, as networks here do.
+    The scores of a record are independent of all other records, bit for bit, under the
+    conditions of :func:`veracal.data.scoring.logits_of`; for images and texts, if the model
+    treats rows independently, as the networks of this package do.
 
     Examples
     --------
@@ -148,21 +148,19 @@ def score(model: Logits, dataset: Dataset) -> Scores:
     >>> score(model, data).values.shape
     (569, 2)
     """
-    pass  # its package imports this one
-
-    place = {label: position for position, label in enumerate(model.classes_.tolist())}
-    if set(place) != set(dataset.classes):
+    index = {label: i for i, label in enumerate(model.classes_.tolist())}
+    if set(index) != set(dataset.classes):
         raise DataError(
             f"{dataset.name}: classes",
-            f"the classes of the model, {list(place)}",
+            f"the classes of the model, {list(index)}",
             repr(list(dataset.classes)),
             "Score records of the task the model was fitted to.",
         )
-    order = [place[label] for label in dataset.classes]
+    order = [index[label] for label in dataset.classes]
     rows: Any = dataset.X
-    found = logits_of(model, rows, len(order)) if rows.ndim == 2 else model.logits(rows)
+    logits = logits_of(model, rows, len(order)) if rows.ndim == 2 else model.logits(rows)
     return Scores(
-        np.asarray(found)[:, order],
+        np.asarray(logits)[:, order],
         "logits",
         dataset.classes,
         dataset.y,

@@ -1,7 +1,7 @@
-"""Assign records to the partitions train, calibration and test, each unit by itself.
+"""Assign records to the partitions train, calibration and test, one unit at a time.
 
-The assignment is a function of who a record belongs to, never of what was computed from the
-record: its unit id, its slot id under replace-one, or else the digest of its content.
+The assignment is a function of the identity of a record, never of features computed from it: of
+its unit id, of its slot id under replace-one, or else of the digest of its content.
 """
 
 import hashlib
@@ -15,33 +15,33 @@ from veracal import _checks, _random
 from veracal._types import Array, Floats, Ints
 from veracal.data.dataset import Dataset
 from veracal.data.row_digests import digests_of_records, each
-from veracal.data.units import coins_of, keyed_coins, unit_numbers
+from veracal.data.units import draws_of_contents, keyed_draws, unit_numbers
 from veracal.errors import DataError
 
 Relation = Literal["add-remove", "replace-one"]
-PARTS = ("train", "calibration", "test")
+PARTITIONS = ("train", "calibration", "test")
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Disjoint parts of a data set, and how they were dealt.
+    """Disjoint partitions of a data set, and how they were drawn.
 
     Attributes
     ----------
     train, calibration, test : Dataset or None
-        None where the fraction is 0. Each part's declared size is its share of the whole's:
-        the real size of a part is private under add/remove.
+        None where the fraction is 0. The declared size of a partition is its share of the
+        declared size of the whole: its real size is private under add-remove.
     fractions : tuple of three floats
     relation : 'add-remove' or 'replace-one'
-        The neighboring relation under which the deal keeps parts apart.
+        The neighboring relation under which neighbors differ in one partition only.
     secret : bool
-        Whether the coins came from entropy that nobody has seen. Then the parts' costs also
-        average: delta(epsilon) is at most the weighted sum of the parts', not only their
-        maximum. False with a key, and with a generator, whose seed somebody may know.
+        Whether the draws came from secret entropy. Then the costs of the partitions also
+        average: delta(epsilon) is at most their weighted sum, not only their maximum. False
+        with a key, and with a generator, whose seed may be known.
     left_out : int
-        Rows that are in no partition, because the ledger's assignment does not know them.
-        It is a figure about the records, for the data holder only: ``repr`` does not show
-        it, and no release may.
+        Number of rows in no partition, because the ledger's assignment does not hold them.
+        It is a figure about the records, for the data holder only: neither ``repr`` nor any
+        release shows it.
     """
 
     train: Dataset
@@ -54,9 +54,9 @@ class Split:
 
     @property
     def parts(self) -> dict[str, Dataset]:
-        """The parts there are, by name."""
-        found = {name: getattr(self, name) for name in PARTS}
-        return {name: part for name, part in found.items() if part is not None}
+        """Partitions with a positive share, by name."""
+        partitions = {name: getattr(self, name) for name in PARTITIONS}
+        return {name: part for name, part in partitions.items() if part is not None}
 
 
 def split(
@@ -68,10 +68,10 @@ def split(
     key: str | None = None,
     rng: np.random.Generator | None = None,
 ) -> Split:
-    r"""Deal records, whole units at a time, to train, calibration and test parts.
+    r"""Split records, whole units at a time, into train, calibration and test partitions.
 
-    Each unit draws one coin :math:`u \in [0, 1)` and goes to the part whose share of the
-    interval holds it (Bernoulli assignment).
+    Each unit draws one number :math:`u \in [0, 1)` and goes to the partition whose share of
+    the interval contains it (Bernoulli assignment).
 
     Parameters
     ----------
@@ -80,23 +80,23 @@ def split(
         Shares of train, calibration and test.
     relation : 'add-remove' or 'replace-one'
     fixed_size : bool
-        Deal exact shares instead, which one added record would change for all others:
-        only for replace-one, where the number of records is public.
+        Assign exact shares instead. One added record would change the assignment of others,
+        so this is only for replace-one, where the number of records is public.
     key : str, optional
         Makes the split repeatable, and may be published. The draw is then a keyed hash of
-        the unit's id; without units, of the record's content (``row_digests``, or the bytes
+        the unit id; without units, of the record's content (``row_digests``, or the bytes
         of X and y if the data set was made from arrays), never of features computed from
-        it; under replace-one, of the slot id, without which a key is refused. Without unit
-        ids a corrected record draws anew, so use a ledger's assignment
+        it; under replace-one, of the slot id, without which a key is rejected. Without unit
+        ids a corrected record gets a new draw, so use a ledger's assignment
         (:mod:`veracal.ledger.partitions`) for records that change between runs. Rows that
-        loading chose at random, where a unit had too many, are chosen anew at each loading.
+        loading samples from a unit with too many are sampled again at each loading.
     rng : Generator, optional
-        Secret source of the coins; by default fresh entropy. Every call is then a split of
-        its own, and an individual may be in the train partition of one and in the test
-        partition of another: costs of runs on different splits add, and two processes that
-        need the same parts use ``key``, or one of them splits and hands the parts on. A
-        generator whose seed is published voids the guarantee, since inserting one row re-deals
-        all later ones: use ``key`` for that.
+        Secret source of the draws; by default fresh entropy. Every call is then a different
+        split, and an individual may be in the train partition of one and in the test
+        partition of another. Costs of runs on different splits add. Two processes that need
+        the same partitions use ``key``, or one splits and passes the partitions on. A
+        generator whose seed is published voids the guarantee, since inserting one row changes
+        the draws of all later rows: use ``key`` instead.
 
     Returns
     -------
@@ -104,13 +104,13 @@ def split(
 
     Guarantees
     ----------
-    Under the stated relation, neighboring data sets are dealt to parts of which exactly one
-    differs, by one unit. Mechanisms run on different parts therefore cost together the
-    largest of their costs, not the sum (parallel composition). This holds for one split, and
-    with a key for every split of the same records with the same key and fractions, on any
+    Under the stated relation, the partitions of neighboring data sets differ in exactly one
+    partition, by one unit. Mechanisms run on different partitions therefore cost together
+    the largest of their costs, not the sum (parallel composition). This holds for one split,
+    and with a key for every split of the same records with the same key and fractions, on any
     machine and in any order of rows. For replace-one the number of rows must be public, so
-    data of which loading may have dropped some are refused; with units, only secret coins
-    will do, since a newcomer's rows may stand anywhere.
+    data sets whose loading may have dropped rows are rejected; with units, only secret draws
+    are accepted, since the rows of a new unit may be anywhere in the table.
     """
     check_fractions(fractions)
     _checks.one_of(("add-remove", "replace-one"), relation=relation)
@@ -120,83 +120,84 @@ def split(
             "add/remove the size is private and exact shares would move other records."
         )
     _check_choices(dataset, relation, key, rng)
-    drawn = None if key is not None else _draw_mark(rng)
-    place = _places(dataset, fractions, relation, fixed_size, key, rng)
-    dealt = dataset._changed(dealt_by=(*dataset.dealt_by, *mark(key)))
+    draw_id = None if key is not None else _draw_id(rng)
+    assignment = _assign(dataset, fractions, relation, fixed_size, key, rng)
+    marked = dataset._changed(split_keys=(*dataset.split_keys, *mark(key)))
     secret = key is None and rng is None
-    return cut(dealt, place, fractions, relation, secret=secret, drawn=drawn)
+    return cut(marked, assignment, fractions, relation, secret=secret, draw_id=draw_id)
 
 
 def cut(
     dataset: Dataset,
-    place: Ints,
+    assignment: Ints,
     fractions: tuple[float, float, float],
     relation: Relation,
     *,
     secret: bool,
-    drawn: str | None = None,
+    draw_id: str | None = None,
 ) -> Split:
-    """Make the partitions that rows were assigned to; a negative number leaves a row out.
+    """Split rows by their assigned partition numbers; a negative number leaves a row out.
 
-    ``drawn`` marks the random draws that assigned them, if it was not a key.
+    ``draw_id`` identifies the random draws that assigned them, if it was not a key.
     """
     parts = [
-        _part(_drawn(dataset, drawn, name), place == i, fraction)
-        for i, (name, fraction) in enumerate(zip(PARTS, fractions, strict=True))
+        _partition(_with_draw_id(dataset, draw_id, name), assignment == i, fraction)
+        for i, (name, fraction) in enumerate(zip(PARTITIONS, fractions, strict=True))
     ]
     if parts[0] is None:
         raise ValueError(f"Expected a train fraction > 0, got fractions={fractions!r}.")
-    left_out = int(np.count_nonzero(place < 0))
+    left_out = int(np.count_nonzero(assignment < 0))
     return Split(parts[0], parts[1], parts[2], fractions, relation, secret, left_out)
 
 
 def check_fractions(fractions: tuple[float, float, float]) -> None:
-    """Raise unless there are three shares that make a whole."""
-    if len(fractions) != len(PARTS) or abs(sum(fractions) - 1) > 1e-9:
+    """Raise unless there are three fractions that sum to 1."""
+    if len(fractions) != len(PARTITIONS) or abs(sum(fractions) - 1) > 1e-9:
         raise ValueError(
             "Expected three fractions (train, calibration, test) that sum to 1, got "
             f"{fractions!r}."
         )
-    _checks.fraction(**dict(zip(PARTS, fractions, strict=True)))
+    _checks.fraction(**dict(zip(PARTITIONS, fractions, strict=True)))
 
 
 def _check_choices(
     dataset: Dataset, relation: Relation, key: str | None, rng: np.random.Generator | None
 ) -> None:
-    """Raise for choices under which the guarantee would not hold."""
+    """Raise for arguments under which the guarantee does not hold."""
     if key is not None and (rng is not None or not isinstance(key, str)):
         raise ValueError(f"Expected either a key as text or an rng, got {key!r} and {rng!r}.")
     if relation == "replace-one" and dataset.may_drop:
         raise ValueError(
-            "Expected data whose number of rows is public for relation='replace-one', got some "
-            "of which loading may have dropped rows: use 'add-remove', or a treatment of "
-            "missing values that keeps every row."
+            "Expected data whose number of rows is public for relation='replace-one', got data "
+            "whose loading may have dropped rows: use 'add-remove', or a treatment of missing "
+            "values that keeps every row."
         )
     if relation == "replace-one" and key is not None and dataset.units is not None:
         raise ValueError(
             "Expected no key for relation='replace-one' with units, got one: leave it out, so "
-            "that the coins are secret."
+            "that the draws are secret."
         )
     if key is not None:
         check_identity(dataset, relation)
-    if any(mark in dataset.dealt_by for mark in mark(key)):
+    if any(fingerprint in dataset.split_keys for fingerprint in mark(key)):
         raise ValueError(
-            "Expected a key that has not dealt these rows before, got the same one again, "
-            "which would send all of them to one part."
+            "Expected a key that has not split these rows before, got the same one again, "
+            "which would assign all of them to one partition."
         )
 
 
 def mark(key: str | None) -> tuple[str, ...]:
-    """What remembers that a key was used, without giving it away."""
+    """Fingerprint that records the use of a key without revealing it; empty without a key."""
     if key is None:
         return ()
     return (hashlib.blake2b(key.encode(), person=b"veracal mark", digest_size=8).hexdigest(),)
 
 
-def _draw_mark(rng: np.random.Generator | None) -> str:
-    """A mark of the draws that are about to be made: another one for every secret generator.
+def _draw_id(rng: np.random.Generator | None) -> str:
+    """Id of the draws of one split: random for a secret generator, else a hash of its state.
 
-    It says nothing about records. Generators of one seed, which make one split, have one mark.
+    It reveals nothing about records. Generators with equal seeds, which draw the same split,
+    have the same id.
     """
     if rng is None or _random.is_secret(rng):
         return secrets.token_hex(8)
@@ -204,14 +205,14 @@ def _draw_mark(rng: np.random.Generator | None) -> str:
     return hashlib.blake2b(state.encode(), person=b"veracal drawn", digest_size=8).hexdigest()
 
 
-def _drawn(dataset: Dataset, mark: str | None, part: str) -> Dataset:
-    """Rows of one part, which remember by which draws they were split."""
-    if mark is None:
+def _with_draw_id(dataset: Dataset, draw_id: str | None, partition: str) -> Dataset:
+    """Record by which draws the rows of one partition were split."""
+    if draw_id is None:
         return dataset
-    return dataset._changed(drawn_by=(*dataset.drawn_by, f"{part}:{mark}"))
+    return dataset._changed(split_draws=(*dataset.split_draws, f"{partition}:{draw_id}"))
 
 
-def _places(
+def _assign(
     dataset: Dataset,
     fractions: tuple[float, float, float],
     relation: Relation,
@@ -219,54 +220,57 @@ def _places(
     key: str | None,
     rng: np.random.Generator | None,
 ) -> Ints:
-    """Part that each row goes to."""
+    """Partition number of each row."""
     numbers, n_units = unit_numbers(dataset.units, len(dataset))
     if key is not None:
-        coins = _unit_values(_keyed(dataset, relation, key), numbers, n_units)
+        draws = np.empty(n_units)
+        draws[numbers] = _draws_by_key(dataset, relation, key)  # rows of a unit agree
     else:
-        coins = (_random.secret_generator() if rng is None else rng).random(n_units)
+        draws = (_random.secret_generator() if rng is None else rng).random(n_units)
     if fixed_size:
-        coins = exact_shares(coins)
-    place = parts_of(coins, fractions)
-    return place if dataset.units is None else place[numbers]
+        draws = exact_shares(draws)
+    assignment = parts_of(draws, fractions)
+    return assignment if dataset.units is None else assignment[numbers]
 
 
-def parts_of(coins: Floats, fractions: tuple[float, float, float]) -> Ints:
-    """Number of the partition whose share of [0, 1) holds each draw."""
+def parts_of(draws: Floats, fractions: tuple[float, float, float]) -> Ints:
+    """Number of the partition whose share of [0, 1) contains each draw."""
     edges = np.cumsum(fractions)[:-1]
-    edges[np.cumsum(fractions[:0:-1])[::-1] == 0] = 1  # or rounding leaves room for no part
-    return np.searchsorted(edges, coins, side="right").astype(np.int8)
+    edges[np.cumsum(fractions[:0:-1])[::-1] == 0] = 1  # or rounding opens an empty partition
+    return np.searchsorted(edges, draws, side="right").astype(np.int8)
 
 
-def exact_shares(coins: Floats) -> Floats:
-    """Spread draws evenly over [0, 1), in their own order."""
-    ranks = np.argsort(np.argsort(coins, kind="stable"), kind="stable")
-    shares: Floats = (ranks + 0.5) / max(1, len(coins))
+def exact_shares(draws: Floats) -> Floats:
+    """Spread draws evenly over [0, 1), keeping their order."""
+    ranks = np.argsort(np.argsort(draws, kind="stable"), kind="stable")
+    shares: Floats = (ranks + 0.5) / max(1, len(draws))
     return shares
 
 
 def split_secret(key: str) -> bytes:
-    """The key of the hash that a public split key stands for."""
+    """Hash key that is derived from a public split key."""
     return hashlib.blake2b(key.encode(), person=b"veracal split").digest()
 
 
 def draws_by_id(ids: Array, key: str) -> Floats:
     """Draw of each unit or slot id under a public split key."""
-    return keyed_coins(ids, split_secret(key))
+    return keyed_draws(ids, split_secret(key))
 
 
 def draws_by_digest(digests: Array, key: str) -> Floats:
     """Draw of each row digest under a public split key."""
-    return coins_of((digest.hex().encode() for digest in each(digests)), split_secret(key))
+    return draws_of_contents(
+        (digest.hex().encode() for digest in each(digests)), split_secret(key)
+    )
 
 
 def identities(dataset: Dataset) -> Array:
-    """Digest of each record: from its file, or from X and y if it was made from arrays.
+    """Digest of each record: of its file, or of X and y if it was made from arrays.
 
     Raises
     ------
     DataError
-        If X was computed from the records and their digests are not known.
+        If X was computed from the records and the digests are missing.
     """
     if dataset.row_digests is not None:
         return dataset.row_digests
@@ -283,13 +287,13 @@ def identities(dataset: Dataset) -> Array:
 
 
 def check_identity(dataset: Dataset, relation: Relation) -> None:
-    """Refuse a repeatable split of records that nothing identifies.
+    """Reject a repeatable split of records without an identity.
 
     Raises
     ------
     DataError
-        Under replace-one without slot ids: a row number is no identity, since sorting a
-        table gives its rows other numbers.
+        Under replace-one without slot ids, for example: a row number is no identity, since
+        sorting a table changes the numbers.
     """
     if relation == "replace-one":
         if dataset.slots is None:
@@ -304,25 +308,18 @@ def check_identity(dataset: Dataset, relation: Relation) -> None:
         identities(dataset)
 
 
-def _unit_values(values: Floats, numbers: Ints, n_units: int) -> Floats:
-    """One value for each unit, from rows that agree."""
-    result = np.empty(n_units)
-    result[numbers] = values
-    return result
-
-
-def _keyed(dataset: Dataset, relation: Relation, key: str) -> Floats:
-    """A draw for each row that depends on its slot, its unit, or its record's content."""
+def _draws_by_key(dataset: Dataset, relation: Relation, key: str) -> Floats:
+    """Draw for each row, by its slot, its unit, or the content of its record."""
     if relation == "replace-one":
         assert dataset.slots is not None
-        return draws_by_id(dataset.slots, key)  # whoever takes a slot has its partition
+        return draws_by_id(dataset.slots, key)  # a replacement inherits the partition
     if dataset.units is not None:
         return draws_by_id(dataset.units, key)
     return draws_by_digest(identities(dataset), key)
 
 
-def _part(dataset: Dataset, mask: Array, fraction: float) -> Dataset | None:
-    """Rows of one part, with its nominal size."""
+def _partition(dataset: Dataset, mask: Array, fraction: float) -> Dataset | None:
+    """Rows of one partition, with its nominal size."""
     if fraction == 0:
         return None
     size = None if dataset.size is None else max(1, round(dataset.size * fraction))

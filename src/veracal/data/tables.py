@@ -1,69 +1,52 @@
-"""The next piece of a file, read while the present one is worked on.
+"""CSV, Parquet and Arrow files as streams of small tables whose types are never inferred.
 
-Whether the quotation marks of a CSV file are where they belong.
-
-Texts that a file writes once and repeats by a number.
-
-How large the batches of an Arrow file become once they are unpacked.
-
-Each compressed buffer opens with its unpacked length, but which bytes are buffers stands in
-the message's flatbuffer header, and pyarrow shows neither before it has unpacked everything.
-Of the flatbuffers only the path to those lists is read here (format: Arrow columnar format,
-"IPC"; numbers are positions of fields in File.fbs and Message.fbs).
-
-Parquet and Arrow files as a stream of small tables, with nothing inferred about them.
-
-CSV files as a stream of small tables, every field as text.
+CSV fields are read as text, and the quotation marks are checked, since parsers accept stray
+ones and lose records.
 """
 
 import csv
 import io
-import itertools
 import re
-import struct
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.ipc
 import pyarrow.parquet
 
-from veracal._types import Ints, Progress
-from veracal.data.arrays import check_expansion
+from veracal._types import Progress
 from veracal.data.files import Limits, no_surprises, opened, readable
 from veracal.errors import DataError, LimitError
 
-T = TypeVar("T")
+Item = TypeVar("Item")
 _END = object()
 
 
-def ahead(items: Iterable[T]) -> Generator[T]:
-    """Take items from an iterable on a second thread, one ahead of whoever wants them.
+def prefetch(items: Iterable[Item]) -> Generator[Item]:
+    """Compute the items of an iterable on a second thread, one item ahead of the consumer.
 
-    It pays where making an item lets go of the interpreter, as Arrow does. Whoever stops early
-    closes the generator, which waits for the item that is being made: when it is closed, no
-    thread is left that would touch the file.
+    This saves time if computing an item releases the interpreter lock, as Arrow does. A
+    consumer that stops early closes the generator, which waits for the item in progress: once
+    it is closed, no thread is left that would touch the file.
 
     Raises
     ------
     BaseException
-        Whatever the iterable raises, after the items that came before it.
+        Any exception of the iterable, after the items before it.
     """
     source = iter(items)
     del items
     with ThreadPoolExecutor(1, thread_name_prefix="reading") as thread:
         try:
-            coming = thread.submit(next, source, _END)
-            while (item := coming.result()) is not _END:
-                coming = thread.submit(next, source, _END)
+            following = thread.submit(next, source, _END)
+            while (item := following.result()) is not _END:
+                following = thread.submit(next, source, _END)
                 yield item  # type: ignore[misc]
         finally:
             del source
@@ -73,12 +56,12 @@ _MARK, _RETURN, _FEED = b'"\r\n'
 
 
 class QuoteChecked(io.RawIOBase):
-    """A CSV file that complains, while it is read, of quotation marks gone astray.
+    """A CSV file whose quotation marks are checked while it is read.
 
-    Parsers forgive: after a mark that is never closed, all further records become part of
-    one field, and they are gone without a word. Here a mark opens a field only at its
-    start, two stand for one inside, and what closes a field is followed by a separator or
-    by the end of the line. A carriage return outside quotes must belong to a line feed.
+    Parsers accept a mark that is never closed: all further records become part of one field
+    and are lost without an error. Here a mark opens a field only at its start, two marks
+    inside a field stand for one, and a closing mark is followed by a separator or by the end
+    of the line. A carriage return outside quotes must be followed by a line feed.
 
     Parameters
     ----------
@@ -93,84 +76,80 @@ class QuoteChecked(io.RawIOBase):
         super().__init__()
         self._file, self._where = file, where
         self._ends = (separator.encode(), b"\n", b"\r")
-        self._held = b""  # bytes that cannot be judged before more is seen
-        self._before = b"\n"  # byte before the next one to be judged
-        self._inside = False
-        self._opened_in, self._line = 0, 1
-        self._judged = 0  # bytes
-        self.ended = 0  # place after the last record that is known to be whole
+        self._pending = b""  # bytes whose check needs the bytes after them
+        self._previous = b"\n"  # byte before the next one to check
+        self._is_quoted = False
+        self._opening_line, self._line = 0, 1
+        self._checked = 0  # bytes
+        self.record_end = 0  # position after the last complete record
 
     def readable(self) -> bool:
-        """Say that it can be read."""
+        """Return True."""
         return True
 
     def tell(self) -> int:
-        """Place in the file up to which it was read."""
+        """Position up to which the file was read."""
         return self._file.tell()
 
     def read(self, size: int = -1, /) -> bytes:
-        """Read some bytes, judging them as they pass."""
+        """Read and check some bytes."""
         data = self._file.read(size)
-        judged = self._held + data
+        block = self._pending + data
         if data:
-            # Marks and returns at the end may go on in what is read next.
-            kept = len(judged) - len(judged.rstrip(b'"\r'))
-            self._held = judged[len(judged) - kept :] if kept else b""
-            judged = judged[: len(judged) - kept]
-        self._judge(judged, last=not data)
+            # Marks and returns at the end may continue in the next block.
+            kept = len(block) - len(block.rstrip(b'"\r'))
+            self._pending = block[len(block) - kept :] if kept else b""
+            block = block[: len(block) - kept]
+        self._check(block, last=not data)
         return data
 
-    def _judge(self, data: bytes, *, last: bool) -> None:
-        """Follow the marks through some bytes."""
-        opened = None  # where in these bytes the field was opened that is open now
-        outside, texts = 0, []  # where text outside of marks begins now, and all before it
-        for start, stop in _events(data):
+    def _check(self, data: bytes, *, last: bool) -> None:
+        """Follow the quotation marks through a block of bytes."""
+        opening = None  # position of the mark that opened the current field
+        plain_start, plain = 0, []  # start of the current unquoted text; earlier ones
+        for start, stop in _find_marks(data):
             if data[start] == _RETURN:
-                if not self._inside:
+                if not self._is_quoted:
                     raise self._error("lines that end in LF or CRLF", "a lone CR", data, start)
                 continue
             marks = stop - start
-            if not self._inside:
-                if (data[start - 1 : start] or self._before) not in self._ends:
-                    continue  # a mark in the middle of a plain field stands for itself
-                self._inside, opened = True, start
-                texts.append((outside, start))
+            if not self._is_quoted:
+                if (data[start - 1 : start] or self._previous) not in self._ends:
+                    continue  # a mark inside an unquoted field is an ordinary character
+                self._is_quoted, opening = True, start
+                plain.append((plain_start, start))
                 marks -= 1
             if marks % 2:
-                self._inside, outside = False, stop
+                self._is_quoted, plain_start = False, stop
                 if data[stop : stop + 1] not in (*self._ends, b""):
                     expected = "a separator or a line's end after a closing quotation mark"
                     raise self._error(expected, "more text", data, stop)
-        if not self._inside:
-            texts.append((outside, len(data)))
-        self._note_end(data, texts)
-        if self._inside and opened is not None:
-            self._opened_in = self._line + data.count(b"\n", 0, opened)
+        if not self._is_quoted:
+            plain.append((plain_start, len(data)))
+        for start, stop in reversed(plain):  # a record ends at a line feed outside quotes
+            if (position := data.rfind(b"\n", start, stop)) >= 0:
+                self.record_end = self._checked + position + 1
+                break
+        self._checked += len(data)
+        if self._is_quoted and opening is not None:
+            self._opening_line = self._line + data.count(b"\n", 0, opening)
         self._line += data.count(b"\n")
-        self._before = data[-1:] or self._before
-        if last and self._inside:
-            self._line = self._opened_in
+        self._previous = data[-1:] or self._previous
+        if last and self._is_quoted:
+            self._line = self._opening_line
             raise self._error("a closing quotation mark", "none before the file's end", b"", 0)
 
-    def _note_end(self, data: bytes, outside: list[tuple[int, int]]) -> None:
-        """Remember where the last record in some bytes ends: at a line feed outside marks."""
-        for start, stop in reversed(outside):
-            if (place := data.rfind(b"\n", start, stop)) >= 0:
-                self.ended = self._judged + place + 1
-                break
-        self._judged += len(data)
-
-    def _error(self, expected: str, found: str, data: bytes, place: int) -> DataError:
-        """Error that names the line of a place in the bytes at hand."""
-        line = self._line + data.count(b"\n", 0, place)
-        remedy = "Double the quotation marks inside a field, and put one at either end of it."
+    def _error(self, expected: str, problem: str, data: bytes, position: int) -> DataError:
+        """Error that names the line of a position in the current block."""
+        line = self._line + data.count(b"\n", 0, position)
+        remedy = "Double the quotation marks inside a field, and put one at each end of it."
         if "quotation" not in expected:
             remedy = "Convert the line ends."
-        return DataError(self._where, expected, f"{found} (line {line})", remedy)
+        return DataError(self._where, expected, f"{problem} (line {line})", remedy)
 
 
-def whole_records(file: QuoteChecked, block: int, where: str) -> Iterator[bytes]:
-    """Pieces of a file of about a block each, cut between records.
+def split_records(file: QuoteChecked, block: int, where: str) -> Iterator[bytes]:
+    """Cut a file between records into pieces of about one block.
 
     Raises
     ------
@@ -180,14 +159,14 @@ def whole_records(file: QuoteChecked, block: int, where: str) -> Iterator[bytes]
     rest, start = b"", 0
     while data := file.read(block):
         rest += data
-        if file.ended > start:
-            piece, rest = rest[: file.ended - start], rest[file.ended - start :]
-            start = file.ended
+        if file.record_end > start:
+            piece, rest = rest[: file.record_end - start], rest[file.record_end - start :]
+            start = file.record_end
             if piece.strip(b"\r\n"):
                 yield piece
         if len(rest) > block:
-            while file.ended <= start and file.read(block):
-                pass  # a mark that is never closed is told as that
+            while file.record_end <= start and file.read(block):
+                pass  # an unclosed mark raises its own error here
             raise LimitError(
                 where,
                 f"records of at most {block:,} bytes",
@@ -198,8 +177,8 @@ def whole_records(file: QuoteChecked, block: int, where: str) -> Iterator[bytes]
         yield rest
 
 
-def _events(data: bytes) -> list[tuple[int, int]]:
-    """Where quotation marks in a row and lone carriage returns start and stop, in order."""
+def _find_marks(data: bytes) -> list[tuple[int, int]]:
+    """Return start and stop of each run of quotation marks and each lone carriage return."""
     if b'"' not in data and b"\r" not in data:
         return []
     values = np.frombuffer(data, np.uint8)
@@ -215,140 +194,8 @@ def _events(data: bytes) -> list[tuple[int, int]]:
     return sorted(events) if len(lone) else list(events)
 
 
-_AT_A_TIME = 2**24  # bytes of text written out at a time
-_HARMLESS = 2**28  # bytes in all: two long category names pack well, and are no bomb
-
-
-class Texts:
-    """What the coded texts of one file come to, batch after batch.
-
-    A code of a few bits may stand for a long text as often as it likes, so a file of a few
-    kilobytes can hold gigabytes. They are counted before they are written out.
-    """
-
-    def __init__(self, path: Path, limits: Limits) -> None:
-        self._path, self._limits = path, limits
-        self._written, self._packed = 0, path.stat().st_size
-
-    def pieces(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Cut a batch into pieces whose texts take little room, or raise a LimitError."""
-        sizes = self._sizes(batch)
-        self._written += int(sizes.sum())
-        check_expansion(
-            self._packed, self._written, self._path, self._limits, harmless=_HARMLESS
-        )
-        numbers = np.cumsum(sizes) // _AT_A_TIME
-        starts = np.flatnonzero(np.diff(numbers, prepend=-1)).tolist()
-        for start, stop in itertools.pairwise([*starts, batch.num_rows]):
-            yield batch.slice(start, stop - start)
-
-    def _sizes(self, batch: pa.RecordBatch) -> Ints:
-        """Bytes of coded text in each record."""
-        sizes = np.zeros(batch.num_rows, dtype=np.int64)
-        for name in batch.schema.names:
-            column = batch.column(name)
-            if pa.types.is_dictionary(column.type) and len(column.dictionary):
-                texts = column.dictionary.cast(pa.large_string())
-                lengths = pc.fill_null(pc.binary_length(texts), 0).to_numpy()
-                where = f"{self._path}: column {name!r}"
-                self._limits.check("field_bytes", int(lengths.max()), where)
-                codes = pc.fill_null(column.indices, 0).to_numpy(zero_copy_only=False)
-                sizes += lengths[codes]
-        return sizes
-
-
-_MAGIC = b"ARROW1"
-_CONTINUED = b"\xff\xff\xff\xff"
-_FOOTER_DICTIONARIES, _FOOTER_BATCHES = 2, 3
-_MESSAGE_TYPE, _MESSAGE_HEADER = 1, 2
-_DICTIONARY_DATA = 1
-_BATCH_BUFFERS, _BATCH_COMPRESSION = 2, 3
-_IS_DICTIONARY, _IS_BATCH = 2, 3
-_SMALL_BATCH = 2**26  # bytes of one batch, which is unpacked as a whole
-
-
-def check_batches(path: Path, limits: Limits) -> None:
-    """Raise a :class:`LimitError` if a batch would unpack to more than the limits allow."""
-    with pa.memory_map(str(path)) as file:
-        data = file.read_buffer()
-        found = _in_file(data) if data[:6].to_pybytes() == _MAGIC else _in_stream(data)
-        try:
-            for header, body in found:
-                unpacked = sum(_unpacked_sizes(header, body))
-                limits.check("memory_bytes", unpacked, path)
-                check_expansion(body.size, unpacked, path, limits, harmless=_SMALL_BATCH)
-        except (struct.error, IndexError, OverflowError) as cause:
-            raise pa.ArrowInvalid(f"a header that cannot be followed: {cause}") from cause
-
-
-def _in_file(data: pa.Buffer) -> Iterator[tuple[bytes, pa.Buffer]]:
-    """Headers and bodies that the footer of a file names."""
-    size = struct.unpack("<i", data[data.size - 10 : data.size - 6])[0]
-    if not 0 < size <= data.size - 16:
-        raise IndexError("the footer's size")
-    footer = data[data.size - 10 - size : data.size - 10].to_pybytes()
-    root = struct.unpack_from("<I", footer)[0]
-    for blocks in (_FOOTER_DICTIONARIES, _FOOTER_BATCHES):
-        place = _follow(footer, root, blocks)
-        count = 0 if place is None else struct.unpack_from("<I", footer, place)[0]
-        for i in range(count):
-            start, header, _, body = struct.unpack_from(
-                "<qiiq", footer, (place or 0) + 4 + 24 * i
-            )
-            if min(start, header, body) < 0 or start + header + body > data.size:
-                raise IndexError("the place of a batch")
-            message = data[start : start + header].to_pybytes()
-            prefix = 8 if message[:4] == _CONTINUED else 4
-            yield message[prefix:], data[start + header : start + header + body]
-
-
-def _in_stream(data: pa.Buffer) -> Iterator[tuple[bytes, pa.Buffer]]:
-    """Headers and bodies of the messages of a stream."""
-    for message in pa.ipc.MessageReader.open_stream(data):
-        if message.body is not None:
-            yield message.metadata.to_pybytes(), message.body
-
-
-def _unpacked_sizes(header: bytes, body: pa.Buffer) -> Iterator[int]:
-    """Sizes of the buffers of a batch after unpacking."""
-    message = struct.unpack_from("<I", header)[0]
-    kind = _field(header, message, _MESSAGE_TYPE)
-    batch = _follow(header, message, _MESSAGE_HEADER)
-    if kind is not None and batch is not None and header[kind] == _IS_DICTIONARY:
-        batch = _follow(header, batch, _DICTIONARY_DATA)
-    if kind is None or batch is None or header[kind] not in (_IS_DICTIONARY, _IS_BATCH):
-        return
-    place = _follow(header, batch, _BATCH_BUFFERS)
-    packed = _field(header, batch, _BATCH_COMPRESSION) is not None
-    count = 0 if place is None else struct.unpack_from("<I", header, place)[0]
-    for i in range(count):
-        offset, length = struct.unpack_from("<qq", header, (place or 0) + 4 + 16 * i)
-        unpacked = -1
-        if packed and length >= 8:
-            unpacked = struct.unpack("<q", body[offset : offset + 8])[0]
-        yield length if unpacked < 0 else unpacked
-
-
-def _field(header: bytes, table: int, number: int) -> int | None:
-    """Place of a field of a flatbuffer table, if it is there."""
-    vtable = table - struct.unpack_from("<i", header, table)[0]
-    if vtable < 0:
-        raise IndexError("a table of fields")
-    if 4 + 2 * number >= struct.unpack_from("<H", header, vtable)[0]:
-        return None
-    offset = struct.unpack_from("<H", header, vtable + 4 + 2 * number)[0]
-    return table + offset if offset else None
-
-
-def _follow(header: bytes, table: int, number: int) -> int | None:
-    """Place that a field of a flatbuffer table points to, if it is there."""
-    place = _field(header, table, number)
-    return None if place is None else place + int(struct.unpack_from("<I", header, place)[0])
-
-
 _POLARS_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 _RAGGED = re.compile(r"(?:Row #(\d+): )?Expected (\d+) columns, got (\d+)")
-_SMALL_TABLE = 2**26  # bytes that may come of a few packed ones
 
 
 def read_parquet(
@@ -360,44 +207,34 @@ def read_parquet(
     progress: Progress | None = None,
 ) -> Iterator[pl.DataFrame]:
     """Stream a Parquet file, at most ``rows`` records at a time, without ignored columns."""
-    with clear_errors(path), opened(path, limits) as handle:
+    with parser_errors(path), opened(path, limits) as handle:
         file = _open_parquet(handle, path, limits)
         names, total = file.schema_arrow.names, file.metadata.num_rows
-        wanted = [name for name in names if name not in ignored]
-        done, texts = 0, Texts(path, limits)
-        for batch in file.iter_batches(batch_size=rows, columns=wanted, use_threads=False):
-            for piece in texts.pieces(batch):
-                yield frame_of(sound(piece), path, limits)
+        columns = [name for name in names if name not in ignored]
+        done = 0
+        for batch in file.iter_batches(batch_size=rows, columns=columns, use_threads=False):
+            yield to_frame(validated(batch), path, limits)
             done += batch.num_rows
             if progress:
                 progress(done, total)
 
 
 def parquet_rows(path: Path, limits: Limits) -> int:
-    """Number of records in a Parquet file, by its own word."""
-    with clear_errors(path), opened(path, limits) as handle:
+    """Number of records that a Parquet file states."""
+    with parser_errors(path), opened(path, limits) as handle:
         return int(pa.parquet.ParquetFile(handle).metadata.num_rows)
 
 
 def _open_parquet(handle: BinaryIO, path: Path, limits: Limits) -> "pa.parquet.ParquetFile":
-    """Open a Parquet file whose sizes are within the limits, texts staying coded."""
-    settings = {"pre_buffer": False, "buffer_size": 2**20}
-    file = pa.parquet.ParquetFile(handle, **settings)
-    names = file.schema_arrow.names
+    """Open a Parquet file whose stated sizes are within the limits."""
+    file = pa.parquet.ParquetFile(handle, pre_buffer=False, buffer_size=2**20)
+    names, metadata = file.schema_arrow.names, file.metadata
     limits.check("columns", len(names), path)
-    limits.check("rows", file.metadata.num_rows, path)
+    limits.check("rows", metadata.num_rows, path)
     check_names(names, path)
-    packed = unpacked = 0
-    for i in range(file.metadata.num_row_groups):
-        group = file.metadata.row_group(i)
-        packed += sum(group.column(j).total_compressed_size for j in range(group.num_columns))
-        unpacked += group.total_byte_size
-        limits.check("memory_bytes", group.total_byte_size, path)
-    # Of all groups together: many small ones make a large table, too.
-    check_expansion(packed, unpacked, path, limits, harmless=_SMALL_TABLE)
-    texts = [field.name for field in file.schema_arrow if _is_text(field.type)]
-    handle.seek(0)
-    return pa.parquet.ParquetFile(handle, read_dictionary=texts, **settings)
+    for i in range(metadata.num_row_groups):
+        limits.check("memory_bytes", metadata.row_group(i).total_byte_size, path)
+    return file
 
 
 def read_arrow(
@@ -409,9 +246,7 @@ def read_arrow(
 ) -> Iterator[pl.DataFrame]:
     """Stream an Arrow IPC file (``.arrow``, ``.feather``) or stream (``.arrows``)."""
     readable(path, limits)
-    with clear_errors(path):
-        check_batches(path, limits)
-    with clear_errors(path), pa.memory_map(str(path)) as handle:
+    with parser_errors(path), pa.memory_map(str(path)) as handle:
         magic = handle.read(6) == b"ARROW1"
         handle.seek(0)
         reader = pa.ipc.open_file(handle) if magic else pa.ipc.open_stream(handle)
@@ -419,18 +254,16 @@ def read_arrow(
         limits.check("columns", len(names), path)
         check_names(names, path)
         total = reader.num_record_batches if magic else None
-        texts = Texts(path, limits)
         batches = map(reader.get_batch, range(total or 0)) if magic else reader
         for done, batch in enumerate(batches, 1):
             if progress:
                 progress(done, total)
             kept = batch.drop_columns([n for n in names if n in ignored])
-            for piece in texts.pieces(kept):
-                yield frame_of(sound(piece), path, limits)
+            yield to_frame(validated(kept), path, limits)
 
 
-def frame_of_arrays(arrays: dict[str, Any], path: Path, limits: Limits) -> pl.DataFrame:
-    """Make a table of equally long arrays, as an npz file holds them."""
+def arrays_to_frame(arrays: dict[str, Any], path: Path, limits: Limits) -> pl.DataFrame:
+    """Convert arrays of equal length, such as those of an npz file, into a table."""
     limits.check("columns", len(arrays), path)
     lengths = {name: len(array) if array.ndim else -1 for name, array in arrays.items()}
     if len(set(lengths.values())) != 1 or -1 in lengths.values():
@@ -456,7 +289,7 @@ def frame_of_arrays(arrays: dict[str, Any], path: Path, limits: Limits) -> pl.Da
 
 
 def check_names(names: Sequence[str], path: Path) -> None:
-    """Refuse columns without a name, or with one that is taken."""
+    """Reject columns without a name, and duplicate names."""
     for i, name in enumerate(names):
         if not name.strip():
             raise DataError(
@@ -467,28 +300,28 @@ def check_names(names: Sequence[str], path: Path) -> None:
                 str(path),
                 "columns of different names",
                 f"{name!r} twice",
-                "Rename one of them; if the first line holds a record and no names, say so: "
+                "Rename one of them. If the first line is a record and not names, declare it: "
                 "header = false in the schema, --no-header for a draft.",
             )
 
 
-def sound(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a batch in which no offset leads astray, and text is UTF-8."""
+def validated(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the batch if its offsets are in range and its text is UTF-8."""
     batch.validate(full=True)
     return batch
 
 
-def frame_of(batch: pa.RecordBatch, path: Path, limits: Limits) -> pl.DataFrame:
-    """Hand a sound Arrow batch to polars, once it is of types we know."""
+def to_frame(batch: pa.RecordBatch, path: Path, limits: Limits) -> pl.DataFrame:
+    """Convert a validated Arrow batch to polars, if a schema can read its types."""
     for field in batch.schema:
-        if not is_known(field.type):
+        if not is_supported(field.type):
             raise DataError(
                 f"{path}: column {field.name!r}",
                 "numbers, text, true and false, or lists of numbers",
                 f"the type {field.type}",
                 "Convert the column, or declare it as kind = 'ignore'.",
             )
-    # One column at a time: what else a file says of its columns is not wanted.
+    # Column by column, so that metadata of the file is not interpreted.
     series = (pl.Series(name, _column(batch.column(name))) for name in batch.schema.names)
     frame = pl.DataFrame(list(series))
     _check_fields(frame, path, limits)
@@ -496,29 +329,29 @@ def frame_of(batch: pa.RecordBatch, path: Path, limits: Limits) -> pl.DataFrame:
 
 
 def _column(values: pa.Array) -> pl.Series:
-    """Hand one column to polars, a coded one as the values it stands for."""
+    """Convert one column to polars, decoding a dictionary."""
     if pa.types.is_dictionary(values.type):
-        words = values.dictionary
-        words = words.cast(pa.large_string()) if _is_text(words.type) else words
-        values = words.take(values.indices)
+        entries = values.dictionary
+        entries = entries.cast(pa.large_string()) if _is_text(entries.type) else entries
+        values = entries.take(values.indices)
     series = pl.from_arrow(values)
     assert isinstance(series, pl.Series)
     return series
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    """Tell whether a type is one of Arrow's three for text."""
+    """Whether a type is one of Arrow's three text types."""
     types = pa.types
     return bool(
         types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
     )
 
 
-def is_known(kind: pa.DataType) -> bool:
-    """Tell whether a column's type can be read by a schema."""
+def is_supported(kind: pa.DataType) -> bool:
+    """Whether a schema can read columns of a type."""
     types = pa.types
     if types.is_dictionary(kind):
-        return is_known(kind.value_type)
+        return is_supported(kind.value_type)
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         inner = kind.value_type
         return bool(types.is_integer(inner) or types.is_floating(inner))
@@ -527,26 +360,26 @@ def is_known(kind: pa.DataType) -> bool:
 
 
 def _check_fields(frame: pl.DataFrame, path: Path, limits: Limits) -> None:
-    """Refuse text fields longer than the limit."""
+    """Reject text fields longer than the limit."""
     lengths = frame.select(pl.col(pl.String).str.len_bytes().max())
     for name, longest in lengths.to_dict(as_series=False).items():
         limits.check("field_bytes", longest[0] or 0, f"{path}: column {name!r}")
 
 
 @contextmanager
-def clear_errors(path: Path) -> Iterator[None]:
-    """Say what a parser's complaint means for the file."""
+def parser_errors(path: Path) -> Iterator[None]:
+    """Translate errors of the parsers into a :class:`DataError` that names the file."""
     try:
         with no_surprises(path):
             yield
     except (pa.ArrowException, UnicodeDecodeError, *_POLARS_ERRORS) as cause:
-        # From the message: Arrow's own handler of such rows fails where they are not UTF-8.
+        # From the message: Arrow's own handler of ragged rows fails on text that is not UTF-8.
         if ragged := _RAGGED.search(str(cause)):
-            line, expected, found = ragged.groups()
+            line, expected, count = ragged.groups()
             raise DataError(
                 str(path),
                 f"{expected} fields in each record",
-                f"{found} in one{f' (line {line})' if line else ''}",
+                f"{count} in one{f' (line {line})' if line else ''}",
                 "Quote fields that hold the separator, or correct the record.",
             ) from cause
         if "UTF8" in str(cause):
@@ -555,7 +388,7 @@ def clear_errors(path: Path) -> Iterator[None]:
             str(path),
             f"a well-formed {path.suffix.lstrip('.') or 'data'} file",
             str(cause).split("\n")[0][:160],
-            "Write the file anew.",
+            "Write the file again.",
         ) from cause
 
 
@@ -568,8 +401,8 @@ _ROW = re.compile(r"Row #(\d+):")
 _BLOCK = 2**22  # bytes of a file parsed at a time
 
 
-def table_columns(path: Path, *, header: bool, separator: str, limits: Limits) -> list[str]:
-    """Names in the first line of a CSV file, or as many made-up ones as it has fields."""
+def read_column_names(path: Path, *, header: bool, separator: str, limits: Limits) -> list[str]:
+    """Read the names in the first line of a CSV file; without a header, generate names."""
     with opened(path, limits) as file:
         line = _first_line(file, path, limits)
     try:
@@ -604,35 +437,34 @@ def read_csv(
     names : sequence of str, optional
         Columns of a file without a header line. None: the first line names them.
     """
-    found = table_columns(path, header=names is None, separator=separator, limits=limits)
-    if names is not None and len(names) != len(found):
+    first = read_column_names(path, header=names is None, separator=separator, limits=limits)
+    if names is not None and len(names) != len(first):
         raise DataError(
             str(path),
             f"{len(names)} columns, as declared",
-            f"{len(found)} in the first record",
+            f"{len(first)} in the first record",
             "Correct the schema, or set header = true if the first line names the columns.",
         )
     block = max(_BLOCK, 4 * limits.field_bytes)
-    with clear_errors(path), opened(path, limits) as file:
+    with parser_errors(path), opened(path, limits) as file:
         total = path.stat().st_size
-        pieces = whole_records(QuoteChecked(file, separator, str(path)), block, str(path))
-        parsed = _parsed(pieces, names, found, separator)
-        # What reads and parses is a thread of ours, which has ended when this is left. If
-        # threads of Arrow's held a file or bytes of Python's, they might still let go of it
-        # when the interpreter ends, and take it down.
-        with closing(ahead(parsed)) as tables:
+        pieces = split_records(QuoteChecked(file, separator, str(path)), block, str(path))
+        parsed = _parse_csv(pieces, names, first, separator)
+        # Our own thread reads and parses, and it ends with this block. A thread of Arrow's that
+        # holds a Python object could release it while the interpreter shuts down, and crash.
+        with closing(prefetch(parsed)) as tables:
             for table in tables:
                 if progress:
                     progress(min(file.tell(), total), total)
-                yield frame_of(table, path, limits)
+                yield to_frame(table, path, limits)
         if progress:
             progress(total, total)
 
 
-def _parsed(
-    pieces: Iterable[bytes], names: Sequence[str] | None, found: Sequence[str], separator: str
+def _parse_csv(
+    pieces: Iterable[bytes], names: Sequence[str] | None, first: Sequence[str], separator: str
 ) -> "Iterator[pa.RecordBatch]":
-    """Have Arrow parse pieces of a file. Names and types are given, or it guesses types."""
+    """Parse pieces of a file with Arrow, which would infer names and types not given."""
     header, before = names is None, 0
     for piece in pieces:
         try:
@@ -641,35 +473,33 @@ def _parsed(
                 pa.csv.ReadOptions(
                     block_size=len(piece) + 1,
                     use_threads=False,
-                    column_names=names or found,
+                    column_names=names or first,
                     skip_rows=int(header),
                 ),
                 pa.csv.ParseOptions(delimiter=separator, newlines_in_values=True),
                 pa.csv.ConvertOptions(
-                    column_types=dict.fromkeys(names or found, pa.string()),
+                    column_types=dict.fromkeys(names or first, pa.string()),
                     strings_can_be_null=False,
-                    check_utf8=False,  # it would be checked twice: whoever reads it does
+                    check_utf8=False,  # validated below
                 ),
             )
         except pa.ArrowInvalid as cause:
-            raise pa.ArrowInvalid(_ROW.sub(partial(_later, before), str(cause))) from cause
+            message = str(cause)
+            if row := _ROW.search(message):  # count it from the start of the file
+                message = message.replace(row[0], f"Row #{before + int(row[1])}:")
+            raise pa.ArrowInvalid(message) from cause
         assert set(table.schema.types) <= {pa.string()}
         before += table.num_rows + header
         header = False
         for batch in table.to_batches():
-            yield sound(batch)
+            yield validated(batch)
 
 
 def _native(piece: bytes) -> "pa.Buffer":
-    """Bytes in memory of Arrow's own, whose threads then never need the interpreter."""
+    """Copy bytes into Arrow's own memory, so that its threads never need the interpreter."""
     buffer = pa.allocate_buffer(len(piece))
     memoryview(buffer).cast("B")[:] = piece
     return buffer
-
-
-def _later(before: int, row: re.Match[str]) -> str:
-    """The number of a row, counted from the start of the file."""
-    return f"Row #{before + int(row[1])}:"
 
 
 def _first_line(file: BinaryIO, path: Path, limits: Limits) -> str:

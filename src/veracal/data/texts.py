@@ -1,9 +1,4 @@
-"""What files write where they mean a class.
-
-Lines of text files, and what is written in them.
-
-Sentences and pairs of sentences with a label, from tab-separated or JSON lines.
-"""
+"""Labeled sentences and pairs of sentences from tab-separated files or JSON lines."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -15,7 +10,7 @@ import numpy as np
 
 from veracal import _checks
 from veracal._types import Frozen, Progress
-from veracal.data.dataset import Dataset, Group, check_worth
+from veracal.data.dataset import Dataset, Group, check_learnable
 from veracal.data.files import DEFAULT_LIMITS, Limits, opened, parse_json
 from veracal.data.labels import TEXT, Label, check_classes
 from veracal.data.row_digests import as_digests, digest_of_texts
@@ -25,49 +20,49 @@ from veracal.errors import DataError, LimitError, SchemaError
 def alias_problem(
     aliases: Mapping[str, Label], classes: Sequence[Label], marks: Collection[str] = ()
 ) -> tuple[str, str] | None:
-    """Say what was expected and found where what a file writes has two meanings, or none.
+    """Expected and found, if a text denotes no class or several; None if all are unambiguous.
 
     Parameters
     ----------
     aliases : mapping of str to class
-        What the file writes, and the class it means.
+        Texts of the file and the class that each denotes.
     classes : sequence of str or int
-        Each is also written as it is.
+        Each class is also denoted by its own name.
     marks : collection of str
-        What the file writes where a record has no label.
+        Texts of the file for records without a label.
     """
     if isinstance(marks, str):
         return "a tuple of marks", repr(marks)
-    written = {str(label) for label in classes}
+    names = {str(label) for label in classes}
     for text, target in aliases.items():
         if target not in classes:
-            return "labels that stand for declared classes", repr(target)
-        if text in written:
+            return "labels that denote declared classes", repr(target)
+        if text in names:
             return "aliases that are not classes themselves", repr(text)
     for mark in marks:
-        if mark in written or mark in aliases:
-            return "marks of missing labels that stand for no class", repr(mark)
+        if mark in names or mark in aliases:
+            return "marks of missing labels that denote no class", repr(mark)
     return None
 
 
-def coded(aliases: Mapping[str, Label], classes: Sequence[Label]) -> dict[str, int]:
-    """Return the position of the class that each text means."""
-    place = {label: i for i, label in enumerate(classes)}
-    known = {str(label): i for label, i in place.items()}
-    return known | {text: place[label] for text, label in aliases.items()}
+def class_codes(aliases: Mapping[str, Label], classes: Sequence[Label]) -> dict[str, int]:
+    """Return the index of the class that each text denotes."""
+    index = {label: i for i, label in enumerate(classes)}
+    known = {str(label): i for label, i in index.items()}
+    return known | {text: index[label] for text, label in aliases.items()}
 
 
 Column = str | int
 Record = Mapping[Column, str]
 Lines = Iterator[tuple[int, str]]
-_FIELDS_A_LINE = 32  # longest line, in longest fields
+_FIELDS_A_LINE = 32  # length of the longest line in units of the longest field
 
 
 def numbered_lines(path: Path, limits: Limits, progress: Progress | None = None) -> Lines:
-    r"""Yield lines and their numbers from 1, each within the limits before it is decoded.
+    r"""Yield lines and their numbers from 1, checking the limits before decoding.
 
-    Lines end in ``\n`` or ``\r\n`` and nowhere else: a file of sentences may well hold
-    the other characters that Unicode counts as ends of lines.
+    Lines end in ``\n`` or ``\r\n`` only: sentences may contain the other characters that
+    Unicode defines as ends of lines.
     """
     with opened(path, limits) as file:
         total = path.stat().st_size
@@ -80,13 +75,16 @@ def numbered_lines(path: Path, limits: Limits, progress: Progress | None = None)
             done += len(raw)
             if progress and number % 4096 == 1:
                 progress(done, total)
-            yield number, _decoded(raw, longest, f"{path}, line {number}", first=number == 1)
+            yield (
+                number,
+                _decode_line(raw, longest, f"{path}, line {number}", first=number == 1),
+            )
         if progress:
             progress(done, total)
 
 
 def read_names(path: str | Path, limits: Limits = DEFAULT_LIMITS) -> tuple[str, ...]:
-    """Read a published list of names, one a line, such as the classes of a collection."""
+    """Read a list of names, one a line, such as the classes of a collection."""
     names: dict[str, None] = {}
     for number, line in numbered_lines(Path(path), limits):
         name = line.strip()
@@ -108,21 +106,21 @@ def tab_records(
     broken: int,
     limits: Limits,
 ) -> Iterator[tuple[str, Record]]:
-    """Cut lines at their tabs, and nowhere else.
+    """Split lines at their tabs only.
 
     Parameters
     ----------
     width : int, optional
         Number of columns of a file without a header. None: the first line names them.
     broken : int
-        Most lines of another width that are left out instead of refused.
+        Maximal number of lines of another width that are skipped instead of rejected.
     """
-    width, places = _layout(lines, path, columns, width, limits)
+    width, indices = _layout(lines, path, columns, width, limits)
     for number, line in lines:
         fields = line.split("\t")
         where = f"{path}, line {number}"
         if len(fields) == width:
-            yield where, {column: fields[place] for column, place in places.items()}
+            yield where, {column: fields[index] for column, index in indices.items()}
         elif broken > 0:
             broken -= 1
         else:
@@ -150,7 +148,7 @@ def json_records(
     texts : collection of columns
         Must be strings; others may be numbers.
     ids : collection of columns
-        Strings or whole numbers: of 7 and 7.0 nobody knows whether they are one person.
+        Strings or integers: 7 and 7.0 may or may not be the same individual.
     """
     for number, line in lines:
         where = f"{path}, line {number}"
@@ -173,14 +171,14 @@ def json_records(
         yield where, {c: _scalar(value[c], c, c in texts, where) for c in columns}
 
 
-def _decoded(raw: bytes, longest: int, where: str, *, first: bool) -> str:
-    """Turn the bytes of a line into text without its end."""
+def _decode_line(raw: bytes, longest: int, where: str, *, first: bool) -> str:
+    """Decode a line without its end."""
     if len(raw) > longest:
         raise LimitError(
             where,
             f"a line of at most {longest:,} bytes",
             "a longer one",
-            "Nothing was kept. If the file can be trusted, pass larger Limits(field_bytes=…).",
+            "If the file can be trusted, pass larger Limits(field_bytes=…).",
         )
     if b"\0" in raw:
         raise _not_utf8(where, "a zero byte, as in UTF-16 and in binary files")
@@ -195,7 +193,7 @@ def _decoded(raw: bytes, longest: int, where: str, *, first: bool) -> str:
 def _layout(
     lines: Lines, path: Path, columns: Sequence[Column], width: int | None, limits: Limits
 ) -> tuple[int, dict[Column, int]]:
-    """Return the number of columns, and the place of each that is read."""
+    """Return the number of columns, and the index of each column that is read."""
     where, names = f"{path}: columns", []
     if width is None:
         names = next(lines)[1].split("\t")
@@ -206,13 +204,13 @@ def _layout(
             raise DataError(
                 where, "different names", f"{twice[:60]!r} twice", "Rename one in the header."
             )
-    places: dict[Column, int] = {}
+    indices: dict[Column, int] = {}
     for column in columns:
         known = column in names if isinstance(column, str) else 0 <= column < width
         if not known:
             raise _no_column(where, column, ", ".join(names) or f"{width} columns")
-        places[column] = names.index(column) if isinstance(column, str) else column
-    return width, places
+        indices[column] = names.index(column) if isinstance(column, str) else column
+    return width, indices
 
 
 def _scalar(value: object, column: Column, only_text: bool, where: str) -> str:
@@ -225,19 +223,19 @@ def _scalar(value: object, column: Column, only_text: bool, where: str) -> str:
     )
 
 
-def _not_utf8(where: str, found: str) -> DataError:
+def _not_utf8(where: str, problem: str) -> DataError:
     """Error for bytes that are not text."""
-    return DataError(where, "UTF-8 text", found, "Convert the file to UTF-8.")
+    return DataError(where, "UTF-8 text", problem, "Convert the file to UTF-8.")
 
 
-def _no_column(where: str, column: Column, found: str) -> DataError:
-    """Error for a column that is not there."""
+def _no_column(where: str, column: Column, present: str) -> DataError:
+    """Error for an absent column."""
     return DataError(
         where,
         f"a column {column!r}",
-        found[:200],
-        "Name the right columns in the form. Files without labels, as GLUE's test files are, "
-        "cannot be loaded: take the train or the dev file.",
+        present[:200],
+        "Correct the columns of the form. Files without labels, such as GLUE's test files, "
+        "cannot be loaded: use the train or the dev file.",
     )
 
 
@@ -246,14 +244,14 @@ _NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]{1,2})?")
 
 @dataclass(frozen=True)
 class Rating:
-    """Rule that turns a number into one of two classes, by its side of a cut.
+    """Rule that maps a number to one of two classes, by its side of a cut.
 
     Attributes
     ----------
     cut : float
-        Numbers below it are of the first class, numbers above it of the last.
+        Numbers below it denote the first class, numbers above it the last.
     tie : str or int, optional
-        Class of a number equal to the cut. None: such a row is left out.
+        Class of a number equal to the cut. None: such a row is dropped.
     """
 
     cut: float = 0.0
@@ -262,32 +260,31 @@ class Rating:
 
 @dataclass(frozen=True)
 class TextForm:
-    r"""What is publicly known about a file of labelled text.
+    r"""Public facts about a file of labeled text.
 
     Attributes
     ----------
     text : tuple of one or two columns
         The sentence, or the two sentences of a pair. Columns are named as in the header
-        or in the JSON objects; in tab-separated files they may also be given by position,
-        from 0.
+        or in the JSON objects; in tab-separated files also by their index from 0.
     label : column
     classes : tuple of str or int
         Declared labels.
     aliases : mapping of str to class
-        Labels as the file writes them, where that is not the name of the class. What is
-        the name of a class cannot be an alias.
+        Labels in the file that differ from the name of the class. The name of a class cannot
+        be an alias.
     drop : tuple of str
-        Marks that stand where a record has no label; such records are left out. None of
-        them is a class or an alias.
+        Marks of a missing label; such records are dropped. None of them is a class or an
+        alias.
     rating : Rating, optional
-        If the label column holds numbers, how they become classes.
+        Rule that maps numbers in the label column to classes.
     groups : mapping of column to tuple of values
-        Columns that divide the records, and the values each may have.
+        Columns that divide the records, and their values.
     unit : column, optional
-        Column that says whom a row belongs to. Ids are text or, in JSON, whole numbers:
-        7 and "7" are the same person, 7.0 is refused. Every record has one.
+        Column of unit ids. Ids are text or, in JSON, integers: 7 and "7" are the same
+        individual, 7.0 is rejected. Every record has one.
     unit_until : str
-        If not empty, only what stands before the first occurrence of it names the unit.
+        If not empty, the id is the text before its first occurrence.
     lines : 'tsv' or 'jsonl'
         Fields between tabs, where quotation marks are ordinary characters, as in the files
         of GLUE; or one JSON object a line.
@@ -296,8 +293,8 @@ class TextForm:
     width : int, optional
         Number of columns of a file without a header.
     broken : int
-        Most lines that may be left out because they do not have the columns of the others:
-        a figure that is known about the published file. Usually 0: they are errors.
+        Number of lines that may be skipped because they have another number of columns: a
+        known fact about a published file. With 0 they are errors.
     """
 
     text: tuple[Column, ...]
@@ -341,12 +338,12 @@ class TextForm:
             return problem
         tie = None if self.rating is None else self.rating.tie
         if tie is not None and tie not in self.classes:
-            return "labels that stand for declared classes", repr(tie)
+            return "labels that denote declared classes", repr(tie)
         numbered = any(isinstance(column, int) for column in self.columns)
         if self.lines == "jsonl" and (numbered or not self.header):
-            return "columns of JSON objects by their names", "positions"
+            return "names of columns for JSON objects", "indices"
         if not self.header and (self.width is None or set(map(type, self.columns)) != {int}):
-            return "positions of columns and a width for a file without header", repr(
+            return "indices of columns and a width for a file without header", repr(
                 self.columns
             )
         return None
@@ -362,24 +359,24 @@ def load_text(
     row_digests: bool = False,
     progress: Progress | None = None,
 ) -> Dataset:
-    """Load labelled sentences or pairs.
+    """Load labeled sentences or pairs.
 
     Parameters
     ----------
     path : path
         A UTF-8 file, with or without byte-order mark.
     form : TextForm
-        Its columns and classes; ``veracal.data.sets.text`` has many ready-made.
+        Its columns and classes.
     limits : Limits
-        What is refused as too large.
+        Bounds on the size of the file.
     size : int, optional
         Declared number of rows.
     name : str, optional
-        What to call the data set; by default as the file.
+        Name of the data set; by default that of the file.
     row_digests : bool
-        Whether to identify each record, by the form's columns as they are written.
+        Whether to compute a digest of each record from the columns of the form.
     progress : callable, optional
-        Called with the bytes read, and the bytes there are.
+        Called with the number of bytes read and the total.
 
     Returns
     -------
@@ -389,7 +386,7 @@ def load_text(
     Raises
     ------
     DataError
-        Naming the first line that is not as the form says.
+        At the first line that violates the form.
     """
     path = Path(path)
     labels = _Labels(form)
@@ -398,17 +395,17 @@ def load_text(
     for where, record in _records(path, form, limits, progress):
         code = labels.code(record[form.label], where)
         if code is not None:
-            _check_owner(record, form, where)
+            _check_unit_and_groups(record, form, where)
             rows.append(tuple(record[column] for column in form.columns))
             codes.append(code)
     if not rows:
         raise DataError(
-            str(path), "at least one labelled record", "none", "Name a file with records."
+            str(path), "at least one labeled record", "none", "Name a file with records."
         )
     dataset = _dataset(rows, codes, form, size, path.name if name is None else name)
     if row_digests:
         dataset = dataset._changed(row_digests=as_digests(map(digest_of_texts, rows)))
-    check_worth(dataset, path)
+    check_learnable(dataset, path)
     return dataset
 
 
@@ -419,7 +416,7 @@ def _dataset(
     size: int | None,
     name: str,
 ) -> Dataset:
-    """Gather records, each the columns of the form in its order, into a data set."""
+    """Collect records, each with the columns of the form in their order, in a data set."""
     columns = [np.array(column, TEXT) for column in zip(*rows, strict=True)]
     first = len(form.text) + 1
     return Dataset(
@@ -437,14 +434,14 @@ def _dataset(
     )
 
 
-def _check_owner(record: Record, form: TextForm, where: str) -> None:
-    """Refuse a record that belongs to nobody, or to a group that was not declared."""
+def _check_unit_and_groups(record: Record, form: TextForm, where: str) -> None:
+    """Reject a record without a unit id, or with an undeclared group."""
     if form.unit is not None and not record[form.unit].strip():
         raise DataError(
             f"{where}: {form.unit}",
             "an id",
             "none",
-            "All who lack one would count as one person: give each an id, or drop the record.",
+            "Records without an id would count as one individual: add it, or drop the record.",
         )
     for column, values in form.groups.items():
         if record[column] not in map(str, values):
@@ -462,28 +459,28 @@ class _Labels:
 
     def __init__(self, form: TextForm) -> None:
         self.form = form
-        self.known: dict[str, int | None] = {**coded(form.aliases, form.classes)}
+        self.known: dict[str, int | None] = {**class_codes(form.aliases, form.classes)}
         self.known.update(dict.fromkeys(form.drop))
         self.tie = None
         if form.rating is not None and form.rating.tie is not None:
             self.tie = form.classes.index(form.rating.tie)
 
     def code(self, text: str, where: str) -> int | None:
-        """Position of a label among the classes, or None if its row is left out."""
+        """Index of a label among the classes, or None if its row is dropped."""
         if self.form.rating is not None and text not in self.form.drop:
-            return self._rated(text, self.form.rating, where)
+            return self._rating_code(text, self.form.rating, where)
         if text not in self.known:
-            words = ", ".join(map(repr, list(self.known)[:8]))
+            labels = ", ".join(map(repr, list(self.known)[:8]))
             raise DataError(
                 f"{where}: label",
-                f"one of {words}{', …' if len(self.known) > 8 else ''}",
+                f"one of {labels}{', …' if len(self.known) > 8 else ''}",
                 repr(text[:60]),
-                "Declare the label, or a mark for records without one, or correct the record.",
+                "Declare the label, or a mark of missing labels, or correct the record.",
             )
         return self.known[text]
 
-    def _rated(self, text: str, rating: Rating, where: str) -> int | None:
-        """Side of the cut on which a number lies."""
+    def _rating_code(self, text: str, rating: Rating, where: str) -> int | None:
+        """Code of a number by its side of the cut."""
         if not _NUMBER.fullmatch(text):
             raise DataError(
                 f"{where}: label",
@@ -500,7 +497,7 @@ class _Labels:
 def _records(
     path: Path, form: TextForm, limits: Limits, progress: Progress | None
 ) -> Iterator[tuple[str, Record]]:
-    """Yield the place of each record, and the columns of the form in it."""
+    """Yield the location of each record, and its columns of the form."""
     lines = numbered_lines(path, limits, progress)
     records = (
         json_records(lines, path, form.columns, texts=form.text, ids=_ids(form))
@@ -524,5 +521,5 @@ def _records(
 
 
 def _ids(form: TextForm) -> tuple[Column, ...]:
-    """Columns that tell people apart."""
+    """Columns of ids."""
     return () if form.unit is None else (form.unit,)

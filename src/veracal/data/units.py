@@ -1,4 +1,4 @@
-"""Protect the person, not the row."""
+"""Units of protection: individuals with one or several rows, their limits and their draws."""
 
 import hashlib
 from collections.abc import Iterable
@@ -16,9 +16,9 @@ _SCALE = 2.0**-53
 
 
 def unit_numbers(units: Array | None, n: int) -> tuple[Ints, int]:
-    """Number the units of n rows from 0, and say how many there are.
+    """Number the units of n rows from 0, and count them.
 
-    Without ids each row is a unit of its own.
+    Without ids each row is its own unit.
     """
     if units is None:
         return np.arange(n), n
@@ -28,14 +28,14 @@ def unit_numbers(units: Array | None, n: int) -> tuple[Ints, int]:
 
 @dataclass(frozen=True, eq=False)
 class UnitRows:
-    """Rows of each unit, side by side, for drawing whole units again and again.
+    """Rows of each unit side by side, for resampling whole units.
 
     Attributes
     ----------
     order : array of ints of shape (n,)
         Row numbers, unit after unit.
     starts, sizes : arrays of ints, one for each unit
-        Where its rows begin in ``order``, and how many they are.
+        Start of its rows in ``order``, and their number.
     """
 
     order: Ints
@@ -44,13 +44,13 @@ class UnitRows:
 
     @classmethod
     def of(cls, units: Array | None, n: int) -> "UnitRows":
-        """Gather the rows of each unit; without ids each row is one."""
+        """Gather the rows of each unit; without ids each row is a unit."""
         numbers, n_units = unit_numbers(units, n)
         sizes = np.bincount(numbers, minlength=n_units)
         return cls(np.argsort(numbers, kind="stable"), np.cumsum(sizes) - sizes, sizes)
 
-    def resampled(self, rng: np.random.Generator) -> Ints:
-        """Rows of as many units, drawn with replacement, as there are."""
+    def resample(self, rng: np.random.Generator) -> Ints:
+        """Rows of units drawn with replacement, as many as there are units."""
         drawn = rng.integers(len(self.sizes), size=len(self.sizes))
         lengths = self.sizes[drawn]
         within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
@@ -65,28 +65,28 @@ def limit_contributions(
     unit: ArrayLike | None = None,
     rng: np.random.Generator | None = None,
 ) -> Dataset:
-    """Keep at most so many rows of each unit, chosen at random.
+    """Keep at most ``at_most`` rows of each unit, chosen at random.
 
     Parameters
     ----------
     dataset : Dataset
     at_most : int or None
-        Most rows of one unit; None keeps all and promises nothing.
+        Bound on the rows of one unit; None keeps all rows and guarantees nothing.
     unit : array of ids, optional
-        Whom each row belongs to, in place of the data set's own units.
+        Unit id of each row, in place of the data set's own units.
     rng : Generator, optional
         By default from secret entropy.
 
     Returns
     -------
     Dataset
-        With ``at_most`` set, rows in their old order.
+        With ``at_most`` set and rows in their original order.
 
     Guarantees
     ----------
-    No unit has more than ``at_most`` rows. Which rows of a unit are kept depends on the
-    number of its rows and on fresh draws alone: adding or removing a whole unit leaves the
-    law of everybody else's rows as it was.
+    No unit has more than ``at_most`` rows. Which rows of a unit are kept depends only on the
+    number of its rows and on fresh draws: adding or removing a whole unit leaves the
+    distribution of the rows of all other units unchanged.
     """
     if unit is not None:
         dataset = replace(dataset, units=np.asarray(unit), at_most=None)
@@ -104,24 +104,23 @@ def limit_contributions(
     return dataset.take(kept)._changed(at_most=at_most, may_drop=True)
 
 
-def keyed_coins(ids: Array, key: bytes) -> Floats:
-    r"""Uniform numbers in [0, 1), each a function of an id and a key alone.
+def keyed_draws(ids: Array, key: bytes) -> Floats:
+    r"""Uniform numbers in [0, 1), each a function of an id and a key only.
 
-    Coin i is the first 53 bits of :math:`\mathrm{BLAKE2b}_{key}(id_i)`. Whoever has the same
-    id and key gets the same coin, whatever other records there are and in whatever order.
+    Draw i is the first 53 bits of :math:`\mathrm{BLAKE2b}_{key}(id_i)`. The same id and key
+    give the same draw, regardless of other records and of their order.
     """
-    return coins_of((text.encode() for text in ids.astype(TEXT).tolist()), key)
+    return draws_of_contents((text.encode() for text in ids.astype(TEXT).tolist()), key)
 
 
-def coins_of(contents: Iterable[bytes], key: bytes) -> Floats:
-    """As :func:`keyed_coins`, of ids that are bytes already."""
+def draws_of_contents(contents: Iterable[bytes], key: bytes) -> Floats:
+    """As :func:`keyed_draws`, for ids given as bytes."""
     keyed = hashlib.blake2b(key=key, digest_size=8)
     digests = bytearray()
     for content in contents:
-        # A copy starts behind the key, which is hashed once and not for every record.
-        coin = keyed.copy()
-        coin.update(content)
-        digests += coin.digest()
+        state = keyed.copy()  # the key is hashed only once
+        state.update(content)
+        digests += state.digest()
     bits = np.frombuffer(digests, dtype="<u8").astype(np.uint64) >> np.uint64(11)
-    coins: Floats = bits.astype(np.float64) * _SCALE
-    return coins
+    draws: Floats = bits.astype(np.float64) * _SCALE
+    return draws

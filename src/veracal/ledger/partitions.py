@@ -531,7 +531,7 @@ def split_and_assign(
     """
     rule = store.rule
     marks = mark(rule.split_key)
-    if any(one in dataset.dealt_by for one in marks):
+    if any(one in dataset.split_keys for one in marks):
         raise DataError(
             dataset.name,
             "records that were not split by this key before",
@@ -539,7 +539,7 @@ def split_and_assign(
             "Split the whole data set.",
         )
     found = store.assign(dataset, fresh=fresh, grow=grow)
-    marked = dataset._changed(dealt_by=(*dataset.dealt_by, *marks))
+    marked = dataset._changed(split_keys=(*dataset.split_keys, *marks))
     split = cut(marked, found.parts, rule.fractions, rule.relation, secret=False)
     if rule.relation == "replace-one":
         sized: dict[str, Any] = {n: p._changed(size=len(p)) for n, p in split.parts.items()}

@@ -153,7 +153,7 @@ class SharedClassifier(DescentClassifier):
             # Replacing a record leaves every rank as many as it has: that is public then.
             len(dataset) if self.relation == "replace-one" else None,
             None if dataset.units is None else dataset.at_most,
-            (*dataset.dealt_by, *dataset.drawn_by),
+            (*dataset.split_keys, *dataset.split_draws),
         )
 
     def check_paying(self, unit: Unit) -> None:

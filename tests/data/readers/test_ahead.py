@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from veracal.data import Number, Schema, Target, scan
-from veracal.data.tables import QuoteChecked, ahead
+from veracal.data.tables import QuoteChecked, prefetch
 from veracal.errors import DataError
 
 SCHEMA = Schema({"x": Number(0, 1), "y": Target((0, 1))})
@@ -26,15 +26,15 @@ def broken(items: int) -> Iterator[int]:
 
 
 def test_items_come_in_their_order_and_none_is_lost() -> None:
-    assert list(ahead(range(100))) == list(range(100))
-    assert list(ahead([])) == []
-    assert list(ahead([None, 0, ""])) == [None, 0, ""]  # none of which is an end
+    assert list(prefetch(range(100))) == list(range(100))
+    assert list(prefetch([])) == []
+    assert list(prefetch([None, 0, ""])) == [None, 0, ""]  # none of which is an end
     assert readers() == []
 
 
 def test_the_next_item_is_made_meanwhile_and_no_more() -> None:
     made = []
-    stream = ahead(made.append(i) or i for i in range(10))  # type: ignore[func-returns-value]
+    stream = prefetch(made.append(i) or i for i in range(10))  # type: ignore[func-returns-value]
     assert next(stream) == 0
     end = time.monotonic() + 120
     while len(made) < 2 and time.monotonic() < end:
@@ -46,7 +46,7 @@ def test_the_next_item_is_made_meanwhile_and_no_more() -> None:
 
 
 def test_an_error_comes_after_the_items_before_it() -> None:
-    stream, found = ahead(broken(3)), []
+    stream, found = prefetch(broken(3)), []
     with pytest.raises(DataError, match="expected more"):
         found.extend(stream)
     assert found == [0, 1, 2] and readers() == []

@@ -97,31 +97,11 @@ def test_real_logits_are_read(data_folder):
 # ------------------------------------------------------------------ npz refused
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["../a.npy", "/a.npy", "x/../../a.npy", "C:/a.npy", "x\\a.npy", "./a.npy", "a//b.npy"],
-)
-def test_names_that_lead_elsewhere_are_refused(tmp_path, name):
-    path = zipped(tmp_path / "a.npz", [(name, npy(np.ones(2)))])
-
-    with pytest.raises(DataError, match="plain file, stored or deflated"):
-        read_npz(path)
-
-
-def test_a_symbolic_link_in_a_zip_is_refused(tmp_path):
-    link = zipfile.ZipInfo("a.npy")
-    link.external_attr = 0o120777 << 16
-    path = zipped(tmp_path / "a.npz", [(link, "elsewhere")])
-
-    with pytest.raises(DataError, match="symbolic link"):
-        read_npz(path)
-
-
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 def test_a_name_that_occurs_twice_is_refused(tmp_path):
     path = zipped(tmp_path / "a.npz", [("a.npy", npy(np.ones(2))), ("a.npy", npy(np.zeros(2)))])
 
-    with pytest.raises(DataError, match=r"'a\.npy' twice"):
+    with pytest.raises(DataError, match="a name that occurs twice"):
         read_npz(path)
 
 
@@ -131,58 +111,21 @@ def test_an_encrypted_member_is_refused(tmp_path):
     data[data.index(b"PK\1\2") + 8] |= 1
     path.write_bytes(data)
 
-    with pytest.raises(DataError, match="an encrypted member"):
-        read_npz(path)
-
-
-def test_compression_we_do_not_know_is_refused(tmp_path):
-    path = zipped(
-        tmp_path / "a.npz", [("a.npy", npy(np.ones(2)))], compression=zipfile.ZIP_BZIP2
-    )
-
-    with pytest.raises(DataError, match="compression method 12"):
+    with pytest.raises(DataError, match="without encryption, found .*encrypted"):
         read_npz(path)
 
 
 def test_a_zip_bomb_is_refused_before_it_is_unpacked(tmp_path):
     np.savez_compressed(tmp_path / "a.npz", X=np.zeros(2**22))
 
-    with pytest.raises(LimitError, match=r"unpacks to at most 200 times.*Limits\(expansion="):
-        read_npz(tmp_path / "a.npz")
-    assert read_npz(tmp_path / "a.npz", Limits(expansion=2000))["X"].shape == (2**22,)
-
-
-def test_a_bomb_beside_ordinary_arrays_is_refused(tmp_path, rng):
-    np.savez_compressed(tmp_path / "a.npz", X=np.zeros(2**19), noise=rng.random(2**17))
-
-    with pytest.raises(LimitError, match=r"X\.npy': expected data that unpacks to at most 200"):
-        read_npz(tmp_path / "a.npz")
-
-
-def test_members_that_share_their_bytes_are_refused(tmp_path):
-    """Ten entries for the same packed bytes: each is fine by itself, the sum is a bomb."""
-    member = npy(np.arange(2**17) // 8)
-    path = zipped(tmp_path / "a.npz", [("0.npy", member)], compression=zipfile.ZIP_DEFLATED)
-    data = path.read_bytes()
-    start, end = data.index(b"PK\1\2"), data.index(b"PK\5\6")
-    limits = Limits(expansion=2 * len(member) // start)
-    read_npz(path, limits)
-    entry = data[start:end]
-    many = b"".join(entry.replace(b"0.npy", f"{i}.npy".encode()) for i in range(10))
-    tail = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 10, 10, len(many), start, 0)
-    path.write_bytes(data[:start] + many + tail)
-
-    with pytest.raises(LimitError, match=r"a\.npz: expected data that unpacks to at most"):
-        read_npz(path, limits)
+    with pytest.raises(LimitError, match="at most 1,048,576 memory bytes, found 33,"):
+        read_npz(tmp_path / "a.npz", Limits(memory_bytes=2**20))
+    assert read_npz(tmp_path / "a.npz")["X"].shape == (2**22,)
 
 
 def test_more_members_than_allowed_are_refused(tmp_path):
     path = zipped(tmp_path / "a.npz", [(f"{i}.npy", npy(np.ones(1))) for i in range(4)])
 
-    with pytest.raises(LimitError, match="at most 3 members"):
-        read_npz(path, Limits(members=3))
-    # An archive may lie about the number of its members.
-    altered(path, b"PK\5\6\0\0\0\0\4\0\4\0", b"PK\5\6\0\0\0\0\1\0\1\0")
     with pytest.raises(LimitError, match="at most 3 members"):
         read_npz(path, Limits(members=3))
 
@@ -208,45 +151,27 @@ def test_a_member_that_was_altered_is_refused(tmp_path):
     path = zipped(tmp_path / "a.npz", [("a.npy", npy(np.full(10, 7, np.uint8)))])
     altered(path, b"\7" * 10, b"\7" * 9 + b"\6")
 
-    with pytest.raises(DataError, match="undamaged zip archive, found Bad CRC-32"):
+    with pytest.raises(DataError, match="found Bad CRC-32"):
         read_npz(path)
 
 
-def test_a_member_shorter_than_announced_is_refused(tmp_path):
-    path = zipped(tmp_path / "a.npz", [("a.npy", npy(np.ones(10)))])
-    data = bytearray(path.read_bytes())
-    entry = data.index(b"PK\1\2")
-    data[entry + 24] += 1  # low byte of the size once unpacked
-    path.write_bytes(data)
+def test_a_member_longer_than_its_array_is_refused(tmp_path):
+    path = zipped(tmp_path / "a.npz", [("a.npy", npy(np.ones(10)) + b"more")])
 
-    with pytest.raises(DataError, match="208 bytes instead of 209"):
-        read_npz(path)
-
-
-@pytest.mark.parametrize(
-    ("size", "message"),
-    [(10, "breaks off"), (60, "breaks off"), (10**6, "larger than the file")],
-)
-def test_a_directory_of_another_size_is_refused(tmp_path, size, message):
-    path = zipped(tmp_path / "a.npz", [("a.npy", npy(np.ones(10)))])
-    data = path.read_bytes()
-    end = data.index(b"PK\5\6")
-    path.write_bytes(data[: end + 12] + struct.pack("<L", size) + data[end + 16 :])
-
-    with pytest.raises(DataError, match=f"a directory .*{message}"):
+    with pytest.raises(DataError, match="more bytes than its header states"):
         read_npz(path)
 
 
 def test_a_truncated_member_is_refused(tmp_path):
     path = zipped(tmp_path / "a.npz", [("a.npy", npy(np.ones(10))[:-8])])
 
-    with pytest.raises(DataError, match=r"expected 80 bytes for float64.*found 72"):
+    with pytest.raises(DataError, match=r"reading array data, expected 80 bytes got 72"):
         read_npz(path)
 
 
 def test_what_is_no_zip_is_refused(tmp_path):
     (tmp_path / "a.npz").write_bytes(b"hello")
-    with pytest.raises(DataError, match="expected a zip archive"):
+    with pytest.raises(DataError, match="expected an undamaged zip archive"):
         read_npz(tmp_path / "a.npz")
     with pytest.raises(DataError, match=r"npz file.*'a\.txt'"):
         read_npz(zipped(tmp_path / "b.npz", [("a.txt", "hello")]))
@@ -259,21 +184,10 @@ def test_what_is_no_zip_is_refused(tmp_path):
 def test_a_zip64_archive_is_read(tmp_path):
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
         for i in range(3):
-            archive.writestr(f"{i}.npy", npy(np.full(2, i)))
-    data = (tmp_path / "a.npz").read_bytes()
-    end = data.index(b"PK\5\6")
-    size, start = struct.unpack("<2L", data[end + 12 : end + 20])
-    record = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, 3, 3, size, start)
-    locator = struct.pack("<4sLQL", b"PK\6\7", 0, end, 1)
-    old = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 0xFFFF, 0xFFFF, 2**32 - 1, 2**32 - 1, 0)
-    (tmp_path / "a.npz").write_bytes(data[:end] + record + locator + old)
+            with archive.open(f"{i}.npy", "w", force_zip64=True) as member:
+                member.write(npy(np.full(2, i)))
 
     assert list(read_npz(tmp_path / "a.npz")) == ["0", "1", "2"]
-    with pytest.raises(LimitError, match="members"):
-        read_npz(tmp_path / "a.npz", Limits(members=2))
-    altered(tmp_path / "a.npz", b"PK\6\6", b"PK\6\5")
-    with pytest.raises(DataError, match="a directory that is not where it should be"):
-        read_npz(tmp_path / "a.npz")
 
 
 # ------------------------------------------------------------------ npy refused
@@ -287,48 +201,63 @@ def test_python_objects_are_refused_without_unpickling(tmp_path, how):
     else:
         np.save(tmp_path / "a.npy", array)
 
-    with pytest.raises(DataError, match="Pickle runs whatever code"):
+    with pytest.raises(DataError, match="unpickling runs code"):
         (read_npz if how == "npz" else read_npy)(tmp_path / f"a.{how}")
 
 
 HEADER = "{'descr': %r, 'fortran_order': False, 'shape': %s, }\n"
 
 
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (b"hello", "another kind of file"),
-        (b"\x93NUMPY\1\0", "breaks off"),
-        (b"\x93NUMPY\3\0\1\0\0\0 ", "npy version 3.0"),
-        (b"\x93NUMPY\2\0\xff\xff\xff\x7f{", "a header of 2,147,483,647 bytes"),
-        (b"\x93NUMPY\1\0\xff\xff" + b" " * 65535, "a header of 65,535 bytes"),
-        (b"\x93NUMPY\1\0\x40\0{}", "breaks off"),
-        (npy_with_header("{}\n"), "cannot be read"),
-        (npy_with_header("[" * 5000 + "\n"), "cannot be read"),
-        (npy_with_header("__import__('os').abort()\n"), "cannot be read"),
-        (npy_with_header(HEADER % ("<f8", "(-1,)")), r"found shape \(-1,\)"),
-        (npy_with_header(HEADER % ("<f8", "(True,)")), "float64|cannot be read"),
-        (npy_with_header(HEADER % ("<f8", "(3,)"), b"\0" * 23), "expected 24 bytes.*found 23"),
-        (npy_with_header(HEADER % ("<f8", "(3,)"), b"\0" * 25), "expected 24 bytes.*found 25"),
-        (npy_with_header(HEADER % ("<f8", "(10**30,)")), "cannot be read"),
-        (npy_with_header(HEADER % ("<f8", f"({10**9}, 7)")), "expected 56,000,000,000 bytes"),
-        (npy_with_header(HEADER % ("<f8", f"({10**18},)")), "at most 1,000,000,000 rows"),
-        (npy_with_header(HEADER % ("<f8", f"(1, {10**18})")), "at most 200,000 columns"),
-        (npy_with_header(HEADER % ("<U0", "(9,)")), "type <U0"),
-        (npy_with_header(HEADER % ("<M8[s]", "(1,)"), b"\0" * 8), "type datetime64"),
-        (npy_with_header(HEADER % ("<c16", "(1,)"), b"\0" * 16), "type complex128"),
-        (npy_with_header(HEADER % ("|S3", "(1,)"), b"abc"), r"type \|S3"),
-        (npy(np.zeros(2, [("a", "f8")])), "type "),
-        (npy(np.zeros(2, np.longdouble)), r"at most 64 bits, found type float.*'float64'"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_broken_npy_files_are_refused(tmp_path, data, message):
+BROKEN = [
+    b"hello",
+    b"\x93NUMPY\1\0",
+    b"\x93NUMPY\3\0\1\0\0\0 ",
+    b"\x93NUMPY\2\0\xff\xff\xff\x7f{",
+    b"\x93NUMPY\1\0\xff\xff" + b" " * 65535,
+    b"\x93NUMPY\1\0\x40\0{}",
+    npy_with_header("{}\n"),
+    npy_with_header("[" * 5000 + "\n"),
+    npy_with_header("__import__('os').abort()\n"),
+    npy_with_header(HEADER % ("<f8", "(-1,)")),
+    npy_with_header(HEADER % ("<f8", "(3,)"), b"\0" * 23),
+    npy_with_header(HEADER % ("<f8", "(3,)"), b"\0" * 25),
+    npy_with_header(HEADER % ("<f8", "(10**30,)")),
+    npy_with_header(HEADER % ("<f8", f"({10**15}, 7)")),
+    npy_with_header(HEADER % ("<f8", f"({10**18},)")),
+    npy_with_header(HEADER % ("<f8", f"(1, {10**18})")),
+    npy_with_header(HEADER % ("<U0", "(9,)")),
+    npy_with_header(HEADER % ("<M8[s]", "(1,)"), b"\0" * 8),
+    npy_with_header(HEADER % ("<c16", "(1,)"), b"\0" * 16),
+    npy_with_header(HEADER % ("|S3", "(1,)"), b"abc"),
+    npy(np.zeros(2, [("a", "f8")])),
+    npy(np.zeros(2, np.longdouble)),
+]
+
+
+@pytest.mark.parametrize("data", BROKEN, ids=range(len(BROKEN)))
+@pytest.mark.parametrize("read", [read_npy, map_npy])
+def test_broken_npy_files_are_refused(tmp_path, read, data):
     (tmp_path / "a.npy").write_bytes(data)
 
+    with pytest.raises(DataError):
+        read(tmp_path / "a.npy")
+
+
+def test_a_float_type_of_one_machine_is_refused_with_a_remedy(tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros(2, np.longdouble))
+
+    with pytest.raises(DataError, match=r"at most 64 bits, found type float.*'float64'"):
+        read_npy(tmp_path / "a.npy")
+
+
+def test_shapes_beyond_the_limits_are_refused(tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros((3, 5)))
+
     for read in (read_npy, map_npy):
-        with pytest.raises(DataError, match=message):
-            read(tmp_path / "a.npy")
+        with pytest.raises(LimitError, match="at most 2 rows"):
+            read(tmp_path / "a.npy", Limits(rows=2))
+        with pytest.raises(LimitError, match="at most 4 columns"):
+            read(tmp_path / "a.npy", Limits(columns=4))
 
 
 def test_npy_files_larger_than_allowed_are_refused(tmp_path):

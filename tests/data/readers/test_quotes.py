@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from veracal.data import Ignore, Number, Schema, Target, Text, UnitColumn, load
-from veracal.data.tables import QuoteChecked, whole_records
+from veracal.data.tables import QuoteChecked, split_records
 from veracal.errors import DataError, LimitError
 
 
@@ -115,7 +115,7 @@ def records(data):
 
 def pieces(data, block):
     """How a file is cut."""
-    return list(whole_records(QuoteChecked(io.BytesIO(data), ",", "t.csv"), block, "t.csv"))
+    return list(split_records(QuoteChecked(io.BytesIO(data), ",", "t.csv"), block, "t.csv"))
 
 
 @pytest.mark.parametrize("block", [12, 13, 17, 40, 1000])

@@ -220,7 +220,7 @@ def test_a_file_without_labels_is_refused(file):
 
 @pytest.mark.parametrize("data", ["sentence\tlabel\n", "sentence\tlabel\na\t-\n"])
 def test_a_file_without_records_is_refused(file, data):
-    with pytest.raises(DataError, match="at least one labelled record"):
+    with pytest.raises(DataError, match="at least one labeled record"):
         load_text(file(data), replace(ONE, drop=("-",)))
     with pytest.raises(DataError, match="an empty file"):
         load_text(file(""), ONE)
@@ -350,14 +350,14 @@ def test_whatever_byte_breaks_the_error_is_ours(file, rng):
         ({"classes": ("yes",), "aliases": {}}, "at least two different labels"),
         ({"aliases": {"0": "never"}}, "declared classes, found 'never'"),
         ({"aliases": {"no": "yes"}}, "aliases that are not classes themselves, found 'no'"),
-        ({"drop": ("no",)}, "missing labels that stand for no class, found 'no'"),
-        ({"drop": ("0",)}, "missing labels that stand for no class, found '0'"),
+        ({"drop": ("no",)}, "missing labels that denote no class, found 'no'"),
+        ({"drop": ("0",)}, "missing labels that denote no class, found '0'"),
         ({"drop": "NA"}, "a tuple of marks, found 'NA'"),
-        ({"classes": (0, 1), "aliases": {}, "drop": ("1",)}, "stand for no class, found '1'"),
+        ({"classes": (0, 1), "aliases": {}, "drop": ("1",)}, "denote no class, found '1'"),
         ({"rating": Rating(0, "never")}, "declared classes, found 'never'"),
-        ({"header": False}, "positions of columns"),
-        ({"header": False, "width": 2}, "positions of columns"),
-        ({"text": (0,), "lines": "jsonl"}, "by their names"),
+        ({"header": False}, "indices of columns"),
+        ({"header": False, "width": 2}, "indices of columns"),
+        ({"text": (0,), "lines": "jsonl"}, "names of columns"),
     ],
 )
 def test_forms_that_contradict_themselves_are_refused(changes, message):

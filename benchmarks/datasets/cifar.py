@@ -12,7 +12,7 @@ import numpy as np
 from veracal import _checks
 from veracal._types import Array, Frozen, Ints, Progress
 from veracal.data.arrays import map_npy, read_npy
-from veracal.data.dataset import Dataset, Group, check_worth
+from veracal.data.dataset import Dataset, Group, check_learnable
 from veracal.data.files import (
     DEFAULT_LIMITS,
     Limits,
@@ -198,7 +198,7 @@ def load_cifar_c(
 
 def _worthy(dataset: Dataset, folder: Path) -> Dataset:
     """Return a data set from which something can be learnt."""
-    check_worth(dataset, folder)
+    check_learnable(dataset, folder)
     return dataset
 
 

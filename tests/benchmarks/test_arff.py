@@ -2,7 +2,7 @@
 
 import pytest
 
-from veracal.data.sets.tables import arff_to_csv
+from benchmarks.datasets.tables import arff_to_csv
 from veracal.errors import DataError
 
 GOOD = b"""% a comment

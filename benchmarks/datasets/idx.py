@@ -13,8 +13,7 @@ from typing import BinaryIO, cast
 import numpy as np
 
 from veracal._types import Array
-from veracal.data.arrays import check_expansion
-from veracal.data.dataset import Dataset, check_worth
+from veracal.data.dataset import Dataset, check_learnable
 from veracal.data.files import DEFAULT_LIMITS, Limits, opened
 from veracal.data.labels import Label, encode_labels
 from veracal.errors import DataError
@@ -43,9 +42,7 @@ def read_idx(path: str | Path, limits: Limits = DEFAULT_LIMITS) -> Array:
         size = math.prod(shape) * dtype.itemsize
         limits.check("memory_bytes", size, path)
         length = path.stat().st_size
-        if packed:
-            check_expansion(length, size, path, limits)
-        elif length != start + size:
+        if not packed and length != start + size:
             raise _wrong_length(path, size, str(length - start))
         data = file.read(size)
         if len(data) < size or file.read(1):
@@ -96,7 +93,7 @@ def load_idx(
         size=size,
         name=Path(images).name if name is None else name,
     )
-    check_worth(dataset, labels)
+    check_learnable(dataset, labels)
     return dataset
 
 

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
+from benchmarks.datasets.entries import CatalogEntry, DatasetRequest
+from benchmarks.datasets.sources import FromFolder, FromPip, in_folder, in_package
 from veracal._types import Frozen
+from veracal.data.builtin import empty_dataset
 from veracal.data.dataset import Dataset
 from veracal.data.labels import TEXT
-from veracal.data.sets.entries import CatalogEntry, DatasetRequest, no_records
-from veracal.data.sets.sources import FromFolder, FromPip, in_folder, in_package
 from veracal.data.texts import Rating, TextForm, load_text
 
 NLI = ("entailment", "neutral", "contradiction")
@@ -153,7 +154,7 @@ def _declare(
 ) -> Dataset:
     """What is published about one part of a collection."""
     part, form = _form(parts, request)
-    return no_records(
+    return empty_dataset(
         (len(form.text),),
         TEXT,
         form.classes,
@@ -170,7 +171,7 @@ def _entry(
     title: str,
     shape: str,
     task: str,
-    licence: str,
+    license: str,
     folder: str,
     parts: Mapping[str, CollectionFile],
     *,
@@ -186,7 +187,7 @@ def _entry(
         "text",
         shape,
         task,
-        licence,
+        license,
         (source or FromFolder(folder, needs=paths),),
         partial(_load, parts),
         partial(_declare, parts),
@@ -242,7 +243,7 @@ _GLUE = (
         "paraphrases (GLUE)",
         "3,668 + 408 + 1,725 × pair × 2",
         "paraphrase or not",
-        "Microsoft Research licence",
+        "Microsoft Research license",
         "glue/MRPC",
         {
             "train": CollectionFile("train.tsv", "mrpc", 3_668),

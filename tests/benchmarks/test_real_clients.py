@@ -6,10 +6,9 @@ import sys
 import numpy as np
 import pytest
 
-from veracal.data.loading import load
-from veracal.data.sets.catalog import CATALOG, entry
-from veracal.data.sets.fetch import fetch, obtain, status_of
-from veracal.data.sets.sources import FromPip
+from benchmarks.datasets import CATALOG, entry, fetch, load
+from benchmarks.datasets.downloads import obtain, status_of
+from benchmarks.datasets.sources import FromPip
 
 pytestmark = pytest.mark.full
 

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from veracal.data.sets.text import ENTAILMENT, NLI, TEXT_FORMS
+from benchmarks.datasets.text import ENTAILMENT, NLI, TEXT_FORMS
 from veracal.data.texts import load_text
 from veracal.errors import DataError
 

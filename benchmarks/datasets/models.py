@@ -1,7 +1,7 @@
 """Published models and their outputs, known by name beside the data they were made for."""
 
-from veracal.data.sets.entries import CatalogEntry
-from veracal.data.sets.sources import FromExtra, FromFolder, in_folder
+from benchmarks.datasets.entries import CatalogEntry
+from benchmarks.datasets.sources import FromExtra, FromFolder, in_folder
 
 _LOGITS = in_folder("logits_cifar", "densenet40_cifar10.npz")
 _RESNETS = in_folder(

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from veracal.data.files import Limits
-from veracal.data.sets.cifar import (
+from benchmarks.datasets.cifar import (
     CIFAR10,
     CIFAR100,
     CIFAR100_COARSE,
@@ -18,6 +17,7 @@ from veracal.data.sets.cifar import (
     load_cifar100,
     load_cifar_c,
 )
+from veracal.data.files import Limits
 from veracal.errors import DataError, LimitError
 
 STEMS = [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]
@@ -182,7 +182,7 @@ def test_other_sprites_are_refused(sprites, images):
     with pytest.raises(DataError, match="found mode L, 1024"):
         load_cifar10(sprites, part="test")
     (sprites / "test_batch.png").write_bytes(b"hello")
-    with pytest.raises(DataError, match="a whole PNG image"):
+    with pytest.raises(DataError, match="a complete PNG image"):
         load_cifar10(sprites, part="test")
 
 

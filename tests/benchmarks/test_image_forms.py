@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from benchmarks.datasets.images import CHEST_XRAY, food101, sun397
 from veracal.data.images import load_images
-from veracal.data.sets.images import CHEST_XRAY, food101, sun397
 from veracal.data.texts import read_names
 from veracal.errors import DataError
 

@@ -1,1 +1,0 @@
-"""The catalog of public data sets."""
