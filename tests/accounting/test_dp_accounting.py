@@ -1,4 +1,4 @@
-"""Costs agree with dp-accounting where it is right, and not where it is wrong."""
+"""Costs agree with dp-accounting, except where dp-accounting is known to be wrong."""
 
 import math
 
@@ -38,7 +38,7 @@ def steps(noise, rate, times, relation="add-remove"):
         ("replace-one", NeighboringRelation.REPLACE_ONE),
     ],
 )
-def test_batches_agree_with_dp_accounting(rate, noise, relation, theirs):
+def test_poisson_sampling_agrees_with_dp_accounting(rate, noise, relation, theirs):
     accountant = PLDAccountant(theirs)
     event = dp_event.PoissonSampledDpEvent(rate, dp_event.GaussianDpEvent(noise))
     accountant.compose(event, 50)
@@ -71,7 +71,7 @@ def test_discrete_gaussian_agrees_with_dp_accounting(parameter, shift):
     assert ours <= theirs.get_epsilon_for_delta(1e-5) * (1 + 1e-6)
 
 
-def test_several_rows_in_a_batch_agree_with_the_mixture_of_gaussians():
+def test_several_rows_per_unit_agree_with_the_mixture_of_gaussians():
     rate, rows = 0.1, 3
     weights = stats.binom.pmf(range(rows + 1), rows, rate)
     theirs = pld.from_mixture_gaussian_mechanism(
@@ -84,7 +84,7 @@ def test_several_rows_in_a_batch_agree_with_the_mixture_of_gaussians():
 # ------------------------------------------------ why its accountants are not used blindly
 
 
-def test_dp_accounting_doubles_under_replace_one_here_and_not_there():
+def test_dp_accounting_doubles_under_replace_one_only_with_pld():
     losses = PLDAccountant(NeighboringRelation.REPLACE_ONE)
     divergences = RdpAccountant(neighboring_relation=NeighboringRelation.REPLACE_ONE)
     for accountant in (losses, divergences):
@@ -120,7 +120,7 @@ def test_dp_accounting_has_no_pure_discrete_gaussian_or_search_event():
     assert math.isfinite(epsilon_for(Search(Gaussian(4.0), 10), 1e-5))
 
 
-def test_dp_accounting_miscounts_ints_and_we_hand_it_floats():
+def test_events_pass_floats_since_dp_accounting_miscounts_ints():
     def charged(one):
         inner = dp_event.ComposedDpEvent(
             [dp_event.GaussianDpEvent(one), dp_event.GaussianDpEvent(one)]

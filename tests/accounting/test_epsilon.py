@@ -62,7 +62,7 @@ def test_published_figures(event, by_loss, by_renyi):
         assert rdp_epsilon(event, 1e-5) == pytest.approx(by_renyi, abs=6e-4)
 
 
-def test_small_noise_lies_in_its_published_bracket():
+def test_small_noise_costs_within_the_published_bounds():
     assert 4.19 < epsilon_for(steps(0.5, 0.001, 1000), 1e-6) < 4.24
 
 
@@ -89,9 +89,9 @@ def test_gaussian_noise_is_exact(noise, delta):
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 5.0])
 @pytest.mark.parametrize("delta", [1e-3, 1e-6])
 def test_laplace_noise_has_its_closed_form(epsilon, delta):
-    found = epsilon_for(Laplace(1 / epsilon), delta)
+    cost = epsilon_for(Laplace(1 / epsilon), delta)
     exact = max(0.0, epsilon + 2 * math.log1p(-delta))
-    assert exact <= found * (1 + 1e-12) and found == pytest.approx(exact, abs=2e-6)
+    assert exact <= cost * (1 + 1e-12) and cost == pytest.approx(exact, abs=2e-6)
 
 
 @pytest.mark.parametrize("epsilon", [0.05, 0.3, 1.0])
@@ -109,12 +109,12 @@ def test_a_subsampled_step_equals_its_integral(epsilon):
         integrate.quad(excess, -12, 13, (sign,), points=kinks, limit=500, epsabs=1e-13)[0]
         for sign in (1, -1)
     ]
-    found = delta_for(PoissonGaussian(noise, rate=rate), epsilon)
-    assert max(directions) <= found * (1 + 1e-9)
-    assert found == pytest.approx(max(directions), rel=1e-5)
+    cost = delta_for(PoissonGaussian(noise, rate=rate), epsilon)
+    assert max(directions) <= cost * (1 + 1e-9)
+    assert cost == pytest.approx(max(directions), rel=1e-5)
 
 
-def test_replacing_in_a_batch_is_worst_when_rows_are_opposite():
+def test_replacement_is_worst_for_opposite_rows():
     # The docstring proves it; here every other pair of directions in the plane is tried.
     noise, rate, epsilon = 1.0, 0.2, 0.4
     claimed = delta_for(PoissonGaussian(noise, rate=rate, relation="replace-one"), epsilon)
@@ -125,16 +125,16 @@ def test_replacing_in_a_batch_is_worst_when_rows_are_opposite():
     def density(mx, my):
         return np.exp(-((x - mx) ** 2 + (y - my) ** 2) / 2) / (2 * math.pi)
 
-    found = []
+    cost = []
     for angle in np.linspace(0, math.pi, 9):
         p = (1 - rate) * density(0, 0) + rate * density(1, 0)
         q = (1 - rate) * density(0, 0) + rate * density(math.cos(angle), math.sin(angle))
-        found.append(np.maximum(p - math.exp(epsilon) * q, 0).sum() * cell)
-    assert found == sorted(found)
-    assert found[-1] == pytest.approx(claimed, rel=1e-3)
+        cost.append(np.maximum(p - math.exp(epsilon) * q, 0).sum() * cell)
+    assert cost == sorted(cost)
+    assert cost[-1] == pytest.approx(claimed, rel=1e-3)
 
 
-def test_directions_are_composed_before_the_worse_is_taken():
+def test_directions_are_composed_before_taking_the_worse_one():
     # One event is worse to remove from, the other to add to; the bound of a composition is not
     # above the sum of worst cases, nor below either direction.
     event = Composed((steps(0.6, 0.01, 10), steps(3.0, 0.9, 10)))
@@ -171,7 +171,7 @@ def test_on_a_coarse_grid_discrete_laplace_costs_more_than_laplace():
     assert epsilon_for(Repeated(Laplace(2.0), 20), 1e-5) == pytest.approx(9.106, abs=1e-3)
 
 
-def test_a_fine_grid_brings_discrete_laplace_to_laplace():
+def test_discrete_laplace_approaches_laplace_on_a_fine_grid():
     fine = epsilon_for(Repeated(DiscreteLaplace(2.0**21, 2**20), 20), 1e-5)
     assert fine == pytest.approx(epsilon_for(Repeated(Laplace(2.0), 20), 1e-5), rel=1e-5)
 
@@ -186,20 +186,20 @@ def test_spreading_a_shift_over_entries_never_costs_more():
 # ---------------------------------------------------------------- parts, units, relations
 
 
-def test_parts_cost_what_the_worst_costs():
+def test_parallel_events_cost_as_much_as_the_worst_one():
     parts = (steps(1.0, 0.01, 1000), Gaussian(1.0))
     assert epsilon_for(Parallel(parts), 1e-5) == max(epsilon_for(p, 1e-5) for p in parts)
 
 
-def test_secret_coins_mix_the_losses():
+def test_secret_weights_mix_the_losses():
     parts, weights = (Gaussian(1.0), Gaussian(4.0)), (0.25, 0.75)
     for epsilon in (0.1, 1.0, 3.0):
         exact = sum(w * delta_for(p, epsilon) for p, w in zip(parts, weights, strict=True))
-        found = delta_for(Parallel(parts, weights), epsilon)
-        assert exact <= found * (1 + 1e-8) and found == pytest.approx(exact, rel=1e-3)
+        cost = delta_for(Parallel(parts, weights), epsilon)
+        assert exact <= cost * (1 + 1e-8) and cost == pytest.approx(exact, rel=1e-3)
 
 
-def test_coins_of_one_split_are_not_counted_twice():
+def test_weights_of_one_split_are_used_only_once():
     split = Parallel((Gaussian(1.0), Gaussian(4.0)), (0.01, 0.99))
     whole = Parallel((Repeated(Gaussian(1.0), 2), Repeated(Gaussian(4.0), 2)), (0.01, 0.99))
     twice = epsilon_for(Composed((split, split)), 1e-3)
@@ -207,7 +207,7 @@ def test_coins_of_one_split_are_not_counted_twice():
     assert epsilon_for(Repeated(split, 2), 1e-3) >= epsilon_for(whole, 1e-3)
 
 
-def test_coins_of_one_split_are_not_counted_twice_however_they_are_nested():
+def test_weights_of_one_split_are_used_only_once_when_nested():
     split = Parallel((Gaussian(1.0), Gaussian(4.0)), (0.01, 0.99))
     worst = Repeated(Gaussian(1.0), 20)
     for nested in (
@@ -218,7 +218,7 @@ def test_coins_of_one_split_are_not_counted_twice_however_they_are_nested():
         assert epsilon_for(nested, 1e-3) == pytest.approx(epsilon_for(worst, 1e-3))
 
 
-def test_parts_that_are_dealt_anew_may_meet_a_unit_in_each():
+def test_a_unit_may_be_in_each_partition_of_repeated_parallel_events():
     either = Parallel((Gaussian(6.0), Pure(0.5)))
     assert epsilon_for(Repeated(either, 2), 1e-6) == epsilon_for(
         Composed((either, either)), 1e-6
@@ -226,11 +226,11 @@ def test_parts_that_are_dealt_anew_may_meet_a_unit_in_each():
     assert epsilon_for(Repeated(either, 2), 1e-6) >= epsilon_for(
         Composed((Gaussian(6.0), Pure(0.5))), 1e-6
     )
-    with pytest.raises(ValueError, match="combinations of parallel parts"):
+    with pytest.raises(ValueError, match="combinations of parallel partitions"):
         epsilon_for(Repeated(either, 1000), 1e-6)
 
 
-def test_nothing_inside_a_nested_split_is_lost():
+def test_events_inside_nested_splits_are_counted():
     vector = DiscreteGaussian(1.0, 1.0, entries=5)
     inner = Parallel((vector, vector), (0.5, 0.5))
     outer = Parallel((Pure(0.01), Pure(0.01)), (0.5, 0.5))
@@ -238,11 +238,11 @@ def test_nothing_inside_a_nested_split_is_lost():
     assert epsilon_for(nested, 1e-5) > epsilon_for(vector, 1e-5)
 
 
-def test_secret_coins_do_not_lower_a_pure_cost_and_do_not_lose_it():
+def test_secret_weights_do_not_change_a_pure_cost():
     assert epsilon_for(Parallel((Pure(1.0), Pure(0.5)), (0.5, 0.5)), 0.0) == 1.0
 
 
-def test_what_composes_with_parts_is_in_every_part():
+def test_events_composed_with_parallel_ones_count_in_every_branch():
     shared = Gaussian(2.0)
     event = Composed((Parallel((Gaussian(1.0), Gaussian(3.0))), shared))
     worst = Composed((Gaussian(1.0), shared))
@@ -261,9 +261,9 @@ def test_what_composes_with_parts_is_in_every_part():
         (steps(2.0, 1.0, 5, "replace-one"), Repeated(Gaussian(2.0, 6.0, "replace-one"), 5)),
     ],
 )
-def test_a_unit_of_three_rows_is_charged_for_three(event, thrice):
-    found = epsilon_for(event, 1e-5, Unit("patient", 3))
-    assert found == pytest.approx(epsilon_for(thrice, 1e-5), rel=1e-4)
+def test_a_unit_of_three_rows_costs_three_times_the_sensitivity(event, thrice):
+    cost = epsilon_for(event, 1e-5, Unit("patient", 3))
+    assert cost == pytest.approx(epsilon_for(thrice, 1e-5), rel=1e-4)
 
 
 def test_rows_multiply_costs_exactly():
@@ -273,14 +273,14 @@ def test_rows_multiply_costs_exactly():
 
 
 @pytest.mark.parametrize("event", [Approximate(0.1, 1e-6), Search(Gaussian(4.0), 5)])
-def test_without_an_argument_for_several_rows_there_is_no_cost(event):
+def test_events_without_group_privacy_reject_several_rows(event):
     with pytest.raises(ValueError, match="Expected at_most=1 for"):
         epsilon_for(event, 1e-5, Unit("patient", 2))
 
 
 @pytest.mark.parametrize("order", [1.01, 1.02, 1.3, 1.5, 1.9, 2.0, 2.5, 7.3])
 @pytest.mark.parametrize(("noise", "rate"), [(1.0, 0.1), (0.6, 0.02), (1.2, 0.5)])
-def test_divergences_of_batches_are_bounded_at_every_order(noise, rate, order):
+def test_divergences_of_sampled_events_are_bounded_at_every_order(noise, rate, order):
     """Dp-accounting's series gives up at some orders; the integral does not."""
 
     def alone(x):
@@ -299,18 +299,18 @@ def test_divergences_of_batches_are_bounded_at_every_order(noise, rate, order):
 
     exact = max(divergence(mixture, alone), divergence(alone, mixture))
     next_whole = rdp_at(PoissonGaussian(noise, rate=rate), math.ceil(order))
-    found = rdp_at(PoissonGaussian(noise, rate=rate), order)
-    assert exact * (1 - 1e-6) <= found <= next_whole * (1 + 1e-9)
+    cost = rdp_at(PoissonGaussian(noise, rate=rate), order)
+    assert exact * (1 - 1e-6) <= cost <= next_whole * (1 + 1e-9)
 
 
-def test_divergences_of_the_rarest_batches_are_no_less_than_their_leading_term():
+def test_divergences_at_tiny_rates_are_at_least_the_leading_term():
     """Logarithms of numbers next to 1 have few digits left."""
     for rate, noise in ((1e-7, 20.0), (1e-9, 50.0)):
         leading = rate**2 * math.expm1(1 / noise**2)
         assert rdp_at(PoissonGaussian(noise, rate=rate), 2.0) >= leading
 
 
-def test_a_larger_budget_serves_what_a_smaller_one_does(tmp_path):
+def test_a_larger_budget_admits_what_a_smaller_one_does(tmp_path):
     """Its order lies nearer to 1, where the series gives up for such batches."""
     for epsilon in (8.0, 50.0, 1_000.0):
         ledger = open_ledger(tmp_path / f"{epsilon}", Budget(epsilon, 1e-3), kind="open")
@@ -318,7 +318,7 @@ def test_a_larger_budget_serves_what_a_smaller_one_does(tmp_path):
         assert ledger.length() == 1
 
 
-def test_a_curve_that_is_kept_answers_for_its_own_event_unit_and_order_alone():
+def test_cached_curves_depend_on_event_unit_and_order():
     event = PoissonGaussian(1.0, rate=0.1)
     first, at_two = rdp_epsilon(event, 1e-5), rdp_at(event, 2.0)
     assert rdp_epsilon(event, 1e-5) == first and rdp_at(event, 2.0) == at_two
@@ -329,17 +329,17 @@ def test_a_curve_that_is_kept_answers_for_its_own_event_unit_and_order_alone():
     with pytest.raises(ValueError, match="Rényi bound"):
         rdp_epsilon(PoissonGaussian(1.0, rate=0.1, relation="replace-one"), 1e-5)
     with pytest.raises(ValueError, match="read-only"):
-        renyi._accounted(event, renyi.ORDERS, Unit())[0] = 0.0
+        renyi._dp_accounting_curve(event, renyi.ORDERS, Unit())[0] = 0.0
 
 
-def test_renyi_refuses_what_it_would_understate():
+def test_renyi_rejects_events_it_would_understate():
     with pytest.raises(ValueError, match="replace-one with at_most=1"):
         rdp_epsilon(steps(1.0, 0.01, 10, "replace-one"), 1e-5)
     with pytest.raises(ValueError, match="at_most=2"):
         rdp_epsilon(steps(1.0, 0.01, 10), 1e-5, Unit("patient", 2))
 
 
-def test_conversion_to_replace_one_is_stated_and_lossy():
+def test_conversion_to_replace_one_doubles_epsilon():
     assert epsilon_for(AsReplaceOne(Pure(1.0)), 0.0) == 2.0
     assert epsilon_for(AsReplaceOne(Gaussian(1.0)), 1e-5) == pytest.approx(11.05, abs=0.01)
     converted = AsReplaceOne(steps(1.0, 0.01, 100))
@@ -351,7 +351,7 @@ def test_conversion_to_replace_one_is_stated_and_lossy():
 # ---------------------------------------------------------------- searches and pairs
 
 
-def test_a_search_enters_a_total_as_a_pair():
+def test_a_search_composes_as_an_epsilon_delta_pair():
     run = steps(1.0, 0.01, 1000)
     search = Search(run, 10, "logarithmic")
     assert epsilon_for(search, 1e-5) == pytest.approx(rdp_epsilon(search, 1e-5), rel=1e-9)
@@ -361,7 +361,7 @@ def test_a_search_enters_a_total_as_a_pair():
 
 
 @pytest.mark.parametrize(
-    ("mean", "law", "figure"),
+    ("mean", "distribution", "figure"),
     [
         (10, "logarithmic", 3.58),
         (10, "geometric", 4.17),
@@ -369,14 +369,14 @@ def test_a_search_enters_a_total_as_a_pair():
         (50, "poisson", 11.6),
     ],
 )
-def test_published_figures_of_searches(mean, law, figure):
+def test_published_costs_of_searches(mean, distribution, figure):
     run = Composed((steps(1.0, 0.01, 1000), Gaussian(10.0)))  # training and a noisy score
     assert rdp_epsilon(run, 1e-5) == pytest.approx(2.14, abs=5e-3)
     assert epsilon_for(run, 1e-5) == pytest.approx(1.87, abs=5e-3)
-    assert epsilon_for(Search(run, mean, law), 1e-5) == pytest.approx(figure, abs=0.03)
+    assert epsilon_for(Search(run, mean, distribution), 1e-5) == pytest.approx(figure, abs=0.03)
 
 
-def test_a_pair_like_that_of_a_search_is_counted_beside_it():
+def test_equal_pairs_are_counted_separately():
     search = Search(Gaussian(20.0), 5)
     like = Approximate(rdp_epsilon(search, 5e-6), 5e-6)
     both = epsilon_for(Composed((search, like)), 1e-5)
@@ -384,13 +384,13 @@ def test_a_pair_like_that_of_a_search_is_counted_beside_it():
 
 
 @pytest.mark.parametrize("bare", [Gaussian(0.0), Laplace(0.0), PoissonGaussian(0.0, rate=0.1)])
-def test_no_noise_is_infinite_inside_wrappers_too(bare):
+def test_zero_noise_inside_wrappers_is_infinite(bare):
     for wrapped in (Search(bare, 5), AsReplaceOne(bare), Repeated(Search(bare, 5), 2)):
         assert epsilon_for(wrapped, 1e-5) == math.inf
         assert delta_for(wrapped, 10.0) == 1.0
 
 
-def test_a_search_of_nothing_costs_nothing():
+def test_a_search_over_free_events_is_free():
     assert epsilon_for(Search(Pure(0.0), 5), 1e-5) == 0.0
 
 
@@ -401,11 +401,11 @@ def test_a_search_over_several_runs_costs_the_worst_at_every_order():
     assert rdp_at(rare, 1.5) < rdp_at(many, 1.5) and rdp_at(rare, 30.0) > rdp_at(many, 30.0)
     for order in orders:
         worst = max(rdp_at(rare, order), rdp_at(many, order))
-        found = rdp_at(Search(Parallel((rare, many)), 5), order)
+        cost = rdp_at(Search(Parallel((rare, many)), 5), order)
         alone = [rdp_at(Search(run, 5), order) for run in (rare, many)]
         gamma = stopping_rate(5, "logarithmic")
         added = (1 - 1 / order) * worst - math.log(gamma) / order + math.log(5) / (order - 1)
-        assert found == pytest.approx(worst + added, rel=1e-9) and found >= max(alone)
+        assert cost == pytest.approx(worst + added, rel=1e-9) and cost >= max(alone)
     both = epsilon_for(Search(Parallel((rare, many)), 5), 1e-5)
     assert both > 1.01 * max(epsilon_for(Search(run, 5), 1e-5) for run in (rare, many))
     same = epsilon_for(Search(Parallel((many, many)), 5), 1e-5)
@@ -413,23 +413,23 @@ def test_a_search_over_several_runs_costs_the_worst_at_every_order():
 
 
 @pytest.mark.parametrize("mean", [1.2, 10, 5_000])
-def test_the_rate_of_a_law_gives_its_mean(mean):
+def test_stopping_rate_gives_the_mean(mean):
     gamma = stopping_rate(mean, "logarithmic")
     assert (1 / gamma - 1) / -math.log(gamma) == pytest.approx(mean, rel=1e-9)
     assert 1 / stopping_rate(mean, "geometric") == mean
 
 
-def test_longer_searches_cost_more_and_laws_are_ordered():
+def test_longer_searches_cost_more_and_distributions_are_ordered():
     run = steps(1.0, 0.01, 1000)
-    by_law = [
-        epsilon_for(Search(run, 10, law), 1e-5)
-        for law in ("logarithmic", "geometric", "poisson")
+    by_distribution = [
+        epsilon_for(Search(run, 10, distribution), 1e-5)
+        for distribution in ("logarithmic", "geometric", "poisson")
     ]
-    assert epsilon_for(run, 1e-5) < by_law[0] < by_law[1] < by_law[2]
-    assert epsilon_for(Search(run, 50), 1e-5) > by_law[0]
+    assert epsilon_for(run, 1e-5) < by_distribution[0] < by_distribution[1] < by_distribution[2]
+    assert epsilon_for(Search(run, 50), 1e-5) > by_distribution[0]
 
 
-def test_discrete_gaussian_vectors_go_by_their_concentrated_bound():
+def test_discrete_gaussian_vectors_use_the_concentrated_bound():
     vector = DiscreteGaussian(10.0, 3.0, entries=4)
     assert rdp_at(vector, 8.0) == pytest.approx(8 * 0.3**2 / 2)
     assert epsilon_for(vector, 1e-5) == pytest.approx(rdp_epsilon(vector, 1e-5), rel=1e-9)
@@ -455,16 +455,16 @@ def test_zero_noise_is_infinite(kind):
     "event",
     [Gaussian(1.0, 0.0), Gaussian(0.0, 0.0), PoissonGaussian(1.0, rate=0.0), Pure(0.0)],
 )
-def test_what_never_touches_records_costs_nothing(event):
+def test_events_that_ignore_the_records_cost_nothing(event):
     assert epsilon_for(event, 0.0) == 0.0
     assert epsilon_for(Repeated(event, 1000), 1e-5) == 0.0
 
 
 @pytest.mark.parametrize("delta", [1e-9, 1e-11, 1e-13, 1e-20])
-def test_tiny_deltas_have_a_bound_that_grows(delta):
+def test_epsilon_decreases_with_delta_for_tiny_deltas(delta):
     event = steps(1.0, 0.01, 1000)
-    found = epsilon_for(event, delta)
-    assert epsilon_for(event, 10 * delta) < found <= rdp_epsilon(event, delta) + 1e-9
+    cost = epsilon_for(event, delta)
+    assert epsilon_for(event, 10 * delta) < cost <= rdp_epsilon(event, delta) + 1e-9
 
 
 @pytest.mark.parametrize("cost", [epsilon_for, rdp_epsilon])
@@ -475,13 +475,13 @@ def test_delta_is_a_probability(cost, delta):
 
 
 @pytest.mark.parametrize("order", [1.0, 0.5, -2.0, 1e6, math.inf, math.nan])
-def test_orders_are_above_one_and_not_enormous(order):
+def test_orders_are_validated(order):
     with pytest.raises(ValueError, match="order"):
         rdp_at(Gaussian(1.0), order)
 
 
 @pytest.mark.parametrize("kind", [Gaussian, PoissonGaussian, DiscreteGaussian])
-def test_next_to_no_noise_is_infinite(kind):
+def test_negligible_noise_is_infinite(kind):
     assert epsilon_for(kind(1e-90, 1), 1e-5) == math.inf
 
 
@@ -489,13 +489,13 @@ def test_next_to_no_noise_is_infinite(kind):
     ("rows", "entering"),  # hardly ever so many: some hundredth of them enter a batch
     [(200, 14.0), pytest.param(1000, 35.0, marks=pytest.mark.long)],
 )
-def test_a_unit_of_very_many_rows_has_a_cost(rows, entering):
+def test_a_unit_of_very_many_rows_has_a_finite_cost(rows, entering):
     few = epsilon_for(steps(20.0, 0.01, 10), 1e-5, Unit("hospital", 20))
     many = epsilon_for(steps(20.0, 0.01, 10), 1e-5, Unit("hospital", rows))
     assert few < many < epsilon_for(Repeated(Gaussian(20.0, entering), 10), 1e-5)
 
 
-def test_large_costs_are_numbers_too():
+def test_large_costs_are_finite():
     assert epsilon_for(Composed((Pure(1000.0), Gaussian(1.0))), 1e-5) > 1000
     assert 800 <= epsilon_for(Approximate(800.0, 1e-7), 1e-5) < 801
     assert epsilon_for(Laplace(1e-100, 1e100), 1e-5) == pytest.approx(1e200)
@@ -536,11 +536,11 @@ def test_cost_is_monotone_in_everything(noise, rate, times, delta):
 @given(noise=st.floats(0.3, 30), delta=st.floats(1e-9, 1e-2), times=st.integers(1, 200))
 def test_a_full_batch_is_never_below_the_exact_gaussian(noise, delta, times):
     exact = epsilon_for(Repeated(Gaussian(noise), times), delta)
-    found = epsilon_for(steps(noise, 1.0, times), delta)
-    assert exact * (1 - 1e-9) <= found <= exact * (1 + 1e-3) + 1e-6
+    cost = epsilon_for(steps(noise, 1.0, times), delta)
+    assert exact * (1 - 1e-9) <= cost <= exact * (1 + 1e-3) + 1e-6
 
 
-def test_without_secret_batches_records_are_used_as_often_as_expected():
+def test_without_sampling_records_are_used_as_often_as_expected():
     event = Composed((steps(2.0, 0.1, 30), steps(1.0, 0.1, 5), Pure(0.1)))
     known = without_sampling(event)
     # 35 steps at a tenth: four uses, the ones with the least noise.
@@ -549,7 +549,7 @@ def test_without_secret_batches_records_are_used_as_often_as_expected():
     assert without_sampling(Gaussian(1.0)) is None
 
 
-def test_batches_inside_wrappers_are_known_too():
+def test_without_sampling_applies_inside_wrappers():
     search = Search(steps(2.0, 0.1, 20), 5)
     known = without_sampling(search)
     inside = Search(Repeated(Gaussian(2.0), 2), 5)
@@ -567,7 +567,7 @@ def test_exact_sums_use_exact_scales():
     assert pure_epsilon(third) < Fraction(1, 3)
 
 
-def test_that_a_series_gives_up_at_an_order_is_left_unsaid(caplog) -> None:
+def test_orders_without_a_bound_are_not_logged(caplog) -> None:
     step = PoissonGaussian(1.309591, rate=0.1)
     assert rdp_at(step, 1.1) == pytest.approx(rdp_at(step, 2.0), rel=1e-9)
     assert math.isfinite(rdp_epsilon(step, 1e-5))

@@ -45,7 +45,7 @@ EVENTS = [
 
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
-def test_an_event_survives_json(event):
+def test_json_round_trip(event):
     assert (
         event_from_json(json.loads(json.dumps(event_to_json(event), allow_nan=False))) == event
     )
@@ -68,7 +68,7 @@ def test_an_event_survives_json(event):
     ],
     ids=str,
 )
-def test_what_is_no_event_is_refused(written):
+def test_invalid_json_is_rejected(written):
     with pytest.raises(DataError, match="event: expected one of Gaussian"):
         event_from_json(written)
 
@@ -86,12 +86,12 @@ def test_integers_beyond_floats_stay_exact():
 
 
 @pytest.mark.parametrize("value", [-1.0, math.inf, math.nan, True, "1", None])
-def test_noise_is_a_finite_number_that_is_not_negative(value):
+def test_noise_is_finite_and_nonnegative(value):
     with pytest.raises(ValueError, match="Expected a finite noise > 0"):
         Gaussian(value)
 
 
-def test_discrete_noise_moves_by_whole_units():
+def test_discrete_noise_has_an_integer_sensitivity():
     with pytest.raises(ValueError, match="Expected an integer sensitivity"):
         DiscreteLaplace(1.0, 0.5)
     assert DiscreteGaussian(1.0, 0.5, entries=2).sensitivity == 0.5
@@ -120,10 +120,10 @@ def test_only_events_compose():
         Repeated(Pure2(0.1), 2)
 
 
-def test_weights_of_parts_are_probabilities():
+def test_weights_of_parallel_events_are_probabilities():
     with pytest.raises(ValueError, match="sum to 1"):
         Parallel((Pure(0.1), Pure(0.1)), (0.5, 0.4))
-    with pytest.raises(ValueError, match="one weight for each of 2 parts"):
+    with pytest.raises(ValueError, match="one weight for each of 2 partitions"):
         Parallel((Pure(0.1), Pure(0.1)), (1.0,))
 
 
@@ -135,7 +135,7 @@ def test_a_budget_is_finite_and_positive(epsilon, delta):
         Budget(epsilon, delta)
 
 
-def test_a_unit_has_a_name_and_rows():
+def test_a_unit_has_a_name_and_a_number_of_rows():
     assert str(Unit()) == "one record"
     with pytest.raises(ValueError, match="at_most"):
         Unit("patient", 0)

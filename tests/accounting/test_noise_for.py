@@ -1,4 +1,4 @@
-"""The noise for a budget keeps it, and hardly more than keeps it."""
+"""The noise for a budget is sufficient and nearly minimal."""
 
 import math
 
@@ -50,7 +50,7 @@ def decaying(noise):
         ),
     ],
 )
-def test_noise_is_the_smallest_that_keeps_the_budget(budget, release):
+def test_noise_is_the_smallest_within_the_budget(budget, release):
     noise = noise_for(budget, release)
     assert epsilon_for(release(noise), budget.delta, budget.unit) <= budget.epsilon
     less = noise * (1 - 1e-3)
@@ -68,7 +68,7 @@ def test_a_budget_without_delta_has_no_gaussian_noise():
         noise_for(Budget(1.0), Gaussian)
 
 
-def test_a_cost_that_noise_does_not_change_has_no_answer():
+def test_a_cost_independent_of_the_noise_raises():
     with pytest.raises(ValueError, match="cost falls with the noise"):
         noise_for(Budget(1.0), lambda noise: Pure(0.1))
     with pytest.raises(ValueError, match="some noise can keep"):
@@ -83,7 +83,7 @@ def test_events_and_budget_share_a_relation():
 # ---------------------------------------------------------------- plans
 
 
-def test_a_plan_keeps_its_budget_and_says_so():
+def test_a_plan_is_within_its_budget():
     plan = plan_training(records=10_000, batch=100, steps=200, delta=1e-5, epsilon=2.0)
     assert plan.rate == 0.01 and plan.passes == 2
     assert plan.statement.epsilon <= 2.0
@@ -94,13 +94,13 @@ def test_a_plan_keeps_its_budget_and_says_so():
     assert again.event == plan.event
 
 
-def test_all_rows_in_every_step_are_not_sampled():
+def test_full_batches_are_not_sampled():
     plan = plan_training(records=50, batch=50, steps=10, delta=1e-5, noise_multiplier=5.0)
     assert plan.event == Repeated(Gaussian(5.0), 10)
     assert plan.statement.epsilon_without_poisson is None
 
 
-def test_decaying_noise_is_charged_level_by_level():
+def test_decaying_noise_is_charged_by_level():
     plan = plan_training(
         records=1000, batch=100, steps=30, delta=1e-5, noise_multiplier=2.0, decay=0.1
     )
@@ -111,7 +111,7 @@ def test_decaying_noise_is_charged_level_by_level():
     )
 
 
-def test_steps_without_number_need_no_memory():
+def test_many_steps_need_no_memory():
     plan = plan_training(records=10**6, batch=1, steps=10**9, delta=1e-5, noise_multiplier=50.0)
     assert plan.event == Repeated(PoissonGaussian(50.0, rate=1e-6), 10**9)
 
@@ -129,7 +129,7 @@ def test_steps_without_number_need_no_memory():
         ({"steps": 10**8, "decay": 0.1}, "at most 10,000,000 steps"),
     ],
 )
-def test_a_plan_that_cannot_be_is_refused(wrong, message):
+def test_impossible_plans_are_rejected(wrong, message):
     settings = {"records": 1000, "batch": 10, "steps": 5, "delta": 1e-5, "epsilon": 1.0}
     with pytest.raises(ValueError, match=message):
         plan_training(**settings | wrong)

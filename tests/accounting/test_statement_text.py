@@ -1,4 +1,4 @@
-"""A statement says what the events promise, rounded against us."""
+"""A statement contains the accountant's values, rounded up."""
 
 import json
 import math
@@ -26,21 +26,23 @@ TRAINING = Repeated(PoissonGaussian(1.1, rate=0.01), 200)
 
 
 @pytest.fixture(scope="module")
-def made():
+def guarantee():
     return statement(TRAINING, 1e-5, Unit("patient", 2), covers=("the weights",))
 
 
-def test_it_holds_what_the_accountant_says(made):
+def test_it_contains_the_accountants_values(guarantee):
     unit = Unit("patient", 2)
-    assert made.epsilon == epsilon_for(TRAINING, 1e-5, unit)
-    assert made.advantage == delta_for(TRAINING, 0.0, unit)
-    assert dict(made.curve)[1e-6] == epsilon_for(TRAINING, 1e-6, unit)
+    assert guarantee.epsilon == epsilon_for(TRAINING, 1e-5, unit)
+    assert guarantee.advantage == delta_for(TRAINING, 0.0, unit)
+    assert dict(guarantee.curve)[1e-6] == epsilon_for(TRAINING, 1e-6, unit)
     # Two uses of two rows each, without amplification.
-    assert made.epsilon_without_poisson == epsilon_for(Repeated(Gaussian(1.1, 2.0), 2), 1e-5)
+    assert guarantee.epsilon_without_poisson == epsilon_for(
+        Repeated(Gaussian(1.1, 2.0), 2), 1e-5
+    )
 
 
-def test_it_names_unit_relation_and_rows(made):
-    text = made.text()
+def test_it_names_unit_relation_and_rows(guarantee):
+    text = guarantee.text()
     for words in (
         "one patient with at most 2 rows",
         "add-remove",
@@ -51,25 +53,25 @@ def test_it_names_unit_relation_and_rows(made):
     assert "+ the weights" in text and "Not covered:" in text
 
 
-def test_it_fits_into_json(made):
-    written = json.loads(json.dumps(made.to_json(), allow_nan=False))
+def test_it_can_be_written_as_json(guarantee):
+    written = json.loads(json.dumps(guarantee.to_json(), allow_nan=False))
     assert written["unit"] == "patient" and written["at_most"] == 2
-    assert [point["delta"] for point in written["curve"]] == [d for d, _ in made.curve]
+    assert [point["delta"] for point in written["curve"]] == [d for d, _ in guarantee.curve]
 
 
-def test_what_is_unbounded_is_null_in_json_and_said_in_words():
-    made = statement(Gaussian(0.0), 1e-5)
-    assert made.to_json()["epsilon"] is None
-    json.dumps(made.to_json(), allow_nan=False)
-    assert "epsilon = unbounded" in made.text()
-    assert "Nothing bounds how well anybody" in made.text()
+def test_an_unbounded_epsilon_is_null_in_json_and_stated_in_text():
+    guarantee = statement(Gaussian(0.0), 1e-5)
+    assert guarantee.to_json()["epsilon"] is None
+    json.dumps(guarantee.to_json(), allow_nan=False)
+    assert "epsilon = unbounded" in guarantee.text()
+    assert "Nothing bounds how well an observer" in guarantee.text()
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 60.0])
-def test_it_claims_no_more_than_its_epsilon(made, epsilon):
-    """At 60 anybody may be able to tell."""
-    text = replace(made, epsilon=epsilon).text()
-    assert "That bounds how well anybody" in text and "Nobody" not in text
+def test_it_claims_no_more_than_its_epsilon(guarantee, epsilon):
+    """At epsilon 60 an observer may be able to tell."""
+    text = replace(guarantee, epsilon=epsilon).text()
+    assert "That bounds how well an observer" in text and "cannot" not in text
 
 
 @pytest.mark.parametrize(
@@ -88,14 +90,17 @@ def test_the_accountant_is_named(event, words):
     assert words in statement(event, delta).accountant
 
 
-def test_batches_and_noise_inside_wrappers_are_told():
-    made = statement(Search(TRAINING, 3), 1e-5)
-    assert made.sampler.startswith("Poisson") and made.epsilon_without_poisson > made.epsilon
+def test_sampling_and_noise_inside_wrappers_are_stated():
+    guarantee = statement(Search(TRAINING, 3), 1e-5)
+    assert (
+        guarantee.sampler.startswith("Poisson")
+        and guarantee.epsilon_without_poisson > guarantee.epsilon
+    )
     exact = statement(AsReplaceOne(DiscreteLaplace(3.0, 1)), 1e-5)
     assert exact.numerics.startswith("exact, on integers")
 
 
-def test_exact_noise_is_told_from_idealized():
+def test_exact_noise_is_distinguished_from_idealized():
     assert statement(DiscreteLaplace(3.0, 1), 0.0).numerics.startswith("exact, on integers")
     both = Composed((DiscreteLaplace(3.0, 1), Gaussian(1.0)))
     assert "otherwise in floating point" in statement(both, 1e-5).numerics
@@ -105,7 +110,7 @@ def test_exact_noise_is_told_from_idealized():
 
 
 @pytest.mark.parametrize("value", [1.0, 0.123456, 9.99951, 1e-7, 12345.6, math.pi])
-def test_printed_figures_never_shrink(value):
+def test_formatted_costs_are_rounded_up(value):
     assert value <= float(rounded_up(value)) <= value * 1.0011
 
 
@@ -158,17 +163,17 @@ def test_the_central_limit_figure_is_no_bound():
         (9.9901e-10, "1e-09"),
     ],
 )
-def test_delta_is_never_printed_below_what_it_is(made, delta, printed):
+def test_delta_is_never_printed_below_what_it_is(guarantee, delta, printed):
     curve = ((delta, 1.00001),)
-    text = replace(made, delta=delta, epsilon=1.00001, curve=curve).text()
+    text = replace(guarantee, delta=delta, epsilon=1.00001, curve=curve).text()
     assert f"epsilon = 1.001, delta = {printed}." in text
     assert float(printed) >= delta
-    shown, epsilon = text.splitlines()[-1].split()
-    assert float(shown) >= delta and float(epsilon) >= 1.00001
-    assert re.fullmatch(r"\d+e-\d\d", shown)
+    printed_delta, epsilon = text.splitlines()[-1].split()
+    assert float(printed_delta) >= delta and float(epsilon) >= 1.00001
+    assert re.fullmatch(r"\d+e-\d\d", printed_delta)
 
 
-def test_printing_moves_to_one_side_only(rng):
+def test_formatting_rounds_in_one_direction(rng):
     values = 10.0 ** rng.uniform(-15, 6, 2_000)
     for digits in (1, 3, 4, 6):
         for value in values.tolist():

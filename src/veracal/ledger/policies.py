@@ -38,7 +38,7 @@ from scipy import optimize
 from veracal import _checks
 from veracal.accounting import (
     MICRO,
-    MOST_ORDER,
+    MAX_ORDER,
     Approximate,
     Budget,
     Event,
@@ -234,9 +234,9 @@ class Renyi:
 
     def __post_init__(self) -> None:
         _checks.positive(order=self.order)
-        if not 1 < self.order <= MOST_ORDER:
+        if not 1 < self.order <= MAX_ORDER:
             raise ValueError(
-                f"Expected an order above 1, at most {MOST_ORDER}, got order={self.order!r}."
+                f"Expected an order above 1, at most {MAX_ORDER}, got order={self.order!r}."
             )
         object.__setattr__(self, "order", float(self.order))
 
@@ -322,7 +322,7 @@ def best_order(budget: Budget) -> float:
         return (conversion(order, budget.delta) - budget.epsilon) / order
 
     found = optimize.minimize_scalar(
-        waste, bounds=(-7, math.log(MOST_ORDER - 2)), method="bounded"
+        waste, bounds=(-7, math.log(MAX_ORDER - 2)), method="bounded"
     )
     return max(1.001, float(f"{1 + math.exp(found.x):.4g}"))
 
