@@ -69,9 +69,9 @@ def test_a_budget_without_delta_has_no_gaussian_noise():
 
 
 def test_a_cost_independent_of_the_noise_raises():
-    with pytest.raises(ValueError, match="cost falls with the noise"):
+    with pytest.raises(ValueError, match="cost decreases with the noise"):
         noise_for(Budget(1.0), lambda noise: Pure(0.1))
-    with pytest.raises(ValueError, match="some noise can keep"):
+    with pytest.raises(ValueError, match="some noise can meet"):
         noise_for(Budget(1.0), lambda noise: Pure(2.0))
 
 
