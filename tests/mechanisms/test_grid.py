@@ -24,28 +24,28 @@ ANY_FLOAT = st.floats(allow_nan=True, allow_infinity=True)
 def test_bounds_are_rounded_outward_exactly(value, bits):
     grid = Grid(bits)
     exact = Fraction(value) * 2**bits
-    assert grid.below(value) <= exact < grid.below(value) + 1
-    assert grid.above(value) - 1 < exact <= grid.above(value)
+    assert grid.round_down(value) <= exact < grid.round_down(value) + 1
+    assert grid.round_up(value) - 1 < exact <= grid.round_up(value)
 
 
 @given(ANY_FLOAT, st.floats(-50, 50), st.floats(0, 50), st.integers(0, 20))
 def test_a_contribution_is_the_rounded_then_clipped_integer(value, low, width, bits):
     grid = Grid(bits)
-    if grid.below(low) == grid.above(low + width) == 0:
+    if grid.round_down(low) == grid.round_up(low + width) == 0:
         return
     bounds = Bounds.of(low, low + width, grid)
-    (found,) = contributions([value], bounds, grid)
+    (contribution,) = contributions([value], bounds, grid)
     if not np.isfinite(value):
-        assert found == 0
+        assert contribution == 0
     else:
         rounded = round(Fraction(value) * 2**bits)  # exact, half to even
-        assert found == min(max(rounded, bounds.low), bounds.high)
+        assert contribution == min(max(rounded, bounds.low), bounds.high)
 
 
 @given(ANY_FLOAT, ANY_FLOAT, st.floats(-50, 50), st.floats(0, 50), st.integers(0, 20))
-def test_no_two_records_are_further_apart_than_stated(one, other, low, width, bits):
+def test_two_records_differ_by_at_most_the_sensitivity(one, other, low, width, bits):
     grid = Grid(bits)
-    if grid.below(low) == grid.above(low + width) == 0:
+    if grid.round_down(low) == grid.round_up(low + width) == 0:
         return
     bounds = Bounds.of(low, low + width, grid)
     first, second = contributions([one, other], bounds, grid).tolist()
@@ -54,7 +54,7 @@ def test_no_two_records_are_further_apart_than_stated(one, other, low, width, bi
     assert bounds.sensitivity("add-remove") <= bounds.sensitivity("replace-one")
 
 
-def test_half_even_rounding_would_stretch_a_distance_of_one_to_two():
+def test_rounding_after_clipping_would_double_a_distance():
     grid = Grid(0)
     near = contributions([0.5, 1.5], Bounds(-9, 9), grid)
     assert near[1] - near[0] == 2  # so no sensitivity may be taken from real bounds
@@ -62,7 +62,7 @@ def test_half_even_rounding_would_stretch_a_distance_of_one_to_two():
     assert bounds.sensitivity("replace-one") == 2
 
 
-def test_bounds_without_zero_count_the_record_that_is_left_out():
+def test_bounds_without_zero_account_for_a_dropped_record():
     bounds = Bounds(3, 5)
     assert bounds.sensitivity("add-remove") == 5
     assert bounds.sensitivity("replace-one") == 5  # not 2: a broken record contributes zero
@@ -90,13 +90,13 @@ def test_sensitivities_follow_from_the_two_integers(
     st.integers(0, 12),
     st.sampled_from([1, 2]),
 )
-def test_no_vector_is_longer_than_the_bound(rows, most, bits, power):
+def test_no_vector_exceeds_the_norm_bound(rows, most, bits, power):
     units = dense_contributions(rows, most, Grid(bits), power=power)
     assert units.dtype == np.int64
-    for row, found in zip(rows, units.tolist(), strict=True):
-        assert sum(abs(k) ** power for k in found) <= most**power
+    for row, contribution in zip(rows, units.tolist(), strict=True):
+        assert sum(abs(k) ** power for k in contribution) <= most**power
         if not np.isfinite(row).all():
-            assert found == [0, 0, 0]
+            assert contribution == [0, 0, 0]
 
 
 def test_vectors_within_the_bound_are_truncated_toward_zero():
@@ -113,29 +113,29 @@ def test_long_vectors_keep_their_direction():
 
 @given(st.lists(st.integers(-(2**60), 2**60), max_size=40))
 def test_a_total_is_exact_or_clipped(numbers):
-    (found,) = exact_total([np.array([k], dtype=np.int64) for k in numbers], 1)
-    assert found == max(-MOST_TOTAL, min(sum(numbers), MOST_TOTAL))
+    (contribution,) = exact_total([np.array([k], dtype=np.int64) for k in numbers], 1)
+    assert contribution == max(-MOST_TOTAL, min(sum(numbers), MOST_TOTAL))
 
 
-def test_a_total_beyond_64_bits_is_clipped_and_not_refused():
+def test_a_total_beyond_64_bits_is_clipped_without_an_error():
     block = np.array([2**62], dtype=np.int64)
     assert exact_total([block] * 9, 1) == [MOST_TOTAL]
 
 
 @given(st.integers(-(2**53), 2**53), st.integers(0, 40))
-def test_values_lie_on_the_grid_exactly(units, bits):
+def test_values_are_exactly_on_the_grid(units, bits):
     (value,) = Grid(bits).values([units])
     assert Fraction(value) * 2**bits == units
 
 
 @pytest.mark.parametrize("dtype", ["f2", "f4", ">f8", "f8", "i4", "u1", "longdouble"])
-def test_every_real_type_is_taken_at_its_value(dtype):
+def test_every_real_dtype_is_supported(dtype):
     values = np.array([0, 1, 2], dtype=dtype)
     assert contributions(values, Bounds(0, 8), Grid(2)).tolist() == [0, 4, 8]
 
 
 @pytest.mark.parametrize("bits", [-1, 41, 0.5, True, float("nan")])
-def test_a_grid_that_is_none_is_refused(bits):
+def test_invalid_grids_are_rejected(bits):
     with pytest.raises(ValueError, match="bits"):
         Grid(bits)
 
@@ -143,7 +143,7 @@ def test_a_grid_that_is_none_is_refused(bits):
 @pytest.mark.parametrize(
     ("low", "high"), [(1, 0), (0, 0), (0, MOST_UNITS + 1), (-MOST_UNITS - 1, 0)]
 )
-def test_bounds_that_are_none_are_refused(low, high):
+def test_invalid_bounds_are_rejected(low, high):
     with pytest.raises(ValueError, match="low"):
         Bounds(low, high)
 
@@ -154,6 +154,6 @@ def test_bounds_must_be_finite(bad):
         Bounds.of(0, bad, Grid(4))
 
 
-def test_an_unknown_relation_is_refused():
+def test_an_unknown_relation_is_rejected():
     with pytest.raises(ValueError, match="relation"):
         Bounds(0, 1).sensitivity("swap")

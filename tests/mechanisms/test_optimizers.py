@@ -49,7 +49,7 @@ def reference(optimizer, **settings):
     ],
     ids=lambda part: repr(part) if hasattr(part, "rate") else "library",
 )
-def test_rules_equal_those_of_the_library(update, expected) -> None:
+def test_optimizers_equal_those_of_torch(update, expected) -> None:
     np.testing.assert_allclose(descend(update, np.ones(3)), expected(), rtol=1e-12)
     as_torch = descend(update, torch.ones(3, dtype=torch.float64))
     np.testing.assert_allclose(as_torch.numpy(), expected(), rtol=1e-12)
@@ -57,16 +57,16 @@ def test_rules_equal_those_of_the_library(update, expected) -> None:
 
 def test_a_schedule_sets_the_rate_of_each_step() -> None:
     rates = [0.4, 0.3, 0.2, 0.1]
-    found = descend(SGD(Linear(0.4, 0.0, steps=4)), np.ones(3), GRADIENTS[:4])
-    np.testing.assert_allclose(found, 1 - np.array(rates) @ GRADIENTS[:4], rtol=1e-12)
+    result = descend(SGD(Linear(0.4, 0.0, steps=4)), np.ones(3), GRADIENTS[:4])
+    np.testing.assert_allclose(result, 1 - np.array(rates) @ GRADIENTS[:4], rtol=1e-12)
 
 
 @pytest.mark.parametrize("mode", ["mean", "sum", "langevin"])
 @pytest.mark.parametrize("rate", [0.005, Exponential(0.005, 0.028, every=2)])
 def test_langevin_noise_equals_its_definition(mode, rate) -> None:
     update = Langevin(rate, temperature=6.08, mode=mode)
-    found = update.noise_multipliers(4, expected_batch=64, bound=0.5)
-    for t, multiplier in enumerate(found):
+    result = update.noise_multipliers(4, expected_batch=64, bound=0.5)
+    for t, multiplier in enumerate(result):
         a = 0.005 if isinstance(rate, float) else 0.005 * math.exp(-0.028 * (t // 2))
         expected = {
             "mean": 64 * math.sqrt(2 * a * 6.08),
@@ -74,10 +74,10 @@ def test_langevin_noise_equals_its_definition(mode, rate) -> None:
             "langevin": 64 * math.sqrt(2 * 6.08 / a) / 0.5,
         }[mode]
         assert multiplier == pytest.approx(expected)
-    assert len(found) == 4
+    assert len(result) == 4
 
 
-def test_the_published_setting_has_the_multiplier_of_the_text() -> None:
+def test_the_published_setting_has_the_published_multiplier() -> None:
     """0.2466 on the sum, 15.8 with a batch of 64 on the mean."""
     published = {"rate": 0.005, "temperature": 6.08}
     on_sum = Langevin(**published, mode="sum").noise_multipliers(1, 64, 1.0)
@@ -87,7 +87,7 @@ def test_the_published_setting_has_the_multiplier_of_the_text() -> None:
 
 
 @pytest.mark.parametrize("records", [None, 5_000])
-def test_in_langevin_mode_weights_diffuse_as_the_sampler_needs(records) -> None:
+def test_langevin_mode_samples_with_the_required_diffusion(records) -> None:
     """Noise of std sqrt(2 rate temperature) in the weights, for either energy."""
     update = Langevin(0.01, temperature=0.5, mode="langevin", records=records)
     bound, batch = 0.7, 32
@@ -112,6 +112,6 @@ def test_in_langevin_mode_weights_diffuse_as_the_sampler_needs(records) -> None:
         lambda: Langevin(0.1, 1.0, records=10),
     ],
 )
-def test_rules_refuse_what_cannot_be_meant(wrong) -> None:
+def test_optimizers_reject_invalid_settings(wrong) -> None:
     with pytest.raises(ValueError, match="Expected"):
         wrong()

@@ -20,15 +20,15 @@ def test_rounded_normals_have_their_probabilities(rng):
     std, draws = 0.8, np.array(rounded_gaussian(0.8, 12_000, rng=rng))
     k = np.arange(-3, 4)
     expected = stats.norm.cdf((k + 0.5) / std) - stats.norm.cdf((k - 0.5) / std)
-    found = np.array([(draws == one).mean() for one in k])
+    frequencies = np.array([(draws == one).mean() for one in k])
     errors = np.sqrt(expected * (1 - expected) / len(draws))
-    assert (np.abs(found - expected) < 5 * errors).all()
+    assert (np.abs(frequencies - expected) < 5 * errors).all()
     discrete = (
         np.exp(-((k / std) ** 2) / 2) / np.exp(-((np.arange(-50, 51) / std) ** 2) / 2).sum()
     )
-    assert (np.abs(found - discrete) > 5 * errors).any()
+    assert (np.abs(frequencies - discrete) > 5 * errors).any()
     other = stats.norm.cdf((k + 0.5) / 0.94 / std) - stats.norm.cdf((k - 0.5) / 0.94 / std)
-    assert (np.abs(found - other) > 5 * errors).any()
+    assert (np.abs(frequencies - other) > 5 * errors).any()
 
 
 def test_fine_normals_are_normal_and_independent(rng):
@@ -40,7 +40,7 @@ def test_fine_normals_are_normal_and_independent(rng):
 
 
 @pytest.mark.parametrize("d", [1, 2, 5, 20])
-def test_spherical_vectors_have_gamma_lengths_and_any_direction(rng, d):
+def test_spherical_vectors_have_gamma_lengths_and_uniform_directions(rng, d):
     vectors = np.array([rounded_spherical(1e9, d, rng=rng) for _ in range(800)]) / 1e9
     lengths = np.linalg.norm(vectors, axis=1)
     assert stats.kstest(lengths, stats.gamma(d).cdf).pvalue > 1e-4
@@ -51,7 +51,7 @@ def test_spherical_vectors_have_gamma_lengths_and_any_direction(rng, d):
         assert stats.kstest(squares, stats.beta(0.5, (d - 1) / 2).cdf).pvalue > 1e-4
 
 
-def test_in_one_dimension_it_is_a_rounded_laplace_law(rng):
+def test_in_one_dimension_it_is_rounded_laplace_noise(rng):
     scale = 1.5
     draws = np.array([rounded_spherical(scale, 1, rng=rng)[0] for _ in range(4_000)])
     law = stats.laplace(scale=scale)
@@ -62,7 +62,7 @@ def test_in_one_dimension_it_is_a_rounded_laplace_law(rng):
 
 
 @pytest.mark.parametrize("d", [1, 4])
-def test_further_digits_stay_within_what_was_known(rng, d):
+def test_refined_enclosures_are_nested(rng, d):
     with localcontext() as context:
         context.prec = 3  # whatever the thread's own arithmetic is
         spans = refined_spans(rng, d)
@@ -83,10 +83,10 @@ def refined_spans(rng, d):
     return spans
 
 
-def test_few_digits_at_first_change_no_decision(monkeypatch):
+def test_results_do_not_depend_on_the_initial_digits(monkeypatch):
     """Digits are drawn until the integer is known: with 8 at first, almost always more."""
     monkeypatch.setattr(rounded_noise, "_BITS", 8)
-    monkeypatch.setattr(rounded_noise, "_MORE", 8)
+    monkeypatch.setattr(rounded_noise, "_MORE_BITS", 8)
     rng = np.random.default_rng(0)
     draws = np.array(rounded_gaussian(1000.0, 4_000, rng=rng)) / 1000.0
     assert stats.kstest(draws, "norm").pvalue > 1e-4
@@ -97,7 +97,7 @@ def test_few_digits_at_first_change_no_decision(monkeypatch):
 
 
 def test_digits_of_zeros_and_ones_are_refined():
-    """The smallest and the largest digits, of which no logarithm or interval can be taken."""
+    """The smallest and the largest digits, whose logarithm or interval can be taken."""
 
     class Scripted:
         def __init__(self, first):
@@ -114,11 +114,11 @@ def test_digits_of_zeros_and_ones_are_refined():
 
 
 def test_an_interval_over_a_boundary_is_not_rounded():
-    by = rounded_noise._Precision(96)
+    by = rounded_noise._IntervalArithmetic(96)
     span = (Decimal("0.4999999"), Decimal("0.5000001"))
-    assert rounded_noise._nearest([span], [1], by) is None
-    assert rounded_noise._nearest([(Decimal("0.6"), Decimal("1.4"))], [-1], by) == [-1]
-    assert rounded_noise._nearest([(Decimal("-1.4"), Decimal("-0.6"))], [1], by) == [-1]
+    assert rounded_noise._round_intervals([span], [1], by) is None
+    assert rounded_noise._round_intervals([(Decimal("0.6"), Decimal("1.4"))], [-1], by) == [-1]
+    assert rounded_noise._round_intervals([(Decimal("-1.4"), Decimal("-0.6"))], [1], by) == [-1]
 
 
 @pytest.mark.parametrize("wrong", [0.0, -1.0, float("nan"), float("inf")])

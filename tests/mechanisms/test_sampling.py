@@ -21,34 +21,37 @@ def test_rows_are_distinct_ascending_and_in_range(n, rate, rng) -> None:
 
 
 @pytest.mark.parametrize("rate", [0.03, 0.4, 0.9])
-def test_every_set_of_rows_is_as_likely_as_coins_make_it(rate, rng) -> None:
-    """All 16 batches of four rows, against the product of four coins."""
+def test_every_batch_has_its_bernoulli_probability(rate, rng) -> None:
+    """All 16 batches of four rows, against the product of four Bernoulli draws."""
     counts = np.zeros(16)
     for rows in Poisson(rate).batches(4, 40_000, rng):
         counts[(1 << rows).sum()] += 1
     members = np.array([bin(k).count("1") for k in range(16)])
     expected = 40_000 * rate**members * (1 - rate) ** (4 - members)
     merged = expected >= 5
-    found = np.append(counts[merged], counts[~merged].sum())
-    law = np.append(expected[merged], expected[~merged].sum())
-    if law[-1] < 1:
-        found, law = found[:-1], law[:-1] * found[:-1].sum() / law[:-1].sum()
-    assert stats.chisquare(found, law).pvalue > 1e-4
+    observed = np.append(counts[merged], counts[~merged].sum())
+    expected = np.append(expected[merged], expected[~merged].sum())
+    if expected[-1] < 1:
+        observed, expected = (
+            observed[:-1],
+            expected[:-1] * observed[:-1].sum() / expected[:-1].sum(),
+        )
+    assert stats.chisquare(observed, expected).pvalue > 1e-4
     wrong = 40_000 * (0.95 * rate) ** members * (1 - 0.95 * rate) ** (4 - members)
-    wrong = np.append(wrong[merged], wrong[~merged].sum())[: len(found)]
-    assert stats.chisquare(found, wrong * found.sum() / wrong.sum()).pvalue < 1e-4
+    wrong = np.append(wrong[merged], wrong[~merged].sum())[: len(observed)]
+    assert stats.chisquare(observed, wrong * observed.sum() / wrong.sum()).pvalue < 1e-4
 
 
 def test_batch_sizes_are_binomial_and_may_be_zero(rng) -> None:
     sizes = np.array([len(rows) for rows in Poisson(0.02).batches(100, 20_000, rng)])
     counts = np.bincount(sizes, minlength=8)
-    found = np.append(counts[:7], counts[7:].sum())
-    law = stats.binom(100, 0.02)
-    expected = 20_000 * np.append(law.pmf(range(7)), law.sf(6))
-    assert stats.chisquare(found, expected).pvalue > 1e-4 and counts[0] > 0
+    observed = np.append(counts[:7], counts[7:].sum())
+    expected = stats.binom(100, 0.02)
+    expected = 20_000 * np.append(expected.pmf(range(7)), expected.sf(6))
+    assert stats.chisquare(observed, expected).pvalue > 1e-4 and counts[0] > 0
 
 
-def test_a_long_tail_of_gaps_is_drawn_to_its_end() -> None:
+def test_gaps_are_drawn_until_the_end_of_the_table() -> None:
     """Gaps of one need many more draws than expected, and all of them are made."""
 
     class Unlucky:
@@ -58,7 +61,7 @@ def test_a_long_tail_of_gaps_is_drawn_to_its_end() -> None:
     assert Poisson(0.001).batch(5_000, Unlucky()).tolist() == list(range(5_000))
 
 
-def test_the_first_rows_do_not_depend_on_how_many_there_are() -> None:
+def test_the_first_rows_do_not_depend_on_the_number_of_rows() -> None:
     for n in (10, 500, 501):
         small = Poisson(0.1).batch(n, np.random.default_rng(5))
         large = Poisson(0.1).batch(n + 1, np.random.default_rng(5))
@@ -78,7 +81,7 @@ def test_a_secret_generator_never_repeats_a_batch() -> None:
     assert first.tolist() != second.tolist()
 
 
-def test_full_batches_are_all_rows(rng) -> None:
+def test_full_batches_contain_all_rows(rng) -> None:
     assert [rows.tolist() for rows in FullBatch().batches(3, 2, rng)] == [[0, 1, 2]] * 2
     assert FullBatch().batch(0, rng).shape == (0,)
 
@@ -95,6 +98,6 @@ def test_samplers_state_their_events() -> None:
 
 
 @pytest.mark.parametrize("rate", [0, -0.1, 1.1, np.nan, "0.5", True])
-def test_poisson_refuses_what_is_no_rate(rate) -> None:
+def test_poisson_rejects_invalid_rates(rate) -> None:
     with pytest.raises(ValueError, match="rate"):
         Poisson(rate)

@@ -54,7 +54,7 @@ def test_a_number_is_a_constant_schedule() -> None:
         lambda: Linear(1.0, 0.0, steps=0),
     ],
 )
-def test_schedules_refuse_what_is_no_value(wrong) -> None:
+def test_schedules_reject_invalid_values(wrong) -> None:
     with pytest.raises(ValueError, match="Expected"):
         wrong()
 
@@ -63,15 +63,15 @@ multipliers = st.lists(st.floats(0.01, 1e6), min_size=1, max_size=300)
 
 
 @given(multipliers, st.integers(1, 70))
-def test_levels_count_every_step_once_at_no_more_than_its_noise(noise, most) -> None:
-    found = levels(noise, most)
-    assert len(found) <= most and sum(count for _, count in found) == len(noise)
-    assert [m for m, _ in found] == sorted({m for m, _ in found})
-    charged = np.repeat([m for m, _ in found], [count for _, count in found])
+def test_levels_count_every_step_once_with_at_most_its_noise(noise, most) -> None:
+    grouped = levels(noise, most)
+    assert len(grouped) <= most and sum(count for _, count in grouped) == len(noise)
+    assert [m for m, _ in grouped] == sorted({m for m, _ in grouped})
+    charged = np.repeat([m for m, _ in grouped], [count for _, count in grouped])
     # Sorted against sorted: each step finds a level that is no higher than itself.
     assert (charged <= np.sort(noise)).all()
-    assert found[0][0] == min(noise)  # and the lowest is not lower than it need be
-    assert {m for m, _ in found} <= set(noise)
+    assert grouped[0][0] == min(noise)  # and the lowest is not lower than it need be
+    assert {m for m, _ in grouped} <= set(noise)
 
 
 @given(st.lists(st.sampled_from([0.5, 1.0, 1.5, 7.0]), min_size=1))
@@ -90,16 +90,16 @@ def test_few_distinct_values_stay_exact(noise) -> None:
     ],
     ids=["decays", "decays slowly", "grows", "linear", "random"],
 )
-def test_levels_are_never_cheaper_and_hardly_dearer_than_the_steps(noise) -> None:
-    found = levels(noise)
-    assert len(found) <= 64
+def test_levels_cost_at_least_and_hardly_more_than_the_steps(noise) -> None:
+    grouped = levels(noise)
+    assert len(grouped) <= 64
     for cost in (lambda s: s**-2.0, lambda s: np.expm1(s**-2.0)):
         exact = cost(np.asarray(noise)).sum()
-        charged = sum(count * cost(m) for m, count in found)
+        charged = sum(count * cost(m) for m, count in grouped)
         assert exact <= charged * (1 + 1e-12) and charged <= 1.05 * exact
 
 
 @pytest.mark.parametrize("noise", [[], [0.0, 1.0], [-1.0], [math.nan], [math.inf]])
-def test_levels_refuse_steps_without_noise(noise) -> None:
+def test_levels_reject_steps_without_noise(noise) -> None:
     with pytest.raises(ValueError, match="noise multiplier > 0"):
         levels(noise)

@@ -348,7 +348,7 @@ class DenseSum:
     @property
     def most(self) -> int:
         """Longest norm of a record's vector, in units."""
-        return self.grid.above(self.norm_bound)
+        return self.grid.round_up(self.norm_bound)
 
     def sensitivity(self, relation: Relation) -> int:
         r"""In the L1 norm; a bound on the L2 norm grows by at most :math:`\sqrt{width}`."""

@@ -413,7 +413,7 @@ def test_what_a_run_shows_of_itself_is_looked_at(tmp_path, monkeypatch):
     assert made.internal_.seen > 0 == made.internal_.broken
     assert not made.self_check_.problems and made.self_check_.noise > made.self_check_.least
     silenced = trainer(tmp_path)
-    monkeypatch.setattr(DPSGD, "_perturbed", lambda self, total, std, ahead: total)
+    monkeypatch.setattr(DPSGD, "_add_noise", lambda self, total, std, ahead: total)
     with pytest.warns(UserWarning, match="noise that was paid for"):
         silenced.train()
 
