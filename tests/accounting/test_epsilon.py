@@ -30,7 +30,7 @@ from veracal.accounting.events import (
     Unit,
 )
 from veracal.accounting.rdp import rdp_at, rdp_epsilon, stopping_rate
-from veracal.ledger.book import open_ledger
+from veracal.ledger.ledger import open_ledger
 
 
 def steps(noise, rate, times, relation="add-remove"):

@@ -24,7 +24,7 @@ from veracal.accounting.events import (
     Unit,
 )
 from veracal.errors import AnswerError, BudgetError, ConflictError, LedgerError
-from veracal.ledger.book import Ledger, open_ledger
+from veracal.ledger.ledger import Ledger, open_ledger
 from veracal.ledger.plan import share
 
 QUARTER = Pure(0.25)
@@ -55,7 +55,7 @@ def ask(ledger, records, request="r", body=b"?", event=QUARTER):
 # ---------------------------------------------------------------- charging
 
 
-def test_what_is_charged_is_spent_and_the_rest_is_left(ledger):
+def test_charges_are_spent_and_the_rest_remains(ledger):
     entry = ledger.charge(Pure(0.25), "counting")
     assert (entry.index, entry.purpose, entry.cost, entry.outcome) == (
         1,
@@ -67,7 +67,7 @@ def test_what_is_charged_is_spent_and_the_rest_is_left(ledger):
     assert ledger.entries() == (entry,)
 
 
-def test_the_budget_may_be_spent_to_the_last_millionth_and_not_beyond(ledger):
+def test_the_budget_can_be_spent_to_the_last_millionth(ledger):
     ledger.charge(Pure(0.999_999), "most")
     with pytest.raises(BudgetError, match="needs epsilon=0.000002, but 0.000001 of 1 is left"):
         ledger.charge(Pure(0.000_002), "more")
@@ -77,7 +77,7 @@ def test_the_budget_may_be_spent_to_the_last_millionth_and_not_beyond(ledger):
     assert len(ledger.entries()) == 2
 
 
-def test_numbers_mean_what_is_written(tmp_path):
+def test_budgets_are_read_as_decimal_numbers(tmp_path):
     """0.7 is not a sum of binary fractions, and 0.1 + 0.2 is not 0.3 for a float."""
     ledger = open_ledger(tmp_path / "ledger", Budget(0.7))
     for _ in range(7):
@@ -87,7 +87,7 @@ def test_numbers_mean_what_is_written(tmp_path):
         ledger.charge(Pure(0.1), "a tenth")
 
 
-def test_a_budget_shared_among_queries_affords_every_one_of_them(tmp_path):
+def test_equal_shares_of_a_budget_can_all_be_spent(tmp_path):
     ledger = open_ledger(tmp_path / "ledger", Budget(1.0))
     micro = share(1_000_000, 6)
     for _ in range(6):
@@ -117,7 +117,7 @@ def test_every_row_of_a_unit_is_charged(tmp_path):
     [Pure(0.0), Laplace(1.0, 0.0), Repeated(Pure(0.1), 0), PoissonGaussian(1.0, 1.0, rate=0.0)],
     ids=repr,
 )
-def test_nothing_is_free(tmp_path, event):
+def test_events_without_a_cost_are_rejected(tmp_path, event):
     kinds = {
         "pure": {"kind": "pure"},
         "rdp": {"kind": "open"},
@@ -126,12 +126,12 @@ def test_nothing_is_free(tmp_path, event):
     for name, settings in kinds.items():
         budget = Budget(1.0, 0.0 if name == "pure" else 1e-5)
         ledger = open_ledger(tmp_path / name, budget, **settings)
-        with pytest.raises(ValueError, match="costs something|pure"):
+        with pytest.raises(ValueError, match="cost above zero|pure"):
             ledger.charge(event, "counting")
         assert ledger.entries() == ()
 
 
-def test_what_nothing_bounds_is_refused(tmp_path):
+def test_events_with_infinite_cost_are_rejected(tmp_path):
     ledger = open_ledger(tmp_path / "ledger", Budget(1.0, 1e-5), kind="open")
     with pytest.raises(BudgetError, match="no finite cost"):
         ledger.charge(Gaussian(0.0), "training")
@@ -141,7 +141,7 @@ def test_what_nothing_bounds_is_refused(tmp_path):
             pure.charge(event, "training")
 
 
-def test_another_relation_is_refused_before_anything(ledger, tmp_path):
+def test_another_relation_is_rejected_first(ledger, tmp_path):
     records = Records()
     with pytest.raises(ValueError, match="Expected an event under add-remove"):
         ask(ledger, records, event=Pure(0.1, "replace-one"))
@@ -166,7 +166,7 @@ def test_another_relation_is_refused_before_anything(ledger, tmp_path):
         ({"event": None}, "event"),
     ],
 )
-def test_wrong_arguments_are_refused(ledger, arguments, words):
+def test_wrong_arguments_are_rejected(ledger, arguments, words):
     with pytest.raises(ValueError, match=words):
         ledger.charge(**{"event": Pure(0.1), "purpose": "counting", **arguments})
     assert ledger.entries() == ()
@@ -175,7 +175,7 @@ def test_wrong_arguments_are_refused(ledger, arguments, words):
 # ---------------------------------------------------------------- answering
 
 
-def test_an_answer_is_charged_and_kept(ledger):
+def test_an_answer_is_charged_and_stored(ledger):
     records = Records()
     answer = ask(ledger, records)
     assert ask(ledger, records) == answer and records.read == 1
@@ -183,7 +183,7 @@ def test_an_answer_is_charged_and_kept(ledger):
     assert entry.outcome == "answered" and entry.request == "r"
 
 
-def test_an_answer_knows_its_entry_when_it_is_repeated_too(ledger):
+def test_a_repeated_answer_has_the_same_entry(ledger):
     records = Records()
     first = ledger.answered(QUARTER, "asking", records, request="r", body=b"?")
     ledger.charge(QUARTER, "another")
@@ -192,7 +192,7 @@ def test_an_answer_knows_its_entry_when_it_is_repeated_too(ledger):
     assert again[0].hash != ledger.head and records.read == 1
 
 
-def test_what_does_not_fit_is_refused_before_a_record_is_read(ledger):
+def test_requests_beyond_the_budget_are_rejected_before_reading_records(ledger):
     records = Records()
     with pytest.raises(BudgetError, match="no record was read"):
         ask(ledger, records, event=Pure(1.01))
@@ -215,7 +215,7 @@ def test_another_request_under_the_same_id_is_a_conflict(tmp_path, other):
     first = {"event": Pure(0.1), "purpose": "a", "request": "r", "body": b"?", "part": "train"}
     records = Records()
     ledger.answer(compute=records, **first)
-    with pytest.raises(ConflictError, match="'r' was made before"):
+    with pytest.raises(ConflictError, match="'r' was used before"):
         ledger.answer(compute=records, **{**first, **other})
     assert records.read == 1 and len(ledger.entries()) == 1
 
@@ -239,7 +239,7 @@ def test_a_charge_and_an_answer_are_different_requests(ledger):
     ],
     ids=["error", "memory", "our own", "system", "no bytes"],
 )
-def test_a_failure_is_paid_for_and_repeats_itself(ledger, records):
+def test_a_failure_is_charged_and_repeated(ledger, records):
     said = set()
     for _ in range(3):
         with pytest.raises(AnswerError, match="The charge stands") as refused:
@@ -260,7 +260,7 @@ def test_an_interruption_charges_and_releases_nothing(ledger, end):
     assert ask(ledger, Records())
 
 
-def test_an_answer_must_be_asked_for_with_bytes(ledger):
+def test_the_body_of_a_request_must_be_bytes(ledger):
     for body in ("text", None):
         with pytest.raises(ValueError, match="body to be bytes"):
             ask(ledger, Records(), body=body)
@@ -269,14 +269,14 @@ def test_an_answer_must_be_asked_for_with_bytes(ledger):
 # ---------------------------------------------------------------- parts
 
 
-def test_parts_are_paid_for_in_parallel(tmp_path):
+def test_partitions_compose_in_parallel(tmp_path):
     ledger = open_ledger(tmp_path / "ledger", Budget(1.0), parts=("train", "test"))
     ledger.charge(Pure(0.7), "training", part="train")
     ledger.charge(Pure(0.6), "testing", part="test")
     assert [part.spent.epsilon for part in ledger.parts()] == [0.7, 0.6]
     assert ledger.spent().epsilon == 0.7 and ledger.remaining().epsilon == 0.3
     assert ledger.spent("test").epsilon == 0.6 and ledger.remaining("test").epsilon == 0.4
-    with pytest.raises(BudgetError, match="0.3 of 1 is left for part 'train'"):
+    with pytest.raises(BudgetError, match="0.3 of 1 is left for partition 'train'"):
         ledger.charge(Pure(0.35), "both")  # all parts pay, and one cannot
     assert ledger.spent("test").epsilon == 0.6
     ledger.charge(Pure(0.3), "both")
@@ -287,7 +287,7 @@ def test_parts_are_paid_for_in_parallel(tmp_path):
 
 
 @pytest.mark.parametrize("parts", [(), ("a", "a"), ("",), tuple(map(str, range(65)))])
-def test_parts_are_few_and_different(tmp_path, parts):
+def test_partitions_are_few_and_distinct(tmp_path, parts):
     with pytest.raises(ValueError, match="part"):
         open_ledger(tmp_path / "ledger", Budget(1.0), parts=parts)
     assert not list(tmp_path.iterdir())
@@ -297,7 +297,7 @@ def test_parts_are_few_and_different(tmp_path, parts):
 
 
 class Estimator(BaseEstimator):
-    """An estimator that somebody gave a ledger, against advice."""
+    """An estimator with a ledger attribute, which is discouraged."""
 
     def __init__(self, ledger):
         self.ledger = ledger
@@ -314,14 +314,14 @@ class Estimator(BaseEstimator):
     ],
     ids=["deepcopy", "pickle", "clone", "path", "text"],
 )
-def test_a_copy_forgets_nothing(ledger, copied):
+def test_a_copied_object_refers_to_the_same_ledger(ledger, copied):
     copied(ledger).charge(Pure(0.6), "copy")
     with pytest.raises(BudgetError):
         ledger.charge(Pure(0.6), "original")
     assert copied(ledger) == ledger and copied(ledger).spent().epsilon == 0.6
 
 
-def test_a_ledger_stays_where_it_is_when_the_folder_changes(tmp_path, monkeypatch):
+def test_the_path_does_not_depend_on_the_working_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     ledger = open_ledger("ledger", Budget(1.0))
     (tmp_path / "elsewhere").mkdir()
@@ -340,7 +340,7 @@ def charge_often(ledger, results):
     results.append(granted) if isinstance(results, list) else results.put(granted)
 
 
-def test_threads_are_granted_what_the_budget_affords(ledger):
+def test_concurrent_threads_cannot_exceed_the_budget(ledger):
     granted = []
     threads = [threading.Thread(target=charge_often, args=(ledger, granted)) for _ in range(8)]
     for thread in threads:
@@ -352,7 +352,7 @@ def test_threads_are_granted_what_the_budget_affords(ledger):
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
-def test_forks_are_granted_what_the_budget_affords(ledger):
+def test_concurrent_forks_cannot_exceed_the_budget(ledger):
     fork = multiprocessing.get_context("fork")
     queue = fork.SimpleQueue()
     children = [fork.Process(target=charge_often, args=(ledger, queue)) for _ in range(8)]
@@ -364,7 +364,7 @@ def test_forks_are_granted_what_the_budget_affords(ledger):
     assert len(ledger.entries()) == 100 and ledger.verify()
 
 
-def test_readers_are_served_while_somebody_computes(ledger):
+def test_readers_are_not_blocked_by_a_computation(ledger):
     def compute():
         assert Ledger(ledger.path).spent().epsilon == 0  # nothing is committed yet
         return b"done"
@@ -391,7 +391,7 @@ def test_a_computation_cannot_charge_the_ledger_that_waits_for_it(ledger):
 # ---------------------------------------------------------------- what a ledger says
 
 
-def test_a_ledger_as_json_is_enough_to_check_its_chain(ledger):
+def test_the_json_of_a_ledger_suffices_to_check_its_chain(ledger):
     answer = ask(ledger, Records())
     ledger.charge(Pure(0.1), "counting")
     written = ledger.to_json()
@@ -405,7 +405,7 @@ def test_a_ledger_as_json_is_enough_to_check_its_chain(ledger):
     assert previous == written["head"] == ledger.head
 
 
-def test_the_head_changes_with_every_entry_and_tells_ledgers_apart(tmp_path):
+def test_the_head_changes_with_every_entry_and_differs_between_ledgers(tmp_path):
     heads = set()
     for name in "ab":
         ledger = open_ledger(tmp_path / name, Budget(1.0))
@@ -414,7 +414,7 @@ def test_the_head_changes_with_every_entry_and_tells_ledgers_apart(tmp_path):
     assert len(heads) == 4
 
 
-def test_costs_are_sums_of_fractions_and_not_of_floats(tmp_path):
+def test_costs_are_added_as_fractions(tmp_path):
     ledger = open_ledger(tmp_path / "ledger", Budget(3.0))
     for _ in range(10):
         ledger.charge(Pure(0.1), "x")
@@ -427,7 +427,7 @@ class Panic(BaseException):
 
 
 @pytest.mark.parametrize("kind", [RuntimeError, Panic, SystemExit])
-def test_a_failure_costs_and_tells_nothing(tmp_path, kind):
+def test_a_failure_is_charged_and_reveals_nothing(tmp_path, kind):
     ledger = open_ledger(tmp_path / "failing.ledger", Budget(1.0))
 
     def fail():
@@ -435,12 +435,14 @@ def test_a_failure_costs_and_tells_nothing(tmp_path, kind):
 
     with pytest.raises(AnswerError) as raised:
         ledger.answer(Pure(0.25), "x", fail, request="a", body=b"")
-    told = raised.value
-    assert told.__cause__ is None and told.__context__ is None and "record 7" not in str(told)
+    error = raised.value
+    assert (
+        error.__cause__ is None and error.__context__ is None and "record 7" not in str(error)
+    )
     assert ledger.remaining().epsilon == 0.75
 
 
-def test_totals_take_the_most_of_either_number(tmp_path):
+def test_totals_are_the_maximum_of_each_component(tmp_path):
     ledger = open_ledger(
         tmp_path / "two.ledger",
         Budget(5.0, 1e-3),
@@ -460,7 +462,7 @@ def test_hashes_of_entries_by_their_numbers(ledger):
     assert ledger.hashes([]) == {}
 
 
-def test_requiring_charges_nothing(tmp_path):
+def test_require_charges_nothing(tmp_path):
     ledger = open_ledger(tmp_path / "asked.ledger", Budget(1.0))
     ledger.require(Pure(0.9), "x")
     with pytest.raises(BudgetError, match="no record was read"):
@@ -468,7 +470,7 @@ def test_requiring_charges_nothing(tmp_path):
     assert ledger.entries() == ()
 
 
-def test_a_ledger_knows_how_long_it_is_and_what_was_asked(ledger):
+def test_length_and_known_requests(ledger):
     assert ledger.length() == 0 and not ledger.knows("one")
     ledger.charge(Pure(0.1), "counting", request="one")
     assert ledger.length() == 1 and ledger.knows("one") and not ledger.knows("two")

@@ -1,4 +1,4 @@
-"""The default ledger of a data set is one file, whoever asks and from wherever."""
+"""The default ledger of a data set is one file, independent of the working directory."""
 
 import os
 import signal
@@ -23,18 +23,18 @@ def folder(tmp_path, monkeypatch):
     return tmp_path / "ledgers"
 
 
-def test_a_file_has_one_ledger_by_whatever_path_it_is_named(folder, tmp_path):
-    found = default_ledger_path("visits.csv")
-    assert found.parent == folder
-    assert found.name.startswith("visits-") and found.suffix == ".ledger"
-    assert len(found.stem) == len("visits-") + 16
+def test_a_file_has_one_ledger_for_all_its_paths(folder, tmp_path):
+    path = default_ledger_path("visits.csv")
+    assert path.parent == folder
+    assert path.name.startswith("visits-") and path.suffix == ".ledger"
+    assert len(path.stem) == len("visits-") + 16
     Path("link.csv").symlink_to("visits.csv")
     Path("sub").mkdir()
     for same in (tmp_path / "visits.csv", "./sub/../visits.csv", "link.csv"):
-        assert default_ledger_path(same) == found
+        assert default_ledger_path(same) == path
     Path("other").mkdir()
     Path("other/visits.csv").write_text("")
-    assert default_ledger_path("other/visits.csv") != found
+    assert default_ledger_path("other/visits.csv") != path
     assert default_ledger_path("other").name.startswith("other-")
 
 
@@ -51,20 +51,20 @@ def test_a_hard_link_has_the_ledger_of_its_file(folder, tmp_path):
     assert default_ledger_path("hard.csv") != place  # its path is all that was known
 
 
-def test_a_folder_of_arrays_has_one_ledger_by_its_folder_and_by_its_matrix():
+def test_a_folder_of_arrays_and_its_matrix_have_one_ledger():
     Path("arrays").mkdir()
     Path("arrays/X.npy").touch()
     assert default_ledger_path("arrays/X.npy") == default_ledger_path("arrays")
     assert places.display_name("arrays/X.npy") == "arrays"
 
 
-def test_a_built_in_set_has_one_by_its_name(folder):
+def test_a_built_in_data_set_has_a_ledger_by_name(folder):
     assert default_ledger_path("wine") == folder / "builtin-wine.ledger"
     with pytest.raises(LedgerError, match="no such file"):
         default_ledger_path("wines")
 
 
-def test_the_folder_is_the_owners_alone(folder):
+def test_the_folder_is_private_to_its_owner(folder):
     old = os.umask(0)
     try:
         default_ledger_path("wine")
@@ -87,7 +87,7 @@ def test_the_environment_names_the_folder(tmp_path, monkeypatch):
         assert default_ledger_path("wine").parent == local
 
 
-def test_a_folder_that_cannot_be_made_is_named(monkeypatch):
+def test_an_error_names_a_folder_that_cannot_be_created(monkeypatch):
     monkeypatch.setenv("VERACAL_LEDGERS", str(Path("visits.csv").absolute() / "x"))
     with pytest.raises(LedgerError, match="VERACAL_LEDGERS"):
         default_ledger_path("wine")
@@ -95,7 +95,7 @@ def test_a_folder_that_cannot_be_made_is_named(monkeypatch):
 
 def test_the_path_of_the_data_is_beside_the_ledger_and_not_in_it(tmp_path):
     ledger = open_ledger(default_ledger_path("visits.csv"), Budget(1.0), data="visits.csv")
-    places.note_data(ledger.path, "visits.csv")
+    places.write_data_path(ledger.path, "visits.csv")
     assert places.noted_data(ledger.path) == str(tmp_path / "visits.csv")
     (beside,) = [path for path in ledger.path.parent.iterdir() if path != ledger.path]
     assert stat.S_IMODE(beside.stat().st_mode) == 0o600
@@ -105,7 +105,7 @@ def test_the_path_of_the_data_is_beside_the_ledger_and_not_in_it(tmp_path):
     assert places.noted_data(ledger.path) is None
 
 
-def test_a_ledger_that_was_opened_for_data_is_never_without_its_path(tmp_path, monkeypatch):
+def test_a_ledger_opened_for_data_always_has_its_path(tmp_path, monkeypatch):
     """Killed at any time, there is no ledger, or one with the path of the data beside it."""
     place = default_ledger_path("visits.csv")
     written = []
@@ -114,8 +114,8 @@ def test_a_ledger_that_was_opened_for_data_is_never_without_its_path(tmp_path, m
         written.append(os.path.lexists(ledger))
         real(ledger, data)
 
-    real = places.note_data
-    monkeypatch.setattr(places, "note_data", note)
+    real = places.write_data_path
+    monkeypatch.setattr(places, "write_data_path", note)
     places.open_for_data(place, Budget(1.0), "visits.csv")
     assert written == [False] and places.noted_data(place) == str(tmp_path / "visits.csv")
 
@@ -131,7 +131,7 @@ places.open_for_data(default_ledger_path("visits.csv"), Budget(1.0), "visits.csv
 """
 
 
-def test_an_opening_that_was_killed_is_repeated(tmp_path):
+def test_a_killed_opening_can_be_repeated(tmp_path):
     place = default_ledger_path("visits.csv")
     killed = subprocess.run([sys.executable, "-c", KILLED], check=False)
     assert killed.returncode == -signal.SIGKILL
@@ -142,7 +142,7 @@ def test_an_opening_that_was_killed_is_repeated(tmp_path):
     assert places.noted_data(place) == str(tmp_path / "visits.csv")
 
 
-def test_an_opening_that_is_refused_leaves_nothing_and_changes_no_note():
+def test_a_rejected_opening_leaves_no_file_and_no_change():
     place = default_ledger_path("visits.csv")
     with pytest.raises(ValueError, match="kind"):
         places.open_for_data(place, Budget(1.0), "visits.csv", kind="other")
@@ -155,7 +155,7 @@ def test_an_opening_that_is_refused_leaves_nothing_and_changes_no_note():
     assert places.noted_data(place) == noted
 
 
-def test_the_path_of_the_data_is_written_again_for_that_data_alone(tmp_path):
+def test_the_path_of_the_data_is_restored_only_for_that_data(tmp_path):
     ledger = open_ledger(default_ledger_path("visits.csv"), Budget(1.0), data="visits.csv")
     Path("other.csv").touch()
     places.restore_data_note(ledger, "other.csv")
@@ -164,7 +164,7 @@ def test_the_path_of_the_data_is_written_again_for_that_data_alone(tmp_path):
     assert places.noted_data(ledger.path) == str(tmp_path / "visits.csv")
 
 
-def test_a_ledger_is_meant_by_its_file_or_by_its_data():
+def test_a_ledger_is_resolved_from_its_file_or_its_data():
     with pytest.raises(LedgerError, match="has no ledger yet"):
         places.resolve_ledger("visits.csv")
     ledger = open_ledger(default_ledger_path("visits.csv"), Budget(1.0))
@@ -176,7 +176,7 @@ def test_a_ledger_is_meant_by_its_file_or_by_its_data():
 
 
 @pytest.mark.parametrize(
-    ("given", "shown"), [("visits.csv", "visits.csv"), ("wine", "wine"), ("/", "data")]
+    ("given", "expected"), [("visits.csv", "visits.csv"), ("wine", "wine"), ("/", "data")]
 )
-def test_a_data_set_is_shown_by_its_name(given, shown):
-    assert places.display_name(given) == shown
+def test_display_names_of_data_sets(given, expected):
+    assert places.display_name(given) == expected

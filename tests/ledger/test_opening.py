@@ -1,4 +1,4 @@
-"""Wherever its opening is killed, a ledger is whole or not there."""
+"""A process killed during the opening leaves a complete ledger or none."""
 
 import os
 import signal
@@ -9,18 +9,18 @@ import pytest
 
 from veracal.accounting.events import Budget, Pure
 from veracal.ledger import storage as store
-from veracal.ledger.book import Ledger, open_ledger
+from veracal.ledger.ledger import Ledger, open_ledger
 
 
 @pytest.mark.parametrize("stride", [pytest.param(1, marks=pytest.mark.long), 7])
-def test_killed_at_any_line_of_its_opening_a_ledger_is_whole_or_not_there(tmp_path, stride):
+def test_a_killed_opening_leaves_a_complete_ledger_or_none(tmp_path, stride):
     """A child opens a ledger and is killed at its n-th line, for one n after another."""
-    room, lines = str(Path(store.__file__).parent), 0
+    folder, lines = str(Path(store.__file__).parent), 0
     while True:
         path = tmp_path / f"{lines}.ledger"
-        if not opened_and_killed(path, room, after=lines):
+        if not open_and_kill(path, folder, after=lines):
             break
-        beside = [found.name for found in tmp_path.glob(f"{path.name}-*")]
+        beside = [file.name for file in tmp_path.glob(f"{path.name}-*")]
         assert path.exists() or not beside, beside  # no log without its ledger
         ledger = Ledger(path) if path.exists() else open_ledger(path, Budget(1.0))
         ledger.verify()
@@ -30,7 +30,7 @@ def test_killed_at_any_line_of_its_opening_a_ledger_is_whole_or_not_there(tmp_pa
     assert Ledger(path).remaining().epsilon == 1.0
 
 
-def opened_and_killed(path: Path, room: str, *, after: int) -> bool:
+def open_and_kill(path: Path, folder: str, *, after: int) -> bool:
     """Open a ledger in a child that is killed after some lines; tell whether it was."""
     child = os.fork()
     if child == 0:
@@ -38,8 +38,8 @@ def opened_and_killed(path: Path, room: str, *, after: int) -> bool:
 
         def trace(frame, event, _):
             nonlocal left
-            if not frame.f_code.co_filename.startswith(room):
-                return None  # its lines are not counted, those of whom it calls are
+            if not frame.f_code.co_filename.startswith(folder):
+                return None  # skip its lines, but trace its callees
             if event == "line":
                 if left == 0:
                     os.kill(os.getpid(), signal.SIGKILL)

@@ -28,7 +28,7 @@ def records(n: int = 200, **more: Any) -> Dataset:
     return Dataset(rows, np.arange(n) % 2, ("a", "b"), size=1000, **more)
 
 
-def made(folder: Path, data: Dataset, relation: Any = "add-remove") -> PartitionStore:
+def create_store(folder: Path, data: Dataset, relation: Any = "add-remove") -> PartitionStore:
     rule = PartitionRule.for_dataset(data, FRACTIONS, relation, "k")
     return PartitionStore.create(folder / "l.partitions", rule)
 
@@ -45,13 +45,15 @@ def made(folder: Path, data: Dataset, relation: Any = "add-remove") -> Partition
         ({"slots": np.arange(200)}, "replace-one", "slot"),
     ],
 )
-def test_what_identifies_an_individual(more: Any, relation: Any, expected: str) -> None:
+def test_individuals_are_identified_by_the_declarations(
+    more: Any, relation: Any, expected: str
+) -> None:
     rule = PartitionRule.for_dataset(records(**more), FRACTIONS, relation, "k")
     assert rule.keyed_by == expected
     assert PartitionRule.from_dict(json.loads(json.dumps(rule.to_dict()))) == rule
 
 
-def test_a_schema_says_the_same() -> None:
+def test_a_schema_gives_the_same_rule() -> None:
     features = {"x": Number(0, 1), "y": Target((0, 1))}
     for column, relation, expected in (
         ({}, "add-remove", "row"),
@@ -69,7 +71,7 @@ def test_replace_one_needs_slots(more: Any) -> None:
         PartitionRule.for_dataset(records(**more), FRACTIONS, "replace-one", "k")
 
 
-def test_rules_that_make_no_sense() -> None:
+def test_inconsistent_rules_are_rejected() -> None:
     with pytest.raises(ValueError, match="keyed_by"):
         PartitionRule(FRACTIONS, "replace-one", "k", "row")
     with pytest.raises(ValueError, match="fractions"):
@@ -82,24 +84,24 @@ def test_rules_that_make_no_sense() -> None:
 
 
 @pytest.mark.parametrize("more", [{}, {"units": np.arange(200) // 2}])
-def test_draws_are_those_of_the_public_key(tmp_path: Path, more: Any) -> None:
+def test_draws_follow_from_the_split_key(tmp_path: Path, more: Any) -> None:
     """So that what was published with a key can be repeated without the store."""
     data = records(**more)
-    found = split_and_assign(data, made(tmp_path, data), fresh=True)[0]
+    result = split_and_assign(data, create_store(tmp_path, data), fresh=True)[0]
     expected = split(data, FRACTIONS, key="k")
-    assert (found.train.X == expected.train.X).all()
-    assert found.parts.keys() == expected.parts.keys() and not found.secret
-    assert {n: p.size for n, p in found.parts.items()} == {"train": 600, "test": 400}
-    assert found.train.dealt_by == expected.train.dealt_by
+    assert (result.train.X == expected.train.X).all()
+    assert result.parts.keys() == expected.parts.keys() and not result.secret
+    assert {n: p.size for n, p in result.parts.items()} == {"train": 600, "test": 400}
+    assert result.train.dealt_by == expected.train.dealt_by
     with pytest.raises(ValueError, match="not dealt these rows before"):
-        split(found.train, key="k")
+        split(result.train, key="k")
     with pytest.raises(DataError, match="not split by this key before"):
-        split_and_assign(found.train, PartitionStore(tmp_path / "l.partitions"), fresh=True)
+        split_and_assign(result.train, PartitionStore(tmp_path / "l.partitions"), fresh=True)
 
 
-def test_a_row_without_record_is_left_out(tmp_path: Path) -> None:
+def test_an_unrecorded_row_is_left_out(tmp_path: Path) -> None:
     data = records()
-    store = made(tmp_path, data)
+    store = create_store(tmp_path, data)
     first = store.assign(data, fresh=True)
     X = np.array(data.X)
     X[:5] += 0.5
@@ -108,26 +110,26 @@ def test_a_row_without_record_is_left_out(tmp_path: Path) -> None:
     expected = first.parts.copy()
     expected[:5] = -1
     assert later.left_out == 5 and (later.parts == expected[order]).all()
-    found = split_and_assign(data._changed(X=X), store, fresh=False)[0]
-    assert found.left_out == 5 and sum(map(len, found.parts.values())) == 195
-    assert "left_out" not in repr(found) and "left_out" not in repr(later)
+    result = split_and_assign(data._changed(X=X), store, fresh=False)[0]
+    assert result.left_out == 5 and sum(map(len, result.parts.values())) == 195
+    assert "left_out" not in repr(result) and "left_out" not in repr(later)
 
 
-def test_a_recorded_row_counts_as_often_as_it_was_recorded(tmp_path: Path) -> None:
+def test_a_recorded_row_is_used_as_often_as_it_was_recorded(tmp_path: Path) -> None:
     data = records(6)
-    store = made(tmp_path, data)
+    store = create_store(tmp_path, data)
     store.assign(data.take(np.array([0, 0, 1, 2])), fresh=True)
-    found = store.assign(data.take(np.array([0, 0, 0, 1, 1, 3])), fresh=False)
-    assert (found.parts >= 0).tolist() == [True, True, False, True, False, False]
+    result = store.assign(data.take(np.array([0, 0, 0, 1, 1, 3])), fresh=False)
+    assert (result.parts >= 0).tolist() == [True, True, False, True, False, False]
 
 
 def test_an_unused_recording_is_replaced_and_a_sealed_one_is_not(tmp_path: Path) -> None:
     data, other = records(), records()._changed(X=records().X[:] + 0.5)
-    store = made(tmp_path, data)
+    store = create_store(tmp_path, data)
     first = store.assign(data, fresh=True)
     second = store.assign(other, fresh=True)
     assert second.left_out == 0 and second.recording != first.recording
-    with pytest.raises(LedgerError, match="other rows meanwhile"):
+    with pytest.raises(LedgerError, match="recorded other rows"):
         store.seal(first)
     assert not store.sealed
     store.seal(second)
@@ -137,16 +139,16 @@ def test_an_unused_recording_is_replaced_and_a_sealed_one_is_not(tmp_path: Path)
 
 def test_the_same_rows_are_the_same_recording(tmp_path: Path) -> None:
     data = records()
-    store = made(tmp_path, data)
+    store = create_store(tmp_path, data)
     first = store.assign(data, fresh=True)
     turned = store.assign(data.take(np.arange(200)[::-1]), fresh=True)
     assert turned.recording == first.recording
     assert (turned.parts[::-1] == first.parts).all()
 
 
-def test_units_keep_their_partition_and_new_ones_draw(tmp_path: Path) -> None:
+def test_units_keep_their_partition_and_new_ones_are_assigned(tmp_path: Path) -> None:
     data = records(units=np.array([f"p{i // 2}" for i in range(200)]))
-    store = made(tmp_path, data.take(np.arange(100)))
+    store = create_store(tmp_path, data.take(np.arange(100)))
     first = store.assign(data.take(np.arange(100)), fresh=True)
     store.seal(first)
     with sqlite3.connect(store.path) as connection:  # whatever the file says, holds
@@ -156,9 +158,9 @@ def test_units_keep_their_partition_and_new_ones_draw(tmp_path: Path) -> None:
     assert (second.parts[:100] == 0).all() and set(second.parts[100:].tolist()) == {0, 2}
 
 
-def test_numbers_and_their_texts_are_one_id(tmp_path: Path) -> None:
+def test_numbers_and_their_strings_are_one_id(tmp_path: Path) -> None:
     data = records(units=np.arange(200))
-    store = made(tmp_path, data)
+    store = create_store(tmp_path, data)
     first = store.assign(data, fresh=True)
     store.seal(first)
     as_text = data._changed(units=np.arange(200).astype(np.dtypes.StringDType()))
@@ -171,97 +173,97 @@ def test_numbers_and_their_texts_are_one_id(tmp_path: Path) -> None:
 
 def test_slots_have_exact_shares_and_keep_them(tmp_path: Path) -> None:
     data = records(slots=np.arange(200))
-    store = made(tmp_path, data, "replace-one")
+    store = create_store(tmp_path, data, "replace-one")
     first = store.assign(data, fresh=True)
     assert np.bincount(first.parts).tolist() == [120, 0, 80]
     strangers = data._changed(X=-1 - data.X[:]).take(np.arange(200)[::-1])
     later = store.assign(strangers, fresh=False)
     assert (later.parts[::-1] == first.parts).all()
     fewer = data._changed(slots=np.arange(200) + 1)
-    found = split_and_assign(fewer, store, fresh=False)[0]
-    assert found.left_out == 1
-    assert sum(part.size or 0 for part in found.parts.values()) == 199
+    result = split_and_assign(fewer, store, fresh=False)[0]
+    assert result.left_out == 1
+    assert sum(part.size or 0 for part in result.parts.values()) == 199
 
 
-def test_slots_under_replace_one_draw_as_split_does(tmp_path: Path) -> None:
+def test_slots_are_assigned_as_by_split(tmp_path: Path) -> None:
     data = records(slots=np.arange(200))
-    found = split_and_assign(data, made(tmp_path, data, "replace-one"), fresh=True)[0]
+    result = split_and_assign(data, create_store(tmp_path, data, "replace-one"), fresh=True)[0]
     expected = split(data, FRACTIONS, key="k", relation="replace-one", fixed_size=True)
-    assert (found.train.X == expected.train.X).all()
+    assert (result.train.X == expected.train.X).all()
 
 
-def test_records_that_may_drop_rows_are_refused_under_replace_one(tmp_path: Path) -> None:
+def test_records_that_may_drop_rows_are_rejected_under_replace_one(tmp_path: Path) -> None:
     data = records(slots=np.arange(200))
-    store = made(tmp_path, data, "replace-one")
+    store = create_store(tmp_path, data, "replace-one")
     with pytest.raises(DataError, match="public number of rows"):
         store.assign(data._changed(may_drop=True), fresh=True)
 
 
-def test_records_identified_otherwise_are_refused(tmp_path: Path) -> None:
+def test_records_with_another_identification_are_rejected(tmp_path: Path) -> None:
     by_row, by_unit = records(), records(units=np.arange(200))
-    store = made(tmp_path, by_row)
+    store = create_store(tmp_path, by_row)
     with pytest.raises(DataError, match="without unit ids"):
         store.assign(by_unit, fresh=False)
     with pytest.raises(DataError, match="row_digests=True"):
         store.assign(by_row._changed(encoded=True), fresh=False)
     (tmp_path / "u").mkdir()
     with pytest.raises(DataError, match="with unit ids"):
-        made(tmp_path / "u", by_unit).assign(by_row, fresh=False)
+        create_store(tmp_path / "u", by_unit).assign(by_row, fresh=False)
 
 
-# What the data holder is told ------------------------------------------------------------
+# Notices to the data holder ---------------------------------------------------------------
 
 
-def spelt(form: str, n: int = 160) -> Dataset:
+def with_ids(form: str, n: int = 160) -> Dataset:
     """Records of the same individuals, with ids in another spelling."""
     return records(n, units=np.array([form.format(i) for i in range(n)]))
 
 
-def test_ids_that_are_spelt_otherwise_are_told_until_they_are_recorded(tmp_path: Path) -> None:
+def test_ids_with_another_spelling_are_reported_until_recorded(tmp_path: Path) -> None:
     """A run that stops at the notice leaves no trace, or the next one would be silent."""
-    store = made(tmp_path, spelt("{}"))
-    first = store.assign(spelt("{}"), fresh=True)
+    store = create_store(tmp_path, with_ids("{}"))
+    first = store.assign(with_ids("{}"), fresh=True)
     assert first.notice is None
     store.seal(first)
-    assert store.assign(spelt("{}"), fresh=False).notice is None
+    assert store.assign(with_ids("{}"), fresh=False).notice is None
     before = store.path.read_bytes()
     for _ in range(2):
-        padded = store.assign(spelt("{:03}"), fresh=False)
+        padded = store.assign(with_ids("{:03}"), fresh=False)
         assert padded.notice == AssignmentNotice("unit", 60, 100, 100, 0)
-    other = store.assign(spelt("p{}"), fresh=False)
+    other = store.assign(with_ids("p{}"), fresh=False)
     assert other.notice == AssignmentNotice("unit", 0, 160, 160, 0)
     assert store.path.read_bytes() == before
     store.seal(padded)
-    assert store.assign(spelt("{:03}"), fresh=False).notice is None
-    kept = store.assign(spelt("p{}"), fresh=False, grow=False)
+    assert store.assign(with_ids("{:03}"), fresh=False).notice is None
+    kept = store.assign(with_ids("p{}"), fresh=False, grow=False)
     assert kept.notice == AssignmentNotice("unit", 0, 160, 260, 160)
 
 
 def test_a_notice_counts_individuals_and_rows(tmp_path: Path) -> None:
     data = records(units=np.arange(200) // 2)
-    store = made(tmp_path, data.take(np.arange(160)))
+    store = create_store(tmp_path, data.take(np.arange(160)))
     store.seal(store.assign(data.take(np.arange(160)), fresh=True))
     later = data.take(np.arange(20, 200))
-    told = AssignmentNotice("unit", 70, 20, 10, 0)
-    assert store.assign(later, fresh=False).notice == told
+    notice = AssignmentNotice("unit", 70, 20, 10, 0)
+    assert store.assign(later, fresh=False).notice == notice
     left = store.assign(later, fresh=False, grow=False).notice
-    assert left == replace(told, left_out=40)
-    assert repr(left) == repr(told) == "AssignmentNotice(keyed_by='unit')"
+    assert left == replace(notice, left_out=40)
+    assert repr(left) == repr(notice) == "AssignmentNotice(keyed_by='unit')"
     assert store.assign(data.take(np.arange(20)), fresh=False).notice is None  # fewer
 
 
-def test_slots_that_are_spelt_otherwise_are_told_and_left_out(tmp_path: Path) -> None:
+def test_slots_with_another_spelling_are_reported_and_left_out(tmp_path: Path) -> None:
     data = records(slots=np.arange(200))
-    store = made(tmp_path, data, "replace-one")
+    store = create_store(tmp_path, data, "replace-one")
     store.seal(store.assign(data, fresh=True))
     padded = data._changed(slots=np.array([f"{i:03}" for i in range(200)]))
-    found = store.assign(padded, fresh=False)
-    assert found.notice == AssignmentNotice("slot", 100, 100, 100, 100)
+    result = store.assign(padded, fresh=False)
+    assert result.notice == AssignmentNotice("slot", 100, 100, 100, 100)
 
 
 def test_two_runs_may_record_the_same_new_units(tmp_path: Path) -> None:
     data = records(units=np.arange(200))
-    one = made(tmp_path, data)
+    one = create_store(tmp_path, data)
     one.seal(one.assign(data.take(np.arange(100)), fresh=True))
     other = PartitionStore(one.path)
     first, second = one.assign(data, fresh=False), other.assign(data, fresh=False)
@@ -273,27 +275,27 @@ def test_two_runs_may_record_the_same_new_units(tmp_path: Path) -> None:
 
 def test_new_units_of_another_rule_are_not_recorded(tmp_path: Path) -> None:
     data = records(units=np.arange(200))
-    store = made(tmp_path, data)
-    found = store.assign(data, fresh=True)
+    store = create_store(tmp_path, data)
+    result = store.assign(data, fresh=True)
     PartitionStore.obtain(store.path, replace(store.rule, split_key="other"), fresh=True)
-    with pytest.raises(LedgerError, match="other rows meanwhile"):
-        store.seal(found)
+    with pytest.raises(LedgerError, match="recorded other rows"):
+        store.seal(result)
     with sqlite3.connect(store.path) as connection:
         assert connection.execute("SELECT count(*) FROM assignments").fetchone() == (0,)
 
 
-def test_the_number_of_slots_is_public_and_that_of_others_is_not(tmp_path: Path) -> None:
+def test_only_the_number_of_slots_is_public(tmp_path: Path) -> None:
     data = records(slots=np.arange(200))
-    store = made(tmp_path, data, "replace-one")
+    store = create_store(tmp_path, data, "replace-one")
     store.seal(store.assign(data, fresh=True))
     assert store.slot_counts() == (120, 0, 80)
     (tmp_path / "rows").mkdir()
     with pytest.raises(ValueError, match="partitions of slots"):
-        made(tmp_path / "rows", records()).slot_counts()
+        create_store(tmp_path / "rows", records()).slot_counts()
 
 
 def test_no_records(tmp_path: Path) -> None:
-    store = made(tmp_path, records())
+    store = create_store(tmp_path, records())
     assert len(store.assign(records().take(np.arange(0)), fresh=True).parts) == 0
     assert store.assign(records(), fresh=False).left_out == 200
 
@@ -301,10 +303,10 @@ def test_no_records(tmp_path: Path) -> None:
 # Files -----------------------------------------------------------------------------------
 
 
-def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
+def test_files_are_readable_by_their_owner_only(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        store = made(tmp_path, records())
+        store = create_store(tmp_path, records())
         store.assign(records(), fresh=True)
     finally:
         os.umask(before)
@@ -322,7 +324,7 @@ def test_keys_differ_from_store_to_store(tmp_path: Path) -> None:
     hashes = []
     for name in "ab":
         (tmp_path / name).mkdir()
-        store = made(tmp_path / name, records())
+        store = create_store(tmp_path / name, records())
         store.assign(records(), fresh=True)
         with sqlite3.connect(store.path) as connection:
             hashes.append(
@@ -332,7 +334,7 @@ def test_keys_differ_from_store_to_store(tmp_path: Path) -> None:
 
 
 def test_a_missing_or_foreign_key_is_an_error(tmp_path: Path) -> None:
-    store = made(tmp_path, records())
+    store = create_store(tmp_path, records())
     key = key_path(store.path)
     secret = key.read_bytes()
     key.write_bytes(os.urandom(32))
@@ -346,7 +348,7 @@ def test_a_missing_or_foreign_key_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match="only its owner"):
         PartitionStore(store.path)
     key.unlink()
-    with pytest.raises(LedgerError, match="Put the file back"):
+    with pytest.raises(LedgerError, match="Restore the key file"):
         PartitionStore(store.path)
     (tmp_path / "elsewhere").write_bytes(secret)
     key.symlink_to(tmp_path / "elsewhere")
@@ -354,8 +356,8 @@ def test_a_missing_or_foreign_key_is_an_error(tmp_path: Path) -> None:
         PartitionStore(store.path)
 
 
-def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(LedgerError, match="found nothing"):
+def test_invalid_stores_are_rejected(tmp_path: Path) -> None:
+    with pytest.raises(LedgerError, match="does not exist"):
         PartitionStore(tmp_path / "none")
     (tmp_path / "text").write_text("hello, this is a text and nothing else" * 50)
     with pytest.raises(LedgerError, match="database"):
@@ -364,7 +366,7 @@ def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
         connection.execute("CREATE TABLE t (x)")
     with pytest.raises(LedgerError, match="another database"):
         PartitionStore(tmp_path / "other")
-    store = made(tmp_path, records())
+    store = create_store(tmp_path, records())
     (tmp_path / "link").symlink_to(store.path)
     with pytest.raises(LedgerError, match="a link"):
         PartitionStore(tmp_path / "link")
@@ -376,18 +378,18 @@ def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
         PartitionStore(store.path)
 
 
-def test_a_creation_that_was_interrupted_is_finished(tmp_path: Path) -> None:
-    store = made(tmp_path, records())
+def test_an_interrupted_creation_is_completed(tmp_path: Path) -> None:
+    store = create_store(tmp_path, records())
     store.path.unlink()
     secret = key_path(store.path).read_bytes()
     again = PartitionStore.obtain(store.path, store.rule, fresh=True)
     assert key_path(again.path).read_bytes() == secret
 
 
-def test_a_store_that_vanished_is_an_error_once_something_was_charged(tmp_path: Path) -> None:
+def test_a_missing_store_is_an_error_after_a_charge(tmp_path: Path) -> None:
     rule = PartitionRule.for_dataset(records(), FRACTIONS, "add-remove", "k")
     path = tmp_path / "l.partitions"
-    with pytest.raises(LedgerError, match="Put it back beside its ledger"):
+    with pytest.raises(LedgerError, match="Restore it beside its ledger"):
         PartitionStore.obtain(path, rule, fresh=False)
     assert not list(tmp_path.iterdir())
     assert PartitionStore.obtain(path, rule, fresh=True).rule == rule
@@ -395,17 +397,17 @@ def test_a_store_that_vanished_is_an_error_once_something_was_charged(tmp_path: 
 
 
 @pytest.mark.parametrize("change", [{"split_key": "other"}, {"fractions": (0.5, 0.0, 0.5)}])
-def test_another_rule_is_refused_once_the_first_was_used(tmp_path: Path, change: Any) -> None:
+def test_another_rule_is_rejected_after_the_first_was_used(tmp_path: Path, change: Any) -> None:
     data = records()
-    store = made(tmp_path, data)
+    store = create_store(tmp_path, data)
     other = replace(store.rule, **change)
     with pytest.raises(LedgerError, match="Use the settings and columns of the first run"):
         PartitionStore.obtain(store.path, other, fresh=False)
     taken = PartitionStore.obtain(store.path, other, fresh=True)  # nobody has used it yet
     assert taken.rule == PartitionStore(store.path).rule == other
-    with pytest.raises(LedgerError, match="changed the rule meanwhile"):
+    with pytest.raises(LedgerError, match="changed the rule"):
         store.assign(data, fresh=True)
     _, assignment = split_and_assign(data, taken, fresh=True)
     taken.seal(assignment)
-    with pytest.raises(LedgerError, match="would be in two partitions"):
+    with pytest.raises(LedgerError, match="could be in two partitions"):
         PartitionStore.obtain(store.path, store.rule, fresh=True)

@@ -1,4 +1,4 @@
-"""Every kind of ledger keeps its budget, and each says how its costs add up."""
+"""Every kind of ledger keeps its budget, and describes its composition."""
 
 import json
 import math
@@ -20,9 +20,9 @@ from veracal.accounting.events import (
     Unit,
 )
 from veracal.errors import BudgetError, DataError
-from veracal.ledger.book import open_ledger
+from veracal.ledger.ledger import open_ledger
 from veracal.ledger.plan import Cost, Item, read_plan
-from veracal.ledger.policies import EpsilonDeltaSums, Renyi, best_order, conversion
+from veracal.ledger.policies import EpsilonDeltaSums, Renyi, best_order, conversion_cost
 
 BUDGET = Budget(1.0, 1e-5)
 NOISE = Gaussian(20.0)
@@ -46,29 +46,31 @@ def spend(ledger, event, **settings):
 @pytest.mark.parametrize("delta", [1e-9, 1e-5, 0.01])
 def test_the_conversion_is_the_published_one(order, delta):
     by_others = compute_epsilon(np.array([order]), np.array([3.0]), delta)[0]
-    assert 3.0 + conversion(order, delta) == pytest.approx(by_others, rel=1e-12)
+    assert 3.0 + conversion_cost(order, delta) == pytest.approx(by_others, rel=1e-12)
 
 
 @pytest.mark.parametrize("budget", [Budget(0.1, 1e-6), BUDGET, Budget(8.0, 1e-3)], ids=str)
-def test_the_order_by_default_affords_most(budget):
+def test_the_default_order_admits_the_most_events(budget):
     def affords(order):
         return Renyi(order).total(budget).amount / order
 
     best = best_order(budget)
     orders = np.geomspace(1.05, 1000, 300)
-    others = [a for a in orders if conversion(a, budget.delta) < 0.99 * budget.epsilon]
+    others = [a for a in orders if conversion_cost(a, budget.delta) < 0.99 * budget.epsilon]
     assert affords(best) >= max(map(affords, others)) * (1 - 1e-5)
     assert affords(best) > 1.01 * affords(1.5 * best)
 
 
-def test_a_filter_grants_what_its_divergence_affords(tmp_path):
+def test_a_filter_grants_events_within_its_divergence(tmp_path):
     ledger = open_ledger(tmp_path / "ledger", BUDGET, kind="open")
     granted = spend(ledger, NOISE)
     order = ledger.opening.rule.order
-    each, total = order / (2 * 20.0**2), BUDGET.epsilon - conversion(order, BUDGET.delta)
+    each, total = order / (2 * 20.0**2), BUDGET.epsilon - conversion_cost(order, BUDGET.delta)
     assert granted == math.floor(total / each)
     spent = ledger.spent()
-    assert spent.epsilon == pytest.approx(granted * each + conversion(order, 1e-5), abs=1e-6)
+    assert spent.epsilon == pytest.approx(
+        granted * each + conversion_cost(order, 1e-5), abs=1e-6
+    )
     assert spent.delta == BUDGET.delta and spent.epsilon <= BUDGET.epsilon
     # What was granted keeps the budget, by an accountant for lists that are fixed beforehand,
     assert epsilon_for(Repeated(NOISE, granted), BUDGET.delta) < BUDGET.epsilon
@@ -93,7 +95,7 @@ def test_subsampled_noise_costs_less_and_rows_of_a_unit_more(tmp_path):
     assert units.charge(NOISE, "x").cost == pytest.approx(4 * full, abs=4)
 
 
-def test_a_budget_too_small_for_divergences_is_refused(tmp_path):
+def test_a_budget_too_small_for_divergences_is_rejected(tmp_path):
     with pytest.raises(ValueError, match="got delta=0"):
         open_ledger(tmp_path / "ledger", Budget(1.0), kind="open")
     with pytest.raises(ValueError, match='composition="addition"'):
@@ -130,7 +132,7 @@ def test_the_whole_delta_can_be_spent_at_once(pairs):
     assert EpsilonDeltaSums().total(Budget(1.0, 1e-5)) == Cost(10**6, 10**13)
 
 
-def test_promises_add_up_as_they_are_written(tmp_path):
+def test_stated_guarantees_are_added_as_decimal_numbers(tmp_path):
     budget = Budget(0.3, 3e-6)
     ledger = open_ledger(tmp_path / "shares", budget, kind="open", composition="addition")
     assert spend(ledger, Approximate(0.1, 1e-6)) == 3
@@ -173,7 +175,7 @@ def test_a_plan_is_charged_at_once(planned):
     assert planned.entries() == () and planned.verify()
 
 
-def test_planned_events_come_in_any_order_and_not_too_often(planned):
+def test_planned_events_may_come_in_any_order_but_not_more_often(planned):
     for _ in range(5):
         planned.charge(NOISE, "count")
     assert spend_planned(planned, PLAN[1].event, "train", "train") == 5
@@ -206,7 +208,7 @@ def spend_planned(ledger, event, purpose, part):
         (Pure(1e-6), "count", None),
     ],
 )
-def test_what_is_not_planned_is_refused(planned, event, purpose, part):
+def test_unplanned_events_are_rejected(planned, event, purpose, part):
     read = []
     with pytest.raises(BudgetError, match="is not planned with this event"):
         planned.answer(
@@ -215,7 +217,7 @@ def test_what_is_not_planned_is_refused(planned, event, purpose, part):
     assert not read and planned.entries() == ()
 
 
-def test_a_plan_affords_more_than_a_filter_and_no_more_than_the_budget(tmp_path):
+def test_a_plan_admits_more_than_a_filter_within_the_budget(tmp_path):
     filtered = spend(open_ledger(tmp_path / "open", BUDGET, kind="open"), NOISE)
     most = filtered
     while epsilon_for(Repeated(NOISE, most + 1), BUDGET.delta) <= BUDGET.epsilon:
@@ -237,7 +239,7 @@ def test_a_plan_may_be_pure(tmp_path):
         open_ledger(tmp_path / "x", Budget(1.0), kind="plan", plan=[Item("c", NOISE)])
 
 
-def test_equal_items_of_a_plan_are_one(tmp_path):
+def test_equal_items_of_a_plan_are_merged(tmp_path):
     plan = [Item("x", NOISE, 2), Item("x", NOISE, 3)]
     ledger = open_ledger(tmp_path / "ledger", BUDGET, kind="plan", plan=plan)
     assert ledger.planned() == ((Item("x", NOISE, 5), 0),)
@@ -257,7 +259,7 @@ def test_equal_items_of_a_plan_are_one(tmp_path):
     ],
     ids=repr,
 )
-def test_what_is_no_plan_is_refused(tmp_path, plan):
+def test_invalid_plans_are_rejected(tmp_path, plan):
     with pytest.raises(ValueError, match="Expected"):
         open_ledger(tmp_path / "ledger", BUDGET, kind="plan", plan=plan)
     assert not list(tmp_path.iterdir())
@@ -277,20 +279,20 @@ def test_what_is_no_plan_is_refused(tmp_path, plan):
         ("pure", {}),  # of a budget with a delta
     ],
 )
-def test_settings_that_do_not_go_together_are_refused(tmp_path, kind, settings):
+def test_inconsistent_settings_are_rejected(tmp_path, kind, settings):
     with pytest.raises(ValueError, match="Expected"):
         open_ledger(tmp_path / "ledger", BUDGET, kind=kind, **settings)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_budget_below_a_millionth_is_refused(tmp_path):
+def test_a_budget_below_a_millionth_is_rejected(tmp_path):
     with pytest.raises(ValueError, match="at least 1e-06"):
         open_ledger(tmp_path / "ledger", Budget(9e-7))
-    with pytest.raises(ValueError, match="beyond its range"):
+    with pytest.raises(ValueError, match="within the range of a ledger"):
         open_ledger(tmp_path / "ledger", Budget(1e30))
 
 
-def test_each_kind_says_what_it_is(tmp_path, pairs, planned):
+def test_each_kind_has_a_description(tmp_path, pairs, planned):
     pure = open_ledger(tmp_path / "pure", Budget(1.0))
     rdp = open_ledger(tmp_path / "rdp", BUDGET, kind="open")
     words = [ledger.opening.rule.words for ledger in (pure, pairs, rdp, planned)]
@@ -345,7 +347,7 @@ def test_a_plan_is_read_from_toml_and_json(tmp_path):
         ("p.toml", "x" * (2**20 + 1)),
     ],
 )
-def test_what_is_no_plan_in_a_file_is_refused(tmp_path, name, text):
+def test_invalid_plan_files_are_rejected(tmp_path, name, text):
     (tmp_path / name).write_text(text)
     with pytest.raises(DataError):
         read_plan(tmp_path / name)

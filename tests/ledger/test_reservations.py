@@ -8,7 +8,7 @@ import pytest
 
 from veracal.accounting.events import Budget, Pure
 from veracal.errors import AnswerError, BudgetError, ConflictError, LedgerError
-from veracal.ledger.book import Ledger, open_ledger
+from veracal.ledger.ledger import Ledger, open_ledger
 
 EVENT = Pure(0.25)
 
@@ -41,7 +41,7 @@ def test_a_reservation_is_charged_once_and_settled_at_no_cost(ledger):
     assert ledger.spent().epsilon == 0.25 and ledger.verify() == ledger.head
 
 
-def test_the_first_record_stands(ledger):
+def test_the_first_recorded_answer_is_final(ledger):
     reserve(ledger)
     first = ledger.record("r", b"?", b"first")
     assert ledger.record("r", b"?", b"second") == first == (first[0], b"first")
@@ -49,7 +49,7 @@ def test_the_first_record_stands(ledger):
     assert len(ledger.entries()) == 2
 
 
-def test_a_failure_is_recorded_and_repeats_itself(ledger):
+def test_a_failure_is_recorded_and_repeated(ledger):
     with pytest.raises(AnswerError) as refusal:
         compute(ledger, fail)
     assert "record" not in str(refusal.value) and refusal.value.__context__ is None
@@ -60,7 +60,7 @@ def test_a_failure_is_recorded_and_repeats_itself(ledger):
     assert ledger.spent().epsilon == 0.25 and len(ledger.entries()) == 2
 
 
-def test_what_was_not_reserved_is_not_recorded(ledger):
+def test_recording_requires_a_reservation(ledger):
     with pytest.raises(LedgerError, match="reserve first"):
         ledger.record("r", b"?", b"model")
     reserve(ledger)
@@ -81,14 +81,14 @@ def test_what_was_not_reserved_is_not_recorded(ledger):
     assert ledger.spent().epsilon == 0.75
 
 
-def test_what_does_not_fit_is_refused_before_anything_is_computed(ledger):
+def test_requests_beyond_the_budget_are_rejected_before_computing(ledger):
     ledger.charge(Pure(0.9), "x")
     with pytest.raises(BudgetError):
         compute(ledger, lambda: pytest.fail("computed"))
     assert len(ledger.entries()) == 1
 
 
-def test_an_abandoned_request_is_refused_ever_after(ledger):
+def test_an_abandoned_request_is_always_rejected(ledger):
     reserve(ledger)
     assert ledger.abandon("r").outcome == "abandoned"
     for again in (lambda: compute(ledger, lambda: b"m"), lambda: reserve(ledger)):
@@ -125,7 +125,7 @@ def test_a_killed_process_leaves_a_reservation_under_which_the_request_is_repeat
     assert ledger.spent().epsilon == 0.25 and ledger.verify() == ledger.head
 
 
-def test_every_attempt_is_charged_where_something_may_have_left(ledger):
+def test_every_attempt_is_charged_if_something_may_have_been_released(ledger):
     def stop():
         raise KeyboardInterrupt
 
@@ -146,7 +146,7 @@ def test_every_attempt_is_charged_where_something_may_have_left(ledger):
     assert ledger.verify() == ledger.head
 
 
-def test_an_attempt_that_was_superseded_releases_nothing(ledger):
+def test_a_superseded_attempt_releases_nothing(ledger):
     def overtaken():
         assert compute(ledger, lambda: b"later", every_attempt=True) == b"later"
         return b"earlier"

@@ -76,7 +76,7 @@ def test_a_run_of_pairs_is_composed_tightly_at_its_delta(pairs):
     assert pairs.verify() == pairs.head
 
 
-def test_a_run_whose_noise_was_made_for_the_caps_fits_exactly(tmp_path):
+def test_a_run_with_noise_for_the_caps_fits_exactly(tmp_path):
     budget = Budget(1.0, DELTA)
     noise = noise_for(budget, lambda noise: Repeated(Gaussian(noise), 10))
     ledger = open_ledger(tmp_path / "a", budget, kind="open", composition="addition")
@@ -95,7 +95,7 @@ def test_a_pure_list_costs_its_exact_epsilon_and_no_delta(pairs):
 
 
 def test_a_run_that_is_not_pure_needs_a_delta_only_where_deltas_add(pairs, renyi):
-    with pytest.raises(ValueError, match="needs the delta at which it is charged"):
+    with pytest.raises(ValueError, match="Expected a delta for a run"):
         begin(pairs, training(1.0))
     assert begin(renyi, training(1.0)).run == 1
     assert pairs.entries() == ()
@@ -130,20 +130,20 @@ def test_rows_of_a_unit_are_charged_together(tmp_path):
 @pytest.mark.parametrize(
     ("items", "words"),
     [
-        ([], "one item or more"),
+        ([], "at least one item"),
         (["training"], "Expected a plan of Item"),
-        ([Item("x", Pure(0.0))], "costs nothing"),
+        ([Item("x", Pure(0.0))], "cost above zero"),
         ([Item("x", Pure(0.1, "replace-one"))], "under add-remove"),
         ([Item("x", Pure(0.1), 1, "other")], "Expected part"),
     ],
 )
-def test_what_is_no_run_is_refused(pure, items, words):
+def test_invalid_runs_are_rejected(pure, items, words):
     with pytest.raises(ValueError, match=words):
         begin(pure, items)
     assert pure.entries() == ()
 
 
-def test_a_ledger_of_one_plan_holds_no_runs(tmp_path):
+def test_a_plan_ledger_has_no_runs(tmp_path):
     ledger = open_ledger(tmp_path / "a", Budget(1.0), kind="plan", plan=[Item("x", Pure(0.1))])
     with pytest.raises(ValueError, match="one fixed list"):
         begin(ledger, [Item("x", Pure(0.1))])
@@ -154,7 +154,7 @@ def test_a_ledger_of_one_plan_holds_no_runs(tmp_path):
 # ---------------------------------------------------------------- all or nothing, and once
 
 
-def test_a_run_that_does_not_fit_writes_nothing_and_names_what_is_left(pairs):
+def test_a_run_beyond_the_budget_writes_nothing_and_reports_the_balance(pairs):
     begin(pairs, [Item("asking", Pure(2.5), 1, "test")])
     head = pairs.head
     items = [Item("asking", Pure(0.4), 1, "train"), Item("asking", Pure(0.6), 1, "test")]
@@ -187,7 +187,7 @@ def test_the_same_run_is_charged_once_and_another_under_its_id_is_a_conflict(pur
     assert pure.spent().epsilon == 0.2
 
 
-def test_processes_that_race_are_granted_the_runs_that_fit(pure):
+def test_concurrent_processes_cannot_exceed_the_caps(pure):
     context = multiprocessing.get_context("fork")
     granted = context.Queue()
 
@@ -201,17 +201,17 @@ def test_processes_that_race_are_granted_the_runs_that_fit(pure):
     children = [context.Process(target=attempt, args=(f"{i}",)) for i in range(6)]
     for child in children:
         child.start()
-    found = [granted.get(timeout=240) for _ in children]
+    result = [granted.get(timeout=240) for _ in children]
     for child in children:
         child.join()
-    assert sum(found) == 4 and [run.number for run in pure.runs()] == [1, 2, 3, 4]
+    assert sum(result) == 4 and [run.number for run in pure.runs()] == [1, 2, 3, 4]
     assert pure.remaining("test").epsilon == 0 and pure.verify() == pure.head
 
 
 # ---------------------------------------------------------------- views
 
 
-def test_a_view_uses_up_the_items_of_its_run_and_nothing_else(pure):
+def test_a_view_uses_only_the_items_of_its_run(pure):
     run = begin(pure, [Item("count", Pure(0.1), 2, "test")])
     assert run.planned() == ((Item("count", Pure(0.1), 2, "test"), 0),)
     run.require(Pure(0.1), "count", part="test", times=2)
@@ -323,15 +323,15 @@ def test_statements_say_that_the_cap_was_raised(pure, tmp_path):
     Ledger(pure.path, run=1).charge(Pure(0.1), "x")
     pure.extend(epsilon=0.5)
     assert pure.cap_note == "cap raised after releases"
-    made = ledger_statement(pure)
-    assert made.epsilon == 2.0 and "cap raised after releases" in made.text()
-    assert made.covers == ("x",)
+    guarantee = ledger_statement(pure)
+    assert guarantee.epsilon == 2.0 and "cap raised after releases" in guarantee.text()
+    assert guarantee.covers == ("x",)
 
 
 @pytest.mark.parametrize(
     "caps", [{"epsilon": 0.0}, {"epsilon": -1.0}, {"epsilon": 1e-9}, {"epsilon": math.inf}]
 )
-def test_what_raises_no_cap_is_refused(pure, caps):
+def test_invalid_extensions_are_rejected(pure, caps):
     with pytest.raises(ValueError, match="epsilon"):
         pure.extend(**caps)
     assert pure.entries() == () and pure.verify() == pure.head
@@ -368,26 +368,29 @@ def sql(ledger, *statements):
         for name, _ in triggers:
             connection.execute(f"DROP TRIGGER {name}")
         for statement in statements:
-            found = connection.execute(statement).fetchall()
+            result = connection.execute(statement).fetchall()
         for _, script in triggers:
             connection.execute(script)
-    return found
+    return result
 
 
 @pytest.mark.parametrize(
     ("statement", "words"),
     [
-        ("UPDATE accounts SET total = 9 WHERE name = 'run 1/0'", "another total"),
+        ("UPDATE accounts SET total = 9 WHERE name = 'run 1/0'", "does not have the total"),
         ("UPDATE accounts SET spent = 0 WHERE name = 'run 1/1'", "says"),
-        ("UPDATE accounts SET total = 9000000 WHERE name = '2/test'", "another total"),
+        (
+            "UPDATE accounts SET total = 9000000 WHERE name = '2/test'",
+            "does not have the total",
+        ),
         ("UPDATE entries SET run = 2 WHERE id = 3", "columns do not match"),
         ("UPDATE entries SET settles = NULL WHERE id = 4", "columns do not match"),
         ("UPDATE entries SET outcome = 'failed' WHERE id = 4", "columns do not match"),
-        ("DELETE FROM entries WHERE id = 5", "numbered 6"),
+        ("DELETE FROM entries WHERE id = 5", "number is 6"),
         ("DELETE FROM accounts WHERE name = '2/test'", "missing"),
     ],
 )
-def test_changes_of_runs_and_extensions_are_found(pure, statement, words):
+def test_changes_of_runs_and_extensions_are_detected(pure, statement, words):
     run = begin(pure, [Item("x", Pure(0.1), 2, "test"), Item("y", Pure(0.1), 1, "train")])
     run.reserve(Pure(0.1), "x", request="r", body=b"?", part="test")
     run.record("r", b"?", b"answer")
@@ -399,7 +402,7 @@ def test_changes_of_runs_and_extensions_are_found(pure, statement, words):
         Ledger.verify(pure)
 
 
-def test_a_run_that_paid_too_little_is_found(pairs, monkeypatch):
+def test_a_run_that_was_charged_too_little_is_detected(pairs, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(EpsilonDeltaSums, "run_cost", lambda *about: Cost(1, 1))
         begin(pairs, training(1.0), delta=1e-6)
@@ -407,7 +410,7 @@ def test_a_run_that_paid_too_little_is_found(pairs, monkeypatch):
         pairs.verify()
 
 
-def test_a_run_that_did_not_charge_every_part_is_found(pure, monkeypatch):
+def test_a_run_that_did_not_charge_every_partition_is_detected(pure, monkeypatch):
     costs = runs.part_costs
     with monkeypatch.context() as patch:
         patch.setattr(
@@ -420,20 +423,20 @@ def test_a_run_that_did_not_charge_every_part_is_found(pure, monkeypatch):
         pure.verify()
 
 
-def test_caps_that_were_raised_by_more_than_said_are_found(renyi, monkeypatch):
+def test_caps_raised_by_more_than_stated_are_detected(renyi, monkeypatch):
     total = Caps.total
     with monkeypatch.context() as patch:
         patch.setattr(Caps, "total", lambda caps, number: total(caps, number) * number)
         renyi.extend(epsilon=1.0)
-    with pytest.raises(LedgerError, match="'2/test' has another total"):
+    with pytest.raises(LedgerError, match="'2/test' does not have the total"):
         renyi.verify()
 
 
-def test_what_an_abandoned_run_released_is_found(pure, monkeypatch):
+def test_releases_of_an_abandoned_run_are_detected(pure, monkeypatch):
     run = begin(pure, [Item("x", Pure(0.1))])
     pure.abandon_run(1)
     with monkeypatch.context() as patch:
-        patch.setattr(charge, "_item_of_run", lambda *about: "run 1/0")
+        patch.setattr(charge, "_find_run_item", lambda *about: "run 1/0")
         run.charge(Pure(0.1), "x")
     with pytest.raises(LedgerError, match="run 1 was not begun, or was abandoned"):
         pure.verify()

@@ -17,9 +17,9 @@ from veracal.errors import BudgetError, DataError, LedgerError
 from veracal.ledger import storage as filesystems
 from veracal.ledger import storage as ledger_store
 from veracal.ledger import storage as ledger_tables
-from veracal.ledger.book import Ledger, open_ledger
+from veracal.ledger.ledger import Ledger, open_ledger
 from veracal.ledger.plan import Item
-from veracal.ledger.storage import kind_of, refuse_shared
+from veracal.ledger.storage import check_local, file_system_type
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def sql(path, *statements):
 # ---------------------------------------------------------------- making one
 
 
-def test_a_new_ledger_is_whole_and_for_its_owner(tmp_path):
+def test_a_new_ledger_is_complete_and_private_to_its_owner(tmp_path):
     old = os.umask(0)
     try:
         ledger = open_ledger(tmp_path / "ledger", Budget(1.0))
@@ -51,7 +51,7 @@ def test_a_new_ledger_is_whole_and_for_its_owner(tmp_path):
     assert stat.S_IMODE(ledger.path.stat().st_mode) == 0o600
 
 
-def test_the_log_is_for_the_owner_too_and_reaches_the_disk(ledger):
+def test_the_log_is_private_and_synchronized(ledger):
     def compute():
         log = Path(f"{ledger.path}-wal")
         assert stat.S_IMODE(log.stat().st_mode) == 0o600
@@ -64,7 +64,7 @@ def test_the_log_is_for_the_owner_too_and_reaches_the_disk(ledger):
 
 
 @pytest.mark.parametrize("ending", ["", "-wal", "-shm", "-journal"])
-def test_nothing_is_overwritten_and_no_log_is_adopted(tmp_path, ending):
+def test_no_file_is_overwritten_and_no_log_is_replayed(tmp_path, ending):
     path = tmp_path / f"ledger{ending}"
     path.write_text("here before")
     with pytest.raises(DataError, match="expected a new file"):
@@ -72,7 +72,7 @@ def test_nothing_is_overwritten_and_no_log_is_adopted(tmp_path, ending):
     assert path.read_text() == "here before" and len(list(tmp_path.iterdir())) == 1
 
 
-def test_a_link_that_leads_nowhere_is_there(tmp_path):
+def test_a_broken_link_counts_as_an_existing_file(tmp_path):
     (tmp_path / "ledger").symlink_to(tmp_path / "nowhere")
     with pytest.raises(DataError, match="expected a new file"):
         open_ledger(tmp_path / "ledger", Budget(1.0))
@@ -97,7 +97,7 @@ def test_of_several_openings_one_succeeds(tmp_path):
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_a_ledger_that_could_not_be_finished_leaves_nothing(tmp_path, monkeypatch):
+def test_a_failed_creation_leaves_no_file(tmp_path, monkeypatch):
     def stop(self, target):
         raise OSError(5, "Input/output error")
 
@@ -107,7 +107,7 @@ def test_a_ledger_that_could_not_be_finished_leaves_nothing(tmp_path, monkeypatc
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_must_be_there(tmp_path):
+def test_the_folder_must_exist(tmp_path):
     with pytest.raises(DataError, match="a folder that exists"):
         open_ledger(tmp_path / "gone" / "ledger", Budget(1.0))
 
@@ -115,16 +115,16 @@ def test_a_folder_must_be_there(tmp_path):
 # ---------------------------------------------------------------- what is no ledger
 
 
-def test_what_is_no_ledger_is_refused(tmp_path):
+def test_other_files_are_rejected(tmp_path):
     (tmp_path / "text").write_text("no database " * 1000)
     (tmp_path / "empty").write_text("")
     (tmp_path / "folder").mkdir()
     sql(tmp_path / "other", "CREATE TABLE t (x)")
     for name, words in {
-        "gone": "found nothing",
+        "gone": "does not exist",
         "text": "not a database",
         "empty": "another database",
-        "folder": "expected a file of its own",
+        "folder": "expected a regular file",
         "other": "another database",
     }.items():
         with pytest.raises(LedgerError, match=words):
@@ -133,29 +133,29 @@ def test_what_is_no_ledger_is_refused(tmp_path):
     assert (tmp_path / "empty").read_bytes() == b""
 
 
-def test_a_second_name_is_refused(ledger, tmp_path):
+def test_a_second_name_is_rejected(ledger, tmp_path):
     (tmp_path / "link").symlink_to(ledger.path)
     with pytest.raises(LedgerError, match="found a link"):
         Ledger(tmp_path / "link")
     (tmp_path / "hard").hardlink_to(ledger.path)
     for name in ("hard", "ledger"):
-        with pytest.raises(LedgerError, match="Name the file itself"):
+        with pytest.raises(LedgerError, match="Use the file itself"):
             Ledger(tmp_path / name)
 
 
-def test_another_format_is_refused(ledger):
+def test_another_format_is_rejected(ledger):
     sql(ledger.path, "PRAGMA user_version = 3")
     with pytest.raises(LedgerError, match="expected a ledger of format 2, found format 3"):
         ledger.charge(Pure(0.1), "x")
 
 
-def test_another_journal_is_refused(ledger):
+def test_another_journal_mode_is_rejected(ledger):
     sql(ledger.path, "PRAGMA journal_mode = DELETE")
     with pytest.raises(LedgerError, match="journal_mode=delete and synchronous=2"):
         ledger.charge(Pure(0.1), "x")
 
 
-def test_settings_are_read_back(ledger, monkeypatch):
+def test_settings_are_verified(ledger, monkeypatch):
     connect = ledger_store._connect
 
     def careless(path):
@@ -168,7 +168,7 @@ def test_settings_are_read_back(ledger, monkeypatch):
         ledger.charge(Pure(0.1), "x")
 
 
-def test_attached_databases_are_refused(ledger, monkeypatch):
+def test_attached_databases_are_rejected(ledger, monkeypatch):
     connect = ledger_store._connect
 
     def attached(path):
@@ -210,7 +210,7 @@ nonsense
     ],
 )
 def test_the_deepest_and_last_mount_decides(path, kind):
-    assert kind_of(path, MOUNTS) == kind
+    assert file_system_type(path, MOUNTS) == kind
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_the_deepest_and_last_mount_decides(path, kind):
         "virtiofs",
     ],
 )
-def test_shared_file_systems_are_refused(tmp_path, monkeypatch, kind):
+def test_shared_file_systems_are_rejected(tmp_path, monkeypatch, kind):
     ledger = open_ledger(tmp_path / "ledger", Budget(1.0))
     mounts = tmp_path / "mounts"
     mounts.write_text(f"1 0 0:1 / / rw - {kind} host rw\n")
@@ -243,15 +243,15 @@ def test_shared_file_systems_are_refused(tmp_path, monkeypatch, kind):
 
 
 @pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs", "tmpfs", "overlay", "zfs", "fuseblk"])
-def test_local_file_systems_are_not(tmp_path, monkeypatch, kind):
+def test_local_file_systems_are_accepted(tmp_path, monkeypatch, kind):
     mounts = tmp_path / "mounts"
     mounts.write_text(f"1 0 0:1 / / rw - {kind} host rw\n")
     monkeypatch.setattr(filesystems, "_MOUNTS", mounts)
-    refuse_shared(tmp_path)
+    check_local(tmp_path)
     # It was looked at, not overlooked.
-    assert kind_of(str(tmp_path), mounts.read_text()) == kind
+    assert file_system_type(str(tmp_path), mounts.read_text()) == kind
     monkeypatch.setattr(filesystems, "_MOUNTS", tmp_path / "no such list")
-    refuse_shared(tmp_path)
+    check_local(tmp_path)
 
 
 # ---------------------------------------------------------------- when the system says no
@@ -290,13 +290,13 @@ def test_a_full_disk_loses_nothing(ledger):
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
-def test_a_ledger_that_may_not_be_written_says_so(ledger):
+def test_a_read_only_ledger_is_reported(ledger):
     ledger.path.chmod(0o444)
     ledger.path.parent.chmod(0o555)
 
     def work():
         if os.geteuid() == 0:
-            # However deep the test's own folder lies, somebody else must get through to it.
+            # Another user must be able to reach the folder of the test.
             for folder in ledger.path.parents:
                 if folder.stat().st_mode & 0o011 != 0o011:
                     folder.chmod(0o755)
@@ -311,15 +311,15 @@ def test_a_ledger_that_may_not_be_written_says_so(ledger):
     said = child(work)
     ledger.path.parent.chmod(0o755)
     ledger.path.chmod(0o600)
-    assert "Allow its owner to write" in said
+    assert "Give its owner write permission" in said
     assert len(ledger.entries()) == 3
 
 
-def test_somebody_who_never_lets_go_is_reported(ledger, monkeypatch):
-    monkeypatch.setattr(ledger_store, "PATIENCE", 0.1)
+def test_a_permanent_lock_is_reported(ledger, monkeypatch):
+    monkeypatch.setattr(ledger_store, "BUSY_TIMEOUT", 0.1)
     with closing(sqlite3.connect(ledger.path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(LedgerError, match="locked.* ask again"):
+        with pytest.raises(LedgerError, match="locked.* try again"):
             ledger.charge(Pure(0.1), "x")
     assert len(ledger.entries()) == 3
 
@@ -384,7 +384,7 @@ FORBIDDEN = {
 
 
 @pytest.mark.parametrize("statement", FORBIDDEN)
-def test_the_database_defends_itself(ledger, statement):
+def test_the_database_enforces_its_invariants(ledger, statement):
     head = ledger.head
     with pytest.raises(sqlite3.IntegrityError, match=FORBIDDEN[statement]):
         sql(ledger.path, statement)
@@ -401,7 +401,7 @@ def test_an_entry_debits_its_account_in_the_same_statement(ledger):
 
 
 def force(path, *statements):
-    """Change a ledger as somebody would who knows how, leaving its defenses as they were."""
+    """Change a ledger like a knowledgeable attacker, without changing its triggers."""
     triggers = sql(path, "SELECT name, sql FROM sqlite_master WHERE type = 'trigger'")[0]
     sql(
         path,
@@ -416,10 +416,10 @@ def force(path, *statements):
 
 FORGED = {
     "UPDATE accounts SET spent = 0 WHERE name = 'train'": "Account 'train' says",
-    "UPDATE accounts SET total = 9000000": "Account 'test' has another total",
+    "UPDATE accounts SET total = 9000000": "Account 'test' does not have the total",
     "DELETE FROM accounts WHERE name = 'test'": "Account 'test' is missing",
     f"{ACCOUNT} ('new', 1, NULL, 9, 0)": "Account 'new' is not in the opening",
-    "UPDATE accounts SET filter = 2 WHERE name = 'test'": "put into another filter",
+    "UPDATE accounts SET filter = 2 WHERE name = 'test'": "moved to another filter",
     "UPDATE entries SET answer = x'00' WHERE id = 2": "Entry 2: its answer does not match",
     "UPDATE entries SET answer = NULL WHERE id = 2": "Entry 2: its answer does not match",
     "UPDATE entries SET request = 'q' WHERE id = 2": "Entry 2: its columns do not match",
@@ -433,22 +433,22 @@ FORGED = {
     "UPDATE entries SET record = 'x' WHERE id = 2": "Entry 2: An entry cannot be read",
     "UPDATE entries SET record = x'80' WHERE id = 2": "Entry 2",
     "UPDATE entries SET hash = 'x' WHERE id = 3": "Entry 3: its record does not match its hash",
-    "DELETE FROM entries WHERE id = 2": "Entry 2: it is numbered 3",
+    "DELETE FROM entries WHERE id = 2": "Entry 2: its number is 3",
     "DELETE FROM entries WHERE id = 3": "Account 'test' says",
-    "UPDATE entries SET id = 9 WHERE id = 3": "Entry 3: it is numbered 9",
+    "UPDATE entries SET id = 9 WHERE id = 3": "Entry 3: its number is 9",
     "UPDATE opening SET record = replace(record, '1.0', '9.0')": "opening record does not",
     "DELETE FROM opening": "opening record does not match",
 }
 
 
 @pytest.mark.parametrize("statement", FORGED)
-def test_whatever_is_changed_is_found_and_named(ledger, statement):
+def test_every_change_is_detected_and_located(ledger, statement):
     force(ledger.path, statement)
     with pytest.raises(LedgerError, match=FORGED[statement]):
         Ledger.verify(ledger)
 
 
-def test_removed_defenses_are_noticed_at_the_next_charge(ledger):
+def test_removed_triggers_are_detected_at_the_next_charge(ledger):
     for statement in (
         "DROP TRIGGER entries_debit",
         "CREATE TRIGGER more AFTER INSERT ON entries BEGIN SELECT 1; END",
@@ -458,40 +458,40 @@ def test_removed_defenses_are_noticed_at_the_next_charge(ledger):
         copy = Path(f"{ledger.path}-copy")
         sql(copy, statement)
         for use in (Ledger, lambda path: Ledger.verify(Ledger(path))):
-            with pytest.raises(LedgerError, match="its tables or their triggers were changed"):
+            with pytest.raises(LedgerError, match="its tables or triggers were changed"):
                 use(copy)
         copy.unlink()
 
 
-def test_a_chain_that_was_computed_anew_fails_against_a_head_written_down(ledger, tmp_path):
+def test_a_recomputed_chain_fails_against_a_noted_head(ledger, tmp_path):
     head = ledger.head
     again = open_ledger(tmp_path / "again", Budget(1.0), parts=("train", "test"))
     again.charge(Pure(0.1), "first", part="train")
-    assert again.verify()  # by itself nothing is wrong with it
+    assert again.verify()  # it is valid on its own
     with pytest.raises(LedgerError, match="is not in the chain"):
         again.verify(head)
 
 
-def test_an_older_copy_is_told_by_a_head_written_down(ledger, tmp_path):
+def test_an_older_copy_fails_against_a_noted_head(ledger, tmp_path):
     shutil.copy(ledger.path, tmp_path / "old")
     early = ledger.head
     late = ledger.charge(Pure(0.1), "fourth").hash
     assert ledger.verify(early) == late == ledger.verify(late)
     shutil.move(tmp_path / "old", ledger.path)
     assert ledger.verify(early) == early
-    with pytest.raises(LedgerError, match="an older copy was put back"):
+    with pytest.raises(LedgerError, match="replaced by an older copy"):
         ledger.verify(late)
 
 
-def test_all_problems_are_told_at_once(ledger):
+def test_all_problems_are_reported_together(ledger):
     force(ledger.path, "UPDATE entries SET hash = 'x'", "UPDATE accounts SET spent = 0")
-    with pytest.raises(LedgerError) as found:
+    with pytest.raises(LedgerError) as caught:
         ledger.verify()
-    assert len(found.value.problems) >= 6
-    assert str(ledger.path) in found.value.problems[0]
+    assert len(caught.value.problems) >= 6
+    assert str(ledger.path) in caught.value.problems[0]
 
 
-def test_a_plan_that_costs_more_than_it_says_is_found(tmp_path):
+def test_a_plan_that_costs_more_than_stated_is_detected(tmp_path):
     ledger = open_ledger(
         tmp_path / "plan", Budget(1.0, 1e-5), kind="plan", plan=[Item("x", Gaussian(20.0), 3)]
     )
@@ -503,11 +503,11 @@ def test_a_plan_that_costs_more_than_it_says_is_found(tmp_path):
         f"UPDATE opening SET record = '{forged}', hash = '{digest}'",
         "UPDATE accounts SET total = 300",
     )
-    with pytest.raises(LedgerError, match="The plan for part 'records' costs epsilon="):
+    with pytest.raises(LedgerError, match="The plan for partition 'records' costs epsilon="):
         ledger.verify()
 
 
-def test_rotten_bytes_never_pass_for_a_ledger(ledger, tmp_path):
+def test_damaged_files_are_never_accepted(ledger, tmp_path):
     """Whatever byte is flipped, the ledger is refused or it is exactly what it was."""
     content, entries = ledger.path.read_bytes(), ledger.entries()
     pick, refused, path = random.Random(0), 0, tmp_path / "rotten"

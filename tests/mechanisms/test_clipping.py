@@ -168,7 +168,7 @@ def test_adaptation_follows_its_formula_within_limits() -> None:
     clip = GlobalAdapt(1.0, 10.0, rate=0.1)
     assert clip.adapt(0.3).threshold == pytest.approx(10 * math.exp(0.2))
     assert clip.adapt(0.0).threshold == pytest.approx(10 * math.exp(-0.1))
-    assert clip.adapt(1e9).threshold == 1e12 and clip.adapted(-1e9).threshold == 1e-12
+    assert clip.adapt(1e9).threshold == 1e12 and clip.adapt(-1e9).threshold == 1e-12
     assert clip.threshold == 10.0 and clip.adapt(0.3).bound == 1.0
 
 

@@ -383,7 +383,7 @@ def test_the_noise_on_a_count_leaves_it_on_a_grid() -> None:
         seen = []
 
         class Noted(GlobalAdapt):
-            def adapted(self, noisy_fraction, seen=seen):
+            def adapt(self, noisy_fraction, seen=seen):
                 seen.append(noisy_fraction)
                 return self
 

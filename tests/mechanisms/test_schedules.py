@@ -101,5 +101,5 @@ def test_levels_cost_at_least_and_hardly_more_than_the_steps(noise) -> None:
 
 @pytest.mark.parametrize("noise", [[], [0.0, 1.0], [-1.0], [math.nan], [math.inf]])
 def test_levels_reject_steps_without_noise(noise) -> None:
-    with pytest.raises(ValueError, match="noise multiplier > 0"):
+    with pytest.raises(ValueError, match="noise multipliers > 0"):
         levels(noise)

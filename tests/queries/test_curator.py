@@ -13,11 +13,11 @@ from scipy import stats
 from veracal.accounting.events import Budget, DiscreteGaussian, DiscreteLaplace, Pure, Unit
 from veracal.data import Dataset, Scores, limit_contributions
 from veracal.errors import AnswerError, BudgetError, ConflictError, DataError
-from veracal.ledger.book import open_ledger
+from veracal.ledger.ledger import open_ledger
 from veracal.ledger.plan import Item
 from veracal.mechanisms.discrete_noise import discrete_laplace_std
 from veracal.mechanisms.progress import StepProgress, TrainingCurve
-from veracal.queries.curator import Curator, canonical_request, shows_weights
+from veracal.queries.curator import Curator, canonical_request, exposes_weights
 from veracal.queries.query import BoundedSum, gaussian_event
 from veracal.queries.score_queries import Brier, Correct, Count, NegativeLogLikelihood
 from veracal.testing.queries import CountingQuery
@@ -44,7 +44,7 @@ def make_ledger(tmp_path):
     return make
 
 
-def test_an_answer_is_the_statistic_and_noise(scores, make_ledger):
+def test_an_answer_is_the_statistic_plus_noise(scores, make_ledger):
     holder = Curator(scores, make_ledger(1000.0))
     release = holder.answer(NegativeLogLikelihood(), micro_epsilon=900_000_000)
     exact = NegativeLogLikelihood().evaluate(scores)[0]
@@ -53,7 +53,7 @@ def test_an_answer_is_the_statistic_and_noise(scores, make_ledger):
     assert release.noise_std == discrete_laplace_std(release.event.noise) * 2**-20
 
 
-def test_a_release_says_what_was_charged(scores, make_ledger):
+def test_a_release_states_the_charge(scores, make_ledger):
     ledger = make_ledger()
     release = Curator(scores, ledger).answer(Correct(), micro_epsilon=250_000, request="q")
     assert release.event == DiscreteLaplace(4.0, 1, "add-remove")
@@ -73,13 +73,13 @@ def test_a_repeated_answer_points_to_its_own_entry(scores, make_ledger):
     assert holder.ledger.verify(again.head) == later.head
 
 
-def test_the_relation_of_the_ledger_decides(scores, make_ledger):
+def test_the_ledger_determines_the_relation(scores, make_ledger):
     holder = Curator(scores, make_ledger(relation="replace-one"))
     query = NegativeLogLikelihood(centered=True, bits=0)
     assert holder.event(query, 500_000) == DiscreteLaplace(20.0, 10, "replace-one")
 
 
-def test_the_same_question_gets_the_same_answer_for_nothing(scores, make_ledger):
+def test_a_repeated_query_gets_the_same_answer_at_no_cost(scores, make_ledger):
     holder = Curator(scores, make_ledger())
     first = holder.answer(Brier(), micro_epsilon=400_000)
     assert holder.answer(Brier(), micro_epsilon=400_000) == first
@@ -111,7 +111,7 @@ MINE = Scores.from_logits([[0.0, 1.0]], ["a"], classes=["a", "b"], name="mine")
     ],
     ids=str,
 )
-def test_every_public_part_of_a_question_tells_it_from_others(other):
+def test_every_public_property_of_a_query_distinguishes_it(other):
     usual = dict(
         query=Brier(), event=DiscreteLaplace(2.0, 1), records=MINE, part=None, version="1"
     )
@@ -119,7 +119,7 @@ def test_every_public_part_of_a_question_tells_it_from_others(other):
     assert canonical_request(**usual) != canonical_request(**{**usual, **other})
 
 
-def test_settings_tell_questions_apart():
+def test_settings_distinguish_queries():
     hot, cold = (
         BoundedSum("gap", np.sign, -1, 1, settings={"temperature": t}) for t in (1.0, 2.0)
     )
@@ -135,14 +135,14 @@ def test_changed_records_are_another_version(scores, make_ledger):
     assert ledger.spent().epsilon == 0.2
 
 
-def test_another_question_under_the_same_request_is_a_conflict(scores, make_ledger):
+def test_another_query_under_the_same_request_is_a_conflict(scores, make_ledger):
     holder = Curator(scores, make_ledger())
     holder.answer(Brier(), micro_epsilon=100_000, request="a")
     with pytest.raises(ConflictError):
         holder.answer(Correct(), micro_epsilon=100_000, request="a")
 
 
-def test_what_cannot_be_paid_is_refused_before_a_record_is_read(scores, make_ledger):
+def test_queries_beyond_the_budget_are_rejected_before_reading_records(scores, make_ledger):
     holder, query = Curator(scores, make_ledger()), CountingQuery(Correct())
     with pytest.raises(BudgetError):
         holder.answer(query, micro_epsilon=1_000_001)
@@ -151,18 +151,18 @@ def test_what_cannot_be_paid_is_refused_before_a_record_is_read(scores, make_led
     assert query.seen == [200]
 
 
-def test_a_question_that_does_not_fit_costs_nothing(scores, data, make_ledger):
+def test_an_inapplicable_query_costs_nothing(scores, data, make_ledger):
     ledger = make_ledger()
     for records in (data, Scores.from_logits(scores.values)):
         with pytest.raises(DataError):
             Curator(records, ledger).answer(Correct(), micro_epsilon=1000)
     floats = BoundedSum("x", lambda s: s.values, 0, 1)
-    with pytest.raises(ValueError, match="one for each record"):
+    with pytest.raises(ValueError, match="one per record"):
         Curator(scores, ledger).answer(floats, micro_epsilon=1000)
     assert ledger.spent().epsilon == 0
 
 
-def test_a_failure_on_the_records_is_paid_for(scores, make_ledger):
+def test_a_failure_on_the_records_is_charged(scores, make_ledger):
     holder, query = Curator(scores, make_ledger()), CountingQuery(Correct(), fails=True)
     for _ in range(2):
         with pytest.raises(AnswerError):
@@ -185,7 +185,7 @@ class Odd:
 
 
 @pytest.mark.parametrize("result", [np.array([1.5]), np.array([1, 2]), [1], 1])
-def test_nothing_but_integers_meets_the_noise(scores, make_ledger, result):
+def test_noise_is_added_to_integers_only(scores, make_ledger, result):
     holder = Curator(scores, make_ledger())
     with pytest.raises(ValueError, match="int64"):
         holder.answer(Odd(result), micro_epsilon=1000)
@@ -193,12 +193,12 @@ def test_nothing_but_integers_meets_the_noise(scores, make_ledger, result):
 
 
 @pytest.mark.parametrize("bad", [0, -1, 0.5, float("nan"), True])
-def test_a_price_must_be_whole_millionths(scores, make_ledger, bad):
+def test_micro_epsilon_must_be_an_integer(scores, make_ledger, bad):
     with pytest.raises(ValueError, match="micro_epsilon"):
         Curator(scores, make_ledger()).answer(Count(), micro_epsilon=bad)
 
 
-def test_parts_pay_in_parallel(scores, tmp_path):
+def test_partitions_compose_in_parallel(scores, tmp_path):
     ledger = open_ledger(tmp_path / "p.ledger", Budget(1.0), parts=("train", "test"))
     for part, rows in (("train", np.arange(100)), ("test", np.arange(100, 200))):
         holder = Curator(scores.take(rows), ledger, part=part)
@@ -209,7 +209,7 @@ def test_parts_pay_in_parallel(scores, tmp_path):
 # ---------------------------------------------------------------- units
 
 
-def test_rows_of_a_unit_are_paid_for_together(scores, make_ledger):
+def test_all_rows_of_a_unit_are_charged_together(scores, make_ledger):
     unit = Unit("patient", at_most=4)
     ledger = make_ledger(unit=unit)
     mine = replace(scores, units=np.arange(200) // 4)
@@ -218,13 +218,13 @@ def test_rows_of_a_unit_are_paid_for_together(scores, make_ledger):
     assert ledger.spent().epsilon == 0.5
 
 
-def test_scores_with_more_rows_of_a_unit_are_refused(scores, make_ledger):
+def test_scores_with_too_many_rows_per_unit_are_rejected(scores, make_ledger):
     ledger = make_ledger(unit=Unit("patient", at_most=3))
     with pytest.raises(DataError, match="at most 3 rows of patient"):
         Curator(replace(scores, units=np.arange(200) // 4), ledger)
 
 
-def test_data_with_units_must_have_declared_their_rows(data, make_ledger):
+def test_data_with_units_must_declare_the_rows_per_unit(data, make_ledger):
     ledger = make_ledger(unit=Unit("patient", at_most=2))
     mine = replace(data, units=np.arange(50) // 2)
     with pytest.raises(DataError, match="no declared bound"):
@@ -234,39 +234,37 @@ def test_data_with_units_must_have_declared_their_rows(data, make_ledger):
     assert Curator(limit_contributions(mine, at_most=2), ledger).part is None
 
 
-def test_a_ledger_of_records_refuses_records_of_units(scores, make_ledger):
+def test_a_ledger_for_records_rejects_records_with_units(scores, make_ledger):
     with pytest.raises(DataError, match="protects one record"):
         Curator(replace(scores, units=np.arange(200)), make_ledger())
 
 
 @pytest.mark.parametrize("at_most", [1, 3])
-def test_a_ledger_for_units_refuses_records_that_do_not_say_whose_they_are(
-    scores, make_ledger, at_most
-):
+def test_a_ledger_for_units_rejects_records_without_unit_ids(scores, make_ledger, at_most):
     ledger = make_ledger(unit=Unit("patient", at_most=at_most))
     for records in (scores, Dataset(np.zeros((4, 2)), np.zeros(4, int), (0, 1), size=4)):
-        with pytest.raises(DataError, match="which patient each row belongs to, found no ids"):
+        with pytest.raises(DataError, match="the patient of each row, found no ids"):
             Curator(records, ledger)
     assert not ledger.length()
 
 
-def test_only_records_are_held(make_ledger):
+def test_only_records_are_accepted(make_ledger):
     with pytest.raises(DataError, match="scores or a data set"):
         Curator([[1, 2]], make_ledger())
 
 
-def test_only_a_ledger_pays(scores):
-    with pytest.raises(ValueError, match=r"a Ledger of .*got 'x'\. Ledger\(path\)"):
+def test_only_a_ledger_can_be_charged(scores):
+    with pytest.raises(ValueError, match=r"a Ledger of .*got 'x'\. Use Ledger\(path\)"):
         Curator(scores, "x")
 
 
-def test_a_holder_shows_no_record(scores, make_ledger):
+def test_the_repr_of_a_curator_contains_no_record(scores, make_ledger):
     holder = Curator(scores, make_ledger())
     assert str(scores.values[0, 0])[:6] not in repr(holder)
     assert not hasattr(holder, "records")
 
 
-def test_copies_of_a_holder_share_the_ledger(scores, make_ledger):
+def test_copies_of_a_curator_share_the_ledger(scores, make_ledger):
     holder = Curator(scores, make_ledger())
     for twin in (copy.deepcopy(holder), pickle.loads(pickle.dumps(holder))):
         twin.answer(Count(), micro_epsilon=300_000, request=str(id(twin)))
@@ -279,36 +277,41 @@ def test_copies_of_a_holder_share_the_ledger(scores, make_ledger):
 class Model:
     """A model that says what it costs and remembers what it saw."""
 
-    def __init__(self, epsilon=0.5, told=None, relation="add-remove"):
-        self.epsilon, self.told, self.relation, self.rows = epsilon, told, relation, None
+    def __init__(self, epsilon=0.5, stated_epsilon=None, relation="add-remove"):
+        self.epsilon, self.stated_epsilon, self.relation, self.rows = (
+            epsilon,
+            stated_epsilon,
+            relation,
+            None,
+        )
 
     def event(self):
         return Pure(self.epsilon, self.relation)
 
     def fit(self, X, y):
         self.rows = X, y
-        if self.told is not None:
-            self.event_ = Pure(self.told, self.relation)
+        if self.stated_epsilon is not None:
+            self.event_ = Pure(self.stated_epsilon, self.relation)
         return self
 
 
-def test_a_fit_is_charged_and_then_done(data, make_ledger):
+def test_a_fit_is_charged_before_it_runs(data, make_ledger):
     ledger = make_ledger()
-    model = Model(told=0.5)
+    model = Model(stated_epsilon=0.5)
     assert Curator(data, ledger).fit(model, purpose="logistic regression") is model
     assert model.rows[0] is data.X and model.rows[1] is data.y
     assert ledger.spent().epsilon == 0.5
     assert ledger.entries()[0].purpose == "logistic regression"
 
 
-def test_a_fit_that_cannot_be_paid_sees_no_record(data, make_ledger):
+def test_a_fit_beyond_the_budget_reads_no_record(data, make_ledger):
     ledger, model = make_ledger(), Model(epsilon=1.5)
     with pytest.raises(BudgetError):
         Curator(data, ledger).fit(model)
     assert model.rows is None and ledger.spent().epsilon == 0
 
 
-def test_a_charge_stands_though_the_fit_fails(data, make_ledger):
+def test_a_failed_fit_is_not_refunded(data, make_ledger):
     class Fails(Model):
         def fit(self, X, y):
             raise RuntimeError("no")
@@ -319,15 +322,15 @@ def test_a_charge_stands_though_the_fit_fails(data, make_ledger):
     assert ledger.spent().epsilon == 0.5
 
 
-def test_a_model_that_cost_something_else_is_not_released(data, make_ledger):
+def test_a_model_with_another_cost_is_not_released(data, make_ledger):
     with pytest.raises(ValueError, match="Do not release"):
-        Curator(data, make_ledger()).fit(Model(told=0.7))
+        Curator(data, make_ledger()).fit(Model(stated_epsilon=0.7))
 
 
 ONCE = {"request": "study", "body": b"settings"}
 
 
-def test_a_model_that_is_kept_is_paid_for_once(data, make_ledger):
+def test_fit_once_charges_once(data, make_ledger):
     ledger, fits = make_ledger(), []
 
     class Counts(Model):
@@ -347,7 +350,7 @@ def test_a_model_that_is_kept_is_paid_for_once(data, make_ledger):
     assert fits == [len(data)]
 
 
-def test_an_interrupted_fit_keeps_its_reservation_and_is_made_again_under_it(data, make_ledger):
+def test_an_interrupted_fit_is_repeated_under_its_reservation(data, make_ledger):
     class Interrupted(Model):
         def fit(self, X, y):
             raise KeyboardInterrupt
@@ -362,7 +365,7 @@ def test_an_interrupted_fit_keeps_its_reservation_and_is_made_again_under_it(dat
     ledger.verify()
 
 
-def test_others_can_charge_while_a_fit_computes(data, make_ledger):
+def test_other_charges_are_possible_during_a_fit(data, make_ledger):
     ledger = make_ledger()
 
     class Charges(Model):
@@ -374,7 +377,7 @@ def test_others_can_charge_while_a_fit_computes(data, make_ledger):
     assert ledger.spent().epsilon == 0.6
 
 
-def test_the_loser_of_a_race_returns_the_model_that_was_recorded(data, make_ledger):
+def test_of_two_fits_both_return_the_recorded_model(data, make_ledger):
     ledger = make_ledger()
 
     class Overtaken(Model):
@@ -388,7 +391,7 @@ def test_the_loser_of_a_race_returns_the_model_that_was_recorded(data, make_ledg
     assert late == b"first" and ledger.spent().epsilon == 0.5
 
 
-def test_the_model_of_the_caller_holds_nothing_of_a_fit_that_is_not_recorded(data, make_ledger):
+def test_the_callers_model_has_no_unrecorded_weights(data, make_ledger):
     class Interrupted(Model):
         def fit(self, X, y):
             super().fit(X, y)
@@ -427,9 +430,7 @@ def test_a_fit_with_a_hook_that_sees_weights_charges_every_attempt(data, make_le
     ledger.verify()
 
 
-def test_an_attempt_that_may_have_leaked_is_not_repeated_for_nothing_without_its_hook(
-    data, make_ledger
-):
+def test_removing_the_hook_does_not_make_a_repeated_attempt_free(data, make_ledger):
     class Interrupted(Model):
         def fit(self, X, y):
             raise KeyboardInterrupt
@@ -443,20 +444,20 @@ def test_an_attempt_that_may_have_leaked_is_not_repeated_for_nothing_without_its
     assert kept == b"done" and ledger.spent().epsilon == 0.6
 
 
-def test_progress_in_step_counts_is_no_hook_that_sees_weights():
+def test_step_progress_does_not_expose_weights():
     class Nested:
         def get_params(self):
             return {"inner__on_step": hook}
 
     model = Model()
     model.on_step = StepProgress(lambda done, total: None)
-    assert not shows_weights(model)
+    assert not exposes_weights(model)
     model.on_step = print
-    assert shows_weights(model)
+    assert exposes_weights(model)
     hook = None
-    assert not shows_weights(Nested())
+    assert not exposes_weights(Nested())
     hook = print
-    assert shows_weights(Nested())
+    assert exposes_weights(Nested())
 
 
 def fit_with_curve(data, ledger, curve):
@@ -467,7 +468,7 @@ def fit_with_curve(data, ledger, curve):
     return Curator(data, ledger).fit_once(model, lambda model: model.coef_.tobytes(), **ONCE)
 
 
-def test_a_training_curve_shows_nothing_before_the_model_is_recorded(data, make_ledger):
+def test_a_training_curve_is_empty_before_the_model_is_recorded(data, make_ledger):
     ledger, counts, seen = make_ledger(delta=1e-5, kind="open"), [], []
 
     def note(done, total):
@@ -480,7 +481,7 @@ def test_a_training_curve_shows_nothing_before_the_model_is_recorded(data, make_
     assert len(curve.losses) == 5 and np.isfinite(curve.losses).all()
 
 
-def test_losses_of_an_attempt_that_is_not_recorded_are_discarded(data, make_ledger):
+def test_losses_of_unrecorded_attempts_are_discarded(data, make_ledger):
     ledger, stops = make_ledger(delta=1e-5, kind="open"), [True]
 
     def note(done, total):
@@ -499,7 +500,7 @@ def test_losses_of_an_attempt_that_is_not_recorded_are_discarded(data, make_ledg
     assert curve.losses == ()  # the model came from the ledger: nothing was fitted
 
 
-def test_losses_of_a_model_that_another_process_recorded_first_are_discarded(data, make_ledger):
+def test_losses_are_discarded_if_another_process_recorded_first(data, make_ledger):
     ledger = make_ledger(delta=1e-5, kind="open")
     curve = TrainingCurve(
         data, lambda done, _: done == 3 and fit_with_curve(data, ledger, TrainingCurve(data))
@@ -525,10 +526,10 @@ def test_one_training_curve_serves_one_fit_at_a_time(data, make_ledger):
     assert refused == [1, 2, 3, 4, 5] and other.entries() == () and len(curve.losses) == 5
 
 
-def test_only_the_librarys_own_training_curve_is_exempt(data):
+def test_only_the_exact_training_curve_type_is_exempt(data):
     curve, model = TrainingCurve(data), Model()
     model.on_step = curve
-    assert not shows_weights(model)
+    assert not exposes_weights(model)
     with pytest.raises(TypeError, match="cannot be subclassed"):
         type("Leaky", (TrainingCurve,), {})
     for name in ("__call__", "note", "leak"):
@@ -551,10 +552,10 @@ def test_only_the_librarys_own_training_curve_is_exempt(data):
             print(model.coef_)
 
     model.on_step = Lookalike()
-    assert isinstance(model.on_step, TrainingCurve) and shows_weights(model)
+    assert isinstance(model.on_step, TrainingCurve) and exposes_weights(model)
 
 
-def test_a_training_curve_outside_of_a_reservation_computes_nothing(data):
+def test_a_training_curve_outside_a_reservation_computes_nothing(data):
     curve = TrainingCurve(data)
     model = PrivateLogisticRegression(
         0.3, 1e-6, steps=5, sampling_rate=0.5, classes=[0, 1], size=50, on_step=curve
@@ -563,12 +564,12 @@ def test_a_training_curve_outside_of_a_reservation_computes_nothing(data):
     assert curve.losses == () and curve._held == []
 
 
-def test_step_counts_of_a_search_tell_of_its_secret_number_of_trials():
+def test_step_counts_of_a_search_reveal_its_number_of_trials():
     progress = StepProgress(lambda done, total: None)
     inner = PrivateLogisticRegression(on_step=progress)
-    assert not shows_weights(inner)
-    assert shows_weights(PrivateSearch(inner, {"update": [0.1, 1.0]}))
-    assert not shows_weights(PrivateSearch(PrivateLogisticRegression(), {"update": [0.1]}))
+    assert not exposes_weights(inner)
+    assert exposes_weights(PrivateSearch(inner, {"update": [0.1, 1.0]}))
+    assert not exposes_weights(PrivateSearch(PrivateLogisticRegression(), {"update": [0.1]}))
 
 
 def test_warnings_of_a_fit_wait_until_it_is_recorded(data, make_ledger):
@@ -588,7 +589,7 @@ def test_warnings_of_a_fit_wait_until_it_is_recorded(data, make_ledger):
     assert ledger.pending() == ()
 
 
-def test_a_model_that_cannot_be_copied_is_refused_before_the_charge(data, make_ledger):
+def test_a_model_that_cannot_be_copied_is_rejected_before_the_charge(data, make_ledger):
     model, ledger = Model(), make_ledger()
     model.lock = threading.Lock()
     with pytest.raises(TypeError):
@@ -612,13 +613,13 @@ def test_a_fit_of_a_run_uses_its_item(data, make_ledger):
     assert holder.unpaid(items) == [items[1]]
 
 
-def test_a_kept_fit_that_fails_is_charged_and_says_nothing_of_records(data, make_ledger):
+def test_a_failed_fit_once_is_charged_and_reveals_nothing(data, make_ledger):
     class Fails(Model):
         def fit(self, X, y):
             raise RuntimeError(f"row {X[0]}")
 
     ledger = make_ledger()
-    for model in (Fails(), Model(), Model(told=0.7)):  # failing is an answer, too
+    for model in (Fails(), Model(), Model(stated_epsilon=0.7)):  # failing is an answer, too
         with pytest.raises(AnswerError) as caught:
             Curator(data, ledger).fit_once(model, lambda model: b"", **ONCE)
         assert "row" not in str(caught.value)
@@ -626,19 +627,19 @@ def test_a_kept_fit_that_fails_is_charged_and_says_nothing_of_records(data, make
     assert ledger.spent().epsilon == 0.5
 
 
-def test_a_kept_fit_that_cannot_be_paid_sees_no_record(data, make_ledger):
+def test_a_fit_once_beyond_the_budget_reads_no_record(data, make_ledger):
     ledger, model = make_ledger(), Model(epsilon=1.5)
     with pytest.raises(BudgetError):
         Curator(data, ledger).fit_once(model, lambda model: b"", **ONCE)
     assert model.rows is None and ledger.spent().epsilon == 0
 
 
-def test_models_are_fitted_to_data(scores, make_ledger):
+def test_models_cannot_be_fitted_to_scores(scores, make_ledger):
     with pytest.raises(DataError, match="a data set"):
         Curator(scores, make_ledger()).fit(Model())
 
 
-def test_replace_one_needs_a_number_of_rows_that_stays(data, make_ledger):
+def test_replace_one_needs_a_fixed_number_of_rows(data, make_ledger):
     ledger = make_ledger(relation="replace-one")
     dropped = replace(data, may_drop=True)
     with pytest.raises(DataError, match="dropped"):
@@ -666,7 +667,7 @@ def test_gaussian_answers_are_charged_to_a_plan(scores, tmp_path):
         holder.answer_gaussian(Correct(), noise_multiplier=3.0)
 
 
-def test_gaussian_noise_has_its_law(scores, tmp_path):
+def test_gaussian_noise_has_its_distribution(scores, tmp_path):
     ledger = open_ledger(tmp_path / "open.ledger", Budget(500.0, 1e-5), kind="open")
     holder = Curator(scores, ledger)
     exact = int(Correct().evaluate(scores)[0])

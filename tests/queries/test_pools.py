@@ -1,4 +1,4 @@
-"""Pools: who is silent, what is nonsense, how many must answer, who is charged."""
+"""Pools: dropout, invalid answers, the required number of sources, and charges."""
 
 import itertools
 import math
@@ -17,7 +17,7 @@ from veracal.errors import (
     LedgerError,
     SilentError,
 )
-from veracal.ledger.book import open_ledger
+from veracal.ledger.ledger import open_ledger
 from veracal.mechanisms.discrete_noise import add_discrete_laplace, discrete_laplace_std
 from veracal.mechanisms.grid import Grid
 from veracal.queries.curator import Curator
@@ -87,7 +87,7 @@ SILENCES = {
     "failed": AnswerError("x"),
     "ledger": LedgerError("x"),
     "silent": SilentError("x"),
-    "out of reach": OSError("x"),
+    "unreachable": OSError("x"),
     "late": TimeoutError("x"),
     "refused": ConnectionRefusedError("x"),
 }
@@ -128,23 +128,23 @@ LIES = {
 
 @pytest.mark.parametrize("query", [Count(), Brier(), BINS], ids=lambda q: q.name)
 @pytest.mark.parametrize("what", [*SILENCES, *LIES])
-def test_who_is_silent_or_answers_nonsense_is_left_out(query, what):
+def test_dropouts_and_invalid_answers_are_left_out(query, what):
     does = {**SILENCES, **LIES}[what]
     pool = Pool([Honest(), Odd(does), Honest()], least=2, most_records=30)
-    found = pool.answer(query, micro_epsilon=PRICE)
-    kept = [part for part in found.parts if part is not None]
-    assert [part is None for part in found.parts] == [False, True, False]
-    assert [why is None for why in found.silences] == [True, False, True]
-    assert ("nonsense" in found.silences[1]) == (what in LIES)
-    assert found.units == tuple(
+    pooled = pool.answer(query, micro_epsilon=PRICE)
+    kept = [part for part in pooled.parts if part is not None]
+    assert [part is None for part in pooled.parts] == [False, True, False]
+    assert [why is None for why in pooled.silences] == [True, False, True]
+    assert ("invalid" in pooled.silences[1]) == (what in LIES)
+    assert pooled.units == tuple(
         sum(entry) for entry in zip(*(k.units for k in kept), strict=True)
     )
-    assert found.event == Parallel(tuple(k.event for k in kept))
-    assert found.noise_std == pytest.approx(math.sqrt(2) * kept[0].noise_std)
-    assert found.private
-    assert np.isfinite(found.values).all()
+    assert pooled.event == Parallel(tuple(k.event for k in kept))
+    assert pooled.noise_std == pytest.approx(math.sqrt(2) * kept[0].noise_std)
+    assert pooled.private
+    assert np.isfinite(pooled.values).all()
     # It may have charged all the same, and counts in what was asked.
-    assert found.asked == {(i,): kept[0].event for i in range(3)}
+    assert pooled.asked == {(i,): kept[0].event for i in range(3)}
     with pytest.raises(SilentError, match="at least 3 of 3 sources, got 2"):
         Pool([Honest(), Odd(does), Honest()], least=3).answer(query, micro_epsilon=PRICE)
 
@@ -154,69 +154,69 @@ def test_who_is_silent_or_answers_nonsense_is_left_out(query, what):
     [ValueError("x"), ConflictError("x"), DataError("a", "b", "c", "d"), KeyboardInterrupt()],
     ids=lambda e: type(e).__name__,
 )
-def test_mistakes_and_interrupts_are_not_silence(error):
+def test_programming_errors_and_interrupts_are_raised(error):
     with pytest.raises(type(error)):
         Pool([Honest(), Odd(error)], least=1).answer(Count(), micro_epsilon=PRICE)
 
 
-def test_without_a_least_the_first_refusal_ends_the_question():
+def test_by_default_the_first_dropout_raises():
     last = Honest()
     with pytest.raises(BudgetError):
         Pool([Odd(BudgetError("x")), last]).answer(Count(), micro_epsilon=PRICE)
     assert last.asked == 0
-    with pytest.raises(SilentError, match="nonsense"):
+    with pytest.raises(SilentError, match="invalid"):
         Pool([Odd(LIES["NaN"]), last]).answer(Count(), micro_epsilon=PRICE)
 
 
-def test_too_few_are_told_by_number_and_reason():
+def test_too_few_answers_are_reported_with_reasons():
     pool = Pool([Odd(TimeoutError("patient 7")) for _ in range(9)] + [Honest()], least=2)
-    with pytest.raises(SilentError) as told:
+    with pytest.raises(SilentError) as error:
         pool.answer(Count(), micro_epsilon=PRICE)
-    assert told.value.silences == ("it did not answer in time",) * 9 + (None,)
-    assert "source 4" in str(told.value) and "4 more" in str(told.value)
-    assert "patient" not in str(told.value)  # what a source wrote may be about anybody
+    assert error.value.silences == ("it did not answer in time",) * 9 + (None,)
+    assert "source 4" in str(error.value) and "4 more" in str(error.value)
+    assert "patient" not in str(error.value)  # messages of a source may depend on records
 
 
 @pytest.mark.parametrize("most", [None, 0, 30, 10**6])
-def test_the_limit_is_what_records_and_noise_allow(most):
+def test_answers_are_limited_by_records_and_noise(most):
     """Written out slowly: within it counts, one unit beyond it does not."""
     query = Brier()
     event = laplace_event(query, PRICE, "add-remove")
-    reach = math.ceil(event.noise * math.log(2 * 2**40))
-    limit = (2**62 if most is None else most * query.sensitivity("add-remove")) + reach
+    noise_bound = math.ceil(event.noise * math.log(2 * 2**40))
+    limit = (2**62 if most is None else most * query.sensitivity("add-remove")) + noise_bound
     for sign in (1, -1):
         for at, kept in ((limit, True), (limit + 1, False)):
             pool = Pool([Honest(), Odd(units(sign * at))], least=1, most_records=most)
             if most == 0:
                 pool = Pool([Odd(units(0)), Odd(units(sign * at))], least=1, most_records=0)
-            found = pool.answer(query, micro_epsilon=PRICE)
-            assert (found.parts[1] is not None) == kept
+            pooled = pool.answer(query, micro_epsilon=PRICE)
+            assert (pooled.parts[1] is not None) == kept
 
 
-def test_honest_noise_reaches_the_limit_with_the_probability_that_is_said():
+def test_valid_noise_exceeds_the_limit_with_the_stated_probability():
     # P(|k| > r) = 2 t^(r+1) / (1 + t) at most, in each of the entries.
     for noise, entries in ((0.01, 1), (1.0, 1), (2.0**21, 15), (300.0, 4_000)):
         rare = math.log(2.0**40) + math.log(2 * entries)
-        reach = math.ceil(noise * rare)
-        tail = math.log(2) - (reach + 1) / noise - math.log1p(math.exp(-1 / noise))
+        noise_bound = math.ceil(noise * rare)
+        tail = math.log(2) - (noise_bound + 1) / noise - math.log1p(math.exp(-1 / noise))
         assert tail + math.log(entries) < -40 * math.log(2)
 
 
-def test_units_of_several_rows_are_no_nonsense():
+def test_units_of_several_rows_are_valid():
     patient = Unit("patient", 3)
-    found = Pool([Honest(patient), Honest()], least=1).answer(Count(), micro_epsilon=PRICE)
-    assert found.silences == (None, None)
-    assert [part.event.noise for part in found.parts] == [6.0, 2.0]
+    pooled = Pool([Honest(patient), Honest()], least=1).answer(Count(), micro_epsilon=PRICE)
+    assert pooled.silences == (None, None)
+    assert [part.event.noise for part in pooled.parts] == [6.0, 2.0]
 
 
-def test_the_relation_of_most_counts():
+def test_the_relation_of_the_majority_is_used():
     odd = Honest(relation="replace-one")
-    found = Pool([odd, Honest(), Honest()], least=1).answer(Brier(), micro_epsilon=PRICE)
-    assert "relation" in found.silences[0]
-    assert found.event.relation == "add-remove"
+    pooled = Pool([odd, Honest(), Honest()], least=1).answer(Brier(), micro_epsilon=PRICE)
+    assert "relation" in pooled.silences[0]
+    assert pooled.event.relation == "add-remove"
 
 
-def test_questions_that_are_no_sums_are_refused_before_anybody_is_asked():
+def test_nonadditive_queries_are_rejected_before_any_charge():
     from veracal.calibration.queries import AbsoluteGaps
 
     source = Honest()
@@ -244,30 +244,32 @@ def test_a_pool_of_pools(tmp_path):
     pool = Pool([Honest(), inner, lost], least=2)
     assert isinstance(pool, MultiSource) and not isinstance(rich, MultiSource)
     assert pool.paths() == [(0,), (1, 0), (1, 1), (1, 2), (2, 0), (2, 1)]
-    found = pool.answer(Count(), micro_epsilon=PRICE, request="r")
+    pooled = pool.answer(Count(), micro_epsilon=PRICE, request="r")
     event = laplace_event(Count(), PRICE, "add-remove")
-    assert set(found.silent()) == {(1, 0), (1, 2), (2,)}
-    assert found.asked == dict.fromkeys(pool.paths(), event)
-    assert found.units[0] == found.parts[0].units[0] + found.parts[1].parts[1].units[0]
-    assert rich.answer(Count(), micro_epsilon=PRICE, request="r/1/1") == found.parts[1].parts[1]
+    assert set(pooled.silent()) == {(1, 0), (1, 2), (2,)}
+    assert pooled.asked == dict.fromkeys(pool.paths(), event)
+    assert pooled.units[0] == pooled.parts[0].units[0] + pooled.parts[1].parts[1].units[0]
+    assert (
+        rich.answer(Count(), micro_epsilon=PRICE, request="r/1/1") == pooled.parts[1].parts[1]
+    )
     # Asked once more without those, the others are not asked again.
-    again = pool.round(ExpectedResponse(Correct(), PRICE), request="s", silent=found.silent())
+    again = pool.round(ExpectedResponse(Correct(), PRICE), request="s", silent=pooled.silent())
     assert set(again.asked) == {(0,), (1, 1)}
-    assert found.without({(0,): "x"}).units == found.parts[1].units
-    with pytest.raises(SilentError, match="nobody"):
-        found.without({(0,): "x", (1,): "x"})
+    assert pooled.without({(0,): "x"}).units == pooled.parts[1].units
+    with pytest.raises(SilentError, match="got none"):
+        pooled.without({(0,): "x", (1,): "x"})
 
 
 def test_public_sources_answer_without_noise():
-    found = Pool([Public(SCORES), Honest()], least=1).answer(Count(), micro_epsilon=PRICE)
-    assert found.silences == (None, None)
-    assert not found.private
-    assert set(found.asked) == {(1,)}
+    pooled = Pool([Public(SCORES), Honest()], least=1).answer(Count(), micro_epsilon=PRICE)
+    assert pooled.silences == (None, None)
+    assert not pooled.private
+    assert set(pooled.asked) == {(1,)}
     far = Pool([Public(SCORES), Honest()], least=1, most_records=10)
     assert far.answer(Count(), micro_epsilon=PRICE).silences[0] is not None
 
 
-def test_gaussian_noise_is_judged_as_well(tmp_path):
+def test_gaussian_noise_is_validated(tmp_path):
     ledgers = [open_ledger(tmp_path / f"{i}", Budget(1.0, 1e-6), kind="open") for i in (0, 1)]
 
     class Halved:
@@ -278,15 +280,15 @@ def test_gaussian_noise_is_judged_as_well(tmp_path):
             raise NotImplementedError
 
         def answer_gaussian(self, query, *, noise_multiplier, request=None):
-            made = self.holder.answer_gaussian(
+            release = self.holder.answer_gaussian(
                 query, noise_multiplier=noise_multiplier / 2, request=request
             )
-            return replace(made, query=query.name)
+            return replace(release, query=query.name)
 
     one, other = (Curator(SCORES, ledger) for ledger in ledgers)
-    found = Pool([one, Halved(other)], least=1).answer_gaussian(BINS, noise_multiplier=20.0)
-    assert "noise" in found.silences[1] and found.micro_epsilon is None
-    assert found.asked[1,] == gaussian_event(BINS, 20.0, "add-remove")
+    pooled = Pool([one, Halved(other)], least=1).answer_gaussian(BINS, noise_multiplier=20.0)
+    assert "noise" in pooled.silences[1] and pooled.micro_epsilon is None
+    assert pooled.asked[1,] == gaussian_event(BINS, 20.0, "add-remove")
 
 
 DENSE = DenseSum("d", lambda s: s.values[:, :2] / 7, 2, 1.0, power=2)
@@ -296,7 +298,7 @@ DENSE = DenseSum("d", lambda s: s.values[:, :2] / 7, 2, 1.0, power=2)
     "query", [Count(), Correct(), Brier(), BINS, DENSE], ids=lambda q: q.name
 )
 @pytest.mark.parametrize("n", [0, 1, 2_500])
-def test_all_sources_at_once_are_each_by_itself(query, n):
+def test_sums_by_source_equal_separate_evaluations(query, n):
     rng = np.random.default_rng(n)
     scores = Scores.from_logits(rng.normal(size=(n, 4)), rng.integers(4, size=n))
     place = rng.integers(5, size=n)
@@ -306,16 +308,16 @@ def test_all_sources_at_once_are_each_by_itself(query, n):
         assert together[i].tolist() == alone.tolist()
 
 
-def test_judging_needs_one_kind_of_noise():
+def test_a_request_has_one_kind_of_noise():
     for wrong in ({}, {"micro_epsilon": 1, "noise_multiplier": 1.0}):
         with pytest.raises(ValueError, match="one of"):
             ExpectedResponse(Count(), **wrong)
-    assert ExpectedResponse(Count(), PRICE).asks_for(DiscreteLaplace(2.0, 1))
-    assert not ExpectedResponse(Count(), PRICE).asks_for(DiscreteLaplace(2.0, 2))
-    assert not ExpectedResponse(Count(), PRICE).asks_for(DiscreteLaplace(3.0, 1))
+    assert ExpectedResponse(Count(), PRICE).matches(DiscreteLaplace(2.0, 1))
+    assert not ExpectedResponse(Count(), PRICE).matches(DiscreteLaplace(2.0, 2))
+    assert not ExpectedResponse(Count(), PRICE).matches(DiscreteLaplace(3.0, 1))
 
 
-def test_sources_that_share_a_ledger_or_a_relation_too_few_are_no_pool(tmp_path):
+def test_sources_need_different_ledgers_and_one_relation(tmp_path):
     def holder(name, relation="add-remove"):
         place = tmp_path / f"{name}.ledger"
         return Curator(SCORES, open_ledger(place, Budget(1.0, relation=relation)))

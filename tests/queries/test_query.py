@@ -61,7 +61,7 @@ def test_negative_log_likelihood_is_clamped(scores):
     )
 
 
-def test_a_probability_of_zero_is_a_loss_and_not_a_broken_record():
+def test_a_probability_of_zero_is_a_clamped_loss():
     sure = Scores.from_probabilities([[1.0, 0.0]], [1])
     assert value(NegativeLogLikelihood(clamp=7), sure) == [7]
 
@@ -92,14 +92,14 @@ def test_sensitivities_are_those_of_the_tables(query, add_remove, replace_one):
     assert isinstance(query, Query)
 
 
-def test_the_l2_norm_is_smaller_where_two_bins_move():
+def test_the_l2_sensitivity_is_smaller_if_two_bins_change():
     histogram = BinnedSum("histogram", np.sign, np.sign, 30, 0, 1, bits=0)
     assert histogram.sensitivity_l2("add-remove") == 1
     assert math.sqrt(2) <= histogram.sensitivity_l2("replace-one") < math.sqrt(2) + 1e-15
     assert DenseSum("v", np.sign, 9, 2, power=2).sensitivity_l2("replace-one") == 4 * 2**16
 
 
-def test_a_record_that_changes_sign_within_its_bin_moves_it_from_end_to_end():
+def test_a_replacement_within_a_bin_may_change_it_by_the_full_span():
     data, values = of([1.0, -1.0])
     signs = BinnedSum("signs", values, lambda part: np.zeros(len(part)), 2, -1, 1, bits=0)
     up, down = (signs.evaluate(data.take(np.array([row]))) for row in (0, 1))
@@ -108,7 +108,7 @@ def test_a_record_that_changes_sign_within_its_bin_moves_it_from_end_to_end():
     assert lopsided.sensitivity_l2("replace-one") == pytest.approx(math.sqrt(18))
 
 
-def test_bins_take_the_records_that_fall_into_them():
+def test_bins_sum_their_records():
     numbers = [1.0, 2.0, 3.0, 9.0]
     data, values = of(numbers)
     _, bins = of([0, 2, 2, 7])  # the last one falls outside
@@ -117,13 +117,13 @@ def test_bins_take_the_records_that_fall_into_them():
     assert value(BinnedSum("b", values, odd, 3, 0, 9), data).tolist() == [0, 0, 0]
 
 
-def test_dense_vectors_add_up(scores):
+def test_dense_vectors_are_summed(scores):
     query = DenseSum("p", lambda s: s.probabilities, 5, 1.0, power=1)
     assert value(query, scores) == pytest.approx(scores.probabilities.sum(0), abs=700 * 2**-16)
 
 
 @pytest.mark.parametrize("broken", [np.nan, np.inf, -np.inf])
-def test_a_broken_record_contributes_exactly_zero(broken):
+def test_a_nonfinite_record_contributes_exactly_zero(broken):
     whole, values = of([1.0, broken, 2.0])
     query = BoundedSum("x", values, 1, 2)
     assert value(query, whole) == [3]
@@ -136,7 +136,7 @@ def test_records_beyond_the_bounds_are_clipped():
     assert value(BoundedSum("x", values, -1, 2), data) == [1.5]
 
 
-def test_neither_layout_nor_company_moves_a_record():
+def test_results_do_not_depend_on_layout_or_other_records():
     """A float row alone, or column by column, differs in its last bits; its units must not."""
     rng = np.random.default_rng(0)
     z, labels = rng.normal(scale=4, size=(700, 10)), rng.integers(10, size=700)
@@ -149,7 +149,7 @@ def test_neither_layout_nor_company_moves_a_record():
 
 
 @pytest.mark.parametrize("k", [2, 3, 10, 200])
-def test_no_place_in_a_block_moves_a_record(k):
+def test_results_do_not_depend_on_the_position_in_a_block(k):
     rng = np.random.default_rng(k)
     n = 2_500 if k <= 10 else 600  # more than a block
     scores = Scores.from_logits(rng.normal(scale=4, size=(n, k)), rng.integers(k, size=n))
@@ -166,7 +166,7 @@ def test_no_place_in_a_block_moves_a_record(k):
     [(2, 3, 2048), (128, 3, 2048), (129, 3, 1792), (1000, 3, 256), (2, 1000, 256),
      (2, 3000, 256), (2000, 3, 256), (40_000, 3, 104)],
 )  # fmt: skip
-def test_a_block_is_of_public_shape_and_of_bounded_size(k, width, rows):
+def test_blocks_have_a_public_shape_and_bounded_size(k, width, rows):
     seen = set()
 
     def values(some):
@@ -185,16 +185,16 @@ def test_many_classes_are_scored_in_few_rows():
 
 
 @pytest.mark.parametrize("query", OURS, ids=lambda q: q.name)
-def test_no_records_are_answered_with_zero(query, scores):
+def test_an_empty_set_of_records_gives_zero(query, scores):
     assert query.evaluate(scores.take([])).tolist() == [0]
 
 
-def test_a_count_is_of_any_records():
+def test_any_records_can_be_counted():
     assert Count().evaluate(of([1.0, 2.0])[0]).tolist() == [2]
 
 
 @pytest.mark.parametrize("query", OURS[1:], ids=lambda q: q.name)
-def test_what_cannot_be_asked_is_refused(query, scores):
+def test_inapplicable_queries_are_rejected(query, scores):
     with pytest.raises(DataError, match="labels"):
         query.evaluate(Scores.from_logits(scores.values))
     with pytest.raises(DataError, match="scores"):
@@ -204,8 +204,8 @@ def test_what_cannot_be_asked_is_refused(query, scores):
 @pytest.mark.parametrize(
     "wrong", [lambda d: 1.0, lambda d: np.ones((len(d), 2)), lambda d: "a"]
 )
-def test_a_function_that_is_not_per_record_is_refused(wrong):
-    with pytest.raises(ValueError, match="one for each record"):
+def test_functions_must_return_one_value_per_record(wrong):
+    with pytest.raises(ValueError, match="one per record"):
         BoundedSum("x", wrong, 0, 1).evaluate(of([1.0, 2.0])[0])
 
 
@@ -226,7 +226,7 @@ def test_a_function_that_is_not_per_record_is_refused(wrong):
         lambda: Brier(bits=41),
     ],
 )
-def test_a_query_without_usable_bounds_is_refused(make):
+def test_queries_with_invalid_bounds_are_rejected(make):
     with pytest.raises(ValueError, match=r"Expected|64 bits"):
         make()
 
@@ -234,7 +234,7 @@ def test_a_query_without_usable_bounds_is_refused(make):
 @pytest.mark.parametrize("query", OURS, ids=lambda q: q.name)
 @pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
 @pytest.mark.parametrize("at_most", [1, 3])
-def test_a_unit_pays_what_was_asked_whatever_its_rows(query, relation, at_most):
+def test_the_cost_per_unit_does_not_depend_on_its_rows(query, relation, at_most):
     unit = Unit("patient", at_most)
     event = laplace_event(query, 166_666, relation, unit)
     assert event == DiscreteLaplace(event.noise, query.sensitivity(relation), relation)
@@ -242,18 +242,18 @@ def test_a_unit_pays_what_was_asked_whatever_its_rows(query, relation, at_most):
     assert event.noise == pytest.approx(at_most * query.sensitivity(relation) / 0.166666)
 
 
-def test_gaussian_events_state_one_row_and_make_noise_for_the_unit():
+def test_gaussian_events_have_row_sensitivity_and_noise_for_the_unit():
     event = gaussian_event(Brier(), 1.5, "add-remove", Unit("patient", 4))
     assert event == DiscreteGaussian(1.5 * 4 * 2 * 2**20, 2 * 2**20, "add-remove", 1)
     bins = BinnedSum("b", np.sign, np.sign, 7, 0, 1, bits=0)
     assert gaussian_event(bins, 1.0, "replace-one").entries == 7
 
 
-def test_other_functions_are_other_questions():
-    def made(bound):
+def test_other_functions_are_other_queries():
+    def query_with(bound):
         return BoundedSum("x", lambda s: np.minimum(s.confidence, bound), 0, 1)
 
-    one, same, other = made(0.5), made(0.5), made(0.75)
+    one, same, other = query_with(0.5), query_with(0.5), query_with(0.75)
     assert one.settings == same.settings != other.settings
     assert BoundedSum("x", lambda s: s.confidence, 0, 1).settings != one.settings
     assert BoundedSum("x", np.sign, 0, 1).settings != BoundedSum("x", np.cos, 0, 1).settings

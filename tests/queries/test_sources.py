@@ -9,7 +9,7 @@ import pytest
 from veracal.accounting.events import Budget, Parallel
 from veracal.data import Scores
 from veracal.errors import BudgetError, ConflictError, SilentError
-from veracal.ledger.book import open_ledger
+from veracal.ledger.ledger import open_ledger
 from veracal.mechanisms.grid import Grid
 from veracal.queries.curator import Curator
 from veracal.queries.pools import Pool
@@ -36,7 +36,7 @@ def holders(scores, tmp_path):
     ]
 
 
-def test_a_release_reads_in_the_measure_of_the_query():
+def test_a_release_has_values_in_the_units_of_the_query():
     release = Release("x", (3, -6), Grid(2), 0.5, 250_000, None, private=False)
     assert release.values.tolist() == [0.75, -1.5]
     assert release.epsilon == 0.25
@@ -45,7 +45,7 @@ def test_a_release_reads_in_the_measure_of_the_query():
     assert replace(release, head="abc") == release
 
 
-def test_public_records_answer_exactly_and_say_so(scores):
+def test_public_sources_answer_exactly_and_are_not_private(scores):
     source = Public(scores)
     release = source.answer(Correct(), micro_epsilon=1)
     assert isinstance(source, Source)
@@ -62,7 +62,7 @@ def test_a_pool_answers_with_the_sum(scores):
         assert Pool(parts).answer(query, micro_epsilon=1).units == whole.units
 
 
-def test_each_source_of_a_pool_pays_and_adds_noise_of_its_own(holders):
+def test_each_source_of_a_pool_is_charged_and_adds_noise(holders):
     pool = Pool(holders)
     release = pool.answer(Count(), micro_epsilon=500_000, request="r")
     alone = [
@@ -78,7 +78,7 @@ def test_each_source_of_a_pool_pays_and_adds_noise_of_its_own(holders):
     assert isinstance(pool, Source)
 
 
-def test_retries_reach_every_source_of_a_pool(holders):
+def test_retries_are_forwarded_to_every_source_of_a_pool(holders):
     pool = Pool(holders)
     first = pool.answer(Count(), micro_epsilon=500_000, request="r")
     assert pool.answer(Count(), micro_epsilon=500_000, request="r") == first
@@ -94,23 +94,23 @@ def test_a_pool_with_a_public_source_is_not_private(holders, scores):
     assert not mixed.answer(Count(), micro_epsilon=1000).private
 
 
-def test_a_pool_refuses_answers_to_something_else(scores):
+def test_a_pool_rejects_answers_to_another_query(scores):
     class Liar:
         def answer(self, query, *, micro_epsilon, request=None):
             return Release("x", (1, 2), Grid(3), 0.0, 0, None, private=False)
 
-    with pytest.raises(SilentError, match="another question"):
+    with pytest.raises(SilentError, match="another query"):
         Pool([Public(scores), Liar()]).answer(Count(), micro_epsilon=1)
 
 
-def test_a_pool_of_nobody_or_of_the_same_source_twice_is_refused(scores):
+def test_empty_pools_and_duplicate_sources_are_rejected(scores):
     same = Public(scores)
     for sources in ([], [same, same]):
         with pytest.raises(ValueError, match="sources"):
             Pool(sources)
 
 
-def test_vectors_pool_entry_by_entry(scores):
+def test_vectors_are_summed_by_entry(scores):
     query = BinnedSum("b", lambda s: np.ones(len(s)), lambda s: s.predictions, 4, 0, 1, bits=0)
     pool = Pool([Public(scores), Public(scores)])
     counts = np.bincount(scores.predictions, minlength=4)
