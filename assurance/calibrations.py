@@ -81,7 +81,7 @@ def small_blocks(rows: int = 64) -> Iterator[None]:
     `calibration_places`) keep the library's own blocks.
     """
     sums = "veracal.queries.query."
-    with mock.patch(sums + "_ROWS", rows), mock.patch(sums + "_MOST_ROWS", rows):
+    with mock.patch(sums + "_BLOCK_ROWS", rows), mock.patch(sums + "_MAX_BLOCK_ROWS", rows):
         yield
 
 

@@ -38,8 +38,8 @@ def scaled(factor: float) -> Subject:
     """Noise of another size."""
 
     class Scaled(DPSGD):
-        def _perturbed(self, total: Any, noise_std: float, rng: Any) -> Any:
-            return super()._perturbed(total, factor * noise_std, rng)
+        def _add_noise(self, total: Any, noise_std: float, rng: Any) -> Any:
+            return super()._add_noise(total, factor * noise_std, rng)
 
     return Subject(Scaled)
 
@@ -47,9 +47,9 @@ def scaled(factor: float) -> Subject:
 class Reused(DPSGD):
     """Noise drawn once and added at every step."""
 
-    def _perturbed(self, total: Any, noise_std: float, rng: Any) -> Any:
+    def _add_noise(self, total: Any, noise_std: float, rng: Any) -> Any:
         if "drawn" not in self.__dict__:
-            self.__dict__["drawn"] = rng.onto(0 * total, noise_std)
+            self.__dict__["drawn"] = rng.add_to(0 * total, noise_std)
         return total + self.__dict__["drawn"]
 
 

@@ -35,8 +35,8 @@ from veracal.ledger import policies as ledger_kinds
 from veracal.ledger import policies as ledger_opening
 from veracal.ledger import storage as ledger_store
 from veracal.ledger import storage as tables
-from veracal.ledger.book import Ledger, open_ledger
-from veracal.ledger.charging import PendingCharge
+from veracal.ledger.ledger import Ledger, open_ledger
+from veracal.ledger.charging import ChargeRequest
 from veracal.ledger.policies import EpsilonDeltaSums, EpsilonSums, Opening, Renyi
 
 NAME = "charge"
@@ -63,13 +63,13 @@ def one_row(event: Event, unit: Unit) -> int:
 
 
 def compute_first(
-    path: Path, asked: PendingCharge, compute: Callable[[], bytes] | None
+    path: Path, asked: ChargeRequest, compute: Callable[[], bytes] | None
 ) -> object:
     """Look at the records before looking at what is left."""
     answer = None if compute is None else compute()
     with ledger_store.writing(path) as connection:
-        due = ledger_charge.affordable(connection, asked)
-        entry = ledger_charge._entry(connection, asked, due, "answered", answer)
+        due = ledger_charge.debit_for(connection, asked)
+        entry = ledger_charge._next_entry(connection, asked, due, "answered", answer)
         tables.append(connection, entry, answer)
     return entry, answer
 
@@ -86,7 +86,7 @@ MUTANTS = {
     "cost rounded down": {MICRO: rounded(math.floor)},
     "cost rounded as a float": {MICRO: rounded(lambda cost: round(float(cost)))},
     "divergence rounded down": {
-        "veracal.ledger.policies.whole_cost": lambda value, scale: int(value * scale)
+        "veracal.ledger.policies.cost_to_units": lambda value, scale: int(value * scale)
     },
     "free of charge": {
         "veracal.ledger.policies.Opening.cost": free_of_charge,

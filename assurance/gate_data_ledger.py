@@ -145,7 +145,7 @@ MUTANTS = {
         patches=(("veracal.workflow.charging.PartitionStore.obtain", any_rule),)
     ),
     "another schema of the same file is taken": Subject(
-        patches=(("veracal.ledger.partitions._identifying", lambda *_: ()),)
+        patches=(("veracal.ledger.partitions._identifying_columns", lambda *_: ()),)
     ),
     "a ledger that vanished is opened anew": Subject(
         patches=(("veracal.workflow.running.check_remembered", lambda *_: None),)

@@ -219,7 +219,7 @@ MUTANTS: dict[str, Patches] = {
     },
     "ties count as right": {"veracal.queries.score_queries.Correct.per_record": ties_are_right},
     "single precision": {"veracal.queries.score_queries._brier": own_precision},
-    "warnings get out": {"veracal.queries.query.numbers_of": with_warnings},
+    "warnings get out": {"veracal.queries.query.compute_values": with_warnings},
     "no records are an error": {"veracal.queries.query.apply_in_blocks": nothing_is_an_error},
     "M8 infinity becomes the bound": {"veracal.queries.query.contributions": nan_passes},
     "a bin below the first is the last": {

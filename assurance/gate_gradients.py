@@ -144,9 +144,9 @@ class MeanThenNoise(DPSGD):
 class SkipsEmpty(DPSGD):
     """Leave a step out when nobody takes part in it."""
 
-    def _perturbed(self, total: Any, noise_std: float, rng: np.random.Generator) -> Any:
+    def _add_noise(self, total: Any, noise_std: float, rng: np.random.Generator) -> Any:
         empty = self.__dict__.pop("empty")
-        return total if empty else super()._perturbed(total, noise_std, rng)
+        return total if empty else super()._add_noise(total, noise_std, rng)
 
     def _clipped(self, weights: Any, rows: Any, clip: Any, function: Any) -> Clipped:
         self.__dict__["empty"] = len(rows) == 0

@@ -15,7 +15,7 @@ from assurance.audits import Copies, two_sided_geometric
 from assurance.ledgers import Patches, patched
 from veracal.accounting.events import Budget
 from veracal.data import Scores
-from veracal.ledger.book import open_ledger
+from veracal.ledger.ledger import open_ledger
 from veracal.mechanisms.grid import Grid
 from veracal.queries.curator import Curator
 from veracal.queries.score_queries import Brier, Correct, Count, NegativeLogLikelihood

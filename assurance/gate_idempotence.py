@@ -10,8 +10,8 @@ from veracal.errors import AnswerError, ConflictError, LedgerError
 from veracal.ledger import charging as ledger_charge
 from veracal.ledger import storage as ledger_store
 from veracal.ledger import storage as ledger_tables
-from veracal.ledger.book import Ledger, open_ledger
-from veracal.ledger.charging import PendingCharge
+from veracal.ledger.ledger import Ledger, open_ledger
+from veracal.ledger.charging import ChargeRequest
 
 NAME = "idempotence"
 PROCESSES = 8
@@ -19,24 +19,24 @@ COST = Pure(0.001)
 FIND = "veracal.ledger.storage.find"
 
 
-def any_body(connection, asked: PendingCharge) -> object:
+def any_body(connection, asked: ChargeRequest) -> object:
     """Find the earlier entry, and do not compare what was asked for."""
     return ledger_tables.find(connection, asked.request or "")
 
 
 def failure_is_free(
-    path: Path, asked: PendingCharge, compute: Callable[[], bytes] | None
+    path: Path, asked: ChargeRequest, compute: Callable[[], bytes] | None
 ) -> object:
     """Let an error undo the charge."""
     with ledger_store.writing(path) as connection:
-        if (kept := ledger_charge._kept(connection, asked)) is not None:
+        if (kept := ledger_charge._find_previous(connection, asked)) is not None:
             return kept
-        due = ledger_charge.affordable(connection, asked)
+        due = ledger_charge.debit_for(connection, asked)
         try:
             answer = None if compute is None else compute()
         except ZeroDivisionError as error:
             raise AnswerError("failed") from error
-        entry = ledger_charge._entry(connection, asked, due, "answered", answer)
+        entry = ledger_charge._next_entry(connection, asked, due, "answered", answer)
         ledger_tables.append(connection, entry, answer)
     return entry, answer
 

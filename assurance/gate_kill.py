@@ -21,7 +21,7 @@ from assurance import ledgers, slim
 from veracal import ledger
 from veracal.accounting.events import Budget, Pure
 from veracal.errors import AnswerError, BudgetError, ConflictError, LedgerError
-from veracal.ledger.book import Ledger, open_ledger
+from veracal.ledger.ledger import Ledger, open_ledger
 from veracal.ledger.chain import Entry, digest
 
 NAME = "kill"

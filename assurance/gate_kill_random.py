@@ -13,7 +13,7 @@ import time
 from assurance import ledgers, slim
 from veracal.accounting.events import Budget, Pure
 from veracal.errors import VeracalError
-from veracal.ledger.book import Ledger, open_ledger
+from veracal.ledger.ledger import Ledger, open_ledger
 from veracal.ledger.chain import digest
 
 NAME = "kill_random"

@@ -32,7 +32,7 @@ from veracal.mechanisms.dp_sgd import PrefetchedNoise
 NAME = "linear_canary"
 BOUND = 0.3
 NEXT = "veracal.mechanisms.dp_sgd.PrefetchedNoise._next"
-perturbed, next_drawn = DPSGD._perturbed, PrefetchedNoise._next
+perturbed, next_drawn = DPSGD._add_noise, PrefetchedNoise._next
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ MANY = Plant("many weights", 8, 600, 1e6)
 
 def noisy(change: Callable[[DPSGD, Any, float, Any], Any]) -> Callable[[], Patches]:
     """Add the noise in another way."""
-    return lambda: {"veracal.mechanisms.dp_sgd.DPSGD._perturbed": change}
+    return lambda: {"veracal.mechanisms.dp_sgd.DPSGD._add_noise": change}
 
 
 def scaled(factor: float) -> Callable[[], Patches]:
@@ -69,13 +69,13 @@ def scaled(factor: float) -> Callable[[], Patches]:
 def reused(descent: DPSGD, total: Any, noise_std: float, noise: Any) -> Any:
     """Noise drawn once and added at every step."""
     if "drawn" not in descent.__dict__:
-        descent.__dict__["drawn"] = noise.onto(0 * total, noise_std)
+        descent.__dict__["drawn"] = noise.add_to(0 * total, noise_std)
     return total + descent.__dict__["drawn"]
 
 
 def following(descent: DPSGD, total: Any, noise_std: float, noise: Any) -> Any:
     """Noise that remembers that of the last step, of the right size."""
-    fresh = noise.onto(0 * total, noise_std)
+    fresh = noise.add_to(0 * total, noise_std)
     last = descent.__dict__.get("last", fresh)
     descent.__dict__["last"] = 0.6 * last + 0.8 * fresh
     return total + descent.__dict__["last"]
@@ -90,7 +90,7 @@ def coefficients_only(descent: DPSGD, total: Any, noise_std: float, noise: Any) 
 
 def one_for_all(descent: DPSGD, total: Any, noise_std: float, noise: Any) -> Any:
     """The noise of one weight for all weights."""
-    return total + noise.onto(0 * total, noise_std)[0, 0]
+    return total + noise.add_to(0 * total, noise_std)[0, 0]
 
 
 def handed_out_twice() -> Patches:

@@ -16,7 +16,7 @@ from sklearn.preprocessing import FunctionTransformer
 from assurance.linear import Patches, patched
 from veracal.data import Dataset
 from veracal.mechanisms import ClipRule, GlobalAdapt, GlobalV1, GlobalV2, Step
-from veracal.mechanisms.clipping import _aim
+from veracal.mechanisms.clipping import _target_norm
 from veracal.training import PrivateLogisticRegression, make_private_pipeline
 from veracal.training.base import row_norms
 from veracal.training.gradient_sums import GradientSums, blocks_for, gradient_norms, residuals
@@ -62,7 +62,7 @@ MUTANTS: dict[str, Patches] = {
 def rules(low: float, high: float) -> tuple[ClipRule, ...]:
     """Rules that jump between two norms."""
     middle = (low + high) / 2
-    return GlobalV2(middle / _aim(1.0)), GlobalV1(middle, middle), GlobalAdapt(middle, middle)
+    return GlobalV2(middle / _target_norm(1.0)), GlobalV1(middle, middle), GlobalAdapt(middle, middle)
 
 
 def run(subject: Patches, *, long: bool) -> str:

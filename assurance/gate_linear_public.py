@@ -30,7 +30,7 @@ from veracal.training.base import TrainingData, with_labels
 
 NAME = "linear_public"
 SIZE, COUNTS = 50, (0, 1, 2, 49, 50, 51)
-run_descent, clipped_of, perturbed = DPSGD.run, DPSGD._clipped, DPSGD._perturbed
+run_descent, clipped_of, perturbed = DPSGD.run, DPSGD._clipped, DPSGD._add_noise
 
 SETTINGS: tuple[dict[str, Any], ...] = (
     {"update": SGD(0.1), "noise_multiplier": 1.0},
@@ -108,11 +108,11 @@ MUTANTS: dict[str, Patches] = {
     "M12 mean over the real batch": {"veracal.mechanisms.dp_sgd.DPSGD._clipped": real_batch},
     "M14 empty batch without noise": {
         "veracal.mechanisms.dp_sgd.DPSGD._clipped": remember_empty,
-        "veracal.mechanisms.dp_sgd.DPSGD._perturbed": only_if_any,
+        "veracal.mechanisms.dp_sgd.DPSGD._add_noise": only_if_any,
     },
     "noise that depends on who takes part": {
         "veracal.mechanisms.dp_sgd.DPSGD._clipped": remember_empty,
-        "veracal.mechanisms.dp_sgd.DPSGD._perturbed": drawn_by_rows,
+        "veracal.mechanisms.dp_sgd.DPSGD._add_noise": drawn_by_rows,
     },
 }
 

@@ -88,7 +88,7 @@ def float_channels(
 
 def float_sum(ahead: PrefetchedNoise, total: Floats, std: float) -> Floats:
     """A float sum plus float noise."""
-    noise: Floats = ahead._taken() * std
+    noise: Floats = ahead._take() * std
     return noise + total
 
 
@@ -100,7 +100,7 @@ def float_draw(ahead: PrefetchedNoise, shape: Any) -> Floats:
 def float_count(descent: DPSGD, clip: Any, exceeding: int, rng: np.random.Generator) -> Any:
     """Floating-point noise on a count."""
     noisy = exceeding + rng.normal(0.0, clip.count_noise)
-    return clip.adapted(noisy / descent.expected_batch)
+    return clip.adapt(noisy / descent.expected_batch)
 
 
 def rounded_after(noise: OutputNoise, exact: Floats, *, rng: np.random.Generator) -> Floats:
@@ -167,7 +167,7 @@ MUTANTS = {
     ),
     "descent: floating-point noise": Subject(
         {
-            "veracal.mechanisms.dp_sgd.PrefetchedNoise.onto": float_sum,
+            "veracal.mechanisms.dp_sgd.PrefetchedNoise.add_to": float_sum,
             "veracal.mechanisms.dp_sgd.PrefetchedNoise._draw": float_draw,
         },
         "descent",
@@ -423,7 +423,7 @@ def noisy_sums(descent: DPSGD, entries: int, value: float) -> list[Floats]:
         0,
         rng=np.random.default_rng(0 if value else 1),
         on_step=lambda step: sums.append(step.noisy_sum),
-        ask_empty=True,
+        call_if_empty=True,
     )
     return sums
 

@@ -244,6 +244,6 @@ def given(batches: list[Any], noise: Any) -> Iterator[None]:
 
     with (
         mock.patch("veracal.mechanisms.sampling.Poisson.batch", batch),
-        mock.patch("veracal.mechanisms.dp_sgd.PrefetchedNoise.onto", noisy),
+        mock.patch("veracal.mechanisms.dp_sgd.PrefetchedNoise.add_to", noisy),
     ):
         yield

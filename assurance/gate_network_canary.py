@@ -57,12 +57,12 @@ MUTANTS: dict[str, Callable[[], Patches]] = {
         lambda clipped, rows, clip: Clipped(2 * clipped.total)
     ),
     "M15 noise from torch's generator": lambda: {
-        "veracal.mechanisms.dp_sgd.DPSGD._perturbed": torch_noise
+        "veracal.mechanisms.dp_sgd.DPSGD._add_noise": torch_noise
     },
     "M16 noise reused at every step": linear.noisy(linear.reused),
     "M16 noise that follows the last": linear.noisy(linear.following),
     "no noise on the biases": lambda: {
-        "veracal.mechanisms.dp_sgd.DPSGD._perturbed": biases_bare
+        "veracal.mechanisms.dp_sgd.DPSGD._add_noise": biases_bare
     },
 }
 

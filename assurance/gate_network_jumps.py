@@ -33,7 +33,7 @@ from veracal.mechanisms import (
     GlobalV1,
     GlobalV2,
 )
-from veracal.mechanisms.clipping import _aim
+from veracal.mechanisms.clipping import _target_norm
 from veracal.neural.gradient_sums import GradientWorker, Layout, NetworkSums, _threads
 from veracal.neural.gradients.blocks import Block, cross_entropy
 from veracal.neural.gradients.choice import WRITING
@@ -125,7 +125,7 @@ def tuned(way: str, by_place: bool, rule: str, attack: str) -> tuple[ClipRule, A
         low, high = sorted(norms(engine, row, places))
         middle = (low + high) / 2 * (1 + slack_for(BLOCK, 1))
         if low < high:
-            bound = middle / _aim(1.0)
+            bound = middle / _target_norm(1.0)
             clips: dict[str, ClipRule] = {
                 "GlobalV1": GlobalV1(middle / 2, middle),
                 "GlobalV2": GlobalV2(bound),
@@ -293,7 +293,7 @@ def alone_after_error(
 
 def ramp(clip: GlobalV2, values: Any) -> Any:
     """Fall to zero over a width that covers the rounding of one record."""
-    aim = _aim(clip.bound)
+    aim = _target_norm(clip.bound)
     return ((aim * (1 + 8 * SHARE) - values) / (8 * SHARE * aim)).clip(0.0, 1.0) * (1 - 1e-3)
 
 

@@ -76,14 +76,14 @@ def count_lost(link: RankConnection, rank: int, room: Any) -> Any:
 
 def empty_skipped(descent: DPSGD, *arguments: Any, **more: Any) -> Any:
     """Ask nobody where the batch of rank 0 is empty."""
-    return run_descent(descent, *arguments, **{**more, "ask_empty": False})
+    return run_descent(descent, *arguments, **{**more, "call_if_empty": False})
 
 
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "noise added by every rank": {TOGETHER + "Following._send": noisy_everywhere},
     "M1 noise added by no rank": {
-        "veracal.mechanisms.dp_sgd.DPSGD._perturbed": noise_elsewhere
+        "veracal.mechanisms.dp_sgd.DPSGD._add_noise": noise_elsewhere
     },
     "sums of other ranks twice": sums_times(2.0),
     "mean over ranks": sums_times(0.5),

@@ -38,8 +38,8 @@ def scaled(factor: float) -> Subject:
     """Noise of another size."""
 
     class Scaled(DPSGD):
-        def _perturbed(self, total: Any, noise_std: float, rng: Any) -> Any:
-            return super()._perturbed(total, factor * noise_std, rng)
+        def _add_noise(self, total: Any, noise_std: float, rng: Any) -> Any:
+            return super()._add_noise(total, factor * noise_std, rng)
 
     return Subject(Scaled)
 
@@ -47,26 +47,26 @@ def scaled(factor: float) -> Subject:
 class Uniform(DPSGD):
     """Noise of the right spread and the wrong shape."""
 
-    def _perturbed(self, total: Any, noise_std: float, rng: Any) -> Any:
-        uniform = 2 * stats.norm.cdf(rng.onto(0 * total, 1.0)) - 1
+    def _add_noise(self, total: Any, noise_std: float, rng: Any) -> Any:
+        uniform = 2 * stats.norm.cdf(rng.add_to(0 * total, 1.0)) - 1
         return total + noise_std * 3**0.5 * uniform
 
 
 class Reused(DPSGD):
     """Noise drawn once and added at every step."""
 
-    def _perturbed(self, total: Any, noise_std: float, rng: Any) -> Any:
+    def _add_noise(self, total: Any, noise_std: float, rng: Any) -> Any:
         if "drawn" not in self.__dict__:
-            self.__dict__["drawn"] = rng.onto(0 * total, noise_std)
+            self.__dict__["drawn"] = rng.add_to(0 * total, noise_std)
         return total + self.__dict__["drawn"]
 
 
 class Mirrored(DPSGD):
     """Every second step takes the noise of the last one away again."""
 
-    def _perturbed(self, total: Any, noise_std: float, rng: Any) -> Any:
+    def _add_noise(self, total: Any, noise_std: float, rng: Any) -> Any:
         last = self.__dict__.pop("last", None)
-        noise = rng.onto(0 * total, noise_std) if last is None else -last
+        noise = rng.add_to(0 * total, noise_std) if last is None else -last
         if last is None:
             self.__dict__["last"] = noise
         return total + noise

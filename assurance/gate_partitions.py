@@ -105,15 +105,15 @@ def by_secret_draws(
 class Unkeyed(PartitionStore):
     """Store hashes that anybody can compute from a guessed record."""
 
-    def _hashed(self, ids: Any) -> Any:
+    def _hash_ids(self, ids: Any) -> Any:
         self._secret = b""
-        return super()._hashed(ids)
+        return super()._hash_ids(ids)
 
 
 class Plain(PartitionStore):
     """Store the digests of rows, and the ids, themselves."""
 
-    def _hashed(self, ids: Any) -> Any:
+    def _hash_ids(self, ids: Any) -> Any:
         return np.array([one[:16].ljust(16, b"\0") for one in ids], dtype="S16")
 
 
@@ -157,7 +157,7 @@ class AnyRule(PartitionStore):
             return super().obtain(path, rule, fresh=fresh)
         except LedgerError:
             with cls(path)._transaction(write=True) as connection:
-                connection.execute("UPDATE state SET rule = ?", (partitions._written(rule),))
+                connection.execute("UPDATE state SET rule = ?", (partitions._rule_to_json(rule),))
                 connection.execute("DELETE FROM assignments")
             return cls(path)
 

@@ -21,24 +21,24 @@ from veracal.errors import BudgetError, VeracalError
 from veracal.ledger import charging as ledger_charge
 from veracal.ledger import storage as ledger_store
 from veracal.ledger import storage as ledger_tables
-from veracal.ledger.book import Ledger, open_ledger
-from veracal.ledger.charging import PendingCharge
+from veracal.ledger.ledger import Ledger, open_ledger
+from veracal.ledger.charging import ChargeRequest
 
 NAME = "race"
 PROCESSES = 8
-WAIT = "veracal.ledger.storage.PATIENCE"
+WAIT = "veracal.ledger.storage.BUSY_TIMEOUT"
 COST = Pure(0.003)
 
 
 def check_outside(
-    path: Path, asked: PendingCharge, compute: Callable[[], bytes] | None
+    path: Path, asked: ChargeRequest, compute: Callable[[], bytes] | None
 ) -> object:
     """Check in one transaction, compute, and charge in another."""
     with ledger_store.reading(path) as connection:
-        due = ledger_charge.affordable(connection, asked)
+        due = ledger_charge.debit_for(connection, asked)
     answer = None if compute is None else compute()
     with ledger_store.writing(path) as connection:
-        entry = ledger_charge._entry(connection, asked, due, "answered", answer)
+        entry = ledger_charge._next_entry(connection, asked, due, "answered", answer)
         ledger_tables.append(connection, entry, answer)
     return entry, answer
 

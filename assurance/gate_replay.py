@@ -17,7 +17,7 @@ from assurance.ledgers import Patches, patched
 from veracal.accounting.events import RELATIONS, Budget
 from veracal.data import Dataset
 from veracal.errors import VeracalError
-from veracal.ledger.book import open_ledger
+from veracal.ledger.ledger import open_ledger
 from veracal.mechanisms import discrete_noise as noise
 from veracal.mechanisms.grid import Bounds
 from veracal.queries.curator import Curator

@@ -31,9 +31,9 @@ from veracal.ledger import charging as ledger_reservations
 from veracal.ledger import runs as ledger_runs
 from veracal.ledger import storage as ledger_store
 from veracal.ledger import storage as ledger_tables
-from veracal.ledger.book import Ledger, open_ledger
+from veracal.ledger.ledger import Ledger, open_ledger
 from veracal.ledger.chain import Entry
-from veracal.ledger.charging import PendingCharge, enter
+from veracal.ledger.charging import ChargeRequest, charge_and_answer
 from veracal.ledger.plan import Item
 
 NAME = "reservation_kill"
@@ -97,16 +97,16 @@ REQUESTS = {
 RESERVED, SETTLED, APPENDED = (  # before any patch
     ledger_reservations.reserve,
     ledger_reservations.settle,
-    ledger_runs._append,
+    ledger_runs._append_run,
 )
 
 
-def compute_inside(path: Path, asked: PendingCharge, compute: Compute) -> object:
+def compute_inside(path: Path, asked: ChargeRequest, compute: Compute) -> object:
     """Compute inside the transaction that charges, as fits were kept before."""
-    return enter(path, asked, compute)
+    return charge_and_answer(path, asked, compute)
 
 
-def compute_first(path: Path, asked: PendingCharge, compute: Compute) -> object:
+def compute_first(path: Path, asked: ChargeRequest, compute: Compute) -> object:
     """Compute, and reserve afterwards."""
     try:
         answer: bytes | None = compute()
@@ -114,7 +114,7 @@ def compute_first(path: Path, asked: PendingCharge, compute: Compute) -> object:
         answer = None
     entry, settled = RESERVED(path, asked)
     settled = settled or SETTLED(path, entry.index, answer)
-    return settled[0], ledger_reservations.answer_of(settled, asked.request)
+    return settled[0], ledger_reservations.get_answer(settled, asked.request)
 
 
 def refund_failures(path: Path, index: int, answer: bytes | None) -> object:
@@ -130,12 +130,12 @@ def refund_failures(path: Path, index: int, answer: bytes | None) -> object:
     raise AnswerError("failed")
 
 
-def attempts_for_nothing(path: Path, asked: PendingCharge) -> object:
+def attempts_for_nothing(path: Path, asked: ChargeRequest) -> object:
     """Repeat under the same reservation, whatever has been seen of it."""
     return RESERVED(path, replace(asked, reservation="once"))
 
 
-def always_charged(path: Path, asked: PendingCharge) -> object:
+def always_charged(path: Path, asked: ChargeRequest) -> object:
     """Charge every attempt."""
     return RESERVED(path, replace(asked, reservation="every attempt"))
 
@@ -171,7 +171,7 @@ MUTANTS = {
     "attempts with a hook for nothing": {RESERVE: attempts_for_nothing},
     "every attempt charged": {RESERVE: always_charged},
     "parts of a run in transactions of their own": {
-        "veracal.ledger.runs._append": append_one_by_one
+        "veracal.ledger.runs._append_run": append_one_by_one
     },
 }
 

@@ -22,8 +22,8 @@ from veracal.errors import AnswerError, BudgetError, LedgerError
 from veracal.ledger import charging as ledger_reservations
 from veracal.ledger import storage as ledger_store
 from veracal.ledger import storage as ledger_tables
-from veracal.ledger.book import Ledger, open_ledger
-from veracal.ledger.charging import PendingCharge
+from veracal.ledger.ledger import Ledger, open_ledger
+from veracal.ledger.charging import ChargeRequest
 from veracal.mechanisms import progress as descent_progress
 from veracal.mechanisms.progress import StepProgress, TrainingCurve
 from veracal.queries.curator import Curator
@@ -153,7 +153,7 @@ def fit_in_transaction(
     return holder.ledger.answer(
         event,
         purpose,
-        lambda: keep(holder._fitted(model, event, purpose)),
+        lambda: keep(holder._fit_charged(model, event, purpose)),
         request=request,
         body=body,
         part=holder.part,
@@ -176,12 +176,12 @@ def failure_is_forgotten(path: Path, index: int, answer: bytes | None) -> object
     raise AnswerError("failed")
 
 
-def not_durable(path: Path, asked: PendingCharge, compute: Callable[[], bytes]) -> object:
+def not_durable(path: Path, asked: ChargeRequest, compute: Callable[[], bytes]) -> object:
     """Compute, and reserve and record afterwards."""
     answer = compute()
     entry, settled = ledger_reservations.reserve(path, asked)
     settled = settled or SETTLED(path, entry.index, answer)
-    return settled[0], ledger_reservations.answer_of(settled, asked.request)
+    return settled[0], ledger_reservations.get_answer(settled, asked.request)
 
 
 def exempt_by_promise(hook: object) -> bool:
@@ -238,7 +238,7 @@ MUTANTS = {
         "veracal.ledger.charging.compute_once": not_durable
     },
     "a hook that sees weights is not charged again": {
-        "veracal.queries.curator.shows_weights": lambda model: False
+        "veracal.queries.curator.exposes_weights": lambda model: False
     },
     "an observer that promises to hold is exempt, as before": {SEES_WEIGHTS: exempt_by_promise},
     "an observer with the attributes of a curve is exempt": {
@@ -267,7 +267,7 @@ MUTANTS = {
 
 def run(subject: ledgers.Patches, *, long: bool) -> str:
     """Play every scenario on a ledger of its own; ``long`` changes nothing."""
-    impatient = {**subject, "veracal.ledger.storage.PATIENCE": 0.0}
+    impatient = {**subject, "veracal.ledger.storage.BUSY_TIMEOUT": 0.0}
     with ledgers.patched(impatient) as folder:
         for scenario in SCENARIOS:
             ledger = open_ledger(folder / scenario.__name__, Budget(1.0))

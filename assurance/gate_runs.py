@@ -22,16 +22,16 @@ from veracal.ledger import charging as ledger_charge
 from veracal.ledger import runs as ledger_runs
 from veracal.ledger import storage as ledger_store
 from veracal.ledger import storage as ledger_tables
-from veracal.ledger.book import Ledger, open_ledger
+from veracal.ledger.ledger import Ledger, open_ledger
 from veracal.ledger.plan import Cost, Item
-from veracal.ledger.policies import Caps, EpsilonDeltaSums, Renyi, best_order, conversion
+from veracal.ledger.policies import Caps, EpsilonDeltaSums, Renyi, best_order, conversion_cost
 from veracal.ledger.runs import RunRequest
 
 NAME = "runs"
 PARTS = ("train", "test")
 CAPS, MORE = Budget(2.0, 1e-5), (0.8, 4e-6)
-BEGIN = "veracal.ledger.book.begin"
-correct_begin, correct_costs = ledger_runs.begin, ledger_runs.part_costs  # before any patch
+BEGIN = "veracal.ledger.ledger.begin_run"
+correct_begin, correct_costs = ledger_runs.begin_run, ledger_runs.part_costs  # before any patch
 
 
 # ---------------------------------------------------------------- mutants
@@ -49,9 +49,9 @@ def begin_with(costs: Costs) -> Callable[[Path, RunRequest], int]:
             rows = ledger_tables.balances(connection)
             balances = {name: (spent, total) for name, spent, total in rows}
             wanted = {part: one.cost for part, one in due.items()}
-            number = ledger_charge.filter_for(caps, balances, wanted, asked.name)
-            run = 1 + sum(entry.outcome == "run" for entry in ledger_tables.adding(connection))
-            ledger_runs._append(connection, asked, run, number, due)
+            number = ledger_charge.find_filter(caps, balances, wanted, asked.name)
+            run = 1 + sum(entry.outcome == "run" for entry in ledger_tables.account_entries(connection))
+            ledger_runs._append_run(connection, asked, run, number, due)
         return run
 
     return begin
@@ -210,7 +210,7 @@ def check(ledger: Ledger, paid: dict[str, list[tuple[list[Item], float]]]) -> No
         spent = ledger.spent(part)
         if isinstance(rule, Renyi):
             loss = sum(divergence(items, rule.order) for items, _ in granted)
-            epsilon = loss + conversion(rule.order, caps.delta) if granted else 0.0
+            epsilon = loss + conversion_cost(rule.order, caps.delta) if granted else 0.0
             delta = caps.delta if granted else 0.0
         else:
             pairs = [epsilon_and_delta(*one) for one in granted]

@@ -39,7 +39,7 @@ from veracal.federation.source.enrollment import TERMS
 from veracal.federation.source.folder import ENROLLED, create_source, is_enrollment_id
 from veracal.federation.source.serving import SourceServer, open_source
 from veracal.ledger import default_ledger_path
-from veracal.ledger.book import Ledger
+from veracal.ledger.ledger import Ledger
 from veracal.workflow.charging import open_data_ledger
 
 NAME = "source_enrollment"

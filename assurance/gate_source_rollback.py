@@ -20,7 +20,7 @@ from veracal.federation.protocol.messages import Head, Request
 from veracal.federation.source import folder as folders
 from veracal.federation.source.folder import RollbackError, SignedHeads, SourceFolder
 from veracal.federation.source.serving import SourceServer
-from veracal.ledger.book import Ledger
+from veracal.ledger.ledger import Ledger
 
 NAME = "source_rollback"
 ANSWERS, FEW = 50, 10  # copies to put back: of the real source, of a mutant

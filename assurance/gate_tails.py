@@ -30,7 +30,7 @@ from assurance.audits import (
 from assurance.ledgers import Patches, patched
 from veracal.accounting.events import Budget
 from veracal.data import Dataset, Scores
-from veracal.ledger.book import Ledger, open_ledger
+from veracal.ledger.ledger import Ledger, open_ledger
 from veracal.ledger.chain import Entry
 from veracal.mechanisms import discrete_noise as noise
 from veracal.mechanisms.grid import Bounds
@@ -45,7 +45,7 @@ REAL_NOISE = True
 MICRO = 2_000_000  # an epsilon of 2 is where this audit is sharpest
 ADD = "veracal.queries.curator.add_discrete_laplace"
 EVENT = "veracal.queries.curator.laplace_event"
-ANSWER = "veracal.ledger.book.Ledger.answered"
+ANSWER = "veracal.ledger.ledger.Ledger.answered"
 REACH = "veracal.queries.query.contributions"
 
 

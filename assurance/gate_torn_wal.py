@@ -18,7 +18,7 @@ from pathlib import Path
 from assurance import ledgers
 from veracal.accounting.events import Budget, Pure
 from veracal.errors import VeracalError
-from veracal.ledger.book import Ledger, open_ledger
+from veracal.ledger.ledger import Ledger, open_ledger
 from veracal.ledger.chain import digest
 
 NAME = "torn_wal"

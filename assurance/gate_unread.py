@@ -111,7 +111,7 @@ MUTANTS = {
         (("veracal.workflow.steps.declare", by_loading),)
     ),
     "the plan is not compared with the caps": Subject(
-        (("veracal.ledger.book.Ledger.require_run", uncapped),)
+        (("veracal.ledger.ledger.Ledger.require_run", uncapped),)
     ),
 }
 

@@ -18,16 +18,16 @@ from veracal.errors import LedgerError
 from veracal.ledger import charging as ledger_charge
 from veracal.ledger import storage as ledger_store
 from veracal.ledger import storage as ledger_tables
-from veracal.ledger.book import Ledger
+from veracal.ledger.ledger import Ledger
 from veracal.ledger.chain import Entry
-from veracal.ledger.charging import PendingCharge
+from veracal.ledger.charging import ChargeRequest
 
 Patches = Mapping[str, object]
 CORRECT: Patches = {}
-ENTER = "veracal.ledger.book.enter"
+ENTER = "veracal.ledger.ledger.charge_and_answer"
 SCHEMA = "veracal.ledger.storage.SCHEMA"
 WRITING = "veracal.ledger.charging.writing"
-KEPT = "veracal.ledger.charging._kept"
+KEPT = "veracal.ledger.charging._find_previous"
 
 
 @contextmanager
@@ -97,20 +97,20 @@ SETTLED_ONCE = r"(?<=settles INTEGER) UNIQUE"
 
 
 def enter_in_two(
-    path: Path, asked: PendingCharge, compute: Callable[[], bytes] | None
+    path: Path, asked: ChargeRequest, compute: Callable[[], bytes] | None
 ) -> object:
     """Keep the answer first, and debit the account in a second transaction."""
     with ledger_store.writing(path) as connection:
-        if (kept := ledger_charge._kept(connection, asked)) is not None:
+        if (kept := ledger_charge._find_previous(connection, asked)) is not None:
             return kept
-        due = ledger_charge.affordable(connection, asked)
+        due = ledger_charge.debit_for(connection, asked)
         outcome, answer = "charged", None
         if compute is not None:
             try:
                 outcome, answer = "answered", compute()
             except Exception:
                 outcome = "failed"
-        entry = ledger_charge._entry(connection, asked, due, outcome, answer)
+        entry = ledger_charge._next_entry(connection, asked, due, outcome, answer)
         ledger_tables.append(connection, entry, answer)
     with ledger_store.writing(path) as connection:
         debit(connection, entry)
@@ -134,11 +134,11 @@ def append_in_two(connection, entry: Entry, kept: bytes | None, adds: int = 0) -
 @contextmanager
 def unlocked(path: Path) -> Iterator[object]:
     """No transaction: every statement by itself."""
-    with ledger_store._clear(path), ledger_store._connected(path) as connection:
+    with ledger_store._translate_errors(path), ledger_store._open_connection(path) as connection:
         yield connection
 
 
-def kept_but_drawn_again(connection, asked: PendingCharge) -> object:
+def kept_but_drawn_again(connection, asked: ChargeRequest) -> object:
     """Find the earlier entry, and answer with something new."""
     found = ledger_tables.find(connection, asked.request or "", asked.run or 0)
     if found is None or found[1] is None:

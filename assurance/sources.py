@@ -25,7 +25,7 @@ from veracal.federation.source.enrollment import UNIT
 from veracal.federation.source.folder import SignedHeads, read_source
 from veracal.ledger import charging as ledger_charge
 from veracal.ledger.chain import Entry
-from veracal.ledger.charging import PendingCharge
+from veracal.ledger.charging import ChargeRequest
 
 SOURCE = "veracal.federation.source."
 KEEP = "veracal.federation.source.folder.SignedHeads.keep"
@@ -173,7 +173,7 @@ def unchecked(*_: object) -> None:
     """Check nothing."""
 
 
-def drawn_again(connection: Any, asked: PendingCharge) -> Any:
+def drawn_again(connection: Any, asked: ChargeRequest) -> Any:
     """Find the earlier entry, and answer with other noise."""
     found = FIND(connection, asked)
     if found is None or found[1] is None:
@@ -183,6 +183,6 @@ def drawn_again(connection: Any, asked: PendingCharge) -> Any:
     return found[0], json.dumps(told).encode()
 
 
-FIND = ledger_charge._kept
+FIND = ledger_charge._find_previous
 REDRAWN: Patches = {ledgers.KEPT: drawn_again}
 KEPT_HEAD: Callable[[SignedHeads, Head], None] = SignedHeads.keep

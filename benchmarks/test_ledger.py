@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from veracal.accounting.events import Budget, Pure
-from veracal.ledger.book import open_ledger
+from veracal.ledger.ledger import open_ledger
 
 
 @pytest.mark.benchmark(group="one durable charge")

@@ -110,7 +110,7 @@ def test_several_that_are_silent_together_are_counted_one_by_one():
 
 
 def test_two_relations_do_not_make_a_pool(holder):
-    with pytest.raises(ValueError, match="under one relation"):
+    with pytest.raises(ValueError, match="one neighboring relation"):
         Pool([holder, RemoteOptions(holder, "add-remove")])
 
 

@@ -37,7 +37,7 @@ def test_a_ledger_for_patients_refuses_a_table_without_their_ids(run):
     open_ledger("study.ledger", Budget(1.0, unit=Unit("patient")))
     code, out, err = run(*COUNT, "--epsilon", "0.5")
     assert code == 1 and not out
-    assert "which patient each row belongs to" in " ".join(err.split())
+    assert "the patient of each row" in " ".join(err.split())
     assert Ledger("study.ledger").entries() == ()
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from veracal.accounting.events import Gaussian, Pure
-from veracal.ledger.book import Ledger
+from veracal.ledger.ledger import Ledger
 from veracal.ledger.locations import default_folder
 from veracal.ledger.plan import Item
 

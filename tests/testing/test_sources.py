@@ -9,7 +9,7 @@ import pytest
 
 from veracal.accounting.events import Budget
 from veracal.data import Scores
-from veracal.ledger.book import open_ledger
+from veracal.ledger.ledger import open_ledger
 from veracal.mechanisms.discrete_noise import add_discrete_laplace
 from veracal.queries.curator import Curator
 from veracal.queries.pools import Pool

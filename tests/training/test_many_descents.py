@@ -87,7 +87,7 @@ def replayed(model, data, batches, noise, number):
 
     with (
         mock.patch.object(Poisson, "batch", batch),
-        mock.patch.object(PrefetchedNoise, "onto", noisy),
+        mock.patch.object(PrefetchedNoise, "add_to", noisy),
     ):
         fitted = model.fit_records(data)
     assert next(normal, None) is None

@@ -414,7 +414,7 @@ def test_a_plain_fit_says_what_was_inferred(data):
 def test_draws_that_can_be_repeated_are_not_private(data):
     made = search(random_state=0).fit_records(data)
     assert made.not_private_because_ == (
-        "its random draws can be repeated: random_state was set",
+        "its random draws can be reproduced: random_state was set",
     )
     inner = search(model=NoisyMeans(random_state=0)).fit_records(data)
     assert not inner.private_

@@ -167,7 +167,7 @@ def test_a_model_that_another_trainer_has_trained_is_named(tmp_path):
 
 
 def test_a_unit_that_is_not_a_record_needs_ids():
-    with pytest.raises(ValueError, match="which patient each row belongs to"):
+    with pytest.raises(ValueError, match="the patient of each row"):
         linear(unit=Unit("patient", 2)).fit_records(DATA)
 
 
@@ -228,6 +228,6 @@ def test_the_total_of_a_plan_is_that_of_its_list(tmp_path):
     ledger = open_ledger(tmp_path / "plan", Budget(1e3, 1e-2), kind="plan", plan=[item])
     said = Curator(DATA, ledger).fit(linear(), purpose="training").statement_.ledger_total
     assert said == (
-        "The whole plan of the ledger of these records, this release included, costs at most "
+        "The whole plan of the ledger of these records, including this release, costs at most "
         "epsilon = 1000, delta = 0.01."
     )

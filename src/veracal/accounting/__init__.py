@@ -42,7 +42,7 @@ if TYPE_CHECKING:
         event_from_json,
         event_to_json,
     )
-    from veracal.accounting.rdp import MOST_ORDER, rdp_at, rdp_epsilon, stopping_rate
+    from veracal.accounting.rdp import MAX_ORDER, rdp_at, rdp_epsilon, stopping_rate
     from veracal.accounting.statement_text import (
         REPEATABLE,
         UNCHARGED,
@@ -56,8 +56,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LAWS",
+    "MAX_ORDER",
     "MICRO",
-    "MOST_ORDER",
     "RELATIONS",
     "REPEATABLE",
     "UNCHARGED",
@@ -141,7 +141,7 @@ __getattr__, __dir__ = attach(
             "event_to_json",
         ),
         "rdp": (
-            "MOST_ORDER",
+            "MAX_ORDER",
             "rdp_at",
             "rdp_epsilon",
             "stopping_rate",

@@ -1,10 +1,7 @@
-"""Events taken apart into the mechanisms they consist of.
+"""The mechanisms of an event, and costs that have a closed form.
 
-Gaussian noise without sampling, in closed form.
-
-Costs that need no delta, as exact numbers.
-
-What events would cost if their batches were not secret.
+Decomposes an event into its mechanisms, computes exact pure costs and the Gaussian mechanism's
+exact curve, and the cost that an event would have without amplification by sampling.
 """
 
 import math
@@ -35,46 +32,51 @@ from veracal.accounting.events import (
 from veracal.accounting.pld import for_rows
 
 Branch = dict[Event, int]  # mechanisms, and how often each one runs
-_MOST = 256
+_MAX_BRANCHES = 256
 
 
 def branches(event: Event, unit: Unit, *, keep_weights: bool = False) -> list[Branch]:
-    """Take an event apart: all that may happen to one unit, one branch for each way.
+    """Decompose an event into branches: the alternative compositions that may affect one unit.
 
-    Disjoint parts are alternatives, since a unit is in one of them only; what composes with
-    them stands in every branch. The cost of the event is that of its worst branch, found at
-    the very end.
+    Disjoint partitions are alternatives, since a unit is in only one of them. Mechanisms that
+    compose with them appear in every branch. The cost of the event is the cost of its worst
+    branch.
 
     Parameters
     ----------
     event : Event
     unit : Unit
-        Mechanisms are returned as they touch all rows of the unit.
+        The returned mechanisms act on all rows of the unit at once.
     keep_weights : bool
-        Leave parallel events with weights as they are.
+        Keep parallel events with weights undivided.
     """
     if isinstance(event, Composed):
-        found: list[Branch] = [{}]
+        result: list[Branch] = [{}]
         for part in event.events:
             more = branches(part, unit, keep_weights=keep_weights)
-            found = _distinct(joined((one, other)) for one in found for other in more)
-        return found
+            result = _drop_duplicates(
+                merge_branches((one, other)) for one in result for other in more
+            )
+        return result
     if isinstance(event, Repeated):
         inner = branches(event.event, unit)
         if len(inner) == 1:
             return [{leaf: n * event.times for leaf, n in inner[0].items()}]
-        # The parts may be others each time, so a unit may be in one now and in another then.
-        several: list[Branch] = [{}]
+        # Partitions may change between repetitions, so a unit may be in a different one each
+        # time.
+        result = [{}]
         for _ in range(event.times):
-            several = _distinct(joined((one, other)) for one in several for other in inner)
-        return several
+            result = _drop_duplicates(
+                merge_branches((one, other)) for one in result for other in inner
+            )
+        return result
     if isinstance(event, Parallel) and not (keep_weights and event.weights):
         return [branch for part in event.events for branch in branches(part, unit)]
     return [{for_rows(event, unit.at_most): 1}]
 
 
 def mechanisms(event: Event) -> Iterator[Event]:
-    """Every mechanism anywhere inside, whatever it is wrapped into."""
+    """Yield every mechanism inside an event, at any depth."""
     if isinstance(event, Composed | Parallel):
         for part in event.events:
             yield from mechanisms(part)
@@ -85,47 +87,48 @@ def mechanisms(event: Event) -> Iterator[Event]:
 
 
 def is_unbounded(leaf: Event) -> bool:
-    """Whether nothing hides the records: an infinite loss."""
+    """Whether the privacy loss is infinite."""
     if isinstance(leaf, Approximate):
         return leaf.delta >= 1
     if isinstance(leaf, Search | AsReplaceOne):
-        found = branches(leaf.event, Unit())
-        return any(n and is_unbounded(one) for branch in found for one, n in branch.items())
+        inner = branches(leaf.event, Unit())
+        return any(n and is_unbounded(one) for branch in inner for one, n in branch.items())
     if isinstance(leaf, Pure | Parallel | Composed | Repeated) or costs_nothing(leaf):
         return False
-    # Gaussian noise of less than a millionth hides nothing: epsilon is some 1e11 and more.
+    # Gaussian noise below a millionth of the sensitivity protects nothing: epsilon exceeds
+    # 1e11.
     least = 0.0 if isinstance(leaf, Laplace | DiscreteLaplace) else 1e-6 * leaf.sensitivity
     return leaf.noise == 0 or leaf.noise < least
 
 
 def costs_nothing(leaf: Event) -> bool:
-    """Whether the mechanism never touches the records."""
+    """Whether the mechanism's output does not depend on the records."""
     if isinstance(leaf, Pure):
         return leaf.epsilon == 0
     if isinstance(leaf, Approximate):
         return leaf.epsilon == 0 and leaf.delta == 0
     if isinstance(leaf, Search | AsReplaceOne):
-        found = branches(leaf.event, Unit())
-        return all(not n or costs_nothing(one) for branch in found for one, n in branch.items())
+        inner = branches(leaf.event, Unit())
+        return all(not n or costs_nothing(one) for branch in inner for one, n in branch.items())
     if isinstance(leaf, Parallel | Composed | Repeated):
         return False
     idle = isinstance(leaf, PoissonGaussian) and leaf.rate == 0
     return idle or leaf.sensitivity == 0
 
 
-def _distinct(found: Iterable[Branch]) -> list[Branch]:
-    """Leave out branches that occur before, and refuse too many."""
-    kept = {frozenset(branch.items()): branch for branch in found}
-    if len(kept) > _MOST:
+def _drop_duplicates(candidates: Iterable[Branch]) -> list[Branch]:
+    """Remove repeated branches; raise if too many remain."""
+    kept = {frozenset(branch.items()): branch for branch in candidates}
+    if len(kept) > _MAX_BRANCHES:
         raise ValueError(
-            f"Expected at most {_MOST} combinations of parallel parts, got more. "
-            "Compose the events of each part first, then put the parts in parallel once."
+            f"Expected at most {_MAX_BRANCHES} combinations of parallel partitions, got more. "
+            "Compose the events of each partition first, then combine them in one Parallel."
         )
     return list(kept.values())
 
 
-def joined(parts: tuple[Branch, ...]) -> Branch:
-    """Add up how often each mechanism runs in several compositions together."""
+def merge_branches(parts: tuple[Branch, ...]) -> Branch:
+    """Add the counts of each mechanism over several compositions."""
     total: Branch = {}
     for part in parts:
         for leaf, n in part.items():
@@ -134,7 +137,10 @@ def joined(parts: tuple[Branch, ...]) -> Branch:
 
 
 def gaussian_ratio(branch: Branch) -> float | None:
-    """Sensitivity over noise of the one Gaussian that many are together, if nothing else is."""
+    """Sensitivity over noise of the Gaussian mechanism equivalent to a branch of Gaussians.
+
+    None if the branch contains any other mechanism.
+    """
     squares = [
         n * (leaf.sensitivity / leaf.noise) ** 2
         for leaf, n in branch.items()
@@ -148,8 +154,8 @@ def gaussian_epsilon(ratio: float, delta: float) -> float:
     if ratio <= 2 * delta:  # the total variation, ratio / sqrt(2 pi) at most, is within delta
         return 0.0
     with np.errstate(all="ignore"):
-        found = float(get_epsilon_gaussian(1 / ratio, delta))
-    return found * (1 + 1e-9)
+        epsilon = float(get_epsilon_gaussian(1 / ratio, delta))
+    return epsilon * (1 + 1e-9)
 
 
 def gaussian_delta(ratio: float, epsilon: float) -> float:
@@ -158,18 +164,18 @@ def gaussian_delta(ratio: float, epsilon: float) -> float:
     .. math:: \Phi(\mu/2 - \varepsilon/\mu) - e^\varepsilon \Phi(-\mu/2 - \varepsilon/\mu)
     """
     near, far = ratio / 2 - epsilon / ratio, -ratio / 2 - epsilon / ratio
-    found = float(special.ndtr(near) - math.exp(epsilon + special.log_ndtr(far)))
-    return min(1.0, max(0.0, found) * (1 + 1e-9) + 4e-16)  # the difference cancels digits
+    delta = float(special.ndtr(near) - math.exp(epsilon + special.log_ndtr(far)))
+    return min(1.0, max(0.0, delta) * (1 + 1e-9) + 4e-16)  # the difference cancels digits
 
 
 MICRO = 1_000_000
 
 
 def pure_epsilon(event: Event, unit: Unit | None = None) -> Fraction | None:
-    """The exact sum of pure costs, or None if a part has none.
+    """The exact sum of pure costs, or None if some mechanism has no pure cost.
 
-    A float of the caller's is taken for the decimal number it is written as: ``Pure(0.1)``
-    costs a tenth. Scales of noise are taken for the exact numbers they are.
+    An epsilon given by the caller is read as its shortest decimal representation:
+    ``Pure(0.1)`` costs exactly one tenth. Noise scales are read as the exact binary numbers.
     """
     unit = unit or Unit()
     sums = [branch_pure(branch, unit) for branch in branches(event, unit)]
@@ -183,13 +189,13 @@ def micro_epsilon(event: Event, unit: Unit | None = None) -> int:
     Raises
     ------
     ValueError
-        If some part of the event has no pure cost.
+        If some mechanism of the event has no pure cost.
     """
     cost = pure_epsilon(event, unit)
     if cost is None:
         raise ValueError(
-            f"Expected an event of pure cost, got {event!r}. Use (discrete) Laplace noise, or "
-            "a ledger with a delta."
+            f"Expected an event with a pure cost, got {event!r}. Use (discrete) Laplace noise, "
+            "or a ledger with delta > 0."
         )
     return math.ceil(cost * MICRO)
 
@@ -204,7 +210,7 @@ def branch_pure(branch: Branch, unit: Unit) -> Fraction | None:
             total += n * Fraction(repr(leaf.epsilon))
         elif isinstance(leaf, Laplace | DiscreteLaplace) and leaf.noise > 0:
             total += n * Fraction(leaf.sensitivity) / Fraction(leaf.noise)
-        elif isinstance(leaf, Parallel):  # kept whole for its weights; a pure cost has no use
+        elif isinstance(leaf, Parallel):  # kept for its weights, which a pure cost does not use
             worst = pure_epsilon(leaf, unit)
             if worst is None:
                 return None
@@ -220,26 +226,26 @@ def branch_pure(branch: Branch, unit: Unit) -> Fraction | None:
 
 
 def to_micro(epsilon: float) -> int:
-    """Whole millionths in a number of the caller's, as it is written in decimal, rounded down.
+    """Convert epsilon to whole millionths of its decimal representation, rounded down.
 
     Examples
     --------
-    >>> micro(0.3)
+    >>> to_micro(0.3)
     300000
     """
     _checks.positive(epsilon=epsilon)
-    found = math.floor(Fraction(repr(float(epsilon))) * MICRO)
-    if found < 1:
-        raise ValueError(f"Expected a millionth or more, got epsilon={epsilon!r}.")
-    return found
+    micro = math.floor(Fraction(repr(float(epsilon))) * MICRO)
+    if micro < 1:
+        raise ValueError(f"Expected epsilon of at least 1e-6, got epsilon={epsilon!r}.")
+    return micro
 
 
 def round_up_float(exact: Fraction) -> float:
-    """The least float that is not below an exact number.
+    """The smallest float that is not below an exact number.
 
     Examples
     --------
-    >>> upwards(Fraction(1, 4)), upwards(Fraction(1, 3)) > Fraction(1, 3)
+    >>> round_up_float(Fraction(1, 4)), round_up_float(Fraction(1, 3)) > Fraction(1, 3)
     (0.25, True)
     """
     near = float(exact)
@@ -247,29 +253,33 @@ def round_up_float(exact: Fraction) -> float:
 
 
 def without_sampling(event: Event, unit: Unit | None = None) -> Event | None:
-    r"""The event without the amplification that secret batches give.
+    r"""The event without amplification by sampling.
 
-    Of T steps on batches drawn at rate q, a record is taken to be used in
-    :math:`\lceil qT \rceil`, those with the least noise, and everybody knows in which. This
-    covers every way of choosing batches in which no record is used more often and the choice
-    depends on no record: one pass after another in a shuffled order, for example.
+    Of T steps on batches drawn at rate q, a record is assumed to be used in the
+    :math:`\lceil qT \rceil` steps with the least noise, and these steps are assumed to be
+    public. This covers every choice of batches that does not depend on the records and uses no
+    record more often, such as successive passes in shuffled order.
 
     Returns
     -------
     Event or None
-        With all rows of the unit in it already. None where nothing is sampled.
+        The event for all rows of the unit. None if nothing is sampled.
     """
     unit = unit or Unit()
     if not any(isinstance(leaf, PoissonGaussian) for leaf in mechanisms(event)):
         return None
-    return Parallel(tuple(_known(branch, unit) for branch in branches(event, unit)))
+    return Parallel(
+        tuple(_with_known_batches(branch, unit) for branch in branches(event, unit))
+    )
 
 
-def _known(branch: Branch, unit: Unit) -> Event:
-    """A composition whose batches are known."""
+def _with_known_batches(branch: Branch, unit: Unit) -> Event:
+    """The composition if its batches were public."""
     sampled = {leaf: n for leaf, n in branch.items() if isinstance(leaf, PoissonGaussian)}
     parts: list[Event] = [
-        Repeated(_unwrapped(leaf, unit), n) for leaf, n in branch.items() if leaf not in sampled
+        Repeated(_with_known_batches_inside(leaf, unit), n)
+        for leaf, n in branch.items()
+        if leaf not in sampled
     ]
     for rate in {leaf.rate for leaf in sampled}:
         steps = sum(n for leaf, n in sampled.items() if leaf.rate == rate)
@@ -278,19 +288,19 @@ def _known(branch: Branch, unit: Unit) -> Event:
             if leaf.rate == rate and left > 0:
                 used = min(left, sampled[leaf])
                 left -= used
-                parts.append(Repeated(_once(leaf, unit.at_most), used))
+                parts.append(Repeated(_known_step(leaf, unit.at_most), used))
     return Composed(tuple(parts) or (Pure(0.0, next(iter(branch)).relation),))
 
 
-def _unwrapped(leaf: Event, unit: Unit) -> Event:
-    """A search or a conversion, with all rows and known batches inside it."""
+def _with_known_batches_inside(leaf: Event, unit: Unit) -> Event:
+    """A search or a conversion, with all rows of the unit and public batches inside."""
     if not isinstance(leaf, Search | AsReplaceOne):
         return leaf
-    inside = tuple(_known(branch, unit) for branch in branches(leaf.event, unit))
+    inside = tuple(_with_known_batches(branch, unit) for branch in branches(leaf.event, unit))
     return replace(leaf, event=Parallel(inside))
 
 
-def _once(leaf: PoissonGaussian, rows: int) -> Gaussian:
-    """A step that is known to use all rows of the unit."""
-    reach = rows * leaf.sensitivity * (2 if leaf.relation == "replace-one" else 1)
-    return Gaussian(leaf.noise, reach, leaf.relation)
+def _known_step(leaf: PoissonGaussian, rows: int) -> Gaussian:
+    """A step that is publicly known to use all rows of the unit."""
+    sensitivity = rows * leaf.sensitivity * (2 if leaf.relation == "replace-one" else 1)
+    return Gaussian(leaf.noise, sensitivity, leaf.relation)

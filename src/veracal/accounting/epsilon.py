@@ -1,14 +1,11 @@
-r"""The privacy-loss distribution of a whole composition, on a grid that suits it.
+r"""The cost of a composition, and the noise that a budget requires.
 
-What events cost together.
+The cost of a fixed list of events is an upper bound on :math:`\varepsilon(\delta)`, computed
+from privacy-loss distributions on a grid chosen for the composition. For lists whose next event
+may depend on earlier answers see :mod:`veracal.accounting.rdp` and :mod:`veracal.ledger`.
 
-The cost of a fixed list of events is an upper bound on :math:`\varepsilon(\delta)`, by
-privacy-loss distributions. A list whose next event may depend on earlier answers is another
-matter: see :mod:`veracal.accounting.rdp` and the ledger.
-
-The central-limit figure that some papers report as epsilon; it is not a bound.
-
-How much noise a budget asks for.
+The module also computes the central-limit value that some papers report as epsilon, which is
+not a bound.
 """
 
 import math
@@ -28,7 +25,7 @@ from veracal.accounting.components import (
     gaussian_epsilon,
     gaussian_ratio,
     is_unbounded,
-    joined,
+    merge_branches,
     round_up_float,
 )
 from veracal.accounting.events import (
@@ -46,49 +43,54 @@ from veracal.accounting.events import (
     Unit,
 )
 from veracal.accounting.pld import (
-    Total,
+    ComposedLoss,
     compose,
-    distribution,
     has_loss,
     privacy_loss,
+    to_dp_accounting,
     typical_loss,
 )
 from veracal.accounting.rdp import ORDERS, check_delta, epsilon_from_rdp, leaf_curve
 
-SPACING = 1e-4  # of the grid of losses, unless the losses ask for another
-_FINE = 0.02  # of a typical loss: the rounding then adds some 1e-4 of the variance
+SPACING = 1e-4  # of the grid of losses, unless the losses require another
+_FINE = 0.02  # of a typical loss: rounding then adds about 1e-4 of the variance
 _FLOOR = 1e-12
-_MOST_POINTS = 2**21
+_MAX_POINTS = 2**21
 
 
-def total(own: Branch, delta: float, unit: Unit, *, coarse: float = 1.0) -> Total:
+def compose_branch(
+    own: Branch, delta: float, unit: Unit, *, coarse: float = 1.0
+) -> ComposedLoss:
     """Compose mechanisms that have a privacy-loss distribution.
 
     Parameters
     ----------
     own : dict from mechanism to count
-        As :func:`sorted_out` gives them.
+        From :func:`separate_losses`.
     delta : float
-        The smallest delta of interest. Above 1e-12 all share one total, so that a whole curve
-        costs as much as one of its points.
+        The smallest delta of interest. All values above 1e-12 share one composition, so a
+        whole curve takes as long as one of its points.
     unit : Unit
     coarse : float >= 1
-        Makes the grid coarser.
+        Factor by which the grid is coarser.
     """
-    return _total(tuple(own.items()), min(delta, _FLOOR), unit, coarse)
+    return _compose_branch(tuple(own.items()), min(delta, _FLOOR), unit, coarse)
 
 
-@lru_cache(maxsize=4)  # a total takes some megabytes
-def _total(
+@lru_cache(maxsize=4)  # one composition takes several megabytes
+def _compose_branch(
     own: tuple[tuple[Event, int], ...], delta: float, unit: Unit, coarse: float
-) -> Total:
-    """Compose mechanisms, remembering the last totals."""
+) -> ComposedLoss:
+    """Compose mechanisms; the last results are cached."""
     spacing = _spacing(dict(own), delta, unit, coarse)
     return compose(_losses(dict(own), delta, unit, spacing), delta=delta)
 
 
-def sorted_out(branch: Branch) -> tuple[Branch, Branch]:
-    """Mechanisms with a loss of their own, Gaussians among them as one, and those without."""
+def separate_losses(branch: Branch) -> tuple[Branch, Branch]:
+    """Separate mechanisms with a privacy-loss distribution from those without.
+
+    Gaussian mechanisms are merged into one.
+    """
     own = {
         leaf: n for leaf, n in branch.items() if isinstance(leaf, Parallel) or has_loss(leaf)
     }
@@ -101,11 +103,11 @@ def sorted_out(branch: Branch) -> tuple[Branch, Branch]:
     return own, others
 
 
-def can_mix(event: Event, unit: Unit) -> bool:
-    """Whether the secret coins of a split can be put to use.
+def can_use_weights(event: Event, unit: Unit) -> bool:
+    """Whether the weights of a parallel event (a secret random split) can lower the cost.
 
-    Only one split's coins can be, and only if every part is a plain composition. Otherwise its
-    parts are alternatives, of which the worst counts: always valid, less tight.
+    That requires exactly one such event, each of whose partitions is a plain composition.
+    Otherwise the cost is that of the worst partition, which is valid but less tight.
     """
     tops = event.events if isinstance(event, Composed) else (event,)
     splits = [top for top in tops if isinstance(top, Parallel) and top.weights]
@@ -115,7 +117,7 @@ def can_mix(event: Event, unit: Unit) -> bool:
 
 
 def _has_split(event: Event) -> bool:
-    """Whether a split with secret coins is anywhere inside."""
+    """Whether the event contains a parallel event with weights."""
     if isinstance(event, Parallel) and event.weights:
         return True
     if isinstance(event, Composed | Parallel):
@@ -124,19 +126,20 @@ def _has_split(event: Event) -> bool:
 
 
 def _is_plain(part: Event, unit: Unit) -> bool:
-    """Whether a part is one composition of mechanisms with losses of their own."""
+    """Whether a partition's event is one composition of mechanisms with loss distributions."""
     if _has_split(part):
         return False
-    found = branches(part, unit)
-    return len(found) == 1 and all(
-        costs_nothing(leaf) or (has_loss(leaf) and not is_unbounded(leaf)) for leaf in found[0]
+    alternatives = branches(part, unit)
+    return len(alternatives) == 1 and all(
+        costs_nothing(leaf) or (has_loss(leaf) and not is_unbounded(leaf))
+        for leaf in alternatives[0]
     )
 
 
 def _losses(
     own: Branch, delta: float, unit: Unit, spacing: float
 ) -> list[tuple[PrivacyLossDistribution, int]]:
-    """The distribution of each mechanism, and how often it runs."""
+    """The privacy-loss distribution of each mechanism, and how often it runs."""
     return [
         (
             _mixture(leaf, delta, unit, spacing)
@@ -151,28 +154,28 @@ def _losses(
 def _mixture(
     split: Parallel, delta: float, unit: Unit, spacing: float
 ) -> PrivacyLossDistribution:
-    """Loss of one unit that a secret coin puts into one of several parts."""
+    """Loss of one unit that is in a secret random partition."""
     assert split.weights is not None
     mixed, weight = None, 0.0
     for part, share in zip(split.events, split.weights, strict=True):
         (branch,) = branches(part, unit)
-        own, others = sorted_out(
+        own, others = separate_losses(
             {e: n for e, n in branch.items() if n and not costs_nothing(e)}
         )
-        assert not others, "can_mix lets in only what has a loss of its own"
+        assert not others, "can_use_weights admits only mechanisms with a loss distribution"
         losses = _losses(own or {Pure(0.0): 1}, delta, unit, spacing)
-        loss = distribution(compose(losses, delta=delta))
+        loss = to_dp_accounting(compose(losses, delta=delta))
         weight += share
         mixed = loss if mixed is None else loss.compute_mixture(mixed, share / (weight or 1))
     return mixed
 
 
 def _spacing(own: Branch, delta: float, unit: Unit, coarse: float) -> float:
-    """Distance between points: fine beside typical losses, few enough to compute."""
+    """Grid spacing: small against typical losses, with few enough points to compute."""
     counted = [
         (leaf, n)
         for mechanism, times in own.items()
-        for leaf, n in _inside(mechanism, times, unit)
+        for leaf, n in _mechanisms_inside(mechanism, times, unit)
     ]
     typical = [(*typical_loss(leaf, unit.at_most), n) for leaf, n in counted]
     fine = min((_FINE * small for small, _, _ in typical if small > 0), default=SPACING)
@@ -180,21 +183,24 @@ def _spacing(own: Branch, delta: float, unit: Unit, coarse: float) -> float:
     width = spread * (spread + 2 * math.sqrt(-2 * math.log(delta * 1e-6)))
     width = min(width, sum(2 * large * n for _, large, n in typical))
     widest = max((2 * large for _, large, _ in typical), default=0.0)
-    return max(min(SPACING, fine) * coarse, max(width, widest) / _MOST_POINTS)
+    return max(min(SPACING, fine) * coarse, max(width, widest) / _MAX_POINTS)
 
 
-def _inside(mechanism: Event, times: int, unit: Unit) -> list[tuple[Event, int]]:
-    """A mechanism, or those inside a split."""
+def _mechanisms_inside(mechanism: Event, times: int, unit: Unit) -> list[tuple[Event, int]]:
+    """The mechanism, or the mechanisms inside a parallel event."""
     if not isinstance(mechanism, Parallel):
         return [(mechanism, times)]
-    found = [branches(part, unit)[0] for part in mechanism.events]
+    alternatives = [branches(part, unit)[0] for part in mechanism.events]
     return [
-        (leaf, n * times) for one in found for leaf, n in one.items() if not costs_nothing(leaf)
+        (leaf, n * times)
+        for branch in alternatives
+        for leaf, n in branch.items()
+        if not costs_nothing(leaf)
     ]
 
 
-_HUGE = 500.0  # an epsilon that promises nothing, whatever delta
-_SHARES = (0.5, 0.1)  # of delta, for what enters as an (epsilon, delta) pair
+_MAX_USEFUL_EPSILON = 500.0  # a larger epsilon is no protection at any delta
+_SHARES = (0.5, 0.1)  # of delta, for events that enter as an (epsilon, delta) pair
 
 
 def epsilon_for(
@@ -205,24 +211,24 @@ def epsilon_for(
     Parameters
     ----------
     event : Event
-        Everything that happens to the records, its costs fixed beforehand.
+        Everything that is released about the records, with costs fixed beforehand.
     delta : float in [0, 1)
     unit : Unit, optional
-        Whom to protect; by default one record of one row.
+        The unit of privacy; by default one record of one row.
     coarse : float >= 1
-        Makes the grid of losses coarser: faster, still a bound, less tight.
+        Factor by which the grid of losses is coarser: faster, still a bound, less tight.
 
     Returns
     -------
     float
-        Never negative; infinite if nothing bounds the loss.
+        Nonnegative; infinite if the loss is unbounded.
 
     Guarantees
     ----------
     The composition is :math:`(\varepsilon, \delta)`-differentially private for the unit,
-    under the events' relation. Of several valid bounds (privacy-loss distributions; the exact
+    under the events' relation. Several bounds are valid (privacy-loss distributions; the exact
     sum of pure costs; the closed form for Gaussian noise; Rényi divergences where delta is
-    too small for the others) the least is returned.
+    too small for the others); the smallest is returned.
 
     Examples
     --------
@@ -234,18 +240,18 @@ def epsilon_for(
     unit = unit or Unit()
     return max(
         _branch_epsilon(branch, delta, unit, coarse)
-        for branch in branches(event, unit, keep_weights=can_mix(event, unit))
+        for branch in branches(event, unit, keep_weights=can_use_weights(event, unit))
     )
 
 
 def delta_for(event: Event, epsilon: float, unit: Unit | None = None) -> float:
-    """Upper bound on delta at a given epsilon: the other way through :func:`epsilon_for`."""
+    """Upper bound on delta at a given epsilon: the inverse of :func:`epsilon_for`."""
     if epsilon != 0:
         _checks.positive(epsilon=epsilon)
     unit = unit or Unit()
     return max(
         _branch_delta(branch, epsilon, unit)
-        for branch in branches(event, unit, keep_weights=can_mix(event, unit))
+        for branch in branches(event, unit, keep_weights=can_use_weights(event, unit))
     )
 
 
@@ -261,7 +267,7 @@ def _branch_epsilon(branch: Branch, delta: float, unit: Unit, coarse: float) -> 
         return 0.0
     pure = branch_pure(branch, unit)
     bounds = [math.inf if pure is None else round_up_float(pure)]
-    if delta > 0 and (pure is None or pure < _HUGE):
+    if delta > 0 and (pure is None or pure < _MAX_USEFUL_EPSILON):
         bounds.append(_approximate_epsilon(branch, delta, unit, coarse))
     return min(bounds)
 
@@ -271,12 +277,13 @@ def _approximate_epsilon(branch: Branch, delta: float, unit: Unit, coarse: float
     ratio = gaussian_ratio(branch)
     if ratio is not None:
         return gaussian_epsilon(ratio, delta)
-    own, others = sorted_out(branch)
+    own, others = separate_losses(branch)
     if others:
         return min(_with_pairs(own, others, delta, share, unit, coarse) for share in _SHARES)
-    found = total(own, delta, unit, coarse=coarse).epsilon(delta)
-    # Below a delta of some 1e-12 the transform's rounding drowns it; divergences still hold.
-    return found if math.isfinite(found) else _renyi(branch, delta, unit)
+    epsilon = compose_branch(own, delta, unit, coarse=coarse).epsilon(delta)
+    # Below a delta of about 1e-12 the transform's rounding error exceeds delta. Rényi
+    # divergences still give a bound.
+    return epsilon if math.isfinite(epsilon) else _renyi_epsilon(branch, delta, unit)
 
 
 def _branch_delta(branch: Branch, epsilon: float, unit: Unit) -> float:
@@ -290,10 +297,10 @@ def _branch_delta(branch: Branch, epsilon: float, unit: Unit) -> float:
     ratio = gaussian_ratio(branch)
     if ratio is not None:
         return gaussian_delta(ratio, epsilon)
-    own, others = sorted_out(branch)
+    own, others = separate_losses(branch)
     if not others:
-        return total(own, 1e-12, unit).delta(epsilon)
-    # Pairs depend on delta: bisect in its logarithm, keeping the safe side.
+        return compose_branch(own, 1e-12, unit).delta(epsilon)
+    # The (epsilon, delta) pairs depend on delta: bisect its logarithm and return the upper end.
     low, high = -30.0, 0.0
     while high - low > 1e-3:
         middle = (low + high) / 2
@@ -305,11 +312,11 @@ def _branch_delta(branch: Branch, epsilon: float, unit: Unit) -> float:
 def _with_pairs(
     own: Branch, others: Branch, delta: float, share: float, unit: Unit, coarse: float
 ) -> float:
-    """Epsilon of a composition in which some events are known by an (epsilon, delta) pair only.
+    """Epsilon of a composition in which some events only have an (epsilon, delta) pair.
 
-    What has Rényi divergences (a search, discrete Gaussian vectors) becomes one pair together;
-    each conversion between relations becomes its own. They get a share of delta, and enter the
-    composition as the worst mechanism of that pair.
+    The events with Rényi divergences (searches, discrete Gaussian vectors) become one pair
+    together; each conversion between relations becomes a pair of its own. The pairs receive a
+    share of delta and enter the composition as the worst mechanism with that pair.
     """
     converted = {leaf: n for leaf, n in others.items() if isinstance(leaf, AsReplaceOne)}
     curved = {leaf: n for leaf, n in others.items() if leaf not in converted}
@@ -331,21 +338,21 @@ def _with_pairs(
         pair = Approximate(cost, each, relation)
         pairs[pair] = pairs.get(pair, 0) + 1
     return min(
-        total(joined((own, pairs)), delta, unit, coarse=coarse).epsilon(delta),
-        added + total(own, delta, unit, coarse=coarse).epsilon(delta * (1 - share)),
+        compose_branch(merge_branches((own, pairs)), delta, unit, coarse=coarse).epsilon(delta),
+        added + compose_branch(own, delta, unit, coarse=coarse).epsilon(delta * (1 - share)),
     )
 
 
 def _converted_epsilon(leaf: AsReplaceOne, delta: float, unit: Unit) -> float:
     r"""Epsilon under replace-one of an add-remove event.
 
-    From (e, d) to :math:`(2e, (1 + e^e) d)`: find, on the safe side, the least e with
-    :math:`(1 + e^e)\, \delta(e) \le \delta`.
+    From (e, d) to :math:`(2e, (1 + e^e) d)`: find the smallest e with
+    :math:`(1 + e^e)\, \delta(e) \le \delta`, rounded up.
     """
     low, high = 0.0, 1.0
     while (1 + math.exp(high)) * delta_for(leaf.event, high, unit) > delta:
         low, high = high, 2 * high
-        if high > _HUGE:
+        if high > _MAX_USEFUL_EPSILON:
             return math.inf
     while high - low > 1e-4 * high:
         middle = (low + high) / 2
@@ -354,8 +361,8 @@ def _converted_epsilon(leaf: AsReplaceOne, delta: float, unit: Unit) -> float:
     return 2 * high
 
 
-def _renyi(branch: Branch, delta: float, unit: Unit) -> float:
-    """Epsilon by divergences, infinite where there are none."""
+def _renyi_epsilon(branch: Branch, delta: float, unit: Unit) -> float:
+    """Epsilon by Rényi divergences, infinite if the branch has none."""
     try:
         return epsilon_from_rdp(leaf_curve(branch, ORDERS, unit), delta)
     except ValueError:
@@ -363,28 +370,28 @@ def _renyi(branch: Branch, delta: float, unit: Unit) -> float:
 
 
 def clt_epsilon_not_a_bound(event: Event, delta: float) -> float:
-    r"""Epsilon if the losses of all steps added up to a normal law, which they do not.
+    r"""Epsilon if the total loss of all steps were normally distributed, which it is not.
 
-    With T steps at rate q the composition is taken for a Gaussian mechanism with
+    With T steps at rate q the composition is approximated by a Gaussian mechanism with
 
     .. math:: \mu = \sqrt{\sum_t q_t^2 (e^{1/\sigma_t^2} - 1)}
 
     (Bu et al. 2020, https://arxiv.org/abs/1911.11607). With little noise, few steps or a small
-    delta this is several times too small: for comparing with published figures only, never
-    for a ledger, a budget or a statement. At rate 1, :math:`\mu^2 = \sum_t 1/\sigma_t^2` is
-    exact.
+    delta this value is several times too small. Use it only to compare with published figures,
+    never for a ledger, a budget or a statement. At rate 1, :math:`\mu^2 = \sum_t 1/\sigma_t^2`
+    is exact.
 
     Parameters
     ----------
     event : Event
-        Made of Gaussian noise, on batches or not, on one set of records.
+        Gaussian noise, with or without Poisson sampling, on one set of records.
     delta : float
     """
-    found = branches(event, Unit())
-    if len(found) > 1:
-        raise ValueError("Expected events on one set of records, got parallel parts.")
+    alternatives = branches(event, Unit())
+    if len(alternatives) > 1:
+        raise ValueError("Expected events on one set of records, got parallel partitions.")
     total = 0.0
-    for leaf, n in found[0].items():
+    for leaf, n in alternatives[0].items():
         if not isinstance(leaf, Gaussian | PoissonGaussian):
             raise ValueError(f"Expected Gaussian noise only, got {type(leaf).__name__}.")
         square = (leaf.sensitivity / leaf.noise) ** 2
@@ -393,25 +400,25 @@ def clt_epsilon_not_a_bound(event: Event, delta: float) -> float:
     return gaussian_epsilon(math.sqrt(total), delta)
 
 
-_COARSE, _FINE_SEARCH = 8.0, 2.0  # grids of losses: to come near, and to decide on
+_COARSE, _FINE_SEARCH = 8.0, 2.0  # grids of losses: for the first search, and for the decision
 _DOUBLE = math.log(2)
-_MOST = 40 * _DOUBLE
-_STEEP = 20.0  # stands for an infinite excess, which no interpolation can use
+_MAX_LOG_NOISE = 40 * _DOUBLE
+_STEEP = 20.0  # replaces an infinite excess, which interpolation cannot use
 
 
 def noise_for(
     budget: Budget, release: Callable[[float], Event], *, tolerance: float = 1e-3
 ) -> float:
-    r"""The smallest noise that keeps a budget, on the safe side.
+    r"""The smallest noise within a budget, rounded up.
 
     Parameters
     ----------
     budget : Budget
     release : callable
-        From a noise level to the event; more noise never costs more. The level may scale
-        a whole schedule.
+        Maps a noise level to the event. The cost must not increase with the noise. The level
+        may scale a whole schedule.
     tolerance : float
-        How far, as a fraction, the answer may exceed the smallest noise that would do.
+        Largest relative excess of the result over the smallest sufficient noise.
 
     Returns
     -------
@@ -421,7 +428,7 @@ def noise_for(
     Raises
     ------
     ValueError
-        If the event is of another relation than the budget, or no noise is enough.
+        If the relation of the event is not that of the budget, or no noise is sufficient.
 
     Examples
     --------
@@ -437,33 +444,33 @@ def noise_for(
     relation = release(1.0).relation
     if relation != budget.relation:
         raise ValueError(
-            f"Expected events under {budget.relation}, as the budget is, got {relation}. "
+            f"Expected events under {budget.relation}, like the budget, got {relation}. "
             "State the event under the budget's relation."
         )
 
     @cache
     def excess(noise: float, coarse: float = _FINE_SEARCH) -> float:
-        """How far the cost of a noise level is above the budget, as a bounded logarithm."""
+        """Log ratio of the cost to the budget, clipped."""
         cost = epsilon_for(release(noise), budget.delta, budget.unit, coarse=coarse)
         return min(max(math.log(max(cost, 1e-300) / budget.epsilon), -_STEEP), _STEEP)
 
-    def coarsely(log_noise: float) -> float:
-        """The same on a coarse grid of losses, which is fast and charges a little more."""
+    def coarse_excess(log_noise: float) -> float:
+        """The same on a coarse grid of losses: faster, and slightly too large."""
         return excess(math.exp(log_noise), _COARSE)
 
-    low, high = _bracket(coarsely, budget)
-    near = math.exp(optimize.brentq(coarsely, low, high, xtol=tolerance / 8))
-    # The fine grid charges less, by a factor that hardly depends on the noise.
-    slope = (coarsely(math.log(near) + 0.05) - coarsely(math.log(near))) / 0.05
+    low, high = _bracket(coarse_excess, budget)
+    near = math.exp(optimize.brentq(coarse_excess, low, high, xtol=tolerance / 8))
+    # The fine grid gives a lower cost, by a factor that hardly depends on the noise.
+    slope = (coarse_excess(math.log(near) + 0.05) - coarse_excess(math.log(near))) / 0.05
     if slope < 0:
         near *= math.exp(-excess(near) / slope)
-    # From there by steps of half the tolerance to where the budget breaks.
+    # From there, move in steps of half the tolerance to the edge of the budget.
     step = 1 + tolerance / 2
     while excess(near) > 0:
         near *= step
     while excess(near / step) <= 0:
         near /= step
-    # What everybody charges by is the finest grid, and it has the last word.
+    # Charges are computed on the finest grid, so it decides.
     while epsilon_for(release(near), budget.delta, budget.unit) > budget.epsilon:
         near *= step
     return near
@@ -474,17 +481,17 @@ def _bracket(excess: Callable[[float], float], budget: Budget) -> tuple[float, f
     low = high = 0.0
     while excess(high) > 0:
         low, high = high, high + _DOUBLE
-        if high > _MOST:
+        if high > _MAX_LOG_NOISE:
             raise ValueError(
-                f"Expected a budget that some noise can keep, got epsilon={budget.epsilon!r} "
+                f"Expected a budget that some noise can meet, got epsilon={budget.epsilon!r} "
                 f"and delta={budget.delta!r}. Allow a larger delta (Gaussian noise needs "
                 "one above zero), fewer steps or a larger epsilon."
             )
     while low == high or excess(low) <= 0:
         low, high = low - _DOUBLE, low
-        if low < -_MOST:
+        if low < -_MAX_LOG_NOISE:
             raise ValueError(
-                "Expected an event whose cost falls with the noise, got one that keeps the "
-                "budget without any."
+                "Expected an event whose cost decreases with the noise, got one that meets the "
+                "budget without noise."
             )
     return low, high

@@ -1,14 +1,12 @@
-"""What is promised to whom: the neighbors, the unit, the budget.
+"""Privacy events, the budget, the unit of protection and the neighboring relation.
 
-What happens to private records, as small records of our own.
+An event describes a mechanism: its noise, and the most that one *row* changes the statistic
+before noise is added (the sensitivity) under a neighboring relation. An event depends on no
+record, so it can be stored, charged and checked before the data is read. The cost of an event
+is computed in :mod:`veracal.accounting.epsilon`.
 
-An event names a mechanism, its noise, and how far one *row* moves the noised statistic
-(its sensitivity) under a neighboring relation. It says nothing about the data, so it can be
-written down, charged and checked before a record is read. What an event costs is computed in
-:mod:`veracal.accounting.epsilon`.
-
-Every number is turned into a Python ``float`` or ``int`` on the way in: dp-accounting 0.6.0
-counts several events whose multipliers are ints as one.
+Constructors convert every number to a Python ``float`` or ``int``, because dp-accounting 0.6.0
+counts several events with integer multipliers as one.
 """
 
 import math
@@ -25,15 +23,15 @@ RELATIONS: tuple[Relation, ...] = get_args(Relation)
 
 @dataclass(frozen=True)
 class Unit:
-    """Whom a guarantee protects.
+    """The unit of privacy: what a guarantee protects as a whole.
 
     Parameters
     ----------
     name : str
-        What the unit is called in a statement: "record", "patient".
+        Name of the unit in a statement, such as "record" or "patient".
     at_most : int
-        Most rows one unit contributes. With more than one, every event is charged for
-        that many rows at once.
+        Maximum number of rows that one unit contributes. If it exceeds one, every event is
+        charged for that many rows at once.
 
     Examples
     --------
@@ -57,9 +55,9 @@ class Unit:
 
 @dataclass(frozen=True)
 class Budget:
-    r"""The most that all releases together may cost.
+    r"""Upper bound on the privacy cost of all releases together.
 
-    A randomized release M keeps the budget if for all neighbors D, D' and every event S
+    A randomized release M is within the budget if for all neighbors D, D' and every event S
 
     .. math:: P[M(D) \in S] \le e^\varepsilon P[M(D') \in S] + \delta
 
@@ -70,7 +68,7 @@ class Budget:
     ----------
     epsilon : float > 0
     delta : float in [0, 1)
-        Zero asks for pure differential privacy.
+        Zero means pure differential privacy.
     relation : {"add-remove", "replace-one"}
     unit : Unit
 
@@ -96,13 +94,13 @@ class Budget:
 
     @property
     def pure(self) -> bool:
-        """Whether the budget allows no failure probability."""
+        """Whether delta is zero."""
         return math.isclose(self.delta, 0.0, abs_tol=0.0)
 
 
 Law = Literal["poisson", "geometric", "logarithmic"]
 LAWS: tuple[Law, ...] = get_args(Law)
-_LEAST, _MOST = 1e-100, 1e100  # so that ratios and their squares are floats
+_MIN, _MAX = 1e-100, 1e100  # so that ratios and their squares are floats
 
 
 @dataclass(frozen=True)
@@ -114,11 +112,11 @@ class _Noise:
     relation: Relation = "add-remove"
 
     def __post_init__(self) -> None:
-        _nonnegative(noise=self.noise, sensitivity=self.sensitivity)
+        _check_nonnegative(noise=self.noise, sensitivity=self.sensitivity)
         _checks.one_of(RELATIONS, relation=self.relation)
         whole = isinstance(self.sensitivity, int)  # beyond 2^53 a float would round it
         sensitivity = self.sensitivity if whole else float(self.sensitivity)
-        _store(self, noise=float(self.noise), sensitivity=sensitivity)
+        _set_fields(self, noise=float(self.noise), sensitivity=sensitivity)
 
 
 @dataclass(frozen=True)
@@ -145,7 +143,7 @@ class DiscreteLaplace(_Noise):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _store(self, sensitivity=_integer(sensitivity=self.sensitivity))
+        _set_fields(self, sensitivity=_check_integer(sensitivity=self.sensitivity))
 
 
 @dataclass(frozen=True)
@@ -169,9 +167,9 @@ class DiscreteGaussian(_Noise):
     def __post_init__(self) -> None:
         super().__post_init__()
         _checks.whole(entries=self.entries)
-        _store(self, entries=int(self.entries))
+        _set_fields(self, entries=int(self.entries))
         if self.entries == 1:
-            _store(self, sensitivity=_integer(sensitivity=self.sensitivity))
+            _set_fields(self, sensitivity=_check_integer(sensitivity=self.sensitivity))
 
 
 @dataclass(frozen=True)
@@ -179,15 +177,15 @@ class PoissonGaussian(_Noise):
     """Gaussian noise on a sum over a Poisson batch.
 
     Each row enters the batch independently with probability ``rate``, and the batch stays
-    secret; the row then moves the sum by at most ``reach`` in the L2 norm. Under
-    replace-one both the old and the new row reach that far.
+    secret. A row in the batch changes the sum by at most ``sensitivity`` in the L2 norm. Under
+    replace-one this bound holds for the old and for the new row.
 
     Attributes
     ----------
     noise : float
         Standard deviation of the noise on the sum.
     sensitivity : float
-        How far one row reaches: the clip bound, under either relation.
+        Norm bound of one row (the clip bound), under either relation.
     rate : float in [0, 1]
     """
 
@@ -196,48 +194,48 @@ class PoissonGaussian(_Noise):
     def __post_init__(self) -> None:
         super().__post_init__()
         _checks.fraction(rate=self.rate)
-        _store(self, rate=float(self.rate))
+        _set_fields(self, rate=float(self.rate))
 
 
 @dataclass(frozen=True)
 class Pure:
-    """Any mechanism proved to be epsilon-differentially private for one row."""
+    """A mechanism that is proved to be epsilon-differentially private for one row."""
 
     epsilon: float
     relation: Relation = "add-remove"
 
     def __post_init__(self) -> None:
-        _nonnegative(epsilon=self.epsilon)
+        _check_nonnegative(epsilon=self.epsilon)
         _checks.one_of(RELATIONS, relation=self.relation)
-        _store(self, epsilon=float(self.epsilon))
+        _set_fields(self, epsilon=float(self.epsilon))
 
 
 @dataclass(frozen=True)
 class Approximate:
-    """Any mechanism proved to be (epsilon, delta)-differentially private for one row."""
+    """A mechanism that is proved to be (epsilon, delta)-differentially private for one row."""
 
     epsilon: float
     delta: float
     relation: Relation = "add-remove"
 
     def __post_init__(self) -> None:
-        _nonnegative(epsilon=self.epsilon)
+        _check_nonnegative(epsilon=self.epsilon)
         _checks.fraction(delta=self.delta)
         _checks.one_of(RELATIONS, relation=self.relation)
-        _store(self, epsilon=float(self.epsilon), delta=float(self.delta))
+        _set_fields(self, epsilon=float(self.epsilon), delta=float(self.delta))
 
 
 @dataclass(frozen=True)
 class Repeated:
-    """One event, several times over, on the same records."""
+    """One event, repeated on the same records."""
 
     event: "Event"
     times: int
 
     def __post_init__(self) -> None:
-        _is_event(self.event)
+        _check_event(self.event)
         _checks.whole(times=self.times, least=0)
-        _store(self, times=int(self.times))
+        _set_fields(self, times=int(self.times))
 
     @property
     def relation(self) -> Relation:
@@ -247,96 +245,99 @@ class Repeated:
 
 @dataclass(frozen=True)
 class Composed:
-    """Several events on the same records, their list fixed beforehand."""
+    """Several events on the same records, in a list fixed beforehand."""
 
     events: "tuple[Event, ...]"
 
     def __post_init__(self) -> None:
-        _store(self, events=_events(self.events))
+        _set_fields(self, events=_check_events(self.events))
 
     @property
     def relation(self) -> Relation:
-        """The relation that all of them share."""
+        """The relation of all events."""
         return self.events[0].relation
 
 
 @dataclass(frozen=True)
 class Parallel:
-    r"""Events on disjoint parts of the records, one event for each part.
+    r"""Events on disjoint partitions of the records, one event for each partition.
 
     Attributes
     ----------
     events : tuple of events
-        One for each part.
+        One for each partition.
     weights : tuple of float, optional
-        Only where every unit's part was drawn by one coin that stays *secret*: the
-        probabilities of the parts. One unit's loss is then the mixture
-        :math:`\delta(\varepsilon) = \sum_i w_i \delta_i(\varepsilon)` (joint convexity);
-        without them it is the worst part's.
+        Probabilities of the partitions. Allowed only if the partition of every unit was drawn
+        independently and stays *secret*. The loss of one unit is then the mixture
+        :math:`\delta(\varepsilon) = \sum_i w_i \delta_i(\varepsilon)` (joint convexity).
+        Without weights it is the loss of the worst partition.
 
     Notes
     -----
-    All rows of a unit are in one part, which must depend on that unit alone, as
-    :func:`veracal.data.split` sees to. Under replace-one the replacement stays in the part of
-    what it replaces (coins by place). Otherwise two parts change at once, and costs add.
+    All rows of a unit are in one partition, which must depend on that unit alone;
+    :func:`veracal.data.split` ensures this. Under replace-one the new record stays in the
+    partition of the record that it replaces (draws by position). Otherwise two partitions
+    change at once, and their costs add.
     """
 
     events: "tuple[Event, ...]"
     weights: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        _store(self, events=_events(self.events))
+        _set_fields(self, events=_check_events(self.events))
         if self.weights is None:
             return
         weights = tuple(float(weight) for weight in self.weights)
         if len(weights) != len(self.events):
             raise ValueError(
-                f"Expected one weight for each of {len(self.events)} parts, got {len(weights)}."
+                f"Expected one weight for each of {len(self.events)} partitions, "
+                f"got {len(weights)}."
             )
         _checks.fraction(**{f"weights_{i}": weight for i, weight in enumerate(weights)})
         if not math.isclose(sum(weights), 1, rel_tol=0, abs_tol=1e-9):
             raise ValueError(f"Expected weights that sum to 1, got weights={weights!r}.")
-        _store(self, weights=weights)
+        _set_fields(self, weights=weights)
 
     @property
     def relation(self) -> Relation:
-        """The relation that all parts share."""
+        """The relation of all partitions."""
         return self.events[0].relation
 
 
 @dataclass(frozen=True)
 class Search:
-    """A search over settings whose winner alone is released.
+    """Private selection: a hyperparameter search that releases only its best run.
 
-    The base event is run a random number of times, each time with a setting drawn afresh
-    from a public list; the run with the best *noisy* score leaves, and neither the number
-    of runs nor any other run is ever shown (Papernot and Steinke 2022).
+    The base event is run a random number of times, each time with settings drawn
+    independently from a public list. The run with the best *noisy* score is released; the
+    number of runs and all other runs stay secret (Papernot and Steinke 2022).
 
     Attributes
     ----------
     event : Event
-        One run: training *and* its noisy score, for the most expensive setting.
+        One run: training *and* its noisy score, for the most expensive settings.
     mean : float >= 1
         Expected number of runs.
-    law : {"poisson", "geometric", "logarithmic"}
-        Law of the number of runs.
+    distribution : {"poisson", "geometric", "logarithmic"}
+        Distribution of the number of runs.
     """
 
     event: "Event"
     mean: float
-    law: Law = "logarithmic"
+    distribution: Law = "logarithmic"
 
     def __post_init__(self) -> None:
-        _is_event(self.event)
+        _check_event(self.event)
         _checks.positive(mean=self.mean)
-        _checks.one_of(LAWS, law=self.law)
+        _checks.one_of(LAWS, distribution=self.distribution)
         if self.mean < 1:
             raise ValueError(f"Expected a mean of 1 or more, got mean={self.mean!r}.")
-        if self.law != "poisson" and self.mean <= 1:
+        if self.distribution != "poisson" and self.mean <= 1:
             raise ValueError(
-                f"Expected a mean above 1 for the {self.law} law, got mean={self.mean!r}."
+                f"Expected a mean above 1 for the {self.distribution} distribution, "
+                f"got mean={self.mean!r}."
             )
-        _store(self, mean=float(self.mean))
+        _set_fields(self, mean=float(self.mean))
 
     @property
     def relation(self) -> Relation:
@@ -357,7 +358,7 @@ class AsReplaceOne:
     relation: ClassVar[Relation] = "replace-one"
 
     def __post_init__(self) -> None:
-        _is_event(self.event)
+        _check_event(self.event)
         if self.event.relation != "add-remove":
             raise ValueError("Expected an add-remove event, got one under replace-one.")
 
@@ -380,26 +381,26 @@ KINDS: Mapping[str, type[Any]] = {kind.__name__: kind for kind in get_args(Event
 
 
 def event_to_json(event: Event) -> dict[str, Any]:
-    """Write an event as what JSON can hold.
+    """Convert an event to a JSON object.
 
     Examples
     --------
     >>> event_to_json(Pure(0.5))
     {'kind': 'Pure', 'epsilon': 0.5, 'relation': 'add-remove'}
     """
-    written: dict[str, Any] = {"kind": type(event).__name__}
+    result: dict[str, Any] = {"kind": type(event).__name__}
     for each in fields(event):
         value = getattr(event, each.name)
         if isinstance(value, tuple):
             value = [event_to_json(v) if type(v).__name__ in KINDS else v for v in value]
         elif type(value).__name__ in KINDS:
             value = event_to_json(value)
-        written[each.name] = value
-    return written
+        result[each.name] = value
+    return result
 
 
 def event_from_json(written: Mapping[str, Any]) -> Event:
-    """Read an event back; whatever is not exactly one is refused."""
+    """Parse an event; raise :class:`DataError` unless it has exactly the expected fields."""
     try:
         values = dict(written)
         kind = KINDS[values.pop("kind")]
@@ -421,12 +422,12 @@ def event_from_json(written: Mapping[str, Any]) -> Event:
     return event
 
 
-def _events(events: object) -> "tuple[Event, ...]":
+def _check_events(events: object) -> "tuple[Event, ...]":
     """Check a composition: not empty, all events, one relation."""
     if not isinstance(events, tuple | list) or not events:
         raise ValueError(f"Expected one event or more, got {events!r}.")
     for event in events:
-        _is_event(event)
+        _check_event(event)
     relations = {event.relation for event in events}
     if len(relations) > 1:
         raise ValueError(
@@ -438,31 +439,31 @@ def _events(events: object) -> "tuple[Event, ...]":
     return tuple(events)
 
 
-def _is_event(event: object) -> None:
-    """Refuse what is no event of ours."""
+def _check_event(event: object) -> None:
+    """Raise unless the object is one of the event types above."""
     if type(event).__name__ not in KINDS or type(event) is not KINDS[type(event).__name__]:
         raise ValueError(f"Expected an event of veracal.accounting, got {event!r}.")
 
 
-def _nonnegative(**values: float) -> None:
+def _check_nonnegative(**values: float) -> None:
     """Raise unless every value is a finite number that is not negative."""
     for name, value in values.items():
         if value != 0 or isinstance(value, bool):
             _checks.positive(**{name: value})
-            if not _LEAST <= (value if isinstance(value, int) else float(value)) <= _MOST:
+            if not _MIN <= (value if isinstance(value, int) else float(value)) <= _MAX:
                 raise ValueError(
-                    f"Expected {name} between {_LEAST:g} and {_MOST:g}, got {name}={value!r}."
+                    f"Expected {name} between {_MIN:g} and {_MAX:g}, got {name}={value!r}."
                 )
 
 
-def _integer(**values: float) -> int:
-    """Raise unless the value is whole, and return it."""
+def _check_integer(**values: float) -> int:
+    """Raise unless the value is a nonnegative integer, and return it."""
     ((name, value),) = values.items()
     _checks.whole(least=0, **{name: value})  # type: ignore[arg-type]
     return int(value)
 
 
-def _store(event: object, **values: object) -> None:
-    """Set fields of a record that is frozen afterwards."""
+def _set_fields(event: object, **values: object) -> None:
+    """Set fields of a frozen dataclass during its initialization."""
     for name, value in values.items():
         object.__setattr__(event, name, value)

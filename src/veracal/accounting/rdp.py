@@ -1,15 +1,14 @@
-r"""What it costs to run a mechanism a random number of times and release the best run.
-
-With a *fixed* number of runs the best one reveals about as much as all of them together. With
-a number K drawn from a law of heavy enough tails, and never shown, it costs little more than
-two runs (Papernot and Steinke 2022, https://arxiv.org/abs/2110.03620).
-
-Costs as Rényi divergences: a second opinion, and what adaptive ledgers add up.
+r"""Rényi divergences of events, their conversion to epsilon, and the cost of private selection.
 
 An event is :math:`(\alpha, \rho)`-Rényi private if the divergence of order :math:`\alpha`
 between neighbors is at most :math:`\rho` (Mironov 2017). Divergences of one order add, even
-when later events are chosen after looking at earlier answers (Feldman and Zrnic 2021), which
-privacy-loss distributions do not allow.
+if later events are chosen after earlier answers are seen (Feldman and Zrnic 2021). Privacy-loss
+distributions do not allow that, so adaptive ledgers add divergences.
+
+Private selection runs a mechanism several times and releases the best run. With a *fixed*
+number of runs the best one costs about as much as all runs together. With a secret number K
+drawn from a distribution with heavy enough tails it costs little more than two runs (Papernot
+and Steinke 2022, https://arxiv.org/abs/2110.03620).
 """
 
 import logging
@@ -48,8 +47,8 @@ _SHAPES: dict[Law, int] = {"logarithmic": 0, "geometric": 1}
 
 
 @lru_cache(maxsize=64)
-def stopping_rate(mean: float, law: Law) -> float:
-    r"""The parameter :math:`\gamma` of the law of the number of runs K, from its mean.
+def stopping_rate(mean: float, distribution: Law) -> float:
+    r"""The parameter :math:`\gamma` of the distribution of the number of runs K, from its mean.
 
     - geometric: :math:`P(K = k) = \gamma (1 - \gamma)^{k-1}`, of mean :math:`1 / \gamma`;
     - logarithmic: :math:`P(K = k) = (1 - \gamma)^k / (k \ln(1/\gamma))`, of mean
@@ -60,18 +59,18 @@ def stopping_rate(mean: float, law: Law) -> float:
     Parameters
     ----------
     mean : float > 1
-    law : {"geometric", "logarithmic"}
+    distribution : {"geometric", "logarithmic"}
 
     Examples
     --------
     >>> stopping_rate(10.0, "geometric")
     0.1
     """
-    if law == "geometric":
+    if distribution == "geometric":
         return 1 / mean
 
     def excess(log_odds: float) -> float:
-        """Mean of the logarithmic law at 1 / gamma - 1, less the one that is wanted."""
+        """Mean of the logarithmic distribution at 1 / gamma - 1, minus the required mean."""
         odds = math.exp(log_odds)
         return odds / math.log1p(odds) - mean
 
@@ -79,8 +78,10 @@ def stopping_rate(mean: float, law: Law) -> float:
     return 1 / (1 + math.exp(optimize.brentq(excess, low, high, xtol=1e-14)))
 
 
-def selected_curve(curve: Floats, orders: Sequence[float], mean: float, law: Law) -> Floats:
-    r"""Rényi divergences of a search, from those of one run.
+def search_curve(
+    curve: Floats, orders: Sequence[float], mean: float, distribution: Law
+) -> Floats:
+    r"""Rényi divergences of a private selection, from those of one run.
 
     For one run with divergences :math:`\rho(\alpha)`, and any order :math:`\hat\alpha`,
 
@@ -98,8 +99,8 @@ def selected_curve(curve: Floats, orders: Sequence[float], mean: float, law: Law
     ----------
     curve : array of divergences of one run, one for each order
     orders : sequence of floats > 1
-    mean, law
-        Of the number of runs.
+    mean, distribution
+        Mean and distribution of the number of runs.
 
     Returns
     -------
@@ -107,37 +108,41 @@ def selected_curve(curve: Floats, orders: Sequence[float], mean: float, law: Law
     """
     a = np.asarray(orders)
     own = curve + math.log(mean) / (a - 1)
-    if law == "poisson":
+    if distribution == "poisson":
         loss = [compute_delta(a, curve, math.log1p(1 / (order - 1)))[0] for order in a]
         return np.asarray(own + mean * np.asarray(loss))
-    factor = 1 + _SHAPES[law]
-    added = factor * np.min((1 - 1 / a) * curve - math.log(stopping_rate(mean, law)) / a)
-    # A divergence grows with its order: what bounds a higher one bounds all below.
+    factor = 1 + _SHAPES[distribution]
+    added = factor * np.min(
+        (1 - 1 / a) * curve - math.log(stopping_rate(mean, distribution)) / a
+    )
+    # A divergence increases with its order, so a bound at one order holds at all lower ones.
     descending = np.argsort(a)[::-1]
     bounds = np.empty_like(own)
     bounds[descending] = np.minimum.accumulate((own + added)[descending])
     return bounds
 
 
-# Dp-accounting's own: fine where the best order usually lies.
+# The default orders of dp-accounting: dense where the best order usually lies.
 ORDERS: tuple[float, ...] = tuple(map(float, DEFAULT_RDP_ORDERS))
-MOST_ORDER = 1024  # higher ones take ever longer and serve hardly any delta
-_SAMPLED = 1 + 1e-6  # dp-accounting's series for batches may be some 1e-7 too small,
-_ROUNDED = 1e-15  # and its logarithms of numbers next to 1 have no more digits than this
+MAX_ORDER = 1024  # higher orders take longer and are the best ones for hardly any delta
+_SAMPLING_ERROR_FACTOR = 1 + 1e-6  # dp-accounting's series for batches may be 1e-7 too small
+_ROUNDING_ERROR = 1e-15  # precision of its logarithms of numbers near 1
 
 
 def rdp_at(event: Event, order: float, unit: Unit | None = None) -> float:
-    """Upper bound on the Rényi divergence of one order; the worst part of a parallel event.
+    """Upper bound on the Rényi divergence of one order.
+
+    For a parallel event it is the bound of the worst partition.
 
     Raises
     ------
     ValueError
-        If the event has no such bound, or only one that is too small under its relation.
+        If the event has no valid bound under its relation.
     """
     _checks.positive(order=order)
-    if not 1 < order <= MOST_ORDER:
+    if not 1 < order <= MAX_ORDER:
         raise ValueError(
-            f"Expected an order above 1, at most {MOST_ORDER}, got order={order!r}."
+            f"Expected an order above 1, at most {MAX_ORDER}, got order={order!r}."
         )
     return float(_curve(event, (float(order),), unit or Unit())[0])
 
@@ -149,7 +154,7 @@ def rdp_epsilon(event: Event, delta: float, unit: Unit | None = None) -> float:
 
 
 def check_delta(delta: float) -> None:
-    """Refuse a delta outside of [0, 1)."""
+    """Raise unless delta is in [0, 1)."""
     _checks.fraction(delta=delta)
     if delta >= 1:
         raise ValueError(f"Expected delta below 1, got delta={delta!r}.")
@@ -175,57 +180,59 @@ def leaf_curve(branch: dict[Event, int], orders: tuple[float, ...], unit: Unit) 
         if is_unbounded(leaf):
             return np.full(len(orders), np.inf)
         if not costs_nothing(leaf):
-            total = total + count * _one(leaf, orders, unit)
+            total = total + count * _mechanism_curve(leaf, orders, unit)
     return total
 
 
-def _one(leaf: Event, orders: tuple[float, ...], unit: Unit) -> Floats:
+def _mechanism_curve(leaf: Event, orders: tuple[float, ...], unit: Unit) -> Floats:
     """Divergences of one mechanism."""
     if isinstance(leaf, Pure | DiscreteLaplace):
-        # Two bounds on the same divergence: epsilon itself, and the concentrated one.
+        # Two bounds on the same divergence: epsilon, and concentrated differential privacy.
         epsilon = leaf.epsilon if isinstance(leaf, Pure) else leaf.sensitivity / leaf.noise
         return np.array([min(epsilon, order * epsilon**2 / 2) for order in orders])
     if isinstance(leaf, Search):
-        # A run may be one of several, by its setting or by a record's part: whichever is
-        # drawn, its divergence of an order is at most the largest of that order.
-        return selected_curve(_curve(leaf.event, orders, unit), orders, leaf.mean, leaf.law)
-    return _accounted(leaf, orders, unit)
+        # A run may have several branches, by its settings or by a record's partition. The
+        # divergence of each is at most the largest one of that order.
+        return search_curve(
+            _curve(leaf.event, orders, unit), orders, leaf.mean, leaf.distribution
+        )
+    return _dp_accounting_curve(leaf, orders, unit)
 
 
 @lru_cache(maxsize=1024)
-def _accounted(leaf: Event, orders: tuple[float, ...], unit: Unit) -> Floats:
+def _dp_accounting_curve(leaf: Event, orders: tuple[float, ...], unit: Unit) -> Floats:
     """Divergences by dp-accounting.
 
-    A curve for batches takes a fifth of a second, and statements and ledgers ask for the same
-    one again and again; it depends on nothing but these frozen arguments. Its series for
-    batches gives up at some orders between whole numbers. The next whole one, for which the
-    sum is finite, has at least the divergence sought: it never falls with the order (van Erven
-    and Harremoës 2014, Theorem 3).
+    A curve for Poisson batches takes 0.2 s, and statements and ledgers compute the same one
+    repeatedly, so curves are cached. The series for batches does not converge at some
+    fractional orders. The divergence at the next integer order, for which the sum is finite,
+    is an upper bound, since divergences do not decrease with the order (van Erven and
+    Harremoës 2014, Theorem 3).
     """
-    event = _translated(leaf, unit)
+    event = _to_dp_event(leaf, unit)
     sampled = isinstance(leaf, PoissonGaussian)
-    curve = _by_accountant(event, orders)
+    curve = _compute_curve(event, orders)
     missing = np.flatnonzero(np.isinf(curve) & sampled)
     if len(missing):
-        whole = tuple(float(math.ceil(orders[place])) for place in missing)
-        curve[missing] = _by_accountant(event, whole)
+        whole = tuple(float(math.ceil(orders[index])) for index in missing)
+        curve[missing] = _compute_curve(event, whole)
     if sampled:
-        curve = curve * _SAMPLED + _ROUNDED / (np.array(orders) - 1)
-    curve.flags.writeable = False  # it is handed out more than once
+        curve = curve * _SAMPLING_ERROR_FACTOR + _ROUNDING_ERROR / (np.array(orders) - 1)
+    curve.flags.writeable = False  # the cached array is shared
     return curve
 
 
-def _by_accountant(event: dp.DpEvent, orders: tuple[float, ...]) -> Floats:
-    """Divergences of one event of dp-accounting."""
+def _compute_curve(event: dp.DpEvent, orders: tuple[float, ...]) -> Floats:
+    """Divergences of an event of dp-accounting."""
     accountant = RdpAccountant(orders=list(orders))
-    with _quiet():
+    with _suppress_logging():
         accountant.compose(event)
     return np.array(accountant.rdp, dtype=float)
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep remarks on orders without a bound to ourselves: they count as infinite here."""
+def _suppress_logging() -> Iterator[None]:
+    """Suppress warnings about orders without a bound, which count as infinite here."""
     log = logging.getLogger("absl")
     before = log.level
     log.setLevel(logging.ERROR)
@@ -235,11 +242,12 @@ def _quiet() -> Iterator[None]:
         log.setLevel(before)
 
 
-def _translated(leaf: Event, unit: Unit) -> dp.DpEvent:
-    """Write an event for dp-accounting's Rényi accountant, every number a float.
+def _to_dp_event(leaf: Event, unit: Unit) -> dp.DpEvent:
+    """Convert an event for dp-accounting's Rényi accountant, with floats only.
 
-    Always for its add-or-remove accountant, with noise in units of the sensitivity under the
-    event's own relation: told of replace-one, that accountant does not double anything.
+    The add-or-remove accountant is used under either relation, with the noise divided by the
+    sensitivity under the event's own relation. Its replace-one accountant would not double
+    the sensitivity.
     """
     if isinstance(leaf, DiscreteGaussian):
         return dp.ZCDpEvent((leaf.sensitivity / leaf.noise) ** 2 / 2)
@@ -256,6 +264,7 @@ def _translated(leaf: Event, unit: Unit) -> dp.DpEvent:
         return dp.PoissonSampledDpEvent(leaf.rate, base)
     raise ValueError(
         f"Expected an event with a Rényi bound, got {type(leaf).__name__} under "
-        f"{leaf.relation} with at_most={unit.at_most}. Account for it by privacy-loss "
-        "distributions (a plan), or use add-remove with one row for each unit."
+        f"{leaf.relation} with at_most={unit.at_most}. Use privacy-loss distributions (a "
+        "ledger "
+        "of kind 'plan'), or add-remove with one row per unit."
     )

@@ -1,7 +1,4 @@
-"""Why a fitted model may claim nothing.
-
-The guarantee, in words and as JSON.
-"""
+"""The privacy statement of a release, as text and as JSON, and why a model may have none."""
 
 import math
 from collections.abc import Sequence
@@ -26,18 +23,18 @@ from veracal.accounting.events import (
 from veracal.accounting.pld import has_loss
 from veracal.accounting.rdp import rdp_epsilon
 
-REPEATABLE = "its random draws can be repeated: random_state was set"
-UNFINISHED = "its fit did not end"
+REPEATABLE = "its random draws can be reproduced: random_state was set"
+UNFINISHED = "its fit did not finish"
 
 
 @dataclass(frozen=True)
 class NotPrivate:
-    """Stands where a :class:`~veracal.accounting.Statement` would, and promises nothing.
+    """Replaces a :class:`~veracal.accounting.Statement` where there is no guarantee.
 
     Attributes
     ----------
     reasons : tuple of str
-        What was read from the records, or left out, that a guarantee would have needed.
+        Why there is no guarantee: for instance, what was inferred from the records.
     """
 
     reasons: tuple[str, ...]
@@ -48,34 +45,34 @@ class NotPrivate:
         return math.inf
 
     def to_json(self) -> dict[str, Any]:
-        """Everything as what JSON can hold."""
+        """Convert to a JSON object."""
         return {"private": False, "epsilon": None, "reasons": list(self.reasons)}
 
     def text(self) -> str:
-        """The reasons as a paragraph for people who decide."""
+        """The reasons as a paragraph for decision makers."""
         listed = "".join(f"\n  - {reason}" for reason in self.reasons)
-        return f"This model is NOT differentially private, and nothing is promised:{listed}"
+        return f"This model is NOT differentially private. It has no guarantee because:{listed}"
 
 
-_TINY = 1e-10
-_COUNTED = Decimal("1e-6")
+_SMALL_DELTA = 1e-10
+_MIN_FIXED_POINT = Decimal("1e-6")
 _CURVE = tuple(10.0**-power for power in range(2, 11))
 _NEIGHBORS = {
     "add-remove": "with or without any one {unit}",
     "replace-one": "with any one {unit} or with another in its place",
 }
 NOT_COVERED = (
-    "whatever was computed from the records and not charged, such as figures marked internal",
+    "results computed from the records that were not charged, such as figures marked internal",
     "settings that were chosen by trying them on the records",
     "facts declared public: the schema, sizes, bounds, sampling rates and numbers of steps",
-    "the time an answer takes, and whoever controls the machine",
+    "the time that an answer takes, and attackers who control the machine",
 )
 UNCHARGED = "not charged to a ledger; other fits of these records are not counted"
 
 
 @dataclass(frozen=True)
 class Statement:
-    """What a release promises to whom.
+    """The privacy guarantee of a release.
 
     Attributes
     ----------
@@ -83,30 +80,30 @@ class Statement:
         The guarantee; epsilon is an upper bound, rounded up.
     relation : {"add-remove", "replace-one"}
     unit : str
-        Whom it protects.
+        The unit of privacy.
     at_most : int
-        Rows of one unit, all of them protected together.
+        Maximum number of rows of one unit, which are protected together.
     accountant : str
         How epsilon was computed.
     composition : str
-        Whether costs were fixed beforehand or could adapt.
+        Whether costs were fixed beforehand or could adapt to earlier answers.
     sampler : str
         How batches were drawn.
     numerics : str
         Whether the noise is exact or idealized.
     renyi_epsilon : float or None
-        A second, looser opinion, where there is one.
+        Epsilon by Rényi divergences, a looser bound, where available.
     epsilon_without_poisson : float or None
-        If batches were not drawn as assumed but every record was used as often as expected at
-        most: no amplification. None where nothing is sampled.
+        Epsilon without amplification: batches were not drawn as assumed, but no record was
+        used more often than expected. None if nothing is sampled.
     advantage : float
-        Most that any attacker's true positive rate exceeds the false positive rate, when
-        guessing whether somebody took part.
+        Upper bound on the true positive rate minus the false positive rate of any membership
+        inference attack.
     curve : tuple of (delta, epsilon)
-        The same guarantee at other deltas. All of them hold at once.
+        The same guarantee at other values of delta. All of them hold simultaneously.
     covers, not_covered : tuple of str
     ledger_total : str or None
-        What everything that the same ledger pays for may cost together, in a sentence.
+        A sentence about the total cost of everything charged to the same ledger.
     """
 
     epsilon: float
@@ -127,25 +124,25 @@ class Statement:
     ledger_total: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Everything as what JSON can hold; an unbounded epsilon is written as null."""
-        written = asdict(self)
-        for name, value in written.items():
+        """Convert to a JSON object, in which an unbounded epsilon is null."""
+        result = asdict(self)
+        for name, value in result.items():
             if isinstance(value, float) and not math.isfinite(value):
-                written[name] = None
-        written["curve"] = [
+                result[name] = None
+        result["curve"] = [
             {"delta": d, "epsilon": e if math.isfinite(e) else None} for d, e in self.curve
         ]
-        written["covers"], written["not_covered"] = list(self.covers), list(self.not_covered)
-        return written
+        result["covers"], result["not_covered"] = list(self.covers), list(self.not_covered)
+        return result
 
     def text(self) -> str:
-        """The guarantee as paragraphs for people who decide."""
+        """The guarantee as paragraphs for decision makers."""
         return "\n\n".join(
             [self._promise(), self._meaning(), self._scope(), self._basis(), self._table()]
         )
 
     def summary(self) -> str:
-        """Return the promise of this release, and the ledger's total where there is one."""
+        """The guarantee of this release, and the ledger's total if there is one."""
         total = () if self.ledger_total is None else (self.ledger_total,)
         return "\n\n".join([self._promise(), *total])
 
@@ -156,22 +153,23 @@ class Statement:
         bound = "That" if math.isfinite(self.epsilon) else "Nothing"
         return (
             f"This release is differentially private for one {self.unit}{rows}: {cost}. "
-            f"{bound} bounds how well anybody who sees it can tell whether it was made "
-            f"{_NEIGHBORS[self.relation].format(unit=self.unit)} ({self.relation})."
+            f"{bound} bounds how well an observer of the release can tell whether it was "
+            f"computed {_NEIGHBORS[self.relation].format(unit=self.unit)} ({self.relation})."
         )
 
     def _meaning(self) -> str:
         return (
-            f"No test of whether a given {self.unit} took part finds those who did more than "
-            f"{rounded_up(100 * self.advantage)} percentage points more often than it accuses "
-            "those who did not."
+            f"For any test of whether a given {self.unit} is in the data, the true positive "
+            "rate "
+            f"exceeds the false positive rate by at most {rounded_up(100 * self.advantage)} "
+            "percentage points."
         )
 
     def _scope(self) -> str:
-        covered = "".join(f"\n  + {what}" for what in self.covers)
-        left = "".join(f"\n  - {what}" for what in self.not_covered)
+        covered = "".join(f"\n  + {item}" for item in self.covers)
+        excluded = "".join(f"\n  - {item}" for item in self.not_covered)
         total = "" if self.ledger_total is None else f"{self.ledger_total}\n\n"
-        return f"{total}Covered:{covered}\nNot covered:{left}"
+        return f"{total}Covered:{covered}\nNot covered:{excluded}"
 
     def _basis(self) -> str:
         lines = [
@@ -186,15 +184,17 @@ class Statement:
             )
         if self.epsilon_without_poisson is not None:
             lines.append(
-                "If the batches had not been drawn at random, each record being used no more "
-                "often than expected: epsilon = "
+                "Without amplification by sampling (batches not drawn at random, no record "
+                "used "
+                "more often than expected), epsilon = "
                 f"{rounded_up(self.epsilon_without_poisson)}."
             )
         return "\n".join(lines)
 
     def _table(self) -> str:
         rows = [
-            f"  {_power(delta):>9}   {rounded_up(epsilon)}" for delta, epsilon in self.curve
+            f"  {_format_power(delta):>9}   {rounded_up(epsilon)}"
+            for delta, epsilon in self.curve
         ]
         return "\n".join(["      delta   epsilon", *rows])
 
@@ -210,7 +210,7 @@ def statement(
     exact_noise: bool = False,
     ledger_total: str | None = None,
 ) -> Statement:
-    """State what an event promises.
+    """Compute the privacy statement of an event.
 
     Parameters
     ----------
@@ -219,22 +219,22 @@ def statement(
     delta : float in [0, 1)
     unit : Unit, optional
     covers : sequence of str
-        What the guarantee is about, in words.
+        Descriptions of what the guarantee covers.
     not_covered : sequence of str
-        What else it is not about, beside what is true of every statement.
+        Further exclusions, beside those of every statement.
     composition : str
-        Whether costs were fixed beforehand or could adapt, in words.
+        Describes whether costs were fixed beforehand or could adapt to earlier answers.
     exact_noise : bool
         Whether noise of a continuous distribution was rounded to a public grid, added to
-        integers and sampled exactly, which an event does not say.
+        integers and sampled exactly. An event does not contain this.
     ledger_total : str, optional
-        What everything that the same ledger pays for may cost together, in a sentence
+        A sentence about the total cost of everything charged to the same ledger
         (:func:`veracal.ledger.ledger_total`).
 
     Examples
     --------
-    >>> made = statement(Gaussian(noise=2.0), 1e-6)
-    >>> round(made.epsilon, 3), made.unit, made.relation
+    >>> guarantee = statement(Gaussian(noise=2.0), 1e-6)
+    >>> round(guarantee.epsilon, 3), guarantee.unit, guarantee.relation
     (2.254, 'record', 'add-remove')
     """
     _checks.fraction(delta=delta)
@@ -251,7 +251,7 @@ def statement(
         composition=composition,
         sampler=_sampler(leaves),
         numerics=_numerics(leaves, exact_noise),
-        renyi_epsilon=_second_opinion(event, delta, unit),
+        renyi_epsilon=_renyi_epsilon(event, delta, unit),
         epsilon_without_poisson=None if unsampled is None else epsilon_for(unsampled, delta),
         advantage=delta_for(event, 0.0, unit),
         curve=tuple((d, epsilon_for(event, d, unit)) for d in _CURVE),
@@ -268,12 +268,14 @@ def _accountant(event: Event, leaves: set[Event], delta: float) -> str:
     wrapped = [one for branch in branches(event, Unit()) for one in branch if not has_loss(one)]
     if not wrapped and all(isinstance(leaf, Gaussian) for leaf in leaves):
         return "the exact curve of the Gaussian mechanism"
-    words = "privacy-loss distributions, rounded up"
+    text = "privacy-loss distributions, rounded up"
     if any(isinstance(one, AsReplaceOne) for one in wrapped):
-        words += "; converted from add-remove as an (epsilon, delta) pair"
+        text += "; converted from add-remove as an (epsilon, delta) pair"
     if any(not isinstance(one, AsReplaceOne | Parallel) for one in wrapped):
-        words += "; a search or integer vectors by Rényi divergences, as such a pair"
-    return words if delta >= _TINY else f"{words}; by Rényi divergences where delta is tiny"
+        text += "; a search or integer vectors by Rényi divergences, as such a pair"
+    return (
+        text if delta >= _SMALL_DELTA else f"{text}; by Rényi divergences where delta is tiny"
+    )
 
 
 def _sampler(leaves: set[Event]) -> str:
@@ -281,8 +283,8 @@ def _sampler(leaves: set[Event]) -> str:
     rates = sorted({leaf.rate for leaf in leaves if isinstance(leaf, PoissonGaussian)})
     if not rates:
         return "none are drawn; every record is used"
-    chances = " or ".join(f"{rate:.6g}" for rate in rates)
-    return f"Poisson: every row enters on its own with probability {chances}, in secret"
+    probabilities = " or ".join(f"{rate:.6g}" for rate in rates)
+    return f"Poisson, secret: every row enters independently with probability {probabilities}"
 
 
 def _numerics(leaves: set[Event], exact_noise: bool) -> str:
@@ -292,59 +294,61 @@ def _numerics(leaves: set[Event], exact_noise: bool) -> str:
     ]
     if all(exact):
         return "exact, on integers of a public grid"
-    real = "in floating point, taken for real numbers, from a cryptographic generator"
+    real = "in floating point, treated as real numbers, from a cryptographic generator"
     return f"exact on a public grid for statistics, otherwise {real}" if any(exact) else real
 
 
-def _second_opinion(event: Event, delta: float, unit: Unit) -> float | None:
-    """Epsilon by Rényi divergences, where there is one."""
+def _renyi_epsilon(event: Event, delta: float, unit: Unit) -> float | None:
+    """Epsilon by Rényi divergences, or None if there is no such bound."""
     try:
-        found = rdp_epsilon(event, delta, unit)
+        epsilon = rdp_epsilon(event, delta, unit)
     except ValueError:
         return None
-    return found if math.isfinite(found) else None
+    return epsilon if math.isfinite(epsilon) else None
 
 
 def rounded_up(value: float, digits: int = 4) -> str:
-    """Few digits, rounded up: neither a cost nor a noise may shrink by being printed.
+    """Format a number with few digits, rounded up, so that text never understates a cost.
 
     Examples
     --------
     >>> rounded_up(1.00001), rounded_up(0.05), rounded_up(2.1234e-9, 3)
     ('1.001', '0.05', '2.13e-09')
     """
-    return _written(value, digits, ROUND_CEILING)
+    return _format(value, digits, ROUND_CEILING)
 
 
 def rounded_down(value: float, digits: int = 4) -> str:
-    """Few digits, rounded down: what is left to spend may not grow by being printed.
+    """Format a number with few digits, rounded down, so that text never overstates a balance.
 
     Examples
     --------
     >>> rounded_down(0.99999), rounded_down(0.05)
     ('0.9999', '0.05')
     """
-    return _written(value, digits, ROUND_FLOOR)
+    return _format(value, digits, ROUND_FLOOR)
 
 
-def _written(value: float, digits: int, rounding: str) -> str:
-    """A number of few digits; one that is tiny, with a power of ten."""
+def _format(value: float, digits: int, rounding: str) -> str:
+    """Format a number with few digits; a tiny one in scientific notation."""
     if not math.isfinite(value):
         return "unbounded"
     if value == 0:
         return "0"
-    rounded = _rounded(value, digits, rounding)
-    # Nobody counts more zeros than these.
-    return f"{rounded:f}" if abs(rounded) >= _COUNTED else f"{float(rounded):.{digits}g}"
+    rounded = _round_decimal(value, digits, rounding)
+    # More leading zeros than these are hard to read.
+    return (
+        f"{rounded:f}" if abs(rounded) >= _MIN_FIXED_POINT else f"{float(rounded):.{digits}g}"
+    )
 
 
-def _power(delta: float) -> str:
-    """One digit and a power of ten, rounded up."""
-    return "0" if delta == 0 else f"{float(_rounded(delta, 1, ROUND_CEILING)):.0e}"
+def _format_power(delta: float) -> str:
+    """Format with one digit in scientific notation, rounded up."""
+    return "0" if delta == 0 else f"{float(_round_decimal(delta, 1, ROUND_CEILING)):.0e}"
 
 
-def _rounded(value: float, digits: int, rounding: str) -> Decimal:
-    """The nearest decimal of so many digits on one side of a finite value."""
+def _round_decimal(value: float, digits: int, rounding: str) -> Decimal:
+    """Round a finite value to a decimal of so many digits, in the direction of ``rounding``."""
     exact = Decimal(repr(float(value)))
     step = Decimal(1).scaleb(exact.adjusted() + 1 - digits)
     return exact.quantize(step, rounding).normalize()

@@ -5,8 +5,14 @@ from typing import TYPE_CHECKING
 from veracal._lazy import attach
 
 if TYPE_CHECKING:
-    from veracal.ledger.book import Amount, Ledger, PartitionBalance, check_ledger, open_ledger
     from veracal.ledger.chain import Entry, canonical, digest
+    from veracal.ledger.ledger import (
+        Amount,
+        Ledger,
+        PartitionBalance,
+        check_ledger,
+        open_ledger,
+    )
     from veracal.ledger.locations import (
         default_folder,
         default_ledger_path,
@@ -69,7 +75,7 @@ __all__ = [
 __getattr__, __dir__ = attach(
     __name__,
     {
-        "book": (
+        "ledger": (
             "Amount",
             "Ledger",
             "PartitionBalance",

@@ -1,9 +1,9 @@
-"""Entries of a ledger, each bound to all before it by a hash.
+"""The hash chain of ledger entries.
 
-The hash of an entry covers its canonical JSON, which names the hash of the entry before; the
-first names the hash of the opening record. Whoever wrote down one hash, the *head*, can tell
-later whether anything up to it was changed, left out or put in between. A chain proves
-nothing to somebody who wrote down no head: its owner could have rewritten it whole.
+The hash of an entry covers its canonical JSON, which contains the hash of the previous entry;
+the first entry contains the hash of the opening record. A party that noted one hash, the
+*head*, can later detect whether any entry up to it was changed, removed or inserted. Without a
+noted head the chain proves nothing, since the owner could have rewritten the whole ledger.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ Outcome = Literal[
 
 
 def canonical(record: Mapping[str, Any]) -> str:
-    """Write a record in the one way that is hashed: sorted, without blanks, in ASCII."""
+    """Canonical JSON of a record, which is hashed: sorted, without spaces, in ASCII."""
     return json.dumps(record, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
@@ -35,49 +35,47 @@ def digest(content: str | bytes) -> str:
 
 @dataclass(frozen=True)
 class Entry:
-    """One charge, or what became of one, as it stands in a ledger for good.
+    """An immutable ledger entry: a charge, its settlement, a run or an extension.
 
     Attributes
     ----------
     index : int
-        1 for the first.
+        Starts at 1.
     purpose : str
-        What the charge was for; of a run, its name.
+        Purpose of the charge; for a run, its name.
     event : Event or None
-        What was paid for. None where nothing was paid: an extension, or an entry that settles
-        another.
+        The event that was charged. None for an extension, or an entry that settles another.
     part : str or None
-        Part of the records it was about; None for all of them.
+        Partition of the records; None for all of them.
     delta : float or None
-        Failure probability at which the event was charged, if the caller named one.
+        Failure probability at which the event was charged, if the caller gave one.
     account : str or None
-        Account that was debited: a part of a filter, an item of a plan or of a run, or None
-        for every part of the filter.
+        The account that was debited: a partition in a filter, an item of a plan or of a run,
+        or None for every partition of the filter.
     filter : int or None
-        Filter that was debited: 1 is the one of the opening, each extension adds one. None if
+        The filter that was debited: 1 is that of the opening, each extension adds one. None if
         the charge uses an item that was paid for before, or costs nothing.
     cost, cost_delta : int
         In the units of the ledger's kind.
     request, body : str or None
-        The caller's id, and the SHA-256 of everything it asked for under that id.
+        The caller's request id, and the SHA-256 of everything requested under it.
     run : int or None
         Number of the run that the entry begins, or belongs to.
     outcome : str
-        "charged": only charged. "answered", "failed": an answer was computed too, or that
-        failed. "reserved": charged, and an answer is to be recorded. "abandoned",
-        "superseded": a reservation that will have no answer, since its owner gave it up or a
-        further attempt was charged. "run": the list of a run was charged. "extended": a cap
-        was raised.
+        "charged": only charged. "answered", "failed": an answer was computed, or failed.
+        "reserved": charged; an answer is to be recorded. "abandoned", "superseded": a
+        reservation without an answer, because its owner gave it up or another attempt was
+        charged. "run": the items of a run were charged. "extended": a cap was raised.
     answer : str or None
         SHA-256 of the answer.
     settles : int or None
-        Index of the reservation (or of the run) that this entry settles.
+        Index of the reservation (or run) that this entry settles.
     items : tuple of Item
-        What a run may use of this part.
+        The items that a run may use on this partition.
     extension : tuple of (epsilon, delta), optional
-        By how much the caps were raised.
+        The increase of the caps.
     previous : str
-        Hash of the entry before, or of the opening.
+        Hash of the previous entry, or of the opening.
     """
 
     index: int
@@ -104,7 +102,7 @@ class Entry:
 
     @property
     def scope(self) -> int:
-        """Where its request id is unique: the run it belongs to, or 0 for the whole ledger."""
+        """Scope of the request id: the run of the entry, or 0 for the whole ledger."""
         return 0 if self.run is None or self.outcome == "run" else self.run
 
     @property
@@ -118,10 +116,10 @@ class Entry:
         return canonical(self.to_json())
 
     def to_json(self) -> dict[str, Any]:
-        """Write the entry as what JSON can hold."""
-        written = {field.name: getattr(self, field.name) for field in fields(self)}
+        """Convert to a JSON object."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {
-            **written,
+            **values,
             "event": None if self.event is None else event_to_json(self.event),
             "items": [item.to_json() for item in self.items],
             "extension": None if self.extension is None else list(self.extension),
@@ -129,7 +127,7 @@ class Entry:
 
     @classmethod
     def from_text(cls, text: str) -> "Entry":
-        """Read an entry back; whatever is not exactly one is refused."""
+        """Parse an entry; raise unless the text is its canonical form."""
         try:
             values = json.loads(text)
             event, extension = values["event"], values["extension"]

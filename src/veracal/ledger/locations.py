@@ -1,17 +1,17 @@
-"""Where the ledger of a data set is, unless the user names another.
+"""Default paths of ledgers.
 
-One ledger belongs to one data set, wherever the results of its runs are put. Its file is in
+One ledger belongs to one data set, for all runs. Unless the user names a ledger, its file is in
 
 - ``$VERACAL_LEDGERS``, if that is set,
 - else ``$XDG_DATA_HOME/veracal/ledgers``,
 - else ``~/.local/share/veracal/ledgers``,
 
-a folder that only its owner may read. Its name has a hash of the path of the data, with links
-resolved. A file or folder that is there under another path, too (a hard link, a bind mount,
-another spelling on a file system that ignores case), has the ledger that was opened for the
-other path, as long as that exists. Data that is copied, moved or renamed gets another ledger:
-that is a hole, which only the data holder can close, by naming the ledger. The path itself is
-the data holder's business: it is in a small file beside the ledger, and never in its chain.
+a folder that only its owner can read. The file name contains a hash of the resolved path of the
+data. Data that is also accessible by another path (a hard link, a bind mount, another spelling
+on a case-insensitive file system) has the ledger that was opened for the other path, as long as
+that path exists. Data that is copied, moved or renamed gets another ledger: only the data
+holder can prevent this, by naming the ledger. The path of the data is private to the data
+holder: it is stored in a small file beside the ledger, and never in its chain.
 """
 
 import hashlib
@@ -26,74 +26,75 @@ from typing import Any
 from veracal.accounting import Budget
 from veracal.data import CATALOG, placed
 from veracal.errors import LedgerError
-from veracal.ledger.book import Ledger, open_ledger
-from veracal.ledger.storage import new_ledger, reading
+from veracal.ledger.ledger import Ledger, open_ledger
+from veracal.ledger.storage import check_new_path, reading
 
 SUFFIX = ".ledger"
-_BESIDE = ".data.json"
-_LONGEST = 60  # characters of a stem
+_DATA_PATH_SUFFIX = ".data.json"
+_MAX_STEM_LENGTH = 60  # characters of a stem
 
 
 def default_folder(*, create: bool = True) -> Path:
-    """The folder of default ledgers, which only its owner may read.
+    """The folder of default ledgers, which only its owner can read.
 
     Parameters
     ----------
     create : bool
-        Make it if it is not there.
+        Create it if it is missing.
 
     Raises
     ------
     LedgerError
-        If it cannot be made, is no folder, belongs to another user, or others may read it.
+        If it cannot be created, is not a folder, belongs to another user, or is readable by
+        other users.
     """
-    folder = _named_folder()
+    folder = _configured_folder()
     try:
         if create:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         elif not folder.exists():
             return folder
-        found = folder.stat()
+        status = folder.stat()
     except OSError as cause:
         raise LedgerError(
             f"{folder}: the folder of ledgers cannot be used ({cause.strerror or cause}).",
-            "Set VERACAL_LEDGERS to a folder of your own, or name a ledger.",
+            "Set VERACAL_LEDGERS to another folder, or name a ledger.",
         ) from cause
-    if found.st_uid != os.geteuid():
+    if status.st_uid != os.geteuid():
         raise LedgerError(
             f"{folder}: the folder of ledgers belongs to another user.",
-            "Set VERACAL_LEDGERS to a folder of your own, or name a ledger.",
+            "Set VERACAL_LEDGERS to another folder, or name a ledger.",
         )
-    if stat.S_IMODE(found.st_mode) & 0o077:
+    if stat.S_IMODE(status.st_mode) & 0o077:
         raise LedgerError(
-            f"{folder}: other users may read the folder of ledgers.",
-            f"Make it yours alone: chmod 700 {folder}",
+            f"{folder}: other users can read the folder of ledgers.",
+            f"Remove their permissions: chmod 700 {folder}",
         )
     return folder
 
 
-def _named_folder() -> Path:
-    """Where the folder is, by the environment."""
-    if chosen := os.environ.get("VERACAL_LEDGERS"):
-        return Path(chosen).expanduser().absolute()
-    # The specification of these folders says to ignore a relative path.
+def _configured_folder() -> Path:
+    """Path of the folder, from the environment."""
+    if configured := os.environ.get("VERACAL_LEDGERS"):
+        return Path(configured).expanduser().absolute()
+    # The XDG specification requires relative paths to be ignored.
     base = Path(os.environ.get("XDG_DATA_HOME", ""))
     home = base if base.is_absolute() else Path.home() / ".local" / "share"
     return home / "veracal" / "ledgers"
 
 
 def default_ledger_path(data: str | Path) -> Path:
-    """Path of the ledger that belongs to a data set, whether or not it was opened.
+    """Path of the ledger of a data set, whether or not it exists.
 
     Parameters
     ----------
     data : path or str
-        A file or a folder that exists, or the name of a built-in data set.
+        An existing file or folder, or the name of a built-in data set.
 
     Returns
     -------
     Path
-        In :func:`default_folder`, which is made if it is not there.
+        In :func:`default_folder`, which is created if it is missing.
 
     Examples
     --------
@@ -109,26 +110,26 @@ def default_ledger_path(data: str | Path) -> Path:
 
 
 def _ledger_in(folder: Path, data: str | Path) -> Path:
-    """Path of the ledger of a data set in a folder, by any path that the data has."""
-    place = folder / ledger_name(data)
-    if not os.path.lexists(place) and Path(data).exists():
+    """Path of the ledger of a data set in a folder, found by any path of the data."""
+    path = folder / ledger_name(data)
+    if not os.path.lexists(path) and Path(data).exists():
         for ledger in sorted(folder.glob(f"*{SUFFIX}")):
-            known = noted_data(ledger)
-            if known is not None and _is_same(_resolved(Path(data)), Path(known)):
+            data_path = noted_data(ledger)
+            if data_path is not None and _is_same_file(_resolved(Path(data)), Path(data_path)):
                 return ledger
-    return place
+    return path
 
 
-def _is_same(one: Path, other: Path) -> bool:
-    """Whether two paths lead to one file or folder."""
+def _is_same_file(one: Path, other: Path) -> bool:
+    """Whether two paths refer to the same file or folder."""
     try:
         return one.samefile(other)
-    except OSError:  # the other one has gone
+    except OSError:  # the other file does not exist
         return False
 
 
 def ledger_name(data: str | Path) -> str:
-    """Name of the file of a data set's ledger."""
+    """File name of a data set's ledger."""
     path = Path(data)
     if not path.exists():
         if isinstance(data, str) and data in CATALOG:
@@ -138,87 +139,87 @@ def ledger_name(data: str | Path) -> str:
         )
     resolved = _resolved(path)
     mark = hashlib.sha256(os.fsencode(resolved)).hexdigest()[:16]
-    stem = re.sub(r"[^A-Za-z0-9._-]+", "_", resolved.stem)[:_LONGEST] or "data"
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "_", resolved.stem)[:_MAX_STEM_LENGTH] or "data"
     return f"{stem}-{mark}{SUFFIX}"
 
 
 def _resolved(path: Path) -> Path:
-    """The one path of a data set; ``X.npy`` stands for its folder, as it does when loaded."""
+    """Resolved path of a data set; ``X.npy`` stands for its folder, as in loading."""
     return path.parent.resolve() if path.name == "X.npy" else path.resolve()
 
 
 def display_name(data: str | Path) -> str:
     """Public name of a data set: that of its file or folder, or of a built-in one."""
     path = Path(data)
-    shown = _resolved(path).name if path.exists() else str(data)
-    return "".join(c if c.isprintable() else "?" for c in shown)[:200].strip() or "data"
+    name = _resolved(path).name if path.exists() else str(data)
+    return "".join(c if c.isprintable() else "?" for c in name)[:200].strip() or "data"
 
 
-def note_data(ledger: Path, data: str | Path) -> None:
-    """Write the path of the data beside its ledger, for its owner's eyes only."""
+def write_data_path(ledger: Path, data: str | Path) -> None:
+    """Write the path of the data to a file beside its ledger, readable by its owner only."""
     path = Path(data)
     if path.exists():
         text = json.dumps({"data": str(_resolved(path))})
-        with placed(_beside(ledger), force=True) as file:
+        with placed(_data_path_file(ledger), force=True) as file:
             file.write(text.encode())
 
 
 def open_for_data(
     path: str | Path, budget: Budget, data: str | Path, **settings: Any
 ) -> Ledger:
-    """Open the ledger of a data set, with the path of the data beside it.
+    """Create the ledger of a data set, with the path of the data in a file beside it.
 
-    The path is written first: a process that is killed in between leaves no ledger without
-    it, and the next opening writes it again.
+    The path is written first: a process that is killed in between leaves no ledger without it,
+    and the next call writes it again.
 
     Parameters
     ----------
     path, budget
-        As of :func:`veracal.ledger.open_ledger`.
+        As in :func:`veracal.ledger.open_ledger`.
     data : path or str
         The data set.
     **settings
-        As of :func:`veracal.ledger.open_ledger`.
+        As in :func:`veracal.ledger.open_ledger`.
     """
-    place = Path(path).absolute()
-    new_ledger(place)  # what is noted beside a ledger that exists stays
-    note_data(place, data)
+    ledger_path = Path(path).absolute()
+    check_new_path(ledger_path)  # the data path of an existing ledger must not change
+    write_data_path(ledger_path, data)
     try:
-        return open_ledger(place, budget, data=display_name(data), **settings)
+        return open_ledger(ledger_path, budget, data=display_name(data), **settings)
     except BaseException:
-        if not os.path.lexists(place):
-            _beside(place).unlink(missing_ok=True)
+        if not os.path.lexists(ledger_path):
+            _data_path_file(ledger_path).unlink(missing_ok=True)
         raise
 
 
 def restore_data_note(ledger: Ledger, data: str | Path) -> None:
-    """Write the path of the data beside its ledger if the file is missing or damaged.
+    """Write the path of the data beside its ledger if that file is missing or damaged.
 
-    Only for a ledger whose opening names this data set: any other may belong to other data.
+    Only for a ledger whose opening names this data set: another one may belong to other data.
     """
     if ledger.opening.data == display_name(data) and noted_data(ledger.path) is None:
-        note_data(ledger.path, data)
+        write_data_path(ledger.path, data)
 
 
 def noted_data(ledger: Path) -> str | None:
-    """Path of the data of a ledger, if it is written beside it."""
+    """Path of a ledger's data from the file beside it, if there is one."""
     try:
-        found = json.loads(_beside(ledger).read_bytes())
+        content = json.loads(_data_path_file(ledger).read_bytes())
     except (OSError, ValueError):
         return None
-    data = found.get("data") if isinstance(found, dict) else None
+    data = content.get("data") if isinstance(content, dict) else None
     return data if isinstance(data, str) else None
 
 
 def default_ledgers() -> Iterator[Path]:
-    """Every ledger in the default folder."""
+    """All ledgers in the default folder."""
     folder = default_folder(create=False)
     if folder.exists():
         yield from sorted(folder.glob(f"*{SUFFIX}"))
 
 
 def resolve_ledger(given: str | Path) -> Path:
-    """Path of the ledger that a user means: a ledger file, or a data set by its default.
+    """Path of a ledger: the given ledger file, or the default ledger of the given data set.
 
     Raises
     ------
@@ -229,27 +230,27 @@ def resolve_ledger(given: str | Path) -> Path:
     if os.path.lexists(path) and not _is_data(path):
         return path
     try:
-        found = _ledger_in(default_folder(create=False), given)
+        default = _ledger_in(default_folder(create=False), given)
     except LedgerError:
         if path.exists():
             raise
-        return path  # whoever opens it says that nothing is there
-    if os.path.lexists(found):
-        return found
+        return path  # opening it raises that the file does not exist
+    if os.path.lexists(default):
+        return default
     raise LedgerError(
-        f"{given}: this data set has no ledger yet. The first fit opens one, or "
-        f"`veracal ledger open --data {given}` does."
+        f"{given}: this data set has no ledger yet. The first fit opens one, or create it with "
+        f"`veracal ledger open --data {given}`."
     )
 
 
 def _is_data(path: Path) -> bool:
-    """Whether a path is a folder, or a file that is no database."""
+    """Whether a path is a folder, or a file that is not a database."""
     if path.is_dir():
         return True
     if path.suffix != SUFFIX and path.is_file() and path.stat().st_nlink > 1:
         return True  # a ledger has one name
     try:
-        # By SQLite alone: opened otherwise, it would lose the locks that SQLite holds.
+        # Open it with SQLite only: otherwise SQLite's locks on it would be released.
         with reading(path):
             return False
     except LedgerError as error:
@@ -257,6 +258,6 @@ def _is_data(path: Path) -> bool:
         return name == "SQLITE_NOTADB" and path.suffix != SUFFIX
 
 
-def _beside(ledger: Path) -> Path:
-    """The file beside a ledger that names its data."""
-    return ledger.with_name(f"{ledger.name}{_BESIDE}")
+def _data_path_file(ledger: Path) -> Path:
+    """The file beside a ledger that contains the path of its data."""
+    return ledger.with_name(f"{ledger.name}{_DATA_PATH_SUFFIX}")

@@ -1,13 +1,14 @@
-r"""The assignment of individuals to partitions, which a data set keeps for good.
+r"""The permanent assignment of individuals to partitions.
 
-Mechanisms on different partitions cost together the largest of their costs only if no
-individual is ever in two of them, over all runs on a data set. So the assignment belongs to
-the ledger of the data set: it is drawn once, stored beside the ledger, and every run reuses it.
+The total cost of mechanisms on different partitions is the maximum of their costs only if no
+individual is ever in two partitions, over all runs on a data set. Therefore the assignment
+belongs to the ledger of the data set: it is drawn once, stored beside the ledger, and reused by
+every run.
 
-What is stored is a keyed hash of who a record belongs to, and the number of a partition. The
-32 bytes of the key come from the operating system and lie in a file of their own. Neither file
-holds an id, a record or a digest that could be compared with a guessed record, and nothing of
-either enters a ledger's chain, an export, an artifact, a report or a reply.
+For each individual a keyed hash of its id and the number of its partition are stored. The key
+of 32 bytes comes from the operating system and is stored in a separate file. Neither file
+contains an id, a record or a digest that could be compared with a guessed record, and nothing
+in them enters a ledger's chain, an export, an artifact, a report or a reply.
 """
 
 import hashlib
@@ -47,12 +48,12 @@ from veracal.data import (
 from veracal.errors import DataError, LedgerError
 from veracal.ledger.partition_files import (
     APPLICATION,
-    BESIDE,
     FORMAT,
     KEY_BYTES,
+    SIDE_FILES,
     connect,
-    held_folder,
     key_path,
+    locked_folder,
     publish,
     read_key,
     transaction,
@@ -60,8 +61,8 @@ from veracal.ledger.partition_files import (
 
 KeyedBy = Literal["unit", "row", "slot"]
 Fractions = tuple[float, float, float]
-LEFT_OUT = -1
-_HASH = np.dtype("S16")  # compares all bytes; trailing zeros count as what they are
+UNASSIGNED = -1
+_HASH = np.dtype("S16")  # compares all bytes, up to trailing zeros
 _SCHEMA = """
 CREATE TABLE state (
     one INTEGER PRIMARY KEY CHECK (one = 1),
@@ -80,7 +81,7 @@ CREATE TABLE assignments (
 
 @dataclass(frozen=True)
 class PartitionRule:
-    """How individuals are assigned to partitions. Every setting is public.
+    """The rule that assigns individuals to partitions. All settings are public.
 
     Parameters
     ----------
@@ -93,8 +94,8 @@ class PartitionRule:
         What identifies an individual: a unit id, the digest of a row's content, or a slot
         id under replace-one.
     columns : tuple of str
-        Declared columns that this is read from, in their order, where records have a schema.
-        By other columns of the same file an individual would be somebody else.
+        Declared columns that identify an individual, in order, if records have a schema. Other
+        columns of the same file would identify other individuals.
     """
 
     fractions: Fractions
@@ -111,7 +112,7 @@ class PartitionRule:
         allowed = ("slot",) if self.relation == "replace-one" else ("unit", "row")
         _checks.one_of(allowed, keyed_by=self.keyed_by)
         if not isinstance(self.split_key, str):
-            raise ValueError(f"Expected split_key to be a text, got {self.split_key!r}.")
+            raise ValueError(f"Expected split_key to be a string, got {self.split_key!r}.")
 
     @classmethod
     def for_dataset(
@@ -123,16 +124,16 @@ class PartitionRule:
         *,
         schema: Schema | None = None,
     ) -> "PartitionRule":
-        """Choose what identifies an individual, by what is declared.
+        """Choose what identifies an individual, from the declarations.
 
         Parameters
         ----------
         data : Dataset or Schema
         fractions, relation, split_key
-            As of the class.
+            As in the class.
         schema : Schema, optional
-            That the data set was loaded through: its identifying columns become part of the
-            rule, so that a run with another schema of the same file is refused.
+            The schema of the data set. Its identifying columns become part of the rule, so
+            that a run with another schema for the same file is rejected.
 
         Raises
         ------
@@ -146,25 +147,25 @@ class PartitionRule:
             if slots is None or declares is not None:
                 raise DataError(
                     data.name,
-                    "one slot id for each individual, which a replacement inherits, to "
-                    "partition records under replace-one",
-                    "none" if slots is None else "units, which may have rows in many slots",
+                    "one slot id per individual, which a replacement inherits, to partition "
+                    "records under replace-one",
+                    "none" if slots is None else "units, which may have rows in several slots",
                     "Declare a column as kind = 'slot' (and none as 'unit'), or use the "
                     "relation add-remove.",
                 )
             keyed_by = "slot"
         declared = data if isinstance(data, Schema) else schema
-        columns = () if declared is None else _identifying(declared, keyed_by)
+        columns = () if declared is None else _identifying_columns(declared, keyed_by)
         return cls(fractions, relation, split_key, keyed_by, columns)
 
     def to_dict(self) -> dict[str, Any]:
-        """Settings as what JSON can hold."""
+        """Convert to a JSON object."""
         lists = {"fractions": list(self.fractions), "columns": list(self.columns)}
         return {**asdict(self), **lists}
 
     @classmethod
     def from_dict(cls, entries: Mapping[str, Any]) -> "PartitionRule":
-        """Read what :meth:`to_dict` wrote."""
+        """Parse the result of :meth:`to_dict`."""
         try:
             lists = {name: tuple(entries[name]) for name in ("fractions", "columns")}
             return cls(**{**entries, **lists})
@@ -179,22 +180,22 @@ class PartitionRule:
 
 @dataclass(frozen=True, repr=False)
 class AssignmentNotice:
-    """How records compare with the individuals that were recorded before them.
+    """Comparison of records with the individuals that were recorded before.
 
-    An id that is spelt otherwise than before looks like a new individual, and one who was
-    trained on may draw the test partition. No program can tell the two cases apart; the data
-    holder can, by these figures. They are figures about the records, for the data holder only:
-    no release, report, ledger or result may hold them, and ``repr`` does not show them.
+    An id with a different spelling looks like a new individual, who may be assigned to the test
+    partition after having been trained on. Software cannot distinguish the two cases, but the
+    data holder can, from these counts. The counts are not private and for the data holder only:
+    no release, report, ledger or result may contain them, and ``repr`` omits them.
 
     Attributes
     ----------
     keyed_by : 'unit', 'row' or 'slot'
-        What an individual is.
+        What identifies an individual.
     known : int
         Individuals of these records that were recorded before.
     new : int
-        Individuals of these records that were not. Units among them draw a partition where
-        new ones may; rows and slots are in none.
+        Individuals of these records that were not. Units among them are assigned to a
+        partition if new ones are admitted; rows and slots are not.
     absent : int
         Recorded individuals that are not in these records.
     left_out : int
@@ -218,21 +219,21 @@ class Assignment:
     Attributes
     ----------
     parts : array of int8 of shape (n,)
-        0, 1, 2 for train, calibration and test; -1 for a row in none of them.
+        0, 1, 2 for train, calibration and test; -1 for a row in no partition.
     left_out : int
-        Rows in none of them. A figure about the records: for the data holder only.
+        Number of rows in no partition. It is not private: for the data holder only.
     recording : int
         Number of the recording that was used, for :meth:`PartitionStore.seal`.
     notice : AssignmentNotice or None
-        What to tell the data holder before anything is charged: some individuals are new
-        where others were recorded before, or some rows are in no partition.
+        Notice for the data holder before anything is charged: some individuals are new although
+        others were recorded before, or some rows are in no partition.
     """
 
     parts: Ints
     left_out: int
     recording: int
     notice: AssignmentNotice | None = None
-    _drawn: "_Table | None" = None  # new units, which sealing records
+    _new_units: "_Table | None" = None  # new units, which sealing records
 
     def __repr__(self) -> str:
         return f"Assignment(recording={self.recording})"
@@ -244,26 +245,26 @@ class PartitionStore:
     Parameters
     ----------
     path : path
-        An SQLite file, by convention the ledger's path with ``.partitions`` after it. Its
-        secret key is in a file with ``.key`` after that.
+        An SQLite file, by convention the ledger's path with the suffix ``.partitions``. Its
+        secret key is in a file with the further suffix ``.key``.
 
     Guarantees
     ----------
     Once a recording is sealed, or ``fresh`` is false, no individual is in two partitions over
     all calls of :meth:`assign`: on any machine, with any version of the libraries, in any
-    order of rows, with any features, and whatever values were corrected meanwhile.
+    order of rows, with any features, and after any correction of values.
 
-    - By units: a unit keeps its partition; a new one draws by a hash of its id alone, and is
-      recorded when the assignment is sealed. A run that stops before leaves no trace, so that
-      the next one tells the data holder of the same new units again.
-    - By rows: a row counts only if its content was recorded, at most as often as it was.
-      A corrected or new row is in no partition.
-    - By slots: a slot keeps its partition, whoever holds it; an unknown one is in none.
+    - By units: a unit keeps its partition. A new unit is assigned by a hash of its id alone,
+      and recorded when the assignment is sealed. A run that stops before that leaves no trace,
+      so the next run notifies the data holder of the same new units again.
+    - By rows: a row is used only if its content was recorded, and at most as often as it was
+      recorded. A corrected or new row is in no partition.
+    - By slots: a slot keeps its partition for any individual; an unknown slot is in none.
 
-    Neighboring data sets are therefore assigned so that exactly one partition differs, by one
-    unit. A recording is one transaction: two processes get the same one, and a crash leaves
-    all of it or nothing. Without unit ids, one case remains open: a corrected row that
-    equals, cell for cell, a recorded row of another individual who has left since then.
+    Therefore the assignments of neighboring data sets differ in exactly one partition, by one
+    unit. A recording is one transaction: two processes get the same one, and a crash leaves all
+    of it or nothing. Without unit ids, one case is not covered: a corrected row that equals,
+    cell for cell, a recorded row of another individual who has left since then.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -275,8 +276,8 @@ class PartitionStore:
         if not hmac.compare_digest(bytes(check), _key_check(self._secret)):
             raise LedgerError(
                 f"{self.key_path}: expected the secret key of {self.path}, found another.",
-                "Put the key file back that was made with it: without it nobody can be "
-                "recognized, and individuals would change partitions.",
+                "Restore the key file that was created with it: without it, individuals cannot "
+                "be recognized and would change partitions.",
             )
 
     def __repr__(self) -> str:
@@ -284,30 +285,30 @@ class PartitionStore:
 
     @property
     def key_path(self) -> Path:
-        """File of the secret key."""
+        """Path of the secret key."""
         return key_path(self.path)
 
     @classmethod
     def create(cls, path: str | Path, rule: PartitionRule) -> "PartitionStore":
-        """Make a store without assignments, and its secret key.
+        """Create a store without assignments, and its secret key.
 
         Raises
         ------
         DataError
-            If something is at the path already.
+            If a file exists at the path.
         LedgerError
             If the folder is on a file system that other machines may share.
         """
         path = Path(path)
-        with held_folder(path) as folder:
-            for ending in ("", *BESIDE):
+        with locked_folder(path) as folder:
+            for ending in ("", *SIDE_FILES):
                 new_file(Path(f"{path}{ending}"), "partition store")
-            if os.path.lexists(key_path(path)):  # of a creation that was interrupted
+            if os.path.lexists(key_path(path)):  # left by an interrupted creation
                 secret = read_key(key_path(path))
             else:
                 secret = os.urandom(KEY_BYTES)
                 publish(key_path(path), folder, lambda one: one.write_bytes(secret))
-            publish(path, folder, lambda one: _fill(one, rule, secret))
+            publish(path, folder, lambda one: _write_tables(one, rule, secret))
         return cls(path)
 
     @classmethod
@@ -318,96 +319,96 @@ class PartitionStore:
         ----------
         path : path
         rule : PartitionRule
-            The rule that this run asks for.
+            The rule of this run.
         fresh : bool
             Whether no charge was ever made against the ledger. Only then a store is created,
-            or one that was never sealed given another rule.
+            or the rule of an unsealed store is changed.
 
         Raises
         ------
         LedgerError
-            If the store is missing though something was charged, or its rule is another.
+            If the store is missing although something was charged, or has another rule.
         """
         path = Path(path)
         if not os.path.lexists(path):
             if not fresh:
                 raise LedgerError(
-                    f"{path}: expected the assignment of individuals to partitions that "
-                    "earlier runs used, found nothing.",
-                    "Put it back beside its ledger, with its key file: a new assignment "
-                    "would put individuals in two partitions.",
+                    f"{path}: expected the partition assignment of earlier runs, but the file "
+                    "does not exist.",
+                    "Restore it beside its ledger, with its key file: a new assignment would "
+                    "put individuals in two partitions.",
                 )
-            with suppress(DataError):  # somebody was quicker, and what they made is opened
+            with suppress(DataError):  # created concurrently; it is opened below
                 return cls.create(path, rule)
         store = cls(path)
         if store.rule != rule and not (fresh and store._adopt(rule)):
             raise LedgerError(
-                f"{path}: individuals were assigned by {_settings(store.rule)}, and this run "
-                f"asks for {_settings(rule)}.",
-                "With another split, or identified by other columns, an individual would be in "
+                f"{path}: individuals were assigned by {_describe_rule(store.rule)}, but this "
+                f"run specifies {_describe_rule(rule)}.",
+                "With another split, or identified by other columns, an individual could be in "
                 "two partitions. Use the settings and columns of the first run, or another "
                 "ledger if these are other individuals.",
             )
         return store
 
     def assign(self, dataset: Dataset, *, fresh: bool, grow: bool = True) -> Assignment:
-        """Partition of each row. Rows and slots are recorded on the way if nothing was charged.
+        """Partition of each row. Rows and slots are recorded if nothing was charged yet.
 
         Parameters
         ----------
         dataset : Dataset
-            With units, slots or row digests, as the rule says.
+            With units, slots or row digests, as required by the rule.
         fresh : bool
             Whether no charge was ever made against the ledger. Then rows and slots are
-            recorded anew, in the place of an earlier recording that was never sealed.
+            recorded again, replacing an earlier recording that was never sealed.
         grow : bool
-            Whether new units draw a partition, which :meth:`seal` records. If not they are in
-            none: a measurement needs no new ones, and an id that is spelt otherwise than
-            before looks like a new one.
+            Whether new units are assigned to a partition, which :meth:`seal` records. If not,
+            they are in none: a measurement needs no new units, and an id with a different
+            spelling looks like a new unit.
         """
-        ids, draws = self._identified(dataset)
-        hashes = self._hashed(ids)
-        # Distinct individuals in the order of their hashes, which says nothing of the rows'.
+        ids, draws = self._identify(dataset)
+        hashes = self._hash_ids(ids)
+        # Distinct individuals in the order of their hashes, which does not depend on the rows'.
         keys, first, numbers = np.unique(hashes, return_index=True, return_inverse=True)
-        asked = _Table(keys, self._drawn(draws[first]), np.bincount(numbers))
-        by_units, drawn = self.rule.keyed_by == "unit", None
+        current = _Table(keys, self._draw_parts(draws[first]), np.bincount(numbers))
+        by_units, new_units = self.rule.keyed_by == "unit", None
         with self._transaction(write=fresh and not by_units) as connection:
             rule, recording, sealed = connection.execute(
                 "SELECT rule, recording, sealed FROM state"
             ).fetchone()
             if PartitionRule.from_dict(json.loads(rule)) != self.rule:
                 raise LedgerError(
-                    f"{self.path}: another run has changed the rule meanwhile. Start again."
+                    f"{self.path}: another run has changed the rule. Start again."
                 )
-            table = _stored(connection)
-            if fresh and not by_units and not sealed and not table.equals(asked):
+            table = _load_table(connection)
+            if fresh and not by_units and not sealed and not table.equals(current):
                 recording += 1
                 connection.execute("DELETE FROM assignments")
                 connection.execute("UPDATE state SET recording = ?", (recording,))
-                _insert(connection, asked)
-                table = asked
+                _insert(connection, current)
+                table = current
         is_known = np.isin(keys, table.keys)
-        known, recorded, found = int(is_known.sum()), len(table.keys), len(keys)
+        known, recorded, present = int(is_known.sum()), len(table.keys), len(keys)
         if by_units and grow:
-            drawn = asked.take(~is_known)
-            table = table.merged(drawn)
+            new_units = current.take(~is_known)
+            table = table.merge(new_units)
         parts = table.parts_of(keys)[numbers]
         if not by_units:
-            parts[_ranks(numbers) >= table.rows_of(keys)[numbers]] = LEFT_OUT
+            parts[_rank_within_groups(numbers) >= table.rows_of(keys)[numbers]] = UNASSIGNED
         left_out = int(np.count_nonzero(parts < 0))
-        if self.rule.keyed_by == "row":  # equal rows are as many individuals
-            known, recorded, found = len(parts) - left_out, int(table.rows.sum()), len(parts)
+        if self.rule.keyed_by == "row":  # equal rows count as separate individuals
+            known, recorded, present = len(parts) - left_out, int(table.rows.sum()), len(parts)
         notice = AssignmentNotice(
-            self.rule.keyed_by, known, found - known, recorded - known, left_out
+            self.rule.keyed_by, known, present - known, recorded - known, left_out
         )
-        is_news = left_out > 0 or (recorded > 0 and notice.new > 0)
-        return Assignment(parts, left_out, recording, notice if is_news else None, drawn)
+        is_needed = left_out > 0 or (recorded > 0 and notice.new > 0)
+        return Assignment(parts, left_out, recording, notice if is_needed else None, new_units)
 
     def seal(self, assignment: Assignment) -> None:
-        """Fix a recording for good: to be called before the first charge that rests on it.
+        """Make a recording permanent. Call it before the first charge that relies on it.
 
-        New units are recorded now. Whoever else has recorded one of them meanwhile has drawn
-        the same partition for it, by the same rule.
+        New units are recorded now. If another process has recorded one of them meanwhile, the
+        rule has assigned it to the same partition.
 
         Raises
         ------
@@ -415,22 +416,22 @@ class PartitionStore:
             If another run has recorded other rows since the assignment was made.
         """
         with self._transaction(write=True) as connection:
-            done = connection.execute(
+            update = connection.execute(
                 "UPDATE state SET sealed = 1 WHERE recording = ?", (assignment.recording,)
             )
-            if done.rowcount != 1:
+            if update.rowcount != 1:
                 raise LedgerError(
-                    f"{self.path}: another run has recorded other rows meanwhile.",
+                    f"{self.path}: another run has recorded other rows.",
                     "Nothing was charged. Start again.",
                 )
-            if assignment._drawn is not None:
-                _insert(connection, assignment._drawn)
+            if assignment._new_units is not None:
+                _insert(connection, assignment._new_units)
 
     def slot_counts(self) -> tuple[int, int, int]:
-        """Slots that were recorded in train, calibration and test.
+        """Number of recorded slots in train, calibration and test.
 
-        Under replace-one the number of records is public, and every slot holds one. Of units
-        and rows it is not, and is not told.
+        Under replace-one the number of records is public, and every slot has one record. The
+        numbers of units and rows are private and not available.
         """
         if self.rule.keyed_by != "slot":
             raise ValueError(
@@ -444,29 +445,29 @@ class PartitionStore:
 
     @property
     def sealed(self) -> bool:
-        """Whether a recording was fixed for good."""
+        """Whether a recording was made permanent."""
         with self._transaction(write=False) as connection:
             return bool(connection.execute("SELECT sealed FROM state").fetchone()[0])
 
     def _adopt(self, rule: PartitionRule) -> bool:
-        """Take another rule, unless a recording was sealed; say whether it was taken."""
+        """Change the rule unless a recording was sealed; return whether it was changed."""
         with self._transaction(write=True) as connection:
-            done = connection.execute(
+            update = connection.execute(
                 "UPDATE state SET rule = ?, recording = recording + 1 WHERE sealed = 0",
-                (_written(rule),),
+                (_rule_to_json(rule),),
             )
-            if done.rowcount == 1:
+            if update.rowcount == 1:
                 connection.execute("DELETE FROM assignments")
                 self.rule = rule
-        return bool(done.rowcount == 1)
+        return bool(update.rowcount == 1)
 
-    def _identified(self, dataset: Dataset) -> tuple[Iterable[bytes], Floats]:
-        """What identifies the individual of each row, and its draw."""
+    def _identify(self, dataset: Dataset) -> tuple[Iterable[bytes], Floats]:
+        """Id of the individual of each row, and its uniform draw."""
         kind, key = self.rule.keyed_by, self.rule.split_key
         if (dataset.units is None) == (kind == "unit"):
             raise DataError(
                 dataset.name,
-                f"records with{'' if kind == 'unit' else 'out'} unit ids, as when their "
+                f"records with{'' if kind == 'unit' else 'out'} unit ids, like those whose "
                 "partitions were first assigned",
                 "none" if kind == "unit" else "unit ids",
                 "Use the schema of the first run, or another ledger for other individuals.",
@@ -475,7 +476,7 @@ class PartitionStore:
             raise DataError(
                 dataset.name,
                 "a public number of rows for replace-one",
-                "records of which loading may have dropped some",
+                "records whose loading may have dropped rows",
                 "Use add-remove, or a treatment of missing values that keeps every row.",
             )
         check_identity(dataset, self.rule.relation)
@@ -486,48 +487,48 @@ class PartitionStore:
         assert ids is not None
         return (text.encode() for text in ids.astype(TEXT).tolist()), draws_by_id(ids, key)
 
-    def _drawn(self, draws: Floats) -> Ints:
-        """Partition of each distinct individual, for its draw."""
+    def _draw_parts(self, draws: Floats) -> Ints:
+        """Partition of each distinct individual, from its draw."""
         if self.rule.keyed_by == "slot":
             draws = exact_shares(draws)
         return parts_of(draws, self.rule.fractions)
 
-    def _hashed(self, ids: Iterable[bytes]) -> Array:
+    def _hash_ids(self, ids: Iterable[bytes]) -> Array:
         """Keyed hash of each individual."""
-        started = hashlib.blake2b(
+        prefix = hashlib.blake2b(
             f"{self.rule.keyed_by}:".encode(), key=self._secret, digest_size=16
         )
         hashes = bytearray()
         for content in ids:
-            one = started.copy()
+            one = prefix.copy()
             one.update(content)
             hashes += one.digest()
         return np.frombuffer(bytes(hashes), _HASH)
 
     def _transaction(self, *, write: bool) -> AbstractContextManager[sqlite3.Connection]:
-        """One state of the file."""
+        """A transaction on the file."""
         return transaction(self.path, write=write)
 
 
 def split_and_assign(
     dataset: Dataset, store: PartitionStore, *, fresh: bool, grow: bool = True
 ) -> tuple[Split, Assignment]:
-    """Split records by the assignment that their ledger keeps.
+    """Split records by the stored assignment of their ledger.
 
     Parameters
     ----------
     dataset : Dataset
     store : PartitionStore
     fresh, grow
-        As of :meth:`PartitionStore.assign`.
+        As in :meth:`PartitionStore.assign`.
 
     Returns
     -------
     tuple of (Split, Assignment)
-        The split is as of :func:`veracal.data.split` with a key. Declared sizes of partitions
-        are shares of the whole's; under replace-one, where they are public, the real ones.
-        ``left_out`` says, to the data holder only, how many rows are in no partition. The
-        assignment is to be sealed before anything that rests on it is charged.
+        The split is that of :func:`veracal.data.split` with a key. Declared sizes of partitions
+        are fractions of the declared total; under replace-one they are the true sizes, which
+        are public. ``left_out`` is the number of rows in no partition, for the data holder
+        only. Seal the assignment before anything that relies on it is charged.
     """
     rule = store.rule
     marks = mark(rule.split_key)
@@ -535,21 +536,21 @@ def split_and_assign(
         raise DataError(
             dataset.name,
             "records that were not split by this key before",
-            "a partition of them",
+            "one of their partitions",
             "Split the whole data set.",
         )
-    found = store.assign(dataset, fresh=fresh, grow=grow)
+    assignment = store.assign(dataset, fresh=fresh, grow=grow)
     marked = dataset._changed(split_keys=(*dataset.split_keys, *marks))
-    split = cut(marked, found.parts, rule.fractions, rule.relation, secret=False)
+    split = cut(marked, assignment.parts, rule.fractions, rule.relation, secret=False)
     if rule.relation == "replace-one":
         sized: dict[str, Any] = {n: p._changed(size=len(p)) for n, p in split.parts.items()}
         split = replace(split, **sized)
-    return split, found
+    return split, assignment
 
 
 @dataclass(frozen=True, eq=False)
 class _Table:
-    """Individuals by their keyed hash, in its order, with partition and number of rows."""
+    """Individuals sorted by their keyed hash, with partition and number of rows."""
 
     keys: Array
     parts: Ints
@@ -558,7 +559,7 @@ class _Table:
     def take(self, index: Array) -> "_Table":
         return _Table(self.keys[index], self.parts[index], self.rows[index])
 
-    def merged(self, other: "_Table") -> "_Table":
+    def merge(self, other: "_Table") -> "_Table":
         keys = np.concatenate([self.keys, other.keys])
         parts = np.concatenate([self.parts, other.parts])
         rows = np.concatenate([self.rows, other.rows])
@@ -569,11 +570,11 @@ class _Table:
         return all(map(np.array_equal, mine, theirs))
 
     def parts_of(self, keys: Array) -> Ints:
-        """Partition of each of some individuals, -1 for those that are not here."""
-        return self._values(keys, self.parts, LEFT_OUT).astype(np.int8)
+        """Partition of each individual, -1 for those not in the table."""
+        return self._values(keys, self.parts, UNASSIGNED).astype(np.int8)
 
     def rows_of(self, keys: Array) -> Ints:
-        """Recorded rows of each of some individuals."""
+        """Number of recorded rows of each individual."""
         return self._values(keys, self.rows, 0)
 
     def _values(self, keys: Array, values: Ints, absent: int) -> Ints:
@@ -583,8 +584,8 @@ class _Table:
         return np.where(self.keys[at] == keys, values[at], absent)
 
 
-def _ranks(numbers: Ints) -> Ints:
-    """How many earlier rows have the same number as each row."""
+def _rank_within_groups(numbers: Ints) -> Ints:
+    """For each row, how many earlier rows have the same number."""
     order = np.argsort(numbers, kind="stable")
     starts = np.flatnonzero(np.diff(numbers[order], prepend=-1))
     lengths = np.diff(starts, append=len(order))
@@ -593,12 +594,11 @@ def _ranks(numbers: Ints) -> Ints:
     return ranks
 
 
-def _stored(connection: sqlite3.Connection) -> _Table:
-    """Everything that is recorded."""
-    found = connection.execute(
-        "SELECT hash, part, rows FROM assignments ORDER BY hash"
-    ).fetchall()
-    keys, parts, rows = zip(*found, strict=True) if found else ((), (), ())
+def _load_table(connection: sqlite3.Connection) -> _Table:
+    """The recorded assignments."""
+    cursor = connection.execute("SELECT hash, part, rows FROM assignments ORDER BY hash")
+    columns = tuple(zip(*cursor, strict=True))
+    keys, parts, rows = columns or ((), (), ())
     return _Table(
         np.frombuffer(b"".join(keys), _HASH),
         np.array(parts, dtype=np.int8),
@@ -607,40 +607,40 @@ def _stored(connection: sqlite3.Connection) -> _Table:
 
 
 def _insert(connection: sqlite3.Connection, table: _Table) -> None:
-    """Record individuals, in the order of their hashes, unless they are recorded."""
+    """Record individuals, in the order of their hashes, unless they are recorded already."""
     connection.executemany(
         "INSERT INTO assignments VALUES (?, ?, ?) ON CONFLICT (hash) DO NOTHING",
         zip(each(table.keys), table.parts.tolist(), table.rows.tolist(), strict=True),
     )
 
 
-def _written(rule: PartitionRule) -> str:
+def _rule_to_json(rule: PartitionRule) -> str:
     return json.dumps(rule.to_dict(), sort_keys=True)
 
 
-def _identifying(schema: Schema, keyed_by: KeyedBy) -> tuple[str, ...]:
-    """Columns of a schema that say who a record belongs to."""
+def _identifying_columns(schema: Schema, keyed_by: KeyedBy) -> tuple[str, ...]:
+    """Columns of a schema that identify the individual of a record."""
     if keyed_by == "row":
         kept = schema.columns.items()
         return tuple(name for name, column in kept if not isinstance(column, Ignore))
     name = schema.unit if keyed_by == "unit" else schema.slot
-    return () if name is None else (name,)  # a published table brings slots without a column
+    return () if name is None else (name,)  # published tables have slots without a column
 
 
-def _settings(rule: PartitionRule) -> str:
-    """A rule in words, for errors."""
+def _describe_rule(rule: PartitionRule) -> str:
+    """Description of a rule for error messages."""
     shares = "/".join(f"{share:g}" for share in rule.fractions)
-    told = ", ".join(rule.columns)
-    columns = f" ({told[:200]}{'…' if len(told) > 200 else ''})" if told else ""
+    names = ", ".join(rule.columns)
+    columns = f" ({names[:200]}{'…' if len(names) > 200 else ''})" if names else ""
     return f"the split key {rule.split_key!r} with shares {shares} by {rule.keyed_by}{columns}"
 
 
 def _key_check(secret: bytes) -> bytes:
-    """What tells the right key from another, and nothing else."""
+    """A hash that identifies the key and reveals nothing else."""
     return hashlib.blake2b(b"veracal partitions", key=secret, digest_size=16).digest()
 
 
-def _fill(path: Path, rule: PartitionRule, secret: bytes) -> None:
+def _write_tables(path: Path, rule: PartitionRule, secret: bytes) -> None:
     """Write the tables of a new store."""
     connection = connect(path)
     try:
@@ -648,7 +648,8 @@ def _fill(path: Path, rule: PartitionRule, secret: bytes) -> None:
         connection.execute(f"PRAGMA user_version = {FORMAT}")
         connection.executescript(_SCHEMA)
         connection.execute(
-            "INSERT INTO state VALUES (1, ?, ?, 0, 0)", (_written(rule), _key_check(secret))
+            "INSERT INTO state VALUES (1, ?, ?, 0, 0)",
+            (_rule_to_json(rule), _key_check(secret)),
         )
     finally:
         connection.close()

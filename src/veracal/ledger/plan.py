@@ -1,8 +1,7 @@
-"""Costs and budgets in whole numbers: costs rounded up, budgets rounded down.
+"""Costs and budgets in whole units, and plans.
 
-Plans: lists of events that are fixed, and charged as a whole, before the first release.
-
-Plans in files, as TOML or JSON.
+Costs are rounded up, budgets down. A plan is a list of events that is fixed and charged as a
+whole before the first release; it can be read from a TOML or JSON file.
 """
 
 import math
@@ -31,20 +30,20 @@ from veracal.data import opened, parse_json
 from veracal.errors import BudgetError, DataError
 
 NANO, ATTO = 10**9, 10**18
-SLACK = 1e-12  # relative; more than the last digits of a float in an accountant
-_LARGEST = 2**62  # of what a ledger can store
+RELATIVE_MARGIN = 1e-12  # exceeds the rounding error of the accountant's floats
+_MAX_UNITS = 2**62  # that a ledger can store
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a charge takes from an account, or what an account holds.
+    """The cost of a charge, or the total of an account, in whole units.
 
     Attributes
     ----------
     amount : int
-        Micro-epsilon, nano-units of Rényi divergence, or uses, as the rule has it.
+        Micro-epsilon, nano-units of Rényi divergence, or uses, depending on the rule.
     delta : int
-        Failure probability in units of 1e-18; 0 where the rule has none.
+        Failure probability in units of 1e-18; 0 if the rule has none.
     """
 
     amount: int
@@ -60,16 +59,16 @@ class Cost:
         return Cost(self.amount * times, self.delta * times)
 
     def within(self, other: "Cost") -> bool:
-        """Whether this fits into another."""
+        """Whether neither component exceeds that of another cost."""
         return self.amount <= other.amount and self.delta <= other.delta
 
 
 def share(total: int, queries: int) -> int:
-    """Micro-epsilon that each of several equal queries may cost, rounded down.
+    """Micro-epsilon per query if several queries share a total equally, rounded down.
 
-    Choose the cost first and derive the noise from it. Derived the other way round the cost
-    is rounded up, and the last query that the budget affords is refused. ``Pure(micro / 1e6)``
-    costs exactly so many.
+    Choose the cost first and derive the noise from it. If the cost is derived from the noise it
+    is rounded up, and the last query exceeds the budget. ``Pure(micro / 1e6)`` costs exactly
+    this amount.
 
     Examples
     --------
@@ -81,54 +80,54 @@ def share(total: int, queries: int) -> int:
 
 
 def as_written(number: float) -> Fraction:
-    """A budget as its owner writes it: 0.7 means seven tenths, not the nearest binary."""
+    """The exact value of a number's decimal representation: 0.7 is seven tenths."""
     return Fraction(repr(float(number)))
 
 
-def whole_budget(number: float, scale: int, name: str) -> int:
-    """A budget in whole units."""
+def budget_to_units(number: float, scale: int, name: str) -> int:
+    """Convert a budget to whole units, rounded down."""
     units = math.floor(as_written(number) * scale)
     if units < 1:
         raise ValueError(f"Expected {name} of at least {1 / scale:g}, got {name}={number!r}.")
-    return storable(units)
+    return check_storable(units)
 
 
-def whole_cost(value: float, scale: int) -> int:
-    """A cost in whole units, rounded up."""
+def cost_to_units(value: float, scale: int) -> int:
+    """Convert a cost to whole units, rounded up."""
     if math.isnan(value) or value < 0:
-        raise ValueError(f"Expected a cost of 0 or more, got {value!r}.")
+        raise ValueError(f"Expected a cost of at least 0, got {value!r}.")
     if math.isinf(value):
         raise BudgetError(
             "The event has no finite cost; nothing was charged and no record was read. Add "
-            "noise, or name a larger delta."
+            "noise, or allow a larger delta."
         )
-    return math.ceil(Fraction(value) * Fraction(1 + SLACK) * scale)
+    return math.ceil(Fraction(value) * Fraction(1 + RELATIVE_MARGIN) * scale)
 
 
-def not_free(cost: Cost) -> Cost:
-    """Refuse what costs nothing: an event that reads records costs something."""
+def check_not_free(cost: Cost) -> Cost:
+    """Raise if a cost is zero, since an event that reads records has a cost."""
     if cost.amount < 1 and cost.delta < 1:
-        raise free()
+        raise free_event_error()
     return cost
 
 
-def free() -> ValueError:
+def free_event_error() -> ValueError:
     """Error for an event that costs nothing."""
     return ValueError(
-        "Expected an event that costs something, got one that costs nothing. What reads no "
-        "record needs no charge; what reads one is not free."
+        "Expected an event with a cost above zero. A computation that reads no record needs no "
+        "charge; one that reads records is not free."
     )
 
 
-def storable(units: int) -> int:
-    """Refuse a total that no ledger can hold."""
-    if units > _LARGEST:
-        raise ValueError("Expected a budget that fits a ledger, got one beyond its range.")
+def check_storable(units: int) -> int:
+    """Raise if a total exceeds the range of a ledger."""
+    if units > _MAX_UNITS:
+        raise ValueError("Expected a budget within the range of a ledger, got a larger one.")
     return units
 
 
-def decimal(units: int, scale: int) -> str:
-    """Write whole units as a number, exactly."""
+def format_units(units: int, scale: int) -> str:
+    """Format whole units as an exact decimal number."""
     whole, rest = divmod(units, scale)
     digits = f"{rest:0{len(str(scale)) - 1}d}".rstrip("0")
     return f"{whole}.{digits}" if digits else str(whole)
@@ -136,7 +135,7 @@ def decimal(units: int, scale: int) -> str:
 
 @dataclass(frozen=True)
 class Item:
-    """One line of a plan: an event for a purpose, so many times.
+    """An item of a plan: an event for a purpose, and how many times it may be charged.
 
     Attributes
     ----------
@@ -144,7 +143,7 @@ class Item:
     event : Event
     times : int
     part : str or None
-        None if it reads all parts.
+        Partition of the records; None if it reads all of them.
     """
 
     purpose: str
@@ -157,24 +156,24 @@ class Item:
         object.__setattr__(self, "times", int(self.times))
 
     def to_json(self) -> dict[str, Any]:
-        """Write the item as what JSON can hold."""
-        written = {"purpose": self.purpose, "times": self.times, "part": self.part}
-        return {**written, "event": event_to_json(self.event)}
+        """Convert to a JSON object."""
+        event = event_to_json(self.event)
+        return {"purpose": self.purpose, "times": self.times, "part": self.part, "event": event}
 
     @classmethod
-    def from_json(cls, written: Mapping[str, Any]) -> "Item":
-        """Read an item back."""
-        return cls(**{**written, "event": event_from_json(written["event"])})
+    def from_json(cls, values: Mapping[str, Any]) -> "Item":
+        """Parse a JSON object."""
+        return cls(**{**values, "event": event_from_json(values["event"])})
 
 
 def unpaid_of(items: Iterable[Item], paid: Iterable[tuple[str, Event]]) -> list[Item]:
-    """What is left of items, of which some were charged before.
+    """The items, or remaining repetitions of items, that were not charged yet.
 
     Parameters
     ----------
     items : iterable of Item
     paid : iterable of (purpose, Event)
-        Every charge.
+        All charges.
     """
     counts, left = Counter(paid), list[Item]()
     for item in items:
@@ -187,22 +186,22 @@ def unpaid_of(items: Iterable[Item], paid: Iterable[tuple[str, Event]]) -> list[
 
 @dataclass(frozen=True)
 class Planned:
-    """A list of events that is fixed, and charged as a whole, before the first release.
+    """A list of events that is fixed and charged as a whole before the first release.
 
     Attributes
     ----------
     items : tuple of Item
     epsilons : mapping from part to float
-        What the plan costs for each part at the budget's delta, unused items included.
+        Cost of the plan for each partition at the budget's delta, including unused items.
 
     Guarantees
     ----------
-    Every later charge is one of the list, so the list's composition bounds the cost, whatever
-    the questions are and in whatever order they come. For each event there is a pair of laws
-    that dominates it, so its answer is a function of a draw from that pair (Blackwell 1953).
-    All draws could have been made beforehand, independently; what the caller sees, order and
-    early end included, is then a function of them, and costs no more than they do. Questions
-    may adapt to earlier answers; costs may not.
+    Every later charge is an item of the list, so the composition of the list bounds the cost,
+    for all queries in any order. Each event has a dominating pair of distributions, so its
+    answer is a function of a draw from that pair (Blackwell 1953). All draws could have been
+    made beforehand, independently. Everything that the caller sees, including the order and an
+    early stop, is a function of these draws, and costs no more than they do. Queries may adapt
+    to earlier answers; costs may not.
     """
 
     items: tuple[Item, ...]
@@ -211,7 +210,7 @@ class Planned:
 
     @property
     def words(self) -> str:
-        """How costs add up, for people."""
+        """Description of the composition for statements."""
         return (
             "plan: every cost was fixed, and all were charged by PLD, before the first release"
         )
@@ -221,11 +220,11 @@ class Planned:
         for index, item in enumerate(self.items):
             if (item.purpose, item.event, item.part) == (purpose, event, part):
                 return str(index)
-        where = "" if part is None else f" on part {part!r}"
+        where = "" if part is None else f" on partition {part!r}"
         raise BudgetError(
             f"{purpose!r}{where} is not planned with this event; no record was read. A plan "
-            "fixes every cost beforehand: ask for what it lists, exactly as it lists it, or "
-            "open another ledger on other records."
+            "fixes every cost beforehand: request one of its items exactly as listed, or open "
+            "another ledger on other records."
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -234,33 +233,33 @@ class Planned:
         return {"kind": "plan", "items": items, "epsilons": dict(self.epsilons)}
 
 
-def plan(items: Sequence[Item], budget: Budget, parts: Sequence[str]) -> Planned:
-    """Charge a whole plan, or refuse it.
+def make_plan(items: Sequence[Item], budget: Budget, parts: Sequence[str]) -> Planned:
+    """Compute the costs of a plan, and raise if it exceeds the budget.
 
     Raises
     ------
     BudgetError
-        If the plan costs more than the budget for some part.
+        If the plan costs more than the budget for some partition.
     """
     if not items:
-        raise ValueError("Expected a plan of one item or more, got none.")
+        raise ValueError("Expected a plan with at least one item, got none.")
     if any(pure_epsilon(item.event, budget.unit) == 0 for item in items):
-        raise free()
-    listed = merged(items)
-    epsilons = {part: planned_epsilon(listed, budget, part) for part in parts}
+        raise free_event_error()
+    items = merged(items)
+    epsilons = {part: planned_epsilon(items, budget, part) for part in parts}
     for part, epsilon in epsilons.items():
         if not epsilon <= budget.epsilon:
             raise BudgetError(
-                f"The plan costs epsilon={rounded_up(epsilon, 6)} for part {part!r} at "
+                f"The plan costs epsilon={rounded_up(epsilon, 6)} for partition {part!r} at "
                 f"delta={rounded_up(budget.delta, 9)}, more than the budget's "
-                f"{rounded_up(budget.epsilon, 9)}; nothing was opened. Plan less, or with more "
-                "noise."
+                f"{rounded_up(budget.epsilon, 9)}; nothing was opened. Plan fewer items, or "
+                "more noise."
             )
-    return Planned(listed, epsilons)
+    return Planned(tuple(items), epsilons)
 
 
 def merged(items: Iterable[Item]) -> tuple[Item, ...]:
-    """Equal items as one, with the sum of their times, in the order of their first."""
+    """Merge equal items by adding their times, in the order of first occurrence."""
     times: dict[tuple[str, Event, str | None], int] = {}
     for item in items:
         key = (item.purpose, item.event, item.part)
@@ -269,11 +268,11 @@ def merged(items: Iterable[Item]) -> tuple[Item, ...]:
 
 
 def planned_epsilon(items: Sequence[Item], budget: Budget, part: str) -> float:
-    """Epsilon that a plan costs for one part, at the budget's delta."""
-    used = [Repeated(item.event, item.times) for item in items if item.part in (part, None)]
-    if not used:
+    """Epsilon of a plan for one partition, at the budget's delta."""
+    events = [Repeated(item.event, item.times) for item in items if item.part in (part, None)]
+    if not events:
         return 0.0
-    event = Composed(tuple(used))
+    event = Composed(tuple(events))
     exact = pure_epsilon(event, budget.unit)
     if exact is not None and math.ceil(exact * MICRO) <= as_written(budget.epsilon) * MICRO:
         return math.ceil(exact * MICRO) / MICRO
@@ -281,13 +280,13 @@ def planned_epsilon(items: Sequence[Item], budget: Budget, part: str) -> float:
 
 
 _KEYS = {"purpose", "event", "times", "part"}
-_MOST_BYTES = 2**20
+_MAX_BYTES = 2**20
 
 
 def read_plan(path: Path) -> tuple[Item, ...]:
-    """Read a plan: a list ``items``, each with a purpose, an event and how many times.
+    """Read a plan file: a list ``items``, each with a purpose, an event and a number of times.
 
-    In TOML an item looks like this, with ``times`` and ``part`` optional::
+    An item in TOML, where ``times`` and ``part`` are optional::
 
         [[items]]
         purpose = "count"
@@ -300,34 +299,34 @@ def read_plan(path: Path) -> tuple[Item, ...]:
         If the file is not such a list.
     """
     with opened(path) as file:
-        text = file.read(_MOST_BYTES + 1)
-    if len(text) > _MOST_BYTES:
-        raise _wrong(path, f"more than {_MOST_BYTES:,} bytes")
-    written = _parsed(path, text)
-    items = written.get("items") if isinstance(written, Mapping) else None
-    if not isinstance(items, list) or not items or set(written) != {"items"}:
-        raise _wrong(path, "another structure")
-    return tuple(_item(path, number, item) for number, item in enumerate(items, start=1))
+        content = file.read(_MAX_BYTES + 1)
+    if len(content) > _MAX_BYTES:
+        raise _plan_file_error(path, f"more than {_MAX_BYTES:,} bytes")
+    plan = _parse(path, content)
+    items = plan.get("items") if isinstance(plan, Mapping) else None
+    if not isinstance(items, list) or not items or set(plan) != {"items"}:
+        raise _plan_file_error(path, "another structure")
+    return tuple(_read_item(path, number, item) for number, item in enumerate(items, start=1))
 
 
-def _parsed(path: Path, content: bytes) -> Any:
-    """Parse by the suffix."""
+def _parse(path: Path, content: bytes) -> Any:
+    """Parse JSON or TOML, depending on the suffix."""
     try:
         text = content.decode()
         return parse_json(text, str(path)) if path.suffix == ".json" else tomllib.loads(text)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as cause:
-        raise _wrong(path, str(cause)) from cause
+        raise _plan_file_error(path, str(cause)) from cause
 
 
-def _item(path: Path, number: int, written: object) -> Item:
+def _read_item(path: Path, number: int, values: object) -> Item:
     """Read one item."""
     where = f"{path}, item {number}"
-    if not isinstance(written, dict) or not {"purpose", "event"} <= set(written) <= _KEYS:
+    if not isinstance(values, dict) or not {"purpose", "event"} <= set(values) <= _KEYS:
         raise DataError(
-            where, "purpose and event, times and part", repr(written)[:80], "Correct it."
+            where, "purpose and event, times and part", repr(values)[:80], "Correct it."
         )
     try:
-        return Item.from_json(written)
+        return Item.from_json(values)
     except DataError as cause:
         raise DataError(
             f"{where}, event", cause.expected, cause.found, "Correct the event."
@@ -336,11 +335,11 @@ def _item(path: Path, number: int, written: object) -> Item:
         raise DataError(where, "an item of a plan", str(cause), "Correct the item.") from cause
 
 
-def _wrong(path: Path, found: str) -> DataError:
-    """Error for a file that is no plan."""
+def _plan_file_error(path: Path, problem: str) -> DataError:
+    """Error for a file that is not a plan."""
     return DataError(
         str(path),
         "a plan in TOML or JSON: a list of items",
-        found,
-        "Give each item a purpose, an event and how many times.",
+        problem,
+        "Give each item a purpose, an event and a number of times.",
     )

@@ -1,27 +1,23 @@
-r"""How the costs of a ledger add up, in whole numbers, all rounded up.
+r"""Composition rules of a ledger, its opening record and its caps. Costs are rounded up.
 
-Which rule is sound depends on who chooses the next cost. If all costs are known before the
-first release, they may be composed by privacy-loss distributions, which is tight
-(:mod:`veracal.ledger.plan`). If the next cost may depend on earlier answers, the rule
-must be a *filter*, sound for costs chosen adaptively: sums of epsilon (:class:`Sums`,
-:class:`Pairs`), or of Rényi divergence at one order fixed beforehand (:class:`Renyi`; Feldman
-and Zrnic 2021, https://arxiv.org/abs/2008.11193). Composing the privacy-loss distributions of
-adaptively chosen events, and stopping at the budget, is no filter: which list gets composed
-then depends on the records, and the bound fails (https://arxiv.org/abs/2602.06756,
-https://arxiv.org/abs/2602.15815).
+*Rules.* The sound rule depends on how the next cost is chosen. If all costs are known before
+the first release, they may be composed by privacy-loss distributions, which is tight
+(:mod:`veracal.ledger.plan`). If the next cost may depend on earlier answers, the rule must be a
+*filter*, sound for adaptively chosen costs: sums of epsilon (:class:`EpsilonSums`,
+:class:`EpsilonDeltaSums`), or of Rényi divergences at one order fixed beforehand
+(:class:`Renyi`; Feldman and Zrnic 2021, https://arxiv.org/abs/2008.11193). Composing the
+privacy-loss distributions of adaptively chosen events, and stopping at the budget, is not a
+filter: the composed list then depends on the records, and the bound fails
+(https://arxiv.org/abs/2602.06756, https://arxiv.org/abs/2602.15815).
 
-A ledger has *accounts*, each with a total that is never exceeded. For a filter an account is
-a part of the records; for a plan, or a run (:mod:`veracal.ledger.runs`), it is an item,
-counted in uses. Within a run, whose list is fixed before its first release, costs compose as in
-a plan; the runs of one ledger compose by its filter.
+*Accounts.* Each account of a ledger has a total that is never exceeded. For a filter, an
+account is a partition of the records; for a plan or a run (:mod:`veracal.ledger.runs`), it is
+an item, counted in uses. Costs within a run, whose list is fixed before its first release,
+compose as in a plan; the runs of one ledger compose by its filter.
 
-What is fixed when a ledger is opened: the budget, the rule, the parts.
-
-Caps of a ledger: the filter of its opening, and one more for each extension.
-
-The caps on epsilon and delta are fixed when a ledger is opened. An extension adds a *filter*:
-the same rule (for Rényi divergences the same order, which is not chosen again) with caps of its
-own. Each charge fits wholly into one filter, the first with room for it, and the totals add.
+*Caps.* The caps on epsilon and delta are fixed when a ledger is opened. An extension adds a
+filter with the same rule (for Rényi divergences also the same order) and caps of its own. Each
+charge is debited to a single filter, the first with enough budget, and the totals add.
 """
 
 import json
@@ -37,8 +33,8 @@ from scipy import optimize
 
 from veracal import _checks
 from veracal.accounting import (
+    MAX_ORDER,
     MICRO,
-    MOST_ORDER,
     Approximate,
     Budget,
     Event,
@@ -52,35 +48,35 @@ from veracal.accounting import (
     rounded_up,
 )
 from veracal.errors import BudgetError, LedgerError
-from veracal.ledger import storage as tables
+from veracal.ledger import storage
 from veracal.ledger.chain import canonical
 from veracal.ledger.plan import (
     ATTO,
     NANO,
-    SLACK,
+    RELATIVE_MARGIN,
     Cost,
     Item,
     Planned,
     as_written,
-    decimal,
-    free,
-    not_free,
-    plan,
-    storable,
-    whole_budget,
-    whole_cost,
+    budget_to_units,
+    check_not_free,
+    check_storable,
+    cost_to_units,
+    format_units,
+    free_event_error,
+    make_plan,
 )
 
 
 @dataclass(frozen=True)
 class EpsilonSums:
-    """Pure epsilons, added up as integers.
+    """Addition of pure epsilons, as integers.
 
     Guarantees
     ----------
-    If costs chosen in any way, earlier answers included, sum to at most the total, then all
-    answers together are epsilon-differentially private (Dwork et al. 2006; a filter by Rogers
-    et al. 2016).
+    If costs, chosen in any way that may depend on earlier answers, sum to at most the total,
+    then all answers together are epsilon-differentially private (Dwork et al. 2006; as a
+    filter, Rogers et al. 2016).
     """
 
     kind: ClassVar[Literal["pure", "open"]] = "pure"
@@ -88,38 +84,38 @@ class EpsilonSums:
 
     @property
     def words(self) -> str:
-        """How costs add up, for people."""
+        """Description of the composition for statements."""
         return "pure: epsilons are added up in whole millionths, each rounded up"
 
     def total(self, budget: Budget) -> Cost:
-        """What one part may spend: the budget as it is written, in micro-epsilon."""
+        """Total of one partition: the decimal value of the budget, in micro-epsilon."""
         if not budget.pure:
             raise ValueError(
                 f"Expected delta=0 for a pure ledger, got delta={budget.delta!r}. A budget "
-                "with a delta needs an open ledger or a plan."
+                "with delta > 0 needs an open ledger or a plan."
             )
-        return Cost(whole_budget(budget.epsilon, MICRO, "epsilon"))
+        return Cost(budget_to_units(budget.epsilon, MICRO, "epsilon"))
 
     def cost(self, event: Event, budget: Budget, delta: float | None) -> Cost:
         """Cost of an event for one unit, rounded up."""
-        _no_delta(delta)
-        return not_free(Cost(micro_epsilon(event, budget.unit)))
+        _check_no_delta(delta)
+        return check_not_free(Cost(micro_epsilon(event, budget.unit)))
 
     def run_cost(self, event: Event, budget: Budget, delta: float | None) -> Cost:
         """Cost of the whole list of a run, composed as one event."""
         return self.cost(event, budget, None)
 
     def privacy(self, spent: Cost, budget: Budget) -> tuple[float, float]:
-        """Epsilon and delta that what was spent amounts to."""
+        """Epsilon and delta of the amount spent."""
         return spent.amount / MICRO, 0.0
 
     def left(self, spent: Cost, budget: Budget) -> tuple[float, float]:
-        """Epsilon and delta that may still be spent."""
+        """Epsilon and delta left to spend."""
         return self.privacy(self.total(budget) - spent, budget)
 
     def figure(self, cost: Cost) -> str:
-        """A cost, for people."""
-        return decimal(cost.amount, MICRO)
+        """Format a cost for messages."""
+        return format_units(cost.amount, MICRO)
 
     def to_json(self) -> dict[str, Any]:
         """Settings of the rule."""
@@ -128,12 +124,12 @@ class EpsilonSums:
 
 @dataclass(frozen=True)
 class EpsilonDeltaSums:
-    """Epsilons and deltas, each added up.
+    """Addition of epsilons and deltas.
 
     Guarantees
     ----------
-    If (epsilon_i, delta_i) chosen in any way sum to at most (epsilon, delta), then all answers
-    together are (epsilon, delta)-differentially private (Rogers et al. 2016).
+    If (epsilon_i, delta_i), chosen in any way, sum to at most (epsilon, delta), then all
+    answers together are (epsilon, delta)-differentially private (Rogers et al. 2016).
     """
 
     kind: ClassVar[Literal["pure", "open"]] = "open"
@@ -141,47 +137,51 @@ class EpsilonDeltaSums:
 
     @property
     def words(self) -> str:
-        """How costs add up, for people."""
+        """Description of the composition for statements."""
         return "open: epsilons and deltas are added up, each rounded up"
 
     def total(self, budget: Budget) -> Cost:
-        """What one part may spend: the budget as it is written."""
+        """Total of one partition: the decimal value of the budget."""
         delta = math.floor(as_written(budget.delta) * ATTO)
-        return Cost(whole_budget(budget.epsilon, MICRO, "epsilon"), delta)
+        return Cost(budget_to_units(budget.epsilon, MICRO, "epsilon"), delta)
 
     def cost(self, event: Event, budget: Budget, delta: float | None) -> Cost:
-        """Cost of a pure or promised event, or of any at the delta that the caller names."""
+        """Cost of a pure or (epsilon, delta) event, or of any event at a given delta."""
         if isinstance(event, Approximate) and budget.unit.at_most == 1 and delta is None:
-            # A promise as somebody wrote it, such as another ledger's whole budget.
+            # A stated guarantee, such as the whole budget of another ledger.
             amount = math.ceil(as_written(event.epsilon) * MICRO)
-            return not_free(Cost(amount, math.ceil(as_written(event.delta) * ATTO)))
+            return check_not_free(Cost(amount, math.ceil(as_written(event.delta) * ATTO)))
         if delta is None:
             if pure_epsilon(event, budget.unit) is None:
                 raise ValueError(
-                    "Expected the delta at which to charge an event that is not pure, got "
-                    "delta=None. Deltas add up too: name a part of the ledger's."
+                    "Expected a delta for an event that is not pure, got delta=None. Deltas "
+                    "are "
+                    "added, too: give a fraction of the ledger's delta."
                 )
-            return not_free(Cost(micro_epsilon(event, budget.unit)))
+            return check_not_free(Cost(micro_epsilon(event, budget.unit)))
         _checks.fraction(delta=delta)
         epsilon = epsilon_for(event, float(delta), budget.unit)
-        return not_free(Cost(whole_cost(epsilon, MICRO), math.ceil(as_written(delta) * ATTO)))
+        return check_not_free(
+            Cost(cost_to_units(epsilon, MICRO), math.ceil(as_written(delta) * ATTO))
+        )
 
     def run_cost(self, event: Event, budget: Budget, delta: float | None) -> Cost:
         """Cost of the whole list of a run, composed as one event.
 
-        Without a delta a pure list costs its exact epsilon. At a delta any list costs its
-        epsilon there by PLD, as the accountant states it, so that a list whose noise was made
-        for epsilon at that delta costs no more than epsilon as it is written.
+        Without a delta a pure list costs its exact epsilon. With a delta any list costs the
+        accountant's epsilon at that delta, so a list whose noise was computed for an epsilon
+        and that delta costs at most the decimal value of that epsilon.
         """
         exact = pure_epsilon(event, budget.unit)
         if delta is None and exact is not None:
-            return not_free(Cost(math.ceil(exact * MICRO)))
+            return check_not_free(Cost(math.ceil(exact * MICRO)))
         if delta is None or delta <= 0:
             raise ValueError(
-                "A run whose list is not pure needs the delta at which it is charged; got "
-                f"delta={delta!r}. Deltas add up over runs: name a part of the ledger's."
+                f"Expected a delta for a run whose list is not pure, got delta={delta!r}. "
+                "Deltas "
+                "are added over runs: give a fraction of the ledger's delta."
             )
-        # In whole units, rounded down, so that a run at the ledger's own delta fits into it.
+        # In whole units, rounded down, so that a run at the ledger's full delta fits.
         units = math.floor(as_written(delta) * ATTO)
         charged = units / ATTO
         if Fraction(charged) > Fraction(units, ATTO):
@@ -190,22 +190,22 @@ class EpsilonDeltaSums:
         if not math.isfinite(epsilon):
             raise BudgetError(
                 "The run has no finite cost at its delta; nothing was charged and no record "
-                "was read. Add noise, or name a larger delta."
+                "was read. Add noise, or allow a larger delta."
             )
         amount = math.ceil(as_written(epsilon) * MICRO)
-        return not_free(Cost(amount, units))
+        return check_not_free(Cost(amount, units))
 
     def privacy(self, spent: Cost, budget: Budget) -> tuple[float, float]:
-        """Epsilon and delta that what was spent amounts to."""
+        """Epsilon and delta of the amount spent."""
         return spent.amount / MICRO, spent.delta / ATTO
 
     def left(self, spent: Cost, budget: Budget) -> tuple[float, float]:
-        """Epsilon and delta that may still be spent."""
+        """Epsilon and delta left to spend."""
         return self.privacy(self.total(budget) - spent, budget)
 
     def figure(self, cost: Cost) -> str:
-        """A cost, for people."""
-        return f"({decimal(cost.amount, MICRO)}, {rounded_up(cost.delta / ATTO)})"
+        """Format a cost for messages."""
+        return f"({format_units(cost.amount, MICRO)}, {rounded_up(cost.delta / ATTO)})"
 
     def to_json(self) -> dict[str, Any]:
         """Settings of the rule."""
@@ -214,19 +214,19 @@ class EpsilonDeltaSums:
 
 @dataclass(frozen=True)
 class Renyi:
-    r"""Rényi divergences at one order, added up.
+    r"""Addition of Rényi divergences at one order.
 
-    A total R of divergence at order a gives, for every delta,
+    A total divergence R at order a gives, for every delta,
 
     .. math:: \varepsilon = R + \log\frac{a - 1}{a} - \frac{\log\delta + \log a}{a - 1}
 
-    (Canonne, Kamath and Steinke 2020, Proposition 12), so the total is what the budget leaves
-    for R.
+    (Canonne, Kamath and Steinke 2020, Proposition 12). The total of an account is the R for
+    which epsilon and delta are those of the budget.
 
     Guarantees
     ----------
     The order is fixed before the first charge, and the divergences, chosen in any way, sum to
-    at most R; all answers together then keep the budget (Feldman and Zrnic 2021).
+    at most R. Then all answers together are within the budget (Feldman and Zrnic 2021).
     """
 
     order: float
@@ -234,57 +234,57 @@ class Renyi:
 
     def __post_init__(self) -> None:
         _checks.positive(order=self.order)
-        if not 1 < self.order <= MOST_ORDER:
+        if not 1 < self.order <= MAX_ORDER:
             raise ValueError(
-                f"Expected an order above 1, at most {MOST_ORDER}, got order={self.order!r}."
+                f"Expected an order above 1, at most {MAX_ORDER}, got order={self.order!r}."
             )
         object.__setattr__(self, "order", float(self.order))
 
     @property
     def words(self) -> str:
-        """How costs add up, for people."""
+        """Description of the composition for statements."""
         return f"open: Rényi divergences of order {self.order:g} are added up, each rounded up"
 
     def total(self, budget: Budget) -> Cost:
-        """What one part may spend, in nano-units of divergence."""
-        left = budget.epsilon - conversion(self.order, budget.delta)
-        units = math.floor(Fraction(left * (1 - SLACK)) * NANO) if left > 0 else 0
+        """Total of one partition, in nano-units of divergence."""
+        left = budget.epsilon - conversion_cost(self.order, budget.delta)
+        units = math.floor(Fraction(left * (1 - RELATIVE_MARGIN)) * NANO) if left > 0 else 0
         if units < 1:
             raise ValueError(
-                f"Expected a budget that Rényi divergence of order {self.order:g} can serve, "
-                f"got epsilon={budget.epsilon!r} with delta={budget.delta!r}. Allow a larger "
-                'delta, or add up by composition="addition".'
+                "Expected a budget large enough for Rényi divergences of order "
+                f"{self.order:g}, got epsilon={budget.epsilon!r} with delta={budget.delta!r}. "
+                'Allow a larger delta, or use composition="addition".'
             )
-        return Cost(storable(units))
+        return Cost(check_storable(units))
 
     def cost(self, event: Event, budget: Budget, delta: float | None) -> Cost:
         """Divergence of an event for one unit, rounded up."""
-        _no_delta(delta)
-        return not_free(Cost(whole_cost(rdp_at(event, self.order, budget.unit), NANO)))
+        _check_no_delta(delta)
+        return check_not_free(Cost(cost_to_units(rdp_at(event, self.order, budget.unit), NANO)))
 
     def run_cost(self, event: Event, budget: Budget, delta: float | None) -> Cost:
         """Divergence of the whole list of a run, composed as one event."""
         return self.cost(event, budget, None)
 
     def privacy(self, spent: Cost, budget: Budget) -> tuple[float, float]:
-        """Epsilon and delta that what was spent amounts to."""
+        """Epsilon and delta of the amount spent."""
         if spent.amount == 0:
             return 0.0, 0.0
-        epsilon = spent.amount / NANO + conversion(self.order, budget.delta)
+        epsilon = spent.amount / NANO + conversion_cost(self.order, budget.delta)
         return max(epsilon, 0.0), budget.delta
 
     def left(self, spent: Cost, budget: Budget) -> tuple[float, float]:
-        """Epsilon that may still be spent, at the same delta."""
+        """Epsilon left to spend, at the same delta."""
         return max(0.0, budget.epsilon - self.privacy(spent, budget)[0]), budget.delta
 
     @property
     def measure(self) -> str:
-        """What is added up."""
+        """The quantity that is added."""
         return f"Rényi divergence of order {self.order:g}"
 
     def figure(self, cost: Cost) -> str:
-        """A cost, for people."""
-        return decimal(cost.amount, NANO)
+        """Format a cost for messages."""
+        return format_units(cost.amount, NANO)
 
     def to_json(self) -> dict[str, Any]:
         """Settings of the rule."""
@@ -294,17 +294,17 @@ class Renyi:
 Rule = EpsilonSums | EpsilonDeltaSums | Renyi | Planned
 
 
-def conversion(order: float, delta: float) -> float:
-    """What turning Rényi divergence into epsilon adds, at one order."""
+def conversion_cost(order: float, delta: float) -> float:
+    """Epsilon minus Rényi divergence in the conversion at one order."""
     if delta <= 0:
         return math.inf
     return math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1)
 
 
 def best_order(budget: Budget) -> float:
-    r"""Order at which a budget affords the most Gaussian noise events.
+    r"""Order at which a budget admits the most Gaussian events.
 
-    The divergence of a Gaussian event grows in proportion to the order, so this maximizes
+    The divergence of a Gaussian event is proportional to the order, so this maximizes
     :math:`(\varepsilon - \mathrm{conversion}(a, \delta)) / a`.
 
     Examples
@@ -314,52 +314,52 @@ def best_order(budget: Budget) -> float:
     """
     if budget.pure:
         raise ValueError(
-            "Expected a budget with a delta for a ledger of Rényi divergences, got delta=0."
+            "Expected a budget with delta > 0 for a ledger of Rényi divergences, got delta=0."
         )
 
-    def waste(log: float) -> float:
+    def loss(log: float) -> float:
         order = 1 + math.exp(log)
-        return (conversion(order, budget.delta) - budget.epsilon) / order
+        return (conversion_cost(order, budget.delta) - budget.epsilon) / order
 
-    found = optimize.minimize_scalar(
-        waste, bounds=(-7, math.log(MOST_ORDER - 2)), method="bounded"
+    minimum = optimize.minimize_scalar(
+        loss, bounds=(-7, math.log(MAX_ORDER - 2)), method="bounded"
     )
-    return max(1.001, float(f"{1 + math.exp(found.x):.4g}"))
+    return max(1.001, float(f"{1 + math.exp(minimum.x):.4g}"))
 
 
-def _no_delta(delta: float | None) -> None:
-    """Refuse a delta where costs have none."""
+def _check_no_delta(delta: float | None) -> None:
+    """Raise if a delta is given to a rule whose costs have none."""
     if delta is not None:
         raise ValueError(
-            f"Expected no delta, got delta={delta!r}: only an open ledger that adds up pairs "
-            "charges an event at a delta."
+            f"Expected no delta, got delta={delta!r}: only an open ledger with "
+            'composition="addition" charges events at a delta.'
         )
 
 
-_MOST_PARTS = 64
-_LONGEST = 200  # characters of a name
-_LARGEST_SPLIT = 2**16  # characters of the settings of a split
+_MAX_PARTS = 64
+_MAX_NAME_LENGTH = 200  # characters of a name
+_MAX_SPLIT_LENGTH = 2**16  # characters of the settings of a split
 SEPARATOR = "/"  # in names of accounts, so not in names of parts
 
 
 @dataclass(frozen=True)
 class Opening:
-    """The first record of a ledger; every later one is chained to it.
+    """The opening record of a ledger, to which all entries are chained.
 
     Attributes
     ----------
     budget : Budget
-    rule : Sums, Pairs, Renyi or Planned
-        How costs add up.
+    rule : EpsilonSums, EpsilonDeltaSums, Renyi or Planned
+        The composition rule.
     parts : tuple of str
-        Disjoint parts of the records. Each may spend the whole budget: a unit is in one of
-        them only, so what the ledger promises everybody is the most that any part spends.
+        Disjoint partitions of the records. Each may spend the whole budget: a unit is in only
+        one of them, so the ledger's total is the maximum over partitions.
     nonce : str
-        Random; tells this ledger from every other.
+        Random; distinguishes this ledger from all others.
     data : str or None
-        Public name of the data set whose ledger it is.
+        Public name of the data set.
     split : mapping or None
-        Public settings of how records are assigned to the parts, as what JSON can hold.
+        Public settings of the assignment of records to partitions, as a JSON object.
     """
 
     budget: Budget
@@ -371,16 +371,16 @@ class Opening:
 
     def __post_init__(self) -> None:
         for part in self.parts:
-            name(part=part)
+            check_name(part=part)
             if SEPARATOR in part:
-                raise ValueError(f"part must not contain {SEPARATOR!r}; got part={part!r}.")
+                raise ValueError(f"Expected no {SEPARATOR!r} in part, got part={part!r}.")
         if self.data is not None:
-            name(data=self.data)
+            check_name(data=self.data)
         if self.split is not None:
-            object.__setattr__(self, "split", _public_settings(self.split))
-        if not 1 <= len(set(self.parts)) == len(self.parts) <= _MOST_PARTS:
+            object.__setattr__(self, "split", _check_split_settings(self.split))
+        if not 1 <= len(set(self.parts)) == len(self.parts) <= _MAX_PARTS:
             raise ValueError(
-                f"Expected 1 to {_MOST_PARTS} different parts, got parts={self.parts!r}."
+                f"Expected 1 to {_MAX_PARTS} different parts, got parts={self.parts!r}."
             )
 
     @property
@@ -389,50 +389,50 @@ class Opening:
         return canonical(self.to_json())
 
     def accounts(self) -> dict[str, Cost]:
-        """Every account and its total."""
+        """All accounts and their totals."""
         if isinstance(self.rule, Planned):
             return {str(i): Cost(item.times) for i, item in enumerate(self.rule.items)}
         return dict.fromkeys(self.parts, self.rule.total(self.budget))
 
     def account(self, event: Event, purpose: str, part: str | None) -> str | None:
-        """Account that a charge debits; None for every one of them."""
+        """The account that a charge debits; None for all of them."""
         if isinstance(self.rule, Planned):
             return self.rule.item(purpose, event, part)
         return part
 
     def cost(self, event: Event, delta: float | None) -> Cost:
-        """What an event takes from its account."""
+        """Cost of an event to its account."""
         if pure_epsilon(event, self.budget.unit) == 0:
-            raise free()
+            raise free_event_error()
         if isinstance(self.rule, Planned):
             return Cost(1)
         return self.rule.cost(event, self.budget, delta)
 
     def figure(self, cost: Cost) -> str:
-        """A cost, for people."""
+        """Format a cost for messages."""
         if isinstance(self.rule, Planned):
             return "planned"
         return self.rule.figure(cost)
 
     def check(self, event: Event, part: str | None) -> None:
-        """Refuse an event under another relation, and a part that there is not."""
+        """Raise if the event has another relation than the budget, or the part is unknown."""
         if event.relation != self.budget.relation:
             raise ValueError(
                 f"Expected an event under {self.budget.relation}, got one under "
                 f"{event.relation}. Costs under different relations do not add: state the "
-                "event under the ledger's, or convert it with AsReplaceOne."
+                "event under the ledger's relation, or convert it with AsReplaceOne."
             )
         self.check_part(part)
 
     def check_part(self, part: str | None) -> None:
-        """Refuse a part that there is not."""
+        """Raise if the part is unknown."""
         if part is not None and part not in self.parts:
             raise ValueError(
                 f"Expected part to be None or one of {self.parts!r}, got part={part!r}."
             )
 
     def to_json(self) -> dict[str, Any]:
-        """Write the record as what JSON can hold."""
+        """Convert to a JSON object."""
         budget = self.budget
         return {
             "budget": {
@@ -450,7 +450,7 @@ class Opening:
 
     @classmethod
     def from_text(cls, text: str) -> "Opening":
-        """Read the record back; whatever is not exactly one is refused."""
+        """Parse the record; raise unless the text is its canonical form."""
         try:
             values = json.loads(text)
             budget = values["budget"]
@@ -478,72 +478,72 @@ def rule_for(
     items: Sequence[Item] | None,
     parts: Sequence[str],
 ) -> Rule:
-    """Rule of a new ledger, or an error if its settings do not go together."""
+    """The rule of a new ledger; raise if its settings are inconsistent."""
     _checks.one_of(("pure", "open", "plan"), kind=kind)
-    for setting, belongs in (
+    for setting, allowed in (
         ("composition", kind == "open"),
         ("order", kind == "open" and composition != "addition"),
         ("plan", kind == "plan"),
     ):
         value = {"composition": composition, "order": order, "plan": items}[setting]
-        if value is not None and not belongs:
+        if value is not None and not allowed:
             raise ValueError(
                 f"Expected no {setting} for this kind of ledger, got kind={kind!r}."
             )
     if kind == "pure":
         return EpsilonSums()
     if kind == "plan":
-        return plan(items or (), budget, parts)
+        return make_plan(items or (), budget, parts)
     _checks.one_of(("rdp", "addition"), composition=composition or "rdp")
     if composition == "addition":
         return EpsilonDeltaSums()
     return Renyi(best_order(budget) if order is None else order)
 
 
-def readable(event: Event) -> None:
-    """Raise unless an event can be written down and read back as it is."""
+def check_serializable(event: Event) -> None:
+    """Raise unless an event can be converted to JSON and back without change."""
     if type(event) not in get_args(Event):
         raise ValueError(f"Expected an event of veracal.accounting, got {event!r}.")
     if event_from_json(json.loads(canonical(event_to_json(event)))) != event:
-        raise ValueError(f"Expected an event that can be written down, got {event!r}.")
+        raise ValueError(f"Expected an event that can be stored as JSON, got {event!r}.")
 
 
-def checked_item(item: object) -> Item:
-    """Refuse what is no item of a plan or of a run."""
+def check_item(item: object) -> Item:
+    """Raise unless an object is a valid item of a plan or a run."""
     if not isinstance(item, Item):
         raise ValueError(f"Expected a plan of Item, got {item!r}.")
-    readable(item.event)
-    name(purpose=item.purpose)
+    check_serializable(item.event)
+    check_name(purpose=item.purpose)
     return item
 
 
-def name(**values: str) -> None:
+def check_name(**values: str) -> None:
     """Raise unless every value is a short line of text."""
     for what, value in values.items():
-        good = isinstance(value, str) and value.strip() and value.isprintable()
-        if not good or len(value) > _LONGEST:
+        valid = isinstance(value, str) and value.strip() and value.isprintable()
+        if not valid or len(value) > _MAX_NAME_LENGTH:
             raise ValueError(
-                f"Expected {what} to be 1 to {_LONGEST} printable characters, "
+                f"Expected {what} to be 1 to {_MAX_NAME_LENGTH} printable characters, "
                 f"got {what}={value!r}."
             )
 
 
-def _public_settings(settings: object) -> dict[str, Any]:
-    """Settings as they are read back: a JSON object of moderate size."""
+def _check_split_settings(settings: object) -> dict[str, Any]:
+    """Normalize split settings to a JSON object of limited size."""
     if not isinstance(settings, Mapping):
-        raise ValueError(f"split must be a mapping or None; got {settings!r}.")
+        raise ValueError(f"Expected split to be a mapping or None, got {settings!r}.")
     try:
         text = canonical(settings)
     except (TypeError, ValueError) as cause:
-        raise ValueError(f"split must be what JSON can hold; got {settings!r}.") from cause
-    if len(text) > _LARGEST_SPLIT:
-        raise ValueError(f"split must take at most {_LARGEST_SPLIT:,} characters as JSON.")
+        raise ValueError(f"Expected split to be a JSON object, got {settings!r}.") from cause
+    if len(text) > _MAX_SPLIT_LENGTH:
+        raise ValueError(f"Expected split of at most {_MAX_SPLIT_LENGTH:,} JSON characters.")
     return dict(json.loads(text))
 
 
-def _rule_from_json(written: Mapping[str, Any]) -> Rule:
-    """Read a rule back."""
-    match dict(written):
+def _rule_from_json(settings: Mapping[str, Any]) -> Rule:
+    """Parse a rule."""
+    match dict(settings):
         case {"kind": "pure"}:
             return EpsilonSums()
         case {"kind": "open", "composition": "addition"}:
@@ -552,7 +552,7 @@ def _rule_from_json(written: Mapping[str, Any]) -> Rule:
             return Renyi(order)
         case {"kind": "plan", "items": items, "epsilons": epsilons}:
             return Planned(tuple(map(Item.from_json, items)), epsilons)
-    raise ValueError(f"Expected the rule of a ledger, got {written!r}.")
+    raise ValueError(f"Expected the rule of a ledger, got {settings!r}.")
 
 
 RAISED_AFTER_RELEASES = "cap raised after releases"
@@ -561,19 +561,19 @@ RAISED_BEFORE_RELEASES = "cap raised before any release"
 
 @dataclass(frozen=True)
 class Extension:
-    """A raise of the caps.
+    """An extension: a raise of the caps.
 
     Attributes
     ----------
     filter : int
         Number of the filter that it added; the opening's is 1.
     epsilon, delta : float
-        By how much the caps were raised.
+        The increase of the caps.
     index : int
-        Of its entry.
+        Index of its entry.
     after_releases : bool
-        Whether anything may have been released before: then the raise may depend on it, and
-        the sum of the caps is no promise that was made beforehand.
+        Whether anything may have been released before. Then the increase may depend on it, and
+        the sum of the caps is not a guarantee that was fixed beforehand.
     """
 
     filter: int
@@ -585,14 +585,14 @@ class Extension:
 
 @dataclass(frozen=True)
 class Caps:
-    """What a ledger may spend, by the filters that it has.
+    """The filters of a ledger and their totals.
 
     Guarantees
     ----------
-    The totals of all filters sum to at most what the rule grants for the sum of the caps. For
-    pairs and pure epsilons these are the sums themselves. Rényi divergences at one order add,
-    so filter k gets what the order leaves for the caps up to k, less what it left for those
-    up to k - 1: all charges together keep the sum of the epsilons at the sum of the deltas.
+    The totals of all filters sum to at most the rule's total for the sum of the caps. For
+    additive rules the totals add. Rényi divergences at one order add, so filter k gets the
+    total for the caps up to k minus the total for the caps up to k - 1. Therefore all charges
+    together cost at most the sum of the epsilons at the sum of the deltas.
     """
 
     opening: Opening
@@ -600,22 +600,22 @@ class Caps:
 
     @classmethod
     def read(cls, connection: Connection) -> "Caps":
-        """Read the caps of a ledger as they are now."""
-        caps = cls(Opening.from_text(tables.opening(connection)[0]))
-        for entry in tables.adding(connection):
+        """Read the current caps of a ledger."""
+        caps = cls(Opening.from_text(storage.opening(connection)[0]))
+        for entry in storage.account_entries(connection):
             if entry.extension is not None:
-                released = tables.released_before(connection, entry.index)
+                released = storage.released_before(connection, entry.index)
                 caps = caps.extended(*entry.extension, entry.index, after_releases=released)
         return caps
 
     def extended(
         self, epsilon: float, delta: float, index: int, *, after_releases: bool
     ) -> "Caps":
-        """The caps with one filter more, if the rule can serve it."""
+        """The caps with an additional filter; raise if its total would be zero."""
         if isinstance(self.opening.rule, Planned):
             raise ValueError(
-                "A ledger of kind 'plan' cannot be extended: its list is fixed and was charged "
-                "as a whole. Open a ledger of kind 'pure' or 'open'."
+                "A ledger of kind 'plan' cannot be extended: its items are fixed and were "
+                "charged as a whole. Open a ledger of kind 'pure' or 'open'."
             )
         _checks.positive(epsilon=epsilon)
         _checks.fraction(delta=delta)
@@ -623,12 +623,14 @@ class Caps:
         new = Extension(number, float(epsilon), float(delta), index, after_releases)
         caps = Caps(self.opening, (*self.extensions, new))
         if caps.total(number).amount < 1:
-            raise ValueError(f"epsilon is too small for a filter; got epsilon={epsilon!r}.")
+            raise ValueError(
+                f"Expected a larger epsilon for a filter, got epsilon={epsilon!r}."
+            )
         return caps
 
     @property
     def filters(self) -> range:
-        """Numbers of the filters; none for a plan, which was spent when it was opened."""
+        """Numbers of the filters; none for a plan, which is spent when it is opened."""
         last = 0 if isinstance(self.opening.rule, Planned) else len(self.extensions) + 1
         return range(1, last + 1)
 
@@ -647,26 +649,26 @@ class Caps:
         return Budget(float(epsilon), float(delta), first.relation, first.unit)
 
     def total(self, number: int) -> Cost:
-        """What each part may spend from a filter."""
+        """Total of each partition in a filter."""
         rule = self.opening.rule
         assert not isinstance(rule, Planned)
         whole = rule.total(self._up_to(number))
         return whole if number == 1 else whole - rule.total(self._up_to(number - 1))
 
     def accounts(self, number: int) -> dict[str, Cost]:
-        """Accounts of a filter, one for each part, and their totals."""
+        """Accounts of a filter, one per partition, and their totals."""
         total = self.total(number)
-        return {account_of(part, number): total for part in self.opening.parts}
+        return {account_name(part, number): total for part in self.opening.parts}
 
     @property
     def note(self) -> str | None:
-        """What every statement about an extended ledger has to say; None for others."""
+        """Note for every statement of an extended ledger; None for other ledgers."""
         if not self.extensions:
             return None
         after = any(one.after_releases for one in self.extensions)
         return RAISED_AFTER_RELEASES if after else RAISED_BEFORE_RELEASES
 
 
-def account_of(part: str, number: int) -> str:
-    """Name of the account that a part has in a filter."""
+def account_name(part: str, number: int) -> str:
+    """Name of the account of a partition in a filter."""
     return part if number == 1 else f"{number}{SEPARATOR}{part}"

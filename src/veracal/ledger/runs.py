@@ -1,9 +1,9 @@
-"""Runs: lists of events that one ledger pays for one after the other.
+"""Runs: successive lists of events that are charged to one ledger.
 
-A run is a list of items that is fixed and charged as a whole before its first release, so
-within it costs compose tightly (:mod:`veracal.ledger.plan` says why). The next run may
-be chosen after looking at what this one has released; across runs costs therefore add by the
-ledger's filter, and never as one privacy-loss distribution.
+A run is a list of items that is fixed and charged as a whole before its first release, so costs
+within it compose tightly (see :mod:`veracal.ledger.plan`). The next run may be chosen after
+seeing the releases of this one. Therefore costs across runs compose by the ledger's filter, and
+never as one privacy-loss distribution.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,17 +14,23 @@ from sqlite3 import Connection
 from veracal import _checks
 from veracal.accounting import Composed, Event, Repeated, pure_epsilon
 from veracal.errors import AnswerError, BudgetError
-from veracal.ledger import storage as tables
+from veracal.ledger import storage
 from veracal.ledger.chain import Entry, canonical, digest
-from veracal.ledger.charging import ANEW, conflict, filter_for, item_account, items_of_run
-from veracal.ledger.plan import Cost, Item, Planned, free, merged
+from veracal.ledger.charging import (
+    RETRY_HINT,
+    conflict_error,
+    find_filter,
+    item_account,
+    run_items,
+)
+from veracal.ledger.plan import Cost, Item, Planned, free_event_error, merged
 from veracal.ledger.policies import (
     Caps,
     EpsilonDeltaSums,
     Opening,
-    account_of,
-    checked_item,
-    name,
+    account_name,
+    check_item,
+    check_name,
 )
 from veracal.ledger.storage import reading, writing
 
@@ -36,17 +42,17 @@ class LedgerRun:
     Attributes
     ----------
     number : int
-        1 for the first.
+        Starts at 1.
     name, request : str
     items : tuple of Item
-        What it may use.
+        The items that it may use.
     epsilons, deltas : mapping from part to float
-        What it cost each part that it reads. For a ledger of Rényi divergences, what its
-        divergence amounts to by itself, at the ledger's delta.
+        Cost for each partition that it reads. For a ledger of Rényi divergences, epsilon of its
+        divergence alone, at the ledger's delta.
     filter : int
-        The filter that paid.
+        The filter that was debited.
     index : int
-        Of its first entry.
+        Index of its first entry.
     abandoned : bool
     """
 
@@ -63,7 +69,7 @@ class LedgerRun:
 
 @dataclass(frozen=True)
 class RunRequest:
-    """A run, before it is charged."""
+    """A requested run."""
 
     items: tuple[Item, ...]
     name: str
@@ -72,62 +78,62 @@ class RunRequest:
     delta: float | None
 
     def __post_init__(self) -> None:
-        name(name=self.name, request=self.request)
+        check_name(name=self.name, request=self.request)
         if not isinstance(self.body, bytes):
-            raise ValueError(f"body must be bytes; got {type(self.body).__name__}.")
+            raise ValueError(f"Expected body to be bytes, got {type(self.body).__name__}.")
         if self.delta is not None:
             _checks.fraction(delta=self.delta)
             object.__setattr__(self, "delta", float(self.delta))
         if not self.items:
-            raise ValueError("A run needs one item or more; got none.")
-        object.__setattr__(self, "items", merged(map(checked_item, self.items)))
+            raise ValueError("Expected at least one item for a run, got none.")
+        object.__setattr__(self, "items", merged(map(check_item, self.items)))
 
     @property
     def fingerprint(self) -> str:
-        """Hash of everything that tells this run from another."""
-        asked = {
+        """Hash of everything that distinguishes this run from another."""
+        content = {
             "run": self.name,
             "items": sorted(canonical(item.to_json()) for item in self.items),
             "delta": self.delta,
             "body": digest(self.body),
         }
-        return digest(canonical(asked))
+        return digest(canonical(content))
 
 
-def begin(path: Path, asked: RunRequest) -> int:
-    """Charge a run as a whole, once for its request id; returns its number.
+def begin_run(path: Path, request: RunRequest) -> int:
+    """Charge a run as a whole, once per request id, and return its number.
 
-    The costs, which may take a while to compute, are computed before the ledger is locked.
+    Computing the costs may take a while, so it is done before the ledger is locked.
     """
     with reading(path) as connection:
-        opening = Opening.from_text(tables.opening(connection)[0])
-        known = _known(connection, asked)
-    if known is not None:
-        return known
-    offers = _offers(opening, asked)
+        opening = Opening.from_text(storage.opening(connection)[0])
+        existing = _find_existing(connection, request)
+    if existing is not None:
+        return existing
+    options = _cost_options(opening, request)
     with writing(path) as connection:
-        if (known := _known(connection, asked)) is not None:
-            return known
-        costs, number = _fitting(connection, offers, asked)
-        run = 1 + sum(entry.outcome == "run" for entry in tables.adding(connection))
-        _append(connection, asked, run, number, costs)
+        if (existing := _find_existing(connection, request)) is not None:
+            return existing
+        costs, number = _choose_option(connection, options, request)
+        run = 1 + sum(entry.outcome == "run" for entry in storage.account_entries(connection))
+        _append_run(connection, request, run, number, costs)
     return run
 
 
-def require(path: Path, asked: RunRequest) -> None:
-    """Raise what :func:`begin` would raise, and write nothing."""
+def require_run(path: Path, request: RunRequest) -> None:
+    """Raise what :func:`begin_run` would raise, and write nothing."""
     with reading(path) as connection:
-        opening = Opening.from_text(tables.opening(connection)[0])
-        known = _known(connection, asked)
-    if known is None:
-        offers = _offers(opening, asked)
+        opening = Opening.from_text(storage.opening(connection)[0])
+        existing = _find_existing(connection, request)
+    if existing is None:
+        options = _cost_options(opening, request)
         with reading(path) as connection:
-            _fitting(connection, offers, asked)
+            _choose_option(connection, options, request)
 
 
 @dataclass(frozen=True)
 class PartCost:
-    """What a run costs one part: its items as one event, charged at a delta if not pure."""
+    """Cost of a run for one partition: its items as one event, at a delta if not pure."""
 
     event: Event
     delta: float | None
@@ -137,158 +143,160 @@ class PartCost:
 Costs = Mapping[str, PartCost]
 
 
-def _offers(opening: Opening, asked: RunRequest) -> list[Costs]:
-    """Costs of each part of a run, in the ways in which they may be charged.
+def _cost_options(opening: Opening, request: RunRequest) -> list[Costs]:
+    """The alternative costs of a run, by partition.
 
-    First without a delta where a list is pure, then everything at the run's delta, which has a
-    smaller epsilon.
+    First without a delta if a list is pure, then with all lists at the run's delta, which gives
+    a smaller epsilon.
     """
-    offers: list[Costs] = [part_costs(opening, asked.items, asked.delta, pure=True)]
-    if any(one.delta is None for one in offers[0].values()) and asked.delta:
-        offers.append(part_costs(opening, asked.items, asked.delta, pure=False))
-    return offers
+    options: list[Costs] = [part_costs(opening, request.items, request.delta, pure=True)]
+    if any(one.delta is None for one in options[0].values()) and request.delta:
+        options.append(part_costs(opening, request.items, request.delta, pure=False))
+    return options
 
 
-def _fitting(
-    connection: Connection, offers: Sequence[Costs], asked: RunRequest
+def _choose_option(
+    connection: Connection, options: Sequence[Costs], request: RunRequest
 ) -> tuple[Costs, int]:
-    """The first offer that fits into a filter, and the number of that; or a refusal."""
+    """The first alternative that fits into a filter, and that filter, or an error."""
     caps = Caps.read(connection)
-    balances = {one: (spent, total) for one, spent, total in tables.balances(connection)}
-    for costs in offers:
-        wanted = {part: one.cost for part, one in costs.items()}
+    balances = {one: (spent, total) for one, spent, total in storage.balances(connection)}
+    for costs in options:
+        by_part = {part: one.cost for part, one in costs.items()}
         try:
-            return costs, filter_for(caps, balances, wanted, f"Run {asked.name!r}", run=True)
+            return costs, find_filter(
+                caps, balances, by_part, f"Run {request.name!r}", run=True
+            )
         except BudgetError:
-            if costs is offers[-1]:
+            if costs is options[-1]:
                 raise
-    raise AssertionError("a run has an offer")
+    raise AssertionError("there is at least one alternative")
 
 
 def part_costs(
     opening: Opening, items: Sequence[Item], delta: float | None, *, pure: bool
 ) -> dict[str, PartCost]:
-    """Composition and cost of the items of each part that has some, in the parts' order."""
+    """Composition and cost of the items of each partition that has items, in their order."""
     rule, budget = opening.rule, opening.budget
     if isinstance(rule, Planned):
         raise ValueError(
-            "A ledger of kind 'plan' holds one fixed list and no further runs. Open one of "
-            "kind 'pure' or 'open'."
+            "A ledger of kind 'plan' has one fixed list and no runs. Open a ledger of kind "
+            "'pure' or 'open'."
         )
     for item in items:
         opening.check(item.event, item.part)
         if pure_epsilon(item.event, budget.unit) == 0:
-            raise free()
-    found: dict[str, PartCost] = {}
+            raise free_event_error()
+    costs: dict[str, PartCost] = {}
     for part in opening.parts:
-        event = composed(items, part)
+        event = compose_items(items, part)
         if event is not None:
             exact = pure and pure_epsilon(event, budget.unit) is not None
             at = delta if isinstance(rule, EpsilonDeltaSums) and not exact else None
-            found[part] = PartCost(event, at, rule.run_cost(event, budget, at))
-    return found
+            costs[part] = PartCost(event, at, rule.run_cost(event, budget, at))
+    return costs
 
 
-def composed(items: Iterable[Item], part: str) -> Event | None:
-    """Everything that a list holds for one part, as one event; None if that is nothing."""
-    used = [Repeated(item.event, item.times) for item in items if item.part in (part, None)]
-    return Composed(tuple(used)) if used else None
+def compose_items(items: Iterable[Item], part: str) -> Event | None:
+    """The composition of the items of one partition; None if there are none."""
+    events = [Repeated(item.event, item.times) for item in items if item.part in (part, None)]
+    return Composed(tuple(events)) if events else None
 
 
 def read_runs(connection: Connection) -> tuple[LedgerRun, ...]:
-    """Every run of a ledger."""
+    """All runs of a ledger."""
     caps = Caps.read(connection)
-    first = [entry for entry in tables.adding(connection) if entry.outcome == "run"]
-    return tuple(_run(connection, caps, entry) for entry in first)
+    first = [entry for entry in storage.account_entries(connection) if entry.outcome == "run"]
+    return tuple(_to_run(connection, caps, entry) for entry in first)
 
 
 def read_run(connection: Connection, number: int) -> LedgerRun | None:
-    """One run of a ledger, by its number."""
-    begun = tables.begun(connection, number)
-    return _run(connection, Caps.read(connection), begun[0]) if begun else None
+    """A run of a ledger, by its number."""
+    entries = storage.run_entries(connection, number)
+    return _to_run(connection, Caps.read(connection), entries[0]) if entries else None
 
 
-def number_of(connection: Connection, request: str) -> int | None:
+def find_run_number(connection: Connection, request: str) -> int | None:
     """Number of the run that was begun under a request id."""
-    found = tables.find(connection, request)
-    return found[0].run if found is not None and found[0].outcome == "run" else None
+    match = storage.find(connection, request)
+    return match[0].run if match is not None and match[0].outcome == "run" else None
 
 
-def _run(connection: Connection, caps: Caps, first: Entry) -> LedgerRun:
+def _to_run(connection: Connection, caps: Caps, first: Entry) -> LedgerRun:
     """A run, from its first entry."""
     assert first.run is not None
     assert first.filter is not None
-    begun = tables.begun(connection, first.run)
+    entries = storage.run_entries(connection, first.run)
     rule = caps.opening.rule
     assert not isinstance(rule, Planned)
     amounts = {
         entry.part or "": rule.privacy(Cost(entry.cost, entry.cost_delta), caps.budget)
-        for entry in begun
+        for entry in entries
     }
     return LedgerRun(
         first.run,
         first.purpose,
         first.request or "",
-        items_of_run(begun),
+        run_items(entries),
         {part: epsilon for part, (epsilon, _) in amounts.items()},
         {part: delta for part, (_, delta) in amounts.items()},
         first.filter,
         first.index,
-        tables.settlement(connection, first.index) is not None,
+        storage.settlement(connection, first.index) is not None,
     )
 
 
-def _known(connection: Connection, asked: RunRequest) -> int | None:
-    """Number of the run that was begun under this request, if it is the same."""
-    found = tables.find(connection, asked.request)
-    if found is None:
+def _find_existing(connection: Connection, request: RunRequest) -> int | None:
+    """Number of the run that was begun under this request; raise if it was another run."""
+    match = storage.find(connection, request.request)
+    if match is None:
         return None
-    entry = found[0]
-    if entry.outcome != "run" or entry.body != asked.fingerprint:
-        raise conflict(asked.request)
-    if tables.settlement(connection, entry.index) is not None:
+    entry = match[0]
+    if entry.outcome != "run" or entry.body != request.fingerprint:
+        raise conflict_error(request.request)
+    if storage.settlement(connection, entry.index) is not None:
         raise AnswerError(
-            f"Run {entry.run} ({entry.purpose!r}) was charged and abandoned. What it paid is "
-            f"not refunded, and it is not begun again. {ANEW}"
+            f"Run {entry.run} ({entry.purpose!r}) was charged and abandoned. Its cost is not "
+            f"refunded, and it cannot be begun again. {RETRY_HINT}"
         )
     return entry.run
 
 
-def _append(
+def _append_run(
     connection: Connection,
-    asked: RunRequest,
+    request: RunRequest,
     run: int,
     number: int,
     costs: Costs,
 ) -> None:
-    """Add the entries of a run, one for each part, and the accounts of its items."""
+    """Append the entries of a run, one per partition, and the accounts of its items."""
     entries: list[Entry] = []
-    index, previous = tables.head(connection)
+    index, previous = storage.head(connection)
     for part, one in costs.items():
         entry = Entry(
             index=index + 1,
-            purpose=asked.name,
+            purpose=request.name,
             event=one.event,
             part=part,
             delta=one.delta,
-            account=account_of(part, number),
+            account=account_name(part, number),
             filter=number,
             cost=one.cost.amount,
             cost_delta=one.cost.delta,
-            request=None if entries else asked.request,
-            body=None if entries else asked.fingerprint,
+            request=None if entries else request.request,
+            body=None if entries else request.fingerprint,
             run=run,
             outcome="run",
             answer=None,
             previous=previous,
-            items=tuple(item for item in asked.items if item.part in (part, None)),
+            items=tuple(item for item in request.items if item.part in (part, None)),
         )
         entries.append(entry)
         index, previous = entry.index, entry.hash
-    items = items_of_run(entries)
+    items = run_items(entries)
     for entry in entries:
         first = entry is entries[0]
-        tables.append(connection, entry, None, adds=len(items) if first else 0)
+        storage.append(connection, entry, None, adds=len(items) if first else 0)
         if first:
             accounts = {item_account(run, i): Cost(item.times) for i, item in enumerate(items)}
-            tables.add_accounts(connection, accounts, filter=None, entry=entry.index)
+            storage.add_accounts(connection, accounts, filter=None, entry=entry.index)

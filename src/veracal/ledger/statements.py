@@ -1,4 +1,4 @@
-"""What a ledger promises, as a statement."""
+"""The privacy statement of a ledger."""
 
 from dataclasses import replace
 
@@ -13,17 +13,17 @@ from veracal.accounting import (
     rounded_up,
     statement,
 )
-from veracal.ledger.book import Ledger
+from veracal.ledger.ledger import Ledger
 from veracal.ledger.plan import Planned
 
 
 def ledger_statement(ledger: Ledger) -> Statement:
-    """State what everything charged to a ledger promises together, whatever comes.
+    """The privacy statement for everything charged to a ledger, now and later.
 
-    A plan is stated by the list it fixed. Any other ledger is a *filter*: costs may depend on
-    earlier answers, so what was spent so far is itself an answer, and only the whole budget
-    is a promise. It is stated as such: the sum of the caps, and that a cap was raised after
-    releases, if one was.
+    The statement of a plan follows from its fixed list. Any other ledger is a *filter*: costs
+    may depend on earlier answers, so the amount spent so far depends on the records, and only
+    the whole budget is a guarantee. The statement therefore contains the sum of the caps, and
+    says if a cap was raised after releases.
 
     Parameters
     ----------
@@ -43,7 +43,9 @@ def ledger_statement(ledger: Ledger) -> Statement:
     purposes |= {entry.purpose for entry in entries if entry.outcome != "run"}
     covers = tuple(sorted(purposes)) or ("nothing yet",)
     if isinstance(rule, Planned):
-        event: Event = Parallel(tuple(_planned(rule, part, budget.relation) for part in parts))
+        event: Event = Parallel(
+            tuple(_planned_event(rule, part, budget.relation) for part in parts)
+        )
         planned = tuple(sorted({item.purpose for item in rule.items}))
         return statement(
             event, budget.delta, budget.unit, covers=planned, composition=rule.words
@@ -53,27 +55,26 @@ def ledger_statement(ledger: Ledger) -> Statement:
         if budget.delta == 0
         else Approximate(budget.epsilon, budget.delta, budget.relation)
     )
-    # The budget is the unit's already, whatever its rows: state it for one row, then name it.
+    # The budget holds for the unit with all its rows: state it for one row, then set the unit.
     note = ledger.cap_note
     composition = rule.words if note is None else f"{rule.words}; {note}"
-    made = statement(whole, budget.delta, covers=covers, composition=composition)
     return replace(
-        made,
+        statement(whole, budget.delta, covers=covers, composition=composition),
         epsilon=budget.epsilon,
         unit=budget.unit.name,
         at_most=budget.unit.at_most,
         accountant="the ledger's filter, which never grants more than the budget",
-        sampler="as the entries of the ledger say",
-        numerics="as the entries of the ledger say",
+        sampler="as stated by the entries of the ledger",
+        numerics="as stated by the entries of the ledger",
         renyi_epsilon=None,
     )
 
 
 def ledger_total(ledger: Ledger) -> str:
-    """What everything that is charged to a ledger may cost together, in a sentence.
+    """A sentence about the total cost of everything charged to a ledger.
 
-    It goes beside the promise of one release, as the caps are now: whoever is in the records
-    has to do with all of them. A plan was charged as a whole and has no further room.
+    It accompanies the statement of a single release, since all releases concern the same
+    individuals. It uses the current caps. A plan was charged as a whole and cannot grow.
 
     Parameters
     ----------
@@ -85,22 +86,25 @@ def ledger_total(ledger: Ledger) -> str:
     >>> from veracal.ledger import open_ledger
     >>> ledger = open_ledger(getfixture("tmp_path") / "study.ledger", Budget(1.0))
     >>> ledger_total(ledger)
-    'Everything that the ledger of these records pays for, this release included, costs at most
+    'All releases charged to the ledger of these records, including this one, cost at most
     epsilon = 1.'
     """
     caps, note = ledger.budget, ledger.cap_note
     delta = "" if caps.delta == 0 else f", delta = {rounded_up(caps.delta, 3)}"
     raised = "" if note is None else f" ({note})"
+    cost = f"at most epsilon = {rounded_up(caps.epsilon, 6)}{delta}{raised}"
     if isinstance(ledger.opening.rule, Planned):
-        what = "The whole plan of the ledger of these records, this release included,"
+        subject = "The whole plan of the ledger of these records, including this release, costs"
     else:
-        what = "Everything that the ledger of these records pays for, this release included,"
-    return f"{what} costs at most epsilon = {rounded_up(caps.epsilon, 6)}{delta}{raised}."
+        subject = (
+            "All releases charged to the ledger of these records, including this one, cost"
+        )
+    return f"{subject} {cost}."
 
 
-def _planned(rule: Planned, part: str, relation: str) -> Event:
-    """Everything planned for one part."""
-    used = [
+def _planned_event(rule: Planned, part: str, relation: str) -> Event:
+    """The composition of all planned items of one partition."""
+    events = [
         Repeated(item.event, item.times) for item in rule.items if item.part in (part, None)
     ]
-    return Composed(tuple(used)) if used else Pure(0.0, relation)  # type: ignore[arg-type]
+    return Composed(tuple(events)) if events else Pure(0.0, relation)  # type: ignore[arg-type]

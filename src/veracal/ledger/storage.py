@@ -1,27 +1,22 @@
-"""Which file systems can be trusted with a ledger.
+"""The SQLite file of a ledger: file system checks, schema, statements and transactions.
 
-SQLite's write-ahead log shares memory between processes and relies on locks and on ``fsync``.
-Over a network these are promised by nobody: two machines would each believe that they hold
-the lock, and both would spend the same budget (https://www.sqlite.org/wal.html).
+*File systems.* SQLite's write-ahead log shares memory between processes and relies on locks and
+on ``fsync``. Network file systems do not guarantee these: two machines could both hold the lock
+and spend the same budget (https://www.sqlite.org/wal.html).
 
-The tables of a ledger, and the few statements that touch them.
+*Schema.* The database enforces its invariants. A trigger debits the account of an entry in the
+same statement, a constraint keeps every account within its total, and triggers prevent changes
+and deletions. So no charge can be entered without being counted, and no error in Python can
+overspend. Accounts are created with the opening, with an extension (one per partition) or with
+a run (one per item): an entry states how many accounts it adds, and no more can be added. A
+unique column ensures that a reservation is settled only once.
 
-The database defends itself. An entry debits its account in the same statement, by a trigger;
-no account exceeds its total, by a constraint; nothing is changed or deleted, by triggers. So
-a charge cannot be entered without being counted, and no mistake in Python can overspend.
-Accounts come into being with the opening, with an extension (one for each part) or with a run
-(one for each item): an entry says how many it adds, and no more can be added to it. A
-reservation is settled once, by a unique column.
+*Transactions.* A connection is opened, used for one transaction and closed, so a fork, a thread
+or a crash leaves no open connection. The file uses write-ahead logging, and a commit reaches
+the disk before it returns (``synchronous=FULL``); both settings are verified each time.
 
-The file a ledger lives in: SQLite, with one short-lived connection for each operation.
-
-A connection is opened, used for one transaction and closed, so that a fork, a thread or a
-crash finds nothing half open. The file is in write-ahead mode, and a commit reaches the disk
-before it returns (``synchronous=FULL``); both are read back each time.
-
-The file is only ever opened by SQLite. Opening and closing it by other means would release
-the locks that SQLite holds on it elsewhere in the process
-(https://www.sqlite.org/howtocorrupt.html).
+Only SQLite opens the file. Opening and closing it by other means would release the locks that
+SQLite holds on it elsewhere in the process (https://www.sqlite.org/howtocorrupt.html).
 """
 
 import fcntl
@@ -43,44 +38,45 @@ from veracal.ledger.chain import Entry, digest
 from veracal.ledger.plan import Cost
 
 _MOUNTS = Path("/proc/self/mountinfo")
-_SHARED = re.compile(
+_SHARED_FILE_SYSTEMS = re.compile(
     r"nfs.*|cifs|smb.*|9p|afs|afpfs|webdav|davfs.*|ceph|glusterfs|lustre|gpfs|beegfs|orangefs"
     r"|pvfs2?|ocfs2|gfs2?|coda|ncpfs|ncp|vboxsf|vmhgfs|prl_fs|virtiofs|fuse(\..*)?"
 )
 
 
-def refuse_shared(folder: Path) -> None:
-    """Raise if a folder lies on a file system that other machines may share.
+def check_local(folder: Path) -> None:
+    """Raise if a folder is on a file system that other machines may share.
 
-    Where the system does not list its mounts (elsewhere than on Linux) nothing is known and
-    nothing refused.
+    On systems that do not list their mounts (other than Linux) nothing is checked.
     """
     try:
         mounts = _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
         return
-    kind = kind_of(os.path.realpath(folder), mounts)
-    if kind is not None and _SHARED.fullmatch(kind):
+    kind = file_system_type(os.path.realpath(folder), mounts)
+    if kind is not None and _SHARED_FILE_SYSTEMS.fullmatch(kind):
         raise LedgerError(
             f"{folder}: expected a local file system, found {kind}.",
-            "Over a network or a bridge between machines, locks and fsync promise nothing, and "
-            "a budget could be spent twice. Keep the ledger on a local disk.",
+            "File systems shared between machines do not guarantee locks and fsync, so a "
+            "budget "
+            "could be spent twice. Keep the ledger on a local disk.",
         )
 
 
-def kind_of(path: str, mounts: str) -> str | None:
-    r"""Type of the file system that holds a path, by the text of a mountinfo file.
+def file_system_type(path: str, mounts: str) -> str | None:
+    r"""Type of the file system of a path, from the text of a mountinfo file.
 
-    The deepest mount point above the path decides; of several on one point, the last.
+    It is that of the deepest mount point above the path; of several mounts on one point, the
+    last.
 
     Examples
     --------
     >>> mounts = '''1 0 8:1 / / rw - ext4 /dev/sda1 rw
     ... 2 1 0:40 / /mnt/my\\040share rw shared:2 - nfs4 host:/export rw'''
-    >>> kind_of("/mnt/my share/ledger", mounts), kind_of("/mnt/mine", mounts)
+    >>> file_system_type("/mnt/my share/ledger", mounts), file_system_type("/mnt/mine", mounts)
     ('nfs4', 'ext4')
     """
-    found, depth = None, -1
+    kind, depth = None, -1
     for line in mounts.splitlines():
         fields, _, rest = line.partition(" - ")
         if not rest or len(fields.split()) < 5:
@@ -88,11 +84,11 @@ def kind_of(path: str, mounts: str) -> str | None:
         point = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), fields.split()[4])
         parts = [part for part in point.split("/") if part]
         if path.split("/")[1 : len(parts) + 1] == parts and len(parts) >= depth:
-            found, depth = rest.split()[0], len(parts)
-    return found
+            kind, depth = rest.split()[0], len(parts)
+    return kind
 
 
-_VERIFY = "Run `veracal ledger verify` on it; a damaged ledger neither charges nor answers."
+_VERIFY = "Run `veracal ledger verify` on it; a damaged ledger rejects charges and answers."
 
 SCHEMA = """
 CREATE TABLE opening (
@@ -178,18 +174,18 @@ def schema(connection: sqlite3.Connection) -> dict[str, str]:
 
 @lru_cache(maxsize=4)
 def expected_schema(script: str) -> dict[str, str]:
-    """What :func:`schema` says of a ledger that nobody has touched."""
+    """The result of :func:`schema` for an unmodified ledger."""
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.executescript(script)
         return schema(connection)
 
 
 def opening(connection: sqlite3.Connection) -> tuple[str, str]:
-    """The opening record and its hash, the beginning of the chain."""
-    found = connection.execute("SELECT record, hash FROM opening").fetchall()
-    if len(found) != 1 or _hash(found[0][0]) != found[0][1]:
+    """The opening record and its hash, the start of the chain."""
+    rows = connection.execute("SELECT record, hash FROM opening").fetchall()
+    if len(rows) != 1 or _hash(rows[0][0]) != rows[0][1]:
         raise LedgerError("The opening record does not match its hash.", _VERIFY)
-    return found[0][0], found[0][1]
+    return rows[0][0], rows[0][1]
 
 
 def head(connection: sqlite3.Connection) -> tuple[int, str]:
@@ -207,78 +203,78 @@ def head(connection: sqlite3.Connection) -> tuple[int, str]:
 def find(
     connection: sqlite3.Connection, request: str, scope: int = 0
 ) -> tuple[Entry, bytes | None] | None:
-    """The entry made under a request id, of a run or of the ledger itself, and its answer."""
-    found = connection.execute(
+    """The entry of a request id, in a run or in the ledger itself, and its answer."""
+    row = connection.execute(
         "SELECT record, hash, answer FROM entries WHERE scope = ? AND request = ?",
         (scope, request),
     ).fetchone()
-    return None if found is None else _read(*found, request=request)
+    return None if row is None else _read(*row, request=request)
 
 
 def settlement(connection: sqlite3.Connection, index: int) -> tuple[Entry, bytes | None] | None:
     """The entry that settles another, and its answer."""
-    found = connection.execute(
+    row = connection.execute(
         "SELECT record, hash, answer FROM entries WHERE settles = ?", (index,)
     ).fetchone()
-    return None if found is None else _read(*found, settles=index)
+    return None if row is None else _read(*row, settles=index)
 
 
 def _read(
     record: str, stated: str, answer: bytes | None, **expected: object
 ) -> tuple[Entry, bytes | None]:
-    """An entry and its answer, if both match their hashes and the columns that found them."""
+    """An entry and its answer; raise unless they match their hashes and the queried columns."""
     entry = Entry.from_text(record)
-    whole = None if answer is None else digest(answer)
+    answer_hash = None if answer is None else digest(answer)
     matches = all(getattr(entry, name) == value for name, value in expected.items())
-    if digest(record) != stated or entry.answer != whole or not matches:
+    if digest(record) != stated or entry.answer != answer_hash or not matches:
         raise LedgerError(
             f"Entry {entry.index} or its answer does not match its hash.", _VERIFY
         )
     return entry, answer
 
 
-def adding(connection: sqlite3.Connection) -> list[Entry]:
+def account_entries(connection: sqlite3.Connection) -> list[Entry]:
     """Entries that add accounts: extensions, and the first entry of each run."""
-    return _some(connection, "adds > 0")
+    return _select_entries(connection, "adds > 0")
 
 
-def begun(connection: sqlite3.Connection, run: int) -> list[Entry]:
-    """The entries that began a run, one for each part that it reads."""
-    return _some(connection, "run = ? AND outcome = 'run'", run)
+def run_entries(connection: sqlite3.Connection, run: int) -> list[Entry]:
+    """The entries that began a run, one per partition that it reads."""
+    return _select_entries(connection, "run = ? AND outcome = 'run'", run)
 
 
 def entry(connection: sqlite3.Connection, index: int) -> Entry:
     """An entry by its index."""
-    (found,) = _some(connection, "id = ?", index) or (None,)
-    if found is None:
+    (match,) = _select_entries(connection, "id = ?", index) or (None,)
+    if match is None:
         raise LedgerError(f"The ledger has no entry {index}.", _VERIFY)
-    return found
+    return match
 
 
 def pending(connection: sqlite3.Connection) -> list[Entry]:
-    """Reservations that nothing settles yet."""
-    return _some(
+    """Unsettled reservations."""
+    return _select_entries(
         connection,
         "outcome = 'reserved' AND id NOT IN "
         "(SELECT settles FROM entries WHERE settles IS NOT NULL)",
     )
 
 
-def _some(connection: sqlite3.Connection, where: str, *values: object) -> list[Entry]:
-    """Entries of which something holds, in order."""
+def _select_entries(connection: sqlite3.Connection, where: str, *values: object) -> list[Entry]:
+    """Entries that satisfy a condition, in order."""
     rows = connection.execute(
         f"SELECT record, hash FROM entries WHERE {where} ORDER BY id",  # noqa: S608
         values,
     ).fetchall()
-    found = [Entry.from_text(record) for record, _ in rows]
-    for entry, (record, stated) in zip(found, rows, strict=True):
+    selected = [Entry.from_text(record) for record, _ in rows]
+    for entry, (record, stated) in zip(selected, rows, strict=True):
         if _hash(record) != stated:
             raise LedgerError(f"Entry {entry.index} does not match its hash.", _VERIFY)
-    return found
+    return selected
 
 
 def released_before(connection: sqlite3.Connection, index: int) -> bool:
-    """Whether something may have been released before an entry."""
+    """Whether anything may have been released before an entry."""
     rows = connection.execute(
         "SELECT EXISTS (SELECT 1 FROM entries WHERE id < ? AND settles IS NULL "
         "AND outcome NOT IN ('extended', 'run'))",
@@ -288,30 +284,29 @@ def released_before(connection: sqlite3.Connection, index: int) -> bool:
 
 
 def balances(connection: sqlite3.Connection) -> list[tuple[str, Cost, Cost]]:
-    """Name, spending and total of every account."""
+    """Name, amount spent and total of every account."""
     rows = connection.execute(
         "SELECT name, spent, spent_delta, total, total_delta FROM accounts ORDER BY name"
-    )
-    found = rows.fetchall()
-    if not all(isinstance(amount, int) for row in found for amount in row[1:]):
-        raise LedgerError("An account holds something else than whole numbers.", _VERIFY)
-    return [(name, Cost(a, b), Cost(c, d)) for name, a, b, c, d in found]
+    ).fetchall()
+    if not all(isinstance(amount, int) for row in rows for amount in row[1:]):
+        raise LedgerError("An account contains a value that is not an integer.", _VERIFY)
+    return [(name, Cost(a, b), Cost(c, d)) for name, a, b, c, d in rows]
 
 
 def entries(connection: sqlite3.Connection) -> Iterator[Entry]:
-    """Every entry, in order."""
+    """All entries, in order."""
     for (text,) in connection.execute("SELECT record FROM entries ORDER BY id"):
         yield Entry.from_text(text)
 
 
 def hashes(connection: sqlite3.Connection, indexes: Iterable[int]) -> dict[int, str]:
-    """Hashes of some entries, computed from their records; none for those there are not."""
-    found = {}
+    """Hashes of entries, computed from their records; missing entries are omitted."""
+    result = {}
     for index in set(indexes):
         row = connection.execute("SELECT record FROM entries WHERE id = ?", (index,)).fetchone()
         if row is not None:
-            found[index] = _hash(row[0])
-    return found
+            result[index] = _hash(row[0])
+    return result
 
 
 def answers(connection: sqlite3.Connection) -> Iterator[tuple[int, bytes]]:
@@ -322,7 +317,7 @@ def answers(connection: sqlite3.Connection) -> Iterator[tuple[int, bytes]]:
 def append(
     connection: sqlite3.Connection, entry: Entry, answer: bytes | None, adds: int = 0
 ) -> None:
-    """Add an entry and its answer; the database debits the account in the same statement."""
+    """Append an entry and its answer; the database debits the account in the same statement."""
     connection.execute(
         "INSERT INTO entries (id, record, hash, scope, request, run, account, filter, cost, "
         "cost_delta, outcome, settles, adds, answer) "
@@ -361,62 +356,62 @@ def add_accounts(
 
 
 def _hash(record: object) -> str:
-    """SHA-256 of a record as it stands in the file, where it may be anything."""
+    """SHA-256 of a record as stored; a damaged file may contain any type."""
     return digest(record.encode()) if isinstance(record, str) else ""
 
 
 FORMAT = 2
 APPLICATION = 0x56434C47  # "VCLG", in the header of the file
-PATIENCE = 60.0  # seconds to wait for other writers
+BUSY_TIMEOUT = 60.0  # seconds to wait for other writers
 _FULL = 2  # of PRAGMA synchronous
-_BESIDE = ("-wal", "-shm", "-journal")
-_UNTOUCHED = "Nothing was released, and nothing that was charged before is lost."
-_HELD: ContextVar[frozenset[Path]] = ContextVar("_HELD", default=frozenset())
+_SIDE_FILES = ("-wal", "-shm", "-journal")
+_NO_LOSS = "Nothing was released, and no earlier charge is lost."
+_OPEN_FOR_WRITING: ContextVar[frozenset[Path]] = ContextVar(
+    "_OPEN_FOR_WRITING", default=frozenset()
+)
 _REMEDIES = {
-    "SQLITE_BUSY": "Others are writing to it; ask again.",
-    "SQLITE_PROTOCOL": "Others are writing to it; ask again.",
-    "SQLITE_READONLY": "Allow its owner to write to it and to its folder.",
-    "SQLITE_CANTOPEN": "Allow its owner to write to it and to its folder.",
-    "SQLITE_FULL": "Make room on the disk, then ask again.",
-    "SQLITE_IOERR": "Make sure that the disk is sound and has room, then ask again.",
-    "SQLITE_NOTADB": "This is no ledger: name another file.",
-    "SQLITE_CORRUPT": "The file is damaged: look for what wrote to it or for a failing disk.",
-    "SQLITE_CONSTRAINT": "The ledger does not add up: run `veracal ledger verify` on it.",
+    "SQLITE_BUSY": "Other processes are writing to it; try again.",
+    "SQLITE_PROTOCOL": "Other processes are writing to it; try again.",
+    "SQLITE_READONLY": "Give its owner write permission for the file and its folder.",
+    "SQLITE_CANTOPEN": "Give its owner write permission for the file and its folder.",
+    "SQLITE_FULL": "Free space on the disk, then try again.",
+    "SQLITE_IOERR": "Check that the disk works and has free space, then try again.",
+    "SQLITE_NOTADB": "The file is not a ledger: use another file.",
+    "SQLITE_CORRUPT": "The file is damaged: check for other writers and for a failing disk.",
+    "SQLITE_CONSTRAINT": "The ledger is inconsistent: run `veracal ledger verify` on it.",
 }
 
 
-def create(
+def create_file(
     path: Path, record: str, accounts: Mapping[str, Cost], *, filter: int | None
 ) -> None:
-    """Make a ledger file: whole, for its owner's eyes only, and never over another file."""
-    new_ledger(path)
-    with _clear(path):
+    """Create a ledger file atomically, readable by its owner only, never over another."""
+    check_new_path(path)
+    with _translate_errors(path):
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         os.close(handle)
         try:
-            _fill(Path(name), record, accounts, filter)
+            _write_tables(Path(name), record, accounts, filter)
             _publish(Path(name), path)
         finally:
-            for ending in ("", *_BESIDE):
+            for ending in ("", *_SIDE_FILES):
                 Path(name + ending).unlink(missing_ok=True)
 
 
-def new_ledger(path: Path) -> None:
-    """Refuse a path where a ledger cannot be made."""
+def check_new_path(path: Path) -> None:
+    """Raise if a ledger cannot be created at a path."""
     if "\0" in str(path):
-        raise LedgerError(
-            f"{str(path)!r}: expected the name of a file, found a zero byte in it."
-        )
+        raise LedgerError(f"{str(path)!r}: expected a file name, found one with a null byte.")
     new_file(path)
-    for ending in _BESIDE:  # a log without its ledger would be replayed into the new one
+    for ending in _SIDE_FILES:  # SQLite would replay the log of a deleted ledger
         new_file(Path(f"{path}{ending}"))
-    refuse_shared(path.parent)
+    check_local(path.parent)
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[sqlite3.Connection]:
-    """One state of the ledger, however many others write meanwhile."""
-    with _clear(path), _connected(path) as connection:
+    """A read transaction: a consistent state of the ledger, despite concurrent writers."""
+    with _translate_errors(path), _open_connection(path) as connection:
         connection.execute("BEGIN")
         _check_file(connection, path)
         yield connection
@@ -424,47 +419,47 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
 
 @contextmanager
 def writing(path: Path) -> Iterator[sqlite3.Connection]:
-    """The ledger, held against every other writer, until all is committed or nothing is.
+    """A write transaction, which excludes every other writer.
 
     Guarantees
     ----------
-    What the block reads stays true until it ends. When the block ends well, what it wrote is
-    on the disk; when an exception or the end of the process leaves it, nothing is.
+    What the block reads stays valid until it ends. If the block ends normally, its writes are
+    on the disk; after an exception or the end of the process, none of them is.
     """
-    if path in _HELD.get():
+    if path in _OPEN_FOR_WRITING.get():
         raise LedgerError(
-            f"{path}: what is computed for an answer cannot use the ledger that waits for it. "
-            "Charge before, or afterwards."
+            f"{path}: the computation of an answer cannot use the ledger that waits for it. "
+            "Charge before or afterwards."
         )
-    with _clear(path), _connected(path) as connection:
+    with _translate_errors(path), _open_connection(path) as connection:
         connection.execute("BEGIN IMMEDIATE")
         _check_file(connection, path)
-        token = _HELD.set(_HELD.get() | {path})
+        token = _OPEN_FOR_WRITING.set(_OPEN_FOR_WRITING.get() | {path})
         try:
             yield connection
         finally:
-            _HELD.reset(token)
+            _OPEN_FOR_WRITING.reset(token)
         connection.execute("COMMIT")
 
 
 @contextmanager
-def _connected(path: Path) -> Iterator[sqlite3.Connection]:
-    """A connection that is closed in the end, with whatever was not committed undone."""
-    _check_place(path)
+def _open_connection(path: Path) -> Iterator[sqlite3.Connection]:
+    """A connection that is rolled back and closed at the end."""
+    _check_path(path)
     connection = _connect(path)
     try:
         yield connection
     finally:
         if connection.in_transaction:
-            with suppress(sqlite3.Error):  # it is undone by the next one to open the file
+            with suppress(sqlite3.Error):  # the next connection rolls back
                 connection.execute("ROLLBACK")
         connection.close()
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    """Open a file that exists, so that commits reach the disk."""
+    """Open an existing file so that commits reach the disk."""
     uri = f"file:{quote(os.fsencode(path))}?mode=rw"
-    connection = sqlite3.connect(uri, uri=True, timeout=PATIENCE, isolation_level=None)
+    connection = sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT, isolation_level=None)
     try:
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
@@ -475,46 +470,49 @@ def _connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _check_place(path: Path) -> None:
-    """Refuse a file that two names or two machines may lead to."""
-    found = path.lstat()
-    if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
-        link = stat.S_ISLNK(found.st_mode) or stat.S_ISREG(found.st_mode)
+def _check_path(path: Path) -> None:
+    """Raise if a file has two names or may be shared between machines."""
+    status = path.lstat()
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+        link = stat.S_ISLNK(status.st_mode) or stat.S_ISREG(status.st_mode)
         raise LedgerError(
-            f"{path}: expected a file of its own, found {'a link' if link else 'none'}.",
-            "Under a second name the log beside it is not found. Name the file itself.",
+            f"{path}: expected a regular file with one name, found "
+            f"{'a link' if link else 'something else'}.",
+            "Under a second name SQLite does not find the log. Use the file itself.",
         )
-    refuse_shared(path.parent)
+    check_local(path.parent)
 
 
 def _check_file(connection: sqlite3.Connection, path: Path) -> None:
-    """Refuse what is no ledger, or not as a ledger must be."""
+    """Raise unless the database is an unmodified ledger with the required settings."""
     if _pragma(connection, "application_id") != APPLICATION:
-        raise LedgerError(f"{path}: expected a ledger, found another database. Name another.")
-    if (found := _pragma(connection, "user_version")) != FORMAT:
+        raise LedgerError(f"{path}: expected a ledger, found another database.")
+    if (version := _pragma(connection, "user_version")) != FORMAT:
         raise LedgerError(
-            f"{path}: expected a ledger of format {FORMAT}, found format {found}.",
-            "It was written by another version of Veracal: use that one.",
+            f"{path}: expected a ledger of format {FORMAT}, found format {version}.",
+            "It was written by another version of Veracal: use that version.",
         )
     settings = (_pragma(connection, "journal_mode"), _pragma(connection, "synchronous"))
     if settings != ("wal", _FULL):
         raise LedgerError(
-            f"{path}: expected a write-ahead log that reaches the disk with each commit, found "
+            f"{path}: expected write-ahead logging with synchronous commits, found "
             f"journal_mode={settings[0]} and synchronous={settings[1]}. Keep the ledger on "
             "another file system."
         )
     if len(connection.execute("PRAGMA database_list").fetchall()) != 1:
         raise LedgerError(f"{path}: expected one database, found others attached to it.")
     if schema(connection) != expected_schema(SCHEMA):
-        raise LedgerError(f"{path}: its tables or their triggers were changed.")
+        raise LedgerError(f"{path}: its tables or triggers were changed.")
 
 
 def _pragma(connection: sqlite3.Connection, name: str) -> object:
-    """A setting, read back."""
+    """The current value of a setting."""
     return connection.execute(f"PRAGMA {name}").fetchone()[0]
 
 
-def _fill(path: Path, record: str, accounts: Mapping[str, Cost], filter: int | None) -> None:
+def _write_tables(
+    path: Path, record: str, accounts: Mapping[str, Cost], filter: int | None
+) -> None:
     """Write the tables of a new ledger."""
     connection = _connect(path)
     try:
@@ -531,12 +529,12 @@ def _fill(path: Path, record: str, accounts: Mapping[str, Cost], filter: int | N
 
 
 def _publish(temporary: Path, path: Path) -> None:
-    """Give a finished ledger its name, unless somebody was quicker, and make that last."""
+    """Rename a finished ledger durably, unless another process has created one."""
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        # Not a hard link, which never overwrites: killed in between, it leaves two names.
+        # Not a hard link: a process killed in between would leave two names.
         fcntl.flock(folder, fcntl.LOCK_EX)
-        new_ledger(path)
+        check_new_path(path)
         temporary.rename(path)
         os.fsync(folder)
     finally:
@@ -544,20 +542,21 @@ def _publish(temporary: Path, path: Path) -> None:
 
 
 @contextmanager
-def _clear(path: Path) -> Iterator[None]:
-    """Turn what SQLite and the operating system say into a clear error."""
+def _translate_errors(path: Path) -> Iterator[None]:
+    """Translate errors of SQLite and the operating system to :class:`LedgerError`."""
     try:
         yield
     except sqlite3.Error as cause:
         name = getattr(cause, "sqlite_errorname", None) or ""
         remedy = next((text for key, text in _REMEDIES.items() if name.startswith(key)), "")
-        raise LedgerError(f"{path}: {cause}. {_UNTOUCHED} {remedy}".strip()) from cause
-    except UnicodeDecodeError as cause:  # from SQLite, about names in a damaged file
+        raise LedgerError(f"{path}: {cause}. {_NO_LOSS} {remedy}".strip()) from cause
+    except UnicodeDecodeError as cause:  # raised by SQLite for names in a damaged file
         raise LedgerError(f"{path}: {_REMEDIES['SQLITE_CORRUPT']}") from cause
     except FileNotFoundError as cause:
         raise LedgerError(
-            f"{path}: expected a ledger, found nothing. Check the spelling, or make one with "
-            "`veracal ledger open`."
+            f"{path}: expected a ledger, but the file does not exist. Check the path, or "
+            "create "
+            "a ledger with `veracal ledger open`."
         ) from cause
     except OSError as cause:
-        raise LedgerError(f"{path}: {cause.strerror or cause}. {_UNTOUCHED}") from cause
+        raise LedgerError(f"{path}: {cause.strerror or cause}. {_NO_LOSS}") from cause

@@ -1,4 +1,4 @@
-"""Whether a ledger is what it says: every hash, cost and sum, computed again."""
+"""Verification of a ledger: every hash, cost and sum is recomputed."""
 
 import sqlite3
 from collections.abc import Iterator, Mapping
@@ -7,16 +7,16 @@ from pathlib import Path
 
 from veracal.accounting import Event, rounded_up
 from veracal.errors import BudgetError, LedgerError
-from veracal.ledger import storage as tables
+from veracal.ledger import storage
 from veracal.ledger.chain import Entry, digest
-from veracal.ledger.charging import item_account, items_of_run
+from veracal.ledger.charging import item_account, run_items
 from veracal.ledger.plan import Cost, Item, Planned, planned_epsilon
-from veracal.ledger.policies import Caps, Opening, account_of
-from veracal.ledger.runs import composed
+from veracal.ledger.policies import Caps, Opening, account_name
+from veracal.ledger.runs import compose_items
 from veracal.ledger.storage import reading
 
-_MOST = 20  # problems to name
-_WRITTEN = (  # columns that repeat what the record says
+_MAX_PROBLEMS = 20  # listed in an error
+_REPEATED_COLUMNS = (  # columns that repeat fields of the record
     "scope",
     "request",
     "run",
@@ -27,24 +27,24 @@ _WRITTEN = (  # columns that repeat what the record says
     "outcome",
     "settles",
 )
-_COLUMNS = ("id", "record", "hash", *_WRITTEN, "answer")
+_COLUMNS = ("id", "record", "hash", *_REPEATED_COLUMNS, "answer")
 
 
 @dataclass
-class _Walk:
-    """Where a walk along the chain has got to.
+class _ChainState:
+    """The state of a ledger after some of its entries.
 
     Attributes
     ----------
     caps : Caps
-        As raised by the extensions so far.
+        Including the extensions so far.
     totals, spent : dict from account to Cost
-        Every account that there is so far.
+        All accounts so far.
     runs : dict from run to its entries
         The entries that began each run.
     filters : dict from account to filter
     open, settled : dict and set of indexes
-        Reservations and runs, which may be settled, and those that were.
+        Reservations and runs that may be settled, and those that were.
     released : bool
         Whether anything may have been released so far.
     """
@@ -62,142 +62,141 @@ class _Walk:
     released: bool = False
 
     def add(self, accounts: Mapping[str, Cost], filter: int | None = None) -> None:
-        """Let accounts come into being."""
+        """Add accounts."""
         for name, total in accounts.items():
             self.totals[name], self.filters[name] = total, filter
             self.spent.setdefault(name, Cost(0))
 
 
-def check(path: Path, head: str | None = None) -> str:
-    """Recompute a ledger and return its head, or raise with all that is wrong."""
+def verify_ledger(path: Path, head: str | None = None) -> str:
+    """Recompute a ledger and return its head; raise with all problems."""
     with reading(path) as connection:
-        walk = _start(connection)
+        state = _initial_state(connection)
         problems = [
             *_file_problems(connection),
-            *_chain_problems(connection, walk),
-            *_sum_problems(connection, walk),
-            *_plan_problems(walk.caps.opening),
+            *_chain_problems(connection, state),
+            *_sum_problems(connection, state),
+            *_plan_problems(state.caps.opening),
         ]
-        if head is not None and head not in walk.heads:
+        if head is not None and head not in state.heads:
             problems.append(
-                f"The head {head} is not in the chain: an older copy was put back, or the "
-                "ledger rewritten."
+                f"The head {head} is not in the chain: the file was replaced by an older copy, "
+                "or the chain was rewritten."
             )
     if problems:
-        more = len(problems) - _MOST
-        hidden = (f"There are {more} problems more.",) if more > 0 else ()
-        raise LedgerError(f"{path} is damaged.", *problems[:_MOST], *hidden)
-    return walk.head
+        more = len(problems) - _MAX_PROBLEMS
+        hidden = (f"There are {more} more problems.",) if more > 0 else ()
+        raise LedgerError(f"{path} is damaged.", *problems[:_MAX_PROBLEMS], *hidden)
+    return state.head
 
 
-def _start(connection: sqlite3.Connection) -> _Walk:
-    """Begin at the opening."""
-    record, first = tables.opening(connection)
+def _initial_state(connection: sqlite3.Connection) -> _ChainState:
+    """The state after the opening."""
+    record, first = storage.opening(connection)
     opening = Opening.from_text(record)
-    walk = _Walk(Caps(opening), first, {first})
-    walk.add(opening.accounts(), None if isinstance(opening.rule, Planned) else 1)
-    return walk
+    state = _ChainState(Caps(opening), first, {first})
+    state.add(opening.accounts(), None if isinstance(opening.rule, Planned) else 1)
+    return state
 
 
 def _file_problems(connection: sqlite3.Connection) -> Iterator[str]:
-    """What SQLite finds wrong with its file."""
-    for (found,) in connection.execute("PRAGMA integrity_check"):
-        if found != "ok":
-            yield f"SQLite says: {found}."
-    for found in connection.execute("PRAGMA foreign_key_check"):
-        yield f"Row {found[1]} of {found[0]} names an account that there is not."
+    """Problems that SQLite finds in the file."""
+    for (message,) in connection.execute("PRAGMA integrity_check"):
+        if message != "ok":
+            yield f"SQLite reports: {message}."
+    for row in connection.execute("PRAGMA foreign_key_check"):
+        yield f"Row {row[1]} of {row[0]} refers to a missing account."
 
 
-def _chain_problems(connection: sqlite3.Connection, walk: _Walk) -> Iterator[str]:
-    """What is wrong with the entries, one after the other."""
+def _chain_problems(connection: sqlite3.Connection, state: _ChainState) -> Iterator[str]:
+    """Problems of the entries, in order."""
     rows = connection.execute(f"SELECT {', '.join(_COLUMNS)} FROM entries ORDER BY id")  # noqa: S608
-    for place, row in enumerate(rows, start=1):
-        found = dict(zip(_COLUMNS, row, strict=True))
+    for number, values in enumerate(rows, start=1):
+        row = dict(zip(_COLUMNS, values, strict=True))
         try:
-            entry = Entry.from_text(str(found["record"]))
+            entry = Entry.from_text(str(row["record"]))
         except LedgerError as error:
-            yield f"Entry {place}: {error}"
-            return  # nothing after it hangs on anything
-        yield from (
-            f"Entry {place}: {what}" for what in _entry_problems(place, found, entry, walk)
-        )
-        _step(entry, walk)
-    yield from _run_problems(walk)
+            yield f"Entry {number}: {error}"
+            return  # later entries cannot be checked
+        for problem in _entry_problems(number, row, entry, state):
+            yield f"Entry {number}: {problem}"
+        _advance(entry, state)
+    yield from _run_problems(state)
 
 
-def _step(entry: Entry, walk: _Walk) -> None:
-    """Go on to the next entry."""
-    walk.head = entry.hash
-    walk.heads.add(walk.head)
+def _advance(entry: Entry, state: _ChainState) -> None:
+    """Apply an entry to the state."""
+    state.head = entry.hash
+    state.heads.add(state.head)
     cost = Cost(entry.cost, entry.cost_delta)
     if entry.account is not None:
         debited = [entry.account]
     else:
-        parts = walk.caps.opening.parts if entry.filter is not None else ()
-        debited = [account_of(part, entry.filter or 0) for part in parts]
+        parts = state.caps.opening.parts if entry.filter is not None else ()
+        debited = [account_name(part, entry.filter or 0) for part in parts]
     for name in debited:
-        walk.spent[name] = walk.spent.get(name, Cost(0)) + cost
+        state.spent[name] = state.spent.get(name, Cost(0)) + cost
     if entry.outcome == "run" and entry.run is not None:
-        begun = walk.runs.setdefault(entry.run, [])
-        begun.append(entry)
-        items = enumerate(items_of_run(begun))
-        walk.add({item_account(entry.run, i): Cost(item.times) for i, item in items})
-        if len(begun) == 1:
-            walk.open[entry.index] = entry
+        entries = state.runs.setdefault(entry.run, [])
+        entries.append(entry)
+        items = enumerate(run_items(entries))
+        state.add({item_account(entry.run, i): Cost(item.times) for i, item in items})
+        if len(entries) == 1:
+            state.open[entry.index] = entry
     elif entry.outcome == "reserved":
-        walk.open[entry.index] = entry
+        state.open[entry.index] = entry
     if entry.settles is not None:
-        walk.settled.add(entry.settles)
+        state.settled.add(entry.settles)
     elif entry.outcome not in ("run", "extended"):
-        walk.released = True
+        state.released = True
 
 
 def _entry_problems(
-    place: int, row: Mapping[str, object], entry: Entry, walk: _Walk
+    number: int, row: Mapping[str, object], entry: Entry, state: _ChainState
 ) -> Iterator[str]:
-    """What is wrong with one entry."""
-    if row["id"] != place or entry.index != place:
-        yield f"it is numbered {row['id']}, so entries are missing or were put in."
+    """Problems of one entry."""
+    if row["id"] != number or entry.index != number:
+        yield f"its number is {row['id']}, so entries are missing or were inserted."
     if row["hash"] != entry.hash:
         yield "its record does not match its hash: it was changed."
-    if entry.previous != walk.head:
-        yield "it does not follow from the one before: entries were changed or left out."
-    if any(row[name] != getattr(entry, name) for name in _WRITTEN):
+    if entry.previous != state.head:
+        yield "it does not follow from the previous one: entries were changed or removed."
+    if any(row[name] != getattr(entry, name) for name in _REPEATED_COLUMNS):
         yield "its columns do not match its record: it was changed."
     answer = row["answer"]
     if entry.answer != (digest(answer) if isinstance(answer, bytes) else None):
         yield "its answer does not match its hash: it was changed."
     if entry.extension is not None or entry.outcome == "extended":
-        yield from _extension_problems(entry, walk)
+        yield from _extension_problems(entry, state)
     elif entry.settles is not None:
-        yield from _settlement_problems(entry, walk)
+        yield from _settlement_problems(entry, state)
     elif entry.event is None:
         yield "it charges no event."
     else:
-        yield from _cost_problems(entry, entry.event, walk)
+        yield from _cost_problems(entry, entry.event, state)
 
 
-def _extension_problems(entry: Entry, walk: _Walk) -> Iterator[str]:
-    """Whether caps were raised as an extension may; if so, they are from here on."""
+def _extension_problems(entry: Entry, state: _ChainState) -> Iterator[str]:
+    """Problems of an extension; a valid one is applied to the state."""
     if entry.extension is None or entry.outcome != "extended" or entry.cost or entry.cost_delta:
-        yield "it is no extension, and says that it is one."
+        yield "it is marked as an extension, but is not one."
         return
     try:
-        walk.caps = walk.caps.extended(
-            *entry.extension, entry.index, after_releases=walk.released
+        state.caps = state.caps.extended(
+            *entry.extension, entry.index, after_releases=state.released
         )
     except (ValueError, TypeError) as error:
         yield f"it should have been refused: {error}"
         return
-    number = walk.caps.extensions[-1].filter
-    walk.add(walk.caps.accounts(number), number)
+    number = state.caps.extensions[-1].filter
+    state.add(state.caps.accounts(number), number)
 
 
-def _settlement_problems(entry: Entry, walk: _Walk) -> Iterator[str]:
-    """Whether an entry settles a reservation that was open, at no cost and no refund."""
-    reservation = walk.open.get(entry.settles or 0)
-    if reservation is None or entry.settles in walk.settled:
-        yield f"it settles entry {entry.settles}, which is no open reservation."
+def _settlement_problems(entry: Entry, state: _ChainState) -> Iterator[str]:
+    """Problems of a settlement: it must settle an open reservation, without cost or refund."""
+    reservation = state.open.get(entry.settles or 0)
+    if reservation is None or entry.settles in state.settled:
+        yield f"it settles entry {entry.settles}, which is not an open reservation."
         return
     if reservation.outcome == "run":
         allowed = {"abandoned"}
@@ -211,107 +210,111 @@ def _settlement_problems(entry: Entry, walk: _Walk) -> Iterator[str]:
         yield f"it settles entry {entry.settles} of another run, or at a cost."
 
 
-def _cost_problems(entry: Entry, event: Event, walk: _Walk) -> Iterator[str]:
-    """Whether an entry was charged what its event costs, to the account that pays for it."""
-    caps, opening = walk.caps, walk.caps.opening
+def _cost_problems(entry: Entry, event: Event, state: _ChainState) -> Iterator[str]:
+    """Problems of a charge: it must debit the cost of its event to the right account."""
+    caps, opening = state.caps, state.caps.opening
     try:
         opening.check(event, entry.part)
-        account, cost = _due(entry, event, walk)
+        account, cost = _expected_debit(entry, event, state)
     except (ValueError, BudgetError, LedgerError) as error:
         yield f"it should have been refused: {error}"
         return
     if entry.filter is not None and entry.filter not in caps.filters:
-        yield f"it debits filter {entry.filter}, which there was not."
+        yield f"it debits filter {entry.filter}, which did not exist."
     if account != entry.account:
         yield f"it debits {entry.account!r} instead of {account!r}."
-    # By one unit another version of the accountant may differ, in the last digits of a float.
+    # Another version of the accountant may differ by one unit, in the last digits of a float.
     slack = 0 if opening.rule.kind in ("pure", "plan") or entry.filter is None else 1
     if entry.cost < cost.amount - slack or entry.cost_delta < cost.delta - slack:
         yield f"it was charged {entry.cost} and costs {cost.amount}, in the ledger's units."
 
 
-def _due(entry: Entry, event: Event, walk: _Walk) -> tuple[str | None, Cost]:
-    """Account and cost that an entry should have, by what came before it."""
-    opening, rule = walk.caps.opening, walk.caps.opening.rule
+def _expected_debit(entry: Entry, event: Event, state: _ChainState) -> tuple[str | None, Cost]:
+    """The account and cost that an entry should have, given the entries before it."""
+    opening, rule = state.caps.opening, state.caps.opening.rule
     if entry.outcome == "run":
         if isinstance(rule, Planned) or entry.part is None or entry.filter is None:
-            raise ValueError("it begins a run where there can be none.")
-        if composed(entry.items, entry.part) != event:
-            raise ValueError("its event is another than that of its items.")
-        first = entry.run not in walk.runs
-        if (entry.run != len(walk.runs) + first) or (entry.request is not None) != first:
+            raise ValueError("it begins a run, which this ledger cannot have.")
+        if compose_items(entry.items, entry.part) != event:
+            raise ValueError("its event is not the composition of its items.")
+        first = entry.run not in state.runs
+        if (entry.run != len(state.runs) + first) or (entry.request is not None) != first:
             raise ValueError(f"it begins run {entry.run} out of order.")
         cost = rule.run_cost(event, opening.budget, entry.delta)
-        return account_of(entry.part, entry.filter), cost
+        return account_name(entry.part, entry.filter), cost
     if entry.items:
-        raise ValueError("it lists items, and begins no run.")
+        raise ValueError("it lists items, but begins no run.")
     if entry.run is not None:
-        return _item(entry, event, walk), Cost(1)
+        return _find_item(entry, event, state), Cost(1)
     if isinstance(rule, Planned):
         opening.cost(event, entry.delta)
         return rule.item(entry.purpose, event, entry.part), Cost(1)
     if entry.filter is None:
         raise ValueError("it debits no filter.")
     key = (event, entry.delta)
-    if key not in walk.costs:
-        walk.costs[key] = opening.cost(*key)
-    account = None if entry.part is None else account_of(entry.part, entry.filter)
-    return account, walk.costs[key]
+    if key not in state.costs:
+        state.costs[key] = opening.cost(*key)
+    account = None if entry.part is None else account_name(entry.part, entry.filter)
+    return account, state.costs[key]
 
 
-def _item(entry: Entry, event: Event, walk: _Walk) -> str:
-    """Account of the item that a charge of a run uses."""
-    begun = walk.runs.get(entry.run or 0, [])
-    if not begun or begun[0].index in walk.settled:
+def _find_item(entry: Entry, event: Event, state: _ChainState) -> str:
+    """The account of the item that a charge of a run uses."""
+    entries = state.runs.get(entry.run or 0, [])
+    if not entries or entries[0].index in state.settled:
         raise ValueError(f"run {entry.run} was not begun, or was abandoned.")
-    for i, item in enumerate(items_of_run(begun)):
+    for i, item in enumerate(run_items(entries)):
         if (item.purpose, item.event, item.part) == (entry.purpose, event, entry.part):
-            return item_account(begun[0].run or 0, i)
+            return item_account(entries[0].run or 0, i)
     raise ValueError(f"run {entry.run} lists no such item.")
 
 
-def _run_problems(walk: _Walk) -> Iterator[str]:
-    """Whether every item of a run was charged to every part that it reads."""
-    parts = walk.caps.opening.parts
-    for number, begun in walk.runs.items():
-        listed: dict[str, tuple[Item, ...]] = {entry.part or "": entry.items for entry in begun}
-        for item in items_of_run(begun):
+def _run_problems(state: _ChainState) -> Iterator[str]:
+    """Problems of runs: every item must be charged to every partition that it reads."""
+    parts = state.caps.opening.parts
+    for number, entries in state.runs.items():
+        listed: dict[str, tuple[Item, ...]] = {
+            entry.part or "": entry.items for entry in entries
+        }
+        for item in run_items(entries):
             for part in parts if item.part is None else (item.part,):
                 if item not in listed.get(part, ()):
                     yield f"Run {number} did not charge {item.purpose!r} to part {part!r}."
-        if len({entry.filter for entry in begun}) != 1 or len(listed) != len(begun):
+        if len({entry.filter for entry in entries}) != 1 or len(listed) != len(entries):
             yield f"Run {number} was not charged once to one filter."
 
 
-def _sum_problems(connection: sqlite3.Connection, walk: _Walk) -> Iterator[str]:
-    """Whether every account is there, with its total and the sum of its entries."""
-    found = {name: (spent, total) for name, spent, total in tables.balances(connection)}
-    totals = walk.totals
+def _sum_problems(connection: sqlite3.Connection, state: _ChainState) -> Iterator[str]:
+    """Problems of accounts: each must exist, with its total and the sum of its entries."""
+    balances = {name: (spent, total) for name, spent, total in storage.balances(connection)}
+    totals = state.totals
     filters = dict(connection.execute("SELECT name, filter FROM accounts"))
-    for name in sorted({*found, *totals, *walk.spent}, key=repr):
-        if name not in found or name not in totals:
-            what = "missing" if name in totals else "not in the opening"
-            yield f"Account {name!r} is {what}."
+    for name in sorted({*balances, *totals, *state.spent}, key=repr):
+        if name not in balances or name not in totals:
+            problem = "missing" if name in totals else "not in the opening"
+            yield f"Account {name!r} is {problem}."
             continue
-        spent, total = found[name]
+        spent, total = balances[name]
         if total != totals[name]:
-            yield f"Account {name!r} has another total than it was opened with."
-        if filters[name] != walk.filters[name]:
-            yield f"Account {name!r} was put into another filter."
-        if spent != walk.spent[name]:
-            yield f"Account {name!r} says {spent}; its entries sum to {walk.spent[name]}."
-        if not walk.spent[name].within(totals[name]):
+            yield f"Account {name!r} does not have the total that it was opened with."
+        if filters[name] != state.filters[name]:
+            yield f"Account {name!r} was moved to another filter."
+        if spent != state.spent[name]:
+            yield f"Account {name!r} says {spent}; its entries sum to {state.spent[name]}."
+        if not state.spent[name].within(totals[name]):
             yield f"Account {name!r} was overspent."
 
 
 def _plan_problems(opening: Opening) -> Iterator[str]:
-    """Whether a plan costs what it was said to cost."""
+    """Problems of a plan: it must cost at most its stated epsilon."""
     if not isinstance(opening.rule, Planned):
         return
     for part in opening.parts:
         epsilon = planned_epsilon(opening.rule.items, opening.budget, part)
         stated = opening.rule.epsilons.get(part, 0.0)
-        # Again the last digits of a float, of an accountant that works on a grid.
+        # The accountant works on a grid, so its results may differ in the last digits.
         if epsilon > stated * (1 + 1e-6) or stated > opening.budget.epsilon:
-            told = f"{rounded_up(epsilon, 9)}, not {rounded_up(stated, 9)}"
-            yield f"The plan for part {part!r} costs epsilon={told}."
+            yield (
+                f"The plan for partition {part!r} costs epsilon={rounded_up(epsilon, 9)}, not "
+                f"{rounded_up(stated, 9)}."
+            )

@@ -1,7 +1,7 @@
-"""How far one example may move a sum of gradients.
+"""Clip rules, which bound the contribution of one example to a sum of gradients.
 
-A clip rule turns the norms of per-example gradients into factors. Arrays may come from numpy
-or from any library array-api-compat knows.
+A clip rule maps the norms of per-example gradients to factors. Arrays may be numpy's or those
+of any library that array-api-compat supports.
 """
 
 import math
@@ -14,33 +14,33 @@ from array_api_compat import array_namespace
 
 from veracal import _checks
 
-# Computed norms may be a few units in the last place off, in float32 too. A factor aims this
-# much below the bound, and keeps at least half of the distance.
+# Computed norms may be wrong by a few units in the last place, also in float32. Factors target
+# a norm this much below the bound; at least half of this margin remains after rounding.
 _SLACK = 2e-6
-_LEAST_FACTOR = 1e-290  # below it a float64 has lost digits, and a product may be too large
-_BLOCK = 1 << 22  # gradient entries that are held in float64 at a time
-_REACH = 1e12  # a moving threshold stays within this factor of the bound
+_MIN_FACTOR = 1e-290  # below it a float64 has lost digits, and a product may be too large
+_BLOCK_ENTRIES = 1 << 22  # gradient entries that are held in float64 at a time
+_MAX_THRESHOLD_RATIO = 1e12  # a moving threshold stays within this factor of the bound
 
 
 @runtime_checkable
 class ClipRule(Protocol):
-    r"""What a clip rule is: :math:`c(\lVert g \rVert) \lVert g \rVert \le C (1 - 10^{-6})`.
+    r"""Protocol of clip rules: :math:`c(\lVert g \rVert) \lVert g \rVert \le C (1 - 10^{-6})`.
 
-    A rule of your own takes part once :func:`veracal.testing.check_clip` passes it. It is taken
-    for one that jumps (:func:`is_continuous`): records are then computed one by one.
+    Test custom rules with :func:`veracal.testing.check_clip`. They are treated as
+    discontinuous (:func:`is_continuous`), so their gradients are computed one by one.
     """
 
     @property
     def bound(self) -> float:
-        """The most C that one example contributes, in the L2 norm."""
+        """The bound C on the L2 norm of one example's contribution."""
 
     def factors(self, norms: Any) -> Any:
-        """The factor c of each example, from its own norm alone: a finite float64."""
+        """The factor c of each example, a finite float64 that depends on its norm alone."""
 
 
 @dataclass(frozen=True)
 class Flat:
-    r"""Shorten to the bound what is longer: :math:`\min(1, C / \lVert g \rVert)`.
+    r"""Scale longer gradients down to the bound: :math:`\min(1, C / \lVert g \rVert)`.
 
     Abadi et al. 2016, Algorithm 1 (https://arxiv.org/abs/1607.00133).
 
@@ -57,13 +57,13 @@ class Flat:
 
     def factors(self, norms: Any) -> Any:
         """The factor of each example."""
-        aim = _aim(self.bound)
-        return aim / _at_least(aim, norms)
+        aim = _target_norm(self.bound)
+        return aim / _clip_below(aim, norms)
 
 
 @dataclass(frozen=True)
 class Automatic:
-    r"""Give every example nearly the same length: :math:`C / (\lVert g \rVert + \gamma)`.
+    r"""Normalize gradients to nearly equal norms: :math:`C / (\lVert g \rVert + \gamma)`.
 
     AUTO-S of Bu et al. 2023 (https://arxiv.org/abs/2206.07136).
     """
@@ -77,22 +77,22 @@ class Automatic:
 
     def factors(self, norms: Any) -> Any:
         """The factor of each example."""
-        return _aim(self.bound) / (norms + self.gamma)
+        return _target_norm(self.bound) / (norms + self.gamma)
 
 
 @dataclass(frozen=True)
 class GlobalV1:
-    r"""Scale all alike by C / Z, and leave out what is longer than Z.
+    r"""Scale all gradients by C / Z, and drop those longer than Z.
 
-    The first global rule (Bu et al. 2021, https://arxiv.org/abs/2106.07830): the direction
-    of the sum stays that of the examples it keeps.
+    The first global rule (Bu et al. 2021, https://arxiv.org/abs/2106.07830): it preserves the
+    direction of the sum of the retained gradients.
 
     Parameters
     ----------
     bound : float > 0
         The bound C.
     threshold : float >= bound
-        The length Z.
+        The norm Z.
     """
 
     bound: float
@@ -108,13 +108,13 @@ class GlobalV1:
 
     def factors(self, norms: Any) -> Any:
         """The factor of each example."""
-        scaled = _aim(self.bound) / self.threshold
-        return _where(norms <= self.threshold, scaled, norms)
+        scaled = _target_norm(self.bound) / self.threshold
+        return _where_or_zero(norms <= self.threshold, scaled, norms)
 
 
 @dataclass(frozen=True)
 class GlobalV2:
-    """Keep what is no longer than the bound as it is, and leave out the rest."""
+    """Keep gradients within the bound unchanged, and drop longer ones."""
 
     bound: float
 
@@ -123,12 +123,12 @@ class GlobalV2:
 
     def factors(self, norms: Any) -> Any:
         """The factor of each example."""
-        return _where(norms <= _aim(self.bound), 1.0, norms)
+        return _where_or_zero(norms <= _target_norm(self.bound), 1.0, norms)
 
 
 @dataclass(frozen=True)
 class GlobalAdapt:
-    r"""Scale by C / Z, shorten to C what is longer than Z, and let Z follow the gradients.
+    r"""Scale by C / Z, clip gradients longer than Z to C, and adapt Z to the gradients.
 
     After a step, :math:`Z \leftarrow Z \exp(-\eta + f)`, where f is the noisy fraction of
     examples longer than :math:`\tau Z` (Esipova et al. 2023,
@@ -137,9 +137,9 @@ class GlobalAdapt:
     Parameters
     ----------
     bound : float > 0
-        The bound C, which stays.
+        The bound C, which is constant.
     threshold : float > 0
-        The length Z.
+        The norm Z.
     rate : float > 0
         The rate :math:`\eta`.
     tolerance : float > 0
@@ -150,9 +150,9 @@ class GlobalAdapt:
 
     Guarantees
     ----------
-    The count comes from the batch of the gradient sum, so both are *one* noisy vector:
-    an example moves the sum by C and the count by 1. :meth:`charged` gives the noise
-    multiplier of that vector, for which a replaced example reaches twice as far at most.
+    The count is taken over the batch of the gradient sum, so both are *one* noisy vector: an
+    example changes the sum by C and the count by 1. :meth:`combined_noise_multiplier` is the
+    noise multiplier of that vector. Replacing an example changes it by at most twice as much.
     """
 
     bound: float
@@ -169,30 +169,34 @@ class GlobalAdapt:
             tolerance=self.tolerance,
             count_noise=self.count_noise,
         )
-        if not self.bound / _REACH <= self.threshold <= self.bound * _REACH:
+        if (
+            not self.bound / _MAX_THRESHOLD_RATIO
+            <= self.threshold
+            <= self.bound * _MAX_THRESHOLD_RATIO
+        ):
             raise ValueError(
-                f"Expected a threshold within a factor {_REACH:g} of the bound "
+                f"Expected a threshold within a factor {_MAX_THRESHOLD_RATIO:g} of the bound "
                 f"{self.bound!r}, got threshold={self.threshold!r}."
             )
 
     def factors(self, norms: Any) -> Any:
         """The factor of each example."""
-        return _aim(self.bound) / _at_least(self.threshold, norms)
+        return _target_norm(self.bound) / _clip_below(self.threshold, norms)
 
     def exceeding(self, norms: Any) -> int:
-        """How many examples are longer than the tolerance times the threshold."""
+        """Number of examples whose norm exceeds the tolerance times the threshold."""
         return int(array_namespace(norms).sum(norms > self.tolerance * self.threshold))
 
-    def adapted(self, noisy_fraction: float) -> "GlobalAdapt":
+    def adapt(self, noisy_fraction: float) -> "GlobalAdapt":
         """The rule of the next step, from the noisy count / *expected* batch."""
         exponent = min(max(noisy_fraction - self.rate, -100.0), 100.0)
-        moved = self.threshold * math.exp(exponent)
-        # Noise alone may carry the threshold anywhere: keep it where floats are exact.
-        kept = min(max(moved, self.bound / _REACH), self.bound * _REACH)
-        return replace(self, threshold=kept)
+        threshold = self.threshold * math.exp(exponent)
+        # Noise alone may move the threshold arbitrarily far: keep it within a safe range.
+        low, high = self.bound / _MAX_THRESHOLD_RATIO, self.bound * _MAX_THRESHOLD_RATIO
+        return replace(self, threshold=min(max(threshold, low), high))
 
-    def charged(self, noise_multiplier: float) -> float:
-        r"""Noise multiplier of sum and count together.
+    def combined_noise_multiplier(self, noise_multiplier: float) -> float:
+        r"""Noise multiplier of the vector of sum and count.
 
         .. math:: (\sigma^{-2} + \sigma_{count}^{-2})^{-1/2}
         """
@@ -200,12 +204,11 @@ class GlobalAdapt:
 
 
 def is_continuous(clip: ClipRule) -> bool:
-    """Whether a rule is known to change a gradient little where its norm changes little.
+    """Whether the clipped gradient is known to be continuous in the gradient.
 
-    ``Flat`` and ``Automatic`` are. ``GlobalV1`` and ``GlobalV2`` drop a gradient at a
-    threshold, ``GlobalAdapt`` counts it at one, and nothing is known of any other rule, nor of
-    a class that inherits from one of these. Gradients for such rules must not depend on other
-    records by a single bit.
+    True for ``Flat`` and ``Automatic``. ``GlobalV1`` and ``GlobalV2`` drop a gradient at a
+    threshold, and ``GlobalAdapt`` counts it at one. Other rules, and subclasses of these, are
+    treated as discontinuous. For such rules, no bit of a gradient may depend on other records.
 
     Examples
     --------
@@ -215,18 +218,18 @@ def is_continuous(clip: ClipRule) -> bool:
     return type(clip) in (Flat, Automatic)
 
 
-@dataclass(frozen=True, eq=False, repr=False)  # printed nowhere: it is about records
+@dataclass(frozen=True, eq=False, repr=False)  # no repr: it depends on records without noise
 class Selection:
-    """Which examples count, and by how much.
+    """The examples that contribute to a sum, and their factors.
 
     Attributes
     ----------
     kept : array of bool, of shape (n,)
         False where the norm is not finite.
     factors : array of shape (number kept,)
-        Factors of the kept ones.
+        Factors of the kept examples.
     exceeding : int
-        How many lie above the threshold of an adaptive rule; 0 for other rules.
+        Number of examples above the threshold of an adaptive rule; 0 for other rules.
     """
 
     kept: Any
@@ -236,7 +239,7 @@ class Selection:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Clipped:
-    """A sum of clipped gradients, not yet noisy: it never leaves the step.
+    """A sum of clipped gradients before noise is added; it must not be released.
 
     Attributes
     ----------
@@ -251,10 +254,11 @@ class Clipped:
 
 
 def selection(norms: Any, clip: ClipRule) -> Selection:
-    """Leave out examples without a finite norm, and scale the others.
+    """Drop examples without a finite norm, and compute the factors of the others.
 
-    For closed forms that know the norms without writing the gradients down. Index with
-    ``kept`` before multiplying: zero times NaN is NaN. Factors are float64; sum in float64.
+    For closed forms that compute norms without materializing the gradients. Index with
+    ``kept`` before multiplying, since zero times NaN is NaN. Factors are float64; sum in
+    float64.
 
     Examples
     --------
@@ -265,7 +269,7 @@ def selection(norms: Any, clip: ClipRule) -> Selection:
     kept = xp.isfinite(norms)
     finite = xp.astype(norms if xp.all(kept) else norms[kept], xp.float64, copy=False)
     factors = clip.factors(finite)
-    factors = _where(factors >= _LEAST_FACTOR, factors, factors)
+    factors = _where_or_zero(factors >= _MIN_FACTOR, factors, factors)
     exceeding = clip.exceeding(finite) if isinstance(clip, GlobalAdapt) else 0
     return Selection(kept, factors, exceeding)
 
@@ -276,24 +280,24 @@ def clipped_sum(gradients: Any, clip: ClipRule) -> Clipped:
     Parameters
     ----------
     gradients : array of shape (n, ...)
-        One gradient for each example, of any float type; n may be 0.
+        One gradient per example, of any float type; n may be 0.
     clip : Clip
 
     Returns
     -------
     Clipped
-        Its total has shape (...) and is float64, whatever the gradients are: in float32
-        the rounding of a large sum alone may exceed what the bound allows.
+        Its total has shape (...) and is float64 for gradients of any type: in float32, the
+        rounding error of a large sum alone may exceed the margin below the bound.
 
     Guarantees
     ----------
-    Adding or removing one example moves the total by at most ``clip.bound`` in the L2
-    norm, replacing one by at most twice that; float64 rounding takes less than the slack a
-    factor keeps. An example with NaN or infinity, or with a norm beyond the largest
-    float64, contributes exactly zero: it is left out, not multiplied by zero. All that is given
-    the *gradients*: where the rule jumps, or a gradient does, compute each of them in a call of
-    its own, as a matrix product may round a row differently beside others. Norms are then sums
-    over one row each, the same bits beside any others (of numpy and torch).
+    Adding or removing one example changes the total by at most ``clip.bound`` in the L2
+    norm, and replacing one by at most twice that; float64 rounding takes less than the margin
+    of the factors. An example with NaN or infinity, or with a norm beyond the largest float64,
+    contributes exactly zero: it is dropped, not multiplied by zero. These guarantees hold for
+    given *gradients*. If the rule or a gradient is discontinuous, compute each gradient in a
+    call of its own, since a matrix product may round a row differently beside other rows. Norms
+    are sums over one row each, with the same bits beside any other rows (for numpy and torch).
 
     Examples
     --------
@@ -313,10 +317,9 @@ def clipped_sum(gradients: Any, clip: ClipRule) -> Clipped:
 
 
 def pre_noised(gradients: Any, noise_std: float, *, rng: np.random.Generator) -> Any:
-    """Add Gaussian noise to per-example gradients, before they are clipped.
+    """Add Gaussian noise to per-example gradients before they are clipped.
 
-    It earns no privacy: what is clipped afterwards has the bound it had before (Knolle et
-    al. 2021).
+    This noise does not lower the privacy cost, since clipping follows (Knolle et al. 2021).
     """
     if noise_std == 0:
         return gradients
@@ -325,20 +328,20 @@ def pre_noised(gradients: Any, noise_std: float, *, rng: np.random.Generator) ->
     return xp.astype(xp.astype(gradients, xp.float64) + noise, gradients.dtype)
 
 
-def _aim(bound: float) -> float:
-    """The length a factor aims at."""
+def _target_norm(bound: float) -> float:
+    """The norm that factors scale to: the bound minus a margin for rounding."""
     return float(bound) * (1 - _SLACK)
 
 
-def _at_least(least: float, norms: Any) -> Any:
-    """Norms that are no less than that."""
+def _clip_below(least: float, norms: Any) -> Any:
+    """Elementwise maximum of norms and a number."""
     if isinstance(norms, np.ndarray):
-        return np.maximum(norms, least)  # clip goes a long way around to the same
+        return np.maximum(norms, least)  # faster than clip, with the same result
     return array_namespace(norms).clip(norms, min=least)
 
 
-def _where(condition: Any, value: Any, like: Any) -> Any:
-    """The value where the condition holds, and zero elsewhere."""
+def _where_or_zero(condition: Any, value: Any, like: Any) -> Any:
+    """The value where the condition holds, zero elsewhere."""
     if isinstance(like, np.ndarray):
         return np.where(condition, value, 0.0)
     xp = array_namespace(like)
@@ -346,26 +349,26 @@ def _where(condition: Any, value: Any, like: Any) -> Any:
 
 
 def _blocks(gradients: Any, xp: Any) -> Iterator[Any]:
-    """Gradients as float64 rows, some at a time."""
+    """Yield the gradients in blocks of float64 rows."""
     n, entries = gradients.shape[0], math.prod(gradients.shape[1:])
-    size = max(1, _BLOCK // max(1, entries))
+    size = max(1, _BLOCK_ENTRIES // max(1, entries))
     for start in range(0, n, size):
         block = gradients[start : start + size]
         yield xp.astype(xp.reshape(block, (block.shape[0], entries)), xp.float64)
 
 
 def _norms(rows: Any, xp: Any) -> Any:
-    """L2 norms that neither overflow nor underflow on the way; NaN or inf where one is in."""
+    """L2 norms without intermediate overflow or underflow; NaN and inf propagate."""
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         norms = xp.linalg.vector_norm(rows, axis=1)
-        extreme = ~((norms > 1e-140) & (norms < 1e140))  # squares lose digits, or are lost
+        extreme = ~((norms > 1e-140) & (norms < 1e140))  # squares lose digits or overflow
         if xp.any(extreme):
             norms[extreme] = _scaled_norms(rows[extreme], xp)
         return norms
 
 
 def _scaled_norms(rows: Any, xp: Any) -> Any:
-    """L2 norms of rows that are first divided by their largest entry."""
+    """L2 norms of rows, computed after division by their largest entry."""
     peaks = xp.max(xp.abs(rows), axis=1)
     scales = xp.where(xp.isfinite(peaks) & (peaks > 0), peaks, xp.ones_like(peaks))
     return peaks * xp.linalg.vector_norm(rows / scales[:, None], axis=1)

@@ -1,14 +1,14 @@
 r"""Exact integer noise for released statistics.
 
-Floating-point noise leaves holes: some outputs can occur under one data set and not under its
-neighbor, which gives the record away. Here the statistic is an integer and the noise is drawn
-exactly from a discrete law, by OpenDP, with the randomness of OpenSSL's private generator,
-which is reseeded in every forked process. There is no seed and no state to keep.
+With floating-point noise, some outputs can occur under one data set and not under its neighbor,
+which reveals the record. Here the statistic is an integer, and OpenDP draws the noise exactly
+from a discrete distribution, with the randomness of OpenSSL's private generator, which is
+reseeded in every forked process. There is no seed and no state.
 
-OpenDP adds in unlimited integers and then saturates at 64 bits. That is a function of the
-noisy value, so it costs no privacy, but it would bend the law. Totals are therefore at most
-:math:`2^{62}` and noise at most :math:`2^{46}`, with which saturation has a probability below
-:math:`e^{-65000}`; more is refused.
+OpenDP adds in unlimited integers and then saturates at 64 bits. Saturation is a function of the
+noisy value, so it costs no privacy, but it would change the distribution. Totals are therefore
+at most :math:`2^{62}` and noise at most :math:`2^{46}`, so that saturation has a probability
+below :math:`e^{-65000}`; larger ones are rejected.
 """
 
 import math
@@ -26,13 +26,13 @@ from veracal._types import Ints
 from veracal.accounting import MICRO, round_up_float
 from veracal.mechanisms.grid import MOST_TOTAL
 
-enable_features("contrib")  # both laws are proved, but not yet by OpenDP's full process
+enable_features("contrib")  # both mechanisms are proved, but not yet by OpenDP's full process
 
-MOST_NOISE = 2**46  # such noise also leaves the 2^53 units of a float only with e^-128
+MOST_NOISE = 2**46  # such noise exceeds the 2^53 units of a float with probability e^-128
 
 
 def laplace_noise_scale(sensitivity: int, micro_epsilon: int) -> Fraction:
-    r"""Scale of the discrete Laplace law that costs a given epsilon.
+    r"""Scale of discrete Laplace noise for a given epsilon.
 
     .. math:: s = \Delta \cdot 10^6 / \mu\varepsilon
 
@@ -41,8 +41,8 @@ def laplace_noise_scale(sensitivity: int, micro_epsilon: int) -> Fraction:
     sensitivity : int
         In the L1 norm, in units of the grid, of all rows of one unit together.
     micro_epsilon : int
-        What the unit pays, in millionths of epsilon. It is chosen first and the noise
-        derived from it: a cost derived from the noise would have to be rounded up.
+        Cost per unit, in millionths of epsilon. The noise is derived from the cost, because a
+        cost derived from the noise would have to be rounded up.
 
     Examples
     --------
@@ -54,20 +54,20 @@ def laplace_noise_scale(sensitivity: int, micro_epsilon: int) -> Fraction:
 
 
 def laplace_noise(sensitivity: int, micro_epsilon: int) -> float:
-    """The scale as a float, the next one up where it is none.
+    """The scale of discrete Laplace noise as a float, rounded up.
 
     Guarantees
     ----------
-    A release with this noise costs no more than ``micro_epsilon``, and rounded up to whole
-    millionths exactly that.
+    A release with this noise costs at most ``micro_epsilon``. Rounded up to whole millionths,
+    its cost is exactly ``micro_epsilon``.
     """
-    return _usable(round_up_float(laplace_noise_scale(sensitivity, micro_epsilon)))
+    return _check_noise(round_up_float(laplace_noise_scale(sensitivity, micro_epsilon)))
 
 
 def gaussian_noise(sensitivity: float, noise_multiplier: float) -> float:
-    """Parameter of the discrete Gaussian law: the product, rounded up."""
+    """Parameter of the discrete Gaussian distribution: the product, rounded up."""
     _checks.positive(sensitivity=sensitivity, noise_multiplier=noise_multiplier)
-    return _usable(round_up_float(Fraction(sensitivity) * Fraction(noise_multiplier)))
+    return _check_noise(round_up_float(Fraction(sensitivity) * Fraction(noise_multiplier)))
 
 
 def add_discrete_laplace(units: ArrayLike, noise: float) -> Ints:
@@ -85,12 +85,12 @@ def add_discrete_laplace(units: ArrayLike, noise: float) -> Ints:
 
     Guarantees
     ----------
-    For integers that move by at most :math:`\Delta` in the L1 norm, the result is
+    For integers of L1 sensitivity :math:`\Delta`, the result is
     :math:`\Delta/s`-differentially private, exactly (Ghosh, Roughgarden and Sundararajan
     2012; sampled as in Canonne, Kamath and Steinke 2020).
     """
     space = vector_domain(atom_domain(T="i64")), l1_distance(T="i64")
-    return _noised(make_laplace(*space, scale=_usable(noise)), units)
+    return _release(make_laplace(*space, scale=_check_noise(noise)), units)
 
 
 def add_discrete_gaussian(units: ArrayLike, noise: float) -> Ints:
@@ -98,11 +98,11 @@ def add_discrete_gaussian(units: ArrayLike, noise: float) -> Ints:
 
     Guarantees
     ----------
-    For integers that move by at most :math:`\Delta` in the L2 norm, the result is
+    For integers of L2 sensitivity :math:`\Delta`, the result is
     :math:`\Delta^2/2s^2`-zCDP (Canonne, Kamath and Steinke 2020, Theorem 14).
     """
     space = vector_domain(atom_domain(T="i64")), l2_distance(T="f64")
-    return _noised(make_gaussian(*space, scale=_usable(noise)), units)
+    return _release(make_gaussian(*space, scale=_check_noise(noise)), units)
 
 
 def discrete_laplace_std(noise: float) -> float:
@@ -119,7 +119,7 @@ def discrete_laplace_std(noise: float) -> float:
 
 
 def discrete_laplace_reach(noise: float, level: float) -> int:
-    r"""Units that the noise exceeds, up or down, with probability ``1 - level`` at most.
+    r"""Bound on the absolute noise, in units, that holds with probability at least ``level``.
 
     :math:`P(|k| > r) = 2 t^{r+1} / (1 + t)` with :math:`t = e^{-1/s}`.
 
@@ -136,9 +136,10 @@ def discrete_laplace_reach(noise: float, level: float) -> int:
 
 
 def discrete_gaussian_reach(noise: float, level: float) -> int:
-    r"""The same for the discrete Gaussian law, by :math:`P(|k| \ge r) \le 2 e^{-r^2 / 2 s^2}`.
+    r"""The same bound for discrete Gaussian noise.
 
-    It is no wider than the continuous law (Canonne, Kamath and Steinke 2020, Corollary 17).
+    It follows from :math:`P(|k| \ge r) \le 2 e^{-r^2 / 2 s^2}`. The tails are not heavier than
+    those of the continuous distribution (Canonne, Kamath and Steinke 2020, Corollary 17).
     """
     _checks.positive(noise=noise)
     if not 0 < level < 1:
@@ -147,9 +148,9 @@ def discrete_gaussian_reach(noise: float, level: float) -> int:
 
 
 def discrete_gaussian_std(noise: float) -> float:
-    """Standard deviation, in units: by summation, or the parameter itself where it is large.
+    """Standard deviation, in units: by summation, or the parameter itself if it is large.
 
-    From a parameter of 8 on the two agree to every digit of a float.
+    For parameters of at least 8 both are equal in float64.
     """
     _checks.positive(noise=noise)
     if noise >= 8:
@@ -159,8 +160,8 @@ def discrete_gaussian_std(noise: float) -> float:
     return float(np.sqrt((weights * k**2).sum() / weights.sum()))
 
 
-def _noised(measurement: object, units: ArrayLike) -> Ints:
-    """Check the statistic, which must leave room for noise, and release it."""
+def _release(measurement: object, units: ArrayLike) -> Ints:
+    """Check that statistic plus noise fits into 64 bits, and release it."""
     exact = np.asarray(units)
     if exact.ndim != 1 or exact.dtype.kind != "i":
         raise ValueError(
@@ -168,17 +169,20 @@ def _noised(measurement: object, units: ArrayLike) -> Ints:
         )
     exact = exact.astype(np.int64)
     if ((exact > MOST_TOTAL) | (exact < -MOST_TOTAL)).any():
-        raise ValueError(f"Expected integers within {MOST_TOTAL}, which noise must not leave.")
+        raise ValueError(
+            f"Expected integers of at most {MOST_TOTAL} in absolute value, so that noise fits "
+            "into 64 bits."
+        )
     assert callable(measurement)
     return np.array(measurement(exact.tolist()), dtype=np.int64)
 
 
-def _usable(noise: float) -> float:
-    """Refuse noise that is none, or that 64 bits would cut off."""
+def _check_noise(noise: float) -> float:
+    """Raise unless the noise is positive and fits into 64 bits."""
     _checks.positive(noise=noise)
     if noise > MOST_NOISE:
         raise ValueError(
-            f"Expected noise of at most {MOST_NOISE} units of the grid, got noise={noise!r}: "
-            "64 bits would cut it off. Use fewer bits, narrower bounds or a larger epsilon."
+            f"Expected noise of at most {MOST_NOISE} units of the grid, got noise={noise!r}, "
+            "which exceeds 64 bits. Use fewer bits, narrower bounds or a larger epsilon."
         )
     return float(noise)

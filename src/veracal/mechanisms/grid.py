@@ -1,9 +1,9 @@
-r"""Numbers on a public grid, where sums and sensitivities are exact.
+r"""Public grids, on which sums and sensitivities are exact.
 
-A sum of floats depends on the order of its rows, and rounding it can stretch the distance of
-neighbors. So each record's value is first rounded to a multiple of :math:`2^{-bits}`, the
-*integer* is clipped to declared bounds, and integers are added. What one record can do to the
-total then follows from two integers, and nothing else.
+A sum of floats depends on the order of its rows, and rounding can increase the distance between
+neighbors. Therefore the value of each record is first rounded to a multiple of
+:math:`2^{-bits}`, the *integer* is clipped to declared bounds, and integers are added. The
+sensitivity of the total then follows from these two integers alone.
 """
 
 import math
@@ -18,9 +18,9 @@ from veracal import _checks
 from veracal._types import Floats, Ints
 from veracal.accounting import RELATIONS, Relation
 
-MOST_BITS = 40
-MOST_UNITS = 2**40  # of one record, so that a block of rows cannot overflow 64 bits
-MOST_TOTAL = 2**62  # of all records, so that noise has room in 64 bits
+MAX_BITS = 40
+MOST_UNITS = 2**40  # per record, so that a block of rows cannot overflow 64 bits
+MOST_TOTAL = 2**62  # over all records, so that total plus noise fits into 64 bits
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Grid:
     Parameters
     ----------
     bits : int from 0 to 40
-        Binary digits after the point. Zero is the grid of integers.
+        Binary digits after the point. Zero is the grid of the integers.
 
     Examples
     --------
@@ -42,35 +42,35 @@ class Grid:
 
     def __post_init__(self) -> None:
         _checks.whole(bits=self.bits, least=0)
-        if self.bits > MOST_BITS:
-            raise ValueError(f"Expected at most {MOST_BITS} bits, got bits={self.bits!r}.")
+        if self.bits > MAX_BITS:
+            raise ValueError(f"Expected at most {MAX_BITS} bits, got bits={self.bits!r}.")
         object.__setattr__(self, "bits", int(self.bits))
 
     @property
     def step(self) -> float:
-        """Distance of two neighbors on the grid."""
+        """Distance between adjacent grid points."""
         return math.ldexp(1.0, -self.bits)
 
-    def below(self, value: float) -> int:
-        """Largest number of units that is no more than ``value``, exactly."""
-        return math.floor(_exact(value) * (1 << self.bits))
+    def round_down(self, value: float) -> int:
+        """Largest number of units that does not exceed ``value``, computed exactly."""
+        return math.floor(_to_fraction(value) * (1 << self.bits))
 
-    def above(self, value: float) -> int:
-        """Smallest number of units that is no less than ``value``, exactly."""
-        return math.ceil(_exact(value) * (1 << self.bits))
+    def round_up(self, value: float) -> int:
+        """Smallest number of units that is not below ``value``, computed exactly."""
+        return math.ceil(_to_fraction(value) * (1 << self.bits))
 
     def values(self, units: Iterable[int]) -> Floats:
-        """Turn units into floats.
+        """Convert units to floats.
 
-        Exact for totals of up to :math:`2^{53}` units; a larger one becomes the nearest
-        float, which lies on the grid as well.
+        Exact for totals of up to :math:`2^{53}` units; larger ones are rounded to the nearest
+        float, which is on the grid as well.
         """
         return np.array([int(k) / 2**self.bits for k in units], dtype=np.float64)
 
 
 @dataclass(frozen=True)
 class Bounds:
-    r"""What one record contributes: an integer in [low, high], or nothing (zero).
+    r"""Bounds on the contribution of one record: an integer in [low, high], or zero.
 
     Attributes
     ----------
@@ -79,10 +79,10 @@ class Bounds:
 
     Guarantees
     ----------
-    Adding or removing a record moves a sum of contributions by at most
+    Adding or removing a record changes a sum of contributions by at most
     :math:`\max(|low|, |high|)`; replacing one by at most
-    :math:`\max(high, 0) - \min(low, 0)`. That is *high - low* wherever zero lies between
-    them, and it must lie there: a record may be left out, which contributes zero.
+    :math:`\max(high, 0) - \min(low, 0)`. This is *high - low* if zero lies between them.
+    Zero must be included, because a record may be left out and then contributes zero.
     """
 
     low: int
@@ -97,28 +97,28 @@ class Bounds:
 
     @classmethod
     def of(cls, low: float, high: float, grid: Grid) -> "Bounds":
-        """Bounds on the grid that contain the interval [low, high]."""
+        """The smallest bounds on the grid that contain the interval [low, high]."""
         if not (math.isfinite(low) and math.isfinite(high)):
             raise ValueError(f"Expected finite bounds, got low={low!r}, high={high!r}.")
-        return cls(grid.below(low), grid.above(high))
+        return cls(grid.round_down(low), grid.round_up(high))
 
     @property
     def reach(self) -> int:
-        """Most that one record adds, up or down."""
+        """Largest absolute contribution of one record."""
         return max(abs(self.low), abs(self.high))
 
     @property
     def span(self) -> int:
-        """Most that a sum moves when one record is exchanged for another, or left out."""
+        """Largest change of a sum when one record is replaced or left out."""
         return max(self.high, 0) - min(self.low, 0)
 
     def sensitivity(self, relation: Relation) -> int:
-        """Most that the sum moves between neighbors, in units."""
+        """Sensitivity of a sum, in units."""
         _checks.one_of(RELATIONS, relation=relation)
         return self.reach if relation == "add-remove" else self.span
 
     def one_bin_sensitivity(self, relation: Relation) -> int:
-        """Most that sums by bin move in the L1 norm; each record falls into one bin."""
+        """L1 sensitivity of sums by bin, where each record falls into one bin."""
         _checks.one_of(RELATIONS, relation=relation)
         return self.reach if relation == "add-remove" else 2 * self.reach
 
@@ -145,29 +145,29 @@ def contributions(values: ArrayLike, bounds: Bounds, grid: Grid) -> Ints:
     Every integer lies in [low, high] or is zero, and depends on its own value alone.
     """
     numbers = np.asarray(values)
-    with np.errstate(all="ignore"):  # what overflows is clipped; what is no number is dropped
+    with np.errstate(all="ignore"):  # overflow is clipped; NaN is set to zero
         numbers = numbers.astype(np.float64)
         kept = np.isfinite(numbers)
         units = np.rint(np.ldexp(np.where(kept, numbers, 0.0), grid.bits))
-    # The bounds are floats without loss, so clipping whole floats clips the integers.
+    # The bounds are exact as floats, so clipping integer-valued floats is exact.
     whole = np.clip(units, bounds.low, bounds.high).astype(np.int64)
     return np.where(kept, whole, 0)
 
 
 def dense_contributions(rows: ArrayLike, most: int, grid: Grid, *, power: int) -> Ints:
-    r"""Put vectors on the grid so that none is longer than ``most`` units.
+    r"""Round vectors to the grid so that no norm exceeds ``most`` units.
 
-    Each entry is truncated toward zero, which lengthens no vector. A vector that is still
-    too long is scaled down and truncated again.
+    Each entry is truncated toward zero, which increases no norm. A vector that is still too
+    long is scaled down and truncated again.
 
     Parameters
     ----------
     rows : array of shape (n, d)
-        A vector with an entry that is not finite contributes zero as a whole.
+        A vector with a nonfinite entry contributes zero as a whole.
     most : int
-        Longest norm, in units.
+        Norm bound, in units.
     power : 1 or 2
-        Of the norm.
+        Selects the L1 or the L2 norm.
 
     Returns
     -------
@@ -182,20 +182,21 @@ def dense_contributions(rows: ArrayLike, most: int, grid: Grid, *, power: int) -
         numbers = numbers.astype(np.float64)
         kept = np.isfinite(numbers).all(axis=1, keepdims=True)
         scaled = np.ldexp(np.where(kept, numbers, 0.0), grid.bits)
-    # An entry beyond the bound is beyond it in either norm: pull it in, keep its direction.
+    # A vector with an entry beyond the bound exceeds it in either norm: scale it down first.
     largest = np.abs(scaled).max(axis=1, keepdims=True, initial=0.0)
-    shrunk = np.where(largest > most, _pulled(scaled, most, largest), scaled)
+    shrunk = np.where(largest > most, _divide_rows(scaled, most, largest), scaled)
     units = np.trunc(shrunk).astype(np.int64)
-    long = _too_long(units, most, power)
-    if long.any():
-        norms = np.linalg.norm(shrunk[long], ord=power, axis=1, keepdims=True)
-        units[long] = np.trunc(shrunk[long] * ((1 - 1e-9) * most / norms)).astype(np.int64)
-        units[_too_long(units, most, power)] = 0  # rounding cannot lead here; if it does: none
+    too_long = _exceeds_norm(units, most, power)
+    if too_long.any():
+        norms = np.linalg.norm(shrunk[too_long], ord=power, axis=1, keepdims=True)
+        scaled_down = shrunk[too_long] * ((1 - 1e-9) * most / norms)
+        units[too_long] = np.trunc(scaled_down).astype(np.int64)
+        units[_exceeds_norm(units, most, power)] = 0  # a safeguard: rounding cannot lead here
     return units
 
 
 def exact_total(blocks: Iterable[Ints], entries: int) -> Ints:
-    """Add blocks of integers, each already a sum of a few rows, without overflow.
+    """Add blocks of integers without overflow; each block is a sum of a few rows.
 
     Parameters
     ----------
@@ -207,8 +208,8 @@ def exact_total(blocks: Iterable[Ints], entries: int) -> Ints:
 
     Guarantees
     ----------
-    The exact sum, clipped to 2^62 in absolute value: clipping moves no two totals further
-    apart, and raises no error that would tell how many records there are.
+    The exact sum, clipped to 2^62 in absolute value. Clipping increases no distance between
+    totals, and it raises no error that would reveal the number of records.
     """
     totals = np.zeros(entries, dtype=object)
     for block in blocks:
@@ -216,20 +217,20 @@ def exact_total(blocks: Iterable[Ints], entries: int) -> Ints:
     return np.array([max(-MOST_TOTAL, min(int(k), MOST_TOTAL)) for k in totals], dtype=np.int64)
 
 
-def _exact(value: float) -> Fraction:
-    """A number as it is stored, numpy's single precision included."""
+def _to_fraction(value: float) -> Fraction:
+    """The exact value of a number as stored, including numpy's float32."""
     return Fraction(value) if isinstance(value, int) else Fraction(float(value))
 
 
-def _pulled(scaled: Floats, most: int, largest: Floats) -> Floats:
-    """Divide rows by their largest entry, which may be infinite where scaling overflowed."""
+def _divide_rows(scaled: Floats, most: int, largest: Floats) -> Floats:
+    """Scale rows so that their largest entry is ``most``; entries may be infinite."""
     with np.errstate(all="ignore"):
-        pulled = np.where(np.isinf(scaled), np.copysign(1.0, scaled), scaled / largest)
-    result: Floats = np.nan_to_num(pulled) * most
+        ratios = np.where(np.isinf(scaled), np.copysign(1.0, scaled), scaled / largest)
+    result: Floats = np.nan_to_num(ratios) * most
     return result
 
 
-def _too_long(units: Ints, most: int, power: int) -> Ints:
-    """Which rows are longer than allowed, in integers that cannot overflow."""
+def _exceeds_norm(units: Ints, most: int, power: int) -> Ints:
+    """Which rows exceed the norm bound, in integers that cannot overflow."""
     result: Ints = (np.abs(units) ** power).sum(axis=1) > most**power
     return result

@@ -1,4 +1,4 @@
-"""Noise, steps and cost of a training run, before there is one."""
+"""Plans of DP-SGD training: the noise for a budget, or the cost of given noise."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -18,12 +18,12 @@ from veracal.accounting import (
 from veracal.mechanisms.optimizers import Exponential, levels
 from veracal.mechanisms.sampling import FullBatch, Poisson, Sampler
 
-_MOST_STEPS, _MOST_VARYING = 10**9, 10**7
+_MAX_STEPS, _MAX_VARYING_STEPS = 10**9, 10**7
 
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """A run of noisy descent and what it costs.
+    """A DP-SGD training run and its cost.
 
     Attributes
     ----------
@@ -34,9 +34,9 @@ class TrainingPlan:
     noise_multiplier : float
         Noise on the clipped sum, divided by the clip bound, at the first step.
     decay : float
-        How much smaller the logarithm of the noise gets with every pass.
+        Decrease of the logarithm of the noise per pass.
     event : Event
-        What the run will be charged for, with a clip bound of one.
+        The event that the run will charge, with a clip bound of one.
     statement : Statement
     """
 
@@ -55,11 +55,11 @@ class TrainingPlan:
 
     @property
     def passes(self) -> float:
-        """How often a row is used, on average."""
+        """Expected number of times that a row is used."""
         return self.steps * self.rate
 
     def to_json(self) -> dict[str, Any]:
-        """Everything as what JSON can hold."""
+        """Convert to a JSON object."""
         return {
             "rate": self.rate,
             "expected_batch": self.expected_batch,
@@ -91,15 +91,15 @@ def plan_training(
     Parameters
     ----------
     records : int
-        Declared number of rows; never the real one, where a row more or less is the secret.
+        Declared number of rows, not the true one, which is private under add/remove.
     batch : float
-        Expected rows in a batch. All of them: every step uses the whole table.
+        Expected number of rows in a batch. If it is ``records``, every step uses all rows.
     steps : int
     delta : float in (0, 1)
     epsilon, noise_multiplier : float > 0
-        One of the two; the other is found.
+        Exactly one of the two; the other is computed.
     decay : float
-        The noise falls by the factor :math:`e^{-\text{decay}}` with every pass over the rows.
+        The noise decreases by the factor :math:`e^{-\text{decay}}` with every pass.
     relation : {"add-remove", "replace-one"}
     unit : Unit, optional
 
@@ -115,11 +115,10 @@ def plan_training(
         raise ValueError(f"Expected batch <= records={records}, got batch={batch!r}.")
     if (epsilon is None) == (noise_multiplier is None):
         raise ValueError(
-            "Expected one of epsilon and noise_multiplier, got "
-            f"{'neither' if epsilon is None else 'both'}. Give epsilon to have the noise "
-            "found, or the noise to have epsilon found."
+            "Expected exactly one of epsilon and noise_multiplier, got "
+            f"{'neither' if epsilon is None else 'both'}."
         )
-    most = _MOST_VARYING if decay else _MOST_STEPS
+    most = _MAX_VARYING_STEPS if decay else _MAX_STEPS
     if steps > most:
         raise ValueError(f"Expected at most {most:,} steps, got steps={steps!r}.")
     unit = unit or Unit()
@@ -140,8 +139,14 @@ def plan_training(
         assert epsilon is not None
         noise_multiplier = noise_for(Budget(epsilon, delta, relation, unit), event)
     _checks.positive(noise_multiplier=noise_multiplier)
-    planned = event(noise_multiplier)
-    made = statement(planned, delta, unit, covers=("every step of the training run",))
     return TrainingPlan(
-        sampler, float(batch), int(steps), float(noise_multiplier), decay, planned, made
+        sampler=sampler,
+        expected_batch=float(batch),
+        steps=int(steps),
+        noise_multiplier=float(noise_multiplier),
+        decay=decay,
+        event=event(noise_multiplier),
+        statement=statement(
+            event(noise_multiplier), delta, unit, covers=("every step of the training run",)
+        ),
     )

@@ -1,9 +1,8 @@
-"""Values that change along the steps of a descent, all known beforehand.
+"""Optimizers, and schedules of learning rates and noise.
 
-How weights follow a noisy gradient.
-
-Update rules see what is already private, so they cost nothing. Each is a record of settings;
-what it remembers between steps is passed along.
+An optimizer only sees noisy gradients, so it costs no privacy. It is an immutable record of
+settings; its state is passed from step to step. A schedule fixes the values of all steps before
+training.
 """
 
 import math
@@ -18,11 +17,11 @@ from array_api_compat import array_namespace
 from veracal import _checks
 from veracal._types import Floats, Ints
 
-MOST_LEVELS = 64
+MAX_LEVELS = 64
 
 
 class Schedule(ABC):
-    """A learning rate or a noise multiplier for each step, counted from 0."""
+    """A learning rate or noise multiplier for each step, counted from 0."""
 
     @abstractmethod
     def at(self, step: int) -> float:
@@ -56,10 +55,10 @@ class Exponential(Schedule):
     start : float > 0
         The value s at step 0.
     decay : float
-        The rate r; negative lets the value grow.
+        The rate r; if negative, the value grows.
     every : int
-        The number k of steps between two changes: with the steps of an epoch, the value
-        decays once an epoch.
+        The number k of steps between two changes. With the steps of an epoch, the value
+        decays once per epoch.
 
     Examples
     --------
@@ -91,7 +90,7 @@ class Linear(Schedule):
     start : float > 0
         The value a at step 0.
     end : float >= 0
-        The value b from step T on. A descent of T steps ends one step before it, so a
+        The value b from step T on. Training of T steps ends one step before it, so a
         learning rate may fall to zero.
     steps : int
         The number T.
@@ -114,38 +113,38 @@ class Linear(Schedule):
 
     def at(self, step: int) -> float:
         """The value at one step."""
-        done = min(1.0, step / self.steps)
-        return float(self.start) * (1 - done) + float(self.end) * done
+        fraction = min(1.0, step / self.steps)
+        return float(self.start) * (1 - fraction) + float(self.end) * fraction
 
 
 def value_at(value: float | Schedule, step: int) -> float:
-    """The value at one step, of a number or of a schedule."""
+    """The value of a number or schedule at one step."""
     return value.at(step) if isinstance(value, Schedule) else float(value)
 
 
 def values(value: float | Schedule, steps: int) -> Floats:
-    """The values at the first steps, of a number or of a schedule."""
+    """The values of a number or schedule at the first steps."""
     if isinstance(value, Schedule):
         return value.values(steps)
     return np.full(steps, value, dtype=np.float64)
 
 
 def levels(
-    noise_multipliers: Iterable[float], most: int = MOST_LEVELS
+    noise_multipliers: Iterable[float], most: int = MAX_LEVELS
 ) -> tuple[tuple[float, int], ...]:
-    r"""Group the noise of every step into few levels, each as low as its lowest step.
+    r"""Group the noise multipliers of all steps into few levels, rounding down.
 
     One step costs about :math:`1 / \sigma^2`. With :math:`n_i` steps at the i-th lowest
-    multiplier, rounding adds least when every level holds the same share of
-    :math:`\sum_i \sqrt{n_i (\sigma_{i-1}^{-2} - \sigma_i^{-2})}`, as in quantization at
-    high resolution (Bennett 1948). Up to ``most`` distinct values stay as they are.
+    multiplier, rounding adds the least cost if every level has the same share of
+    :math:`\sum_i \sqrt{n_i (\sigma_{i-1}^{-2} - \sigma_i^{-2})}`, as in high-resolution
+    quantization (Bennett 1948). Up to ``most`` distinct values are left unchanged.
 
     Parameters
     ----------
     noise_multipliers : floats > 0
-        One for each step.
+        One per step.
     most : int
-        Most levels.
+        Maximum number of levels.
 
     Returns
     -------
@@ -154,8 +153,8 @@ def levels(
 
     Guarantees
     ----------
-    Every step is counted once, at a noise multiplier no higher than its own, so whatever
-    grows as noise shrinks is never understated by the levels.
+    Every step is counted once, with a noise multiplier no higher than its own, so the levels
+    never understate a cost that decreases with the noise.
 
     Examples
     --------
@@ -166,23 +165,23 @@ def levels(
     multipliers = np.asarray(list(noise_multipliers), dtype=np.float64)
     if not (multipliers.size and np.isfinite(multipliers).all() and (multipliers > 0).all()):
         raise ValueError(
-            "Expected a finite noise multiplier > 0 for one step or more, "
+            "Expected finite noise multipliers > 0 for at least one step, "
             f"got {multipliers.tolist()[:5]!r}."
         )
     distinct, counts = np.unique(multipliers, return_counts=True)
     if len(distinct) > most:
-        firsts = _first_of_each_level(distinct, counts, int(most))
+        firsts = _level_starts(distinct, counts, int(most))
         counts = np.add.reduceat(counts, firsts)
         distinct = distinct[firsts]
     return tuple((float(m), int(n)) for m, n in zip(distinct, counts, strict=True))
 
 
-def _first_of_each_level(distinct: Floats, counts: Ints, most: int) -> Ints:
-    """Where each level starts among ascending multipliers; ``most`` levels at the most."""
+def _level_starts(distinct: Floats, counts: Ints, most: int) -> Ints:
+    """Index at which each of at most ``most`` levels starts among ascending multipliers."""
     costs = (distinct[0] / distinct) ** 2  # falls from 1 towards 0
     shares = np.cumsum(np.sqrt(counts[1:] * -np.diff(costs)))
     level = np.minimum(shares // (shares[-1] / most), most - 1)
-    # The lowest multiplier is in level 0, and opens it.
+    # The lowest multiplier starts level 0.
     return np.append(0, 1 + np.flatnonzero(np.diff(level, prepend=0.0)))
 
 
@@ -192,17 +191,17 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 
 @runtime_checkable
 class Update(Protocol):
-    """What an update rule is.
+    """Protocol of optimizers.
 
-    A rule of your own takes part once :func:`veracal.testing.check_update` passes it. It
-    reads nothing but its arguments and changes none of them.
+    Test custom optimizers with :func:`veracal.testing.check_update`. An optimizer reads only
+    its arguments and modifies none of them.
     """
 
     def start(self, weights: Any) -> Any:
-        """What is remembered before the first step."""
+        """The state before the first step."""
 
     def step(self, weights: Any, gradient: Any, state: Any, t: int) -> tuple[Any, Any]:
-        """New weights and what is remembered, from the noisy gradient of step t (from 0)."""
+        """New weights and state after the noisy gradient of step t (from 0)."""
 
 
 @dataclass(frozen=True)
@@ -212,6 +211,7 @@ class SGD:
     Parameters
     ----------
     rate : float > 0 or Schedule
+        The learning rate :math:`\alpha_t`.
     """
 
     rate: float | Schedule
@@ -220,15 +220,15 @@ class SGD:
         _check_rate(self.rate)
 
     def start(self, weights: Any) -> None:
-        """Remember nothing."""
+        """There is no state."""
 
     def step(self, weights: Any, gradient: Any, state: None, t: int) -> tuple[Any, None]:
-        """Go down the gradient."""
-        # In this order numpy adds to the product in its place.
+        """New weights."""
+        # In this order numpy adds to the product in place.
         return -value_at(self.rate, t) * gradient + weights, None
 
     def part(self, start: int, end: int) -> "SGD":
-        """The same for every weight."""
+        """The same optimizer for every weight."""
         return self
 
 
@@ -236,9 +236,9 @@ class SGD:
 class Momentum:
     r"""Gradient descent with momentum.
 
-    :math:`v \leftarrow \mu v + g`, then :math:`w \leftarrow w - \alpha_t v`; with Nesterov's
-    look-ahead, :math:`w \leftarrow w - \alpha_t (g + \mu v)` (Sutskever et al. 2013, in the
-    form deep-learning libraries use).
+    :math:`v \leftarrow \mu v + g`, then :math:`w \leftarrow w - \alpha_t v`; with Nesterov
+    momentum, :math:`w \leftarrow w - \alpha_t (g + \mu v)` (Sutskever et al. 2013, in the
+    form that deep-learning libraries use).
 
     Parameters
     ----------
@@ -256,17 +256,17 @@ class Momentum:
         _check_below_one(momentum=self.momentum)
 
     def start(self, weights: Any) -> Any:
-        """Stand still."""
+        """Zero velocity."""
         return array_namespace(weights).zeros_like(weights)
 
     def step(self, weights: Any, gradient: Any, state: Any, t: int) -> tuple[Any, Any]:
-        """Go along the velocity."""
+        """New weights and velocity."""
         velocity = self.momentum * state + gradient
-        ahead = gradient + self.momentum * velocity if self.nesterov else velocity
-        return weights - value_at(self.rate, t) * ahead, velocity
+        direction = gradient + self.momentum * velocity if self.nesterov else velocity
+        return weights - value_at(self.rate, t) * direction, velocity
 
     def part(self, start: int, end: int) -> "Momentum":
-        """The same for every weight."""
+        """The same optimizer for every weight."""
         return self
 
 
@@ -294,7 +294,7 @@ class Adam:
     rate : float > 0 or Schedule
     betas : two floats in [0, 1)
     stability : float > 0
-        The term s below the fraction.
+        The term s in the denominator.
     weight_decay : float >= 0
         The factor :math:`\lambda`.
     """
@@ -312,39 +312,39 @@ class Adam:
             _checks.positive(weight_decay=self.weight_decay)
 
     def start(self, weights: Any) -> Moments:
-        """Both means are zero."""
+        """Both moments are zero."""
         zeros_like = array_namespace(weights).zeros_like
         return Moments(zeros_like(weights), zeros_like(weights))
 
     def step(self, weights: Any, gradient: Any, state: Moments, t: int) -> tuple[Any, Moments]:
-        """Go along the mean, shorter where the gradient varies."""
-        slow, slower = self.betas
-        first = slow * state.first + (1 - slow) * gradient
-        second = slower * state.second + (1 - slower) * gradient * gradient
-        spread = array_namespace(weights).sqrt(second / (1 - slower ** (t + 1)))
-        direction = first / (1 - slow ** (t + 1)) / (spread + self.stability)
-        moved = direction + self.weight_decay * weights
-        return weights - value_at(self.rate, t) * moved, Moments(first, second)
+        """New weights and moments."""
+        beta1, beta2 = self.betas
+        first = beta1 * state.first + (1 - beta1) * gradient
+        second = beta2 * state.second + (1 - beta2) * gradient * gradient
+        root = array_namespace(weights).sqrt(second / (1 - beta2 ** (t + 1)))
+        direction = first / (1 - beta1 ** (t + 1)) / (root + self.stability)
+        direction = direction + self.weight_decay * weights
+        return weights - value_at(self.rate, t) * direction, Moments(first, second)
 
     def part(self, start: int, end: int) -> "Adam":
-        """The same for every weight."""
+        """The same optimizer for every weight."""
         return self
 
 
 @dataclass(frozen=True)
 class Langevin:
-    r"""Gradient descent whose noise follows from the learning rate and a temperature.
+    r"""Stochastic gradient Langevin dynamics: noise set by learning rate and temperature.
 
     The noise that protects the records is also the noise of stochastic gradient Langevin
     dynamics (Knolle et al. 2021). With expected batch L and bound C, the noise multiplier on
-    the clipped sum is, in the mode
+    the clipped sum is, by mode,
 
-    - ``"mean"``: :math:`L \sqrt{2 \alpha_t \tau}`, as their Algorithm 1 is printed (noise of
+    - ``"mean"``: :math:`L \sqrt{2 \alpha_t \tau}`, as printed in their Algorithm 1 (noise of
       standard deviation :math:`C \sqrt{2 \alpha_t \tau}` on the mean gradient);
     - ``"sum"``: :math:`\sqrt{2 \alpha_t \tau}`, the same noise on the sum;
-    - ``"langevin"``: :math:`L \sqrt{2 \tau / \alpha_t} / C`, under which the weights move by
-      :math:`\mathcal{N}(0, 2 \alpha_t \tau)` a step, as a sampler of the posterior tempered
-      by :math:`\tau` needs. The energy is the mean loss or, with ``records`` = N declared,
+    - ``"langevin"``: :math:`L \sqrt{2 \tau / \alpha_t} / C`. The noise on the weights is then
+      :math:`\mathcal{N}(0, 2 \alpha_t \tau)` per step, which samples the posterior tempered
+      by :math:`\tau`. The energy is the mean loss or, with ``records`` = N declared,
       the total loss: then :math:`w \leftarrow w - \alpha_t N g` and the multiplier is
       :math:`L / N` times :math:`\sqrt{2 \tau / \alpha_t} / C`.
 
@@ -356,16 +356,15 @@ class Langevin:
         The temperature :math:`\tau`.
     mode : {"mean", "sum", "langevin"}
     pre_noise : float >= 0
-        Standard deviation of noise on each gradient *before* it is clipped, which whoever
-        computes the gradients adds (:func:`veracal.mechanisms.pre_noised`). It earns no
-        privacy.
+        Standard deviation of noise on each gradient *before* it is clipped, added by the code
+        that computes the gradients (:func:`veracal.mechanisms.pre_noised`). It does not lower
+        the privacy cost.
     records : int, optional
         Declared number of records, for the total loss in mode ``"langevin"``.
 
     Guarantees
     ----------
-    The cost of a descent is computed from the noise multipliers that this record states, and
-    the same numbers set the noise.
+    The cost of training and the noise are both computed from :meth:`noise_multipliers`.
     """
 
     rate: float | Schedule
@@ -392,28 +391,28 @@ class Langevin:
         """Noise multiplier of each step: noise on the clipped sum, divided by the bound."""
         rates = values(self.rate, steps)
         if self.mode == "langevin":
-            spread = np.sqrt(2 * self.temperature / rates) / bound
+            scale = np.sqrt(2 * self.temperature / rates) / bound
             factor = expected_batch / (self.records or 1)
         else:
-            spread = np.sqrt(2 * self.temperature * rates)
+            scale = np.sqrt(2 * self.temperature * rates)
             factor = expected_batch if self.mode == "mean" else 1.0
-        return np.asarray(factor * spread)
+        return np.asarray(factor * scale)
 
     def start(self, weights: Any) -> None:
-        """Remember nothing."""
+        """There is no state."""
 
     def step(self, weights: Any, gradient: Any, state: None, t: int) -> tuple[Any, None]:
-        """Go down the gradient of the energy."""
+        """New weights, along the gradient of the energy."""
         energy = (self.records or 1) * gradient
         return weights - value_at(self.rate, t) * energy, None
 
     def part(self, start: int, end: int) -> "Langevin":
-        """The same for every weight."""
+        """The same optimizer for every weight."""
         return self
 
 
 def _check_rate(rate: object) -> None:
-    """Refuse a learning rate that is neither a positive number nor a schedule."""
+    """Raise unless the learning rate is a positive number or a schedule."""
     if not isinstance(rate, Schedule):
         _checks.positive(rate=rate)  # type: ignore[arg-type]
 

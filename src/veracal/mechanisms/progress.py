@@ -1,4 +1,4 @@
-"""Hooks of a fit that let nothing out before the ledger has recorded the model."""
+"""Training hooks that release nothing before the ledger has recorded the model."""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -10,15 +10,15 @@ import numpy as np
 from veracal._types import Array, Floats, Ints
 from veracal.data import Dataset
 
-_POINTS = 100  # of a training curve
-_ROWS, _FEWER = 5_000, 500  # that the loss is computed of, and of a network
+_CURVE_POINTS = 100  # maximum number of points of a training curve
+_ROWS, _NETWORK_ROWS = 5_000, 500  # rows for the training loss, and for that of a network
 
 
 @final
 class StepProgress:
-    """A hook for estimators that reports how many steps are done, and nothing else.
+    """A hook for estimators that reports the number of completed steps, and nothing else.
 
-    Give it as ``on_step`` in place of a function. It is called with counts only, so a fit with
+    Pass it as ``on_step`` in place of a function. Since it only receives counts, a fit with
     it may be repeated after a crash under one reservation of the ledger
     (:meth:`veracal.queries.Curator.fit_once`); a fit with any other hook is charged for every
     attempt, except for Veracal's own :class:`TrainingCurve`. Both are recognized by their exact
@@ -27,7 +27,7 @@ class StepProgress:
     Parameters
     ----------
     callback : callable
-        ``callback(done, total)`` with two integers. What it returns is not used.
+        Called as ``callback(done, total)`` with two integers. Its return value is ignored.
 
     Examples
     --------
@@ -47,42 +47,42 @@ class StepProgress:
         raise TypeError("StepProgress cannot be subclassed: it is recognized by its type.")
 
     def __call__(self, *_: Any) -> None:
-        """Refuse to be called as a hook, with weights."""
+        """Raise: the hook is not called with weights."""
         raise TypeError("StepProgress is not called with weights. Use report(done, total).")
 
     def report(self, done: int, total: int) -> None:
-        """Report the number of steps that are done."""
+        """Report the number of completed steps."""
         self._callback(int(done), int(total))
 
     def __copy__(self) -> "StepProgress":
         return self
 
     def __deepcopy__(self, memo: Any) -> "StepProgress":
-        return self  # whoever watches is the same for copies of a model
+        return self  # copies of a model report to the same callback
 
 
 @final
 class TrainingCurve:
-    """A hook that computes the training loss, and keeps it until the model is recorded.
+    """A hook that computes the training loss and holds it until the model is recorded.
 
-    The loss is the mean of the first 5,000 rows (of a network, 500), without penalty, at up to
-    100 steps, and changes nothing of the training. It is a plain function of the records: for
-    the data holder only.
+    The loss is the mean over the first 5,000 rows (500 for a network), without the penalty, at
+    up to 100 steps. It does not affect training. The losses have no noise, so they are for the
+    data holder only.
 
     Parameters
     ----------
     train : Dataset
     callback : callable, optional
-        As of :class:`StepProgress`: it is called with two integers.
+        As in :class:`StepProgress`: called with two integers.
 
     Guarantees
     ----------
-    No code of the caller's is called with weights or losses: the curve takes no function but
+    Code of the caller never receives weights or losses: the curve takes no function except
     ``callback``, cannot be subclassed, and its attributes are fixed.
-    :meth:`veracal.queries.Curator.fit_once` opens it for one attempt and fills ``losses`` once
-    the model of that attempt is recorded. The losses of any other attempt are discarded, and
-    outside of such an attempt none are computed. Therefore an attempt that was killed may be
-    repeated under its reservation.
+    :meth:`veracal.queries.Curator.fit_once` activates it for one attempt and sets ``losses``
+    once the model of that attempt is recorded. Losses of other attempts are discarded, and
+    outside of an attempt none are computed. Therefore an interrupted attempt may be repeated
+    under its reservation.
     """
 
     __slots__ = ("_X", "_attempt", "_held", "_labels", "_losses", "_progress")
@@ -90,7 +90,7 @@ class TrainingCurve:
     def __init__(
         self, train: Dataset, callback: Callable[[int, int], object] | None = None
     ) -> None:
-        # Plain arrays of numbers: products with any other type could run code of the caller's.
+        # Numeric numpy arrays only: products with other types could run code of the caller.
         self._X, self._labels = np.asarray(train.X[:_ROWS]), np.asarray(train.y[:_ROWS])
         for array in (self._X, self._labels):
             if array.dtype.kind not in "biuf":
@@ -104,16 +104,16 @@ class TrainingCurve:
         raise TypeError("TrainingCurve cannot be subclassed: it is recognized by its type.")
 
     def __call__(self, model: Any, step: Any) -> None:
-        """Compute the loss if it is time to, and report the number of the step."""
+        """Compute the loss if it is due at this step, and report the number of the step."""
         done, total = step.number + 1, model.length()
-        if self._attempt.locked() and done % -(-total // _POINTS) == 0:
-            z = _logits(model, self._X)
-            self._held.append(_mean_loss(z, self._labels[: len(z)]))
+        if self._attempt.locked() and done % -(-total // _CURVE_POINTS) == 0:
+            logits = _logits(model, self._X)
+            self._held.append(_mean_loss(logits, self._labels[: len(logits)]))
         self._progress.report(done, total)
 
     @property
     def losses(self) -> tuple[float, ...]:
-        """Losses at steps that are equally far apart; none until the model is recorded."""
+        """Losses at equally spaced steps; empty until the model is recorded."""
         return self._losses
 
     def __copy__(self) -> "TrainingCurve":
@@ -123,63 +123,64 @@ class TrainingCurve:
         return self
 
     def __reduce__(self) -> Any:
-        raise TypeError("TrainingCurve cannot be pickled: what it holds is not recorded yet.")
+        raise TypeError("TrainingCurve cannot be pickled: its losses are not released yet.")
 
 
 @contextmanager
 def hold_curves(curves: Iterable[TrainingCurve]) -> Iterator[Callable[[], None]]:
-    """Open curves for one attempt of a fit, and discard at its end what was not released.
+    """Activate curves for one attempt of a fit, and discard losses that are not released.
 
     Yields
     ------
     callable
-        Releases the losses. To be called once the ledger has recorded the attempt's model.
+        Releases the losses. Call it once the ledger has recorded the model of the attempt.
     """
-    opened: list[TrainingCurve] = []
+    active: list[TrainingCurve] = []
 
     def release() -> None:
-        for curve in opened:
+        for curve in active:
             curve._losses = tuple(curve._held)
 
     try:
         for curve in {id(one): one for one in curves}.values():
             if not curve._attempt.acquire(blocking=False):
-                raise ValueError("Expected a TrainingCurve for each fit, got one of another.")
-            opened.append(curve)
+                raise ValueError("Expected one TrainingCurve per fit, got one in use.")
+            active.append(curve)
             curve._losses, curve._held = (), []
         yield release
     finally:
-        for curve in opened:
+        for curve in active:
             curve._held = []
             curve._attempt.release()
 
 
 def sees_weights(hook: object) -> bool:
-    """Whether what a hook sees may leave the process before a fit is recorded.
+    """Whether a hook may release weights before a fit is recorded.
 
-    All do but the two types of this module, which are compared exactly.
+    True for every hook except the two types of this module, which are compared exactly.
     """
     return hook is not None and type(hook) not in (StepProgress, TrainingCurve)
 
 
 def _ignore(done: int, total: int) -> None:
-    """Report to nobody."""
+    """Do nothing."""
 
 
 def _logits(model: Any, X: Array) -> Floats:
-    """Logits of a model as it stands, of shape (n, k), or (n, 1) for two classes."""
+    """Logits of the current model, of shape (n, k), or (n, 1) for two classes."""
     if hasattr(model, "coef_"):
         return np.asarray(X @ model.coef_.T + model.intercept_)
-    fewer = X[:_FEWER]  # a network takes longer
+    X = X[:_NETWORK_ROWS]
     with np.errstate(all="ignore"):
-        found = np.nan_to_num(np.asarray(model.logits(fewer), dtype=np.float64))
-    return found.reshape(len(fewer), -1)
+        logits = np.nan_to_num(np.asarray(model.logits(X), dtype=np.float64))
+    return logits.reshape(len(X), -1)
 
 
-def _mean_loss(z: Floats, labels: Ints) -> float:
+def _mean_loss(logits: Floats, labels: Ints) -> float:
     r"""Mean negative log-likelihood, :math:`\log\sum_k e^{z_k} - z_y`."""
     if not len(labels):
         return 0.0
-    logits = np.column_stack([np.zeros(len(z)), z]) if z.shape[1] == 1 else z
+    if logits.shape[1] == 1:
+        logits = np.column_stack([np.zeros(len(logits)), logits])
     total = np.logaddexp.reduce(logits, axis=1)
     return float(np.mean(total - logits[np.arange(len(labels)), labels]))

@@ -1,17 +1,17 @@
 r"""Real-valued noise rounded to integers, sampled exactly.
 
 A floating-point sample of a continuous distribution is not a sample of that distribution: its
-low-order bits show which value it was added to (Mironov 2012,
+low-order bits can reveal the value it was added to (Mironov 2012,
 https://doi.org/10.1145/2382196.2382264). Here the noise is a function of real numbers that are
-uniform on (0, 1), of which only as many binary digits are drawn as are needed to tell the
-nearest integer. Every quantity is enclosed between two decimal numbers with directed rounding;
-where an enclosure contains the boundary between two integers, further digits are drawn and the
-enclosure is computed again.
+uniform on (0, 1), and only as many of their binary digits are drawn as are needed to determine
+the nearest integer. Every quantity is enclosed between two decimal numbers with directed
+rounding. If an enclosure contains the boundary between two integers, further digits are drawn
+and the enclosure is computed again.
 
-The result has the distribution of the *rounded real noise*, exactly. Added to integers, it is
-a post-processing of the continuous mechanism on these integers, so that the privacy guarantee
-of the continuous mechanism (its whole privacy-loss distribution, for vectors too) holds as it
-is. That is tighter than the bound known for vectors of discrete Gaussian noise, which is by
+The result has exactly the distribution of the *rounded real noise*. Added to integers, it is a
+post-processing of the continuous mechanism on these integers, so the privacy guarantee of the
+continuous mechanism (its whole privacy-loss distribution, also for vectors) holds unchanged.
+This is tighter than the known bound for vectors of discrete Gaussian noise, which uses
 zero-concentrated differential privacy (Canonne, Kamath and Steinke 2020, Theorem 14).
 """
 
@@ -23,15 +23,15 @@ import numpy as np
 
 from veracal import _checks
 
-_BITS = 96  # binary digits of a uniform number that are drawn at first
-_MORE = 64  # and when these do not suffice
+_BITS = 96  # binary digits of a uniform number that are drawn initially
+_MORE_BITS = 64  # and each time they do not suffice
 _HALF = Decimal("0.5")
 
 Interval = tuple[Decimal, Decimal]
 
 
 class _Uniforms:
-    """Real numbers, uniform on (0, 1), known by their leading binary digits.
+    """Uniform real numbers on (0, 1) with known leading binary digits.
 
     Number i lies between ``digits[i]`` and ``digits[i] + 1`` units of :math:`2^{-bits}`.
     """
@@ -40,19 +40,19 @@ class _Uniforms:
         self._rng, self.bits, self.digits = rng, 0, [0] * count
         self.refine(_BITS)
 
-    def refine(self, bits: int = _MORE) -> None:
+    def refine(self, bits: int = _MORE_BITS) -> None:
         """Draw further digits of every number."""
         size = bits // 8
-        drawn = self._rng.bytes(size * len(self.digits))
+        random_bytes = self._rng.bytes(size * len(self.digits))
         self.digits = [
-            one << bits | int.from_bytes(drawn[i * size : (i + 1) * size], "big")
+            one << bits | int.from_bytes(random_bytes[i * size : (i + 1) * size], "big")
             for i, one in enumerate(self.digits)
         ]
         self.bits += bits
 
 
-class _Precision:
-    """Arithmetic on positive intervals whose ends are rounded outwards."""
+class _IntervalArithmetic:
+    """Arithmetic on positive intervals whose endpoints are rounded outward."""
 
     def __init__(self, bits: int) -> None:
         digits = 12 + math.ceil(0.31 * bits)
@@ -62,7 +62,7 @@ class _Precision:
         )
 
     def of(self, low: int, high: int, bits: int) -> Interval:
-        """The interval from one to another number of units of 2^-bits."""
+        """The interval [low, high] in units of 2^-bits."""
         unit = Decimal(1 << bits)
         return self.down.divide(Decimal(low), unit), self.up.divide(Decimal(high), unit)
 
@@ -76,7 +76,7 @@ class _Precision:
         return self.down.add(one[0], other[0]), self.up.add(one[1], other[1])
 
     def root(self, one: Interval) -> Interval:
-        # Decimal rounds roots and logarithms to nearest, whatever the context says.
+        # Decimal rounds roots and logarithms to nearest in every context.
         low, high = self.down.sqrt(one[0]), self.up.sqrt(one[1])
         return self.down.next_minus(low), self.up.next_plus(high)
 
@@ -84,22 +84,22 @@ class _Precision:
         """The negative logarithm of an interval within (0, 1)."""
         low, high = self.down.ln(one[1]), self.up.ln(one[0])
         low, high = self.down.next_plus(low), self.up.next_minus(high)
-        # Not -low: a minus sign rounds to the digits of the thread's own context.
+        # Not -low: a minus sign rounds to the precision of the thread's context.
         return max(Decimal(0), low.copy_negate()), high.copy_negate()
 
 
 class _Normals:
-    r"""Independent standard normal real numbers, known as intervals.
+    r"""Independent standard normal real numbers, enclosed in intervals.
 
     Marsaglia's polar method: of a point (U, V), uniform in the unit disk, with
     :math:`S = U^2 + V^2`, both :math:`U \sqrt{-2 \ln S / S}` and
     :math:`V \sqrt{-2 \ln S / S}` are standard normal, and independent of each other. The
-    factor falls with S, so that its enclosure follows from that of S.
+    factor decreases with S, so its enclosure follows from that of S.
     """
 
     def __init__(self, count: int, rng: np.random.Generator) -> None:
         self._count = count
-        self._points = [_in_disk(rng) for _ in range((count + 1) // 2)]
+        self._points = [_sample_disk(rng) for _ in range((count + 1) // 2)]
         signs = rng.bytes(2 * len(self._points))
         self.signs = [1 - 2 * (one & 1) for one in signs][:count]
 
@@ -110,20 +110,20 @@ class _Normals:
 
     @property
     def bits(self) -> int:
-        """Most digits that are known of a number."""
+        """Largest number of known digits."""
         return max(point.bits for point in self._points)
 
     def magnitudes(self) -> list[Interval]:
-        """Absolute values."""
-        found: list[Interval] = []
+        """Enclosures of the absolute values."""
+        magnitudes: list[Interval] = []
         for point in self._points:
-            while (pair := _polar(point)) is None:
+            while (pair := _polar_normals(point)) is None:
                 point.refine()
-            found += pair
-        return found[: self._count]
+            magnitudes += pair
+        return magnitudes[: self._count]
 
 
-def _in_disk(rng: np.random.Generator) -> _Uniforms:
+def _sample_disk(rng: np.random.Generator) -> _Uniforms:
     """Absolute coordinates of a point that is uniform in the unit disk."""
     while True:
         point = _Uniforms(2, rng)
@@ -133,15 +133,15 @@ def _in_disk(rng: np.random.Generator) -> _Uniforms:
                 return point
             if u * u + v * v >= one:
                 break
-            point.refine()  # the circle passes through the square in which the point is
+            point.refine()  # the circle intersects the square that contains the point
 
 
-def _polar(point: _Uniforms) -> list[Interval] | None:
-    """Absolute values of two normals; None if too few digits are known for an interval."""
+def _polar_normals(point: _Uniforms) -> list[Interval] | None:
+    """Enclosures of the absolute values of two normals; None if too few digits are known."""
     (u, v), bits = point.digits, point.bits
     if not u or not v:
         return None
-    by = _Precision(bits)
+    by = _IntervalArithmetic(bits)
     square = by.of(u * u + v * v, (u + 1) ** 2 + (v + 1) ** 2, 2 * bits)
     if square[1] >= 1:
         return None
@@ -164,7 +164,7 @@ def rounded_gaussian(std: float, size: int, *, rng: np.random.Generator) -> list
     std : float > 0
         The standard deviation :math:`\sigma`, taken as the exact rational it stores.
     size : int
-        How many.
+        Number of integers.
     rng : Generator
         Source of random bytes.
 
@@ -174,8 +174,8 @@ def rounded_gaussian(std: float, size: int, *, rng: np.random.Generator) -> list
 
     Guarantees
     ----------
-    Added to integers, the result is a post-processing of Gaussian noise of this standard
-    deviation on them, exactly, and costs no more.
+    Added to integers, the result is exactly a post-processing of Gaussian noise of this
+    standard deviation on them, and costs no more.
 
     Examples
     --------
@@ -184,18 +184,19 @@ def rounded_gaussian(std: float, size: int, *, rng: np.random.Generator) -> list
     """
     _checks.positive(std=std)
     scale = (Decimal(float(std)),) * 2
-    found: list[int] = []
-    for start in range(0, size, 2):  # two by two: they share their digits
+    noise: list[int] = []
+    for start in range(0, size, 2):  # in pairs, which share their digits
         normals = _Normals(min(2, size - start), rng)
-        whole = None
-        while whole is None:
-            sizes = normals.magnitudes()
-            by = _Precision(normals.bits)
-            whole = _nearest([by.times(scale, one) for one in sizes], normals.signs, by)
-            if whole is None:
+        pair = None
+        while pair is None:
+            magnitudes = normals.magnitudes()  # may draw further digits
+            by = _IntervalArithmetic(normals.bits)
+            scaled = [by.times(scale, one) for one in magnitudes]
+            pair = _round_intervals(scaled, normals.signs, by)
+            if pair is None:
                 normals.refine()
-        found += whole
-    return found
+        noise += pair
+    return noise
 
 
 class SphericalNoise:
@@ -221,17 +222,17 @@ class SphericalNoise:
         self._normals, self._uniforms = _Normals(d, rng), _Uniforms(d, rng)
 
     def refine(self) -> None:
-        """Draw further digits: later enclosures are narrower, and within earlier ones."""
+        """Draw further digits; new enclosures are narrower and within the earlier ones."""
         self._normals.refine()
         self._uniforms.refine()
 
     @property
-    def precision(self) -> _Precision:
-        """Arithmetic with more digits than are known of the vector."""
-        return _Precision(max(self._uniforms.bits, self._normals.bits))
+    def precision(self) -> _IntervalArithmetic:
+        """Arithmetic with more digits than the vector has known ones."""
+        return _IntervalArithmetic(max(self._uniforms.bits, self._normals.bits))
 
     def intervals(self) -> list[Interval]:
-        """Enclosure of every entry."""
+        """Enclosures of all entries."""
         while not all(self._uniforms.digits):
             self._uniforms.refine()
         bits, by = self._uniforms.bits, self.precision
@@ -239,16 +240,16 @@ class SphericalNoise:
         for digits in self._uniforms.digits:
             product = by.times(product, by.of(digits, digits + 1, bits))
         length = by.times((self._scale, self._scale), by.minus_log(product))
-        found = [length]
-        if len(self._normals.signs) > 1:  # of one entry the direction is its sign
+        magnitudes = [length]
+        if len(self._normals.signs) > 1:  # the direction of a single entry is its sign
             sizes, squares = self._normals.magnitudes(), (Decimal(0), Decimal(0))
             for size in sizes:
                 squares = by.plus(squares, by.times(size, size))
             factor = by.over(length, by.root(squares))
-            found = [by.times(factor, size) for size in sizes]
+            magnitudes = [by.times(factor, size) for size in sizes]
         return [
-            span if sign > 0 else (span[1].copy_negate(), span[0].copy_negate())
-            for span, sign in zip(found, self._normals.signs, strict=True)
+            one if sign > 0 else (one[1].copy_negate(), one[0].copy_negate())
+            for one, sign in zip(magnitudes, self._normals.signs, strict=True)
         ]
 
 
@@ -267,8 +268,8 @@ def rounded_spherical(scale: float, d: int, *, rng: np.random.Generator) -> list
     Guarantees
     ----------
     Added to integers of L2 sensitivity :math:`\Delta`, the result is
-    :math:`\Delta/s`-differentially private, exactly: a post-processing of the real vector,
-    whose log density at two points differs by at most their distance over s.
+    :math:`\Delta/s`-differentially private, exactly. It is a post-processing of the real
+    vector, whose log density at two points differs by at most their distance divided by s.
 
     Examples
     --------
@@ -277,21 +278,20 @@ def rounded_spherical(scale: float, d: int, *, rng: np.random.Generator) -> list
     """
     noise = SphericalNoise(scale, d, rng=rng)
     while True:
-        spans = noise.intervals()
-        whole = _nearest(spans, [1] * d, noise.precision)
-        if whole is not None:
-            return whole
+        integers = _round_intervals(noise.intervals(), [1] * d, noise.precision)
+        if integers is not None:
+            return integers
         noise.refine()
 
 
-def _nearest(
-    spans: Sequence[Interval], signs: Sequence[int], by: _Precision
+def _round_intervals(
+    intervals: Sequence[Interval], signs: Sequence[int], by: _IntervalArithmetic
 ) -> list[int] | None:
     """Nearest integers; None if an interval contains the boundary between two."""
-    found = []
-    for (low, high), sign in zip(spans, signs, strict=True):
-        first = math.floor(by.down.add(low, _HALF))
-        if first != math.floor(by.up.add(high, _HALF)):
+    integers = []
+    for (low, high), sign in zip(intervals, signs, strict=True):
+        nearest = math.floor(by.down.add(low, _HALF))
+        if nearest != math.floor(by.up.add(high, _HALF)):
             return None
-        found.append(sign * first)
-    return found
+        integers.append(sign * nearest)
+    return integers

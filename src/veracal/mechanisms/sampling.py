@@ -1,7 +1,7 @@
-"""Who takes part in a step, and what a step with those costs.
+"""Samplers: the batches of DP-SGD, and the event of one noisy sum over a batch.
 
 A sampler draws the batches and states the event of a noisy sum over them. Both come from one
-record, so a descent cannot sample in one way and be accounted in another.
+object, so training cannot sample in one way and be accounted in another.
 """
 
 from collections.abc import Iterator
@@ -21,13 +21,13 @@ class Poisson:
     Parameters
     ----------
     rate : float in (0, 1]
-        The probability. Choose it from *declared* sizes (expected batch / declared number of
-        records): the real number of records is private under add/remove.
+        The probability. Derive it from *declared* sizes (expected batch / declared number of
+        records), since the true number of records is private under add/remove.
 
     Guarantees
     ----------
-    The size of a batch is random and may be zero. Batches are independent, and secret when
-    the generator is: that is what amplification by sampling rests on.
+    The size of a batch is random and may be zero. Batches are independent, and secret if the
+    generator is secret; amplification by sampling relies on both.
     """
 
     rate: float
@@ -40,22 +40,22 @@ class Poisson:
     def batch(self, n: int, rng: np.random.Generator) -> Ints:
         """Draw the rows of one batch out of n, in ascending order.
 
-        The distance to the next member is geometric, so time and memory grow with the
+        Distances between successive members are geometric, so time and memory grow with the
         batch and not with n. The first rows do not depend on n.
         """
         _checks.whole(n=n, least=0)
         expected = n * self.rate
         size = int(expected + 4 * expected**0.5) + 8
-        found: list[Ints] = []
+        blocks: list[Ints] = []
         last = -1
         while last < n:
-            # A distance beyond the end is as good as any other, and cannot overflow.
+            # Cap distances at the end of the table, so that their sum cannot overflow.
             gaps = np.minimum(rng.geometric(self.rate, size), n + 1)
             gaps[0] += last
-            found.append(gaps.cumsum())
-            last = int(found[-1][-1])
-        every = found[0] if len(found) == 1 else np.concatenate(found)
-        return every[: every.searchsorted(n)]
+            blocks.append(gaps.cumsum())
+            last = int(blocks[-1][-1])
+        rows = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+        return rows[: rows.searchsorted(n)]
 
     def batches(self, n: int, steps: int, rng: np.random.Generator) -> Iterator[Ints]:
         """Draw one batch for each step."""
@@ -68,7 +68,7 @@ class Poisson:
 
 @dataclass(frozen=True)
 class FullBatch:
-    """Every record takes part in every step."""
+    """Use every record in every step."""
 
     def batch(self, n: int, rng: np.random.Generator) -> Ints:
         """All n rows."""
@@ -82,9 +82,9 @@ class FullBatch:
     def event(self, noise_std: float, bound: float, relation: Relation) -> Gaussian:
         """Event of a sum over all rows, each row within ``bound``, plus Gaussian noise."""
         _checks.one_of(RELATIONS, relation=relation)
-        # A replaced row leaves its old place and takes a new one.
-        reach = 2 * bound if relation == "replace-one" else bound
-        return Gaussian(noise_std, reach, relation)
+        # Replacing a row removes one contribution and adds another.
+        sensitivity = 2 * bound if relation == "replace-one" else bound
+        return Gaussian(noise_std, sensitivity, relation)
 
 
 Sampler = Poisson | FullBatch

@@ -553,7 +553,7 @@ class Leader:
             on_step=run,
             start=run.standing,
             in_place=True,
-            ask_empty=True,
+            call_if_empty=True,
         )
         run.over()
         ended = _ended(run, done, joined.counts())

@@ -272,9 +272,9 @@ class TrainingRun:
         self._watched.note(step)
         ended = self.watch(step)
         self.tell(step.number + 1)
-        self._last = step.standing  # and not the sum, which is large
+        self._last = step.training_state  # and not the sum, which is large
         if self._file is not None and (step.number + 1) % self._every == 0:
-            self._file.write(step.standing, self.watch.average.kept())
+            self._file.write(step.training_state, self.watch.average.kept())
         return ended
 
     def noise(self) -> Noise:

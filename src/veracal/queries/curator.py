@@ -1,7 +1,4 @@
-"""What a holder can fit, and what it must know of it.
-
-Records with a ledger in front of them.
-"""
+"""The curator: records behind a ledger, which charges fits and queries before they run."""
 
 import copy
 import hashlib
@@ -53,11 +50,11 @@ from veracal.queries.query import Query, Records, gaussian_event, laplace_event
 from veracal.queries.sources import Release
 
 _HOOKS = ("on_step", "callbacks")
-_OF_A_SEARCH = "score_noise"  # a setting that nothing but a search has
+_SEARCH_SETTING = "score_noise"  # a setting that only a search has
 
 
 class PrivateModel(Protocol):
-    """What a holder can fit: something that knows its cost before it sees a record."""
+    """Protocol of models that a curator can fit, with a cost known beforehand."""
 
     def event(self) -> Event:
         """Cost of one fit."""
@@ -68,10 +65,10 @@ class PrivateModel(Protocol):
 
 @runtime_checkable
 class RecordsModel(Protocol):
-    """A model that takes what a data set declares: its classes, its size, its norm."""
+    """A model that uses the declarations of a data set: its classes, size and norm."""
 
     def check_records(self, dataset: Dataset) -> None:
-        """Refuse a data set that cannot be fitted, by what is public about it."""
+        """Raise if a data set cannot be fitted, from public facts alone."""
 
     def fit_records(self, dataset: Dataset) -> Any:
         """Fit to a data set."""
@@ -79,7 +76,7 @@ class RecordsModel(Protocol):
 
 @runtime_checkable
 class ResumableModel(Protocol):
-    """A model whose fit can be broken off and goes on later, for the same charge."""
+    """A model whose fit can be interrupted and resumed for the same charge."""
 
     checkpoint: Any
 
@@ -87,20 +84,20 @@ class ResumableModel(Protocol):
         """Whether there is a checkpoint."""
 
     def paid(self, by: str) -> None:
-        """Take note of what pays for the next fit, which only goes on if it is the same."""
+        """Set the charge of the next fit, which resumes only under the same charge."""
 
 
 @runtime_checkable
 class SharedModel(Protocol):
-    """A model of records that are in several places, for all of which one ledger pays."""
+    """A model of records in several processes, all charged to one ledger."""
 
     across: Any
 
     def check_paying(self, unit: Unit) -> None:
-        """Refuse a ledger that is not the one to pay, or protects another unit."""
+        """Raise unless this process has the ledger to charge, with the right unit."""
 
     def called_off(self, problem: BaseException) -> None:
-        """Tell the other places that there will be no fit."""
+        """Notify the other processes that there will be no fit."""
 
 
 Model = TypeVar("Model", bound=PrivateModel)
@@ -108,7 +105,7 @@ _CHARGED: ContextVar[Ledger | None] = ContextVar("charged", default=None)
 
 
 class ChargeTerms(TypedDict):
-    """What a statement says about the charge: arguments of ``statement``."""
+    """The arguments of ``statement`` that describe the charge."""
 
     not_covered: tuple[str, ...]
     ledger_total: str | None
@@ -116,7 +113,7 @@ class ChargeTerms(TypedDict):
 
 @contextmanager
 def mark_charged(ledger: Ledger) -> Iterator[None]:
-    """Say of every fit inside that this ledger was charged for it."""
+    """Mark every fit inside the block as charged to this ledger."""
     token = _CHARGED.set(ledger)
     try:
         yield
@@ -125,84 +122,83 @@ def mark_charged(ledger: Ledger) -> Iterator[None]:
 
 
 def is_charged() -> bool:
-    """Whether a ledger was charged for the fit that goes on here."""
+    """Whether a ledger was charged for the current fit."""
     return charging_ledger() is not None
 
 
 def charging_ledger() -> Ledger | None:
-    """Return the ledger that was charged for the fit that goes on here, if any."""
+    """The ledger that was charged for the current fit, if any."""
     return _CHARGED.get()
 
 
 def charged_total() -> str | None:
-    """Return what everything on the charging ledger may cost, as it stands now."""
+    """The sentence about the current total of the charged ledger, if any."""
     ledger = charging_ledger()
     return None if ledger is None else ledger_total(ledger)
 
 
 def note_charge(model: Any) -> None:
-    """Note on a model whether a ledger is charged for this fit, and the ledger's total.
+    """Store on a model whether a ledger is charged for this fit, and the ledger's total.
 
-    The sentence is about caps, which are public. It stays with copies and pickles; the ledger
-    does not.
+    The sentence contains caps, which are public. Copies and pickles keep it, but not the
+    ledger.
     """
     model.charged_, model._ledger_total = is_charged(), charged_total()
 
 
 def charge_terms(model: Any, *parts: Any) -> ChargeTerms:
-    """Return what the statement of a fitted model says about its charge.
+    """The terms of a fitted model's statement that describe its charge.
 
     Parameters
     ----------
     model : estimator
-        Which was fitted as a whole.
+        The fitted model.
     *parts : estimators
-        That were fitted inside of it, and may have begun with weights that are not covered.
+        Models that were fitted inside it, whose initial weights may not be covered.
     """
-    told = [] if getattr(model, "charged_", False) else [UNCHARGED]
+    not_covered = [] if getattr(model, "charged_", False) else [UNCHARGED]
     for one in (model, *parts):
-        told.extend(getattr(one, "_began_with", ()))
+        not_covered.extend(getattr(one, "_began_with", ()))
     return {
-        "not_covered": tuple(dict.fromkeys(told)),
+        "not_covered": tuple(dict.fromkeys(not_covered)),
         "ledger_total": getattr(model, "_ledger_total", None),
     }
 
 
-def resumable_of(model: object) -> ResumableModel | None:
-    """A model as one that can go on, if it has a checkpoint."""
+def as_resumable(model: object) -> ResumableModel | None:
+    """The model as a :class:`ResumableModel` if it has a checkpoint, otherwise None."""
     if isinstance(model, ResumableModel) and model.checkpoint is not None:
         return model
     return None
 
 
-def shared_of(model: object) -> SharedModel | None:
-    """A model as one of records in several places, if it is."""
+def as_shared(model: object) -> SharedModel | None:
+    """The model as a :class:`SharedModel` if it is one, otherwise None."""
     if isinstance(model, SharedModel) and model.across is not None:
         return model
     return None
 
 
-def shows_weights(model: object) -> bool:
-    """Whether a fit of a model may show weights, or noise, to code of the caller's.
+def exposes_weights(model: object) -> bool:
+    """Whether a fit of a model may expose weights or noise to code of the caller.
 
-    That is a hook ``on_step``, or ``callbacks``, of the model or of a model inside it, other
-    than :class:`~veracal.mechanisms.StepProgress` and Veracal's own ``TrainingCurve``, which
-    keeps its losses to itself until the model is recorded. Both are compared by their exact
-    types.
-    Of a search even step counts tell, namely of its secret number of trials.
+    This is the case for a hook ``on_step`` or ``callbacks`` of the model, or of a model inside
+    it, other than :class:`~veracal.mechanisms.StepProgress` and Veracal's own
+    ``TrainingCurve``, which holds its losses until the model is recorded. Both are compared by
+    their exact types. For a search even step counts reveal the secret number of trials.
     """
-    settings = _settings(model)
-    searches = any(name.rpartition("__")[2] == _OF_A_SEARCH for name in settings)
+    settings = _model_settings(model)
+    searches = any(name.rpartition("__")[2] == _SEARCH_SETTING for name in settings)
     return any(searches or sees_weights(hook) for hook in _hooks(settings))
 
 
-def curves_of(model: object) -> list[TrainingCurve]:
+def training_curves(model: object) -> list[TrainingCurve]:
     """Training curves among the hooks of a model, or of a model inside it."""
-    return [hook for hook in _hooks(_settings(model)) if type(hook) is TrainingCurve]
+    return [hook for hook in _hooks(_model_settings(model)) if type(hook) is TrainingCurve]
 
 
-def _settings(model: object) -> dict[str, Any]:
-    """Settings of a model and of models inside it, with its hooks."""
+def _model_settings(model: object) -> dict[str, Any]:
+    """Settings and hooks of a model and of the models inside it."""
     settings: dict[str, Any] = getattr(model, "get_params", dict)()
     for name in _HOOKS:
         if hasattr(model, name):
@@ -220,9 +216,9 @@ def _hooks(settings: dict[str, Any]) -> list[Any]:
 
 
 @contextmanager
-def told_of_failure(model: object, unit: Unit) -> Iterator[None]:
-    """See that nobody waits for a fit that is refused, or fails."""
-    shared = shared_of(model)
+def cancel_on_failure(model: object, unit: Unit) -> Iterator[None]:
+    """Cancel the fit in the other processes of a shared model if it is rejected or fails."""
+    shared = as_shared(model)
     if shared is None:
         yield
         return
@@ -235,39 +231,38 @@ def told_of_failure(model: object, unit: Unit) -> Iterator[None]:
 
 
 class Curator:
-    r"""Records that are only reached through a ledger: a :class:`Source`.
+    r"""Records that are accessible only through a ledger: a :class:`Source`.
 
     Parameters
     ----------
     records : Scores or Dataset
     ledger : Ledger
-        Says whom to protect under which relation, and pays.
+        Determines the unit and the relation, and is charged.
     part : str, optional
-        Part of the ledger that these records are, disjoint from its other parts.
+        The partition of the ledger that these records are, disjoint from its others.
     version : str
-        Public mark of these records. Give another one when they change: answers are
-        remembered by question, and the question includes the mark.
+        Public version of these records. Change it when the records change: answers are stored
+        by query, and the query includes the version.
 
     Attributes
     ----------
     relation, unit
-        Whom the ledger protects, which never changes; known even while the ledger cannot be
-        read.
+        The relation and unit of the ledger, which never change; available even while the
+        ledger cannot be read.
 
     Guarantees
     ----------
-    A record is read only after the ledger has granted the cost. The answer to a query leaves
-    only once cost and answer are committed together. The cost of a fit is charged, and on the
-    disk, before a record is read; a model of :meth:`fit_once` leaves once it is recorded.
-    Nothing that an error or a refusal says
-    depends on a record, but for what is checked here, when the records are enrolled: that no
-    unit has more rows than the ledger's unit allows. Noise is drawn from secret randomness;
+    A record is read only after the ledger has granted the cost. The answer to a query is
+    released only after cost and answer are committed together. The cost of a fit is charged,
+    and on the disk, before a record is read; a model of :meth:`fit_once` is released after it
+    is recorded. No error message depends on a record, except for the check at construction that
+    no unit has more rows than the ledger's unit allows. Noise is drawn from secret randomness;
     there is no seed.
 
     Notes
     -----
-    A ledger that protects another unit than a record refuses records without unit ids.
-    Whoever gives one person several ids breaks the promise to that person.
+    A ledger whose unit is not a record rejects records without unit ids. An individual with
+    several unit ids is not protected as stated.
     """
 
     __slots__ = ("_records", "ledger", "part", "relation", "unit", "version")
@@ -289,7 +284,7 @@ class Curator:
         return f"Curator({self._records.name!r}, {self.ledger!r}, part={self.part!r})"
 
     def event(self, query: Query, micro_epsilon: int) -> Event:
-        """What an answer would charge."""
+        """The event that an answer would charge."""
         budget = self.ledger.budget
         return laplace_event(query, micro_epsilon, budget.relation, budget.unit)
 
@@ -302,16 +297,16 @@ class Curator:
         ----------
         query : Query
         micro_epsilon : int
-            What one unit pays, in millionths of epsilon; the noise is made to cost that.
+            Cost per unit, in millionths of epsilon, from which the noise is computed.
         request : str, optional
-            Id of the request, for safe retries. Without one the question itself is the id:
-            asked again, it gets the same answer at no cost.
+            Request id, for safe retries. By default it is derived from the query, so repeating
+            a query returns the same answer at no cost.
         """
         _checks.whole(micro_epsilon=micro_epsilon)
         budget = self.ledger.budget
         event = laplace_event(query, int(micro_epsilon), budget.relation, budget.unit)
         std = discrete_laplace_std(event.noise)
-        return self._answered(query, event, add_discrete_laplace, std, micro_epsilon, request)
+        return self._answer(query, event, add_discrete_laplace, std, micro_epsilon, request)
 
     def answer_gaussian(
         self, query: Query, *, noise_multiplier: float, request: str | None = None
@@ -322,16 +317,16 @@ class Curator:
         ----------
         query : Query
         noise_multiplier : float
-            Noise divided by the most that one unit moves the answer in the L2 norm.
+            Noise divided by the L2 sensitivity to one unit.
         request : str, optional
             As for :meth:`answer`.
         """
         budget = self.ledger.budget
         event = gaussian_event(query, noise_multiplier, budget.relation, budget.unit)
         std = discrete_gaussian_std(event.noise)
-        return self._answered(query, event, add_discrete_gaussian, std, None, request)
+        return self._answer(query, event, add_discrete_gaussian, std, None, request)
 
-    def _answered(
+    def _answer(
         self,
         query: Query,
         event: DiscreteLaplace | DiscreteGaussian,
@@ -341,8 +336,8 @@ class Curator:
         request: str | None,
     ) -> Release:
         """Charge an event, evaluate the query, add the noise and release: one transaction."""
-        # Asked of no record first, so that a question that does not fit (no labels, features
-        # instead of scores) is refused before anything is charged.
+        # Evaluate it on no records first, so that an inapplicable query (no labels, features
+        # instead of scores) is rejected before anything is charged.
         evaluate_query(query, self._records.take(np.arange(0)))
         body = canonical_request(query, event, self._records, self.part, self.version)
 
@@ -370,14 +365,14 @@ class Curator:
         )
 
     def unpaid(self, items: Iterable[Item], *, request: str | None = None) -> list[Item]:
-        """What is left to pay of items, of which some may have been charged before.
+        """The items, or remaining repetitions of items, that were not charged yet.
 
         Parameters
         ----------
         items : iterable of Item
         request : str, optional
-            Id that those of their requests begin with. Without one whatever was charged for
-            the same purpose and event counts.
+            Prefix of the ids of their requests. By default all charges for the same purpose and
+            event count.
         """
         paid = (
             (entry.purpose, entry.event)
@@ -396,48 +391,47 @@ class Curator:
             for item in merged(replace(item, part=self.part) for item in items):
                 self.ledger.require(item.event, item.purpose, part=self.part, times=item.times)
         elif items:
-            every = tuple(Repeated(item.event, item.times) for item in items)
-            whole = every[0] if len(every) == 1 else Composed(every)
-            self.ledger.require(whole, items[0].purpose, part=self.part)
+            events = tuple(Repeated(item.event, item.times) for item in items)
+            event = events[0] if len(events) == 1 else Composed(events)
+            self.ledger.require(event, items[0].purpose, part=self.part)
 
     def fit(
         self, model: Model, *, purpose: str = "training", request: str | None = None
     ) -> Model:
-        """Charge what a model says it costs, then fit it to the records.
+        """Charge the cost of a model, then fit it to the records.
 
         Parameters
         ----------
         model : PrivateModel
-            Anything with ``event()`` and ``fit(X, y)``, whose labels are then positions
-            among the declared classes. A model that takes whole data sets
-            (``check_records``, ``fit_records``) is asked before anything is charged
-            whether these fit, and given them.
+            An object with ``event()`` and ``fit(X, y)``, whose labels are then indices of the
+            declared classes. A model that takes whole data sets (``check_records``,
+            ``fit_records``) checks the data set before anything is charged.
         purpose : str
             For the ledger.
         request : str, optional
-            An id of the caller's, under which the fit is charged once. A model with a
-            checkpoint needs one: broken off and called again with it, the fit goes on and
-            costs nothing more; once it is over, the same model comes from the checkpoint, at
-            no cost. Without its checkpoint a request that was paid for is refused.
+            Request id, under which the fit is charged once. A model with a checkpoint requires
+            it: an interrupted fit that is called again with it resumes at no further cost;
+            after the fit has finished, the checkpoint returns the same model at no cost. A
+            request that was charged is rejected if its checkpoint is missing.
 
         Returns
         -------
         The model.
         """
-        with told_of_failure(model, self.unit):
+        with cancel_on_failure(model, self.unit):
             event = self._cost(model)
             self._charge_fit(model, event, purpose, request)
-            return self._fitted(model, event, purpose)
+            return self._fit_charged(model, event, purpose)
 
     def _charge_fit(
         self, model: PrivateModel, event: Event, purpose: str, request: str | None
     ) -> None:
-        """Charge a fit, once for each request."""
-        resumable = resumable_of(model)
+        """Charge a fit, once per request."""
+        resumable = as_resumable(model)
         if (resumable is None) != (request is None):
             raise ValueError(
-                "Expected request=... exactly for a model with a checkpoint, whose fit goes on "
-                f"under the charge that it began with, got request={request!r} for {model!r}."
+                "Expected request=... if and only if the model has a checkpoint, whose fit "
+                f"resumes under one charge, got request={request!r} for {model!r}."
             )
         if resumable is not None and request is not None:
             self._check_begun(resumable, request)
@@ -447,20 +441,20 @@ class Curator:
             resumable.paid(digest(canonical({"charge": entry.hash, "records": records})))
 
     def _check_begun(self, model: ResumableModel, request: str) -> None:
-        """Refuse a second fit for one charge.
+        """Raise if this would be a second fit for one charge.
 
-        A fit that was paid for goes on from its checkpoint, or is over and gives the model
-        that is in it. Without the file nobody can tell whether a model of it has left.
+        A charged fit resumes from its checkpoint, or returns the finished model in it. Without
+        the file it is unknown whether a model of this charge was released.
         """
-        known, begun = self.ledger.knows(request), model.has_begun()
-        if known and not begun:
+        charged, begun = self.ledger.knows(request), model.has_begun()
+        if charged and not begun:
             raise ValueError(
-                f"Expected the checkpoint of the fit that {request!r} has paid for, got none "
-                f"at {model.checkpoint}. Put it back, or pay for another under another request."
+                f"Expected the checkpoint of the fit charged under {request!r}, but there is "
+                f"none at {model.checkpoint}. Restore it, or use another request."
             )
-        if begun and not known:
+        if begun and not charged:
             raise ValueError(
-                f"Expected no checkpoint before {request!r} is paid for, got one at "
+                f"Expected no checkpoint before {request!r} is charged, but there is one at "
                 f"{model.checkpoint}. Use the request that it belongs to, or another file."
             )
 
@@ -473,26 +467,26 @@ class Curator:
         body: bytes,
         purpose: str = "training",
     ) -> bytes:
-        """Reserve the cost of a fit, fit, and record what the model became in the ledger.
+        """Reserve the cost of a fit, fit, and record the fitted model in the ledger.
 
-        The fit runs outside of any transaction, so that others may charge meanwhile. Asked for
-        again, the same bytes come from the ledger and nothing is charged or fitted: whoever
-        lost the model gets the one that was paid for. A process that is interrupted or killed
-        leaves the reservation, under which the same request fits anew, with other noise; of
-        two that fit at the same time, both return the model that was recorded first.
+        The fit runs outside of any transaction, so other charges are possible meanwhile. A
+        repeated request returns the recorded bytes, and nothing is charged or fitted, so a lost
+        model can be restored. An interrupted or killed process leaves the reservation, under
+        which the same request fits again with new noise. If two processes fit at the same time,
+        both return the model that was recorded first.
 
         Parameters
         ----------
         model, purpose
             As for :meth:`fit`. A copy of the model is fitted, and the model itself is not
-            changed, unless it has a hook.
+            changed, unless it has a hook that sees weights.
         keep : callable
-            Writes the fitted model as bytes, 256 MiB at most. They are released. It must let
-            nothing of the model out itself, since it is called before the record.
+            Serializes the fitted model to at most 256 MiB, which are released. It must not
+            release anything itself, since it is called before the result is recorded.
         request : str
-            An id of the caller's.
+            Request id.
         body : bytes
-            Everything that tells this fit from another.
+            Everything that distinguishes this fit from another.
 
         Raises
         ------
@@ -501,39 +495,40 @@ class Curator:
 
         Guarantees
         ----------
-        A reservation is charged, and on the disk, before a record is read, and is never
-        refunded. Until the result is recorded nothing that depends on records or noise leaves
-        the process: warnings wait until then. A model with a hook that sees weights
-        (:func:`shows_weights`) does not keep to that, so every attempt of it is charged by a
-        reservation of its own; hooks of the exact type
-        :class:`~veracal.mechanisms.StepProgress`, which see step counts, are exempt, and so is
-        Veracal's own ``TrainingCurve``, whose losses can be read once the model is recorded,
-        and only if it is the model of this attempt.
+        A reservation is charged, and on the disk, before a record is read, and never refunded.
+        Before the result is recorded, nothing that depends on records or noise leaves the
+        process; warnings are held back until then. A model with a hook that sees weights
+        (:func:`exposes_weights`) cannot guarantee this, so every attempt is charged by a
+        reservation of its own. Exempt are hooks of the exact type
+        :class:`~veracal.mechanisms.StepProgress`, which see step counts, and Veracal's own
+        ``TrainingCurve``, whose losses can be read once the model is recorded, and only if it
+        is the model of this attempt.
         """
-        if resumable_of(model) is not None:
+        if as_resumable(model) is not None:
             raise ValueError(
-                "Expected a model without a checkpoint, whose steps would be on the disk "
-                f"before they are paid for, got {model!r}. Use fit(..., request=...)."
+                "Expected a model without a checkpoint, which would be written before the "
+                "model "
+                f"is recorded, got {model!r}. Use fit(..., request=...)."
             )
-        if shared_of(model) is not None:
+        if as_shared(model) is not None:
             raise ValueError(
-                "Expected a model of records that are all here, since a fit that is kept is "
-                f"not fitted again, and others would wait for it, got {model!r}. Use fit."
+                "Expected a model whose records are all in this process, since a recorded fit "
+                f"is not repeated and other processes would wait, got {model!r}. Use fit."
             )
-        event, shown = self._cost(model), shows_weights(model)
-        # The caller's model would otherwise hold weights that nobody has recorded yet.
-        fitted = model if shown else copy.deepcopy(model)
+        event, exposed = self._cost(model), exposes_weights(model)
+        # Otherwise the caller's model would have weights that are not recorded yet.
+        fitted = model if exposed else copy.deepcopy(model)
         held: list[warnings.WarningMessage] = []
         own: list[bytes] = []
 
         def compute() -> bytes:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
-                own.append(keep(self._fitted(fitted, event, purpose)))
+                own.append(keep(self._fit_charged(fitted, event, purpose)))
             held.extend(caught)
             return own[0]
 
-        with hold_curves(curves_of(model)) as release:
+        with hold_curves(training_curves(model)) as release:
             answer = self.ledger.compute_once(
                 event,
                 purpose,
@@ -541,19 +536,19 @@ class Curator:
                 request=request,
                 body=body,
                 part=self.part,
-                every_attempt=shown,
+                every_attempt=exposed,
             )
             if own == [answer]:
                 release()
-        for one in held if own == [answer] else ():  # of the model that was recorded alone
+        for one in held if own == [answer] else ():  # only those of the recorded model
             warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
         return answer
 
     def _cost(self, model: PrivateModel) -> Event:
-        """What a model says it costs, if it can be fitted to these records at all."""
+        """The event of a model; raise if it cannot be fitted to these records."""
         records = self._records
         if not isinstance(records, Dataset):
-            raise DataError("records", "a data set", "scores", "Fit where the features are.")
+            raise DataError("records", "a data set", "scores", "Fit to a data set instead.")
         if isinstance(model, RecordsModel):
             model.check_records(records)
         event = model.event()
@@ -562,28 +557,26 @@ class Curator:
                 records.name,
                 "as many rows after replacing a record as before",
                 "a data set from which rows were dropped",
-                "Use an add-remove event, or declare how to fill in what is missing.",
+                "Use an add-remove event, or declare a treatment of missing values.",
             )
         return event
 
-    def _fitted(self, model: Model, event: Event, purpose: str) -> Model:
-        """Fit a model that was paid for."""
+    def _fit_charged(self, model: Model, event: Event, purpose: str) -> Model:
+        """Fit a model whose cost was charged."""
         records = self._records
         assert isinstance(records, Dataset)
-        # What the caller told NumPy to do about underflow must not decide how a fit ends.
-        with (
-            mark_charged(self.ledger),
-            np.errstate(all="ignore"),
-        ):  # the former is what statements say
+        # The caller's NumPy error settings must not affect whether a fit fails.
+        with mark_charged(self.ledger), np.errstate(all="ignore"):
             if isinstance(model, RecordsModel):
                 model.fit_records(records)
             else:
                 model.fit(records.X, records.y)
-        told = getattr(model, "event_", event)
-        if told != event:
+        actual = getattr(model, "event_", event)
+        if actual != event:
             raise ValueError(
-                f"{purpose!r} was charged as {event!r}, but the fit says it was {told!r}. "
-                "Do not release this model: its cost is not the one that was paid."
+                f"{purpose!r} was charged as {event!r}, but the event of the fit is "
+                f"{actual!r}. "
+                "Do not release this model: its cost differs from the charge."
             )
         return model
 
@@ -591,10 +584,10 @@ class Curator:
 def canonical_request(
     query: Query, event: Event, records: Records, part: str | None, version: str
 ) -> bytes:
-    """Write down everything public about a question, always in the same bytes.
+    """Canonical bytes of everything public about a query.
 
-    Of the records that is what they are called, their classes in order, and of scores whether
-    they are logits: what differs in these are other records.
+    For the records these are their name, their classes in order, and for scores whether they
+    are logits: records that differ in these are other records.
     """
     about = {
         "query": query.name,
@@ -614,27 +607,28 @@ def canonical_request(
 
 
 def check_units(records: Records, unit: Unit) -> None:
-    """Refuse records of which a unit may have more rows than the ledger's unit.
+    """Raise if a unit of the records may have more rows than the ledger's unit allows.
 
-    Records must say to which unit they belong, unless that is one record. A data set must have
-    declared its bound (:func:`veracal.data.limit_contributions`); scores are counted.
+    Records need unit ids unless the unit is one record. A data set must have a declared bound
+    (:func:`veracal.data.limit_contributions`); the rows of scores are counted.
     """
     if records.units is None:
         if unit.name == "record":
             return  # each row is a unit of its own
         raise DataError(
             f"{records.name}: units",
-            f"which {unit.name} each row belongs to",
+            f"the {unit.name} of each row",
             "no ids",
-            f"Name the column with the ids of each {unit.name}, or protect single records.",
+            f"Declare the column with the id of each {unit.name}, or protect single records.",
         )
     if unit.name == "record":
         raise DataError(
             f"{records.name}: units",
             "none, since the ledger protects one record",
             "ids of units",
-            "Open the ledger for Unit('patient', at_most=...), or leave out the ids if rows "
-            "are really what is to be protected.",
+            "Open the ledger for Unit('patient', at_most=...), or remove the ids if single "
+            "rows "
+            "are to be protected.",
         )
     if isinstance(records, Dataset):
         most = records.at_most
@@ -650,7 +644,7 @@ def check_units(records: Records, unit: Unit) -> None:
 
 
 def check_protected(dataset: Dataset, relation: Relation, unit: Unit | None) -> None:
-    """Refuse a data set that differs from its neighbors by more than a guarantee covers."""
+    """Raise if neighbors of a data set may differ by more than the guarantee covers."""
     if not isinstance(unit, Unit | None):
         raise ValueError(f"Expected unit to be a Unit or None, got unit={unit!r}.")
     check_units(dataset, unit or Unit())
@@ -659,24 +653,24 @@ def check_protected(dataset: Dataset, relation: Relation, unit: Unit | None) -> 
             dataset.name,
             "as many rows after replacing a record as before",
             "a data set from which rows were dropped",
-            "Use relation='add-remove', or declare how to fill in what is missing.",
+            "Use relation='add-remove', or declare a treatment of missing values.",
         )
 
 
 def evaluate_query(query: Query, records: Records) -> Ints:
-    """Evaluate a query and check what it returns, so that no float meets the noise.
+    """Evaluate a query, and check that it returns integers of the right shape.
 
-    Whatever the caller has told NumPy to do about overflow or underflow, neither is an error or
-    a warning here: it would be about a record.
+    Overflow and underflow raise no error or warning, despite the caller's NumPy settings,
+    because that would depend on a record.
     """
     with np.errstate(all="ignore"):
         exact: object = query.evaluate(records)
+    description = type(exact).__name__
     if isinstance(exact, np.ndarray):
-        found = f"{exact.dtype} of shape {exact.shape}"
         if exact.dtype == np.int64 and exact.shape == (query.entries,):
             return exact
-    else:
-        found = type(exact).__name__
+        description = f"{exact.dtype} of shape {exact.shape}"
     raise ValueError(
-        f"Expected {query.name!r} to return int64 of shape ({query.entries},), got {found}."
+        f"Expected {query.name!r} to return int64 of shape ({query.entries},), "
+        f"got {description}."
     )

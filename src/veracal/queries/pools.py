@@ -1,7 +1,4 @@
-"""What several sources answered together: their sum, and who is left out of it.
-
-Several sources that answer as one, though some may be silent.
-"""
+"""Pools: several sources that answer as one by the sum of their answers, with dropout."""
 
 import math
 import weakref
@@ -19,18 +16,18 @@ from veracal.queries.query import NonAdditive, Query
 from veracal.queries.response_checks import ExpectedResponse, find_invalid_responses
 from veracal.queries.sources import GaussianSource, Release, Source, is_declared
 
-Path = tuple[int, ...]  # to a source: its number in the pool, then in the pool inside, ...
-INVALID_RESPONSE = "its answer is nonsense"
+Path = tuple[int, ...]  # to a source: its index in the pool, then in the inner pool, ...
+INVALID_RESPONSE = "its answer is invalid"
 
 
 @dataclass(frozen=True)
 class SkippedSource:
-    """Stands for the answer of a source that was silent before, with the reason."""
+    """Replaces the answer of a source that dropped out before, with the reason."""
 
     why: str
 
 
-SILENT: tuple[tuple[type[Exception], str], ...] = (
+DROPOUT_REASONS: tuple[tuple[type[Exception], str], ...] = (
     (BudgetError, "its budget does not allow the answer"),
     (AnswerError, "it could not compute the answer"),
     (SilentError, "it did not answer"),
@@ -38,26 +35,26 @@ SILENT: tuple[tuple[type[Exception], str], ...] = (
     (TimeoutError, "it did not answer in time"),
     (OSError, "it could not be reached"),
 )
-_KINDS: "weakref.WeakKeyDictionary[type, bool]" = weakref.WeakKeyDictionary()
-_NAMED = 5  # silent sources that an error tells one by one
+_IS_MULTI_SOURCE: "weakref.WeakKeyDictionary[type, bool]" = weakref.WeakKeyDictionary()
+_MAX_NAMED = 5  # dropped sources that an error lists
 
 
 @dataclass(frozen=True)
 class PooledRelease(Release):
     """The sum of the answers of several sources.
 
-    The fields of :class:`Release` are about those that answered: their sum, its noise.
+    The fields of :class:`Release` refer to the sources that answered: their sum, its noise.
 
     Attributes
     ----------
     parts : tuple of (Release or None)
-        Their answers, in the order of the sources; None for one that was silent.
+        The answers, in the order of the sources; None for a source that dropped out.
     silences : tuple of (str or None)
-        Why each of them was silent; None for one that answered.
+        Why each source dropped out; None for one that answered.
     asked : mapping of path to Event
-        What each single source was asked for, and so may have charged whether or not it
-        answered. A path is the number of a source, followed by a number inside of it if that
-        is a pool. Who was not asked, or holds public records, is not in it.
+        The event requested from each single source, which may have charged it whether or not
+        it answered. A path is the index of a source, followed by an index inside it if it is a
+        pool. Sources that were not queried, or hold public records, are omitted.
     """
 
     parts: tuple[Release | None, ...] = field(default=(), repr=False)
@@ -65,41 +62,41 @@ class PooledRelease(Release):
     asked: Mapping[Path, Event] = field(default_factory=Frozen, repr=False)
 
     def without(self, silent: Mapping[Path, str]) -> "PooledRelease":
-        """The same answer, added over fewer sources; what was asked of whom stays.
+        """The same answer as a sum over fewer sources; ``asked`` is unchanged.
 
         Guarantees
         ----------
-        It is made of the parts alone, which were released: it costs nothing.
+        It is computed from released parts alone, so it costs nothing.
         """
         if not silent:
             return self
-        within = within_each(silent)
+        within = group_by_source(silent)
         kept = [
-            None if part is None or (i,) in silent else _less(part, within.get(i, {}))
+            None if part is None or (i,) in silent else _without(part, within.get(i, {}))
             for i, part in enumerate(self.parts)
         ]
         why = tuple(silent.get((i,), reason) for i, reason in enumerate(self.silences))
         if not any(part is not None for part in kept):
-            raise SilentError("Expected somebody to have answered, got nobody.", why)
+            raise SilentError("Expected at least one source to answer, got none.", why)
         return _sum(self, kept, why, self.asked)
 
     def silent(self) -> dict[Path, str]:
-        """Who was silent and why, in pools inside of the pool, too."""
-        found = dict[Path, str]()
-        found |= {(i,): why for i, why in enumerate(self.silences) if why is not None}
+        """The sources that dropped out, with the reasons, including those of inner pools."""
+        reasons = dict[Path, str]()
+        reasons |= {(i,): why for i, why in enumerate(self.silences) if why is not None}
         for i, part in enumerate(self.parts):
             if isinstance(part, PooledRelease):
-                found |= {(i, *path): why for path, why in part.silent().items()}
-        return found
+                reasons |= {(i, *path): why for path, why in part.silent().items()}
+        return reasons
 
 
 @runtime_checkable
 class MultiSource(Source, Protocol):
-    """A source that is several, and tells what each of them answered."""
+    """A source that consists of several, and returns the answer of each."""
 
     def round(
         self,
-        wanted: ExpectedResponse,
+        expected: ExpectedResponse,
         *,
         request: str | None = None,
         silent: Mapping[Path, str] | None = None,
@@ -107,28 +104,28 @@ class MultiSource(Source, Protocol):
         """Ask all but those that were silent before."""
 
     def paths(self) -> list[Path]:
-        """Where each single source is."""
+        """Paths of the single sources."""
 
 
 @runtime_checkable
 class IndexedSources(MultiSource, Protocol):
-    """MultiSource sources that can be looked at one by one."""
+    """A multi-source whose members are accessible."""
 
     @property
     def least(self) -> int | None:
-        """How many must answer; all if None."""
+        """Minimum number of sources that must answer; all if None."""
 
     def members(self) -> Sequence[object]:
         """The sources, in order."""
 
 
 class AnswersByRound(ABC):
-    """Whoever is several, and answers one question as one: by a round with all of them."""
+    """Base class of multi-sources, which answer a query by one round with all sources."""
 
     @abstractmethod
     def round(
         self,
-        wanted: ExpectedResponse,
+        expected: ExpectedResponse,
         *,
         request: str | None = None,
         silent: Mapping[Path, str] | None = None,
@@ -138,7 +135,7 @@ class AnswersByRound(ABC):
     def answer(
         self, query: Query, *, micro_epsilon: int, request: str | None = None
     ) -> PooledRelease:
-        """Ask every source, and add."""
+        """Query every source, and add the answers."""
         _checks.whole(micro_epsilon=micro_epsilon)
         return self.round(
             ExpectedResponse(query, micro_epsilon=int(micro_epsilon)), request=request
@@ -147,27 +144,27 @@ class AnswersByRound(ABC):
     def answer_gaussian(
         self, query: Query, *, noise_multiplier: float, request: str | None = None
     ) -> PooledRelease:
-        """Ask every source for Gaussian noise, and add."""
+        """Query every source with Gaussian noise, and add the answers."""
         return self.round(
             ExpectedResponse(query, noise_multiplier=noise_multiplier), request=request
         )
 
 
 def is_multi_source(source: object) -> TypeGuard[MultiSource]:
-    """Whether a source is several; looked up once for each class, since that takes long."""
+    """Whether a source is a multi-source; cached by class, since the check is slow."""
     kind = type(source)
-    if kind not in _KINDS:
-        _KINDS[kind] = issubclass(kind, MultiSource)
-    return _KINDS[kind]
+    if kind not in _IS_MULTI_SOURCE:
+        _IS_MULTI_SOURCE[kind] = issubclass(kind, MultiSource)
+    return _IS_MULTI_SOURCE[kind]
 
 
 def is_pool(source: object) -> TypeGuard[IndexedSources]:
-    """Whether a source is several that can be looked at one by one."""
+    """Whether a source is a multi-source with accessible members."""
     return is_multi_source(source) and isinstance(source, IndexedSources)
 
 
 def combine_answers(
-    wanted: ExpectedResponse,
+    expected: ExpectedResponse,
     given: Sequence[object],
     sources: Sequence[object],
     *,
@@ -175,42 +172,46 @@ def combine_answers(
     most_records: int | None,
     silent: Mapping[Path, str],
 ) -> PooledRelease:
-    """Leave out what is nonsense, see whether enough is left, and add.
+    """Remove invalid answers, check that enough remain, and add them.
 
     Parameters
     ----------
-    wanted : Wanted
+    expected : ExpectedResponse
     given : sequence of object
-        What each source sent, the error it failed with, or that it was not asked.
-    sources : sequence of Source or Protected
+        For each source its answer, its error, or a :class:`SkippedSource`.
+    sources : sequence of Source or ProtectionOnly
     least, most_records
-        As of :class:`~veracal.queries.Pool`.
+        As in :class:`~veracal.queries.Pool`.
     silent : mapping of path to str
-        Who was not asked.
+        The sources that were not queried.
     """
     parts = [one if isinstance(one, Release) else None for one in given]
-    why = [None if isinstance(one, Release) else _reason(one) for one in given]
-    single = {  # whoever is no pool cannot pass for one, which has judged its own
+    why = [None if isinstance(one, Release) else _dropout_reason(one) for one in given]
+    single = {  # a pool has validated its own answers
         i: part
         for i, part in enumerate(parts)
         if part is not None and not is_multi_source(sources[i])
     }
-    for i, fault in find_invalid_responses(wanted, single, sources, most_records).items():
+    for i, fault in find_invalid_responses(expected, single, sources, most_records).items():
         parts[i], why[i] = None, f"{INVALID_RESPONSE}: {fault}"
     check_enough(why, least, next((one for one in given if isinstance(one, Exception)), None))
-    asked, usual, within = dict[Path, Event](), _costliest(parts), within_each(silent)
+    asked, usual, within = (
+        dict[Path, Event](),
+        _most_expensive_event(parts),
+        group_by_source(silent),
+    )
     for i, (one, source) in enumerate(zip(given, sources, strict=True)):
         if not isinstance(one, SkippedSource):
-            asked |= _charged(wanted, source, parts[i], usual, i, within.get(i, {}))
-    return _sum(wanted, parts, tuple(why), Frozen(asked))
+            asked |= _requested_events(expected, source, parts[i], usual, i, within.get(i, {}))
+    return _sum(expected, parts, tuple(why), Frozen(asked))
 
 
 def check_sum(query: Query) -> None:
-    """Refuse a question whose answers do not add up, before anybody is charged."""
+    """Raise if the answers of several sources to a query cannot be added."""
     if isinstance(query, NonAdditive):
         raise ValueError(
-            f"Expected a sum over records, got {query.name!r}: answers of several sources to "
-            "it do not add up. Ask each source by itself, or ask for sums."
+            f"Expected a sum over records, got {query.name!r}, for which answers of several "
+            "sources cannot be added. Query each source separately, or use sums."
         )
 
 
@@ -223,35 +224,35 @@ def check_enough(
     left = len(silences) - len(silent)
     if left >= needed:
         return
-    names = "; ".join(f"source {i}: {why}" for i, why in silent[:_NAMED])
-    more = "" if len(silent) <= _NAMED else f"; and {len(silent) - _NAMED} more"
+    names = "; ".join(f"source {i}: {why}" for i, why in silent[:_MAX_NAMED])
+    more = "" if len(silent) <= _MAX_NAMED else f"; and {len(silent) - _MAX_NAMED} more"
     raise SilentError(
         f"Expected answers of at least {needed} of {len(silences)} sources, got {left} "
-        f"({names}{more}). What was charged stays charged. Ask again once they answer, or let "
-        "fewer do.",
+        f"({names}{more}). Charges are not refunded. Repeat the query once they answer, or "
+        "require fewer sources.",
         tuple(silences),
     ) from cause
 
 
-def _reason(one: object) -> str:
-    """Why a source was silent, in words that are the same for every record."""
+def _dropout_reason(one: object) -> str:
+    """Why a source dropped out, in words that do not depend on records."""
     if isinstance(one, SkippedSource):
         return one.why
-    known = (words for kind, words in SILENT if isinstance(one, kind))
-    return next(known, f"{INVALID_RESPONSE}: it is no release")
+    reasons = (reason for kind, reason in DROPOUT_REASONS if isinstance(one, kind))
+    return next(reasons, f"{INVALID_RESPONSE}: it is not a release")
 
 
-def within_each(silent: Mapping[Path, str]) -> dict[int, dict[Path, str]]:
-    """Who is silent inside of each source."""
-    found = dict[int, dict[Path, str]]()
+def group_by_source(silent: Mapping[Path, str]) -> dict[int, dict[Path, str]]:
+    """The dropped sources inside each inner pool."""
+    groups = dict[int, dict[Path, str]]()
     for path, why in silent.items():
         if len(path) > 1:
-            found.setdefault(path[0], {})[path[1:]] = why
-    return found
+            groups.setdefault(path[0], {})[path[1:]] = why
+    return groups
 
 
-def _costliest(parts: Iterable[Release | None]) -> Event | None:
-    """The event with the least noise among those that were answered, which costs most."""
+def _most_expensive_event(parts: Iterable[Release | None]) -> Event | None:
+    """The event with the least noise among the answers, which costs most."""
     events = {
         event
         for part in parts
@@ -262,46 +263,46 @@ def _costliest(parts: Iterable[Release | None]) -> Event | None:
     return min(noises, key=lambda one: one.noise, default=None)
 
 
-def _charged(
-    wanted: ExpectedResponse,
+def _requested_events(
+    expected: ExpectedResponse,
     source: object,
     part: Release | None,
     usual: Event | None,
     i: int,
     silent: Mapping[Path, str],
 ) -> dict[Path, Event]:
-    """What a source was asked for: as its answer says, or as others were."""
+    """The events requested from a source: those of its answer, or those of other sources."""
     if isinstance(part, PooledRelease):
         return {(i, *path): event for path, event in part.asked.items()}
     if part is not None:
         return {} if part.event is None else {(i,): part.event}
     if is_pool(source):
-        within = within_each(silent)
-        found = dict[Path, Event]()
+        within = group_by_source(silent)
+        events = dict[Path, Event]()
         for j, one in enumerate(source.members()):
             if (j,) not in silent:
-                found |= _charged(wanted, one, None, usual, j, within.get(j, {}))
-        return {(i, *path): event for path, event in found.items()}
-    event = wanted.event_of(source) or usual
+                events |= _requested_events(expected, one, None, usual, j, within.get(j, {}))
+        return {(i, *path): event for path, event in events.items()}
+    event = expected.event_of(source) or usual
     paths = source.paths() if is_multi_source(source) else [()]
     return {} if event is None else {(i, *path): event for path in paths}
 
 
-def _less(part: Release, silent: Mapping[Path, str]) -> Release:
-    """An answer without some of those inside of it."""
+def _without(part: Release, silent: Mapping[Path, str]) -> Release:
+    """An answer without some of the sources inside it."""
     return part.without(silent) if isinstance(part, PooledRelease) else part
 
 
 def _sum(
-    wanted: ExpectedResponse | PooledRelease,
+    expected: ExpectedResponse | PooledRelease,
     parts: Sequence[Release | None],
     silences: tuple[str | None, ...],
     asked: Mapping[Path, Event],
 ) -> PooledRelease:
-    """The sum of several answers, with what each of them cost."""
+    """The sum of several answers, with their costs."""
     answers = [part for part in parts if part is not None]
     events = tuple(a.event for a in answers if a.event is not None)
-    name = wanted.query if isinstance(wanted, PooledRelease) else wanted.query.name
+    name = expected.query if isinstance(expected, PooledRelease) else expected.query.name
     costs = [a.micro_epsilon for a in answers]
     pure = all(cost is not None for cost in costs)
     return PooledRelease(
@@ -327,27 +328,27 @@ class Pool(AnswersByRound):
     Parameters
     ----------
     sources : iterable of Source
-        A pool may be one of them.
+        A source may itself be a pool.
     least : int, optional
-        How many must answer. The others may be *silent*: refuse for want of budget, fail, be
-        out of reach, or answer nonsense, which is left out, too. Without it all must answer,
-        and the first that does not ends the question.
+        Minimum number of sources that must answer. The others may *drop out*: lack the budget,
+        fail, be unreachable, or give an invalid answer. Without it all must answer, and the
+        first dropout raises.
     most_records : int, optional
-        *Declared*: no source has more records. An answer farther out than so many records and
-        noise can bring it is nonsense. Without it only numbers that nobody can have are.
+        *Declared* maximum number of records of a source. An answer larger than this number of
+        records and noise allow is invalid. Without it only impossible totals are invalid.
 
     Guarantees
     ----------
-    If no unit has records at two sources, each unit pays ``micro_epsilon`` once. One with
-    records at several pays at each of them. Replacing a record means replacing it inside its
-    source; moving one from source to source costs both. What a source was charged stays
-    charged, whether or not its answer is used, and asking again repeats its answer.
+    If no unit has records at two sources, each unit pays ``micro_epsilon`` once. A unit with
+    records at several sources pays at each of them. Replacing a record means replacing it
+    within its source; moving a record between sources costs both. The charge of a source is not
+    refunded, whether or not its answer is used, and a repeated query returns the same answer.
 
-    Which answers are nonsense is decided by released answers and public numbers alone
-    (:mod:`veracal.queries.response_checks`), so it costs nothing. An honest source is left out
-    with a probability below :math:`2^{-40}` for each answer. That a source refuses, fails or
-    is late is told without noise, so none of that may depend on its records: a
-    :class:`Curator` refuses by its ledger alone, but the time it takes is not covered.
+    The validity of answers is determined from released answers and public numbers alone
+    (:mod:`veracal.queries.response_checks`), so it costs nothing. A valid answer is rejected
+    with probability below :math:`2^{-40}`. That a source rejects a query, fails or is late is
+    visible without noise, so none of this may depend on its records: a :class:`Curator` rejects
+    by its ledger alone, but its running time is not covered.
     """
 
     sources: Iterable[Source]
@@ -359,7 +360,7 @@ class Pool(AnswersByRound):
         if not sources or len({id(source) for source in sources}) < len(sources):
             raise ValueError(f"Expected different sources, at least one, got {sources!r}.")
         object.__setattr__(self, "sources", sources)
-        _check_apart(sources)
+        _check_distinct(sources)
         counts = range(1, len(sources) + 1)
         if self.least is not None and (self.least is True or self.least not in counts):
             raise ValueError(
@@ -371,37 +372,37 @@ class Pool(AnswersByRound):
 
     def round(
         self,
-        wanted: ExpectedResponse,
+        expected: ExpectedResponse,
         *,
         request: str | None = None,
         silent: Mapping[Path, str] | None = None,
     ) -> PooledRelease:
-        """Ask all sources but those that were silent before.
+        """Query all sources except those that dropped out before.
 
         Parameters
         ----------
-        wanted : Wanted
+        expected : ExpectedResponse
         request : str, optional
         silent : mapping of path to reason, optional
-            Who is not asked, and why; a path is the number of a source, followed by a number
-            inside of it if that is a pool.
+            The sources that are not queried, with the reasons. A path is the index of a source,
+            followed by an index inside it if it is a pool.
 
         Raises
         ------
         SilentError
             If fewer than ``least`` answered.
         """
-        self._check(wanted)
+        self._check(expected)
         silent = silent or {}
-        within = within_each(silent)
+        within = group_by_source(silent)
         given = [
             SkippedSource(silent[i,])
             if (i,) in silent
-            else self._one(wanted, source, _numbered(request, i), within.get(i, {}))
+            else self._one(expected, source, _source_request_id(request, i), within.get(i, {}))
             for i, source in enumerate(self.sources)
         ]
         return combine_answers(
-            wanted,
+            expected,
             given,
             tuple(self.sources),
             least=self.least,
@@ -410,7 +411,7 @@ class Pool(AnswersByRound):
         )
 
     def paths(self) -> list[Path]:
-        """Where each single source is."""
+        """Paths of the single sources."""
         return [
             (i, *path)
             for i, source in enumerate(self.sources)
@@ -421,70 +422,71 @@ class Pool(AnswersByRound):
         """The sources, in order."""
         return tuple(self.sources)
 
-    def _check(self, wanted: ExpectedResponse) -> None:
-        """Refuse what cannot be asked of several sources, before anybody is charged."""
-        check_sum(wanted.query)
-        gaussian = wanted.noise_multiplier is not None
+    def _check(self, expected: ExpectedResponse) -> None:
+        """Raise if a query cannot be answered by this pool, before anything is charged."""
+        check_sum(expected.query)
+        gaussian = expected.noise_multiplier is not None
         if gaussian and not all(isinstance(one, GaussianSource) for one in self.sources):
             raise ValueError(
-                "Expected sources that all answer with Gaussian noise, got one that does not. "
-                "Ask for Laplace noise, or leave it out."
+                "Expected sources that all support Gaussian noise, got one that does not. Use "
+                "Laplace noise, or remove the source."
             )
 
     def _one(
         self,
-        wanted: ExpectedResponse,
+        expected: ExpectedResponse,
         source: Source,
         request: str | None,
         silent: Mapping[Path, str],
     ) -> object:
-        """What one source sends, or with which error it was silent."""
+        """The answer of one source, or its error."""
         try:
             if is_multi_source(source):
-                return source.round(wanted, request=request, silent=silent)
-            return wanted.of(source, request)
-        except tuple(kind for kind, _ in SILENT) as error:
+                return source.round(expected, request=request, silent=silent)
+            return expected.of(source, request)
+        except tuple(kind for kind, _ in DROPOUT_REASONS) as error:
             if self.least is None:
                 raise
             return error
 
 
-def _check_apart(sources: Iterable[object]) -> None:
-    """Refuse what answers nothing, answers twice, or promises something else than the others.
+def _check_distinct(sources: Iterable[object]) -> None:
+    """Raise unless the sources are distinct and have the same relation.
 
-    All of it is public, and known before anybody is charged: answers that come twice from one
-    ledger are the same, noise included, and those under two relations do not add up.
+    This is checked before anything is charged. Two answers from one ledger are identical,
+    including their noise, and answers under two relations have no common guarantee.
     """
-    single = list(_singles(sources))
+    single = list(_single_sources(sources))
     for one in single:
         if not callable(getattr(one, "answer", None)):
             raise ValueError(
-                f"Expected sources, got {type(one).__name__}. Put a ledger before each set of "
-                "scores, as in Curator(scores, ledger); or Public(scores) if they are public."
+                f"Expected sources, got {type(one).__name__}. Use Curator(scores, ledger) for "
+                "private scores, or Public(scores) for public ones."
             )
     holders = [one for one in single if isinstance(one, Curator)]
     accounts = {(one.ledger.path.resolve(), one.part) for one in holders}
     if len({id(one) for one in single}) < len(single) or len(accounts) < len(holders):
         raise ValueError(
-            "Expected different sources, each with a ledger or a part of one for itself, got "
+            "Expected different sources, each with its own ledger or partition of a ledger, "
+            "got "
             "two that share one. Open a ledger for each."
         )
     if len({one.relation for one in single if is_declared(one)}) > 1:
         raise ValueError(
-            "Expected sources that protect under one relation, got add-remove and replace-one. "
-            "Leave out those of one of them: their answers do not add up to one guarantee."
+            "Expected sources with one neighboring relation, got add-remove and replace-one. "
+            "Remove the sources of one relation: together they have no common guarantee."
         )
 
 
-def _singles(sources: Iterable[object]) -> Iterator[object]:
-    """Those that are no pool, in pools inside as well."""
+def _single_sources(sources: Iterable[object]) -> Iterator[object]:
+    """The single sources, including those in inner pools."""
     for one in sources:
         if isinstance(one, Pool):
-            yield from _singles(one.sources)
+            yield from _single_sources(one.sources)
         else:
             yield one
 
 
-def _numbered(request: str | None, i: int) -> str | None:
-    """Id of the request to one source of several."""
+def _source_request_id(request: str | None, i: int) -> str | None:
+    """Request id for one of several sources."""
     return None if request is None else f"{request}/{i}"

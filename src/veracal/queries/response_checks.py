@@ -1,7 +1,7 @@
-r"""Whether an answer can be one to the question that was asked.
+r"""Validation of answers from sources that are not trusted.
 
-A source is somebody else's. What it sends is checked against what is public: the question, the
-noise that was asked for, and how far records and noise can bring a sum.
+An answer is checked against public facts: the query, the requested noise, and the largest sum
+that records and noise can produce.
 """
 
 import math
@@ -24,12 +24,12 @@ from veracal.mechanisms import MOST_TOTAL, Grid, discrete_gaussian_std, discrete
 from veracal.queries.query import Query, gaussian_event, laplace_event
 from veracal.queries.sources import GaussianSource, Public, Release, Source, is_declared
 
-_RARE = 40 * math.log(2)  # an honest answer is farther out with probability below 2^-40
+_NEGATIVE_LOG_TAIL = 40 * math.log(2)  # valid answers are rejected with probability < 2^-40
 
 
 @dataclass(frozen=True)
 class ProtectionOnly:
-    """Stands for a source of which only is known whom it protects."""
+    """Represents a source by its unit and relation alone."""
 
     relation: Relation
     unit: Unit
@@ -37,15 +37,15 @@ class ProtectionOnly:
 
 @dataclass(frozen=True)
 class ExpectedResponse:
-    """A question, and the noise on its answer: one of two kinds.
+    """A query with the requested noise, either Laplace or Gaussian.
 
     Attributes
     ----------
     query : Query
     micro_epsilon : int or None
-        Discrete Laplace noise, as of :meth:`Source.answer`.
+        For discrete Laplace noise, as in :meth:`Source.answer`.
     noise_multiplier : float or None
-        Discrete Gaussian noise, as of :meth:`GaussianSource.answer_gaussian`.
+        For discrete Gaussian noise, as in :meth:`GaussianSource.answer_gaussian`.
     """
 
     query: Query
@@ -54,7 +54,7 @@ class ExpectedResponse:
 
     def __post_init__(self) -> None:
         if (self.micro_epsilon is None) == (self.noise_multiplier is None):
-            raise ValueError("Expected one of micro_epsilon and noise_multiplier.")
+            raise ValueError("Expected exactly one of micro_epsilon and noise_multiplier.")
         if self.micro_epsilon is not None:
             _checks.whole(micro_epsilon=self.micro_epsilon)
         if self.noise_multiplier is not None:
@@ -62,11 +62,11 @@ class ExpectedResponse:
 
     @cached_property
     def form(self) -> tuple[str, Grid, int]:
-        """Name, grid and entries of the query, which some of them make anew when asked."""
+        """Name, grid and entries of the query; cached, since some queries compute them."""
         return self.query.name, self.query.grid, self.query.entries
 
     def of(self, source: Source, request: str | None = None) -> Release:
-        """Ask it."""
+        """Submit the query to a source."""
         if self.micro_epsilon is not None:
             return source.answer(self.query, micro_epsilon=self.micro_epsilon, request=request)
         assert isinstance(source, GaussianSource)
@@ -78,53 +78,53 @@ class ExpectedResponse:
     def event(
         self, relation: Relation, unit: Unit | None = None
     ) -> DiscreteLaplace | DiscreteGaussian:
-        """What is charged for it."""
+        """The event that is charged."""
         if self.micro_epsilon is not None:
             return laplace_event(self.query, self.micro_epsilon, relation, unit)
         assert self.noise_multiplier is not None
         return gaussian_event(self.query, self.noise_multiplier, relation, unit)
 
     def event_of(self, source: object) -> Event | None:
-        """What a source charges for it, if it says whom it protects."""
+        """The event that a source charges, if its unit and relation are public."""
         return self.event(source.relation, source.unit) if is_declared(source) else None
 
-    def asks_for(self, event: Event) -> bool:
-        """Whether this is the noise that is wanted, for units of however many rows."""
+    def matches(self, event: Event) -> bool:
+        """Whether an event has the requested noise, for units of any number of rows."""
         if event.relation not in RELATIONS:
             return False
         if self.micro_epsilon is not None:
             row = self.query.sensitivity(event.relation)
-            one = row * MICRO / self.micro_epsilon
+            noise_per_row = row * MICRO / self.micro_epsilon
         else:
             assert self.noise_multiplier is not None
-            one = self.query.sensitivity_l2(event.relation) * self.noise_multiplier
-        noise = getattr(event, "noise", 0.0)
-        rows = round(noise / one) if 0 < noise / one < 2**46 else 0
+            noise_per_row = self.query.sensitivity_l2(event.relation) * self.noise_multiplier
+        ratio = getattr(event, "noise", 0.0) / noise_per_row
+        rows = round(ratio) if 0 < ratio < 2**46 else 0
         return rows > 0 and event == self.event(event.relation, Unit("unit", rows))
 
 
 def find_invalid_responses(
-    wanted: ExpectedResponse,
+    expected: ExpectedResponse,
     answers: Mapping[int, Release],
     sources: Sequence[object],
     most_records: int | None,
 ) -> dict[int, str]:
-    r"""Which answers cannot be answers to this question, and why not.
+    r"""Find answers that are not valid for a request, with the reasons.
 
-    An honest answer lies within
+    Every entry of a valid answer satisfies
 
     .. math:: |k| \le n_{\max} \Delta + r
 
-    in every entry, with :math:`n_{\max}` the most records that a source has, :math:`\Delta` the
-    most that adding one of them moves the sum, and r what noise exceeds in any of the entries
-    with probability :math:`2^{-40}` at most. Without :math:`n_{\max}` the first term is
-    :math:`2^{62}`, beyond which no holder adds.
+    where :math:`n_{\max}` is the maximum number of records of a source, :math:`\Delta` the
+    add-remove sensitivity, and r a bound that the noise exceeds in any entry with probability
+    at most :math:`2^{-40}`. Without :math:`n_{\max}` the first term is :math:`2^{62}`, the
+    largest total of a curator.
 
     Parameters
     ----------
-    wanted : Wanted
+    expected : ExpectedResponse
     answers : mapping of int to Release
-        By the number of their source.
+        By the index of their source.
     sources : sequence of Source
     most_records : int, optional
         Declared.
@@ -134,41 +134,45 @@ def find_invalid_responses(
     dict of int to str
     """
     limits = dict[Event | None, int | None]()
-    reach = wanted.query.sensitivity("add-remove")
-    total = MOST_TOTAL if most_records is None else min(int(most_records) * reach, MOST_TOTAL)
-    found = dict[int, str]()
+    sensitivity = expected.query.sensitivity("add-remove")
+    total = MOST_TOTAL
+    if most_records is not None:
+        total = min(int(most_records) * sensitivity, MOST_TOTAL)
+    problems = dict[int, str]()
     for i, answer in answers.items():
-        fault = _form(wanted, answer) or _noise(wanted, answer, sources[i], limits)
-        if fault is None:
+        problem = _form_problem(expected, answer)
+        problem = problem or _noise_problem(expected, answer, sources[i], limits)
+        if problem is None:
             most = total + (limits[answer.event] or 0)
             if not all(-most <= unit <= most for unit in answer.units):
-                fault = "it is farther out than records and noise can bring it"
-        if fault is not None:
-            found[i] = fault
-    return found | _minority({i: answers[i] for i in answers if i not in found})
+                problem = "it is larger than records and noise allow"
+        if problem is not None:
+            problems[i] = problem
+    valid = {i: answer for i, answer in answers.items() if i not in problems}
+    return problems | _find_minority_relations(valid)
 
 
-def _form(wanted: ExpectedResponse, answer: Release) -> str | None:
-    """What is wrong with the form of an answer."""
-    name, grid, entries = wanted.form
+def _form_problem(expected: ExpectedResponse, answer: Release) -> str | None:
+    """Problem with the form of an answer, if any."""
+    name, grid, entries = expected.form
     if answer.query != name:
-        return "it is to another question"
+        return "it answers another query"
     if answer.grid != grid:
         return "it is on another grid"
     if type(answer.units) is not tuple or len(answer.units) != entries:
         return f"it does not have {entries} entries"
     if not all(type(unit) is int for unit in answer.units):
-        return "it has entries that are not whole units"
+        return "it has entries that are not integers"
     return None
 
 
-def _noise(
-    wanted: ExpectedResponse,
+def _noise_problem(
+    expected: ExpectedResponse,
     answer: Release,
     source: object,
     limits: dict[Event | None, int | None],
 ) -> str | None:
-    """What is wrong with the noise that an answer says it has; limits are kept."""
+    """Problem with the stated noise of an answer, if any; bounds are cached in ``limits``."""
     event = answer.event
     if event is None:
         limits[None] = 0
@@ -177,8 +181,8 @@ def _noise(
     if not isinstance(event, DiscreteLaplace | DiscreteGaussian):
         return "it has another noise than was asked for"
     if event not in limits:
-        limits[event] = _reach(event, wanted) if wanted.asks_for(event) else None
-    if limits[event] is None or answer.micro_epsilon != wanted.micro_epsilon:
+        limits[event] = _noise_bound(event, expected) if expected.matches(event) else None
+    if limits[event] is None or answer.micro_epsilon != expected.micro_epsilon:
         return "it has another noise than was asked for"
     std = noise_std(event) * answer.grid.step
     if not (isinstance(answer.noise_std, float) and math.isclose(answer.noise_std, std)):
@@ -186,15 +190,16 @@ def _noise(
     return None
 
 
-def _reach(event: DiscreteLaplace | DiscreteGaussian, wanted: ExpectedResponse) -> int:
-    r"""What the noise exceeds, in any entry, with probability :math:`2^{-40}` at most.
+def _noise_bound(event: DiscreteLaplace | DiscreteGaussian, expected: ExpectedResponse) -> int:
+    r"""Bound that the noise exceeds in any entry with probability at most :math:`2^{-40}`.
 
-    By :math:`P(|k| > r) \le 2 e^{-r/s}` and :math:`2 e^{-r^2 / 2 s^2}`, over all entries.
+    It follows from :math:`P(|k| > r) \le 2 e^{-r/s}` for Laplace and :math:`2 e^{-r^2 / 2 s^2}`
+    for Gaussian noise, with a union bound over all entries.
     """
-    rare = _RARE + math.log(2 * wanted.query.entries)
+    exponent = _NEGATIVE_LOG_TAIL + math.log(2 * expected.query.entries)
     if isinstance(event, DiscreteLaplace):
-        return math.ceil(event.noise * rare)
-    return math.ceil(event.noise * math.sqrt(2 * rare))
+        return math.ceil(event.noise * exponent)
+    return math.ceil(event.noise * math.sqrt(2 * exponent))
 
 
 def noise_std(event: DiscreteLaplace | DiscreteGaussian) -> float:
@@ -204,14 +209,14 @@ def noise_std(event: DiscreteLaplace | DiscreteGaussian) -> float:
     return discrete_gaussian_std(event.noise)
 
 
-def _minority(answers: Mapping[int, Release]) -> dict[int, str]:
-    """Answers under another relation than most: they do not add up to one guarantee."""
+def _find_minority_relations(answers: Mapping[int, Release]) -> dict[int, str]:
+    """Answers under another relation than the majority: they have no common guarantee."""
     relations = {i: a.event.relation for i, a in answers.items() if a.event is not None}
     if len(set(relations.values())) < 2:
         return {}
     usual = Counter(relations.values()).most_common(1)[0][0]
     return {
-        i: "it protects under another relation than the others'"
+        i: "its neighboring relation differs from that of the other sources"
         for i, relation in relations.items()
         if relation != usual
     }

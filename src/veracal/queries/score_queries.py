@@ -1,4 +1,4 @@
-"""Queries on plain scores: how many records, how many right, how wrong."""
+"""Queries on scores: number of records, correct predictions, Brier score, log-likelihood."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,8 +19,8 @@ from veracal.queries.query import Records, ScalarSum, SettingValue
 class Count:
     """Number of rows.
 
-    Its sensitivity is 1 under replace-one too: a data set that may drop rows can lose one when
-    a record is replaced.
+    Its sensitivity is 1 under replace-one, too: a data set that may drop rows can lose one
+    when a record is replaced.
 
     Examples
     --------
@@ -42,13 +42,13 @@ class Count:
         return float(self.sensitivity(relation))
 
     def evaluate(self, records: Records) -> Ints:
-        """How many there are."""
+        """The number of rows."""
         return exact_total([np.array([len(records)])], 1)
 
 
 @dataclass(frozen=True)
 class Correct(ScalarSum):
-    """Number of records whose largest score is the right answer's.
+    """Number of correct predictions: records whose largest score is that of their label.
 
     Examples
     --------
@@ -62,7 +62,7 @@ class Correct(ScalarSum):
     settings = Frozen[str, SettingValue]()
 
     def per_record(self, records: Any) -> Array:
-        """Whether each record is right."""
+        """Whether each prediction is correct."""
         return _labeled(records).correct
 
 
@@ -70,9 +70,9 @@ class Correct(ScalarSum):
 class Brier(ScalarSum):
     r"""Sum of squared errors of the probabilities (Brier 1950).
 
-    A record adds :math:`\sum_j (p_j - 1[j = y])^2 \in [0, 2]`, or for the predicted class
-    alone :math:`(\hat p - 1[\hat y = y])^2 \in [0, 1]`. The bounds hold for all
-    probabilities, so nothing is clipped but rounding.
+    A record contributes :math:`\sum_j (p_j - 1[j = y])^2 \in [0, 2]`, or for the predicted
+    class alone :math:`(\hat p - 1[\hat y = y])^2 \in [0, 1]`. The bounds hold for all
+    probabilities, so only rounding errors are clipped.
 
     Parameters
     ----------
@@ -92,16 +92,16 @@ class Brier(ScalarSum):
 
     @property
     def bounds(self) -> Bounds:
-        """From zero to the largest error."""
+        """Zero and the largest error."""
         return Bounds.of(0, 1 if self.top_label else 2, self.grid)
 
     @property
     def settings(self) -> Mapping[str, SettingValue]:
-        """Which of the two it is."""
+        """Whether only the predicted class is used."""
         return Frozen({"top_label": bool(self.top_label)})
 
     def per_record(self, records: Any) -> Array:
-        """Each record's error."""
+        """The error of each record."""
         return (_top_label_brier if self.top_label else _brier)(records)
 
 
@@ -109,14 +109,14 @@ class Brier(ScalarSum):
 class NegativeLogLikelihood(ScalarSum):
     r"""Sum of :math:`\mathrm{clamp}(-\log p_y, 0, c)`.
 
-    Without the clamp one record could add anything at all. Centered, a record adds the
-    clamped number minus c/2, which halves the add-remove sensitivity and leaves the answer
-    short by c/2 for each record: the same at every setting that is compared.
+    Without the clamp the contribution of a record would be unbounded. If centered, a record
+    contributes the clamped loss minus c/2. This halves the add-remove sensitivity and shifts
+    the answer by c/2 per record, equally for all settings that are compared.
 
     Parameters
     ----------
     clamp : float
-        The largest loss c of one record.
+        Maximum loss c of one record.
     centered : bool
     bits : int
         Of the grid.
@@ -142,7 +142,7 @@ class NegativeLogLikelihood(ScalarSum):
 
     @property
     def bounds(self) -> Bounds:
-        """From zero to the clamp, or half of it to either side."""
+        """Zero and the clamp, or minus and plus half the clamp."""
         low = self._offset
         return Bounds.of(low, low + self.clamp, self.grid)
 
@@ -152,17 +152,17 @@ class NegativeLogLikelihood(ScalarSum):
         return Frozen({"clamp": self.clamp, "centered": bool(self.centered)})
 
     def per_record(self, records: Any) -> Array:
-        """Each record's loss, clamped before it meets the grid: infinity is a loss too."""
+        """The loss of each record, clamped before rounding, since it may be infinite."""
         return np.clip(_loss(_labeled(records)), 0, self.clamp) + self._offset
 
     @property
     def _offset(self) -> float:
-        """What is added to each record's loss."""
+        """Shift of the loss of each record."""
         return -self.clamp / 2 if self.centered else 0.0
 
 
 def _brier(records: Records) -> Floats:
-    """Squared distance of the probabilities from the right answer."""
+    """Squared distance of the probabilities from the one-hot label."""
     scores = _labeled(records)
     gaps = scores.probabilities.astype(np.float64)
     gaps[np.arange(len(gaps)), scores.known_labels] -= 1
@@ -171,20 +171,20 @@ def _brier(records: Records) -> Floats:
 
 
 def _top_label_brier(records: Records) -> Floats:
-    """Squared distance of the confidence from being right."""
+    """Squared difference of confidence and correctness."""
     scores = _labeled(records)
     result: Floats = (scores.confidence.astype(np.float64) - scores.correct) ** 2
     return result
 
 
 def _loss(scores: Scores) -> Floats:
-    """Negative logarithm of the right answer's probability."""
+    """Negative log probability of the label."""
     labels = scores.known_labels
     return -scores.log_probabilities[np.arange(len(labels)), labels]
 
 
 def _labeled(records: Records) -> Scores:
-    """Refuse what is not scores, or has no labels: both are public facts."""
+    """Raise unless the records are labeled scores, which is public."""
     if not isinstance(records, Scores):
         raise DataError(
             "records", "scores", type(records).__name__, "Score them with a classifier first."

@@ -1,7 +1,7 @@
-"""Who answers queries, and what an answer says of itself.
+"""Sources, which answer queries, and the releases that they return.
 
-Whatever recalibrates or measures privately is written against :class:`Source` and never learns
-whether the records lie here, lie elsewhere or are spread over many places.
+Private recalibration and measurement only use :class:`Source`. They work in the same way for
+records in this process, records elsewhere and records distributed over many sources.
 """
 
 from collections.abc import Iterable, Sequence
@@ -39,18 +39,18 @@ class Release:
         The answer in units of the grid.
     grid : Grid
     noise_std : float
-        Standard deviation of the noise on each entry, in the query's own measure.
+        Standard deviation of the noise on each entry, in the units of the query's values.
     micro_epsilon : int or None
-        What one unit of the records paid, in millionths of epsilon; None where the event has no
-        pure cost, as with Gaussian noise.
+        Cost per unit, in millionths of epsilon; None if the event has no pure cost, as with
+        Gaussian noise.
     event : Event or None
-        What was charged; None if nothing protects the answer.
+        The event that was charged; None if the answer is not protected.
     private : bool
         Whether the answer is protected by the event.
     head : str or None
-        Hash of the entry of this very answer in the ledger's chain, which was its head then,
-        for whoever wants to check later that the ledger was not set back. The same answer has
-        the same one, whenever it is repeated. It is not part of the answer.
+        Hash of the ledger entry of this answer, which was the head of the chain at that time.
+        It allows a later check that the ledger was not replaced by an older copy. A repeated
+        answer has the same hash. It is not part of the answer.
 
     Guarantees
     ----------
@@ -86,35 +86,35 @@ class Release:
         return float(self.values[0])
 
     def intervals(self, level: float = 0.95) -> Floats:
-        """Where the exact answers lie, each with probability ``level`` over the noise.
+        """Intervals that contain the exact answers, each with probability ``level``.
 
-        Only the noise is counted: what a sample of records says about others it does not say.
+        They account for the noise only, not for the sampling of records from a population.
 
         Returns
         -------
         array of shape (entries, 2)
         """
-        noises = _noises(self.event)
-        each = 1 - (1 - level) / max(1, len(noises))  # all of them at once (Bonferroni)
-        reach = sum(_reach(noise, each) for noise in noises)
-        ends = [(unit - reach, unit + reach) for unit in self.units]
+        noises = _noise_events(self.event)
+        each = 1 - (1 - level) / max(1, len(noises))  # Bonferroni correction over the sources
+        half_width = sum(_noise_bound(noise, each) for noise in noises)
+        ends = [(unit - half_width, unit + half_width) for unit in self.units]
         return np.array([self.grid.values(pair) for pair in ends])
 
     @property
     def epsilon(self) -> float | None:
-        """What one unit of the records paid, where that is a pure cost."""
+        """Cost per unit, if it is pure."""
         return None if self.micro_epsilon is None else self.micro_epsilon / MICRO
 
 
-def _noises(event: Event | None) -> list[Event]:
-    """The noise of every source that an answer adds up."""
+def _noise_events(event: Event | None) -> list[Event]:
+    """The noise events of all sources of an answer."""
     if isinstance(event, Parallel):
-        return [noise for part in event.events for noise in _noises(part)]
+        return [noise for part in event.events for noise in _noise_events(part)]
     return [] if event is None else [event]
 
 
-def _reach(event: Event, level: float) -> int:
-    """How far one source's noise reaches, in units."""
+def _noise_bound(event: Event, level: float) -> int:
+    """Bound on the noise of one source at a confidence level, in units."""
     if isinstance(event, DiscreteLaplace):
         return discrete_laplace_reach(event.noise, level)
     if isinstance(event, DiscreteGaussian):
@@ -124,39 +124,40 @@ def _reach(event: Event, level: float) -> int:
 
 @runtime_checkable
 class Source(Protocol):
-    """Somebody who answers queries.
+    """Protocol of sources, which answer queries with noise.
 
-    Whoever writes one runs :func:`veracal.testing.check_source` on it.
+    Test custom sources with :func:`veracal.testing.check_source`.
 
     Guarantees
     ----------
-    The cost is charged in one step with the answer, and what cannot be paid is refused before
-    a record is read. A repeated request gets the same answer at no cost; another question
-    under the same request raises :class:`~veracal.errors.ConflictError`.
+    Charge and answer are one transaction, and a query that exceeds the budget is rejected
+    before a record is read. A repeated request gets the same answer at no cost; another query
+    under the same request id raises :class:`~veracal.errors.ConflictError`.
     """
 
     def answer(
         self, query: Query, *, micro_epsilon: int, request: str | None = None
     ) -> Release:
-        """Answer a query with the noise that ``micro_epsilon`` millionths of epsilon buy.
+        """Answer a query with discrete Laplace noise at a cost of ``micro_epsilon``.
 
         Parameters
         ----------
         query : Query
         micro_epsilon : int
+            Cost per unit, in millionths of epsilon.
         request : str, optional
-            Id of the request, for safe retries. Without one the question itself is the id:
-            asked again, it gets the same answer.
+            Request id, for safe retries. By default it is derived from the query, so repeating
+            a query returns the same answer.
         """
 
 
 @runtime_checkable
 class GaussianSource(Source, Protocol):
-    """A source that also answers with Gaussian noise, for budgets with a delta.
+    """A source that also answers with Gaussian noise, for budgets with delta > 0.
 
     Guarantees
     ----------
-    As of :class:`Source`.
+    As in :class:`Source`.
     """
 
     def answer_gaussian(
@@ -168,7 +169,7 @@ class GaussianSource(Source, Protocol):
         ----------
         query : Query
         noise_multiplier : float
-            Noise divided by the most that one unit moves the answer in the L2 norm.
+            Noise divided by the L2 sensitivity to one unit.
         request : str, optional
             As for :meth:`answer`.
         """
@@ -176,7 +177,7 @@ class GaussianSource(Source, Protocol):
 
 @runtime_checkable
 class DeclaredSource(Protocol):
-    """Whoever says publicly whom it protects; :func:`declares` tells.
+    """A source with a public unit and relation; see :func:`is_declared`.
 
     Attributes
     ----------
@@ -186,18 +187,18 @@ class DeclaredSource(Protocol):
 
     @property
     def relation(self) -> Relation:
-        """Under which relation it answers."""
+        """The neighboring relation."""
 
     @property
     def unit(self) -> Unit:
-        """Whom it protects."""
+        """The unit of privacy."""
 
 
 def is_declared(source: object) -> TypeGuard[DeclaredSource]:
-    """Whether a source says whom it protects, and in terms that mean something.
+    """Whether a source has a valid public unit and relation.
 
-    ``isinstance`` would see the names alone, and take fifty times as long, which is much where
-    there are thousands of sources.
+    ``isinstance`` would only check that the attributes exist, and is 50 times slower, which
+    matters for thousands of sources.
     """
     relation = getattr(source, "relation", None)
     known = isinstance(relation, str) and relation in RELATIONS
@@ -206,20 +207,20 @@ def is_declared(source: object) -> TypeGuard[DeclaredSource]:
 
 @runtime_checkable
 class PayingSource(DeclaredSource, Protocol):
-    """Whoever can say beforehand whether it is able to pay.
+    """A source that can check beforehand whether its budget suffices.
 
     Attributes
     ----------
     part : str or None
-        Part of its ledger that it pays from.
+        The partition of its ledger that is charged.
     """
 
     @property
     def part(self) -> str | None:
-        """Part of its ledger that it pays from."""
+        """The partition of its ledger that is charged."""
 
     def unpaid(self, items: Iterable[Item], *, request: str | None = None) -> list[Item]:
-        """What is left to pay of items, of which some may have been charged before."""
+        """The items, or remaining repetitions of items, that were not charged yet."""
 
     def require(self, items: Sequence[Item]) -> None:
         """Raise a ``BudgetError`` unless all items can be paid for; charge nothing."""
@@ -227,7 +228,7 @@ class PayingSource(DeclaredSource, Protocol):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Public:
-    """A source of *public* records: its answers are exact, cost nothing and protect nobody.
+    """A source of *public* records, whose answers are exact, free and not private.
 
     Parameters
     ----------
@@ -242,14 +243,14 @@ class Public:
     def answer(
         self, query: Query, *, micro_epsilon: int, request: str | None = None
     ) -> Release:
-        """Answer exactly; the release says that it is not private."""
+        """Answer exactly; the release is marked as not private."""
         _checks.whole(micro_epsilon=micro_epsilon)
         return self._exact(query)
 
     def answer_gaussian(
         self, query: Query, *, noise_multiplier: float, request: str | None = None
     ) -> Release:
-        """Answer exactly, as :meth:`answer` does."""
+        """Answer exactly, like :meth:`answer`."""
         _checks.positive(noise_multiplier=noise_multiplier)
         return self._exact(query)
 

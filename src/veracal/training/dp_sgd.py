@@ -63,7 +63,7 @@ class Unclipped:
 class _Noiseless(DPSGD):
     """A descent that adds no noise: *not private*."""
 
-    def _perturbed(self, total: Any, noise_std: float, ahead: Any) -> Any:
+    def _add_noise(self, total: Any, noise_std: float, noise: Any) -> Any:
         return total
 
 
@@ -309,10 +309,10 @@ def most_steps(budget: Budget, event: Callable[[int], Event]) -> int:
             )
     low, high = _bisected(low, high, partial(paid, coarse=_COARSE))
     # What the coarse grid pays for, the fine one does; it may pay for a few steps more.
-    ahead = 1
-    while paid(low + ahead):
-        low, ahead = low + ahead, 2 * ahead
-    low, _ = _bisected(low, low + ahead, paid)
+    noise = 1
+    while paid(low + noise):
+        low, noise = low + noise, 2 * noise
+    low, _ = _bisected(low, low + noise, paid)
     assert low == 1 or paid(low), "a finer grid of losses charges no more"
     return low
 

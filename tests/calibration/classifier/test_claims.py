@@ -51,7 +51,7 @@ def test_a_fit_that_is_interrupted_claims_nothing() -> None:
     model.estimator = Known(fails=True)
     with pytest.raises(RuntimeError):
         model.fit_records(DATA)
-    assert not model.private_ and model.statement_ == NotPrivate(("its fit did not end",))
+    assert not model.private_ and model.statement_ == NotPrivate(("its fit did not finish",))
 
 
 def test_a_model_that_says_it_cost_something_else_is_not_released() -> None:

@@ -27,7 +27,7 @@ from veracal.training import NormClipper, make_private_pipeline
         ({"size": 0}, "integer size >= 1"),
         ({"method": "temperature"}, "a private fitter such as"),
         ({"method": PrivatePlatt(reads="probabilities")}, "a fitter that reads logits"),
-        ({"unit": Unit("patient", 2)}, "which patient each row belongs to"),
+        ({"unit": Unit("patient", 2)}, "the patient of each row"),
         ({"relation": "replace-one"}, "the same relation"),
         ({"level": "nothing", "epsilon": 1.0}, "a parameter of"),
         ({"random_state": "x"}, "random_state to be None"),

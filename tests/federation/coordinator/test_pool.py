@@ -129,7 +129,7 @@ def test_dropouts_are_skipped_and_named(three, silent):
 def test_invalid_answers_are_dropouts_and_the_map_is_still_found(three, change):
     found = recalibrate(federated(three, {1: lying(three[1], change)}, least=2), epsilon=4.0)
     assert found.silences[0] is found.silences[2] is None
-    assert "nonsense" in found.silences[1]
+    assert "invalid" in found.silences[1]
     assert 2.0 < found.temperature.value < 5.0
 
 

@@ -16,7 +16,7 @@ from veracal.federation.source.enrolling import Declaration, enroll
 from veracal.federation.source.enrollment import read_enrollment
 from veracal.federation.source.folder import create_source, read_source
 from veracal.federation.source.serving import SourceServer, open_source
-from veracal.ledger.book import Ledger
+from veracal.ledger.ledger import Ledger
 
 COORDINATOR, STRANGER = PrivateKey.new(), PrivateKey.new()
 MODEL = "b" * 64

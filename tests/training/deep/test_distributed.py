@@ -216,7 +216,7 @@ def test_ranks_with_records_of_one_split_train_and_have_none_in_common(scene, ho
 def test_what_cannot_be_done_across_ranks_is_refused(scene):
     words = (
         "the ledger on rank 0, got one on rank 1",
-        "records that are all here",
+        "whose records are all in this process",
         "fit_records(dataset) across ranks",
         "random_state=None across ranks",
         "a declared size across ranks",

@@ -317,7 +317,7 @@ def test_views_are_averaged():
 
 
 def test_missing_noise_is_noticed(monkeypatch):
-    monkeypatch.setattr(DPSGD, "_perturbed", lambda self, total, std, ahead: total)
+    monkeypatch.setattr(DPSGD, "_add_noise", lambda self, total, std, ahead: total)
     with pytest.warns(UserWarning, match="noise that was paid for"):
         fitted = model(sampling_rate=0.02).fit(X, Y)
     assert fitted.self_check_.noise < fitted.self_check_.least

@@ -152,7 +152,7 @@ class PassingBy(IterableDataset):
     [
         ((X, Y), {"noise": None}, "noise=..., epsilon=... or both, got neither"),
         ((X, Y), {"sampler": 0.1}, "sampler of veracal.mechanisms.*got 0.1"),
-        ((X, Y), {"ledger": "a.ledger"}, r"a Ledger of .*got 'a\.ledger'\. Ledger\(path\)"),
+        ((X, Y), {"ledger": "a.ledger"}, r"a Ledger of .*got 'a\.ledger'\. Use Ledger\(path\)"),
         (Dataset(X, Y, (0, 1), size=60), {"ledger": Budget(1.0)}, "a Ledger .*got Budget"),
         ((X, Y), {"noise": "much"}, "noise > 0 or a Schedule, got noise='much'"),
         ((X, Y), {"noise": float("nan")}, "noise > 0 .*noise=nan"),

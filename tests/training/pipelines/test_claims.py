@@ -103,7 +103,7 @@ def test_an_interrupted_fit_keeps_no_claim(data, plain, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         fit()
     assert not pipeline.private_ and pipeline.event_ is None
-    assert pipeline.statement_.reasons == ("its fit did not end",)
+    assert pipeline.statement_.reasons == ("its fit did not finish",)
 
 
 def test_what_was_never_fitted_as_a_whole_claims_nothing(data):

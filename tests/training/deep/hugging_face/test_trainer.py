@@ -142,7 +142,7 @@ def test_the_statement_says_what_is_promised(tmp_path):
     text = made.statement_.text()
     assert "one patient with at most 2 rows" in text
     assert "the weights of the classifier, after every step" in text
-    assert "every row enters on its own with probability 0.266667" in text
+    assert "every row enters independently with probability 0.266667" in text
     assert made.statement_.epsilon == epsilon_for(made.event_, 1e-3, unit)
 
 
@@ -195,7 +195,7 @@ def test_rows_beyond_those_that_a_unit_may_have_contribute_nothing(tmp_path, row
 
 @pytest.mark.parametrize(
     ("privacy", "why"),
-    [({"size": None}, "declare size"), ({"random_state": 0}, "can be repeated")],
+    [({"size": None}, "declare size"), ({"random_state": 0}, "can be reproduced")],
 )
 def test_what_breaks_the_promise_is_said(tmp_path, privacy, why):
     made = trainer(tmp_path, privacy=privacy)
@@ -413,7 +413,7 @@ def test_what_a_run_shows_of_itself_is_looked_at(tmp_path, monkeypatch):
     assert made.internal_.seen > 0 == made.internal_.broken
     assert not made.self_check_.problems and made.self_check_.noise > made.self_check_.least
     silenced = trainer(tmp_path)
-    monkeypatch.setattr(DPSGD, "_perturbed", lambda self, total, std, ahead: total)
+    monkeypatch.setattr(DPSGD, "_add_noise", lambda self, total, std, ahead: total)
     with pytest.warns(UserWarning, match="noise that was paid for"):
         silenced.train()
 

@@ -1,0 +1,723 @@
+"""The privacy ledger, which is charged before any record is read."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from sqlite3 import Connection
+from typing import Any, Literal
+
+from veracal.accounting import Budget, Event
+from veracal.errors import LedgerError
+from veracal.ledger import charging, storage
+from veracal.ledger.chain import Entry
+from veracal.ledger.charging import (
+    ChargeRequest,
+    charge_and_answer,
+    debit_for,
+    failed_error,
+    item_account,
+)
+from veracal.ledger.plan import Cost, Item, Planned
+from veracal.ledger.policies import Caps, Extension, Opening, account_name, check_item, rule_for
+from veracal.ledger.runs import (
+    LedgerRun,
+    RunRequest,
+    begin_run,
+    find_run_number,
+    read_run,
+    read_runs,
+    require_run,
+)
+from veracal.ledger.storage import check_new_path, create_file, reading, writing
+from veracal.ledger.verification import verify_ledger
+
+
+@dataclass(frozen=True)
+class Amount:
+    """An amount of privacy budget, spent or remaining.
+
+    Attributes
+    ----------
+    epsilon, delta : float
+    """
+
+    epsilon: float
+    delta: float
+
+
+@dataclass(frozen=True)
+class PartitionBalance:
+    """The amounts that one partition of the records has spent and has left."""
+
+    name: str
+    spent: Amount
+    left: Amount
+
+
+def open_ledger(
+    path: str | PathLike[str],
+    budget: Budget,
+    *,
+    kind: Literal["pure", "open", "plan"] = "pure",
+    composition: Literal["rdp", "addition"] | None = None,
+    order: float | None = None,
+    plan: Sequence[Item] | None = None,
+    parts: Sequence[str] = ("records",),
+    data: str | None = None,
+    split: Mapping[str, Any] | None = None,
+) -> "Ledger":
+    """Create a ledger with caps on epsilon and delta.
+
+    Parameters
+    ----------
+    path : path
+        A new file on a local disk. It is created atomically and readable by its owner only.
+    budget : Budget
+        A pure ledger counts it in micro-epsilon of its decimal representation.
+    kind : {"pure", "open", "plan"}
+        "pure": epsilons are added, and delta is 0. "open": the next cost may depend on
+        earlier answers. "plan": every cost is fixed and charged at creation. See
+        :mod:`veracal.ledger.policies` for why an open ledger costs more than a plan.
+    composition : {"rdp", "addition"}, optional
+        Composition of an open ledger; by default by Rényi divergence.
+    order : float > 1, optional
+        Order of the Rényi divergence; by default the one that admits most Gaussian events.
+    plan : sequence of Item, optional
+        The items of a plan.
+    parts : sequence of str
+        Disjoint partitions of the records, chosen independently of their contents (as by
+        ``split``).
+    data : str, optional
+        Public name of the data set.
+    split : mapping, optional
+        Public settings of the assignment of records to partitions, as a JSON object. ``data``
+        and ``split`` are part of the opening record, which never changes.
+
+    Raises
+    ------
+    BudgetError
+        If a plan costs more than the budget.
+    LedgerError
+        If a ledger cannot be stored at the path.
+
+    Examples
+    --------
+    >>> from veracal.accounting.events import Pure
+    >>> folder = getfixture("tmp_path")
+    >>> ledger = open_ledger(folder / "study.ledger", Budget(1.0))
+    >>> entry = ledger.charge(Pure(0.25), "counting")
+    >>> ledger.remaining().epsilon
+    0.75
+    """
+    target = Path(path).absolute()
+    check_new_path(target)  # before costs are computed
+    items = None if plan is None else [check_item(item) for item in plan]
+    rule = rule_for(
+        budget, kind=kind, composition=composition, order=order, items=items, parts=parts
+    )
+    opening = Opening(budget, rule, tuple(parts), data=data, split=split)
+    for item in items or ():
+        opening.check(item.event, item.part)
+    first = None if isinstance(rule, Planned) else 1
+    create_file(target, opening.text, opening.accounts(), filter=first)
+    return Ledger(target)
+
+
+def check_ledger(ledger: object) -> None:
+    """Raise unless the object is a ledger."""
+    if not isinstance(ledger, Ledger):
+        raise ValueError(
+            f"Expected a Ledger of veracal.ledger, got {ledger!r}. Use Ledger(path) for an "
+            "existing ledger, or open_ledger(path, budget) to create one."
+        )
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """An existing ledger, or a view of one of its runs.
+
+    The object contains only the path and the number of the run, so a copied, pickled, cloned
+    or forked object refers to the same ledger. One machine cannot detect that a whole ledger
+    was deleted or replaced by an older copy: note :attr:`head` elsewhere, and pass it to
+    :meth:`verify` later.
+
+    Parameters
+    ----------
+    path : path
+        A file created by :func:`open_ledger`.
+    run : int or str, optional
+        Number of a run, or the request id under which it was begun (:meth:`begin_run`).
+        Charges, answers and reservations of the view use the items of the run, at no further
+        cost; their request ids are unique within the run. :meth:`planned`, :meth:`require` and
+        :meth:`knows` refer to the run as well, all other methods to the whole ledger.
+
+    Guarantees
+    ----------
+    A charge is on the disk before its method returns. The total cost of all charges never
+    exceeds the caps, also with concurrent charges, and however the process ends.
+    """
+
+    path: Path
+    run: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", Path(self.path).absolute())
+        with reading(self.path) as connection:  # fail now, not at the first charge
+            Opening.from_text(storage.opening(connection)[0])
+            if self.run is not None:
+                object.__setattr__(self, "run", _find_run(connection, self.run))
+
+    @property
+    def whole(self) -> "Ledger":
+        """The whole ledger, if this is the view of a run."""
+        return Ledger(self.path)
+
+    def charge(
+        self,
+        event: Event,
+        purpose: str,
+        *,
+        part: str | None = None,
+        delta: float | None = None,
+        request: str | None = None,
+    ) -> Entry:
+        """Charge an event; afterwards the records may be read.
+
+        Parameters
+        ----------
+        event : Event
+        purpose : str
+            Such as "training".
+        part : str, optional
+            Partition of the records; by default all of them.
+        delta : float, optional
+            Failure probability to charge at; only for an open ledger that adds epsilons and
+            deltas.
+        request : str, optional
+            Request id. The same charge under the same id is made once.
+
+        Raises
+        ------
+        BudgetError
+            If the remaining budget is too small; nothing is charged.
+        ConflictError
+            If the id was used for another request; nothing is charged.
+        """
+        charge_request = ChargeRequest(event, purpose, part, delta, request, None, self.run)
+        return charge_and_answer(self.path, charge_request, None)[0]
+
+    def answer(
+        self,
+        event: Event,
+        purpose: str,
+        compute: Callable[[], bytes],
+        *,
+        request: str,
+        body: bytes,
+        part: str | None = None,
+        delta: float | None = None,
+    ) -> bytes:
+        """Charge and store an answer in one transaction, then release it.
+
+        Parameters
+        ----------
+        event, purpose, part, delta
+            As for :meth:`charge`.
+        compute : callable
+            Reads the records and draws the noise. It is called after the budget was checked,
+            and not called for a request that was answered before. It must not use this
+            ledger, which is locked meanwhile.
+        request : str
+            Request id.
+        body : bytes
+            Everything that is requested under this id.
+
+        Returns
+        -------
+        bytes
+            Always the same for the same request.
+
+        Raises
+        ------
+        BudgetError
+            If the remaining budget is too small; nothing is charged, ``compute`` not called.
+        ConflictError
+            If the id was used for another request; nothing is charged, ``compute`` not called.
+        AnswerError
+            If ``compute`` failed. The charge stands: since the failure may depend on the
+            records, it is an answer, too, and repeated for the same request. A process that is
+            interrupted or killed charges nothing and releases nothing.
+        """
+        return self.answered(
+            event, purpose, compute, request=request, body=body, part=part, delta=delta
+        )[1]
+
+    def answered(
+        self,
+        event: Event,
+        purpose: str,
+        compute: Callable[[], bytes],
+        *,
+        request: str,
+        body: bytes,
+        part: str | None = None,
+        delta: float | None = None,
+    ) -> tuple[Entry, bytes]:
+        """Answer as :meth:`answer` does, and return the entry of the ledger as well.
+
+        Returns
+        -------
+        tuple of (Entry, bytes)
+            Always the same for the same request.
+        """
+        if not isinstance(body, bytes):
+            raise ValueError(f"Expected body to be bytes, got {type(body).__name__}.")
+        charge_request = ChargeRequest(event, purpose, part, delta, request, body, self.run)
+        entry, answer = charge_and_answer(self.path, charge_request, compute)
+        if answer is None:
+            raise failed_error(entry.request)
+        return entry, answer
+
+    # ------------------------------------------------------------ reservations
+
+    def reserve(
+        self,
+        event: Event,
+        purpose: str,
+        *,
+        request: str,
+        body: bytes,
+        part: str | None = None,
+        delta: float | None = None,
+    ) -> Entry:
+        """Charge an answer that will be computed and recorded later.
+
+        Other charges may be made meanwhile. The same request and body return the same
+        reservation, at no cost. A caller that uses a reservation again promises that no earlier
+        attempt has released anything that depends on records or noise.
+
+        Parameters
+        ----------
+        event, purpose, part, delta
+            As for :meth:`charge`.
+        request, body
+            As for :meth:`answer`.
+
+        Raises
+        ------
+        BudgetError
+            If the remaining budget is too small; nothing is charged.
+        ConflictError
+            If the id was used for another request; nothing is charged.
+        AnswerError
+            If the reservation was settled before, without an answer.
+        """
+        charge_request = _reservation_request(
+            event, purpose, part, delta, request, body, self.run
+        )
+        entry, settled = charging.reserve(self.path, charge_request)
+        if settled is not None:
+            charging.get_answer(settled, request)
+        return entry
+
+    def record(
+        self, request: str, body: bytes, answer: bytes | None
+    ) -> tuple[Entry, bytes | None]:
+        """Settle a reservation with its answer, unless it was settled before.
+
+        Parameters
+        ----------
+        request, body
+            As for :meth:`reserve`.
+        answer : bytes or None
+            None if the computation failed, which is an answer, too.
+
+        Returns
+        -------
+        tuple of (Entry, bytes or None)
+            The entry that settles the reservation, and its answer. If several are recorded
+            concurrently, it is the first. The charge is never refunded.
+        """
+        return charging.record(self.path, self.run, request, body, answer)
+
+    def compute_once(
+        self,
+        event: Event,
+        purpose: str,
+        compute: Callable[[], bytes],
+        *,
+        request: str,
+        body: bytes,
+        part: str | None = None,
+        delta: float | None = None,
+        every_attempt: bool = False,
+    ) -> bytes:
+        """Reserve, compute outside of any transaction, and record.
+
+        For long computations: unlike with :meth:`answer`, other charges may be made while
+        ``compute`` runs. If the process is killed or interrupted, the reservation stands, and
+        the same request computes again under it.
+
+        Parameters
+        ----------
+        event, purpose, request, body, part, delta
+            As for :meth:`answer`.
+        compute : callable
+            Must release nothing that depends on records or noise.
+        every_attempt : bool
+            Charge every attempt separately, for a ``compute`` that may release something. A
+            pending attempt is then superseded, stays charged, and has no answer.
+
+        Raises
+        ------
+        BudgetError, ConflictError
+            As for :meth:`answer`.
+        AnswerError
+            If ``compute`` failed, now or before; or if the reservation was abandoned.
+        """
+        kind: charging.Reservation = "every attempt" if every_attempt else "once"
+        charge_request = _reservation_request(
+            event, purpose, part, delta, request, body, self.run, kind
+        )
+        return charging.compute_once(self.path, charge_request, compute)[1]
+
+    def abandon(self, request: str) -> Entry:
+        """Abandon a pending reservation; its charge stands, and its request is rejected."""
+        return charging.abandon(self.path, self.run, request)
+
+    def abandon_run(self, number: int | None = None) -> Entry:
+        """Abandon a run and its pending reservations; its cost is not refunded."""
+        run = self.run if number is None else number
+        if run is None:
+            raise ValueError("Expected the number of the run to abandon.")
+        return charging.abandon_run(self.path, run)
+
+    def pending(self) -> tuple[Entry, ...]:
+        """Unsettled reservations of the whole ledger, or of the view's run."""
+        with reading(self.path) as connection:
+            pending = storage.pending(connection)
+        return tuple(entry for entry in pending if self.run in (None, entry.run))
+
+    # ------------------------------------------------------------ runs and caps
+
+    def begin_run(
+        self,
+        items: Sequence[Item],
+        *,
+        name: str,
+        request: str,
+        body: bytes,
+        delta: float | None = None,
+    ) -> "Ledger":
+        """Charge a list of items as a whole, and return a view that may use them.
+
+        The items of each partition are composed tightly, as a list that is fixed before the
+        first release; an item without a partition counts for all. Across runs costs compose by
+        the ledger's filter, since the next run may depend on the releases of this one.
+
+        Parameters
+        ----------
+        items : sequence of Item
+        name : str
+            Name of the run in the ledger.
+        request : str
+            Request id. The same run under the same id is charged once.
+        body : bytes
+            Everything that distinguishes this run from another.
+        delta : float, optional
+            Failure probability at which a ledger that adds epsilons and deltas charges lists
+            that are not pure. Other ledgers do not use it.
+
+        Returns
+        -------
+        Ledger
+            A view: ``Ledger(path, run=number)``.
+
+        Raises
+        ------
+        BudgetError
+            If the remaining budget is too small; nothing is written.
+        ConflictError
+            If the id was used for another request; nothing is written.
+        AnswerError
+            If the run was abandoned.
+
+        Examples
+        --------
+        >>> from veracal.accounting.events import Pure
+        >>> ledger = open_ledger(getfixture("tmp_path") / "study.ledger", Budget(1.0))
+        >>> items = [Item("count", Pure(0.1), times=3)]
+        >>> run = ledger.begin_run(items, name="first", request="first", body=b"settings")
+        >>> entry = run.charge(Pure(0.1), "count")
+        >>> round(ledger.spent().epsilon, 6), run.planned()[0][1]
+        (0.3, 1)
+        """
+        charge_request = RunRequest(tuple(items), name, request, body, delta)
+        return Ledger(self.path, begin_run(self.path, charge_request))
+
+    def require_run(
+        self,
+        items: Sequence[Item],
+        *,
+        name: str,
+        request: str,
+        body: bytes,
+        delta: float | None = None,
+    ) -> None:
+        """Raise what :meth:`begin_run` would raise, and write nothing.
+
+        Use it to reject a run before its records are loaded.
+        """
+        require_run(self.path, RunRequest(tuple(items), name, request, body, delta))
+
+    def runs(self) -> tuple[LedgerRun, ...]:
+        """All runs, in order."""
+        with reading(self.path) as connection:
+            return read_runs(connection)
+
+    def extend(self, *, epsilon: float, delta: float = 0.0) -> Entry:
+        """Raise the caps by adding a filter with caps of its own.
+
+        The filter composes as the ledger does; for Rényi divergences it uses the order that was
+        fixed at the opening. Each charge is debited to a single filter, the first with enough
+        budget. From now on every statement says that the cap was raised, and whether anything
+        was released before.
+
+        Parameters
+        ----------
+        epsilon : float > 0
+        delta : float >= 0
+
+        Returns
+        -------
+        Entry
+            The entry of the extension.
+        """
+        with writing(self.path) as connection:
+            index, previous = storage.head(connection)
+            caps = Caps.read(connection).extended(
+                epsilon, delta, index + 1, after_releases=False
+            )
+            new = caps.extensions[-1]
+            entry = Entry(
+                index=index + 1,
+                purpose="extension",
+                event=None,
+                part=None,
+                delta=None,
+                account=None,
+                filter=None,
+                cost=0,
+                cost_delta=0,
+                request=None,
+                body=None,
+                run=None,
+                outcome="extended",
+                answer=None,
+                previous=previous,
+                extension=(new.epsilon, new.delta),
+            )
+            accounts = caps.accounts(new.filter)
+            storage.append(connection, entry, None, adds=len(accounts))
+            storage.add_accounts(connection, accounts, filter=new.filter, entry=entry.index)
+        return entry
+
+    @property
+    def extensions(self) -> tuple[Extension, ...]:
+        """All extensions of the caps since the opening."""
+        return self._caps().extensions
+
+    @property
+    def cap_note(self) -> str | None:
+        """Note for every statement if the caps were raised; otherwise None."""
+        return self._caps().note
+
+    def _caps(self) -> Caps:
+        with reading(self.path) as connection:
+            return Caps.read(connection)
+
+    # ------------------------------------------------------------ state
+
+    @property
+    def opening(self) -> Opening:
+        """The opening record, which never changes."""
+        with reading(self.path) as connection:
+            return Opening.from_text(storage.opening(connection)[0])
+
+    @property
+    def budget(self) -> Budget:
+        """Upper bound on the total cost: the sum of all caps, including extensions."""
+        return self._caps().budget
+
+    @property
+    def head(self) -> str:
+        """Hash of the last entry, which identifies the whole ledger up to it."""
+        with reading(self.path) as connection:
+            return storage.head(connection)[1]
+
+    def spent(self, part: str | None = None) -> Amount:
+        """Amount that a partition has spent; by default the maximum, which is the total.
+
+        A plan is spent entirely when it is opened.
+        """
+        amounts = [each.spent for each in self.parts(part)]
+        return Amount(max(a.epsilon for a in amounts), max(a.delta for a in amounts))
+
+    def remaining(self, part: str | None = None) -> Amount:
+        """Amount that a partition has left; by default the minimum over partitions.
+
+        It is zero for a plan, whose items are paid for already.
+        """
+        amounts = [each.left for each in self.parts(part)]
+        return Amount(min(a.epsilon for a in amounts), min(a.delta for a in amounts))
+
+    def require(
+        self,
+        event: Event,
+        purpose: str,
+        *,
+        part: str | None = None,
+        delta: float | None = None,
+        times: int = 1,
+    ) -> None:
+        """Raise what this number of charges would raise, and charge nothing.
+
+        Use it to check the budget before records are loaded. Concurrent charges may use up the
+        budget between this check and the charge, which decides.
+        """
+        with reading(self.path) as connection:
+            charge_request = ChargeRequest(event, purpose, part, delta, None, None, self.run)
+            debit_for(connection, charge_request, times)
+
+    def parts(self, part: str | None = None) -> tuple[PartitionBalance, ...]:
+        """Balances of all partitions, or of one."""
+        with reading(self.path) as connection:
+            caps = Caps.read(connection)
+            balances = storage.balances(connection)
+        caps.opening.check_part(part)
+        spent = {name: cost for name, cost, _ in balances}
+        names = caps.opening.parts if part is None else (part,)
+        return tuple(_partition_balance(caps, spent, name) for name in names)
+
+    def planned(self) -> tuple[tuple[Item, int], ...]:
+        """Every item of a plan or of the view's run, with its number of uses."""
+        with reading(self.path) as connection:
+            rule = Opening.from_text(storage.opening(connection)[0]).rule
+            used = {name: cost.amount for name, cost, _ in storage.balances(connection)}
+            run = None if self.run is None else read_run(connection, self.run)
+        if run is not None:
+            numbered = enumerate(run.items)
+            return tuple((item, used[item_account(run.number, i)]) for i, item in numbered)
+        if not isinstance(rule, Planned):
+            return ()
+        return tuple((item, used[str(i)]) for i, item in enumerate(rule.items))
+
+    def entries(self) -> tuple[Entry, ...]:
+        """All entries, in order."""
+        with reading(self.path) as connection:
+            return tuple(storage.entries(connection))
+
+    def hashes(self, indexes: Iterable[int]) -> dict[int, str]:
+        """Hashes of entries by their indexes; missing entries are omitted.
+
+        Use it to check a noted head and its index: it is faster than :meth:`verify`, which
+        recomputes everything.
+        """
+        with reading(self.path) as connection:
+            return storage.hashes(connection, indexes)
+
+    def length(self) -> int:
+        """Number of entries."""
+        with reading(self.path) as connection:
+            return storage.head(connection)[0]
+
+    def knows(self, request: str) -> bool:
+        """Whether a charge was made under a request id, in the view's run if there is one."""
+        with reading(self.path) as connection:
+            return storage.find(connection, request, self.run or 0) is not None
+
+    def verify(self, head: str | None = None) -> str:
+        """Recompute all hashes, costs and sums, and check the file.
+
+        Parameters
+        ----------
+        head : str, optional
+            A head that was noted earlier. If the ledger does not contain it, the file was
+            replaced by an older copy, or the chain was rewritten.
+
+        Returns
+        -------
+        str
+            The head of the verified chain.
+
+        Raises
+        ------
+        LedgerError
+            With all problems and their locations.
+        """
+        return verify_ledger(self.path, head)
+
+    def to_json(self, *, answers: bool = False) -> dict[str, Any]:
+        """Convert to a JSON object from which the chain can be recomputed.
+
+        Parameters
+        ----------
+        answers : bool
+            Whether to include the answers, in hexadecimal. Answers were released, but perhaps
+            not publicly. Without them the entries contain only their hashes.
+        """
+        with reading(self.path) as connection:
+            record, first = storage.opening(connection)
+            entries = list(storage.entries(connection))
+            contents = dict(storage.answers(connection)) if answers else {}
+        rows = [{**entry.to_json(), "hash": entry.hash} for entry in entries]
+        for row in rows if answers else ():
+            answer = contents.get(row["index"])
+            row["answer_hex"] = None if answer is None else answer.hex()
+        return {
+            "opening": {**Opening.from_text(record).to_json(), "hash": first},
+            "entries": rows,
+            "head": rows[-1]["hash"] if rows else first,
+        }
+
+
+def _partition_balance(caps: Caps, spent: Mapping[str, Cost], part: str) -> PartitionBalance:
+    """Balance of a partition over all filters."""
+    rule, budget = caps.opening.rule, caps.budget
+    if isinstance(rule, Planned):
+        return PartitionBalance(
+            part, Amount(rule.epsilons[part], budget.delta), Amount(0.0, 0.0)
+        )
+    total = sum((spent[account_name(part, number)] for number in caps.filters), Cost(0))
+    return PartitionBalance(
+        part, Amount(*rule.privacy(total, budget)), Amount(*rule.left(total, budget))
+    )
+
+
+def _find_run(connection: Connection, run: object) -> int:
+    """Number of an existing run, from its number or the request that began it."""
+    number: int | None = None
+    if isinstance(run, str):
+        number = find_run_number(connection, run)
+    elif isinstance(run, int) and not isinstance(run, bool):
+        number = int(run) if storage.run_entries(connection, run) else None
+    if number is None:
+        raise LedgerError(f"The ledger has no run {run!r}.")
+    return number
+
+
+def _reservation_request(
+    event: Event,
+    purpose: str,
+    part: str | None,
+    delta: float | None,
+    request: str,
+    body: bytes,
+    run: int | None,
+    kind: charging.Reservation = "once",
+) -> ChargeRequest:
+    """The request of a reservation, validated."""
+    if not isinstance(request, str) or not isinstance(body, bytes):
+        raise ValueError("Expected a request id and a body of bytes for a reservation.")
+    return ChargeRequest(event, purpose, part, delta, request, body, run, kind)
