@@ -45,7 +45,7 @@ from veracal.neural.gradients import engines as adding
 from veracal.neural.gradients import engines as ghost
 from veracal.neural.gradients import layers
 from veracal.neural.gradients.blocks import Block
-from veracal.neural.gradients.choice import WRITING
+from veracal.neural.gradients.choice import MATERIALIZING_ENGINES
 from veracal.neural.synthetic_inputs import IndexedRecords
 
 NAME = "network"
@@ -65,7 +65,7 @@ CASES = (
     *(("functional", name) for name in ("plain", "convolved", "attention", "tied", "views")),
     *(("hooks", name) for name in ("convolved", "attention", "views")),
 )
-choose, also, step_event = adding._chosen, ghost._also, DPSGD._step_event
+choose, also, step_event = adding._clip_factors, ghost._accumulate, DPSGD._step_event
 
 
 # ---------------------------------------------------------------- mutants
@@ -107,7 +107,7 @@ def clipped_whole(clipped: Clipped, rows: int, clip: ClipRule) -> Clipped:
     return Clipped(clipped.total * clip.factors(np.array([length])), clipped.exceeding)
 
 
-def places_apart(product: layers.Product) -> Any:
+def places_apart(product: layers.ProductGradients) -> Any:
     """Add up the squares of all places, as if none pointed the same way."""
     a, g = product.inputs.double(), product.outputs.double()
     return (a.square().sum(2) * g.square().sum(2)).sum(1)
@@ -138,7 +138,7 @@ def biases_free(each: layers.MaterializedGradients) -> Any:
     """Leave biases and scales, which have one dimension, out of the norm."""
     if each.values.ndim == 2:
         return torch.zeros(len(each.values), dtype=torch.float64)
-    return layers._squared(each.values.reshape(len(each.values), -1))
+    return layers._squared_row_norms(each.values.reshape(len(each.values), -1))
 
 
 def noise_not_in_norm(found: Any, noise: Any) -> Any:
@@ -171,7 +171,7 @@ def slack_by_count(norms: Any, clip: ClipRule, slack: float) -> Any:
     return choose(norms, clip, 8 * 2.0**-24 * max(64, len(norms)) ** 1.5)
 
 
-add, write, block_of = adding.add_clipped, adding.written_down, IndexedRecords.block
+add, write, block_of = adding.add_clipped, adding.materialize, IndexedRecords.block
 
 
 def costing(change: Callable[[Any], Any]) -> Patches:
@@ -208,27 +208,30 @@ MUTANTS: dict[str, Patches] = {
     "M4 replaced as if removed": {
         "veracal.mechanisms.sampling.FullBatch.event": removed_for_replaced
     },
-    "M5 no clip": {ADDING + "_chosen": unclipped},
-    "M7 clip per batch": {ADDING + "_chosen": unclipped, **summed_otherwise(clipped_whole)},
+    "M5 no clip": {ADDING + "_clip_factors": unclipped},
+    "M7 clip per batch": {
+        ADDING + "_clip_factors": unclipped,
+        **summed_otherwise(clipped_whole),
+    },
     "clip per parameter": {ADDING + "add_clipped": by_layer},
-    "M8 what is not finite passes": {ADDING + "_chosen": broken_kept},
-    "M9 clip to the median norm": {ADDING + "_chosen": to_median},
+    "M8 what is not finite passes": {ADDING + "_clip_factors": broken_kept},
+    "M9 clip to the median norm": {ADDING + "_clip_factors": to_median},
     "M12 mean over the realized batch": summed_otherwise(
         lambda clipped, rows, clip: replace(clipped, total=clipped.total * SIZE / rows)
     ),
     "M17 count of an adaptive rule not charged": {
         "veracal.mechanisms.dp_sgd.DPSGD._step_event": count_forgotten
     },
-    "slack by the realized batch": {ADDING + "_chosen": slack_by_count},
-    "norms of places apart": {LAYERS + "Product.squares": places_apart},
-    "norms of tokens apart": {LAYERS + "Looked.squares": tokens_apart},
-    "norms of uses apart": {"veracal.neural.gradients.engines._also": uses_apart},
-    "noise before the clip not in the norm": {ADDING + "written_down": noise_not_in_norm},
-    "biases not in the norm": {LAYERS + "Each.squares": biases_free},
+    "slack by the realized batch": {ADDING + "_clip_factors": slack_by_count},
+    "norms of places apart": {LAYERS + "ProductGradients.squares": places_apart},
+    "norms of tokens apart": {LAYERS + "EmbeddingGradients.squares": tokens_apart},
+    "norms of uses apart": {"veracal.neural.gradients.engines._accumulate": uses_apart},
+    "noise before the clip not in the norm": {ADDING + "materialize": noise_not_in_norm},
+    "biases not in the norm": {LAYERS + "MaterializedGradients.squares": biases_free},
     "views clipped apart": {
         "veracal.neural.synthetic_inputs.IndexedRecords.block": views_apart
     },
-    "rules that jump add nothing": {ADDING + "_chosen": nothing_jumps},
+    "rules that jump add nothing": {ADDING + "_clip_factors": nothing_jumps},
 }
 
 
@@ -243,7 +246,7 @@ def run(subject: Patches, *, long: bool) -> str:
     with patched(subject):
         # What is quick comes first: some mutants go no further.
         first = np.random.default_rng(1)
-        worst = max(crowd(), *(noisy_before(way, first) for way in WRITING))
+        worst = max(crowd(), *(noisy_before(way, first) for way in MATERIALIZING_ENGINES))
         for times in range(40 if long else 3):
             for case, clip, relation in cases(rng):
                 used = compare(*case, clip, relation, rng)

@@ -27,7 +27,7 @@ from veracal.neural.gradients import engines as adding
 NAME = "network_canary"
 SECONDS = 15
 BOUND = 0.3
-choose = adding._chosen
+choose = adding._clip_factors
 
 
 def unclipped(norms: Any, clip: Any, slack: float) -> Any:
@@ -52,7 +52,7 @@ CORRECT: Callable[[], Patches] = dict
 MUTANTS: dict[str, Callable[[], Patches]] = {
     "M1 no noise": linear.scaled(1e-9),
     "M2 half the noise": linear.scaled(0.5),
-    "M5 no clip": lambda: {ADDING + "_chosen": unclipped},
+    "M5 no clip": lambda: {ADDING + "_clip_factors": unclipped},
     "every record counted twice": lambda: summed_otherwise(
         lambda clipped, rows, clip: Clipped(2 * clipped.total)
     ),

@@ -34,10 +34,10 @@ from veracal.mechanisms import (
     GlobalV2,
 )
 from veracal.mechanisms.clipping import _aim
-from veracal.neural.gradient_sums import GradientWorker, Layout, NetworkSums, _threads
+from veracal.neural.gradient_sums import GradientWorker, Layout, NetworkSums, _torch_threads
 from veracal.neural.gradients.blocks import Block, cross_entropy
-from veracal.neural.gradients.choice import WRITING
-from veracal.neural.gradients.engines import Ghost, slack_for
+from veracal.neural.gradients.choice import MATERIALIZING_ENGINES
+from veracal.neural.gradients.engines import GhostEngine, rounding_slack
 from veracal.neural.synthetic_inputs import IndexedRecords, as_tensor
 
 NAME = "network_jumps"
@@ -47,7 +47,7 @@ ROWS = 2 * COPIES
 BLOCK = ROWS
 RAISES = 777.0  # in the first column
 SHARE = 2.0**-16  # by which the layer below rounds
-ENGINES: dict[str, Any] = {"ghost": Ghost, **WRITING}
+ENGINES: dict[str, Any] = {"ghost": GhostEngine, **MATERIALIZING_ENGINES}
 # An engine, and whether the layer rounds by place: torch.func shows a layer one record only.
 WAYS = (("ghost", True), ("hooks", True), *((way, False) for way in ENGINES))
 RULES = ("GlobalV1", "GlobalV2", "GlobalAdapt", "Flat", "Automatic")
@@ -123,7 +123,7 @@ def tuned(way: str, by_place: bool, rule: str, attack: str) -> tuple[ClipRule, A
         return (clip, rows[best]) if moved[best] > 0.1 else None
     for row in rng.standard_normal((20, WIDTH)).astype(np.float32):
         low, high = sorted(norms(engine, row, places))
-        middle = (low + high) / 2 * (1 + slack_for(BLOCK, 1))
+        middle = (low + high) / 2 * (1 + rounding_slack(BLOCK, 1))
         if low < high:
             bound = middle / _aim(1.0)
             clips: dict[str, ClipRule] = {
@@ -242,7 +242,7 @@ def addresses(rule: str) -> None:
 
     for start in (0, 1, 5, 15):
         module = network(by_place=True)
-        lanes = [GradientWorker(module, Ghost(module, cross_entropy, BLOCK))]
+        lanes = [GradientWorker(module, GhostEngine(module, cross_entropy, BLOCK))]
         taken = IndexedRecords(X, np.zeros(len(X), int), anywhere)
         sums = NetworkSums(lanes, taken, ROWS, BLOCK, rng=np.random.default_rng(0))
         weights = shifted(torch.from_numpy(Layout(module).read(module)), start).numpy()
@@ -299,9 +299,9 @@ def ramp(clip: GlobalV2, values: Any) -> Any:
 
 def all_counted(values: Any, real: Any, clip: ClipRule, slack: float) -> Any:
     """Count what fills a block up."""
-    from veracal.neural.gradients.engines import _chosen
+    from veracal.neural.gradients.engines import _clip_factors
 
-    return _chosen(values, clip, slack)
+    return _clip_factors(values, clip, slack)
 
 
 def unchanged(values: Any) -> Any:
@@ -335,9 +335,9 @@ MUTANTS: dict[str, Patches] = {
         "veracal.mechanisms.clipping.GlobalV2.factors": ramp,
         "assurance.gate_network_jumps.RULES": ("GlobalV2",),
     },
-    "padding is counted": {ADDING + "_padded": all_counted},
+    "padding is counted": {ADDING + "_padded_factors": all_counted},
     "weights where they are": {"veracal.neural.gradient_sums.aligned": unchanged},
-    "inputs where they are": {"veracal.neural.synthetic_inputs._own": unchanged},
+    "inputs where they are": {"veracal.neural.synthetic_inputs._align": unchanged},
 }
 
 
@@ -345,12 +345,12 @@ def run(subject: Patches, *, long: bool) -> str:
     """Attack."""
     every = list(product(WAYS, RULES, ATTACKS))
     for way, rule, attack in every:
-        with _threads(1):
+        with _torch_threads(1):
             found = tuned(*way, rule, attack)  # before anything is patched
         assert found is not None or not way[1], f"{attack}, {rule}: nothing to flip"
     worst, tried, others = dict.fromkeys(RULES, 0.0), 0, 0.0
     # One thread: with several, this passes too, and takes long on a busy machine.
-    with patched({**CORRECT, **subject}), _threads(1):
+    with patched({**CORRECT, **subject}), _torch_threads(1):
         for rule in WHOLE:
             addresses(rule)
         for way, rule, attack in every:
@@ -362,7 +362,7 @@ def run(subject: Patches, *, long: bool) -> str:
         for rule in WHOLE:
             worst[rule] = max(worst.get(rule, 0.0), fits(rule))
     told = ", ".join(f"{rule} {moved:.4f}" for rule, moved in worst.items())
-    slack = slack_for(BLOCK, 1)
+    slack = rounding_slack(BLOCK, 1)
     assert others <= slack, f"a record that adds nothing moves others by {others:.1e}"
     return (
         f"{tried} attacks move sums by {told} of the bound, others than the record by "

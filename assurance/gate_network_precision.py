@@ -63,7 +63,7 @@ def unchecked() -> Patches:
     ways = {GRADIENTS + "engines.check_dtype": mock.Mock()}
     trials = ("module_checks", "gradients.choice")
     free = {f"{DEEP}{name}.refuse_half_precision": nullcontext for name in trials}
-    return {GRADIENTS + "engines._full": cast_up, **ways, **free}
+    return {GRADIENTS + "engines._check_layer_dtype": cast_up, **ways, **free}
 
 
 def bare(name: str) -> Any:
@@ -84,7 +84,7 @@ MUTANTS: dict[str, Patches] = {
     },
     "precision is checked when a fit begins, not in its steps": {**unguarded(), **unchecked()},
     "the precision of float32 products is ignored": {
-        "veracal.neural.precision._process": process_kept
+        "veracal.neural.precision._process_precision": process_kept
     },
     "threads keep their own precision": {SUMS + "_summed": bare("_summed")},
     "half precision inside a module is accepted": unchecked(),

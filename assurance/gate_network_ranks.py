@@ -27,7 +27,7 @@ from veracal.data import Dataset, split
 from veracal.errors import WorkerError
 from veracal.mechanisms import DPSGD, Clipped, ClipRule, Flat, GlobalAdapt
 from veracal.neural import PrivateNetwork, Ranks
-from veracal.neural.distributed import Following, RankConnection
+from veracal.neural.distributed import Follower, RankConnection
 from veracal.neural.gradient_sums import NetworkSums
 
 NAME = "network_ranks"
@@ -39,14 +39,14 @@ CLIPS: tuple[ClipRule, ...] = (
 )
 ALPHA, PATIENCE = 1e-7, 600.0  # seconds, which only a deadlock takes
 RANKS = TOGETHER = DEEP + "distributed."
-send, answer, run_descent = Following._send, RankConnection.answer, DPSGD.run
+send, answer, run_descent = Follower._send, RankConnection.answer, DPSGD.run
 summed = NetworkSums.__call__
 
 
 # ---------------------------------------------------------------- mutants
 
 
-def noisy_everywhere(rank: Following, found: Clipped, sums: NetworkSums) -> None:
+def noisy_everywhere(rank: Follower, found: Clipped, sums: NetworkSums) -> None:
     """Add noise on every rank, too."""
     noise = np.random.default_rng().normal(0.0, NOISE * BOUND, found.total.shape)
     send(rank, Clipped(found.total + noise, found.exceeding), sums)
@@ -81,7 +81,7 @@ def empty_skipped(descent: DPSGD, *arguments: Any, **more: Any) -> Any:
 
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
-    "noise added by every rank": {TOGETHER + "Following._send": noisy_everywhere},
+    "noise added by every rank": {TOGETHER + "Follower._send": noisy_everywhere},
     "M1 noise added by no rank": {
         "veracal.mechanisms.dp_sgd.DPSGD._perturbed": noise_elsewhere
     },
@@ -90,13 +90,15 @@ MUTANTS: dict[str, Patches] = {
     "sums of other ranks lost": sums_times(0.0),
     "counts of other ranks lost": {RANKS + "RankConnection.answer": count_lost},
     "threshold of an adaptive rule not sent": {
-        TOGETHER + "_with_threshold": lambda clip, threshold: clip
+        TOGETHER + "_set_threshold": lambda clip, threshold: clip
     },
     "one seed on all ranks": {
         "veracal._random.generator": lambda state: np.random.default_rng(7)
     },
     "M14 empty batches skipped": {"veracal.mechanisms.dp_sgd.DPSGD.run": empty_skipped},
-    "records that each rank has split by itself": {RANKS + "check_split": lambda every: None},
+    "records that each rank has split by itself": {
+        RANKS + "check_same_split": lambda every: None
+    },
     "splits by secret draws leave no mark": {
         "veracal.data.splitting._drawn": lambda dataset, mark, part: dataset
     },

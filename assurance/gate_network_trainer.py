@@ -77,23 +77,23 @@ def all_saved(trainer: PrivateTrainer, folder: Path) -> None:
 
 
 COUNTED: list[int] = []
-train, descent_for = PrivateTrainer.train, translating.descent_for
+train, descent_for = PrivateTrainer.train, translating.build_dp_sgd
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "charged after the records were read": {TRAINER + "PrivateTrainer.train": charged_late},
     "batches by the records that there are": {
-        TRAINER + "descent_for": size_counted,
+        TRAINER + "build_dp_sgd": size_counted,
         TRAINER + "PrivateTrainer._planned": counting,
     },
     "half of the steps charged": {"veracal.mechanisms.dp_sgd.DPSGD.event": half_the_steps},
     "M4 half the sensitivity": costing(
         lambda event: replace(event, sensitivity=event.sensitivity / 2)
     ),
-    "M5 no clip": {ADDING + "_chosen": unclipped},
+    "M5 no clip": {ADDING + "_clip_factors": unclipped},
     "M12 mean over the realized batch": summed_otherwise(
         lambda clipped, rows, clip: replace(clipped, total=clipped.total * SIZE / max(rows, 1))
     ),
-    "norms of tokens apart": {LAYERS + "Looked.squares": tokens_apart},
+    "norms of tokens apart": {LAYERS + "EmbeddingGradients.squares": tokens_apart},
     "M1 noise by the seed of the arguments": {
         TRAINER + "_random.generator": lambda state: np.random.default_rng(42),
         TRAINER + "_random.is_secret": lambda rng: True,
@@ -201,7 +201,7 @@ class PrepaidSource(list[Any]):
 def run(subject: Patches, *, long: bool) -> str:
     """Ask what is quick first, then replay neighbors."""
     rng = np.random.default_rng(0)
-    without_trial = {TRAINER + "check_trial": lambda *given: None}
+    without_trial = {TRAINER + "check_behavior": lambda *given: None}
     with (
         tempfile.TemporaryDirectory() as made,
         patched({**subject, **without_trial}),

@@ -90,7 +90,11 @@ def every_class_needed(facts: Any, dataset: Dataset) -> Any:
     return found
 
 
-in_range, within_limit, gathered = reading._in_range, reading._within_limit, reading._gathered
+in_range, within_limit, gathered = (
+    reading._in_range,
+    reading._within_unit_limit,
+    reading._gather_rows,
+)
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "a label that there is not stops a training": {READING + "_in_range": range_refused},

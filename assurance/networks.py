@@ -113,15 +113,17 @@ def patched(patches: Patches) -> Iterator[None]:
             stack.enter_context(mock.patch(name, instead))
         # A trial would notice many mutants: the gate must do so without it.
         stack.enter_context(
-            mock.patch("veracal.neural.gradients.choice._compared", return_value=None)
+            mock.patch("veracal.neural.gradients.choice._compare_sums", return_value=None)
         )
         stack.enter_context(
-            mock.patch("veracal.neural.gradients.choice._timed", return_value=0.0)
+            mock.patch("veracal.neural.gradients.choice._time_block", return_value=0.0)
         )
         stack.enter_context(
-            mock.patch("veracal.neural.gradients.choice._failure", return_value=None)
+            mock.patch("veracal.neural.gradients.choice._find_failure", return_value=None)
         )
-        stack.enter_context(mock.patch("veracal.neural.network.check_trial", return_value=None))
+        stack.enter_context(
+            mock.patch("veracal.neural.network.check_behavior", return_value=None)
+        )
         yield
 
 

@@ -25,11 +25,11 @@ from veracal.neural.huggingface import (
     MeanPooled,
     PrivacyArguments,
     PrivateTrainer,
+    add_lora,
     minilm_classifier,
     minilm_tokenizer,
-    tokenized,
+    tokenize,
     train_only,
-    with_lora,
 )
 
 CLASSES = ("negative", "positive")
@@ -69,7 +69,7 @@ def sst2(records, rng):
     train, dev = load("sst2", part="train"), load("sst2", part="dev")
     rows = np.sort(rng.permutation(len(train))[:records])
     return [
-        tokenized(X, tokenizer, max_length=length, labels=y, cache=True)
+        tokenize(X, tokenizer, max_length=length, labels=y, cache=True)
         for X, y, length in ((train.X[rows], train.y[rows], LENGTH), (dev.X[:], dev.y, LONG))
     ]
 
@@ -93,7 +93,7 @@ def main(options, folder):
         model = tiny()
         train, test = made_up(options.records, rng), made_up(500, rng)
     if options.lora:
-        model = with_lora(model)
+        model = add_lora(model)
 
     trainer = PrivateTrainer(
         model,

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from veracal import _checks
 from veracal._types import Frozen
 from veracal.errors import DataError
-from veracal.neural.pretrained import minilm_encoder
+from veracal.neural.pretrained import load_minilm
 
 Activation = Callable[[], nn.Module]
 
@@ -70,7 +70,7 @@ def mnist_cnn(
         activation(),
         nn.MaxPool2d(2, stride=1),
         nn.Flatten(),
-        *_dense(512, hidden, classes, activation),
+        *_dense_layers(512, hidden, classes, activation),
     )
     if from_zero:
         for one in made[-1].parameters():
@@ -105,9 +105,9 @@ def five_layer_cnn(
     unfolded = [nn.Unflatten(1, (channels, side, side))] if flat else []
     return nn.Sequential(
         *unfolded,
-        *_convolutions(channels, (16, "halve", 32, "halve", 32, "halve"), nn.ReLU),
+        *_conv_layers(channels, (16, "halve", 32, "halve", 32, "halve"), nn.ReLU),
         nn.Flatten(),
-        *_dense(32 * halved * halved, (32,), classes, nn.ReLU),
+        *_dense_layers(32 * halved * halved, (32,), classes, nn.ReLU),
     )
 
 
@@ -126,9 +126,9 @@ def cifar_cnn(classes: int = 10) -> nn.Sequential:
     _checks.whole(least=2, classes=classes)
     plan = (32, 32, "halve", 64, 64, "halve", 128, 128, "halve")
     return nn.Sequential(
-        *_convolutions(3, plan, nn.Tanh),
+        *_conv_layers(3, plan, nn.Tanh),
         nn.Flatten(),
-        *_dense(2048, (128,), classes, nn.Tanh),
+        *_dense_layers(2048, (128,), classes, nn.Tanh),
     )
 
 
@@ -158,7 +158,7 @@ def scatter_cnn(
     _checks.whole(channels=channels, filters=filters)
     halved = side // 2
     return nn.Sequential(
-        *_convolutions(channels, (filters, "halve", filters), nn.Tanh),
+        *_conv_layers(channels, (filters, "halve", filters), nn.Tanh),
         nn.Flatten(),
         nn.Linear(filters * halved * halved, classes),
     )
@@ -193,7 +193,7 @@ def mlp(
     _checks.whole(least=2, classes=classes)
     for units in hidden:
         _checks.whole(hidden=units)
-    return nn.Sequential(*_dense(features, hidden, classes, activation))
+    return nn.Sequential(*_dense_layers(features, hidden, classes, activation))
 
 
 def dense_head(
@@ -223,7 +223,7 @@ def dense_head(
     return nn.Sequential(nn.LayerNorm(features, elementwise_affine=False), *layers)
 
 
-def _convolutions(
+def _conv_layers(
     channels: int, plan: Sequence[int | str], activation: Activation
 ) -> Iterator[nn.Module]:
     """Convolutions of 3 x 3 that keep the sides, with as many filters as the plan says."""
@@ -236,7 +236,7 @@ def _convolutions(
         channels = filters
 
 
-def _dense(
+def _dense_layers(
     features: int, hidden: Sequence[int], classes: int, activation: Activation
 ) -> Iterator[nn.Module]:
     """Dense layers with activations between them."""
@@ -253,7 +253,7 @@ _SCALE = (
 )
 
 
-def pooled(hidden: Tensor, here: Tensor, head: nn.Module, scale: float) -> Tensor:
+def mean_pool_logits(hidden: Tensor, here: Tensor, head: nn.Module, scale: float) -> Tensor:
     r"""Logits of texts, by the mean of the states of their tokens, scaled to length 1.
 
     .. math:: s \left( W \frac{\bar h}{\lVert \bar h \rVert} + b \right)
@@ -274,7 +274,7 @@ def pooled(hidden: Tensor, here: Tensor, head: nn.Module, scale: float) -> Tenso
     return logits
 
 
-def head_of_zeros(width: int, classes: int) -> nn.Linear:
+def zero_initialized_head(width: int, classes: int) -> nn.Linear:
     """A head that tells nothing apart yet: first steps are not spent on forgetting chance."""
     head = nn.Linear(width, classes)
     nn.init.zeros_(head.weight)
@@ -282,7 +282,7 @@ def head_of_zeros(width: int, classes: int) -> nn.Linear:
     return head
 
 
-class MiniLMTexts(nn.Module):
+class MiniLMTextClassifier(nn.Module):
     """All-MiniLM-L6-v2 with a linear head on the mean of the token vectors (:func:`pooled`).
 
     MiniLM was trained in public to put what a sentence means into that mean, so that a head on
@@ -298,12 +298,12 @@ class MiniLMTexts(nn.Module):
 
     def __init__(self, classes: int, layers: int = 1) -> None:
         super().__init__()
-        self.encoder: Any = minilm_encoder()
+        self.encoder: Any = load_minilm()
         self.encoder.requires_grad_(False)
         blocks = self.encoder.encoder.layer
         for block in blocks[len(blocks) - layers :]:
             block.requires_grad_(True)
-        self.head = head_of_zeros(_WIDTH, classes)
+        self.head = zero_initialized_head(_WIDTH, classes)
 
     def forward(self, rows: Tensor) -> Tensor:
         """Logits of texts as numbers of tokens, of shape (n, tokens), padded with zeros."""
@@ -317,10 +317,10 @@ class MiniLMTexts(nn.Module):
         hidden = self.encoder(
             input_ids=tokens, token_type_ids=kinds, attention_mask=attend
         ).last_hidden_state
-        return pooled(hidden, mask, self.head, _SCALE)
+        return mean_pool_logits(hidden, mask, self.head, _SCALE)
 
 
-def minilm_texts(classes: int, *, layers: int = 1) -> MiniLMTexts:
+def minilm_texts(classes: int, *, layers: int = 1) -> MiniLMTextClassifier:
     """All-MiniLM-L6-v2 for texts as rows of tokens, its last layers trained.
 
     Rows come from :class:`~veracal.neural.MiniLMTokens`.
@@ -335,10 +335,10 @@ def minilm_texts(classes: int, *, layers: int = 1) -> MiniLMTexts:
     _checks.whole(least=0, layers=layers)
     if layers > 6:
         raise ValueError(f"Expected at most 6 layers, got layers={layers!r}.")
-    return MiniLMTexts(classes, layers)
+    return MiniLMTextClassifier(classes, layers)
 
 
-_MAKERS: Mapping[str, Callable[..., nn.Module]] = {
+_ARCHITECTURES: Mapping[str, Callable[..., nn.Module]] = {
     maker.__name__: maker
     for maker in (
         mnist_cnn,
@@ -359,8 +359,8 @@ _ACTIVATIONS: Mapping[str, type[nn.Module]] = {
     "SiLU": nn.SiLU,
     "Tanh": nn.Tanh,
 }
-_MOST, _LONGEST = 1_000_000, 64  # of a setting, and of a list of them
-_MOST_PARAMETERS = 100_000_000
+_MAX_SETTING, _MAX_LIST = 1_000_000, 64  # of a setting, and of a list of them
+_MAX_PARAMETERS = 100_000_000
 
 
 @dataclass(frozen=True)
@@ -394,10 +394,10 @@ class KnownNetwork:
         bare, args, more = maker, (), {}
         if isinstance(maker, partial):
             bare, args, more = maker.func, maker.args, maker.keywords
-        name = next((name for name, one in _MAKERS.items() if one is bare), None)
+        name = next((name for name, one in _ARCHITECTURES.items() if one is bare), None)
         if name is None:
             return None
-        given = inspect.signature(_MAKERS[name]).bind(*args, **more).arguments
+        given = inspect.signature(_ARCHITECTURES[name]).bind(*args, **more).arguments
         named = {value: word for word, value in _ACTIVATIONS.items()}
         written = {
             key: named.get(value, value) if isinstance(value, type) else _plain(value)
@@ -432,23 +432,23 @@ class KnownNetwork:
         """
         right = isinstance(written, Mapping) and set(written) == {"name", "settings"}
         if not right or not isinstance(written["settings"], Mapping):
-            raise _refused(where, repr(written))
+            raise _unknown_network_error(where, repr(written))
         found = cls(written["name"], Frozen(written["settings"]))
         if problem := found._problem():
-            raise _refused(where, problem)
+            raise _unknown_network_error(where, problem)
         return found
 
     def _problem(self) -> str:
         """What is wrong with it, if anything."""
-        if not isinstance(self.name, str) or self.name not in _MAKERS:
+        if not isinstance(self.name, str) or self.name not in _ARCHITECTURES:
             return f"the name {self.name!r}"
         for key, value in self.settings.items():
             if key == "activation" and isinstance(value, str) and value in _ACTIVATIONS:
                 continue
-            if not isinstance(key, str) or not _usual(value):
+            if not isinstance(key, str) or not _is_valid_setting(value):
                 return f"{key}={value!r}"
         if self.published:  # of a size that settings hardly change
-            return _unfit(self.name, self.settings)
+            return _setting_problem(self.name, self.settings)
         try:
             # Without memory for the weights, whatever numbers a stranger has written.
             with torch.device("meta"):
@@ -456,7 +456,7 @@ class KnownNetwork:
         except (ArithmeticError, TypeError, ValueError, RuntimeError) as cause:
             return f"{self.name} with {dict(self.settings)!r}: {cause}"
         size = sum(one.numel() for one in made.parameters())
-        return f"{size:,} parameters" if size > _MOST_PARAMETERS else ""
+        return f"{size:,} parameters" if size > _MAX_PARAMETERS else ""
 
     def _made(self) -> nn.Module:
         """Make the network of settings that are known to be usual."""
@@ -464,7 +464,7 @@ class KnownNetwork:
             key: _ACTIVATIONS[value] if key == "activation" else value
             for key, value in self.settings.items()
         }
-        return _MAKERS[self.name](**settings)
+        return _ARCHITECTURES[self.name](**settings)
 
 
 def _plain(value: Any) -> Any:
@@ -472,29 +472,31 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _usual(value: Any) -> bool:
+def _is_valid_setting(value: Any) -> bool:
     """Whether it is a setting that one of the networks could have."""
     if isinstance(value, list):
-        return len(value) <= _LONGEST and all(type(one) is int and _usual(one) for one in value)
-    return type(value) is bool or (type(value) is int and 0 <= value <= _MOST)
+        return len(value) <= _MAX_LIST and all(
+            type(one) is int and _is_valid_setting(one) for one in value
+        )
+    return type(value) is bool or (type(value) is int and 0 <= value <= _MAX_SETTING)
 
 
-def _unfit(name: str, settings: Mapping[str, Any]) -> str:
+def _setting_problem(name: str, settings: Mapping[str, Any]) -> str:
     """What is wrong with settings, by their names and range."""
     try:
-        inspect.signature(_MAKERS[name]).bind(**settings)
+        inspect.signature(_ARCHITECTURES[name]).bind(**settings)
     except TypeError as cause:
         return f"{name}: {cause}"
     layers, classes = settings.get("layers", 1), settings["classes"]
     if type(layers) is not int or layers > 6:
         return f"layers={layers!r}"
-    most = _MOST_PARAMETERS // 1000  # of a head, with some hundreds of features
+    most = _MAX_PARAMETERS // 1000  # of a head, with some hundreds of features
     return "" if type(classes) is int and 2 <= classes <= most else f"classes={classes!r}"
 
 
-def _refused(where: str, found: str) -> DataError:
+def _unknown_network_error(where: str, found: str) -> DataError:
     """Error for a network that is not known."""
-    names = ", ".join(_MAKERS)
+    names = ", ".join(_ARCHITECTURES)
     return DataError(
         where, f"one of the networks {names}, with its settings", found[:200], "Update Veracal."
     )

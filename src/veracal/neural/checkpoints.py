@@ -86,7 +86,9 @@ class Checkpoint:
             "form": _FORM,
             "event": event_to_json(descent.event()),
             "paid": paid,
-            "settings": digest(canonical({**settings_of(descent, layout), "run": dict(run)})),
+            "settings": digest(
+                canonical({**training_settings(descent, layout), "run": dict(run)})
+            ),
         }
 
     @contextmanager
@@ -98,7 +100,7 @@ class Checkpoint:
                 yield
             finally:
                 # Before the lock goes: whoever has opened this file by then finds it gone.
-                if _is_at(file, lock):
+                if _is_file_at(file, lock):
                     lock.unlink(missing_ok=True)
 
     def _locked(self, lock: Path) -> BinaryIO:
@@ -117,7 +119,7 @@ class Checkpoint:
                 except BlockingIOError as error:
                     busy = error
                     break
-                if _is_at(file, lock):
+                if _is_file_at(file, lock):
                     opened.pop_all()  # it stays open
                     return file
         raise DataError(
@@ -130,7 +132,7 @@ class Checkpoint:
     def write(self, standing: TrainingState, mean: Mapping[str, Array]) -> None:
         """Keep where a run stands."""
         tensors = {"weights": np.ascontiguousarray(standing.weights)}
-        tensors |= {f"{_STATE}{i}": one for i, one in enumerate(leaves(standing.state))}
+        tensors |= {f"{_STATE}{i}": one for i, one in enumerate(flatten_state(standing.state))}
         tensors |= {f"{_MEAN}{name}": one for name, one in mean.items()}
         clip = standing.clip
         told = {
@@ -138,7 +140,7 @@ class Checkpoint:
             "steps": standing.steps,
             "threshold": clip.threshold if isinstance(clip, GlobalAdapt) else None,
         }
-        _replace(self.path, save(tensors, metadata={_KEY: json.dumps(told)}))
+        _write_atomically(self.path, save(tensors, metadata={_KEY: json.dumps(told)}))
 
     def read(self) -> CheckpointState | None:
         """Where an earlier run was broken off; None if there is no such file.
@@ -162,11 +164,13 @@ class Checkpoint:
         weights, steps = self._checked(told, tensors)
         like = self._descent.update.start(weights)
         arrays = [
-            one for name, one in sorted(tensors.items(), key=_number) if name.startswith(_STATE)
+            one
+            for name, one in sorted(tensors.items(), key=_state_index)
+            if name.startswith(_STATE)
         ]
-        if [one.shape for one in arrays] != [one.shape for one in leaves(like)]:
+        if [one.shape for one in arrays] != [one.shape for one in flatten_state(like)]:
             raise self._unfit("what the update rule remembers", "arrays of another form")
-        state = restored(like, arrays)
+        state = unflatten_state(like, arrays)
         clip = self._descent.clip
         if isinstance(clip, GlobalAdapt):
             clip = replace(clip, threshold=float(told["threshold"]))
@@ -242,7 +246,7 @@ def check_resumable(checkpoint: object, module: object, on_step: object) -> None
         )
 
 
-def check_place(path: Path) -> None:
+def check_writable(path: Path) -> None:
     """Refuse a file that could not be written, before anything is paid for."""
     if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
         raise ValueError(
@@ -251,7 +255,7 @@ def check_place(path: Path) -> None:
         )
 
 
-def settings_of(descent: DPSGD, layout: Layout) -> dict[str, Any]:
+def training_settings(descent: DPSGD, layout: Layout) -> dict[str, Any]:
     """What makes a descent this one, beside its cost."""
     return {
         "clip": repr(descent.clip),
@@ -262,12 +266,12 @@ def settings_of(descent: DPSGD, layout: Layout) -> dict[str, Any]:
     }
 
 
-def name_of(function: object) -> str:
+def describe_callable(function: object) -> str:
     """What a function is called, or how a record of settings looks."""
     return getattr(function, "__qualname__", None) or repr(function)
 
 
-def leaves(state: Any) -> list[Array]:
+def flatten_state(state: Any) -> list[Array]:
     """The arrays of what an update rule remembers, in order."""
     if state is None:
         return []
@@ -281,7 +285,7 @@ def leaves(state: Any) -> list[Array]:
     )
 
 
-def restored(like: Any, arrays: list[Array]) -> Any:
+def unflatten_state(like: Any, arrays: list[Array]) -> Any:
     """What an update rule remembers, from its arrays; ``like`` is what it starts with."""
     if like is None:
         return None
@@ -290,13 +294,13 @@ def restored(like: Any, arrays: list[Array]) -> Any:
     return type(like)(*arrays)
 
 
-def _number(item: tuple[str, Array]) -> tuple[int, str]:
+def _state_index(item: tuple[str, Array]) -> tuple[int, str]:
     """Arrays of a state by their numbers, ten after nine."""
     name = item[0]
     return (int(name.removeprefix(_STATE)) if name.startswith(_STATE) else -1, name)
 
 
-def _is_at(file: BinaryIO, path: Path) -> bool:
+def _is_file_at(file: BinaryIO, path: Path) -> bool:
     """Whether an open file is the one at that place."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
@@ -304,7 +308,7 @@ def _is_at(file: BinaryIO, path: Path) -> bool:
         return False
 
 
-def _replace(path: Path, content: bytes) -> None:
+def _write_atomically(path: Path, content: bytes) -> None:
     """Write a file whole, or not at all."""
     # One name, so that what a killed process left is written over: the run is held by one.
     made = path.with_name(f".{path.name}.part")

@@ -21,11 +21,11 @@ from veracal.accounting import Unit
 from veracal.errors import WorkerError
 from veracal.mechanisms import DPSGD, Clipped, ClipRule, GlobalAdapt, TrainingResult
 from veracal.neural.gradient_sums import NetworkSums
-from veracal.neural.run import InternalFigures, Noise, TrainingRun
+from veracal.neural.run import InternalFigures, NoiseFigures, TrainingRun
 from veracal.queries import charged_total
 
-_MOST_WORDS = 2_000  # characters of an error that others are told
-_MOST_SHOWN = 80
+_MAX_ERROR_LENGTH = 2_000  # characters of an error that others are told
+_MAX_SETTING_LENGTH = 80
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class RankConnection:
             dist.send(tensor, to)
         except RuntimeError as error:
             self.begun = False
-            raise _gone(to) from error
+            raise _lost_rank_error(to) from error
 
     def receive(self, tensor: Tensor, of: int = 0) -> Tensor:
         """Fill a tensor with what a rank sends."""
@@ -155,14 +155,14 @@ class RankConnection:
             dist.recv(tensor, of)
         except RuntimeError as error:
             self.begun = False
-            raise _gone(of) from error
+            raise _lost_rank_error(of) from error
         return tensor
 
     def order(
         self, order: RankCommand, to: int, value: float = 0.0, content: Tensor | None = None
     ) -> None:
         """Tell another rank what to do; a figure and a tensor may go with it."""
-        what = torch.empty(0, dtype=torch.uint8) if content is None else _bytes(content)
+        what = torch.empty(0, dtype=torch.uint8) if content is None else _as_bytes(content)
         self.send(torch.tensor([float(order), value, len(what)], dtype=torch.float64), to)
         if len(what):
             self.send(what, to)
@@ -177,8 +177,8 @@ class RankConnection:
             Of the ledger that was charged; None where none was.
         module : tensor of bytes
         """
-        words = torch.empty(0, dtype=torch.uint8) if total is None else _text(total)
-        self.order(RankCommand.BEGIN, to, len(words), torch.cat([_bytes(module), words]))
+        words = torch.empty(0, dtype=torch.uint8) if total is None else _encode_text(total)
+        self.order(RankCommand.BEGIN, to, len(words), torch.cat([_as_bytes(module), words]))
 
     def ordered(self) -> tuple[RankCommand, float, Tensor]:
         """What rank 0 wants, and the figure and the bytes that go with it.
@@ -216,7 +216,7 @@ class RankConnection:
 
     def say(self, words: str, to: int = 0) -> None:
         """Send text."""
-        content = _text(words)
+        content = _encode_text(words)
         self.send(torch.tensor([len(content)]), to)
         self.send(content, to)
 
@@ -231,12 +231,12 @@ class RankConnection:
         if self.over:
             return
         self.over = True
-        words = f"{type(problem).__name__}: {problem}"[:_MOST_WORDS]
+        words = f"{type(problem).__name__}: {problem}"[:_MAX_ERROR_LENGTH]
         for rank in self.others:
             with suppress(WorkerError):
                 if rank in self.owed:  # it would wait until somebody takes its sum
                     self.answer(rank, None)
-                self.order(RankCommand.STOP, rank, content=_text(words))
+                self.order(RankCommand.STOP, rank, content=_encode_text(words))
 
     def answer(self, rank: int, room: Tensor | None) -> list[float] | None:
         """The sum that a rank owes, into ``room``, and its counts; None if it has failed.
@@ -253,17 +253,17 @@ class RankConnection:
         return counts
 
 
-def _text(words: str) -> Tensor:
+def _encode_text(words: str) -> Tensor:
     """The bytes of a text, which is not empty."""
     return torch.frombuffer(bytearray(words.encode()), dtype=torch.uint8)
 
 
-def _bytes(content: Tensor) -> Tensor:
+def _as_bytes(content: Tensor) -> Tensor:
     """A tensor as bytes, without a copy."""
     return content.contiguous().view(torch.uint8)
 
 
-def _gone(rank: int) -> WorkerError:
+def _lost_rank_error(rank: int) -> WorkerError:
     """What is said of a rank that does not answer."""
     return WorkerError(
         f"Rank {rank} does not answer: it has stopped, or is later than the timeout of the "
@@ -272,7 +272,7 @@ def _gone(rank: int) -> WorkerError:
 
 
 @dataclass(frozen=True)
-class ShareFacts:
+class RankFacts:
     """What is public about a rank's share of a fit.
 
     Attributes
@@ -293,8 +293,8 @@ class ShareFacts:
     split: Sequence[str] = ()
 
 
-def settle(
-    link: RankConnection, check: Callable[[], ShareFacts], unit: Unit, ranks: Ranks, size: int
+def agree_on_fit(
+    link: RankConnection, check: Callable[[], RankFacts], unit: Unit, ranks: Ranks, size: int
 ) -> Tensor | None:
     """Check a fit on every rank, by what is public, before anything is charged.
 
@@ -318,23 +318,23 @@ def settle(
         On other ranks than rank 0: the bytes of its module.
     """
     if not link.leads:
-        return _wait(link, check)
+        return _wait_for_leader(link, check)
     link.over = False
     try:
         mine = check()
         for rank in link.others:
             link.order(RankCommand.COMPARE, rank)
-        every = [mine, *_heard(link)]
-        check_same(every)
-        check_split(every)
-        check_shares(every, unit, ranks, size)
+        every = [mine, *_receive_facts(link)]
+        check_same_settings(every)
+        check_same_split(every)
+        check_totals(every, unit, ranks, size)
     except BaseException as problem:
         link.stop(problem)
         raise
     return None
 
 
-def _wait(link: RankConnection, check: Callable[[], ShareFacts]) -> Tensor:
+def _wait_for_leader(link: RankConnection, check: Callable[[], RankFacts]) -> Tensor:
     """Tell rank 0 what it asks for, until it begins."""
     problem, words = None, "null"
     try:
@@ -353,7 +353,7 @@ def _wait(link: RankConnection, check: Callable[[], ShareFacts]) -> Tensor:
         raise stopped if problem is None else problem from None
 
 
-def _heard(link: RankConnection) -> list[ShareFacts]:
+def _receive_facts(link: RankConnection) -> list[RankFacts]:
     """What all others tell of their shares.
 
     All are heard before any is found wanting: who waits to be heard could not be told to stop.
@@ -371,10 +371,10 @@ def _heard(link: RankConnection) -> list[ShareFacts]:
             problems.append(WorkerError(problem))
     if problems:
         raise problems[0]
-    return [ShareFacts(*told) for told in every.values() if told is not None]
+    return [RankFacts(*told) for told in every.values() if told is not None]
 
 
-def check_same(every: list[ShareFacts]) -> None:
+def check_same_settings(every: list[RankFacts]) -> None:
     """Refuse settings that are not the same on all ranks."""
     first = json.loads(json.dumps(dict(every[0].settings)))
     for rank, told in enumerate(every):
@@ -383,12 +383,12 @@ def check_same(every: list[ShareFacts]) -> None:
             if rank and here != there:
                 raise ValueError(
                     f"Expected the same settings on all ranks, got another {name} on rank "
-                    f"{rank}: {_shown(there)}, where rank 0 has {_shown(here)}. Give all "
+                    f"{rank}: {_shorten(there)}, where rank 0 has {_shorten(here)}. Give all "
                     "ranks the same."
                 )
 
 
-def check_split(every: list[ShareFacts]) -> None:
+def check_same_split(every: list[RankFacts]) -> None:
     """Refuse records that were split by other draws or keys on one of the ranks.
 
     Each rank could then have rows that are also on another one, where they would be counted
@@ -404,7 +404,7 @@ def check_split(every: list[ShareFacts]) -> None:
             )
 
 
-def check_shares(every: list[ShareFacts], unit: Unit, ranks: Ranks, size: int) -> None:
+def check_totals(every: list[RankFacts], unit: Unit, ranks: Ranks, size: int) -> None:
     """Refuse shares that together are not what was declared."""
     rows = [told.rows for told in every if told.rows is not None]
     if rows and sum(rows) != size:
@@ -426,7 +426,7 @@ def check_shares(every: list[ShareFacts], unit: Unit, ranks: Ranks, size: int) -
         )
 
 
-def form_of(module: nn.Module) -> list[str]:
+def describe_module(module: nn.Module) -> list[str]:
     """What a module looks like, whatever its weights are."""
     named = [*module.named_parameters(), *module.named_buffers()]
     return [
@@ -435,10 +435,10 @@ def form_of(module: nn.Module) -> list[str]:
     ]
 
 
-def _shown(value: Any) -> str:
+def _shorten(value: Any) -> str:
     """A setting, not at length."""
     text = str(value)
-    return text if len(text) <= _MOST_SHOWN else text[:_MOST_SHOWN] + "…"
+    return text if len(text) <= _MAX_SETTING_LENGTH else text[:_MAX_SETTING_LENGTH] + "…"
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # printed nowhere: it counts records
@@ -457,7 +457,7 @@ class DistributedResult:
 
     done: TrainingResult
     shown: Floats
-    noise: Noise
+    noise: NoiseFigures
     internal: InternalFigures
 
 
@@ -512,7 +512,7 @@ class SingleProcess:
             run.first, sums, n, rng=rng, on_step=run, start=run.standing, in_place=True
         )
         run.over()
-        return _ended(run, done, _counts(sums))
+        return _build_result(run, done, _internal_figures(sums))
 
 
 class Leader:
@@ -529,7 +529,7 @@ class Leader:
         try:
             total = charged_total()
             for rank in self._link.others:
-                self._link.begin(rank, total, read_all(module))
+                self._link.begin(rank, total, pack_module(module))
             yield
         except BaseException as problem:
             self._link.stop(problem)
@@ -544,7 +544,7 @@ class Leader:
         rng: np.random.Generator,
     ) -> DistributedResult:
         """Take all steps, each with the sums of all ranks, and give them the model."""
-        joined = JoinedSums(self._link, sums)
+        joined = CombinedSums(self._link, sums)
         done = descent.run(
             run.first,
             joined,
@@ -556,7 +556,7 @@ class Leader:
             ask_empty=True,
         )
         run.over()
-        ended = _ended(run, done, joined.counts())
+        ended = _build_result(run, done, joined.counts())
         self._link.over = True
         for rank in self._link.others:
             try:
@@ -567,13 +567,13 @@ class Leader:
 
     def _give(self, ended: DistributedResult, rank: int) -> None:
         """Send another rank how it ended."""
-        both = [_as_sent(weights) for weights in (ended.done.weights, ended.shown)]
+        both = [_to_float32(weights) for weights in (ended.done.weights, ended.shown)]
         noise = torch.tensor(ended.noise, dtype=torch.float64)
         content = torch.cat([one.view(torch.uint8) for one in (noise, *both)])
         self._link.order(RankCommand.OVER, rank, ended.done.steps, content)
 
 
-class JoinedSums:
+class CombinedSums:
     """Clipped sums over the batches of all ranks: what the descent of rank 0 asks for.
 
     Parameters
@@ -596,7 +596,7 @@ class JoinedSums:
         """The clipped sum over rows here and batches elsewhere."""
         threshold = clip.threshold if isinstance(clip, GlobalAdapt) else 0.0
         for rank in self._link.others:
-            self._link.order(RankCommand.STEP, rank, threshold, _as_sent(weights))
+            self._link.order(RankCommand.STEP, rank, threshold, _to_float32(weights))
             self._link.owed.add(rank)
         mine = self._sums(weights, rows, clip)
         total, exceeding = torch.from_numpy(mine.total), mine.exceeding
@@ -612,11 +612,11 @@ class JoinedSums:
 
     def counts(self) -> InternalFigures:
         """What was met among the records of all ranks."""
-        every = [_told(self._sums), *self._met.values()]
+        every = [_count_list(self._sums), *self._met.values()]
         return InternalFigures(*(int(sum(one)) for one in zip(*every, strict=True)))
 
 
-class Following:
+class Follower:
     """Any other rank: sums over its own records, and takes the model in the end.
 
     Should anything fail here, rank 0 hears of it (:meth:`Link.excuse`).
@@ -631,7 +631,7 @@ class Following:
     @contextmanager
     def begun(self, module: nn.Module) -> Iterator[None]:
         """Take the module of rank 0, all of it."""
-        write_all(self._module, module)
+        unpack_module(self._module, module)
         yield
 
     def descend(
@@ -647,72 +647,72 @@ class Following:
         while True:
             order, value, content = self._link.ordered()
             if order == RankCommand.OVER:
-                noise, last, shown = _taken(content)
+                noise, last, shown = _unpack_result(content)
                 done = TrainingResult(last, descent.event(), int(value), private=True)
-                return DistributedResult(done, shown, noise, _counts(sums))
+                return DistributedResult(done, shown, noise, _internal_figures(sums))
             rows = descent.sampler.batch(n, coins)
             weights = content.view(torch.float32).numpy()
-            found = sums(weights, rows, _with_threshold(descent.clip, value))
+            found = sums(weights, rows, _set_threshold(descent.clip, value))
             self._send(found, sums)
 
     def _send(self, found: Clipped, sums: NetworkSums) -> None:
         """Send a sum, and what was counted."""
-        met = [found.total.size, found.exceeding, *_told(sums)]
+        met = [found.total.size, found.exceeding, *_count_list(sums)]
         self._link.send(torch.tensor(met, dtype=torch.float64))
         self._link.send(torch.from_numpy(found.total))
         self._link.asked = False
 
 
-def _taken(content: Tensor) -> tuple[Noise, Floats, Floats]:
+def _unpack_result(content: Tensor) -> tuple[NoiseFigures, Floats, Floats]:
     """What rank 0 sends in the end: how much noise there was, and two sets of weights."""
     found, least, silent = content[:24].view(torch.float64).tolist()  # three of eight bytes
     last, shown = content[24:].view(torch.float32).numpy().reshape(2, -1)
     return (found, least, bool(silent)), last, shown
 
 
-def read_all(module: nn.Module) -> Tensor:
+def pack_module(module: nn.Module) -> Tensor:
     """The bytes of all parameters and buffers, trained or not."""
-    parts = [one.detach().reshape(-1).view(torch.uint8) for one in _tensors(module)]
+    parts = [one.detach().reshape(-1).view(torch.uint8) for one in _module_tensors(module)]
     return torch.cat([torch.empty(0, dtype=torch.uint8), *parts])
 
 
-def write_all(content: Tensor, module: nn.Module) -> None:
+def unpack_module(content: Tensor, module: nn.Module) -> None:
     """Set all parameters and buffers."""
     start = 0
     with torch.no_grad():
-        for one in _tensors(module):
+        for one in _module_tensors(module):
             end = start + one.numel() * one.element_size()
             one.copy_(content[start:end].clone().view(one.dtype).view(one.shape))
             start = end
 
 
-def _tensors(module: nn.Module) -> Iterator[Tensor]:
+def _module_tensors(module: nn.Module) -> Iterator[Tensor]:
     """Parameters and buffers, each once."""
     yield from module.parameters()
     yield from module.buffers()
 
 
-def _as_sent(weights: Floats) -> Tensor:
+def _to_float32(weights: Floats) -> Tensor:
     """Weights as they travel: as exact as they are."""
     return torch.from_numpy(np.ascontiguousarray(weights, dtype=np.float32))
 
 
-def _with_threshold(clip: ClipRule, threshold: float) -> ClipRule:
+def _set_threshold(clip: ClipRule, threshold: float) -> ClipRule:
     """The rule of a step."""
     return replace(clip, threshold=threshold) if isinstance(clip, GlobalAdapt) else clip
 
 
-def _counts(sums: NetworkSums) -> InternalFigures:
+def _internal_figures(sums: NetworkSums) -> InternalFigures:
     """What was met among the records of one rank."""
     return InternalFigures(sums.tally.seen, sums.tally.clipped, sums.tally.broken)
 
 
-def _told(sums: NetworkSums) -> tuple[int, int, int]:
+def _count_list(sums: NetworkSums) -> tuple[int, int, int]:
     """The same as numbers, for rank 0."""
     return sums.tally.seen, sums.tally.clipped, sums.tally.broken
 
 
-def _ended(
+def _build_result(
     run: TrainingRun, done: TrainingResult, internal: InternalFigures
 ) -> DistributedResult:
     """How the run of a process that leads has ended."""

@@ -27,22 +27,22 @@ from veracal.neural.precision import full_precision
 from veracal.neural.pretrained import (
     EfficientNetLite0,
     MiniLM,
-    arithmetic,
-    as_row,
+    arithmetic_settings,
+    build_text_scorer,
     file_hash,
-    text_scorer,
-    texts_of,
-    token_means,
-    tokenizer_of,
-    within_unit_ball,
+    load_fast_tokenizer,
+    mean_token_states,
+    pad_tokens,
+    scale_to_unit_ball,
+    synthetic_tokens,
 )
 
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
 _LOCAL = {"local_files_only": True, "trust_remote_code": False}
 _HEADS = ("classifier.", "fc.", "head.", "score.")
 # Settings by which a config would have something fetched, compiled or run.
-_CALLING = ("attn_implementation", "_attn_implementation", "quantization_config")
-_PLAIN = (None, "eager", "sdpa")
+_CODE_SETTINGS = ("attn_implementation", "_attn_implementation", "quantization_config")
+_PLAIN_VALUES = (None, "eager", "sdpa")
 
 
 def load_model(kind: str, directory: str | PathLike[str], **head: Any) -> Any:
@@ -64,11 +64,14 @@ def load_model(kind: str, directory: str | PathLike[str], **head: Any) -> Any:
         If something else is missing or does not fit, or weights are there only as a pickle,
         which would run whatever code is in it.
     """
-    folder = folder_with("config.json", directory)
-    _check_calls(written_in(folder / "config.json"), folder)
+    folder = require_file("config.json", directory)
+    _check_config(read_json(folder / "config.json"), folder)
     _check_weights(folder)
     transformers, torch = extra("transformers", "text"), extra("torch", "text")
-    with understood(folder), torch.random.fork_rng(devices=[]):  # for the weights of a head
+    with (
+        translate_errors(folder),
+        torch.random.fork_rng(devices=[]),
+    ):  # for the weights of a head
         model, found = getattr(transformers, kind).from_pretrained(
             folder,
             use_safetensors=True,
@@ -97,12 +100,12 @@ def load_model(kind: str, directory: str | PathLike[str], **head: Any) -> Any:
     return model
 
 
-def _check_calls(config: Any, folder: Path) -> None:
+def _check_config(config: Any, folder: Path) -> None:
     """Refuse a config, or a part of one, that asks for kernels or for other packages."""
     for name, value in config.items():
-        if isinstance(value, dict) and name not in _CALLING:
-            _check_calls(value, folder)
-        elif name in _CALLING and (isinstance(value, dict) or value not in _PLAIN):
+        if isinstance(value, dict) and name not in _CODE_SETTINGS:
+            _check_config(value, folder)
+        elif name in _CODE_SETTINGS and (isinstance(value, dict) or value not in _PLAIN_VALUES):
             raise DataError(
                 str(folder / "config.json"),
                 "a model that needs no other code",
@@ -111,7 +114,7 @@ def _check_calls(config: Any, folder: Path) -> None:
             )
 
 
-def written_in(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
     """What a file of JSON says."""
     try:
         with no_surprises(path):
@@ -123,14 +126,16 @@ def written_in(path: Path) -> dict[str, Any]:
     return found
 
 
-def load_part(kind: str, needed: str, directory: str | PathLike[str], **settings: Any) -> Any:
+def load_component(
+    kind: str, needed: str, directory: str | PathLike[str], **settings: Any
+) -> Any:
     """What else there is in a folder, a tokenizer say, by the file that it is in."""
-    folder, transformers = folder_with(needed, directory), extra("transformers", "text")
-    with understood(folder):
+    folder, transformers = require_file(needed, directory), extra("transformers", "text")
+    with translate_errors(folder):
         return getattr(transformers, kind).from_pretrained(folder, **settings, **_LOCAL)
 
 
-def folder_with(needed: str, directory: str | PathLike[str]) -> Path:
+def require_file(needed: str, directory: str | PathLike[str]) -> Path:
     """A folder with a file that it needs, or an error."""
     if not isinstance(directory, str | PathLike):
         raise ValueError(f"Expected the path of a folder, got {directory!r}.")
@@ -168,7 +173,7 @@ def _check_weights(folder: Path) -> None:
 
 
 @contextmanager
-def understood(folder: Path) -> Iterator[None]:
+def translate_errors(folder: Path) -> Iterator[None]:
     """Turn what transformers says about a folder into a clear error, and nothing else of it."""
     logging = extra("transformers", "text").logging
     before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -206,7 +211,7 @@ _WIDTHS = (  # names that configs have for the size of a last state, the most te
 
 
 @dataclass(frozen=True)
-class _Folder(ABC):
+class _FolderEncoder(ABC):
     """What is the same for texts and pictures.
 
     Attributes
@@ -253,7 +258,7 @@ class _Folder(ABC):
             "files": " ".join(file_hash(path) for path in named if path.exists()),
             "transformers": str(extra("transformers", "text").__version__),
             **self._settings(),
-            **arithmetic("text"),
+            **arithmetic_settings("text"),
         }
 
     @abstractmethod
@@ -262,12 +267,12 @@ class _Folder(ABC):
 
     @cached_property
     def _folder(self) -> Path:
-        return folder_with("config.json", self.directory)
+        return require_file("config.json", self.directory)
 
     @cached_property
     def _config(self) -> dict[str, Any]:
         """What the config says."""
-        return written_in(self._folder / "config.json")
+        return read_json(self._folder / "config.json")
 
     def _network(self) -> Any:
         """The network, in the mode that changes nothing."""
@@ -282,7 +287,7 @@ class _Folder(ABC):
         Some networks draw at random even now, or are others once they have seen a text of
         another length: a record's feature would depend on the company.
         """
-        before = _state(network)
+        before = _capture_state(network)
         try:
             found = forward(rows)
         except Exception as cause:  # of all kinds, by what a network was made for
@@ -291,7 +296,7 @@ class _Folder(ABC):
             raise self._unfit(f"features of shape {found.shape[1:]}")
         if not np.isfinite(found).all():
             raise self._unfit("numbers that are not finite")
-        if _state(network) != before:
+        if _capture_state(network) != before:
             raise self._unfit("one that draws at random, or remembers what it saw")
         return found
 
@@ -306,7 +311,7 @@ class _Folder(ABC):
         )
 
 
-def _state(network: Any) -> tuple[Any, ...]:
+def _capture_state(network: Any) -> tuple[Any, ...]:
     """Whatever a forward pass might leave behind: generators, buffers, plain attributes."""
     torch, digest = extra("torch", "text"), hashlib.sha256()
     for layer in network.modules():
@@ -321,7 +326,7 @@ def _state(network: Any) -> tuple[Any, ...]:
 
 
 @dataclass(frozen=True)
-class TextEncoder(_Folder):
+class TextEncoder(_FolderEncoder):
     """Mean of the last states of tokens, scaled to length 1, by any encoder of texts.
 
     Attributes
@@ -360,8 +365,8 @@ class TextEncoder(_Folder):
 
     def scorer(self, record: tuple[int, ...]) -> Score:
         """Load the network and its vocabulary."""
-        folder_with("tokenizer.json", self.directory)
-        tokenizer = tokenizer_of(self._folder, self.max_tokens)
+        require_file("tokenizer.json", self.directory)
+        tokenizer = load_fast_tokenizer(self._folder, self.max_tokens)
         network = self._network()
         # Without a kind for the second text of a pair, a network is told of none.
         known = getattr(network.config, "type_vocab_size", 0) or 0
@@ -372,37 +377,37 @@ class TextEncoder(_Folder):
             raise self._unfit(f"{places} embeddings and a token with the number {most}")
 
         def forward(rows: Array) -> Floats:
-            return within_unit_ball(token_means(network, rows, kinds=kinds))
+            return scale_to_unit_ball(mean_token_states(network, rows, kinds=kinds))
 
         def alone(row: Array) -> Floats:
             text = row[None, :, : row[2].sum()]
-            means = token_means(network, text, kinds=kinds, padded=False)
-            return within_unit_ball(means).reshape(-1)
+            means = mean_token_states(network, text, kinds=kinds, padded=False)
+            return scale_to_unit_ball(means).reshape(-1)
 
         lengths = np.array([self.max_tokens, 1, self.max_tokens // 2, 2, self.max_tokens])
         rng = np.random.default_rng(0)
-        made_up = texts_of(lengths, self.max_tokens, places, rng)
+        made_up = synthetic_tokens(lengths, self.max_tokens, places, rng)
         by_itself = self._tried(network, lambda rows: np.stack([*map(alone, rows)]), made_up)
         try:
             gap = np.abs(self._tried(network, forward, made_up) - by_itself).max()
         except DataError:  # it does not take such a mask
             gap = np.inf
         if gap <= _CLOSE:
-            return text_scorer(forward, tokenizer, self.max_tokens, self.dimension)
+            return build_text_scorer(forward, tokenizer, self.max_tokens, self.dimension)
 
         def score(rows: Array) -> Floats:
             features = np.zeros((len(rows), self.dimension), np.float32)
             for feature, row in zip(features, rows.tolist(), strict=True):
                 text = tokenizer.encode(*row)
                 if text.ids:
-                    feature[:] = alone(as_row(text, len(text.ids)))
+                    feature[:] = alone(pad_tokens(text, len(text.ids)))
             return features
 
         return score
 
 
 @dataclass(frozen=True)
-class ImageEncoder(_Folder):
+class ImageEncoder(_FolderEncoder):
     r"""Mean of the last states or the last feature map, scaled to length 1, of any encoder.
 
     Bytes b become :math:`(b / 255 - \mu) / \sigma` with the figures of
@@ -466,7 +471,7 @@ class ImageEncoder(_Folder):
             with full_precision(), torch.inference_mode():
                 last = network(pixel_values=colored).last_hidden_state
                 pooled: Floats = last.mean((2, 3) if last.ndim == 4 else 1).numpy()
-            return within_unit_ball(pooled)
+            return scale_to_unit_ball(pooled)
 
         rng = np.random.default_rng(0)
         made_up = rng.integers(0, 256, (_BATCH, *record), np.uint8)
@@ -476,7 +481,7 @@ class ImageEncoder(_Folder):
     def _scaling(self) -> tuple[float, Any, Any]:
         """What bytes are multiplied by, and mean and spread of each channel after that."""
         torch, path = extra("torch", "text"), self._folder / "preprocessor_config.json"
-        told = written_in(path) if path.exists() else {}
+        told = read_json(path) if path.exists() else {}
         factor = told.get("rescale_factor", 1 / 255) if told.get("do_rescale", True) else 1.0
         plain = {"image_mean": 0.0, "image_std": 1.0}
         try:

@@ -36,7 +36,7 @@ _TEXTS = 1_024  # texts hashed at a time
 _DIGEST = hashlib.sha256().digest_size
 
 
-def records_key(dataset: Dataset, made_by: Mapping[str, str | int], secret: bytes) -> str:
+def cache_key(dataset: Dataset, made_by: Mapping[str, str | int], secret: bytes) -> str:
     """Hash the features of a data set, and of what makes new ones, into a file name.
 
     Labels, groups and units stay out of it. Texts are hashed with their lengths, so that
@@ -49,7 +49,9 @@ def records_key(dataset: Dataset, made_by: Mapping[str, str | int], secret: byte
     is_text = dataset.X.dtype.kind == "T"
     rows = _TEXTS if is_text else max(1, _BLOCK * len(dataset) // max(1, dataset.X.nbytes))
     for part in dataset.batches(rows):
-        digest.update(_text_bytes(part.X[:]) if is_text else np.ascontiguousarray(part.X).data)
+        digest.update(
+            _serialize_texts(part.X[:]) if is_text else np.ascontiguousarray(part.X).data
+        )
     return digest.hexdigest()
 
 
@@ -92,7 +94,7 @@ class CachedFeatures:
             if os.fstat(file.fileno()).st_size != size or file.read(len(header)) != header:
                 return None
             digest = hashlib.sha256(self.key.encode() + header)
-            for block in _blocks(result):
+            for block in _byte_blocks(result):
                 file.readinto(block)
                 digest.update(block)
             return result if file.read() == digest.digest() else None
@@ -112,14 +114,14 @@ class CachedFeatures:
             except BaseException:
                 Path(name).unlink(missing_ok=True)
                 raise
-            _settle(self.folder)
+            _sync_folder(self.folder)
 
     def _write_to(self, file: io.BufferedWriter, features: Floats) -> None:
         """Write header, numbers and checksum, and wait until the disk has them."""
         header = self._header()
         digest = hashlib.sha256(self.key.encode() + header)
         file.write(header)
-        for block in _blocks(features):
+        for block in _byte_blocks(features):
             file.write(block)
             digest.update(block)
         file.write(digest.digest())
@@ -134,19 +136,19 @@ class CachedFeatures:
         return header.getvalue()
 
 
-def _blocks(array: Floats) -> list[memoryview]:
+def _byte_blocks(array: Floats) -> list[memoryview]:
     """Views of the bytes of an array, a megabyte each."""
     data = array.reshape(-1).view(np.uint8).data
     return [data[start : start + _BLOCK] for start in range(0, len(data), _BLOCK)]
 
 
-def _text_bytes(rows: Array) -> bytes:
+def _serialize_texts(rows: Array) -> bytes:
     """Bytes from which texts could be told again, given how many there are in a row."""
     texts = [text.encode() for row in rows.tolist() for text in row]
     return b"".join(len(text).to_bytes(8, "little") + text for text in texts)
 
 
-def _settle(folder: Path) -> None:
+def _sync_folder(folder: Path) -> None:
     """Wait until the disk knows the new name as well."""
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -235,11 +237,11 @@ def extract(
     where, n = f"{dataset.name}: features", len(dataset)
     extractor.check(dataset.X, where)
     limits.check("memory_bytes", 4 * n * extractor.dimension, where)
-    tell = progress or _say_nothing
+    tell = progress or _no_progress
     if cache is False:
-        X = _scored(dataset, extractor, tell)
+        X = _compute_features(dataset, extractor, tell)
     else:
-        X = _remembered(dataset, extractor, cache_folder(cache), tell)
+        X = _load_or_compute(dataset, extractor, cache_folder(cache), tell)
     identity = dataset.row_digests
     if identity is None and not dataset.encoded:
         identity = digests_of_records(dataset.X, dataset.y)
@@ -253,7 +255,7 @@ def extract(
     )
 
 
-def _scored(dataset: Dataset, extractor: Extractor, tell: Progress) -> Floats:
+def _compute_features(dataset: Dataset, extractor: Extractor, tell: Progress) -> Floats:
     """Features of all records, a block at a time."""
     score, n, done = extractor.scorer(dataset.X.shape[1:]), len(dataset), 0
     features = np.empty((n, extractor.dimension), np.float32)
@@ -265,17 +267,19 @@ def _scored(dataset: Dataset, extractor: Extractor, tell: Progress) -> Floats:
     return features
 
 
-def _remembered(dataset: Dataset, extractor: Extractor, folder: Path, tell: Progress) -> Floats:
+def _load_or_compute(
+    dataset: Dataset, extractor: Extractor, folder: Path, tell: Progress
+) -> Floats:
     """Features from the folder, or made now and kept there."""
     made_by, secret = extractor.fingerprint(), cache_secret(folder)
-    key, n = records_key(dataset, made_by, secret), len(dataset)
+    key, n = cache_key(dataset, made_by, secret), len(dataset)
     entry = CachedFeatures(private_folder(folder / "features"), key, (n, extractor.dimension))
     kept = entry.read()
     if kept is not None:
         tell(n, n)
         return kept
-    features = _scored(dataset, extractor, tell)
-    if records_key(dataset, made_by, secret) != key:
+    features = _compute_features(dataset, extractor, tell)
+    if cache_key(dataset, made_by, secret) != key:
         raise DataError(
             f"{dataset.name}: features",
             "records that stay as they are",
@@ -289,5 +293,5 @@ def _remembered(dataset: Dataset, extractor: Extractor, folder: Path, tell: Prog
     return features
 
 
-def _say_nothing(done: int, total: int | None) -> None:
+def _no_progress(done: int, total: int | None) -> None:
     """Progress for those who did not ask."""

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from veracal._types import Floats, Ints, aligned, aligned_empty
 from veracal.mechanisms import Clipped, ClipRule, is_continuous
-from veracal.neural.gradients.blocks import GradientEngine, HalfAddedError
+from veracal.neural.gradients.blocks import GradientEngine, PartialSumError
 from veracal.neural.precision import full_precision, thread_precision
 from veracal.neural.synthetic_inputs import IndexedRecords
 
@@ -60,11 +60,13 @@ class Layout:
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
-        self.places = tuple(_places(module))
+        self.places = tuple(_parameter_slices(module))
         self.size = self.places[-1].end if self.places else 0
         self._of = {
             id(parameter): place
-            for place, (_, parameter) in zip(self.places, _trainable(module), strict=True)
+            for place, (_, parameter) in zip(
+                self.places, _trainable_parameters(module), strict=True
+            )
         }
 
     def place(self, parameter: torch.Tensor) -> ParameterSlice:
@@ -74,7 +76,9 @@ class Layout:
     def read(self, module: torch.nn.Module) -> Floats:
         """The parameters as one vector of float32, a copy."""
         vector: Floats = aligned_empty((self.size,), np.dtype(np.float32))
-        for place, (_, parameter) in zip(self.places, _trainable(module), strict=True):
+        for place, (_, parameter) in zip(
+            self.places, _trainable_parameters(module), strict=True
+        ):
             flat = parameter.detach().to(torch.float32).reshape(-1)
             vector[place.start : place.end] = flat.numpy()
         return vector
@@ -86,7 +90,9 @@ class Layout:
         """
         self._check(vector)
         whole = torch.from_numpy(vector)
-        for place, (_, parameter) in zip(self.places, _trainable(module), strict=True):
+        for place, (_, parameter) in zip(
+            self.places, _trainable_parameters(module), strict=True
+        ):
             if parameter.data_ptr() == whole.data_ptr() + place.start * whole.element_size():
                 continue
             # By numpy, each is a storage of its own: files of weights have no shared ones.
@@ -115,7 +121,9 @@ class Layout:
         """Set the parameters."""
         self._check(vector)
         with torch.no_grad():
-            for place, (_, parameter) in zip(self.places, _trainable(module), strict=True):
+            for place, (_, parameter) in zip(
+                self.places, _trainable_parameters(module), strict=True
+            ):
                 part = torch.from_numpy(vector[place.start : place.end])
                 parameter.copy_(part.view(place.shape))
 
@@ -127,15 +135,15 @@ class Layout:
         }
 
 
-def _trainable(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]]:
+def _trainable_parameters(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]]:
     """Parameters that are trained, each once."""
     return ((name, one) for name, one in module.named_parameters() if one.requires_grad)
 
 
-def _places(module: torch.nn.Module) -> Iterator[ParameterSlice]:
+def _parameter_slices(module: torch.nn.Module) -> Iterator[ParameterSlice]:
     """One place after the other."""
     start = 0
-    for name, parameter in _trainable(module):
+    for name, parameter in _trainable_parameters(module):
         end = start + math.prod(parameter.shape)
         yield ParameterSlice(name, tuple(parameter.shape), start, end)
         start = end
@@ -226,7 +234,7 @@ class NetworkSums:
     slots of two neighboring batches can be drawn such that all common records have the same
     one. Given the slots, the two sums differ by one clipped gradient and by the rounding of the
     sum over one block, for which the clip leaves room
-    (:func:`~veracal.neural.gradients.engines.slack_for`); what holds given the slots
+    (:func:`~veracal.neural.gradients.engines.rounding_slack`); what holds given the slots
     holds on average over them, since divergences are jointly convex. With ``block=1`` every
     record is computed by itself.
 
@@ -269,7 +277,7 @@ class NetworkSums:
         if len(self._lanes) == 1:
             yield
             return
-        with _threads(1), ThreadPoolExecutor(len(self._lanes)) as pool:
+        with _torch_threads(1), ThreadPoolExecutor(len(self._lanes)) as pool:
             self._pool = pool
             try:
                 yield
@@ -281,12 +289,12 @@ class NetworkSums:
         """The clipped sum over rows, in full precision whatever was set between steps."""
         # Whoever was told of a step may have set torch's generator, which draws for dropout:
         # masks that somebody knows would be others for everybody once a record is gone.
-        _reseed(int(self._rng.integers(2**63)))
+        _seed_torch(int(self._rng.integers(2**63)))
         alone = self._capacity == 1 or not is_continuous(clip)
         parts = list(rows.reshape(-1, 1)) if alone else self._blocks(rows)
         weights, together = aligned(weights), len(self._lanes)
         if self._pool is None or len(parts) < 2:
-            with _threads(1 if alone else torch.get_num_threads()):
+            with _torch_threads(1 if alone else torch.get_num_threads()):
                 found = [self._summed(self._lanes[0], weights, parts, clip)]
         else:
             waiting = [
@@ -340,7 +348,7 @@ class NetworkSums:
             # itself, nothing but the record decides whether the module fails.
             rows = np.where(real, block, block[places[0]])
             summed = lane.engine.add(self._records.block(rows, real), clip, part)
-        except HalfAddedError:
+        except PartialSumError:
             raise
         except Exception:
             if len(places) == 1:
@@ -380,7 +388,7 @@ class NetworkSums:
 
 
 @contextmanager
-def _threads(count: int) -> Iterator[None]:
+def _torch_threads(count: int) -> Iterator[None]:
     """Let torch compute with so many threads."""
     before = torch.get_num_threads()
     if count == before:
@@ -393,7 +401,7 @@ def _threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _reseed(seed: int) -> None:
+def _seed_torch(seed: int) -> None:
     """Seed torch's generators: its own function for that takes longer than a small block."""
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_available():

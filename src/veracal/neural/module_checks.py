@@ -23,18 +23,24 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.spectral_norm import SpectralNorm
 
-from veracal.neural.gradients.blocks import Block, Inputs, Losses, called, rows_of
+from veracal.neural.gradients.blocks import (
+    Block,
+    Inputs,
+    LossFunction,
+    compute_logits,
+    count_rows,
+)
 from veracal.neural.precision import (
     check_products,
+    find_reduced_context,
     full_precision,
-    reduced_precision,
     refuse_half_precision,
 )
-from veracal.neural.synthetic_inputs import Replacing, half_replaced, one_replaced
+from veracal.neural.synthetic_inputs import Replacement, replace_each, replace_halves
 
 
 @contextmanager
-def stirred(module: nn.Module) -> Iterator[None]:
+def perturbed_initialization(module: nn.Module) -> Iterator[None]:
     """Random numbers in place of weights that are all the same, while the block lasts.
 
     Behind a head of zeros all outputs are the same whatever came before it, and so they are
@@ -44,7 +50,9 @@ def stirred(module: nn.Module) -> Iterator[None]:
     first step the weights are no longer zero.
     """
     same = [
-        (one, float(one.detach().reshape(-1)[0])) for one in module.parameters() if _hides(one)
+        (one, float(one.detach().reshape(-1)[0]))
+        for one in module.parameters()
+        if _is_constant(one)
     ]
     draws = torch.Generator().manual_seed(0)  # made up, like the examples of a trial
     try:
@@ -59,7 +67,7 @@ def stirred(module: nn.Module) -> Iterator[None]:
                 one.fill_(value)
 
 
-def _hides(one: Tensor) -> bool:
+def _is_constant(one: Tensor) -> bool:
     """Whether a parameter that is trained is zero, or a matrix whose numbers are all equal."""
     if not one.requires_grad or not one.numel():
         return False
@@ -72,8 +80,8 @@ _LOSSES_CLOSE = 1e-4  # where a loss is taken alone, and roundings are others
 _ALONE = 16  # examples whose losses are taken alone
 
 
-def check_rows(
-    made_up: Callable[[int, Replacing], Sequence[Block]],
+def build_checked_blocks(
+    made_up: Callable[[int, Replacement], Sequence[Block]],
     counts: tuple[int, int],
     augment: Any = None,
 ) -> tuple[Sequence[Block], Sequence[Block]]:
@@ -83,32 +91,32 @@ def check_rows(
     ----------
     made_up : callable
         Makes and prepares blocks; see
-        :func:`~veracal.neural.synthetic_inputs.made_up_blocks`.
+        :func:`~veracal.neural.synthetic_inputs.synthetic_blocks`.
     counts : pair of int
         Of examples in a block, of which each in turn, or half, is replaced.
     augment : Augment, optional
     """
     made = []
-    for n, replacing in zip(counts, (one_replaced, half_replaced), strict=True):
+    for n, replacing in zip(counts, (replace_each, replace_halves), strict=True):
         blocks = made_up(n, replacing)
-        check_prepared(blocks, replacing)
+        check_prepare(blocks, replacing)
         if augment is not None:
-            check_views(augment, blocks, replacing)
+            check_augment(augment, blocks, replacing)
         made.append(blocks)
     return made[0], made[1]
 
 
-def check_prepared(blocks: Sequence[Block], replacing: Replacing) -> None:
+def check_prepare(blocks: Sequence[Block], replacing: Replacement) -> None:
     """Refuse a preparation that mixes rows.
 
     Parameters
     ----------
     blocks : sequence of Block
-        See :func:`~veracal.neural.synthetic_inputs.made_up_blocks`.
+        See :func:`~veracal.neural.synthetic_inputs.synthetic_blocks`.
     replacing : callable
         With which they were made.
     """
-    inputs = [_named(block.inputs) for block in blocks]
+    inputs = [_name_inputs(block.inputs) for block in blocks]
     for name in inputs[0]:
         made = [one[name] for one in inputs]
         if not all(isinstance(one, Tensor) for one in made):
@@ -116,14 +124,14 @@ def check_prepared(blocks: Sequence[Block], replacing: Replacing) -> None:
                 "Expected prepare to give a tensor with a row for each row, got "
                 f"{type(made[0]).__name__}. Return torch.from_numpy(...) of an array."
             )
-        if len(made[0]) != len(blocks[0]) or _moved(made, replacing, 0.0):
+        if len(made[0]) != len(blocks[0]) or _others_changed(made, replacing, 0.0):
             raise ValueError(
                 "Expected prepare to turn each row by itself, got one whose result for a row "
                 "changes with the others beside it. Scale by public figures instead."
             )
 
 
-def check_views(augment: Any, blocks: Sequence[Block], replacing: Replacing) -> None:
+def check_augment(augment: Any, blocks: Sequence[Block], replacing: Replacement) -> None:
     """Refuse an augmentation that gives other numbers of views than it says, or mixes examples.
 
     All blocks get the same random numbers.
@@ -134,8 +142,8 @@ def check_views(augment: Any, blocks: Sequence[Block], replacing: Replacing) -> 
             "Expected augment to say how many views it makes, a whole number as augment.views, "
             f"got {views!r}."
         )
-    made = [_viewed(augment, block, views) for block in blocks]
-    if _moved(made, replacing, 0.0, views):
+    made = [_augment_block(augment, block, views) for block in blocks]
+    if _others_changed(made, replacing, 0.0, views):
         raise ValueError(
             "Expected augment to make views of each example by itself, one example after the "
             "other, got one whose views of an example change with the others beside it. Leave "
@@ -143,7 +151,7 @@ def check_views(augment: Any, blocks: Sequence[Block], replacing: Replacing) -> 
         )
 
 
-def _viewed(augment: Any, block: Block, views: int) -> Tensor:
+def _augment_block(augment: Any, block: Block, views: int) -> Tensor:
     """The views of a block, of which there are as many as there should be."""
     inputs = block.inputs
     if not isinstance(inputs, Tensor):
@@ -159,35 +167,39 @@ def _viewed(augment: Any, block: Block, views: int) -> Tensor:
     return made
 
 
-def check_outputs(trial: nn.Module, blocks: Sequence[Block], replacing: Replacing) -> None:
+def check_output_independence(
+    trial: nn.Module, blocks: Sequence[Block], replacing: Replacement
+) -> None:
     """Refuse a module in which an output depends on other examples, or on earlier ones."""
     # The first one again at the end: what was kept of the others meanwhile would show.
-    made = [_seeded(trial, block.inputs) for block in (*blocks, blocks[0])]
-    if len(made[0]) != rows_of(blocks[0].inputs) or _moved(made[:-1], replacing, _CLOSE):
+    made = [_seeded_outputs(trial, block.inputs) for block in (*blocks, blocks[0])]
+    if len(made[0]) != count_rows(blocks[0].inputs) or _others_changed(
+        made[:-1], replacing, _CLOSE
+    ):
         raise ValueError(
             "Expected a module that takes each example by itself, got one in which the output "
             "for an example changes with the others beside it. Look for means, maxima or "
             "orders over the first dimension."
         )
-    if not float((made[0] - made[-1]).abs().max()) <= _CLOSE * _largest(made[0]):
+    if not float((made[0] - made[-1]).abs().max()) <= _CLOSE * _largest_magnitude(made[0]):
         raise ValueError(
             "Expected a module that keeps nothing of what it has seen, got one whose outputs "
             "for the same examples change once it has seen others. Leave out running means."
         )
 
 
-def _seeded(trial: nn.Module, inputs: Inputs) -> Tensor:
+def _seeded_outputs(trial: nn.Module, inputs: Inputs) -> Tensor:
     """Outputs with the same random numbers each time, so that dropout is the same."""
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)  # the module's function takes longer than a row
-        made: Tensor = outputs_of(trial, inputs)
+        made: Tensor = trial_outputs(trial, inputs)
     return made.detach().clone()
 
 
-def outputs_of(module: nn.Module, inputs: Inputs) -> Any:
+def trial_outputs(module: nn.Module, inputs: Inputs) -> Any:
     """Outputs for made-up examples, or what is wrong with them in a sentence."""
     try:
-        return called(module, inputs)
+        return compute_logits(module, inputs)
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
         raise ValueError(
             "Expected a module that takes rows in the form of the records, got one that fails "
@@ -196,7 +208,7 @@ def outputs_of(module: nn.Module, inputs: Inputs) -> Any:
         ) from error
 
 
-def check_losses(losses: Losses, outputs: Tensor, classes: int, n: int) -> None:
+def check_loss(losses: LossFunction, outputs: Tensor, classes: int, n: int) -> None:
     """Refuse a loss that is not each example's own.
 
     Parameters
@@ -221,47 +233,49 @@ def check_losses(losses: Losses, outputs: Tensor, classes: int, n: int) -> None:
     some = range(min(n, _ALONE))
     alone = torch.stack([losses(made[i : i + 1], targets[i : i + 1])[0] for i in some])
     gap = (together[: len(alone)] - alone).abs().max()
-    if not float(gap) <= _LOSSES_CLOSE * max(1.0, _largest(alone)):
+    if not float(gap) <= _LOSSES_CLOSE * max(1.0, _largest_magnitude(alone)):
         raise ValueError(
             "Expected a loss that takes each example by itself, got one that changes with the "
             "others beside it. Weigh classes by public figures, and leave none out by its rank."
         )
 
 
-def _moved(made: Sequence[Tensor], replacing: Replacing, close: float, views: int = 1) -> bool:
+def _others_changed(
+    made: Sequence[Tensor], replacing: Replacement, close: float, views: int = 1
+) -> bool:
     """Whether anything moved but what became of examples that are others.
 
     The first tensor is of some examples; the next ones, of the same with some replaced.
     """
-    first, numbers = _doubled(made[0]), replacing(len(made[0]) // views)
+    first, numbers = _comparable(made[0]), replacing(len(made[0]) // views)
     for place, other in zip(numbers[1:], made[1:], strict=True):
         if other.shape != first.shape:
             return True
-        gap = (first - _doubled(other)).abs().reshape(len(first), -1).amax(1)
+        gap = (first - _comparable(other)).abs().reshape(len(first), -1).amax(1)
         same = torch.tensor(place) == torch.arange(len(place))
         gap = torch.where(same.repeat_interleave(views), gap, 0.0)
-        if not float(gap.max()) <= close * _largest(first):
+        if not float(gap.max()) <= close * _largest_magnitude(first):
             return True
     return False
 
 
-def _doubled(values: Tensor) -> Tensor:
+def _comparable(values: Tensor) -> Tensor:
     """Numbers that can be compared, in float64."""
     return torch.nan_to_num(values.to(torch.float64))
 
 
-def _largest(values: Tensor) -> float:
+def _largest_magnitude(values: Tensor) -> float:
     """The largest of some numbers, but not zero."""
     return max(float(values.abs().max()), 1e-6)
 
 
-def _named(inputs: Inputs) -> dict[str, Any]:
+def _name_inputs(inputs: Inputs) -> dict[str, Any]:
     """Inputs by their names; a single one has none."""
     return dict(inputs) if isinstance(inputs, Mapping) else {"": inputs}
 
 
 # What stands around a module, by its class (some take long to import), and what to give.
-_AROUND = {
+_WRAPPERS = {
     "torch.OptimizedModule": ("torch.compile", "{}._orig_mod"),
     "torch.DataParallel": ("nn.DataParallel", "{}.module"),
     "torch.DistributedDataParallel": ("DistributedDataParallel", "{}.module"),
@@ -272,7 +286,7 @@ _HOOKS = "autograd_grad_sample_hooks"  # of Opacus, which stay where only the wr
 _PASSES = 8  # in which every parameter should have had a part
 
 
-def check_parts(module: nn.Module) -> None:
+def check_module(module: nn.Module) -> None:
     """Refuse a module by its parts alone.
 
     Raises
@@ -287,7 +301,7 @@ def check_parts(module: nn.Module) -> None:
         raise ValueError(
             f"Expected a torch.nn.Module, or a function that makes one, got {module!r}."
         )
-    _check_mode()
+    _check_context()
     _check_unwrapped(module)
     for name, layer in module.named_modules():
         _check_layer(name or type(module).__name__, layer)
@@ -322,7 +336,7 @@ def _check_unwrapped(module: nn.Module) -> None:
         if name:
             at, called = f"module.get_submodule({name!r})", name
         for one in type(layer).__mro__:
-            found = _AROUND.get(f"{one.__module__.partition('.')[0]}.{one.__name__}")
+            found = _WRAPPERS.get(f"{one.__module__.partition('.')[0]}.{one.__name__}")
             if found is not None:
                 raise ValueError(
                     f"Expected a module as it was written, got {called!r}, wrapped by "
@@ -335,9 +349,9 @@ def _check_unwrapped(module: nn.Module) -> None:
             )
 
 
-def _check_mode() -> None:
+def _check_context() -> None:
     """Refuse a call where precision is reduced, or gradients cannot be taken."""
-    found = reduced_precision()
+    found = find_reduced_context()
     if found is not None:
         raise ValueError(
             f"Expected a call outside of {found}, since gradients are taken in full float32 "
@@ -381,14 +395,14 @@ def check_copyable(module: nn.Module) -> None:
 
 def _check_layer(name: str, layer: nn.Module) -> None:
     """Refuse a layer that looks at more than one example."""
-    if isinstance(layer, _BatchNorm) and not _frozen(layer):
+    if isinstance(layer, _BatchNorm) and not _is_frozen(layer):
         raise ValueError(
             f"Expected layers that take each example by itself, got {name!r}, a "
             f"{type(layer).__name__}: it scales every example by all others. Use "
-            "veracal.neural.without_batch_norm(module), which puts GroupNorm in its "
+            "veracal.neural.replace_batch_norm(module), which puts GroupNorm in its "
             "place (for plain rows LayerNorm), or freeze it."
         )
-    if getattr(layer, "track_running_stats", False) and not _frozen(layer):
+    if getattr(layer, "track_running_stats", False) and not _is_frozen(layer):
         raise ValueError(
             f"Expected layers that keep nothing of the records, got {name!r}, a "
             f"{type(layer).__name__} with running statistics. Use track_running_stats=False."
@@ -415,7 +429,7 @@ def _check_layer(name: str, layer: nn.Module) -> None:
         )
 
 
-def _frozen(layer: nn.Module) -> bool:
+def _is_frozen(layer: nn.Module) -> bool:
     """Whether a layer has statistics of its own and nothing in it is trained.
 
     One without parameters says so by having seen a batch, or by not being in training.
@@ -429,7 +443,7 @@ def _frozen(layer: nn.Module) -> bool:
 
 
 @full_precision()
-def check_trial(
+def check_behavior(
     module: nn.Module, blocks: Sequence[Block], outputs: int, usual: Sequence[Block] = ()
 ) -> Tensor:
     """Refuse a module by what it does with made-up examples.
@@ -445,7 +459,7 @@ def check_trial(
     usual : sequence of Block
         With as many examples as a block has in training, half of them replaced in the second,
         the other half in the third: see
-        :func:`~veracal.neural.synthetic_inputs.half_replaced`.
+        :func:`~veracal.neural.synthetic_inputs.replace_halves`.
 
     Returns
     -------
@@ -465,22 +479,22 @@ def check_trial(
                 f"Expected parameters that can be trained, got {name!r}, which was made in "
                 "torch.inference_mode(). Give copy.deepcopy(module), made outside of it."
             )
-    trial = copied(module)
-    with stirred(trial):
-        return _made_by(trial, blocks, outputs, usual)
+    trial = copy_module(module)
+    with perturbed_initialization(trial):
+        return _trial_run(trial, blocks, outputs, usual)
 
 
-def _made_by(
+def _trial_run(
     trial: nn.Module, blocks: Sequence[Block], outputs: int, usual: Sequence[Block]
 ) -> Tensor:
     """Outputs of a module for the first block; see :func:`check_trial`."""
     made = torch.empty(0)
-    train_mode(trial)
-    before = _digests(trial)
+    set_train_mode(trial)
+    before = _tensor_digests(trial)
     for _ in range(_PASSES):  # a layer may be left out by chance
         with torch.enable_grad(), refuse_half_precision():
-            made = outputs_of(trial, blocks[0].inputs)
-            _check_shape(made, rows_of(blocks[0].inputs), outputs)
+            made = trial_outputs(trial, blocks[0].inputs)
+            _check_shape(made, count_rows(blocks[0].inputs), outputs)
             torch.autograd.backward(made.double().square().sum())
         unused = [
             name
@@ -495,26 +509,28 @@ def _made_by(
             f"{', '.join(map(repr, unused[:5]))}. Freeze what is not used, by "
             "requires_grad_(False)."
         )
-    _check_apart(trial, blocks, usual)
-    after = _digests(trial)
+    _check_independence(trial, blocks, usual)
+    after = _tensor_digests(trial)
     for name in before:
         if before[name] != after[name]:
             raise ValueError(
                 f"Expected a forward pass that changes nothing, got one that changes {name!r}: "
                 "it would keep something of the records, without noise. Leave it out."
             )
-    _check_apart(trial.eval(), blocks, usual)
+    _check_independence(trial.eval(), blocks, usual)
     return made.detach()
 
 
-def _check_apart(trial: nn.Module, blocks: Sequence[Block], usual: Sequence[Block]) -> None:
+def _check_independence(
+    trial: nn.Module, blocks: Sequence[Block], usual: Sequence[Block]
+) -> None:
     """Refuse a module in which examples meet, a few of them or many."""
-    check_outputs(trial, blocks, one_replaced)
+    check_output_independence(trial, blocks, replace_each)
     if usual:
-        check_outputs(trial, usual, half_replaced)
+        check_output_independence(trial, usual, replace_halves)
 
 
-def _digests(module: nn.Module) -> dict[str, bytes]:
+def _tensor_digests(module: nn.Module) -> dict[str, bytes]:
     """A digest of each parameter, frozen ones too, and of each buffer."""
     return {
         name: hashlib.blake2b(one.detach().reshape(-1).view(torch.uint8).numpy().data).digest()
@@ -522,7 +538,7 @@ def _digests(module: nn.Module) -> dict[str, bytes]:
     }
 
 
-def copied(module: nn.Module, *, shares: bool = True) -> Any:
+def copy_module(module: nn.Module, *, shares: bool = True) -> Any:
     """A copy to try things on, which shares what is frozen: that may be most of a network."""
     frozen: dict[int, Any] = {
         id(one): one for one in module.parameters() if shares and not one.requires_grad
@@ -548,15 +564,15 @@ def _check_shape(made: Any, rows: int, outputs: int) -> None:
         )
 
 
-def train_mode(module: nn.Module) -> None:
+def set_train_mode(module: nn.Module) -> None:
     """Set a module to training, but for normalizations whose public statistics are frozen."""
     module.train()
     for layer in module.modules():
-        if isinstance(layer, _BatchNorm) and _frozen(layer):
+        if isinstance(layer, _BatchNorm) and _is_frozen(layer):
             layer.eval()
 
 
-def without_batch_norm(module: nn.Module, *, groups: int = 32) -> nn.Module:
+def replace_batch_norm(module: nn.Module, *, groups: int = 32) -> nn.Module:
     """A copy with a normalization of each example in place of every BatchNorm.
 
     Pictures get a GroupNorm. A BatchNorm1d takes plain rows (n, c) and series (n, c, l): after
@@ -582,20 +598,22 @@ def without_batch_norm(module: nn.Module, *, groups: int = 32) -> nn.Module:
             before[layer] = last
         elif isinstance(layer, nn.Linear | nn.Conv1d):
             last = layer
-    for parent, name, layer in list(_children(changed)):
+    for parent, name, layer in list(_named_children(changed)):
         if isinstance(layer, _BatchNorm):
-            setattr(parent, name, _instead(layer, before[layer], groups))
-    return _instead(changed, None, groups) if isinstance(changed, _BatchNorm) else changed
+            setattr(parent, name, _replacement_norm(layer, before[layer], groups))
+    return (
+        _replacement_norm(changed, None, groups) if isinstance(changed, _BatchNorm) else changed
+    )
 
 
-def _children(module: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Module]]:
+def _named_children(module: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Module]]:
     """Every layer with its parent and its name there."""
     for parent in module.modules():
         for name, layer in parent.named_children():
             yield parent, name, layer
 
 
-def _instead(layer: _BatchNorm, before: nn.Module | None, groups: int) -> nn.Module:
+def _replacement_norm(layer: _BatchNorm, before: nn.Module | None, groups: int) -> nn.Module:
     """What stands in for a BatchNorm, by the layer with weights before it."""
     width = layer.num_features
     if isinstance(layer, nn.BatchNorm1d):

@@ -28,47 +28,47 @@ from veracal.mechanisms import DPSGD, ClipRule, Langevin, Schedule, Step, Update
 from veracal.neural.architectures import KnownNetwork
 from veracal.neural.checkpoints import (
     Checkpoint,
-    check_place,
     check_resumable,
-    name_of,
-    settings_of,
+    check_writable,
+    describe_callable,
+    training_settings,
 )
 from veracal.neural.distributed import (
-    Following,
+    Follower,
     Leader,
     RankConnection,
+    RankFacts,
     Ranks,
-    ShareFacts,
     SingleProcess,
     Strategy,
-    form_of,
-    settle,
+    agree_on_fit,
+    describe_module,
 )
 from veracal.neural.gradient_sums import GradientWorker, Layout, NetworkSums
-from veracal.neural.gradients.blocks import Block, GradientEngine, Losses, cross_entropy
-from veracal.neural.gradients.choice import WAYS, Configuration, EngineTrial, engine_for
-from veracal.neural.gradients.engines import Ghost, PreNoise
+from veracal.neural.gradients.blocks import Block, GradientEngine, LossFunction, cross_entropy
+from veracal.neural.gradients.choice import ENGINE_NAMES, EngineName, EngineTrial, choose_engine
+from veracal.neural.gradients.engines import GhostEngine, PreNoise
 from veracal.neural.module_checks import (
+    build_checked_blocks,
+    check_behavior,
     check_copyable,
-    check_losses,
-    check_parts,
-    check_rows,
-    check_trial,
-    copied,
-    train_mode,
+    check_loss,
+    check_module,
+    copy_module,
+    set_train_mode,
 )
 from veracal.neural.precision import full_precision
-from veracal.neural.predictions import SCORED, NetworkPredictions, NetworkScores
-from veracal.neural.run import TrainingRun, bar
+from veracal.neural.predictions import SCORING_BLOCK, NetworkPredictions, NetworkScores
+from veracal.neural.run import TrainingRun, progress_bar
 from veracal.neural.synthetic_inputs import (
     BLOCK,
     Augment,
     IndexedRecords,
     as_tensor,
-    made_up_block,
-    made_up_blocks,
-    made_up_rows,
-    whole_block,
+    full_block_size,
+    synthetic_block,
+    synthetic_blocks,
+    synthetic_rows,
 )
 from veracal.training import (
     Ablation,
@@ -82,7 +82,7 @@ from veracal.training import (
 )
 
 
-class SharedClassifier(DescentClassifier):
+class DistributedClassifier(DescentClassifier):
     """A private classifier that may be trained by all ranks of ``torch.distributed``.
 
     A final class stores ``across`` among its parameters, and descends as :meth:`_course` says.
@@ -129,7 +129,7 @@ class SharedClassifier(DescentClassifier):
             super().check_records(dataset)
             return
         unit, size = self.unit or Unit(), int(self.size or 0)
-        self._given = settle(
+        self._given = agree_on_fit(
             self._linked(), lambda: self._share(dataset), unit, self.across, size
         )
 
@@ -145,10 +145,10 @@ class SharedClassifier(DescentClassifier):
                 self._linked().excuse()
             raise
 
-    def _share(self, dataset: Dataset) -> ShareFacts:
+    def _share(self, dataset: Dataset) -> RankFacts:
         """What is public about the records of this rank, if they can be fitted."""
         super().check_records(dataset)
-        return ShareFacts(
+        return RankFacts(
             self._told(self._public(dataset)),
             # Replacing a record leaves every rank as many as it has: that is public then.
             len(dataset) if self.relation == "replace-one" else None,
@@ -205,16 +205,16 @@ class SharedClassifier(DescentClassifier):
             return SingleProcess()
         link = self._linked()
         given = self.__dict__.pop("_given", None)
-        return Leader(link) if given is None else Following(link, given)
+        return Leader(link) if given is None else Follower(link, given)
 
 
-_FEW = 4  # examples on which ways of taking gradients are compared
-_PASSED = set[str]()  # trials of networks of ours, which have one outcome each
+_TRIAL_EXAMPLES = 4  # examples on which ways of taking gradients are compared
+_PASSED_TRIALS = set[str]()  # trials of networks of ours, which have one outcome each
 _SMALL = 1 << 21  # weights up to which two blocks at a time take no more room than one may
 Hook = Callable[["PrivateNetwork", Step], bool | None]
 
 
-class PrivateNetwork(NetworkPredictions, SharedClassifier):
+class PrivateNetwork(NetworkPredictions, DistributedClassifier):
     r"""Any network of PyTorch as a classifier that is trained with differential privacy.
 
     At every step each record enters the batch by a secret coin; the gradient of each record
@@ -335,10 +335,10 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
         update: float | Update | None = None,
         weight_decay: float = 0.0,
         average: Average = 0.0,
-        loss: Losses | None = None,
+        loss: LossFunction | None = None,
         prepare: Callable[[Array], torch.Tensor] | None = None,
         augment: Augment | None = None,
-        gradients: Configuration | None = None,
+        gradients: EngineName | None = None,
         block: int = BLOCK,
         checkpoint: str | Path | None = None,
         checkpoint_every: int = 50,
@@ -384,9 +384,9 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
         super()._check_settings()
         _checks.whole(block=self.block, checkpoint_every=self.checkpoint_every)
         if self.gradients is not None:
-            _checks.one_of(WAYS, gradients=self.gradients)
+            _checks.one_of(ENGINE_NAMES, gradients=self.gradients)
         if isinstance(self.module, nn.Module) or not callable(self.module):
-            check_parts(self.module)
+            check_module(self.module)
         for name in ("loss", "prepare", "augment"):
             value = getattr(self, name)
             if value is not None and not callable(value):
@@ -414,24 +414,26 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
         """Refuse before anything is charged what would fail afterwards, on made-up rows."""
         self._check_delta(facts.size)
         if self.checkpoint is not None and self._leads:
-            check_place(Path(self.checkpoint))
+            check_writable(Path(self.checkpoint))
         module, k = self._fresh(np.random.default_rng(0)), len(facts.classes)
         trial = self._known_trial(facts)
-        if trial in _PASSED:
+        if trial in _PASSED_TRIALS:
             return
         # The generator is the caller's, from which dropout draws.
         with full_precision(), torch.random.fork_rng(devices=[]):
-            whole = whole_block(self._usual, self.sampling_rate * facts.size)
-            many = whole if trial is None else _FEW  # nothing of ours goes by their number
-            rows = partial(made_up_blocks, facts.X, module, k, self._prepared)
-            few, usual = check_rows(rows, (_FEW, many), self.augment)
-            made = check_trial(module, few, k, usual)
-            train_mode(module)
+            whole = full_block_size(self._usual, self.sampling_rate * facts.size)
+            many = (
+                whole if trial is None else _TRIAL_EXAMPLES
+            )  # nothing of ours goes by their number
+            rows = partial(synthetic_blocks, facts.X, module, k, self._prepared)
+            few, usual = build_checked_blocks(rows, (_TRIAL_EXAMPLES, many), self.augment)
+            made = check_behavior(module, few, k, usual)
+            set_train_mode(module)
             if self.loss is not None:
-                check_losses(self.loss, made, k, 2 * self._usual)
+                check_loss(self.loss, made, k, 2 * self._usual)
             self._tried(module, few[0], None, self._noise(np.random.default_rng(0)))
         if trial is not None:
-            _PASSED.add(trial)
+            _PASSED_TRIALS.add(trial)
 
     def _known_trial(self, facts: TrainingData) -> str | None:
         """All that a trial depends on, if nothing of it is the caller's own; else None."""
@@ -444,7 +446,7 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
     @property
     def _usual(self) -> int:
         """Examples of a block, or of a trial."""
-        return max(int(self.block), _FEW)
+        return max(int(self.block), _TRIAL_EXAMPLES)
 
     @property
     def _prepared(self) -> Callable[[Array], torch.Tensor]:
@@ -454,12 +456,12 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
     def _fresh(self, rng: np.random.Generator) -> nn.Module:
         """The network before it is trained: a copy, or new weights."""
         if isinstance(self.module, nn.Module):
-            whole: nn.Module = copied(self.module, shares=False)
+            whole: nn.Module = copy_module(self.module, shares=False)
             return whole
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(rng.integers(2**63)))
             module = self.module()
-        check_parts(module)
+        check_module(module)
         return module
 
     def settled(self, dataset: Dataset) -> Self:
@@ -478,9 +480,11 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
         _checks.as_part(model=self)
         facts = self._public(dataset)
         descent, module = self._descent(facts.size), self._fresh(np.random.default_rng(0))
-        train_mode(module)
+        set_train_mode(module)
         with torch.random.fork_rng(devices=[]):
-            few = made_up_block(facts.X, module, _FEW, len(facts.classes), self._prepared)
+            few = synthetic_block(
+                facts.X, module, _TRIAL_EXAMPLES, len(facts.classes), self._prepared
+            )
             _, trial = self._tried(module, few, None, self._noise(np.random.default_rng(0)))
         found: Self = clone(self).set_params(gradients=trial.chosen)
         if self.noise_multiplier is None and not isinstance(self._update(), Langevin):
@@ -501,22 +505,22 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
         descent, module = self._settled(facts)[0], self._fresh(np.random.default_rng(0))
         return {
             "event": event_to_json(descent.event()),
-            **settings_of(descent, Layout(module)),
+            **training_settings(descent, Layout(module)),
             **self._about_run(facts.classes),
             **{name: repr(getattr(self, name)) for name in ("not_private", "delta", "unit")},
             "across": repr(self.across),
             "size": facts.size,
             "rows": [str(facts.X.dtype), list(facts.X.shape[1:])],
-            "module": form_of(module),
+            "module": describe_module(module),
         }
 
     def _learn(self, facts: TrainingData, rng: np.random.Generator) -> tuple[str, ...]:
         first, lots, views = rng.spawn(3)
         module, course = self._fresh(first), self._course()
         with course.begun(module), torch.random.fork_rng(devices=[]):
-            train_mode(module)
+            set_train_mode(module)
             self._blank = copy.deepcopy(module)  # of which nothing has seen a record
-            self._form = made_up_rows(facts.X, module, SCORED)
+            self._form = synthetic_rows(facts.X, module, SCORING_BLOCK)
             self._outputs = len(facts.classes)
             records = IndexedRecords(facts.X, facts.codes, self._prepared, self.augment, views)
             if KnownNetwork.of(self.module) is None:  # one of ours begins with fresh weights
@@ -540,7 +544,7 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
         with (
             run.begun(),
             threadpool_limits(1, user_api="blas"),
-            bar(int(descent.steps), shown=shown) as run.tell,
+            progress_bar(int(descent.steps), shown=shown) as run.tell,
         ):
             lanes = self._lanes(module, descent, lots, rng)
             expected = descent.expected_batch / course.world
@@ -567,11 +571,11 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
         engine, self.trial_ = self._engine(module, descent, self._noise(*lots.spawn(1)))
         lanes = [GradientWorker(module, engine)]
         threads = torch.get_num_threads() if _random.is_secret(rng) else 1
-        if isinstance(engine, Ghost) and engine.size <= _SMALL and threads > 1:
+        if isinstance(engine, GhostEngine) and engine.size <= _SMALL and threads > 1:
             # Not with a seed: which thread draws for dropout first is up to the system.
             twin = copy.deepcopy(module)
             lanes.append(
-                GradientWorker(twin, Ghost(twin, self._losses, self._usual, engine.last))
+                GradientWorker(twin, GhostEngine(twin, self._losses, self._usual, engine.last))
             )
         return lanes
 
@@ -581,8 +585,8 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
         """How gradients are taken."""
         many = int(min(self.block, max(1.0, descent.expected_batch)))
         few, more = (
-            made_up_block(self._form, module, n, self._outputs, self._prepared)
-            for n in (_FEW, many)
+            synthetic_block(self._form, module, n, self._outputs, self._prepared)
+            for n in (_TRIAL_EXAMPLES, many)
         )
         return self._tried(module, few, more, noise)
 
@@ -590,7 +594,7 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
         self, module: nn.Module, few: Block, many: Block | None, noise: PreNoise | None
     ) -> tuple[GradientEngine, EngineTrial]:
         """The way that is right, and of several the fastest."""
-        return engine_for(
+        return choose_engine(
             module, self._losses, few, many, usual=self._usual, way=self.gradients, noise=noise
         )
 
@@ -611,11 +615,11 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
             "average": repr(self.average),
             "module": repr(self.module),
             "classes": [str(one) for one in classes.tolist()],
-            **{name: name_of(getattr(self, name)) for name in names},
+            **{name: describe_callable(getattr(self, name)) for name in names},
         }
 
     @property
-    def _losses(self) -> Losses:
+    def _losses(self) -> LossFunction:
         """The loss of each example."""
         return cross_entropy if self.loss is None else self.loss
 

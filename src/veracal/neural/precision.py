@@ -53,7 +53,7 @@ def full_precision() -> Iterator[None]:
     Can be nested, and used by several threads at once.
     """
     torch = extra("torch", "torch")
-    with _process(torch), thread_precision():
+    with _process_precision(torch), thread_precision():
         yield
 
 
@@ -61,9 +61,9 @@ def full_precision() -> Iterator[None]:
 def thread_precision() -> Iterator[None]:
     """The part of :func:`full_precision` that every thread has for itself."""
     torch = extra("torch", "torch")
-    active = unswitchable()
+    active = find_fixed_context()
     if active is not None:
-        raise PrecisionError(_refusal(active))
+        raise PrecisionError(_refusal_message(active))
     devices = _autocast_devices(torch)
     with torch.inference_mode(False):  # which also turns gradients on
         try:
@@ -83,17 +83,17 @@ def thread_precision() -> Iterator[None]:
 
 
 @contextmanager
-def _process(torch: Any) -> Iterator[None]:
+def _process_precision(torch: Any) -> Iterator[None]:
     """The part that all threads share: the first to enter sets it, the last restores it."""
     global _holders
     with _lock:
         if not _holders:
             _found.clear()
-            _found.update(_set(torch))
+            _found.update(_set_full_precision(torch))
         _holders += 1
     try:
         yield
-        changed = _reduced(torch)
+        changed = _find_reduced_setting(torch)
         if changed is not None:
             raise PrecisionError(
                 f"Expected full precision during a step, got {changed}, which was set inside, "
@@ -103,10 +103,10 @@ def _process(torch: Any) -> Iterator[None]:
         with _lock:
             _holders -= 1
             if not _holders:
-                _restore(torch, _found)
+                _restore_precision(torch, _found)
 
 
-def reduced_precision() -> str | None:
+def find_reduced_context() -> str | None:
     """A context in which precision is reduced or gradients cannot be taken; None if in none.
 
     Settings that :func:`full_precision` overrides, such as the precision of float32 products,
@@ -120,10 +120,10 @@ def reduced_precision() -> str | None:
         return "torch.inference_mode()"
     if torch.nn.utils.parametrize._cache_enabled:
         return "torch.nn.utils.parametrize.cached()"
-    return unswitchable()
+    return find_fixed_context()
 
 
-def unswitchable() -> str | None:
+def find_fixed_context() -> str | None:
     """A context of this thread that may change arithmetic and cannot be switched off."""
     torch = extra("torch", "torch")
     if torch._C._autograd._top_saved_tensors_default_hooks(False) is not None:
@@ -181,7 +181,7 @@ def check_dtype(values: Any, made_by: str) -> None:
         )
 
 
-def _refusal(active: str) -> str:
+def _refusal_message(active: str) -> str:
     """Why a step is not taken."""
     return (
         f"Expected a step outside of {active}, which may change what is computed, got one "
@@ -209,7 +209,7 @@ def _operations(torch: Any) -> tuple[tuple[str, str], ...]:
     return tuple(one for one in _CHILDREN if one[0] in backends)
 
 
-def _reduced(torch: Any) -> str | None:
+def _find_reduced_setting(torch: Any) -> str | None:
     """A setting shared by all threads under which numbers have fewer digits, or None."""
     for backend, operation in _operations(torch):
         precision = torch._C._get_fp32_precision_getter(backend, operation)
@@ -222,9 +222,9 @@ def _reduced(torch: Any) -> str | None:
     return None
 
 
-def _set(torch: Any) -> dict[str, Any]:
+def _set_full_precision(torch: Any) -> dict[str, Any]:
     """Set full precision for all threads; return what has to be restored, by its name."""
-    if _reduced(torch) is None:
+    if _find_reduced_setting(torch) is None:
         return {}
     getter, setter = torch._C._get_fp32_precision_getter, torch._C._set_fp32_precision_setter
     own: dict[tuple[str, str], str] = {}
@@ -242,7 +242,7 @@ def _set(torch: Any) -> dict[str, Any]:
     return found
 
 
-def _restore(torch: Any, found: dict[str, Any]) -> None:
+def _restore_precision(torch: Any, found: dict[str, Any]) -> None:
     """Undo :func:`_set`."""
     if not found:
         return

@@ -13,11 +13,11 @@ from torch import nn
 
 from veracal._types import Array, Floats
 from veracal.data import MappedRows, Score, each_by_itself
-from veracal.neural.gradients.blocks import called
+from veracal.neural.gradients.blocks import compute_logits
 from veracal.neural.precision import full_precision
-from veracal.neural.synthetic_inputs import inputs_of, made_up_rows
+from veracal.neural.synthetic_inputs import select_inputs, synthetic_rows
 
-SCORED = 64  # rows that are scored together
+SCORING_BLOCK = 64  # rows that are scored together
 _WINDOW = 4096  # rows of a file that are in memory at a time
 
 
@@ -44,7 +44,7 @@ class NetworkScores:
         self, module: nn.Module, like: Array, prepare: Callable[[Array], torch.Tensor]
     ) -> None:
         self._module, self._prepare = module, prepare
-        self.made_up: Array = made_up_rows(like, module, SCORED)
+        self.made_up: Array = synthetic_rows(like, module, SCORING_BLOCK)
         self._found: dict[int, Score] = {}  # by the number of threads
 
     def __getstate__(self) -> dict[str, Any]:
@@ -66,7 +66,7 @@ class NetworkScores:
 
     def _through(self, module: nn.Module, rows: Array) -> Floats:
         with full_precision(), torch.inference_mode():
-            made = called(module, inputs_of(rows, slice(None), self._prepare))
+            made = compute_logits(module, select_inputs(rows, slice(None), self._prepare))
         scores: Floats = made.double().reshape(len(rows), -1).numpy()
         return scores
 
@@ -74,7 +74,7 @@ class NetworkScores:
         """Scores of each row by itself; how is found at the first call, which takes a while."""
         threads = torch.get_num_threads()  # which divide a block between them
         if threads not in self._found:
-            other = _with_random_weights(self._module)
+            other = _randomize_weights(self._module)
             self._found[threads] = each_by_itself(
                 self.forward, self.made_up, lambda some: self._through(other, some)
             )
@@ -94,7 +94,7 @@ class NetworkScores:
         return typed
 
 
-def _with_random_weights(module: nn.Module) -> nn.Module:
+def _randomize_weights(module: nn.Module) -> nn.Module:
     """A copy of a network for a trial: its own weights may hide how it adds up.
 
     Where units are zero for all made-up rows, one order of additions looks like another.

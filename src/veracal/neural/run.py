@@ -20,11 +20,11 @@ from veracal.neural.checkpoints import Checkpoint
 from veracal.neural.gradient_sums import Layout
 from veracal.training import Watch
 
-Done = Callable[[int], None]
+ReportSteps = Callable[[int], None]
 
 
 @contextmanager
-def bar(steps: int, *, shown: bool) -> Iterator[Done]:
+def progress_bar(steps: int, *, shown: bool) -> Iterator[ReportSteps]:
     """A bar on the standard error stream, while the block lasts.
 
     It says how many steps are done and how much time is left, and nothing of what was learned:
@@ -169,7 +169,7 @@ class NoisySumMonitor:
         return self._due > 2 * (most - entries) and not heard
 
 
-Noise = tuple[float, float, bool]  # see SelfCheck
+NoiseFigures = tuple[float, float, bool]  # see SelfCheck
 
 
 @dataclass(frozen=True)
@@ -242,7 +242,7 @@ class TrainingRun:
     ) -> None:
         self.watch, self.first = watch, first
         self.standing: TrainingState | None = None
-        self.tell: Done = lambda done: None
+        self.tell: ReportSteps = lambda done: None
         self._descent, self._layout, self._file, self._every = descent, layout, file, every
         self._watched, self._marks = NoisySumMonitor(descent, layout.size), layout.marks(first)
         self._last: TrainingState | None = None
@@ -277,11 +277,11 @@ class TrainingRun:
             self._file.write(step.standing, self.watch.average.kept())
         return ended
 
-    def noise(self) -> Noise:
+    def noise(self) -> NoiseFigures:
         """How long the noisy sums were, the least, and whether noise alone is that long."""
         return (*self._watched.noise(), self._watched.silent())
 
-    def checked(self, noise: Noise, last: Floats, logits: Floats) -> SelfCheck:
+    def checked(self, noise: NoiseFigures, last: Floats, logits: Floats) -> SelfCheck:
         """What the run shows of itself, by its last weights and logits of made-up rows."""
         still = self._layout.unmoved(self._marks, last)
         constant = bool((logits == logits[0]).all())

@@ -33,7 +33,7 @@ from veracal import _checks
 from veracal._types import Array, Floats, Ints
 from veracal.data import at_places, places_alike
 from veracal.neural.precision import full_precision
-from veracal.neural.synthetic_inputs import Pictures, as_tensor, made_up_rows
+from veracal.neural.synthetic_inputs import Pictures, as_tensor, synthetic_rows
 
 IMAGENET = Pictures((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # public means and spreads
 _WIDTH = 0.8  # pixels of the finest wavelet
@@ -102,7 +102,7 @@ class Scattering:
         -------
         array of float32, of shape (n, c · channels, h / 2^J, w / 2^J)
         """
-        block = made_up_rows(pictures, nn.Identity(), _TOGETHER)
+        block = synthetic_rows(pictures, nn.Identity(), _TOGETHER)
         shape = (len(pictures), *self._forward(block).shape[1:])
         features = np.empty(shape, np.float32) if out is None else out
         if features.shape != shape:
@@ -119,11 +119,13 @@ class Scattering:
     def _forward(self, rows: Array) -> Floats:
         """Features of one block."""
         with full_precision(), torch.no_grad():
-            made: Floats = scattered(self.prepare(rows), self.scales, self.angles).numpy()
+            made: Floats = scattering_transform(
+                self.prepare(rows), self.scales, self.angles
+            ).numpy()
         return made
 
 
-def scattered(pictures: Tensor, scales: int = 2, angles: int = 8) -> Tensor:
+def scattering_transform(pictures: Tensor, scales: int = 2, angles: int = 8) -> Tensor:
     r"""Scattering coefficients of orders 0, 1 and 2, for all pictures at once.
 
     A filtered picture is kept at every :math:`2^j`-th pixel, j being the scale of its last
@@ -144,18 +146,20 @@ def scattered(pictures: Tensor, scales: int = 2, angles: int = 8) -> Tensor:
         scales and angles, of which the last changes fastest. Angles are :math:`\pi l / L` for
         l from 1 to L, from the second axis towards the first.
     """
-    _check_pictures(pictures, scales)
+    _check_images(pictures, scales)
     margin = 2**scales
     x = nn.functional.pad(pictures, (margin,) * 4, mode="reflect").flatten(0, 1)
-    bank = _bank(x.shape[1], x.shape[2], scales, angles, x.dtype)
+    bank = _filter_bank(x.shape[1], x.shape[2], scales, angles, x.dtype)
     spectrum = torch.fft.fft2(x)
-    first = [_moduli(_filtered(spectrum, bank.wavelets[0][j], 2**j)) for j in range(scales)]
+    first = [
+        _moduli(_apply_filters(spectrum, bank.wavelets[0][j], 2**j)) for j in range(scales)
+    ]
     orders = [bank.blurred(x[:, None], 0)]
     orders += [bank.blurred(moduli, j) for j, moduli in enumerate(first)]
     for j, moduli in enumerate(first[:-1]):
         again = torch.fft.fft2(moduli)
         second = [
-            _moduli(_filtered(again, bank.wavelets[j][k], 2 ** (k - j)))
+            _moduli(_apply_filters(again, bank.wavelets[j][k], 2 ** (k - j)))
             for k in range(j + 1, scales)
         ]
         # One angle of the first wavelet after the other, each with all that follow it.
@@ -165,7 +169,7 @@ def scattered(pictures: Tensor, scales: int = 2, angles: int = 8) -> Tensor:
     return every.view(len(pictures), -1, *every.shape[2:])
 
 
-def _check_pictures(pictures: Tensor, scales: int) -> None:
+def _check_images(pictures: Tensor, scales: int) -> None:
     """Refuse what has another form."""
     step = 2**scales
     if pictures.ndim != 4 or not pictures.is_floating_point():
@@ -184,7 +188,7 @@ def _check_pictures(pictures: Tensor, scales: int) -> None:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class _Bank:
+class _FilterBank:
     """All filters for pictures of one size, at all resolutions.
 
     ``wavelets[r][j]`` has spectra of shape (L, h, w) for pictures at every 2^r-th pixel, and
@@ -202,7 +206,9 @@ class _Bank:
 
 
 @lru_cache(maxsize=8)
-def _bank(height: int, width: int, scales: int, angles: int, dtype: torch.dtype) -> _Bank:
+def _filter_bank(
+    height: int, width: int, scales: int, angles: int, dtype: torch.dtype
+) -> _FilterBank:
     """The filters for pictures with their margins."""
     whole = [
         np.stack(
@@ -214,17 +220,22 @@ def _bank(height: int, width: int, scales: int, angles: int, dtype: torch.dtype)
         for j in range(scales)
     ]
     wavelets = [
-        [torch.from_numpy(_coarser(_coarser(one, r, 1), r, 2)).to(dtype) for one in whole]
+        [
+            torch.from_numpy(_subsample_spectrum(_subsample_spectrum(one, r, 1), r, 2)).to(
+                dtype
+            )
+            for one in whole
+        ]
         for r in range(scales)
     ]
     blurs = [
         (
-            torch.from_numpy(_blur(height, scales, r)).to(dtype),
-            torch.from_numpy(_blur(width, scales, r).T.copy()).to(dtype),
+            torch.from_numpy(_blur_matrix(height, scales, r)).to(dtype),
+            torch.from_numpy(_blur_matrix(width, scales, r).T.copy()).to(dtype),
         )
         for r in range(scales)
     ]
-    return _Bank(wavelets, blurs)
+    return _FilterBank(wavelets, blurs)
 
 
 def morlet(height: int, width: int, scale: int, angle: float, angles: int) -> Floats:
@@ -264,7 +275,7 @@ def _frequencies(n: int) -> list[Floats]:
     return [own + 2 * np.pi * period for period in range(-_PERIODS, _PERIODS + 1)]
 
 
-def _coarser(spectrum: Floats, resolution: int, axis: int) -> Floats:
+def _subsample_spectrum(spectrum: Floats, resolution: int, axis: int) -> Floats:
     """A spectrum without the frequencies that every 2^r-th pixel cannot have."""
     n = spectrum.shape[axis]
     kept = n >> resolution
@@ -272,18 +283,18 @@ def _coarser(spectrum: Floats, resolution: int, axis: int) -> Floats:
     return spectrum.take(places, axis=axis)
 
 
-def _blur(n: int, scales: int, resolution: int) -> Floats:
+def _blur_matrix(n: int, scales: int, resolution: int) -> Floats:
     """The matrix that blurs n >> r points and keeps every 2^J-th of n, without the margins."""
     sigma = _WIDTH * 2 ** (scales - 1)
     spectrum = np.sum([np.exp(-0.5 * (sigma * one) ** 2) for one in _frequencies(n)], axis=0)
-    impulse = np.fft.ifft(_coarser(spectrum, resolution, 0)).real
+    impulse = np.fft.ifft(_subsample_spectrum(spectrum, resolution, 0)).real
     kept = np.arange(1, n // 2**scales - 1) * 2 ** (scales - resolution)
     places = np.subtract.outer(kept, np.arange(len(impulse)))
     blur: Floats = impulse[places % len(impulse)]
     return blur
 
 
-def _filtered(spectrum: Tensor, filters: Tensor, step: int) -> Tensor:
+def _apply_filters(spectrum: Tensor, filters: Tensor, step: int) -> Tensor:
     """Spectra of pictures filtered by each filter and kept at every step-th pixel.
 
     To leave out pixels is to average the frequencies that they tell apart. Filters are real,

@@ -102,48 +102,48 @@ class IndexedRecords:
             Which of them are examples; the others fill the block up. By default all are.
         """
         targets = torch.from_numpy(aligned(np.asarray(self.codes[rows], dtype=np.int64)))
-        inputs, views = inputs_of(self.X, rows, self.prepare), 1
+        inputs, views = select_inputs(self.X, rows, self.prepare), 1
         if self.augment is not None:
             assert self.rng is not None
             assert isinstance(inputs, Tensor)
-            inputs, views = _own(self.augment(inputs, self.rng)), self.augment.views
+            inputs, views = _align(self.augment(inputs, self.rng)), self.augment.views
         mask = None if real is None or real.all() else torch.from_numpy(real)
         return Block(inputs, targets, views, mask)
 
 
-def inputs_of(X: Any, rows: Any, prepare: Any = as_tensor) -> Inputs:
+def select_inputs(X: Any, rows: Any, prepare: Any = as_tensor) -> Inputs:
     """Some rows, as a network takes them, at addresses that are multiples of 64 bytes."""
 
     def one(values: Any) -> Tensor:
-        return _own(prepare(aligned(np.asarray(values[rows]))))
+        return _align(prepare(aligned(np.asarray(values[rows]))))
 
     if isinstance(X, Mapping):
         return {name: one(values) for name, values in X.items()}
     return one(X)
 
 
-def _own(tensor: Tensor) -> Tensor:
+def _align(tensor: Tensor) -> Tensor:
     """A tensor at such an address, as torch's own are: itself, or a copy."""
     unaligned = isinstance(tensor, Tensor) and tensor.data_ptr() % BYTES
     return tensor.clone() if unaligned else tensor
 
 
 BLOCK = 128  # examples of a block, where nothing else is said
-Replacing = Callable[[int], tuple[list[int], ...]]
-_FULL = (1.0, 0.4, 0.8, 0.2, 0.6)  # how full rows are, in an order that no sorting leaves
+Replacement = Callable[[int], tuple[list[int], ...]]
+_FILL = (1.0, 0.4, 0.8, 0.2, 0.6)  # how full rows are, in an order that no sorting leaves
 
 
-def made_up_rows(X: Any, module: nn.Module, n: int) -> Any:
+def synthetic_rows(X: Any, module: nn.Module, n: int) -> Any:
     """Random rows of the shape and type of X, of which no value is read.
 
     Whole numbers are taken for places in the smallest table of embeddings that the module
     has, so that every table has a row for each.
     """
     if isinstance(X, Mapping):
-        return {name: made_up_rows(one, module, n) for name, one in X.items()}
+        return {name: synthetic_rows(one, module, n) for name, one in X.items()}
     rng = np.random.default_rng(0)
     shape = (n, *X.shape[1:])
-    full = np.resize(_FULL, n).reshape(n, *[1] * (len(shape) - 1))
+    full = np.resize(_FILL, n).reshape(n, *[1] * (len(shape) - 1))
     if X.dtype == np.uint8:
         return rng.integers(0, 256, shape, np.uint8)
     if X.dtype.kind in "iu":
@@ -153,7 +153,7 @@ def made_up_rows(X: Any, module: nn.Module, n: int) -> Any:
         found = rng.integers(0, min(tables, default=2), shape)
         if len(shape) > 1:  # texts of different lengths
             ended = np.arange(shape[-1]) >= full * shape[-1]
-            found[np.broadcast_to(ended, shape)] = _padding(module)
+            found[np.broadcast_to(ended, shape)] = _padding_token(module)
         return found.astype(X.dtype)
     if X.dtype.kind == "b":
         return rng.random(shape) < 0.5
@@ -163,32 +163,32 @@ def made_up_rows(X: Any, module: nn.Module, n: int) -> Any:
     return rows.astype(X.dtype)
 
 
-def made_up_block(X: Any, module: nn.Module, n: int, classes: int, prepare: Any) -> Block:
+def synthetic_block(X: Any, module: nn.Module, n: int, classes: int, prepare: Any) -> Block:
     """Made-up examples of several classes."""
-    return _block(made_up_rows(X, module, n), n, classes, prepare)
+    return _build_block(synthetic_rows(X, module, n), n, classes, prepare)
 
 
-def made_up_blocks(
-    X: Any, module: nn.Module, classes: int, prepare: Any, n: int, replacing: Replacing
+def synthetic_blocks(
+    X: Any, module: nn.Module, classes: int, prepare: Any, n: int, replacing: Replacement
 ) -> tuple[Block, ...]:
     """A block of n examples; then the same with some of them replaced, others each time."""
-    rows = made_up_rows(X, module, 2 * n)
+    rows = synthetic_rows(X, module, 2 * n)
 
     def chosen(places: Any) -> Any:
         if isinstance(rows, Mapping):
             return {name: each[places] for name, each in rows.items()}
         return rows[places]
 
-    return tuple(_block(chosen(one), n, classes, prepare) for one in replacing(n))
+    return tuple(_build_block(chosen(one), n, classes, prepare) for one in replacing(n))
 
 
-def whole_block(declared: int, expected_batch: float) -> int:
+def full_block_size(declared: int, expected_batch: float) -> int:
     """Examples of a whole block; of a large one, as many as a batch will ever have."""
     most = expected_batch + 10 * math.sqrt(expected_batch) + 10
     return min(declared, max(BLOCK, math.ceil(most)))
 
 
-def one_replaced(n: int) -> tuple[list[int], ...]:
+def replace_each(n: int) -> tuple[list[int], ...]:
     """Numbers of n examples; then with the first one replaced by a new one, and so on.
 
     Examples
@@ -200,7 +200,7 @@ def one_replaced(n: int) -> tuple[list[int], ...]:
     return (list(range(n)), *others)
 
 
-def half_replaced(n: int) -> tuple[list[int], ...]:
+def replace_halves(n: int) -> tuple[list[int], ...]:
     """Numbers of n examples; then with one half, by lot, replaced by new ones, then the other.
 
     Three blocks will do then, however many examples one has: nearly whatever mixes them goes
@@ -219,12 +219,12 @@ def half_replaced(n: int) -> tuple[list[int], ...]:
     return (list(range(n)), *halves)
 
 
-def _block(rows: Any, n: int, classes: int, prepare: Any) -> Block:
+def _build_block(rows: Any, n: int, classes: int, prepare: Any) -> Block:
     """Made-up rows with targets, not as many of each: a loss may go by their numbers."""
-    return Block(inputs_of(rows, slice(None), prepare), torch.arange(n) // 3 % classes)
+    return Block(select_inputs(rows, slice(None), prepare), torch.arange(n) // 3 % classes)
 
 
-def _padding(module: nn.Module) -> int:
+def _padding_token(module: nn.Module) -> int:
     """The token that stands where a text has ended."""
     tables = (one.padding_idx for one in module.modules() if isinstance(one, nn.Embedding))
     return next((one for one in tables if one is not None), 0)

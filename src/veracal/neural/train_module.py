@@ -16,8 +16,8 @@ from veracal.accounting import Event, NotPrivate, Relation, Statement, Unit
 from veracal.data import Dataset, Label
 from veracal.ledger import Ledger, check_ledger
 from veracal.mechanisms import ClipRule, FullBatch, Langevin, Poisson, Schedule, Update
-from veracal.neural.gradients.blocks import Losses
-from veracal.neural.gradients.choice import Configuration
+from veracal.neural.gradients.blocks import LossFunction
+from veracal.neural.gradients.choice import EngineName
 from veracal.neural.network import Hook, PrivateNetwork
 from veracal.neural.run import InternalFigures, SelfCheck
 from veracal.neural.synthetic_inputs import Augment
@@ -70,10 +70,10 @@ def train(
     epochs: float | None = None,
     weight_decay: float = 0.0,
     average: Average = 0.0,
-    loss: Losses | None = None,
+    loss: LossFunction | None = None,
     prepare: Callable[[Array], Tensor] | None = None,
     augment: Augment | None = None,
-    gradients: Configuration | None = None,
+    gradients: EngineName | None = None,
     block: int = 128,
     classes: Sequence[Label] | None = None,
     size: int | None = None,
@@ -151,7 +151,7 @@ unit, checkpoint, checkpoint_every, not_private, on_step, verbose, random_state
         noise_multiplier=noise,
         epochs=epochs,
         steps=steps,
-        sampling_rate=_rate(sampler),
+        sampling_rate=_sampling_rate(sampler),
         clip=clip,
         update=update,
         weight_decay=weight_decay,
@@ -172,13 +172,13 @@ unit, checkpoint, checkpoint_every, not_private, on_step, verbose, random_state
         unit=unit,
         random_state=random_state,
     )
-    _fit(model, data, ledger, purpose, request)
+    _charge_and_fit(model, data, ledger, purpose, request)
     return TrainedModule(
         model.module_, model.event_, model.statement_, model.self_check_, model
     )
 
 
-def _rate(sampler: object) -> float:
+def _sampling_rate(sampler: object) -> float:
     """The probability with which a record takes part in a step."""
     if not isinstance(sampler, Poisson | FullBatch):
         raise ValueError(
@@ -188,7 +188,7 @@ def _rate(sampler: object) -> float:
     return sampler.rate if isinstance(sampler, Poisson) else 1.0
 
 
-def _fit(
+def _charge_and_fit(
     model: PrivateNetwork, data: Data, ledger: Ledger | None, purpose: str, request: str | None
 ) -> None:
     """Charge whoever pays, and fit."""
@@ -202,14 +202,14 @@ def _fit(
         if isinstance(data, Dataset):
             model.fit_records(data)
         else:
-            model.fit(*_arrays(data))
+            model.fit(*_to_arrays(data))
     elif isinstance(data, Dataset):
         Curator(data, ledger).fit(model, purpose=purpose, request=request)
     else:
-        _fit_paid(model, _arrays(data), ledger, purpose, request)
+        _fit_arrays_with_ledger(model, _to_arrays(data), ledger, purpose, request)
 
 
-def _fit_paid(
+def _fit_arrays_with_ledger(
     model: PrivateNetwork,
     arrays: tuple[Array, Array],
     ledger: Ledger,
@@ -244,43 +244,43 @@ def _fit_paid(
         )
 
 
-def _arrays(data: object) -> tuple[Array, Array]:
+def _to_arrays(data: object) -> tuple[Array, Array]:
     """Inputs and labels as arrays."""
     if isinstance(data, TensorDataset):
         data = data.tensors
     elif isinstance(data, Examples):
-        data = _read(data)
+        data = _read_examples(data)
     if not isinstance(data, tuple | list) or len(data) != 2:
         raise ValueError(
             "Expected data to be a Dataset or Curator of veracal, a pair (inputs, labels), or "
-            f"a torch.utils.data.Dataset of such pairs, got {_kind(data)}."
+            f"a torch.utils.data.Dataset of such pairs, got {_describe_type(data)}."
         )
-    inputs, labels = (_array(one) for one in data)
+    inputs, labels = (_to_array(one) for one in data)
     return inputs, labels
 
 
-def _read(examples: Examples[Any]) -> tuple[Array, Array]:
+def _read_examples(examples: Examples[Any]) -> tuple[Array, Array]:
     """All examples of a data set of torch's, one after the other."""
     if isinstance(examples, IterableDataset) or not isinstance(examples, Sized):
         raise ValueError(
             "Expected a data set with a length, whose examples are asked for by their numbers, "
-            f"got {_kind(examples)}: coins cannot be tossed for examples that only pass by."
+            f"got {_describe_type(examples)}: coins cannot be tossed for examples that only pass by."
         )
     pairs = [examples[i] for i in range(len(examples))]
     if not pairs or not all(isinstance(one, tuple | list) and len(one) == 2 for one in pairs):
         raise ValueError(
             "Expected one example or more, each a pair (input, label), got a data set of "
-            f"{_kind(pairs[0]) if pairs else 'none'}."
+            f"{_describe_type(pairs[0]) if pairs else 'none'}."
         )
-    inputs = [_array(one) for one, _ in pairs]
+    inputs = [_to_array(one) for one, _ in pairs]
     if not all(one.shape == inputs[0].shape for one in inputs):
         raise ValueError(
             "Expected inputs of one shape, got several. Pad or cut them to one that is public."
         )
-    return np.stack(inputs), np.stack([_array(label) for _, label in pairs])
+    return np.stack(inputs), np.stack([_to_array(label) for _, label in pairs])
 
 
-def _array(values: Any) -> Array:
+def _to_array(values: Any) -> Array:
     """Values as an array, wherever they are."""
     try:
         tensor = isinstance(values, Tensor)
@@ -288,13 +288,13 @@ def _array(values: Any) -> Array:
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(
             "Expected values that make one dense array of a type that numpy has, got "
-            f"{_kind(values)} for which there is none. Use to_dense() or float(), and rows of "
+            f"{_describe_type(values)} for which there is none. Use to_dense() or float(), and rows of "
             "one shape."
         ) from error
     return found
 
 
-def _kind(value: object) -> str:
+def _describe_type(value: object) -> str:
     """What something is, without what is in it."""
     several = isinstance(value, tuple | list)
     return type(value).__name__ + (f" of {len(value)}" if several else "")  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from veracal.mechanisms import ClipRule
 
 Inputs = Tensor | Mapping[str, Tensor]
-Losses = Callable[[Any, Tensor], Tensor]
+LossFunction = Callable[[Any, Tensor], Tensor]
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # printed nowhere: it holds records
@@ -65,7 +65,7 @@ class ClippedBlockSum:
     exceeding: int
 
 
-class HalfAddedError(RuntimeError):
+class PartialSumError(RuntimeError):
     """Something failed while a block was being added; nobody knows what of it is in the sum."""
 
 
@@ -85,19 +85,19 @@ class GradientEngine(Protocol):
         """Add the clipped sum over a block to a vector of float64."""
 
 
-def called(module: nn.Module, inputs: Inputs) -> Any:
+def compute_logits(module: nn.Module, inputs: Inputs) -> Any:
     """What a module makes of its inputs: the logits, whatever they are wrapped in."""
     made = module(**inputs) if isinstance(inputs, Mapping) else module(inputs)
     return getattr(made, "logits", made)
 
 
-def rows_of(inputs: Inputs) -> int:
+def count_rows(inputs: Inputs) -> int:
     """How many rows there are."""
     one = next(iter(inputs.values())) if isinstance(inputs, Mapping) else inputs
     return len(one)
 
 
-def losses_by_example(block: Block, outputs: Any, losses: Losses) -> Tensor:
+def example_losses(block: Block, outputs: Any, losses: LossFunction) -> Tensor:
     """Losses of shape (n,): the mean over the views of each example."""
     if block.views == 1:
         return losses(outputs, block.targets)

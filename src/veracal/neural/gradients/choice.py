@@ -18,19 +18,28 @@ from veracal.neural.gradient_sums import Layout
 from veracal.neural.gradients.blocks import (
     Block,
     GradientEngine,
-    Losses,
-    called,
-    losses_by_example,
+    LossFunction,
+    compute_logits,
+    example_losses,
 )
-from veracal.neural.gradients.engines import Functional, Ghost, Hooks, PreNoise, slack_for
-from veracal.neural.gradients.layers import RULES, rule_of
-from veracal.neural.module_checks import stirred
+from veracal.neural.gradients.engines import (
+    FunctionalEngine,
+    GhostEngine,
+    OpacusEngine,
+    PreNoise,
+    rounding_slack,
+)
+from veracal.neural.gradients.layers import RULES, find_rule
+from veracal.neural.module_checks import perturbed_initialization
 from veracal.neural.precision import full_precision, refuse_half_precision
 
-Configuration = Literal["ghost", "functional", "hooks"]
-WAYS: tuple[Configuration, ...] = get_args(Configuration)
-WRITING: dict[str, Any] = {"functional": Functional, "hooks": Hooks}  # gradients down
-_ENGINES: dict[str, Any] = {"ghost": Ghost, **WRITING}
+EngineName = Literal["ghost", "functional", "hooks"]
+ENGINE_NAMES: tuple[EngineName, ...] = get_args(EngineName)
+MATERIALIZING_ENGINES: dict[str, Any] = {
+    "functional": FunctionalEngine,
+    "hooks": OpacusEngine,
+}  # gradients down
+_ENGINES: dict[str, Any] = {"ghost": GhostEngine, **MATERIALIZING_ENGINES}
 _SAME = "with the same arguments, which loads the same weights,"
 _ADDED = "with the same arguments and bias=True or False"
 _RECURRENT: dict[type, str] = {  # what torch.func takes in their place
@@ -63,15 +72,15 @@ class EngineTrial:
 
 
 @full_precision()
-def engine_for(
+def choose_engine(
     module: nn.Module,
-    losses: Losses,
+    losses: LossFunction,
     few: Block,
     many: Block | None,
     *,
     usual: int,
-    way: Configuration | None = None,
-    among: Sequence[Configuration] = WAYS,
+    way: EngineName | None = None,
+    among: Sequence[EngineName] = ENGINE_NAMES,
     noise: PreNoise | None = None,
 ) -> tuple[GradientEngine, EngineTrial]:
     """The fastest way that is right, or the one that is asked for if it is right.
@@ -102,15 +111,15 @@ def engine_for(
         If none is right, or the one asked for is not.
     """
     if way is not None:
-        _checks.one_of(WAYS, gradients=way)
-    able = [one for one in among if noise is None or one in WRITING]
+        _checks.one_of(ENGINE_NAMES, gradients=way)
+    able = [one for one in among if noise is None or one in MATERIALIZING_ENGINES]
     tried: Sequence[str] = able if way is None else (way,)
     engines, wrong = dict[str, GradientEngine](), dict[str, str]()
     for name in tried:
         try:
             engine = _ENGINES[name](module, losses, usual)
-            with stirred(module):
-                why = _fault(engine, module, losses, few, usual)
+            with perturbed_initialization(module):
+                why = _find_fault(engine, module, losses, few, usual)
         except MissingExtraError as error:
             why = str(error)
         if why is not None:
@@ -122,11 +131,13 @@ def engine_for(
     seconds = dict[str, float]()
     for name, engine in engines.items():
         try:
-            seconds[name] = 0.0 if many is None or way is not None else _timed(engine, many)
+            seconds[name] = (
+                0.0 if many is None or way is not None else _time_block(engine, many)
+            )
         except Exception as error:  # in a block, though not with a few examples
             wrong[name] = _first_line(error)
     if not seconds:
-        raise _none_right(module, wrong)
+        raise _no_engine_error(module, wrong)
     best = min(seconds, key=lambda name: seconds[name])
     trial = EngineTrial(best, Frozen(seconds), Frozen(wrong))
     if noise is None:
@@ -134,7 +145,7 @@ def engine_for(
     return _ENGINES[best](module, losses, usual, noise), trial
 
 
-def _none_right(module: nn.Module, wrong: dict[str, str]) -> ValueError:
+def _no_engine_error(module: nn.Module, wrong: dict[str, str]) -> ValueError:
     """What to say where no way is right, and what to do about layers that many have."""
     told = "; ".join(f"{name}: {why}" for name, why in wrong.items())
     for name, layer in module.named_modules():
@@ -151,19 +162,19 @@ def _none_right(module: nn.Module, wrong: dict[str, str]) -> ValueError:
     )
 
 
-def one_by_one(module: nn.Module, losses: Losses, block: Block) -> Tensor:
+def example_gradients(module: nn.Module, losses: LossFunction, block: Block) -> Tensor:
     """The gradient of each example, of shape (n, size), each by a backward pass of its own."""
     layout = Layout(module)
     rows = torch.zeros(len(block), layout.size, dtype=torch.float64)
-    for row, found in zip(rows, _in_turn(module, losses, block), strict=True):
+    for row, found in zip(rows, _iterate_gradients(module, losses, block), strict=True):
         for parameter, gradient in found.items():
             place = layout.place(parameter)
             row[place.start : place.end] = gradient.reshape(-1)
     return rows
 
 
-def _in_turn(
-    module: nn.Module, losses: Losses, block: Block
+def _iterate_gradients(
+    module: nn.Module, losses: LossFunction, block: Block
 ) -> Iterator[dict[nn.Parameter, Tensor]]:
     """The gradient of one example after the other.
 
@@ -174,7 +185,7 @@ def _in_turn(
     for i in range(len(block)):
         one = block.part(i, i + 1)
         with torch.enable_grad():
-            loss = losses_by_example(one, called(module, one.inputs), losses).sum()
+            loss = example_losses(one, compute_logits(module, one.inputs), losses).sum()
         found = torch.autograd.grad(loss, trained, allow_unused=True)
         yield {
             parameter: gradient
@@ -183,28 +194,28 @@ def _in_turn(
         }
 
 
-def _fault(
-    engine: Any, module: nn.Module, losses: Losses, few: Block, usual: int
+def _find_fault(
+    engine: Any, module: nn.Module, losses: LossFunction, few: Block, usual: int
 ) -> str | None:
     """What is wrong with a way, on a few examples; None if nothing is."""
-    unknown = engine.unknown if isinstance(engine, Ghost) else ()
+    unknown = engine.unknown if isinstance(engine, GhostEngine) else ()
     if unknown:
         return f"it does not know layers that are trained ({', '.join(unknown)})"
     was = [(layer, layer.training) for layer in module.modules()]
     for layer, _ in was:  # without dropout, so that the two can be compared
         # Opacus looks away from layers that are not trained; convolutions have no dropout.
-        known = type(layer) in RULES or rule_of(layer) is not None
+        known = type(layer) in RULES or find_rule(layer) is not None
         if not known and not isinstance(layer, _ConvNd):
             layer.training = False
     try:
-        found = _compared(engine, module, losses, few, usual)
+        found = _compare_sums(engine, module, losses, few, usual)
     finally:
         for layer, training in was:
             layer.training = training
-    return found or _failure(engine, few)
+    return found or _find_failure(engine, few)
 
 
-def _failure(engine: GradientEngine, few: Block) -> str | None:
+def _find_failure(engine: GradientEngine, few: Block) -> str | None:
     """Why a way fails in the mode in which it will be used; None if it does not."""
     try:
         engine.add(few, Flat(1.0), torch.zeros(engine.size, dtype=torch.float64))
@@ -218,13 +229,13 @@ def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0] or type(error).__name__
 
 
-def _compared(
-    engine: Any, module: nn.Module, losses: Losses, few: Block, usual: int
+def _compare_sums(
+    engine: Any, module: nn.Module, losses: LossFunction, few: Block, usual: int
 ) -> str | None:
     """Compare norms and clipped sums with those of gradients taken one by one."""
     try:
         with refuse_half_precision():
-            lengths = [_length(one) for one in _in_turn(module, losses, few)]
+            lengths = [_gradient_norm(one) for one in _iterate_gradients(module, losses, few)]
     except Exception as error:  # a module that cannot take one example by itself
         return _first_line(error)
     norms, layout = torch.tensor(lengths, dtype=torch.float64), Layout(module)
@@ -236,19 +247,19 @@ def _compared(
     except Exception as error:  # whatever layers and hooks may raise that do not fit together
         return _first_line(error)
     factors = clip.factors(norms.numpy())
-    for factor, one in zip(factors, _in_turn(module, losses, few), strict=True):
+    for factor, one in zip(factors, _iterate_gradients(module, losses, few), strict=True):
         for parameter, gradient in one.items():
             place = layout.place(parameter)
             total[place.start : place.end].add_(gradient.reshape(-1), alpha=-float(factor))
     off = float(torch.linalg.vector_norm(total)) / (clip.bound * len(few))
-    allowed = _TOLERANCE + slack_for(usual, 1)
+    allowed = _TOLERANCE + rounding_slack(usual, 1)
     longer = float(((found.norms - norms).abs() / norms.clamp(min=clip.bound)).max())
     if not (off <= allowed and longer <= 10 * _TOLERANCE):
         return "its sums are not those of gradients that are taken one by one"
     return None
 
 
-def _length(gradients: dict[nn.Parameter, Tensor]) -> float:
+def _gradient_norm(gradients: dict[nn.Parameter, Tensor]) -> float:
     """The norm of one example's gradient, over all parameters."""
     squares = [
         float(torch.linalg.vector_norm(one, dtype=torch.float64)) ** 2
@@ -257,7 +268,7 @@ def _length(gradients: dict[nn.Parameter, Tensor]) -> float:
     return math.sqrt(sum(squares))
 
 
-def _timed(engine: GradientEngine, many: Block) -> float:
+def _time_block(engine: GradientEngine, many: Block) -> float:
     """Seconds for one block, once everything is in place."""
     clip, best = Flat(1.0), float("inf")
     for _ in range(3):

@@ -49,10 +49,10 @@ class ScratchBuffer:
         return self._bytes[start : start + size].view(dtype).view(shape)
 
 
-FEW = 4  # channels up to which a product is faster than torch's convolution
+MAX_CHANNELS = 4  # channels up to which a product is faster than torch's convolution
 
 
-def patches_of(
+def extract_patches(
     module: nn.Conv1d | nn.Conv2d, x: Tensor, room: ScratchBuffer
 ) -> tuple[Tensor, ...]:
     """What each place of the output has seen, in parts of shape (n, groups, places, d_k).
@@ -94,7 +94,7 @@ def patches_of(
     return tuple(written[:, :, k * wide : (k + high) * wide] for k in range(count))
 
 
-def in_order(module: nn.Conv1d | nn.Conv2d, weights: Tensor) -> Tensor:
+def to_weight_order(module: nn.Conv1d | nn.Conv2d, weights: Tensor) -> Tensor:
     """Numbers by output, row, column and channel, of shape (..., outputs, d), as weights.
 
     Returns
@@ -106,22 +106,22 @@ def in_order(module: nn.Conv1d | nn.Conv2d, weights: Tensor) -> Tensor:
     return shaped.movedim(-1, -1 - len(size))
 
 
-def flat_weights(module: nn.Conv2d) -> Tensor:
+def flatten_weights(module: nn.Conv2d) -> Tensor:
     """The weights by output, row, column and channel, of shape (outputs, d)."""
     return module.weight.detach().permute(0, 2, 3, 1).reshape(module.out_channels, -1)
 
 
-def takes_products(module: nn.Module) -> bool:
+def uses_patch_product(module: nn.Module) -> bool:
     """Whether the forward pass of a layer is faster as a product with its patches."""
     return (
         isinstance(module, nn.Conv2d)
-        and module.in_channels <= FEW
+        and module.in_channels <= MAX_CHANNELS
         and module.groups == 1
         and "forward" not in vars(module)
     )
 
 
-class Convolution(torch.autograd.Function):
+class PatchConvolution(torch.autograd.Function):
     """A convolution by its patches; gradients go to the inputs alone.
 
     The weights are an argument so that the output belongs to a graph where inputs do not.
@@ -135,12 +135,12 @@ class Convolution(torch.autograd.Function):
         ctx.save_for_backward(x)
         ctx.module = module
         n, _, places, d = patches[0].shape
-        shape = (n, module.out_channels, *_sides(module, x))
+        shape = (n, module.out_channels, *_output_sides(module, x))
         made = torch.empty(shape, dtype=x.dtype, memory_format=torch.channels_last)
         # Into its place, and not as a view of another tensor: layers may write over it.
         rows = made.permute(0, 2, 3, 1).view(n, places, -1)
         for k, (part, some) in enumerate(
-            zip(patches, torch.split(flat_weights(module).mT, d), strict=True)
+            zip(patches, torch.split(flatten_weights(module).mT, d), strict=True)
         ):
             rows.baddbmm_(part[:, 0], some.expand(n, -1, -1), beta=float(k > 0))
         if module.bias is not None:
@@ -154,10 +154,10 @@ class Convolution(torch.autograd.Function):
         others = (None,) * (len(ctx.needs_input_grad) - 1)
         if not ctx.needs_input_grad[0]:
             return None, *others
-        return conv_slopes(module, slopes[0], x, inputs=True), *others
+        return convolution_backward(module, slopes[0], x, inputs=True), *others
 
 
-def conv_slopes(module: Any, slopes: Tensor, x: Tensor, *, inputs: bool) -> Tensor:
+def convolution_backward(module: Any, slopes: Tensor, x: Tensor, *, inputs: bool) -> Tensor:
     """Gradients of a convolution at its inputs, or else at its weights, as torch takes them."""
     found: tuple[Tensor, ...] = torch.ops.aten.convolution_backward(
         slopes,
@@ -175,15 +175,15 @@ def conv_slopes(module: Any, slopes: Tensor, x: Tensor, *, inputs: bool) -> Tens
     return found[0 if inputs else 1]
 
 
-def convolved(module: nn.Conv2d, x: Tensor, patches: tuple[Tensor, ...]) -> Tensor:
+def convolve_patches(module: nn.Conv2d, x: Tensor, patches: tuple[Tensor, ...]) -> Tensor:
     """The forward pass of a convolution, by its patches."""
-    made: Tensor = Convolution.apply(  # type: ignore[no-untyped-call]
+    made: Tensor = PatchConvolution.apply(  # type: ignore[no-untyped-call]
         x, module.weight, module, *patches
     )
     return made
 
 
-def _sides(module: nn.Conv2d, x: Tensor) -> list[int]:
+def _output_sides(module: nn.Conv2d, x: Tensor) -> list[int]:
     """Height and width of the output."""
     return [
         (

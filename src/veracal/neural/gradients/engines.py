@@ -28,20 +28,25 @@ from veracal.neural.gradient_sums import Layout
 from veracal.neural.gradients.blocks import (
     Block,
     ClippedBlockSum,
-    HalfAddedError,
     Inputs,
-    Losses,
-    called,
-    losses_by_example,
-    rows_of,
+    LossFunction,
+    PartialSumError,
+    compute_logits,
+    count_rows,
+    example_losses,
 )
 from veracal.neural.gradients.convolution import (
     ScratchBuffer,
-    convolved,
-    patches_of,
-    takes_products,
+    convolve_patches,
+    extract_patches,
+    uses_patch_product,
 )
-from veracal.neural.gradients.layers import Gradients, MaterializedGradients, flat_rows, rule_of
+from veracal.neural.gradients.layers import (
+    Gradients,
+    MaterializedGradients,
+    find_rule,
+    flatten_examples,
+)
 from veracal.neural.precision import check_dtype
 
 _UNIT = 2.0**-24  # of rounding in float32
@@ -65,7 +70,7 @@ class PreNoise:
     rng: np.random.Generator
 
 
-def written_down(
+def materialize(
     found: Mapping[torch.nn.Parameter, Tensor], noise: PreNoise | None
 ) -> dict[torch.nn.Parameter, Gradients]:
     """Gradients of shape (n, *parameter), with their noise if there is to be any.
@@ -82,7 +87,7 @@ def written_down(
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class _Chosen:
+class _ClipFactors:
     """Which examples count (None: all), and by how much."""
 
     factors: Tensor
@@ -122,30 +127,30 @@ def add_clipped(
     that its gradient does not depend on the others is up to the blocks
     (:class:`~veracal.neural.gradient_sums.NetworkSums`).
     """
-    norms = torch.stack(_squares(found)).sum(0).sqrt()
+    norms = torch.stack(_squared_norms(found)).sum(0).sqrt()
     # Factors of what is longer have too few digits in float32; it is left out.
     norms = torch.where(norms <= _LONGEST * clip.bound, norms, math.inf)
     assert len(norms) <= 2 * usual
     places = max(gradients.places for gradients in found.values())
-    slack = slack_for(usual, places)
+    slack = rounding_slack(usual, places)
     if real is None:
-        some = _chosen(norms, clip, slack)
+        some = _clip_factors(norms, clip, slack)
     else:
-        some, norms = _padded(norms, real, clip, slack), norms[real]
+        some, norms = _padded_factors(norms, real, clip, slack), norms[real]
     if len(some.factors):
         try:
-            _add_all(found, some, total, layout)
+            _add_gradients(found, some, total, layout)
         except Exception as error:
-            raise HalfAddedError("Expected a sum of clipped gradients, got none.") from error
+            raise PartialSumError("Expected a sum of clipped gradients, got none.") from error
     return ClippedBlockSum(norms, some.exceeding)
 
 
-def _squares(found: dict[torch.nn.Parameter, Gradients]) -> list[Tensor]:
+def _squared_norms(found: dict[torch.nn.Parameter, Gradients]) -> list[Tensor]:
     """Squared norms of the gradients of all parameters, of small ones together."""
     small, squares = list[Tensor](), list[Tensor]()
     for one in found.values():
         if isinstance(one, MaterializedGradients) and one.values.shape[1:].numel() <= _SMALL:
-            small.append(flat_rows(one.values))
+            small.append(flatten_examples(one.values))
         else:
             squares.append(one.squares())
     if small:
@@ -153,8 +158,11 @@ def _squares(found: dict[torch.nn.Parameter, Gradients]) -> list[Tensor]:
     return squares
 
 
-def _add_all(
-    found: dict[torch.nn.Parameter, Gradients], some: _Chosen, total: Tensor, layout: Layout
+def _add_gradients(
+    found: dict[torch.nn.Parameter, Gradients],
+    some: _ClipFactors,
+    total: Tensor,
+    layout: Layout,
 ) -> None:
     """Add the clipped gradients of all parameters."""
     while found:
@@ -164,7 +172,7 @@ def _add_all(
         total[place.start : place.end] += part.detach().reshape(-1)
 
 
-def slack_for(usual: int, places: int) -> float:
+def rounding_slack(usual: int, places: int) -> float:
     r"""Share of the bound that is left to the rounding of a sum over a block.
 
     The sum is taken in float32. Roundings of n terms, none longer than the bound, move it by
@@ -176,32 +184,32 @@ def slack_for(usual: int, places: int) -> float:
     return 2 * _UNIT * most * math.sqrt(most) * max(1.0, math.sqrt(places / _MANY))
 
 
-def _chosen(norms: Tensor, clip: ClipRule, slack: float) -> _Chosen:
+def _clip_factors(norms: Tensor, clip: ClipRule, slack: float) -> _ClipFactors:
     """Factors of examples with these norms, each taken for longer by the slack."""
     found = selection(norms * (1 + slack), clip)
     whole = bool(found.kept.all())
-    return _Chosen(found.factors, None if whole else found.kept, found.exceeding)
+    return _ClipFactors(found.factors, None if whole else found.kept, found.exceeding)
 
 
-def _padded(norms: Tensor, real: Tensor, clip: ClipRule, slack: float) -> _Chosen:
+def _padded_factors(norms: Tensor, real: Tensor, clip: ClipRule, slack: float) -> _ClipFactors:
     """Factors of a block that is partly padding, which gets the factor zero.
 
     Padding that is not finite is left out instead, as zero times infinity is NaN.
     """
-    found, places = _chosen(norms[real], clip, slack), real.nonzero()[:, 0]
+    found, places = _clip_factors(norms[real], clip, slack), real.nonzero()[:, 0]
     if found.kept is not None:
         places = places[found.kept]
     factors, kept = torch.zeros(len(norms), dtype=torch.float64), norms.isfinite() & ~real
     factors[places], kept[places] = found.factors, True
     if bool(kept.all()):
-        return _Chosen(factors, None, found.exceeding)
-    return _Chosen(factors[kept], kept, found.exceeding)
+        return _ClipFactors(factors, None, found.exceeding)
+    return _ClipFactors(factors[kept], kept, found.exceeding)
 
 
 _ENTRIES = 1 << 25  # of gradients that are written down at a time
 
 
-class Functional:
+class FunctionalEngine:
     """Writes every example's gradient down, some examples at a time.
 
     It takes any module that ``torch.func.vmap`` can, whatever its layers are.
@@ -220,13 +228,13 @@ class Functional:
     at_once = False
 
     def __init__(
-        self, module: nn.Module, losses: Losses, usual: int, noise: PreNoise | None = None
+        self, module: nn.Module, losses: LossFunction, usual: int, noise: PreNoise | None = None
     ) -> None:
         self._module, self._losses, self._layout = module, losses, Layout(module)
         self._noise = noise
         self.size, self._usual = self._layout.size, usual
         self._names = [place.name for place in self._layout.places]
-        self._everywhere = _everywhere(module)
+        self._everywhere = _parameter_names(module)
         self._each = vmap(grad(self._loss), in_dims=(None, 0, 0), randomness="different")
 
     def _loss(self, weights: dict[str, Tensor], inputs: Inputs, target: Tensor) -> Tensor:
@@ -234,7 +242,7 @@ class Functional:
         put = {f"module.{name}": weights[first] for name, first in self._everywhere.items()}
         # Not tied by torch: it puts weights of a layer that is used twice there twice, and
         # leaves something else than a parameter behind.
-        made = functional_call(_Called(self._module), put, (inputs,), tie_weights=False)
+        made = functional_call(_LogitsModule(self._module), put, (inputs,), tie_weights=False)
         check_dtype(made, "the logits")
         views = len(made)
         return self._losses(made, target.expand(views)).mean()
@@ -242,7 +250,7 @@ class Functional:
     def gradients(self, block: Block) -> dict[str, Tensor]:
         """The gradient of each example, of shape (n, *parameter), by the parameters' names."""
         weights = {name: self._module.get_parameter(name).detach() for name in self._names}
-        inputs = _by_example(block)
+        inputs = _group_views(block)
         with sdpa_kernel(SDPBackend.MATH):  # the others are not side by side, but in turn
             found: dict[str, Tensor] = self._each(weights, inputs, block.targets)
         return found
@@ -259,14 +267,14 @@ class Functional:
                 self._module.get_parameter(name): values
                 for name, values in self.gradients(part).items()
             }
-            found = written_down(each, self._noise)
+            found = materialize(each, self._noise)
             some = add_clipped(found, clip, total, self._layout, self._usual, part.real)
             norms.append(some.norms)
             exceeding += some.exceeding
         return ClippedBlockSum(torch.cat(norms), exceeding)
 
 
-class _Called(nn.Module):
+class _LogitsModule(nn.Module):
     """A module by what it makes of its inputs."""
 
     def __init__(self, module: nn.Module) -> None:
@@ -274,10 +282,10 @@ class _Called(nn.Module):
         self.module = module
 
     def forward(self, inputs: Inputs) -> Any:
-        return called(self.module, inputs)
+        return compute_logits(self.module, inputs)
 
 
-def _everywhere(module: nn.Module) -> dict[str, str]:
+def _parameter_names(module: nn.Module) -> dict[str, str]:
     """Every place of a parameter that is trained, one for each layer, and its first name."""
     first = {one: name for name, one in module.named_parameters() if one.requires_grad}
     return {
@@ -288,7 +296,7 @@ def _everywhere(module: nn.Module) -> dict[str, str]:
     }
 
 
-def _by_example(block: Block) -> Inputs:
+def _group_views(block: Block) -> Inputs:
     """Inputs of shape (n, views, ...)."""
     n, views = len(block), block.views
 
@@ -300,7 +308,7 @@ def _by_example(block: Block) -> Inputs:
     return split(block.inputs)
 
 
-class Hooks:
+class OpacusEngine:
     """Per-example gradients by Opacus (Yousefpour et al. 2021), and our own clip and sum.
 
     Parameters
@@ -317,7 +325,7 @@ class Hooks:
     at_once = True
 
     def __init__(
-        self, module: nn.Module, losses: Losses, usual: int, noise: PreNoise | None = None
+        self, module: nn.Module, losses: LossFunction, usual: int, noise: PreNoise | None = None
     ) -> None:
         self._opacus = extra("opacus.grad_sample", "torch")
         self._module, self._losses, self._layout = module, losses, Layout(module)
@@ -328,11 +336,11 @@ class Hooks:
         """Add the clipped sum over a block to a vector."""
         with self._wrapped() as wrapped:
             with torch.enable_grad():
-                outputs = called(wrapped, block.inputs)
+                outputs = compute_logits(wrapped, block.inputs)
                 check_dtype(outputs, "the logits")
-                torch.autograd.backward(losses_by_example(block, outputs, self._losses).sum())
+                torch.autograd.backward(example_losses(block, outputs, self._losses).sum())
             each = {one: self._sample(one, block) for one in self._trained}
-        found = written_down(each, self._noise)
+        found = materialize(each, self._noise)
         return add_clipped(found, clip, total, self._layout, self._usual, block.real)
 
     def _sample(self, parameter: Any, block: Block) -> Tensor:
@@ -375,7 +383,7 @@ class Hooks:
                 one.__dict__.pop(name, None)
 
 
-class _Seen(NamedTuple):
+class _LayerCall(NamedTuple):
     """One call of a layer."""
 
     layer: nn.Module
@@ -384,13 +392,13 @@ class _Seen(NamedTuple):
     patches: tuple[Tensor, ...] | None  # of a convolution, where they are known
 
 
-class Ghost:
+class GhostEngine:
     """Sums clipped gradients without writing those of large layers down.
 
     Parameters
     ----------
     module : torch.nn.Module
-        Of layers that :func:`~veracal.neural.gradients.layers.rule_of` knows, whose
+        Of layers that :func:`~veracal.neural.gradients.layers.find_rule` knows, whose
         first dimension counts the examples.
     losses : callable
         ``losses(outputs, targets)`` of shape (n,).
@@ -411,7 +419,7 @@ class Ghost:
     at_once = True
 
     def __init__(
-        self, module: nn.Module, losses: Losses, usual: int, last: bool | None = None
+        self, module: nn.Module, losses: LossFunction, usual: int, last: bool | None = None
     ) -> None:
         self._module, self._losses = module, losses
         convolved = any(isinstance(one, nn.Conv2d) for one in module.modules())
@@ -424,7 +432,7 @@ class Ghost:
             for layer in module.modules()
             if any(one.requires_grad for one in layer.parameters(recurse=False))
         ]
-        self._rules = {layer: rule_of(layer) for layer in self._layers}
+        self._rules = {layer: find_rule(layer) for layer in self._layers}
 
     @property
     def unknown(self) -> tuple[str, ...]:
@@ -443,48 +451,50 @@ class Ghost:
         if self.last is None:
             self.last = self._takes_last(block)
         with self._watching() as seen, torch.enable_grad():
-            outputs = called(self._module, _channels_last(block.inputs, self.last))
-            total = losses_by_example(block, outputs, self._losses).sum()
+            outputs = compute_logits(self._module, _channels_last(block.inputs, self.last))
+            total = example_losses(block, outputs, self._losses).sum()
         slopes = torch.autograd.grad(total, [one.outputs for one in seen], allow_unused=True)
         found: dict[nn.Parameter, Gradients] = {}
-        rows = rows_of(block.inputs)
+        rows = count_rows(block.inputs)
         for one, slope in zip(seen, slopes, strict=True):
             if slope is None:
                 continue
             if len(slope) != rows or len(one.inputs) != rows:
-                raise ValueError(_other_order(one.layer))
+                raise ValueError(_row_count_error(one.layer))
             rule = self._rules[one.layer]
             assert rule is not None
             more = {} if one.patches is None else {"patches": one.patches}
             for name, gradients in rule(
                 one.layer,
-                _full(one.inputs, one.layer),
-                _full(slope, one.layer),
+                _check_layer_dtype(one.inputs, one.layer),
+                _check_layer_dtype(slope, one.layer),
                 len(block),
                 self._usual,
                 self._room,
                 **more,
             ).items():
-                _also(found, getattr(one.layer, name), gradients)
+                _accumulate(found, getattr(one.layer, name), gradients)
         return found
 
     @contextmanager
-    def _watching(self) -> Iterator[list[_Seen]]:
+    def _watching(self) -> Iterator[list[_LayerCall]]:
         """Take note of what every layer gets and gives."""
-        seen: list[_Seen] = []
+        seen: list[_LayerCall] = []
         self._room.clear()
         patched: dict[nn.Module, tuple[Tensor, ...]] = {}
 
         def note(layer: nn.Module, inputs: tuple[Any, ...], outputs: Tensor) -> None:
             edge, patches = get_gradient_edge(outputs), patched.pop(layer, None)
-            seen.append(_Seen(layer, inputs[0].detach(), edge, patches))
+            seen.append(_LayerCall(layer, inputs[0].detach(), edge, patches))
 
         def product(layer: nn.Conv2d, x: Tensor) -> Tensor:
-            patched[layer] = patches_of(layer, x.detach(), self._room)
-            return convolved(layer, x, patched[layer])
+            patched[layer] = extract_patches(layer, x.detach(), self._room)
+            return convolve_patches(layer, x, patched[layer])
 
         hooks = [layer.register_forward_hook(note) for layer in self._layers]
-        faster: list[Any] = [one for one in self._layers if self.last and takes_products(one)]
+        faster: list[Any] = [
+            one for one in self._layers if self.last and uses_patch_product(one)
+        ]
         try:
             for layer in faster:
                 layer.forward = partial(product, layer)
@@ -511,8 +521,8 @@ class Ghost:
             with torch.random.fork_rng(devices=[]), self._watching() as seen:
                 torch.manual_seed(0)
                 with torch.enable_grad():
-                    made = called(self._module, _channels_last(block.inputs, last))
-                    total = losses_by_example(block, made, self._losses).sum()
+                    made = compute_logits(self._module, _channels_last(block.inputs, last))
+                    total = example_losses(block, made, self._losses).sum()
                 torch.autograd.grad(total, [one.outputs for one in seen], allow_unused=True)
         except Exception:  # a view of what is not in its usual order, say
             return None
@@ -527,13 +537,13 @@ def _channels_last(inputs: Inputs, last: bool) -> Inputs:
     return inputs.contiguous(memory_format=torch.channels_last)
 
 
-def _full(values: Tensor, layer: nn.Module) -> Tensor:
+def _check_layer_dtype(values: Tensor, layer: nn.Module) -> Tensor:
     """What a layer has seen, unless in half precision: the slack is for float32."""
     check_dtype(values, type(layer).__name__)
     return values
 
 
-def _also(
+def _accumulate(
     found: dict[nn.Parameter, Gradients], parameter: nn.Parameter, gradients: Gradients
 ) -> None:
     """Add the gradients of one more use of a parameter: only written down do they add up."""
@@ -542,7 +552,7 @@ def _also(
     found[parameter] = gradients
 
 
-def _other_order(layer: nn.Module) -> str:
+def _row_count_error(layer: nn.Module) -> str:
     """What is wrong with a layer whose first dimension is not that of the examples."""
     return (
         f"Expected every layer to have one row for each example, got others in {layer}. Give "

@@ -27,9 +27,9 @@ from torch.nn import functional
 
 from veracal.neural.gradients.convolution import (
     ScratchBuffer,
-    conv_slopes,
-    in_order,
-    patches_of,
+    convolution_backward,
+    extract_patches,
+    to_weight_order,
 )
 
 # By measurement: entries that are written down, read for the norm and read for the sum, against
@@ -58,7 +58,7 @@ class Gradients(Protocol):
         """How many terms of an example are added up for a weighted sum."""
 
 
-def flat_rows(values: Tensor) -> Tensor:
+def flatten_examples(values: Tensor) -> Tensor:
     """One row for each example, also where a parameter is a single number, or none."""
     return values.reshape(len(values), values.shape[1:].numel())
 
@@ -72,11 +72,11 @@ class MaterializedGradients:
 
     def squares(self) -> Tensor:
         """Squared norms."""
-        return _squared(flat_rows(self.values))
+        return _squared_row_norms(flatten_examples(self.values))
 
     def weighted(self, factors: Tensor, kept: Tensor | None) -> Tensor:
         """The weighted sum."""
-        flat = flat_rows(self.values if kept is None else self.values[kept])
+        flat = flatten_examples(self.values if kept is None else self.values[kept])
         return (factors.to(flat.dtype) @ flat).view(self.values.shape[1:])
 
     def each(self) -> Tensor:
@@ -85,7 +85,7 @@ class MaterializedGradients:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Product:
+class ProductGradients:
     """Gradients of weights that inputs are multiplied by.
 
     Attributes
@@ -107,17 +107,17 @@ class Product:
         """Squared norms, and what rounding and vanishing products may hide of them."""
         a, g = self.inputs, self.outputs
         if a.shape[1] == 1:
-            return _squared(a[:, 0]) * _squared(g[:, 0])
+            return _squared_row_norms(a[:, 0]) * _squared_row_norms(g[:, 0])
         pairs = (a @ a.mT).mul_(g @ g.mT).sum((1, 2), dtype=torch.float64)
         places, d, p = a.shape[1], a.shape[2], g.shape[2]
-        long, steep = _lengths(a), _lengths(g)
+        long, steep = _position_norms(a), _position_norms(g)
         hidden = d * steep.sum(1).square() + p * long.sum(1).square() + places**2
         lengths = (long * steep).sum(1)
-        return _at_most(pairs + _LEAST * hidden, lengths, places, d)
+        return _upper_squared_norms(pairs + _LEAST * hidden, lengths, places, d)
 
     def weighted(self, factors: Tensor, kept: Tensor | None) -> Tensor:
         """The weighted sum, one product of matrices."""
-        a, g = _kept((self.inputs, self.outputs), kept)
+        a, g = _select_kept((self.inputs, self.outputs), kept)
         g = g * factors.to(g.dtype)[:, None, None]
         return g.reshape(-1, g.shape[2]).mT @ a.reshape(-1, a.shape[2])
 
@@ -153,11 +153,13 @@ class EmbeddingGradients:
         same = self.rows[:, :, None] == self.rows[:, None, :]
         pairs = (g @ g.mT).mul_(same).sum((1, 2), dtype=torch.float64)
         _, places, d = g.shape
-        return _at_most(pairs + _LEAST * d * places**2, _lengths(g).sum(1), places, d)
+        return _upper_squared_norms(
+            pairs + _LEAST * d * places**2, _position_norms(g).sum(1), places, d
+        )
 
     def weighted(self, factors: Tensor, kept: Tensor | None) -> Tensor:
         """The weighted sum."""
-        rows, g = _kept((self.rows, self.outputs), kept)
+        rows, g = _select_kept((self.rows, self.outputs), kept)
         g = g * factors.to(g.dtype)[:, None, None]
         total = g.new_zeros(self.height, g.shape[2])
         return total.index_add_(0, rows.reshape(-1), g.reshape(-1, g.shape[2]))
@@ -172,7 +174,7 @@ class EmbeddingGradients:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Convolved:
+class ConvolutionGradients:
     """Gradients of the weights of a convolution, too many to write down.
 
     Attributes
@@ -200,33 +202,33 @@ class Convolved:
 
     def weighted(self, factors: Tensor, kept: Tensor | None) -> Tensor:
         """The weighted sum, as the layer itself would take it."""
-        x, g = _kept((self.inputs, self.outputs), kept)
+        x, g = _select_kept((self.inputs, self.outputs), kept)
         scale = factors.to(g.dtype)
         scaled = g * scale.view(-1, *[1] * (g.ndim - 1))
-        return conv_slopes(self.module, scaled, x, inputs=False)
+        return convolution_backward(self.module, scaled, x, inputs=False)
 
     def each(self) -> Tensor:
         """The gradients, written down."""
         return self.patches.each()
 
 
-Found = dict[str, Gradients]
+LayerGradients = dict[str, Gradients]
 
 
-def linear(
+def linear_gradients(
     module: nn.Linear, a: Tensor, g: Tensor, n: int, usual: int, room: ScratchBuffer
-) -> Found:
+) -> LayerGradients:
     """Gradients of a linear layer."""
-    found: Found = {}
+    found: LayerGradients = {}
     g = g.reshape(n, -1, g.shape[-1])
     if module.weight.requires_grad:
-        found["weight"] = product(a.reshape(n, -1, a.shape[-1]), g, usual)
+        found["weight"] = matmul_gradients(a.reshape(n, -1, a.shape[-1]), g, usual)
     if module.bias is not None and module.bias.requires_grad:
         found["bias"] = MaterializedGradients(g.sum(1))
     return found
 
 
-def convolution(
+def convolution_gradients(
     module: nn.Conv1d | nn.Conv2d,
     a: Tensor,
     g: Tensor,
@@ -234,37 +236,37 @@ def convolution(
     usual: int,
     room: ScratchBuffer,
     patches: tuple[Tensor, ...] | None = None,
-) -> Found:
+) -> LayerGradients:
     """Gradients of a convolution in one or two dimensions.
 
     ``patches`` are those of :func:`~.patches.patches_of`, if somebody has them already.
     """
-    found: Found = {}
+    found: LayerGradients = {}
     if module.bias is not None and module.bias.requires_grad:
         summed = g.sum(tuple(range(2, g.ndim)))
         found["bias"] = MaterializedGradients(summed.view(n, -1, g.shape[1]).sum(1))
     if not module.weight.requires_grad:
         return found
     if patches is None:
-        patches = patches_of(module, a, room)
+        patches = extract_patches(module, a, room)
     (_, groups, places, _), d = patches[0].shape, sum(one.shape[3] for one in patches)
     slopes = g.movedim(1, -1).reshape(len(g), places, groups, -1)
     views, p = len(a) // n, slopes.shape[3]
     small = usual * groups * p * d * views <= _MOST_ENTRIES
     cheap = views * places * places * (p + d) > _A_KERNEL * p * d
     if groups > 1 or (small and cheap):
-        found["weight"] = _Kernels(_written(slopes, patches, n, room), module)
+        found["weight"] = _KernelGradients(_patch_gradients(slopes, patches, n, room), module)
         return found
-    product = Product(
+    product = ProductGradients(
         torch.cat(patches, -1)[:, 0].reshape(n, views * places, d),
         slopes[:, :, 0].reshape(n, views * places, p),
     )
-    kernels = _Kernels(product, module)
-    found["weight"] = Convolved(module, a, g, kernels) if views == 1 else kernels
+    kernels = _KernelGradients(product, module)
+    found["weight"] = ConvolutionGradients(module, a, g, kernels) if views == 1 else kernels
     return found
 
 
-def _written(
+def _patch_gradients(
     slopes: Tensor, patches: tuple[Tensor, ...], n: int, room: ScratchBuffer
 ) -> "_InParts":
     """Gradients of n examples by each part of their patches, summed over their views."""
@@ -277,11 +279,13 @@ def _written(
     else:
         (whole,) = patches
         each = torch.einsum("nlgp,ngld->ngpd", slopes, whole).flatten(1, 2)[None]
-    return _InParts(each if rows == n else each.view(len(each), n, -1, *each.shape[2:]).sum(2))
+    return _PatchGradients(
+        each if rows == n else each.view(len(each), n, -1, *each.shape[2:]).sum(2)
+    )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class _InParts:
+class _PatchGradients:
     """Gradients that are written down, some columns after the other.
 
     Attributes
@@ -295,7 +299,7 @@ class _InParts:
 
     def squares(self) -> Tensor:
         parts, n, p, d = self.values.shape
-        return _squared(self.values.view(parts * n, p * d)).view(parts, n).sum(0)
+        return _squared_row_norms(self.values.view(parts * n, p * d)).view(parts, n).sum(0)
 
     def weighted(self, factors: Tensor, kept: Tensor | None) -> Tensor:
         values = self.values if kept is None else self.values[:, kept]
@@ -307,10 +311,10 @@ class _InParts:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class _Kernels:
+class _KernelGradients:
     """Gradients of kernels by output, row, column and channel, in the order of the weights."""
 
-    flat: _InParts | Product
+    flat: _PatchGradients | ProductGradients
     module: nn.Conv1d | nn.Conv2d
 
     @property
@@ -321,15 +325,15 @@ class _Kernels:
         return self.flat.squares()
 
     def weighted(self, factors: Tensor, kept: Tensor | None) -> Tensor:
-        return in_order(self.module, self.flat.weighted(factors, kept))
+        return to_weight_order(self.module, self.flat.weighted(factors, kept))
 
     def each(self) -> Tensor:
-        return in_order(self.module, self.flat.each())
+        return to_weight_order(self.module, self.flat.each())
 
 
-def embedding(
+def embedding_gradients(
     module: nn.Embedding, rows: Tensor, g: Tensor, n: int, usual: int, room: ScratchBuffer
-) -> Found:
+) -> LayerGradients:
     """Gradients of a table of embeddings."""
     if module.max_norm is not None or module.scale_grad_by_freq:
         return {}  # both look at the whole batch
@@ -339,9 +343,9 @@ def embedding(
     return {"weight": EmbeddingGradients(rows, g, module.num_embeddings)}
 
 
-def normalized(
+def normalization_gradients(
     module: nn.Module, x: Tensor, g: Tensor, n: int, usual: int, room: ScratchBuffer
-) -> Found:
+) -> LayerGradients:
     """Gradients of the scales and shifts of a normalization within each example."""
     if isinstance(module, nn.LayerNorm):
         plain = functional.layer_norm(x, module.normalized_shape, eps=module.eps)
@@ -362,7 +366,7 @@ def normalized(
         shape = values.shape[values.ndim - tail :]
         return values.reshape(n, -1, *shape).sum(1)
 
-    found: Found = {}
+    found: LayerGradients = {}
     if module.weight is not None and module.weight.requires_grad:
         found["weight"] = MaterializedGradients(summed(g * plain))
     bias = getattr(module, "bias", None)
@@ -372,19 +376,19 @@ def normalized(
 
 
 RULES: dict[type[nn.Module], Any] = {
-    nn.Linear: linear,
-    nn.Conv1d: convolution,
-    nn.Conv2d: convolution,
-    nn.Embedding: embedding,
-    nn.LayerNorm: normalized,
-    nn.RMSNorm: normalized,
-    nn.GroupNorm: normalized,
-    nn.InstanceNorm1d: normalized,
-    nn.InstanceNorm2d: normalized,
+    nn.Linear: linear_gradients,
+    nn.Conv1d: convolution_gradients,
+    nn.Conv2d: convolution_gradients,
+    nn.Embedding: embedding_gradients,
+    nn.LayerNorm: normalization_gradients,
+    nn.RMSNorm: normalization_gradients,
+    nn.GroupNorm: normalization_gradients,
+    nn.InstanceNorm1d: normalization_gradients,
+    nn.InstanceNorm2d: normalization_gradients,
 }
 
 
-def knows(module: nn.Module) -> bool:
+def is_supported(module: nn.Module) -> bool:
     """Whether a layer with parameters of its own is one of those above."""
     if type(module) not in RULES:
         return False
@@ -393,7 +397,7 @@ def knows(module: nn.Module) -> bool:
     return not getattr(module, "track_running_stats", False)
 
 
-def product(a: Tensor, g: Tensor, usual: int) -> Gradients:
+def matmul_gradients(a: Tensor, g: Tensor, usual: int) -> Gradients:
     """As a product, or written down, whichever takes less.
 
     The norms of the two differ a little, so nothing but public figures may decide: how many
@@ -402,13 +406,13 @@ def product(a: Tensor, g: Tensor, usual: int) -> Gradients:
     _, places, d = a.shape
     p = g.shape[2]
     if places == 1 or usual * p * d > _MOST_ENTRIES:
-        return Product(a, g)
+        return ProductGradients(a, g)
     if places * places * (p + d) > _AN_ENTRY * p * d:
         return MaterializedGradients(g.mT @ a)
-    return Product(a, g)
+    return ProductGradients(a, g)
 
 
-def _squared(rows: Tensor) -> Tensor:
+def _squared_row_norms(rows: Tensor) -> Tensor:
     """Squared norms of rows, in float64."""
     # In float32 a sum of many squares comes out too small by more than the slack; one of a
     # few does not, and is taken without a copy in float64.
@@ -424,7 +428,7 @@ def _squared(rows: Tensor) -> Tensor:
     return squares
 
 
-def _lengths(rows: Tensor) -> Tensor:
+def _position_norms(rows: Tensor) -> Tensor:
     """Norms at all places, of shape (n, t), in float64, and what may have vanished of them.
 
     They decide how much is left to rounding, so that a few digits are enough.
@@ -433,7 +437,7 @@ def _lengths(rows: Tensor) -> Tensor:
     return (norms.square() + rows.shape[2] * _LEAST).sqrt()
 
 
-def _at_most(squares: Tensor, lengths: Tensor, places: int, width: int) -> Tensor:
+def _upper_squared_norms(squares: Tensor, lengths: Tensor, places: int, width: int) -> Tensor:
     """Squared norms that are not too small, where terms of both signs have cancelled.
 
     ``lengths`` is the sum of the norms of all terms, so rounding moves a square by a share of
@@ -445,18 +449,18 @@ def _at_most(squares: Tensor, lengths: Tensor, places: int, width: int) -> Tenso
     return upper.square()
 
 
-def _kept(parts: tuple[Tensor, Tensor], kept: Tensor | None) -> tuple[Tensor, Tensor]:
+def _select_kept(parts: tuple[Tensor, Tensor], kept: Tensor | None) -> tuple[Tensor, Tensor]:
     """Rows that count: zero times NaN would be NaN."""
     if kept is None:
         return parts
     return parts[0][kept], parts[1][kept]
 
 
-Rule = Callable[..., Found]
+Rule = Callable[..., LayerGradients]
 _ROWS = 3  # made up, on which a layer is tried
 
 
-def rule_of(layer: nn.Module) -> Rule | None:
+def find_rule(layer: nn.Module) -> Rule | None:
     """How gradients of a layer with parameters of its own are taken; None if nobody knows.
 
     Layers of transformers, one class for each family of models, are asked for by their name
@@ -464,60 +468,68 @@ def rule_of(layer: nn.Module) -> Rule | None:
     else is not known. So nothing here needs that library.
     """
     if type(layer) in RULES:
-        found: Rule | None = RULES[type(layer)] if knows(layer) else None
+        found: Rule | None = RULES[type(layer)] if is_supported(layer) else None
         return found
-    name, shapes = type(layer).__name__, _shapes(layer)
+    name, shapes = type(layer).__name__, _parameter_shapes(layer)
     if name == "Conv1D" and shapes.keys() == {"weight", "bias"}:
-        return turned if _computes(layer, _by_columns) else None
+        return (
+            transposed_linear_gradients
+            if _matches_reference(layer, _transposed_linear)
+            else None
+        )
     if name.endswith("RMSNorm") and shapes.keys() == {"weight"} and len(shapes["weight"]) == 1:
         # Some count the scale from zero, which has the same slope.
-        known = any(_computes(layer, one) for one in (_scaled, _scaled_from_zero))
-        return scaled if known else None
+        known = any(_matches_reference(layer, one) for one in (_rms_norm, _rms_norm_offset))
+        return rms_norm_gradients if known else None
     return None
 
 
-def turned(module: Any, a: Tensor, g: Tensor, n: int, usual: int, room: ScratchBuffer) -> Found:
+def transposed_linear_gradients(
+    module: Any, a: Tensor, g: Tensor, n: int, usual: int, room: ScratchBuffer
+) -> LayerGradients:
     """Gradients of a linear layer whose weights have shape (inputs, outputs), as in GPT-2."""
-    found: Found = {}
+    found: LayerGradients = {}
     a, g = a.reshape(n, -1, a.shape[-1]), g.reshape(n, -1, g.shape[-1])
     if module.weight.requires_grad:
-        found["weight"] = product(g, a, usual)  # the other way round
+        found["weight"] = matmul_gradients(g, a, usual)  # the other way round
     if module.bias.requires_grad:
         found["bias"] = MaterializedGradients(g.sum(1))
     return found
 
 
-def scaled(module: Any, x: Tensor, g: Tensor, n: int, usual: int, room: ScratchBuffer) -> Found:
+def rms_norm_gradients(
+    module: Any, x: Tensor, g: Tensor, n: int, usual: int, room: ScratchBuffer
+) -> LayerGradients:
     """Gradients of the scales of a normalization by the root of the mean square."""
-    each = g * _normalized(x, _stability(module))
+    each = g * _divide_by_rms(x, _rms_epsilon(module))
     return {"weight": MaterializedGradients(each.reshape(n, -1, each.shape[-1]).sum(1))}
 
 
-def _shapes(layer: nn.Module) -> dict[str, torch.Size]:
+def _parameter_shapes(layer: nn.Module) -> dict[str, torch.Size]:
     """Shapes of all that a layer remembers, if it has no layers inside."""
     if next(layer.children(), None) is not None or next(layer.buffers(), None) is not None:
         return {}
     return {name: one.shape for name, one in layer.named_parameters()}
 
 
-def _by_columns(x: Tensor, weights: dict[str, Tensor], layer: nn.Module) -> Tensor:
+def _transposed_linear(x: Tensor, weights: dict[str, Tensor], layer: nn.Module) -> Tensor:
     return x @ weights["weight"] + weights["bias"]
 
 
-def _scaled(x: Tensor, weights: dict[str, Tensor], layer: nn.Module) -> Tensor:
-    return weights["weight"] * _normalized(x, _stability(layer))
+def _rms_norm(x: Tensor, weights: dict[str, Tensor], layer: nn.Module) -> Tensor:
+    return weights["weight"] * _divide_by_rms(x, _rms_epsilon(layer))
 
 
-def _scaled_from_zero(x: Tensor, weights: dict[str, Tensor], layer: nn.Module) -> Tensor:
-    return (1 + weights["weight"]) * _normalized(x, _stability(layer))
+def _rms_norm_offset(x: Tensor, weights: dict[str, Tensor], layer: nn.Module) -> Tensor:
+    return (1 + weights["weight"]) * _divide_by_rms(x, _rms_epsilon(layer))
 
 
-def _normalized(x: Tensor, stability: float) -> Tensor:
+def _divide_by_rms(x: Tensor, stability: float) -> Tensor:
     """Rows divided by the root of their mean square."""
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + stability)
 
 
-def _stability(layer: nn.Module) -> float:
+def _rms_epsilon(layer: nn.Module) -> float:
     """What a normalization adds to the mean square, by whichever name it has."""
     for name in ("variance_epsilon", "eps"):
         found = getattr(layer, name, None)
@@ -526,7 +538,7 @@ def _stability(layer: nn.Module) -> float:
     return math.nan  # equals nothing
 
 
-def _computes(layer: nn.Module, truth: Callable[..., Tensor]) -> bool:
+def _matches_reference(layer: nn.Module, truth: Callable[..., Tensor]) -> bool:
     """Whether a layer computes what it is taken for, with weights and rows that are made up."""
     rng = torch.Generator().manual_seed(0)
     weights = {

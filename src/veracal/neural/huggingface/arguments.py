@@ -24,7 +24,7 @@ from veracal import _checks, _random
 from veracal.accounting import RELATIONS, Relation, Unit
 from veracal.mechanisms import DPSGD, SGD, Adam, ClipRule, Flat, Schedule, Update
 from veracal.neural.gradient_sums import Layout
-from veracal.neural.gradients.choice import WAYS, Configuration
+from veracal.neural.gradients.choice import ENGINE_NAMES, EngineName
 from veracal.training import TrainingSpec
 
 
@@ -86,7 +86,7 @@ class PrivacyArguments:
     relation: Relation = "add-remove"
     unit: Unit | None = None
     unit_column: str | None = None
-    gradients: Configuration | None = None
+    gradients: EngineName | None = None
     random_state: int | np.random.Generator | None = None
 
     def __post_init__(self) -> None:
@@ -114,7 +114,7 @@ class PrivacyArguments:
             raise ValueError(f"Expected unit to be a Unit or None, got {self.unit!r}.")
         self._check_column()
         if self.gradients is not None:
-            _checks.one_of(WAYS, gradients=self.gradients)
+            _checks.one_of(ENGINE_NAMES, gradients=self.gradients)
         _random.check_state(self.random_state)
 
     def _check_column(self) -> None:
@@ -132,14 +132,14 @@ class PrivacyArguments:
             )
 
 
-Falls = Literal["constant", "linear", "cosine"]
-_FALLS: dict[str, Falls] = {
+Decay = Literal["constant", "linear", "cosine"]
+_DECAYS: dict[str, Decay] = {
     "constant": "constant",
     "constant_with_warmup": "constant",
     "linear": "linear",
     "cosine": "cosine",
 }
-SCHEDULES = tuple(_FALLS)
+SCHEDULES = tuple(_DECAYS)
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ class WarmupSchedule(Schedule):
     peak: float
     warmup: int
     steps: int
-    falls: Falls
+    falls: Decay
 
     def at(self, step: int) -> float:
         """The rate at one step."""
@@ -234,7 +234,7 @@ def sampling_rate(args: TrainingArguments, privacy: PrivacyArguments, size: int)
     return batch / size
 
 
-def descent_for(
+def build_dp_sgd(
     args: TrainingArguments,
     privacy: PrivacyArguments,
     size: int,
@@ -268,14 +268,14 @@ def descent_for(
         args.max_steps if limited else None,
         None if limited else args.num_train_epochs,
         rate,
-        _clip(args, privacy),
+        _clip_rule(args, privacy),
         SGD(1.0),  # stands in until the number of steps is known; it costs nothing
         0.0,
         privacy.relation,
         privacy.unit or Unit(),
     )
     found = goal.descent(rate * size)
-    update = _update(args, int(found.steps), layout, decayed)
+    update = _optimizer(args, int(found.steps), layout, decayed)
     return DPSGD(
         found.sampler,
         found.clip,
@@ -287,18 +287,18 @@ def descent_for(
     )
 
 
-def _clip(args: TrainingArguments, privacy: PrivacyArguments) -> ClipRule:
+def _clip_rule(args: TrainingArguments, privacy: PrivacyArguments) -> ClipRule:
     """The clip rule."""
     if privacy.clip is None:
         return Flat(float(args.max_grad_norm))
     return privacy.clip if isinstance(privacy.clip, ClipRule) else Flat(privacy.clip)
 
 
-def _update(
+def _optimizer(
     args: TrainingArguments, steps: int, layout: Layout, decayed: Collection[str]
 ) -> Update:
     """The update rule, with its schedule."""
-    rate = learning_rate(args, steps)
+    rate = learning_rate_schedule(args, steps)
     rule: SGD | Adam
     if args.optim == "sgd":
         rule = SGD(rate)
@@ -313,11 +313,11 @@ def _update(
     return DecoupledWeightDecay(rule, float(args.weight_decay), spans)
 
 
-def learning_rate(args: TrainingArguments, steps: int) -> WarmupSchedule:
+def learning_rate_schedule(args: TrainingArguments, steps: int) -> WarmupSchedule:
     """The learning rate of every step."""
     kind = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
     warmup = 0 if kind == "constant" else args.get_warmup_steps(steps)
-    rate = WarmupSchedule(float(args.learning_rate), int(warmup), steps, _FALLS[kind])
+    rate = WarmupSchedule(float(args.learning_rate), int(warmup), steps, _DECAYS[kind])
     if not rate.values(steps).max() > 0:
         raise ValueError(
             f"Expected steps with a learning rate above zero, got {steps} steps with "
@@ -327,7 +327,7 @@ def learning_rate(args: TrainingArguments, steps: int) -> WarmupSchedule:
 
 
 @dataclass(frozen=True)
-class _Only:
+class _ArgumentRule:
     """An argument, the values it may have, and why it may have no others."""
 
     name: str
@@ -335,45 +335,57 @@ class _Only:
     why: str
 
 
-_NONE = (None, False, "", ())
+_UNSET = (None, False, "", ())
 _PRECISE = "gradients are clipped and summed in float32 and float64"
 _ONE_PASS = "gradients of examples are taken in one plain pass through the model"  # noqa: S105
-_COINS = "every record enters a batch by its own secret coin"
+_POISSON = "every record enters a batch by its own secret coin"
 _PLAIN = "it trains on the CPU of one machine"
 _SCHEDULED = "rates are settled before the first step, and by no figure of the records"
-_ONLY = (
-    _Only("fp16", _NONE, _PRECISE),
-    _Only("bf16", _NONE, _PRECISE),
-    _Only("torch_compile", _NONE, _ONE_PASS),
-    _Only("gradient_checkpointing", _NONE, _ONE_PASS),
-    _Only("use_liger_kernel", _NONE, _ONE_PASS),
-    _Only("neftune_noise_alpha", _NONE, "noise is added to sums of gradients, not to inputs"),
-    _Only("train_sampling_strategy", ("random",), f"{_COINS}, whatever its length"),
-    _Only("data_seed", _NONE, f"{_COINS}, which no seed repeats"),
-    _Only("full_determinism", _NONE, "noise and batches are secret, and cannot be repeated"),
-    _Only("dataloader_drop_last", _NONE, f"{_COINS}: there is no last batch to drop"),
-    _Only("auto_find_batch_size", _NONE, "the expected batch is fixed before a record is read"),
-    _Only(
+_ARGUMENT_RULES = (
+    _ArgumentRule("fp16", _UNSET, _PRECISE),
+    _ArgumentRule("bf16", _UNSET, _PRECISE),
+    _ArgumentRule("torch_compile", _UNSET, _ONE_PASS),
+    _ArgumentRule("gradient_checkpointing", _UNSET, _ONE_PASS),
+    _ArgumentRule("use_liger_kernel", _UNSET, _ONE_PASS),
+    _ArgumentRule(
+        "neftune_noise_alpha", _UNSET, "noise is added to sums of gradients, not to inputs"
+    ),
+    _ArgumentRule("train_sampling_strategy", ("random",), f"{_POISSON}, whatever its length"),
+    _ArgumentRule("data_seed", _UNSET, f"{_POISSON}, which no seed repeats"),
+    _ArgumentRule(
+        "full_determinism", _UNSET, "noise and batches are secret, and cannot be repeated"
+    ),
+    _ArgumentRule(
+        "dataloader_drop_last", _UNSET, f"{_POISSON}: there is no last batch to drop"
+    ),
+    _ArgumentRule(
+        "auto_find_batch_size", _UNSET, "the expected batch is fixed before a record is read"
+    ),
+    _ArgumentRule(
         "load_best_model_at_end",
-        _NONE,
+        _UNSET,
         "choosing a model by its score on records would cost privacy that nobody charged",
     ),
-    _Only(
+    _ArgumentRule(
         "save_strategy",
         ("no", "steps", "epoch"),
         "the best model by its score on records is a choice that nobody charged",
     ),
-    _Only("include_num_input_tokens_seen", ("no",), "it counts the tokens of the records"),
-    _Only("optim_args", _NONE, "the update rule is our own"),
-    _Only("optim_target_modules", _NONE, "the update rule is our own"),
-    _Only("lr_scheduler_kwargs", _NONE, "the schedule is our own"),
-    _Only("label_names", (None, ["labels"]), "the labels are classes"),
-    _Only("push_to_hub", _NONE, "nothing is sent anywhere; use save_model and push yourself"),
-    _Only("enable_jit_checkpoint", _NONE, "a run cannot be resumed"),
-    _Only("resume_from_checkpoint", _NONE, "a run cannot be resumed"),
-    _Only("deepspeed", _NONE, _PLAIN),
-    _Only("fsdp", _NONE, _PLAIN),
-    _Only("world_size", (1,), _PLAIN),
+    _ArgumentRule(
+        "include_num_input_tokens_seen", ("no",), "it counts the tokens of the records"
+    ),
+    _ArgumentRule("optim_args", _UNSET, "the update rule is our own"),
+    _ArgumentRule("optim_target_modules", _UNSET, "the update rule is our own"),
+    _ArgumentRule("lr_scheduler_kwargs", _UNSET, "the schedule is our own"),
+    _ArgumentRule("label_names", (None, ["labels"]), "the labels are classes"),
+    _ArgumentRule(
+        "push_to_hub", _UNSET, "nothing is sent anywhere; use save_model and push yourself"
+    ),
+    _ArgumentRule("enable_jit_checkpoint", _UNSET, "a run cannot be resumed"),
+    _ArgumentRule("resume_from_checkpoint", _UNSET, "a run cannot be resumed"),
+    _ArgumentRule("deepspeed", _UNSET, _PLAIN),
+    _ArgumentRule("fsdp", _UNSET, _PLAIN),
+    _ArgumentRule("world_size", (1,), _PLAIN),
 )
 _OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "sgd")
 _OWN_LOOP = (
@@ -395,11 +407,11 @@ def check_arguments(args: TrainingArguments, privacy: PrivacyArguments) -> None:
     ValueError
         Which names the argument, what it may be, and why.
     """
-    for only in _ONLY:
-        found = _value(getattr(args, only.name, only.allowed[0]))
+    for only in _ARGUMENT_RULES:
+        found = _enum_value(getattr(args, only.name, only.allowed[0]))
         if not any(found == one and type(found) is type(one) for one in only.allowed):
             raise ValueError(
-                f"Expected {_shown(only)} in a private training, got {only.name}={found!r}: "
+                f"Expected {_describe_allowed(only)} in a private training, got {only.name}={found!r}: "
                 f"{only.why}."
             )
     _check_choice("optim", args.optim, _OPTIMIZERS, "the update rule is our own")
@@ -409,10 +421,10 @@ def check_arguments(args: TrainingArguments, privacy: PrivacyArguments) -> None:
             f"Expected a training on the CPU, got {args.device}. Set use_cpu=True."
         )
     _checks.positive(learning_rate=args.learning_rate)
-    _check_once(args, privacy)
+    _check_duplicates(args, privacy)
 
 
-def _check_once(args: TrainingArguments, privacy: PrivacyArguments) -> None:
+def _check_duplicates(args: TrainingArguments, privacy: PrivacyArguments) -> None:
     """Refuse what is said twice, in two ways."""
     if privacy.sampling_rate is not None and args.gradient_accumulation_steps != 1:
         raise ValueError(
@@ -507,19 +519,19 @@ def _check_task(model: Any) -> None:
 
 def _check_choice(name: str, found: Any, allowed: tuple[str, ...], why: str) -> None:
     """Refuse a word that is not among those allowed."""
-    if _value(found) not in allowed:
+    if _enum_value(found) not in allowed:
         raise ValueError(
             f"Expected {name} to be one of {', '.join(map(repr, allowed))}, got "
-            f"{name}={_value(found)!r}: {why}. Choose one of these."
+            f"{name}={_enum_value(found)!r}: {why}. Choose one of these."
         )
 
 
-def _value(found: Any) -> Any:
+def _enum_value(found: Any) -> Any:
     """What an enumeration stands for."""
     return getattr(found, "value", found)
 
 
-def _shown(only: _Only) -> str:
+def _describe_allowed(only: _ArgumentRule) -> str:
     """What an argument may be, as one would write it."""
-    words = [repr(one) for one in only.allowed if one not in _NONE]
+    words = [repr(one) for one in only.allowed if one not in _UNSET]
     return f"{only.name}={' or '.join(words)}" if words else f"no {only.name}"

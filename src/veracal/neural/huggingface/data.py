@@ -29,7 +29,7 @@ from veracal._types import Array, Ints
 from veracal.accounting import Unit
 from veracal.data import cache_folder, cache_secret, no_surprises, placed, private_folder
 from veracal.errors import DataError
-from veracal.neural.module_checks import copied
+from veracal.neural.module_checks import copy_module
 from veracal.neural.synthetic_inputs import IndexedRecords
 
 LABELS = ("labels", "label", "label_ids")
@@ -62,7 +62,7 @@ class Tokens:
                     name,
                     f"whole numbers of shape (n, length), as input_ids of shape {shape}",
                     f"{one.dtype} of shape {one.shape}",
-                    "Tokenize with veracal.neural.tokenized.",
+                    "Tokenize with veracal.neural.tokenize.",
                 )
         if self.labels is not None and (
             self.labels.shape != shape[:1] or self.labels.dtype.kind not in "iu"
@@ -111,7 +111,7 @@ class Tokens:
         return Tokens(self.arrays, np.asarray(labels), self.declared)
 
 
-def tokenized(
+def tokenize(
     texts: Sequence[str] | Sequence[Sequence[str]] | Array,
     tokenizer: Any,
     *,
@@ -144,24 +144,29 @@ def tokenized(
     Nothing is pickled.
     """
     _checks.whole(max_length=max_length, least=4)
-    rows = [_row(text) for text in (texts.tolist() if isinstance(texts, np.ndarray) else texts)]
-    words = _settled(tokenizer, int(max_length))
+    rows = [
+        _text_pair(text)
+        for text in (texts.tolist() if isinstance(texts, np.ndarray) else texts)
+    ]
+    words = _configure_tokenizer(tokenizer, int(max_length))
     if not cache:
-        arrays = _encoded(rows, words, int(max_length), tokenizer)
+        arrays = _encode_texts(rows, words, int(max_length), tokenizer)
     else:
         place = cache_folder(None if folder is None else Path(folder))
         secret = cache_secret(place)
         kept = private_folder(place / "tokens")
-        path = kept / f"{_key(rows, words, int(max_length), tokenizer, secret)}.npz"
-        found = _read(path, len(rows), int(max_length))
-        arrays = _encoded(rows, words, int(max_length), tokenizer) if found is None else found
+        path = kept / f"{_cache_key(rows, words, int(max_length), tokenizer, secret)}.npz"
+        found = _load_cached(path, len(rows), int(max_length))
+        arrays = (
+            _encode_texts(rows, words, int(max_length), tokenizer) if found is None else found
+        )
         if found is None:
-            _write(path, arrays)
+            _save_cached(path, arrays)
     told = None if labels is None else np.asarray(labels)
     return Tokens(arrays, told, declared=True)
 
 
-def _row(text: Any) -> tuple[str, ...]:
+def _text_pair(text: Any) -> tuple[str, ...]:
     """A text or a pair, as a tuple."""
     row = (text,) if isinstance(text, str) else tuple(text)
     if len(row) not in (1, 2) or not all(isinstance(one, str) for one in row):
@@ -174,7 +179,7 @@ def _row(text: Any) -> tuple[str, ...]:
     return row
 
 
-def _settled(tokenizer: Any, max_length: int) -> Any:
+def _configure_tokenizer(tokenizer: Any, max_length: int) -> Any:
     """The tokenizer's own engine, cutting texts and padding none; a copy."""
     inner = getattr(tokenizer, "backend_tokenizer", None)
     if inner is None:
@@ -188,13 +193,13 @@ def _settled(tokenizer: Any, max_length: int) -> Any:
     return words
 
 
-def _encoded(
+def _encode_texts(
     rows: list[tuple[str, ...]], words: Any, max_length: int, tokenizer: Any
 ) -> dict[str, Array]:
     """Tokens, masks and kinds of all texts."""
     shape = len(rows), max_length
     arrays: dict[str, Array] = {name: np.zeros(shape, kind) for name, kind in _TYPES.items()}
-    arrays["input_ids"][:] = _pad(tokenizer)
+    arrays["input_ids"][:] = _pad_token(tokenizer)
     for i, row in enumerate(rows):
         # One at a time: a batch would start threads that a later fork trips over.
         text = words.encode(*row)
@@ -205,30 +210,30 @@ def _encoded(
     return arrays
 
 
-def _pad(tokenizer: Any) -> int:
+def _pad_token(tokenizer: Any) -> int:
     """The token that fills a text up."""
     pad = getattr(tokenizer, "pad_token_id", None)
     return 0 if pad is None else int(pad)
 
 
-def _key(
+def _cache_key(
     rows: list[tuple[str, ...]], words: Any, max_length: int, tokenizer: Any, secret: bytes
 ) -> str:
     """Hash everything that the tokens depend on into a file name, under the cache's key."""
     settings = {
         "form": _FORM,
         "max_length": max_length,
-        "pad": _pad(tokenizer),
+        "pad": _pad_token(tokenizer),
         "tokenizers": str(extra("tokenizers", "text").__version__),
     }
     written = json.dumps(settings, sort_keys=True).encode()
     digest = hashlib.blake2b(written, key=secret, digest_size=32)
-    for part in _parts(rows, words):
+    for part in _key_parts(rows, words):
         digest.update(len(part).to_bytes(8, "little") + part)
     return digest.hexdigest()
 
 
-def _parts(rows: list[tuple[str, ...]], words: Any) -> Iterator[bytes]:
+def _key_parts(rows: list[tuple[str, ...]], words: Any) -> Iterator[bytes]:
     """The tokenizer and all texts, none of which runs into the next."""
     yield words.to_str().encode()
     for row in rows:
@@ -237,7 +242,7 @@ def _parts(rows: list[tuple[str, ...]], words: Any) -> Iterator[bytes]:
             yield text.encode("utf-8", "surrogatepass")
 
 
-def _read(path: Path, n: int, max_length: int) -> dict[str, Array] | None:
+def _load_cached(path: Path, n: int, max_length: int) -> dict[str, Array] | None:
     """Tokens from the disk; None where there are none, or not these, or not whole."""
     if not path.exists():
         return None
@@ -258,7 +263,7 @@ def _read(path: Path, n: int, max_length: int) -> dict[str, Array] | None:
     return arrays if good and key == path.stem else None
 
 
-def _write(path: Path, arrays: Mapping[str, Array]) -> None:
+def _save_cached(path: Path, arrays: Mapping[str, Array]) -> None:
     """Put tokens on the disk, whole or not at all."""
     named: dict[str, Any] = {"key": np.frombuffer(bytes.fromhex(path.stem), np.uint8), **arrays}
     with placed(path, force=True) as file:
@@ -269,7 +274,7 @@ NAMES = ("input_ids", "attention_mask", "token_type_ids")
 _CLOSE = 1e-4  # of the spread of logits, by which another form of the mask may move them
 
 
-class Sequences(nn.Module):
+class SequenceClassifierModule(nn.Module):
     """A classifier of sequences, from tokens and masks to logits.
 
     Models look positions up once for all examples, and drop a mask of two axes if no example
@@ -299,14 +304,14 @@ class Sequences(nn.Module):
         """Logits of shape (n, classes)."""
         mask = inputs.get("attention_mask")
         if self.wide and mask is not None:
-            inputs = {**inputs, "attention_mask": _wide(mask, self.causal)}
-        with _rows_of_their_own(self.model, len(inputs["input_ids"])):
+            inputs = {**inputs, "attention_mask": _four_axis_mask(mask, self.causal)}
+        with _expand_lookups(self.model, len(inputs["input_ids"])):
             made: Tensor = self.model(**inputs).logits
         return made
 
     def settle(self, inputs: Mapping[str, Tensor]) -> None:
         """Give masks of four axes if the model makes the same of them, on made-up examples."""
-        trial = copied(self).eval()
+        trial = copy_module(self).eval()
         with torch.no_grad():
             for one in trial.parameters():  # a head of zeros would make all the same
                 if one.requires_grad:  # others are shared, and stay as they are
@@ -332,7 +337,7 @@ class Sequences(nn.Module):
         return gap <= _CLOSE * max(1e-6, float(plain.std(0).max()))
 
 
-def _wide(mask: Tensor, causal: bool) -> Tensor:
+def _four_axis_mask(mask: Tensor, causal: bool) -> Tensor:
     """A mask of shape (n, t) as what is added to attention, of shape (n, 1, t, t)."""
     t, least = mask.shape[1], torch.finfo(torch.float32).min
     hidden = ((1.0 - mask.to(torch.float32)) * least)[:, None, None, :].expand(-1, 1, t, -1)
@@ -343,7 +348,7 @@ def _wide(mask: Tensor, causal: bool) -> Tensor:
 
 
 @contextmanager
-def _rows_of_their_own(model: nn.Module, examples: int) -> Iterator[None]:
+def _expand_lookups(model: nn.Module, examples: int) -> Iterator[None]:
     """While it lasts, tables look up for each example what is the same for all."""
 
     def repeat(table: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -361,13 +366,13 @@ def _rows_of_their_own(model: nn.Module, examples: int) -> Iterator[None]:
             hook.remove()
 
 
-def taken_by(model: nn.Module) -> tuple[str, ...]:
+def forward_arguments(model: nn.Module) -> tuple[str, ...]:
     """Names of what a model takes, also where adapters are around it."""
     inner: Any = getattr(model, "get_base_model", lambda: model)()
     return tuple(inspect.signature(inner.forward).parameters)
 
 
-def made_up_texts(
+def synthetic_texts(
     names: tuple[str, ...], length: int, n: int, config: Any
 ) -> dict[str, Tensor]:
     """Meaningless texts in the form of the records: the first unpadded, others shorter."""
@@ -390,7 +395,7 @@ TYPES = "token_type_ids"
 
 
 @dataclass(frozen=True)
-class Form:
+class TextFormat:
     """What is public about the texts of a training.
 
     Attributes
@@ -419,7 +424,9 @@ def as_dataset(given: Any) -> Any:
     return given
 
 
-def form_of(dataset: Any, model: nn.Module, max_length: int | None, pad: int | None) -> Form:
+def text_format(
+    dataset: Any, model: nn.Module, max_length: int | None, pad: int | None
+) -> TextFormat:
     """The form of the records, of which none is read.
 
     Parameters
@@ -444,14 +451,16 @@ def form_of(dataset: Any, model: nn.Module, max_length: int | None, pad: int | N
             f"batch by its own coin, got {type(dataset).__name__}."
         )
     config: Any = model.config
-    taken = tuple(name for name in taken_by(model) if name != TYPES or _has_types(config))
+    taken = tuple(
+        name for name in forward_arguments(model) if name != TYPES or _uses_token_types(config)
+    )
     if isinstance(dataset, Tokens):
-        names, length = _of_tokens(dataset, taken, max_length)
+        names, length = _tokens_format(dataset, taken, max_length)
     elif max_length is None:
         raise ValueError(
             "Expected a declared max_length, got None: how long the records are is private. "
             "Give PrivacyArguments(max_length=...), or tokenize with "
-            "veracal.neural.tokenized."
+            "veracal.neural.tokenize."
         )
     else:
         names, length = tuple(name for name in NAMES if name in taken), int(max_length)
@@ -468,15 +477,17 @@ def form_of(dataset: Any, model: nn.Module, max_length: int | None, pad: int | N
             "tokenizer."
         )
     filler = getattr(config, "pad_token_id", None) if pad is None else pad
-    return Form(names, length, int(config.vocab_size), int(config.num_labels), filler or 0)
+    return TextFormat(
+        names, length, int(config.vocab_size), int(config.num_labels), filler or 0
+    )
 
 
-def _has_types(config: Any) -> bool:
+def _uses_token_types(config: Any) -> bool:
     """Whether a model tells kinds of tokens apart; for some, kind 0 would mean something."""
     return int(getattr(config, "type_vocab_size", 0) or 0) >= 1
 
 
-def _of_tokens(
+def _tokens_format(
     tokens: Tokens, taken: tuple[str, ...], max_length: int | None
 ) -> tuple[tuple[str, ...], int]:
     """Names and length of tokens."""
@@ -484,7 +495,7 @@ def _of_tokens(
         raise ValueError(
             "Expected a declared max_length, got None: arrays may be as long as the longest "
             "text, which is private. Give PrivacyArguments(max_length=...), or tokenize with "
-            "veracal.neural.tokenized."
+            "veracal.neural.tokenize."
         )
     if tokens.labels is None:
         raise ValueError("Expected arrays with labels to train on, got none named 'labels'.")
@@ -496,8 +507,8 @@ def _of_tokens(
     return names, tokens.length if max_length is None else int(max_length)
 
 
-def records_of(
-    dataset: Any, form: Form, unit: Unit | None = None, column: str | None = None
+def load_records(
+    dataset: Any, form: TextFormat, unit: Unit | None = None, column: str | None = None
 ) -> IndexedRecords:
     """Read all records, and leave out those that are not as declared.
 
@@ -521,19 +532,19 @@ def records_of(
     """
     if isinstance(dataset, Tokens):
         assert dataset.labels is not None
-        arrays = {name: _cut(dataset.arrays[name], form, name) for name in form.names}
+        arrays = {name: _fit_length(dataset.arrays[name], form, name) for name in form.names}
         labels: Ints = np.asarray(dataset.labels, np.int64)
         fits = np.ones(len(labels), dtype=bool)
     else:
-        arrays, labels, fits = _gathered(dataset, form)
+        arrays, labels, fits = _gather_rows(dataset, form)
     fits &= _in_range(arrays["input_ids"], form.vocabulary).all(axis=1)
     fits &= _in_range(labels, form.classes)
     if column is not None:
-        fits &= _within_limit(dataset, unit or Unit(), column)
+        fits &= _within_unit_limit(dataset, unit or Unit(), column)
     return IndexedRecords({name: arrays[name][fits] for name in form.names}, labels[fits])
 
 
-def check_column(dataset: Any, column: str | None) -> None:
+def check_unit_column(dataset: Any, column: str | None) -> None:
     """Refuse arrays where rows are to say whose they are, by the form of the records alone."""
     if column is not None and isinstance(dataset, Tokens):
         raise ValueError(
@@ -543,7 +554,7 @@ def check_column(dataset: Any, column: str | None) -> None:
         )
 
 
-def check_names(dataset: Any, column: str | None) -> None:
+def check_column_names(dataset: Any, column: str | None) -> None:
     """Refuse a table without the columns that are read, by its public names alone."""
     names = getattr(dataset, "column_names", None)
     if isinstance(dataset, Tokens) or not isinstance(names, list | tuple):
@@ -557,12 +568,12 @@ def check_names(dataset: Any, column: str | None) -> None:
             )
 
 
-def _within_limit(dataset: Any, unit: Unit, column: str) -> Array:
+def _within_unit_limit(dataset: Any, unit: Unit, column: str) -> Array:
     """Which rows are among the first that their unit may have."""
     seen, kept = Counter[Any](), np.zeros(len(dataset), dtype=bool)
     for i in range(len(dataset)):
         try:
-            one = _id(dataset[i][column])
+            one = _unit_id(dataset[i][column])
             seen[one] += 1
             kept[i] = seen[one] <= unit.at_most
         except Exception:  # it does not say whose it is
@@ -570,7 +581,7 @@ def _within_limit(dataset: Any, unit: Unit, column: str) -> Array:
     return kept
 
 
-def _id(value: Any) -> Any:
+def _unit_id(value: Any) -> Any:
     """An id that equals itself: None and NaN, which does not, stand for a missing one."""
     found = np.asarray(value).item()
     if found is None or found != found:
@@ -578,7 +589,7 @@ def _id(value: Any) -> Any:
     return found
 
 
-def _cut(array: Array, form: Form, name: str) -> Array:
+def _fit_length(array: Array, form: TextFormat, name: str) -> Array:
     """An array cut or filled up to the declared length."""
     found = np.full((len(array), form.length), form.pad if name == "input_ids" else 0, np.int64)
     width = min(form.length, array.shape[1])
@@ -586,7 +597,7 @@ def _cut(array: Array, form: Form, name: str) -> Array:
     return found
 
 
-def _gathered(dataset: Any, form: Form) -> tuple[dict[str, Array], Ints, Array]:
+def _gather_rows(dataset: Any, form: TextFormat) -> tuple[dict[str, Array], Ints, Array]:
     """Rows that are asked for one by one, cut and padded, and which of them could be read."""
     shape = len(dataset), form.length
     arrays = {name: np.zeros(shape, np.int64) for name in form.names}
@@ -595,14 +606,16 @@ def _gathered(dataset: Any, form: Form) -> tuple[dict[str, Array], Ints, Array]:
     for i in range(len(dataset)):
         try:
             row = dataset[i]
-            _gather(row, i, arrays, form)
-            labels[i] = operator.index(np.asarray(_label(row)).item())
+            _copy_row(row, i, arrays, form)
+            labels[i] = operator.index(np.asarray(_find_label(row)).item())
         except Exception:  # whatever it says may be of the record
             fits[i] = False
     return arrays, labels, fits
 
 
-def _gather(row: Mapping[str, Any], i: int, arrays: Mapping[str, Array], form: Form) -> None:
+def _copy_row(
+    row: Mapping[str, Any], i: int, arrays: Mapping[str, Array], form: TextFormat
+) -> None:
     """Put one row in its place."""
     tokens = len(np.asarray(row["input_ids"]).reshape(-1)[: form.length])
     for name in form.names:
@@ -612,7 +625,7 @@ def _gather(row: Mapping[str, Any], i: int, arrays: Mapping[str, Array], form: F
             arrays[name][i, :tokens] = np.asarray(row[name]).reshape(-1)[: form.length]
 
 
-def _label(row: Mapping[str, Any]) -> Any:
+def _find_label(row: Mapping[str, Any]) -> Any:
     """The label of a row, by whichever name it has."""
     for name in LABELS:
         if name in row:

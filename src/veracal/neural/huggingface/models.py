@@ -22,11 +22,11 @@ from veracal import _checks
 from veracal._checks import extra
 from veracal._types import Array, Floats
 from veracal.data import Label, each_by_itself
-from veracal.neural.architectures import head_of_zeros, pooled
-from veracal.neural.encoders import load_model, load_part
+from veracal.neural.architectures import mean_pool_logits, zero_initialized_head
+from veracal.neural.encoders import load_component, load_model
 from veracal.neural.huggingface.data import Tokens
 from veracal.neural.precision import full_precision
-from veracal.neural.pretrained import made_up_texts, minilm_folder
+from veracal.neural.pretrained import minilm_folder, synthetic_token_batch
 
 
 def load_sequence_classifier(directory: str | PathLike[str], classes: Sequence[Label]) -> Any:
@@ -55,7 +55,9 @@ def load_sequence_classifier(directory: str | PathLike[str], classes: Sequence[L
     ----------
     Nothing is fetched, and no code of the folder is run.
     """
-    return load_model("AutoModelForSequenceClassification", directory, **_head(classes))
+    return load_model(
+        "AutoModelForSequenceClassification", directory, **_head_settings(classes)
+    )
 
 
 def load_image_classifier(directory: str | PathLike[str], classes: Sequence[Label]) -> Any:
@@ -66,10 +68,10 @@ def load_image_classifier(directory: str | PathLike[str], classes: Sequence[Labe
     ones mostly have ``BatchNorm``, which cannot be trained privately: freeze them, or take a
     transformer. For the rest see :func:`load_sequence_classifier`.
     """
-    return load_model("AutoModelForImageClassification", directory, **_head(classes))
+    return load_model("AutoModelForImageClassification", directory, **_head_settings(classes))
 
 
-def _head(classes: Sequence[Label]) -> dict[str, Any]:
+def _head_settings(classes: Sequence[Label]) -> dict[str, Any]:
     """Settings of a head for some classes."""
     if not isinstance(classes, Iterable):
         raise ValueError(f"Expected a list of classes, got {classes!r}.")
@@ -85,7 +87,7 @@ def _head(classes: Sequence[Label]) -> dict[str, Any]:
 
 def load_tokenizer(directory: str | PathLike[str]) -> Any:
     """The fast tokenizer of a folder of Hugging Face, which needs ``tokenizer.json``."""
-    return load_part("AutoTokenizer", "tokenizer.json", directory, use_fast=True)
+    return load_component("AutoTokenizer", "tokenizer.json", directory, use_fast=True)
 
 
 def minilm_classifier(classes: Sequence[Label]) -> Any:
@@ -138,7 +140,7 @@ def train_only(model: nn.Module, *patterns: str) -> tuple[str, ...]:
     return tuple(name for name in named if name in chosen)
 
 
-def with_lora(
+def add_lora(
     model: Any,
     *,
     rank: int = 8,
@@ -188,7 +190,7 @@ def with_lora(
 _TOGETHER = 1024  # texts whose states are kept at a time
 _ROWS = ("input_ids", "token_type_ids", "attention_mask")
 _STEP = 8  # tokens by which texts are padded
-_HIDDEN = -1e4  # what is added to attention where there is no token
+_MASKED = -1e4  # what is added to attention where there is no token
 
 
 class MeanPooled(nn.Module):
@@ -216,7 +218,7 @@ class MeanPooled(nn.Module):
         if getattr(self.encoder, "pooler", None) is not None:
             self.encoder.pooler = None  # it would be trained, and change nothing
         self.config, self.scale = classifier.config, float(scale)
-        self.head = head_of_zeros(self.config.hidden_size, self.config.num_labels)
+        self.head = zero_initialized_head(self.config.hidden_size, self.config.num_labels)
 
     def forward(
         self,
@@ -231,7 +233,7 @@ class MeanPooled(nn.Module):
         here = attention_mask
         if here.ndim == 4:  # what is added to attention: nothing, or very little
             here = here[:, 0, 0, :] >= 0
-        logits: Any = pooled(made.last_hidden_state, here, self.head, self.scale)
+        logits: Any = mean_pool_logits(made.last_hidden_state, here, self.head, self.scale)
         loss: Any = None
         if labels is not None:
             loss = nn.functional.cross_entropy(logits, labels)
@@ -251,7 +253,9 @@ class LastLayers(nn.Module):
 
     def __init__(self, model: MeanPooled, layers: int = 1) -> None:
         super().__init__()
-        last = _layers(model)[len(_layers(model)) - _count(model, layers) :]
+        last = _encoder_layers(model)[
+            len(_encoder_layers(model)) - _check_layer_count(model, layers) :
+        ]
         self.layers, self.head = copy.deepcopy(nn.ModuleList(last)), copy.deepcopy(model.head)
         self.scale = model.scale
         for layer in self.layers.modules():
@@ -261,13 +265,13 @@ class LastLayers(nn.Module):
     def forward(self, states: Tensor) -> Tensor:
         """Logits of states of shape (n, tokens, width + 1)."""
         hidden, here = states[..., :-1], states[..., -1]
-        added = ((1 - here) * _HIDDEN)[:, None, None, :].expand(-1, 1, here.shape[1], -1)
+        added = ((1 - here) * _MASKED)[:, None, None, :].expand(-1, 1, here.shape[1], -1)
         for layer in self.layers:
-            hidden = _states(layer(hidden, added))
-        return pooled(hidden, here, self.head, self.scale)
+            hidden = _hidden_states(layer(hidden, added))
+        return mean_pool_logits(hidden, here, self.head, self.scale)
 
 
-def before_last(model: MeanPooled, tokens: Tokens, layers: int = 1) -> Floats:
+def encode_frozen_layers(model: MeanPooled, tokens: Tokens, layers: int = 1) -> Floats:
     """What comes out of the first layers of an encoder, text by text.
 
     Where these are frozen and public, nothing is lost by computing it once: to train the rest
@@ -296,13 +300,15 @@ def before_last(model: MeanPooled, tokens: Tokens, layers: int = 1) -> Floats:
     n, length = np.asarray(given[0]).shape
     rows = np.stack([np.zeros((n, length)) if one is None else one for one in given], axis=1)
     rows = rows.astype(np.int64)
-    first = _layers(model)[: len(_layers(model)) - _count(model, layers)]
+    first = _encoder_layers(model)[
+        : len(_encoder_layers(model)) - _check_layer_count(model, layers)
+    ]
     found = np.zeros((n, length, int(model.config.hidden_size) + 1), np.float16)
-    ends = np.array([_end(int(one), length) for one in rows[:, 2].sum(1)])
+    ends = np.array([_padded_length(int(one), length) for one in rows[:, 2].sum(1)])
     model.encoder.eval()
     for end in np.unique(ends).tolist():
-        made_up = made_up_texts(end, int(model.config.vocab_size))
-        score = each_by_itself(partial(_through, model, first), made_up)
+        made_up = synthetic_token_batch(end, int(model.config.vocab_size))
+        score = each_by_itself(partial(_frozen_states, model, first), made_up)
         of_length = np.flatnonzero(ends == end)
         for start in range(0, len(of_length), _TOGETHER):
             some = of_length[start : start + _TOGETHER]
@@ -310,32 +316,32 @@ def before_last(model: MeanPooled, tokens: Tokens, layers: int = 1) -> Floats:
     return found
 
 
-def _end(tokens: int, length: int) -> int:
+def _padded_length(tokens: int, length: int) -> int:
     """Where a text is cut off, by its own length and nothing else."""
     return min(length, max(_STEP, -(-tokens // _STEP) * _STEP))
 
 
-def _through(model: MeanPooled, layers: Any, rows: Array) -> Floats:
+def _frozen_states(model: MeanPooled, layers: Any, rows: Array) -> Floats:
     """States of some texts after the first layers, and where there are tokens."""
     ids, kinds, mask = torch.from_numpy(rows).unbind(1)
     here = mask.to(torch.float32)
-    added = ((1 - here) * _HIDDEN)[:, None, None, :].expand(-1, 1, here.shape[1], -1)
-    more = {"token_type_ids": kinds} if _has_kinds(model.config) else {}
+    added = ((1 - here) * _MASKED)[:, None, None, :].expand(-1, 1, here.shape[1], -1)
+    more = {"token_type_ids": kinds} if _has_token_types(model.config) else {}
     with full_precision(), torch.inference_mode():
         hidden = model.encoder.embeddings(input_ids=ids, **more)
         for layer in layers:
-            hidden = _states(layer(hidden, added))
+            hidden = _hidden_states(layer(hidden, added))
         both = torch.cat([hidden * here[..., None], here[..., None]], dim=2)
     made: Floats = both.numpy()
     return made
 
 
-def _has_kinds(config: Any) -> bool:
+def _has_token_types(config: Any) -> bool:
     """Whether an encoder tells the halves of a pair apart."""
     return bool(getattr(config, "type_vocab_size", 0))
 
 
-def _layers(model: MeanPooled) -> Any:
+def _encoder_layers(model: MeanPooled) -> Any:
     """The layers of an encoder that is built like BERT."""
     encoder: Any = model.encoder
     found = getattr(getattr(encoder, "encoder", None), "layer", None)
@@ -347,16 +353,16 @@ def _layers(model: MeanPooled) -> Any:
     return found
 
 
-def _count(model: MeanPooled, layers: int) -> int:
+def _check_layer_count(model: MeanPooled, layers: int) -> int:
     """A number of layers that there are."""
     _checks.whole(layers=layers)
-    most = len(_layers(model))
+    most = len(_encoder_layers(model))
     if layers > most:
         raise ValueError(f"Expected at most {most} layers, as many as there are, got {layers}.")
     return int(layers)
 
 
-def _states(made: Any) -> Tensor:
+def _hidden_states(made: Any) -> Tensor:
     """Hidden states, which some layers give in a tuple."""
     states: Tensor = made[0] if isinstance(made, tuple) else made
     return states

@@ -34,33 +34,33 @@ from veracal.errors import DataError
 from veracal.ledger import Ledger, check_ledger, ledger_total
 from veracal.mechanisms import DPSGD, Poisson, Step, TrainingResult
 from veracal.neural.gradient_sums import GradientWorker, Layout, NetworkSums
-from veracal.neural.gradients.blocks import Block, GradientEngine, Losses, cross_entropy
-from veracal.neural.gradients.choice import Configuration, EngineTrial, engine_for
+from veracal.neural.gradients.blocks import Block, GradientEngine, LossFunction, cross_entropy
+from veracal.neural.gradients.choice import EngineName, EngineTrial, choose_engine
 from veracal.neural.huggingface.arguments import (
     PrivacyArguments,
     WarmupSchedule,
+    build_dp_sgd,
     check_arguments,
     check_trainer,
-    descent_for,
-    learning_rate,
+    learning_rate_schedule,
 )
 from veracal.neural.huggingface.data import (
-    Form,
-    Sequences,
+    SequenceClassifierModule,
+    TextFormat,
     as_dataset,
-    check_column,
-    check_names,
-    form_of,
-    made_up_texts,
-    records_of,
+    check_column_names,
+    check_unit_column,
+    load_records,
+    synthetic_texts,
+    text_format,
 )
-from veracal.neural.module_checks import check_parts, check_trial, train_mode
+from veracal.neural.module_checks import check_behavior, check_module, set_train_mode
 from veracal.neural.run import InternalFigures, NoisySumMonitor, SelfCheck
-from veracal.neural.synthetic_inputs import half_replaced, one_replaced
+from veracal.neural.synthetic_inputs import replace_each, replace_halves
 from veracal.training import check_size, not_covered, remember
 
 
-class Telling:
+class CallbackNotifier:
     """Called after every step; logs, evaluates and saves where the callbacks ask for it.
 
     What is logged is noisy already: the length of the gradient that was followed, and the
@@ -113,7 +113,7 @@ class Telling:
             trainer.evaluate(ignore_keys=self._ignore)
         self._tell("on_epoch_begin")
         self._tell("on_step_begin")
-        train_mode(self._module)
+        set_train_mode(self._module)
 
     def __call__(self, step: Step) -> bool:
         """Tell of a step; whether a callback ends the training."""
@@ -131,7 +131,7 @@ class Telling:
         ended = bool(trainer.control.should_training_stop)
         if not ended:
             self._tell("on_step_begin")
-        train_mode(self._module)  # whoever was told may have set another mode
+        set_train_mode(self._module)  # whoever was told may have set another mode
         return ended
 
     def end(self) -> None:
@@ -163,7 +163,7 @@ class Telling:
 _FEW = 3  # made-up examples on which a model and its gradients are tried
 _TARGETS = torch.arange(_FEW)
 _RELEASED = ("step", "epoch", "grad_norm", "learning_rate")  # in the log of a step
-_WAYS: tuple[Configuration, ...] = (
+_ENGINES: tuple[EngineName, ...] = (
     "ghost",
     "functional",
 )  # in turn, and not timed: that takes room
@@ -173,11 +173,11 @@ _ENDED = "its run was ended by a hook, which may have looked at records"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class _Plan:
+class _TrainingPlan:
     """A training that is settled and tried, before a record is read."""
 
-    module: Sequences
-    form: Form
+    module: SequenceClassifierModule
+    form: TextFormat
     descent: DPSGD
     reasons: tuple[str, ...]
 
@@ -276,7 +276,7 @@ class PrivateTrainer(Trainer):
             check_ledger(ledger)
         model = settings.get("model", inherited[0] if inherited else None)
         if isinstance(model, nn.Module) and any(one.is_meta for one in model.parameters()):
-            check_parts(model)  # before Hugging Face's trainer fails to move it
+            check_module(model)  # before Hugging Face's trainer fails to move it
         super().__init__(*inherited, **settings)
         self.privacy, self.ledger, self.purpose, self.part = privacy, ledger, purpose, part
         self.train_dataset = as_dataset(self.train_dataset)
@@ -290,7 +290,7 @@ class PrivateTrainer(Trainer):
         """Refuse what could not be honored, by the settings alone."""
         check_arguments(self.args, self.privacy)
         check_trainer(self)
-        check_parts(self.model)
+        check_module(self.model)
         unit = self.privacy.unit or Unit()
         if self.ledger is not None and self.ledger.budget.unit != unit:
             raise ValueError(
@@ -360,7 +360,7 @@ class PrivateTrainer(Trainer):
             If there are any; it says how many.
         """
         plan, privacy = self._planned(), self.privacy
-        kept = records_of(self.train_dataset, plan.form, privacy.unit, privacy.unit_column)
+        kept = load_records(self.train_dataset, plan.form, privacy.unit, privacy.unit_column)
         left_out = len(self.train_dataset) - len(kept)
         if left_out:
             raise DataError(
@@ -397,14 +397,14 @@ class PrivateTrainer(Trainer):
                 "another trainer; what both cost adds up."
             )
 
-    def _planned(self) -> _Plan:
+    def _planned(self) -> _TrainingPlan:
         """Everything about a training but the records."""
         self._check()
         privacy, tokenizer = self.privacy, self.processing_class
         pad = getattr(tokenizer, "pad_token_id", None)
-        form = form_of(self.train_dataset, self.model, privacy.max_length, pad)
-        check_column(self.train_dataset, privacy.unit_column)
-        check_names(self.train_dataset, privacy.unit_column)
+        form = text_format(self.train_dataset, self.model, privacy.max_length, pad)
+        check_unit_column(self.train_dataset, privacy.unit_column)
+        check_column_names(self.train_dataset, privacy.unit_column)
         reasons: tuple[str, ...] = ()
         size, n = privacy.size, len(self.train_dataset)
         if size is None:
@@ -413,42 +413,44 @@ class PrivateTrainer(Trainer):
         check_size(size, n, privacy.relation)
         if not _random.is_secret(_random.generator(privacy.random_state)):
             reasons += (REPEATABLE,)
-        module = Sequences(self.model)
+        module = SequenceClassifierModule(self.model)
         decayed = {f"model.{name}" for name in self.get_decay_parameter_names(self.model)}
-        descent = descent_for(self.args, privacy, int(size), Layout(module), decayed)
-        return _Plan(module, form, descent, reasons)
+        descent = build_dp_sgd(self.args, privacy, int(size), Layout(module), decayed)
+        return _TrainingPlan(module, form, descent, reasons)
 
-    def _engine(self, plan: _Plan) -> tuple[GradientEngine, EngineTrial]:
+    def _engine(self, plan: _TrainingPlan) -> tuple[GradientEngine, EngineTrial]:
         """Try the model on made-up texts, and choose how gradients are taken."""
         form, module = plan.form, plan.module
-        texts = made_up_texts(form.names, form.length, 2 * _FEW, self.model.config)
+        texts = synthetic_texts(form.names, form.length, 2 * _FEW, self.model.config)
         blocks = [
             Block({name: one[places] for name, one in texts.items()}, _TARGETS % form.classes)
-            for places in one_replaced(_FEW)
+            for places in replace_each(_FEW)
         ]
         many = self.args.per_device_train_batch_size
-        longer = made_up_texts(form.names, form.length, 2 * many, self.model.config)
+        longer = synthetic_texts(form.names, form.length, 2 * many, self.model.config)
         usual = [
             Block({name: one[places] for name, one in longer.items()}, torch.zeros(many))
-            for places in half_replaced(many)
+            for places in replace_halves(many)
         ]
         with torch.random.fork_rng(devices=[]):
             module.settle(texts)
-            check_trial(module, blocks, form.classes, usual if many > _FEW else ())
-            train_mode(module)
+            check_behavior(module, blocks, form.classes, usual if many > _FEW else ())
+            set_train_mode(module)
             return self._taken(module, blocks[0])
 
-    def _taken(self, module: Sequences, few: Block) -> tuple[GradientEngine, EngineTrial]:
+    def _taken(
+        self, module: SequenceClassifierModule, few: Block
+    ) -> tuple[GradientEngine, EngineTrial]:
         """The way that is asked for, or the first that is right."""
         try:
-            return engine_for(
+            return choose_engine(
                 module,
                 self._losses(),
                 few,
                 None,
                 usual=max(_FEW, self.args.per_device_train_batch_size),
                 way=self.privacy.gradients,
-                among=_WAYS,
+                among=_ENGINES,
             )
         except ValueError as error:
             raise ValueError(
@@ -456,7 +458,7 @@ class PrivateTrainer(Trainer):
                 "with_lora(model), or train_only(model, 'classifier.*') with names of its own."
             ) from error
 
-    def _losses(self) -> Losses:
+    def _losses(self) -> LossFunction:
         """The loss of each example."""
         smoothing = float(self.args.label_smoothing_factor)
         if not smoothing:
@@ -464,20 +466,20 @@ class PrivateTrainer(Trainer):
         return partial(nn.functional.cross_entropy, reduction="none", label_smoothing=smoothing)
 
     def _descended(
-        self, plan: _Plan, engine: GradientEngine, ignore: list[str] | None
+        self, plan: _TrainingPlan, engine: GradientEngine, ignore: list[str] | None
     ) -> TrainingResult:
         """Read the records and descend."""
         rng = _random.generator(self.privacy.random_state)
         (lots,) = rng.spawn(1)
-        records = records_of(
+        records = load_records(
             self.train_dataset, plan.form, self.privacy.unit, self.privacy.unit_column
         )
         module, descent = plan.module, plan.descent
         block = self.args.per_device_train_batch_size
         lanes = [GradientWorker(module, engine)]
         sums = NetworkSums(lanes, records, descent.expected_batch, block, rng=lots)
-        rate = learning_rate(self.args, int(descent.steps))
-        telling = Telling(self, module, descent, rate, ignore)
+        rate = learning_rate_schedule(self.args, int(descent.steps))
+        telling = CallbackNotifier(self, module, descent, rate, ignore)
         layout = Layout(module)
         watched = NoisySumMonitor(descent, layout.size)
 
@@ -500,19 +502,19 @@ class PrivateTrainer(Trainer):
         tally, left_out = sums.tally, len(self.train_dataset) - len(records)
         self.internal_ = InternalFigures(tally.seen, tally.clipped, tally.broken, left_out)
         if rate.values(done.steps).any():
-            _check_moved(layout, marks, done.weights)
+            _check_all_moved(layout, marks, done.weights)
         self.self_check_ = self._self_checked(plan, watched)
         telling.end()
         self.self_check_.warn()
         return done
 
-    def _self_checked(self, plan: _Plan, watched: NoisySumMonitor) -> SelfCheck:
+    def _self_checked(self, plan: _TrainingPlan, watched: NoisySumMonitor) -> SelfCheck:
         """What the run shows of itself, by its noisy sums and its logits of made-up texts."""
         form, module = plan.form, plan.module
-        texts = made_up_texts(form.names, form.length, 2 * _FEW, self.model.config)
+        texts = synthetic_texts(form.names, form.length, 2 * _FEW, self.model.config)
         with torch.no_grad():
             logits = module.eval()(**texts)
-        train_mode(module)  # as it was
+        set_train_mode(module)  # as it was
         constant = bool((logits == logits[0]).all())
         return SelfCheck(*watched.noise(), (), constant, watched.silent())
 
@@ -565,12 +567,12 @@ class PrivateTrainer(Trainer):
             self.privacy.delta,
             self.privacy.unit,
             covers=("the weights of the classifier, after every step",),
-            not_covered=(*charged, *self._began_with, *_trusted(self.privacy)),
+            not_covered=(*charged, *self._began_with, *_unchecked_claims(self.privacy)),
             ledger_total=self._ledger_total,
         )
 
 
-def _trusted(privacy: PrivacyArguments) -> tuple[str, ...]:
+def _unchecked_claims(privacy: PrivacyArguments) -> tuple[str, ...]:
     """What nobody has counted: rows without ids do not say whose they are."""
     unit = privacy.unit or Unit()
     if unit == Unit() or privacy.unit_column is not None:
@@ -582,7 +584,7 @@ def _trusted(privacy: PrivacyArguments) -> tuple[str, ...]:
     )
 
 
-def _check_moved(layout: Layout, first: tuple[bytes, ...], last: Floats) -> None:
+def _check_all_moved(layout: Layout, first: tuple[bytes, ...], last: Floats) -> None:
     """Raise if a parameter that was to be trained is what it was.
 
     Noise alone moves every one of them: a model that stays was never trained, whatever its

@@ -11,8 +11,8 @@ from veracal.neural import PrivateNetwork
 from veracal.neural.architectures import mnist_cnn
 from veracal.neural.gradients import layers
 from veracal.neural.gradients.blocks import Block, cross_entropy
-from veracal.neural.gradients.choice import engine_for
-from veracal.neural.module_checks import stirred
+from veracal.neural.gradients.choice import choose_engine
+from veracal.neural.module_checks import perturbed_initialization
 
 
 class Centered(nn.Linear):
@@ -67,9 +67,9 @@ def test_a_head_of_zeros_hides_no_gradients_that_are_wrong():
     module = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), zero(nn.Linear(5, 3)))
     few = Block(torch.randn(4, 4), torch.arange(4) % 3)
     with mock.patch.dict(layers.RULES, {nn.Linear: doubled}):
-        _, trial = engine_for(module, cross_entropy, few, None, usual=4)
+        _, trial = choose_engine(module, cross_entropy, few, None, usual=4)
     assert "ghost" in trial.wrong and trial.chosen != "ghost"
-    _, trial = engine_for(module, cross_entropy, few, None, usual=4)
+    _, trial = choose_engine(module, cross_entropy, few, None, usual=4)
     assert trial.chosen == "ghost" and not trial.wrong
 
 
@@ -82,7 +82,7 @@ def test_weights_are_what_they_were():
     before = {name: one.clone() for name, one in module.state_dict().items()}
 
     def fails():
-        with stirred(module):
+        with perturbed_initialization(module):
             made = module.state_dict().items()
             moved = {name for name, one in made if (one != before[name]).any()}
             assert moved == {"0.weight", "1.bias", "2.scale", "2.branch.weight"}
@@ -100,7 +100,7 @@ def test_nothing_else_is_drawn_from():
     torch.manual_seed(0)
     first = torch.randn(3)
     torch.manual_seed(0)
-    with stirred(module):
+    with perturbed_initialization(module):
         assert torch.equal(torch.randn(3), first)
 
 
@@ -108,5 +108,5 @@ def test_a_network_that_begins_at_zero_is_trained():
     network = mnist_cnn(tanh=True, hidden=(), from_zero=True)
     assert not network[-1].weight.any() and not network[-1].bias.any()
     few = Block(torch.randn(4, 1, 28, 28), torch.arange(4))
-    _, trial = engine_for(network, cross_entropy, few, None, usual=4)
+    _, trial = choose_engine(network, cross_entropy, few, None, usual=4)
     assert trial.chosen == "ghost" and not trial.wrong

@@ -9,7 +9,7 @@ import torch
 from transformers import EarlyStoppingCallback, Trainer, TrainerCallback
 from transformers.trainer_callback import ExportableState
 
-from tests.training.deep.hugging_face.tiny import (
+from tests.neural.huggingface.tiny import (
     LENGTH,
     arguments,
     arrays,
@@ -24,9 +24,9 @@ from veracal.ledger import Item, open_ledger
 from veracal.mechanisms import DPSGD, Flat, GlobalV2, Poisson
 from veracal.neural.gradient_sums import Layout
 from veracal.neural.gradients.blocks import cross_entropy
-from veracal.neural.gradients.engines import Ghost
-from veracal.neural.huggingface import PrivacyArguments, PrivateTrainer, train_only, with_lora
-from veracal.neural.huggingface.trainer import _check_moved
+from veracal.neural.gradients.engines import GhostEngine
+from veracal.neural.huggingface import PrivacyArguments, PrivateTrainer, add_lora, train_only
+from veracal.neural.huggingface.trainer import _check_all_moved
 
 
 def weights(model):
@@ -376,7 +376,7 @@ def test_the_loss_can_be_smoothed(tmp_path):
 
 
 def test_adapters_alone_move(tmp_path):
-    model = with_lora(bert(), rank=2)
+    model = add_lora(bert(), rank=2)
     before = weights(model)
     trained = {name for name, one in model.named_parameters() if one.requires_grad}
     assert all("lora_" in name or "classifier" in name for name in trained)
@@ -404,7 +404,7 @@ def test_a_run_that_trains_nothing_is_noticed():
     place = next(one for one in layout.places if one.name == "classifier.bias")
     last[place.start : place.end] -= 1.0
     with pytest.raises(RuntimeError, match="'classifier.bias' as before: it was not trained"):
-        _check_moved(layout, layout.marks(first), last)
+        _check_all_moved(layout, layout.marks(first), last)
 
 
 def test_what_a_run_shows_of_itself_is_looked_at(tmp_path, monkeypatch):
@@ -488,14 +488,14 @@ def test_long_texts_are_cut(tmp_path):
 def test_blocks_have_one_shape_and_rules_that_jump_one_example(
     tmp_path, monkeypatch, clip, sizes
 ):
-    seen, add = set(), Ghost.add
+    seen, add = set(), GhostEngine.add
 
     def noted(engine, block, clip, total):
         if clip.bound == 0.7:  # and not in the trial before
             seen.add(len(block))
         return add(engine, block, clip, total)
 
-    monkeypatch.setattr(Ghost, "add", noted)
+    monkeypatch.setattr(GhostEngine, "add", noted)
     made = trainer(tmp_path, privacy={"clip": clip})
     made.train()
     assert seen == sizes  # 16 + 4 sqrt(16) slots in four blocks

@@ -18,9 +18,9 @@ from veracal.neural.architectures import (
     scatter_cnn,
 )
 from veracal.neural.gradients.blocks import Block, cross_entropy
-from veracal.neural.gradients.choice import WAYS, engine_for, one_by_one
-from veracal.neural.module_checks import check_parts, check_trial
-from veracal.neural.synthetic_inputs import half_replaced, one_replaced
+from veracal.neural.gradients.choice import ENGINE_NAMES, choose_engine, example_gradients
+from veracal.neural.module_checks import check_behavior, check_module
+from veracal.neural.synthetic_inputs import replace_each, replace_halves
 
 # What makes it, the shape of an example, its classes and its number of parameters.
 MODELS = {
@@ -76,21 +76,21 @@ def test_the_docstrings_state_the_numbers():
 @pytest.mark.parametrize("name", MODELS)
 def test_it_may_be_trained_privately(name):
     module, block = made(name, 2 * 24)
-    check_parts(module)
+    check_module(module)
     few, many = (
         [Block(block.inputs[one], block.targets[one]) for one in replaced]
-        for replaced in (one_replaced(2), half_replaced(24))
+        for replaced in (replace_each(2), replace_halves(24))
     )
-    check_trial(module, few, MODELS[name][2], many)
+    check_behavior(module, few, MODELS[name][2], many)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ENGINE_NAMES)
 @pytest.mark.parametrize("name", MODELS)
 def test_every_way_gives_the_gradients_that_are_taken_one_by_one(name, way):
     module, block = made(name)
-    engine, trial = engine_for(module, cross_entropy, block, block, usual=8, way=way)
+    engine, trial = choose_engine(module, cross_entropy, block, block, usual=8, way=way)
     assert trial.chosen == way and not trial.wrong
-    each = one_by_one(module, cross_entropy, block).numpy()
+    each = example_gradients(module, cross_entropy, block).numpy()
     norms = np.linalg.norm(each, axis=1)
     clip = Flat(float(np.median(norms)))
     total = torch.zeros(engine.size, dtype=torch.float64)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.training.deep.hugging_face.tiny import DECODERS, bert, trainer
+from tests.neural.huggingface.tiny import DECODERS, bert, trainer
 from veracal.accounting import Budget
 from veracal.ledger import open_ledger
 from veracal.neural.huggingface import train_only

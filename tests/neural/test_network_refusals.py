@@ -11,13 +11,13 @@ from opacus import GradSampleModule, layers
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize, prune
 
-from tests.training.deep.fits import Seen, Touchy, X, Y, model, network
-from tests.training.deep.modules import pruned, weight_norm
+from tests.neural.fits import Seen, Touchy, X, Y, model, network
+from tests.neural.modules import pruned, weight_norm
 from veracal.accounting import Budget
 from veracal.calibration import PrivateCalibratedClassifier
 from veracal.data import Dataset
 from veracal.ledger import open_ledger
-from veracal.neural import Ranks, without_batch_norm
+from veracal.neural import Ranks, replace_batch_norm
 from veracal.neural import network as deep_network
 from veracal.neural.architectures import mlp
 from veracal.queries import Curator
@@ -35,7 +35,7 @@ def filled(layer, value):
     [
         (
             nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)),
-            "without_batch_norm",
+            "replace_batch_norm",
         ),
         (nn.Linear(4, 3), "2 logits"),
         (nn.Linear(4, 2).double(), "float32"),
@@ -64,10 +64,10 @@ def test_a_call_where_gradients_would_be_wrong_is_refused(inside):
 
 
 def test_a_network_of_ours_is_tried_once_and_another_every_time(monkeypatch):
-    tried, trial = [], deep_network.check_trial
-    monkeypatch.setattr(deep_network, "_PASSED", set())
+    tried, trial = [], deep_network.check_behavior
+    monkeypatch.setattr(deep_network, "_PASSED_TRIALS", set())
     monkeypatch.setattr(
-        deep_network, "check_trial", lambda *given: (tried.append(1), trial(*given))[1]
+        deep_network, "check_behavior", lambda *given: (tried.append(1), trial(*given))[1]
     )
     known = partial(mlp, X.shape[1], 2, hidden=(3,))
     for _ in range(2):
@@ -400,11 +400,11 @@ def test_a_refusal_charges_nothing(tmp_path):
 
 
 def test_batch_norm_has_a_stand_in_that_does_not_erase_its_input():
-    plain = without_batch_norm(
+    plain = replace_batch_norm(
         nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 2))
     )
     assert isinstance(plain[1], nn.LayerNorm)
-    picture = without_batch_norm(nn.Sequential(nn.Conv2d(1, 6, 3), nn.BatchNorm2d(6)))
+    picture = replace_batch_norm(nn.Sequential(nn.Conv2d(1, 6, 3), nn.BatchNorm2d(6)))
     assert isinstance(picture[1], nn.GroupNorm) and picture[1].num_groups == 3
     assert float(plain(torch.tensor(X)).detach().std()) > 0.01
     model(plain).fit(X, Y)
@@ -416,7 +416,7 @@ def test_batch_norm_of_series_has_a_stand_in_that_takes_series():
         nn.Unflatten(1, (1, 4)), nn.Conv1d(1, 6, 2), nn.BatchNorm1d(6), nn.Flatten()
     )
     module = nn.Sequential(series, nn.Linear(18, 2))
-    changed = without_batch_norm(module)
+    changed = replace_batch_norm(module)
     norm = changed[0][2]
     assert isinstance(norm, nn.GroupNorm) and norm.num_groups == 3
     assert changed(torch.tensor(X)).shape == (60, 2)
@@ -427,9 +427,9 @@ def test_batch_norm_of_series_has_a_stand_in_that_takes_series():
 def test_batch_norm_after_anything_else_has_one_for_plain_rows_and_series(shape):
     """Of one group: on plain rows a LayerNorm."""
     first, between = nn.BatchNorm1d(6), nn.Sequential(nn.Linear(6, 9), nn.ReLU())
-    alone = without_batch_norm(first)
-    assert isinstance(without_batch_norm(nn.Sequential(first, between))[0], nn.GroupNorm)
-    after = without_batch_norm(nn.Sequential(between, nn.BatchNorm1d(6)))[1]
+    alone = replace_batch_norm(first)
+    assert isinstance(replace_batch_norm(nn.Sequential(first, between))[0], nn.GroupNorm)
+    after = replace_batch_norm(nn.Sequential(between, nn.BatchNorm1d(6)))[1]
     x = 3 + 2 * torch.randn(shape, generator=torch.Generator().manual_seed(0))
     for norm in (alone, after):
         assert isinstance(norm, nn.GroupNorm) and norm.num_groups == 1

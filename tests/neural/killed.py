@@ -13,7 +13,7 @@ from unittest import mock
 
 from safetensors.torch import save_file
 
-from tests.training.deep.fits import X, Y, model
+from tests.neural.fits import X, Y, model
 from veracal.accounting import Budget
 from veracal.data import Dataset
 from veracal.ledger import Ledger, open_ledger

@@ -10,11 +10,11 @@ from veracal.mechanisms import Automatic, Flat, FullBatch, GlobalAdapt, GlobalV1
 from veracal.neural import PrivateNetwork, train
 from veracal.neural.gradient_sums import GradientWorker, Layout, NetworkSums
 from veracal.neural.gradients.blocks import Block, cross_entropy
-from veracal.neural.gradients.choice import WRITING
-from veracal.neural.gradients.engines import Ghost
+from veracal.neural.gradients.choice import MATERIALIZING_ENGINES
+from veracal.neural.gradients.engines import GhostEngine
 from veracal.neural.synthetic_inputs import IndexedRecords, as_tensor
 
-ENGINES = {"ghost": Ghost, **WRITING}
+ENGINES = {"ghost": GhostEngine, **MATERIALIZING_ENGINES}
 JUMPING = (GlobalV1(1.0, 2.0), GlobalV2(1.0), GlobalAdapt(1.0, 2.0))
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((60, 5)).astype(np.float32), RNG.integers(0, 2, 60)
@@ -65,7 +65,7 @@ def examples(name, n, seed):
 NETWORKS = {"rows": network, "convolutions": convolutions, "texts": Texts}
 
 
-def sums_of(module, way=Ghost, x=X, y=Y, expected=60.0, block=128, seen=None, **records):
+def sums_of(module, way=GhostEngine, x=X, y=Y, expected=60.0, block=128, seen=None, **records):
     class NoisyCounts(way):
         def add(self, one, clip, total):
             if seen is not None:
@@ -112,7 +112,7 @@ def test_blocks_have_one_shape_however_many_records_there_are(count, clip):
     assert {n for n, _ in seen} == {31}  # 60 + 4 sqrt(60) slots in three blocks
     assert sum(n if real is None else int(real.sum()) for n, real in seen) == count
     assert sums.tally.seen == count
-    engine = Ghost(module, cross_entropy, 128)
+    engine = GhostEngine(module, cross_entropy, 128)
     expected = torch.zeros(engine.size, dtype=torch.float64)
     for i in range(0, count, 100):
         part = slice(i, min(i + 100, count))
@@ -224,7 +224,7 @@ def test_arrays_at_a_multiple_of_64_bytes_are_not_copied():
 def test_rules_that_jump_use_one_thread():
     before, met = torch.get_num_threads(), []
 
-    class Watching(Ghost):
+    class Watching(GhostEngine):
         def add(self, block, clip, total):
             met.append(torch.get_num_threads())
             return super().add(block, clip, total)
@@ -250,14 +250,14 @@ def test_rules_that_jump_use_one_thread():
 @pytest.fixture
 def sizes(monkeypatch):
     """How many examples there are in each block that is summed for a fit."""
-    seen, add = [], Ghost.add
+    seen, add = [], GhostEngine.add
 
     def noted(engine, block, clip, total):
         if clip.bound == 0.7:  # and not in the trial before
             seen.append(len(block))
         return add(engine, block, clip, total)
 
-    monkeypatch.setattr(Ghost, "add", noted)
+    monkeypatch.setattr(GhostEngine, "add", noted)
     return seen
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from transformers import DataCollatorForTokenClassification, default_data_collator
 
-from tests.training.deep.hugging_face.tiny import (
+from tests.neural.huggingface.tiny import (
     LENGTH,
     arguments,
     arrays,
@@ -19,7 +19,7 @@ from veracal.ledger import open_ledger
 from veracal.mechanisms import Automatic, Flat
 from veracal.neural.huggingface import PrivacyArguments, PrivateTrainer
 from veracal.neural.huggingface.arguments import check_arguments
-from veracal.neural.huggingface.data import as_dataset, form_of, records_of
+from veracal.neural.huggingface.data import as_dataset, load_records, text_format
 
 REFUSED = [
     ("no bf16", {"bf16": True, "use_cpu": True}),
@@ -141,8 +141,8 @@ def test_arrays_do_not_say_whose_rows_are(tmp_path):
 @pytest.mark.parametrize("longer", [-2, 0, 3])
 def test_arrays_of_any_length_are_read_as_the_declared_one(longer):
     given = {name: one.astype(np.uint8) for name, one in arrays(texts()).items()}
-    form = form_of(as_dataset(given), bert(), LENGTH + longer, 0)
-    read = records_of(as_dataset(given), form)
+    form = text_format(as_dataset(given), bert(), LENGTH + longer, 0)
+    read = load_records(as_dataset(given), form)
     found = read.X["input_ids"]
     assert found.shape == (len(read), LENGTH + longer) and found.dtype == np.int64
     width = min(LENGTH, LENGTH + longer)

@@ -10,13 +10,13 @@ import torch
 from sklearn.base import clone
 from torch import nn
 
-from tests.training.deep.fits import RNG, SETTINGS, Seen, Touchy, X, Y, model, network
+from tests.neural.fits import RNG, SETTINGS, Seen, Touchy, X, Y, model, network
 from veracal.data import Dataset
 from veracal.mechanisms import DPSGD, SGD, Adam, Flat, GlobalAdapt, Langevin, Momentum
 from veracal.neural import Pictures, PrivateNetwork
 from veracal.neural.gradient_sums import GradientWorker, Layout, NetworkSums
-from veracal.neural.gradients.blocks import HalfAddedError, cross_entropy
-from veracal.neural.gradients.engines import Ghost
+from veracal.neural.gradients.blocks import PartialSumError, cross_entropy
+from veracal.neural.gradients.engines import GhostEngine
 from veracal.neural.synthetic_inputs import IndexedRecords, as_tensor
 from veracal.training import ExponentialAverage, PrivateLogisticRegression
 
@@ -94,7 +94,7 @@ def test_two_lanes_have_the_sums_of_one(count):
     module, twin = network(), network(1)
     layout, records = Layout(module), IndexedRecords(X, Y)
     one, other = (
-        GradientWorker(each, Ghost(each, cross_entropy, 8)) for each in (module, twin)
+        GradientWorker(each, GhostEngine(each, cross_entropy, 8)) for each in (module, twin)
     )
     sums = [
         NetworkSums(lanes, records, 60.0, 8, rng=np.random.default_rng(0))
@@ -114,7 +114,7 @@ def test_a_sum_that_fails_half_way_ends_the_run():
     """Taken again one by one, its examples would be in the sum twice."""
     module = network()
 
-    class Failing(Ghost):
+    class Failing(GhostEngine):
         def _found(self, block):
             found = super()._found(block)
             first = next(iter(found))
@@ -132,7 +132,7 @@ def test_a_sum_that_fails_half_way_ends_the_run():
 
     lanes = [GradientWorker(module, Failing(module, cross_entropy, 8))]
     sums = NetworkSums(lanes, IndexedRecords(X, Y), 8.0, 8, rng=np.random.default_rng(0))
-    with pytest.raises(HalfAddedError):
+    with pytest.raises(PartialSumError):
         sums(Layout(module).read(module), np.arange(5), Flat(0.3))
 
 

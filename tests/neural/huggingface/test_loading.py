@@ -13,16 +13,16 @@ from transformers import (
     ViTForImageClassification,
 )
 
-from tests.training.deep.hugging_face.tiny import bert
+from tests.neural.huggingface.tiny import bert
 from veracal.errors import DataError
 from veracal.mechanisms import Adam
 from veracal.neural import PrivateNetwork
 from veracal.neural.huggingface import (
+    add_lora,
     load_image_classifier,
     load_sequence_classifier,
     load_tokenizer,
     minilm_classifier,
-    with_lora,
 )
 
 
@@ -115,7 +115,7 @@ def test_code_of_a_folder_is_not_run(folder):
 
 
 def test_adapters_without_their_model_are_refused(folder):
-    with_lora(bert()).save_pretrained(folder / "adapters")
+    add_lora(bert()).save_pretrained(folder / "adapters")
     (folder / "adapters" / "config.json").write_text("{}")
     with pytest.raises(DataError, match="adapters, which name a model of their own"):
         load_sequence_classifier(folder / "adapters", [0, 1])

@@ -12,8 +12,8 @@ from torch.nn.utils import parametrize
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.training.deep.fits import X, Y, model, network
-from tests.training.deep.hugging_face.tiny import bert, trainer
+from tests.neural.fits import X, Y, model, network
+from tests.neural.huggingface.tiny import bert, trainer
 from veracal.accounting import Budget
 from veracal.data import Dataset
 from veracal.errors import PrecisionError

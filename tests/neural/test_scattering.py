@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from veracal.neural.scattering import IMAGENET, Scattering, morlet, scattered
+from veracal.neural.scattering import IMAGENET, Scattering, morlet, scattering_transform
 from veracal.neural.synthetic_inputs import Pictures
 
 # Features of one picture, by channel, row and column: how many filters, and the number.
@@ -100,7 +100,7 @@ def slow_scattering(x):
 
 def test_it_equals_its_definition_by_convolutions_in_space(rng):
     x = rng.standard_normal((1, 1, 8, 8))
-    fast = scattered(torch.from_numpy(x)).numpy()
+    fast = scattering_transform(torch.from_numpy(x)).numpy()
     np.testing.assert_allclose(fast[0], slow_scattering(x[0, 0]), atol=1e-10)
 
 
@@ -116,7 +116,7 @@ def test_it_has_the_numbers_of_the_library_that_the_papers_used():
     # filters are too strong by pi / 3.1415 each, of which there are 1, 2 and 3.
     i = torch.arange(32.0)
     x = torch.sin(0.7 * i[:, None]) * torch.cos(0.3 * i) + 0.01 * i
-    found = scattered(x[None, None])[0]
+    found = scattering_transform(x[None, None])[0]
     for (channel, row, column), (filters, number) in KYMATIO.items():
         ours = float(found[channel, row, column]) * (math.pi / 3.1415) ** filters
         assert ours == pytest.approx(number, rel=2e-5, abs=2e-7)
@@ -133,7 +133,9 @@ def picture(rng, side=32):
 
 
 def test_a_constant_picture_has_no_wavelets_in_it():
-    found = scattered(torch.full((2, 3, 32, 32), 0.7, dtype=torch.float64)).view(2, 3, 81, 8, 8)
+    found = scattering_transform(torch.full((2, 3, 32, 32), 0.7, dtype=torch.float64)).view(
+        2, 3, 81, 8, 8
+    )
     np.testing.assert_allclose(found[:, :, 0], 0.7, rtol=1e-10)
     np.testing.assert_allclose(found[:, :, 1:], 0, atol=1e-10)
 
@@ -142,7 +144,7 @@ def test_a_small_shift_changes_features_little(rng):
     x = picture(rng, 64)
     shifted = torch.roll(x, 1, 3)
     inner = (slice(None), slice(None), slice(2, -2), slice(2, -2))
-    here, there = (scattered(one)[inner] for one in (x, shifted))
+    here, there = (scattering_transform(one)[inner] for one in (x, shifted))
     moved = torch.linalg.vector_norm(here[:, 1:] - there[:, 1:])
     assert moved < 0.35 * torch.linalg.vector_norm(here[:, 1:])
     pixels = torch.linalg.vector_norm(x - shifted) / torch.linalg.vector_norm(x)
@@ -151,13 +153,13 @@ def test_a_small_shift_changes_features_little(rng):
 
 def test_a_shift_by_four_pixels_shifts_features_by_one(rng):
     x = picture(rng, 64)
-    here, there = scattered(x), scattered(torch.roll(x, 4, 2))
+    here, there = scattering_transform(x), scattering_transform(torch.roll(x, 4, 2))
     np.testing.assert_allclose(there[:, :, 5:-4, 4:-4], here[:, :, 4:-5, 4:-4], atol=2e-3)
 
 
 def test_energy_falls_from_order_to_order_and_none_is_made(rng):
     x = picture(rng)
-    found = scattered(x)
+    found = scattering_transform(x)
     zero, one, two = (16 * float(f.square().sum()) for f in found.split((1, 16, 64), 1))
     assert one > two > 0
     assert zero + one + two < float(x.square().sum())
@@ -165,7 +167,7 @@ def test_energy_falls_from_order_to_order_and_none_is_made(rng):
 
 def test_it_is_homogeneous(rng):
     x = torch.from_numpy(rng.standard_normal((2, 1, 16, 16)))
-    once, thrice = scattered(x), scattered(-3 * x)
+    once, thrice = scattering_transform(x), scattering_transform(-3 * x)
     np.testing.assert_allclose(thrice[:, 1:], 3 * once[:, 1:], rtol=1e-9)
     np.testing.assert_allclose(thrice[:, 0], -3 * once[:, 0], rtol=1e-9)
 
@@ -177,7 +179,7 @@ def test_a_wave_is_found_at_its_scale_and_angle(j):
         angle = math.pi * (place + 1) / 8
         along = x * math.cos(angle) + y * math.sin(angle)
         wave = torch.cos(0.75 * math.pi / 2**j * along)
-        found = scattered(wave[None, None])[0, 1:17, 2:-2, 2:-2]
+        found = scattering_transform(wave[None, None])[0, 1:17, 2:-2, 2:-2]
         assert int(found.mean((1, 2)).argmax()) == 8 * j + place
 
 
@@ -228,8 +230,8 @@ def test_pictures_are_prepared_as_asked(rng):
         np.mean((x / 255 - IMAGENET.mean) / IMAGENET.std), rel=1e-4
     )
     found = Scattering(prepare=IMAGENET)(x)
-    np.testing.assert_allclose(found, scattered(prepared), atol=1e-5)
-    np.testing.assert_allclose(Scattering()(x), scattered(Pictures()(x)), atol=1e-5)
+    np.testing.assert_allclose(found, scattering_transform(prepared), atol=1e-5)
+    np.testing.assert_allclose(Scattering()(x), scattering_transform(Pictures()(x)), atol=1e-5)
 
 
 def test_features_are_written_where_asked(rng, tmp_path):

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from tests.training.deep.hugging_face.tiny import arrays, bert, distilbert, texts, trainer
+from tests.neural.huggingface.tiny import arrays, bert, distilbert, texts, trainer
 from veracal.neural import PrivateNetwork
-from veracal.neural.huggingface import LastLayers, MeanPooled, Tokens, before_last
+from veracal.neural.huggingface import LastLayers, MeanPooled, Tokens, encode_frozen_layers
 
 
 def pooled(**settings):
@@ -43,7 +43,7 @@ def test_logits_are_those_of_the_mean_over_tokens():
 @pytest.mark.parametrize("layers", [1, 2])
 def test_both_parts_together_are_the_whole(layers):
     model, (made, tokens) = pooled(), rows()
-    states = before_last(model, tokens, layers)
+    states = encode_frozen_layers(model, tokens, layers)
     assert states.shape == (*made["input_ids"].shape, 33)
     np.testing.assert_array_equal(states[..., -1], made["attention_mask"])
     assert not states[made["attention_mask"] == 0].any()
@@ -55,7 +55,7 @@ def test_both_parts_together_are_the_whole(layers):
 def test_the_rest_is_a_copy_that_trains_privately():
     model, (made, tokens) = pooled(), rows()
     before = model.head.weight.clone()
-    states = before_last(model, tokens)
+    states = encode_frozen_layers(model, tokens)
     fitted = PrivateNetwork(
         LastLayers(model),
         noise_multiplier=1.0,
@@ -91,14 +91,14 @@ def test_what_cannot_be_split_is_refused(model, layers, says):
 def test_states_of_a_text_are_its_own_bit_for_bit():
     """One text more, or fewer, changes nothing of what is learnt from others."""
     model, made = pooled(), arrays(texts(n=90))
-    every = before_last(model, Tokens.of(made))
+    every = encode_frozen_layers(model, Tokens.of(made))
     fewer = {name: np.delete(one, [3, 40], axis=0) for name, one in made.items()}
-    found = before_last(model, Tokens.of(fewer))
+    found = encode_frozen_layers(model, Tokens.of(fewer))
     assert np.array_equal(found, np.delete(every, [3, 40], axis=0))
 
 
 def test_kinds_of_tokens_are_seen():
     model, made = pooled(), arrays(texts())
     kinds = {**made, "token_type_ids": np.ones_like(made["input_ids"])}
-    plain, other = (before_last(model, Tokens.of(one)) for one in (made, kinds))
+    plain, other = (encode_frozen_layers(model, Tokens.of(one)) for one in (made, kinds))
     assert not np.array_equal(plain, other)

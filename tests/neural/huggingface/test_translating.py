@@ -5,13 +5,13 @@ import pytest
 import torch
 from transformers import Trainer, get_scheduler
 
-from tests.training.deep.hugging_face.tiny import arguments, bert, texts, trainer
+from tests.neural.huggingface.tiny import arguments, bert, texts, trainer
 from veracal.mechanisms import SGD, Adam
 from veracal.neural.gradient_sums import Layout
 from veracal.neural.huggingface.arguments import (
     DecoupledWeightDecay,
     WarmupSchedule,
-    learning_rate,
+    learning_rate_schedule,
 )
 from veracal.testing import check_update
 
@@ -29,12 +29,14 @@ def test_the_learning_rate_is_theirs(tmp_path, kind, warmup):
         expected.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
         theirs.step()
-    np.testing.assert_allclose(learning_rate(args, 10).values(10), expected, atol=1e-12)
+    np.testing.assert_allclose(
+        learning_rate_schedule(args, 10).values(10), expected, atol=1e-12
+    )
 
 
 def test_a_learning_rate_of_nothing_is_refused(tmp_path):
     with pytest.raises(ValueError, match="a learning rate above zero"):
-        learning_rate(arguments(tmp_path, warmup_steps=1), 1)
+        learning_rate_schedule(arguments(tmp_path, warmup_steps=1), 1)
 
 
 @pytest.mark.parametrize("optim", ["adamw_torch", "sgd"])

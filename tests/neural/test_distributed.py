@@ -13,18 +13,18 @@ import numpy as np
 import pytest
 import torch.distributed as dist
 
-from tests.training.deep import two_ranks
+from tests.neural import two_ranks
 from veracal.accounting import Unit
 from veracal.data import Dataset, split
 from veracal.errors import WorkerError
 from veracal.neural import Ranks
 from veracal.neural.distributed import (
     RankConnection,
-    ShareFacts,
-    check_same,
-    check_shares,
-    check_split,
-    settle,
+    RankFacts,
+    agree_on_fit,
+    check_same_settings,
+    check_same_split,
+    check_totals,
 )
 from veracal.neural.gradient_sums import NetworkSums
 
@@ -282,9 +282,9 @@ def test_a_third_rank_hears_that_another_cannot_take_part():
         def check():
             if link.rank == 1:
                 raise ValueError("not here")
-            return ShareFacts({}, None, None)
+            return RankFacts({}, None, None)
 
-        settle(link, check, Unit(), Ranks(), 5)
+        agree_on_fit(link, check, Unit(), Ranks(), 5)
 
     first, second, third = three_ranks(work)
     assert first == "WorkerError: Rank 1 cannot take part. See what it says itself."
@@ -315,19 +315,19 @@ def test_a_third_rank_hears_that_another_has_failed():
 
 def test_shares_are_compared_by_name():
     every = [
-        ShareFacts({"a": 1, "b": (2,)}, None, None),
-        ShareFacts({"a": 1, "b": [2]}, None, None),
+        RankFacts({"a": 1, "b": (2,)}, None, None),
+        RankFacts({"a": 1, "b": [2]}, None, None),
     ]
-    check_same(every)
+    check_same_settings(every)
     with pytest.raises(ValueError, match="another c on rank 2: 3, where rank 0 has None"):
-        check_same([*every, ShareFacts({"a": 1, "b": [2], "c": 3}, None, None)])
-    check_shares(
-        [ShareFacts({}, None, 1), ShareFacts({}, None, 2)], Unit("patient", 3), Ranks(), 5
+        check_same_settings([*every, RankFacts({"a": 1, "b": [2], "c": 3}, None, None)])
+    check_totals(
+        [RankFacts({}, None, 1), RankFacts({}, None, 2)], Unit("patient", 3), Ranks(), 5
     )
-    some = [ShareFacts({}, None, 3), ShareFacts({}, None, None)]
+    some = [RankFacts({}, None, 3), RankFacts({}, None, None)]
     with pytest.raises(ValueError, match="on all ranks or on none"):
-        check_shares(some, Unit("patient", 3), Ranks(), 5)
-    check_shares(some, Unit("patient", 3), Ranks(units_apart=True), 5)
+        check_totals(some, Unit("patient", 3), Ranks(), 5)
+    check_totals(some, Unit("patient", 3), Ranks(units_apart=True), 5)
 
 
 def test_marks_of_splits_are_compared():
@@ -335,10 +335,10 @@ def test_marks_of_splits_are_compared():
     first, again, other = split(one), split(one, key="a"), split(one, key="b")
 
     def told(dataset):
-        return ShareFacts({}, None, None, (*dataset.dealt_by, *dataset.drawn_by))
+        return RankFacts({}, None, None, (*dataset.dealt_by, *dataset.drawn_by))
 
-    check_split([told(first.train)] * 3)
-    check_split([told(again.train), told(split(one, key="a").train)])
+    check_same_split([told(first.train)] * 3)
+    check_same_split([told(again.train), told(split(one, key="a").train)])
     for mine, theirs in (
         (first.train, split(one).train),
         (first.train, first.test),
@@ -347,7 +347,7 @@ def test_marks_of_splits_are_compared():
         (again.train, first.train),
     ):
         with pytest.raises(ValueError, match="on rank 1 that were not split as those"):
-            check_split([told(mine), told(theirs)])
+            check_same_split([told(mine), told(theirs)])
 
 
 def test_units_are_apart_or_not():

@@ -6,15 +6,15 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from tests.training.deep.fits import X, Y, model
+from tests.neural.fits import X, Y, model
 from veracal.accounting import Budget
 from veracal.data import Dataset
 from veracal.ledger import open_ledger
 from veracal.mechanisms import Flat
 from veracal.neural.gradient_sums import Layout
 from veracal.neural.gradients.blocks import Block, cross_entropy
-from veracal.neural.gradients.choice import engine_for
-from veracal.neural.gradients.engines import Ghost, Hooks
+from veracal.neural.gradients.choice import choose_engine
+from veracal.neural.gradients.engines import GhostEngine, OpacusEngine
 from veracal.queries import Curator
 
 
@@ -297,7 +297,7 @@ class Halved(nn.Module):
             return self.head(functional.relu(self.back(x))).float()
 
 
-@pytest.mark.parametrize("kind", [Ghost, Hooks])
+@pytest.mark.parametrize("kind", [GhostEngine, OpacusEngine])
 def test_half_precision_inside_a_module_adds_nothing_to_a_sum(kind):
     """Where a module opens autocast in a step, of which no trial knew."""
     module, rows = Halved(), torch.randn(8, 16)
@@ -334,15 +334,15 @@ def test_a_way_that_fails_only_in_training_is_not_taken():
 
 def test_a_way_that_fails_for_a_whole_block_is_not_taken(monkeypatch):
     block = Block(torch.from_numpy(X), torch.from_numpy(Y))
-    add = Ghost.add
+    add = GhostEngine.add
 
     def fails(engine, given, clip, total):
         if len(given) > 5:
             raise RuntimeError("too many")
         return add(engine, given, clip, total)
 
-    monkeypatch.setattr(Ghost, "add", fails)
-    _, trial = engine_for(nn.Linear(4, 2), cross_entropy, block.part(0, 4), block, usual=60)
+    monkeypatch.setattr(GhostEngine, "add", fails)
+    _, trial = choose_engine(nn.Linear(4, 2), cross_entropy, block.part(0, 4), block, usual=60)
     assert trial.wrong["ghost"] == "too many" and trial.chosen != "ghost"
 
 

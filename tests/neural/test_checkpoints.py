@@ -20,7 +20,7 @@ from safetensors.numpy import save
 from safetensors.torch import load_file
 from torch import nn
 
-from tests.training.deep.fits import X, Y, model, network
+from tests.neural.fits import X, Y, model, network
 from veracal.accounting import Budget
 from veracal.data import Dataset
 from veracal.errors import ConflictError, DataError
@@ -337,7 +337,7 @@ def test_steps_of_a_run_in_two_parts_have_other_noise(tmp_path):
 def test_a_fit_that_is_killed_again_and_again_is_charged_once_and_reuses_no_noise(tmp_path):
     """By SIGKILL: in a step, and before and after a checkpoint takes the place of another."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.training.deep.killed", str(tmp_path)],
+        [sys.executable, "-m", "tests.neural.killed", str(tmp_path)],
         capture_output=True,
         text=True,
         check=True,

@@ -7,7 +7,7 @@ from torch import nn
 from torch.utils.data import Dataset as Examples
 from torch.utils.data import IterableDataset, TensorDataset
 
-from tests.training.deep.fits import RNG, X, Y, model, network
+from tests.neural.fits import RNG, X, Y, model, network
 from veracal.accounting import Budget, Unit
 from veracal.data import Dataset
 from veracal.errors import BudgetError

@@ -5,16 +5,16 @@ import pytest
 import torch
 from torch import nn
 
-from tests.training.deep.modules import MODULES, made
+from tests.neural.modules import MODULES, made
 from veracal.mechanisms import Automatic, Flat, GlobalAdapt, GlobalV1, GlobalV2
 from veracal.neural.gradient_sums import Layout
 from veracal.neural.gradients import layers
 from veracal.neural.gradients.blocks import Block, cross_entropy
-from veracal.neural.gradients.choice import WAYS, engine_for, one_by_one
+from veracal.neural.gradients.choice import ENGINE_NAMES, choose_engine, example_gradients
 from veracal.neural.gradients.convolution import ScratchBuffer
-from veracal.neural.gradients.engines import Functional, Ghost, Hooks
+from veracal.neural.gradients.engines import FunctionalEngine, GhostEngine, OpacusEngine
 
-ENGINES = {"ghost": Ghost, "functional": Functional, "hooks": Hooks}
+ENGINES = {"ghost": GhostEngine, "functional": FunctionalEngine, "hooks": OpacusEngine}
 CLIPS = [
     Flat(0.5),
     Flat(1e3),
@@ -49,7 +49,7 @@ def summed(engine, block, clip):
 
 def expected(module, block, clip):
     """The same, from gradients that are taken one by one."""
-    each = one_by_one(module, cross_entropy, block).numpy()
+    each = example_gradients(module, cross_entropy, block).numpy()
     norms = np.linalg.norm(each, axis=1)
     return clip.factors(norms) @ each, norms
 
@@ -81,8 +81,8 @@ def between_norms(clip, norms):
 def test_what_a_way_cannot_do_is_found_out_before_training(way, name):
     module, block = made(name)
     with pytest.raises(ValueError, match=way):
-        engine_for(module, cross_entropy, block, block, usual=8, way=way)
-    engine, trial = engine_for(module, cross_entropy, block, block, usual=8)
+        choose_engine(module, cross_entropy, block, block, usual=8, way=way)
+    engine, trial = choose_engine(module, cross_entropy, block, block, usual=8)
     assert trial.chosen == engine.name != way
     assert way in trial.wrong
 
@@ -90,9 +90,9 @@ def test_what_a_way_cannot_do_is_found_out_before_training(way, name):
 @pytest.mark.parametrize("name", MODULES)
 def test_the_fastest_right_way_is_taken(name):
     module, block = made(name)
-    engine, trial = engine_for(module, cross_entropy, block, block, usual=8)
+    engine, trial = choose_engine(module, cross_entropy, block, block, usual=8)
     assert engine.name == trial.chosen == min(trial.seconds, key=trial.seconds.get)
-    assert set(trial.seconds) | set(trial.wrong) == set(WAYS)
+    assert set(trial.seconds) | set(trial.wrong) == set(ENGINE_NAMES)
 
 
 @pytest.mark.parametrize("views", [1, 3])
@@ -190,13 +190,15 @@ def test_how_many_examples_there_are_changes_nothing_for_the_others(monkeypatch)
     kinds = set()
     for n in (1, 2, 4, 5):
         slopes = torch.randn(n, 7, 5)
-        found = layers.linear(module[0], block.inputs[:n], slopes, n, 8, ScratchBuffer())
+        found = layers.linear_gradients(
+            module[0], block.inputs[:n], slopes, n, 8, ScratchBuffer()
+        )
         kinds.add(type(found["weight"]))
     assert len(kinds) == 1
 
 
 def engine_norms(module, block):
-    return summed(Ghost(module, cross_entropy, 8), block, Flat(1.0))[1].norms.numpy()
+    return summed(GhostEngine(module, cross_entropy, 8), block, Flat(1.0))[1].norms.numpy()
 
 
 def test_a_crowd_does_not_carry_one_example_beyond_the_bound():
@@ -221,6 +223,6 @@ def test_norms_of_many_equal_entries_are_not_too_short(width):
     def alike(outputs, targets):
         return outputs.sum(1)
 
-    engine = Functional(module, alike, 8)
+    engine = FunctionalEngine(module, alike, 8)
     total, _ = summed(engine, Block(torch.ones(1, width), torch.zeros(1)), Flat(1.0))
     assert np.linalg.norm(total) <= 1.0

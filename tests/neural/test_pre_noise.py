@@ -6,11 +6,11 @@ import torch
 from scipy import stats
 from torch import nn
 
-from tests.training.deep.fits import Seen, X, Y, model, network
-from tests.training.deep.modules import made
+from tests.neural.fits import Seen, X, Y, model, network
+from tests.neural.modules import made
 from veracal.mechanisms import Automatic, Flat, GlobalAdapt, Langevin, clipped_sum, pre_noised
 from veracal.neural.gradients.blocks import Block, cross_entropy
-from veracal.neural.gradients.choice import WRITING, one_by_one
+from veracal.neural.gradients.choice import MATERIALIZING_ENGINES, example_gradients
 from veracal.neural.gradients.engines import PreNoise
 
 LANGEVIN = Langevin(0.1, 1.0, pre_noise=0.3)
@@ -19,14 +19,14 @@ TOLD = {"noise_multiplier": None, "update": LANGEVIN, "sampling_rate": 1.0}
 
 def summed(way, module, block, clip, std, seed=0):
     noise = PreNoise(std, np.random.default_rng(seed)) if std else None
-    engine = WRITING[way](module, cross_entropy, 64, noise)
+    engine = MATERIALIZING_ENGINES[way](module, cross_entropy, 64, noise)
     total = torch.zeros(engine.size, dtype=torch.float64)
     found = engine.add(block, clip, total)
     return total.numpy(), found
 
 
 @pytest.mark.parametrize("name", ["conv2d", "tied", "layernorm"])
-@pytest.mark.parametrize("way", WRITING)
+@pytest.mark.parametrize("way", MATERIALIZING_ENGINES)
 def test_every_coordinate_of_every_gradient_has_noise_of_its_own(way, name):
     """Unclipped sums of n gradients are off by normal draws of n times the variance.
 
@@ -45,7 +45,7 @@ def test_every_coordinate_of_every_gradient_has_noise_of_its_own(way, name):
 
 @pytest.mark.parametrize("clip", [Flat(0.5), Automatic(0.5), GlobalAdapt(0.5, 1.0)], ids=repr)
 @pytest.mark.parametrize("std", [1e-3, 0.3, 50.0, 1e30])
-@pytest.mark.parametrize("way", WRITING)
+@pytest.mark.parametrize("way", MATERIALIZING_ENGINES)
 def test_no_example_adds_more_than_the_bound_whatever_its_noise(way, std, clip):
     module, block = made("conv2d")
     block.inputs[0] *= 1e4
@@ -57,7 +57,7 @@ def test_no_example_adds_more_than_the_bound_whatever_its_noise(way, std, clip):
         assert float(found.norms) == pytest.approx(50 * np.sqrt(len(total)), rel=0.2)
 
 
-@pytest.mark.parametrize("way", WRITING)
+@pytest.mark.parametrize("way", MATERIALIZING_ENGINES)
 def test_a_gradient_that_is_not_finite_adds_nothing_with_noise_either(way):
     module, block = made("linear")
     spoiled = block.inputs.clone()
@@ -66,7 +66,7 @@ def test_a_gradient_that_is_not_finite_adds_nothing_with_noise_either(way):
     assert not total.any() and not torch.isfinite(found.norms).any()
 
 
-@pytest.mark.parametrize("way", WRITING)
+@pytest.mark.parametrize("way", MATERIALIZING_ENGINES)
 def test_means_are_those_of_the_definition_that_the_linear_room_has(way):
     """Clipped after the noise: noise as long as the bound turns and shortens what is clipped.
 
@@ -74,7 +74,7 @@ def test_means_are_those_of_the_definition_that_the_linear_room_has(way):
     """
     module = nn.Linear(4, 2)
     block = Block(torch.tensor(X[:20]), torch.tensor(Y[:20]))
-    each = one_by_one(module, cross_entropy, block).numpy()
+    each = example_gradients(module, cross_entropy, block).numpy()
     rng = np.random.default_rng(1)
     slow = np.array(
         [clipped_sum(pre_noised(each, 0.3, rng=rng), Flat(0.5)).total for _ in range(400)]
@@ -93,7 +93,10 @@ def test_a_fit_with_it_costs_what_one_without_costs(gradients):
     fitted = [model(on_step=one, **told).fit(X, Y) for one in runs[:2]]
     plain = model(on_step=runs[2], **{**told, "update": Langevin(0.1, 1.0)}).fit(X, Y)
     assert fitted[0].event_ == plain.event_
-    assert fitted[0].trial_.chosen in WRITING and "ghost" not in fitted[0].trial_.seconds
+    assert (
+        fitted[0].trial_.chosen in MATERIALIZING_ENGINES
+        and "ghost" not in fitted[0].trial_.seconds
+    )
     first, again, without = ([step.noisy_sum for step in one.steps] for one in runs)
     if gradients is not None:  # else the fastest is taken, which may be another
         assert np.array_equal(first, again)

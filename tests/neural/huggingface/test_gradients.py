@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.training.deep.hugging_face.tiny import (
+from tests.neural.huggingface.tiny import (
     DECODERS,
     FAMILIES,
     LENGTH,
@@ -16,20 +16,20 @@ from tests.training.deep.hugging_face.tiny import (
 )
 from veracal.mechanisms import Flat
 from veracal.neural.gradients.blocks import Block, cross_entropy
-from veracal.neural.gradients.choice import one_by_one
-from veracal.neural.gradients.engines import Functional, Ghost
-from veracal.neural.huggingface import train_only, with_lora
+from veracal.neural.gradients.choice import example_gradients
+from veracal.neural.gradients.engines import FunctionalEngine, GhostEngine
+from veracal.neural.huggingface import add_lora, train_only
 from veracal.neural.huggingface.data import (
-    Sequences,
+    SequenceClassifierModule,
     Tokens,
-    form_of,
-    made_up_texts,
-    records_of,
+    load_records,
+    synthetic_texts,
+    text_format,
 )
-from veracal.neural.module_checks import check_trial
-from veracal.neural.synthetic_inputs import one_replaced
+from veracal.neural.module_checks import check_behavior
+from veracal.neural.synthetic_inputs import replace_each
 
-ENGINES = {"ghost": Ghost, "functional": Functional}
+ENGINES = {"ghost": GhostEngine, "functional": FunctionalEngine}
 
 
 def block(model, n=5):
@@ -42,13 +42,13 @@ def block(model, n=5):
 
 def settled(model):
     """A model as it is trained, without dropout."""
-    module = Sequences(model)
-    module.settle(made_up_texts(("input_ids", "attention_mask"), LENGTH, 3, model.config))
+    module = SequenceClassifierModule(model)
+    module.settle(synthetic_texts(("input_ids", "attention_mask"), LENGTH, 3, model.config))
     return module.eval()
 
 
 def compare(module, batch, engine):
-    each = one_by_one(module, cross_entropy, batch)
+    each = example_gradients(module, cross_entropy, batch)
     norms = torch.linalg.vector_norm(each, dim=1)
     clip = Flat(float(norms.median()))
     total = torch.zeros(engine.size, dtype=torch.float64)
@@ -85,8 +85,8 @@ def last_layers():
     [
         tied,
         last_layers,
-        lambda: with_lora(bert(), rank=2),
-        lambda: with_lora(gpt2(), rank=2),
+        lambda: add_lora(bert(), rank=2),
+        lambda: add_lora(gpt2(), rank=2),
     ],
 )
 def test_so_they_are_where_layers_are_tied_frozen_or_adapted(build):
@@ -96,7 +96,7 @@ def test_so_they_are_where_layers_are_tied_frozen_or_adapted(build):
             if "lora_B" in name:
                 one.normal_(std=0.1)
     module = settled(model)
-    compare(module, block(model), Ghost(module, cross_entropy, 8))
+    compare(module, block(model), GhostEngine(module, cross_entropy, 8))
 
 
 def test_a_model_takes_each_example_by_itself():
@@ -105,9 +105,9 @@ def test_a_model_takes_each_example_by_itself():
         batch = block(module.model)
         blocks = [
             Block({name: one[some] for name, one in batch.inputs.items()}, batch.targets[:2])
-            for some in one_replaced(2)
+            for some in replace_each(2)
         ]
-        check_trial(module, blocks, 3)
+        check_behavior(module, blocks, 3)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -156,7 +156,7 @@ def test_dropout_is_the_same_in_norms_and_sums():
     """With nothing clipped, the sum is what autograd gives for the same random draws."""
     model = bert(hidden_dropout_prob=0.4, attention_probs_dropout_prob=0.4)
     module, batch = settled(model).train(), block(model)
-    engine = Ghost(module, cross_entropy, 8)
+    engine = GhostEngine(module, cross_entropy, 8)
     total = torch.zeros(engine.size, dtype=torch.float64)
     torch.manual_seed(1)
     engine.add(batch, Flat(1e6), total)
@@ -170,7 +170,7 @@ def test_dropout_is_the_same_in_norms_and_sums():
 def test_positions_are_looked_up_once_for_each_example_only_while_it_is_called():
     model = bert()
     module, batch = settled(model), block(model)
-    Ghost(module, cross_entropy, 8).add(
+    GhostEngine(module, cross_entropy, 8).add(
         batch, Flat(1.0), torch.zeros(sum(p.numel() for p in model.parameters())).double()
     )
     assert not any(layer._forward_pre_hooks for layer in model.modules())
@@ -191,7 +191,7 @@ def test_a_model_that_knows_no_wide_masks_gets_narrow_ones():
 
     module = settled(Narrow())
     assert not module.wide
-    compare(module, block(module.model), Ghost(module, cross_entropy, 8))
+    compare(module, block(module.model), GhostEngine(module, cross_entropy, 8))
 
 
 class Deaf(nn.Module):
@@ -235,7 +235,7 @@ def test_where_kinds_of_tokens_are_words_nobody_gives_any():
         )
     assert not torch.allclose(plain, kinds, atol=1e-3)
     for dataset in (rows, Tokens.of({**arrays(rows), "token_type_ids": np.zeros_like(ids)})):
-        form = form_of(dataset, model, LENGTH, None)
+        form = text_format(dataset, model, LENGTH, None)
         assert form.names == ("input_ids", "attention_mask")
-        assert set(records_of(dataset, form).X) == set(form.names)
-        assert "token_type_ids" in form_of(dataset, bert(), LENGTH, None).names
+        assert set(load_records(dataset, form).X) == set(form.names)
+        assert "token_type_ids" in text_format(dataset, bert(), LENGTH, None).names

@@ -5,18 +5,22 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from tests.training.deep.modules import made
+from tests.neural.modules import made
 from veracal.mechanisms import Flat
 from veracal.neural.gradients.blocks import Block, cross_entropy
 from veracal.neural.gradients.convolution import (
     ScratchBuffer,
-    convolved,
-    in_order,
-    patches_of,
-    takes_products,
+    convolve_patches,
+    extract_patches,
+    to_weight_order,
+    uses_patch_product,
 )
-from veracal.neural.gradients.engines import Ghost
-from veracal.neural.gradients.layers import EmbeddingGradients, Product, _squared
+from veracal.neural.gradients.engines import GhostEngine
+from veracal.neural.gradients.layers import (
+    EmbeddingGradients,
+    ProductGradients,
+    _squared_row_norms,
+)
 
 LAYERS = [
     (nn.Conv2d(1, 3, 4, stride=2, padding=1), (2, 1, 9, 7)),
@@ -32,7 +36,7 @@ LAYERS = [
 def test_patches_times_weights_are_the_convolution(layer, shape):
     torch.manual_seed(0)
     x = torch.randn(shape)
-    patches = torch.cat(patches_of(layer, x, ScratchBuffer()), -1)
+    patches = torch.cat(extract_patches(layer, x, ScratchBuffer()), -1)
     outputs = len(layer.weight)
     flat = (
         layer.weight.detach().movedim(1, -1).reshape(layer.groups, outputs // layer.groups, -1)
@@ -41,7 +45,7 @@ def test_patches_times_weights_are_the_convolution(layer, shape):
     bias = 0.0 if layer.bias is None else layer.bias.detach()[:, None]
     truth = layer(x).detach().flatten(2)
     torch.testing.assert_close(found.reshape(truth.shape) + bias, truth)
-    assert torch.equal(in_order(layer, flat.reshape(outputs, -1)), layer.weight.detach())
+    assert torch.equal(to_weight_order(layer, flat.reshape(outputs, -1)), layer.weight.detach())
 
 
 def test_patches_do_not_see_how_the_input_lies_in_memory():
@@ -51,7 +55,7 @@ def test_patches_do_not_see_how_the_input_lies_in_memory():
         assert all(
             map(
                 torch.equal,
-                *(patches_of(layer, some, ScratchBuffer()) for some in (one, other)),
+                *(extract_patches(layer, some, ScratchBuffer()) for some in (one, other)),
             )
         )
 
@@ -61,7 +65,7 @@ def test_gradients_of_inputs_go_through_a_product(bias):
     torch.manual_seed(0)
     layer = nn.Conv2d(3, 5, 3, stride=2, padding=1, bias=bias)
     x = torch.randn(2, 3, 8, 8, requires_grad=True)
-    made = convolved(layer, x, patches_of(layer, x.detach(), ScratchBuffer()))
+    made = convolve_patches(layer, x, extract_patches(layer, x.detach(), ScratchBuffer()))
     torch.testing.assert_close(made, layer(x))
     assert made.is_contiguous(memory_format=torch.channels_last)
     slope = torch.randn_like(made)
@@ -76,13 +80,13 @@ def test_a_first_layer_is_a_product_and_is_itself_again_afterwards():
     block = Block(torch.randn(5, 1, 8, 8), torch.arange(5) % 3)
     sums = []
     for last in (False, True):
-        engine = Ghost(module, cross_entropy, 8, last)
+        engine = GhostEngine(module, cross_entropy, 8, last)
         total = torch.zeros(engine.size, dtype=torch.float64)
         engine.add(block, Flat(0.5), total)
         sums.append(total)
         assert "forward" not in vars(module[0]) and not module[0]._forward_hooks
     torch.testing.assert_close(*sums)
-    assert takes_products(module[0]) and not takes_products(module[3])
+    assert uses_patch_product(module[0]) and not uses_patch_product(module[3])
 
 
 class Views(nn.Module):
@@ -106,7 +110,7 @@ class Views(nn.Module):
 )
 def test_channels_are_last_only_where_the_module_takes_them_so(module, takes):
     """Decided by the first block, which is made up, and never again."""
-    engine = Ghost(module, cross_entropy, 8)
+    engine = GhostEngine(module, cross_entropy, 8)
     total = torch.zeros(engine.size, dtype=torch.float64)
     engine.add(Block(torch.randn(4, 1, 8, 8), torch.arange(4) % 3), Flat(1.0), total)
     assert engine.last is takes
@@ -118,7 +122,7 @@ def test_squares_are_those_of_float64():
     for width in (1, 63, 64, 65, 5_000):
         rows = torch.randn(4, width) * torch.logspace(-10, 10, 4)[:, None]
         torch.testing.assert_close(
-            _squared(rows), rows.double().square().sum(1), rtol=1e-6, atol=0.0
+            _squared_row_norms(rows), rows.double().square().sum(1), rtol=1e-6, atol=0.0
         )
 
 
@@ -131,7 +135,7 @@ def test_what_vanishes_in_float32_is_not_left_out_of_a_norm(scale):
         head.weight.mul_(scale)
     module = nn.Sequential(nn.Linear(256, 256), nn.LayerNorm(256), head)
     huge = 2e18 * (2.0 * (torch.rand(1, 256) < 0.5) - 1.0)
-    engine = Ghost(module, cross_entropy, 8)
+    engine = GhostEngine(module, cross_entropy, 8)
     total = torch.zeros(engine.size, dtype=torch.float64)
     engine.add(Block(huge, torch.zeros(1, dtype=torch.int64)), Flat(scale), total)
     assert float(total.norm()) <= scale
@@ -142,7 +146,7 @@ def test_products_are_never_taken_for_shorter_than_they_are(places):
     torch.manual_seed(0)
     a, g = 1e18 * torch.randn(4, places, 20), 1e-23 * torch.randn(4, places, 30)
     truth = (g.double().mT @ a.double()).square().sum((1, 2))
-    assert (Product(a, g).squares() >= truth * (1 - 1e-5)).all()
+    assert (ProductGradients(a, g).squares() >= truth * (1 - 1e-5)).all()
     rows = torch.zeros(4, places, dtype=torch.int64)
     looked = EmbeddingGradients(rows, g, 5)
     truth = g.double().sum(1).square().sum(1)
@@ -183,7 +187,7 @@ def test_nothing_is_read_of_what_earlier_blocks_have_left(name, monkeypatch):
     sums = []
     for fresh in (empty, spoiled):
         monkeypatch.setattr(torch, "empty", fresh)
-        engine = Ghost(module, cross_entropy, 8, last=name == "pictures")
+        engine = GhostEngine(module, cross_entropy, 8, last=name == "pictures")
         total = torch.zeros(engine.size, dtype=torch.float64)
         for _ in range(3):  # the first finds out how much there must be
             engine._room._bytes.fill_(255)
