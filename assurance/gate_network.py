@@ -123,13 +123,19 @@ def uses_apart(found: Any, parameter: Any, gradients: Any) -> None:
     if parameter not in found:
         found[parameter] = gradients
         return
-    both = layers.MaterializedGradients(found[parameter].each() + gradients.each())
+    both = layers.MaterializedGradients(
+        found[parameter].materialize() + gradients.materialize()
+    )
 
     class Both:
         """All uses in the sum, the last one in the norm."""
 
-        squares, weighted, each = gradients.squares, both.weighted, both.each
-        places = both.places
+        squared_norms, weighted_sum, materialize = (
+            gradients.squared_norms,
+            both.weighted_sum,
+            both.materialize,
+        )
+        positions = both.positions
 
     found[parameter] = Both()
 
@@ -151,8 +157,8 @@ def noise_not_in_norm(found: Any, noise: Any) -> Any:
         places = 1
 
         def __init__(self, parameter: Any) -> None:
-            self.squares = layers.MaterializedGradients(found[parameter]).squares
-            self.weighted = with_noise[parameter].weighted
+            self.squared_norms = layers.MaterializedGradients(found[parameter]).squared_norms
+            self.weighted_sum = with_noise[parameter].weighted_sum
 
     return {parameter: Late(parameter) for parameter in found}
 
@@ -223,11 +229,11 @@ MUTANTS: dict[str, Patches] = {
         "veracal.mechanisms.dp_sgd.DPSGD._step_event": count_forgotten
     },
     "slack by the realized batch": {ADDING + "_clip_factors": slack_by_count},
-    "norms of places apart": {LAYERS + "ProductGradients.squares": places_apart},
-    "norms of tokens apart": {LAYERS + "EmbeddingGradients.squares": tokens_apart},
+    "norms of places apart": {LAYERS + "ProductGradients.squared_norms": places_apart},
+    "norms of tokens apart": {LAYERS + "EmbeddingGradients.squared_norms": tokens_apart},
     "norms of uses apart": {"veracal.neural.gradients.engines._accumulate": uses_apart},
     "noise before the clip not in the norm": {ADDING + "materialize": noise_not_in_norm},
-    "biases not in the norm": {LAYERS + "MaterializedGradients.squares": biases_free},
+    "biases not in the norm": {LAYERS + "MaterializedGradients.squared_norms": biases_free},
     "views clipped apart": {
         "veracal.neural.synthetic_inputs.IndexedRecords.block": views_apart
     },

@@ -315,22 +315,25 @@ def known(clip: ClipRule) -> bool:
 
 
 CONTINUOUS = "veracal.neural.gradient_sums.is_continuous"
-CORRECT: Patches = {SUMS + "_slots": same_slots, SUMS + "_shuffled": lambda sums, rows: rows}
+CORRECT: Patches = {
+    SUMS + "_draw_slots": same_slots,
+    SUMS + "_shuffle": lambda sums, rows: rows,
+}
 MUTANTS: dict[str, Patches] = {
     "the first code": {
-        SUMS + "_blocks": old_blocks,
-        SUMS + "_add": alone_after_error,
+        SUMS + "_assign_slots": old_blocks,
+        SUMS + "_add_block": alone_after_error,
         CONTINUOUS: known,
     },
     "rules that jump, in blocks of all sizes": {
-        SUMS + "_blocks": old_blocks,
+        SUMS + "_assign_slots": old_blocks,
         CONTINUOUS: known,
     },
-    "blocks of all sizes for continuous rules": {SUMS + "_blocks": old_blocks},
-    "a block that fails is redone row by row": {SUMS + "_add": alone_after_error},
-    "slots in the order of rows": {SUMS + "_slots": by_order},
+    "blocks of all sizes for continuous rules": {SUMS + "_assign_slots": old_blocks},
+    "a block that fails is redone row by row": {SUMS + "_add_block": alone_after_error},
+    "slots in the order of rows": {SUMS + "_draw_slots": by_order},
     "a ramp for the rounding of one record": {
-        SUMS + "_blocks": old_blocks,
+        SUMS + "_assign_slots": old_blocks,
         CONTINUOUS: lambda clip: isinstance(clip, Flat | Automatic | GlobalV2),
         "veracal.mechanisms.clipping.GlobalV2.factors": ramp,
         "assurance.gate_network_jumps.RULES": ("GlobalV2",),

@@ -73,7 +73,7 @@ def bare(name: str) -> Any:
 
 def unguarded() -> Patches:
     """Set nothing during a step."""
-    return {SUMS + name: bare(name) for name in ("__call__", "_summed")}
+    return {SUMS + name: bare(name) for name in ("__call__", "_sum_blocks")}
 
 
 CORRECT: Patches = {}
@@ -86,7 +86,7 @@ MUTANTS: dict[str, Patches] = {
     "the precision of float32 products is ignored": {
         "veracal.neural.precision._process_precision": process_kept
     },
-    "threads keep their own precision": {SUMS + "_summed": bare("_summed")},
+    "threads keep their own precision": {SUMS + "_sum_blocks": bare("_sum_blocks")},
     "half precision inside a module is accepted": unchecked(),
 }
 

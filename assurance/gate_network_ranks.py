@@ -39,7 +39,7 @@ CLIPS: tuple[ClipRule, ...] = (
 )
 ALPHA, PATIENCE = 1e-7, 600.0  # seconds, which only a deadlock takes
 RANKS = TOGETHER = DEEP + "distributed."
-send, answer, run_descent = Follower._send, RankConnection.answer, DPSGD.run
+send, answer, run_descent = Follower._send, RankConnection.receive_sum, DPSGD.run
 summed = NetworkSums.__call__
 
 
@@ -65,7 +65,7 @@ def sums_times(factor: float) -> Patches:
         room *= factor
         return found
 
-    return {RANKS + "RankConnection.answer": answered}
+    return {RANKS + "RankConnection.receive_sum": answered}
 
 
 def count_lost(link: RankConnection, rank: int, room: Any) -> Any:
@@ -88,7 +88,7 @@ MUTANTS: dict[str, Patches] = {
     "sums of other ranks twice": sums_times(2.0),
     "mean over ranks": sums_times(0.5),
     "sums of other ranks lost": sums_times(0.0),
-    "counts of other ranks lost": {RANKS + "RankConnection.answer": count_lost},
+    "counts of other ranks lost": {RANKS + "RankConnection.receive_sum": count_lost},
     "threshold of an adaptive rule not sent": {
         TOGETHER + "_set_threshold": lambda clip, threshold: clip
     },
@@ -113,8 +113,8 @@ class Wires(RankConnection):
 
     def __init__(self, rank: int, world: int, wires: dict[Any, Any]) -> None:
         self._place, self._wires = (rank, world), wires
-        self.owed, self.over = set(), False
-        self.begun = self.asked = False
+        self.pending, self.over = set(), False
+        self.started = self.sum_requested = False
 
     rank = property(lambda self: self._place[0])
     world = property(lambda self: self._place[1])
@@ -140,13 +140,13 @@ def fitted(shares: Sequence[Dataset], **settings: Any) -> list[Any]:
     models = [PrivateNetwork(network, across=ranks, **told) for _ in shares]
     wires = {(a, b): queue.Queue[Any]() for a in range(world) for b in range(world)}
     for rank, model in enumerate(models):
-        model._link = Wires(rank, world, wires)
+        model._connection = Wires(rank, world, wires)
     others = [
         threading.Thread(target=model.fit_records, args=(share,), daemon=True)
         for model, share in zip(models[1:], shares[1:], strict=True)
     ]
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*(logits|did not move|paid for)")
+        warnings.filterwarnings("ignore", ".*(logits|did not change|paid for)")
         for thread in others:
             thread.start()
         models[0].fit_records(shares[0])

@@ -20,7 +20,7 @@ from veracal.neural.synthetic_inputs import IndexedRecords
 
 NAME = "network_sampler"
 SECONDS = 10
-block, blocks, run_descent = IndexedRecords.block, NetworkSums._blocks, DPSGD.run
+block, blocks, run_descent = IndexedRecords.block, NetworkSums._assign_slots, DPSGD.run
 
 
 def last_block_lost(sums: NetworkSums, rows: Any) -> Any:
@@ -53,8 +53,8 @@ CORRECT: Callable[[], Patches] = dict
 MUTANTS: dict[str, Callable[[], Patches]] = {
     **linear.MUTANTS,
     "M14 empty batches skipped": lambda: {"veracal.mechanisms.dp_sgd.DPSGD.run": empty_skipped},
-    "the last block lost": lambda: {SUMS + "_blocks": last_block_lost},
-    "the first block twice": lambda: {SUMS + "_blocks": first_block_twice},
+    "the last block lost": lambda: {SUMS + "_assign_slots": last_block_lost},
+    "the first block twice": lambda: {SUMS + "_assign_slots": first_block_twice},
 }
 
 

@@ -38,7 +38,7 @@ NAME = "network_trainer"
 SECONDS = 30
 TRAINER = DEEP + "huggingface.trainer."
 BOUND, SIZE, LENGTH, WORDS = 0.05, 5, 6, 9
-planned, note, whole_event = PrivateTrainer._planned, NoisySumMonitor.note, DPSGD.event
+planned, note, whole_event = PrivateTrainer._plan, NoisySumMonitor.record, DPSGD.event
 
 
 # ---------------------------------------------------------------- mutants
@@ -83,7 +83,7 @@ MUTANTS: dict[str, Patches] = {
     "charged after the records were read": {TRAINER + "PrivateTrainer.train": charged_late},
     "batches by the records that there are": {
         TRAINER + "build_dp_sgd": size_counted,
-        TRAINER + "PrivateTrainer._planned": counting,
+        TRAINER + "PrivateTrainer._plan": counting,
     },
     "half of the steps charged": {"veracal.mechanisms.dp_sgd.DPSGD.event": half_the_steps},
     "M4 half the sensitivity": costing(
@@ -93,7 +93,7 @@ MUTANTS: dict[str, Patches] = {
     "M12 mean over the realized batch": summed_otherwise(
         lambda clipped, rows, clip: replace(clipped, total=clipped.total * SIZE / max(rows, 1))
     ),
-    "norms of tokens apart": {LAYERS + "EmbeddingGradients.squares": tokens_apart},
+    "norms of tokens apart": {LAYERS + "EmbeddingGradients.squared_norms": tokens_apart},
     "M1 noise by the seed of the arguments": {
         TRAINER + "_random.generator": lambda state: np.random.default_rng(42),
         TRAINER + "_random.is_secret": lambda rng: True,
@@ -171,7 +171,7 @@ def trained(folder: Path, rows: Any, **given: Any) -> tuple[PrivateTrainer, list
         note(watched, step)
 
     made = trainer(folder, rows, **given)
-    with mock.patch.object(NoisySumMonitor, "note", noted):
+    with mock.patch.object(NoisySumMonitor, "record", noted):
         made.train()
     return made, sums
 

@@ -100,7 +100,7 @@ MUTANTS: dict[str, Patches] = {
     "a label that there is not stops a training": {READING + "_in_range": range_refused},
     "a unit with too many rows stops a training": {READING + "_within_limit": limit_refused},
     "a row that cannot be read stops a training": {READING + "_gathered": unread_refused},
-    "a module that fails for a record stops a fit": {SUMS + "_add": failing},
+    "a module that fails for a record stops a fit": {SUMS + "_add_block": failing},
     "a class that nobody has stops a fit": {
         "veracal.training.base.with_labels": every_class_needed
     },

@@ -140,7 +140,7 @@ def fitted(module: nn.Module, X: Any, y: Any, **settings: Any) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             warnings.filterwarnings(
-                "ignore", ".*(logits|did not move|paid for|next to nothing)"
+                "ignore", ".*(logits|did not change|paid for|next to nothing)"
             )
             if X.dtype.kind == "i":  # a data set has no tokens
                 model.fit(X, y, classes=(0, 1))

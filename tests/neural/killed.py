@@ -59,7 +59,7 @@ LIVES = (
 
 def live(folder, number):
     """One process: fit, and say what it became."""
-    note = NoisySumMonitor.note
+    note = NoisySumMonitor.record
 
     def noted(self, step):
         told = {"life": number, "step": step.number, "sum": step.noisy_sum.tolist()}
@@ -79,7 +79,7 @@ def live(folder, number):
         sampling_rate=1.0,
         update=Adam(0.01),
     )
-    with LIVES[number](), mock.patch.object(NoisySumMonitor, "note", noted):
+    with LIVES[number](), mock.patch.object(NoisySumMonitor, "record", noted):
         fitted = holder.fit(fit, request="one")
     save_file(fitted.module_.state_dict(), folder / f"weights {number}")
 

@@ -41,7 +41,7 @@ MIXTURES = {
 @pytest.mark.parametrize("always", [True, False])
 @pytest.mark.parametrize("how", MIXTURES)
 def test_a_module_that_mixes_examples_is_refused(how, always):
-    with pytest.raises(ValueError, match="by itself"):
+    with pytest.raises(ValueError, match="independently"):
         model(Mixing(MIXTURES[how], always)).fit(X, Y)
 
 
@@ -51,7 +51,7 @@ def test_so_is_a_preparation(how):
         found = torch.from_numpy(np.asarray(rows, np.float32))
         return found + 0.5 * MIXTURES[how](found)
 
-    with pytest.raises(ValueError, match="each row by itself"):
+    with pytest.raises(ValueError, match="each row independently"):
         model(prepare=prepare).fit(X, Y)
 
 
@@ -77,7 +77,7 @@ ONES = {
 @pytest.mark.parametrize("always", [True, False])
 @pytest.mark.parametrize("change", [*MIXTURES.values(), *ONES.values()], ids=[*MIXTURES, *ONES])
 def test_a_module_that_mixes_blocks_and_leaves_a_few_examples_apart_is_refused(change, always):
-    with pytest.raises(ValueError, match="module that takes each example by itself"):
+    with pytest.raises(ValueError, match="module that treats each example independently"):
         model(Mixing(late(change), always)).fit(X, Y)
 
 
@@ -87,10 +87,10 @@ def test_so_are_a_preparation_and_an_augmentation(change):
         found = torch.from_numpy(np.asarray(rows, np.float32))
         return found + 0.5 * late(change)(found)
 
-    with pytest.raises(ValueError, match="each row by itself"):
+    with pytest.raises(ValueError, match="each row independently"):
         model(prepare=prepare).fit(X, Y)
     viewed = Viewed(lambda x, noise: x + 0.5 * late(change)(x))
-    with pytest.raises(ValueError, match="views of each example by itself"):
+    with pytest.raises(ValueError, match="views of each example independently"):
         model(augment=viewed).fit(X, Y)
 
 
@@ -100,7 +100,7 @@ def test_so_are_a_preparation_and_an_augmentation(change):
 def test_a_whole_block_is_the_declared_one_within_what_a_batch_may_have(few, block, refused):
     module = Mixing(late(MIXTURES["mean"], few))
     if refused:
-        with pytest.raises(ValueError, match="by itself"):
+        with pytest.raises(ValueError, match="independently"):
             model(module, block=block).fit(X, Y)
     else:
         assert model(module, block=block).fit(X, Y).n_iter_ == 4
@@ -110,7 +110,7 @@ def test_a_head_of_zeros_hides_nothing():
     module = nn.Sequential(Mixing(late(MIXTURES["mean"])), nn.Linear(2, 2))
     for one in module[1].parameters():
         nn.init.zeros_(one)
-    with pytest.raises(ValueError, match="module that takes each example by itself"):
+    with pytest.raises(ValueError, match="module that treats each example independently"):
         model(module).fit(X, Y)
     assert not module[1].weight.any()
 
@@ -174,7 +174,7 @@ class Viewed:
     ids=[*MIXTURES, "shuffled", "in another order", "another generator"],
 )
 def test_an_augmentation_that_mixes_examples_is_refused(change):
-    with pytest.raises(ValueError, match="by itself"):
+    with pytest.raises(ValueError, match="independently"):
         model(augment=Viewed(change)).fit(X, Y)
 
 
@@ -204,7 +204,7 @@ def ranked(outputs, targets):
 
 @pytest.mark.parametrize("loss", [balanced, hardest, ranked])
 def test_a_loss_that_mixes_examples_is_refused(loss):
-    with pytest.raises(ValueError, match="loss that takes each example by itself"):
+    with pytest.raises(ValueError, match="loss that treats each example independently"):
         model(loss=loss).fit(X, Y)
 
 
@@ -252,7 +252,7 @@ def test_a_forward_pass_that_writes_on_weights_is_refused(trained):
 @pytest.mark.parametrize("layer", [nn.Embedding, nn.EmbeddingBag])
 def test_tables_that_shorten_what_was_looked_up_are_refused(layer):
     module = nn.Sequential(layer(9, 4, max_norm=1.0), nn.Flatten(), nn.LazyLinear(2))
-    with pytest.raises(ValueError, match="Leave max_norm out"):
+    with pytest.raises(ValueError, match="Remove max_norm"):
         model(module).event()
 
 
@@ -342,7 +342,9 @@ def test_a_way_that_fails_for_a_whole_block_is_not_taken(monkeypatch):
         return add(engine, given, clip, total)
 
     monkeypatch.setattr(GhostEngine, "add", fails)
-    _, trial = choose_engine(nn.Linear(4, 2), cross_entropy, block.part(0, 4), block, usual=60)
+    _, trial = choose_engine(
+        nn.Linear(4, 2), cross_entropy, block.part(0, 4), block, block_size=60
+    )
     assert trial.wrong["ghost"] == "too many" and trial.chosen != "ghost"
 
 

@@ -68,7 +68,7 @@ def test_flat_rows_and_blocks_and_single_precision_change_nothing(rng, monkeypat
     whole = channel_sums(rows, 4, 0.5, 1.0)
     np.testing.assert_array_equal(channel_sums(rows.reshape(50, 60), 4, 0.5, 1.0), whole)
     np.testing.assert_array_equal(channel_sums(rows.astype(float), 4, 0.5, 1.0), whole)
-    monkeypatch.setattr("veracal.neural.channel_standardizer._CELLS", 7 * 60)
+    monkeypatch.setattr("veracal.neural.channel_standardizer._BLOCK_CELLS", 7 * 60)
     np.testing.assert_array_equal(channel_sums(rows, 4, 0.5, 1.0), whole)
     np.testing.assert_array_equal(channel_sums(rows[::-1], 4, 0.5, 1.0), whole)
     np.testing.assert_array_equal(channel_sums(rows[:0], 4, 0.5, 1.0), 0)

@@ -75,7 +75,7 @@ def test_two_ranks_without_noise_are_one_process_with_all_records(scene, name):
     np.testing.assert_allclose(scene[0][name], two_ranks.weights(alone), atol=1e-6)
     assert scene[0][name] == scene[1][name]
     # What was counted is that of all on rank 0, and its own on rank 1.
-    assert scene[0][f"{name} tally"] == [alone.internal_.seen, alone.internal_.clipped]
+    assert scene[0][f"{name} tally"] == [alone.internal_.examples, alone.internal_.clipped]
     assert scene[1][f"{name} tally"][0] == 4 * 15
     begin = two_ranks.network(0)
     moved = two_ranks.weights(alone) - np.concatenate(
@@ -217,9 +217,9 @@ def test_what_cannot_be_done_across_ranks_is_refused(scene):
     words = (
         "the ledger on rank 0, got one on rank 1",
         "records that are all here",
-        "fit_records(dataset) across ranks",
-        "random_state=None across ranks",
-        "a declared size across ranks",
+        "fit_records(dataset) in a distributed fit",
+        "random_state=None in a distributed fit",
+        "a declared size in a distributed fit",
         "across to be Ranks",
     )
     for text, word in zip(scene[1]["texts"], words, strict=True):
@@ -245,8 +245,8 @@ class Wires(RankConnection):
 
     def __init__(self, rank, wires):
         self.here, self.wires = rank, wires
-        self.owed, self.over = set(), False
-        self.begun = self.asked = False
+        self.pending, self.over = set(), False
+        self.started = self.sum_requested = False
 
     rank = property(lambda self: self.here)
     world = property(lambda self: 3)
@@ -287,9 +287,9 @@ def test_a_third_rank_hears_that_another_cannot_take_part():
         agree_on_fit(link, check, Unit(), Ranks(), 5)
 
     first, second, third = three_ranks(work)
-    assert first == "WorkerError: Rank 1 cannot take part. See what it says itself."
+    assert first == "WorkerError: Rank 1 cannot take part. See its own error message."
     assert second == "ValueError: not here"
-    assert third == f"WorkerError: Rank 0 has stopped, and all ranks with it: {first}"
+    assert third == f"WorkerError: Rank 0 has stopped all ranks: {first}"
 
 
 def test_a_third_rank_hears_that_another_has_failed():
@@ -302,15 +302,15 @@ def test_a_third_rank_hears_that_another_has_failed():
 
     def work(link):
         fit = two_ranks.model()
-        fit._link = link
+        fit._connection = link
         n = (2, 1, 3)[link.rank]
         fit.fit_records(Dataset(two_ranks.X[:n], two_ranks.Y[:n], (0, 1)))
 
     with mock.patch.object(NetworkSums, "__call__", broken):
         first, second, third = three_ranks(work)
-    assert first == "WorkerError: Rank 1 has failed. See what it says itself."
+    assert first == "WorkerError: Rank 1 has failed. See its own error message."
     assert second == "MemoryError: too little"
-    assert third == f"WorkerError: Rank 0 has stopped, and all ranks with it: {first}"
+    assert third == f"WorkerError: Rank 0 has stopped all ranks: {first}"
 
 
 def test_shares_are_compared_by_name():
@@ -327,7 +327,7 @@ def test_shares_are_compared_by_name():
     some = [RankFacts({}, None, 3), RankFacts({}, None, None)]
     with pytest.raises(ValueError, match="on all ranks or on none"):
         check_totals(some, Unit("patient", 3), Ranks(), 5)
-    check_totals(some, Unit("patient", 3), Ranks(units_apart=True), 5)
+    check_totals(some, Unit("patient", 3), Ranks(units_disjoint=True), 5)
 
 
 def test_marks_of_splits_are_compared():
@@ -346,10 +346,10 @@ def test_marks_of_splits_are_compared():
         (again.train, other.train),
         (again.train, first.train),
     ):
-        with pytest.raises(ValueError, match="on rank 1 that were not split as those"):
+        with pytest.raises(ValueError, match="on rank 1 that were split in another way"):
             check_same_split([told(mine), told(theirs)])
 
 
 def test_units_are_apart_or_not():
     with pytest.raises(ValueError, match="True or False"):
-        Ranks(units_apart="yes")
+        Ranks(units_disjoint="yes")

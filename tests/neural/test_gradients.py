@@ -81,8 +81,8 @@ def between_norms(clip, norms):
 def test_what_a_way_cannot_do_is_found_out_before_training(way, name):
     module, block = made(name)
     with pytest.raises(ValueError, match=way):
-        choose_engine(module, cross_entropy, block, block, usual=8, way=way)
-    engine, trial = choose_engine(module, cross_entropy, block, block, usual=8)
+        choose_engine(module, cross_entropy, block, block, block_size=8, requested=way)
+    engine, trial = choose_engine(module, cross_entropy, block, block, block_size=8)
     assert trial.chosen == engine.name != way
     assert way in trial.wrong
 
@@ -90,7 +90,7 @@ def test_what_a_way_cannot_do_is_found_out_before_training(way, name):
 @pytest.mark.parametrize("name", MODULES)
 def test_the_fastest_right_way_is_taken(name):
     module, block = made(name)
-    engine, trial = choose_engine(module, cross_entropy, block, block, usual=8)
+    engine, trial = choose_engine(module, cross_entropy, block, block, block_size=8)
     assert engine.name == trial.chosen == min(trial.seconds, key=trial.seconds.get)
     assert set(trial.seconds) | set(trial.wrong) == set(ENGINE_NAMES)
 

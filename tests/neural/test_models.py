@@ -88,7 +88,9 @@ def test_it_may_be_trained_privately(name):
 @pytest.mark.parametrize("name", MODELS)
 def test_every_way_gives_the_gradients_that_are_taken_one_by_one(name, way):
     module, block = made(name)
-    engine, trial = choose_engine(module, cross_entropy, block, block, usual=8, way=way)
+    engine, trial = choose_engine(
+        module, cross_entropy, block, block, block_size=8, requested=way
+    )
     assert trial.chosen == way and not trial.wrong
     each = example_gradients(module, cross_entropy, block).numpy()
     norms = np.linalg.norm(each, axis=1)

@@ -106,7 +106,7 @@ def test_two_lanes_have_the_sums_of_one(count):
         with each.threads():
             found.append(each(layout.read(module), rows, Flat(0.3)))
     np.testing.assert_allclose(found[0].total, found[1].total, atol=1e-12)
-    assert sums[0].tally == sums[1].tally and sums[0].tally.seen == count
+    assert sums[0].counts == sums[1].counts and sums[0].counts.examples == count
     assert torch.get_num_threads() == before
 
 
@@ -115,19 +115,19 @@ def test_a_sum_that_fails_half_way_ends_the_run():
     module = network()
 
     class Failing(GhostEngine):
-        def _found(self, block):
-            found = super()._found(block)
+        def _layer_gradients(self, block):
+            found = super()._layer_gradients(block)
             first = next(iter(found))
             found[first] = Broken(found[first])
             return found
 
     class Broken:
-        places = 1
+        positions = 1
 
         def __init__(self, inner):
-            self.squares = inner.squares
+            self.squared_norms = inner.squared_norms
 
-        def weighted(self, factors, kept):
+        def weighted_sum(self, factors, kept):
             raise RuntimeError("no memory")
 
     lanes = [GradientWorker(module, Failing(module, cross_entropy, 8))]
@@ -140,21 +140,21 @@ def test_parameters_may_be_views_of_the_vector():
     module = network()
     layout = Layout(module)
     vector = layout.read(module)
-    first, marks = vector.copy(), layout.marks(vector)
+    first, marks = vector.copy(), layout.digests(vector)
     layout.share(vector, module)
     vector += 1.0
     np.testing.assert_array_equal(layout.read(module), vector)
-    place = layout.places[0]
+    place = layout.slices[0]
     vector[place.start : place.end] = first[place.start : place.end]
-    assert layout.unmoved(marks, vector) == (layout.places[0].name,)
+    assert layout.unchanged(marks, vector) == (layout.slices[0].name,)
     apart = {one.untyped_storage().data_ptr() for one in module.parameters()}
-    assert len(apart) == len(layout.places)
+    assert len(apart) == len(layout.slices)
 
 
 def test_an_empty_batch_steps_with_noise():
     seen = Seen()
     fitted = model(sampling_rate=1e-9, steps=3, on_step=seen).fit(X, Y)
-    assert fitted.internal_.seen == 0 and fitted.n_iter_ == 3
+    assert fitted.internal_.examples == 0 and fitted.n_iter_ == 3
     assert all(np.linalg.norm(step.noisy_sum) > 0 for step in seen.steps)
     assert not np.array_equal(seen.steps[0].noisy_sum, seen.steps[1].noisy_sum)
 
@@ -188,7 +188,7 @@ def test_a_record_that_is_not_finite_is_counted_and_adds_nothing():
     rows[3:5], labels[3:5] = 3e38, (0, 1)  # for one of them the network is wrong
     spoiled = Dataset(rows, labels, (0, 1), size=60)
     fitted = model(nn.Sequential(nn.Linear(4, 2)), sampling_rate=1.0).fit_records(spoiled)
-    assert fitted.internal_.broken == 4 and fitted.internal_.seen == 240
+    assert fitted.internal_.nonfinite == 4 and fitted.internal_.examples == 240
     assert np.isfinite(fitted.logits(X)).all()
 
 
@@ -256,7 +256,7 @@ def test_an_ablation_is_not_private_and_says_so(keep):
     assert not fitted.private_ and keep in fitted.statement_.text()
     # With a seed: what is not clipped may be as long as noise, in a batch that is not empty.
     shown = model(not_private=keep, sampling_rate=0.02).fit(X, Y).self_check_
-    assert (shown.noise < shown.least) == (keep != "noise only")
+    assert (shown.noise < shown.least_noise) == (keep != "noise only")
 
 
 def test_a_run_that_a_hook_ends_is_charged_as_a_whole_and_promises_nothing():
@@ -320,7 +320,7 @@ def test_missing_noise_is_noticed(monkeypatch):
     monkeypatch.setattr(DPSGD, "_perturbed", lambda self, total, std, ahead: total)
     with pytest.warns(UserWarning, match="noise that was paid for"):
         fitted = model(sampling_rate=0.02).fit(X, Y)
-    assert fitted.self_check_.noise < fitted.self_check_.least
+    assert fitted.self_check_.noise < fitted.self_check_.least_noise
 
 
 def test_a_network_that_answers_the_same_to_all_is_noticed():
@@ -338,8 +338,8 @@ def test_records_that_add_nothing_are_noticed_by_what_is_released(how):
     told = {"sampling_rate": 1.0, "clip": clip, "update": 1e-4}
     with pytest.warns(UserWarning, match="next to nothing"):
         fitted = model(module, **told).fit_records(Dataset(rows, Y, (0, 1), size=60))
-    assert fitted.self_check_.silent
-    assert (fitted.internal_.broken == fitted.internal_.seen) == (clip == 1.0)
+    assert fitted.self_check_.noise_only
+    assert (fitted.internal_.nonfinite == fitted.internal_.examples) == (clip == 1.0)
 
 
 @pytest.mark.parametrize("steps", [1, 200])
@@ -362,7 +362,7 @@ def test_a_copy_predicts_the_same_and_has_nothing_internal(copied):
     expected = fitted.predict_proba(X)  # what the first call finds out is not copied
     found = copied(fitted)
     np.testing.assert_array_equal(found.predict_proba(X), expected)
-    assert fitted.internal_.seen > 0
+    assert fitted.internal_.examples > 0
     assert not hasattr(found, "internal_")
     assert b"internal_" not in pickle.dumps(fitted)
 

@@ -39,10 +39,10 @@ def filled(layer, value):
         ),
         (nn.Linear(4, 3), "2 logits"),
         (nn.Linear(4, 2).double(), "float32"),
-        (nn.Linear(4, 2).requires_grad_(False), "parameters to train"),
-        (nn.LazyLinear(2), "has none yet"),
+        (nn.Linear(4, 2).requires_grad_(False), "trainable parameters"),
+        (nn.LazyLinear(2), "which is lazy"),
         ("a network", "torch.nn.Module"),
-        (nn.Sequential(nn.Linear(4, 2), nn.Softmax(dim=0)), "by itself"),
+        (nn.Sequential(nn.Linear(4, 2), nn.Softmax(dim=0)), "independently"),
         (filled(nn.Linear(4, 2), float("nan")), "finite parameters, got 'weight'"),
         (filled(nn.Linear(4, 2), float("inf")), "finite parameters, got 'weight'"),
         (nn.Sequential(nn.Embedding(9, 4, sparse=True), nn.Flatten()), "sparse=True"),
@@ -59,7 +59,7 @@ def test_what_is_refused_before_training(module, match):
 
 @pytest.mark.parametrize("inside", [torch.inference_mode, parametrize.cached])
 def test_a_call_where_gradients_would_be_wrong_is_refused(inside):
-    with inside(), pytest.raises(ValueError, match=r"outside of torch.*Leave its block"):
+    with inside(), pytest.raises(ValueError, match=r"outside of torch.*Leave that context"):
         model().fit(X, Y)
 
 
@@ -80,7 +80,7 @@ def test_a_network_of_ours_is_tried_once_and_another_every_time(monkeypatch):
         for _ in range(2):
             model(known).set_params(**own).fit(X.astype(np.float32), Y)
     assert len(tried) == 7
-    with torch.inference_mode(), pytest.raises(ValueError, match="Leave its block"):
+    with torch.inference_mode(), pytest.raises(ValueError, match="Leave that context"):
         model(known).fit(X, Y)
 
 
@@ -127,7 +127,7 @@ def with_part(part):
             with_part(lambda one: one.register_buffer("b", torch.ones(1, device="meta"))),
             r"'0\.b'",
         ),
-        (nn.Sequential(nn.Linear(4, 3), nn.LazyLinear(2)), r"'1\.weight'.*made-up rows"),
+        (nn.Sequential(nn.Linear(4, 3), nn.LazyLinear(2)), r"'1\.weight'.*synthetic rows"),
         (with_part(parametrizations.spectral_norm), "remove_parametrizations"),
         (with_part(nn.utils.spectral_norm), "remove_spectral_norm"),
         (
@@ -136,7 +136,7 @@ def with_part(part):
         ),
         (
             with_part(lambda one: setattr(one, "lock", threading.Lock())),
-            "deepcopy fails.*a lock",
+            "deepcopy fails.*locks",
         ),
     ],
     ids=[
@@ -225,7 +225,7 @@ def test_recurrent_layers_are_refused_with_ones_that_are_trained(kind, tmp_path)
     layer, cell = getattr(nn, kind)(1, 6, batch_first=True), getattr(nn, f"{kind}Cell")(1, 6)
     # One way alone: torch.func takes a plain LSTM as it is.
     for way, one in (("ghost", layer), ("hooks", layer), (None, cell)):
-        said = rf"apart, got 'layer', an nn\.{kind}.*Use opacus\.layers\..*DP{kind}"
+        said = rf"per-example gradients, got 'layer', an nn\.{kind}.*Use opacus\.layers\..*DP{kind}"
         with pytest.raises(ValueError, match=said):
             holder.fit(model(Series(one), gradients=way, random_state=None))
     assert not list(ledger.entries())
@@ -247,7 +247,7 @@ def test_those_in_their_place_make_the_same_and_are_trained(kind):
     cell = getattr(layers.dp_rnn, f"DP{kind}Cell")(1, 6, bias=True)
     for module in (Series(new, ways=2), Series(cell)):
         fitted = model(module, gradients=None).fit(X, Y)
-        assert fitted.trial_.chosen == "functional" and not fitted.self_check_.unmoved
+        assert fitted.trial_.chosen == "functional" and not fitted.self_check_.unchanged
 
 
 def test_weights_that_are_computed_of_parameters_are_trained_as_they_are():
@@ -261,7 +261,7 @@ def test_weights_that_are_computed_of_parameters_are_trained_as_they_are():
             module(rows)
         fitted = model(module, **told).fit(rows.numpy(), Y)
         assert fitted.trial_.chosen == "functional"
-        assert not fitted.self_check_.unmoved
+        assert not fitted.self_check_.unchanged
 
 
 def test_what_was_pruned_stays_zero():
@@ -291,7 +291,7 @@ class Centered(nn.Module):
 
 @pytest.mark.parametrize("always", [True, False])
 def test_a_module_that_mixes_examples_is_refused_even_if_only_in_training(always):
-    with pytest.raises(ValueError, match="by itself"):
+    with pytest.raises(ValueError, match="independently"):
         model(Centered(always)).fit(X, Y)
 
 
@@ -322,7 +322,7 @@ def test_a_record_for_which_a_module_fails_adds_nothing_and_is_not_told_of(gradi
     whole, rest = Seen(), Seen()
     told = {"sampling_rate": 1.0, "steps": 2, "gradients": gradients, "clip": 0.3}
     fitted = model(module, on_step=whole, **told).fit(rows, Y)
-    assert fitted.internal_.broken == 2 and fitted.internal_.seen == 120
+    assert fitted.internal_.nonfinite == 2 and fitted.internal_.examples == 120
     model(module, on_step=rest, **told).fit(rows[others], Y[others])
     for one, other in zip(whole.steps, rest.steps, strict=True):
         np.testing.assert_allclose(one.noisy_sum, other.noisy_sum, atol=1e-4)
@@ -342,7 +342,7 @@ def test_a_hook_that_sets_the_generator_of_torch_does_not_set_dropout():
             seen(model, step)
 
         told = {"sampling_rate": 1.0, "steps": 2, "noise_multiplier": 1e-6, "update": 1e-9}
-        with pytest.warns(UserWarning, match="did not move"):
+        with pytest.warns(UserWarning, match="did not change"):
             model(module, on_step=hook, random_state=None, **told).fit(X, Y)
         found.append(seen.steps[1].noisy_sum)
     assert np.linalg.norm(found[0] - found[1]) > 0.01
@@ -361,7 +361,7 @@ class Hoards(nn.Module):
 
 
 def test_what_is_released_has_seen_no_record():
-    rows = X + 100  # made-up rows have no such values
+    rows = X + 100  # synthetic rows have no such values
     kept = model(Hoards()).fit(rows, Y).module_.seen
     assert kept and not any(bool((one > 50).any()) for one in kept)
 

@@ -113,7 +113,7 @@ def test_channels_are_last_only_where_the_module_takes_them_so(module, takes):
     engine = GhostEngine(module, cross_entropy, 8)
     total = torch.zeros(engine.size, dtype=torch.float64)
     engine.add(Block(torch.randn(4, 1, 8, 8), torch.arange(4) % 3), Flat(1.0), total)
-    assert engine.last is takes
+    assert engine.channels_last is takes
     assert total.any()
 
 
@@ -146,11 +146,11 @@ def test_products_are_never_taken_for_shorter_than_they_are(places):
     torch.manual_seed(0)
     a, g = 1e18 * torch.randn(4, places, 20), 1e-23 * torch.randn(4, places, 30)
     truth = (g.double().mT @ a.double()).square().sum((1, 2))
-    assert (ProductGradients(a, g).squares() >= truth * (1 - 1e-5)).all()
+    assert (ProductGradients(a, g).squared_norms() >= truth * (1 - 1e-5)).all()
     rows = torch.zeros(4, places, dtype=torch.int64)
     looked = EmbeddingGradients(rows, g, 5)
     truth = g.double().sum(1).square().sum(1)
-    assert (looked.squares() >= truth * (1 - 1e-5)).all()
+    assert (looked.squared_norms() >= truth * (1 - 1e-5)).all()
 
 
 def test_room_is_used_again_and_never_twice_at_a_time():

@@ -85,7 +85,7 @@ def test_a_fit_inside_of_what_changes_arithmetic_is_refused_before_a_charge(
         else:
             train(network(), dataset, noise=2.0, steps=1, ledger=ledger)
 
-    with inside(), pytest.raises(ValueError, match=r"outside of .*Leave its block"):
+    with inside(), pytest.raises(ValueError, match=r"outside of .*Leave that context"):
         fit()
     assert not list(ledger.entries())
 

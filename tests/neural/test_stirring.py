@@ -54,7 +54,7 @@ def zero(layer):
 )
 def test_zeros_hide_no_layer_that_mixes_examples(module):
     network = PrivateNetwork(module, epsilon=2.0, steps=3)
-    with pytest.raises(ValueError, match="takes each example by itself"):
+    with pytest.raises(ValueError, match="treats each example independently"):
         network.fit_records(load("digits"))
 
 
@@ -67,9 +67,9 @@ def test_a_head_of_zeros_hides_no_gradients_that_are_wrong():
     module = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), zero(nn.Linear(5, 3)))
     few = Block(torch.randn(4, 4), torch.arange(4) % 3)
     with mock.patch.dict(layers.RULES, {nn.Linear: doubled}):
-        _, trial = choose_engine(module, cross_entropy, few, None, usual=4)
+        _, trial = choose_engine(module, cross_entropy, few, None, block_size=4)
     assert "ghost" in trial.wrong and trial.chosen != "ghost"
-    _, trial = choose_engine(module, cross_entropy, few, None, usual=4)
+    _, trial = choose_engine(module, cross_entropy, few, None, block_size=4)
     assert trial.chosen == "ghost" and not trial.wrong
 
 
@@ -108,5 +108,5 @@ def test_a_network_that_begins_at_zero_is_trained():
     network = mnist_cnn(tanh=True, hidden=(), from_zero=True)
     assert not network[-1].weight.any() and not network[-1].bias.any()
     few = Block(torch.randn(4, 1, 28, 28), torch.arange(4))
-    _, trial = choose_engine(network, cross_entropy, few, None, usual=4)
+    _, trial = choose_engine(network, cross_entropy, few, None, block_size=4)
     assert trial.chosen == "ghost" and not trial.wrong

@@ -111,7 +111,7 @@ def test_blocks_have_one_shape_however_many_records_there_are(count, clip):
     found = total_of(sums, module, range(count), clip)
     assert {n for n, _ in seen} == {31}  # 60 + 4 sqrt(60) slots in three blocks
     assert sum(n if real is None else int(real.sum()) for n, real in seen) == count
-    assert sums.tally.seen == count
+    assert sums.counts.examples == count
     engine = GhostEngine(module, cross_entropy, 128)
     expected = torch.zeros(engine.size, dtype=torch.float64)
     for i in range(0, count, 100):
@@ -161,8 +161,8 @@ def test_records_that_raise_leave_all_others_as_they_are(way, clip):
     other = total_of(with_slots[1], module, good, clip)
     # Sums over halves of a block round otherwise; what is summed is the same.
     np.testing.assert_allclose(one.total, other.total, atol=1e-6)
-    tally = with_slots[0].tally
-    assert (tally.seen, tally.broken) == (20, 3)
+    tally = with_slots[0].counts
+    assert (tally.examples, tally.nonfinite) == (20, 3)
 
 
 def test_slots_of_neighbors_have_the_same_distribution():

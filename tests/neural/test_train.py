@@ -197,7 +197,7 @@ def test_a_ledger_pays_for_nothing_that_is_read_from_records(tmp_path):
     with pytest.raises(ValueError, match="not private"):
         train(network(), (X, Y), ledger=ledger, **TOLD, noise=1.0, not_private="neither")
     holder = Curator(Dataset(X, Y, (0, 1), size=60), ledger)
-    with pytest.raises(ValueError, match="beside a Curator"):
+    with pytest.raises(ValueError, match="with a Curator"):
         train(network(), holder, ledger=ledger, **told)
     spoiled = np.where(X == X[3, 1], np.nan, X)
     with pytest.raises(ValueError, match="NaN"):

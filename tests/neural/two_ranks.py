@@ -89,7 +89,7 @@ class Rank:
             fit = model(made, not_private="clipping only", sampling_rate=1.0, **settings)
             fit.fit_records(share(self.rank))
             found[name] = weights(fit).tolist()
-            found[f"{name} tally"] = [fit.internal_.seen, fit.internal_.clipped]
+            found[f"{name} tally"] = [fit.internal_.examples, fit.internal_.clipped]
         return found
 
     def noise(self):
@@ -113,7 +113,7 @@ class Rank:
         with mock.patch.object(NetworkSums, "__call__", spied):
             fit = model(steps=COINS, sampling_rate=RATE, size=2 * MANY)
             fit.fit_records(Dataset(X, y, (0, 1)))
-        return {"seen": seen, "tally": fit.internal_.seen}
+        return {"seen": seen, "tally": fit.internal_.examples}
 
     def ledger_of_rank_0(self):
         """A fit that is paid for, of which rank 1 reads nothing before."""
@@ -180,7 +180,7 @@ class Rank:
         """Rows of a patient on two ranks count together, unless they are on one."""
         patients = np.arange(60)[SHARE[self.rank]]
         records = share(self.rank, units=patients, at_most=2)
-        apart = model(unit=Unit("patient", 2), across=Ranks(units_apart=True))
+        apart = model(unit=Unit("patient", 2), across=Ranks(units_disjoint=True))
         fit = apart.fit_records(records)
         try:
             model(unit=Unit("patient", 2)).fit_records(records)

@@ -1,4 +1,4 @@
-"""Private training of PyTorch modules and Hugging Face models; the one layer with torch."""
+"""Private training of PyTorch modules and Hugging Face models; the only layer with torch."""
 
 from typing import TYPE_CHECKING
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from veracal.neural.synthetic_inputs import Augment, Pictures, as_tensor
     from veracal.neural.train_module import TrainedModule, train
 
-# Say in a sentence what is missing before anything else fails.
+# Report a missing package clearly before anything else fails.
 extra("torch", "torch")
 
 __all__ = [

@@ -43,7 +43,9 @@ def block(model, n=5):
 def settled(model):
     """A model as it is trained, without dropout."""
     module = SequenceClassifierModule(model)
-    module.settle(synthetic_texts(("input_ids", "attention_mask"), LENGTH, 3, model.config))
+    module.choose_mask_shape(
+        synthetic_texts(("input_ids", "attention_mask"), LENGTH, 3, model.config)
+    )
     return module.eval()
 
 
@@ -62,7 +64,7 @@ def compare(module, batch, engine):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_sums_are_those_of_gradients_taken_one_by_one(family, way):
     module = settled(FAMILIES[family]())
-    assert module.wide and module.causal == (family in DECODERS)
+    assert module.four_axes and module.causal == (family in DECODERS)
     compare(module, block(module.model), ENGINES[way](module, cross_entropy, 8))
 
 
@@ -190,7 +192,7 @@ def test_a_model_that_knows_no_wide_masks_gets_narrow_ones():
             return self.inner(input_ids=input_ids, attention_mask=attention_mask)
 
     module = settled(Narrow())
-    assert not module.wide
+    assert not module.four_axes
     compare(module, block(module.model), GhostEngine(module, cross_entropy, 8))
 
 
@@ -215,12 +217,12 @@ def test_a_head_of_zeros_does_not_hide_that_wide_masks_are_not_looked_at(zeros):
         for one in model.inner.classifier.parameters():
             nn.init.zeros_(one)
     before = {name: one.clone() for name, one in model.state_dict().items()}
-    assert not settled(model).wide
+    assert not settled(model).four_axes
     assert all(torch.equal(one, before[name]) for name, one in model.state_dict().items())
     heard = bert()
     for one in heard.classifier.parameters():
         nn.init.zeros_(one)
-    assert settled(heard).wide  # and for one that looks at them nothing changes
+    assert settled(heard).four_axes  # and for one that looks at them nothing changes
 
 
 def test_where_kinds_of_tokens_are_words_nobody_gives_any():

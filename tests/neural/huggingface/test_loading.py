@@ -97,7 +97,7 @@ def test_minilm_has_a_new_head_and_moves_no_global_generator():
 def test_pickled_weights_are_refused(folder):
     torch.save({}, folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
-    with pytest.raises(DataError, match="pytorch_model.bin, which may run code"):
+    with pytest.raises(DataError, match="pytorch_model.bin, which may execute code"):
         load_sequence_classifier(folder, [0, 1])
 
 
@@ -110,14 +110,14 @@ def test_code_of_a_folder_is_not_run(folder):
         "AutoModelForSequenceClassification": "own.Model",
     }
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(DataError, match="a model that transformers knows"):
+    with pytest.raises(DataError, match="a model that transformers supports"):
         load_sequence_classifier(folder, [0, 1, 2])
 
 
 def test_adapters_without_their_model_are_refused(folder):
     add_lora(bert()).save_pretrained(folder / "adapters")
     (folder / "adapters" / "config.json").write_text("{}")
-    with pytest.raises(DataError, match="adapters, which name a model of their own"):
+    with pytest.raises(DataError, match="adapters, which refer to another model"):
         load_sequence_classifier(folder / "adapters", [0, 1])
 
 

@@ -49,7 +49,7 @@ def test_arguments_are_refused(tmp_path, said, settings):
 
 def test_the_best_of_several_models_is_refused(tmp_path):
     others = {"eval_dataset": arrays(texts(9))}
-    with pytest.raises(ValueError, match="no load_best_model_at_end.*nobody charged"):
+    with pytest.raises(ValueError, match="no load_best_model_at_end.*not charged"):
         trainer(
             tmp_path,
             others=others,
@@ -67,7 +67,7 @@ def test_a_bound_is_given_once(tmp_path):
     assert made._planned().descent.clip == Automatic(0.5)
     with pytest.raises(ValueError, match="one bound on gradients"):
         trainer(tmp_path, max_grad_norm=0.3, privacy={"clip": 0.5})
-    with pytest.raises(ValueError, match="which both fix the expected batch"):
+    with pytest.raises(ValueError, match="which both set the expected batch"):
         trainer(tmp_path, privacy={"sampling_rate": 0.1})
 
 
@@ -103,7 +103,7 @@ def test_runs_that_are_not_runs_of_their_own_are_refused(tmp_path):
     made = trainer(tmp_path)
     with pytest.raises(ValueError, match="cannot be resumed"):
         made.train(resume_from_checkpoint=True)
-    with pytest.raises(ValueError, match="no search for hyperparameters"):
+    with pytest.raises(ValueError, match="no hyperparameter search"):
         made.train(trial={"learning_rate": 1.0})
 
 
@@ -134,7 +134,7 @@ def test_arrays_may_be_as_long_as_the_longest_text_so_their_length_is_declared(t
 
 def test_arrays_do_not_say_whose_rows_are(tmp_path):
     privacy = {"unit": Unit("patient", at_most=2), "unit_column": "patient"}
-    with pytest.raises(ValueError, match="rows with 'patient'.*got arrays"):
+    with pytest.raises(ValueError, match="unit column 'patient', got arrays"):
         trainer(tmp_path, rows=arrays(texts()), privacy=privacy).train()
 
 
@@ -155,7 +155,7 @@ def test_records_without_numbers_are_refused(tmp_path):
         def __iter__(self):
             return iter(texts())
 
-    with pytest.raises(ValueError, match="each can enter a batch by its own coin"):
+    with pytest.raises(ValueError, match="a length and indices"):
         trainer(tmp_path, rows=Stream()).event()
 
 
@@ -199,7 +199,7 @@ def test_a_model_that_mixes_the_texts_of_a_block_is_refused(tmp_path):
     model = bert()
     model.classifier = Late(32, 3)
     made = trainer(tmp_path, model, ledger=ledger, privacy={"noise_multiplier": 3.0})
-    with pytest.raises(ValueError, match="takes each example by itself"):
+    with pytest.raises(ValueError, match="treats each example independently"):
         made.train()
     assert not list(ledger.entries())
 

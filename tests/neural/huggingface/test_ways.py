@@ -37,7 +37,7 @@ def test_a_model_without_gradients_of_examples_is_told_why_and_what_to_do(tmp_pa
     model.classifier = nn.Sequential(model.classifier, Gate())
     ledger = open_ledger(tmp_path / "ledger", Budget(8.0, 1e-3), kind="open")
     made = trainer(tmp_path, model, ledger=ledger, privacy={"noise_multiplier": 4.0})
-    with pytest.raises(ValueError, match="Expected a module with gradients of") as told:
+    with pytest.raises(ValueError, match="Expected a module with per-example gradients") as told:
         made.train()
     text = str(told.value)
     assert "ghost: it does not know layers that are trained (Gate); functional: vmap" in text

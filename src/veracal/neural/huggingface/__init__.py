@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     )
     from veracal.neural.huggingface.trainer import PrivateTrainer
 
-# Say in a sentence what is missing before anything else fails.
+# Report a missing package clearly before anything else fails.
 extra("torch", "text")
 extra("transformers", "text")
 extra("accelerate", "text")
