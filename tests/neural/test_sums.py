@@ -156,7 +156,7 @@ def test_records_that_raise_leave_all_others_as_they_are(way, clip):
     with_slots = [sums_of(module, ENGINES[way], x=x, prepare=prepare) for _ in range(2)]
     slots = np.random.default_rng(1).permutation(with_slots[0]._count * with_slots[0]._capacity)
     for sums in with_slots:
-        sums._slots, sums._shuffled = slots.__getitem__, lambda rows: rows
+        sums._draw_slots, sums._shuffle = slots.__getitem__, lambda rows: rows
     one = total_of(with_slots[0], module, range(20), clip)
     other = total_of(with_slots[1], module, good, clip)
     # Sums over halves of a block round otherwise; what is summed is the same.
@@ -175,10 +175,10 @@ def test_slots_of_neighbors_have_the_same_distribution():
     slots = sums._count * sums._capacity
     assert slots == 8
     for records in ([0], [0, 1], list(range(8))):
-        drawn = [sums._slots(np.array(records))[0] for _ in range(6_000)]
+        drawn = [sums._draw_slots(np.array(records))[0] for _ in range(6_000)]
         counts = np.bincount(drawn, minlength=slots)
         assert np.abs(counts - 750).max() < 6 * np.sqrt(750)
-        some = sums._slots(np.array(records))
+        some = sums._draw_slots(np.array(records))
         assert len(set(some.tolist())) == len(records)
 
 

@@ -261,7 +261,7 @@ def test_a_batch_is_cut_into_blocks_and_its_size_is_not_read(tmp_path, monkeypat
     plan = made._planned()
     assert plan.descent.expected_batch == 16 and plan.descent.sampler == Poisson(16 / 60)
     assert plan.descent.clip == Flat(1.0)
-    engine, _ = made._engine(plan)
+    engine, _ = made._choose_engine(plan)
     sizes, add = [], engine.add
 
     def noted(block, clip, total):
