@@ -1,13 +1,13 @@
-"""Nothing lowers the precision in which one record's share of a sum is computed.
+"""The contribution of a record to a sum is computed in full precision.
 
 A full fit of one or two steps is repeated with the same randomness for two hundred records that
 pull one way, and for the same without the last one, which pulls the other way. The noise
 cancels in the difference of the noisy sums, which may not exceed the clip bound. Meanwhile
 PyTorch's precision is lowered: around the fit, by a hook between two steps, by the function
-that prepares rows, and inside the module; each fit has to keep to the bound or be refused. In
+that prepares rows, and inside the module; each fit must respect the bound or be rejected. In
 bfloat16 the sums of the old code moved by 1.19 (ghost), 1.13 (hooks) and 1.12 (functional)
-times the bound. Not every processor computes float32 products in fewer digits when it is told
-to, so for these settings the gate looks at what the module sees while it is called.
+times the bound. Not every processor computes float32 products with fewer digits on request, so
+for these settings the gate checks the settings that the module sees while it is called.
 """
 
 import copy
@@ -317,7 +317,7 @@ def check_steps(name: str) -> None:
         here.append(settings())
     assert module.seen, "the module was not called"
     for one in module.seen:
-        reduced = [what for what, found in one.items() if found]
+        reduced = [what for what, active in one.items() if active]
         assert not reduced, f"{name} between two steps: {reduced[0]} inside a step"
     assert here[0] == here[1], f"{name}: a step has changed the settings of its caller"
 

@@ -1,8 +1,8 @@
-"""The batches that a network is really trained on are Poisson at the declared rate.
+"""The batches that a network is trained on are Poisson samples at the declared rate.
 
-What reaches the gradient sums of the real classifier is noted for hundreds of steps, over all
-blocks of a batch, and put to the statistics of the gate ``sampler``, with the mutants of
-``linear_sampler``. A record that is in two blocks, or in none, is noticed, too.
+The records that reach the gradient sums of the real classifier are recorded for hundreds of
+steps, over all blocks of a batch, and tested with the statistics of the gate ``sampler`` and
+the mutants of ``linear_sampler``. A record in two blocks, or in none, is detected, too.
 """
 
 from collections.abc import Callable
@@ -35,18 +35,18 @@ def first_block_twice(sums: NetworkSums, rows: Any) -> Any:
 
 
 def empty_skipped(descent: DPSGD, weights: Any, sums: Any, records: int, **more: Any) -> Any:
-    """Tell nobody of a step whose batch is empty."""
+    """Skip the hook for a step with an empty batch."""
     hook, called = more["on_step"], [False]
 
     def spied(weights: Any, rows: Any, clip: Any) -> Any:
         called[0] = True  # which an empty batch is not
         return sums(weights, rows, clip)
 
-    def told(step: Any) -> Any:
+    def call_hook(step: Any) -> Any:
         was, called[0] = called[0], False
         return hook(step) if was else None
 
-    return run_descent(descent, weights, spied, records, **{**more, "on_step": told})
+    return run_descent(descent, weights, spied, records, **{**more, "on_step": call_hook})
 
 
 CORRECT: Callable[[], Patches] = dict

@@ -34,10 +34,10 @@ ENGINES = {"ghost": GhostEngine, "functional": FunctionalEngine}
 
 def block(model, n=5):
     """Padded texts, and one that is not."""
-    found = arrays(texts(n, seed=3), pad=model.config.pad_token_id)
-    labels = torch.from_numpy(found.pop("labels"))
-    found["input_ids"][0], found["attention_mask"][0] = np.arange(5, 5 + LENGTH), 1
-    return Block({name: torch.from_numpy(one) for name, one in found.items()}, labels)
+    result = arrays(texts(n, seed=3), pad=model.config.pad_token_id)
+    labels = torch.from_numpy(result.pop("labels"))
+    result["input_ids"][0], result["attention_mask"][0] = np.arange(5, 5 + LENGTH), 1
+    return Block({name: torch.from_numpy(one) for name, one in result.items()}, labels)
 
 
 def settled(model):
@@ -54,15 +54,15 @@ def compare(module, batch, engine):
     norms = torch.linalg.vector_norm(each, dim=1)
     clip = Flat(float(norms.median()))
     total = torch.zeros(engine.size, dtype=torch.float64)
-    found = engine.add(batch, clip, total)
-    np.testing.assert_allclose(found.norms, norms, rtol=2e-3)
+    result = engine.add(batch, clip, total)
+    np.testing.assert_allclose(result.norms, norms, rtol=2e-3)
     truth = torch.from_numpy(clip.factors(norms.numpy())) @ each
     np.testing.assert_allclose(total, truth, atol=1e-3 * clip.bound)
 
 
 @pytest.mark.parametrize("way", ENGINES)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_sums_are_those_of_gradients_taken_one_by_one(family, way):
+def test_sums_equal_those_of_single_example_gradients(family, way):
     module = settled(FAMILIES[family]())
     assert module.four_axes and module.causal == (family in DECODERS)
     compare(module, block(module.model), ENGINES[way](module, cross_entropy, 8))
@@ -91,7 +91,7 @@ def last_layers():
         lambda: add_lora(gpt2(), rank=2),
     ],
 )
-def test_so_they_are_where_layers_are_tied_frozen_or_adapted(build):
+def test_sums_are_correct_with_tied_frozen_or_adapted_layers(build):
     model = build()
     with torch.no_grad():  # adapters start at zero, where half of their gradients vanish
         for name, one in model.named_parameters():
@@ -101,7 +101,7 @@ def test_so_they_are_where_layers_are_tied_frozen_or_adapted(build):
     compare(module, block(model), GhostEngine(module, cross_entropy, 8))
 
 
-def test_a_model_takes_each_example_by_itself():
+def test_a_model_treats_each_example_independently():
     for build in FAMILIES.values():
         module = settled(build())
         batch = block(module.model)
@@ -113,7 +113,7 @@ def test_a_model_takes_each_example_by_itself():
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_wrapped_model_says_what_the_model_says(family):
+def test_a_wrapped_model_returns_the_logits_of_the_model(family):
     model = FAMILIES[family]().eval()
     batch = block(model)
     with torch.no_grad():
@@ -123,8 +123,8 @@ def test_a_wrapped_model_says_what_the_model_says(family):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_an_example_does_not_notice_whether_others_are_padded(family):
-    """A model that is given masks of two axes drops them if nobody is, and computes anew."""
+def test_padding_of_others_does_not_affect_an_example(family):
+    """With two-axis masks, a model drops them if no text is padded, and rounds differently."""
     module = settled(FAMILIES[family]())
     batch = block(module.model)
     others = {name: one.clone() for name, one in batch.inputs.items()}
@@ -154,7 +154,7 @@ def test_padding_does_not_matter(build):
         np.testing.assert_allclose(module(**other), module(**batch.inputs), atol=1e-6)
 
 
-def test_dropout_is_the_same_in_norms_and_sums():
+def test_norms_and_sums_use_the_same_dropout_masks():
     """With nothing clipped, the sum is what autograd gives for the same random draws."""
     model = bert(hidden_dropout_prob=0.4, attention_probs_dropout_prob=0.4)
     module, batch = settled(model).train(), block(model)
@@ -169,7 +169,7 @@ def test_dropout_is_the_same_in_norms_and_sums():
     np.testing.assert_allclose(total, whole, atol=1e-4 * float(whole.norm()))
 
 
-def test_positions_are_looked_up_once_for_each_example_only_while_it_is_called():
+def test_position_lookups_are_expanded_only_during_the_call():
     model = bert()
     module, batch = settled(model), block(model)
     GhostEngine(module, cross_entropy, 8).add(
@@ -179,7 +179,7 @@ def test_positions_are_looked_up_once_for_each_example_only_while_it_is_called()
     assert not any(layer._forward_hooks for layer in model.modules())
 
 
-def test_a_model_that_knows_no_wide_masks_gets_narrow_ones():
+def test_a_model_without_four_axis_masks_gets_two_axis_masks():
     class Narrow(nn.Module):
         def __init__(self):
             super().__init__()
@@ -210,7 +210,7 @@ class Deaf(nn.Module):
 
 
 @pytest.mark.parametrize("zeros", [False, True])
-def test_a_head_of_zeros_does_not_hide_that_wide_masks_are_not_looked_at(zeros):
+def test_a_zero_head_does_not_hide_ignored_masks(zeros):
     """All logits are then zero, whatever the mask; the trial is one of other weights."""
     model = Deaf()
     if zeros:
@@ -225,7 +225,7 @@ def test_a_head_of_zeros_does_not_hide_that_wide_masks_are_not_looked_at(zeros):
     assert settled(heard).four_axes  # and for one that looks at them nothing changes
 
 
-def test_where_kinds_of_tokens_are_words_nobody_gives_any():
+def test_token_types_are_omitted_for_models_without_them():
     """GPT-2 has no table of kinds: it looks kind 0 up among its words, and adds that."""
     model = gpt2().eval()
     rows = [{**row, "token_type_ids": [0] * len(row["input_ids"])} for row in texts(6)]

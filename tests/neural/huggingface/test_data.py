@@ -9,7 +9,7 @@ from veracal.errors import DataError
 from veracal.neural.huggingface import Tokens, minilm_tokenizer, tokenize
 from veracal.neural.huggingface import data as module
 
-TEXTS = ["a fine film", "dull", "", "so long a text that nobody reads it to its very end"]
+TEXTS = ["a fine film", "dull", "", "a text that is too long to be read to its very end"]
 
 
 @pytest.fixture(scope="module")
@@ -21,23 +21,23 @@ def kept(folder):
     return list((folder / "tokens").iterdir())
 
 
-def test_tokens_are_those_of_the_tokenizer(tokenizer):
-    found = tokenize(TEXTS, tokenizer, max_length=8)
+def test_tokens_equal_those_of_the_tokenizer(tokenizer):
+    result = tokenize(TEXTS, tokenizer, max_length=8)
     theirs = tokenizer(TEXTS, padding="max_length", truncation=True, max_length=8)
-    for name, one in found.arrays.items():
+    for name, one in result.arrays.items():
         np.testing.assert_array_equal(one, theirs[name])
-    assert len(found) == 4 and found.length == 8 and found.labels is None
+    assert len(result) == 4 and result.length == 8 and result.labels is None
 
 
-def test_pairs_have_two_kinds_of_tokens(tokenizer):
+def test_pairs_have_two_token_types(tokenizer):
     pairs = np.array([["who?", "me"], ["why so?", "because of this and that and those"]])
-    found = tokenize(pairs, tokenizer, max_length=8, labels=[0, 1])
+    result = tokenize(pairs, tokenizer, max_length=8, labels=[0, 1])
     theirs = tokenizer(
         *pairs.T.tolist(), padding="max_length", truncation="longest_first", max_length=8
     )
-    np.testing.assert_array_equal(found.arrays["input_ids"], theirs["input_ids"])
-    np.testing.assert_array_equal(found.arrays["token_type_ids"], theirs["token_type_ids"])
-    assert found[1]["labels"] == 1 and found[1]["input_ids"].dtype == np.int64
+    np.testing.assert_array_equal(result.arrays["input_ids"], theirs["input_ids"])
+    np.testing.assert_array_equal(result.arrays["token_type_ids"], theirs["token_type_ids"])
+    assert result[1]["labels"] == 1 and result[1]["input_ids"].dtype == np.int64
 
 
 def test_the_same_texts_are_not_tokenized_twice(tokenizer, tmp_path, monkeypatch):
@@ -53,14 +53,14 @@ def test_the_same_texts_are_not_tokenized_twice(tokenizer, tmp_path, monkeypatch
         assert one.dtype == again.arrays[name].dtype
 
 
-def test_other_texts_lengths_and_tokenizers_have_files_of_their_own(tokenizer, tmp_path):
+def test_other_texts_lengths_and_tokenizers_have_separate_files(tokenizer, tmp_path):
     def keep(texts, length=8, by=tokenizer):
         tokenize(texts, by, max_length=length, cache=True, folder=tmp_path)
         return len(kept(tmp_path))
 
     other = minilm_tokenizer()
     other.add_tokens(["film"])
-    found = [
+    result = [
         keep(TEXTS),
         keep(TEXTS[::-1]),
         keep(TEXTS, 9),
@@ -69,11 +69,11 @@ def test_other_texts_lengths_and_tokenizers_have_files_of_their_own(tokenizer, t
         keep(["ab", ""]),
         keep(TEXTS, by=other),
     ]
-    assert found == list(range(1, 8))
+    assert result == list(range(1, 8))
 
 
 @pytest.mark.parametrize("damage", ["cut", "changed", "other", "pickle"])
-def test_a_damaged_file_is_made_anew(tokenizer, tmp_path, damage):
+def test_a_damaged_file_is_replaced(tokenizer, tmp_path, damage):
     first = tokenize(TEXTS, tokenizer, max_length=8, cache=True, folder=tmp_path)
     (path,) = kept(tmp_path)
     data = path.read_bytes()
@@ -93,7 +93,7 @@ def test_a_damaged_file_is_made_anew(tokenizer, tmp_path, damage):
     assert path.read_bytes()[:80] == data[:80]
 
 
-def test_a_write_that_fails_leaves_nothing_behind(tokenizer, tmp_path, monkeypatch):
+def test_a_failed_write_leaves_no_file(tokenizer, tmp_path, monkeypatch):
     def fails(file, **arrays):
         file.write(b"half")
         raise MemoryError
@@ -104,14 +104,14 @@ def test_a_write_that_fails_leaves_nothing_behind(tokenizer, tmp_path, monkeypat
     assert kept(tmp_path) == []
 
 
-def test_what_is_no_text_is_refused(tokenizer):
+def test_values_that_are_not_texts_are_rejected(tokenizer):
     with pytest.raises(DataError, match="a text or a pair"):
         tokenize([("a", "b", "c")], tokenizer, max_length=8)
     with pytest.raises(ValueError, match="a fast tokenizer"):
         tokenize(TEXTS, object(), max_length=8)
 
 
-def test_arrays_fit_together():
+def test_arrays_must_have_matching_shapes():
     ids = np.zeros((3, 4), int)
     with pytest.raises(DataError, match="attention_mask"):
         Tokens.of({"input_ids": ids, "attention_mask": np.zeros((3, 5), int)})

@@ -21,7 +21,7 @@ X, Y = RNG.standard_normal((60, 5)).astype(np.float32), RNG.integers(0, 2, 60)
 
 
 class Halved(Flat):
-    """A rule of somebody's own, which inherits and jumps."""
+    """A user-defined, discontinuous rule by inheritance."""
 
     def factors(self, norms):
         return (norms < 1.0) * (0.5 + 0.0 * norms)
@@ -72,9 +72,9 @@ def sums_of(module, way=GhostEngine, x=X, y=Y, expected=60.0, block=128, seen=No
                 seen.append((len(one), one.real))
             return super().add(one, clip, total)
 
-    lanes = [GradientWorker(module, NoisyCounts(module, cross_entropy, max(4, block)))]
+    workers = [GradientWorker(module, NoisyCounts(module, cross_entropy, max(4, block)))]
     rng = np.random.default_rng(0)
-    return NetworkSums(lanes, IndexedRecords(x, y, **records), expected, block, rng=rng)
+    return NetworkSums(workers, IndexedRecords(x, y, **records), expected, block, rng=rng)
 
 
 def module_vector():
@@ -88,27 +88,27 @@ def total_of(sums, module, rows, clip):
 
 @pytest.mark.parametrize("clip", [*JUMPING, Halved(1.0)], ids=lambda clip: type(clip).__name__)
 @pytest.mark.parametrize("way", ENGINES)
-def test_rules_that_jump_get_every_record_by_itself(way, clip):
+def test_discontinuous_rules_process_every_record_individually(way, clip):
     module, seen = network(), []
-    found = total_of(sums_of(module, ENGINES[way], seen=seen), module, range(20), clip)
+    result = total_of(sums_of(module, ENGINES[way], seen=seen), module, range(20), clip)
     assert [n for n, _ in seen] == [1] * 20
     alone = [total_of(sums_of(module, ENGINES[way]), module, [row], clip) for row in range(20)]
-    expected = np.zeros_like(found.total)
+    expected = np.zeros_like(result.total)
     for one in alone:
         expected += one.total
-    np.testing.assert_array_equal(found.total, expected)
-    assert found.exceeding == sum(one.exceeding for one in alone)
+    np.testing.assert_array_equal(result.total, expected)
+    assert result.exceeding == sum(one.exceeding for one in alone)
 
 
 @pytest.mark.parametrize(
     "clip", [Flat(0.3), Automatic(0.3)], ids=lambda one: type(one).__name__
 )
 @pytest.mark.parametrize("count", [1, 2, 30, 60, 90, 91, 250])
-def test_blocks_have_one_shape_however_many_records_there_are(count, clip):
+def test_blocks_have_one_shape_for_any_number_of_records(count, clip):
     module, seen = network(), []
     x, y = np.resize(X, (count, 5)), np.resize(Y, count)
     sums = sums_of(module, x=x, y=y, block=32, seen=seen)
-    found = total_of(sums, module, range(count), clip)
+    result = total_of(sums, module, range(count), clip)
     assert {n for n, _ in seen} == {31}  # 60 + 4 sqrt(60) slots in three blocks
     assert sum(n if real is None else int(real.sum()) for n, real in seen) == count
     assert sums.counts.examples == count
@@ -119,7 +119,7 @@ def test_blocks_have_one_shape_however_many_records_there_are(count, clip):
         block = Block(torch.from_numpy(x[part]), torch.from_numpy(y[part]))
         engine.add(block, clip, expected)
     # The slack, which moves factors, is that of 32 records and of 128.
-    np.testing.assert_allclose(found.total, expected.numpy(), atol=5e-4 * 0.3 * count)
+    np.testing.assert_allclose(result.total, expected.numpy(), atol=5e-4 * 0.3 * count)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -127,7 +127,7 @@ def test_blocks_have_one_shape_however_many_records_there_are(count, clip):
 def test_the_content_of_other_slots_changes_no_bit(way, name):
     module = NETWORKS[name]()
     engine = ENGINES[way](module, cross_entropy, 16)
-    record, found = examples(name, 1, 0), set()
+    record, result = examples(name, 1, 0), set()
     for seed in range(1, 5):
         inputs = examples(name, 13, seed)
         inputs[6] = record[0]
@@ -137,14 +137,14 @@ def test_the_content_of_other_slots_changes_no_bit(way, name):
         total = torch.zeros(engine.size, dtype=torch.float64)
         targets = torch.zeros(13, dtype=torch.int64)
         summed = engine.add(Block(inputs, targets, real=real), Flat(1e-3), total)
-        found.add(summed.norms.numpy().tobytes())
+        result.add(summed.norms.numpy().tobytes())
         assert summed.norms.shape == (1,)
-    assert len(found) == 1
+    assert len(result) == 1
 
 
 @pytest.mark.parametrize("way", ENGINES)
 @pytest.mark.parametrize("clip", [Flat(0.3), GlobalV2(0.3)], ids=lambda one: type(one).__name__)
-def test_records_that_raise_leave_all_others_as_they_are(way, clip):
+def test_records_that_raise_do_not_affect_the_others(way, clip):
     def prepare(rows):
         if (rows[:, 0] > 50).any():
             raise ValueError("Expected another record.")
@@ -185,11 +185,11 @@ def test_slots_of_neighbors_have_the_same_distribution():
 def test_padding_that_is_not_finite_adds_nothing():
     module, x = network(), X.copy()
     x[0] = np.inf
-    found = total_of(sums_of(module, x=x), module, [0], Flat(0.3))
-    assert not found.total.any()
-    found = total_of(sums_of(module, x=x), module, [0, 1], Flat(0.3))
+    result = total_of(sums_of(module, x=x), module, [0], Flat(0.3))
+    assert not result.total.any()
+    result = total_of(sums_of(module, x=x), module, [0, 1], Flat(0.3))
     expected = total_of(sums_of(module, x=x), module, [1], Flat(0.3))
-    np.testing.assert_allclose(found.total, expected.total, atol=1e-7)
+    np.testing.assert_allclose(result.total, expected.total, atol=1e-7)
 
 
 @pytest.mark.parametrize("clip", [GlobalV2(1.0), Flat(0.3)], ids=lambda one: type(one).__name__)
@@ -197,7 +197,7 @@ def test_addresses_of_weights_and_inputs_change_no_bit(clip):
     torch.manual_seed(0)
     module = nn.Linear(784, 10)  # whose last bits follow from addresses in some libraries
     x = RNG.standard_normal((6, 784)).astype(np.float32)
-    found, offset = set(), 0
+    result, offset = set(), 0
 
     def anywhere(rows):
         room = torch.empty(rows.size + offset)[offset:].view(rows.shape)
@@ -207,8 +207,8 @@ def test_addresses_of_weights_and_inputs_change_no_bit(clip):
         sums = sums_of(module, x=x, y=np.arange(6), expected=6.0, prepare=anywhere)
         weights = np.empty(7_850 + offset, np.float32)[offset:]
         weights[:] = Layout(module).read(module)
-        found.add(sums(weights, np.arange(6), clip).total.tobytes())
-    assert len(found) == 1
+        result.add(sums(weights, np.arange(6), clip).total.tobytes())
+    assert len(result) == 1
 
 
 def test_arrays_at_a_multiple_of_64_bytes_are_not_copied():
@@ -221,7 +221,7 @@ def test_arrays_at_a_multiple_of_64_bytes_are_not_copied():
     assert module_vector().ctypes.data % 64 == 0
 
 
-def test_rules_that_jump_use_one_thread():
+def test_discontinuous_rules_use_one_thread():
     before, met = torch.get_num_threads(), []
 
     class Watching(GhostEngine):
@@ -268,7 +268,7 @@ RULE = pytest.mark.parametrize(
 
 
 @RULE
-def test_a_network_is_trained_so(sizes, clip, expected):
+def test_a_network_fit_uses_these_blocks(sizes, clip, expected):
     model = PrivateNetwork(
         network(),
         noise_multiplier=1.0,
@@ -283,7 +283,7 @@ def test_a_network_is_trained_so(sizes, clip, expected):
 
 
 @RULE
-def test_a_module_is_trained_so_by_one_call(sizes, clip, expected):
+def test_train_uses_these_blocks(sizes, clip, expected):
     settings = {"noise": 1.0, "sampler": FullBatch(), "block": 32, **SETTINGS}
     train(network(), (X, Y), clip=clip, **settings)
     assert sizes == expected

@@ -52,13 +52,13 @@ def zero(layer):
     ],
     ids=["head", "two layers", "branch"],
 )
-def test_zeros_hide_no_layer_that_mixes_examples(module):
+def test_zero_weights_hide_no_layer_that_mixes_examples(module):
     network = PrivateNetwork(module, epsilon=2.0, steps=3)
     with pytest.raises(ValueError, match="treats each example independently"):
         network.fit_records(load("digits"))
 
 
-def test_a_head_of_zeros_hides_no_gradients_that_are_wrong():
+def test_a_zero_head_hides_no_wrong_gradients():
     def doubled(layer, inputs, slope, *more):
         slope = slope if layer.out_features == 3 else 2 * slope  # before the head alone
         return right(layer, inputs, slope, *more)
@@ -73,7 +73,7 @@ def test_a_head_of_zeros_hides_no_gradients_that_are_wrong():
     assert trial.chosen == "ghost" and not trial.wrong
 
 
-def test_weights_are_what_they_were():
+def test_weights_are_restored_after_the_perturbation():
     module = nn.Sequential(
         zero(nn.Linear(3, 4)), nn.LayerNorm(4), Scaled(nn.Linear(4, 4, bias=False))
     )
@@ -83,8 +83,8 @@ def test_weights_are_what_they_were():
 
     def fails():
         with perturbed_initialization(module):
-            made = module.state_dict().items()
-            moved = {name for name, one in made if (one != before[name]).any()}
+            outputs = module.state_dict().items()
+            moved = {name for name, one in outputs if (one != before[name]).any()}
             assert moved == {"0.weight", "1.bias", "2.scale", "2.branch.weight"}
             assert len(module[0].weight.unique()) == 12
             raise ZeroDivisionError
@@ -95,7 +95,7 @@ def test_weights_are_what_they_were():
         assert torch.equal(one, before[name])
 
 
-def test_nothing_else_is_drawn_from():
+def test_the_perturbation_draws_from_no_other_generator():
     module = zero(nn.Linear(3, 3))
     torch.manual_seed(0)
     first = torch.randn(3)
@@ -104,7 +104,7 @@ def test_nothing_else_is_drawn_from():
         assert torch.equal(torch.randn(3), first)
 
 
-def test_a_network_that_begins_at_zero_is_trained():
+def test_a_zero_initialized_network_is_trained():
     network = mnist_cnn(tanh=True, hidden=(), from_zero=True)
     assert not network[-1].weight.any() and not network[-1].bias.any()
     few = Block(torch.randn(4, 1, 28, 28), torch.arange(4))

@@ -25,13 +25,13 @@ from veracal.neural.gradients.layers import (
     ],
     ids=["linear", "turned", "scaled", "from zero", "few digits", "unknown"],
 )
-def test_a_layer_is_known_by_what_it_computes(layer, rule):
+def test_a_layer_is_recognized_by_its_computation(layer, rule):
     was = {name: one.clone() for name, one in layer.state_dict().items()}
     assert find_rule(layer) is rule
     assert all(torch.equal(one, was[name]) for name, one in layer.state_dict().items())
 
 
-def test_layers_of_transformers_are_known():
+def test_layers_of_transformers_are_supported():
     pytest.importorskip("transformers")
     from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
     from transformers.models.llama.modeling_llama import LlamaRMSNorm
@@ -83,11 +83,11 @@ IMPOSTORS = {
 
 
 @pytest.mark.parametrize("kind", IMPOSTORS)
-def test_a_name_is_not_enough(kind):
+def test_a_layer_with_a_known_name_that_computes_something_else_is_not_supported(kind):
     assert find_rule(IMPOSTORS[kind](6)) is None
 
 
-def test_neither_is_one_for_weights_the_other_way_round():
+def test_transposed_weights_with_another_computation_are_not_supported():
     other = called("Conv1D", Conv1D, lambda self, x: x @ self.weight.mT + self.bias)
     assert find_rule(other(4, 4)) is None
     kept = LlamaRMSNorm(4)

@@ -1,7 +1,7 @@
-"""Fits of one request, of which each but the last two is killed: ``python -m … FOLDER``.
+"""Fits of one request; all but the last two are killed: ``python -m … FOLDER``.
 
-All are processes of their own, forked from one that has imported what they need. What they
-leave behind in the folder is for a test to read.
+Each is a process of its own, forked from one that has imported everything. A test reads what
+they leave in the folder.
 """
 
 import json
@@ -31,11 +31,11 @@ def killed(*_, **__):
 
 def after(function, calls):
     """The same function until it was called so often; then the process is gone."""
-    made = []
+    outputs = []
 
-    def called(*given, **told):
-        made.append(1)
-        return function(*given, **told) if len(made) <= calls else killed()
+    def called(*given, **settings):
+        outputs.append(1)
+        return function(*given, **settings) if len(outputs) <= calls else killed()
 
     return called
 
@@ -62,9 +62,9 @@ def live(folder, number):
     note = NoisySumMonitor.record
 
     def noted(self, step):
-        told = {"life": number, "step": step.number, "sum": step.noisy_sum.tolist()}
+        settings = {"life": number, "step": step.number, "sum": step.noisy_sum.tolist()}
         with (folder / "steps").open("a") as file:
-            print(json.dumps(told), file=file, flush=True)
+            print(json.dumps(settings), file=file, flush=True)
         note(self, step)
 
     place = folder / "a.ledger"

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from tests.neural.modules import made
+from tests.neural.modules import build_network
 from veracal.mechanisms import Flat
 from veracal.neural.gradients.blocks import Block, cross_entropy
 from veracal.neural.gradients.convolution import (
@@ -41,14 +41,14 @@ def test_patches_times_weights_are_the_convolution(layer, shape):
     flat = (
         layer.weight.detach().movedim(1, -1).reshape(layer.groups, outputs // layer.groups, -1)
     )
-    found = torch.einsum("ngld,gpd->ngpl", patches, flat)
+    result = torch.einsum("ngld,gpd->ngpl", patches, flat)
     bias = 0.0 if layer.bias is None else layer.bias.detach()[:, None]
     truth = layer(x).detach().flatten(2)
-    torch.testing.assert_close(found.reshape(truth.shape) + bias, truth)
+    torch.testing.assert_close(result.reshape(truth.shape) + bias, truth)
     assert torch.equal(to_weight_order(layer, flat.reshape(outputs, -1)), layer.weight.detach())
 
 
-def test_patches_do_not_see_how_the_input_lies_in_memory():
+def test_patches_do_not_depend_on_the_memory_layout_of_the_input():
     layer, x = nn.Conv2d(3, 4, 3, padding=1), torch.randn(2, 3, 6, 6)
     last = x.contiguous(memory_format=torch.channels_last)
     for one, other in ((x, last), (x[:, :, ::2], x[:, :, ::2].clone())):
@@ -61,20 +61,20 @@ def test_patches_do_not_see_how_the_input_lies_in_memory():
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_gradients_of_inputs_go_through_a_product(bias):
+def test_input_gradients_pass_through_a_patch_product(bias):
     torch.manual_seed(0)
     layer = nn.Conv2d(3, 5, 3, stride=2, padding=1, bias=bias)
     x = torch.randn(2, 3, 8, 8, requires_grad=True)
-    made = convolve_patches(layer, x, extract_patches(layer, x.detach(), ScratchBuffer()))
-    torch.testing.assert_close(made, layer(x))
-    assert made.is_contiguous(memory_format=torch.channels_last)
-    slope = torch.randn_like(made)
-    (found,) = torch.autograd.grad(made, x, slope)
+    output = convolve_patches(layer, x, extract_patches(layer, x.detach(), ScratchBuffer()))
+    torch.testing.assert_close(output, layer(x))
+    assert output.is_contiguous(memory_format=torch.channels_last)
+    slope = torch.randn_like(output)
+    (result,) = torch.autograd.grad(output, x, slope)
     (truth,) = torch.autograd.grad(layer(x), x, slope)
-    torch.testing.assert_close(found, truth)
+    torch.testing.assert_close(result, truth)
 
 
-def test_a_first_layer_is_a_product_and_is_itself_again_afterwards():
+def test_a_first_layer_is_a_product_only_during_the_call():
     torch.manual_seed(0)
     module = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3))
     block = Block(torch.randn(5, 1, 8, 8), torch.arange(5) % 3)
@@ -108,8 +108,8 @@ class Views(nn.Module):
         (nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), False),
     ],
 )
-def test_channels_are_last_only_where_the_module_takes_them_so(module, takes):
-    """Decided by the first block, which is made up, and never again."""
+def test_channels_last_is_used_only_where_the_module_supports_it(module, takes):
+    """Decided by the first block, which is synthetic, and never again."""
     engine = GhostEngine(module, cross_entropy, 8)
     total = torch.zeros(engine.size, dtype=torch.float64)
     engine.add(Block(torch.randn(4, 1, 8, 8), torch.arange(4) % 3), Flat(1.0), total)
@@ -117,7 +117,7 @@ def test_channels_are_last_only_where_the_module_takes_them_so(module, takes):
     assert total.any()
 
 
-def test_squares_are_those_of_float64():
+def test_squared_norms_are_computed_in_float64():
     torch.manual_seed(0)
     for width in (1, 63, 64, 65, 5_000):
         rows = torch.randn(4, width) * torch.logspace(-10, 10, 4)[:, None]
@@ -127,7 +127,7 @@ def test_squares_are_those_of_float64():
 
 
 @pytest.mark.parametrize("scale", [1e-4, 1e-3])
-def test_what_vanishes_in_float32_is_not_left_out_of_a_norm(scale):
+def test_float32_underflow_is_included_in_a_norm(scale):
     """A huge record behind a normalization: its gradient is a huge number times a tiny one."""
     torch.manual_seed(0)
     head = nn.Linear(256, 3).requires_grad_(False)
@@ -142,7 +142,7 @@ def test_what_vanishes_in_float32_is_not_left_out_of_a_norm(scale):
 
 
 @pytest.mark.parametrize("places", [1, 9])
-def test_products_are_never_taken_for_shorter_than_they_are(places):
+def test_product_norms_are_never_underestimated(places):
     torch.manual_seed(0)
     a, g = 1e18 * torch.randn(4, places, 20), 1e-23 * torch.randn(4, places, 30)
     truth = (g.double().mT @ a.double()).square().sum((1, 2))
@@ -153,7 +153,7 @@ def test_products_are_never_taken_for_shorter_than_they_are(places):
     assert (looked.squared_norms() >= truth * (1 - 1e-5)).all()
 
 
-def test_room_is_used_again_and_never_twice_at_a_time():
+def test_the_scratch_buffer_is_reused_and_never_shared():
     room = ScratchBuffer()
     first = room.empty(3, 5, dtype=torch.float32)
     room.clear()
@@ -171,18 +171,18 @@ def test_room_is_used_again_and_never_twice_at_a_time():
 
 
 @pytest.mark.parametrize("name", ["conv2d", "few large patches", "pictures"])
-def test_nothing_is_read_of_what_earlier_blocks_have_left(name, monkeypatch):
+def test_leftovers_of_earlier_blocks_are_never_read(name, monkeypatch):
     """Memory that is used again is full of NaN here, as it may be after any record."""
     if name == "pictures":  # whose first layer is a product
         module = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3))
         block = Block(torch.randn(5, 1, 8, 8), torch.arange(5) % 3)
     else:
-        module, block = made(name)
+        module, block = build_network(name)
     empty = torch.empty
 
     def spoiled(*shape, **how):
-        found = empty(*shape, **how)
-        return found.fill_(255) if found.dtype == torch.uint8 else found.fill_(torch.nan)
+        result = empty(*shape, **how)
+        return result.fill_(255) if result.dtype == torch.uint8 else result.fill_(torch.nan)
 
     sums = []
     for fresh in (empty, spoiled):
