@@ -134,7 +134,7 @@ def changed_file(path, tensors=None, **settings):
         ({"weights": np.zeros(3, np.float32)}, {}, "float32 of shape"),
         ({"weights": np.zeros(23)}, {}, "float32 of shape"),
         ({"weights": np.full(23, np.nan, np.float32)}, {}, "finite"),
-        ({"state.0": np.zeros(2, np.float32)}, {}, "update rule remembers"),
+        ({"state.0": np.zeros(2, np.float32)}, {}, "state of this optimizer"),
     ],
 )
 def test_the_contents_of_a_checkpoint_are_checked(tmp_path, tensors, options, match):

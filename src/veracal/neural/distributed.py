@@ -1,7 +1,7 @@
 """DP-SGD over the ranks of ``torch.distributed``, led by rank 0.
 
 Ranks exchange messages with rank 0 only. A fit runs in one process (:class:`SingleProcess`), or
-in several, one of which leads (:class:`Leader`) and the others follow (:class:`Follower`).
+in several: one leads (:class:`Leader`) and the others follow (:class:`Follower`).
 """
 
 import json
@@ -644,7 +644,7 @@ class CombinedSums:
 class Follower:
     """Any other rank: sums over its own records, and receives the final model.
 
-    If anything fails here, rank 0 is told (:meth:`RankConnection.report_failure`).
+    Any failure here is reported to rank 0 (:meth:`RankConnection.report_failure`).
     """
 
     leads = False
@@ -672,10 +672,16 @@ class Follower:
         while True:
             command, value, payload = self._connection.receive_command()
             if command == RankCommand.OVER:
-                noise, last_weights, model_weights = _unpack_result(payload)
+                figures = payload[:24].view(torch.float64)  # three numbers of eight bytes
+                noise, least_noise, noise_only = figures.tolist()
+                vectors = payload[24:].view(torch.float32).numpy().reshape(2, -1)
+                last_weights, model_weights = vectors
                 result = TrainingResult(last_weights, dp_sgd.event(), int(value), private=True)
                 return DistributedResult(
-                    result, model_weights, noise, InternalFigures(*_list_counts(sums))
+                    result,
+                    model_weights,
+                    (noise, least_noise, bool(noise_only)),
+                    InternalFigures(*_list_counts(sums)),
                 )
             rows = dp_sgd.sampler.batch(n, sampling_rng)
             weights = payload.view(torch.float32).numpy()
@@ -688,14 +694,6 @@ class Follower:
         self._connection.send(torch.tensor(header, dtype=torch.float64))
         self._connection.send(torch.from_numpy(clipped.total))
         self._connection.sum_requested = False
-
-
-def _unpack_result(content: Tensor) -> tuple[NoiseFigures, Floats, Floats]:
-    """Unpack the noise figures and the two weight vectors that rank 0 sends at the end."""
-    figures = content[:24].view(torch.float64)  # three numbers of eight bytes
-    noise, least_noise, noise_only = figures.tolist()
-    last, model_weights = content[24:].view(torch.float32).numpy().reshape(2, -1)
-    return (noise, least_noise, bool(noise_only)), last, model_weights
 
 
 def pack_module(module: nn.Module) -> Tensor:

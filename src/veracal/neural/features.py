@@ -110,7 +110,11 @@ class CachedFeatures:
             except BaseException:
                 Path(name).unlink(missing_ok=True)
                 raise
-            _sync_folder(self.folder)
+            handle = os.open(self.folder, os.O_RDONLY)  # sync the new name, too
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
 
     def _write_to(self, file: io.BufferedWriter, features: Floats) -> None:
         """Write header, numbers and checksum, and sync them to disk."""
@@ -142,15 +146,6 @@ def _serialize_texts(rows: Array) -> bytes:
     """Unambiguous bytes of texts, given the number of texts in a row."""
     texts = [text.encode() for row in rows.tolist() for text in row]
     return b"".join(len(text).to_bytes(8, "little") + text for text in texts)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Sync the new file name to disk."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 class Extractor(Protocol):

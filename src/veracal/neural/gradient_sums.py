@@ -59,8 +59,12 @@ class Layout:
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
-        self.slices = tuple(_parameter_slices(module))
-        self.size = self.slices[-1].end if self.slices else 0
+        slices, start = [], 0
+        for name, parameter in _trainable_parameters(module):
+            end = start + math.prod(parameter.shape)
+            slices.append(ParameterSlice(name, tuple(parameter.shape), start, end))
+            start = end
+        self.slices, self.size = tuple(slices), start
         self._of = {
             id(parameter): span
             for span, (_, parameter) in zip(
@@ -136,15 +140,6 @@ class Layout:
 def _trainable_parameters(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]]:
     """Yield each trainable parameter once, with its name."""
     return ((name, one) for name, one in module.named_parameters() if one.requires_grad)
-
-
-def _parameter_slices(module: torch.nn.Module) -> Iterator[ParameterSlice]:
-    """Yield the slices of all trainable parameters, in order."""
-    start = 0
-    for name, parameter in _trainable_parameters(module):
-        end = start + math.prod(parameter.shape)
-        yield ParameterSlice(name, tuple(parameter.shape), start, end)
-        start = end
 
 
 _PADDING = -1  # marks an empty slot

@@ -84,7 +84,7 @@ def build_checked_blocks(
     counts: tuple[int, int],
     augment: Any = None,
 ) -> tuple[Sequence[Block], Sequence[Block]]:
-    """Make synthetic blocks of a few and of many examples, and check that none was mixed.
+    """Make synthetic blocks of a few and of many examples, and check their independence.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ def build_checked_blocks(
         Makes and prepares blocks; see
         :func:`~veracal.neural.synthetic_inputs.synthetic_blocks`.
     counts : pair of int
-        Numbers of examples in a block of which each in turn, or half, is replaced.
+        Block sizes for replacing each example in turn, and for replacing half of them.
     augment : Augment, optional
     """
     results = []

@@ -2,7 +2,7 @@
 
 import copy
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -316,7 +316,7 @@ class PrivateNetwork(NetworkPredictions, DistributedClassifier):
     """
 
     _rate = 0.5
-    rows_apart = True  # see logits: each row is scored by itself
+    rows_apart = True  # each row is scored independently, see logits
     any_rows = True  # including images and integers
 
     def __init__(
@@ -540,7 +540,9 @@ class PrivateNetwork(NetworkPredictions, DistributedClassifier):
                 facts.X, facts.codes, self._prepare_rows, self.augment, augment_rng
             )
             if KnownNetwork.of(self.module) is None:  # Veracal's own have new weights
-                self._began_with = not_covered(_arrays(module))
+                self._began_with = not_covered(
+                    one.detach().to(torch.float32).numpy() for one in module.parameters()
+                )
             return self._run_steps(facts, module, records, strategy, slot_rng, rng)
 
     def _run_steps(
@@ -571,7 +573,8 @@ class PrivateNetwork(NetworkPredictions, DistributedClassifier):
             with sums.threads():
                 final = strategy.run_steps(dp_sgd, run, sums, len(records), rng)
         self._show(final.model_weights)
-        remember(_trained(self.module_), self._records_name)
+        trained = (one for one in self.module_.parameters() if one.requires_grad)
+        remember((one.detach().numpy() for one in trained), self._records_name)
         self.internal_, last = final.internal, final.result.weights
         self.self_check_ = run.self_check(final.noise, last, self._scores.forward(self._form))
         del self._blank
@@ -690,13 +693,3 @@ class PrivateNetwork(NetworkPredictions, DistributedClassifier):
         tags = super().__sklearn_tags__()
         tags.input_tags.three_d_array = True
         return tags
-
-
-def _arrays(module: nn.Module) -> Iterator[Array]:
-    """All weights of a module."""
-    return (one.detach().to(torch.float32).numpy() for one in module.parameters())
-
-
-def _trained(module: nn.Module) -> Iterator[Array]:
-    """The trained weights of a module."""
-    return (one.detach().numpy() for one in module.parameters() if one.requires_grad)

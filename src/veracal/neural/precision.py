@@ -65,7 +65,10 @@ def thread_precision() -> Iterator[None]:
     torch = extra("torch", "torch")
     active = find_fixed_context()
     if active is not None:
-        raise PrecisionError(_refusal_message(active))
+        raise PrecisionError(
+            f"Expected a step outside of {active}, which may change what is computed, got one "
+            "inside. Leave that context first."
+        )
     devices = _autocast_devices(torch)
     with torch.inference_mode(False):  # which also turns gradients on
         try:
@@ -181,14 +184,6 @@ def check_dtype(values: Any, operation_name: str) -> None:
             "such rounding one record could move a sum by more than the clip bound. Use "
             "module.float(), and no autocast(), half() or bfloat16() inside the module."
         )
-
-
-def _refusal_message(active: str) -> str:
-    """Message for a step in a context that cannot be switched off."""
-    return (
-        f"Expected a step outside of {active}, which may change what is computed, got one "
-        "inside. Leave that context first."
-    )
 
 
 def _autocast_devices(torch: Any) -> list[str]:

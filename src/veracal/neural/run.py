@@ -159,10 +159,10 @@ class NoisySumMonitor:
         entries = self._steps * self._size
         threshold = float(chi2.isf(_SIGNAL_LEVEL, entries))
         direction_statistic = float(np.vdot(self._sums, self._sums)) / self._steps
-        signal_found = self._total * self._size > threshold or direction_statistic > chi2.isf(
+        signal = self._total * self._size > threshold or direction_statistic > chi2.isf(
             _SIGNAL_LEVEL, len(self._sums)
         )
-        return self._expected_signal > 2 * (threshold - entries) and not signal_found
+        return self._expected_signal > 2 * (threshold - entries) and not signal
 
 
 NoiseFigures = tuple[float, float, bool]  # see SelfCheck

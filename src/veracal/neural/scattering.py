@@ -146,7 +146,7 @@ def scattering_transform(images: Tensor, scales: int = 2, angles: int = 8) -> Te
     -------
     tensor of shape (n, c · channels, h / 2^J, w / 2^J)
         For each color: the low-pass image, order 1 by scale and angle, and order 2 by both
-        scales and angles, of which the last changes fastest. Angles are :math:`\pi l / L` for l
+        scales and angles; the last index changes fastest. Angles are :math:`\pi l / L` for l
         from 1 to L, from the second axis towards the first.
     """
     _check_images(images, scales)

@@ -139,7 +139,11 @@ def add_clipped(
         chosen, norms = _padded_factors(norms, real, clip, slack), norms[real]
     if len(chosen.factors):
         try:
-            _add_gradients(gradients, chosen, total, layout)
+            while gradients:
+                parameter, one = gradients.popitem()
+                span = layout.slice_of(parameter)
+                part = one.weighted_sum(chosen.factors, chosen.kept)
+                total[span.start : span.end] += part.detach().reshape(-1)
         except Exception as error:
             raise PartialSumError("Expected a sum of clipped gradients, got none.") from error
     return ClippedBlockSum(norms, chosen.exceeding)
@@ -156,20 +160,6 @@ def _squared_norms(gradients: dict[torch.nn.Parameter, Gradients]) -> list[Tenso
     if small:
         squared.append(MaterializedGradients(torch.cat(small, 1)).squared_norms())
     return squared
-
-
-def _add_gradients(
-    gradients: dict[torch.nn.Parameter, Gradients],
-    chosen: _ClipFactors,
-    total: Tensor,
-    layout: Layout,
-) -> None:
-    """Add the clipped gradients of all parameters."""
-    while gradients:
-        parameter, one = gradients.popitem()
-        span = layout.slice_of(parameter)
-        part = one.weighted_sum(chosen.factors, chosen.kept)
-        total[span.start : span.end] += part.detach().reshape(-1)
 
 
 def rounding_slack(block_size: int, positions: int) -> float:
@@ -241,7 +231,9 @@ class FunctionalEngine:
         self.size, self._block_size = self._layout.size, block_size
         self._names = [span.name for span in self._layout.slices]
         self._first_names = _parameter_names(module)
-        self._vmapped_gradient = vmap(grad(self._loss), in_dims=(None, 0, 0), randomness="different")
+        self._vmapped_gradient = vmap(
+            grad(self._loss), in_dims=(None, 0, 0), randomness="different"
+        )
 
     def _loss(self, weights: dict[str, Tensor], inputs: Inputs, target: Tensor) -> Tensor:
         """Loss of one example: the mean over its views."""
@@ -262,7 +254,9 @@ class FunctionalEngine:
         weights = {name: self._module.get_parameter(name).detach() for name in self._names}
         inputs = _group_views(block)
         with sdpa_kernel(SDPBackend.MATH):  # the only one that vmap vectorizes
-            gradients: dict[str, Tensor] = self._vmapped_gradient(weights, inputs, block.targets)
+            gradients: dict[str, Tensor] = self._vmapped_gradient(
+                weights, inputs, block.targets
+            )
         return gradients
 
     def add(self, block: Block, clip: ClipRule, total: Tensor) -> ClippedBlockSum:
@@ -490,7 +484,12 @@ class GhostEngine:
             if output_grad is None:
                 continue
             if len(output_grad) != rows or len(call.inputs) != rows:
-                raise ValueError(_row_count_error(call.layer))
+                raise ValueError(
+                    "Expected every layer to have one row for each example, got other shapes "
+                    f"in {call.layer}. Repeat inputs that all examples share (e.g. positions) "
+                    "for each example, put the examples first (batch_first=True), or use "
+                    'gradients="functional".'
+                )
             rule = self._rules[call.layer]
             assert rule is not None
             extra_arguments = {} if call.patches is None else {"patches": call.patches}
@@ -586,12 +585,3 @@ def _accumulate(
             by_parameter[parameter].materialize() + gradients.materialize()
         )
     by_parameter[parameter] = gradients
-
-
-def _row_count_error(layer: nn.Module) -> str:
-    """Message for a layer whose first dimension does not count the examples."""
-    return (
-        f"Expected every layer to have one row for each example, got other shapes in {layer}. "
-        "Repeat inputs that all examples share (e.g. positions) for each example, put the "
-        'examples first (batch_first=True), or use gradients="functional".'
-    )

@@ -252,6 +252,8 @@ def build_dp_sgd(
             f"Expected delta below 1 / size, got delta={privacy.delta!r} with size={size}: it "
             "would allow the publication of whole records. Choose a smaller delta."
         )
+    clip = float(args.max_grad_norm) if privacy.clip is None else privacy.clip
+    clip = clip if isinstance(clip, ClipRule) else Flat(clip)
     rate = sampling_rate(args, privacy, size)
     limited = args.max_steps > 0
     spec = TrainingSpec(
@@ -261,7 +263,7 @@ def build_dp_sgd(
         args.max_steps if limited else None,
         None if limited else args.num_train_epochs,
         rate,
-        _clip_rule(args, privacy),
+        clip,
         SGD(1.0),  # placeholder until the number of steps is known; it affects no cost
         0.0,
         privacy.relation,
@@ -278,12 +280,6 @@ def build_dp_sgd(
         resolved.expected_batch,
         resolved.relation,
     )
-
-
-def _clip_rule(args: TrainingArguments, privacy: PrivacyArguments) -> ClipRule:
-    if privacy.clip is None:
-        return Flat(float(args.max_grad_norm))
-    return privacy.clip if isinstance(privacy.clip, ClipRule) else Flat(privacy.clip)
 
 
 def _optimizer(

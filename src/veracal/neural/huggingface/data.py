@@ -231,18 +231,17 @@ def _cache_key(
     }
     written = json.dumps(settings, sort_keys=True).encode()
     digest = hashlib.blake2b(written, key=secret, digest_size=32)
-    for part in _key_parts(rows, backend):
+
+    def update(part: bytes) -> None:
+        # With its length, so that no two lists of texts give the same bytes.
         digest.update(len(part).to_bytes(8, "little") + part)
-    return digest.hexdigest()
 
-
-def _key_parts(rows: list[tuple[str, ...]], backend: Any) -> Iterator[bytes]:
-    """Bytes of the tokenizer and of all texts, to be hashed."""
-    yield backend.to_str().encode()
+    update(backend.to_str().encode())
     for row in rows:
-        yield len(row).to_bytes(1, "little")
+        update(len(row).to_bytes(1, "little"))
         for text in row:
-            yield text.encode("utf-8", "surrogatepass")
+            update(text.encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
 
 
 def _load_cached(path: Path, n: int, max_length: int) -> dict[str, Array] | None:
@@ -612,31 +611,18 @@ def _gather_rows(dataset: Any, text_form: TextFormat) -> tuple[dict[str, Array],
     for i in range(len(dataset)):
         try:
             row = dataset[i]
-            _copy_row(row, i, arrays, text_form)
-            labels[i] = operator.index(np.asarray(_find_label(row)).item())
+            tokens = len(np.asarray(row["input_ids"]).reshape(-1)[: text_form.length])
+            for name in text_form.names:
+                if name == "attention_mask" and name not in row:
+                    arrays[name][i, :tokens] = 1
+                elif name in row:
+                    values = np.asarray(row[name]).reshape(-1)[: text_form.length]
+                    arrays[name][i, :tokens] = values
+            label = next(row[name] for name in LABELS if name in row)
+            labels[i] = operator.index(np.asarray(label).item())
         except Exception:  # the error may contain record values
             readable[i] = False
     return arrays, labels, readable
-
-
-def _copy_row(
-    row: Mapping[str, Any], i: int, arrays: Mapping[str, Array], text_form: TextFormat
-) -> None:
-    """Copy one row into the arrays."""
-    tokens = len(np.asarray(row["input_ids"]).reshape(-1)[: text_form.length])
-    for name in text_form.names:
-        if name == "attention_mask" and name not in row:
-            arrays[name][i, :tokens] = 1
-        elif name in row:
-            arrays[name][i, :tokens] = np.asarray(row[name]).reshape(-1)[: text_form.length]
-
-
-def _find_label(row: Mapping[str, Any]) -> Any:
-    """Label of a row, by any of its names."""
-    for name in LABELS:
-        if name in row:
-            return row[name]
-    raise KeyError("labels")
 
 
 def _in_range(values: Array, end: int) -> Array:

@@ -333,7 +333,9 @@ def _frozen_states(model: MeanPooled, layers: Any, rows: Array) -> Floats:
     additive_mask = ((1 - token_mask) * _MASKED)[:, None, None, :].expand(
         -1, 1, token_mask.shape[1], -1
     )
-    extra_inputs = {"token_type_ids": kinds} if _has_token_types(model.config) else {}
+    extra_inputs = (
+        {"token_type_ids": kinds} if getattr(model.config, "type_vocab_size", 0) else {}
+    )
     with full_precision(), torch.inference_mode():
         hidden = model.encoder.embeddings(input_ids=ids, **extra_inputs)
         for layer in layers:
@@ -341,11 +343,6 @@ def _frozen_states(model: MeanPooled, layers: Any, rows: Array) -> Floats:
         with_mask = torch.cat([hidden * token_mask[..., None], token_mask[..., None]], dim=2)
     result: Floats = with_mask.numpy()
     return result
-
-
-def _has_token_types(config: Any) -> bool:
-    """Return whether an encoder distinguishes the halves of a pair."""
-    return bool(getattr(config, "type_vocab_size", 0))
 
 
 def _encoder_layers(model: MeanPooled) -> Any:
