@@ -53,7 +53,7 @@ def over_what_was_left(path: Path, content: bytes) -> None:
     made.replace(path)
 
 
-CORRECT: Replace = checkpoints._replace
+CORRECT: Replace = checkpoints._write_atomically
 MUTANTS: dict[str, Replace] = {
     "permissions of any new file, as before": as_any_file,
     "permissions taken away afterwards": afterwards,
@@ -81,7 +81,7 @@ def run(subject: Replace, *, long: bool) -> str:
         old = os.umask(0)
         try:
             with (
-                mock.patch.object(checkpoints, "_replace", subject),
+                mock.patch.object(checkpoints, "_write_atomically", subject),
                 mock.patch.object(checkpoints, "os", shown),
             ):
                 fit(Curator(records(), ledger), path)

@@ -1,13 +1,13 @@
-"""One record moves the gradient sums of a network by no more than its event says.
+"""One record moves the gradient sums of a network by no more than its event states.
 
 Whole fits of the real classifier are replayed with the same randomness on neighboring data
-sets, under both relations, with every clip rule, every way of taking gradients and layers of
-many kinds: at several places, convolved, looked up, tied, frozen, seen in three views (the
-tests of gradients have every kind in every way). The noise cancels in the difference
-of the first noisy sums. Records are long, short, zero or overflow. Where gradients have noise
-before they are clipped, the only record is replaced, so that both fits draw the same. No fit
-may stop, and some must come close to what is charged, or the gate would be blind. The trial
-that compares ways before training, which would notice many of the mutants, is switched off.
+sets, under both relations, with every clip rule, every gradient engine and layers of many
+kinds: at several positions, convolutions, embeddings, tied, frozen, with three views (the tests
+of engines cover every kind in every engine). The noise cancels in the difference of the first
+noisy sums. Records are long, short, zero or overflow. With noise before the clip, the only
+record is replaced, so that both fits draw the same. No fit may stop, and some must come close
+to the charged bound, or the gate would be blind. The trial that compares engines before
+training, which would detect many of the mutants, is switched off.
 """
 
 import itertools
@@ -24,9 +24,9 @@ from assurance.networks import (
     Patches,
     Views,
     fitted,
-    made_up,
     network,
     patched,
+    random_records,
     summed_otherwise,
 )
 from veracal.accounting import Event, Gaussian, Repeated
@@ -45,7 +45,7 @@ from veracal.neural.gradients import engines as adding
 from veracal.neural.gradients import engines as ghost
 from veracal.neural.gradients import layers
 from veracal.neural.gradients.blocks import Block
-from veracal.neural.gradients.choice import WRITING
+from veracal.neural.gradients.choice import MATERIALIZING_ENGINES
 from veracal.neural.synthetic_inputs import IndexedRecords
 
 NAME = "network"
@@ -58,92 +58,98 @@ CLIPS: tuple[ClipRule, ...] = (
     GlobalV2(BOUND),
     GlobalAdapt(BOUND, 2.0, count_noise=3.0),
 )
-# What each way can do, and layers in which mutants hide.
+# Combinations that the engines support, and layers in which mutants hide.
 CASES = (
     *(("ghost", name) for name in ("plain", "places", "convolved", "attention", "tied")),
     *(("ghost", name) for name in ("frozen", "views")),
     *(("functional", name) for name in ("plain", "convolved", "attention", "tied", "views")),
     *(("hooks", name) for name in ("convolved", "attention", "views")),
 )
-choose, also, step_event = adding._chosen, ghost._also, DPSGD._step_event
+choose, also, step_event = adding._clip_factors, ghost._accumulate, DPSGD._step_event
 
 
 # ---------------------------------------------------------------- mutants
 
 
 def unclipped(norms: Any, clip: ClipRule, slack: float) -> Any:
-    """Leave gradients as long as they are, but for those that are not finite."""
-    found = choose(norms, clip, slack)
-    return replace(found, factors=torch.ones_like(found.factors))
+    """Do not clip gradients, except for those that are not finite."""
+    selected = choose(norms, clip, slack)
+    return replace(selected, factors=torch.ones_like(selected.factors))
 
 
 def broken_kept(norms: Any, clip: ClipRule, slack: float) -> Any:
-    """Multiply what is not finite by a factor, like everything else."""
+    """Multiply nonfinite gradients by a factor, like all others."""
     finite = torch.where(norms.isfinite(), norms, 1.0)
     return replace(choose(finite, clip, slack), kept=None)
 
 
 def nothing_jumps(norms: Any, clip: ClipRule, slack: float) -> Any:
-    """Add nothing under rules that leave out what is long: such a gate would be blind."""
-    found = choose(norms, clip, slack)
+    """Add nothing under rules that drop long gradients: such a gate would be blind."""
+    selected = choose(norms, clip, slack)
     if isinstance(clip, GlobalV1 | GlobalV2):
-        return replace(found, factors=0 * found.factors)
-    return found
+        return replace(selected, factors=0 * selected.factors)
+    return selected
 
 
 def to_median(norms: Any, clip: ClipRule, slack: float) -> Any:
     """Clip to the median of the block."""
     finite = norms[norms.isfinite()]
-    usual = float(finite.median()) if len(finite) else 1.0
-    found = choose(norms, Flat(max(usual, 1e-3)), slack)
-    return replace(found, factors=found.factors * clip.bound)
+    median = float(finite.median()) if len(finite) else 1.0
+    selected = choose(norms, Flat(max(median, 1e-3)), slack)
+    return replace(selected, factors=selected.factors * clip.bound)
 
 
 def clipped_whole(clipped: Clipped, rows: int, clip: ClipRule) -> Clipped:
-    """Clip the sum instead of its parts."""
+    """Clip the sum instead of its terms."""
     length = np.linalg.norm(clipped.total)
     if not np.isfinite(length):
         return Clipped(0 * clipped.total)
     return Clipped(clipped.total * clip.factors(np.array([length])), clipped.exceeding)
 
 
-def places_apart(product: layers.Product) -> Any:
-    """Add up the squares of all places, as if none pointed the same way."""
+def squares_without_cross_terms(product: layers.ProductGradients) -> Any:
+    """Add up the squares of all positions, as if they were orthogonal."""
     a, g = product.inputs.double(), product.outputs.double()
     return (a.square().sum(2) * g.square().sum(2)).sum(1)
 
 
-def tokens_apart(looked: layers.EmbeddingGradients) -> Any:
-    """Take every token for another one."""
+def tokens_as_distinct(looked: layers.EmbeddingGradients) -> Any:
+    """Treat every token as a different one."""
     return looked.outputs.double().square().sum((1, 2))
 
 
-def uses_apart(found: Any, parameter: Any, gradients: Any) -> None:
-    """Clip by the last use of a parameter alone, and add all of them up."""
-    if parameter not in found:
-        found[parameter] = gradients
+def clip_last_use(gradients_by_parameter: Any, parameter: Any, gradients: Any) -> None:
+    """Clip by the last use of a parameter alone, and add all uses."""
+    if parameter not in gradients_by_parameter:
+        gradients_by_parameter[parameter] = gradients
         return
-    both = layers.MaterializedGradients(found[parameter].each() + gradients.each())
+    both = layers.MaterializedGradients(
+        gradients_by_parameter[parameter].materialize() + gradients.materialize()
+    )
 
     class Both:
         """All uses in the sum, the last one in the norm."""
 
-        squares, weighted, each = gradients.squares, both.weighted, both.each
-        places = both.places
+        squared_norms, weighted_sum, materialize = (
+            gradients.squared_norms,
+            both.weighted_sum,
+            both.materialize,
+        )
+        positions = both.positions
 
-    found[parameter] = Both()
+    gradients_by_parameter[parameter] = Both()
 
 
 def biases_free(each: layers.MaterializedGradients) -> Any:
-    """Leave biases and scales, which have one dimension, out of the norm."""
+    """Leave one-dimensional parameters (biases and scales) out of the norm."""
     if each.values.ndim == 2:
         return torch.zeros(len(each.values), dtype=torch.float64)
-    return layers._squared(each.values.reshape(len(each.values), -1))
+    return layers._squared_row_norms(each.values.reshape(len(each.values), -1))
 
 
-def noise_not_in_norm(found: Any, noise: Any) -> Any:
+def noise_not_in_norm(by_parameter: Any, noise: Any) -> Any:
     """Clip by the norm that a gradient has without the noise before the clip."""
-    with_noise = write(found, noise)
+    with_noise = write(by_parameter, noise)
 
     class Late:
         """All of it in the sum, the gradient alone in the norm."""
@@ -151,27 +157,34 @@ def noise_not_in_norm(found: Any, noise: Any) -> Any:
         places = 1
 
         def __init__(self, parameter: Any) -> None:
-            self.squares = layers.MaterializedGradients(found[parameter]).squares
-            self.weighted = with_noise[parameter].weighted
+            self.squared_norms = layers.MaterializedGradients(
+                by_parameter[parameter]
+            ).squared_norms
+            self.weighted_sum = with_noise[parameter].weighted_sum
 
-    return {parameter: Late(parameter) for parameter in found}
+    return {parameter: Late(parameter) for parameter in by_parameter}
 
 
 def by_layer(
-    found: Any, clip: ClipRule, total: Any, layout: Any, usual: int, real: Any = None
+    by_parameter: Any,
+    clip: ClipRule,
+    total: Any,
+    layout: Any,
+    block_size: int,
+    real: Any = None,
 ) -> Any:
-    """Clip the gradients of every parameter by themselves."""
-    each = found.items()
-    parts = [add({one: some}, clip, total, layout, usual, real) for one, some in each]
+    """Clip the gradients of every parameter separately."""
+    each = by_parameter.items()
+    parts = [add({one: some}, clip, total, layout, block_size, real) for one, some in each]
     return parts[0]
 
 
 def slack_by_count(norms: Any, clip: ClipRule, slack: float) -> Any:
-    """Leave more to rounding the more examples there really are."""
+    """Reserve more for rounding the more examples there really are."""
     return choose(norms, clip, 8 * 2.0**-24 * max(64, len(norms)) ** 1.5)
 
 
-add, write, block_of = adding.add_clipped, adding.written_down, IndexedRecords.block
+add, write, block_of = adding.add_clipped, adding.materialize, IndexedRecords.block
 
 
 def costing(change: Callable[[Any], Any]) -> Patches:
@@ -183,8 +196,8 @@ def costing(change: Callable[[Any], Any]) -> Patches:
     return {"veracal.mechanisms.dp_sgd.DPSGD._step_event": stated}
 
 
-def views_apart(records: IndexedRecords, rows: Any, real: Any = None) -> Block:
-    """Take every view of an example for an example of its own."""
+def views_as_examples(records: IndexedRecords, rows: Any, real: Any = None) -> Block:
+    """Treat every view of an example as a separate example."""
     block = block_of(records, rows, real)
     mask = None if block.real is None else block.real.repeat_interleave(block.views)
     return Block(block.inputs, block.targets.repeat_interleave(block.views), real=mask)
@@ -196,7 +209,7 @@ def count_forgotten(descent: DPSGD, multiplier: float) -> Event:
 
 
 def removed_for_replaced(sampler: Any, noise: float, bound: float, relation: Any) -> Any:
-    """State the reach of a removed record for a replaced one."""
+    """State the sensitivity of a removed record for a replaced one."""
     return Gaussian(noise, bound, relation)
 
 
@@ -208,27 +221,32 @@ MUTANTS: dict[str, Patches] = {
     "M4 replaced as if removed": {
         "veracal.mechanisms.sampling.FullBatch.event": removed_for_replaced
     },
-    "M5 no clip": {ADDING + "_chosen": unclipped},
-    "M7 clip per batch": {ADDING + "_chosen": unclipped, **summed_otherwise(clipped_whole)},
+    "M5 no clip": {ADDING + "_clip_factors": unclipped},
+    "M7 clip per batch": {
+        ADDING + "_clip_factors": unclipped,
+        **summed_otherwise(clipped_whole),
+    },
     "clip per parameter": {ADDING + "add_clipped": by_layer},
-    "M8 what is not finite passes": {ADDING + "_chosen": broken_kept},
-    "M9 clip to the median norm": {ADDING + "_chosen": to_median},
+    "M8 what is not finite passes": {ADDING + "_clip_factors": broken_kept},
+    "M9 clip to the median norm": {ADDING + "_clip_factors": to_median},
     "M12 mean over the realized batch": summed_otherwise(
         lambda clipped, rows, clip: replace(clipped, total=clipped.total * SIZE / rows)
     ),
     "M17 count of an adaptive rule not charged": {
         "veracal.mechanisms.dp_sgd.DPSGD._step_event": count_forgotten
     },
-    "slack by the realized batch": {ADDING + "_chosen": slack_by_count},
-    "norms of places apart": {LAYERS + "Product.squares": places_apart},
-    "norms of tokens apart": {LAYERS + "EmbeddingGradients.squares": tokens_apart},
-    "norms of uses apart": {"veracal.neural.gradients.engines._also": uses_apart},
-    "noise before the clip not in the norm": {ADDING + "written_down": noise_not_in_norm},
-    "biases not in the norm": {LAYERS + "MaterializedGradients.squares": biases_free},
-    "views clipped apart": {
-        "veracal.neural.synthetic_inputs.IndexedRecords.block": views_apart
+    "slack by the realized batch": {ADDING + "_clip_factors": slack_by_count},
+    "norms of places apart": {
+        LAYERS + "ProductGradients.squared_norms": squares_without_cross_terms
     },
-    "rules that jump add nothing": {ADDING + "_chosen": nothing_jumps},
+    "norms of tokens apart": {LAYERS + "EmbeddingGradients.squared_norms": tokens_as_distinct},
+    "norms of uses apart": {"veracal.neural.gradients.engines._accumulate": clip_last_use},
+    "noise before the clip not in the norm": {ADDING + "materialize": noise_not_in_norm},
+    "biases not in the norm": {LAYERS + "MaterializedGradients.squared_norms": biases_free},
+    "views clipped apart": {
+        "veracal.neural.synthetic_inputs.IndexedRecords.block": views_as_examples
+    },
+    "rules that jump add nothing": {ADDING + "_clip_factors": nothing_jumps},
 }
 
 
@@ -241,16 +259,16 @@ def run(subject: Patches, *, long: bool) -> str:
     neighbors, closest = 0, dict.fromkeys(CASES, 0.0)
     by_rule = dict.fromkeys(CLIPS, 0.0)
     with patched(subject):
-        # What is quick comes first: some mutants go no further.
+        # Fast checks first: they detect some mutants.
         first = np.random.default_rng(1)
-        worst = max(crowd(), *(noisy_before(way, first) for way in WRITING))
+        worst = max(crowd(), *(noisy_before(engine, first) for engine in MATERIALIZING_ENGINES))
         for times in range(40 if long else 3):
             for case, clip, relation in cases(rng):
                 used = compare(*case, clip, relation, rng)
                 closest[case] = max(closest[case], used)
                 by_rule[clip] = max(by_rule[clip], used)
                 worst, neighbors = max(worst, used), neighbors + 1
-            # Rules that jump drop most records: two rounds show that they do not drop all.
+            # Discontinuous rules drop most records: two rounds show that they do not drop all.
             weakest = min(by_rule.values()) if times else 1.0
             assert weakest > 0.1, f"under some rule nothing adds anything: {weakest:.3f}"
     least = min(closest.values())
@@ -261,7 +279,7 @@ def run(subject: Patches, *, long: bool) -> str:
 
 
 def crowd() -> float:
-    """Remove the one record that pulls against two hundred others."""
+    """Remove the one record that opposes two hundred others."""
     X = np.full((201, 4), 1e3, np.float32)
     y = np.append(np.zeros(200, int), 1)
     settings = {"clip": Flat(BOUND), "sampling_rate": 1.0, "steps": 1, "size": 200}
@@ -278,14 +296,14 @@ def crowd() -> float:
     return used
 
 
-def noisy_before(way: str, rng: np.random.Generator) -> float:
-    """Replace the only record, where its gradient has noise before it is clipped."""
+def noisy_before(engine: str, rng: np.random.Generator) -> float:
+    """Replace the only record, with noise on its gradient before the clip."""
     worst = 0.0
     for _ in range(10):
-        X, y = made_up("plain", 2, rng), np.arange(2)
+        X, y = random_records("plain", 2, rng), np.arange(2)
         settings = {
             "clip": Flat(BOUND),
-            "gradients": way,
+            "gradients": engine,
             "update": Langevin(0.1, 1.0, pre_noise=3.0),
             "sampling_rate": 1.0,
             "relation": "replace-one",
@@ -304,27 +322,27 @@ def noisy_before(way: str, rng: np.random.Generator) -> float:
 
 
 def cases(rng: np.random.Generator) -> list[Any]:
-    """Every combination of settings, in any order."""
+    """Every combination of settings, in random order."""
     every = list(itertools.product(CASES, CLIPS, ("add-remove", "replace-one")))
     return [every[i] for i in rng.permutation(len(every))]
 
 
 def compare(
-    way: str, name: str, clip: ClipRule, relation: Any, rng: np.random.Generator
+    engine: str, name: str, clip: ClipRule, relation: Any, rng: np.random.Generator
 ) -> float:
-    """Remove or replace one record, and return how much of the allowance is used."""
+    """Remove or replace one record, and return the used fraction of the bound."""
     n = int(rng.integers(2, 7))
-    X, y = made_up(name, n, rng), rng.integers(2, size=n)
+    X, y = random_records(name, n, rng), rng.integers(2, size=n)
     row = int(rng.integers(n))
     if relation == "add-remove":
         other = np.delete(X, row, axis=0), np.delete(y, row)
     else:
         other = X.copy(), y.copy()
-        other[0][row] = made_up(name, 1, rng)[0] if rng.random() < 0.5 else X[row]
+        other[0][row] = random_records(name, 1, rng)[0] if rng.random() < 0.5 else X[row]
         other[1][row] = 1 - y[row]
     settings = {
         "clip": clip,
-        "gradients": way,
+        "gradients": engine,
         "sampling_rate": 1.0,
         "relation": relation,
         "steps": 1,
@@ -347,10 +365,10 @@ def compare(
 
 
 def allowed(moved: float, rules: list[ClipRule], event: Gaussian) -> float:
-    """Share of what is charged that sums and counts together have moved by.
+    """Fraction of the charged bound by which sums and counts together have moved.
 
-    Both are one noisy vector: divided by its own noise, each entry has noise of size 1, and
-    the event says how far the whole may move.
+    Both are one noisy vector: divided by its own noise, each entry has noise of size 1, and the
+    event states how far the whole may move.
     """
     squares = (moved / BOUND) ** 2  # noise_multiplier is 1
     first, second = rules

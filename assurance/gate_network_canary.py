@@ -1,11 +1,11 @@
-"""Whoever sees every noisy sum of a network learns no more of a record than charged.
+"""Observing every noisy sum of a network reveals no more about a record than charged.
 
 The real classifier is fitted with and without a planted record, at a learning rate so low that
 its gradient stays the same. The attacker guesses from the sum along that gradient, as in the
 gate ``canary``: error rates, bounded at alpha = 1e-6, give a lower bound on mu, the Gaussian
 measure of what one step reveals, which must come near the claim and not exceed it. (All records
-are in every batch, and one step is tested.) Noise that was seen before must not come again, and
-torch's own generator, set to the same state before each fit, must not matter.
+are in every batch, and one step is tested.) Earlier noise must not be repeated, and torch's own
+generator, set to the same state before each fit, must have no effect.
 """
 
 from collections.abc import Callable
@@ -27,17 +27,17 @@ from veracal.neural.gradients import engines as adding
 NAME = "network_canary"
 SECONDS = 15
 BOUND = 0.3
-choose = adding._chosen
+choose = adding._clip_factors
 
 
 def unclipped(norms: Any, clip: Any, slack: float) -> Any:
     """Leave gradients as long as they are."""
-    found = choose(norms, clip, slack)
-    return type(found)(torch.ones_like(found.factors), found.kept, found.exceeding)
+    selected = choose(norms, clip, slack)
+    return type(selected)(torch.ones_like(selected.factors), selected.kept, selected.exceeding)
 
 
 def torch_noise(descent: DPSGD, total: Any, noise_std: float, noise: Any) -> Any:
-    """Noise from torch's generator, which somebody may have set."""
+    """Noise from torch's generator, which a caller may have seeded."""
     return total + noise_std * torch.randn(total.shape, dtype=torch.float64).numpy()
 
 
@@ -52,7 +52,7 @@ CORRECT: Callable[[], Patches] = dict
 MUTANTS: dict[str, Callable[[], Patches]] = {
     "M1 no noise": linear.scaled(1e-9),
     "M2 half the noise": linear.scaled(0.5),
-    "M5 no clip": lambda: {ADDING + "_chosen": unclipped},
+    "M5 no clip": lambda: {ADDING + "_clip_factors": unclipped},
     "every record counted twice": lambda: summed_otherwise(
         lambda clipped, rows, clip: Clipped(2 * clipped.total)
     ),
@@ -80,12 +80,12 @@ def run(subject: Callable[[], Patches], *, long: bool) -> str:
             present, _ = sums_of(True, many)
             claimed = event.sensitivity / event.noise
             sides = (sums @ along() - BOUND / 2 for sums in (present, absent))
-            found = lower_bound(*sides)
-            assert found <= claimed, (
-                f"an attack proves mu >= {found:.2f}, and {claimed:.2f} is claimed"
+            lower = lower_bound(*sides)
+            assert lower <= claimed, (
+                f"an attack proves mu >= {lower:.2f}, and {claimed:.2f} is claimed"
             )
-    assert found >= 0.6 * claimed, f"the attack is too weak to tell: {found:.2f}"
-    return f"mu >= {found:.2f} proved of {claimed:.2f} claimed"
+    assert lower >= 0.6 * claimed, f"the attack is too weak to tell: {lower:.2f}"
+    return f"mu >= {lower:.2f} proved of {claimed:.2f} claimed"
 
 
 _PLANT = linear.Plant("long row", 2, 3, 1e6)
@@ -117,19 +117,19 @@ def sums_of(planted: bool, steps: int) -> tuple[Any, Gaussian]:
 
 
 def check_secret() -> None:
-    """Fits with fresh entropy have other noise, and leave torch's generator where it is."""
+    """Fits with fresh entropy have different noise, and do not advance torch's generator."""
     assert not np.isclose(first_sum(), first_sum()).any(), "two fits have the same noise"
 
 
 def first_sum() -> Any:
-    """A noisy sum; from the sum to the noisy one, torch's generator must not move."""
+    """A noisy sum; between the sum and the noisy sum, torch's generator must not advance."""
     seen: list[Any] = []
     original = NetworkSums.__call__
 
     def call(sums: NetworkSums, weights: Any, rows: Any, clip: Any) -> Any:
-        found = original(sums, weights, rows, clip)
+        clipped = original(sums, weights, rows, clip)
         seen.append(torch.get_rng_state())
-        return found
+        return clipped
 
     torch.manual_seed(0)
     with mock.patch.object(NetworkSums, "__call__", call):

@@ -1,17 +1,17 @@
-"""What a record adds to a network's gradient sum does not depend on the other records.
+"""A record's contribution to a gradient sum does not depend on the other records.
 
 Rounding makes a gradient depend on how many records it is computed with, on its position among
-them and on addresses in memory. The attack puts copies of a record within rounding of a
-threshold: of a clip rule that jumps (the threshold lies between two norms that the record has
-in two places), or of a ReLU (under ``Flat`` and ``Automatic``, which do not jump). One more
-record then changes the place of all copies: a record for which preparing the input raises, one
-in front of all others, one beyond what a block holds. Many copies flip at once, and the sum
-moves by many times the bound.
+them and on memory addresses. The attack puts copies of a record within rounding of a threshold:
+of a discontinuous clip rule (the threshold lies between two norms that the record has in two
+positions), or of a ReLU (under ``Flat`` and ``Automatic``, which are continuous). One more
+record then changes the position of all copies: a record for which preparing the input raises,
+one in front of all others, one beyond the capacity of a block. Many copies flip at once, and
+the sum moves by many times the bound.
 
 Neighbors are summed by the real ``NetworkSums``, in all engines, and by whole fits. Networks
-compute as they do here, and also with a layer that rounds by place as linear algebra does, more
+compute as usual, and also with a layer that rounds by position as linear algebra does, more
 visibly and on every machine. The proof compares neighbors given the slots of all records, so
-the replay gives them. There is no tolerance: the sum moves by the bound at most, and addresses
+the replay fixes them. There is no tolerance: the sum moves by at most the bound, and addresses
 change no bit.
 """
 
@@ -34,10 +34,10 @@ from veracal.mechanisms import (
     GlobalV2,
 )
 from veracal.mechanisms.clipping import _target_norm
-from veracal.neural.gradient_sums import GradientWorker, Layout, NetworkSums, _threads
+from veracal.neural.gradient_sums import GradientWorker, Layout, NetworkSums, _torch_threads
 from veracal.neural.gradients.blocks import Block, cross_entropy
-from veracal.neural.gradients.choice import WRITING
-from veracal.neural.gradients.engines import Ghost, slack_for
+from veracal.neural.gradients.choice import MATERIALIZING_ENGINES
+from veracal.neural.gradients.engines import GhostEngine, rounding_slack
 from veracal.neural.synthetic_inputs import IndexedRecords, as_tensor
 
 NAME = "network_jumps"
@@ -47,9 +47,9 @@ ROWS = 2 * COPIES
 BLOCK = ROWS
 RAISES = 777.0  # in the first column
 SHARE = 2.0**-16  # by which the layer below rounds
-ENGINES: dict[str, Any] = {"ghost": Ghost, **WRITING}
+ENGINES: dict[str, Any] = {"ghost": GhostEngine, **MATERIALIZING_ENGINES}
 # An engine, and whether the layer rounds by place: torch.func shows a layer one record only.
-WAYS = (("ghost", True), ("hooks", True), *((way, False) for way in ENGINES))
+WAYS = (("ghost", True), ("hooks", True), *((engine_case, False) for engine_case in ENGINES))
 RULES = ("GlobalV1", "GlobalV2", "GlobalAdapt", "Flat", "Automatic")
 WHOLE = ("GlobalV2", "GlobalAdapt", "Flat")  # rules of whole fits
 Place = tuple[int, int]  # how many records there are, and the position among them
@@ -107,12 +107,14 @@ def prepare(rows: Any) -> torch.Tensor:
 
 
 @cache
-def tuned(way: str, by_place: bool, rule: str, attack: str) -> tuple[ClipRule, Any] | None:
+def tuned(
+    engine_case: str, by_place: bool, rule: str, attack: str
+) -> tuple[ClipRule, Any] | None:
     """A rule and a record that adds something else in the two places of an attack.
 
     None where rounding makes no difference between them.
     """
-    engine = ENGINES[way](network(by_place=by_place), cross_entropy, BLOCK)
+    engine = ENGINES[engine_case](network(by_place=by_place), cross_entropy, BLOCK)
     rng, places = np.random.default_rng(0), ATTACKS[attack]
     if rule in ("Flat", "Automatic"):
         clip: ClipRule = Flat(1.0) if rule == "Flat" else Automatic(1.0)
@@ -123,7 +125,7 @@ def tuned(way: str, by_place: bool, rule: str, attack: str) -> tuple[ClipRule, A
         return (clip, rows[best]) if moved[best] > 0.1 else None
     for row in rng.standard_normal((20, WIDTH)).astype(np.float32):
         low, high = sorted(norms(engine, row, places))
-        middle = (low + high) / 2 * (1 + slack_for(BLOCK, 1))
+        middle = (low + high) / 2 * (1 + rounding_slack(BLOCK, 1))
         if low < high:
             bound = middle / _target_norm(1.0)
             clips: dict[str, ClipRule] = {
@@ -177,35 +179,37 @@ def records(row: Any, attack: str) -> Any:
     return X
 
 
-def attacked(way: str, by_place: bool, rule: str, attack: str) -> float | None:
+def attacked(engine_case: str, by_place: bool, rule: str, attack: str) -> float | None:
     """How far the sum or the count moves by one record, in units of what is declared."""
-    found = tuned(way, by_place, rule, attack)
-    if found is None:
+    case = tuned(engine_case, by_place, rule, attack)
+    if case is None:
         return None
-    clip, row = found
+    clip, row = case
     X = records(row, attack)
     module = network(by_place=by_place)
-    lanes = [GradientWorker(module, ENGINES[way](module, cross_entropy, BLOCK))]
+    workers = [GradientWorker(module, ENGINES[engine_case](module, cross_entropy, BLOCK))]
     taken = IndexedRecords(X, np.zeros(len(X), int), prepare)
-    sums = NetworkSums(lanes, taken, ROWS, BLOCK, rng=np.random.default_rng(0))
+    sums = NetworkSums(workers, taken, ROWS, BLOCK, rng=np.random.default_rng(0))
     weights = Layout(module).read(module)
     one, other = (sums(weights, np.arange(first, len(X)), clip) for first in (0, 1))
     moved = far(one, other, clip)
-    assert moved <= 1, f"{attack}, {rule} in {way}: moved by {moved:.3f} of what is declared"
+    assert moved <= 1, (
+        f"{attack}, {rule} in {engine_case}: moved by {moved:.3f} of what is declared"
+    )
     return moved
 
 
 def far(one: Clipped, other: Clipped, clip: ClipRule) -> float:
     """How far two sums are apart, and two counts."""
-    apart = float(np.linalg.norm(one.total - other.total) / clip.bound)
-    return max(apart, float(abs(one.exceeding - other.exceeding)))
+    gap = float(np.linalg.norm(one.total - other.total) / clip.bound)
+    return max(gap, float(abs(one.exceeding - other.exceeding)))
 
 
 def fits(rule: str) -> float:
     """The attack with a record that raises, on a whole fit."""
-    found = tuned("ghost", True, rule, "one raises")
-    assert found is not None
-    clip, row = found
+    case = tuned("ghost", True, rule, "one raises")
+    assert case is not None
+    clip, row = case
     X = records(row, "one raises")
     settings: dict[str, Any] = {
         "clip": clip,
@@ -235,25 +239,27 @@ def addresses(rule: str) -> None:
     chosen = tuned("ghost", True, rule, "one raises")
     assert chosen is not None
     clip, row = chosen
-    X, offsets, found = records(row, "one in front"), count(), set[bytes]()
+    X, offsets, totals = records(row, "one in front"), count(), set[bytes]()
 
     def anywhere(rows: Any) -> torch.Tensor:
         return shifted(as_tensor(rows), next(offsets) % 13)
 
     for start in (0, 1, 5, 15):
         module = network(by_place=True)
-        lanes = [GradientWorker(module, Ghost(module, cross_entropy, BLOCK))]
+        workers = [GradientWorker(module, GhostEngine(module, cross_entropy, BLOCK))]
         taken = IndexedRecords(X, np.zeros(len(X), int), anywhere)
-        sums = NetworkSums(lanes, taken, ROWS, BLOCK, rng=np.random.default_rng(0))
+        sums = NetworkSums(workers, taken, ROWS, BLOCK, rng=np.random.default_rng(0))
         weights = shifted(torch.from_numpy(Layout(module).read(module)), start).numpy()
-        found.add(sums(weights, np.arange(1, len(X), 2), clip).total.tobytes())
-    assert len(found) == 1, f"{rule}: {len(found)} sums from four addresses of the same numbers"
+        totals.add(sums(weights, np.arange(1, len(X), 2), clip).total.tobytes())
+    assert len(totals) == 1, (
+        f"{rule}: {len(totals)} sums from four addresses of the same numbers"
+    )
 
 
 def shifted(tensor: torch.Tensor, places: int) -> torch.Tensor:
     """The same numbers some places behind an address that is a multiple of 64 bytes."""
-    room = torch.empty(tensor.numel() + places, dtype=tensor.dtype)[places:]
-    return room.view(tensor.shape).copy_(tensor)
+    buffer = torch.empty(tensor.numel() + places, dtype=tensor.dtype)[places:]
+    return buffer.view(tensor.shape).copy_(tensor)
 
 
 # ---------------------------------------------------------------- replays and mutants
@@ -276,16 +282,21 @@ def old_blocks(sums: NetworkSums, rows: Any) -> Any:
 
 
 def alone_after_error(
-    sums: NetworkSums, lane: GradientWorker, block: Any, clip: ClipRule, total: Any, tally: Any
+    sums: NetworkSums,
+    worker: GradientWorker,
+    block: Any,
+    clip: ClipRule,
+    total: Any,
+    tally: Any,
 ) -> None:
     """Redo a block that fails row by row, each in a block of one."""
     real, part = block >= 0, torch.zeros_like(total)
     rows = np.where(real, block, block[real][0])
     try:
-        summed = lane.engine.add(sums._records.block(rows, real), clip, part)
+        summed = worker.engine.add(sums._records.block(rows, real), clip, part)
     except Exception:
         for row in block[real] if len(block) > 1 else ():
-            alone_after_error(sums, lane, np.array([row]), clip, total, tally)
+            alone_after_error(sums, worker, np.array([row]), clip, total, tally)
         return
     total += part
     tally.exceeding += summed.exceeding
@@ -299,9 +310,9 @@ def ramp(clip: GlobalV2, values: Any) -> Any:
 
 def all_counted(values: Any, real: Any, clip: ClipRule, slack: float) -> Any:
     """Count what fills a block up."""
-    from veracal.neural.gradients.engines import _chosen
+    from veracal.neural.gradients.engines import _clip_factors
 
-    return _chosen(values, clip, slack)
+    return _clip_factors(values, clip, slack)
 
 
 def unchanged(values: Any) -> Any:
@@ -315,56 +326,59 @@ def known(clip: ClipRule) -> bool:
 
 
 CONTINUOUS = "veracal.neural.gradient_sums.is_continuous"
-CORRECT: Patches = {SUMS + "_slots": same_slots, SUMS + "_shuffled": lambda sums, rows: rows}
+CORRECT: Patches = {
+    SUMS + "_draw_slots": same_slots,
+    SUMS + "_shuffle": lambda sums, rows: rows,
+}
 MUTANTS: dict[str, Patches] = {
     "the first code": {
-        SUMS + "_blocks": old_blocks,
-        SUMS + "_add": alone_after_error,
+        SUMS + "_assign_slots": old_blocks,
+        SUMS + "_add_block": alone_after_error,
         CONTINUOUS: known,
     },
     "rules that jump, in blocks of all sizes": {
-        SUMS + "_blocks": old_blocks,
+        SUMS + "_assign_slots": old_blocks,
         CONTINUOUS: known,
     },
-    "blocks of all sizes for continuous rules": {SUMS + "_blocks": old_blocks},
-    "a block that fails is redone row by row": {SUMS + "_add": alone_after_error},
-    "slots in the order of rows": {SUMS + "_slots": by_order},
+    "blocks of all sizes for continuous rules": {SUMS + "_assign_slots": old_blocks},
+    "a block that fails is redone row by row": {SUMS + "_add_block": alone_after_error},
+    "slots in the order of rows": {SUMS + "_draw_slots": by_order},
     "a ramp for the rounding of one record": {
-        SUMS + "_blocks": old_blocks,
+        SUMS + "_assign_slots": old_blocks,
         CONTINUOUS: lambda clip: isinstance(clip, Flat | Automatic | GlobalV2),
         "veracal.mechanisms.clipping.GlobalV2.factors": ramp,
         "assurance.gate_network_jumps.RULES": ("GlobalV2",),
     },
-    "padding is counted": {ADDING + "_padded": all_counted},
+    "padding is counted": {ADDING + "_padded_factors": all_counted},
     "weights where they are": {"veracal.neural.gradient_sums.aligned": unchanged},
-    "inputs where they are": {"veracal.neural.synthetic_inputs._own": unchanged},
+    "inputs where they are": {"veracal.neural.synthetic_inputs._align": unchanged},
 }
 
 
 def run(subject: Patches, *, long: bool) -> str:
     """Attack."""
     every = list(product(WAYS, RULES, ATTACKS))
-    for way, rule, attack in every:
-        with _threads(1):
-            found = tuned(*way, rule, attack)  # before anything is patched
-        assert found is not None or not way[1], f"{attack}, {rule}: nothing to flip"
+    for engine_case, rule, attack in every:
+        with _torch_threads(1):
+            case = tuned(*engine_case, rule, attack)  # before anything is patched
+        assert case is not None or not engine_case[1], f"{attack}, {rule}: nothing to flip"
     worst, tried, others = dict.fromkeys(RULES, 0.0), 0, 0.0
     # One thread: with several, this passes too, and takes long on a busy machine.
-    with patched({**CORRECT, **subject}), _threads(1):
+    with patched({**CORRECT, **subject}), _torch_threads(1):
         for rule in WHOLE:
             addresses(rule)
-        for way, rule, attack in every:
-            moved = attacked(*way, rule, attack)
+        for engine_case, rule, attack in every:
+            moved = attacked(*engine_case, rule, attack)
             if moved is not None:
                 worst[rule], tried = max(worst[rule], moved), tried + 1
                 if attack == "one raises":  # which adds nothing itself
                     others = max(others, moved)
         for rule in WHOLE:
             worst[rule] = max(worst.get(rule, 0.0), fits(rule))
-    told = ", ".join(f"{rule} {moved:.4f}" for rule, moved in worst.items())
-    slack = slack_for(BLOCK, 1)
+    summary = ", ".join(f"{rule} {moved:.4f}" for rule, moved in worst.items())
+    slack = rounding_slack(BLOCK, 1)
     assert others <= slack, f"a record that adds nothing moves others by {others:.1e}"
     return (
-        f"{tried} attacks move sums by {told} of the bound, others than the record by "
+        f"{tried} attacks move sums by {summary} of the bound, others than the record by "
         f"{others:.0e} of it (left to rounding: {slack:.0e}); addresses change no bit"
     )

@@ -1,13 +1,13 @@
-"""Nothing lowers the precision in which one record's share of a sum is computed.
+"""The contribution of a record to a sum is computed in full precision.
 
 A full fit of one or two steps is repeated with the same randomness for two hundred records that
 pull one way, and for the same without the last one, which pulls the other way. The noise
 cancels in the difference of the noisy sums, which may not exceed the clip bound. Meanwhile
 PyTorch's precision is lowered: around the fit, by a hook between two steps, by the function
-that prepares rows, and inside the module; each fit has to keep to the bound or be refused. In
+that prepares rows, and inside the module; each fit must respect the bound or be rejected. In
 bfloat16 the sums of the old code moved by 1.19 (ghost), 1.13 (hooks) and 1.12 (functional)
-times the bound. Not every processor computes float32 products in fewer digits when it is told
-to, so for these settings the gate looks at what the module sees while it is called.
+times the bound. Not every processor computes float32 products with fewer digits on request, so
+for these settings the gate checks the settings that the module sees while it is called.
 """
 
 import copy
@@ -63,7 +63,7 @@ def unchecked() -> Patches:
     ways = {GRADIENTS + "engines.check_dtype": mock.Mock()}
     trials = ("module_checks", "gradients.choice")
     free = {f"{DEEP}{name}.refuse_half_precision": nullcontext for name in trials}
-    return {GRADIENTS + "engines._full": cast_up, **ways, **free}
+    return {GRADIENTS + "engines._check_layer_dtype": cast_up, **ways, **free}
 
 
 def bare(name: str) -> Any:
@@ -73,7 +73,7 @@ def bare(name: str) -> Any:
 
 def unguarded() -> Patches:
     """Set nothing during a step."""
-    return {SUMS + name: bare(name) for name in ("__call__", "_summed")}
+    return {SUMS + name: bare(name) for name in ("__call__", "_sum_blocks")}
 
 
 CORRECT: Patches = {}
@@ -84,9 +84,9 @@ MUTANTS: dict[str, Patches] = {
     },
     "precision is checked when a fit begins, not in its steps": {**unguarded(), **unchecked()},
     "the precision of float32 products is ignored": {
-        "veracal.neural.precision._process": process_kept
+        "veracal.neural.precision._process_precision": process_kept
     },
-    "threads keep their own precision": {SUMS + "_summed": bare("_summed")},
+    "threads keep their own precision": {SUMS + "_sum_blocks": bare("_sum_blocks")},
     "half precision inside a module is accepted": unchecked(),
 }
 
@@ -317,7 +317,7 @@ def check_steps(name: str) -> None:
         here.append(settings())
     assert module.seen, "the module was not called"
     for one in module.seen:
-        reduced = [what for what, found in one.items() if found]
+        reduced = [what for what, active in one.items() if active]
         assert not reduced, f"{name} between two steps: {reduced[0]} inside a step"
     assert here[0] == here[1], f"{name}: a step has changed the settings of its caller"
 

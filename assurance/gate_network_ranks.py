@@ -1,13 +1,13 @@
-"""Several ranks train a network as one process would: the same sums, one noise, other coins.
+"""Several ranks train a network as one process would: same sums, one noise, independent draws.
 
-Two ranks run in two threads, with queues where gloo would be; everything else is real. Without
-noise their sums must be those of one process with all records, at every step, and a record of
-either rank must move them by the clip bound at most. The noise on them must have the variance
-of one draw. The coins of both must have the declared rate and agree as often as independent
-ones, each within what happens but once in 1e7 times; and a rank whose own batch is empty must
-not keep the other's out of the step. Ranks that have split one data set by draws of their own
-have records in common (279 of 1,437 in the example that did so) and are refused; with one key
-they have none, and train.
+Two ranks run in two threads, with queues in place of gloo; everything else is real. Without
+noise their sums must equal those of one process with all records, at every step, and a record
+of either rank must move them by at most the clip bound. The noise on them must have the
+variance of one draw. The Poisson draws of both must have the declared rate and agree as often
+as independent ones, each within a false-alarm rate of 1e-7; and a rank whose own batch is empty
+must not keep the other's out of the step. Ranks that have split one data set by separate random
+draws have records in common (279 of 1,437 in the original example) and are rejected; with one
+key they have none, and train.
 """
 
 import queue
@@ -27,7 +27,7 @@ from veracal.data import Dataset, split
 from veracal.errors import WorkerError
 from veracal.mechanisms import DPSGD, Clipped, ClipRule, Flat, GlobalAdapt
 from veracal.neural import PrivateNetwork, Ranks
-from veracal.neural.distributed import Following, RankConnection
+from veracal.neural.distributed import Follower, RankConnection
 from veracal.neural.gradient_sums import NetworkSums
 
 NAME = "network_ranks"
@@ -39,17 +39,17 @@ CLIPS: tuple[ClipRule, ...] = (
 )
 ALPHA, PATIENCE = 1e-7, 600.0  # seconds, which only a deadlock takes
 RANKS = TOGETHER = DEEP + "distributed."
-send, answer, run_descent = Following._send, RankConnection.answer, DPSGD.run
+send, receive_sum, run_descent = Follower._send, RankConnection.receive_sum, DPSGD.run
 summed = NetworkSums.__call__
 
 
 # ---------------------------------------------------------------- mutants
 
 
-def noisy_everywhere(rank: Following, found: Clipped, sums: NetworkSums) -> None:
+def noisy_everywhere(rank: Follower, clipped: Clipped, sums: NetworkSums) -> None:
     """Add noise on every rank, too."""
-    noise = np.random.default_rng().normal(0.0, NOISE * BOUND, found.total.shape)
-    send(rank, Clipped(found.total + noise, found.exceeding), sums)
+    noise = np.random.default_rng().normal(0.0, NOISE * BOUND, clipped.total.shape)
+    send(rank, Clipped(clipped.total + noise, clipped.exceeding), sums)
 
 
 def noise_elsewhere(descent: DPSGD, total: Any, noise_std: float, noise: Any) -> Any:
@@ -60,43 +60,45 @@ def noise_elsewhere(descent: DPSGD, total: Any, noise_std: float, noise: Any) ->
 def sums_times(factor: float) -> Patches:
     """Count the sums of other ranks so many times."""
 
-    def answered(link: RankConnection, rank: int, room: Any) -> Any:
-        found = answer(link, rank, room)
-        room *= factor
-        return found
+    def scaled_sum(connection: RankConnection, rank: int, buffer: Any) -> Any:
+        counts = receive_sum(connection, rank, buffer)
+        buffer *= factor
+        return counts
 
-    return {RANKS + "RankConnection.answer": answered}
+    return {RANKS + "RankConnection.receive_sum": scaled_sum}
 
 
-def count_lost(link: RankConnection, rank: int, room: Any) -> Any:
+def count_lost(connection: RankConnection, rank: int, buffer: Any) -> Any:
     """Forget what other ranks have counted for an adaptive rule."""
-    found = answer(link, rank, room)
-    return found and [0.0, *found[1:]]
+    counts = receive_sum(connection, rank, buffer)
+    return counts and [0.0, *counts[1:]]
 
 
 def empty_skipped(descent: DPSGD, *arguments: Any, **more: Any) -> Any:
-    """Ask nobody where the batch of rank 0 is empty."""
+    """Skip the other ranks if the batch of rank 0 is empty."""
     return run_descent(descent, *arguments, **{**more, "call_if_empty": False})
 
 
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
-    "noise added by every rank": {TOGETHER + "Following._send": noisy_everywhere},
+    "noise added by every rank": {TOGETHER + "Follower._send": noisy_everywhere},
     "M1 noise added by no rank": {
         "veracal.mechanisms.dp_sgd.DPSGD._add_noise": noise_elsewhere
     },
     "sums of other ranks twice": sums_times(2.0),
     "mean over ranks": sums_times(0.5),
     "sums of other ranks lost": sums_times(0.0),
-    "counts of other ranks lost": {RANKS + "RankConnection.answer": count_lost},
+    "counts of other ranks lost": {RANKS + "RankConnection.receive_sum": count_lost},
     "threshold of an adaptive rule not sent": {
-        TOGETHER + "_with_threshold": lambda clip, threshold: clip
+        TOGETHER + "_set_threshold": lambda clip, threshold: clip
     },
     "one seed on all ranks": {
         "veracal._random.generator": lambda state: np.random.default_rng(7)
     },
     "M14 empty batches skipped": {"veracal.mechanisms.dp_sgd.DPSGD.run": empty_skipped},
-    "records that each rank has split by itself": {RANKS + "check_split": lambda every: None},
+    "records that each rank has split by itself": {
+        RANKS + "check_same_split": lambda every: None
+    },
     "splits by secret draws leave no mark": {
         "veracal.data.splitting._with_draw_id": lambda dataset, mark, part: dataset
     },
@@ -111,8 +113,8 @@ class Wires(RankConnection):
 
     def __init__(self, rank: int, world: int, wires: dict[Any, Any]) -> None:
         self._place, self._wires = (rank, world), wires
-        self.owed, self.over = set(), False
-        self.begun = self.asked = False
+        self.pending, self.over = set(), False
+        self.started = self.sum_requested = False
 
     rank = property(lambda self: self._place[0])
     world = property(lambda self: self._place[1])
@@ -132,19 +134,19 @@ class Wires(RankConnection):
 def fitted(shares: Sequence[Dataset], **settings: Any) -> list[Any]:
     """Noisy sums of rank 0, from fits of all ranks at once; of one process, if it is one."""
     seen: list[Any] = []
-    told = {"epsilon": None, "delta": 1e-9, "classes": (0, 1), "gradients": "ghost"}
-    told |= {"on_step": lambda model, step: seen.append(step.noisy_sum), **settings}
+    options = {"epsilon": None, "delta": 1e-9, "classes": (0, 1), "gradients": "ghost"}
+    options |= {"on_step": lambda model, step: seen.append(step.noisy_sum), **settings}
     ranks, world = Ranks() if len(shares) > 1 else None, len(shares)
-    models = [PrivateNetwork(network, across=ranks, **told) for _ in shares]
+    models = [PrivateNetwork(network, across=ranks, **options) for _ in shares]
     wires = {(a, b): queue.Queue[Any]() for a in range(world) for b in range(world)}
     for rank, model in enumerate(models):
-        model._link = Wires(rank, world, wires)
+        model._connection = Wires(rank, world, wires)
     others = [
         threading.Thread(target=model.fit_records, args=(share,), daemon=True)
         for model, share in zip(models[1:], shares[1:], strict=True)
     ]
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*(logits|did not move|paid for)")
+        warnings.filterwarnings("ignore", ".*(logits|did not change|paid for)")
         for thread in others:
             thread.start()
         models[0].fit_records(shares[0])
@@ -169,7 +171,7 @@ def run(subject: Patches, *, long: bool) -> str:
     with patched(subject):
         worst = max(compare(clip, rng) for clip in CLIPS for _ in range(10 if long else 1))
         variance = noise(20 if long else 3)
-        check_coins(2_000 if long else 150)
+        check_draws(2_000 if long else 150)
         check_empty(40)
         check_splits()
     return f"moved by {worst:.4f} of the bound, noise of variance {variance:.3f}"
@@ -183,19 +185,24 @@ def records(n: int, rng: np.random.Generator) -> tuple[Any, Any]:
 def compare(clip: ClipRule, rng: np.random.Generator) -> float:
     """Sums of two ranks and of one process; how far one record of either rank moves them."""
     X, y = records(12, rng)
-    told = {"clip": clip, "not_private": "clipping only", "sampling_rate": 1.0, "size": 12}
-    told |= {"noise_multiplier": 1.0, "update": 0.5, "steps": 4, "module": first_weights(rng)}
-    with mock.patch(f"{__name__}.network", told.pop("module")):
+    settings = {"clip": clip, "not_private": "clipping only", "sampling_rate": 1.0, "size": 12}
+    settings |= {
+        "noise_multiplier": 1.0,
+        "update": 0.5,
+        "steps": 4,
+        "module": first_weights(rng),
+    }
+    with mock.patch(f"{__name__}.network", settings.pop("module")):
         cut = np.split(np.arange(12), [7])
-        whole = fitted([Dataset(X, y, (0, 1))], **told)
-        both = fitted([Dataset(X[one], y[one], (0, 1)) for one in cut], **told)
+        whole = fitted([Dataset(X, y, (0, 1))], **settings)
+        both = fitted([Dataset(X[one], y[one], (0, 1)) for one in cut], **settings)
         for step, (one, two) in enumerate(zip(whole, both, strict=True)):
-            apart = np.abs(one - two).max()
-            assert apart < 1e-5, f"at step {step} ranks sum {apart:.2g} apart from one process"
+            gap = np.abs(one - two).max()
+            assert gap < 1e-5, f"at step {step} ranks sum {gap:.2g} apart from one process"
         moved = []
         for left in (0, 11):
             shares = [one[one != left] for one in cut]
-            less = fitted([Dataset(X[one], y[one], (0, 1)) for one in shares], **told)
+            less = fitted([Dataset(X[one], y[one], (0, 1)) for one in shares], **settings)
             moved.append(float(np.linalg.norm(both[0] - less[0])) / BOUND)
     assert max(moved) <= 1, f"one record moves the sum by {max(moved):.4f} of the bound"
     return max(moved)
@@ -212,8 +219,8 @@ def noise(times: int) -> float:
     """Variance of the noise in units of what is paid for, over all weights of some steps."""
     X, y = records(10, np.random.default_rng(1))
     shares = [Dataset(X[:6], y[:6], (0, 1)), Dataset(X[6:], y[6:], (0, 1))]
-    told = {"clip": BOUND, "noise_multiplier": NOISE, "sampling_rate": 1.0, "size": 10}
-    seen = np.array(fitted(shares, steps=times, update=1e-9, **told)) / (NOISE * BOUND)
+    settings = {"clip": BOUND, "noise_multiplier": NOISE, "sampling_rate": 1.0, "size": 10}
+    seen = np.array(fitted(shares, steps=times, update=1e-9, **settings)) / (NOISE * BOUND)
     squares, entries = float((seen**2).sum()), seen.size
     # Ten clipped records are shorter than a fifth of one weight's noise: not seen here.
     low, high = stats.chi2.ppf(ALPHA / 2, entries), stats.chi2.isf(ALPHA / 2, entries)
@@ -235,7 +242,7 @@ def batches(shares: Sequence[Dataset], **settings: Any) -> dict[int, list[Any]]:
     return seen
 
 
-def check_coins(steps: int) -> None:
+def check_draws(steps: int) -> None:
     """Coins of both ranks have the rate, and are not the same."""
     rng = np.random.default_rng(2)
     shares = [Dataset(*records(MANY, rng), (0, 1)) for _ in range(2)]
@@ -245,14 +252,14 @@ def check_coins(steps: int) -> None:
     for one, rows_of_steps in zip(taken, seen.values(), strict=True):
         for step, rows in enumerate(rows_of_steps):
             one[step, rows] = True
-    coins = steps * MANY
+    draws = steps * MANY
     for name, count, rate in (
         ("rank 0 takes", taken[0].sum(), RATE),
         ("rank 1 takes", taken[1].sum(), RATE),
         ("both agree on", (taken[0] == taken[1]).sum(), RATE**2 + (1 - RATE) ** 2),
     ):
-        chance = stats.binomtest(int(count), coins, rate).pvalue
-        assert chance > ALPHA, f"{name} {count / coins:.3f} of all, expected {rate:.3f}"
+        chance = stats.binomtest(int(count), draws, rate).pvalue
+        assert chance > ALPHA, f"{name} {count / draws:.3f} of all, expected {rate:.3f}"
 
 
 def check_empty(steps: int) -> None:

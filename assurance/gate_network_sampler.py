@@ -1,8 +1,8 @@
-"""The batches that a network is really trained on are Poisson at the declared rate.
+"""The batches that a network is trained on are Poisson samples at the declared rate.
 
-What reaches the gradient sums of the real classifier is noted for hundreds of steps, over all
-blocks of a batch, and put to the statistics of the gate ``sampler``, with the mutants of
-``linear_sampler``. A record that is in two blocks, or in none, is noticed, too.
+The records that reach the gradient sums of the real classifier are recorded for hundreds of
+steps, over all blocks of a batch, and tested with the statistics of the gate ``sampler`` and
+the mutants of ``linear_sampler``. A record in two blocks, or in none, is detected, too.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from veracal.neural.synthetic_inputs import IndexedRecords
 
 NAME = "network_sampler"
 SECONDS = 10
-block, blocks, run_descent = IndexedRecords.block, NetworkSums._blocks, DPSGD.run
+block, blocks, run_descent = IndexedRecords.block, NetworkSums._assign_slots, DPSGD.run
 
 
 def last_block_lost(sums: NetworkSums, rows: Any) -> Any:
@@ -35,26 +35,26 @@ def first_block_twice(sums: NetworkSums, rows: Any) -> Any:
 
 
 def empty_skipped(descent: DPSGD, weights: Any, sums: Any, records: int, **more: Any) -> Any:
-    """Tell nobody of a step whose batch is empty."""
+    """Skip the hook for a step with an empty batch."""
     hook, called = more["on_step"], [False]
 
     def spied(weights: Any, rows: Any, clip: Any) -> Any:
         called[0] = True  # which an empty batch is not
         return sums(weights, rows, clip)
 
-    def told(step: Any) -> Any:
+    def call_hook(step: Any) -> Any:
         was, called[0] = called[0], False
         return hook(step) if was else None
 
-    return run_descent(descent, weights, spied, records, **{**more, "on_step": told})
+    return run_descent(descent, weights, spied, records, **{**more, "on_step": call_hook})
 
 
 CORRECT: Callable[[], Patches] = dict
 MUTANTS: dict[str, Callable[[], Patches]] = {
     **linear.MUTANTS,
     "M14 empty batches skipped": lambda: {"veracal.mechanisms.dp_sgd.DPSGD.run": empty_skipped},
-    "the last block lost": lambda: {SUMS + "_blocks": last_block_lost},
-    "the first block twice": lambda: {SUMS + "_blocks": first_block_twice},
+    "the last block lost": lambda: {SUMS + "_assign_slots": last_block_lost},
+    "the first block twice": lambda: {SUMS + "_assign_slots": first_block_twice},
 }
 
 

@@ -1,11 +1,11 @@
-"""Hugging Face's trainer charges what it takes, and one text moves its sums by no more.
+"""Hugging Face's trainer charges its cost, and one text moves its sums by no more.
 
 Whole trainings of a tiny BERT are replayed with the same randomness on neighboring sets of
-texts, under both relations: some texts fill all places and others one, so that a batch loses
-its padding, or gets some, with the record. What is charged must be there before a record is
-read, be the same for neighbors, and cover the steps that were made, with noise that no seed of
-``TrainingArguments`` repeats. What evaluations found is not saved, and nothing is trained twice
-for one charge. The trial that compares ways before training is switched off.
+texts, under both relations: some texts fill all positions and others one, so that a batch gains
+or loses padding with the record. The charge must precede the reading of records, be the same
+for neighbors, and cover the steps that were made, with noise that no seed of
+``TrainingArguments`` repeats. Evaluation results are not saved, and nothing is trained twice
+for one charge. The trial that compares engines before training is switched off.
 """
 
 import json
@@ -25,7 +25,7 @@ from transformers import (
     TrainingArguments,
 )
 
-from assurance.gate_network import costing, tokens_apart, unclipped
+from assurance.gate_network import costing, tokens_as_distinct, unclipped
 from assurance.networks import ADDING, DEEP, LAYERS, Patches, patched, summed_otherwise
 from veracal.accounting import Budget, Gaussian, Repeated
 from veracal.ledger import open_ledger
@@ -38,7 +38,7 @@ NAME = "network_trainer"
 SECONDS = 30
 TRAINER = DEEP + "huggingface.trainer."
 BOUND, SIZE, LENGTH, WORDS = 0.05, 5, 6, 9
-planned, note, whole_event = PrivateTrainer._planned, NoisySumMonitor.note, DPSGD.event
+planned, note, whole_event = PrivateTrainer._plan, NoisySumMonitor.record, DPSGD.event
 
 
 # ---------------------------------------------------------------- mutants
@@ -77,23 +77,23 @@ def all_saved(trainer: PrivateTrainer, folder: Path) -> None:
 
 
 COUNTED: list[int] = []
-train, descent_for = PrivateTrainer.train, translating.descent_for
+train, descent_for = PrivateTrainer.train, translating.build_dp_sgd
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "charged after the records were read": {TRAINER + "PrivateTrainer.train": charged_late},
     "batches by the records that there are": {
-        TRAINER + "descent_for": size_counted,
-        TRAINER + "PrivateTrainer._planned": counting,
+        TRAINER + "build_dp_sgd": size_counted,
+        TRAINER + "PrivateTrainer._plan": counting,
     },
     "half of the steps charged": {"veracal.mechanisms.dp_sgd.DPSGD.event": half_the_steps},
     "M4 half the sensitivity": costing(
         lambda event: replace(event, sensitivity=event.sensitivity / 2)
     ),
-    "M5 no clip": {ADDING + "_chosen": unclipped},
+    "M5 no clip": {ADDING + "_clip_factors": unclipped},
     "M12 mean over the realized batch": summed_otherwise(
         lambda clipped, rows, clip: replace(clipped, total=clipped.total * SIZE / max(rows, 1))
     ),
-    "norms of tokens apart": {LAYERS + "EmbeddingGradients.squares": tokens_apart},
+    "norms of tokens apart": {LAYERS + "EmbeddingGradients.squared_norms": tokens_as_distinct},
     "M1 noise by the seed of the arguments": {
         TRAINER + "_random.generator": lambda state: np.random.default_rng(42),
         TRAINER + "_random.is_secret": lambda rng: True,
@@ -128,7 +128,7 @@ def bert() -> Any:
 def trainer(folder: Path, rows: Any, *, ledger: Any = None, **given: Any) -> PrivateTrainer:
     """A trainer of the tiny model; what ``TrainingArguments`` know is for them."""
     known = TrainingArguments.__dataclass_fields__
-    made = PrivateTrainer(
+    private_trainer = PrivateTrainer(
         bert(),
         TrainingArguments(
             str(folder),
@@ -158,8 +158,8 @@ def trainer(folder: Path, rows: Any, *, ledger: Any = None, **given: Any) -> Pri
         ),
         ledger=ledger,
     )
-    made.remove_callback(PrinterCallback)
-    return made
+    private_trainer.remove_callback(PrinterCallback)
+    return private_trainer
 
 
 def trained(folder: Path, rows: Any, **given: Any) -> tuple[PrivateTrainer, list[Any]]:
@@ -170,10 +170,10 @@ def trained(folder: Path, rows: Any, **given: Any) -> tuple[PrivateTrainer, list
         sums.append(step.noisy_sum.copy())
         note(watched, step)
 
-    made = trainer(folder, rows, **given)
-    with mock.patch.object(NoisySumMonitor, "note", noted):
-        made.train()
-    return made, sums
+    private_trainer = trainer(folder, rows, **given)
+    with mock.patch.object(NoisySumMonitor, "record", noted):
+        private_trainer.train()
+    return private_trainer, sums
 
 
 def texts(n: int, rng: np.random.Generator, some: Any = (1, 3, LENGTH)) -> list[dict[str, Any]]:
@@ -201,12 +201,12 @@ class PrepaidSource(list[Any]):
 def run(subject: Patches, *, long: bool) -> str:
     """Ask what is quick first, then replay neighbors."""
     rng = np.random.default_rng(0)
-    without_trial = {TRAINER + "check_trial": lambda *given: None}
+    without_trial = {TRAINER + "check_behavior": lambda *given: None}
     with (
-        tempfile.TemporaryDirectory() as made,
+        tempfile.TemporaryDirectory() as temporary,
         patched({**subject, **without_trial}),
     ):
-        folder = Path(made)
+        folder = Path(temporary)
         charges(folder, rng)
         spread = noise(folder, rng)
         used = [compare(folder, rng) for _ in range(200 if long else 24)]
@@ -223,18 +223,18 @@ def charges(folder: Path, rng: np.random.Generator) -> None:
     rows.ledger = open_ledger(folder / "ledger", Budget(1e3, 1e-3), kind="open")
     wanted = {"size": 40, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
     wanted |= {"num_train_epochs": 2, "max_steps": -1}
-    made, sums = trained(folder, rows, ledger=rows.ledger, **wanted)
-    assert made.private_, made.not_private_because_
+    private_trainer, sums = trained(folder, rows, ledger=rows.ledger, **wanted)
+    assert private_trainer.private_, private_trainer.not_private_because_
     assert rows.entries == 1, "records were read before they were paid for"
-    event: Any = made.event_
+    event: Any = private_trainer.event_
     assert len(sums) == event.times == 20, f"{len(sums)} steps, {event.times} charged"
-    made.evaluate()
-    made.save_state()
+    private_trainer.evaluate()
+    private_trainer.save_state()
     saved = json.loads((folder / "trainer_state.json").read_text())
-    told = [name for entry in saved["log_history"] for name in entry]
-    assert not any(name.startswith("eval_") for name in told), "an evaluation was saved"
+    names = [name for entry in saved["log_history"] for name in entry]
+    assert not any(name.startswith("eval_") for name in names), "an evaluation was saved"
     try:
-        made.train()
+        private_trainer.train()
     except ValueError:
         pass
     else:
@@ -248,8 +248,8 @@ def charges(folder: Path, rng: np.random.Generator) -> None:
 def noise(folder: Path, rng: np.random.Generator) -> float:
     """Whether noise has the size that is charged, and never comes again."""
     rows = texts(SIZE, rng)
-    (_, first), (made, second) = [trained(folder, rows) for _ in range(2)]
-    event: Any = made.event_
+    (_, first), (private_trainer, second) = [trained(folder, rows) for _ in range(2)]
+    event: Any = private_trainer.event_
     gap = (first[0] - second[0]) / np.sqrt(2) / event.event.noise
     assert gap.any(), "the same noise again"
     low, high = stats.chi2.ppf([1e-6, 1 - 1e-6], len(gap)) / len(gap)
@@ -273,7 +273,7 @@ def compare(folder: Path, rng: np.random.Generator) -> float:
         trained(folder, some, relation=relation, random_state=seed, sampling_rate=1.0)
         for some in (rows, other)
     ]
-    events = [made.event_ for made, _ in both]
+    events = [private_trainer.event_ for private_trainer, _ in both]
     assert events[0] == events[1], "the cost tells of records"
     event = events[0]
     assert isinstance(event, Repeated) and isinstance(event.event, Gaussian)

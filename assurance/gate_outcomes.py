@@ -90,13 +90,17 @@ def every_class_needed(facts: Any, dataset: Dataset) -> Any:
     return found
 
 
-in_range, within_limit, gathered = reading._in_range, reading._within_limit, reading._gathered
+in_range, within_limit, gathered = (
+    reading._in_range,
+    reading._within_unit_limit,
+    reading._gather_rows,
+)
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "a label that there is not stops a training": {READING + "_in_range": range_refused},
-    "a unit with too many rows stops a training": {READING + "_within_limit": limit_refused},
-    "a row that cannot be read stops a training": {READING + "_gathered": unread_refused},
-    "a module that fails for a record stops a fit": {SUMS + "_add": failing},
+    "a unit with too many rows stops a training": {READING + "_within_unit_limit": limit_refused},
+    "a row that cannot be read stops a training": {READING + "_gather_rows": unread_refused},
+    "a module that fails for a record stops a fit": {SUMS + "_add_block": failing},
     "a class that nobody has stops a fit": {
         "veracal.training.base.with_labels": every_class_needed
     },
@@ -193,7 +197,7 @@ def outcome(fit: Callable[[Ledger], Any], ledger: Ledger) -> Outcome:
         except Exception as error:
             ended = type(error).__name__
     # What is said of the noisy sums follows from what is released.
-    released = ("did not move", "next to nothing", "same logits")
+    released = ("did not change", "almost nothing", "same logits")
     said = {str(one.message) for one in seen}
     left = sorted(one for one in said if not any(word in one for word in released))
     return [one.event for one in ledger.entries()[before:]], ended, left

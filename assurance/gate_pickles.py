@@ -180,7 +180,7 @@ OTHERS = {
     *("BetaCalibration", "CalibratedClassifier", "HistogramBinning", "IsotonicCalibration"),
     *("PlattScaling", "TemperatureScaling", "TwoTemperatureScaling"),
     *("Curator", "PrivateModel", "RecordsModel", "PrivateStep", "LoadedRecords"),
-    *("LastLayers", "MeanPooled", "MiniLMTexts", "Sequences"),
+    *("LastLayers", "MeanPooled", "MiniLMTextClassifier", "SequenceClassifierModule"),
     *("PrivateTrainer", "PrivateClassifier", "DeclaredOneHot"),
 }
 

@@ -1,4 +1,4 @@
-"""What the gates of networks share: small networks, fits that can be replayed, and patches."""
+"""Shared by the gates of networks: small networks, replayable fits, and patches."""
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -56,7 +56,7 @@ class Tied(nn.Module):
 
 
 def convolved() -> nn.Module:
-    """A convolution whose gradients are written down, and one whose are not."""
+    """A convolution with materialized gradients, and one without."""
     return nn.Sequential(
         nn.Conv2d(1, 2, 2),
         nn.GroupNorm(1, 2),
@@ -82,7 +82,7 @@ class Views:
 
 
 def places() -> nn.Module:
-    """A linear layer at several places of every example."""
+    """A linear layer applied at several positions of every example."""
     return nn.Sequential(nn.Linear(4, 40), nn.Flatten(), nn.Linear(120, 2))
 
 
@@ -107,26 +107,28 @@ def network(name: str) -> nn.Module:
 
 @contextmanager
 def patched(patches: Patches) -> Iterator[None]:
-    """Put the patches in place."""
+    """Apply the patches, and switch off the trials, which would detect many mutants."""
     with ExitStack() as stack:
         for name, instead in patches.items():
             stack.enter_context(mock.patch(name, instead))
-        # A trial would notice many mutants: the gate must do so without it.
+        # The trial would detect many mutants; the gate must detect them without it.
         stack.enter_context(
-            mock.patch("veracal.neural.gradients.choice._compared", return_value=None)
+            mock.patch("veracal.neural.gradients.choice._compare_sums", return_value=None)
         )
         stack.enter_context(
-            mock.patch("veracal.neural.gradients.choice._timed", return_value=0.0)
+            mock.patch("veracal.neural.gradients.choice._time_block", return_value=0.0)
         )
         stack.enter_context(
-            mock.patch("veracal.neural.gradients.choice._failure", return_value=None)
+            mock.patch("veracal.neural.gradients.choice._find_failure", return_value=None)
         )
-        stack.enter_context(mock.patch("veracal.neural.network.check_trial", return_value=None))
+        stack.enter_context(
+            mock.patch("veracal.neural.network.check_behavior", return_value=None)
+        )
         yield
 
 
 def fitted(module: nn.Module, X: Any, y: Any, **settings: Any) -> Any:
-    """A network fitted to records, and all its steps; a fit that stops tells of records."""
+    """Fit a network to records and return it with its steps; a fit must not stop."""
     steps: list[Step] = []
 
     def watch(model: PrivateNetwork, step: Step) -> None:
@@ -138,7 +140,7 @@ def fitted(module: nn.Module, X: Any, y: Any, **settings: Any) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             warnings.filterwarnings(
-                "ignore", ".*(logits|did not move|paid for|next to nothing)"
+                "ignore", ".*(logits|did not change|paid for|almost nothing)"
             )
             if X.dtype.kind == "i":  # a data set has no tokens
                 model.fit(X, y, classes=(0, 1))
@@ -150,7 +152,7 @@ def fitted(module: nn.Module, X: Any, y: Any, **settings: Any) -> Any:
 
 
 def summed_otherwise(change: Callable[[Clipped, int, ClipRule], Clipped]) -> Patches:
-    """Change the sum of a batch, knowing how many rows it has."""
+    """Change the sum of a batch, given its number of rows."""
     original = NetworkSums.__call__
 
     def call(sums: NetworkSums, weights: Any, rows: Any, clip: ClipRule) -> Clipped:
@@ -159,7 +161,7 @@ def summed_otherwise(change: Callable[[Clipped, int, ClipRule], Clipped]) -> Pat
     return {SUMS + "__call__": call}
 
 
-def made_up(name: str, n: int, rng: np.random.Generator) -> Any:
+def random_records(name: str, n: int, rng: np.random.Generator) -> Any:
     """Records of many lengths for a network."""
     _, shape, tokens = NETWORKS[name]
     if tokens:

@@ -1,7 +1,7 @@
-"""Steps of network training as others take them: plain PyTorch and Opacus, each at its best.
+"""Training steps of peers: plain PyTorch and Opacus, each in its fastest configuration.
 
 Every peer steps over the same tensors in memory, by batches whose row numbers were drawn
-beforehand: what a loader or a sampler costs is not held against it.
+beforehand: the cost of a data loader or sampler is not counted.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from veracal.neural.architectures import cifar_cnn, mnist_cnn
 
 CLIP, NOISE, RATE = 1.0, 1.0, 0.1
 BATCHES = 64
-MARKS = [  # of all that time Opacus
+MARKS = [  # for all tests that time Opacus
     pytest.mark.filterwarnings(
         "ignore:::opacus",
         "ignore:Full backward hook",
@@ -35,7 +35,7 @@ T = TypeVar("T", nn.Module, Tensor)
 
 @dataclass(frozen=True)
 class Task:
-    """A network and the form of its pictures; ``warm`` steps come before those that count."""
+    """A network and the shape of its images; ``warm`` steps precede the timed ones."""
 
     name: str
     build: Callable[[], nn.Module]
@@ -54,7 +54,7 @@ TASKS = (
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Made-up pictures, Poisson batches, and a network with the weights to start at."""
+    """Synthetic images, Poisson batches, and a network with initial weights."""
 
     task: Task
     X: np.ndarray = field(repr=False)
@@ -62,14 +62,14 @@ class Problem:
     batches: tuple[np.ndarray, ...] = field(repr=False)
 
     def module(self) -> nn.Module:
-        """The network, the same each time."""
+        """The network, with the same weights each time."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             return self.task.build()
 
 
 def problem_of(task: Task) -> Problem:
-    """The same numbers in every run."""
+    """The same problem in every run."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((task.rows, *task.picture), dtype=np.float32)
     y = rng.integers(0, 10, task.rows)
@@ -80,42 +80,44 @@ def problem_of(task: Task) -> Problem:
 
 @dataclass(frozen=True, eq=False)
 class Peer:
-    """One way to take a step, and the weights it has come to."""
+    """A step function, and a function that returns the current weights."""
 
     step: Callable[[Tensor], None]
     weights: Callable[[], np.ndarray]
 
 
 def _weights_of(module: nn.Module) -> Callable[[], np.ndarray]:
-    """All weights as one vector, as they are when asked for."""
+    """Return a function for the current weights as one vector."""
     parameters = list(module.parameters())
     return lambda: torch.cat([one.detach().flatten() for one in parameters]).numpy().copy()
 
 
-def _in_memory(what: T, last: bool) -> T:
-    """A module or pictures, with their channels last in memory if that is asked for."""
-    return what.to(memory_format=torch.channels_last) if last else what
+def _to_memory_format(what: T, channels_last: bool) -> T:
+    """Convert a module or images to channels-last memory if requested."""
+    return what.to(memory_format=torch.channels_last) if channels_last else what
 
 
-def plain(problem: Problem, *, last: bool = False, **settings: bool) -> Peer:
-    """A module, cross-entropy, backward and an optimizer's step."""
+def plain(problem: Problem, *, channels_last: bool = False, **settings: bool) -> Peer:
+    """Plain training: cross-entropy, backward, optimizer step."""
     X, y = torch.from_numpy(problem.X), torch.from_numpy(problem.y)
-    module = _in_memory(problem.module(), last)
+    module = _to_memory_format(problem.module(), channels_last)
     optimizer = torch.optim.SGD(module.parameters(), lr=RATE, **settings)
 
     def step(rows: Tensor) -> None:
         optimizer.zero_grad(set_to_none=True)
-        logits = module(_in_memory(X.index_select(0, rows), last))
+        logits = module(_to_memory_format(X.index_select(0, rows), channels_last))
         functional.cross_entropy(logits, y.index_select(0, rows)).backward()
         optimizer.step()
 
     return Peer(step, _weights_of(module))
 
 
-def opacus(problem: Problem, mode: str, *, noise: float = NOISE, last: bool = False) -> Peer:
+def opacus(
+    problem: Problem, mode: str, *, noise: float = NOISE, channels_last: bool = False
+) -> Peer:
     """A private step in one of Opacus' modes."""
     X, y = torch.from_numpy(problem.X), torch.from_numpy(problem.y)
-    module = _in_memory(problem.module(), last)
+    module = _to_memory_format(problem.module(), channels_last)
     settings = {"max_grad_norm": CLIP} if mode == "ghost" else {}
     wrapped = wrap_model(module, mode, **settings)
     optimizer = get_optimizer_class("flat", False, mode)(
@@ -130,8 +132,8 @@ def opacus(problem: Problem, mode: str, *, noise: float = NOISE, last: bool = Fa
 
     def step(rows: Tensor) -> None:
         optimizer.zero_grad()
-        pictures = _in_memory(X.index_select(0, rows), last)
-        loss(wrapped(pictures), y.index_select(0, rows)).backward()
+        images = _to_memory_format(X.index_select(0, rows), channels_last)
+        loss(wrapped(images), y.index_select(0, rows)).backward()
         optimizer.step()
 
     return Peer(step, _weights_of(module))
@@ -141,11 +143,11 @@ PLAIN = {
     "SGD": partial(plain, foreach=False),
     "SGD(foreach)": partial(plain, foreach=True),
     "SGD(fused)": partial(plain, fused=True),
-    "channels last": partial(plain, fused=True, last=True),
+    "channels last": partial(plain, fused=True, channels_last=True),
 }
 OPACUS = {mode: partial(opacus, mode=mode) for mode in ("hooks", "functorch", "ew", "ghost")}
-# Whatever is faster with channels last is timed so, too.
+# Modes that are faster with channels-last memory are timed with it, too.
 OPACUS |= {
-    f"{mode}, channels last": partial(opacus, mode=mode, last=True)
+    f"{mode}, channels last": partial(opacus, mode=mode, channels_last=True)
     for mode in ("hooks", "functorch", "ghost")
 }

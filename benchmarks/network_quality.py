@@ -1,20 +1,21 @@
-"""How accurate are private networks at the budgets of a paper, and how well calibrated?
+"""Accuracy and calibration of private networks at the budgets of a paper.
 
 Knolle et al. 2021 (https://arxiv.org/abs/2107.04296) train networks on MNIST (epsilon 0.5,
 delta 1e-5: accuracy 96.3 and 96.7 %) and two dense layers on frozen features of chest X-rays
-(epsilon 6, delta 1e-4: AUC 0.91 and 0.92). Goals are the lower of their figures.
+(epsilon 6, delta 1e-4: AUC 0.91 and 0.92). The goals are the lower of their figures.
 
     python -m benchmarks.network_quality --study mnist [--runs 5] [--only NAME ...]
 
-Each run is a ``PrivateCalibratedClassifier`` of the *whole* epsilon: the network and the map of
-its confidence together. Accounting is the network's own event, batches are Poisson's, noise is
-secret, and the size of the training part is declared. AUC of three classes is the mean of each
-class against the others. One JSON object for each run goes to stdout, the table to stderr.
+Each run is a ``PrivateCalibratedClassifier`` for the *whole* epsilon: the network and its
+calibration map together. Accounting is the network's own event, batches are Poisson samples,
+noise is secret, and the size of the training part is declared. AUC of three classes is the mean
+of each class against the others. One JSON object for each run goes to stdout, the table to
+stderr.
 
-Settings were chosen without a charge on parts of the *training* records that were held out
-(10,000 digits; the pictures of every fifth person or so), and the test part was looked at once
-settings were fixed. Epsilon is that of a single fit with settings given: whoever tries them out
-on private records owes more.
+Settings were chosen without a charge on held-out parts of the *training* records (10,000
+digits; the images of about every fifth individual), and the test part was used once settings
+were fixed. Epsilon is that of a single fit with given settings: choosing them on private
+records would cost more.
 """
 
 import argparse
@@ -42,7 +43,7 @@ from veracal.neural.scattering import Scattering
 from veracal.training import ExponentialAverage
 
 Parts = tuple[Dataset, Dataset]
-KEPT: str | None = None  # a folder for scattering features
+CACHE: str | None = None  # a folder for scattering features
 FIGURES = ("accuracy", "auc", "ece_before", "ece_after")
 
 
@@ -80,7 +81,7 @@ class Setting:
     private: bool = True
 
     def network(self, size: int) -> PrivateNetwork:
-        """The classifier, whose noise is found by what repairs its confidence."""
+        """The classifier; the noise is determined by the calibrated classifier."""
         return PrivateNetwork(
             self.module,
             epsilon=None,
@@ -98,7 +99,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Study:
-    """A budget and what is trained within it."""
+    """A budget, and the settings to train with it."""
 
     epsilon: float
     delta: float
@@ -106,53 +107,53 @@ class Study:
 
 
 def sized(data: Dataset) -> Dataset:
-    """Declare the number of records of a public set; each picture is a record."""
+    """Declare the number of records of a public set; each image is a record."""
     return replace(data, size=len(data), units=None, at_most=None)
 
 
 @cache
 def digits() -> Parts:
-    """MNIST as it is."""
+    """MNIST."""
     train, test = (sized(load("mnist", part=part)) for part in ("train", "test"))
     return train, test
 
 
 @cache
 def scattered_digits() -> Parts:
-    """Scattering features of MNIST, of shape (81, 7, 7), kept between runs if a folder is."""
-    made = []
+    """Scattering features of MNIST, of shape (81, 7, 7), cached if a folder is given."""
+    parts = []
     for part, data in zip(("train", "test"), digits(), strict=True):
-        file = KEPT and Path(KEPT, f"scat_{part}.npy")
+        file = CACHE and Path(CACHE, f"scat_{part}.npy")
         if file and file.exists():
             features = np.load(file)
         else:
             features = Scattering()(np.asarray(data.X[:]))
             if file:
                 np.save(file, features)
-        made.append(replace(data, X=features, feature_names=()))
-    return made[0], made[1]
+        parts.append(replace(data, X=features, feature_names=()))
+    return parts[0], parts[1]
 
 
 @cache
 def xrays(pixels: tuple[int, ...] = (128,), classes: int = 3) -> Parts:
-    """Chest X-rays through EfficientNet-Lite0, once for each size of the picture.
+    """Chest X-rays through EfficientNet-Lite0, once for each image size.
 
-    Features are never negative. Their square roots, in rows of norm 10, less 0.8 times what
-    each would be if all were equal: a fixed function of each picture.
+    Features are nonnegative. The rows are their square roots, scaled to norm 10, less 0.8 times
+    the value of equal entries: a fixed function of each image.
     """
-    made = []
+    parts = []
     for part in ("train", "test"):
         data = load("chest-xray", part=part)
-        every = [np.asarray(extract(data, EfficientNetLite0(one)).X[:]) for one in pixels]
-        roots = unit(np.sqrt(np.maximum(np.hstack([unit(one) for one in every]), 0)))
+        features = [np.asarray(extract(data, EfficientNetLite0(one)).X[:]) for one in pixels]
+        roots = unit(np.sqrt(np.maximum(np.hstack([unit(one) for one in features]), 0)))
         rows = (10 * (roots - 0.8 / np.sqrt(roots.shape[1]))).astype(np.float32)
         data = sized(replace(data, X=rows, feature_names=()))
-        made.append(data if classes == 3 else two_classes(data))
-    return made[0], made[1]
+        parts.append(data if classes == 3 else two_classes(data))
+    return parts[0], parts[1]
 
 
 def unit(rows: np.ndarray) -> np.ndarray:
-    """Rows of norm 1, each by itself."""
+    """Scale each row to norm 1."""
     return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
 
 
@@ -178,17 +179,15 @@ def run(study: Study, setting: Setting) -> dict[str, Any]:
         ).fit_records(train)
         assert model.private_
         before = score(model.estimator_, test)
-        after = model.map_.transform(
-            before
-        )  # what the model itself gives, without a second pass
+        after = model.map_.transform(before)  # as the model returns, without a second pass
         noise = float(model.estimator_.noise_multipliers_[0])
-        paid = model.statement_.epsilon  # of network and map together, an upper bound
+        total_epsilon = model.statement_.epsilon  # of network and map together, an upper bound
     else:
         before = after = score(setting.network(size).fit_records(train), test)
-        noise, paid = 0.0, None
+        noise, total_epsilon = 0.0, None
     return {
         "setting": setting.name,
-        "epsilon": paid,
+        "epsilon": total_epsilon,
         "noise_multiplier": noise,
         "accuracy": accuracy(after),
         "auc": auc(after),
@@ -198,18 +197,18 @@ def run(study: Study, setting: Setting) -> dict[str, Any]:
     }
 
 
-def table(found: list[dict[str, Any]]) -> Iterator[str]:
+def table(results: list[dict[str, Any]]) -> Iterator[str]:
     """Means and 95 % intervals of Student's t over the runs of each setting."""
     yield "| setting | runs | " + " | ".join(FIGURES) + " |"
     yield "|---|---:|" + "---:|" * len(FIGURES)
-    for name in dict.fromkeys(one["setting"] for one in found):
-        runs = [one for one in found if one["setting"] == name]
+    for name in dict.fromkeys(one["setting"] for one in results):
+        runs = [one for one in results if one["setting"] == name]
         cells = [spread([one[figure] for one in runs]) for figure in FIGURES]
         yield f"| {name} | {len(runs)} | " + " | ".join(cells) + " |"
 
 
 def spread(values: list[float]) -> str:
-    """Mean, and half of the interval where there are several."""
+    """Mean, and half the width of the interval for several values."""
     if len(values) < 2:
         return f"{np.mean(values):.4f}"
     half = stats.t.ppf(0.975, len(values) - 1) * stats.sem(values)
@@ -217,7 +216,7 @@ def spread(values: list[float]) -> str:
 
 
 def grouped(filters: Callable[[], nn.Module]) -> nn.Module:
-    """A network behind a normalization that looks at one picture alone and learns nothing."""
+    """A network behind a per-image normalization without parameters."""
     return nn.Sequential(nn.GroupNorm(27, 81, affine=False), filters())
 
 
@@ -232,8 +231,8 @@ _from_zero = partial(mnist_cnn, tanh=True, hidden=(), from_zero=True)
 _two_sizes = partial(xrays, (96, 128))
 _head = partial(dense_head, 2560, 3)
 
-# Figures of both tanh networks, the linear one on scattering features and X-rays but for the
-# averaged head are in docs/benchmarks.md; the others lost in trials on held-out records.
+# docs/benchmarks.md has the figures of both tanh networks, the linear one on scattering
+# features, and X-rays except for the averaged head; the others were worse on held-out records.
 STUDIES = {
     "mnist": Study(
         0.5,
@@ -321,23 +320,23 @@ STUDIES = {
 
 
 def main() -> None:
-    """Run what was asked for."""
+    """Run the selected settings."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--study", choices=STUDIES, required=True)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--only", nargs="*", help="names of settings")
-    parser.add_argument("--keep", help="folder in which scattering features are kept")
-    asked = parser.parse_args()
-    global KEPT
-    KEPT = asked.keep
-    study, found = STUDIES[asked.study], []
+    parser.add_argument("--keep", help="cache folder for scattering features")
+    options = parser.parse_args()
+    global CACHE
+    CACHE = options.keep
+    study, results = STUDIES[options.study], []
     for setting in study.settings:
-        if asked.only and setting.name not in asked.only:
+        if options.only and setting.name not in options.only:
             continue
-        for _ in range(asked.runs if setting.private else 1):
-            found.append(run(study, setting))
-            print(json.dumps(found[-1]), flush=True)
-    print("\n".join(table(found)), file=sys.stderr)
+        for _ in range(options.runs if setting.private else 1):
+            results.append(run(study, setting))
+            print(json.dumps(results[-1]), flush=True)
+    print("\n".join(table(results)), file=sys.stderr)
 
 
 if __name__ == "__main__":

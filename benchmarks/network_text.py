@@ -1,13 +1,13 @@
-"""What do time and memory of a private step of MiniLM come to, beside PyTorch and Opacus?
+"""Time and memory of a private step of MiniLM, compared with PyTorch and Opacus.
 
     python -m benchmarks.network_text --rounds 3
 
-Each contender fine-tunes the same classifier with Adam on the same made-up tokens, in a
-process of its own, by turns; the best round counts for time, the highest for memory. Batches
-are of the same size for all (every record is in each of them) and pass through memory 32 at a
-time. Ours is timed inside ``PrivateTrainer.train``, from the end of one step to that of
-another, with secret noise. Memory is the most that was ever resident, less what was after all
-imports. The goals are Opacus' best time, and 1.25 times the memory of plain PyTorch.
+Each contender fine-tunes the same classifier with Adam on the same synthetic tokens, in a
+process of its own, in turn; the best round counts for time, the highest for memory. Batches
+have the same size for all (every record is in each of them) and pass through memory 32 at a
+time. Veracal is timed inside ``PrivateTrainer.train``, from the end of one step to the end of
+the next, with secret noise. Memory is the peak resident size, less that after all imports. The
+goals are Opacus' best time, and 1.25 times the memory of plain PyTorch.
 """
 
 import argparse
@@ -46,7 +46,7 @@ CONTENDERS = ("plain", *(f"Opacus, {mode}" for mode in MODES), "ours")
 
 
 def model_of(trained: str) -> nn.Module:
-    """MiniLM with a head; all of it is trained, or its last layer and what follows."""
+    """MiniLM with a head; all of it is trained, or its last layer and the head."""
     torch.manual_seed(0)
     model = minilm_classifier(("negative", "positive"))
     if trained == "last":
@@ -55,7 +55,7 @@ def model_of(trained: str) -> nn.Module:
 
 
 def tokens(rows: int) -> dict[str, np.ndarray]:
-    """Made-up sentences, the same in every run."""
+    """Synthetic sentences, the same in every run."""
     rng = np.random.default_rng(0)
     mask = (np.arange(LENGTH) < rng.integers(8, LENGTH + 1, rows)[:, None]).astype(np.int64)
     ids = np.where(mask, rng.integers(1_000, 30_000, mask.shape), 0)
@@ -67,8 +67,8 @@ def tokens(rows: int) -> dict[str, np.ndarray]:
     }
 
 
-class OfOneTensor(nn.Module):
-    """A classifier that takes all its inputs as one tensor, as some modes of Opacus need it."""
+class SingleTensorClassifier(nn.Module):
+    """A classifier whose inputs are one tensor, as some modes of Opacus require."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -83,15 +83,15 @@ class OfOneTensor(nn.Module):
 
 
 def blocks_of(batch: int) -> list[dict[str, torch.Tensor]]:
-    """A batch in blocks, with positions: Opacus needs a row of them for each example."""
+    """A batch in blocks, with position ids: Opacus needs a row of them for each example."""
     every = {name: torch.from_numpy(one) for name, one in tokens(batch).items()}
     every["position_ids"] = torch.arange(LENGTH).repeat(batch, 1)
     starts = range(0, batch, BLOCK)
     return [{name: one[i : i + BLOCK] for name, one in every.items()} for i in starts]
 
 
-def timed(step: Callable[[], None], steps: int) -> list[float]:
-    """When each step ended."""
+def time_steps(step: Callable[[], None], steps: int) -> list[float]:
+    """Times at which steps ended."""
     ends = []
     for _ in range(WARM + steps):
         step()
@@ -110,12 +110,12 @@ def plain(trained: str, batch: int, steps: int) -> list[float]:
             (module(**inputs).loss / len(blocks)).backward()
         optimizer.step()
 
-    return timed(step, steps)
+    return time_steps(step, steps)
 
 
 def opacus(mode: str, trained: str, batch: int, steps: int) -> list[float]:
     """The same with per-example clipping and noise, in one of Opacus' modes."""
-    module, blocks = OfOneTensor(model_of(trained)), blocks_of(batch)
+    module, blocks = SingleTensorClassifier(model_of(trained)), blocks_of(batch)
     rows = [torch.stack([inputs[name] for name in INPUTS], 1) for inputs in blocks]
     labels = [inputs["labels"] for inputs in blocks]
     settings = {"max_grad_norm": CLIP} if mode == "ghost" else {}
@@ -138,11 +138,11 @@ def opacus(mode: str, trained: str, batch: int, steps: int) -> list[float]:
             optimizer.step()
         optimizer.zero_grad()
 
-    return timed(step, steps)
+    return time_steps(step, steps)
 
 
-class Ends(TrainerCallback):
-    """Takes note of when steps end."""
+class StepEnds(TrainerCallback):
+    """Records the end times of steps."""
 
     def __init__(self) -> None:
         self.times: list[float] = []
@@ -153,8 +153,8 @@ class Ends(TrainerCallback):
 
 
 def ours(trained: str, batch: int, steps: int) -> list[float]:
-    """A trainer of ours, in whose batches every record is."""
-    ends = Ends()
+    """A private trainer whose batches contain every record."""
+    ends = StepEnds()
     with tempfile.TemporaryDirectory() as folder:
         PrivateTrainer(
             model_of(trained),
@@ -178,8 +178,8 @@ def ours(trained: str, batch: int, steps: int) -> list[float]:
     return ends.times
 
 
-def alone(contender: str, trained: str, batch: int, steps: int) -> dict[str, float]:
-    """Seconds of a step (the best one) and MB of one contender, in this process."""
+def measure(contender: str, trained: str, batch: int, steps: int) -> dict[str, float]:
+    """Time of a step in seconds and memory in MB of one contender, in this process."""
     before = psutil.Process().memory_info().rss
     if contender == "plain":
         ends = plain(trained, batch, steps)
@@ -196,72 +196,76 @@ def alone(contender: str, trained: str, batch: int, steps: int) -> dict[str, flo
     }
 
 
-def asked(*arguments: str) -> dict[str, float] | str:
-    """The figures of another process, or why there are none."""
-    done = subprocess.run(
+def measure_in_process(*arguments: str) -> dict[str, float] | str:
+    """Figures of a contender in another process, or an error message."""
+    process = subprocess.run(
         [
             sys.executable,
             "-W",
             "ignore",
             "-m",
             "benchmarks.network_text",
-            "--alone",
+            "--measure",
             *arguments,
         ],
         capture_output=True,
         text=True,
         env={**os.environ, "HF_HUB_OFFLINE": "1"},
     )
-    if done.returncode:
-        return done.stderr.strip().rpartition("\n")[2][:90]
-    figures: dict[str, float] = json.loads(done.stdout.strip().rpartition("\n")[2])
+    if process.returncode:
+        return process.stderr.strip().rpartition("\n")[2][:90]
+    figures: dict[str, float] = json.loads(process.stdout.strip().rpartition("\n")[2])
     return figures
 
 
-def compared(trained: str, batch: int, steps: int, rounds: int, who: list[str]) -> list[str]:
-    """Lines of a table: all contenders by turns."""
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in who}
-    wrong: dict[str, str] = {}
+def compare(
+    trained: str, batch: int, steps: int, rounds: int, contenders: list[str]
+) -> list[str]:
+    """Table of all contenders, measured in turn."""
+    figures: dict[str, list[dict[str, float]]] = {name: [] for name in contenders}
+    errors: dict[str, str] = {}
     for _ in range(rounds):
-        for name in who:
-            one = wrong.get(name) or asked(name, trained, str(batch), str(steps))
+        for name in contenders:
+            one = errors.get(name) or measure_in_process(name, trained, str(batch), str(steps))
             if isinstance(one, str):
-                wrong[name] = one
+                errors[name] = one
             else:
-                found[name].append(one)
-    seconds = {name: min(one["best"] for one in some) for name, some in found.items() if some}
-    room = {name: max(one["megabytes"] for one in some) for name, some in found.items() if some}
+                figures[name].append(one)
+    seconds = {name: min(one["best"] for one in some) for name, some in figures.items() if some}
+    memory = {
+        name: max(one["megabytes"] for one in some) for name, some in figures.items() if some
+    }
     lines = [f"MiniLM, {trained} weights trained, batch {batch} in blocks of {BLOCK}:"]
-    for name in who:
-        if name in wrong:
-            lines.append(f"  {name:18} does not work: {wrong[name]}")
+    for name in contenders:
+        if name in errors:
+            lines.append(f"  {name:18} does not work: {errors[name]}")
             continue
-        beside = seconds[name] / seconds["plain"], room[name] / room["plain"]
+        ratios = seconds[name] / seconds["plain"], memory[name] / memory["plain"]
         lines.append(
-            f"  {name:18} {seconds[name]:6.2f} s a step, {beside[0]:4.2f} x plain; "
-            f"{room[name]:6.0f} MB, {beside[1]:4.2f} x plain"
+            f"  {name:18} {seconds[name]:6.2f} s a step, {ratios[0]:4.2f} x plain; "
+            f"{memory[name]:6.0f} MB, {ratios[1]:4.2f} x plain"
         )
     return lines
 
 
 def main() -> None:
-    """Compare all, or measure one in this process."""
+    """Compare all contenders, or measure one in this process."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--alone", nargs=4, help="contender, all or last, batch, steps")
+    parser.add_argument("--measure", nargs=4, help="contender, all or last, batch, steps")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--batches", type=int, nargs="+", default=[32, 256])
     parser.add_argument("--trained", nargs="+", default=["all", "last"])
-    parser.add_argument("--who", nargs="+", default=list(CONTENDERS))
-    chosen = parser.parse_args()
-    if chosen.alone:
-        contender, trained, batch, steps = chosen.alone
-        print(json.dumps(alone(contender, trained, int(batch), int(steps))))
+    parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS))
+    options = parser.parse_args()
+    if options.measure:
+        contender, trained, batch, steps = options.measure
+        print(json.dumps(measure(contender, trained, int(batch), int(steps))))
         return
-    for trained in chosen.trained:
-        for batch in chosen.batches:
-            told = compared(trained, batch, chosen.steps, chosen.rounds, chosen.who)
-            print("\n".join(told), flush=True)
+    for trained in options.trained:
+        for batch in options.batches:
+            lines = compare(trained, batch, options.steps, options.rounds, options.contenders)
+            print("\n".join(lines), flush=True)
 
 
 if __name__ == "__main__":

@@ -31,10 +31,10 @@ from veracal.neural import PrivateNetwork
 from veracal.neural.huggingface import (
     LastLayers,
     MeanPooled,
-    before_last,
+    encode_frozen_layers,
     minilm_classifier,
     minilm_tokenizer,
-    tokenized,
+    tokenize,
 )
 from veracal.training import PrivateLogisticRegression
 from veracal.training.dp_sgd import ExponentialAverage
@@ -179,9 +179,9 @@ def main(chosen: argparse.Namespace) -> None:
     every = parts(chosen)
     tokenizer, encoder = minilm_tokenizer(), MeanPooled(minilm_classifier((0, 1)))
     states = {
-        name: before_last(
+        name: encode_frozen_layers(
             encoder,
-            tokenized(texts, tokenizer, max_length=WHOLE if name == "train" else LONG),
+            tokenize(texts, tokenizer, max_length=WHOLE if name == "train" else LONG),
             chosen.layers,
         )
         for name, (texts, _) in every.items()

@@ -1,12 +1,12 @@
-"""How long do twenty trainings of a network take for an audit, beside twenty runs of Opacus?
+"""Time of twenty trainings of a network for an audit, compared with twenty runs of Opacus.
 
-The goal is 1.5 times as fast as the best mode of Opacus on two cores. All train the CNN of
-MNIST on the same made-up pictures for as many steps. Ours is the engine that `audit` chooses:
-noise and the way of gradients are settled once, and two processes train run after run, which
-includes starting them, drawing batches and scoring. Opacus gets its batches for nothing and
-scores nothing. Each of its modes is tried on a few runs, one after the other on two cores and
-two at a time on one core each; the two fastest then make all twenty, and the best of all
-figures counts, that of a few runs too.
+The goal is 1.5 times the speed of the best mode of Opacus on two cores. All train the MNIST CNN
+on the same synthetic images for the same number of steps. Veracal uses the engine that `audit`
+chooses: noise and gradient engine are determined once, and two processes train run after run,
+including their start, drawing batches and scoring. For Opacus, drawing batches is not counted
+and nothing is scored. Each of its modes is tried on a few runs, one after the other on two
+cores and two at a time on one core each; the two fastest then make all twenty, and the best of
+all figures counts, including those of a few runs.
 """
 
 import subprocess
@@ -33,7 +33,7 @@ pytestmark = MARKS
 
 
 def opacus_run(name: str, threads: int, steps: int = STEPS) -> float:
-    """One run of a mode of Opacus; how long its steps took."""
+    """Time of the steps of one run of a mode of Opacus."""
     torch.set_num_threads(threads)
     problem = problem_of(TASK)
     peer, batches = OPACUS[name](problem), [torch.from_numpy(b) for b in problem.batches]
@@ -44,20 +44,20 @@ def opacus_run(name: str, threads: int, steps: int = STEPS) -> float:
 
 
 def two_at_a_time(name: str, runs: int) -> float:
-    """Seconds a run, by two processes with a thread each; only their steps count."""
+    """Seconds per run, with two single-threaded processes; only their steps count."""
     command = [sys.executable, "-m", "benchmarks.test_network_audit", name, str(runs // 2)]
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    said = [one.communicate(timeout=600)[0] for one in both]
-    return max(map(float, said)) / runs
+    outputs = [one.communicate(timeout=600)[0] for one in both]
+    return max(map(float, outputs)) / runs
 
 
 def in_turn(name: str, runs: int) -> float:
-    """Seconds a run, one after the other on both cores; by the best of them."""
+    """Seconds per run, one after the other on both cores; the best of them."""
     with cores(2):
         return min(opacus_run(name, 2) for _ in range(runs))
 
 
-WAYS = {"in turn": in_turn, "two at a time": two_at_a_time}
+SCHEDULES = {"in turn": in_turn, "two at a time": two_at_a_time}
 
 
 def ours() -> float:
@@ -76,30 +76,33 @@ def ours() -> float:
     )
     start = time.perf_counter()
     engine = engine_for(model, records, problem.X[:500], jobs=2)
-    found = list(engine.stream([range(RUNS)], Seed.from_random_state(0)))
-    spent = time.perf_counter() - start
-    assert len(found) == RUNS and len(np.unique([one[1].sum() for one in found])) == RUNS
-    return spent
+    runs = list(engine.stream([range(RUNS)], Seed.from_random_state(0)))
+    elapsed = time.perf_counter() - start
+    assert len(runs) == RUNS and len(np.unique([one[1].sum() for one in runs])) == RUNS
+    return elapsed
 
 
 def test_twenty_seeds(tables):
-    every = [(way, name) for way in WAYS for name in OPACUS]
-    seconds = {f"{name}, {way}": WAYS[way](name, TRIED) for way, name in every}
-    fastest = sorted(every, key=lambda one: seconds[f"{one[1]}, {one[0]}"])[:2]
+    configurations = [(schedule, name) for schedule in SCHEDULES for name in OPACUS]
+    seconds = {
+        f"{name}, {schedule}": SCHEDULES[schedule](name, TRIED)
+        for schedule, name in configurations
+    }
+    fastest = sorted(configurations, key=lambda one: seconds[f"{one[1]}, {one[0]}"])[:2]
     lines = [f"{RUNS} trainings of {STEPS} steps, {TASK.name}, two cores: seconds a run"]
     lines += [
         f"  Opacus, {name:34} {one:7.2f}  ({TRIED} runs)" for name, one in seconds.items()
     ]
     best = min(seconds.values())
-    for way, name in fastest:
-        found = WAYS[way](name, RUNS)
-        best = min(best, found)
-        lines.append(f"  Opacus, {f'{name}, {way}':34} {found:7.2f}  ({RUNS} runs)")
-    mine = min(ours() for _ in range(2)) / RUNS
-    lines.append(f"  ours {'':37} {mine:7.2f}  ({RUNS} runs)")
-    lines.append(f"  ours is {best / mine:.2f} times as fast as the best of Opacus")
+    for schedule, name in fastest:
+        time_per_run = SCHEDULES[schedule](name, RUNS)
+        best = min(best, time_per_run)
+        lines.append(f"  Opacus, {f'{name}, {schedule}':34} {time_per_run:7.2f}  ({RUNS} runs)")
+    our_time = min(ours() for _ in range(2)) / RUNS
+    lines.append(f"  ours {'':37} {our_time:7.2f}  ({RUNS} runs)")
+    lines.append(f"  ours is {best / our_time:.2f} times as fast as the best of Opacus")
     tables.append("\n".join(lines))
-    assert mine > 0
+    assert our_time > 0
 
 
 if __name__ == "__main__":

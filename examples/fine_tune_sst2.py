@@ -1,12 +1,12 @@
-"""Fine-tune a classifier of sentences privately, through Hugging Face's trainer.
+"""Fine-tune a sentence classifier privately with Hugging Face's trainer.
 
-Without options it trains a tiny BERT on made-up sentences, in seconds. With --sst2 it trains
-the last layer of MiniLM, and a head on means over tokens, on film reviews (train.tsv and
+Without options it trains a tiny BERT on synthetic sentences, in seconds. With --sst2 it trains
+the last layer of MiniLM, and a head on the mean over tokens, on film reviews (train.tsv and
 dev.tsv of SST-2, as GLUE publishes them):
 
     python fine_tune_sst2.py --sst2 glue/SST-2 --records 67349 --epochs 3
 
-That took 37 minutes of two cores, and 81 % of the test sentences were right.
+That took 37 minutes of two cores, and 81 % of the test sentences were classified correctly.
 """
 
 import argparse
@@ -21,35 +21,35 @@ from veracal.accounting import epsilon_for
 from veracal.data import TextForm, load
 from veracal.errors import DataError
 
-# The first of the two lines that differ from a script without privacy.
+# The first of two lines that differ from a script without privacy.
 from veracal.neural.huggingface import (
     MeanPooled,
     PrivacyArguments,
     PrivateTrainer,
+    add_lora,
     minilm_classifier,
     minilm_tokenizer,
-    tokenized,
+    tokenize,
     train_only,
-    with_lora,
 )
 
 CLASSES = ("negative", "positive")
 SST2 = TextForm(("sentence",), "label", CLASSES, {"0": "negative", "1": "positive"})
-LENGTH, LONG = 24, 64  # tokens of a sentence for training, declared, and for testing
+LENGTH, LONG = 24, 64  # declared tokens per sentence for training, and for testing
 
 
-def made_up(records, rng):
-    """Sentences of ten tokens, in which words of praise or of blame are more frequent."""
+def synthetic_sentences(records, rng):
+    """Sentences of ten tokens, with words that indicate their class."""
     labels = rng.integers(0, 2, records)
     words = rng.integers(4, 24, (records, 10))
-    telling = rng.random(words.shape) < 0.6
-    words[telling] = (24 + 20 * labels[:, None] + words % 20)[telling]
-    words[:, 0] = 2  # the token by which BERT begins
+    indicative = rng.random(words.shape) < 0.6
+    words[indicative] = (24 + 20 * labels[:, None] + words % 20)[indicative]
+    words[:, 0] = 2  # BERT's first token
     return {"input_ids": words, "attention_mask": np.ones_like(words), "labels": labels}
 
 
-def tiny():
-    """A BERT of one layer, with larger first weights than a deep one would have."""
+def tiny_bert():
+    """A BERT of one layer, with larger initial weights than a deep model."""
     torch.manual_seed(0)
     return BertForSequenceClassification(
         BertConfig(
@@ -66,36 +66,38 @@ def tiny():
 
 
 def sst2(folder, records, rng):
-    """Film reviews and their tokens, for training and for a look at the result."""
+    """Tokenized film reviews for training and evaluation."""
     tokenizer = minilm_tokenizer()
     train, dev = (load(folder / f"{part}.tsv", schema=SST2) for part in ("train", "dev"))
     rows = np.sort(rng.permutation(len(train))[:records])
     return [
-        tokenized(X, tokenizer, max_length=length, labels=y, cache=True)
+        tokenize(X, tokenizer, max_length=length, labels=y, cache=True)
         for X, y, length in ((train.X[rows], train.y[rows], LENGTH), (dev.X[:], dev.y, LONG))
     ]
 
 
-def accuracy(found):
-    """Share of sentences whose class is right."""
-    return {"accuracy": float((found.predictions.argmax(1) == found.label_ids).mean())}
+def accuracy(evaluation):
+    """Fraction of correctly classified sentences."""
+    return {
+        "accuracy": float((evaluation.predictions.argmax(1) == evaluation.label_ids).mean())
+    }
 
 
 def main(options, folder):
-    """Train, say what is promised, look at the result."""
+    """Train, print the guarantee, and evaluate."""
     rng = np.random.default_rng(0)
     if options.sst2:
         model = minilm_classifier(CLASSES)
         if not options.lora:
-            # The head learns faster than the layer by so much as its outputs are scaled.
+            # The scale of the outputs makes the head learn faster than the layer.
             model = MeanPooled(model, scale=100.0)
             train_only(model, "encoder.encoder.layer.5.*", "head.*")
         train, test = sst2(options.sst2, options.records, rng)
     else:
-        model = tiny()
-        train, test = made_up(options.records, rng), made_up(500, rng)
+        model = tiny_bert()
+        train, test = synthetic_sentences(options.records, rng), synthetic_sentences(500, rng)
     if options.lora:
-        model = with_lora(model)
+        model = add_lora(model)
 
     trainer = PrivateTrainer(
         model,
@@ -127,26 +129,28 @@ def main(options, folder):
     trainer.train()
 
     print(trainer.statement_.text().split("\n\n")[0])
-    right = trainer.evaluate()["eval_accuracy"]
-    print(f"Right on {right:.0%} of the test records (internal: they are private, too).")
+    test_accuracy = trainer.evaluate()["eval_accuracy"]
+    print(
+        f"Accuracy on the test records: {test_accuracy:.0%} (internal, since they are private)."
+    )
     assert trainer.private_ and epsilon_for(trainer.event_, 1e-5) <= options.epsilon
-    assert options.sst2 or right > (0.5 if options.lora else 0.8)
+    assert options.sst2 or test_accuracy > (0.5 if options.lora else 0.8)
 
 
-def options():
-    """What can be chosen."""
+def parse_options():
+    """Command line options."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--sst2", type=Path, metavar="FOLDER", help="MiniLM on SST-2")
     parser.add_argument("--records", type=int, default=4_000)
     parser.add_argument("--epochs", type=float, default=10.0)
     parser.add_argument("--epsilon", type=float, default=8.0)
-    parser.add_argument("--lora", action="store_true", help="train adapters of low rank alone")
+    parser.add_argument("--lora", action="store_true", help="train only low-rank adapters")
     return parser.parse_args()
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as made:
+    with tempfile.TemporaryDirectory() as folder:
         try:
-            main(options(), made)
+            main(parse_options(), folder)
         except DataError as missing:
             raise SystemExit(f"This needs SST-2: {missing}") from None

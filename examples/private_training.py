@@ -1,4 +1,4 @@
-"""Train a private classifier on a table, charged to a ledger before a record is read."""
+"""Train a private classifier on a table; the ledger is charged before a record is read."""
 
 import sys
 import tempfile
@@ -12,7 +12,7 @@ from veracal.training import PrivateLogisticRegression
 
 
 def main(folder: Path) -> None:
-    """Charge, train, look at the result."""
+    """Charge, train and evaluate."""
     parts = split(load("breast-cancer"))
     model = PrivateLogisticRegression(epsilon=3.0, delta=1e-5)
     plan = [Item("training", model.event())]
@@ -21,16 +21,16 @@ def main(folder: Path) -> None:
     Curator(parts.train, ledger).fit(model)
 
     scores = score(model, parts.test)
-    right = float((scores.values.argmax(axis=1) == scores.labels).mean())
+    accuracy = float((scores.values.argmax(axis=1) == scores.labels).mean())
     print(model.statement_.text().split("\n\n")[0])
-    print(f"Right on {right:.0%} of the test records (internal: they are private, too).")
+    print(f"Accuracy on the test records: {accuracy:.0%} (internal, since they are private).")
     assert model.private_ and epsilon_for(model.event_, 1e-5) <= 3.0
-    assert right > 0.6
+    assert accuracy > 0.6
 
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
         main(Path(sys.argv[1]))
     else:
-        with tempfile.TemporaryDirectory() as made:
-            main(Path(made))
+        with tempfile.TemporaryDirectory() as folder_name:
+            main(Path(folder_name))

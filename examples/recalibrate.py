@@ -1,4 +1,4 @@
-"""Train a private classifier whose confidence is off, and repair it privately."""
+"""Train a private classifier with poor calibration, and recalibrate it privately."""
 
 import sys
 import tempfile
@@ -15,38 +15,38 @@ from veracal.training import PrivateLogisticRegression
 
 
 def main(folder: Path) -> None:
-    """Train and repair for one budget, then measure for another."""
+    """Train and recalibrate within one budget, then measure within another."""
     parts = split(load("digits"))
     training = PrivateLogisticRegression(epsilon=8.0, delta=1e-4, clip=0.1)
     model = PrivateCalibratedClassifier(
         training, epsilon=8.0, delta=1e-4, size=parts.train.size
     )
-    plan = [Item("training and map", model.event())]
+    plan = [Item("training and calibration map", model.event())]
     budget = Budget(8.0, 1e-4)
     ledger = open_ledger(folder / "training.ledger", budget, kind="plan", plan=plan)
 
-    Curator(parts.train, ledger).fit(model, purpose="training and map")
+    Curator(parts.train, ledger).fit(model, purpose="training and calibration map")
 
     print(model.statement_.text().split("\n\n")[0])
-    print(f"The map: {model.map_}")
+    print(f"Calibration map: {model.map_}")
 
-    # The test records are private, too: what leaves about them is charged.
-    pays = open_ledger(folder / "testing.ledger", Budget(5.0))
+    # The test records are private, too: releases about them are charged.
+    test_ledger = open_ledger(folder / "testing.ledger", Budget(5.0))
     after = score(model, parts.test)
-    found = measure_private(Curator(after, pays), epsilon=5.0)
-    print(f"Accuracy {found.overall.accuracy.value:.2f}, released with noise.")
-    print(f"Calibration error {found.overall.ece.value:.3f}, released with noise.")
+    measured = measure_private(Curator(after, test_ledger), epsilon=5.0)
+    print(f"Accuracy {measured.overall.accuracy.value:.2f}, released with noise.")
+    print(f"Calibration error {measured.overall.ece.value:.3f}, released with noise.")
 
-    # For us alone: the same without noise, beside the classifier without its map.
+    # Internal: the same without noise, compared with the classifier without its map.
     rng = np.random.default_rng(0)
     before = score(model.estimator_, parts.test)
-    plain = [measure(s, figures=["ece"], replicates=0, rng=rng) for s in (before, after)]
-    values = [result["ece"].value for result in plain]
+    internal = [measure(s, figures=["ece"], replicates=0, rng=rng) for s in (before, after)]
+    values = [result["ece"].value for result in internal]
     print(f"Internal: calibration error {values[0]:.3f} before, {values[1]:.3f} after.")
 
     assert model.private_ and epsilon_for(model.event_, 1e-4) <= 8.0
     assert np.array_equal(before.predictions, after.predictions)
-    assert pays.spent().epsilon <= 5.0
+    assert test_ledger.spent().epsilon <= 5.0
     assert values[1] < values[0]
 
 
@@ -54,5 +54,5 @@ if __name__ == "__main__":
     if len(sys.argv) > 1:
         main(Path(sys.argv[1]))
     else:
-        with tempfile.TemporaryDirectory() as made:
-            main(Path(made))
+        with tempfile.TemporaryDirectory() as folder_name:
+            main(Path(folder_name))

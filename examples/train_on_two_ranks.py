@@ -21,12 +21,12 @@ from veracal.queries import Curator
 
 
 def main(folder: Path) -> None:
-    """Each rank takes its share; rank 0 has the ledger."""
-    # The key makes the same split on every rank. Without one, each rank would draw its own:
-    # records would be on two ranks, and test records would be trained on.
+    """Train on this rank's records; rank 0 has the ledger."""
+    # The key makes the same split on every rank. Without one, each rank would draw its own
+    # split: records would be on two ranks, and test records would be trained on.
     parts = split(load("digits"), key="digits on two ranks")
     rank, world = dist.get_rank(), dist.get_world_size()
-    # Every rank takes its own share of the training part, so none is on two ranks.
+    # Every rank takes different training records, so that none is on two ranks.
     mine = parts.train.take(np.arange(len(parts.train))[rank::world])
     model = PrivateNetwork(
         nn.Sequential(nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 10)),
@@ -43,10 +43,10 @@ def main(folder: Path) -> None:
         Curator(mine, ledger).fit(model)
     else:
         model.fit_records(mine)  # waits until rank 0 has paid
-    right = float((model.predict(parts.test.X) == parts.test.y).mean())
-    print(f"Rank {rank} of {world} has the model; right on {right:.0%} (internal).")
+    accuracy = float((model.predict(parts.test.X) == parts.test.y).mean())
+    print(f"Rank {rank} of {world} has the model; accuracy {accuracy:.0%} (internal).")
     assert model.private_
-    assert right > 0.5
+    assert accuracy > 0.5
 
 
 if __name__ == "__main__":
@@ -54,6 +54,6 @@ if __name__ == "__main__":
         dist.init_process_group("gloo")
     else:
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    with tempfile.TemporaryDirectory() as made:
-        main(Path(made))
+    with tempfile.TemporaryDirectory() as folder_name:
+        main(Path(folder_name))
     dist.destroy_process_group()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from torch import nn
 
-from tests.training.deep.hugging_face.tiny import bert, trainer
+from tests.neural.huggingface.tiny import bert, trainer
 from veracal.accounting import Budget, Pure, Unit
 from veracal.accounting.statement_text import UNCHARGED
 from veracal.artifact import PrivateClassifier

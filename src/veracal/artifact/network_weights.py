@@ -142,7 +142,7 @@ class NetworkWeights:
     def _check_outputs(self, classes: int, where: str) -> None:
         """Refuse a network that does not take such rows, or tells other classes apart."""
         try:
-            found: Any = self._scores(self._scores.made_up[:1]).shape[1]
+            found: Any = self._scores(self._scores.synthetic[:1]).shape[1]
         except Exception as cause:
             found = f"an error ({type(cause).__name__})"
         if found != classes:

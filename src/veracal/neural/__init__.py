@@ -1,4 +1,4 @@
-"""Private training of PyTorch modules and Hugging Face models; the one layer with torch."""
+"""Private training of PyTorch modules and Hugging Face models; the only layer with torch."""
 
 from typing import TYPE_CHECKING
 
@@ -11,28 +11,28 @@ if TYPE_CHECKING:
     from veracal.neural.encoders import ImageEncoder, TextEncoder
     from veracal.neural.features import Extractor, extract
     from veracal.neural.huggingface.arguments import PrivacyArguments
-    from veracal.neural.huggingface.data import Tokens, tokenized
+    from veracal.neural.huggingface.data import Tokens, tokenize
     from veracal.neural.huggingface.models import (
         LastLayers,
         MeanPooled,
-        before_last,
+        add_lora,
+        encode_frozen_layers,
         load_image_classifier,
         load_sequence_classifier,
         load_tokenizer,
         minilm_classifier,
         minilm_tokenizer,
         train_only,
-        with_lora,
     )
     from veracal.neural.huggingface.trainer import PrivateTrainer
-    from veracal.neural.module_checks import without_batch_norm
+    from veracal.neural.module_checks import replace_batch_norm
     from veracal.neural.network import PrivateNetwork
     from veracal.neural.predictions import NetworkScores
     from veracal.neural.pretrained import EfficientNetLite0, MiniLM, MiniLMTokens
     from veracal.neural.synthetic_inputs import Augment, Pictures, as_tensor
     from veracal.neural.train_module import TrainedModule, train
 
-# Say in a sentence what is missing before anything else fails.
+# Report a missing package clearly before anything else fails.
 extra("torch", "torch")
 
 __all__ = [
@@ -54,19 +54,19 @@ __all__ = [
     "TextEncoder",
     "Tokens",
     "TrainedModule",
+    "add_lora",
     "as_tensor",
-    "before_last",
+    "encode_frozen_layers",
     "extract",
     "load_image_classifier",
     "load_sequence_classifier",
     "load_tokenizer",
     "minilm_classifier",
     "minilm_tokenizer",
-    "tokenized",
+    "replace_batch_norm",
+    "tokenize",
     "train",
     "train_only",
-    "with_lora",
-    "without_batch_norm",
 ]
 
 __getattr__, __dir__ = attach(
@@ -85,22 +85,22 @@ __getattr__, __dir__ = attach(
         "huggingface.arguments": ("PrivacyArguments",),
         "huggingface.data": (
             "Tokens",
-            "tokenized",
+            "tokenize",
         ),
         "huggingface.models": (
             "LastLayers",
             "MeanPooled",
-            "before_last",
+            "encode_frozen_layers",
             "load_image_classifier",
             "load_sequence_classifier",
             "load_tokenizer",
             "minilm_classifier",
             "minilm_tokenizer",
             "train_only",
-            "with_lora",
+            "add_lora",
         ),
         "huggingface.trainer": ("PrivateTrainer",),
-        "module_checks": ("without_batch_norm",),
+        "module_checks": ("replace_batch_norm",),
         "network": ("PrivateNetwork",),
         "predictions": ("NetworkScores",),
         "pretrained": (

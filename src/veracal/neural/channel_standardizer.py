@@ -1,17 +1,15 @@
-r"""Means and spreads of the channels of features from one noisy vector.
+r"""Standardizes feature channels by one noisy release of their means and mean squares.
 
-Of a record with features :math:`x_{cp}` of channel c at place p, two vectors are taken, the
-means :math:`m_c` of its channels and the means :math:`q_c` of their squares, all in units of a
-public guess at the size of the channel. Each is shortened to a declared norm, and summed:
+From a record with features :math:`x_{cp}` of channel c at position p, two vectors are computed,
+the means :math:`m_c` of its channels and the means :math:`q_c` of their squares, all in units
+of a public guess of the scale of the channel. Each is clipped to a declared norm, and summed:
 
 .. math:: S = \Big( \sum_i \frac{m_i}{\max(A, \lVert m_i \rVert)}, \;
     \sum_i \frac{q_i}{\max(B, \lVert q_i \rVert)} \Big).
 
-Noise is added to that one vector, once, and all else follows from it and a declared number of
-records (Tramèr and Boneh 2021, https://arxiv.org/abs/2011.11660, whose code takes A and B from
-the records, which is not private).
-
-Channels of features standardized by noisy means and spreads.
+Noise is added to that one vector, once; everything else follows from it and a declared number
+of records (Tramèr and Boneh 2021, https://arxiv.org/abs/2011.11660, whose code computes A and B
+from the records, which is not private).
 """
 
 import math
@@ -29,11 +27,11 @@ from veracal.data import Dataset, MappedRows
 from veracal.mechanisms import Grid, dense_contributions, rounded_gaussian
 from veracal.training import MomentTransformer, float_type
 
-_CELLS = 2**22  # numbers of a block
+_BLOCK_CELLS = 2**22  # numbers in a block
 
 
 def channel_grid(channels: int) -> Grid:
-    """Public grid of vectors of norm 1: as fine as squared norms fit into 62 bits.
+    """Public grid for vectors of norm 1: the finest whose squared norms fit into 62 bits.
 
     Examples
     --------
@@ -50,7 +48,7 @@ def channel_moments(
 
     Parameters
     ----------
-    rows : array of shape (n, channels, ...) or (n, channels · places)
+    rows : array of shape (n, channels, ...) or (n, channels · positions)
     channels : int
     typical : float or array of shape (channels,)
         Units of the channels.
@@ -66,14 +64,14 @@ def channel_moments(
     >>> means.tolist(), squares.tolist()
     ([[2.0, 1.0]], [[5.0, 2.0]])
     """
-    with np.errstate(all="ignore"):  # a warning would tell of a record
+    with np.errstate(all="ignore"):  # a warning would reveal something about a record
         values = np.reshape(rows, (len(rows), channels, -1)).astype(np.float64)
         values /= np.broadcast_to(typical, channels)[:, None]
         means = values.mean(axis=2)
-        # Not by einsum, which adds up a single record in another order than several.
+        # einsum would sum a single record in another order than several.
         squares = np.square(values, out=values).mean(axis=2)
-    broken = ~(np.isfinite(means) & np.isfinite(squares)).all(axis=1)
-    means[broken] = squares[broken] = np.nan
+    invalid = ~(np.isfinite(means) & np.isfinite(squares)).all(axis=1)
+    means[invalid] = squares[invalid] = np.nan
     return means, squares
 
 
@@ -86,15 +84,15 @@ def channel_sums(
 ) -> Ints:
     """Exact sums of clipped means and clipped squares, in units of :func:`channel_grid`.
 
-    Each record's vectors are put on the grid and shortened as integers, so that neither the
+    Each record's vectors are rounded to the grid and clipped as integers, so that neither the
     order nor the blocks of the rows change a bit of the sums.
 
     Parameters
     ----------
-    rows : array or MappedRows of shape (n, channels, ...) or (n, channels · places)
+    rows : array or MappedRows of shape (n, channels, ...) or (n, channels · positions)
     channels : int
     mean_norm, square_norm : float > 0
-        Declared norms, to which longer vectors are shortened.
+        Declared norms, to which longer vectors are clipped.
     typical : float or array of shape (channels,)
         Units of the channels, also declared.
 
@@ -105,28 +103,28 @@ def channel_sums(
     Guarantees
     ----------
     Times the step of the grid, it moves by at most :func:`channel_sensitivity` in the L2 norm
-    between neighbors: norms are compared in integers, and entries are cut off toward zero, so
-    that squares stay above zero. A record with moments that are not finite adds nothing.
+    between neighbors: norms are compared in integers, and entries are rounded toward zero, so
+    that squares stay nonnegative. A record with moments that are not finite adds nothing.
     """
     sums, grid = np.zeros((2, channels), dtype=np.int64), channel_grid(channels)
-    step = max(1, _CELLS // max(1, math.prod(rows.shape[1:])))
+    step = max(1, _BLOCK_CELLS // max(1, math.prod(rows.shape[1:])))
     for start in range(0, len(rows), step):
         means, squares = channel_moments(rows[start : start + step], channels, typical)
-        for place, (vectors, norm) in enumerate(((means, mean_norm), (squares, square_norm))):
-            with np.errstate(all="ignore"):  # what overflows is shortened
+        for row, (vectors, norm) in enumerate(((means, mean_norm), (squares, square_norm))):
+            with np.errstate(all="ignore"):  # overflowing vectors are clipped
                 units = dense_contributions(vectors / norm, 2**grid.bits, grid, power=2)
-            sums[place] += units.sum(axis=0)
+            sums[row] += units.sum(axis=0)
     return sums
 
 
 def channel_sensitivity(relation: Relation) -> float:
-    r"""Most that the sums move between neighbors, in the L2 norm.
+    r"""L2 sensitivity of the sums.
 
-    A record adds a vector of norm 1 at most to either sum, so one that comes or goes moves
-    both together by at most :math:`\sqrt 2`. One that takes the place of another moves the
-    sum of means by at most 2. Squares are not negative, so vectors u and v of them have
-    :math:`\lVert u - v \rVert^2 \le \lVert u \rVert^2 + \lVert v \rVert^2 \le 2`, and both
-    sums together move by at most :math:`\sqrt{4 + 2}`.
+    A record adds a vector of norm at most 1 to either sum, so adding or removing one moves both
+    together by at most :math:`\sqrt 2`. Replacing one moves the sum of means by at most 2.
+    Squares are nonnegative, so vectors u and v of them have :math:`\lVert u - v \rVert^2 \le
+    \lVert u \rVert^2 + \lVert v \rVert^2 \le 2`, and both sums together move by at most
+    :math:`\sqrt{4 + 2}`.
 
     Parameters
     ----------
@@ -163,13 +161,13 @@ def noisy_channel_moments(
     size : int
         The *declared* number of records n.
     noise_std : float
-        Of the Gaussian noise on every entry of the sums, in units of 1. It is rounded to the
-        grid of the sums, and sampled exactly.
+        Standard deviation of the Gaussian noise on every entry of the sums, in units of 1. The
+        noise is rounded to the grid of the sums, and sampled exactly.
     mean_norm, square_norm : float > 0
         The norms A and B.
     least_variance : float > 0
-        Public floor; where the noise on a variance is more than that, its standard deviation
-        is the floor: below it nothing is known.
+        Public lower bound. If the standard deviation of the noise on a variance is larger, it
+        is the lower bound: smaller variances cannot be distinguished.
 
     Returns
     -------
@@ -181,53 +179,50 @@ def noisy_channel_moments(
     The sums are used once, in the noisy vector; everything else is declared.
     """
     grid = channel_grid(sums.shape[1])
-    drawn = rounded_gaussian(noise_std / grid.step, sums.size, rng=rng)
-    units = (int(exact) + noise for exact, noise in zip(sums.flat, drawn, strict=True))
+    noise_values = rounded_gaussian(noise_std / grid.step, sums.size, rng=rng)
+    units = (int(exact) + noise for exact, noise in zip(sums.flat, noise_values, strict=True))
     noisy = grid.values(units).reshape(sums.shape) / size
     means = noisy[0] * mean_norm
-    least = max(least_variance, noise_std / size * square_norm)
-    return means, np.sqrt(np.maximum(noisy[1] * square_norm - means**2, least))
-
-
-_BLOCK_CELLS = 2**22  # numbers of a block
+    lower_bound = max(least_variance, noise_std / size * square_norm)
+    return means, np.sqrt(np.maximum(noisy[1] * square_norm - means**2, lower_bound))
 
 
 class PrivateChannelStandardizer(MomentTransformer):
-    r"""Subtract noisy means of channels and divide by their noisy spreads; charged.
+    r"""Subtract noisy channel means and divide by noisy standard deviations; charged.
 
-    For features such as those of :class:`~veracal.neural.scattering.Scattering`, before
-    a network is trained on them. Sums of the channel means of all records, and of their mean
-    squares, get Gaussian noise, once, and all means and spreads follow from that vector and
-    the declared size (:mod:`veracal.neural.channel_standardizer`).
+    For features such as those of :class:`~veracal.neural.scattering.Scattering`, before a
+    network is trained on them. Sums of the channel means of all records, and of their mean
+    squares, get Gaussian noise, once, and all means and standard deviations follow from that
+    vector and the declared size (:mod:`veracal.neural.channel_standardizer`).
 
     Parameters
     ----------
     mean_norm : float > 0
-        Public norm A to which the vector of a record's channel means is shortened. Take it
-        from public pictures of the same kind, never from the records.
+        Public norm A to which the vector of a record's channel means is clipped. Choose it from
+        public images of the same kind, never from the records.
     square_norm : float > 0
         Public norm B for the vector of its channels' mean squares.
     noise_multiplier : float > 0, optional
-        Noise on both sums together, divided by the most that one record moves them. Under
-        add-remove, :math:`8 / \sqrt 2` puts on each the noise that the papers' code does, 8.
+        Noise on both sums together, divided by their sensitivity. Under add-remove,
+        :math:`8 / \sqrt 2` adds the noise of the papers' code to each, 8.
     epsilon : float > 0, optional
-        The noise is found for it. With neither, epsilon is 1.
+        The noise is computed from it. With neither, epsilon is 1.
     delta : float in (0, 1)
     typical : float > 0, or one for each channel
-        Public guesses at the sizes of channels, the units in which means are clipped, and
-        squares and the floor in their squares. Noise is in proportion to them: where channels
-        differ much, as those of scattering do by their order, one guess for all drowns the
-        small ones.
+        Public guesses of the scales of channels. They are the units in which means are clipped,
+        and their squares those of the squares and of the lower bound. Noise is proportional to
+        them: if channels differ much, as those of scattering do by their order, the noise of a
+        common guess exceeds the small ones.
     least_variance : float > 0
-        Public floor of the variances.
+        Public lower bound of the variances.
     channels : int, optional
-        Declared number of channels; rows may then be flat. None: the length of the second
-        axis, so that every column of flat rows is a channel.
+        Declared number of channels; rows may then be flat. None: the length of the second axis,
+        so that every column of flat rows is a channel.
     size : int, optional
         Declared number of records. None: counted, so not private under add-remove.
     relation : {"add-remove", "replace-one"}
     unit : Unit, optional
-        Whom epsilon protects; by default one record.
+        The unit of protection; by default one record.
     random_state : int, Generator or None
         None, fresh secret entropy, is the only private choice.
 
@@ -242,14 +237,13 @@ class PrivateChannelStandardizer(MomentTransformer):
 
     Guarantees
     ----------
-    One record moves the vector of both sums by at most
-    :func:`~.channel_moments.channel_sensitivity`, and the event says how much noise that
-    meets: one release of both, stated in units of the sensitivity, so that it depends on no
-    norm and no width. Norms, floor and size are declared, and the real number of records
-    enters nowhere but the sums. A record that is not finite adds nothing to them, and raises
-    no error. Sums are integers of a public grid, and the noise on them is Gaussian noise
-    rounded to that grid, sampled exactly. A transformed value depends on its own value and on
-    what was released.
+    One record moves the vector of both sums by at most :func:`~.channel_sensitivity`, and the
+    event states the ratio of the noise to it: one release of both, in units of the sensitivity,
+    independent of the norms and the width. Norms, lower bound and size are declared, and the
+    real number of records affects nothing but the sums. A record that is not finite adds
+    nothing to them, and raises no error. Sums are integers of a public grid, and the noise on
+    them is Gaussian noise rounded to that grid, sampled exactly. A transformed value depends on
+    its own value and on what was released.
 
     Examples
     --------
@@ -261,7 +255,7 @@ class PrivateChannelStandardizer(MomentTransformer):
     """
 
     _covers = "the means and spreads of the channels"
-    any_rows = True  # of several axes, in a pipeline too
+    any_rows = True  # of any number of axes, also in a pipeline
 
     def __init__(
         self,
@@ -305,7 +299,7 @@ class PrivateChannelStandardizer(MomentTransformer):
             _checks.whole(channels=self.channels)
 
     def check_records(self, dataset: Dataset) -> None:
-        """Refuse a data set that cannot be standardized, by what is public about it."""
+        """Reject a data set that cannot be standardized, by its public facts."""
         self.event()
         if not isinstance(dataset, Dataset):
             raise ValueError(
@@ -316,34 +310,34 @@ class PrivateChannelStandardizer(MomentTransformer):
         self._check_declared(dataset)
 
     def _check_shape(self, rows: Array | MappedRows) -> None:
-        """Refuse rows of another form, by their shape and type alone."""
+        """Reject rows by their shape and type alone."""
         if rows.dtype.kind != "f" or rows.ndim < 2 or 0 in rows.shape[1:]:
             raise ValueError(
                 "Expected features as floats of shape (n, channels, ...), got "
-                f"{rows.dtype} of shape (n, {', '.join(map(str, rows.shape[1:]))}). Make "
-                "features of pictures first, by Scattering for one."
+                f"{rows.dtype} of shape (n, {', '.join(map(str, rows.shape[1:]))}). Compute "
+                "features of images first, for example with Scattering."
             )
         channels, numbers = self._channels(rows), math.prod(rows.shape[1:])
         flat = rows.ndim == 2 and numbers % channels == 0
         if rows.shape[1] != channels and not flat:
             raise ValueError(
                 f"Expected rows of {channels} channels, or flat rows of a multiple of that, "
-                f"got shape (n, {', '.join(map(str, rows.shape[1:]))}). Declare channels=... "
-                "as the features have them."
+                f"got shape (n, {', '.join(map(str, rows.shape[1:]))}). Pass channels=..., the "
+                "number of channels of the features."
             )
 
         if np.ndim(self.typical) and np.shape(self.typical) != (channels,):
             raise ValueError(
-                f"Expected one typical size, or one for each of {channels} channels, got "
+                f"Expected one typical scale, or one for each of {channels} channels, got "
                 f"typical of shape {np.shape(self.typical)}."
             )
 
     def _channels(self, rows: Array | MappedRows) -> int:
-        """How many channels there are."""
+        """Number of channels."""
         return int(rows.shape[1] if self.channels is None else self.channels)
 
     def _validated(self, X: Any, *, reset: bool) -> Array | MappedRows:
-        """Rows of the right form; what is not finite passes, and counts for nothing."""
+        """Check the shape of rows; rows that are not finite pass, and contribute nothing."""
         rows = MappedRows.of(X) if isinstance(X, np.memmap) else X
         if not isinstance(rows, MappedRows):
             rows = validate_data(

@@ -1,6 +1,7 @@
-"""What the ranks of torch.distributed say to each other, each of them to rank 0 alone.
+"""DP-SGD over the ranks of ``torch.distributed``, led by rank 0.
 
-A descent in one process, or in several of which one leads.
+Ranks exchange messages with rank 0 only. A fit runs in one process (:class:`SingleProcess`), or
+in several: one leads (:class:`Leader`) and the others follow (:class:`Follower`).
 """
 
 import json
@@ -21,86 +22,89 @@ from veracal.accounting import Unit
 from veracal.errors import WorkerError
 from veracal.mechanisms import DPSGD, Clipped, ClipRule, GlobalAdapt, TrainingResult
 from veracal.neural.gradient_sums import NetworkSums
-from veracal.neural.run import InternalFigures, Noise, TrainingRun
+from veracal.neural.run import InternalFigures, NoiseFigures, TrainingRun
 from veracal.queries import charged_total
 
-_MOST_WORDS = 2_000  # characters of an error that others are told
-_MOST_SHOWN = 80
+_MAX_ERROR_LENGTH = 2_000  # characters of an error that are sent to other ranks
+_MAX_SETTING_LENGTH = 80
 
 
 @dataclass(frozen=True)
 class Ranks:
     r"""Train one network on the records of all ranks of ``torch.distributed``.
 
-    Rank 0 leads. At every step it sends the weights to all others; every rank flips secret
-    coins for its own records, clips and sums :math:`s_r`, and sends the sum to rank 0, where
+    Rank 0 leads. At every step it sends the weights to all others; every rank draws a secret
+    Poisson sample of its own records, clips and sums :math:`s_r`, and sends the sum to rank 0,
+    where
 
     .. math:: \tilde g = \frac{1}{B} \left( \sum_r s_r + \mathcal{N}(0, \sigma^2 C^2 I) \right)
 
-    gets its noise, once, and the weights follow. The process group is the default one, with
-    gloo (``torch.distributed.init_process_group("gloo")``); who waits longer than its timeout
-    stops with an error.
+    gets its noise, once, and the weights are updated. The process group is the default one,
+    with gloo (``torch.distributed.init_process_group("gloo")``); a rank that waits longer than
+    its timeout stops with an error.
 
-    Rank 0 fits through a :class:`~veracal.queries.Curator`, whose ledger is that of *all*
-    records; the others call ``fit_records``, which reads none before rank 0 has paid. All end
-    with the same model, or all stop.
+    Rank 0 fits through a :class:`~veracal.queries.Curator`, whose ledger covers *all* records;
+    the others call ``fit_records``, which reads no record before rank 0 has paid. All end with
+    the same model, or all stop.
 
     Parameters
     ----------
-    units_apart : bool
-        Whether all rows of a unit (a patient) are on one rank. By default a unit may be on
-        every rank, and its rows are added up.
+    units_disjoint : bool
+        Whether all rows of a unit (such as a patient) are on one rank. By default a unit may be
+        on every rank, and its rows are added up.
 
     Guarantees
     ----------
-    The event is that of one process with the records of all ranks. Coins of all ranks are
-    independent, so that together they are one Poisson sample; a record moves the sum of its
-    own rank, by the clip bound at most, and no other. That takes for granted that no record is
-    on two ranks; ranks whose data sets were split by different keys or by draws of their own,
-    which would put records on two of them, are refused. Under add-remove no rank tells how
-    many records it has; under replace-one these numbers are public, and must add up to the
-    size.
+    The event is that of one process with the records of all ranks. The
+    Poisson draws of all ranks are independent, so that together they form one Poisson sample; a
+    record moves the sum of its own rank, by at most the clip bound, and no other. This assumes
+    that no record is on two ranks. Ranks whose data sets were split by different keys or by
+    separate random draws, which would put records on two ranks, are rejected. Under add-remove
+    no rank reveals its number of records; under replace-one these numbers are public, and must
+    add up to the size.
 
     All ranks are trusted, and so is the network between them: rank 0 sees each rank's sum
     without noise, and nothing is encrypted here. Another rank sees nothing but its own records
     and what is released anyway: weights, and the noisy threshold of an adaptive clip rule. The
-    model is private against whoever sees what comes out in the end, and not against a rank.
+    model is private against an observer of the final release, and not against a rank.
     """
 
-    units_apart: bool = False
+    units_disjoint: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.units_apart, bool):
-            raise ValueError(f"Expected True or False, got units_apart={self.units_apart!r}.")
+        if not isinstance(self.units_disjoint, bool):
+            raise ValueError(
+                f"Expected True or False, got units_apart={self.units_disjoint!r}."
+            )
 
 
 class RankCommand(IntEnum):
-    """What rank 0 tells the others to do."""
+    """Commands of rank 0 to the others."""
 
-    COMPARE = 1  # say which settings you have
-    BEGIN = 2  # it is paid for: take the module
-    STEP = 3  # take these weights, and send the sum over a batch
+    COMPARE = 1  # send the public facts
+    BEGIN = 2  # the fit is paid for: load the module
+    STEP = 3  # send the sum over a batch at these weights
     OVER = 4  # take the model
-    STOP = 5  # there will be none
+    STOP = 5  # the fit has failed
 
 
 class RankConnection:
-    """The way from a rank to rank 0, and from there to all others.
+    """Connection between a rank and rank 0.
 
     Attributes
     ----------
-    owed : set of int
-        On rank 0: whose sums have been asked for and are still to come.
+    pending : set of int
+        On rank 0: ranks whose requested sums have not arrived yet.
     over : bool
-        On rank 0: whether all others have been told that it is over, one way or the other.
-    begun : bool
-        On another rank: whether rank 0 has begun, and goes on.
-    asked : bool
+        On rank 0: whether all others know that the fit has ended, successfully or not.
+    started : bool
+        On another rank: whether rank 0 has started, and continues.
+    sum_requested : bool
         On another rank: whether rank 0 waits for a sum.
     charged : bool
         On another rank: whether a ledger was charged on rank 0.
     ledger_total : str or None
-        On another rank: what everything on that ledger may cost, in a sentence.
+        On another rank: a sentence with the total cost on that ledger.
     """
 
     charged = False
@@ -109,26 +113,26 @@ class RankConnection:
     def __init__(self) -> None:
         if not (dist.is_available() and dist.is_initialized()):
             raise ValueError(
-                "Expected torch.distributed to be set up, got no process group. Call "
+                "Expected an initialized torch.distributed, got no process group. Call "
                 "torch.distributed.init_process_group('gloo') on every rank, for example in a "
-                "script that torchrun starts."
+                "script started by torchrun."
             )
         if "cpu:gloo" not in dist.get_backend_config():
             raise ValueError(
-                "Expected a process group with gloo, since sums are in main memory, got "
+                "Expected a process group with gloo, since sums are on the CPU, got "
                 f"{dist.get_backend_config()!r}. Call init_process_group('gloo')."
             )
-        self.owed: set[int] = set()
-        self.over = self.begun = self.asked = False
+        self.pending: set[int] = set()
+        self.over = self.started = self.sum_requested = False
 
     @property
     def rank(self) -> int:
-        """The number of this rank."""
+        """Number of this rank."""
         return dist.get_rank()
 
     @property
     def world(self) -> int:
-        """How many ranks there are."""
+        """Number of ranks."""
         return dist.get_world_size()
 
     @property
@@ -138,7 +142,7 @@ class RankConnection:
 
     @property
     def others(self) -> range:
-        """All ranks but rank 0."""
+        """All ranks except rank 0."""
         return range(1, self.world)
 
     def send(self, tensor: Tensor, to: int = 0) -> None:
@@ -146,143 +150,147 @@ class RankConnection:
         try:
             dist.send(tensor, to)
         except RuntimeError as error:
-            self.begun = False
-            raise _gone(to) from error
+            self.started = False
+            raise _lost_rank_error(to) from error
 
     def receive(self, tensor: Tensor, of: int = 0) -> Tensor:
-        """Fill a tensor with what a rank sends."""
+        """Fill a tensor with the numbers that a rank sends."""
         try:
             dist.recv(tensor, of)
         except RuntimeError as error:
-            self.begun = False
-            raise _gone(of) from error
+            self.started = False
+            raise _lost_rank_error(of) from error
         return tensor
 
-    def order(
-        self, order: RankCommand, to: int, value: float = 0.0, content: Tensor | None = None
+    def send_command(
+        self, command: RankCommand, to: int, value: float = 0.0, content: Tensor | None = None
     ) -> None:
-        """Tell another rank what to do; a figure and a tensor may go with it."""
-        what = torch.empty(0, dtype=torch.uint8) if content is None else _bytes(content)
-        self.send(torch.tensor([float(order), value, len(what)], dtype=torch.float64), to)
-        if len(what):
-            self.send(what, to)
+        """Send a command to another rank, with an optional value and tensor."""
+        payload = torch.empty(0, dtype=torch.uint8) if content is None else _as_bytes(content)
+        self.send(torch.tensor([float(command), value, len(payload)], dtype=torch.float64), to)
+        if len(payload):
+            self.send(payload, to)
 
     def begin(self, to: int, total: str | None, module: Tensor) -> None:
-        """Tell another rank to begin: with the module's bytes, and the ledger's total after.
+        """Send the start command, with the module's bytes and the ledger's total.
 
         Parameters
         ----------
         to : int
         total : str or None
-            Of the ledger that was charged; None where none was.
+            Of the charged ledger; None without one.
         module : tensor of bytes
         """
-        words = torch.empty(0, dtype=torch.uint8) if total is None else _text(total)
-        self.order(RankCommand.BEGIN, to, len(words), torch.cat([_bytes(module), words]))
+        total_bytes = (
+            torch.empty(0, dtype=torch.uint8) if total is None else _encode_text(total)
+        )
+        self.send_command(
+            RankCommand.BEGIN, to, len(total_bytes), torch.cat([_as_bytes(module), total_bytes])
+        )
 
-    def ordered(self) -> tuple[RankCommand, float, Tensor]:
-        """What rank 0 wants, and the figure and the bytes that go with it.
+    def receive_command(self) -> tuple[RankCommand, float, Tensor]:
+        """Receive a command of rank 0, with its value and bytes.
 
         Raises
         ------
         WorkerError
-            If it has stopped.
+            If rank 0 has stopped.
         """
-        self.asked = False
+        self.sum_requested = False
         number, value, size = self.receive(torch.empty(3, dtype=torch.float64)).tolist()
-        content = torch.empty(int(size), dtype=torch.uint8)
-        if len(content):
-            self.receive(content)
-        order = RankCommand(int(number))
-        if order == RankCommand.BEGIN:
-            end = len(content) - int(value)
-            content, total = content[:end], content[end:]
+        payload = torch.empty(int(size), dtype=torch.uint8)
+        if len(payload):
+            self.receive(payload)
+        command = RankCommand(int(number))
+        if command == RankCommand.BEGIN:
+            end = len(payload) - int(value)
+            payload, total = payload[:end], payload[end:]
             self.charged = bool(value)
             self.ledger_total = bytes(total.tolist()).decode() if self.charged else None
-        self.begun = order in (RankCommand.BEGIN, RankCommand.STEP)
-        self.asked = order == RankCommand.STEP
-        if order == RankCommand.STOP:
-            words = bytes(content.tolist()).decode()
-            raise WorkerError(f"Rank 0 has stopped, and all ranks with it: {words}")
-        return order, value, content
+        self.started = command in (RankCommand.BEGIN, RankCommand.STEP)
+        self.sum_requested = command == RankCommand.STEP
+        if command == RankCommand.STOP:
+            message = bytes(payload.tolist()).decode()
+            raise WorkerError(f"Rank 0 has stopped all ranks: {message}")
+        return command, value, payload
 
-    def excuse(self) -> None:
-        """Answer the next step with a failure, and hear rank 0 stop, if it has begun."""
+    def report_failure(self) -> None:
+        """Report a failure at the next step, if rank 0 has started, and wait until it stops."""
         with suppress(WorkerError):
-            while self.begun:
-                if self.asked:
+            while self.started:
+                if self.sum_requested:
                     self.send(torch.tensor([-1.0, 0.0, 0.0, 0.0, 0.0], dtype=torch.float64))
-                self.ordered()
+                self.receive_command()
 
-    def say(self, words: str, to: int = 0) -> None:
+    def send_text(self, text: str, to: int = 0) -> None:
         """Send text."""
-        content = _text(words)
-        self.send(torch.tensor([len(content)]), to)
-        self.send(content, to)
+        encoded = _encode_text(text)
+        self.send(torch.tensor([len(encoded)]), to)
+        self.send(encoded, to)
 
-    def words(self, of: int = 0) -> str:
-        """Text that a rank sends."""
+    def receive_text(self, of: int = 0) -> str:
+        """Receive text."""
         length = int(self.receive(torch.empty(1, dtype=torch.int64), of))
         content = self.receive(torch.empty(length, dtype=torch.uint8), of)
         return bytes(content.tolist()).decode()
 
     def stop(self, problem: BaseException) -> None:
-        """Tell all others, once, that there will be no model; who is gone is passed over."""
+        """Tell all others, once, that the fit failed; unreachable ranks are skipped."""
         if self.over:
             return
         self.over = True
-        words = f"{type(problem).__name__}: {problem}"[:_MOST_WORDS]
+        message = f"{type(problem).__name__}: {problem}"[:_MAX_ERROR_LENGTH]
         for rank in self.others:
             with suppress(WorkerError):
-                if rank in self.owed:  # it would wait until somebody takes its sum
-                    self.answer(rank, None)
-                self.order(RankCommand.STOP, rank, content=_text(words))
+                if rank in self.pending:  # it blocks until its sum is received
+                    self.receive_sum(rank, None)
+                self.send_command(RankCommand.STOP, rank, content=_encode_text(message))
 
-    def answer(self, rank: int, room: Tensor | None) -> list[float] | None:
-        """The sum that a rank owes, into ``room``, and its counts; None if it has failed.
+    def receive_sum(self, rank: int, buffer: Tensor | None) -> list[float] | None:
+        """Receive the pending sum of a rank; return its counts, or None if it failed.
 
-        Without room the sum is taken and thrown away.
+        Without a buffer the sum is received and discarded.
         """
-        self.owed.discard(rank)
+        self.pending.discard(rank)
         size, *counts = self.receive(torch.empty(5, dtype=torch.float64), rank).tolist()
         if size < 0:
             return None
         self.receive(
-            torch.empty(int(size), dtype=torch.float64) if room is None else room, rank
+            torch.empty(int(size), dtype=torch.float64) if buffer is None else buffer, rank
         )
         return counts
 
 
-def _text(words: str) -> Tensor:
-    """The bytes of a text, which is not empty."""
-    return torch.frombuffer(bytearray(words.encode()), dtype=torch.uint8)
+def _encode_text(text: str) -> Tensor:
+    """Bytes of a text that is not empty."""
+    return torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
 
 
-def _bytes(content: Tensor) -> Tensor:
-    """A tensor as bytes, without a copy."""
+def _as_bytes(content: Tensor) -> Tensor:
+    """View a tensor as bytes, without a copy."""
     return content.contiguous().view(torch.uint8)
 
 
-def _gone(rank: int) -> WorkerError:
-    """What is said of a rank that does not answer."""
+def _lost_rank_error(rank: int) -> WorkerError:
+    """Error for a rank that does not answer."""
     return WorkerError(
-        f"Rank {rank} does not answer: it has stopped, or is later than the timeout of the "
-        "process group. See what it says itself, and start all ranks anew."
+        f"Rank {rank} does not answer: it has stopped, or exceeded the timeout of the process "
+        "group. See its own error message, and restart all ranks."
     )
 
 
 @dataclass(frozen=True)
-class ShareFacts:
-    """What is public about a rank's share of a fit.
+class RankFacts:
+    """Public facts about a rank's part in a fit.
 
     Attributes
     ----------
     settings : mapping
-        What must be the same everywhere, as what JSON can hold.
+        What must be equal on all ranks, as JSON values.
     rows : int or None
-        How many records there are, where that is public.
+        Number of records, if it is public.
     at_most : int or None
-        Most rows of one unit, where there are units.
+        Maximum number of rows of one unit, with units.
     split : sequence of str
         Marks of the keys and the draws by which the records were split.
     """
@@ -293,21 +301,25 @@ class ShareFacts:
     split: Sequence[str] = ()
 
 
-def settle(
-    link: RankConnection, check: Callable[[], ShareFacts], unit: Unit, ranks: Ranks, size: int
+def agree_on_fit(
+    connection: RankConnection,
+    check: Callable[[], RankFacts],
+    unit: Unit,
+    ranks: Ranks,
+    size: int,
 ) -> Tensor | None:
-    """Check a fit on every rank, by what is public, before anything is charged.
+    """Check a fit on every rank, by public facts, before anything is charged.
 
-    Rank 0 compares what all have told. The others come back once rank 0 has paid and begins:
+    Rank 0 compares the facts of all ranks. The others return after rank 0 has paid and starts;
     until then, they read no record.
 
     Parameters
     ----------
-    link : Link
+    connection : RankConnection
     check : callable
-        Raises unless this rank can take part, and tells what is public about its share.
+        Raises if this rank cannot take part; else returns its public facts.
     unit : Unit
-        Whom the guarantee protects.
+        The unit of protection.
     ranks : Ranks
     size : int
         Declared number of all records.
@@ -317,117 +329,119 @@ def settle(
     tensor or None
         On other ranks than rank 0: the bytes of its module.
     """
-    if not link.leads:
-        return _wait(link, check)
-    link.over = False
+    if not connection.leads:
+        return _wait_for_leader(connection, check)
+    connection.over = False
     try:
-        mine = check()
-        for rank in link.others:
-            link.order(RankCommand.COMPARE, rank)
-        every = [mine, *_heard(link)]
-        check_same(every)
-        check_split(every)
-        check_shares(every, unit, ranks, size)
+        own_facts = check()
+        for rank in connection.others:
+            connection.send_command(RankCommand.COMPARE, rank)
+        all_facts = [own_facts, *_receive_facts(connection)]
+        check_same_settings(all_facts)
+        check_same_split(all_facts)
+        check_totals(all_facts, unit, ranks, size)
     except BaseException as problem:
-        link.stop(problem)
+        connection.stop(problem)
         raise
     return None
 
 
-def _wait(link: RankConnection, check: Callable[[], ShareFacts]) -> Tensor:
-    """Tell rank 0 what it asks for, until it begins."""
-    problem, words = None, "null"
+def _wait_for_leader(connection: RankConnection, check: Callable[[], RankFacts]) -> Tensor:
+    """Answer the questions of rank 0 until it starts."""
+    problem, reply = None, "null"
     try:
-        told = check()
-        words = json.dumps([dict(told.settings), told.rows, told.at_most, list(told.split)])
-    except Exception as error:  # rank 0 hears of it when it asks, and stops everybody
+        facts = check()
+        reply = json.dumps([dict(facts.settings), facts.rows, facts.at_most, list(facts.split)])
+    except Exception as error:  # rank 0 learns of it when it asks, and stops all ranks
         problem = error
     try:
-        while (told_by_0 := link.ordered())[0] == RankCommand.COMPARE:
-            link.say(words)
-        order, _, module = told_by_0
-        if order != RankCommand.BEGIN:
-            raise WorkerError("Rank 0 is at another fit. Start all ranks anew.")
+        while (message := connection.receive_command())[0] == RankCommand.COMPARE:
+            connection.send_text(reply)
+        command, _, module = message
+        if command != RankCommand.BEGIN:
+            raise WorkerError("Rank 0 runs another fit. Restart all ranks.")
         return module
     except WorkerError as stopped:
         raise stopped if problem is None else problem from None
 
 
-def _heard(link: RankConnection) -> list[ShareFacts]:
-    """What all others tell of their shares.
+def _receive_facts(connection: RankConnection) -> list[RankFacts]:
+    """Receive the facts of all other ranks.
 
-    All are heard before any is found wanting: who waits to be heard could not be told to stop.
+    All are received before any is rejected: a rank that still waits to send could not be
+    stopped.
     """
-    every: dict[int, list[Any] | None] = {}
+    replies: dict[int, list[Any] | None] = {}
     problems: list[WorkerError] = []
-    for rank in link.others:
+    for rank in connection.others:
         try:
-            every[rank] = json.loads(link.words(rank))
-        except WorkerError as gone:
-            problems.append(gone)
-    for rank, told in every.items():
-        if told is None:
-            problem = f"Rank {rank} cannot take part. See what it says itself."
+            replies[rank] = json.loads(connection.receive_text(rank))
+        except WorkerError as error:
+            problems.append(error)
+    for rank, facts in replies.items():
+        if facts is None:
+            problem = f"Rank {rank} cannot take part. See its own error message."
             problems.append(WorkerError(problem))
     if problems:
         raise problems[0]
-    return [ShareFacts(*told) for told in every.values() if told is not None]
+    return [RankFacts(*facts) for facts in replies.values() if facts is not None]
 
 
-def check_same(every: list[ShareFacts]) -> None:
-    """Refuse settings that are not the same on all ranks."""
-    first = json.loads(json.dumps(dict(every[0].settings)))
-    for rank, told in enumerate(every):
-        for name in sorted(first.keys() | told.settings.keys()):
-            here, there = first.get(name), told.settings.get(name)
-            if rank and here != there:
+def check_same_settings(all_facts: list[RankFacts]) -> None:
+    """Reject settings that differ between ranks."""
+    leader_settings = json.loads(json.dumps(dict(all_facts[0].settings)))
+    for rank, facts in enumerate(all_facts):
+        for name in sorted(leader_settings.keys() | facts.settings.keys()):
+            expected, actual = leader_settings.get(name), facts.settings.get(name)
+            if rank and expected != actual:
                 raise ValueError(
                     f"Expected the same settings on all ranks, got another {name} on rank "
-                    f"{rank}: {_shown(there)}, where rank 0 has {_shown(here)}. Give all "
-                    "ranks the same."
+                    f"{rank}: {_shorten(actual)}, where rank 0 has {_shorten(expected)}. Use "
+                    "the same settings on all ranks."
                 )
 
 
-def check_split(every: list[ShareFacts]) -> None:
-    """Refuse records that were split by other draws or keys on one of the ranks.
+def check_same_split(all_facts: list[RankFacts]) -> None:
+    """Reject records that were split by different draws or keys on the ranks.
 
-    Each rank could then have rows that are also on another one, where they would be counted
-    twice, or that belong to the test part of another one.
+    A rank could then hold rows that are also on another rank, where they would be counted
+    twice, or that belong to the test part of another rank.
     """
-    for rank, told in enumerate(every):
-        if list(told.split) != list(every[0].split):
+    for rank, facts in enumerate(all_facts):
+        if list(facts.split) != list(all_facts[0].split):
             raise ValueError(
-                "Expected records of one split on all ranks, got records on rank "
-                f"{rank} that were not split as those on rank 0 were: some may be on both, or "
-                "in a test part of the other. Split with one key on every rank, "
-                "split(dataset, key='...'), or split on rank 0 and hand every rank its rows."
+                f"Expected records of one split on all ranks, got records on rank {rank} that "
+                "were split in another way than those on rank 0: some may be on both, or in a "
+                "test part of the other. Split with one key on every rank, split(dataset, "
+                "key='...'), or split on rank 0 and send every rank its rows."
             )
 
 
-def check_shares(every: list[ShareFacts], unit: Unit, ranks: Ranks, size: int) -> None:
-    """Refuse shares that together are not what was declared."""
-    rows = [told.rows for told in every if told.rows is not None]
+def check_totals(all_facts: list[RankFacts], unit: Unit, ranks: Ranks, size: int) -> None:
+    """Reject numbers of records or rows that do not add up to the declared ones."""
+    rows = [facts.rows for facts in all_facts if facts.rows is not None]
     if rows and sum(rows) != size:
         raise ValueError(
-            f"Expected size={sum(rows)}, the number of records on all ranks, which "
-            f"replace-one takes to be public, got size={size}."
+            f"Expected size={sum(rows)}, the number of records on all ranks, which is public "
+            f"under replace-one, got size={size}."
         )
-    if len({told.at_most is None for told in every}) > 1 and not ranks.units_apart:
+    if len({facts.at_most is None for facts in all_facts}) > 1 and not ranks.units_disjoint:
         raise ValueError(
-            f"Expected ids of the {unit.name} on all ranks or on none, got them on some: rows "
-            "of one could be on others. Give them everywhere, or say Ranks(units_apart=True)."
+            f"Expected {unit.name} ids on all ranks or on none, got them on some: rows of one "
+            f"{unit.name} could be on other ranks. Provide them everywhere, or pass "
+            "Ranks(units_disjoint=True)."
         )
-    most = sum(told.at_most for told in every if told.at_most is not None)
-    if most > unit.at_most and not ranks.units_apart:
+    most = sum(facts.at_most for facts in all_facts if facts.at_most is not None)
+    if most > unit.at_most and not ranks.units_disjoint:
         raise ValueError(
             f"Expected at most {unit.at_most} rows of a {unit.name} on all ranks together, got "
-            f"up to {most}. Keep all rows of a {unit.name} on one rank and say "
-            "Ranks(units_apart=True), or limit contributions further."
+            f"up to {most}. Keep all rows of a {unit.name} on one rank and pass "
+            "Ranks(units_disjoint=True), or limit contributions further."
         )
 
 
-def form_of(module: nn.Module) -> list[str]:
-    """What a module looks like, whatever its weights are."""
+def describe_module(module: nn.Module) -> list[str]:
+    """Structure of a module, independent of its weights."""
     named = [*module.named_parameters(), *module.named_buffers()]
     return [
         repr(module),
@@ -435,58 +449,58 @@ def form_of(module: nn.Module) -> list[str]:
     ]
 
 
-def _shown(value: Any) -> str:
-    """A setting, not at length."""
+def _shorten(value: Any) -> str:
+    """Text of a setting, shortened."""
     text = str(value)
-    return text if len(text) <= _MOST_SHOWN else text[:_MOST_SHOWN] + "…"
+    return text if len(text) <= _MAX_SETTING_LENGTH else text[:_MAX_SETTING_LENGTH] + "…"
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # printed nowhere: it counts records
 class DistributedResult:
-    """How a descent ended.
+    """Result of a training run, on any rank.
 
     Attributes
     ----------
-    done : TrainingResult
-    shown : array
-        The weights that the model gets: a mean, where weights are averaged.
+    result : TrainingResult
+    model_weights : array
+        Weights of the model: a mean, with weight averaging.
     noise : tuple
         See :class:`~veracal.neural.run.SelfCheck`.
-    internal : Internal
+    internal : InternalFigures
     """
 
-    done: TrainingResult
-    shown: Floats
-    noise: Noise
+    result: TrainingResult
+    model_weights: Floats
+    noise: NoiseFigures
     internal: InternalFigures
 
 
 class Strategy(Protocol):
-    """How a descent is gone through.
+    """How the steps of a training run are executed.
 
     Attributes
     ----------
     leads : bool
-        Whether noise is drawn, steps are taken and checkpoints are written here.
+        Whether this process draws the noise, takes the steps and writes checkpoints.
     world : int
-        How many processes there are.
+        Number of processes.
     """
 
     leads: bool
     world: int
 
-    def begun(self, module: nn.Module) -> AbstractContextManager[None]:
-        """Take the weights of rank 0; should the block fail, others hear of it."""
+    def session(self, module: nn.Module) -> AbstractContextManager[None]:
+        """Take the weights of rank 0; if the block fails, tell the other ranks."""
 
-    def descend(
+    def run_steps(
         self,
-        descent: DPSGD,
+        dp_sgd: DPSGD,
         run: TrainingRun,
         sums: NetworkSums,
         n: int,
         rng: np.random.Generator,
     ) -> DistributedResult:
-        """Take all steps, with n records here."""
+        """Take all steps, with n records in this process."""
 
 
 class SingleProcess:
@@ -495,24 +509,30 @@ class SingleProcess:
     leads, world = True, 1
 
     @contextmanager
-    def begun(self, module: nn.Module) -> Iterator[None]:
-        """Nobody else is there."""
+    def session(self, module: nn.Module) -> Iterator[None]:
+        """There are no other ranks to notify."""
         yield
 
-    def descend(
+    def run_steps(
         self,
-        descent: DPSGD,
+        dp_sgd: DPSGD,
         run: TrainingRun,
         sums: NetworkSums,
         n: int,
         rng: np.random.Generator,
     ) -> DistributedResult:
         """Take all steps."""
-        done = descent.run(
-            run.first, sums, n, rng=rng, on_step=run, start=run.standing, in_place=True
+        result = dp_sgd.run(
+            run.initial_weights,
+            sums,
+            n,
+            rng=rng,
+            on_step=run,
+            start=run.resume_state,
+            in_place=True,
         )
-        run.over()
-        return _ended(run, done, _counts(sums))
+        run.finish()
+        return _build_result(run, result, InternalFigures(*_list_counts(sums)))
 
 
 class Leader:
@@ -520,200 +540,203 @@ class Leader:
 
     leads = True
 
-    def __init__(self, link: RankConnection) -> None:
-        self._link, self.world = link, link.world
+    def __init__(self, connection: RankConnection) -> None:
+        self._connection, self.world = connection, connection.world
 
     @contextmanager
-    def begun(self, module: nn.Module) -> Iterator[None]:
-        """Begin, now that it is paid for; should anything fail, nobody goes on waiting."""
+    def session(self, module: nn.Module) -> Iterator[None]:
+        """Start all ranks after the charge; on any failure, stop them."""
         try:
             total = charged_total()
-            for rank in self._link.others:
-                self._link.begin(rank, total, read_all(module))
+            for rank in self._connection.others:
+                self._connection.begin(rank, total, pack_module(module))
             yield
         except BaseException as problem:
-            self._link.stop(problem)
+            self._connection.stop(problem)
             raise
 
-    def descend(
+    def run_steps(
         self,
-        descent: DPSGD,
+        dp_sgd: DPSGD,
         run: TrainingRun,
         sums: NetworkSums,
         n: int,
         rng: np.random.Generator,
     ) -> DistributedResult:
-        """Take all steps, each with the sums of all ranks, and give them the model."""
-        joined = JoinedSums(self._link, sums)
-        done = descent.run(
-            run.first,
-            joined,
+        """Take all steps, each with the sums of all ranks, and send the model to them."""
+        combined = CombinedSums(self._connection, sums)
+        result = dp_sgd.run(
+            run.initial_weights,
+            combined,
             n,
             rng=rng,
             on_step=run,
-            start=run.standing,
+            start=run.resume_state,
             in_place=True,
             call_if_empty=True,
         )
-        run.over()
-        ended = _ended(run, done, joined.counts())
-        self._link.over = True
-        for rank in self._link.others:
+        run.finish()
+        final = _build_result(run, result, combined.counts())
+        self._connection.over = True
+        for rank in self._connection.others:
             try:
-                self._give(ended, rank)
-            except WorkerError as error:  # what was paid for is here, and stays
-                warnings.warn(f"The model is done, but not everywhere: {error}", stacklevel=2)
-        return ended
+                self._send_result(final, rank)
+            except WorkerError as error:  # the paid model is complete on this rank
+                warnings.warn(f"The model did not reach all ranks: {error}", stacklevel=2)
+        return final
 
-    def _give(self, ended: DistributedResult, rank: int) -> None:
-        """Send another rank how it ended."""
-        both = [_as_sent(weights) for weights in (ended.done.weights, ended.shown)]
-        noise = torch.tensor(ended.noise, dtype=torch.float64)
-        content = torch.cat([one.view(torch.uint8) for one in (noise, *both)])
-        self._link.order(RankCommand.OVER, rank, ended.done.steps, content)
+    def _send_result(self, final: DistributedResult, rank: int) -> None:
+        """Send the result to another rank."""
+        weight_vectors = [
+            _to_float32(weights) for weights in (final.result.weights, final.model_weights)
+        ]
+        noise = torch.tensor(final.noise, dtype=torch.float64)
+        content = torch.cat([one.view(torch.uint8) for one in (noise, *weight_vectors)])
+        self._connection.send_command(RankCommand.OVER, rank, final.result.steps, content)
 
 
-class JoinedSums:
-    """Clipped sums over the batches of all ranks: what the descent of rank 0 asks for.
+class CombinedSums:
+    """Clipped sums over the batches of all ranks, for the training loop on rank 0.
 
     Parameters
     ----------
-    link : Link
+    connection : RankConnection
     sums : NetworkSums
         Of the records of rank 0.
 
     Guarantees
     ----------
-    The sum and the count of an adaptive rule are those over the union of all batches, so that
-    one record moves them as far as in one process. Other ranks send theirs to rank 0 alone.
+    The sum and the count of an adaptive rule are those over the union of
+    all batches, so that one record moves them as far as in one process. Other ranks send theirs
+    to rank 0 only.
     """
 
-    def __init__(self, link: RankConnection, sums: NetworkSums) -> None:
-        self._link, self._sums = link, sums
-        self._met = {rank: [0.0, 0.0, 0.0] for rank in link.others}
+    def __init__(self, connection: RankConnection, sums: NetworkSums) -> None:
+        self._connection, self._sums = connection, sums
+        self._counts_by_rank = {rank: [0.0, 0.0, 0.0] for rank in connection.others}
 
     def __call__(self, weights: Floats, rows: Ints, clip: ClipRule) -> Clipped:
-        """The clipped sum over rows here and batches elsewhere."""
+        """Return the clipped sum over the rows on rank 0 and the batches of the other ranks."""
         threshold = clip.threshold if isinstance(clip, GlobalAdapt) else 0.0
-        for rank in self._link.others:
-            self._link.order(RankCommand.STEP, rank, threshold, _as_sent(weights))
-            self._link.owed.add(rank)
-        mine = self._sums(weights, rows, clip)
-        total, exceeding = torch.from_numpy(mine.total), mine.exceeding
-        room = torch.empty_like(total)
-        for rank in self._link.others:
-            found = self._link.answer(rank, room)
-            if found is None:
-                raise WorkerError(f"Rank {rank} has failed. See what it says itself.")
-            total += room
-            exceeding += int(found[0])
-            self._met[rank] = found[1:]
+        for rank in self._connection.others:
+            self._connection.send_command(
+                RankCommand.STEP, rank, threshold, _to_float32(weights)
+            )
+            self._connection.pending.add(rank)
+        local = self._sums(weights, rows, clip)
+        total, exceeding = torch.from_numpy(local.total), local.exceeding
+        buffer = torch.empty_like(total)
+        for rank in self._connection.others:
+            counts = self._connection.receive_sum(rank, buffer)
+            if counts is None:
+                raise WorkerError(f"Rank {rank} has failed. See its own error message.")
+            total += buffer
+            exceeding += int(counts[0])
+            self._counts_by_rank[rank] = counts[1:]
         return Clipped(total.numpy(), exceeding)
 
     def counts(self) -> InternalFigures:
-        """What was met among the records of all ranks."""
-        every = [_told(self._sums), *self._met.values()]
-        return InternalFigures(*(int(sum(one)) for one in zip(*every, strict=True)))
+        """Internal figures over the records of all ranks."""
+        all_counts = [_list_counts(self._sums), *self._counts_by_rank.values()]
+        return InternalFigures(*(int(sum(one)) for one in zip(*all_counts, strict=True)))
 
 
-class Following:
-    """Any other rank: sums over its own records, and takes the model in the end.
+class Follower:
+    """Any other rank: sums over its own records, and receives the final model.
 
-    Should anything fail here, rank 0 hears of it (:meth:`Link.excuse`).
+    Any failure here is reported to rank 0 (:meth:`RankConnection.report_failure`).
     """
 
     leads = False
 
-    def __init__(self, link: RankConnection, module: Tensor) -> None:
-        self._link, self.world = link, link.world
+    def __init__(self, connection: RankConnection, module: Tensor) -> None:
+        self._connection, self.world = connection, connection.world
         self._module = module
 
     @contextmanager
-    def begun(self, module: nn.Module) -> Iterator[None]:
-        """Take the module of rank 0, all of it."""
-        write_all(self._module, module)
+    def session(self, module: nn.Module) -> Iterator[None]:
+        """Load the module of rank 0."""
+        unpack_module(self._module, module)
         yield
 
-    def descend(
+    def run_steps(
         self,
-        descent: DPSGD,
+        dp_sgd: DPSGD,
         run: TrainingRun,
         sums: NetworkSums,
         n: int,
         rng: np.random.Generator,
     ) -> DistributedResult:
-        """Send the clipped sum over a batch for as long as rank 0 asks for one."""
-        (coins,) = rng.spawn(1)  # this rank's own: no other draws from it, nobody has a seed
+        """Send the clipped sum over a batch whenever rank 0 requests one."""
+        (sampling_rng,) = rng.spawn(1)  # separate for each rank, and never seeded
         while True:
-            order, value, content = self._link.ordered()
-            if order == RankCommand.OVER:
-                noise, last, shown = _taken(content)
-                done = TrainingResult(last, descent.event(), int(value), private=True)
-                return DistributedResult(done, shown, noise, _counts(sums))
-            rows = descent.sampler.batch(n, coins)
-            weights = content.view(torch.float32).numpy()
-            found = sums(weights, rows, _with_threshold(descent.clip, value))
-            self._send(found, sums)
+            command, value, payload = self._connection.receive_command()
+            if command == RankCommand.OVER:
+                figures = payload[:24].view(torch.float64)  # three numbers of eight bytes
+                noise, least_noise, noise_only = figures.tolist()
+                vectors = payload[24:].view(torch.float32).numpy().reshape(2, -1)
+                last_weights, model_weights = vectors
+                result = TrainingResult(last_weights, dp_sgd.event(), int(value), private=True)
+                return DistributedResult(
+                    result,
+                    model_weights,
+                    (noise, least_noise, bool(noise_only)),
+                    InternalFigures(*_list_counts(sums)),
+                )
+            rows = dp_sgd.sampler.batch(n, sampling_rng)
+            weights = payload.view(torch.float32).numpy()
+            clipped = sums(weights, rows, _set_threshold(dp_sgd.clip, value))
+            self._send(clipped, sums)
 
-    def _send(self, found: Clipped, sums: NetworkSums) -> None:
-        """Send a sum, and what was counted."""
-        met = [found.total.size, found.exceeding, *_told(sums)]
-        self._link.send(torch.tensor(met, dtype=torch.float64))
-        self._link.send(torch.from_numpy(found.total))
-        self._link.asked = False
+    def _send(self, clipped: Clipped, sums: NetworkSums) -> None:
+        """Send a sum and the counts."""
+        header = [clipped.total.size, clipped.exceeding, *_list_counts(sums)]
+        self._connection.send(torch.tensor(header, dtype=torch.float64))
+        self._connection.send(torch.from_numpy(clipped.total))
+        self._connection.sum_requested = False
 
 
-def _taken(content: Tensor) -> tuple[Noise, Floats, Floats]:
-    """What rank 0 sends in the end: how much noise there was, and two sets of weights."""
-    found, least, silent = content[:24].view(torch.float64).tolist()  # three of eight bytes
-    last, shown = content[24:].view(torch.float32).numpy().reshape(2, -1)
-    return (found, least, bool(silent)), last, shown
-
-
-def read_all(module: nn.Module) -> Tensor:
-    """The bytes of all parameters and buffers, trained or not."""
-    parts = [one.detach().reshape(-1).view(torch.uint8) for one in _tensors(module)]
+def pack_module(module: nn.Module) -> Tensor:
+    """Bytes of all parameters and buffers, trained or not."""
+    parts = [one.detach().reshape(-1).view(torch.uint8) for one in _module_tensors(module)]
     return torch.cat([torch.empty(0, dtype=torch.uint8), *parts])
 
 
-def write_all(content: Tensor, module: nn.Module) -> None:
+def unpack_module(content: Tensor, module: nn.Module) -> None:
     """Set all parameters and buffers."""
     start = 0
     with torch.no_grad():
-        for one in _tensors(module):
+        for one in _module_tensors(module):
             end = start + one.numel() * one.element_size()
             one.copy_(content[start:end].clone().view(one.dtype).view(one.shape))
             start = end
 
 
-def _tensors(module: nn.Module) -> Iterator[Tensor]:
+def _module_tensors(module: nn.Module) -> Iterator[Tensor]:
     """Parameters and buffers, each once."""
     yield from module.parameters()
     yield from module.buffers()
 
 
-def _as_sent(weights: Floats) -> Tensor:
-    """Weights as they travel: as exact as they are."""
+def _to_float32(weights: Floats) -> Tensor:
+    """Weights as a float32 tensor, their exact precision."""
     return torch.from_numpy(np.ascontiguousarray(weights, dtype=np.float32))
 
 
-def _with_threshold(clip: ClipRule, threshold: float) -> ClipRule:
-    """The rule of a step."""
+def _set_threshold(clip: ClipRule, threshold: float) -> ClipRule:
+    """Clip rule of a step."""
     return replace(clip, threshold=threshold) if isinstance(clip, GlobalAdapt) else clip
 
 
-def _counts(sums: NetworkSums) -> InternalFigures:
-    """What was met among the records of one rank."""
-    return InternalFigures(sums.tally.seen, sums.tally.clipped, sums.tally.broken)
+def _list_counts(sums: NetworkSums) -> tuple[int, int, int]:
+    """Counts over the records of one rank, in the order of the internal figures."""
+    return sums.counts.examples, sums.counts.clipped, sums.counts.nonfinite
 
 
-def _told(sums: NetworkSums) -> tuple[int, int, int]:
-    """The same as numbers, for rank 0."""
-    return sums.tally.seen, sums.tally.clipped, sums.tally.broken
-
-
-def _ended(
-    run: TrainingRun, done: TrainingResult, internal: InternalFigures
+def _build_result(
+    run: TrainingRun, result: TrainingResult, internal: InternalFigures
 ) -> DistributedResult:
-    """How the run of a process that leads has ended."""
-    return DistributedResult(done, run.watch.average.mean(done.weights), run.noise(), internal)
+    """Result of a leading process."""
+    return DistributedResult(
+        result, run.watch.average.mean(result.weights), run.noise(), internal
+    )

@@ -1,7 +1,4 @@
-"""Features on disk, for the next time the same records are asked for.
-
-Records as vectors: what a frozen network makes of each picture or text.
-"""
+"""Features of a frozen network in place of images or texts, with a disk cache."""
 
 import hashlib
 import io
@@ -36,41 +33,42 @@ _TEXTS = 1_024  # texts hashed at a time
 _DIGEST = hashlib.sha256().digest_size
 
 
-def records_key(dataset: Dataset, made_by: Mapping[str, str | int], secret: bytes) -> str:
-    """Hash the features of a data set, and of what makes new ones, into a file name.
+def cache_key(dataset: Dataset, fingerprint: Mapping[str, str | int], secret: bytes) -> str:
+    """Hash of the features of a data set and of the extractor's fingerprint, as a file name.
 
-    Labels, groups and units stay out of it. Texts are hashed with their lengths, so that
-    no two lists of texts run together into the same bytes. The hash is keyed by a secret
-    (:func:`~veracal.data.files.cache_secret`): a name confirms no guess of the records.
+    Labels, groups and units are not included. Texts are hashed with their lengths, so that no
+    two lists of texts give the same bytes. The hash is keyed by a secret
+    (:func:`~veracal.data.files.cache_secret`): a file name confirms no guess of the records.
     """
-    settings = json.dumps(dict(made_by), sort_keys=True).encode()
+    settings = json.dumps(dict(fingerprint), sort_keys=True).encode()
     digest = hashlib.blake2b(settings, key=secret, digest_size=32)
     digest.update(f"|{dataset.X.dtype}|{dataset.X.shape}|".encode())
     is_text = dataset.X.dtype.kind == "T"
     rows = _TEXTS if is_text else max(1, _BLOCK * len(dataset) // max(1, dataset.X.nbytes))
     for part in dataset.batches(rows):
-        digest.update(_text_bytes(part.X[:]) if is_text else np.ascontiguousarray(part.X).data)
+        digest.update(
+            _serialize_texts(part.X[:]) if is_text else np.ascontiguousarray(part.X).data
+        )
     return digest.hexdigest()
 
 
 @dataclass(frozen=True)
 class CachedFeatures:
-    """One array of features on disk: a ``.npy`` file with a checksum after its end.
+    """One array of features on disk: a ``.npy`` file followed by a checksum.
 
     Attributes
     ----------
     folder : Path
-        Folder it lives in.
     key : str
-        Its name, from :func:`records_key`.
+        File name without suffix, from :func:`cache_key`.
     shape : tuple of int
-        Rows and columns it must have.
+        Expected rows and columns.
 
     Guarantees
     ----------
-    What :meth:`read` returns is what :meth:`write` was given under the same key: the
-    length, the header and a SHA-256 of key, header and numbers must all agree. The file
-    appears whole or not at all, and only its owner can read it. Nothing is unpickled.
+    :meth:`read` returns what :meth:`write` was given under the same key: the length, the header
+    and a SHA-256 of key, header and numbers must all agree. The file is written completely or
+    not at all, and only its owner can read it. Nothing is unpickled.
     """
 
     folder: Path
@@ -79,11 +77,11 @@ class CachedFeatures:
 
     @property
     def path(self) -> Path:
-        """Where the file is, or would be."""
+        """Path of the file."""
         return self.folder / f"{self.key}.npy"
 
     def read(self) -> Floats | None:
-        """Read the features back; None where there are none, or not these, or not whole."""
+        """Read the features; None if they are missing, different or incomplete."""
         header, result = self._header(), np.empty(self.shape, np.float32)
         size = len(header) + result.nbytes + _DIGEST
         if not self.path.exists():
@@ -92,13 +90,13 @@ class CachedFeatures:
             if os.fstat(file.fileno()).st_size != size or file.read(len(header)) != header:
                 return None
             digest = hashlib.sha256(self.key.encode() + header)
-            for block in _blocks(result):
+            for block in _byte_blocks(result):
                 file.readinto(block)
                 digest.update(block)
             return result if file.read() == digest.digest() else None
 
     def write(self, features: Floats) -> None:
-        """Write features of the right shape, or raise and leave nothing behind."""
+        """Write features of the right shape; an error leaves no file behind."""
         assert features.shape == self.shape
         assert features.dtype == np.float32
         with no_surprises(self.folder):
@@ -112,14 +110,18 @@ class CachedFeatures:
             except BaseException:
                 Path(name).unlink(missing_ok=True)
                 raise
-            _settle(self.folder)
+            handle = os.open(self.folder, os.O_RDONLY)  # sync the new name, too
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
 
     def _write_to(self, file: io.BufferedWriter, features: Floats) -> None:
-        """Write header, numbers and checksum, and wait until the disk has them."""
+        """Write header, numbers and checksum, and sync them to disk."""
         header = self._header()
         digest = hashlib.sha256(self.key.encode() + header)
         file.write(header)
-        for block in _blocks(features):
+        for block in _byte_blocks(features):
             file.write(block)
             digest.update(block)
         file.write(digest.digest())
@@ -127,62 +129,53 @@ class CachedFeatures:
         os.fsync(file.fileno())
 
     def _header(self) -> bytes:
-        """Header the file must have, byte for byte, so that none is ever parsed."""
+        """The expected header, byte for byte, so that none is ever parsed."""
         header = io.BytesIO()
         form = {"descr": "<f4", "fortran_order": False, "shape": self.shape}
         np.lib.format.write_array_header_1_0(header, form)
         return header.getvalue()
 
 
-def _blocks(array: Floats) -> list[memoryview]:
-    """Views of the bytes of an array, a megabyte each."""
+def _byte_blocks(array: Floats) -> list[memoryview]:
+    """Views of the bytes of an array, one megabyte each."""
     data = array.reshape(-1).view(np.uint8).data
     return [data[start : start + _BLOCK] for start in range(0, len(data), _BLOCK)]
 
 
-def _text_bytes(rows: Array) -> bytes:
-    """Bytes from which texts could be told again, given how many there are in a row."""
+def _serialize_texts(rows: Array) -> bytes:
+    """Unambiguous bytes of texts, given the number of texts in a row."""
     texts = [text.encode() for row in rows.tolist() for text in row]
     return b"".join(len(text).to_bytes(8, "little") + text for text in texts)
 
 
-def _settle(folder: Path) -> None:
-    """Wait until the disk knows the new name as well."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 class Extractor(Protocol):
-    """A frozen record of how features are made; its settings are its fields.
+    """A frozen feature extractor; its settings are its fields.
 
-    Whoever writes one promises that ``scorer`` treats each row by itself, and that
-    ``fingerprint`` leaves out nothing that could change a feature but the record.
+    An implementation promises that ``scorer`` treats each row independently, and that
+    ``fingerprint`` contains everything that could change a feature except the record.
     """
 
     @property
     def name(self) -> str:
-        """What to call it."""
+        """Name of the extractor."""
 
     @property
     def dimension(self) -> int:
-        """Numbers in one feature."""
+        """Length of a feature."""
 
     @property
     def block(self) -> int:
-        """Records handed over at a time."""
+        """Number of records per call."""
 
     @property
     def norm(self) -> float | None:
-        """Bound on the Euclidean norm of a feature that its settings promise, if any."""
+        """Guaranteed bound on the Euclidean norm of a feature, if any."""
 
     def check(self, X: Array | MappedRows, where: str) -> None:
-        """Raise a :class:`DataError` for records of another kind, before reading them."""
+        """Raise a :class:`DataError` for records of another type, before reading them."""
 
     def fingerprint(self) -> dict[str, str | int]:
-        """Everything but the record that a feature depends on."""
+        """Everything except the record that a feature depends on."""
 
     def scorer(self, record: tuple[int, ...]) -> Score:
         """Load the network, for records of one shape."""
@@ -196,50 +189,50 @@ def extract(
     progress: Progress | None = None,
     limits: Limits = DEFAULT_LIMITS,
 ) -> Dataset:
-    """Replace pictures or texts by the vectors a frozen network makes of them.
+    """Replace images or texts by the feature vectors of a frozen network.
 
     Parameters
     ----------
     dataset : Dataset
-        Pictures as bytes, in memory or mapped, or text.
+        Image bytes, in memory or mapped, or text.
     extractor : Extractor
-        ``EfficientNetLite0()`` or ``MiniLM()``, or one of your own.
+        ``EfficientNetLite0()`` or ``MiniLM()``, or a user-defined one.
     cache : path, False or None
-        Folder to keep the features in; None for :func:`cache_folder`. They say almost as
-        much about people as the records do: False keeps nothing.
+        Cache folder; None for :func:`cache_folder`. Features reveal almost as much about
+        individuals as the records do: False stores nothing.
     progress : function of (done, total), optional
-        Called before the first block of records and after each; once if all were kept.
+        Called before the first block of records and after each; once if all were cached.
     limits : Limits
-        ``memory_bytes`` bounds the features, which are held in memory; of the records
-        only a block is.
+        ``memory_bytes`` bounds the features, which are held in memory; of the records only a
+        block is.
 
     Returns
     -------
     Dataset
-        X of shape (n, extractor.dimension) in float32, ``norm`` as the extractor declares
-        it, no feature names; everything else as it was. ``row_digests`` stay those of the
-        records: on another machine features differ in their last bits, and a split by the
-        features would send the same individuals to other partitions.
+        X of shape (n, extractor.dimension) in float32, ``norm`` as the extractor declares it,
+        no feature names; everything else unchanged. ``row_digests`` stay those of the records:
+        on another machine features differ in their last bits, and a split by the features would
+        send the same individuals to other partitions.
 
     Guarantees
     ----------
-    With either extractor of this module, a record's feature is a function of the record,
-    the extractor's settings and this machine's arithmetic (:meth:`Extractor.fingerprint`):
-    adding, removing, changing or reordering other records leaves it as it was, bit for
-    bit, on the terms of :func:`~veracal.data.rows.each_by_itself`. Neighboring data
-    sets thus become neighboring data sets, and extraction costs no privacy. The cache
-    keeps that: it holds a whole data set under the hash of all that its features depend
-    on, so what it returns is what would be computed. Entries for single records would not
-    do better and would leave one file for each person.
+    With any extractor of this package, a record's feature is a function of the record, the
+    extractor's settings and this machine's arithmetic (:meth:`Extractor.fingerprint`): adding,
+    removing, changing or reordering other records does not change it, bit for bit, under the
+    conditions of :func:`~veracal.data.rows.each_by_itself`. Neighboring data sets thus become
+    neighboring data sets, and extraction costs no privacy. The cache preserves that: it stores
+    a whole data set under the hash of everything that its features depend on, so it returns
+    what would be computed. Entries for single records would not be better and would leave one
+    file for each individual.
     """
     where, n = f"{dataset.name}: features", len(dataset)
     extractor.check(dataset.X, where)
     limits.check("memory_bytes", 4 * n * extractor.dimension, where)
-    tell = progress or _say_nothing
+    report_progress = progress or _no_progress
     if cache is False:
-        X = _scored(dataset, extractor, tell)
+        X = _compute_features(dataset, extractor, report_progress)
     else:
-        X = _remembered(dataset, extractor, cache_folder(cache), tell)
+        X = _load_or_compute(dataset, extractor, cache_folder(cache), report_progress)
     identity = dataset.row_digests
     if identity is None and not dataset.encoded:
         identity = digests_of_records(dataset.X, dataset.y)
@@ -253,41 +246,45 @@ def extract(
     )
 
 
-def _scored(dataset: Dataset, extractor: Extractor, tell: Progress) -> Floats:
-    """Features of all records, a block at a time."""
+def _compute_features(
+    dataset: Dataset, extractor: Extractor, report_progress: Progress
+) -> Floats:
+    """Compute features of all records, a block at a time."""
     score, n, done = extractor.scorer(dataset.X.shape[1:]), len(dataset), 0
     features = np.empty((n, extractor.dimension), np.float32)
-    tell(0, n)
+    report_progress(0, n)
     for part in dataset.batches(extractor.block):
         features[done : done + len(part)] = score(part.X[:])
         done += len(part)
-        tell(done, n)
+        report_progress(done, n)
     return features
 
 
-def _remembered(dataset: Dataset, extractor: Extractor, folder: Path, tell: Progress) -> Floats:
-    """Features from the folder, or made now and kept there."""
-    made_by, secret = extractor.fingerprint(), cache_secret(folder)
-    key, n = records_key(dataset, made_by, secret), len(dataset)
+def _load_or_compute(
+    dataset: Dataset, extractor: Extractor, folder: Path, report_progress: Progress
+) -> Floats:
+    """Load features from the cache, or compute and store them."""
+    settings, secret = extractor.fingerprint(), cache_secret(folder)
+    key, n = cache_key(dataset, settings, secret), len(dataset)
     entry = CachedFeatures(private_folder(folder / "features"), key, (n, extractor.dimension))
-    kept = entry.read()
-    if kept is not None:
-        tell(n, n)
-        return kept
-    features = _scored(dataset, extractor, tell)
-    if records_key(dataset, made_by, secret) != key:
+    cached = entry.read()
+    if cached is not None:
+        report_progress(n, n)
+        return cached
+    features = _compute_features(dataset, extractor, report_progress)
+    if cache_key(dataset, settings, secret) != key:
         raise DataError(
             f"{dataset.name}: features",
             "records that stay as they are",
-            "others at the end than at the start",
-            "Something else writes to them; wait for it and start again.",
+            "records that changed during extraction",
+            "Wait until no other process writes to them, and start again.",
         )
     try:
         entry.write(features)
-    except DataError as cause:  # a full disk is no reason to throw the work away
-        warnings.warn(f"Features were made but not kept. {cause}", stacklevel=3)
+    except DataError as cause:  # the features are valid even if the disk is full
+        warnings.warn(f"Features were computed but not cached. {cause}", stacklevel=3)
     return features
 
 
-def _say_nothing(done: int, total: int | None) -> None:
-    """Progress for those who did not ask."""
+def _no_progress(done: int, total: int | None) -> None:
+    """Ignore progress."""

@@ -1,12 +1,11 @@
-"""Weights for a trial: layers that begin at zero would hide what the others do.
+"""Checks before training: per-example independence and supported layers of modules.
 
-Trials that examples stay apart: what becomes of one must not depend on the others.
+Each independence check compares the results for some synthetic examples with the results after
+one of them, each in turn, is replaced, and the results for a whole block after half of it is
+replaced, since some operations mix many examples but not a few. The checks detect mistakes;
+they prove nothing.
 
-Each trial compares what is made of some made-up examples with what is made of them when one of
-them, each in turn, is another; and, as some things mix many and leave a few apart, what is made
-of a whole block when half of it is another. A trial shows mistakes, and proves nothing.
-
-Refusals before training: networks for which a gradient is not one example's own.
+Modules are rejected if a gradient would not belong to a single example.
 """
 
 import copy
@@ -23,271 +22,300 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.spectral_norm import SpectralNorm
 
-from veracal.neural.gradients.blocks import Block, Inputs, Losses, called, rows_of
+from veracal.neural.gradients.blocks import (
+    Block,
+    Inputs,
+    LossFunction,
+    compute_logits,
+    count_rows,
+)
 from veracal.neural.precision import (
     check_products,
+    find_reduced_context,
     full_precision,
-    reduced_precision,
     refuse_half_precision,
 )
-from veracal.neural.synthetic_inputs import Replacing, half_replaced, one_replaced
+from veracal.neural.synthetic_inputs import Replacement, replace_each, replace_halves
 
 
 @contextmanager
-def stirred(module: nn.Module) -> Iterator[None]:
-    """Random numbers in place of weights that are all the same, while the block lasts.
+def perturbed_initialization(module: nn.Module) -> Iterator[None]:
+    """Add noise to constant weights inside the block, and restore them afterwards.
 
-    Behind a head of zeros all outputs are the same whatever came before it, and so they are
-    behind an adapter whose second half is zero, or a branch that is multiplied by zero; the
-    gradients of whatever comes before are zero, too. A trial of such a module would find that
-    examples stay apart, and gradients that are right, in layers that it never saw. After the
-    first step the weights are no longer zero.
+    Behind a zero-initialized head all outputs are the same, whatever came before it; likewise
+    behind an adapter whose second half is zero, or a branch that is multiplied by zero. The
+    gradients of all preceding layers are zero, too. A check of such a module would find
+    independent examples and correct gradients in layers that had no effect. After the first
+    step the weights are no longer zero.
     """
-    same = [
-        (one, float(one.detach().reshape(-1)[0])) for one in module.parameters() if _hides(one)
+    constants = [
+        (one, float(one.detach().reshape(-1)[0]))
+        for one in module.parameters()
+        if _is_constant(one)
     ]
-    draws = torch.Generator().manual_seed(0)  # made up, like the examples of a trial
+    rng = torch.Generator().manual_seed(0)  # made up, like the examples of a trial
     try:
         with torch.no_grad():
-            for one, _ in same:
+            for one, _ in constants:
                 width = one[0].numel() if one.ndim > 1 else 1
-                one.add_(torch.randn(one.shape, generator=draws), alpha=width**-0.5)
+                one.add_(torch.randn(one.shape, generator=rng), alpha=width**-0.5)
         yield
     finally:
         with torch.no_grad():
-            for one, value in same:
+            for one, value in constants:
                 one.fill_(value)
 
 
-def _hides(one: Tensor) -> bool:
-    """Whether a parameter that is trained is zero, or a matrix whose numbers are all equal."""
+def _is_constant(one: Tensor) -> bool:
+    """Return whether a trained parameter is zero, or a matrix of equal numbers."""
     if not one.requires_grad or not one.numel():
         return False
     first = one.detach().reshape(-1)[0]
     return (one.ndim > 1 or float(first) == 0.0) and bool((one == first).all())
 
 
-_CLOSE = 1e-5  # of the largest output, by which it may move with the same numbers beside it
-_LOSSES_CLOSE = 1e-4  # where a loss is taken alone, and roundings are others
-_ALONE = 16  # examples whose losses are taken alone
+_TOLERANCE = 1e-5  # of the largest output, for blocks of the same shape
+_LOSS_TOLERANCE = 1e-4  # for a loss of one example, which is rounded differently
+_SINGLES = 16  # examples whose losses are computed one at a time
 
 
-def check_rows(
-    made_up: Callable[[int, Replacing], Sequence[Block]],
+def build_checked_blocks(
+    make_blocks: Callable[[int, Replacement], Sequence[Block]],
     counts: tuple[int, int],
     augment: Any = None,
 ) -> tuple[Sequence[Block], Sequence[Block]]:
-    """Made-up blocks of a few examples and of many, if nothing has mixed their rows.
+    """Make synthetic blocks of a few and of many examples, and check their independence.
 
     Parameters
     ----------
-    made_up : callable
+    make_blocks : callable
         Makes and prepares blocks; see
-        :func:`~veracal.neural.synthetic_inputs.made_up_blocks`.
+        :func:`~veracal.neural.synthetic_inputs.synthetic_blocks`.
     counts : pair of int
-        Of examples in a block, of which each in turn, or half, is replaced.
+        Block sizes for replacing each example in turn, and for replacing half of them.
     augment : Augment, optional
     """
-    made = []
-    for n, replacing in zip(counts, (one_replaced, half_replaced), strict=True):
-        blocks = made_up(n, replacing)
-        check_prepared(blocks, replacing)
+    results = []
+    for n, replacement in zip(counts, (replace_each, replace_halves), strict=True):
+        blocks = make_blocks(n, replacement)
+        check_prepare(blocks, replacement)
         if augment is not None:
-            check_views(augment, blocks, replacing)
-        made.append(blocks)
-    return made[0], made[1]
+            check_augment(augment, blocks, replacement)
+        results.append(blocks)
+    return results[0], results[1]
 
 
-def check_prepared(blocks: Sequence[Block], replacing: Replacing) -> None:
-    """Refuse a preparation that mixes rows.
+def check_prepare(blocks: Sequence[Block], replacement: Replacement) -> None:
+    """Reject a ``prepare`` that mixes rows.
 
     Parameters
     ----------
     blocks : sequence of Block
-        See :func:`~veracal.neural.synthetic_inputs.made_up_blocks`.
-    replacing : callable
+        See :func:`~veracal.neural.synthetic_inputs.synthetic_blocks`.
+    replacement : callable
         With which they were made.
     """
-    inputs = [_named(block.inputs) for block in blocks]
+    inputs = [_name_inputs(block.inputs) for block in blocks]
     for name in inputs[0]:
-        made = [one[name] for one in inputs]
-        if not all(isinstance(one, Tensor) for one in made):
+        tensors = [one[name] for one in inputs]
+        if not all(isinstance(one, Tensor) for one in tensors):
             raise ValueError(
                 "Expected prepare to give a tensor with a row for each row, got "
-                f"{type(made[0]).__name__}. Return torch.from_numpy(...) of an array."
+                f"{type(tensors[0]).__name__}. Return torch.from_numpy(...) of an array."
             )
-        if len(made[0]) != len(blocks[0]) or _moved(made, replacing, 0.0):
+        if len(tensors[0]) != len(blocks[0]) or _others_changed(tensors, replacement, 0.0):
             raise ValueError(
-                "Expected prepare to turn each row by itself, got one whose result for a row "
-                "changes with the others beside it. Scale by public figures instead."
+                "Expected prepare to treat each row independently, got one whose result for a "
+                "row changes with the other rows. Scale by public constants instead."
             )
 
 
-def check_views(augment: Any, blocks: Sequence[Block], replacing: Replacing) -> None:
-    """Refuse an augmentation that gives other numbers of views than it says, or mixes examples.
+def check_augment(augment: Any, blocks: Sequence[Block], replacement: Replacement) -> None:
+    """Reject an augmentation with a wrong number of views, or one that mixes examples.
 
     All blocks get the same random numbers.
     """
     views = getattr(augment, "views", None)
     if not isinstance(views, int) or views < 1:
         raise ValueError(
-            "Expected augment to say how many views it makes, a whole number as augment.views, "
-            f"got {views!r}."
+            "Expected augment.views to be the number of views, a positive integer, got "
+            f"{views!r}."
         )
-    made = [_viewed(augment, block, views) for block in blocks]
-    if _moved(made, replacing, 0.0, views):
+    augmented = [_augment_block(augment, block, views) for block in blocks]
+    if _others_changed(augmented, replacement, 0.0, views):
         raise ValueError(
-            "Expected augment to make views of each example by itself, one example after the "
-            "other, got one whose views of an example change with the others beside it. Leave "
-            "out mixtures, and draw from the generator that is given, as often for each."
+            "Expected augment to make views of each example independently, one example after "
+            "the other, got one whose views of an example change with the other examples. Do "
+            "not mix examples, and draw the same number of random values for each from the "
+            "given generator."
         )
 
 
-def _viewed(augment: Any, block: Block, views: int) -> Tensor:
-    """The views of a block, of which there are as many as there should be."""
+def _augment_block(augment: Any, block: Block, views: int) -> Tensor:
+    """Return the views of a block; their number must be as declared."""
     inputs = block.inputs
     if not isinstance(inputs, Tensor):
-        raise ValueError("Expected a single input beside augment, got several by name.")
-    made = augment(inputs, np.random.default_rng(0))
+        raise ValueError("Expected a single input with augment, got several named inputs.")
+    augmented = augment(inputs, np.random.default_rng(0))
     expected = (len(block) * views, *inputs.shape[1:])
-    if not isinstance(made, Tensor) or made.shape != expected:
-        found = tuple(made.shape) if isinstance(made, Tensor) else type(made).__name__
+    if not isinstance(augmented, Tensor) or augmented.shape != expected:
+        shape = (
+            tuple(augmented.shape)
+            if isinstance(augmented, Tensor)
+            else type(augmented).__name__
+        )
         raise ValueError(
             f"Expected {views} views of each of {len(block)} examples, of shape {expected}, "
-            f"got {found}."
+            f"got {shape}."
         )
-    return made
+    return augmented
 
 
-def check_outputs(trial: nn.Module, blocks: Sequence[Block], replacing: Replacing) -> None:
-    """Refuse a module in which an output depends on other examples, or on earlier ones."""
-    # The first one again at the end: what was kept of the others meanwhile would show.
-    made = [_seeded(trial, block.inputs) for block in (*blocks, blocks[0])]
-    if len(made[0]) != rows_of(blocks[0].inputs) or _moved(made[:-1], replacing, _CLOSE):
+def check_output_independence(
+    trial: nn.Module, blocks: Sequence[Block], replacement: Replacement
+) -> None:
+    """Reject a module in which an output depends on other examples, or on earlier calls."""
+    # The first block again at the end, to detect state that the others left behind.
+    outputs = [_seeded_outputs(trial, block.inputs) for block in (*blocks, blocks[0])]
+    if len(outputs[0]) != count_rows(blocks[0].inputs) or _others_changed(
+        outputs[:-1], replacement, _TOLERANCE
+    ):
         raise ValueError(
-            "Expected a module that takes each example by itself, got one in which the output "
-            "for an example changes with the others beside it. Look for means, maxima or "
-            "orders over the first dimension."
+            "Expected a module that treats each example independently, got one in which the "
+            "output for an example changes with the other examples of its batch. Look for "
+            "means, maxima or sorting over the first dimension."
         )
-    if not float((made[0] - made[-1]).abs().max()) <= _CLOSE * _largest(made[0]):
+    if not float((outputs[0] - outputs[-1]).abs().max()) <= _TOLERANCE * _largest_magnitude(
+        outputs[0]
+    ):
         raise ValueError(
-            "Expected a module that keeps nothing of what it has seen, got one whose outputs "
-            "for the same examples change once it has seen others. Leave out running means."
+            "Expected a module without state, got one whose outputs for the same examples "
+            "change after it was called on others. Remove running means."
         )
 
 
-def _seeded(trial: nn.Module, inputs: Inputs) -> Tensor:
-    """Outputs with the same random numbers each time, so that dropout is the same."""
+def _seeded_outputs(trial: nn.Module, inputs: Inputs) -> Tensor:
+    """Outputs with the same random numbers each time, so that dropout masks are equal."""
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(0)  # the module's function takes longer than a row
-        made: Tensor = outputs_of(trial, inputs)
-    return made.detach().clone()
+        torch.default_generator.manual_seed(0)  # torch.manual_seed is slower
+        outputs: Tensor = trial_outputs(trial, inputs)
+    return outputs.detach().clone()
 
 
-def outputs_of(module: nn.Module, inputs: Inputs) -> Any:
-    """Outputs for made-up examples, or what is wrong with them in a sentence."""
+def trial_outputs(module: nn.Module, inputs: Inputs) -> Any:
+    """Outputs for synthetic examples, or a clear error if the module fails for them."""
     try:
-        return called(module, inputs)
+        return compute_logits(module, inputs)
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
         raise ValueError(
-            "Expected a module that takes rows in the form of the records, got one that fails "
-            f"for made-up ones: {str(error).partition(chr(10))[0]} Give prepare=..., which "
-            "turns rows into what the module takes."
+            "Expected a module that accepts rows in the format of the records, got one that "
+            f"fails for synthetic rows: {str(error).partition(chr(10))[0]} Pass prepare=... to "
+            "convert rows to the input of the module."
         ) from error
 
 
-def check_losses(losses: Losses, outputs: Tensor, classes: int, n: int) -> None:
-    """Refuse a loss that is not each example's own.
+def check_loss(losses: LossFunction, outputs: Tensor, classes: int, n: int) -> None:
+    """Reject a loss that mixes examples.
 
     Parameters
     ----------
     losses : callable
     outputs : tensor
-        Of a few made-up examples, whose form is taken.
+        Outputs for a few synthetic examples, whose shape and type are used.
     classes : int
     n : int
-        Examples that are tried together, of which some classes have far more than others.
+        Number of examples that are tested together; some classes have far more than others.
     """
     rng = np.random.default_rng(0)
-    made = torch.from_numpy(rng.normal(0, 3, (n, *outputs.shape[1:]))).to(outputs.dtype)
+    logits = torch.from_numpy(rng.normal(0, 3, (n, *outputs.shape[1:]))).to(outputs.dtype)
     targets = torch.from_numpy((classes * rng.random(n) ** 3).astype(np.int64))
-    together = losses(made, targets)
-    if not isinstance(together, Tensor) or tuple(together.shape) != (n,):
-        found = tuple(together.shape) if isinstance(together, Tensor) else type(together)
-        raise ValueError(
-            f"Expected loss(outputs, targets) to give the loss of each of {n} examples, of "
-            f"shape ({n},), got {found}. Say reduction='none'."
+    batch_losses = losses(logits, targets)
+    if not isinstance(batch_losses, Tensor) or tuple(batch_losses.shape) != (n,):
+        shape = (
+            tuple(batch_losses.shape)
+            if isinstance(batch_losses, Tensor)
+            else type(batch_losses)
         )
-    some = range(min(n, _ALONE))
-    alone = torch.stack([losses(made[i : i + 1], targets[i : i + 1])[0] for i in some])
-    gap = (together[: len(alone)] - alone).abs().max()
-    if not float(gap) <= _LOSSES_CLOSE * max(1.0, _largest(alone)):
         raise ValueError(
-            "Expected a loss that takes each example by itself, got one that changes with the "
-            "others beside it. Weigh classes by public figures, and leave none out by its rank."
+            f"Expected loss(outputs, targets) to return the loss of each of {n} examples, of "
+            f"shape ({n},), got {shape}. Use reduction='none'."
+        )
+    count = range(min(n, _SINGLES))
+    single_losses = torch.stack(
+        [losses(logits[i : i + 1], targets[i : i + 1])[0] for i in count]
+    )
+    gap = (batch_losses[: len(single_losses)] - single_losses).abs().max()
+    if not float(gap) <= _LOSS_TOLERANCE * max(1.0, _largest_magnitude(single_losses)):
+        raise ValueError(
+            "Expected a loss that treats each example independently, got one that changes with "
+            "the other examples. Weight classes by public constants, and do not drop examples "
+            "by their rank."
         )
 
 
-def _moved(made: Sequence[Tensor], replacing: Replacing, close: float, views: int = 1) -> bool:
-    """Whether anything moved but what became of examples that are others.
+def _others_changed(
+    results: Sequence[Tensor], replacement: Replacement, tolerance: float, views: int = 1
+) -> bool:
+    """Return whether any result changed for an example that was not replaced.
 
-    The first tensor is of some examples; the next ones, of the same with some replaced.
+    The first tensor holds the results of some examples; the next ones, of the same examples
+    with some replaced.
     """
-    first, numbers = _doubled(made[0]), replacing(len(made[0]) // views)
-    for place, other in zip(numbers[1:], made[1:], strict=True):
+    first, indices = _comparable(results[0]), replacement(len(results[0]) // views)
+    for row, other in zip(indices[1:], results[1:], strict=True):
         if other.shape != first.shape:
             return True
-        gap = (first - _doubled(other)).abs().reshape(len(first), -1).amax(1)
-        same = torch.tensor(place) == torch.arange(len(place))
+        gap = (first - _comparable(other)).abs().reshape(len(first), -1).amax(1)
+        same = torch.tensor(row) == torch.arange(len(row))
         gap = torch.where(same.repeat_interleave(views), gap, 0.0)
-        if not float(gap.max()) <= close * _largest(first):
+        if not float(gap.max()) <= tolerance * _largest_magnitude(first):
             return True
     return False
 
 
-def _doubled(values: Tensor) -> Tensor:
-    """Numbers that can be compared, in float64."""
+def _comparable(values: Tensor) -> Tensor:
+    """Convert to float64 without NaN and infinity."""
     return torch.nan_to_num(values.to(torch.float64))
 
 
-def _largest(values: Tensor) -> float:
-    """The largest of some numbers, but not zero."""
+def _largest_magnitude(values: Tensor) -> float:
+    """Largest absolute value, at least 1e-6."""
     return max(float(values.abs().max()), 1e-6)
 
 
-def _named(inputs: Inputs) -> dict[str, Any]:
-    """Inputs by their names; a single one has none."""
+def _name_inputs(inputs: Inputs) -> dict[str, Any]:
+    """Return inputs by name; the name of a single input is empty."""
     return dict(inputs) if isinstance(inputs, Mapping) else {"": inputs}
 
 
-# What stands around a module, by its class (some take long to import), and what to give.
-_AROUND = {
+# Wrappers of modules by class name (some are slow to import), and how to get the module inside.
+_WRAPPERS = {
     "torch.OptimizedModule": ("torch.compile", "{}._orig_mod"),
     "torch.DataParallel": ("nn.DataParallel", "{}.module"),
     "torch.DistributedDataParallel": ("DistributedDataParallel", "{}.module"),
     "torch.ScriptModule": ("torch.jit", "the nn.Module that {} was scripted or traced from"),
     "opacus.AbstractGradSampleModule": ("GradSampleModule", "{}.to_standard_module()"),
 }
-_HOOKS = "autograd_grad_sample_hooks"  # of Opacus, which stay where only the wrap is gone
-_PASSES = 8  # in which every parameter should have had a part
+_HOOKS = "autograd_grad_sample_hooks"  # Opacus' hooks, which may outlive the wrapper
+_PASSES = 8  # forward passes in which every parameter should get a gradient
 
 
-def check_parts(module: nn.Module) -> None:
-    """Refuse a module by its parts alone.
+def check_module(module: nn.Module) -> None:
+    """Reject a module by its structure alone.
 
     Raises
     ------
     ValueError
-        For modules that are wrapped, layers that mix examples or keep running statistics of
-        them, parameters without values, elsewhere than on the CPU or in another precision than
-        float32, nothing to train, what cannot be copied, and a call where torch takes no
-        gradients. The message names the layer and what to put in its place.
+        For wrapped modules; layers that mix examples or keep running statistics of them;
+        parameters without values, not on the CPU or not in float32; modules without trainable
+        parameters or that cannot be copied; and calls in a context where torch computes no
+        gradients. The message names the layer and a replacement.
     """
     if not isinstance(module, nn.Module):
         raise ValueError(
-            f"Expected a torch.nn.Module, or a function that makes one, got {module!r}."
+            f"Expected a torch.nn.Module, or a function that returns one, got {module!r}."
         )
-    _check_mode()
+    _check_context()
     _check_unwrapped(module)
     for name, layer in module.named_modules():
         _check_layer(name or type(module).__name__, layer)
@@ -297,14 +325,14 @@ def check_parts(module: nn.Module) -> None:
     trained = [(name, one) for name, one in module.named_parameters() if one.requires_grad]
     if not trained:
         raise ValueError(
-            "Expected a module with parameters to train, got one in which all are frozen. Set "
-            "requires_grad_(True) on those to be trained."
+            "Expected a module with trainable parameters, got one in which all are frozen. "
+            "Call requires_grad_(True) on those to be trained."
         )
     for name, one in trained:
         if not bool(one.detach().isfinite().all()):
             raise ValueError(
-                f"Expected finite parameters, got {name!r} with numbers that are not. Start "
-                "from other weights."
+                f"Expected finite parameters, got {name!r} with NaN or infinity. Start from "
+                "other weights."
             )
         if one.dtype != torch.float32:
             raise ValueError(
@@ -314,50 +342,49 @@ def check_parts(module: nn.Module) -> None:
 
 
 def _check_unwrapped(module: nn.Module) -> None:
-    """Refuse what hides layers that are trained, or gives their weights other names."""
+    """Reject wrappers that hide trained layers or rename their weights."""
     for name, layer in module.named_modules():
-        if name and not any(one.requires_grad for one in layer.parameters()):
+        if name and not any(cls.requires_grad for cls in layer.parameters()):
             continue
-        at, called = "module", type(layer).__name__
+        path, label = "module", type(layer).__name__
         if name:
-            at, called = f"module.get_submodule({name!r})", name
-        for one in type(layer).__mro__:
-            found = _AROUND.get(f"{one.__module__.partition('.')[0]}.{one.__name__}")
-            if found is not None:
+            path, label = f"module.get_submodule({name!r})", name
+        for cls in type(layer).__mro__:
+            wrapper = _WRAPPERS.get(f"{cls.__module__.partition('.')[0]}.{cls.__name__}")
+            if wrapper is not None:
                 raise ValueError(
-                    f"Expected a module as it was written, got {called!r}, wrapped by "
-                    f"{found[0]}. Give what is inside: {found[1].format(at)}."
+                    f"Expected an unwrapped module, got {label!r}, wrapped by {wrapper[0]}. "
+                    f"Pass the module inside: {wrapper[1].format(path)}."
                 )
         if _HOOKS in vars(layer):
             raise ValueError(
-                f"Expected a module as it was written, got {called!r} with hooks of Opacus. "
-                "Give wrapped.to_standard_module(), of the GradSampleModule around it."
+                f"Expected an unwrapped module, got {label!r} with hooks of Opacus. Pass "
+                "wrapped.to_standard_module() of the GradSampleModule around it."
             )
 
 
-def _check_mode() -> None:
-    """Refuse a call where precision is reduced, or gradients cannot be taken."""
-    found = reduced_precision()
-    if found is not None:
+def _check_context() -> None:
+    """Reject a call in a context with reduced precision or without gradients."""
+    context = find_reduced_context()
+    if context is not None:
         raise ValueError(
-            f"Expected a call outside of {found}, since gradients are taken in full float32 "
-            "and of weights as they are, got one inside. Leave its block."
+            f"Expected a call outside of {context}, since gradients are computed in full "
+            "float32 from the actual weights, got one inside. Leave that context first."
         )
     check_products()
 
 
 def _check_values(name: str, one: Tensor) -> None:
-    """Refuse a parameter or a buffer that has no values, or has them elsewhere."""
+    """Reject a parameter or buffer that has no values, or is not on the CPU."""
     if is_lazy(one):
         raise ValueError(
-            f"Expected parameters with values, got {name!r}, which has none yet. Call the "
-            "module once on made-up rows before it is trained."
+            f"Expected initialized parameters, got {name!r}, which is lazy. Call the module "
+            "once on synthetic rows before training."
         )
     if one.is_meta:
         raise ValueError(
-            f"Expected parameters with values, got {name!r} on the device 'meta', where there "
-            "are none. Make the module on the CPU, or use module.to_empty(device='cpu') and "
-            "load its weights."
+            f"Expected parameters with values, got {name!r} on the device 'meta'. Create the "
+            "module on the CPU, or call module.to_empty(device='cpu') and load its weights."
         )
     if one.device.type != "cpu":
         raise ValueError(
@@ -366,59 +393,63 @@ def _check_values(name: str, one: Tensor) -> None:
 
 
 def check_copyable(module: nn.Module) -> None:
-    """Refuse a module that holds what was computed of its parameters: torch cannot copy it."""
+    """Reject a module that holds tensors computed from its parameters.
+
+    torch cannot copy such a module.
+    """
     for name, layer in module.named_modules():
         for word, value in {**vars(layer), **layer._buffers}.items():
             if isinstance(value, Tensor) and not value.is_leaf:
                 raise ValueError(
                     "Expected a module that can be copied, got one that holds "
-                    f"{f'{name}.{word}'.lstrip('.')!r}, computed of its parameters, as "
-                    "torch.nn.utils.prune and weight_norm leave it. Call the module once in "
-                    "torch.no_grad(), and it is trained as it is; or make it plain, by "
-                    "prune.remove(layer, name) or remove_weight_norm(layer)."
+                    f"{f'{name}.{word}'.lstrip('.')!r}, computed from its parameters, as left "
+                    "by torch.nn.utils.prune and weight_norm. Call the module once in "
+                    "torch.no_grad() to train it as it is, or remove the reparametrization "
+                    "with prune.remove(layer, name) or remove_weight_norm(layer)."
                 )
 
 
 def _check_layer(name: str, layer: nn.Module) -> None:
-    """Refuse a layer that looks at more than one example."""
-    if isinstance(layer, _BatchNorm) and not _frozen(layer):
+    """Reject a layer that mixes examples or keeps information about them."""
+    if isinstance(layer, _BatchNorm) and not _is_frozen(layer):
         raise ValueError(
-            f"Expected layers that take each example by itself, got {name!r}, a "
-            f"{type(layer).__name__}: it scales every example by all others. Use "
-            "veracal.neural.without_batch_norm(module), which puts GroupNorm in its "
-            "place (for plain rows LayerNorm), or freeze it."
+            f"Expected layers that treat each example independently, got {name!r}, a "
+            f"{type(layer).__name__}, which normalizes over the batch. Use "
+            "veracal.neural.replace_batch_norm(module), which replaces it by GroupNorm "
+            "(LayerNorm for plain rows), or freeze it."
         )
-    if getattr(layer, "track_running_stats", False) and not _frozen(layer):
+    if getattr(layer, "track_running_stats", False) and not _is_frozen(layer):
         raise ValueError(
-            f"Expected layers that keep nothing of the records, got {name!r}, a "
+            f"Expected layers that store nothing about the records, got {name!r}, a "
             f"{type(layer).__name__} with running statistics. Use track_running_stats=False."
         )
     if getattr(layer, "max_norm", None) is not None:
         raise ValueError(
-            f"Expected layers that keep nothing of the records, got {name!r}, a "
-            f"{type(layer).__name__} with max_norm: it shortens the rows that were looked up, "
-            "without noise. Leave max_norm out."
+            f"Expected layers that store nothing about the records, got {name!r}, a "
+            f"{type(layer).__name__} with max_norm: it rescales the rows that were looked up, "
+            "without noise. Remove max_norm."
         )
     if getattr(layer, "sparse", False) is True:
         raise ValueError(
-            f"Expected layers with plain gradients, got {name!r}, a {type(layer).__name__} "
-            "with sparse=True. Leave it out: noise falls on all rows anyway."
+            f"Expected layers with dense gradients, got {name!r}, a {type(layer).__name__} "
+            "with sparse=True. Remove it: noise is added to all rows anyway."
         )
     if isinstance(layer, _SpectralNorm) or any(
         isinstance(hook, SpectralNorm) for hook in layer._forward_pre_hooks.values()
     ):
         raise ValueError(
             f"Expected layers that a forward pass does not change, got {name!r} with "
-            "spectral_norm, which turns vectors of its own in every pass. Make it plain, by "
+            "spectral_norm, which updates buffers in every pass. Remove it with "
             "torch.nn.utils.parametrize.remove_parametrizations(layer, name) or, for hooks, "
             "torch.nn.utils.remove_spectral_norm(layer)."
         )
 
 
-def _frozen(layer: nn.Module) -> bool:
-    """Whether a layer has statistics of its own and nothing in it is trained.
+def _is_frozen(layer: nn.Module) -> bool:
+    """Return whether a layer has statistics of its own and no trained parameter.
 
-    One without parameters says so by having seen a batch, or by not being in training.
+    A layer without parameters counts as frozen if it has seen a batch or is not in training
+    mode.
     """
     if getattr(layer, "running_mean", None) is None:
         return False
@@ -429,23 +460,22 @@ def _frozen(layer: nn.Module) -> bool:
 
 
 @full_precision()
-def check_trial(
-    module: nn.Module, blocks: Sequence[Block], outputs: int, usual: Sequence[Block] = ()
+def check_behavior(
+    module: nn.Module, blocks: Sequence[Block], outputs: int, full_blocks: Sequence[Block] = ()
 ) -> Tensor:
-    """Refuse a module by what it does with made-up examples.
+    """Reject a module by its outputs and gradients for synthetic examples.
 
     Parameters
     ----------
     module : torch.nn.Module
     blocks : sequence of Block
-        Of made-up examples in the form of the records; all but the first have one example
-        replaced, each another one.
+        Synthetic examples in the format of the records; each block but the first has another
+        example replaced.
     outputs : int
-        How many classes there are.
-    usual : sequence of Block
-        With as many examples as a block has in training, half of them replaced in the second,
-        the other half in the third: see
-        :func:`~veracal.neural.synthetic_inputs.half_replaced`.
+        Number of classes.
+    full_blocks : sequence of Block
+        With as many examples as a block has in training, one half replaced in the second, the
+        other half in the third: see :func:`~veracal.neural.synthetic_inputs.replace_halves`.
 
     Returns
     -------
@@ -455,33 +485,33 @@ def check_trial(
     Raises
     ------
     ValueError
-        If outputs have another shape than the classes ask for, an example's output depends on
-        the others, in training or later, a forward pass changes a parameter or a buffer, or a
-        parameter gets no gradient.
+        If the shape of the outputs does not match the classes, an example's output depends on
+        the others (in training or evaluation mode), a forward pass changes a parameter or
+        buffer, or a parameter gets no gradient.
     """
     for name, one in module.named_parameters():
         if one.requires_grad and one.is_inference():
             raise ValueError(
-                f"Expected parameters that can be trained, got {name!r}, which was made in "
-                "torch.inference_mode(). Give copy.deepcopy(module), made outside of it."
+                f"Expected parameters that can be trained, got {name!r}, which was created in "
+                "torch.inference_mode(). Pass copy.deepcopy(module), made outside of it."
             )
-    trial = copied(module)
-    with stirred(trial):
-        return _made_by(trial, blocks, outputs, usual)
+    trial = copy_module(module)
+    with perturbed_initialization(trial):
+        return _trial_run(trial, blocks, outputs, full_blocks)
 
 
-def _made_by(
-    trial: nn.Module, blocks: Sequence[Block], outputs: int, usual: Sequence[Block]
+def _trial_run(
+    trial: nn.Module, blocks: Sequence[Block], outputs: int, full_blocks: Sequence[Block]
 ) -> Tensor:
-    """Outputs of a module for the first block; see :func:`check_trial`."""
-    made = torch.empty(0)
-    train_mode(trial)
-    before = _digests(trial)
-    for _ in range(_PASSES):  # a layer may be left out by chance
+    """Run the checks of :func:`check_behavior` on a copy of the module."""
+    logits = torch.empty(0)
+    set_train_mode(trial)
+    before = _tensor_digests(trial)
+    for _ in range(_PASSES):  # a layer may be skipped at random
         with torch.enable_grad(), refuse_half_precision():
-            made = outputs_of(trial, blocks[0].inputs)
-            _check_shape(made, rows_of(blocks[0].inputs), outputs)
-            torch.autograd.backward(made.double().square().sum())
+            logits = trial_outputs(trial, blocks[0].inputs)
+            _check_shape(logits, count_rows(blocks[0].inputs), outputs)
+            torch.autograd.backward(logits.double().square().sum())
         unused = [
             name
             for name, one in trial.named_parameters()
@@ -491,39 +521,41 @@ def _made_by(
             break
     if unused:
         raise ValueError(
-            "Expected a gradient for every parameter that is trained, got none for "
-            f"{', '.join(map(repr, unused[:5]))}. Freeze what is not used, by "
+            "Expected a gradient for every trained parameter, got none for "
+            f"{', '.join(map(repr, unused[:5]))}. Freeze unused parameters with "
             "requires_grad_(False)."
         )
-    _check_apart(trial, blocks, usual)
-    after = _digests(trial)
+    _check_independence(trial, blocks, full_blocks)
+    after = _tensor_digests(trial)
     for name in before:
         if before[name] != after[name]:
             raise ValueError(
-                f"Expected a forward pass that changes nothing, got one that changes {name!r}: "
-                "it would keep something of the records, without noise. Leave it out."
+                f"Expected a forward pass without side effects, got one that changes {name!r}: "
+                "it would store information about the records, without noise. Remove it."
             )
-    _check_apart(trial.eval(), blocks, usual)
-    return made.detach()
+    _check_independence(trial.eval(), blocks, full_blocks)
+    return logits.detach()
 
 
-def _check_apart(trial: nn.Module, blocks: Sequence[Block], usual: Sequence[Block]) -> None:
-    """Refuse a module in which examples meet, a few of them or many."""
-    check_outputs(trial, blocks, one_replaced)
-    if usual:
-        check_outputs(trial, usual, half_replaced)
+def _check_independence(
+    trial: nn.Module, blocks: Sequence[Block], full_blocks: Sequence[Block]
+) -> None:
+    """Reject a module that mixes a few examples or many."""
+    check_output_independence(trial, blocks, replace_each)
+    if full_blocks:
+        check_output_independence(trial, full_blocks, replace_halves)
 
 
-def _digests(module: nn.Module) -> dict[str, bytes]:
-    """A digest of each parameter, frozen ones too, and of each buffer."""
+def _tensor_digests(module: nn.Module) -> dict[str, bytes]:
+    """Digest of each parameter, including frozen ones, and of each buffer."""
     return {
         name: hashlib.blake2b(one.detach().reshape(-1).view(torch.uint8).numpy().data).digest()
         for name, one in (*module.named_parameters(), *module.named_buffers())
     }
 
 
-def copied(module: nn.Module, *, shares: bool = True) -> Any:
-    """A copy to try things on, which shares what is frozen: that may be most of a network."""
+def copy_module(module: nn.Module, *, shares: bool = True) -> Any:
+    """Copy a module; frozen parameters, often most of a network, may be shared."""
     frozen: dict[int, Any] = {
         id(one): one for one in module.parameters() if shares and not one.requires_grad
     }
@@ -532,78 +564,79 @@ def copied(module: nn.Module, *, shares: bool = True) -> Any:
     except (RuntimeError, TypeError) as error:
         raise ValueError(
             "Expected a module that can be copied, got one for which copy.deepcopy fails: "
-            f"{str(error).partition(chr(10))[0]}. Keep what has no copy (a lock, an open file) "
-            "out of it."
+            f"{str(error).partition(chr(10))[0]}. Remove objects that cannot be copied (locks, "
+            "open files)."
         ) from error
 
 
-def _check_shape(made: Any, rows: int, outputs: int) -> None:
-    """Refuse outputs that are not one logit for each class."""
+def _check_shape(logits: Any, rows: int, outputs: int) -> None:
+    """Reject outputs that are not one logit for each class."""
     allowed = [(rows, outputs)] + ([(rows, 1), (rows,)] if outputs == 2 else [])
-    if not isinstance(made, Tensor) or tuple(made.shape) not in allowed:
-        found = tuple(made.shape) if isinstance(made, Tensor) else type(made).__name__
+    if not isinstance(logits, Tensor) or tuple(logits.shape) not in allowed:
+        shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         raise ValueError(
-            f"Expected a module that gives {outputs} logits for each of {rows} examples, got "
-            f"{found}."
+            f"Expected a module that returns {outputs} logits for each of {rows} examples, got "
+            f"{shape}."
         )
 
 
-def train_mode(module: nn.Module) -> None:
-    """Set a module to training, but for normalizations whose public statistics are frozen."""
+def set_train_mode(module: nn.Module) -> None:
+    """Set training mode, except for batch normalizations with frozen public statistics."""
     module.train()
     for layer in module.modules():
-        if isinstance(layer, _BatchNorm) and _frozen(layer):
+        if isinstance(layer, _BatchNorm) and _is_frozen(layer):
             layer.eval()
 
 
-def without_batch_norm(module: nn.Module, *, groups: int = 32) -> nn.Module:
-    """A copy with a normalization of each example in place of every BatchNorm.
+def replace_batch_norm(module: nn.Module, *, groups: int = 32) -> nn.Module:
+    """Return a copy with a per-example normalization in place of every BatchNorm.
 
-    Pictures get a GroupNorm. A BatchNorm1d takes plain rows (n, c) and series (n, c, l): after
-    a Linear of c outputs it becomes a LayerNorm, after a convolution a GroupNorm, and after
-    anything else a GroupNorm of one group, which is the LayerNorm of a plain row and takes
-    series too. Groups of one channel would turn a plain row into zeros.
+    Images get a GroupNorm. A BatchNorm1d accepts plain rows (n, c) and series (n, c, l): after
+    a Linear of c outputs it becomes a LayerNorm, after a convolution a GroupNorm, and otherwise
+    a GroupNorm of one group, which is the LayerNorm of a plain row and also accepts series.
+    Groups of one channel would turn a plain row into zeros.
 
     Parameters
     ----------
     module : torch.nn.Module
     groups : int
-        At most; as many as divide the channels and leave two or more in each.
+        Maximum number of groups; the largest divisor of the channels with two or more in each
+        group is used.
 
     Examples
     --------
-    >>> without_batch_norm(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)))[1]
+    >>> replace_batch_norm(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)))[1]
     GroupNorm(4, 8, ...)
     """
-    changed = copy.deepcopy(module)
-    before, last = dict[nn.Module, nn.Module | None](), None
-    for layer in changed.modules():
+    copied = copy.deepcopy(module)
+    preceding, last = dict[nn.Module, nn.Module | None](), None
+    for layer in copied.modules():
         if isinstance(layer, _BatchNorm):
-            before[layer] = last
+            preceding[layer] = last
         elif isinstance(layer, nn.Linear | nn.Conv1d):
             last = layer
-    for parent, name, layer in list(_children(changed)):
+    for parent, name, layer in list(_named_children(copied)):
         if isinstance(layer, _BatchNorm):
-            setattr(parent, name, _instead(layer, before[layer], groups))
-    return _instead(changed, None, groups) if isinstance(changed, _BatchNorm) else changed
+            setattr(parent, name, _replacement_norm(layer, preceding[layer], groups))
+    return _replacement_norm(copied, None, groups) if isinstance(copied, _BatchNorm) else copied
 
 
-def _children(module: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Module]]:
-    """Every layer with its parent and its name there."""
+def _named_children(module: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Module]]:
+    """Yield every layer with its parent and its name there."""
     for parent in module.modules():
         for name, layer in parent.named_children():
             yield parent, name, layer
 
 
-def _instead(layer: _BatchNorm, before: nn.Module | None, groups: int) -> nn.Module:
-    """What stands in for a BatchNorm, by the layer with weights before it."""
+def _replacement_norm(layer: _BatchNorm, preceding: nn.Module | None, groups: int) -> nn.Module:
+    """Return the replacement of a BatchNorm, given the preceding layer with weights."""
     width = layer.num_features
     if isinstance(layer, nn.BatchNorm1d):
-        if isinstance(before, nn.Linear) and before.out_features == width:
+        if isinstance(preceding, nn.Linear) and preceding.out_features == width:
             return nn.LayerNorm(width, eps=layer.eps, elementwise_affine=layer.affine)
-        if not (isinstance(before, nn.Conv1d) and before.out_channels == width):
-            groups = 1  # who knows what it takes
-    most = max(
+        if not (isinstance(preceding, nn.Conv1d) and preceding.out_channels == width):
+            groups = 1  # the input may be rows or series
+    divisor = max(
         (g for g in range(1, groups + 1) if width % g == 0 and width // g >= 2), default=1
     )
-    return nn.GroupNorm(most, width, eps=layer.eps, affine=layer.affine)
+    return nn.GroupNorm(divisor, width, eps=layer.eps, affine=layer.affine)

@@ -1,11 +1,8 @@
-"""What a classifier needs that is trained on the records of several ranks.
-
-Networks that are trained by noisy gradient descent, as scikit-learn's classifiers.
-"""
+"""Networks trained with DP-SGD as scikit-learn classifiers, on one process or several ranks."""
 
 import copy
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -28,47 +25,47 @@ from veracal.mechanisms import DPSGD, ClipRule, Langevin, Schedule, Step, Update
 from veracal.neural.architectures import KnownNetwork
 from veracal.neural.checkpoints import (
     Checkpoint,
-    check_place,
     check_resumable,
-    name_of,
-    settings_of,
+    check_writable,
+    describe_callable,
+    training_settings,
 )
 from veracal.neural.distributed import (
-    Following,
+    Follower,
     Leader,
     RankConnection,
+    RankFacts,
     Ranks,
-    ShareFacts,
     SingleProcess,
     Strategy,
-    form_of,
-    settle,
+    agree_on_fit,
+    describe_module,
 )
 from veracal.neural.gradient_sums import GradientWorker, Layout, NetworkSums
-from veracal.neural.gradients.blocks import Block, GradientEngine, Losses, cross_entropy
-from veracal.neural.gradients.choice import WAYS, Configuration, EngineTrial, engine_for
-from veracal.neural.gradients.engines import Ghost, PreNoise
+from veracal.neural.gradients.blocks import Block, GradientEngine, LossFunction, cross_entropy
+from veracal.neural.gradients.choice import ENGINE_NAMES, EngineName, EngineTrial, choose_engine
+from veracal.neural.gradients.engines import GhostEngine, PreNoise
 from veracal.neural.module_checks import (
+    build_checked_blocks,
+    check_behavior,
     check_copyable,
-    check_losses,
-    check_parts,
-    check_rows,
-    check_trial,
-    copied,
-    train_mode,
+    check_loss,
+    check_module,
+    copy_module,
+    set_train_mode,
 )
 from veracal.neural.precision import full_precision
-from veracal.neural.predictions import SCORED, NetworkPredictions, NetworkScores
-from veracal.neural.run import TrainingRun, bar
+from veracal.neural.predictions import SCORING_BLOCK, NetworkPredictions, NetworkScores
+from veracal.neural.run import TrainingRun, progress_bar
 from veracal.neural.synthetic_inputs import (
     BLOCK,
     Augment,
     IndexedRecords,
     as_tensor,
-    made_up_block,
-    made_up_blocks,
-    made_up_rows,
-    whole_block,
+    full_block_size,
+    synthetic_block,
+    synthetic_blocks,
+    synthetic_rows,
 )
 from veracal.training import (
     Ablation,
@@ -82,10 +79,11 @@ from veracal.training import (
 )
 
 
-class SharedClassifier(DescentClassifier):
-    """A private classifier that may be trained by all ranks of ``torch.distributed``.
+class DistributedClassifier(DescentClassifier):
+    """A private classifier that all ranks of ``torch.distributed`` may train together.
 
-    A final class stores ``across`` among its parameters, and descends as :meth:`_course` says.
+    A final class stores ``across`` among its parameters, and takes its steps with the strategy
+    of :meth:`_strategy`.
     """
 
     across: Ranks | None
@@ -98,97 +96,98 @@ class SharedClassifier(DescentClassifier):
             raise ValueError(f"Expected across to be Ranks(...) or None, got {self.across!r}.")
         if self.size is None:
             raise ValueError(
-                "Expected a declared size across ranks, got size=None. Give size=..., the "
-                "public number of records on all ranks together."
+                "Expected a declared size in a distributed fit, got size=None. Pass size=..., "
+                "the public number of records on all ranks together."
             )
         if self.random_state is not None:
             raise ValueError(
-                "Expected random_state=None across ranks, since with one seed for all of them "
-                f"the coins of all would be the same, got random_state={self.random_state!r}."
+                "Expected random_state=None in a distributed fit, since a common seed would "
+                f"repeat the draws on every rank, got random_state={self.random_state!r}."
             )
 
     def _check_alone(self) -> None:
-        """Refuse arrays across ranks."""
+        """Reject arrays in a distributed fit."""
         if self.across is not None:
             raise ValueError(
-                "Expected fit_records(dataset) across ranks, got fit(X, y), which looks at "
-                "records before rank 0 has paid."
+                "Expected fit_records(dataset) in a distributed fit, got fit(X, y), which "
+                "reads records before rank 0 has paid."
             )
 
     @abstractmethod
-    def _told(self, facts: TrainingData) -> dict[str, Any]:
-        """Settings of a fit that must be the same on all ranks, as what JSON can hold."""
+    def _shared_settings(self, facts: TrainingData) -> dict[str, Any]:
+        """Settings of a fit that must be equal on all ranks, as JSON values."""
 
     def check_records(self, dataset: Dataset) -> None:
-        """Refuse a data set that cannot be fitted, by what is public about it.
+        """Reject a data set that cannot be fitted, by its public facts.
 
-        Across ranks, also settings that are not the same on all of them; and every rank but
-        rank 0 waits here until rank 0 has paid and begins.
+        In a distributed fit, also reject settings that differ between ranks. Every rank but
+        rank 0 waits here until rank 0 has paid and starts.
         """
         if self.across is None:
             super().check_records(dataset)
             return
         unit, size = self.unit or Unit(), int(self.size or 0)
-        self._given = settle(
-            self._linked(), lambda: self._share(dataset), unit, self.across, size
+        self._received_module = agree_on_fit(
+            self._connect(), lambda: self._rank_facts(dataset), unit, self.across, size
         )
 
     def fit_records(self, dataset: Dataset) -> Self:
-        """Fit to a data set, whose declared classes, size and norm are taken.
+        """Fit to a data set, using its declared classes, size and norm.
 
-        Across ranks, rank 0 hears of whatever fails on another one, and stops all of them.
+        In a distributed fit, a failure on another rank is reported to rank 0, which stops all
+        ranks.
         """
         try:
             return super().fit_records(dataset)
         except Exception:
             if self.across is not None:
-                self._linked().excuse()
+                self._connect().report_failure()
             raise
 
-    def _share(self, dataset: Dataset) -> ShareFacts:
-        """What is public about the records of this rank, if they can be fitted."""
+    def _rank_facts(self, dataset: Dataset) -> RankFacts:
+        """Check that this rank can fit its records, and return its public facts."""
         super().check_records(dataset)
-        return ShareFacts(
-            self._told(self._public(dataset)),
-            # Replacing a record leaves every rank as many as it has: that is public then.
+        return RankFacts(
+            self._shared_settings(self._public(dataset)),
+            # Replacing a record keeps the number of records on every rank: it is public.
             len(dataset) if self.relation == "replace-one" else None,
             None if dataset.units is None else dataset.at_most,
             (*dataset.split_keys, *dataset.split_draws),
         )
 
     def check_paying(self, unit: Unit) -> None:
-        """Refuse a ledger elsewhere than on rank 0, or one that protects another unit."""
-        link = self._linked()
-        if not link.leads:
+        """Reject a ledger on another rank than rank 0, or one that protects another unit."""
+        connection = self._connect()
+        if not connection.leads:
             raise ValueError(
-                f"Expected the ledger on rank 0, got one on rank {link.rank}. Call "
+                f"Expected the ledger on rank 0, got one on rank {connection.rank}. Call "
                 "fit_records(dataset) here: it waits until rank 0 has paid."
             )
-        link.over = False
+        connection.over = False
         if unit != (self.unit or Unit()):
             problem = ValueError(
                 f"Expected unit={unit!r}, which the ledger protects on all ranks, got "
                 f"unit={self.unit!r}."
             )
-            link.stop(problem)
+            connection.stop(problem)
             raise problem
 
     def called_off(self, problem: BaseException) -> None:
-        """Tell all other ranks that there will be no fit."""
-        self._linked().stop(problem)
+        """Tell all other ranks that the fit was cancelled."""
+        self._connect().stop(problem)
 
-    def _linked(self) -> RankConnection:
-        """The way to other ranks."""
+    def _connect(self) -> RankConnection:
+        """Return the connection to the other ranks."""
         if "_link" not in self.__dict__:
-            self._link = RankConnection()
-        return self._link
+            self._connection = RankConnection()
+        return self._connection
 
     def _note_charge(self) -> None:
         if self.across is None or self._leads:
             super()._note_charge()
         else:
-            link = self._linked()
-            self.charged_, self._ledger_total = link.charged, link.ledger_total
+            connection = self._connect()
+            self.charged_, self._ledger_total = connection.charged, connection.ledger_total
 
     @property
     def _all_here(self) -> bool:
@@ -196,82 +195,81 @@ class SharedClassifier(DescentClassifier):
 
     @property
     def _leads(self) -> bool:
-        """Whether steps are taken, and checkpoints written, in this process."""
-        return self.across is None or self._linked().leads
+        """Whether this process takes the steps and writes checkpoints."""
+        return self.across is None or self._connect().leads
 
-    def _course(self) -> Strategy:
-        """Whether there are other ranks, and who leads."""
+    def _strategy(self) -> Strategy:
+        """Return the strategy: a single process, the leader or a follower."""
         if self.across is None:
             return SingleProcess()
-        link = self._linked()
+        connection = self._connect()
         given = self.__dict__.pop("_given", None)
-        return Leader(link) if given is None else Following(link, given)
+        return Leader(connection) if given is None else Follower(connection, given)
 
 
-_FEW = 4  # examples on which ways of taking gradients are compared
-_PASSED = set[str]()  # trials of networks of ours, which have one outcome each
-_SMALL = 1 << 21  # weights up to which two blocks at a time take no more room than one may
+_TRIAL_EXAMPLES = 4  # examples on which gradient engines are compared
+_PASSED_TRIALS = set[str]()  # of Veracal's own networks, whose outcomes do not change
+_SMALL = 1 << 21  # weights up to which two blocks at a time fit into memory
 Hook = Callable[["PrivateNetwork", Step], bool | None]
 
 
-class PrivateNetwork(NetworkPredictions, SharedClassifier):
-    r"""Any network of PyTorch as a classifier that is trained with differential privacy.
+class PrivateNetwork(NetworkPredictions, DistributedClassifier):
+    """Any PyTorch module as a classifier that is trained with DP-SGD.
 
-    At every step each record enters the batch by a secret coin; the gradient of each record
+    At every step each record is drawn into the batch independently; the gradient of each record
     of the batch is clipped, the clipped gradients are summed, Gaussian noise is added, and the
-    weights follow (Abadi et al. 2016, https://arxiv.org/abs/1607.00133).
+    optimizer updates the weights (Abadi et al. 2016, https://arxiv.org/abs/1607.00133).
 
     Parameters
     ----------
-    module : torch.nn.Module, or a function that makes one
-        Gives one logit for each class (or, for two classes, a single one). A module is copied
-        for each fit, with the weights it has, which must be public; a function makes new ones.
-        Parameters that are not to be trained have ``requires_grad`` off.
+    module : torch.nn.Module, or a function that returns one
+        Returns one logit for each class (or a single one for two classes). A module is copied
+        for each fit, with its weights, which must be public; a function makes new weights.
+        Parameters with ``requires_grad=False`` are not trained.
     epsilon, delta, noise_multiplier, epochs, steps, sampling_rate
         As of :class:`~veracal.training.PrivateLogisticRegression`.
-    clip : float > 0 or Clip
-        A number c stands for ``Flat(c)``. Under rules that jump (``GlobalV1``, ``GlobalV2``,
-        ``GlobalAdapt``, and rules of your own) every record is computed by itself, which is
-        slow: a step takes some 15 times as long for a small convolutional network, and 90
-        times for a perceptron.
+    clip : float > 0 or ClipRule
+        A number c stands for ``Flat(c)``. Under discontinuous rules (``GlobalV1``,
+        ``GlobalV2``, ``GlobalAdapt``, and user-defined rules) every record is computed
+        individually, which is slow: a step takes about 15 times as long for a small
+        convolutional network, and 90 times for a perceptron.
     update : float > 0, Update or None
-        A number r stands for ``SGD(r)``; None, for ``SGD(0.5)``.
+        The optimizer. A number r stands for ``SGD(r)``; None, for ``SGD(0.5)``.
     weight_decay : float >= 0
     average : float in [0, 1] or Moving
-        Share of the last steps whose weights are averaged, or a moving average; 0 takes the
+        Fraction of the last steps whose weights are averaged, or a moving average; 0 uses the
         last weights.
     loss : callable, optional
-        ``loss(outputs, targets)`` gives the loss of each example, of shape (n,). By default
+        ``loss(outputs, targets)`` returns the loss of each example, of shape (n,). By default
         cross-entropy.
     prepare : callable, optional
-        Turns an array of rows, each by itself, into the tensor that the module takes. By
-        default bytes of pictures become floats from 0 to 1 with channels first, whole numbers
-        stay, and everything else becomes float32.
+        Turns an array of rows, each independently, into the input tensor of the module. By
+        default image bytes become floats from 0 to 1 with channels first, integers stay, and
+        everything else becomes float32.
     augment : Augment, optional
         Makes several views of every example; their gradients are averaged before the clip (De
         et al. 2022, https://arxiv.org/abs/2204.13650).
     gradients : {"ghost", "functional", "hooks"}, optional
-        How gradients of examples are taken. By default whichever is fastest in a trial on
-        made-up examples.
+        The engine for per-example gradients. By default the fastest in a trial on synthetic
+        examples.
     block : int
-        Examples of a batch that are in memory at a time, at most. With 1, every record is
-        computed by itself under any rule.
+        Maximum number of examples of a batch in memory at a time. With 1, every record is
+        computed individually under any rule.
     checkpoint : path, optional
-        File from which a fit goes on that was broken off, written every ``checkpoint_every``
-        steps; it belongs to one run on one set of records. A
-        :class:`~veracal.queries.Curator` charges such a fit once, by its ``request``, and then
-        the file stays: whoever asks for the same fit again gets the model that was paid for.
-        After a fit of your own it is removed.
+        File from which an interrupted fit resumes, written every ``checkpoint_every`` steps; it
+        belongs to one run on one set of records. A :class:`~veracal.queries.Curator` charges
+        such a fit once, by its ``request``, and then keeps the file: the same request returns
+        the model that was paid for. Without a curator the file is removed after the fit.
     checkpoint_every : int
     not_private : {"clipping only", "noise only", "neither"}, optional
         Keep only that part of the protection, for an ablation.
     on_step : callable, optional
         As of :class:`~veracal.training.PrivateLogisticRegression`.
     across : Ranks, optional
-        Train on the records of all ranks of ``torch.distributed``, of which rank 0 pays, adds
-        the noise, calls the hook and writes the checkpoint; ``size`` is that of all together.
+        Train on the records of all ranks of ``torch.distributed``. Rank 0 pays, adds the noise,
+        calls the hook and writes the checkpoint; ``size`` is that of all ranks together.
     verbose : bool
-        Show on the standard error stream how many steps are done, and the time that is left.
+        Show a progress bar with the remaining time on the standard error stream.
     classes, size, relation, unit, random_state
         As of :class:`~veracal.training.PrivateLogisticRegression`.
 
@@ -279,30 +277,30 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
     ----------
     module_ : torch.nn.Module
         The trained network.
-    trial_ : Trial
-        Which way of taking gradients was chosen, and why.
+    trial_ : EngineTrial
+        The chosen gradient engine, and why.
     self_check_ : SelfCheck
-        What the run shows of itself: noise, weights that moved, outputs that differ. What is
-        wrong is also warned of.
-    internal_ : Internal
-        Of how many examples gradients were clipped, and how many were not finite. *Internal*:
-        it is about the records, and must not leave. On rank 0, those of all ranks; on another,
-        its own.
+        Checks of the run: noise, parameters that changed, outputs that differ. Problems also
+        give a warning.
+    internal_ : InternalFigures
+        Number of examples whose gradients were clipped or not finite. *Internal*: it is about
+        the records, and must not be released. On rank 0, of all ranks; on another, its own.
     classes_, n_iter_, noise_multipliers_, event_, private_, not_private_because_, statement_
         As of :class:`~veracal.training.PrivateLogisticRegression`.
 
     Guarantees
     ----------
-    The weights after all steps cost what :meth:`event` says, which depends on the settings
+    The weights after all steps cost what :meth:`event` states, which depends on the settings
     alone: one record moves the sum that noise is added to by at most the clip bound, and a
-    record whose gradient is not finite, or for which the module fails, moves nothing. What a
-    record adds does not depend on the others, not even by a rounding:
-    :class:`~veracal.neural.gradient_sums.NetworkSums` says how, and what it takes for granted.
-    Noise comes from a secret generator of the system's entropy, never from torch's, whose
-    random numbers (for dropout and first weights) promise nothing. The real number of records
-    enters nowhere but the coins. Sums and their noise are rounded to a public grid before they
-    are added; noise and gradients are in floating point, taken for real numbers. What several
-    ranks take for granted, :class:`~veracal.neural.Ranks` says.
+    record whose gradient is not finite, or for which the module fails, moves nothing. The
+    contribution of a record does not depend on the others, not even by rounding:
+    :class:`~veracal.neural.gradient_sums.NetworkSums` states how, and under which assumptions.
+    Noise comes from a secret generator seeded by the system's entropy, never from torch's,
+    whose random numbers (for dropout and initial weights) carry no guarantee. The real number
+    of records affects nothing but the Poisson draws. Sums and their noise are rounded to a
+    public grid before they are added; noise and gradients are in floating point, treated as
+    real numbers. The assumptions about several ranks are stated by
+    :class:`~veracal.neural.Ranks`.
 
     Examples
     --------
@@ -318,8 +316,8 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
     """
 
     _rate = 0.5
-    rows_apart = True  # see logits: each row is scored by itself
-    any_rows = True  # pictures, too, and whole numbers as they are
+    rows_apart = True  # each row is scored independently, see logits
+    any_rows = True  # including images and integers
 
     def __init__(
         self,
@@ -335,10 +333,10 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
         update: float | Update | None = None,
         weight_decay: float = 0.0,
         average: Average = 0.0,
-        loss: Losses | None = None,
+        loss: LossFunction | None = None,
         prepare: Callable[[Array], torch.Tensor] | None = None,
         augment: Augment | None = None,
-        gradients: Configuration | None = None,
+        gradients: EngineName | None = None,
         block: int = BLOCK,
         checkpoint: str | Path | None = None,
         checkpoint_every: int = 50,
@@ -384,9 +382,9 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
         super()._check_settings()
         _checks.whole(block=self.block, checkpoint_every=self.checkpoint_every)
         if self.gradients is not None:
-            _checks.one_of(WAYS, gradients=self.gradients)
+            _checks.one_of(ENGINE_NAMES, gradients=self.gradients)
         if isinstance(self.module, nn.Module) or not callable(self.module):
-            check_parts(self.module)
+            check_module(self.module)
         for name in ("loss", "prepare", "augment"):
             value = getattr(self, name)
             if value is not None and not callable(value):
@@ -395,235 +393,274 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
             check_resumable(self.checkpoint, self.module, self.on_step)
         if self._pre_noise and self.gradients == "ghost":
             raise ValueError(
-                "Expected gradients that are written down, for noise on each of them before "
-                f"the clip (pre_noise={self._pre_noise!r}), got gradients='ghost', which does "
-                "not. Take 'functional' or 'hooks', or leave it out."
+                "Expected an engine with materialized gradients, for noise on each of them "
+                f"before the clip (pre_noise={self._pre_noise!r}), got gradients='ghost'. Use "
+                "'functional' or 'hooks', or leave it out."
             )
 
     @property
     def _pre_noise(self) -> float:
-        """Standard deviation of noise on each gradient before it is clipped."""
+        """Standard deviation of the noise on each gradient before the clip."""
         update = self._update()
         return update.pre_noise if isinstance(update, Langevin) else 0.0
 
     def _noise(self, rng: np.random.Generator) -> PreNoise | None:
-        """That noise, if there is to be any."""
+        """Noise before the clip, if the optimizer requests it."""
         return PreNoise(self._pre_noise, rng) if self._pre_noise else None
 
     def _check_form(self, facts: TrainingData) -> None:
-        """Refuse before anything is charged what would fail afterwards, on made-up rows."""
+        """Reject what would fail after the charge, by a trial on synthetic rows."""
         self._check_delta(facts.size)
         if self.checkpoint is not None and self._leads:
-            check_place(Path(self.checkpoint))
-        module, k = self._fresh(np.random.default_rng(0)), len(facts.classes)
-        trial = self._known_trial(facts)
-        if trial in _PASSED:
+            check_writable(Path(self.checkpoint))
+        module, k = self._build_module(np.random.default_rng(0)), len(facts.classes)
+        trial = self._trial_key(facts)
+        if trial in _PASSED_TRIALS:
             return
-        # The generator is the caller's, from which dropout draws.
+        # Dropout draws from the caller's generator.
         with full_precision(), torch.random.fork_rng(devices=[]):
-            whole = whole_block(self._usual, self.sampling_rate * facts.size)
-            many = whole if trial is None else _FEW  # nothing of ours goes by their number
-            rows = partial(made_up_blocks, facts.X, module, k, self._prepared)
-            few, usual = check_rows(rows, (_FEW, many), self.augment)
-            made = check_trial(module, few, k, usual)
-            train_mode(module)
+            full = full_block_size(self._block_size, self.sampling_rate * facts.size)
+            many = (
+                full if trial is None else _TRIAL_EXAMPLES
+            )  # nothing of ours goes by their number
+            rows = partial(synthetic_blocks, facts.X, module, k, self._prepare_rows)
+            few, full_blocks = build_checked_blocks(rows, (_TRIAL_EXAMPLES, many), self.augment)
+            outputs = check_behavior(module, few, k, full_blocks)
+            set_train_mode(module)
             if self.loss is not None:
-                check_losses(self.loss, made, k, 2 * self._usual)
-            self._tried(module, few[0], None, self._noise(np.random.default_rng(0)))
+                check_loss(self.loss, outputs, k, 2 * self._block_size)
+            self._try_engines(module, few[0], None, self._noise(np.random.default_rng(0)))
         if trial is not None:
-            _PASSED.add(trial)
+            _PASSED_TRIALS.add(trial)
 
-    def _known_trial(self, facts: TrainingData) -> str | None:
-        """All that a trial depends on, if nothing of it is the caller's own; else None."""
-        known, own = KnownNetwork.of(self.module), (self.prepare, self.loss, self.augment)
-        if known is None or own != (None, None, None):
+    def _trial_key(self, facts: TrainingData) -> str | None:
+        """Everything a trial depends on, or None if any of it is user code."""
+        named_network, user_code = (
+            KnownNetwork.of(self.module),
+            (self.prepare, self.loss, self.augment),
+        )
+        if named_network is None or user_code != (None, None, None):
             return None
-        form = str(facts.X.dtype), facts.X.shape[1:], len(facts.classes)
-        return repr((known.to_json(), form, self._usual, self.gradients, bool(self._pre_noise)))
+        row_format = str(facts.X.dtype), facts.X.shape[1:], len(facts.classes)
+        return repr(
+            (
+                named_network.to_json(),
+                row_format,
+                self._block_size,
+                self.gradients,
+                bool(self._pre_noise),
+            )
+        )
 
     @property
-    def _usual(self) -> int:
-        """Examples of a block, or of a trial."""
-        return max(int(self.block), _FEW)
+    def _block_size(self) -> int:
+        """Number of examples of a block, or of a trial."""
+        return max(int(self.block), _TRIAL_EXAMPLES)
 
     @property
-    def _prepared(self) -> Callable[[Array], torch.Tensor]:
-        """What turns rows into tensors."""
+    def _prepare_rows(self) -> Callable[[Array], torch.Tensor]:
+        """Function that turns rows into tensors."""
         return as_tensor if self.prepare is None else self.prepare
 
-    def _fresh(self, rng: np.random.Generator) -> nn.Module:
-        """The network before it is trained: a copy, or new weights."""
+    def _build_module(self, rng: np.random.Generator) -> nn.Module:
+        """The network before training: a copy, or with new weights."""
         if isinstance(self.module, nn.Module):
-            whole: nn.Module = copied(self.module, shares=False)
-            return whole
+            copied: nn.Module = copy_module(self.module, shares=False)
+            return copied
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(rng.integers(2**63)))
             module = self.module()
-        check_parts(module)
+        check_module(module)
         return module
 
     def settled(self, dataset: Dataset) -> Self:
-        """The same with nothing left to be found or tried, for many runs of it.
+        """Return a copy with all searches and trials resolved, for repeated runs.
 
-        The noise is that for ``epsilon``, and gradients are taken in the first way that is
-        right, whatever is faster on a machine: so runs with a seed are the same on all of
-        them.
+        The noise multiplier is the one for ``epsilon``, and gradients are computed by the first
+        correct engine, regardless of its speed on this machine, so that seeded runs agree on
+        all machines.
 
         Parameters
         ----------
         dataset : Dataset
-            Of which only what is public is read.
+            Only its public facts are read.
         """
         self._check_settings()
         _checks.as_part(model=self)
         facts = self._public(dataset)
-        descent, module = self._descent(facts.size), self._fresh(np.random.default_rng(0))
-        train_mode(module)
+        dp_sgd, module = (
+            self._descent(facts.size),
+            self._build_module(np.random.default_rng(0)),
+        )
+        set_train_mode(module)
         with torch.random.fork_rng(devices=[]):
-            few = made_up_block(facts.X, module, _FEW, len(facts.classes), self._prepared)
-            _, trial = self._tried(module, few, None, self._noise(np.random.default_rng(0)))
-        found: Self = clone(self).set_params(gradients=trial.chosen)
+            few = synthetic_block(
+                facts.X, module, _TRIAL_EXAMPLES, len(facts.classes), self._prepare_rows
+            )
+            _, trial = self._try_engines(
+                module, few, None, self._noise(np.random.default_rng(0))
+            )
+        resolved: Self = clone(self).set_params(gradients=trial.chosen)
         if self.noise_multiplier is None and not isinstance(self._update(), Langevin):
-            noise = float(descent.noise_multipliers()[0])
-            steps = int(descent.steps)
-            found.set_params(noise_multiplier=noise, epsilon=None, steps=steps, epochs=None)
-        return found
+            noise = float(dp_sgd.noise_multipliers()[0])
+            steps = int(dp_sgd.steps)
+            resolved.set_params(noise_multiplier=noise, epsilon=None, steps=steps, epochs=None)
+        return resolved
 
     def has_begun(self) -> bool:
-        """Whether there is a checkpoint from which a fit would go on."""
+        """Return whether there is a checkpoint from which a fit would resume."""
         return self.checkpoint is not None and Path(self.checkpoint).exists()
 
     def paid(self, by: str) -> None:
-        """Take note of what pays for the next fit, which only goes on if it is the same."""
+        """Set the payment of the next fit; a checkpoint resumes only with the same payment."""
         self._paid = by
 
-    def _told(self, facts: TrainingData) -> dict[str, Any]:
-        descent, module = self._settled(facts)[0], self._fresh(np.random.default_rng(0))
+    def _shared_settings(self, facts: TrainingData) -> dict[str, Any]:
+        dp_sgd, module = self._settled(facts)[0], self._build_module(np.random.default_rng(0))
         return {
-            "event": event_to_json(descent.event()),
-            **settings_of(descent, Layout(module)),
-            **self._about_run(facts.classes),
+            "event": event_to_json(dp_sgd.event()),
+            **training_settings(dp_sgd, Layout(module)),
+            **self._run_settings(facts.classes),
             **{name: repr(getattr(self, name)) for name in ("not_private", "delta", "unit")},
             "across": repr(self.across),
             "size": facts.size,
             "rows": [str(facts.X.dtype), list(facts.X.shape[1:])],
-            "module": form_of(module),
+            "module": describe_module(module),
         }
 
     def _learn(self, facts: TrainingData, rng: np.random.Generator) -> tuple[str, ...]:
-        first, lots, views = rng.spawn(3)
-        module, course = self._fresh(first), self._course()
-        with course.begun(module), torch.random.fork_rng(devices=[]):
-            train_mode(module)
-            self._blank = copy.deepcopy(module)  # of which nothing has seen a record
-            self._form = made_up_rows(facts.X, module, SCORED)
+        init_rng, slot_rng, augment_rng = rng.spawn(3)
+        module, strategy = self._build_module(init_rng), self._strategy()
+        with strategy.session(module), torch.random.fork_rng(devices=[]):
+            set_train_mode(module)
+            self._blank = copy.deepcopy(module)  # never sees a record
+            self._form = synthetic_rows(facts.X, module, SCORING_BLOCK)
             self._outputs = len(facts.classes)
-            records = IndexedRecords(facts.X, facts.codes, self._prepared, self.augment, views)
-            if KnownNetwork.of(self.module) is None:  # one of ours begins with fresh weights
-                self._began_with = not_covered(_arrays(module))
-            return self._descended(facts, module, records, course, lots, rng)
+            records = IndexedRecords(
+                facts.X, facts.codes, self._prepare_rows, self.augment, augment_rng
+            )
+            if KnownNetwork.of(self.module) is None:  # Veracal's own have new weights
+                self._began_with = not_covered(
+                    one.detach().to(torch.float32).numpy() for one in module.parameters()
+                )
+            return self._run_steps(facts, module, records, strategy, slot_rng, rng)
 
-    def _descended(
+    def _run_steps(
         self,
         facts: TrainingData,
         module: nn.Module,
         records: IndexedRecords,
-        course: Strategy,
-        lots: np.random.Generator,
+        strategy: Strategy,
+        slot_rng: np.random.Generator,
         rng: np.random.Generator,
     ) -> tuple[str, ...]:
-        """Take all steps, and write down what became of them."""
-        descent, reasons = self._settled(facts)
-        run, shown = self._run(module, descent, course), bool(self.verbose) and course.leads
-        # A run that is paid for has its file before ways are tried, which takes a while.
-        # Threads of numpy's linear algebra would wait for those of torch, and these for them.
+        """Take all steps, and store the results."""
+        dp_sgd, reasons = self._settled(facts)
+        run, show_progress = (
+            self._start_run(module, dp_sgd, strategy),
+            bool(self.verbose) and strategy.leads,
+        )
+        # A paid run writes its file before the engines are tried, which takes a while.
+        # numpy's BLAS threads and torch's would wait for each other.
         with (
-            run.begun(),
+            run.session(),
             threadpool_limits(1, user_api="blas"),
-            bar(int(descent.steps), shown=shown) as run.tell,
+            progress_bar(int(dp_sgd.steps), visible=show_progress) as run.report_progress,
         ):
-            lanes = self._lanes(module, descent, lots, rng)
-            expected = descent.expected_batch / course.world
-            sums = NetworkSums(lanes, records, expected, int(self.block), rng=lots)
+            workers = self._build_workers(module, dp_sgd, slot_rng, rng)
+            expected = dp_sgd.expected_batch / strategy.world
+            sums = NetworkSums(workers, records, expected, int(self.block), rng=slot_rng)
             with sums.threads():
-                ended = course.descend(descent, run, sums, len(records), rng)
-        self._show(ended.shown)
-        remember(_trained(self.module_), self._records_name)
-        self.internal_, last = ended.internal, ended.done.weights
-        self.self_check_ = run.checked(ended.noise, last, self._scores.forward(self._form))
+                final = strategy.run_steps(dp_sgd, run, sums, len(records), rng)
+        self._show(final.model_weights)
+        trained = (one for one in self.module_.parameters() if one.requires_grad)
+        remember((one.detach().numpy() for one in trained), self._records_name)
+        self.internal_, last = final.internal, final.result.weights
+        self.self_check_ = run.self_check(final.noise, last, self._scores.forward(self._form))
         del self._blank
         if self.not_private is None:
             self.self_check_.warn()
-        return reasons + self._done(descent, ended.done)
+        return reasons + self._done(dp_sgd, final.result)
 
-    def _lanes(
+    def _build_workers(
         self,
         module: nn.Module,
-        descent: DPSGD,
-        lots: np.random.Generator,
+        dp_sgd: DPSGD,
+        slot_rng: np.random.Generator,
         rng: np.random.Generator,
     ) -> list[GradientWorker]:
-        """The network, and a copy of it where two threads are faster than one."""
-        engine, self.trial_ = self._engine(module, descent, self._noise(*lots.spawn(1)))
-        lanes = [GradientWorker(module, engine)]
-        threads = torch.get_num_threads() if _random.is_secret(rng) else 1
-        if isinstance(engine, Ghost) and engine.size <= _SMALL and threads > 1:
-            # Not with a seed: which thread draws for dropout first is up to the system.
-            twin = copy.deepcopy(module)
-            lanes.append(
-                GradientWorker(twin, Ghost(twin, self._losses, self._usual, engine.last))
-            )
-        return lanes
-
-    def _engine(
-        self, module: nn.Module, descent: DPSGD, noise: PreNoise | None
-    ) -> tuple[GradientEngine, EngineTrial]:
-        """How gradients are taken."""
-        many = int(min(self.block, max(1.0, descent.expected_batch)))
-        few, more = (
-            made_up_block(self._form, module, n, self._outputs, self._prepared)
-            for n in (_FEW, many)
+        """The network, and a copy of it if two threads are faster than one."""
+        engine, self.trial_ = self._choose_engine(
+            module, dp_sgd, self._noise(*slot_rng.spawn(1))
         )
-        return self._tried(module, few, more, noise)
+        workers = [GradientWorker(module, engine)]
+        threads = torch.get_num_threads() if _random.is_secret(rng) else 1
+        if isinstance(engine, GhostEngine) and engine.size <= _SMALL and threads > 1:
+            # Not with a seed: the order in which threads draw dropout masks varies.
+            second = copy.deepcopy(module)
+            workers.append(
+                GradientWorker(
+                    second,
+                    GhostEngine(second, self._losses, self._block_size, engine.channels_last),
+                )
+            )
+        return workers
 
-    def _tried(
+    def _choose_engine(
+        self, module: nn.Module, dp_sgd: DPSGD, noise: PreNoise | None
+    ) -> tuple[GradientEngine, EngineTrial]:
+        """Choose the gradient engine on synthetic examples."""
+        many = int(min(self.block, max(1.0, dp_sgd.expected_batch)))
+        few, more = (
+            synthetic_block(self._form, module, n, self._outputs, self._prepare_rows)
+            for n in (_TRIAL_EXAMPLES, many)
+        )
+        return self._try_engines(module, few, more, noise)
+
+    def _try_engines(
         self, module: nn.Module, few: Block, many: Block | None, noise: PreNoise | None
     ) -> tuple[GradientEngine, EngineTrial]:
-        """The way that is right, and of several the fastest."""
-        return engine_for(
-            module, self._losses, few, many, usual=self._usual, way=self.gradients, noise=noise
+        """Try the requested or all engines; return the fastest correct one."""
+        return choose_engine(
+            module,
+            self._losses,
+            few,
+            many,
+            block_size=self._block_size,
+            requested=self.gradients,
+            noise=noise,
         )
 
-    def _run(self, module: nn.Module, descent: DPSGD, course: Strategy) -> TrainingRun:
-        """What happens beside the steps."""
-        layout, file = Layout(module), None
-        if self.checkpoint is not None and course.leads:
+    def _start_run(self, module: nn.Module, dp_sgd: DPSGD, strategy: Strategy) -> TrainingRun:
+        """The work between the steps: averages, hook, checkpoints."""
+        layout, checkpoint = Layout(module), None
+        if self.checkpoint is not None and strategy.leads:
             paid = self.__dict__.pop("_paid", None)
-            about = self._about_run(self.classes_)
-            file = Checkpoint(Path(self.checkpoint), descent, layout, about, paid)
-        watch, every = Watch(self, int(descent.steps)), int(self.checkpoint_every)
-        return TrainingRun(watch, descent, layout, layout.read(module), file, every)
+            settings = self._run_settings(self.classes_)
+            checkpoint = Checkpoint(Path(self.checkpoint), dp_sgd, layout, settings, paid)
+        watch, every = Watch(self, int(dp_sgd.steps)), int(self.checkpoint_every)
+        return TrainingRun(watch, dp_sgd, layout, layout.read(module), checkpoint, every)
 
-    def _about_run(self, classes: Array) -> dict[str, Any]:
-        """Whatever else must be the same for a run to go on."""
+    def _run_settings(self, classes: Array) -> dict[str, Any]:
+        """Other settings that must be equal to resume a run."""
         names = ("loss", "prepare", "augment")
         return {
             "average": repr(self.average),
             "module": repr(self.module),
             "classes": [str(one) for one in classes.tolist()],
-            **{name: name_of(getattr(self, name)) for name in names},
+            **{name: describe_callable(getattr(self, name)) for name in names},
         }
 
     @property
-    def _losses(self) -> Losses:
-        """The loss of each example."""
+    def _losses(self) -> LossFunction:
+        """Loss of each example."""
         return cross_entropy if self.loss is None else self.loss
 
     def _show(self, weights: Floats) -> None:
-        shown = copy.deepcopy(self._blank)
-        Layout(shown).write(weights, shown)
-        self.module_ = shown.eval()
-        self._scores = NetworkScores(self.module_, self._form, self._prepared)
+        trained = copy.deepcopy(self._blank)
+        Layout(trained).write(weights, trained)
+        self.module_ = trained.eval()
+        self._scores = NetworkScores(self.module_, self._form, self._prepare_rows)
 
     def _validated(self, X: Any, y: Any) -> tuple[Any, Array]:
         self._check_alone()
@@ -631,7 +668,7 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
             self, X, y, allow_nd=True, dtype=None, ensure_min_samples=1
         )
         if rows.dtype.kind not in "fiub":
-            raise ValueError(f"Expected rows of numbers, got {rows.dtype}.")
+            raise ValueError(f"Expected numeric rows, got {rows.dtype}.")
         check_classification_targets(labels)
         return rows, labels
 
@@ -648,7 +685,7 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
 
     def __sklearn_clone__(self) -> Self:
         if isinstance(self.module, nn.Module):
-            check_copyable(self.module)  # torch would not say what to do
+            check_copyable(self.module)  # its error says more than torch's
         cloned: Self = super().__sklearn_clone__()
         return cloned
 
@@ -656,13 +693,3 @@ class PrivateNetwork(NetworkPredictions, SharedClassifier):
         tags = super().__sklearn_tags__()
         tags.input_tags.three_d_array = True
         return tags
-
-
-def _arrays(module: nn.Module) -> Iterator[Array]:
-    """All weights of a module."""
-    return (one.detach().to(torch.float32).numpy() for one in module.parameters())
-
-
-def _trained(module: nn.Module) -> Iterator[Array]:
-    """Those that were trained."""
-    return (one.detach().numpy() for one in module.parameters() if one.requires_grad)

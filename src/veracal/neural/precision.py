@@ -1,26 +1,28 @@
-"""One arithmetic for everything that PyTorch computes from records.
+"""Full float32 precision for everything that PyTorch computes from records.
 
-The clip leaves room for the rounding of float32 (a unit of 2^-24). Under bfloat16, whose unit
-is 2^-8, one record moves a sum of clipped gradients by more than the clip bound: 1.28 times the
-bound was measured. A caller, a callback, the module itself or another thread can lower the
-precision, so it is set here around every step and checked at its end, not only when a fit
-begins.
+The clip reserves slack for the rounding of float32 (unit roundoff 2^-24). Under bfloat16, with
+unit roundoff 2^-8, one record moves a sum of clipped gradients by more than the clip bound:
+1.28 times the bound was measured. A caller, a callback, the module itself or another thread can
+lower the precision, so it is set here around every step and checked at its end, not only when a
+fit begins.
 
 Guarantees
 ----------
 Inside :func:`full_precision`, autocast is off for every device type in this thread, float32
 products are computed in float32 by every backend, new tensors are not in half precision,
-weights are not cached (``torch.nn.utils.parametrize.cached``) and gradients can be taken. The
-state of the caller returns at the end. What cannot be switched off is refused: hooks on saved
-tensors, and modes that replace PyTorch's functions. If something changed the state inside,
-:class:`~veracal.errors.PrecisionError` is raised before the result can be used.
+weights are not cached (``torch.nn.utils.parametrize.cached``) and gradients can be computed.
+The state of the caller is restored at the end. Contexts that cannot be switched off are
+rejected: hooks on saved tensors, and modes that replace PyTorch's functions. If something
+changed the state inside, :class:`~veracal.errors.PrecisionError` is raised before the result
+can be used.
 
 Notes
 -----
 ``torch.set_flush_denormal`` cannot be read. It replaces numbers below 1.2e-38 by zero, which
 shortens a gradient by less than that, and is covered by the slack. Flags for products *of* half
-precision (``allow_fp16_reduced_precision_reduction``) have no effect: half precision is refused
-by :func:`refuse_half_precision`. ``torch.use_deterministic_algorithms`` changes no precision.
+precision (``allow_fp16_reduced_precision_reduction``) have no effect: half precision is
+rejected by :func:`refuse_half_precision`. ``torch.use_deterministic_algorithms`` changes no
+precision.
 """
 
 import threading
@@ -31,7 +33,7 @@ from typing import Any
 from veracal._checks import extra
 from veracal.errors import PrecisionError
 
-# Backends and their operations; the setting of a parent applies where a child has "none".
+# Backends and their operations; a child with the setting "none" uses its parent's.
 _PARENTS = (("generic", "all"), ("mkldnn", "all"), ("cuda", "all"))
 _CHILDREN = tuple(
     (backend, operation)
@@ -39,31 +41,34 @@ _CHILDREN = tuple(
     for operation in ("matmul", "conv", "rnn")
 )
 _FULL = ("none", "ieee")
-_LEAST_BYTES = 4  # of a number: those of float32
+_LEAST_BYTES = 4  # bytes of a float32 number
 _PROBED = 64
 _lock = threading.RLock()
-_holders = 0
-_found: dict[str, Any] = {}
+_active_contexts = 0
+_saved_settings: dict[str, Any] = {}
 
 
 @contextmanager
 def full_precision() -> Iterator[None]:
     """Compute in full float32 inside, and restore the caller's state afterwards.
 
-    Can be nested, and used by several threads at once.
+    Contexts can be nested, and used by several threads at once.
     """
     torch = extra("torch", "torch")
-    with _process(torch), thread_precision():
+    with _process_precision(torch), thread_precision():
         yield
 
 
 @contextmanager
 def thread_precision() -> Iterator[None]:
-    """The part of :func:`full_precision` that every thread has for itself."""
+    """The part of :func:`full_precision` that each thread sets for itself."""
     torch = extra("torch", "torch")
-    active = unswitchable()
+    active = find_fixed_context()
     if active is not None:
-        raise PrecisionError(_refusal(active))
+        raise PrecisionError(
+            f"Expected a step outside of {active}, which may change what is computed, got one "
+            "inside. Leave that context first."
+        )
     devices = _autocast_devices(torch)
     with torch.inference_mode(False):  # which also turns gradients on
         try:
@@ -83,17 +88,17 @@ def thread_precision() -> Iterator[None]:
 
 
 @contextmanager
-def _process(torch: Any) -> Iterator[None]:
+def _process_precision(torch: Any) -> Iterator[None]:
     """The part that all threads share: the first to enter sets it, the last restores it."""
-    global _holders
+    global _active_contexts
     with _lock:
-        if not _holders:
-            _found.clear()
-            _found.update(_set(torch))
-        _holders += 1
+        if not _active_contexts:
+            _saved_settings.clear()
+            _saved_settings.update(_set_full_precision(torch))
+        _active_contexts += 1
     try:
         yield
-        changed = _reduced(torch)
+        changed = _find_reduced_setting(torch)
         if changed is not None:
             raise PrecisionError(
                 f"Expected full precision during a step, got {changed}, which was set inside, "
@@ -101,13 +106,13 @@ def _process(torch: Any) -> Iterator[None]:
             )
     finally:
         with _lock:
-            _holders -= 1
-            if not _holders:
-                _restore(torch, _found)
+            _active_contexts -= 1
+            if not _active_contexts:
+                _restore_precision(torch, _saved_settings)
 
 
-def reduced_precision() -> str | None:
-    """A context in which precision is reduced or gradients cannot be taken; None if in none.
+def find_reduced_context() -> str | None:
+    """Name a context with reduced precision or without gradients; None outside of any.
 
     Settings that :func:`full_precision` overrides, such as the precision of float32 products,
     are not reported.
@@ -120,11 +125,11 @@ def reduced_precision() -> str | None:
         return "torch.inference_mode()"
     if torch.nn.utils.parametrize._cache_enabled:
         return "torch.nn.utils.parametrize.cached()"
-    return unswitchable()
+    return find_fixed_context()
 
 
-def unswitchable() -> str | None:
-    """A context of this thread that may change arithmetic and cannot be switched off."""
+def find_fixed_context() -> str | None:
+    """Name an active context that may change arithmetic and cannot be switched off."""
     torch = extra("torch", "torch")
     if torch._C._autograd._top_saved_tensors_default_hooks(False) is not None:
         return "torch.autograd.graph.saved_tensors_hooks"
@@ -139,10 +144,10 @@ def unswitchable() -> str | None:
 
 
 def refuse_half_precision() -> AbstractContextManager[object]:
-    """A context in which an operation with a result in half precision is an error.
+    """Return a context in which an operation with a half-precision result is an error.
 
-    It sees every operation, forward and backward, of plain PyTorch code. Since it slows all of
-    them down, it is used on synthetic inputs before anything is charged.
+    It checks every operation, forward and backward, of plain PyTorch code. Since this slows all
+    of them down, it is used on synthetic inputs before anything is charged.
 
     Raises
     ------
@@ -158,59 +163,51 @@ def refuse_half_precision() -> AbstractContextManager[object]:
         def __torch_dispatch__(
             self, function: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            made = function(*args, **(kwargs or {}))
-            for one in made if isinstance(made, tuple | list) else (made,):
+            result = function(*args, **(kwargs or {}))
+            for one in result if isinstance(result, tuple | list) else (result,):
                 if isinstance(one, torch.Tensor):
                     check_dtype(one, str(function))
-            return made
+            return result
 
     mode: AbstractContextManager[object] = Refusing()
     return mode
 
 
-def check_dtype(values: Any, made_by: str) -> None:
-    """Raise a ``ValueError`` for numbers of fewer digits than float32 has."""
+def check_dtype(values: Any, operation_name: str) -> None:
+    """Raise a ``ValueError`` for values of lower precision than float32."""
     kind = values.dtype
     real = kind.is_floating_point or kind.is_complex
     least = _LEAST_BYTES * (2 if kind.is_complex else 1)
     if real and kind.itemsize < least:
         raise ValueError(
-            f"Expected arithmetic in float32 or float64, got {kind} in {made_by}. Roundings of "
-            "that size would let one record move a sum by more than the clip bound. Use "
+            f"Expected arithmetic in float32 or float64, got {kind} in {operation_name}. With "
+            "such rounding one record could move a sum by more than the clip bound. Use "
             "module.float(), and no autocast(), half() or bfloat16() inside the module."
         )
-
-
-def _refusal(active: str) -> str:
-    """Why a step is not taken."""
-    return (
-        f"Expected a step outside of {active}, which may change what is computed, got one "
-        "inside. Leave its block."
-    )
 
 
 def _autocast_devices(torch: Any) -> list[str]:
     """Device types for which autocast is on in this thread."""
     if not torch._C._is_any_autocast_enabled():
         return []
-    found = []
+    enabled = []
     for device in torch._C._autocast_supported_devices():
         try:
             if torch.is_autocast_enabled(device):
-                found.append(device)
-        except RuntimeError:  # a device type that this build does not have
+                enabled.append(device)
+        except RuntimeError:  # a device type that this build does not support
             continue
-    return found
+    return enabled
 
 
 def _operations(torch: Any) -> tuple[tuple[str, str], ...]:
-    """Operations of the backends that are there."""
+    """Operations of the available backends."""
     backends = ("mkldnn", "cuda") if torch.cuda.is_available() else ("mkldnn",)
     return tuple(one for one in _CHILDREN if one[0] in backends)
 
 
-def _reduced(torch: Any) -> str | None:
-    """A setting shared by all threads under which numbers have fewer digits, or None."""
+def _find_reduced_setting(torch: Any) -> str | None:
+    """Name a process-wide setting of reduced precision, or None."""
     for backend, operation in _operations(torch):
         precision = torch._C._get_fp32_precision_getter(backend, operation)
         if precision not in _FULL:
@@ -222,35 +219,35 @@ def _reduced(torch: Any) -> str | None:
     return None
 
 
-def _set(torch: Any) -> dict[str, Any]:
-    """Set full precision for all threads; return what has to be restored, by its name."""
-    if _reduced(torch) is None:
+def _set_full_precision(torch: Any) -> dict[str, Any]:
+    """Set full precision for all threads; return the previous settings by name."""
+    if _find_reduced_setting(torch) is None:
         return {}
     getter, setter = torch._C._get_fp32_precision_getter, torch._C._set_fp32_precision_setter
-    own: dict[tuple[str, str], str] = {}
-    for one in _PARENTS:  # a child without a setting of its own shows its parent's
-        own[one] = getter(*one)
+    previous: dict[tuple[str, str], str] = {}
+    for one in _PARENTS:  # a child without its own setting reports its parent's
+        previous[one] = getter(*one)
         setter(*one, "none")
     for one in _operations(torch):
-        own[one] = getter(*one)
+        previous[one] = getter(*one)
         setter(*one, "ieee")
-    found = {"precision": own, "dtype": torch.get_default_dtype()}
-    if found["dtype"].itemsize < _LEAST_BYTES:
+    saved = {"precision": previous, "dtype": torch.get_default_dtype()}
+    if saved["dtype"].itemsize < _LEAST_BYTES:
         torch.set_default_dtype(torch.float32)
     parametrize = torch.nn.utils.parametrize
-    found["cached"], parametrize._cache_enabled = parametrize._cache_enabled, 0
-    return found
+    saved["cached"], parametrize._cache_enabled = parametrize._cache_enabled, 0
+    return saved
 
 
-def _restore(torch: Any, found: dict[str, Any]) -> None:
-    """Undo :func:`_set`."""
-    if not found:
+def _restore_precision(torch: Any, saved: dict[str, Any]) -> None:
+    """Undo :func:`_set_full_precision`."""
+    if not saved:
         return
-    for one, precision in found["precision"].items():
+    for one, precision in saved["precision"].items():
         torch._C._set_fp32_precision_setter(*one, precision)
-    torch.set_default_dtype(found["dtype"])
-    torch.nn.utils.parametrize._cache_enabled = found["cached"]
-    found.clear()
+    torch.set_default_dtype(saved["dtype"])
+    torch.nn.utils.parametrize._cache_enabled = saved["cached"]
+    saved.clear()
 
 
 @full_precision()
@@ -258,20 +255,22 @@ def check_products() -> None:
     """Raise a ``ValueError`` if float32 products are rounded although no setting says so.
 
     Libraries below PyTorch read the environment (``ONEDNN_DEFAULT_FPMATH_MODE``,
-    ``MKL_BLAS_COMPUTE_MODE``), of which PyTorch does not know.
+    ``MKL_BLAS_COMPUTE_MODE``), which PyTorch does not report.
     """
     torch = extra("torch", "torch")
-    exact = 1 + 2.0**-12  # TF32 has 10 bits after the point, bfloat16 has 7
-    one = torch.eye(_PROBED, dtype=torch.float32)
-    rows = exact * one
-    image = rows.view(1, _PROBED, 8, 8)
+    factor = 1 + 2.0**-12  # TF32 has 10 bits after the point, bfloat16 has 7
+    identity = torch.eye(_PROBED, dtype=torch.float32)
+    matrix = factor * identity
+    image = matrix.view(1, _PROBED, 8, 8)
     products = {
-        "matrix products": rows @ one,
-        "convolutions": torch.conv2d(image, one.view(_PROBED, _PROBED, 1, 1)).view_as(rows),
+        "matrix products": matrix @ identity,
+        "convolutions": torch.conv2d(image, identity.view(_PROBED, _PROBED, 1, 1)).view_as(
+            matrix
+        ),
     }
-    for name, made in products.items():
-        if not bool((made == rows).all()):
+    for name, product in products.items():
+        if not bool((product == matrix).all()):
             raise ValueError(
-                f"Expected {name} in full float32, got some that are rounded. Unset "
+                f"Expected {name} in full float32, got rounded ones. Unset "
                 "ONEDNN_DEFAULT_FPMATH_MODE and MKL_BLAS_COMPUTE_MODE in the environment."
             )

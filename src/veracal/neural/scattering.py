@@ -1,23 +1,26 @@
-r"""The wavelet scattering transform of small pictures, as features that nobody trained.
+r"""Wavelet scattering transform of small images, a feature map without training.
 
-A picture x is filtered by wavelets :math:`\psi_{j,\theta}` of J scales and L angles and a blur
-:math:`\phi` over :math:`2^J` pixels (Bruna and Mallat 2013, https://arxiv.org/abs/1203.1513):
+An image x is filtered by wavelets :math:`\psi_{j,\theta}` of J scales and L angles and a
+low-pass filter :math:`\phi` over :math:`2^J` pixels (Bruna and Mallat 2013,
+https://arxiv.org/abs/1203.1513):
 
 .. math:: x * \phi, \qquad |x * \psi_{j,\theta}| * \phi, \qquad
     \big| |x * \psi_{j,\theta}| * \psi_{j',\theta'} \big| * \phi \quad (j < j'),
 
-each kept at every :math:`2^J`-th pixel. With J = 2 and L = 8 these are 1 + 16 + 64 = 81 small
-pictures for every color. Wavelets are Morlet's, in the Fourier domain a real sum of Gaussians:
+each subsampled to every :math:`2^J`-th pixel. With J = 2 and L = 8 these are 1 + 16 + 64 = 81
+small images for every color. The wavelets are Morlet wavelets, in the Fourier domain a real sum
+of Gaussians:
 
 .. math:: \hat\psi(\omega) = g(\omega - \xi) - \frac{g(-\xi)}{g(0)} g(\omega), \qquad
     g(\omega) = e^{-\frac{1}{2} \left( \sigma^2 \omega_\parallel^2
     + (\sigma L / 4)^2 \omega_\perp^2 \right)},
 
 with :math:`\sigma = 0.8 \cdot 2^j`, :math:`|\xi| = \frac{3\pi}{4} 2^{-j}` at angle
-:math:`\theta`, made periodic; the blur is a Gaussian of :math:`0.8 \cdot 2^{J-1}` pixels. These
-figures, the borders (mirrored over :math:`2^J` pixels) and the order of the channels are those
-of kymatio 0.3 (Andreux et al. 2020), which the papers used and which no longer loads beside
-scipy 1.17; numbers agree to single precision, but for its filters' factor 3.1415 / pi.
+:math:`\theta`, made periodic; the low-pass filter is a Gaussian of :math:`0.8 \cdot 2^{J-1}`
+pixels. These constants, the borders (mirrored over :math:`2^J` pixels) and the order of the
+channels are those of kymatio 0.3 (Andreux et al. 2020), which the papers used and which does
+not load with scipy 1.17; numbers agree to single precision, except for the factor 3.1415 / pi
+in its filters.
 """
 
 import math
@@ -33,35 +36,35 @@ from veracal import _checks
 from veracal._types import Array, Floats, Ints
 from veracal.data import at_places, places_alike
 from veracal.neural.precision import full_precision
-from veracal.neural.synthetic_inputs import Pictures, as_tensor, made_up_rows
+from veracal.neural.synthetic_inputs import Pictures, as_tensor, synthetic_rows
 
-IMAGENET = Pictures((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # public means and spreads
-_WIDTH = 0.8  # pixels of the finest wavelet
-_TOP = 0.75 * math.pi  # its frequency
-_PERIODS = 3  # to either side, beyond which a Gaussian adds less than the last digit
-_TOGETHER = 16  # pictures that are transformed together: few enough to stay in the cache
+IMAGENET = Pictures((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # public mean and std
+_WIDTH = 0.8  # width of the finest wavelet, in pixels
+_TOP_FREQUENCY = 0.75 * math.pi  # of the finest wavelet
+_PERIODS = 3  # on either side, beyond which a Gaussian is below float precision
+_BATCH = 16  # images that are transformed at once: few enough to stay in the cache
 
 
 @dataclass(frozen=True)
 class Scattering:
-    r"""Scattering features of an array of pictures.
+    """Scattering features of an array of images.
 
     Parameters
     ----------
     scales : int
-        The number J: features are coarser than pictures by :math:`2^J`.
+        The number J: features are coarser than images by :math:`2^J`.
     angles : int
         The number L.
     prepare : callable
-        Turns an array of pictures into floats of shape (n, c, h, w); by default bytes become
-        floats from 0 to 1 with channels first, and floats stay. The papers use
-        :data:`IMAGENET` for CIFAR-10.
+        Turns an array of images into floats of shape (n, c, h, w); by default bytes become
+        floats from 0 to 1 with channels first, and floats stay. The papers use :data:`IMAGENET`
+        for CIFAR-10.
 
     Guarantees
     ----------
-    Nothing is learnt. The features of a picture are a function of that picture alone, bit for
-    bit, on the terms of :func:`veracal.data.rows.at_places`; a picture with NaN or
-    infinity in it spoils its own features and no others.
+    Nothing is learned. The features of an image are a function of that image alone, bit for
+    bit, under the conditions of :func:`veracal.data.rows.at_places`; an image with NaN or
+    infinity affects its own features and no others.
 
     Examples
     --------
@@ -78,40 +81,40 @@ class Scattering:
 
     @property
     def channels(self) -> int:
-        """Channels of features for every color: 81 for two scales and eight angles."""
+        """Number of feature channels for every color: 81 for two scales and eight angles."""
         pairs = self.scales * (self.scales - 1) // 2
         return 1 + self.scales * self.angles + pairs * self.angles**2
 
     def orders(self, colors: int = 3) -> Ints:
-        """The order of every channel, 0, 1 or 2: the higher, the smaller its features."""
+        """Order of every channel, 0, 1 or 2: the higher, the smaller its features."""
         sizes = (1, self.scales * self.angles)
         last = self.channels - sum(sizes)
         return np.tile(np.repeat([0, 1, 2], [*sizes, last]), colors)
 
-    def __call__(self, pictures: Array, *, out: Array | None = None) -> Floats:
-        """Features of pictures, which are taken a few at a time.
+    def __call__(self, images: Array, *, out: Array | None = None) -> Floats:
+        """Features of images, computed a few at a time.
 
         Parameters
         ----------
-        pictures : array of shape (n, ...)
+        images : array of shape (n, ...)
         out : array, optional
-            Where to write the features, such as a ``numpy.memmap``: those of 50,000 pictures
-            of CIFAR-10 take 3.1 GB.
+            Output array for the features, such as a ``numpy.memmap``: those of 50,000 images of
+            CIFAR-10 take 3.1 GB.
 
         Returns
         -------
         array of float32, of shape (n, c · channels, h / 2^J, w / 2^J)
         """
-        block = made_up_rows(pictures, nn.Identity(), _TOGETHER)
-        shape = (len(pictures), *self._forward(block).shape[1:])
+        block = synthetic_rows(images, nn.Identity(), _BATCH)
+        shape = (len(images), *self._forward(block).shape[1:])
         features = np.empty(shape, np.float32) if out is None else out
         if features.shape != shape:
             raise ValueError(
-                f"Expected room for features of shape {shape}, got out of shape "
-                f"{features.shape}. Make it with numpy.empty({shape}, numpy.float32)."
+                f"Expected out of shape {shape}, got shape {features.shape}. Create it with "
+                f"numpy.empty({shape}, numpy.float32)."
             )
         places, start = places_alike(self._forward, block), 0
-        for part in at_places(self._forward, pictures, places, block):
+        for part in at_places(self._forward, images, places, block):
             features[start : start + len(part)] = part
             start += len(part)
         return features
@@ -119,20 +122,22 @@ class Scattering:
     def _forward(self, rows: Array) -> Floats:
         """Features of one block."""
         with full_precision(), torch.no_grad():
-            made: Floats = scattered(self.prepare(rows), self.scales, self.angles).numpy()
-        return made
+            features: Floats = scattering_transform(
+                self.prepare(rows), self.scales, self.angles
+            ).numpy()
+        return features
 
 
-def scattered(pictures: Tensor, scales: int = 2, angles: int = 8) -> Tensor:
-    r"""Scattering coefficients of orders 0, 1 and 2, for all pictures at once.
+def scattering_transform(images: Tensor, scales: int = 2, angles: int = 8) -> Tensor:
+    r"""Scattering coefficients of orders 0, 1 and 2, for all images at once.
 
-    A filtered picture is kept at every :math:`2^j`-th pixel, j being the scale of its last
-    wavelet, which has no higher frequencies to speak of; what filters it further loses the
-    frequencies that it has no longer.
+    A filtered image is subsampled to every :math:`2^j`-th pixel, j being the scale of its last
+    wavelet, which has almost no higher frequencies; later filters lose the frequencies that
+    were dropped.
 
     Parameters
     ----------
-    pictures : tensor of shape (n, c, h, w)
+    images : tensor of shape (n, c, h, w)
         Floats; h and w are multiples of :math:`2^J` and larger than it.
     scales, angles : int
         The numbers J and L.
@@ -140,71 +145,74 @@ def scattered(pictures: Tensor, scales: int = 2, angles: int = 8) -> Tensor:
     Returns
     -------
     tensor of shape (n, c · channels, h / 2^J, w / 2^J)
-        For each color: the blurred picture, order 1 by scale and angle, and order 2 by both
-        scales and angles, of which the last changes fastest. Angles are :math:`\pi l / L` for
-        l from 1 to L, from the second axis towards the first.
+        For each color: the low-pass image, order 1 by scale and angle, and order 2 by both
+        scales and angles; the last index changes fastest. Angles are :math:`\pi l / L` for l
+        from 1 to L, from the second axis towards the first.
     """
-    _check_pictures(pictures, scales)
+    _check_images(images, scales)
     margin = 2**scales
-    x = nn.functional.pad(pictures, (margin,) * 4, mode="reflect").flatten(0, 1)
-    bank = _bank(x.shape[1], x.shape[2], scales, angles, x.dtype)
+    x = nn.functional.pad(images, (margin,) * 4, mode="reflect").flatten(0, 1)
+    bank = _filter_bank(x.shape[1], x.shape[2], scales, angles, x.dtype)
     spectrum = torch.fft.fft2(x)
-    first = [_moduli(_filtered(spectrum, bank.wavelets[0][j], 2**j)) for j in range(scales)]
-    orders = [bank.blurred(x[:, None], 0)]
-    orders += [bank.blurred(moduli, j) for j, moduli in enumerate(first)]
+    first = [
+        _moduli(_apply_filters(spectrum, bank.wavelets[0][j], 2**j)) for j in range(scales)
+    ]
+    orders = [bank.blur(x[:, None], 0)]
+    orders += [bank.blur(moduli, j) for j, moduli in enumerate(first)]
     for j, moduli in enumerate(first[:-1]):
-        again = torch.fft.fft2(moduli)
+        spectra = torch.fft.fft2(moduli)
         second = [
-            _moduli(_filtered(again, bank.wavelets[j][k], 2 ** (k - j)))
+            _moduli(_apply_filters(spectra, bank.wavelets[j][k], 2 ** (k - j)))
             for k in range(j + 1, scales)
         ]
-        # One angle of the first wavelet after the other, each with all that follow it.
-        blurs = [bank.blurred(one, k) for k, one in enumerate(second, start=j + 1)]
+        # By angle of the first wavelet, each with all second wavelets.
+        blurs = [bank.blur(one, k) for k, one in enumerate(second, start=j + 1)]
         orders.append(torch.stack(blurs, dim=2).flatten(1, 3))
-    every = torch.cat(orders, dim=1)
-    return every.view(len(pictures), -1, *every.shape[2:])
+    coefficients = torch.cat(orders, dim=1)
+    return coefficients.view(len(images), -1, *coefficients.shape[2:])
 
 
-def _check_pictures(pictures: Tensor, scales: int) -> None:
-    """Refuse what has another form."""
+def _check_images(images: Tensor, scales: int) -> None:
+    """Reject images of another type or shape."""
     step = 2**scales
-    if pictures.ndim != 4 or not pictures.is_floating_point():
+    if images.ndim != 4 or not images.is_floating_point():
         raise ValueError(
-            "Expected pictures as floats of shape (n, c, h, w), got "
-            f"{str(pictures.dtype).removeprefix('torch.')} of shape {tuple(pictures.shape)}. "
-            "Bytes of shape (n, h, w) or (n, h, w, c) are turned into such by Pictures()."
+            "Expected images as floats of shape (n, c, h, w), got "
+            f"{str(images.dtype).removeprefix('torch.')} of shape {tuple(images.shape)}. "
+            "Pictures() converts bytes of shape (n, h, w) or (n, h, w, c)."
         )
-    for side in pictures.shape[2:]:
+    for side in images.shape[2:]:
         if side % step or side <= step:
             raise ValueError(
-                f"Expected sides that are multiples of {step} pixels, from {2 * step} on, for "
-                f"scales={scales}, got {tuple(pictures.shape[2:])}. Cut the pictures or add "
-                "borders to them."
+                f"Expected sides that are multiples of {step} pixels, at least {2 * step}, for "
+                f"scales={scales}, got {tuple(images.shape[2:])}. Crop or pad the images."
             )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class _Bank:
-    """All filters for pictures of one size, at all resolutions.
+class _FilterBank:
+    """All filters for images of one size, at all resolutions.
 
-    ``wavelets[r][j]`` has spectra of shape (L, h, w) for pictures at every 2^r-th pixel, and
-    ``blurs[r]`` two matrices, which blur such columns and rows and keep every 2^J-th pixel
-    without the margins.
+    ``wavelets[r][j]`` has spectra of shape (L, h, w) for images at every 2^r-th pixel, and
+    ``blurs[r]`` two matrices, which blur columns and rows and keep every 2^J-th pixel without
+    the margins.
     """
 
     wavelets: list[list[Tensor]]
     blurs: list[tuple[Tensor, Tensor]]
 
-    def blurred(self, pictures: Tensor, resolution: int) -> Tensor:
-        """Pictures at every 2^J-th pixel; a Gaussian blurs rows and columns one by one."""
+    def blur(self, images: Tensor, resolution: int) -> Tensor:
+        """Blur images, rows and columns separately, and keep every 2^J-th pixel."""
         down, across = self.blurs[resolution]
-        return down @ (pictures @ across)
+        return down @ (images @ across)
 
 
 @lru_cache(maxsize=8)
-def _bank(height: int, width: int, scales: int, angles: int, dtype: torch.dtype) -> _Bank:
-    """The filters for pictures with their margins."""
-    whole = [
+def _filter_bank(
+    height: int, width: int, scales: int, angles: int, dtype: torch.dtype
+) -> _FilterBank:
+    """The filters for images with their margins."""
+    full = [
         np.stack(
             [
                 morlet(height, width, j, turn * math.pi / angles, angles)
@@ -214,17 +222,22 @@ def _bank(height: int, width: int, scales: int, angles: int, dtype: torch.dtype)
         for j in range(scales)
     ]
     wavelets = [
-        [torch.from_numpy(_coarser(_coarser(one, r, 1), r, 2)).to(dtype) for one in whole]
+        [
+            torch.from_numpy(_subsample_spectrum(_subsample_spectrum(one, r, 1), r, 2)).to(
+                dtype
+            )
+            for one in full
+        ]
         for r in range(scales)
     ]
     blurs = [
         (
-            torch.from_numpy(_blur(height, scales, r)).to(dtype),
-            torch.from_numpy(_blur(width, scales, r).T.copy()).to(dtype),
+            torch.from_numpy(_blur_matrix(height, scales, r)).to(dtype),
+            torch.from_numpy(_blur_matrix(width, scales, r).T.copy()).to(dtype),
         )
         for r in range(scales)
     ]
-    return _Bank(wavelets, blurs)
+    return _FilterBank(wavelets, blurs)
 
 
 def morlet(height: int, width: int, scale: int, angle: float, angles: int) -> Floats:
@@ -238,56 +251,63 @@ def morlet(height: int, width: int, scale: int, angle: float, angles: int) -> Fl
     angle : float
         In radians, from the second axis towards the first.
     angles : int
-        How many there are: the more, the narrower each.
+        Number of angles: the more, the narrower each wavelet.
     """
-    sigma, top = _WIDTH * 2**scale, _TOP / 2**scale
+    sigma, frequency = _WIDTH * 2**scale, _TOP_FREQUENCY / 2**scale
 
     def gaussian(center: float) -> Floats:
         total = np.zeros((height, width))
-        for down in _frequencies(height):
-            for across in _frequencies(width):
-                along = np.add.outer(down * math.sin(angle), across * math.cos(angle)) - center
-                beside = np.add.outer(down * math.cos(angle), across * -math.sin(angle))
+        for row_frequencies in _frequencies(height):
+            for column_frequencies in _frequencies(width):
+                along = (
+                    np.add.outer(
+                        row_frequencies * math.sin(angle), column_frequencies * math.cos(angle)
+                    )
+                    - center
+                )
+                beside = np.add.outer(
+                    row_frequencies * math.cos(angle), column_frequencies * -math.sin(angle)
+                )
                 total += np.exp(
                     -0.5 * ((sigma * along) ** 2 + (sigma * angles / 4 * beside) ** 2)
                 )
         return total
 
-    wave, hill = gaussian(top), gaussian(0.0)
-    wavelet: Floats = wave - wave[0, 0] / hill[0, 0] * hill
+    shifted, centered = gaussian(frequency), gaussian(0.0)
+    wavelet: Floats = shifted - shifted[0, 0] / centered[0, 0] * centered
     return wavelet
 
 
 def _frequencies(n: int) -> list[Floats]:
-    """Frequencies of a grid of n points, once for each period that counts."""
+    """Frequencies of a grid of n points, once for each period that contributes."""
     own = 2 * np.pi * np.fft.fftfreq(n)
     return [own + 2 * np.pi * period for period in range(-_PERIODS, _PERIODS + 1)]
 
 
-def _coarser(spectrum: Floats, resolution: int, axis: int) -> Floats:
-    """A spectrum without the frequencies that every 2^r-th pixel cannot have."""
+def _subsample_spectrum(spectrum: Floats, resolution: int, axis: int) -> Floats:
+    """Drop the frequencies that an image of every 2^r-th pixel cannot represent."""
     n = spectrum.shape[axis]
     kept = n >> resolution
     places = np.arange(n) if resolution == 0 else np.r_[0 : kept // 2, n - kept // 2 : n]
     return spectrum.take(places, axis=axis)
 
 
-def _blur(n: int, scales: int, resolution: int) -> Floats:
-    """The matrix that blurs n >> r points and keeps every 2^J-th of n, without the margins."""
+def _blur_matrix(n: int, scales: int, resolution: int) -> Floats:
+    """Matrix that blurs n >> r points and keeps every 2^J-th of n, without the margins."""
     sigma = _WIDTH * 2 ** (scales - 1)
     spectrum = np.sum([np.exp(-0.5 * (sigma * one) ** 2) for one in _frequencies(n)], axis=0)
-    impulse = np.fft.ifft(_coarser(spectrum, resolution, 0)).real
+    impulse = np.fft.ifft(_subsample_spectrum(spectrum, resolution, 0)).real
     kept = np.arange(1, n // 2**scales - 1) * 2 ** (scales - resolution)
     places = np.subtract.outer(kept, np.arange(len(impulse)))
     blur: Floats = impulse[places % len(impulse)]
     return blur
 
 
-def _filtered(spectrum: Tensor, filters: Tensor, step: int) -> Tensor:
-    """Spectra of pictures filtered by each filter and kept at every step-th pixel.
+def _apply_filters(spectrum: Tensor, filters: Tensor, step: int) -> Tensor:
+    """Spectra of images filtered by each filter and subsampled to every step-th pixel.
 
-    To leave out pixels is to average the frequencies that they tell apart. Filters are real,
-    so real and imaginary parts are multiplied apart, which takes a third of the time.
+    Subsampling averages the aliased frequencies. Filters are real, so real and imaginary parts
+    are multiplied separately, which takes a third of the time.
 
     Parameters
     ----------
@@ -297,7 +317,7 @@ def _filtered(spectrum: Tensor, filters: Tensor, step: int) -> Tensor:
     """
     h, w = spectrum.shape[-2] // step, spectrum.shape[-1] // step
     parts = torch.view_as_real(spectrum).unsqueeze(-4)
-    # A weight for each part, side by side, is faster than one that is read twice.
+    # Repeating each weight for both parts is faster than broadcasting.
     weights = (filters / step**2).unsqueeze(-1).repeat(1, 1, 1, 2)
     cuts = [
         (..., slice(down, down + h), slice(across, across + w), slice(None))
@@ -311,6 +331,6 @@ def _filtered(spectrum: Tensor, filters: Tensor, step: int) -> Tensor:
 
 
 def _moduli(spectra: Tensor) -> Tensor:
-    """Absolute values of the pictures that have these spectra."""
+    """Absolute values of the images with these spectra."""
     squares = torch.view_as_real(torch.fft.ifft2(spectra)).square_()
     return (squares[..., 0] + squares[..., 1]).sqrt_()

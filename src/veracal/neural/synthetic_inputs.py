@@ -1,7 +1,4 @@
-"""Records as a network takes them, some at a time.
-
-Made-up examples in the form of the records, to try a network on.
-"""
+"""Records as tensors, and synthetic examples in the same format to test a network on."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -18,7 +15,7 @@ from veracal.neural.gradients.blocks import Block, Inputs
 
 
 class Augment(Protocol):
-    """Makes views of examples that mean the same, from public knowledge and fresh randomness.
+    """Makes label-preserving views of examples, from public knowledge and fresh randomness.
 
     Guarantees
     ----------
@@ -27,20 +24,20 @@ class Augment(Protocol):
 
     @property
     def views(self) -> int:
-        """How many views of each example there are."""
+        """Number of views of each example."""
 
     def __call__(self, inputs: Tensor, rng: np.random.Generator) -> Tensor:
-        """Inputs of shape (n * views, ...), the views of one example after the other."""
+        """Return inputs of shape (n * views, ...), with all views of an example adjacent."""
 
 
 @dataclass(frozen=True)
 class Pictures:
-    r"""Bytes b of pictures as :math:`(b / 255 - \mu) / \sigma`, channels first.
+    r"""Converts image bytes b to :math:`(b / 255 - \mu) / \sigma`, channels first.
 
     Attributes
     ----------
     mean, std : float or tuple of float
-        Public figures :math:`\mu` and :math:`\sigma`, for all channels or for each.
+        Public values :math:`\mu` and :math:`\sigma`, for all channels or one for each.
     """
 
     mean: float | tuple[float, ...] = 0.0
@@ -51,7 +48,7 @@ class Pictures:
             _checks.positive(std=float(std))
 
     def __call__(self, rows: Array) -> Tensor:
-        """Pictures of shape (n, h, w) or (n, h, w, c) as floats of shape (n, c, h, w)."""
+        """Convert images of shape (n, h, w) or (n, h, w, c) to floats of shape (n, c, h, w)."""
         pictures = torch.from_numpy(np.ascontiguousarray(rows))
         pictures = pictures[:, None] if pictures.ndim == 3 else pictures.permute(0, 3, 1, 2)
         mean, std = (torch.tensor(x, dtype=torch.float32) for x in (self.mean, self.std))
@@ -60,7 +57,7 @@ class Pictures:
 
 
 def as_tensor(rows: Array) -> Tensor:
-    """Rows by their form: bytes of pictures, whole numbers (of tokens, say), or floats."""
+    """Convert rows by their type: image bytes, integers (such as tokens), or floats."""
     if rows.dtype == np.uint8 and rows.ndim in (3, 4):
         return Pictures()(rows)
     if rows.dtype.kind in "iu" and rows.dtype != np.uint8:
@@ -70,7 +67,7 @@ def as_tensor(rows: Array) -> Tensor:
 
 @dataclass(frozen=True, eq=False, repr=False)  # printed nowhere: it holds records
 class IndexedRecords:
-    """Inputs and targets that are asked for by their numbers.
+    """Inputs and targets that are read by index.
 
     Attributes
     ----------
@@ -93,138 +90,138 @@ class IndexedRecords:
         return len(self.codes)
 
     def block(self, rows: Ints, real: Bools | None = None) -> Block:
-        """Some records, at addresses that do not depend on what else is in memory.
+        """Return records as a block, at addresses independent of other data in memory.
 
         Parameters
         ----------
         rows : array of ints
         real : array of bool, optional
-            Which of them are examples; the others fill the block up. By default all are.
+            Marks the examples; the others are padding. By default all are examples.
         """
         targets = torch.from_numpy(aligned(np.asarray(self.codes[rows], dtype=np.int64)))
-        inputs, views = inputs_of(self.X, rows, self.prepare), 1
+        inputs, views = select_inputs(self.X, rows, self.prepare), 1
         if self.augment is not None:
             assert self.rng is not None
             assert isinstance(inputs, Tensor)
-            inputs, views = _own(self.augment(inputs, self.rng)), self.augment.views
+            inputs, views = _align(self.augment(inputs, self.rng)), self.augment.views
         mask = None if real is None or real.all() else torch.from_numpy(real)
         return Block(inputs, targets, views, mask)
 
 
-def inputs_of(X: Any, rows: Any, prepare: Any = as_tensor) -> Inputs:
-    """Some rows, as a network takes them, at addresses that are multiples of 64 bytes."""
+def select_inputs(X: Any, rows: Any, prepare: Any = as_tensor) -> Inputs:
+    """Prepare rows for a network, at addresses that are multiples of 64 bytes."""
 
-    def one(values: Any) -> Tensor:
-        return _own(prepare(aligned(np.asarray(values[rows]))))
+    def select(values: Any) -> Tensor:
+        return _align(prepare(aligned(np.asarray(values[rows]))))
 
     if isinstance(X, Mapping):
-        return {name: one(values) for name, values in X.items()}
-    return one(X)
+        return {name: select(values) for name, values in X.items()}
+    return select(X)
 
 
-def _own(tensor: Tensor) -> Tensor:
-    """A tensor at such an address, as torch's own are: itself, or a copy."""
+def _align(tensor: Tensor) -> Tensor:
+    """Return the tensor, or a copy if its address is not a multiple of 64 bytes."""
     unaligned = isinstance(tensor, Tensor) and tensor.data_ptr() % BYTES
     return tensor.clone() if unaligned else tensor
 
 
-BLOCK = 128  # examples of a block, where nothing else is said
-Replacing = Callable[[int], tuple[list[int], ...]]
-_FULL = (1.0, 0.4, 0.8, 0.2, 0.6)  # how full rows are, in an order that no sorting leaves
+BLOCK = 128  # default number of examples in a block
+Replacement = Callable[[int], tuple[list[int], ...]]
+_FILL = (1.0, 0.4, 0.8, 0.2, 0.6)  # filled share of rows; not sorted, so that sorting shows
 
 
-def made_up_rows(X: Any, module: nn.Module, n: int) -> Any:
-    """Random rows of the shape and type of X, of which no value is read.
+def synthetic_rows(X: Any, module: nn.Module, n: int) -> Any:
+    """Random rows of the shape and type of X; no value of X is read.
 
-    Whole numbers are taken for places in the smallest table of embeddings that the module
-    has, so that every table has a row for each.
+    Integers are drawn as indices of the smallest embedding table of the module, so that every
+    table has a row for each.
     """
     if isinstance(X, Mapping):
-        return {name: made_up_rows(one, module, n) for name, one in X.items()}
+        return {name: synthetic_rows(one, module, n) for name, one in X.items()}
     rng = np.random.default_rng(0)
     shape = (n, *X.shape[1:])
-    full = np.resize(_FULL, n).reshape(n, *[1] * (len(shape) - 1))
+    fill = np.resize(_FILL, n).reshape(n, *[1] * (len(shape) - 1))
     if X.dtype == np.uint8:
         return rng.integers(0, 256, shape, np.uint8)
     if X.dtype.kind in "iu":
         tables = [
             one.num_embeddings for one in module.modules() if isinstance(one, nn.Embedding)
         ]
-        found = rng.integers(0, min(tables, default=2), shape)
+        tokens = rng.integers(0, min(tables, default=2), shape)
         if len(shape) > 1:  # texts of different lengths
-            ended = np.arange(shape[-1]) >= full * shape[-1]
-            found[np.broadcast_to(ended, shape)] = _padding(module)
-        return found.astype(X.dtype)
+            beyond = np.arange(shape[-1]) >= fill * shape[-1]
+            tokens[np.broadcast_to(beyond, shape)] = _padding_token(module)
+        return tokens.astype(X.dtype)
     if X.dtype.kind == "b":
         return rng.random(shape) < 0.5
     rows = rng.standard_normal(shape)
-    # Some have zeros, in different numbers, which a module may take for something missing.
-    rows[rng.random(shape) < 0.5 * (1 - full)] = 0.0
+    # Different numbers of zeros, which a module may treat as missing values.
+    rows[rng.random(shape) < 0.5 * (1 - fill)] = 0.0
     return rows.astype(X.dtype)
 
 
-def made_up_block(X: Any, module: nn.Module, n: int, classes: int, prepare: Any) -> Block:
-    """Made-up examples of several classes."""
-    return _block(made_up_rows(X, module, n), n, classes, prepare)
+def synthetic_block(X: Any, module: nn.Module, n: int, classes: int, prepare: Any) -> Block:
+    """A synthetic block of examples of several classes."""
+    return _build_block(synthetic_rows(X, module, n), n, classes, prepare)
 
 
-def made_up_blocks(
-    X: Any, module: nn.Module, classes: int, prepare: Any, n: int, replacing: Replacing
+def synthetic_blocks(
+    X: Any, module: nn.Module, classes: int, prepare: Any, n: int, replacement: Replacement
 ) -> tuple[Block, ...]:
-    """A block of n examples; then the same with some of them replaced, others each time."""
-    rows = made_up_rows(X, module, 2 * n)
+    """A block of n examples, then copies with some examples replaced."""
+    rows = synthetic_rows(X, module, 2 * n)
 
-    def chosen(places: Any) -> Any:
+    def select(indices: Any) -> Any:
         if isinstance(rows, Mapping):
-            return {name: each[places] for name, each in rows.items()}
-        return rows[places]
+            return {name: each[indices] for name, each in rows.items()}
+        return rows[indices]
 
-    return tuple(_block(chosen(one), n, classes, prepare) for one in replacing(n))
-
-
-def whole_block(declared: int, expected_batch: float) -> int:
-    """Examples of a whole block; of a large one, as many as a batch will ever have."""
-    most = expected_batch + 10 * math.sqrt(expected_batch) + 10
-    return min(declared, max(BLOCK, math.ceil(most)))
+    return tuple(_build_block(select(one), n, classes, prepare) for one in replacement(n))
 
 
-def one_replaced(n: int) -> tuple[list[int], ...]:
-    """Numbers of n examples; then with the first one replaced by a new one, and so on.
+def full_block_size(declared: int, expected_batch: float) -> int:
+    """Number of examples of a full block, capped at the largest plausible batch."""
+    largest_batch = expected_batch + 10 * math.sqrt(expected_batch) + 10
+    return min(declared, max(BLOCK, math.ceil(largest_batch)))
+
+
+def replace_each(n: int) -> tuple[list[int], ...]:
+    """Indices of n examples; then with each example in turn replaced by a new one.
 
     Examples
     --------
-    >>> one_replaced(2)
+    >>> replace_each(2)
     ([0, 1], [2, 1], [0, 3])
     """
-    others = ([n + i if i == place else i for i in range(n)] for place in range(n))
+    others = ([n + i if i == replaced else i for i in range(n)] for replaced in range(n))
     return (list(range(n)), *others)
 
 
-def half_replaced(n: int) -> tuple[list[int], ...]:
-    """Numbers of n examples; then with one half, by lot, replaced by new ones, then the other.
+def replace_halves(n: int) -> tuple[list[int], ...]:
+    """Indices of n examples; then with a random half replaced by new ones; then the other half.
 
-    Three blocks will do then, however many examples one has: nearly whatever mixes them goes
-    from one half to the other somewhere.
+    Three blocks are enough for any number of examples: almost every operation that mixes
+    examples also mixes the two halves.
 
     Examples
     --------
-    >>> whole, one, other = half_replaced(8)
+    >>> whole, one, other = replace_halves(8)
     >>> sum(number >= 8 for number in one)
     4
     >>> [min(pair) for pair in zip(one, other)] == whole
     True
     """
-    lots = np.random.default_rng(0).permutation(n) % 2
-    halves = ([i + n if lots[i] == half else i for i in range(n)] for half in (0, 1))
+    assignment = np.random.default_rng(0).permutation(n) % 2
+    halves = ([i + n if assignment[i] == half else i for i in range(n)] for half in (0, 1))
     return (list(range(n)), *halves)
 
 
-def _block(rows: Any, n: int, classes: int, prepare: Any) -> Block:
-    """Made-up rows with targets, not as many of each: a loss may go by their numbers."""
-    return Block(inputs_of(rows, slice(None), prepare), torch.arange(n) // 3 % classes)
+def _build_block(rows: Any, n: int, classes: int, prepare: Any) -> Block:
+    """Add targets with different class counts, since a loss may depend on these."""
+    return Block(select_inputs(rows, slice(None), prepare), torch.arange(n) // 3 % classes)
 
 
-def _padding(module: nn.Module) -> int:
-    """The token that stands where a text has ended."""
+def _padding_token(module: nn.Module) -> int:
+    """Token that fills texts up."""
     tables = (one.padding_idx for one in module.modules() if isinstance(one, nn.Embedding))
     return next((one for one in tables if one is not None), 0)

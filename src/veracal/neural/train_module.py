@@ -1,4 +1,4 @@
-"""Training a module of PyTorch by one call, for whoever does not want a classifier."""
+"""Train a PyTorch module with one call, without a classifier."""
 
 from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass, field
@@ -16,8 +16,8 @@ from veracal.accounting import Event, NotPrivate, Relation, Statement, Unit
 from veracal.data import Dataset, Label
 from veracal.ledger import Ledger, check_ledger
 from veracal.mechanisms import ClipRule, FullBatch, Langevin, Poisson, Schedule, Update
-from veracal.neural.gradients.blocks import Losses
-from veracal.neural.gradients.choice import Configuration
+from veracal.neural.gradients.blocks import LossFunction
+from veracal.neural.gradients.choice import EngineName
 from veracal.neural.network import Hook, PrivateNetwork
 from veracal.neural.run import InternalFigures, SelfCheck
 from veracal.neural.synthetic_inputs import Augment
@@ -29,19 +29,19 @@ Data = Dataset | Curator | Examples[Any] | tuple[Any, Any]
 
 @dataclass(frozen=True, eq=False)
 class TrainedModule:
-    """A module that was trained, and what may be claimed of it.
+    """A trained module and its guarantee.
 
     Attributes
     ----------
     module : torch.nn.Module
-        Plain, without wrappers, set to ``eval()``.
+        Without wrappers, in evaluation mode.
     event : Event or None
-        What it cost; None for an ablation.
+        Its cost; None for an ablation.
     statement : Statement or NotPrivate
-        What is promised, or why nothing is.
+        The guarantee, or why there is none.
     self_check : SelfCheck
     model : PrivateNetwork
-        The same as a classifier, for whatever comes next: calibration, an audit, a report.
+        The same as a classifier, for calibration, an audit or a report.
     """
 
     module: nn.Module = field(repr=False)
@@ -52,7 +52,7 @@ class TrainedModule:
 
     @property
     def internal(self) -> InternalFigures:
-        """What was met among the records. *Internal*: it must not leave."""
+        """Counts over the records. *Internal*: they must not be released."""
         return self.model.internal_
 
 
@@ -70,10 +70,10 @@ def train(
     epochs: float | None = None,
     weight_decay: float = 0.0,
     average: Average = 0.0,
-    loss: Losses | None = None,
+    loss: LossFunction | None = None,
     prepare: Callable[[Array], Tensor] | None = None,
     augment: Augment | None = None,
-    gradients: Configuration | None = None,
+    gradients: EngineName | None = None,
     block: int = 128,
     classes: Sequence[Label] | None = None,
     size: int | None = None,
@@ -91,52 +91,51 @@ def train(
 ) -> TrainedModule:
     r"""Train a module with differential privacy.
 
-    It is :class:`~veracal.neural.PrivateNetwork` by one call: the same descent (clip
-    rule × update rule × sampler), event and noise.
+    It is :class:`~veracal.neural.PrivateNetwork` in one call: the same DP-SGD run (clip rule ×
+    optimizer × sampler), event and noise.
 
     Parameters
     ----------
-    module : torch.nn.Module, or a function that makes one
-        It stays as it is; a copy is trained.
+    module : torch.nn.Module, or a function that returns one
+        It is not changed; a copy is trained.
     data : Dataset, Curator, pair of arrays or tensors, or torch.utils.data.Dataset
-        Records. A pair is inputs of shape (n, ...) and labels of shape (n,); a data set of
-        torch's has a length and gives such pairs one by one, all of which are read once, into
-        memory. Let it do nothing at random: views of an example are made by ``augment``.
+        Records. A pair is inputs of shape (n, ...) and labels of shape (n,). A torch data set
+        has a length and returns such pairs by index; all are read once, into memory. It must be
+        deterministic: ``augment`` makes views of an example.
     clip, update
         Rules, or a number for ``Flat`` and ``SGD``.
     sampler : Poisson or FullBatch
-        Who takes part in a step.
+        Draws the batch of a step.
     noise : float > 0 or Schedule, optional
-        The noise multiplier. Without one it is found for ``epsilon`` and ``delta``; with both,
-        the run ends when these are spent.
+        The noise multiplier. By default it is computed from ``epsilon`` and ``delta``; with
+        both, the run ends when these are spent.
     epsilon, delta : float
     classes, size
-        Declared, unless a data set declares them. What is left to be read from records makes
-        the result one that is not private, and is refused beside a ledger.
+        Declared, unless a data set declares them. If one is read from records, the result is
+        not private, which is rejected with a ledger.
     ledger : Ledger, optional
-        Pays for the run before its first step. A :class:`~veracal.queries.Curator` has one.
+        Charged for the run before its first step. A :class:`~veracal.queries.Curator` has one.
     purpose, request : str
         As of :meth:`veracal.queries.Curator.fit`.
     steps, epochs, weight_decay, average, loss, prepare, augment, gradients, block, relation, \
-unit, checkpoint, checkpoint_every, not_private, on_step, verbose, random_state
+    unit, checkpoint, checkpoint_every, not_private, on_step, verbose, random_state
         As of :class:`~veracal.neural.PrivateNetwork`.
 
     Guarantees
     ----------
-    Those of :class:`~veracal.neural.PrivateNetwork`. With a ledger, settings and the
-    form of the records are checked first, as well as that rows are finite and labels declared,
-    as when a :class:`~veracal.data.Dataset` is made; then the cost is charged; then gradients
-    are taken.
+    Those of :class:`~veracal.neural.PrivateNetwork`. With a ledger, settings and the format of
+    the records are checked first, including that rows are finite and labels declared, as for a
+    :class:`~veracal.data.Dataset`; then the cost is charged; then gradients are computed.
 
     Examples
     --------
     >>> import torch
     >>> X, y = torch.randn(200, 3), torch.arange(200) % 2
-    >>> told = {"classes": [0, 1], "size": 200, "steps": 5}
-    >>> done = train(nn.Linear(3, 2), (X, y), noise=2.0, sampler=Poisson(0.2), **told)
-    >>> done.module
+    >>> settings = {"classes": [0, 1], "size": 200, "steps": 5}
+    >>> result = train(nn.Linear(3, 2), (X, y), noise=2.0, sampler=Poisson(0.2), **settings)
+    >>> result.module
     Linear(in_features=3, out_features=2, bias=True)
-    >>> done.event
+    >>> result.event
     Repeated(event=PoissonGaussian(noise=2.0, sensitivity=1.0, ..., rate=0.2), times=5)
     """
     if ledger is not None:
@@ -151,7 +150,7 @@ unit, checkpoint, checkpoint_every, not_private, on_step, verbose, random_state
         noise_multiplier=noise,
         epochs=epochs,
         steps=steps,
-        sampling_rate=_rate(sampler),
+        sampling_rate=_sampling_rate(sampler),
         clip=clip,
         update=update,
         weight_decay=weight_decay,
@@ -172,29 +171,29 @@ unit, checkpoint, checkpoint_every, not_private, on_step, verbose, random_state
         unit=unit,
         random_state=random_state,
     )
-    _fit(model, data, ledger, purpose, request)
+    _charge_and_fit(model, data, ledger, purpose, request)
     return TrainedModule(
         model.module_, model.event_, model.statement_, model.self_check_, model
     )
 
 
-def _rate(sampler: object) -> float:
-    """The probability with which a record takes part in a step."""
+def _sampling_rate(sampler: object) -> float:
+    """Probability with which a record takes part in a step."""
     if not isinstance(sampler, Poisson | FullBatch):
         raise ValueError(
-            "Expected a sampler of veracal.mechanisms, whose cost is known (Poisson(rate) or "
+            "Expected a sampler of veracal.mechanisms with a known cost (Poisson(rate) or "
             f"FullBatch()), got {sampler!r}."
         )
     return sampler.rate if isinstance(sampler, Poisson) else 1.0
 
 
-def _fit(
+def _charge_and_fit(
     model: PrivateNetwork, data: Data, ledger: Ledger | None, purpose: str, request: str | None
 ) -> None:
-    """Charge whoever pays, and fit."""
+    """Charge the curator or the ledger, if there is one, and fit."""
     if isinstance(data, Curator):
         if ledger is not None:
-            raise ValueError("Expected no ledger beside a Curator, which has one, got both.")
+            raise ValueError("Expected no ledger with a Curator, which has one, got both.")
         data.fit(model, purpose=purpose, request=request)
     elif ledger is None:
         if request is not None:
@@ -202,14 +201,14 @@ def _fit(
         if isinstance(data, Dataset):
             model.fit_records(data)
         else:
-            model.fit(*_arrays(data))
+            model.fit(*_to_arrays(data))
     elif isinstance(data, Dataset):
         Curator(data, ledger).fit(model, purpose=purpose, request=request)
     else:
-        _fit_paid(model, _arrays(data), ledger, purpose, request)
+        _fit_arrays_with_ledger(model, _to_arrays(data), ledger, purpose, request)
 
 
-def _fit_paid(
+def _fit_arrays_with_ledger(
     model: PrivateNetwork,
     arrays: tuple[Array, Array],
     ledger: Ledger,
@@ -219,19 +218,19 @@ def _fit_paid(
     """Charge a ledger, and fit to arrays."""
     if model.checkpoint is not None or request is not None:
         raise ValueError(
-            "Expected a veracal.data.Dataset for a run that goes on under one charge "
-            "(checkpoint=..., request=...), whose name says which records it is of, got arrays."
+            "Expected a veracal.data.Dataset, whose name identifies the records, for a run "
+            "that resumes under one charge (checkpoint=..., request=...), got arrays."
         )
     unit = ledger.budget.unit
     if unit.at_most > 1 or unit != (model.unit or Unit()):
         raise ValueError(
-            "Expected a veracal.data.Dataset, with whom each row belongs to, for a ledger that "
-            f"protects {unit!r}, got arrays and unit={model.unit!r}. Nothing was charged."
+            f"Expected a veracal.data.Dataset with unit ids for a ledger that protects "
+            f"{unit!r}, got arrays and unit={model.unit!r}. Nothing was charged."
         )
     event, facts = model.event(), model._facts(*arrays)
     if facts.reasons:
         raise ValueError(
-            "Expected everything declared that a ledger pays for, but "
+            "Expected complete declarations with a ledger, but "
             f"{' and '.join(facts.reasons)}. Nothing was charged."
         )
     ledger.charge(event, purpose)
@@ -239,62 +238,61 @@ def _fit_paid(
         model._fitted(facts)
     if model.event_ != event:
         raise ValueError(
-            f"{purpose!r} was charged as {event!r}, but the fit says it was {model.event_!r}. "
-            "Do not release this model: its cost is not the one that was paid."
+            f"{purpose!r} was charged as {event!r}, but the fit reports {model.event_!r}. Do "
+            "not release this model: its cost is not the one that was paid."
         )
 
 
-def _arrays(data: object) -> tuple[Array, Array]:
+def _to_arrays(data: object) -> tuple[Array, Array]:
     """Inputs and labels as arrays."""
     if isinstance(data, TensorDataset):
         data = data.tensors
     elif isinstance(data, Examples):
-        data = _read(data)
+        data = _read_examples(data)
     if not isinstance(data, tuple | list) or len(data) != 2:
         raise ValueError(
             "Expected data to be a Dataset or Curator of veracal, a pair (inputs, labels), or "
-            f"a torch.utils.data.Dataset of such pairs, got {_kind(data)}."
+            f"a torch.utils.data.Dataset of such pairs, got {_describe_type(data)}."
         )
-    inputs, labels = (_array(one) for one in data)
+    inputs, labels = (_to_array(one) for one in data)
     return inputs, labels
 
 
-def _read(examples: Examples[Any]) -> tuple[Array, Array]:
-    """All examples of a data set of torch's, one after the other."""
+def _read_examples(examples: Examples[Any]) -> tuple[Array, Array]:
+    """Read all examples of a torch data set."""
     if isinstance(examples, IterableDataset) or not isinstance(examples, Sized):
         raise ValueError(
-            "Expected a data set with a length, whose examples are asked for by their numbers, "
-            f"got {_kind(examples)}: coins cannot be tossed for examples that only pass by."
+            "Expected a data set with a length and indices, got "
+            f"{_describe_type(examples)}: batches cannot be sampled from a stream."
         )
     pairs = [examples[i] for i in range(len(examples))]
     if not pairs or not all(isinstance(one, tuple | list) and len(one) == 2 for one in pairs):
         raise ValueError(
             "Expected one example or more, each a pair (input, label), got a data set of "
-            f"{_kind(pairs[0]) if pairs else 'none'}."
+            f"{_describe_type(pairs[0]) if pairs else 'none'}."
         )
-    inputs = [_array(one) for one, _ in pairs]
+    inputs = [_to_array(one) for one, _ in pairs]
     if not all(one.shape == inputs[0].shape for one in inputs):
         raise ValueError(
-            "Expected inputs of one shape, got several. Pad or cut them to one that is public."
+            "Expected inputs of one shape, got several. Pad or crop them to a public shape."
         )
-    return np.stack(inputs), np.stack([_array(label) for _, label in pairs])
+    return np.stack(inputs), np.stack([_to_array(label) for _, label in pairs])
 
 
-def _array(values: Any) -> Array:
-    """Values as an array, wherever they are."""
+def _to_array(values: Any) -> Array:
+    """Values as an array, from any device."""
     try:
         tensor = isinstance(values, Tensor)
-        found: Array = values.detach().cpu().numpy() if tensor else np.asarray(values)
+        array: Array = values.detach().cpu().numpy() if tensor else np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(
-            "Expected values that make one dense array of a type that numpy has, got "
-            f"{_kind(values)} for which there is none. Use to_dense() or float(), and rows of "
-            "one shape."
+            "Expected values that convert to one dense numpy array, got "
+            f"{_describe_type(values)}. Use to_dense() or float(), and rows of one shape."
         ) from error
-    return found
+    return array
 
 
-def _kind(value: object) -> str:
-    """What something is, without what is in it."""
-    several = isinstance(value, tuple | list)
-    return type(value).__name__ + (f" of {len(value)}" if several else "")  # type: ignore[arg-type]
+def _describe_type(value: object) -> str:
+    """Type and length of a value, without its content."""
+    sized = isinstance(value, tuple | list)
+    return type(value).__name__ + (f" of {len(value)}" if sized else "")  # type: ignore[arg-type]

@@ -272,7 +272,7 @@ def _digest(weights: Array) -> bytes:
 
 _CHECKED_ENTRIES = 1 << 22  # of rows on disk that are checked together
 # What is about the records, or about the process that holds them, and not about the model.
-_INTERNAL = ("internal_", "_blank", "_given", "_link", "_paid")
+_INTERNAL = ("internal_", "_blank", "_received_module", "_connection", "_paid")
 
 
 class PrivateEstimator(ClassifierMixin, DisplayMixin, ABC):  # type: ignore[misc]

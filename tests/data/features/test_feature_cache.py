@@ -11,7 +11,7 @@ from veracal.data.files import cache_folder, private_folder
 from veracal.data.rows import MappedRows
 from veracal.errors import DataError
 from veracal.neural import features as feature_cache
-from veracal.neural.features import CachedFeatures, records_key
+from veracal.neural.features import CachedFeatures, cache_key
 
 SECRET = b"k" * 32
 MADE_BY = {"name": "nobody", "threads": 1}
@@ -205,12 +205,12 @@ def test_the_key_follows_every_record_and_every_setting(rng):
     one_more = X.copy()
     one_more[5, 3, 3] ^= 1
     keys = [
-        records_key(of(X), MADE_BY, SECRET),
-        records_key(of(X[:8]), MADE_BY, SECRET),
-        records_key(of(X[::-1]), MADE_BY, SECRET),
-        records_key(of(one_more), MADE_BY, SECRET),
-        records_key(of(X.reshape(9, 2, 8)), MADE_BY, SECRET),
-        records_key(of(X), MADE_BY | {"threads": 2}, SECRET),
+        cache_key(of(X), MADE_BY, SECRET),
+        cache_key(of(X[:8]), MADE_BY, SECRET),
+        cache_key(of(X[::-1]), MADE_BY, SECRET),
+        cache_key(of(one_more), MADE_BY, SECRET),
+        cache_key(of(X.reshape(9, 2, 8)), MADE_BY, SECRET),
+        cache_key(of(X), MADE_BY | {"threads": 2}, SECRET),
     ]
 
     assert len(set(keys)) == len(keys)
@@ -227,7 +227,7 @@ def test_the_key_is_blind_to_labels_and_people(rng):
         name="other",
     )
 
-    assert records_key(other, MADE_BY, SECRET) == records_key(of(X), MADE_BY, SECRET)
+    assert cache_key(other, MADE_BY, SECRET) == cache_key(of(X), MADE_BY, SECRET)
 
 
 def test_the_key_tells_where_a_text_ends():
@@ -237,7 +237,7 @@ def test_the_key_tells_where_a_text_ends():
         [["ab", "c"], ["", "d"]],
         [["ab", "ć"], ["d", ""]],
     ]
-    keys = {records_key(of(np.array(pairs)), MADE_BY, SECRET) for pairs in texts}
+    keys = {cache_key(of(np.array(pairs)), MADE_BY, SECRET) for pairs in texts}
 
     assert len(keys) == len(texts)
 
@@ -246,11 +246,11 @@ def test_the_key_is_the_same_in_memory_and_on_disk(tmp_path, rng, monkeypatch):
     X = rng.integers(0, 256, (9, 4, 4), np.uint8)
     np.save(tmp_path / "x.npy", X)
     mapped = of_rows(np.load(tmp_path / "x.npy", mmap_mode="r"))
-    whole = records_key(of(X), MADE_BY, SECRET)
+    whole = cache_key(of(X), MADE_BY, SECRET)
     monkeypatch.setattr(feature_cache, "_BLOCK", 40)  # two pictures and a half
 
     assert isinstance(mapped.X, MappedRows)
-    assert records_key(mapped, MADE_BY, SECRET) == whole == records_key(of(X), MADE_BY, SECRET)
+    assert cache_key(mapped, MADE_BY, SECRET) == whole == cache_key(of(X), MADE_BY, SECRET)
 
 
 def of_rows(rows):

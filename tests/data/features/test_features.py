@@ -157,7 +157,7 @@ def test_records_that_change_meanwhile_are_refused(tmp_path):
         rows[0] = 1
         rows.flush()
 
-    with pytest.raises(DataError, match="expected records that stay as they are"):
+    with pytest.raises(DataError, match="found records that changed during extraction"):
         extract(dataset, Corners(), cache=tmp_path, progress=meddle)
     assert not list((tmp_path / "features").iterdir())
 
@@ -167,7 +167,7 @@ def test_a_full_disk_costs_the_copy_and_not_the_work(pictures, tmp_path, monkeyp
         raise DataError(str(entry.folder), "room", "none", "Make some.")
 
     monkeypatch.setattr(module.CachedFeatures, "write", full)
-    with pytest.warns(UserWarning, match="made but not kept.*expected room") as caught:
+    with pytest.warns(UserWarning, match="computed but not cached.*expected room") as caught:
         result = extract(pictures, Corners(), cache=tmp_path)
 
     np.testing.assert_array_equal(result.X, corners(pictures))

@@ -18,7 +18,7 @@ from veracal.data.labels import TEXT
 from veracal.errors import DataError, MissingExtraError
 from veracal.neural import EfficientNetLite0, MiniLM, extract
 from veracal.neural import pretrained as networks
-from veracal.neural.pretrained import minilm_encoder
+from veracal.neural.pretrained import load_minilm
 
 pytestmark = pytest.mark.full
 
@@ -116,7 +116,7 @@ def test_a_long_neighbor_does_not_stretch_a_short_text(monkeypatch):
         shapes.update((int(row[2].sum()), rows.shape) for row in ours)
         return np.zeros((len(rows), MiniLM.dimension), np.float32)
 
-    monkeypatch.setattr(networks, "token_means", means)
+    monkeypatch.setattr(networks, "mean_token_states", means)
     MiniLM().scorer((1,))(np.array([[short], [long]], TEXT))
 
     # Two words and two marks; forty words and two marks.
@@ -280,7 +280,7 @@ def test_the_network_is_not_asked_and_generators_are_left_alone(extractor, monke
 
 
 def test_networks_do_not_learn():
-    for network in (EfficientNetLite0()._network(), minilm_encoder()):
+    for network in (EfficientNetLite0()._network(), load_minilm()):
         assert not any(part.training for part in network.modules())
         assert {weight.dtype for weight in network.parameters()} == {torch.float32}
 

@@ -1,1 +1,1 @@
-"""Clipped per-example gradient sums."""
+"""Clipped per-example gradient sums of one block of examples."""

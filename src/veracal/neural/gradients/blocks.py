@@ -1,4 +1,4 @@
-"""What every way of summing gradients takes and gives: one block of examples at a time."""
+"""Input and output of gradient engines: one block of examples at a time."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,24 +9,23 @@ from torch import Tensor, nn
 from veracal.mechanisms import ClipRule
 
 Inputs = Tensor | Mapping[str, Tensor]
-Losses = Callable[[Any, Tensor], Tensor]
+LossFunction = Callable[[Any, Tensor], Tensor]
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # printed nowhere: it holds records
 class Block:
-    """Some examples, in the order in which they are given to the network.
+    """Examples, in the order in which the network receives them.
 
     Attributes
     ----------
     inputs : tensor, or mapping of names to tensors
-        With one row for each view of each example, the views of one after the other.
+        One row for each view of each example; all views of an example are adjacent.
     targets : tensor of shape (n,)
     views : int
-        How many augmented views of each example there are; their gradients are averaged
-        before the clip.
+        Number of augmented views per example; their gradients are averaged before the clip.
     real : tensor of bool, of shape (n,), optional
-        Which of them are examples: the others fill the block up and must add nothing. None if
-        all are.
+        Marks the examples; the others are padding and must contribute nothing. None: all are
+        examples.
     """
 
     inputs: Inputs
@@ -38,7 +37,7 @@ class Block:
         return len(self.targets)
 
     def part(self, start: int, end: int) -> "Block":
-        """Some of the examples."""
+        """Return examples ``start`` to ``end`` as a block."""
         cut = slice(start * self.views, end * self.views)
         if isinstance(self.inputs, Mapping):
             some: Inputs = {name: one[cut] for name, one in self.inputs.items()}
@@ -50,13 +49,12 @@ class Block:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ClippedBlockSum:
-    """The clipped sum over a block, not yet noisy.
+    """Norms and counts of a block whose clipped sum was added, without noise.
 
     Attributes
     ----------
     norms : tensor, in float64
-        Norms of the gradients of all real examples before the clip; not finite for those that
-        were left out.
+        Gradient norms of all real examples before the clip; not finite for those left out.
     exceeding : int
         See :class:`veracal.mechanisms.Selection`.
     """
@@ -65,12 +63,12 @@ class ClippedBlockSum:
     exceeding: int
 
 
-class HalfAddedError(RuntimeError):
-    """Something failed while a block was being added; nobody knows what of it is in the sum."""
+class PartialSumError(RuntimeError):
+    """A block failed while it was being added; the sum may hold a part of it."""
 
 
 class GradientEngine(Protocol):
-    """A way to sum clipped gradients.
+    """A method to sum clipped per-example gradients.
 
     Guarantees
     ----------
@@ -79,26 +77,26 @@ class GradientEngine(Protocol):
 
     name: str
     size: int  # of the vector of all weights
-    at_once: bool  # whether a block is added whole, or fails before anything of it is
+    atomic: bool  # whether a block is added completely or, if it fails, not at all
 
     def add(self, block: Block, clip: ClipRule, total: Tensor) -> ClippedBlockSum:
         """Add the clipped sum over a block to a vector of float64."""
 
 
-def called(module: nn.Module, inputs: Inputs) -> Any:
-    """What a module makes of its inputs: the logits, whatever they are wrapped in."""
-    made = module(**inputs) if isinstance(inputs, Mapping) else module(inputs)
-    return getattr(made, "logits", made)
+def compute_logits(module: nn.Module, inputs: Inputs) -> Any:
+    """Call a module and return its logits, also from a Hugging Face output."""
+    outputs = module(**inputs) if isinstance(inputs, Mapping) else module(inputs)
+    return getattr(outputs, "logits", outputs)
 
 
-def rows_of(inputs: Inputs) -> int:
-    """How many rows there are."""
+def count_rows(inputs: Inputs) -> int:
+    """Return the number of rows of the inputs."""
     one = next(iter(inputs.values())) if isinstance(inputs, Mapping) else inputs
     return len(one)
 
 
-def losses_by_example(block: Block, outputs: Any, losses: Losses) -> Tensor:
-    """Losses of shape (n,): the mean over the views of each example."""
+def example_losses(block: Block, outputs: Any, losses: LossFunction) -> Tensor:
+    """Return losses of shape (n,): the mean over the views of each example."""
     if block.views == 1:
         return losses(outputs, block.targets)
     targets = block.targets.repeat_interleave(block.views)
@@ -106,7 +104,10 @@ def losses_by_example(block: Block, outputs: Any, losses: Losses) -> Tensor:
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Losses of logits; one logit is that of the second of two classes."""
+    """Return the cross-entropy of each example.
+
+    A single logit belongs to the second of two classes.
+    """
     if outputs.ndim == 1 or outputs.shape[1] == 1:
         return nn.functional.binary_cross_entropy_with_logits(
             outputs.reshape(len(targets)), targets.to(outputs.dtype), reduction="none"

@@ -1,4 +1,4 @@
-"""Which way of summing gradients is right for a network, and which of those is fastest."""
+"""Chooses the fastest gradient engine that is correct for a network."""
 
 import math
 import time
@@ -18,22 +18,31 @@ from veracal.neural.gradient_sums import Layout
 from veracal.neural.gradients.blocks import (
     Block,
     GradientEngine,
-    Losses,
-    called,
-    losses_by_example,
+    LossFunction,
+    compute_logits,
+    example_losses,
 )
-from veracal.neural.gradients.engines import Functional, Ghost, Hooks, PreNoise, slack_for
-from veracal.neural.gradients.layers import RULES, rule_of
-from veracal.neural.module_checks import stirred
+from veracal.neural.gradients.engines import (
+    FunctionalEngine,
+    GhostEngine,
+    OpacusEngine,
+    PreNoise,
+    rounding_slack,
+)
+from veracal.neural.gradients.layers import RULES, find_rule
+from veracal.neural.module_checks import perturbed_initialization
 from veracal.neural.precision import full_precision, refuse_half_precision
 
-Configuration = Literal["ghost", "functional", "hooks"]
-WAYS: tuple[Configuration, ...] = get_args(Configuration)
-WRITING: dict[str, Any] = {"functional": Functional, "hooks": Hooks}  # gradients down
-_ENGINES: dict[str, Any] = {"ghost": Ghost, **WRITING}
+EngineName = Literal["ghost", "functional", "hooks"]
+ENGINE_NAMES: tuple[EngineName, ...] = get_args(EngineName)
+MATERIALIZING_ENGINES: dict[str, Any] = {
+    "functional": FunctionalEngine,
+    "hooks": OpacusEngine,
+}  # gradients down
+_ENGINES: dict[str, Any] = {"ghost": GhostEngine, **MATERIALIZING_ENGINES}
 _SAME = "with the same arguments, which loads the same weights,"
 _ADDED = "with the same arguments and bias=True or False"
-_RECURRENT: dict[type, str] = {  # what torch.func takes in their place
+_RECURRENT: dict[type, str] = {  # replacements that torch.func supports
     nn.RNN: f"DPRNN {_SAME}",
     nn.GRU: f"DPGRU {_SAME}",
     nn.LSTM: f"DPLSTM {_SAME}",
@@ -41,20 +50,20 @@ _RECURRENT: dict[type, str] = {  # what torch.func takes in their place
     nn.GRUCell: f"dp_rnn.DPGRUCell {_ADDED}",
     nn.LSTMCell: f"dp_rnn.DPLSTMCell {_ADDED}",
 }
-_TOLERANCE = 1e-3  # of the clip bound, for a sum of a few examples in float32
+_TOLERANCE = 1e-3  # of the clip bound, for a float32 sum of a few examples
 
 
 @dataclass(frozen=True)
 class EngineTrial:
-    """What came of trying all ways on made-up examples.
+    """Result of trying all engines on synthetic examples.
 
     Attributes
     ----------
     chosen : str
     seconds : mapping of str to float
-        For one block, of each way that was right; 0 where there was nothing to choose.
+        For one block, of each correct engine; 0 where only one was tried.
     wrong : mapping of str to str
-        Why the others were not.
+        Why the other engines were rejected.
     """
 
     chosen: str
@@ -63,18 +72,18 @@ class EngineTrial:
 
 
 @full_precision()
-def engine_for(
+def choose_engine(
     module: nn.Module,
-    losses: Losses,
+    losses: LossFunction,
     few: Block,
     many: Block | None,
     *,
-    usual: int,
-    way: Configuration | None = None,
-    among: Sequence[Configuration] = WAYS,
+    block_size: int,
+    requested: EngineName | None = None,
+    among: Sequence[EngineName] = ENGINE_NAMES,
     noise: PreNoise | None = None,
 ) -> tuple[GradientEngine, EngineTrial]:
-    """The fastest way that is right, or the one that is asked for if it is right.
+    """Return the fastest correct engine, or the requested one if it is correct.
 
     Parameters
     ----------
@@ -82,39 +91,39 @@ def engine_for(
         In the mode in which it will be trained.
     losses : callable
     few : Block
-        A few made-up examples, on which every way is compared with gradients that are taken
-        one by one.
+        A few synthetic examples, on which every engine is compared with gradients computed one
+        example at a time.
     many : Block or None
-        As many as a block will have, on which ways are timed; None takes the first that is
-        right, and tries no others.
-    usual : int
-        Examples of a block, as declared.
-    way : {"ghost", "functional", "hooks"}, optional
-        The one to take; by default the fastest.
+        As many as a block will have, to time the engines; None takes the first correct engine
+        and tries no others.
+    block_size : int
+        Declared number of examples of a block.
+    requested : {"ghost", "functional", "hooks"}, optional
+        The engine to use; by default the fastest.
     among : sequence of these
-        Ways that are tried where none is asked for, in this order.
+        Engines that are tried without a request, in this order.
     noise : PreNoise, optional
-        For which gradients must be written down. It has no part in the comparison.
+        Requires materialized gradients. It takes no part in the comparison.
 
     Raises
     ------
     ValueError
-        If none is right, or the one asked for is not.
+        If no engine is correct, or the requested one is not.
     """
-    if way is not None:
-        _checks.one_of(WAYS, gradients=way)
-    able = [one for one in among if noise is None or one in WRITING]
-    tried: Sequence[str] = able if way is None else (way,)
+    if requested is not None:
+        _checks.one_of(ENGINE_NAMES, gradients=requested)
+    candidates = [one for one in among if noise is None or one in MATERIALIZING_ENGINES]
+    tried: Sequence[str] = candidates if requested is None else (requested,)
     engines, wrong = dict[str, GradientEngine](), dict[str, str]()
     for name in tried:
         try:
-            engine = _ENGINES[name](module, losses, usual)
-            with stirred(module):
-                why = _fault(engine, module, losses, few, usual)
+            engine = _ENGINES[name](module, losses, block_size)
+            with perturbed_initialization(module):
+                fault = _find_fault(engine, module, losses, few, block_size)
         except MissingExtraError as error:
-            why = str(error)
-        if why is not None:
-            wrong[name] = why
+            fault = str(error)
+        if fault is not None:
+            wrong[name] = fault
             continue
         engines[name] = engine
         if many is None:
@@ -122,90 +131,91 @@ def engine_for(
     seconds = dict[str, float]()
     for name, engine in engines.items():
         try:
-            seconds[name] = 0.0 if many is None or way is not None else _timed(engine, many)
-        except Exception as error:  # in a block, though not with a few examples
+            seconds[name] = (
+                0.0 if many is None or requested is not None else _time_block(engine, many)
+            )
+        except Exception as error:  # a full block failed, although a few examples did not
             wrong[name] = _first_line(error)
     if not seconds:
-        raise _none_right(module, wrong)
+        raise _no_engine_error(module, wrong)
     best = min(seconds, key=lambda name: seconds[name])
     trial = EngineTrial(best, Frozen(seconds), Frozen(wrong))
     if noise is None:
         return engines[best], trial
-    return _ENGINES[best](module, losses, usual, noise), trial
+    return _ENGINES[best](module, losses, block_size, noise), trial
 
 
-def _none_right(module: nn.Module, wrong: dict[str, str]) -> ValueError:
-    """What to say where no way is right, and what to do about layers that many have."""
-    told = "; ".join(f"{name}: {why}" for name, why in wrong.items())
+def _no_engine_error(module: nn.Module, wrong: dict[str, str]) -> ValueError:
+    """Error when no engine is correct, with advice for recurrent layers."""
+    reasons = "; ".join(f"{name}: {fault}" for name, fault in wrong.items())
     for name, layer in module.named_modules():
         kind = type(layer).__name__
         if type(layer) in _RECURRENT and any(one.requires_grad for one in layer.parameters()):
             return ValueError(
-                f"Expected layers whose gradients can be taken apart, got {name or kind!r}, an "
-                f"nn.{kind} ({told}). Use opacus.layers.{_RECURRENT[type(layer)]} and "
+                f"Expected layers with per-example gradients, got {name or kind!r}, an "
+                f"nn.{kind} ({reasons}). Use opacus.layers.{_RECURRENT[type(layer)]} and "
                 "gradients=None."
             )
     return ValueError(
-        "Expected a module with gradients of single examples, got one for which no way "
-        f"gives them ({told})."
+        "Expected a module with per-example gradients, got one for which no gradient engine "
+        f"computes them ({reasons})."
     )
 
 
-def one_by_one(module: nn.Module, losses: Losses, block: Block) -> Tensor:
-    """The gradient of each example, of shape (n, size), each by a backward pass of its own."""
+def example_gradients(module: nn.Module, losses: LossFunction, block: Block) -> Tensor:
+    """Gradients of shape (n, size), each from its own backward pass."""
     layout = Layout(module)
     rows = torch.zeros(len(block), layout.size, dtype=torch.float64)
-    for row, found in zip(rows, _in_turn(module, losses, block), strict=True):
-        for parameter, gradient in found.items():
-            place = layout.place(parameter)
-            row[place.start : place.end] = gradient.reshape(-1)
+    for row, gradients in zip(rows, _iterate_gradients(module, losses, block), strict=True):
+        for parameter, gradient in gradients.items():
+            span = layout.slice_of(parameter)
+            row[span.start : span.end] = gradient.reshape(-1)
     return rows
 
 
-def _in_turn(
-    module: nn.Module, losses: Losses, block: Block
+def _iterate_gradients(
+    module: nn.Module, losses: LossFunction, block: Block
 ) -> Iterator[dict[nn.Parameter, Tensor]]:
-    """The gradient of one example after the other.
+    """Yield the gradients of one example after another.
 
-    Of a large network, several at a time would take more room than its
-    training.
+    For a large network, several at a time would need more memory than its training.
     """
     trained = [one for one in module.parameters() if one.requires_grad]
     for i in range(len(block)):
         one = block.part(i, i + 1)
         with torch.enable_grad():
-            loss = losses_by_example(one, called(module, one.inputs), losses).sum()
-        found = torch.autograd.grad(loss, trained, allow_unused=True)
+            loss = example_losses(one, compute_logits(module, one.inputs), losses).sum()
+        gradients = torch.autograd.grad(loss, trained, allow_unused=True)
         yield {
             parameter: gradient
-            for parameter, gradient in zip(trained, found, strict=True)
+            for parameter, gradient in zip(trained, gradients, strict=True)
             if gradient is not None
         }
 
 
-def _fault(
-    engine: Any, module: nn.Module, losses: Losses, few: Block, usual: int
+def _find_fault(
+    engine: Any, module: nn.Module, losses: LossFunction, few: Block, block_size: int
 ) -> str | None:
-    """What is wrong with a way, on a few examples; None if nothing is."""
-    unknown = engine.unknown if isinstance(engine, Ghost) else ()
+    """Return why an engine is wrong on a few examples; None if it is correct."""
+    unknown = engine.unknown if isinstance(engine, GhostEngine) else ()
     if unknown:
-        return f"it does not know layers that are trained ({', '.join(unknown)})"
-    was = [(layer, layer.training) for layer in module.modules()]
-    for layer, _ in was:  # without dropout, so that the two can be compared
-        # Opacus looks away from layers that are not trained; convolutions have no dropout.
-        known = type(layer) in RULES or rule_of(layer) is not None
+        return f"it does not support trained layers ({', '.join(unknown)})"
+    modes = [(layer, layer.training) for layer in module.modules()]
+    for layer, _ in modes:  # without dropout, so that both can be compared
+        # Opacus skips layers in evaluation mode; convolutions have no dropout.
+        known = type(layer) in RULES or find_rule(layer) is not None
         if not known and not isinstance(layer, _ConvNd):
             layer.training = False
     try:
-        found = _compared(engine, module, losses, few, usual)
+        fault = _compare_sums(engine, module, losses, few, block_size)
     finally:
-        for layer, training in was:
+        for layer, training in modes:
             layer.training = training
-    return found or _failure(engine, few)
+    return fault or _find_failure(engine, few)
 
 
-def _failure(engine: GradientEngine, few: Block) -> str | None:
-    """Why a way fails in the mode in which it will be used; None if it does not."""
+def _find_failure(engine: GradientEngine, few: Block) -> str | None:
+    """Return why an engine fails in the mode in which it will be used; None if it works."""
     try:
         engine.add(few, Flat(1.0), torch.zeros(engine.size, dtype=torch.float64))
     except Exception as error:
@@ -214,42 +224,44 @@ def _failure(engine: GradientEngine, few: Block) -> str | None:
 
 
 def _first_line(error: Exception) -> str:
-    """What an error says first."""
     return str(error).partition("\n")[0] or type(error).__name__
 
 
-def _compared(
-    engine: Any, module: nn.Module, losses: Losses, few: Block, usual: int
+def _compare_sums(
+    engine: Any, module: nn.Module, losses: LossFunction, few: Block, block_size: int
 ) -> str | None:
-    """Compare norms and clipped sums with those of gradients taken one by one."""
+    """Compare norms and clipped sums with those of gradients computed one example at a time."""
     try:
         with refuse_half_precision():
-            lengths = [_length(one) for one in _in_turn(module, losses, few)]
-    except Exception as error:  # a module that cannot take one example by itself
+            reference_norms = [
+                _gradient_norm(gradients)
+                for gradients in _iterate_gradients(module, losses, few)
+            ]
+    except Exception as error:  # a module that does not accept a single example
         return _first_line(error)
-    norms, layout = torch.tensor(lengths, dtype=torch.float64), Layout(module)
-    # Where most examples are told apart already, what is left of their gradients is rounding.
+    norms, layout = torch.tensor(reference_norms, dtype=torch.float64), Layout(module)
+    # Gradients of examples that are already fitted well consist of rounding errors.
     clip = Flat(max(float(norms.median()), 1e-3 * float(norms.max())) or 1.0)
     total = torch.zeros(layout.size, dtype=torch.float64)
     try:
-        found = engine.add(few, clip, total)
-    except Exception as error:  # whatever layers and hooks may raise that do not fit together
+        result = engine.add(few, clip, total)
+    except Exception as error:  # incompatible layers and hooks raise errors of many types
         return _first_line(error)
     factors = clip.factors(norms.numpy())
-    for factor, one in zip(factors, _in_turn(module, losses, few), strict=True):
-        for parameter, gradient in one.items():
-            place = layout.place(parameter)
-            total[place.start : place.end].add_(gradient.reshape(-1), alpha=-float(factor))
-    off = float(torch.linalg.vector_norm(total)) / (clip.bound * len(few))
-    allowed = _TOLERANCE + slack_for(usual, 1)
-    longer = float(((found.norms - norms).abs() / norms.clamp(min=clip.bound)).max())
-    if not (off <= allowed and longer <= 10 * _TOLERANCE):
-        return "its sums are not those of gradients that are taken one by one"
+    for factor, gradients in zip(factors, _iterate_gradients(module, losses, few), strict=True):
+        for parameter, gradient in gradients.items():
+            span = layout.slice_of(parameter)
+            total[span.start : span.end].add_(gradient.reshape(-1), alpha=-float(factor))
+    gap = float(torch.linalg.vector_norm(total)) / (clip.bound * len(few))
+    allowed = _TOLERANCE + rounding_slack(block_size, 1)
+    norm_error = float(((result.norms - norms).abs() / norms.clamp(min=clip.bound)).max())
+    if not (gap <= allowed and norm_error <= 10 * _TOLERANCE):
+        return "its sums differ from those of gradients computed one example at a time"
     return None
 
 
-def _length(gradients: dict[nn.Parameter, Tensor]) -> float:
-    """The norm of one example's gradient, over all parameters."""
+def _gradient_norm(gradients: dict[nn.Parameter, Tensor]) -> float:
+    """Norm of one example's gradient, over all parameters."""
     squares = [
         float(torch.linalg.vector_norm(one, dtype=torch.float64)) ** 2
         for one in gradients.values()
@@ -257,8 +269,8 @@ def _length(gradients: dict[nn.Parameter, Tensor]) -> float:
     return math.sqrt(sum(squares))
 
 
-def _timed(engine: GradientEngine, many: Block) -> float:
-    """Seconds for one block, once everything is in place."""
+def _time_block(engine: GradientEngine, many: Block) -> float:
+    """Best of three times for one block, in seconds."""
     clip, best = Flat(1.0), float("inf")
     for _ in range(3):
         total = torch.zeros(engine.size, dtype=torch.float64)

@@ -1,11 +1,10 @@
-"""Memory that is used again from block to block.
+"""Convolutions as matrix products with patches, and a reused scratch buffer.
 
-Convolutions as products of matrices, by what each place of the output has seen.
-
-Gradients of single examples need these patches anyway. For pictures of few channels a product
-with them is also the faster forward pass, and its outputs have their channels last in memory,
-in which pooling is ten times faster. Written by hand because ``torch.nn.functional.unfold``
-copies single numbers, where here all channels of a row of the kernel are copied at once.
+Gradients of single examples need the patches anyway. For images of few channels a product with
+them is also the faster forward pass, and its outputs are channels-last in memory, which makes
+pooling ten times faster. The patches are extracted by hand because
+``torch.nn.functional.unfold`` copies single numbers; here all channels of a kernel row are
+copied at once.
 """
 
 import math
@@ -15,17 +14,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-_ALIGNED = 64  # bytes: a line of the cache, and no number crosses one
-_SPARE = 1.1  # blocks are not all of one size
+_ALIGNED = 64  # bytes of a cache line; no number crosses one
+_SPARE = 1.1  # reserve, since blocks vary in size
 
 
 class ScratchBuffer:
-    """Tensors for as long as one block takes.
+    """Allocates tensors that live for one block from memory that is reused for the next.
 
-    A tensor of some megabytes comes from the system as pages that are filled with zeros when
-    they are touched first, which takes longer than to write what belongs there. These are
-    given out one after the other from one piece of memory, and all of them again for the next
-    block. What does not fit comes from the system, and the piece is larger the next time.
+    The system hands out tensors of some megabytes as pages that are zeroed on first touch,
+    which takes longer than writing the contents. This buffer allocates one tensor after another
+    from one piece of memory, and all of it again for the next block. Requests that do not fit
+    are allocated by the system, and the buffer grows for the next block.
     """
 
     def __init__(self) -> None:
@@ -33,14 +32,14 @@ class ScratchBuffer:
         self._used = 0
 
     def clear(self) -> None:
-        """Take all of it back: nobody may use what was given out before."""
+        """Release all tensors; none that was allocated before may be used again."""
         if self._used > len(self._bytes):
-            self._bytes = torch.empty(0, dtype=torch.uint8)  # first, so that both never stand
+            self._bytes = torch.empty(0, dtype=torch.uint8)  # frees the old buffer first
             self._bytes = torch.empty(int(_SPARE * self._used), dtype=torch.uint8)
         self._used = 0
 
     def empty(self, *shape: int, dtype: torch.dtype) -> Tensor:
-        """A tensor in which nothing in particular is written."""
+        """Allocate an uninitialized tensor."""
         size = math.prod(shape) * dtype.itemsize
         start = self._used
         self._used += -(-size // _ALIGNED) * _ALIGNED
@@ -49,24 +48,24 @@ class ScratchBuffer:
         return self._bytes[start : start + size].view(dtype).view(shape)
 
 
-FEW = 4  # channels up to which a product is faster than torch's convolution
+MAX_CHANNELS = 4  # channels up to which a product is faster than torch's convolution
 
 
-def patches_of(
-    module: nn.Conv1d | nn.Conv2d, x: Tensor, room: ScratchBuffer
+def extract_patches(
+    module: nn.Conv1d | nn.Conv2d, x: Tensor, buffer: ScratchBuffer
 ) -> tuple[Tensor, ...]:
-    """What each place of the output has seen, in parts of shape (n, groups, places, d_k).
+    """Return the input patch of each output position, in several parts.
 
-    Side by side, the parts are whole patches, whose numbers are ordered by row, column and
-    channel of the kernel; see :func:`in_order`. Patches that lie above each other share rows
-    of the picture. Each part is a view of one tensor in which such rows are written once, so
-    that a kernel of k rows takes about a k-th of the room.
+    Each part has shape (n, groups, positions, d_k). Concatenated, the parts are whole patches,
+    with numbers ordered by row, column and channel of the kernel; see :func:`to_weight_order`.
+    Vertically adjacent patches share rows of the image. Each part is a view of one tensor in
+    which such rows are written once, so that a kernel of k rows needs about 1/k of the memory.
     """
     size, stride, padding, dilation = (
         tuple(getattr(module, name))
         for name in ("kernel_size", "stride", "padding", "dilation")
     )
-    if x.ndim == 3:  # one dimension is two, of which the first has length 1
+    if x.ndim == 3:  # treat one dimension as two, the first of length 1
         x = x[:, :, None]
         size, stride, dilation = (1, *size), (1, *stride), (1, *dilation)
         padding = (0, *padding)
@@ -76,26 +75,34 @@ def patches_of(
         rows = functional.pad(rows, (0, 0, across, across, down, down))
     rows = rows.contiguous()
     sides = zip(rows.shape[1:3], size, stride, dilation, strict=True)
-    high, wide = (
-        (side - step * (kernel - 1) - 1) // jump + 1 for side, kernel, jump, step in sides
+    out_height, out_width = (
+        (side - dilation_ * (kernel - 1) - 1) // stride_ + 1
+        for side, kernel, stride_, dilation_ in sides
     )
-    # A part has as many rows of the kernel as the kernel is moved down by. Of groups, or rows
-    # that do not follow each other, all are one part.
+    # A part holds as many kernel rows as the vertical stride. With groups, or with rows that
+    # are not adjacent, there is a single part.
     shared = module.groups == 1 and dilation[0] == 1 and size[0] % stride[0] == 0
-    count, of_kernel = (size[0] // stride[0], stride[0]) if shared else (1, size[0])
+    parts, kernel_rows = (size[0] // stride[0], stride[0]) if shared else (1, size[0])
     (n, height, width, channels), groups = rows.shape, module.groups
-    line, each = width * channels, channels // groups
-    lines = high + count - 1
-    shape = (n, groups, lines, wide, of_kernel, size[1], each)
-    step = (each, line * stride[0], channels * stride[1], line * dilation[0])
-    strides = (height * line, *step, channels * dilation[1], 1)
-    written = room.empty(*shape, dtype=x.dtype).copy_(rows.as_strided(shape, strides))
-    written = written.view(n, groups, lines * wide, -1)
-    return tuple(written[:, :, k * wide : (k + high) * wide] for k in range(count))
+    row_size, group_channels = width * channels, channels // groups
+    input_rows = out_height + parts - 1
+    shape = (n, groups, input_rows, out_width, kernel_rows, size[1], group_channels)
+    outer_strides = (
+        group_channels,
+        row_size * stride[0],
+        channels * stride[1],
+        row_size * dilation[0],
+    )
+    strides = (height * row_size, *outer_strides, channels * dilation[1], 1)
+    buffered = buffer.empty(*shape, dtype=x.dtype).copy_(rows.as_strided(shape, strides))
+    buffered = buffered.view(n, groups, input_rows * out_width, -1)
+    return tuple(
+        buffered[:, :, k * out_width : (k + out_height) * out_width] for k in range(parts)
+    )
 
 
-def in_order(module: nn.Conv1d | nn.Conv2d, weights: Tensor) -> Tensor:
-    """Numbers by output, row, column and channel, of shape (..., outputs, d), as weights.
+def to_weight_order(module: nn.Conv1d | nn.Conv2d, weights: Tensor) -> Tensor:
+    """Reorder numbers of shape (..., outputs, d) from row, column, channel to weight order.
 
     Returns
     -------
@@ -106,61 +113,63 @@ def in_order(module: nn.Conv1d | nn.Conv2d, weights: Tensor) -> Tensor:
     return shaped.movedim(-1, -1 - len(size))
 
 
-def flat_weights(module: nn.Conv2d) -> Tensor:
-    """The weights by output, row, column and channel, of shape (outputs, d)."""
+def flatten_weights(module: nn.Conv2d) -> Tensor:
+    """Return the weights by output, row, column and channel, of shape (outputs, d)."""
     return module.weight.detach().permute(0, 2, 3, 1).reshape(module.out_channels, -1)
 
 
-def takes_products(module: nn.Module) -> bool:
-    """Whether the forward pass of a layer is faster as a product with its patches."""
+def uses_patch_product(module: nn.Module) -> bool:
+    """Return whether a product with patches is the faster forward pass of a layer."""
     return (
         isinstance(module, nn.Conv2d)
-        and module.in_channels <= FEW
+        and module.in_channels <= MAX_CHANNELS
         and module.groups == 1
         and "forward" not in vars(module)
     )
 
 
-class Convolution(torch.autograd.Function):
-    """A convolution by its patches; gradients go to the inputs alone.
+class PatchConvolution(torch.autograd.Function):
+    """A convolution by its patches; gradients flow to the inputs only.
 
-    The weights are an argument so that the output belongs to a graph where inputs do not.
+    The weights are an argument so that the output belongs to a graph even if the inputs do not.
     """
 
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, module: nn.Conv2d, *patches: Tensor
     ) -> Tensor:
-        """Outputs of shape (n, outputs, height, width), channels last in memory."""
+        """Return outputs of shape (n, outputs, height, width), channels-last in memory."""
         ctx.save_for_backward(x)
         ctx.module = module
-        n, _, places, d = patches[0].shape
-        shape = (n, module.out_channels, *_sides(module, x))
-        made = torch.empty(shape, dtype=x.dtype, memory_format=torch.channels_last)
-        # Into its place, and not as a view of another tensor: layers may write over it.
-        rows = made.permute(0, 2, 3, 1).view(n, places, -1)
+        n, _, positions, d = patches[0].shape
+        shape = (n, module.out_channels, *_output_sides(module, x))
+        outputs = torch.empty(shape, dtype=x.dtype, memory_format=torch.channels_last)
+        # Written in place, not a view of another tensor: later layers may overwrite it.
+        rows = outputs.permute(0, 2, 3, 1).view(n, positions, -1)
         for k, (part, some) in enumerate(
-            zip(patches, torch.split(flat_weights(module).mT, d), strict=True)
+            zip(patches, torch.split(flatten_weights(module).mT, d), strict=True)
         ):
             rows.baddbmm_(part[:, 0], some.expand(n, -1, -1), beta=float(k > 0))
         if module.bias is not None:
             rows += module.bias.detach()
-        return made
+        return outputs
 
     @staticmethod
-    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
-        """Gradients at the inputs, as torch's convolution takes them."""
+    def backward(ctx: Any, *output_grad: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients at the inputs, computed by torch."""
         (x,), module = ctx.saved_tensors, ctx.module
-        others = (None,) * (len(ctx.needs_input_grad) - 1)
+        no_grads = (None,) * (len(ctx.needs_input_grad) - 1)
         if not ctx.needs_input_grad[0]:
-            return None, *others
-        return conv_slopes(module, slopes[0], x, inputs=True), *others
+            return None, *no_grads
+        return convolution_backward(module, output_grad[0], x, inputs=True), *no_grads
 
 
-def conv_slopes(module: Any, slopes: Tensor, x: Tensor, *, inputs: bool) -> Tensor:
-    """Gradients of a convolution at its inputs, or else at its weights, as torch takes them."""
-    found: tuple[Tensor, ...] = torch.ops.aten.convolution_backward(
-        slopes,
+def convolution_backward(
+    module: Any, output_grad: Tensor, x: Tensor, *, inputs: bool
+) -> Tensor:
+    """Return torch's gradients of a convolution at its inputs or at its weights."""
+    grads: tuple[Tensor, ...] = torch.ops.aten.convolution_backward(
+        output_grad,
         x,
         module.weight.detach(),
         None,
@@ -172,19 +181,19 @@ def conv_slopes(module: Any, slopes: Tensor, x: Tensor, *, inputs: bool) -> Tens
         module.groups,
         [inputs, not inputs, False],
     )
-    return found[0 if inputs else 1]
+    return grads[0 if inputs else 1]
 
 
-def convolved(module: nn.Conv2d, x: Tensor, patches: tuple[Tensor, ...]) -> Tensor:
-    """The forward pass of a convolution, by its patches."""
-    made: Tensor = Convolution.apply(  # type: ignore[no-untyped-call]
+def convolve_patches(module: nn.Conv2d, x: Tensor, patches: tuple[Tensor, ...]) -> Tensor:
+    """Run the forward pass of a convolution on its patches."""
+    outputs: Tensor = PatchConvolution.apply(  # type: ignore[no-untyped-call]
         x, module.weight, module, *patches
     )
-    return made
+    return outputs
 
 
-def _sides(module: nn.Conv2d, x: Tensor) -> list[int]:
-    """Height and width of the output."""
+def _output_sides(module: nn.Conv2d, x: Tensor) -> list[int]:
+    """Return height and width of the output."""
     return [
         (
             x.shape[2 + axis]

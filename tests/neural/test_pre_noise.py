@@ -6,34 +6,34 @@ import torch
 from scipy import stats
 from torch import nn
 
-from tests.training.deep.fits import Seen, X, Y, model, network
-from tests.training.deep.modules import made
+from tests.neural.fits import Seen, X, Y, model, network
+from tests.neural.modules import build_network
 from veracal.mechanisms import Automatic, Flat, GlobalAdapt, Langevin, clipped_sum, pre_noised
 from veracal.neural.gradients.blocks import Block, cross_entropy
-from veracal.neural.gradients.choice import WRITING, one_by_one
+from veracal.neural.gradients.choice import MATERIALIZING_ENGINES, example_gradients
 from veracal.neural.gradients.engines import PreNoise
 
 LANGEVIN = Langevin(0.1, 1.0, pre_noise=0.3)
-TOLD = {"noise_multiplier": None, "update": LANGEVIN, "sampling_rate": 1.0}
+SETTINGS = {"noise_multiplier": None, "update": LANGEVIN, "sampling_rate": 1.0}
 
 
 def summed(way, module, block, clip, std, seed=0):
     noise = PreNoise(std, np.random.default_rng(seed)) if std else None
-    engine = WRITING[way](module, cross_entropy, 64, noise)
+    engine = MATERIALIZING_ENGINES[way](module, cross_entropy, 64, noise)
     total = torch.zeros(engine.size, dtype=torch.float64)
-    found = engine.add(block, clip, total)
-    return total.numpy(), found
+    result = engine.add(block, clip, total)
+    return total.numpy(), result
 
 
 @pytest.mark.parametrize("name", ["conv2d", "tied", "layernorm"])
-@pytest.mark.parametrize("way", WRITING)
-def test_every_coordinate_of_every_gradient_has_noise_of_its_own(way, name):
+@pytest.mark.parametrize("way", MATERIALIZING_ENGINES)
+def test_every_coordinate_of_every_gradient_has_independent_noise(way, name):
     """Unclipped sums of n gradients are off by normal draws of n times the variance.
 
     The seed is fixed; of another one in a million would fail. Noise on the sum alone, or
     a fifth more of it, is found out.
     """
-    module, block = made(name)
+    module, block = build_network(name)
     exact, _ = summed(way, module, block, Flat(1e9), 0.0)
     off = [summed(way, module, block, Flat(1e9), 0.3, seed)[0] - exact for seed in range(100)]
     off = np.concatenate(off)
@@ -45,36 +45,36 @@ def test_every_coordinate_of_every_gradient_has_noise_of_its_own(way, name):
 
 @pytest.mark.parametrize("clip", [Flat(0.5), Automatic(0.5), GlobalAdapt(0.5, 1.0)], ids=repr)
 @pytest.mark.parametrize("std", [1e-3, 0.3, 50.0, 1e30])
-@pytest.mark.parametrize("way", WRITING)
-def test_no_example_adds_more_than_the_bound_whatever_its_noise(way, std, clip):
-    module, block = made("conv2d")
+@pytest.mark.parametrize("way", MATERIALIZING_ENGINES)
+def test_no_noisy_example_adds_more_than_the_bound(way, std, clip):
+    module, block = build_network("conv2d")
     block.inputs[0] *= 1e4
     for i in range(len(block)):
-        total, found = summed(way, module, block.part(i, i + 1), clip, std, seed=i)
+        total, result = summed(way, module, block.part(i, i + 1), clip, std, seed=i)
         assert np.linalg.norm(total) <= 0.5
-        assert len(found.norms) == 1
+        assert len(result.norms) == 1
     if std == 50.0 and clip == Flat(0.5):  # the norm is that of the noisy gradient
-        assert float(found.norms) == pytest.approx(50 * np.sqrt(len(total)), rel=0.2)
+        assert float(result.norms) == pytest.approx(50 * np.sqrt(len(total)), rel=0.2)
 
 
-@pytest.mark.parametrize("way", WRITING)
-def test_a_gradient_that_is_not_finite_adds_nothing_with_noise_either(way):
-    module, block = made("linear")
+@pytest.mark.parametrize("way", MATERIALIZING_ENGINES)
+def test_a_nonfinite_gradient_adds_nothing_with_noise(way):
+    module, block = build_network("linear")
     spoiled = block.inputs.clone()
     spoiled[:] = np.nan
-    total, found = summed(way, module, Block(spoiled, block.targets), Flat(0.5), 0.3)
-    assert not total.any() and not torch.isfinite(found.norms).any()
+    total, result = summed(way, module, Block(spoiled, block.targets), Flat(0.5), 0.3)
+    assert not total.any() and not torch.isfinite(result.norms).any()
 
 
-@pytest.mark.parametrize("way", WRITING)
-def test_means_are_those_of_the_definition_that_the_linear_room_has(way):
+@pytest.mark.parametrize("way", MATERIALIZING_ENGINES)
+def test_means_equal_those_of_the_linear_model(way):
     """Clipped after the noise: noise as long as the bound turns and shortens what is clipped.
 
     Means over 400 draws, within six standard errors; the seed is fixed.
     """
     module = nn.Linear(4, 2)
     block = Block(torch.tensor(X[:20]), torch.tensor(Y[:20]))
-    each = one_by_one(module, cross_entropy, block).numpy()
+    each = example_gradients(module, cross_entropy, block).numpy()
     rng = np.random.default_rng(1)
     slow = np.array(
         [clipped_sum(pre_noised(each, 0.3, rng=rng), Flat(0.5)).total for _ in range(400)]
@@ -87,13 +87,16 @@ def test_means_are_those_of_the_definition_that_the_linear_room_has(way):
 
 
 @pytest.mark.parametrize("gradients", ["functional", "hooks", None])
-def test_a_fit_with_it_costs_what_one_without_costs(gradients):
-    told = {**TOLD, "gradients": gradients, "steps": 2}
+def test_noise_before_the_clip_does_not_change_the_cost(gradients):
+    settings = {**SETTINGS, "gradients": gradients, "steps": 2}
     runs = [Seen(), Seen(), Seen()]
-    fitted = [model(on_step=one, **told).fit(X, Y) for one in runs[:2]]
-    plain = model(on_step=runs[2], **{**told, "update": Langevin(0.1, 1.0)}).fit(X, Y)
+    fitted = [model(on_step=one, **settings).fit(X, Y) for one in runs[:2]]
+    plain = model(on_step=runs[2], **{**settings, "update": Langevin(0.1, 1.0)}).fit(X, Y)
     assert fitted[0].event_ == plain.event_
-    assert fitted[0].trial_.chosen in WRITING and "ghost" not in fitted[0].trial_.seconds
+    assert (
+        fitted[0].trial_.chosen in MATERIALIZING_ENGINES
+        and "ghost" not in fitted[0].trial_.seconds
+    )
     first, again, without = ([step.noisy_sum for step in one.steps] for one in runs)
     if gradients is not None:  # else the fastest is taken, which may be another
         assert np.array_equal(first, again)
@@ -101,17 +104,22 @@ def test_a_fit_with_it_costs_what_one_without_costs(gradients):
     assert np.linalg.norm(first[0] - without[0]) > 0.3
 
 
-def test_it_is_not_drawn_from_the_generator_of_torch():
+def test_noise_before_the_clip_does_not_come_from_torch():
     sums = []
     for _ in range(2):
         seen = Seen()
         torch.manual_seed(3)
-        told = {**TOLD, "steps": 1, "gradients": "functional", "not_private": "clipping only"}
-        model(network(), on_step=seen, random_state=None, **told).fit(X, Y)
+        settings = {
+            **SETTINGS,
+            "steps": 1,
+            "gradients": "functional",
+            "not_private": "clipping only",
+        }
+        model(network(), on_step=seen, random_state=None, **settings).fit(X, Y)
         sums.append(seen.steps[0].noisy_sum)
     assert not np.isclose(*sums).any()
 
 
-def test_beside_gradients_that_are_not_written_down_it_is_refused():
+def test_noise_before_the_clip_requires_materialized_gradients():
     with pytest.raises(ValueError, match=r"pre_noise=0.3.*'functional' or 'hooks'"):
-        model(**TOLD, gradients="ghost").event()
+        model(**SETTINGS, gradients="ghost").event()

@@ -1,4 +1,4 @@
-"""What networks refuse before anything is charged, and what stands in for it."""
+"""Checks of networks before anything is charged, and replacements of rejected layers."""
 
 import threading
 import warnings
@@ -11,13 +11,13 @@ from opacus import GradSampleModule, layers
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize, prune
 
-from tests.training.deep.fits import Seen, Touchy, X, Y, model, network
-from tests.training.deep.modules import pruned, weight_norm
+from tests.neural.fits import Seen, Touchy, X, Y, model, network
+from tests.neural.modules import pruned, weight_norm
 from veracal.accounting import Budget
 from veracal.calibration import PrivateCalibratedClassifier
 from veracal.data import Dataset
 from veracal.ledger import open_ledger
-from veracal.neural import Ranks, without_batch_norm
+from veracal.neural import Ranks, replace_batch_norm
 from veracal.neural import network as deep_network
 from veracal.neural.architectures import mlp
 from veracal.queries import Curator
@@ -35,14 +35,14 @@ def filled(layer, value):
     [
         (
             nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)),
-            "without_batch_norm",
+            "replace_batch_norm",
         ),
         (nn.Linear(4, 3), "2 logits"),
         (nn.Linear(4, 2).double(), "float32"),
-        (nn.Linear(4, 2).requires_grad_(False), "parameters to train"),
-        (nn.LazyLinear(2), "has none yet"),
+        (nn.Linear(4, 2).requires_grad_(False), "trainable parameters"),
+        (nn.LazyLinear(2), "which is lazy"),
         ("a network", "torch.nn.Module"),
-        (nn.Sequential(nn.Linear(4, 2), nn.Softmax(dim=0)), "by itself"),
+        (nn.Sequential(nn.Linear(4, 2), nn.Softmax(dim=0)), "independently"),
         (filled(nn.Linear(4, 2), float("nan")), "finite parameters, got 'weight'"),
         (filled(nn.Linear(4, 2), float("inf")), "finite parameters, got 'weight'"),
         (nn.Sequential(nn.Embedding(9, 4, sparse=True), nn.Flatten()), "sparse=True"),
@@ -52,22 +52,22 @@ def filled(layer, value):
         *("nan", "infinite", "sparse"),
     ],
 )
-def test_what_is_refused_before_training(module, match):
+def test_unsupported_modules_are_rejected_before_training(module, match):
     with pytest.raises(ValueError, match=match):
         model(module).fit(X, Y)
 
 
 @pytest.mark.parametrize("inside", [torch.inference_mode, parametrize.cached])
-def test_a_call_where_gradients_would_be_wrong_is_refused(inside):
-    with inside(), pytest.raises(ValueError, match=r"outside of torch.*Leave its block"):
+def test_a_call_in_a_context_without_gradients_is_rejected(inside):
+    with inside(), pytest.raises(ValueError, match=r"outside of torch.*Leave that context"):
         model().fit(X, Y)
 
 
-def test_a_network_of_ours_is_tried_once_and_another_every_time(monkeypatch):
-    tried, trial = [], deep_network.check_trial
-    monkeypatch.setattr(deep_network, "_PASSED", set())
+def test_known_networks_are_tried_once_and_others_every_time(monkeypatch):
+    tried, trial = [], deep_network.check_behavior
+    monkeypatch.setattr(deep_network, "_PASSED_TRIALS", set())
     monkeypatch.setattr(
-        deep_network, "check_trial", lambda *given: (tried.append(1), trial(*given))[1]
+        deep_network, "check_behavior", lambda *given: (tried.append(1), trial(*given))[1]
     )
     known = partial(mlp, X.shape[1], 2, hidden=(3,))
     for _ in range(2):
@@ -80,23 +80,23 @@ def test_a_network_of_ours_is_tried_once_and_another_every_time(monkeypatch):
         for _ in range(2):
             model(known).set_params(**own).fit(X.astype(np.float32), Y)
     assert len(tried) == 7
-    with torch.inference_mode(), pytest.raises(ValueError, match="Leave its block"):
+    with torch.inference_mode(), pytest.raises(ValueError, match="Leave that context"):
         model(known).fit(X, Y)
 
 
-def test_gradients_are_taken_whether_or_not_the_caller_takes_some():
+def test_gradients_are_computed_under_no_grad():
     with torch.no_grad():
         fitted = model().fit(X, Y)
     for one, other in zip(fitted.module_.parameters(), network().parameters(), strict=True):
         assert not torch.equal(one, other)
 
 
-def test_parameters_of_inference_are_copied_or_refused():
+def test_inference_parameters_are_copied_or_rejected():
     with torch.inference_mode():
-        made = network()
-    model(made).fit(X, Y)
+        built = network()
+    model(built).fit(X, Y)
     with pytest.raises(ValueError, match=r"'0\.weight'.*copy\.deepcopy"):
-        model(lambda: made).fit(X, Y)
+        model(lambda: built).fit(X, Y)
 
 
 def traced(module):
@@ -127,7 +127,7 @@ def with_part(part):
             with_part(lambda one: one.register_buffer("b", torch.ones(1, device="meta"))),
             r"'0\.b'",
         ),
-        (nn.Sequential(nn.Linear(4, 3), nn.LazyLinear(2)), r"'1\.weight'.*made-up rows"),
+        (nn.Sequential(nn.Linear(4, 3), nn.LazyLinear(2)), r"'1\.weight'.*synthetic rows"),
         (with_part(parametrizations.spectral_norm), "remove_parametrizations"),
         (with_part(nn.utils.spectral_norm), "remove_spectral_norm"),
         (
@@ -136,7 +136,7 @@ def with_part(part):
         ),
         (
             with_part(lambda one: setattr(one, "lock", threading.Lock())),
-            "deepcopy fails.*a lock",
+            "deepcopy fails.*locks",
         ),
     ],
     ids=[
@@ -150,7 +150,9 @@ def with_part(part):
         "lock",
     ],
 )
-def test_what_has_no_values_or_no_copy_is_refused_with_a_way_out(module, match, tmp_path):
+def test_uninitialized_or_uncopyable_modules_are_rejected_with_a_remedy(
+    module, match, tmp_path
+):
     ledger = open_ledger(tmp_path / "a.ledger", Budget(50.0, 1e-3), kind="open")
     holder = Curator(Dataset(X, Y, (0, 1), size=60), ledger)
     with pytest.raises(ValueError, match=match):
@@ -170,25 +172,25 @@ WRAPPED = {  # around a module, or a layer of it; what is said of it, and what i
 
 @pytest.mark.parametrize("how", WRAPPED)
 @pytest.mark.filterwarnings("ignore:.*(non-full backward hook|torch.jit)")
-def test_a_module_that_is_wrapped_is_refused_with_what_is_inside(how, tmp_path):
+def test_a_wrapped_module_is_rejected_with_the_inner_module_named(how, tmp_path):
     wrap, by, inside = WRAPPED[how]
     ledger = open_ledger(tmp_path / "a.ledger", Budget(50.0, 1e-3), kind="open")
     holder = Curator(Dataset(X, Y, (0, 1), size=60), ledger)
-    told = {"gradients": None, "random_state": None}
+    settings = {"gradients": None, "random_state": None}
     with pytest.raises(ValueError, match=f"wrapped by {by}.* inside: .*module{inside}"):
-        holder.fit(model(wrap(network()), **told))
+        holder.fit(model(wrap(network()), **settings))
     outer = nn.Sequential(wrap(network()), nn.Linear(2, 2))
     with pytest.raises(
         ValueError, match=rf"'0', wrapped by {by}.*get_submodule\('0'\){inside}"
     ):
-        holder.fit(model(outer, **told))
+        holder.fit(model(outer, **settings))
     with pytest.raises(ValueError, match=f"wrapped by {by}"):
-        holder.fit(model(lambda: wrap(network()), **told))
+        holder.fit(model(lambda: wrap(network()), **settings))
     assert not list(ledger.entries())
 
 
 @pytest.mark.filterwarnings("ignore:.*(non-full backward hook|torch.jit)")
-def test_what_is_inside_is_trained_and_so_is_what_stands_on_frozen_ones():
+def test_unwrapped_modules_and_wrapped_frozen_parts_are_trained():
     for inside in (
         torch.compile(network(), backend="eager")._orig_mod,
         nn.DataParallel(network()).module,
@@ -219,61 +221,67 @@ class Series(nn.Module):
 
 
 @pytest.mark.parametrize("kind", ["RNN", "GRU", "LSTM"])
-def test_recurrent_layers_are_refused_with_ones_that_are_trained(kind, tmp_path):
+def test_recurrent_layers_are_rejected_with_a_supported_replacement(kind, tmp_path):
     ledger = open_ledger(tmp_path / "a.ledger", Budget(50.0, 1e-3), kind="open")
     holder = Curator(Dataset(X, Y, (0, 1), size=60), ledger)
     layer, cell = getattr(nn, kind)(1, 6, batch_first=True), getattr(nn, f"{kind}Cell")(1, 6)
     # One way alone: torch.func takes a plain LSTM as it is.
     for way, one in (("ghost", layer), ("hooks", layer), (None, cell)):
-        said = rf"apart, got 'layer', an nn\.{kind}.*Use opacus\.layers\..*DP{kind}"
+        said = (
+            rf"per-example gradients, got 'layer', an nn\.{kind}.*"
+            rf"Use opacus\.layers\..*DP{kind}"
+        )
         with pytest.raises(ValueError, match=said):
             holder.fit(model(Series(one), gradients=way, random_state=None))
     assert not list(ledger.entries())
 
 
 @pytest.mark.parametrize("kind", ["RNN", "GRU"])
-def test_so_they_are_where_all_ways_were_tried(kind):
+def test_recurrent_layers_are_rejected_after_all_engines_were_tried(kind):
     with pytest.raises(ValueError, match=rf"ghost: .*functional: .*hooks: .*DP{kind} with the"):
         model(Series(getattr(nn, kind)(1, 6, batch_first=True)), gradients=None).fit(X, Y)
 
 
 @pytest.mark.parametrize("kind", ["RNN", "GRU", "LSTM"])
-def test_those_in_their_place_make_the_same_and_are_trained(kind):
-    told = {"batch_first": True, "num_layers": 2, "bidirectional": True}
-    old, new = getattr(nn, kind)(1, 6, **told), getattr(layers, f"DP{kind}")(1, 6, **told)
+def test_replacement_recurrent_layers_compute_the_same_and_are_trained(kind):
+    settings = {"batch_first": True, "num_layers": 2, "bidirectional": True}
+    old, new = (
+        getattr(nn, kind)(1, 6, **settings),
+        getattr(layers, f"DP{kind}")(1, 6, **settings),
+    )
     new.load_state_dict(old.state_dict())
     rows = torch.from_numpy(X)[..., None]
     torch.testing.assert_close(new(rows)[0], old(rows)[0])
     cell = getattr(layers.dp_rnn, f"DP{kind}Cell")(1, 6, bias=True)
     for module in (Series(new, ways=2), Series(cell)):
         fitted = model(module, gradients=None).fit(X, Y)
-        assert fitted.trial_.chosen == "functional" and not fitted.self_check_.unmoved
+        assert fitted.trial_.chosen == "functional" and not fitted.self_check_.unchanged
 
 
-def test_weights_that_are_computed_of_parameters_are_trained_as_they_are():
+def test_reparametrized_weights_are_trained():
     rows = torch.tensor(np.pad(X, ((0, 0), (0, 2))))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         old = nn.Sequential(nn.utils.weight_norm(nn.Linear(6, 3)))
-    told = {"gradients": None, "classes": [0, 1, 2]}
+    settings = {"gradients": None, "classes": [0, 1, 2]}
     for module in (weight_norm(), pruned(), old):
         with torch.no_grad():
             module(rows)
-        fitted = model(module, **told).fit(rows.numpy(), Y)
+        fitted = model(module, **settings).fit(rows.numpy(), Y)
         assert fitted.trial_.chosen == "functional"
-        assert not fitted.self_check_.unmoved
+        assert not fitted.self_check_.unchanged
 
 
-def test_what_was_pruned_stays_zero():
+def test_pruned_weights_stay_zero():
     module = prune.l1_unstructured(nn.Linear(4, 2), "weight", 0.5)
     with pytest.raises(ValueError, match=r"prune\.remove"):  # where it is cloned, too
         PrivateCalibratedClassifier(model(module), epsilon=1.0, size=60).fit(X, Y)
     with torch.no_grad():
         module(torch.tensor(X))
-    found = model(module, gradients=None).fit(X, Y).module_
-    zero = found.weight_mask == 0
-    assert int(zero.sum()) == 4 and bool((found.weight == 0)[zero].all())
-    assert torch.equal(found.weight[~zero], found.weight_orig.detach()[~zero])
+    result = model(module, gradients=None).fit(X, Y).module_
+    zero = result.weight_mask == 0
+    assert int(zero.sum()) == 4 and bool((result.weight == 0)[zero].all())
+    assert torch.equal(result.weight[~zero], result.weight_orig.detach()[~zero])
     prune.remove(module, "weight")
     assert bool((model(module).fit(X, Y).module_.weight != 0).all())
 
@@ -290,12 +298,12 @@ class Centered(nn.Module):
 
 
 @pytest.mark.parametrize("always", [True, False])
-def test_a_module_that_mixes_examples_is_refused_even_if_only_in_training(always):
-    with pytest.raises(ValueError, match="by itself"):
+def test_a_module_that_mixes_examples_is_rejected_even_if_only_in_training(always):
+    with pytest.raises(ValueError, match="independently"):
         model(Centered(always)).fit(X, Y)
 
 
-def test_a_preparation_that_mixes_rows_is_refused():
+def test_a_prepare_that_centers_rows_is_rejected():
     def centered(rows):
         return torch.from_numpy((rows - rows.mean(0)).astype(np.float32))
 
@@ -303,7 +311,7 @@ def test_a_preparation_that_mixes_rows_is_refused():
         model(prepare=centered).fit(X, Y)
 
 
-def test_views_are_counted_before_anything_is_charged():
+def test_the_number_of_views_is_checked_before_a_charge():
     class Lost:
         views = 3
 
@@ -315,25 +323,25 @@ def test_views_are_counted_before_anything_is_charged():
 
 
 @pytest.mark.parametrize("gradients", ["ghost", "hooks"])
-def test_a_record_for_which_a_module_fails_adds_nothing_and_is_not_told_of(gradients):
+def test_a_record_for_which_the_module_fails_adds_nothing_and_is_not_reported(gradients):
     rows, module = X.copy(), Touchy()
     rows[7] = 61.25
     others = np.arange(60) != 7
     whole, rest = Seen(), Seen()
-    told = {"sampling_rate": 1.0, "steps": 2, "gradients": gradients, "clip": 0.3}
-    fitted = model(module, on_step=whole, **told).fit(rows, Y)
-    assert fitted.internal_.broken == 2 and fitted.internal_.seen == 120
-    model(module, on_step=rest, **told).fit(rows[others], Y[others])
+    settings = {"sampling_rate": 1.0, "steps": 2, "gradients": gradients, "clip": 0.3}
+    fitted = model(module, on_step=whole, **settings).fit(rows, Y)
+    assert fitted.internal_.nonfinite == 2 and fitted.internal_.examples == 120
+    model(module, on_step=rest, **settings).fit(rows[others], Y[others])
     for one, other in zip(whole.steps, rest.steps, strict=True):
         np.testing.assert_allclose(one.noisy_sum, other.noisy_sum, atol=1e-4)
     assert not any(hasattr(layer, "activations") for layer in fitted.module_.modules())
 
 
-def test_a_hook_that_sets_the_generator_of_torch_does_not_set_dropout():
+def test_a_hook_that_seeds_torch_does_not_fix_dropout_masks():
     """Known masks would be other ones for everybody once a record is gone."""
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(4, 30), nn.Dropout(0.5), nn.Linear(30, 2))
-    found = []
+    result = []
     for _ in range(2):
         seen = Seen()
 
@@ -341,11 +349,11 @@ def test_a_hook_that_sets_the_generator_of_torch_does_not_set_dropout():
             torch.manual_seed(0)
             seen(model, step)
 
-        told = {"sampling_rate": 1.0, "steps": 2, "noise_multiplier": 1e-6, "update": 1e-9}
-        with pytest.warns(UserWarning, match="did not move"):
-            model(module, on_step=hook, random_state=None, **told).fit(X, Y)
-        found.append(seen.steps[1].noisy_sum)
-    assert np.linalg.norm(found[0] - found[1]) > 0.01
+        settings = {"sampling_rate": 1.0, "steps": 2, "noise_multiplier": 1e-6, "update": 1e-9}
+        with pytest.warns(UserWarning, match="did not change"):
+            model(module, on_step=hook, random_state=None, **settings).fit(X, Y)
+        result.append(seen.steps[1].noisy_sum)
+    assert np.linalg.norm(result[0] - result[1]) > 0.01
 
 
 class Hoards(nn.Module):
@@ -360,14 +368,14 @@ class Hoards(nn.Module):
         return self.line(x)
 
 
-def test_what_is_released_has_seen_no_record():
-    rows = X + 100  # made-up rows have no such values
+def test_the_released_module_stores_no_record():
+    rows = X + 100  # synthetic rows have no such values
     kept = model(Hoards()).fit(rows, Y).module_.seen
     assert kept and not any(bool((one > 50).any()) for one in kept)
 
 
 class Counts(nn.Module):
-    """Keeps a running mean of what it has seen, and has a parameter that nobody uses."""
+    """Keeps a running mean of its inputs, and has an unused parameter."""
 
     def __init__(self, keeps, unused):
         super().__init__()
@@ -383,7 +391,7 @@ class Counts(nn.Module):
         return self.line(x)
 
 
-def test_state_and_unused_parameters_are_refused():
+def test_state_and_unused_parameters_are_rejected():
     with pytest.raises(ValueError, match="changes 'seen'"):
         model(Counts(True, False)).fit(X, Y)
     with pytest.raises(ValueError, match="'never'"):
@@ -391,7 +399,7 @@ def test_state_and_unused_parameters_are_refused():
     model(Counts(False, False)).fit(X, Y)
 
 
-def test_a_refusal_charges_nothing(tmp_path):
+def test_a_rejection_charges_nothing(tmp_path):
     ledger = open_ledger(tmp_path / "a.ledger", Budget(50.0, 1e-3), kind="open")
     holder = Curator(Dataset(X, Y, (0, 1), size=60), ledger)
     with pytest.raises(ValueError, match="BatchNorm"):
@@ -399,24 +407,24 @@ def test_a_refusal_charges_nothing(tmp_path):
     assert not list(ledger.entries())
 
 
-def test_batch_norm_has_a_stand_in_that_does_not_erase_its_input():
-    plain = without_batch_norm(
+def test_the_batch_norm_replacement_keeps_its_input():
+    plain = replace_batch_norm(
         nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 2))
     )
     assert isinstance(plain[1], nn.LayerNorm)
-    picture = without_batch_norm(nn.Sequential(nn.Conv2d(1, 6, 3), nn.BatchNorm2d(6)))
+    picture = replace_batch_norm(nn.Sequential(nn.Conv2d(1, 6, 3), nn.BatchNorm2d(6)))
     assert isinstance(picture[1], nn.GroupNorm) and picture[1].num_groups == 3
     assert float(plain(torch.tensor(X)).detach().std()) > 0.01
     model(plain).fit(X, Y)
 
 
-def test_batch_norm_of_series_has_a_stand_in_that_takes_series():
+def test_the_batch_norm_replacement_for_series_accepts_series():
     torch.manual_seed(0)
     series = nn.Sequential(
         nn.Unflatten(1, (1, 4)), nn.Conv1d(1, 6, 2), nn.BatchNorm1d(6), nn.Flatten()
     )
     module = nn.Sequential(series, nn.Linear(18, 2))
-    changed = without_batch_norm(module)
+    changed = replace_batch_norm(module)
     norm = changed[0][2]
     assert isinstance(norm, nn.GroupNorm) and norm.num_groups == 3
     assert changed(torch.tensor(X)).shape == (60, 2)
@@ -424,12 +432,12 @@ def test_batch_norm_of_series_has_a_stand_in_that_takes_series():
 
 
 @pytest.mark.parametrize("shape", [(5, 6), (5, 6, 7)])
-def test_batch_norm_after_anything_else_has_one_for_plain_rows_and_series(shape):
+def test_the_batch_norm_replacement_without_context_accepts_rows_and_series(shape):
     """Of one group: on plain rows a LayerNorm."""
     first, between = nn.BatchNorm1d(6), nn.Sequential(nn.Linear(6, 9), nn.ReLU())
-    alone = without_batch_norm(first)
-    assert isinstance(without_batch_norm(nn.Sequential(first, between))[0], nn.GroupNorm)
-    after = without_batch_norm(nn.Sequential(between, nn.BatchNorm1d(6)))[1]
+    alone = replace_batch_norm(first)
+    assert isinstance(replace_batch_norm(nn.Sequential(first, between))[0], nn.GroupNorm)
+    after = replace_batch_norm(nn.Sequential(between, nn.BatchNorm1d(6)))[1]
     x = 3 + 2 * torch.randn(shape, generator=torch.Generator().manual_seed(0))
     for norm in (alone, after):
         assert isinstance(norm, nn.GroupNorm) and norm.num_groups == 1
@@ -454,7 +462,7 @@ def test_a_frozen_backbone_keeps_its_statistics():
         lambda one: PrivateSearch(one, [{"clip": 0.1}, {"clip": 1.0}]),
     ],
 )
-def test_what_can_only_be_fitted_by_itself_is_refused_as_a_part(whole, tmp_path):
+def test_distributed_and_checkpointed_networks_are_rejected_as_parts(whole, tmp_path):
     with pytest.raises(ValueError, match="this machine alone"):
         whole(model(across=Ranks(), size=60, random_state=None)).event()
     with pytest.raises(ValueError, match="without a checkpoint"):
@@ -462,7 +470,7 @@ def test_what_can_only_be_fitted_by_itself_is_refused_as_a_part(whole, tmp_path)
     assert whole(model(size=60)).event() is not None
 
 
-def test_what_can_only_be_fitted_by_itself_is_not_trained_again_for_an_audit(tmp_path):
+def test_distributed_and_checkpointed_networks_are_rejected_for_an_audit(tmp_path):
     records = Dataset(X, Y, (0, 1), size=60)
     shared = model(across=Ranks(), size=60, random_state=None)
     with pytest.raises(ValueError, match="this machine alone"):

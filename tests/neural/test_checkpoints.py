@@ -20,7 +20,7 @@ from safetensors.numpy import save
 from safetensors.torch import load_file
 from torch import nn
 
-from tests.training.deep.fits import X, Y, model, network
+from tests.neural.fits import X, Y, model, network
 from veracal.accounting import Budget
 from veracal.data import Dataset
 from veracal.errors import ConflictError, DataError
@@ -36,7 +36,7 @@ from veracal.mechanisms import (
     Step,
     StepProgress,
 )
-from veracal.neural.checkpoints import _KEY, Checkpoint
+from veracal.neural.checkpoints import _METADATA_KEY, Checkpoint
 from veracal.neural.gradient_sums import Layout, NetworkSums
 from veracal.neural.run import NoisySumMonitor
 from veracal.queries import Curator
@@ -65,27 +65,27 @@ def broken_off(at):
 @contextmanager
 def noted():
     """The steps that are taken meanwhile."""
-    steps, note = list[Step](), NoisySumMonitor.note
+    steps, note = list[Step](), NoisySumMonitor.record
 
     def spied(self, step):
         steps.append(step)
         note(self, step)
 
-    with mock.patch.object(NoisySumMonitor, "note", spied):
+    with mock.patch.object(NoisySumMonitor, "record", spied):
         yield steps
 
 
 @pytest.mark.parametrize("update", [SGD(0.1), Momentum(0.1), Adam(0.01)], ids=repr)
 @pytest.mark.parametrize("average", [0.0, 0.8, ExponentialAverage(0.5)], ids=repr)
-def test_a_fit_that_was_broken_off_goes_on(tmp_path, update, average):
+def test_an_interrupted_fit_resumes(tmp_path, update, average):
     path = tmp_path / "run.safetensors"
-    told = {"checkpoint": path, "checkpoint_every": 2, "update": update, "average": average}
-    told |= {"steps": 7, "clip": GlobalAdapt(0.5, 1.0), "sampling_rate": 1.0}
+    settings = {"checkpoint": path, "checkpoint_every": 2, "update": update, "average": average}
+    settings |= {"steps": 7, "clip": GlobalAdapt(0.5, 1.0), "sampling_rate": 1.0}
     with broken_off(5):
-        model(**told).fit(X, Y)
+        model(**settings).fit(X, Y)
     assert path.exists()
     with noted() as steps:
-        fitted = model(random_state=1, **told).fit(X, Y)
+        fitted = model(random_state=1, **settings).fit(X, Y)
     assert [step.number for step in steps] == [4, 5, 6]
     assert fitted.n_iter_ == 7
     assert not list(tmp_path.iterdir())
@@ -96,34 +96,34 @@ COUNTED = GlobalAdapt(0.1, 50.0, rate=1.5, count_noise=1e-6)
 
 
 @pytest.mark.parametrize("clip", [0.1, COUNTED], ids=["flat", "counted"])
-def test_a_run_in_two_parts_is_a_run_in_one(tmp_path, clip):
+def test_an_interrupted_run_equals_an_uninterrupted_one(tmp_path, clip):
     """Without noise there is nothing left to differ."""
-    told = {
+    settings = {
         "steps": 6,
         "sampling_rate": 1.0,
         "update": Adam(0.05),
         "average": ExponentialAverage(0.7),
     }
-    told |= {"not_private": "clipping only", "clip": clip}
-    whole = model(**told).fit(X, Y)
-    told |= {"checkpoint": tmp_path / "run", "checkpoint_every": 2}
+    settings |= {"not_private": "clipping only", "clip": clip}
+    whole = model(**settings).fit(X, Y)
+    settings |= {"checkpoint": tmp_path / "run", "checkpoint_every": 2}
     with broken_off(5):
-        model(**told).fit(X, Y)
-    parts = model(**told).fit(X, Y)
+        model(**settings).fit(X, Y)
+    parts = model(**settings).fit(X, Y)
     np.testing.assert_allclose(parts.logits(X), whole.logits(X), atol=1e-6)
 
 
-def changed_file(path, tensors=None, **told):
-    """Write on a checkpoint, as somebody might who should not."""
+def changed_file(path, tensors=None, **settings):
+    """Tamper with a checkpoint."""
     with safe_open(str(path), "numpy") as file:
-        about = json.loads(file.metadata()[_KEY])
+        about = json.loads(file.metadata()[_METADATA_KEY])
         arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    content = {_KEY: json.dumps({**about, **told})}
+    content = {_METADATA_KEY: json.dumps({**about, **settings})}
     path.write_bytes(save({**arrays, **(tensors or {})}, metadata=content))
 
 
 @pytest.mark.parametrize(
-    ("tensors", "told", "match"),
+    ("tensors", "options", "match"),
     [
         ({}, {"steps": 100}, "steps from 0 to 5"),
         ({}, {"steps": -3}, "steps from 0 to 5"),
@@ -134,25 +134,25 @@ def changed_file(path, tensors=None, **told):
         ({"weights": np.zeros(3, np.float32)}, {}, "float32 of shape"),
         ({"weights": np.zeros(23)}, {}, "float32 of shape"),
         ({"weights": np.full(23, np.nan, np.float32)}, {}, "finite"),
-        ({"state.0": np.zeros(2, np.float32)}, {}, "update rule remembers"),
+        ({"state.0": np.zeros(2, np.float32)}, {}, "state of this optimizer"),
     ],
 )
-def test_what_a_checkpoint_says_is_looked_at(tmp_path, tensors, told, match):
+def test_the_contents_of_a_checkpoint_are_checked(tmp_path, tensors, options, match):
     path = tmp_path / "run"
     settings = {"checkpoint": path, "checkpoint_every": 1, "steps": 5, "sampling_rate": 1.0}
     settings |= {"update": Momentum(0.1), "clip": COUNTED}
     with broken_off(2):
         model(**settings).fit(X, Y)
-    changed_file(path, tensors, **told)
+    changed_file(path, tensors, **options)
     with pytest.raises(DataError, match=match):
         model(**settings).fit(X, Y)
 
 
-def test_a_checkpoint_is_of_one_run(tmp_path):
+def test_a_checkpoint_belongs_to_one_run(tmp_path):
     path = tmp_path / "run.safetensors"
-    told = {"checkpoint": path, "checkpoint_every": 1, "steps": 5, "sampling_rate": 1.0}
+    settings = {"checkpoint": path, "checkpoint_every": 1, "steps": 5, "sampling_rate": 1.0}
     with broken_off(2):
-        model(**told).fit(X, Y)
+        model(**settings).fit(X, Y)
     for changed in (
         {"steps": 6},
         {"update": 0.3},
@@ -162,30 +162,30 @@ def test_a_checkpoint_is_of_one_run(tmp_path):
         {"prepare": lambda rows: torch.from_numpy(rows)},
     ):
         with pytest.raises(DataError, match="another (event|settings)"):
-            model(**{**told, **changed}).fit(X, Y)
+            model(**{**settings, **changed}).fit(X, Y)
     path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(DataError, match="none, or half of one"):
-        model(**told).fit(X, Y)
+    with pytest.raises(DataError, match="another or a truncated file"):
+        model(**settings).fit(X, Y)
 
 
-def test_a_checkpoint_has_nothing_of_a_generator(tmp_path):
+def test_a_checkpoint_contains_no_generator_state(tmp_path):
     path = tmp_path / "run.safetensors"
-    told = {
+    settings = {
         "checkpoint": path,
         "checkpoint_every": 1,
         "update": Adam(0.1),
         "sampling_rate": 1.0,
     }
     with broken_off(1):
-        model(**told).fit(X, Y)
+        model(**settings).fit(X, Y)
     with safe_open(str(path), "numpy") as file:
         assert sorted(file.keys()) == ["state.0", "state.1", "weights"]
-        told = file.metadata()["veracal"]
-    assert set(re.findall(r'"(\w+)":', told)) >= {"event", "paid", "steps", "settings"}
-    assert "seed" not in told and "generator" not in told
+        settings = file.metadata()["veracal"]
+    assert set(re.findall(r'"(\w+)":', settings)) >= {"event", "paid", "steps", "settings"}
+    assert "seed" not in settings and "generator" not in settings
 
 
-def test_what_cannot_go_on_is_refused(tmp_path):
+def test_settings_that_cannot_resume_are_rejected(tmp_path):
     for changed, match in (
         ({"on_step": lambda model, step: None}, "no hook"),
         ({"module": lambda: nn.Linear(4, 2)}, "Expected a module"),
@@ -196,7 +196,7 @@ def test_what_cannot_go_on_is_refused(tmp_path):
         model(checkpoint=3).fit(X, Y)
 
 
-def test_a_checkpoint_is_its_owners_alone(tmp_path):
+def test_a_checkpoint_is_readable_by_its_owner_only(tmp_path):
     path = tmp_path / "run"
     left = tmp_path / ".run.part"  # of a process that was killed, by an earlier version
     left.write_bytes(b"half")
@@ -208,10 +208,10 @@ def test_a_checkpoint_is_its_owners_alone(tmp_path):
     finally:
         os.umask(old)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert [found.name for found in tmp_path.iterdir()] == ["run"]
+    assert [result.name for result in tmp_path.iterdir()] == ["run"]
 
 
-def test_step_counts_may_be_shown_beside_a_checkpoint(tmp_path):
+def test_step_counts_may_be_reported_with_a_checkpoint(tmp_path):
     counts = []
     progress = StepProgress(lambda done, total: counts.append((done, total)))
     model(checkpoint=tmp_path / "run", on_step=progress, steps=3).fit(X, Y)
@@ -223,89 +223,89 @@ def paid(tmp_path):
     """A holder, and settings of a fit with a checkpoint."""
     ledger = open_ledger(tmp_path / "a.ledger", Budget(500.0, 1e-2), kind="open")
     holder = Curator(Dataset(X, Y, (0, 1), size=60, name="rows"), ledger)
-    told = {"checkpoint": tmp_path / "run", "checkpoint_every": 1, "random_state": None}
-    return holder, {**told, "noise_multiplier": 3.0, "sampling_rate": 1.0}
+    settings = {"checkpoint": tmp_path / "run", "checkpoint_every": 1, "random_state": None}
+    return holder, {**settings, "noise_multiplier": 3.0, "sampling_rate": 1.0}
 
 
-def test_a_holder_charges_a_fit_that_was_broken_off_once(paid):
-    holder, told = paid
+def test_a_curator_charges_an_interrupted_fit_once(paid):
+    holder, settings = paid
     with pytest.raises(ValueError, match="request="):
-        holder.fit(model(**told))
+        holder.fit(model(**settings))
     with broken_off(2):
-        holder.fit(model(**told), request="one")
-    fitted = holder.fit(model(**told), request="one")
+        holder.fit(model(**settings), request="one")
+    fitted = holder.fit(model(**settings), request="one")
     assert fitted.private_ and fitted.n_iter_ == 4
-    again = holder.fit(model(**told), request="one")
+    again = holder.fit(model(**settings), request="one")
     assert len(list(holder.ledger.entries())) == 1
     assert np.array_equal(again.logits(X), fitted.logits(X))  # the model that was paid for
     with pytest.raises(ConflictError):
-        holder.fit(model(**{**told, "steps": 9}), request="one")
+        holder.fit(model(**{**settings, "steps": 9}), request="one")
 
 
 @pytest.mark.parametrize("steps", [0, 2])
-def test_no_second_model_for_one_charge(paid, tmp_path, steps):
-    holder, told = paid
+def test_one_charge_gives_one_model(paid, tmp_path, steps):
+    holder, settings = paid
     with broken_off(steps):
-        holder.fit(model(**told), request="one")
+        holder.fit(model(**settings), request="one")
     with pytest.raises(ValueError, match="got none at"):
-        holder.fit(model(**{**told, "checkpoint": tmp_path / "other"}), request="one")
+        holder.fit(model(**{**settings, "checkpoint": tmp_path / "other"}), request="one")
     with pytest.raises(ValueError, match="before 'two' is paid for"):
-        holder.fit(model(**told), request="two")
+        holder.fit(model(**settings), request="two")
     other = Curator(Dataset(X, Y, (0, 1), size=60, name="rows"), holder.ledger, version="2")
     with pytest.raises(DataError, match="this charge pays for"):
-        other.fit(model(**told), request="one")
+        other.fit(model(**settings), request="one")
     (tmp_path / "run").unlink()
     with pytest.raises(ValueError, match="got none at"):
-        holder.fit(model(**told), request="one")
+        holder.fit(model(**settings), request="one")
     with pytest.raises(ValueError, match="without a checkpoint"):
-        holder.fit_once(model(**told), lambda model: b"", request="x", body=b"")
+        holder.fit_once(model(**settings), lambda model: b"", request="x", body=b"")
     assert len(list(holder.ledger.entries())) == 1
 
 
-def test_one_process_at_a_time(paid):
-    holder, told = paid
+def test_a_run_is_locked_against_other_processes(paid):
+    holder, settings = paid
     with broken_off(1):
-        holder.fit(model(**told), request="one")
-    lock = told["checkpoint"].with_name(".run.lock")
+        holder.fit(model(**settings), request="one")
+    lock = settings["checkpoint"].with_name(".run.lock")
     with lock.open("ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         with pytest.raises(DataError, match="another process"):
-            holder.fit(model(**told), request="one")
-    assert holder.fit(model(**told), request="one").n_iter_ == 4
+            holder.fit(model(**settings), request="one")
+    assert holder.fit(model(**settings), request="one").n_iter_ == 4
 
 
-def test_a_lock_that_was_removed_before_it_was_taken_holds_nothing(tmp_path):
-    """Who opened the file of a run that ends then finds it locked by nobody, and a new one."""
+def test_a_lock_file_that_was_removed_before_it_was_locked_is_not_used(tmp_path):
+    """A process that opened it before the run ended finds it unlocked, beside a new one."""
     descent = DPSGD(Poisson(0.5), Flat(1.0), SGD(0.1), 1.0, 5, 10.0)
     first, late, new = (
         Checkpoint(tmp_path / "run", descent, Layout(network()), {}, "one") for _ in range(3)
     )
     flock, files = fcntl.flock, []
     with ExitStack() as stack, ExitStack() as held:
-        held.enter_context(first.held())
+        held.enter_context(first.lock_run())
 
         def delayed(file, how):
             files.append(file)
             if len(files) == 1:  # it is open, and not yet locked
                 held.close()
-                stack.enter_context(new.held())
+                stack.enter_context(new.lock_run())
             flock(file, how)
 
         waits = pytest.raises(DataError, match="another process")
-        with mock.patch("fcntl.flock", delayed), waits, late.held():
+        with mock.patch("fcntl.flock", delayed), waits, late.lock_run():
             pass
         assert [one.name for one in tmp_path.iterdir()] == [".run.lock"]
-        with pytest.raises(DataError, match="another process"), first.held():
+        with pytest.raises(DataError, match="another process"), first.lock_run():
             pass
-    with late.held(), pytest.raises(DataError, match="another process"), new.held():
+    with late.lock_run(), pytest.raises(DataError, match="another process"), new.lock_run():
         pass
     assert not list(tmp_path.iterdir())
 
 
-def test_the_lock_of_another_run_is_left_alone(paid):
-    """Where somebody has removed a lock, whoever had it does not remove the next one."""
-    holder, told = paid
-    lock = told["checkpoint"].with_name(".run.lock")
+def test_the_lock_of_another_run_is_not_removed(paid):
+    """If a lock file was removed, its holder does not remove the next one."""
+    holder, settings = paid
+    lock = settings["checkpoint"].with_name(".run.lock")
     call = NetworkSums.__call__
 
     def removed(self, weights, rows, clip):
@@ -314,18 +314,18 @@ def test_the_lock_of_another_run_is_left_alone(paid):
         return call(self, weights, rows, clip)
 
     with mock.patch.object(NetworkSums, "__call__", removed):
-        holder.fit(model(**told), request="one")
+        holder.fit(model(**settings), request="one")
     assert lock.read_text() == "of another"
 
 
-def test_steps_of_a_run_in_two_parts_have_other_noise(tmp_path):
+def test_repeated_steps_have_fresh_noise(tmp_path):
     """The step that was lost is taken from the same weights on the same records."""
-    told = {"checkpoint": tmp_path / "run", "checkpoint_every": 3, "steps": 5}
-    told |= {"random_state": None, "sampling_rate": 1.0}
+    settings = {"checkpoint": tmp_path / "run", "checkpoint_every": 3, "steps": 5}
+    settings |= {"random_state": None, "sampling_rate": 1.0}
     with noted() as first, broken_off(4):
-        model(**told).fit(X, Y)
+        model(**settings).fit(X, Y)
     with noted() as second:
-        model(**told).fit(X, Y)
+        model(**settings).fit(X, Y)
     assert [step.number for step in first] == [0, 1, 2, 3]
     assert [step.number for step in second] == [3, 4]
     lost, again = first[3].noisy_sum, second[0].noisy_sum
@@ -334,22 +334,22 @@ def test_steps_of_a_run_in_two_parts_have_other_noise(tmp_path):
     assert 0.7 < spread < 2.5
 
 
-def test_a_fit_that_is_killed_again_and_again_is_charged_once_and_reuses_no_noise(tmp_path):
+def test_a_fit_that_is_killed_repeatedly_is_charged_once_and_reuses_no_noise(tmp_path):
     """By SIGKILL: in a step, and before and after a checkpoint takes the place of another."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.training.deep.killed", str(tmp_path)],
+        [sys.executable, "-m", "tests.neural.killed_fits", str(tmp_path)],
         capture_output=True,
         text=True,
         check=True,
-        cwd=Path(__file__).parents[3],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},  # whoever forks has no threads
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},  # no threads before a fork
     )
     assert [int(code) for code in done.stdout.split()] == [-signal.SIGKILL] * 3 + [0, 0]
     steps = [json.loads(line) for line in (tmp_path / "steps").read_text().splitlines()]
     by_life = [[one["step"] for one in steps if one["life"] == i] for i in range(5)]
     assert by_life == [[0, 1, 2, 3, 4], [4, 5], [4, 5], [6, 7], []]
     sums = np.array([one["sum"] for one in steps])
-    for i, one in enumerate(sums):  # steps 4 and 5 were taken anew, from the same weights
+    for i, one in enumerate(sums):  # steps 4 and 5 were repeated from the same weights
         assert not np.isclose(one, np.delete(sums, i, axis=0), rtol=1e-9, atol=0).any()
     assert len(list(Ledger(tmp_path / "a.ledger").entries())) == 1
     first, again = (load_file(tmp_path / f"weights {i}") for i in (3, 4))

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.training.deep.hugging_face.tiny import (
+from tests.neural.huggingface.tiny import (
     DECODERS,
     FAMILIES,
     LENGTH,
@@ -16,53 +16,55 @@ from tests.training.deep.hugging_face.tiny import (
 )
 from veracal.mechanisms import Flat
 from veracal.neural.gradients.blocks import Block, cross_entropy
-from veracal.neural.gradients.choice import one_by_one
-from veracal.neural.gradients.engines import Functional, Ghost
-from veracal.neural.huggingface import train_only, with_lora
+from veracal.neural.gradients.choice import example_gradients
+from veracal.neural.gradients.engines import FunctionalEngine, GhostEngine
+from veracal.neural.huggingface import add_lora, train_only
 from veracal.neural.huggingface.data import (
-    Sequences,
+    SequenceClassifierModule,
     Tokens,
-    form_of,
-    made_up_texts,
-    records_of,
+    load_records,
+    synthetic_texts,
+    text_format,
 )
-from veracal.neural.module_checks import check_trial
-from veracal.neural.synthetic_inputs import one_replaced
+from veracal.neural.module_checks import check_behavior
+from veracal.neural.synthetic_inputs import replace_each
 
-ENGINES = {"ghost": Ghost, "functional": Functional}
+ENGINES = {"ghost": GhostEngine, "functional": FunctionalEngine}
 
 
 def block(model, n=5):
     """Padded texts, and one that is not."""
-    found = arrays(texts(n, seed=3), pad=model.config.pad_token_id)
-    labels = torch.from_numpy(found.pop("labels"))
-    found["input_ids"][0], found["attention_mask"][0] = np.arange(5, 5 + LENGTH), 1
-    return Block({name: torch.from_numpy(one) for name, one in found.items()}, labels)
+    result = arrays(texts(n, seed=3), pad=model.config.pad_token_id)
+    labels = torch.from_numpy(result.pop("labels"))
+    result["input_ids"][0], result["attention_mask"][0] = np.arange(5, 5 + LENGTH), 1
+    return Block({name: torch.from_numpy(one) for name, one in result.items()}, labels)
 
 
 def settled(model):
     """A model as it is trained, without dropout."""
-    module = Sequences(model)
-    module.settle(made_up_texts(("input_ids", "attention_mask"), LENGTH, 3, model.config))
+    module = SequenceClassifierModule(model)
+    module.choose_mask_shape(
+        synthetic_texts(("input_ids", "attention_mask"), LENGTH, 3, model.config)
+    )
     return module.eval()
 
 
 def compare(module, batch, engine):
-    each = one_by_one(module, cross_entropy, batch)
+    each = example_gradients(module, cross_entropy, batch)
     norms = torch.linalg.vector_norm(each, dim=1)
     clip = Flat(float(norms.median()))
     total = torch.zeros(engine.size, dtype=torch.float64)
-    found = engine.add(batch, clip, total)
-    np.testing.assert_allclose(found.norms, norms, rtol=2e-3)
+    result = engine.add(batch, clip, total)
+    np.testing.assert_allclose(result.norms, norms, rtol=2e-3)
     truth = torch.from_numpy(clip.factors(norms.numpy())) @ each
     np.testing.assert_allclose(total, truth, atol=1e-3 * clip.bound)
 
 
 @pytest.mark.parametrize("way", ENGINES)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_sums_are_those_of_gradients_taken_one_by_one(family, way):
+def test_sums_equal_those_of_single_example_gradients(family, way):
     module = settled(FAMILIES[family]())
-    assert module.wide and module.causal == (family in DECODERS)
+    assert module.four_axes and module.causal == (family in DECODERS)
     compare(module, block(module.model), ENGINES[way](module, cross_entropy, 8))
 
 
@@ -85,33 +87,33 @@ def last_layers():
     [
         tied,
         last_layers,
-        lambda: with_lora(bert(), rank=2),
-        lambda: with_lora(gpt2(), rank=2),
+        lambda: add_lora(bert(), rank=2),
+        lambda: add_lora(gpt2(), rank=2),
     ],
 )
-def test_so_they_are_where_layers_are_tied_frozen_or_adapted(build):
+def test_sums_are_correct_with_tied_frozen_or_adapted_layers(build):
     model = build()
     with torch.no_grad():  # adapters start at zero, where half of their gradients vanish
         for name, one in model.named_parameters():
             if "lora_B" in name:
                 one.normal_(std=0.1)
     module = settled(model)
-    compare(module, block(model), Ghost(module, cross_entropy, 8))
+    compare(module, block(model), GhostEngine(module, cross_entropy, 8))
 
 
-def test_a_model_takes_each_example_by_itself():
+def test_a_model_treats_each_example_independently():
     for build in FAMILIES.values():
         module = settled(build())
         batch = block(module.model)
         blocks = [
             Block({name: one[some] for name, one in batch.inputs.items()}, batch.targets[:2])
-            for some in one_replaced(2)
+            for some in replace_each(2)
         ]
-        check_trial(module, blocks, 3)
+        check_behavior(module, blocks, 3)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_wrapped_model_says_what_the_model_says(family):
+def test_a_wrapped_model_returns_the_logits_of_the_model(family):
     model = FAMILIES[family]().eval()
     batch = block(model)
     with torch.no_grad():
@@ -121,8 +123,8 @@ def test_a_wrapped_model_says_what_the_model_says(family):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_an_example_does_not_notice_whether_others_are_padded(family):
-    """A model that is given masks of two axes drops them if nobody is, and computes anew."""
+def test_padding_of_others_does_not_affect_an_example(family):
+    """With two-axis masks, a model drops them if no text is padded, and rounds differently."""
     module = settled(FAMILIES[family]())
     batch = block(module.model)
     others = {name: one.clone() for name, one in batch.inputs.items()}
@@ -152,11 +154,11 @@ def test_padding_does_not_matter(build):
         np.testing.assert_allclose(module(**other), module(**batch.inputs), atol=1e-6)
 
 
-def test_dropout_is_the_same_in_norms_and_sums():
+def test_norms_and_sums_use_the_same_dropout_masks():
     """With nothing clipped, the sum is what autograd gives for the same random draws."""
     model = bert(hidden_dropout_prob=0.4, attention_probs_dropout_prob=0.4)
     module, batch = settled(model).train(), block(model)
-    engine = Ghost(module, cross_entropy, 8)
+    engine = GhostEngine(module, cross_entropy, 8)
     total = torch.zeros(engine.size, dtype=torch.float64)
     torch.manual_seed(1)
     engine.add(batch, Flat(1e6), total)
@@ -167,17 +169,17 @@ def test_dropout_is_the_same_in_norms_and_sums():
     np.testing.assert_allclose(total, whole, atol=1e-4 * float(whole.norm()))
 
 
-def test_positions_are_looked_up_once_for_each_example_only_while_it_is_called():
+def test_position_lookups_are_expanded_only_during_the_call():
     model = bert()
     module, batch = settled(model), block(model)
-    Ghost(module, cross_entropy, 8).add(
+    GhostEngine(module, cross_entropy, 8).add(
         batch, Flat(1.0), torch.zeros(sum(p.numel() for p in model.parameters())).double()
     )
     assert not any(layer._forward_pre_hooks for layer in model.modules())
     assert not any(layer._forward_hooks for layer in model.modules())
 
 
-def test_a_model_that_knows_no_wide_masks_gets_narrow_ones():
+def test_a_model_without_four_axis_masks_gets_two_axis_masks():
     class Narrow(nn.Module):
         def __init__(self):
             super().__init__()
@@ -190,8 +192,8 @@ def test_a_model_that_knows_no_wide_masks_gets_narrow_ones():
             return self.inner(input_ids=input_ids, attention_mask=attention_mask)
 
     module = settled(Narrow())
-    assert not module.wide
-    compare(module, block(module.model), Ghost(module, cross_entropy, 8))
+    assert not module.four_axes
+    compare(module, block(module.model), GhostEngine(module, cross_entropy, 8))
 
 
 class Deaf(nn.Module):
@@ -208,22 +210,22 @@ class Deaf(nn.Module):
 
 
 @pytest.mark.parametrize("zeros", [False, True])
-def test_a_head_of_zeros_does_not_hide_that_wide_masks_are_not_looked_at(zeros):
+def test_a_zero_head_does_not_hide_ignored_masks(zeros):
     """All logits are then zero, whatever the mask; the trial is one of other weights."""
     model = Deaf()
     if zeros:
         for one in model.inner.classifier.parameters():
             nn.init.zeros_(one)
     before = {name: one.clone() for name, one in model.state_dict().items()}
-    assert not settled(model).wide
+    assert not settled(model).four_axes
     assert all(torch.equal(one, before[name]) for name, one in model.state_dict().items())
     heard = bert()
     for one in heard.classifier.parameters():
         nn.init.zeros_(one)
-    assert settled(heard).wide  # and for one that looks at them nothing changes
+    assert settled(heard).four_axes  # and for one that looks at them nothing changes
 
 
-def test_where_kinds_of_tokens_are_words_nobody_gives_any():
+def test_token_types_are_omitted_for_models_without_them():
     """GPT-2 has no table of kinds: it looks kind 0 up among its words, and adds that."""
     model = gpt2().eval()
     rows = [{**row, "token_type_ids": [0] * len(row["input_ids"])} for row in texts(6)]
@@ -235,7 +237,7 @@ def test_where_kinds_of_tokens_are_words_nobody_gives_any():
         )
     assert not torch.allclose(plain, kinds, atol=1e-3)
     for dataset in (rows, Tokens.of({**arrays(rows), "token_type_ids": np.zeros_like(ids)})):
-        form = form_of(dataset, model, LENGTH, None)
+        form = text_format(dataset, model, LENGTH, None)
         assert form.names == ("input_ids", "attention_mask")
-        assert set(records_of(dataset, form).X) == set(form.names)
-        assert "token_type_ids" in form_of(dataset, bert(), LENGTH, None).names
+        assert set(load_records(dataset, form).X) == set(form.names)
+        assert "token_type_ids" in text_format(dataset, bert(), LENGTH, None).names

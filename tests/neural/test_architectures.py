@@ -18,9 +18,9 @@ from veracal.neural.architectures import (
     scatter_cnn,
 )
 from veracal.neural.gradients.blocks import Block, cross_entropy
-from veracal.neural.gradients.choice import WAYS, engine_for, one_by_one
-from veracal.neural.module_checks import check_parts, check_trial
-from veracal.neural.synthetic_inputs import half_replaced, one_replaced
+from veracal.neural.gradients.choice import ENGINE_NAMES, choose_engine, example_gradients
+from veracal.neural.module_checks import check_behavior, check_module
+from veracal.neural.synthetic_inputs import replace_each, replace_halves
 
 # What makes it, the shape of an example, its classes and its number of parameters.
 MODELS = {
@@ -54,7 +54,7 @@ MODELS = {
 }
 
 
-def made(name, n=3):
+def build_network(name, n=3):
     """A network, and examples for it."""
     build, shape, classes, _ = MODELS[name]
     torch.manual_seed(0)
@@ -62,7 +62,7 @@ def made(name, n=3):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_it_has_as_many_parameters_as_it_says(name):
+def test_the_number_of_parameters_is_as_documented(name):
     build, _, _, parameters = MODELS[name]
     assert sum(one.numel() for one in build().parameters()) == parameters
 
@@ -74,32 +74,34 @@ def test_the_docstrings_state_the_numbers():
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_it_may_be_trained_privately(name):
-    module, block = made(name, 2 * 24)
-    check_parts(module)
+def test_it_can_be_trained_privately(name):
+    module, block = build_network(name, 2 * 24)
+    check_module(module)
     few, many = (
         [Block(block.inputs[one], block.targets[one]) for one in replaced]
-        for replaced in (one_replaced(2), half_replaced(24))
+        for replaced in (replace_each(2), replace_halves(24))
     )
-    check_trial(module, few, MODELS[name][2], many)
+    check_behavior(module, few, MODELS[name][2], many)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ENGINE_NAMES)
 @pytest.mark.parametrize("name", MODELS)
-def test_every_way_gives_the_gradients_that_are_taken_one_by_one(name, way):
-    module, block = made(name)
-    engine, trial = engine_for(module, cross_entropy, block, block, usual=8, way=way)
+def test_every_engine_gives_the_gradients_of_single_examples(name, way):
+    module, block = build_network(name)
+    engine, trial = choose_engine(
+        module, cross_entropy, block, block, block_size=8, requested=way
+    )
     assert trial.chosen == way and not trial.wrong
-    each = one_by_one(module, cross_entropy, block).numpy()
+    each = example_gradients(module, cross_entropy, block).numpy()
     norms = np.linalg.norm(each, axis=1)
     clip = Flat(float(np.median(norms)))
     total = torch.zeros(engine.size, dtype=torch.float64)
-    found = engine.add(block, clip, total)
-    np.testing.assert_allclose(found.norms, norms, rtol=1e-3)
+    result = engine.add(block, clip, total)
+    np.testing.assert_allclose(result.norms, norms, rtol=1e-3)
     np.testing.assert_allclose(total, clip.factors(norms) @ each, atol=1e-3 * clip.bound)
 
 
-def test_activations_are_those_asked_for():
+def test_activations_are_as_requested():
     kinds = {type(layer) for layer in mnist_cnn(tanh=True)}
     assert nn.Tanh in kinds and nn.ReLU not in kinds
     assert nn.ReLU in {type(layer) for layer in mnist_cnn()}
@@ -133,12 +135,12 @@ def mlp_of(seed):
         lambda: dense_head(3, 2, hidden=0),
     ],
 )
-def test_settings_without_meaning_are_refused(build):
+def test_invalid_settings_are_rejected(build):
     with pytest.raises(ValueError, match=r"Expected an integer \w+ >= \d, got"):
         build()
 
 
-def test_a_function_that_makes_one_is_what_a_classifier_takes(rng):
+def test_a_classifier_accepts_a_network_function(rng):
     X = rng.standard_normal((60, 6)).astype(np.float32)
     y = (X[:, 0] > 0).astype(int)
     model = PrivateNetwork(

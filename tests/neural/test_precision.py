@@ -12,8 +12,8 @@ from torch.nn.utils import parametrize
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.training.deep.fits import X, Y, model, network
-from tests.training.deep.hugging_face.tiny import bert, trainer
+from tests.neural.fits import X, Y, model, network
+from tests.neural.huggingface.tiny import bert, trainer
 from veracal.accounting import Budget
 from veracal.data import Dataset
 from veracal.errors import PrecisionError
@@ -72,41 +72,41 @@ def ledger(tmp_path):
     ids=["autocast", "cuda", "inference", "cached", "saved", "function mode", "dispatch mode"],
 )
 @pytest.mark.parametrize("way", ["network", "train"])
-def test_a_fit_inside_of_what_changes_arithmetic_is_refused_before_a_charge(
+def test_a_fit_in_a_context_that_changes_arithmetic_is_rejected_before_a_charge(
     ledger, inside, way
 ):
     dataset = Dataset(X, Y, (0, 1), size=len(X))
     with torch.random.fork_rng(devices=[]):
-        made = model(network(), size=len(X))
+        outputs = model(network(), size=len(X))
 
     def fit():
         if way == "network":
-            Curator(dataset, ledger).fit(made)
+            Curator(dataset, ledger).fit(outputs)
         else:
             train(network(), dataset, noise=2.0, steps=1, ledger=ledger)
 
-    with inside(), pytest.raises(ValueError, match=r"outside of .*Leave its block"):
+    with inside(), pytest.raises(ValueError, match=r"outside of .*Leave that context"):
         fit()
     assert not list(ledger.entries())
 
 
-def test_a_device_as_a_context_is_harmless():
+def test_a_device_context_is_allowed():
     with torch.device("cpu"):
         model(network()).fit(X, Y)
 
 
-def test_the_trainer_refuses_autocast_before_a_charge(tmp_path, ledger):
-    made = trainer(tmp_path, bert(), ledger=ledger, privacy={"noise_multiplier": 3.0})
+def test_the_trainer_rejects_autocast_before_a_charge(tmp_path, ledger):
+    outputs = trainer(tmp_path, bert(), ledger=ledger, privacy={"noise_multiplier": 3.0})
     with autocast(), pytest.raises(ValueError, match=r"torch\.autocast\('cpu'\)"):
-        made.train()
+        outputs.train()
     assert not list(ledger.entries())
 
 
-def test_the_trainer_refuses_mixed_precision_of_accelerate(tmp_path, monkeypatch):
-    made = trainer(tmp_path, bert())
-    monkeypatch.setattr(type(made.accelerator), "mixed_precision", "bf16")
+def test_the_trainer_rejects_mixed_precision_of_accelerate(tmp_path, monkeypatch):
+    outputs = trainer(tmp_path, bert())
+    monkeypatch.setattr(type(outputs.accelerator), "mixed_precision", "bf16")
     with pytest.raises(ValueError, match="ACCELERATE_MIXED_PRECISION"):
-        made.train()
+        outputs.train()
 
 
 # ---------------------------------------------------------------- inside a module
@@ -124,14 +124,14 @@ class Halved(nn.Module):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float8_e4m3fn])
-def test_half_precision_inside_a_module_is_refused_before_a_charge(ledger, dtype):
+def test_half_precision_inside_a_module_is_rejected_before_a_charge(ledger, dtype):
     dataset = Dataset(X, Y, (0, 1), size=len(X))
     with pytest.raises(ValueError, match=f"float32 or float64, got {dtype}"):
         Curator(dataset, ledger).fit(model(Halved(dtype), size=len(X)))
     assert not list(ledger.entries())
 
 
-def test_frozen_weights_in_half_precision_are_refused_where_they_are_computed_with():
+def test_frozen_half_precision_weights_are_rejected_where_they_are_used():
     frozen = nn.Linear(4, 4).requires_grad_(False).bfloat16()
 
     class Mixed(nn.Module):
@@ -152,7 +152,7 @@ def test_frozen_weights_in_half_precision_are_refused_where_they_are_computed_wi
     model(Stored(), gradients=None).fit(X, Y)
 
 
-def test_a_loss_in_half_precision_is_refused():
+def test_a_half_precision_loss_is_rejected():
     def loss(outputs, targets):
         return nn.functional.cross_entropy(outputs.bfloat16(), targets, reduction="none")
 
@@ -233,7 +233,7 @@ def test_the_state_is_restored_after_an_error_and_by_the_last_of_several_threads
     ],
     ids=["autocast", "products", "default type"],
 )
-def test_what_is_lowered_inside_is_noticed_at_the_end(change):
+def test_lowered_precision_inside_is_detected_at_the_end(change):
     noticed = pytest.raises(PrecisionError, match="full precision during a step")
     try:
         with noticed, _precision.full_precision():
@@ -252,14 +252,14 @@ def test_a_hook_that_lowers_precision_changes_nothing():
                 if step.number == 0:
                     stack.enter_context(enter())
 
-            made = model(network(), random_state=0, on_step=watch, steps=3).fit(X, Y)
-        return made.logits(X)
+            outputs = model(network(), random_state=0, on_step=watch, steps=3).fit(X, Y)
+        return outputs.logits(X)
 
     for lower in (autocast, partial(precision, "bf16"), torch.inference_mode):
         np.testing.assert_array_equal(fitted(lower), fitted(ExitStack))
 
 
-def test_a_hook_that_leaves_hooks_on_saved_tensors_is_refused():
+def test_a_hook_that_leaves_saved_tensors_hooks_is_rejected():
     with ExitStack() as stack, pytest.raises(PrecisionError, match="saved_tensors_hooks"):
         model(
             network(), steps=3, on_step=lambda *step: stack.enter_context(saved()) and None
@@ -267,13 +267,13 @@ def test_a_hook_that_leaves_hooks_on_saved_tensors_is_refused():
 
 
 def test_scores_are_the_same_under_autocast():
-    made = model(network()).fit(X, Y)
+    outputs = model(network()).fit(X, Y)
     with autocast():
-        under = made.logits(X)
-    np.testing.assert_array_equal(under, made.logits(X))
+        under = outputs.logits(X)
+    np.testing.assert_array_equal(under, outputs.logits(X))
 
 
-def test_products_that_are_rounded_are_noticed(monkeypatch):
+def test_rounded_products_are_detected(monkeypatch):
     _precision.check_products()
     conv2d = torch.conv2d
     monkeypatch.setattr(torch, "conv2d", lambda *args: conv2d(*args).bfloat16().float())

@@ -26,7 +26,7 @@ from veracal.queries import Curator
 from veracal.training import BoundedScaler, make_private_pipeline
 
 RELATIONS = ("add-remove", "replace-one")
-REACH = {"add-remove": math.sqrt(2), "replace-one": math.sqrt(6)}
+SENSITIVITY = {"add-remove": math.sqrt(2), "replace-one": math.sqrt(6)}
 ODD = [0.0, 5e-324, -1e-200, 1e30, -1e160, 1e308, np.nan, np.inf, -np.inf]
 
 
@@ -59,8 +59,8 @@ def slow_sums(rows, mean_norm, square_norm):
 def test_sums_equal_their_definition(rng):
     rows = rng.standard_normal((50, 4, 3, 5))
     for norms in ((0.2, 1.5), (1e3, 1e3), (1e-3, 1e-3)):
-        found = real_sums(rows, 4, *norms)
-        np.testing.assert_allclose(found, slow_sums(rows, *norms), rtol=1e-5, atol=1e-4)
+        result = real_sums(rows, 4, *norms)
+        np.testing.assert_allclose(result, slow_sums(rows, *norms), rtol=1e-5, atol=1e-4)
 
 
 def test_flat_rows_and_blocks_and_single_precision_change_nothing(rng, monkeypatch):
@@ -68,14 +68,14 @@ def test_flat_rows_and_blocks_and_single_precision_change_nothing(rng, monkeypat
     whole = channel_sums(rows, 4, 0.5, 1.0)
     np.testing.assert_array_equal(channel_sums(rows.reshape(50, 60), 4, 0.5, 1.0), whole)
     np.testing.assert_array_equal(channel_sums(rows.astype(float), 4, 0.5, 1.0), whole)
-    monkeypatch.setattr("veracal.neural.channel_standardizer._CELLS", 7 * 60)
+    monkeypatch.setattr("veracal.neural.channel_standardizer._BLOCK_CELLS", 7 * 60)
     np.testing.assert_array_equal(channel_sums(rows, 4, 0.5, 1.0), whole)
     np.testing.assert_array_equal(channel_sums(rows[::-1], 4, 0.5, 1.0), whole)
     np.testing.assert_array_equal(channel_sums(rows[:0], 4, 0.5, 1.0), 0)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 100_000), (64, 1), (2, 9_000), (81, 64)])
-def test_a_record_has_the_same_moments_beside_any_others(rng, shape):
+def test_the_moments_of_a_record_do_not_depend_on_others(rng, shape):
     rows = rng.standard_normal((5, *shape)).astype(np.float32)
     whole = channel_moments(rows, shape[0])
     for part in (slice(0, 1), slice(4, 5), slice(1, 4)):
@@ -83,7 +83,7 @@ def test_a_record_has_the_same_moments_beside_any_others(rng, shape):
             np.testing.assert_array_equal(beside[part], alone)
 
 
-def test_a_record_that_is_not_finite_adds_nothing(rng):
+def test_a_nonfinite_record_adds_nothing(rng):
     rows = rng.standard_normal((6, 3, 2, 2))
     rest = channel_sums(np.delete(rows, 2, axis=0), 3, 1.0, 1.0)
     for value in (np.nan, np.inf, -np.inf, 1e308, -1e200):  # whose square is infinite
@@ -111,15 +111,15 @@ def test_the_stated_sensitivity_is_nearly_attained():
     there = np.array([[[-1.0, -1.0], [1e3, -1e3]]])
     first, second = (real_sums(one, 2, 1e-6, 1e-6) for one in (here, there))
     for relation, moved in (("add-remove", first), ("replace-one", first - second)):
-        stated, reach = channel_sensitivity(relation), REACH[relation]
-        assert reach * (1 - 1e-5) < np.linalg.norm(moved) <= stated
-        assert reach <= stated < reach * (1 + 1e-15)
+        stated, sensitivity = channel_sensitivity(relation), SENSITIVITY[relation]
+        assert sensitivity * (1 - 1e-5) < np.linalg.norm(moved) <= stated
+        assert sensitivity <= stated < sensitivity * (1 + 1e-15)
 
 
 # ---------------------------------------------------------------- moments
 
 
-def test_without_noise_they_are_mean_and_spread(rng):
+def test_without_noise_they_are_mean_and_standard_deviation(rng):
     rows = rng.normal([[[1.0]], [[-3.0]]], [[[0.5]], [[2.0]]], (4_000, 2, 3, 3))
     sums = channel_sums(rows, 2, 100.0, 500.0)
     settings = dict(mean_norm=100.0, square_norm=500.0, least_variance=1e-6, rng=rng)
@@ -128,7 +128,7 @@ def test_without_noise_they_are_mean_and_spread(rng):
     np.testing.assert_allclose(spreads, rows.std(axis=(0, 2, 3)), rtol=1e-4)
 
 
-def test_a_spread_is_never_below_its_floor_nor_below_the_noise_on_it(rng):
+def test_a_standard_deviation_is_never_below_its_lower_bounds(rng):
     nothing = np.zeros((2, 400), dtype=np.int64)
     for noise, size, norm, floor, least in (
         (1e-9, 50, 1.0, 1e-3, 1e-3),
@@ -142,7 +142,7 @@ def test_a_spread_is_never_below_its_floor_nor_below_the_noise_on_it(rng):
         assert spreads.min() == pytest.approx(math.sqrt(least))
 
 
-def test_noise_has_its_law_and_is_drawn_for_every_entry(rng):
+def test_noise_has_its_distribution_and_is_drawn_for_every_entry(rng):
     sums = np.full((2, 3_000), 500_000 << channel_grid(3_000).bits)
     settings = dict(mean_norm=2.0, square_norm=8.0, least_variance=1e-9, rng=rng)
     means, spreads = noisy_channel_moments(sums, 1_000_000, 40.0, **settings)
@@ -182,7 +182,7 @@ def test_neighbors_differ_by_no_more_than_the_event_says(rng, relation):
         whole, less = (noisy_sums(scaler.fit(part), 1_000) for part in (here, there))
         event = scaler.event_
         # Noise on the sums is the event's, in units of the sensitivity.
-        noise_std = event.noise / event.sensitivity * REACH[relation]
+        noise_std = event.noise / event.sensitivity * SENSITIVITY[relation]
         reached.append(np.linalg.norm(whole - less) / (noise_std / 2.0))
     assert 0.999 < max(reached) <= 1 + 1e-6
 
@@ -193,12 +193,12 @@ def test_the_noise_is_that_of_the_event(relation):
         5.0, 1.0, noise_multiplier=1.0, size=20, random_state=0, relation=relation
     )
     noise = scaler.fit(np.zeros((20, 2_500, 1))).mean_ / 5.0 * 20
-    assert stats.kstest(noise, stats.norm(0, REACH[relation]).cdf).pvalue > 1e-3
+    assert stats.kstest(noise, stats.norm(0, SENSITIVITY[relation]).cdf).pvalue > 1e-3
     # 0.94 is 4.2 standard errors from 1; the other relation's noise would do even less.
-    assert 0.95 < noise.std() / REACH[relation] < 1.05
+    assert 0.95 < noise.std() / SENSITIVITY[relation] < 1.05
 
 
-def test_noise_is_in_proportion_to_typical_sizes(rng):
+def test_noise_is_proportional_to_typical_scales(rng):
     typical = np.array([1.0, 1e-3])
     settings = dict(noise_multiplier=1.0, size=500, random_state=0)
     rows = rng.standard_normal((500, 2, 3))
@@ -214,7 +214,7 @@ def test_noise_is_in_proportion_to_typical_sizes(rng):
     assert scaled.event() == plain.event()
 
 
-def test_the_real_number_of_records_enters_nowhere():
+def test_the_real_number_of_records_has_no_effect():
     fits = [
         PrivateChannelStandardizer(1.0, 1.0, noise_multiplier=1.0, size=50, random_state=0).fit(
             np.zeros((n, 2, 3))
@@ -240,7 +240,7 @@ def test_with_little_noise_channels_are_standardized(rng, kind):
     np.testing.assert_allclose(out, by_hand, atol=1e-5)
 
 
-def test_flat_rows_with_declared_channels_are_the_same(rng):
+def test_flat_rows_with_declared_channels_give_the_same_result(rng):
     rows = rng.standard_normal((40, 3, 2, 2))
     settings = dict(noise_multiplier=1.0, size=40, random_state=0)
     shaped = PrivateChannelStandardizer(1.0, 1.0, **settings).fit(rows)
@@ -253,7 +253,7 @@ def test_flat_rows_with_declared_channels_are_the_same(rng):
     )
 
 
-def test_rows_on_disk_are_the_same(rng, tmp_path):
+def test_rows_on_disk_give_the_same_result(rng, tmp_path):
     rows = np.memmap(tmp_path / "rows", np.float32, "w+", shape=(30, 3, 2, 2))
     rows[:] = rng.standard_normal(rows.shape)
     scaler = PrivateChannelStandardizer(1.0, 1.0, noise_multiplier=1.0, size=30, random_state=0)
@@ -262,7 +262,7 @@ def test_rows_on_disk_are_the_same(rng, tmp_path):
     np.testing.assert_array_equal(here.transform(np.array(rows)), there.transform(rows))
 
 
-def test_an_epsilon_is_kept_and_nearly_spent():
+def test_epsilon_is_respected_and_nearly_spent():
     for relation in RELATIONS:
         scaler = PrivateChannelStandardizer(
             1.0, 1.0, epsilon=0.7, delta=1e-6, relation=relation
@@ -281,24 +281,24 @@ def test_it_costs_what_the_papers_two_releases_cost_together():
     assert 0.6 < epsilon_for(event, 1e-5) < 0.86
 
 
-def test_a_fit_states_what_it_promises(rng):
+def test_a_fit_states_its_guarantee(rng):
     rows = rng.uniform(size=(100, 2, 4))
-    made = PrivateChannelStandardizer(1.0, 1.0, epsilon=1.0, size=100).fit(rows).statement_
-    assert 0.99 < made.epsilon <= 1.0 and "means and spreads" in made.covers[0]
-    told = PrivateChannelStandardizer(1.0, 1.0, epsilon=1.0).fit(rows).statement_
-    assert isinstance(told, NotPrivate) and "declare size" in told.reasons[0]
+    outputs = PrivateChannelStandardizer(1.0, 1.0, epsilon=1.0, size=100).fit(rows).statement_
+    assert 0.99 < outputs.epsilon <= 1.0 and "means and spreads" in outputs.covers[0]
+    settings = PrivateChannelStandardizer(1.0, 1.0, epsilon=1.0).fit(rows).statement_
+    assert isinstance(settings, NotPrivate) and "declare size" in settings.reasons[0]
 
 
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [({}, "declare size"), (dict(size=100, random_state=0), "random_state was set")],
 )
-def test_it_says_why_it_is_not_private(rng, settings, reason):
+def test_it_states_why_it_is_not_private(rng, settings, reason):
     scaler = PrivateChannelStandardizer(1.0, 1.0, **settings).fit(rng.uniform(size=(100, 2, 3)))
     assert not scaler.private_ and reason in scaler.not_private_because_[0]
 
 
-def test_two_fits_draw_other_noise(rng):
+def test_two_fits_draw_different_noise(rng):
     rows = rng.uniform(size=(100, 2, 3))
     scaler = PrivateChannelStandardizer(1.0, 1.0, size=100)
     assert (scaler.fit(rows).mean_ != scaler.fit(rows).mean_).all()
@@ -323,7 +323,7 @@ def test_two_fits_draw_other_noise(rng):
     ],
     ids=repr,
 )
-def test_settings_without_meaning_are_refused_before_a_record_is_read(settings):
+def test_invalid_settings_are_rejected_before_a_record_is_read(settings):
     with pytest.raises(ValueError, match="Expected .* got"):
         PrivateChannelStandardizer(**{"mean_norm": 1.0, "square_norm": 1.0, **settings}).event()
 
@@ -337,12 +337,12 @@ def test_settings_without_meaning_are_refused_before_a_record_is_read(settings):
         (np.zeros((5, 2, 0)), {}, r"floats of shape \(n, channels, ...\)"),
     ],
 )
-def test_other_forms_are_refused(rows, settings, message):
+def test_other_shapes_are_rejected(rows, settings, message):
     with pytest.raises(ValueError, match=message):
         PrivateChannelStandardizer(1.0, 1.0, size=5, **settings).fit(rows)
 
 
-def test_another_number_of_channels_is_refused_after_the_fit(rng):
+def test_another_number_of_channels_is_rejected_after_the_fit(rng):
     scaler = PrivateChannelStandardizer(1.0, 1.0, size=5).fit(rng.uniform(size=(5, 3, 2, 2)))
     with pytest.raises(ValueError, match="3"):
         scaler.transform(np.zeros((5, 4, 2, 2)))
@@ -357,7 +357,7 @@ def data(rng, **settings):
     return Dataset(rows, np.zeros(20, int), ("a", "b"), **settings)
 
 
-def test_a_size_is_demanded_where_it_is_private_and_compared_where_it_is_public(rng):
+def test_a_private_size_is_required_and_a_public_one_checked(rng):
     with pytest.raises(DataError, match="declared number of records"):
         PrivateChannelStandardizer(1.0, 1.0).check_records(data(rng))
     swapped = PrivateChannelStandardizer(1.0, 1.0, relation="replace-one")
@@ -368,7 +368,7 @@ def test_a_size_is_demanded_where_it_is_private_and_compared_where_it_is_public(
     assert PrivateChannelStandardizer(1.0, 1.0).fit_records(data(rng, size=25)).private_
 
 
-def test_the_declared_size_of_the_data_set_is_what_sums_are_divided_by(rng):
+def test_sums_are_divided_by_the_declared_size_of_the_data_set(rng):
     settings = dict(noise_multiplier=1.0, random_state=0)
     first, second = (
         PrivateChannelStandardizer(1.0, 1.0, **settings).fit_records(data(rng_of(0), size=size))
@@ -382,7 +382,7 @@ def rng_of(seed):
     return np.random.default_rng(seed)
 
 
-def test_other_records_are_refused_by_their_form(rng):
+def test_unsuitable_records_are_rejected_by_shape_and_type(rng):
     scaler = PrivateChannelStandardizer(1.0, 1.0, size=20)
     with pytest.raises(ValueError, match="Expected a data set of veracal.data, got ndarray"):
         scaler.fit_records(np.zeros((20, 3, 2, 2)))
@@ -391,7 +391,7 @@ def test_other_records_are_refused_by_their_form(rng):
         scaler.check_records(pictures)
 
 
-def test_a_unit_of_several_records_is_paid_for_and_checked(rng):
+def test_a_unit_of_several_records_is_charged_and_checked(rng):
     one, three = (
         PrivateChannelStandardizer(1.0, 1.0, epsilon=1.0, size=20, unit=Unit("patient", n))
         for n in (1, 3)
@@ -406,7 +406,7 @@ def test_a_unit_of_several_records_is_paid_for_and_checked(rng):
 # ---------------------------------------------------------------- before a network
 
 
-def test_a_network_on_standardized_channels_is_charged_for_both_at_once(rng, tmp_path):
+def test_standardizer_and_network_are_charged_together(rng, tmp_path):
     features = rng.standard_normal((80, 3, 4, 4)).astype(np.float32)
     records = Dataset(features, np.arange(80) % 2, ("no", "yes"), size=80)
     whole = make_private_pipeline(

@@ -5,16 +5,16 @@ import pytest
 import torch
 from torch import nn
 
-from tests.training.deep.modules import MODULES, made
+from tests.neural.modules import MODULES, build_network
 from veracal.mechanisms import Automatic, Flat, GlobalAdapt, GlobalV1, GlobalV2
 from veracal.neural.gradient_sums import Layout
 from veracal.neural.gradients import layers
 from veracal.neural.gradients.blocks import Block, cross_entropy
-from veracal.neural.gradients.choice import WAYS, engine_for, one_by_one
+from veracal.neural.gradients.choice import ENGINE_NAMES, choose_engine, example_gradients
 from veracal.neural.gradients.convolution import ScratchBuffer
-from veracal.neural.gradients.engines import Functional, Ghost, Hooks
+from veracal.neural.gradients.engines import FunctionalEngine, GhostEngine, OpacusEngine
 
-ENGINES = {"ghost": Ghost, "functional": Functional, "hooks": Hooks}
+ENGINES = {"ghost": GhostEngine, "functional": FunctionalEngine, "hooks": OpacusEngine}
 CLIPS = [
     Flat(0.5),
     Flat(1e3),
@@ -43,25 +43,25 @@ ABLE = [(way, name) for way in ENGINES for name in MODULES if (way, name) not in
 def summed(engine, block, clip):
     """A clipped sum, and what came with it."""
     total = torch.zeros(engine.size, dtype=torch.float64)
-    found = engine.add(block, clip, total)
-    return total.numpy(), found
+    result = engine.add(block, clip, total)
+    return total.numpy(), result
 
 
 def expected(module, block, clip):
     """The same, from gradients that are taken one by one."""
-    each = one_by_one(module, cross_entropy, block).numpy()
+    each = example_gradients(module, cross_entropy, block).numpy()
     norms = np.linalg.norm(each, axis=1)
     return clip.factors(norms) @ each, norms
 
 
 @pytest.mark.parametrize("clip", CLIPS, ids=repr)
 @pytest.mark.parametrize(("way", "name"), ABLE)
-def test_sums_are_those_of_gradients_taken_one_by_one(way, name, clip):
-    module, block = made(name)
+def test_sums_equal_those_of_single_example_gradients(way, name, clip):
+    module, block = build_network(name)
     clip = between_norms(clip, expected(module, block, clip)[1])
-    total, found = summed(ENGINES[way](module, cross_entropy, 8), block, clip)
+    total, result = summed(ENGINES[way](module, cross_entropy, 8), block, clip)
     truth, norms = expected(module, block, clip)
-    np.testing.assert_allclose(found.norms, norms, rtol=2e-3)
+    np.testing.assert_allclose(result.norms, norms, rtol=2e-3)
     scale = clip.factors(norms) @ norms
     assert scale > 0
     np.testing.assert_allclose(total, truth, atol=2e-3 * scale)
@@ -78,21 +78,21 @@ def between_norms(clip, norms):
 
 
 @pytest.mark.parametrize(("way", "name"), sorted(UNABLE))
-def test_what_a_way_cannot_do_is_found_out_before_training(way, name):
-    module, block = made(name)
+def test_an_unsupported_engine_is_rejected_before_training(way, name):
+    module, block = build_network(name)
     with pytest.raises(ValueError, match=way):
-        engine_for(module, cross_entropy, block, block, usual=8, way=way)
-    engine, trial = engine_for(module, cross_entropy, block, block, usual=8)
+        choose_engine(module, cross_entropy, block, block, block_size=8, requested=way)
+    engine, trial = choose_engine(module, cross_entropy, block, block, block_size=8)
     assert trial.chosen == engine.name != way
     assert way in trial.wrong
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_the_fastest_right_way_is_taken(name):
-    module, block = made(name)
-    engine, trial = engine_for(module, cross_entropy, block, block, usual=8)
+def test_the_fastest_correct_engine_is_used(name):
+    module, block = build_network(name)
+    engine, trial = choose_engine(module, cross_entropy, block, block, block_size=8)
     assert engine.name == trial.chosen == min(trial.seconds, key=trial.seconds.get)
-    assert set(trial.seconds) | set(trial.wrong) == set(WAYS)
+    assert set(trial.seconds) | set(trial.wrong) == set(ENGINE_NAMES)
 
 
 @pytest.mark.parametrize("views", [1, 3])
@@ -101,14 +101,14 @@ def test_the_fastest_right_way_is_taken(name):
     "name", ["linear", "places", "conv2d", "few large patches", "groupnorm"]
 )
 def test_views_of_an_example_are_averaged_before_the_clip(way, name, views):
-    module, block = made(name)
+    module, block = build_network(name)
     inputs = block.inputs.repeat_interleave(views, 0) * torch.randn(len(block) * views).view(
         -1, *[1] * (block.inputs.ndim - 1)
     )
     several = Block(inputs, block.targets, views)
-    total, found = summed(ENGINES[way](module, cross_entropy, 8), several, Flat(0.5))
+    total, result = summed(ENGINES[way](module, cross_entropy, 8), several, Flat(0.5))
     truth, norms = expected(module, several, Flat(0.5))
-    np.testing.assert_allclose(found.norms, norms, rtol=2e-3)
+    np.testing.assert_allclose(result.norms, norms, rtol=2e-3)
     np.testing.assert_allclose(total, truth, atol=2e-3)
 
 
@@ -123,23 +123,23 @@ def test_views_of_an_example_are_averaged_before_the_clip(way, name, views):
     ],
 )
 @pytest.mark.parametrize("way", ENGINES)
-def test_a_gradient_that_is_not_finite_adds_nothing(way, name, bad):
-    module, block = made(name)
+def test_a_nonfinite_gradient_adds_nothing(way, name, bad):
+    module, block = build_network(name)
     spoiled = block.inputs.clone()
     spoiled[2] = bad
     rest = [0, 1, 3, 4]
     engine = ENGINES[way](module, cross_entropy, 8)
-    total, found = summed(engine, Block(spoiled, block.targets), Flat(0.5))
+    total, result = summed(engine, Block(spoiled, block.targets), Flat(0.5))
     alone, _ = summed(engine, Block(block.inputs[rest], block.targets[rest]), Flat(0.5))
     np.testing.assert_allclose(total, alone, atol=1e-3)
     assert np.isfinite(total).all()
-    assert list(torch.isfinite(found.norms)) == [True, True, False, True, True]
+    assert list(torch.isfinite(result.norms)) == [True, True, False, True, True]
 
 
 @pytest.mark.parametrize("clip", CLIPS[:1] + CLIPS[2:], ids=repr)
 @pytest.mark.parametrize(("way", "name"), ABLE)
 def test_no_example_moves_a_sum_beyond_the_bound(way, name, clip):
-    module, block = made(name)
+    module, block = build_network(name)
     engine = ENGINES[way](module, cross_entropy, 8)
     if block.inputs.is_floating_point():
         block.inputs[:2] *= 1e4
@@ -165,8 +165,8 @@ def test_cancelling_terms_do_not_hide_a_gradient_from_the_clip():
         assert np.linalg.norm(total) <= 4.0, way
 
 
-def test_a_layout_is_written_as_it_was_read():
-    module, _ = made("frozen")
+def test_writing_a_layout_restores_what_was_read():
+    module, _ = build_network("frozen")
     layout = Layout(module)
     weights = layout.read(module)
     assert layout.size == len(weights) == 4 + 4 * 3 + 3
@@ -180,26 +180,28 @@ def test_a_layout_is_written_as_it_was_read():
         layout.write(weights[1:], module)
 
 
-def test_how_many_examples_there_are_changes_nothing_for_the_others(monkeypatch):
+def test_the_number_of_examples_does_not_affect_the_others(monkeypatch):
     """Neither the way a norm is taken nor what is left to rounding: both are public."""
     monkeypatch.setattr(layers, "_MOST_ENTRIES", 8 * 4 * 5)
-    module, block = made("places")
+    module, block = build_network("places")
     few = [engine_norms(module, block.part(0, n)) for n in (1, 2, 4, 5)]
     for norms in few:
         np.testing.assert_allclose(norms[0], few[0][0], rtol=1e-6)
     kinds = set()
     for n in (1, 2, 4, 5):
         slopes = torch.randn(n, 7, 5)
-        found = layers.linear(module[0], block.inputs[:n], slopes, n, 8, ScratchBuffer())
-        kinds.add(type(found["weight"]))
+        result = layers.linear_gradients(
+            module[0], block.inputs[:n], slopes, n, 8, ScratchBuffer()
+        )
+        kinds.add(type(result["weight"]))
     assert len(kinds) == 1
 
 
 def engine_norms(module, block):
-    return summed(Ghost(module, cross_entropy, 8), block, Flat(1.0))[1].norms.numpy()
+    return summed(GhostEngine(module, cross_entropy, 8), block, Flat(1.0))[1].norms.numpy()
 
 
-def test_a_crowd_does_not_carry_one_example_beyond_the_bound():
+def test_one_example_among_many_stays_within_the_bound():
     module = nn.Linear(4, 2)
     x = torch.randn(1, 4).expand(201, 4) * 1e3
     targets = torch.zeros(201, dtype=torch.long)
@@ -214,13 +216,13 @@ def test_a_crowd_does_not_carry_one_example_beyond_the_bound():
 
 
 @pytest.mark.parametrize("width", [1024, 2048])
-def test_norms_of_many_equal_entries_are_not_too_short(width):
+def test_norms_of_many_equal_entries_are_not_too_small(width):
     module = nn.Linear(width, width, bias=False)
     nn.init.zeros_(module.weight)
 
     def alike(outputs, targets):
         return outputs.sum(1)
 
-    engine = Functional(module, alike, 8)
+    engine = FunctionalEngine(module, alike, 8)
     total, _ = summed(engine, Block(torch.ones(1, width), torch.zeros(1)), Flat(1.0))
     assert np.linalg.norm(total) <= 1.0

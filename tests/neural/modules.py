@@ -221,7 +221,7 @@ MODULES = {
 }
 
 
-def made(name, seed=0):
+def build_network(name, seed=0):
     """A network and a block of examples for it."""
     torch.manual_seed(seed)
     build, inputs = MODULES[name]

@@ -7,7 +7,7 @@ from torch import nn
 from torch.utils.data import Dataset as Examples
 from torch.utils.data import IterableDataset, TensorDataset
 
-from tests.training.deep.fits import RNG, X, Y, model, network
+from tests.neural.fits import RNG, X, Y, model, network
 from veracal.accounting import Budget, Unit
 from veracal.data import Dataset
 from veracal.errors import BudgetError
@@ -26,7 +26,7 @@ from veracal.neural import train
 from veracal.neural.gradient_sums import NetworkSums
 from veracal.queries import Curator
 
-TOLD = {"classes": [0, 1], "size": 60, "steps": 4, "gradients": "ghost"}
+SETTINGS = {"classes": [0, 1], "size": 60, "steps": 4, "gradients": "ghost"}
 
 
 class Pairs(Examples):
@@ -52,9 +52,11 @@ def same(one, other):
 @pytest.mark.parametrize("clip", [Flat(0.3), GlobalAdapt(0.3, 1.0)], ids=repr)
 @pytest.mark.parametrize("update", [SGD(0.1), Momentum(0.1), Adam(0.01)], ids=repr)
 @pytest.mark.parametrize("sampler", [Poisson(0.3), FullBatch()], ids=repr)
-def test_it_is_a_fit_of_a_network_with_the_same_settings(clip, update, sampler):
+def test_train_equals_a_network_fit_with_the_same_settings(clip, update, sampler):
     rules = {"clip": clip, "update": update}
-    done = train(network(), (X, Y), noise=1.5, sampler=sampler, random_state=0, **rules, **TOLD)
+    done = train(
+        network(), (X, Y), noise=1.5, sampler=sampler, random_state=0, **rules, **SETTINGS
+    )
     rate = 1.0 if sampler == FullBatch() else 0.3
     fitted = model(noise_multiplier=1.5, sampling_rate=rate, **rules).fit(X, Y)
     assert same(done.module, fitted.module_)
@@ -65,7 +67,7 @@ def test_it_is_a_fit_of_a_network_with_the_same_settings(clip, update, sampler):
 
 def test_langevin_sets_its_own_noise():
     update = Langevin(0.1, 1.0)
-    done = train(network(), (X, Y), update=update, sampler=Poisson(0.3), **TOLD)
+    done = train(network(), (X, Y), update=update, sampler=Poisson(0.3), **SETTINGS)
     expected = model(noise_multiplier=None, update=update, sampling_rate=0.3).event()
     assert done.event == expected
 
@@ -81,25 +83,29 @@ def test_langevin_sets_its_own_noise():
     ],
     ids=["tensors", "lists", "TensorDataset", "examples", "Dataset"],
 )
-def test_records_may_come_in_any_of_these_forms(data):
-    done = train(network(), data, noise=1.0, random_state=0, **TOLD)
-    assert same(done.module, train(network(), (X, Y), noise=1.0, random_state=0, **TOLD).module)
+def test_records_are_accepted_in_several_formats(data):
+    done = train(network(), data, noise=1.0, random_state=0, **SETTINGS)
+    assert same(
+        done.module, train(network(), (X, Y), noise=1.0, random_state=0, **SETTINGS).module
+    )
 
 
-def test_whole_numbers_stay_tokens():
+def test_integers_stay_tokens():
     tokens = RNG.integers(0, 9, (60, 5))
     module = nn.Sequential(nn.Embedding(9, 3), nn.Flatten(), nn.Linear(15, 2))
-    assert train(module, (tokens, Y), noise=1.0, **TOLD).statement.text()
+    assert train(module, (tokens, Y), noise=1.0, **SETTINGS).statement.text()
 
 
-def test_what_was_declared_is_private_and_what_was_not_is_not():
-    done = train(network(), (X, Y), epsilon=3.0, **TOLD)
+def test_only_declared_facts_give_a_private_result():
+    done = train(network(), (X, Y), epsilon=3.0, **SETTINGS)
     assert done.statement.epsilon <= 3.0
     assert type(done.module) is nn.Sequential and not done.module.training
     assert list(done.module.state_dict()) == list(network().state_dict())
     assert "clipped=" not in repr(done) and "seen=" not in repr(done)
-    told = train(network(), (X, Y), epsilon=3.0, steps=4, gradients="ghost").statement.text()
-    assert "declare classes" in told and "declare size" in told
+    settings = train(
+        network(), (X, Y), epsilon=3.0, steps=4, gradients="ghost"
+    ).statement.text()
+    assert "declare classes" in settings and "declare size" in settings
 
 
 def paid(tmp_path, epsilon=500.0):
@@ -107,7 +113,7 @@ def paid(tmp_path, epsilon=500.0):
 
 
 @pytest.mark.parametrize("form", ["arrays", "examples", "Dataset", "Curator"])
-def test_the_ledger_is_charged_before_a_gradient_is_taken(tmp_path, monkeypatch, form):
+def test_the_ledger_is_charged_before_a_gradient_is_computed(tmp_path, monkeypatch, form):
     ledger, taken, call = paid(tmp_path), [], NetworkSums.__call__
 
     def spied(self, weights, rows, clip):
@@ -119,27 +125,27 @@ def test_the_ledger_is_charged_before_a_gradient_is_taken(tmp_path, monkeypatch,
     data = {"arrays": (X, Y), "examples": Pairs(X, Y), "Dataset": dataset}
     data["Curator"] = Curator(dataset, ledger)
     payer = {} if form == "Curator" else {"ledger": ledger}
-    done = train(network(), data[form], noise=3.0, sampler=FullBatch(), **payer, **TOLD)
+    done = train(network(), data[form], noise=3.0, sampler=FullBatch(), **payer, **SETTINGS)
     assert taken == [1, 1, 1, 1]
     (entry,) = ledger.entries()
     assert entry.event == done.event and done.statement.epsilon > 0
 
 
 @pytest.mark.parametrize("form", ["arrays", "Dataset"])
-def test_nothing_is_taken_that_the_ledger_does_not_grant(tmp_path, monkeypatch, form):
+def test_no_record_is_read_if_the_ledger_rejects_the_charge(tmp_path, monkeypatch, form):
     monkeypatch.setattr(NetworkSums, "__call__", lambda *_: pytest.fail("a record was read"))
     data = (X, Y) if form == "arrays" else Dataset(X, Y, (0, 1), size=60)
     with pytest.raises(BudgetError):
-        train(network(), data, noise=1.0, ledger=paid(tmp_path, 0.1), **TOLD)
+        train(network(), data, noise=1.0, ledger=paid(tmp_path, 0.1), **SETTINGS)
 
 
-def test_a_run_goes_on_under_one_charge(tmp_path):
-    told = {"noise": 3.0, "checkpoint": tmp_path / "run", "request": "one", **TOLD}
+def test_a_run_resumes_under_one_charge(tmp_path):
+    settings = {"noise": 3.0, "checkpoint": tmp_path / "run", "request": "one", **SETTINGS}
     data, ledger = Dataset(X, Y, (0, 1), size=60), paid(tmp_path)
-    first, again = (train(network(), data, ledger=ledger, **told) for _ in range(2))
+    first, again = (train(network(), data, ledger=ledger, **settings) for _ in range(2))
     assert same(first.module, again.module) and len(list(ledger.entries())) == 1
     with pytest.raises(ValueError, match=r"veracal\.data\.Dataset"):
-        train(network(), (X, Y), ledger=ledger, **told)
+        train(network(), (X, Y), ledger=ledger, **settings)
 
 
 class PassingBy(IterableDataset):
@@ -168,9 +174,9 @@ class PassingBy(IterableDataset):
         ((X, Y), {"weight_decay": "0.1"}, "weight_decay between .*got '0.1'"),
         ((X, Y), {"classes": 2}, "a list of labels, found 2"),
         ((X, Y), {"classes": "01"}, "a list of labels, found '01'"),
-        ((torch.tensor(X).bfloat16(), Y), {}, r"one dense array.*float\(\)"),
-        ((torch.tensor(X).to_sparse(), Y), {}, r"one dense array.*to_dense\(\)"),
-        (([[1.0, 2.0], [3.0]], [0, 1]), {}, "one dense array.*of one shape"),
+        ((torch.tensor(X).bfloat16(), Y), {}, r"one dense numpy array.*float\(\)"),
+        ((torch.tensor(X).to_sparse(), Y), {}, r"one dense numpy array.*to_dense\(\)"),
+        (([[1.0, 2.0], [3.0]], [0, 1]), {}, "one dense numpy array.*of one shape"),
         ((X, Y), {"request": "one"}, "ledger for request='one'"),
         ((X, Y, Y), {}, "a pair .*got tuple of 3"),
         (X, {}, "a pair .*got ndarray"),
@@ -178,36 +184,36 @@ class PassingBy(IterableDataset):
         (Pairs(X[:0], Y[:0]), {}, "got a data set of none"),
         (Pairs([X[0], X[1, :3]], Y[:2]), {}, "of one shape"),
         (TensorDataset(torch.tensor(X)), {}, "got tuple of 1"),
-        ((X[:, :3], Y), {}, "made-up ones"),
+        ((X[:, :3], Y), {}, "synthetic rows"),
         ((X, Y + 1), {}, "one of 0, 1"),
     ],
 )
-def test_what_does_not_fit_is_refused_before_a_charge(tmp_path, data, changed, match):
+def test_invalid_records_are_rejected_before_a_charge(tmp_path, data, changed, match):
     ledger = paid(tmp_path)
     payer = {} if "request" in changed else {"ledger": ledger}
     with pytest.raises(ValueError, match=match):
-        train(network(), data, **{"noise": 3.0, **payer, **TOLD, **changed})
+        train(network(), data, **{"noise": 3.0, **payer, **SETTINGS, **changed})
     assert not list(ledger.entries())
 
 
-def test_a_ledger_pays_for_nothing_that_is_read_from_records(tmp_path):
-    ledger, told = paid(tmp_path), {"noise": 3.0, "steps": 4, "gradients": "ghost"}
+def test_a_ledger_is_not_charged_without_declared_facts(tmp_path):
+    ledger, settings = paid(tmp_path), {"noise": 3.0, "steps": 4, "gradients": "ghost"}
     with pytest.raises(ValueError, match="declare classes=... and the number .* declare size"):
-        train(network(), (X, Y), ledger=ledger, **told)
+        train(network(), (X, Y), ledger=ledger, **settings)
     with pytest.raises(ValueError, match="not private"):
-        train(network(), (X, Y), ledger=ledger, **TOLD, noise=1.0, not_private="neither")
+        train(network(), (X, Y), ledger=ledger, **SETTINGS, noise=1.0, not_private="neither")
     holder = Curator(Dataset(X, Y, (0, 1), size=60), ledger)
-    with pytest.raises(ValueError, match="beside a Curator"):
-        train(network(), holder, ledger=ledger, **told)
+    with pytest.raises(ValueError, match="with a Curator"):
+        train(network(), holder, ledger=ledger, **settings)
     spoiled = np.where(X == X[3, 1], np.nan, X)
     with pytest.raises(ValueError, match="NaN"):
-        train(network(), (spoiled, Y), ledger=ledger, noise=3.0, **TOLD)
+        train(network(), (spoiled, Y), ledger=ledger, noise=3.0, **SETTINGS)
     assert not list(ledger.entries())
 
 
-def test_arrays_belong_to_nobody_so_a_ledger_of_patients_is_refused(tmp_path):
+def test_arrays_have_no_units_so_a_ledger_of_patients_is_rejected(tmp_path):
     patients = Budget(500.0, 1e-2, unit=Unit("patient", 5))
     ledger = open_ledger(tmp_path / "b.ledger", patients, kind="open")
-    with pytest.raises(ValueError, match="whom each row belongs to"):
-        train(network(), (X, Y), ledger=ledger, noise=3.0, unit=patients.unit, **TOLD)
+    with pytest.raises(ValueError, match="unit ids"):
+        train(network(), (X, Y), ledger=ledger, noise=3.0, unit=patients.unit, **SETTINGS)
     assert not list(ledger.entries())

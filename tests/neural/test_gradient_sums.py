@@ -10,18 +10,18 @@ from veracal.mechanisms import Automatic, Flat, FullBatch, GlobalAdapt, GlobalV1
 from veracal.neural import PrivateNetwork, train
 from veracal.neural.gradient_sums import GradientWorker, Layout, NetworkSums
 from veracal.neural.gradients.blocks import Block, cross_entropy
-from veracal.neural.gradients.choice import WRITING
-from veracal.neural.gradients.engines import Ghost
+from veracal.neural.gradients.choice import MATERIALIZING_ENGINES
+from veracal.neural.gradients.engines import GhostEngine
 from veracal.neural.synthetic_inputs import IndexedRecords, as_tensor
 
-ENGINES = {"ghost": Ghost, **WRITING}
+ENGINES = {"ghost": GhostEngine, **MATERIALIZING_ENGINES}
 JUMPING = (GlobalV1(1.0, 2.0), GlobalV2(1.0), GlobalAdapt(1.0, 2.0))
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((60, 5)).astype(np.float32), RNG.integers(0, 2, 60)
 
 
 class Halved(Flat):
-    """A rule of somebody's own, which inherits and jumps."""
+    """A user-defined, discontinuous rule by inheritance."""
 
     def factors(self, norms):
         return (norms < 1.0) * (0.5 + 0.0 * norms)
@@ -65,16 +65,16 @@ def examples(name, n, seed):
 NETWORKS = {"rows": network, "convolutions": convolutions, "texts": Texts}
 
 
-def sums_of(module, way=Ghost, x=X, y=Y, expected=60.0, block=128, seen=None, **records):
+def sums_of(module, way=GhostEngine, x=X, y=Y, expected=60.0, block=128, seen=None, **records):
     class NoisyCounts(way):
         def add(self, one, clip, total):
             if seen is not None:
                 seen.append((len(one), one.real))
             return super().add(one, clip, total)
 
-    lanes = [GradientWorker(module, NoisyCounts(module, cross_entropy, max(4, block)))]
+    workers = [GradientWorker(module, NoisyCounts(module, cross_entropy, max(4, block)))]
     rng = np.random.default_rng(0)
-    return NetworkSums(lanes, IndexedRecords(x, y, **records), expected, block, rng=rng)
+    return NetworkSums(workers, IndexedRecords(x, y, **records), expected, block, rng=rng)
 
 
 def module_vector():
@@ -88,38 +88,38 @@ def total_of(sums, module, rows, clip):
 
 @pytest.mark.parametrize("clip", [*JUMPING, Halved(1.0)], ids=lambda clip: type(clip).__name__)
 @pytest.mark.parametrize("way", ENGINES)
-def test_rules_that_jump_get_every_record_by_itself(way, clip):
+def test_discontinuous_rules_process_every_record_individually(way, clip):
     module, seen = network(), []
-    found = total_of(sums_of(module, ENGINES[way], seen=seen), module, range(20), clip)
+    result = total_of(sums_of(module, ENGINES[way], seen=seen), module, range(20), clip)
     assert [n for n, _ in seen] == [1] * 20
     alone = [total_of(sums_of(module, ENGINES[way]), module, [row], clip) for row in range(20)]
-    expected = np.zeros_like(found.total)
+    expected = np.zeros_like(result.total)
     for one in alone:
         expected += one.total
-    np.testing.assert_array_equal(found.total, expected)
-    assert found.exceeding == sum(one.exceeding for one in alone)
+    np.testing.assert_array_equal(result.total, expected)
+    assert result.exceeding == sum(one.exceeding for one in alone)
 
 
 @pytest.mark.parametrize(
     "clip", [Flat(0.3), Automatic(0.3)], ids=lambda one: type(one).__name__
 )
 @pytest.mark.parametrize("count", [1, 2, 30, 60, 90, 91, 250])
-def test_blocks_have_one_shape_however_many_records_there_are(count, clip):
+def test_blocks_have_one_shape_for_any_number_of_records(count, clip):
     module, seen = network(), []
     x, y = np.resize(X, (count, 5)), np.resize(Y, count)
     sums = sums_of(module, x=x, y=y, block=32, seen=seen)
-    found = total_of(sums, module, range(count), clip)
+    result = total_of(sums, module, range(count), clip)
     assert {n for n, _ in seen} == {31}  # 60 + 4 sqrt(60) slots in three blocks
     assert sum(n if real is None else int(real.sum()) for n, real in seen) == count
-    assert sums.tally.seen == count
-    engine = Ghost(module, cross_entropy, 128)
+    assert sums.counts.examples == count
+    engine = GhostEngine(module, cross_entropy, 128)
     expected = torch.zeros(engine.size, dtype=torch.float64)
     for i in range(0, count, 100):
         part = slice(i, min(i + 100, count))
         block = Block(torch.from_numpy(x[part]), torch.from_numpy(y[part]))
         engine.add(block, clip, expected)
     # The slack, which moves factors, is that of 32 records and of 128.
-    np.testing.assert_allclose(found.total, expected.numpy(), atol=5e-4 * 0.3 * count)
+    np.testing.assert_allclose(result.total, expected.numpy(), atol=5e-4 * 0.3 * count)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -127,7 +127,7 @@ def test_blocks_have_one_shape_however_many_records_there_are(count, clip):
 def test_the_content_of_other_slots_changes_no_bit(way, name):
     module = NETWORKS[name]()
     engine = ENGINES[way](module, cross_entropy, 16)
-    record, found = examples(name, 1, 0), set()
+    record, result = examples(name, 1, 0), set()
     for seed in range(1, 5):
         inputs = examples(name, 13, seed)
         inputs[6] = record[0]
@@ -137,14 +137,14 @@ def test_the_content_of_other_slots_changes_no_bit(way, name):
         total = torch.zeros(engine.size, dtype=torch.float64)
         targets = torch.zeros(13, dtype=torch.int64)
         summed = engine.add(Block(inputs, targets, real=real), Flat(1e-3), total)
-        found.add(summed.norms.numpy().tobytes())
+        result.add(summed.norms.numpy().tobytes())
         assert summed.norms.shape == (1,)
-    assert len(found) == 1
+    assert len(result) == 1
 
 
 @pytest.mark.parametrize("way", ENGINES)
 @pytest.mark.parametrize("clip", [Flat(0.3), GlobalV2(0.3)], ids=lambda one: type(one).__name__)
-def test_records_that_raise_leave_all_others_as_they_are(way, clip):
+def test_records_that_raise_do_not_affect_the_others(way, clip):
     def prepare(rows):
         if (rows[:, 0] > 50).any():
             raise ValueError("Expected another record.")
@@ -156,13 +156,13 @@ def test_records_that_raise_leave_all_others_as_they_are(way, clip):
     with_slots = [sums_of(module, ENGINES[way], x=x, prepare=prepare) for _ in range(2)]
     slots = np.random.default_rng(1).permutation(with_slots[0]._count * with_slots[0]._capacity)
     for sums in with_slots:
-        sums._slots, sums._shuffled = slots.__getitem__, lambda rows: rows
+        sums._draw_slots, sums._shuffle = slots.__getitem__, lambda rows: rows
     one = total_of(with_slots[0], module, range(20), clip)
     other = total_of(with_slots[1], module, good, clip)
     # Sums over halves of a block round otherwise; what is summed is the same.
     np.testing.assert_allclose(one.total, other.total, atol=1e-6)
-    tally = with_slots[0].tally
-    assert (tally.seen, tally.broken) == (20, 3)
+    tally = with_slots[0].counts
+    assert (tally.examples, tally.nonfinite) == (20, 3)
 
 
 def test_slots_of_neighbors_have_the_same_distribution():
@@ -175,21 +175,21 @@ def test_slots_of_neighbors_have_the_same_distribution():
     slots = sums._count * sums._capacity
     assert slots == 8
     for records in ([0], [0, 1], list(range(8))):
-        drawn = [sums._slots(np.array(records))[0] for _ in range(6_000)]
+        drawn = [sums._draw_slots(np.array(records))[0] for _ in range(6_000)]
         counts = np.bincount(drawn, minlength=slots)
         assert np.abs(counts - 750).max() < 6 * np.sqrt(750)
-        some = sums._slots(np.array(records))
+        some = sums._draw_slots(np.array(records))
         assert len(set(some.tolist())) == len(records)
 
 
 def test_padding_that_is_not_finite_adds_nothing():
     module, x = network(), X.copy()
     x[0] = np.inf
-    found = total_of(sums_of(module, x=x), module, [0], Flat(0.3))
-    assert not found.total.any()
-    found = total_of(sums_of(module, x=x), module, [0, 1], Flat(0.3))
+    result = total_of(sums_of(module, x=x), module, [0], Flat(0.3))
+    assert not result.total.any()
+    result = total_of(sums_of(module, x=x), module, [0, 1], Flat(0.3))
     expected = total_of(sums_of(module, x=x), module, [1], Flat(0.3))
-    np.testing.assert_allclose(found.total, expected.total, atol=1e-7)
+    np.testing.assert_allclose(result.total, expected.total, atol=1e-7)
 
 
 @pytest.mark.parametrize("clip", [GlobalV2(1.0), Flat(0.3)], ids=lambda one: type(one).__name__)
@@ -197,7 +197,7 @@ def test_addresses_of_weights_and_inputs_change_no_bit(clip):
     torch.manual_seed(0)
     module = nn.Linear(784, 10)  # whose last bits follow from addresses in some libraries
     x = RNG.standard_normal((6, 784)).astype(np.float32)
-    found, offset = set(), 0
+    result, offset = set(), 0
 
     def anywhere(rows):
         room = torch.empty(rows.size + offset)[offset:].view(rows.shape)
@@ -207,8 +207,8 @@ def test_addresses_of_weights_and_inputs_change_no_bit(clip):
         sums = sums_of(module, x=x, y=np.arange(6), expected=6.0, prepare=anywhere)
         weights = np.empty(7_850 + offset, np.float32)[offset:]
         weights[:] = Layout(module).read(module)
-        found.add(sums(weights, np.arange(6), clip).total.tobytes())
-    assert len(found) == 1
+        result.add(sums(weights, np.arange(6), clip).total.tobytes())
+    assert len(result) == 1
 
 
 def test_arrays_at_a_multiple_of_64_bytes_are_not_copied():
@@ -221,10 +221,10 @@ def test_arrays_at_a_multiple_of_64_bytes_are_not_copied():
     assert module_vector().ctypes.data % 64 == 0
 
 
-def test_rules_that_jump_use_one_thread():
+def test_discontinuous_rules_use_one_thread():
     before, met = torch.get_num_threads(), []
 
-    class Watching(Ghost):
+    class Watching(GhostEngine):
         def add(self, block, clip, total):
             met.append(torch.get_num_threads())
             return super().add(block, clip, total)
@@ -250,14 +250,14 @@ def test_rules_that_jump_use_one_thread():
 @pytest.fixture
 def sizes(monkeypatch):
     """How many examples there are in each block that is summed for a fit."""
-    seen, add = [], Ghost.add
+    seen, add = [], GhostEngine.add
 
     def noted(engine, block, clip, total):
         if clip.bound == 0.7:  # and not in the trial before
             seen.append(len(block))
         return add(engine, block, clip, total)
 
-    monkeypatch.setattr(Ghost, "add", noted)
+    monkeypatch.setattr(GhostEngine, "add", noted)
     return seen
 
 
@@ -268,7 +268,7 @@ RULE = pytest.mark.parametrize(
 
 
 @RULE
-def test_a_network_is_trained_so(sizes, clip, expected):
+def test_a_network_fit_uses_these_blocks(sizes, clip, expected):
     model = PrivateNetwork(
         network(),
         noise_multiplier=1.0,
@@ -283,7 +283,7 @@ def test_a_network_is_trained_so(sizes, clip, expected):
 
 
 @RULE
-def test_a_module_is_trained_so_by_one_call(sizes, clip, expected):
+def test_train_uses_these_blocks(sizes, clip, expected):
     settings = {"noise": 1.0, "sampler": FullBatch(), "block": 32, **SETTINGS}
     train(network(), (X, Y), clip=clip, **settings)
     assert sizes == expected

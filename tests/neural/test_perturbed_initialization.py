@@ -11,8 +11,8 @@ from veracal.neural import PrivateNetwork
 from veracal.neural.architectures import mnist_cnn
 from veracal.neural.gradients import layers
 from veracal.neural.gradients.blocks import Block, cross_entropy
-from veracal.neural.gradients.choice import engine_for
-from veracal.neural.module_checks import stirred
+from veracal.neural.gradients.choice import choose_engine
+from veracal.neural.module_checks import perturbed_initialization
 
 
 class Centered(nn.Linear):
@@ -52,13 +52,13 @@ def zero(layer):
     ],
     ids=["head", "two layers", "branch"],
 )
-def test_zeros_hide_no_layer_that_mixes_examples(module):
+def test_zero_weights_hide_no_layer_that_mixes_examples(module):
     network = PrivateNetwork(module, epsilon=2.0, steps=3)
-    with pytest.raises(ValueError, match="takes each example by itself"):
+    with pytest.raises(ValueError, match="treats each example independently"):
         network.fit_records(load("digits"))
 
 
-def test_a_head_of_zeros_hides_no_gradients_that_are_wrong():
+def test_a_zero_head_hides_no_wrong_gradients():
     def doubled(layer, inputs, slope, *more):
         slope = slope if layer.out_features == 3 else 2 * slope  # before the head alone
         return right(layer, inputs, slope, *more)
@@ -67,13 +67,13 @@ def test_a_head_of_zeros_hides_no_gradients_that_are_wrong():
     module = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), zero(nn.Linear(5, 3)))
     few = Block(torch.randn(4, 4), torch.arange(4) % 3)
     with mock.patch.dict(layers.RULES, {nn.Linear: doubled}):
-        _, trial = engine_for(module, cross_entropy, few, None, usual=4)
+        _, trial = choose_engine(module, cross_entropy, few, None, block_size=4)
     assert "ghost" in trial.wrong and trial.chosen != "ghost"
-    _, trial = engine_for(module, cross_entropy, few, None, usual=4)
+    _, trial = choose_engine(module, cross_entropy, few, None, block_size=4)
     assert trial.chosen == "ghost" and not trial.wrong
 
 
-def test_weights_are_what_they_were():
+def test_weights_are_restored_after_the_perturbation():
     module = nn.Sequential(
         zero(nn.Linear(3, 4)), nn.LayerNorm(4), Scaled(nn.Linear(4, 4, bias=False))
     )
@@ -82,9 +82,9 @@ def test_weights_are_what_they_were():
     before = {name: one.clone() for name, one in module.state_dict().items()}
 
     def fails():
-        with stirred(module):
-            made = module.state_dict().items()
-            moved = {name for name, one in made if (one != before[name]).any()}
+        with perturbed_initialization(module):
+            outputs = module.state_dict().items()
+            moved = {name for name, one in outputs if (one != before[name]).any()}
             assert moved == {"0.weight", "1.bias", "2.scale", "2.branch.weight"}
             assert len(module[0].weight.unique()) == 12
             raise ZeroDivisionError
@@ -95,18 +95,18 @@ def test_weights_are_what_they_were():
         assert torch.equal(one, before[name])
 
 
-def test_nothing_else_is_drawn_from():
+def test_the_perturbation_draws_from_no_other_generator():
     module = zero(nn.Linear(3, 3))
     torch.manual_seed(0)
     first = torch.randn(3)
     torch.manual_seed(0)
-    with stirred(module):
+    with perturbed_initialization(module):
         assert torch.equal(torch.randn(3), first)
 
 
-def test_a_network_that_begins_at_zero_is_trained():
+def test_a_zero_initialized_network_is_trained():
     network = mnist_cnn(tanh=True, hidden=(), from_zero=True)
     assert not network[-1].weight.any() and not network[-1].bias.any()
     few = Block(torch.randn(4, 1, 28, 28), torch.arange(4))
-    _, trial = engine_for(network, cross_entropy, few, None, usual=4)
+    _, trial = choose_engine(network, cross_entropy, few, None, block_size=4)
     assert trial.chosen == "ghost" and not trial.wrong

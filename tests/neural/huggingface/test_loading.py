@@ -13,16 +13,16 @@ from transformers import (
     ViTForImageClassification,
 )
 
-from tests.training.deep.hugging_face.tiny import bert
+from tests.neural.huggingface.tiny import bert
 from veracal.errors import DataError
 from veracal.mechanisms import Adam
 from veracal.neural import PrivateNetwork
 from veracal.neural.huggingface import (
+    add_lora,
     load_image_classifier,
     load_sequence_classifier,
     load_tokenizer,
     minilm_classifier,
-    with_lora,
 )
 
 
@@ -38,7 +38,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path / "model"
 
 
-def test_a_model_comes_back(folder):
+def test_a_saved_model_is_loaded_unchanged(folder):
     model = load_sequence_classifier(folder, ["no", "maybe", "yes"])
     assert model.config.id2label == {0: "no", 1: "maybe", 2: "yes"}
     for name, one in bert().named_parameters():
@@ -46,7 +46,7 @@ def test_a_model_comes_back(folder):
         assert one.dtype == torch.float32
 
 
-def test_a_head_for_other_classes_is_new_and_nothing_else_is(folder):
+def test_only_the_head_is_new_for_other_classes(folder):
     model = load_sequence_classifier(folder, ["no", "yes"])  # it was saved with three
     for name, one in bert().named_parameters():
         same = torch.equal(one, model.get_parameter(name))
@@ -69,7 +69,7 @@ def test_a_model_that_is_its_own_base_gets_a_new_head(tmp_path):
         load_image_classifier(tmp_path, 3)
 
 
-def test_a_classifier_of_pictures_is_trained_privately(tmp_path):
+def test_an_image_classifier_is_trained_privately(tmp_path):
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
     sizes |= {"intermediate_size": 8, "image_size": 8, "patch_size": 4, "num_channels": 1}
     saved = ViTForImageClassification(ViTConfig(**sizes, num_labels=5))
@@ -85,7 +85,7 @@ def test_a_classifier_of_pictures_is_trained_privately(tmp_path):
     assert network.private_ and network.score(X.astype(np.uint8), y) > 0.9
 
 
-def test_minilm_has_a_new_head_and_moves_no_global_generator():
+def test_minilm_has_a_new_head_and_uses_no_global_generator():
     torch.manual_seed(0)
     expected = torch.randn(3)
     torch.manual_seed(0)
@@ -94,14 +94,14 @@ def test_minilm_has_a_new_head_and_moves_no_global_generator():
     assert torch.equal(torch.randn(3), expected)
 
 
-def test_pickled_weights_are_refused(folder):
+def test_pickled_weights_are_rejected(folder):
     torch.save({}, folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
-    with pytest.raises(DataError, match="pytorch_model.bin, which may run code"):
+    with pytest.raises(DataError, match="pytorch_model.bin, which may execute code"):
         load_sequence_classifier(folder, [0, 1])
 
 
-def test_code_of_a_folder_is_not_run(folder):
+def test_code_of_a_folder_is_not_executed(folder):
     (folder / "own.py").write_text("raise SystemExit('code of the folder was run')")
     config = json.loads((folder / "config.json").read_text())
     config["model_type"] = "own"
@@ -110,18 +110,18 @@ def test_code_of_a_folder_is_not_run(folder):
         "AutoModelForSequenceClassification": "own.Model",
     }
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(DataError, match="a model that transformers knows"):
+    with pytest.raises(DataError, match="a model that transformers supports"):
         load_sequence_classifier(folder, [0, 1, 2])
 
 
-def test_adapters_without_their_model_are_refused(folder):
-    with_lora(bert()).save_pretrained(folder / "adapters")
+def test_adapters_without_their_model_are_rejected(folder):
+    add_lora(bert()).save_pretrained(folder / "adapters")
     (folder / "adapters" / "config.json").write_text("{}")
-    with pytest.raises(DataError, match="adapters, which name a model of their own"):
+    with pytest.raises(DataError, match="adapters, which refer to another model"):
         load_sequence_classifier(folder / "adapters", [0, 1])
 
 
-def test_what_is_not_there_is_said(tmp_path, folder):
+def test_missing_files_are_named(tmp_path, folder):
     with pytest.raises(DataError, match="a folder with config.json, found no folder"):
         load_sequence_classifier(tmp_path / "none", [0, 1])
     with pytest.raises(DataError, match="a folder with tokenizer.json"):

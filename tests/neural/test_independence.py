@@ -1,4 +1,4 @@
-"""What mixes examples is refused, or taken in a way that is right all the same."""
+"""Modules that mix examples are rejected, or trained with an engine that is still correct."""
 
 import numpy as np
 import pytest
@@ -6,15 +6,15 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from tests.training.deep.fits import X, Y, model
+from tests.neural.fits import X, Y, model
 from veracal.accounting import Budget
 from veracal.data import Dataset
 from veracal.ledger import open_ledger
 from veracal.mechanisms import Flat
 from veracal.neural.gradient_sums import Layout
 from veracal.neural.gradients.blocks import Block, cross_entropy
-from veracal.neural.gradients.choice import engine_for
-from veracal.neural.gradients.engines import Ghost, Hooks
+from veracal.neural.gradients.choice import choose_engine
+from veracal.neural.gradients.engines import GhostEngine, OpacusEngine
 from veracal.queries import Curator
 
 
@@ -40,23 +40,23 @@ MIXTURES = {
 
 @pytest.mark.parametrize("always", [True, False])
 @pytest.mark.parametrize("how", MIXTURES)
-def test_a_module_that_mixes_examples_is_refused(how, always):
-    with pytest.raises(ValueError, match="by itself"):
+def test_a_module_that_mixes_examples_is_rejected(how, always):
+    with pytest.raises(ValueError, match="independently"):
         model(Mixing(MIXTURES[how], always)).fit(X, Y)
 
 
 @pytest.mark.parametrize("how", MIXTURES)
-def test_so_is_a_preparation(how):
+def test_a_prepare_that_mixes_rows_is_rejected(how):
     def prepare(rows):
-        found = torch.from_numpy(np.asarray(rows, np.float32))
-        return found + 0.5 * MIXTURES[how](found)
+        result = torch.from_numpy(np.asarray(rows, np.float32))
+        return result + 0.5 * MIXTURES[how](result)
 
-    with pytest.raises(ValueError, match="each row by itself"):
+    with pytest.raises(ValueError, match="each row independently"):
         model(prepare=prepare).fit(X, Y)
 
 
 @pytest.mark.parametrize("wrong", [lambda rows: rows, lambda rows: None])
-def test_a_preparation_that_gives_no_tensor_is_told_so(wrong):
+def test_a_prepare_that_returns_no_tensor_is_rejected(wrong):
     with pytest.raises(ValueError, match="prepare to give a tensor"):
         model(prepare=wrong).fit(X, Y)
 
@@ -76,47 +76,47 @@ ONES = {
 
 @pytest.mark.parametrize("always", [True, False])
 @pytest.mark.parametrize("change", [*MIXTURES.values(), *ONES.values()], ids=[*MIXTURES, *ONES])
-def test_a_module_that_mixes_blocks_and_leaves_a_few_examples_apart_is_refused(change, always):
-    with pytest.raises(ValueError, match="module that takes each example by itself"):
+def test_a_module_that_mixes_only_large_blocks_is_rejected(change, always):
+    with pytest.raises(ValueError, match="module that treats each example independently"):
         model(Mixing(late(change), always)).fit(X, Y)
 
 
 @pytest.mark.parametrize("change", [*MIXTURES.values(), *ONES.values()], ids=[*MIXTURES, *ONES])
-def test_so_are_a_preparation_and_an_augmentation(change):
+def test_prepare_and_augment_that_mix_only_large_blocks_are_rejected(change):
     def prepare(rows):
-        found = torch.from_numpy(np.asarray(rows, np.float32))
-        return found + 0.5 * late(change)(found)
+        result = torch.from_numpy(np.asarray(rows, np.float32))
+        return result + 0.5 * late(change)(result)
 
-    with pytest.raises(ValueError, match="each row by itself"):
+    with pytest.raises(ValueError, match="each row independently"):
         model(prepare=prepare).fit(X, Y)
     viewed = Viewed(lambda x, noise: x + 0.5 * late(change)(x))
-    with pytest.raises(ValueError, match="views of each example by itself"):
+    with pytest.raises(ValueError, match="views of each example independently"):
         model(augment=viewed).fit(X, Y)
 
 
 @pytest.mark.parametrize(
     ("few", "block", "refused"), [(126, 128, True), (126, 100, False), (300, 500, False)]
 )
-def test_a_whole_block_is_the_declared_one_within_what_a_batch_may_have(few, block, refused):
+def test_a_full_block_is_the_declared_one_or_the_largest_batch(few, block, refused):
     module = Mixing(late(MIXTURES["mean"], few))
     if refused:
-        with pytest.raises(ValueError, match="by itself"):
+        with pytest.raises(ValueError, match="independently"):
             model(module, block=block).fit(X, Y)
     else:
         assert model(module, block=block).fit(X, Y).n_iter_ == 4
 
 
-def test_a_head_of_zeros_hides_nothing():
+def test_a_zero_head_hides_no_mixing():
     module = nn.Sequential(Mixing(late(MIXTURES["mean"])), nn.Linear(2, 2))
     for one in module[1].parameters():
         nn.init.zeros_(one)
-    with pytest.raises(ValueError, match="module that takes each example by itself"):
+    with pytest.raises(ValueError, match="module that treats each example independently"):
         model(module).fit(X, Y)
     assert not module[1].weight.any()
 
 
 class Remembering(nn.Module):
-    """Keeps a running mean where nobody looks: not as a buffer."""
+    """Keeps a running mean in a plain attribute, not in a buffer."""
 
     def __init__(self, few=0):
         super().__init__()
@@ -140,12 +140,12 @@ class Failing(Mixing):
 @pytest.mark.parametrize(
     ("module", "match"),
     [
-        (Failing(torch.zeros_like), "fails for made-up ones: too many"),
-        (Remembering(few=8), "keeps nothing|by itself"),
+        (Failing(torch.zeros_like), "fails for synthetic rows: too many"),
+        (Remembering(few=8), "module without state|independently"),
     ],
     ids=["fails", "remembers"],
 )
-def test_what_a_module_does_with_a_whole_block_is_tried(module, match):
+def test_a_module_is_tried_on_a_full_block(module, match):
     with pytest.raises(ValueError, match=match):
         model(module).fit(X, Y)
 
@@ -173,12 +173,12 @@ class Viewed:
     ],
     ids=[*MIXTURES, "shuffled", "in another order", "another generator"],
 )
-def test_an_augmentation_that_mixes_examples_is_refused(change):
-    with pytest.raises(ValueError, match="by itself"):
+def test_an_augmentation_that_mixes_examples_is_rejected(change):
+    with pytest.raises(ValueError, match="independently"):
         model(augment=Viewed(change)).fit(X, Y)
 
 
-def test_an_augmentation_that_does_not_is_taken():
+def test_an_augmentation_that_does_not_mix_is_accepted():
     assert model(augment=Viewed(lambda x, noise: x + noise), steps=1).fit(X, Y).n_iter_ == 1
     with pytest.raises(ValueError, match=r"augment\.views"):
         model(augment=lambda inputs, rng: inputs).fit(X, Y)
@@ -203,12 +203,12 @@ def ranked(outputs, targets):
 
 
 @pytest.mark.parametrize("loss", [balanced, hardest, ranked])
-def test_a_loss_that_mixes_examples_is_refused(loss):
-    with pytest.raises(ValueError, match="loss that takes each example by itself"):
+def test_a_loss_that_mixes_examples_is_rejected(loss):
+    with pytest.raises(ValueError, match="loss that treats each example independently"):
         model(loss=loss).fit(X, Y)
 
 
-def test_a_loss_of_a_whole_batch_is_refused_and_one_of_each_example_is_taken():
+def test_batch_losses_are_rejected_and_per_example_losses_accepted():
     with pytest.raises(ValueError, match="reduction='none'"):
         model(loss=functional.cross_entropy).fit(X, Y)
     public = torch.tensor([0.3, 1.7])
@@ -223,8 +223,8 @@ def test_a_loss_of_a_whole_batch_is_refused_and_one_of_each_example_is_taken():
 
 
 @pytest.mark.parametrize("way", [None, "ghost", "hooks"])
-def test_a_module_that_keeps_something_of_what_it_saw_is_refused(way):
-    with pytest.raises(ValueError, match="keeps nothing|by itself"):
+def test_a_module_with_hidden_state_is_rejected(way):
+    with pytest.raises(ValueError, match="module without state|independently"):
         model(Remembering(), gradients=way).fit(X, Y)
 
 
@@ -244,15 +244,15 @@ class Writing(nn.Module):
 
 
 @pytest.mark.parametrize("trained", [True, False])
-def test_a_forward_pass_that_writes_on_weights_is_refused(trained):
+def test_a_forward_pass_that_changes_weights_is_rejected(trained):
     with pytest.raises(ValueError, match="changes 'scale'"):
         model(Writing(trained)).fit(X, Y)
 
 
 @pytest.mark.parametrize("layer", [nn.Embedding, nn.EmbeddingBag])
-def test_tables_that_shorten_what_was_looked_up_are_refused(layer):
+def test_embeddings_with_max_norm_are_rejected(layer):
     module = nn.Sequential(layer(9, 4, max_norm=1.0), nn.Flatten(), nn.LazyLinear(2))
-    with pytest.raises(ValueError, match="Leave max_norm out"):
+    with pytest.raises(ValueError, match="Remove max_norm"):
         model(module).event()
 
 
@@ -272,12 +272,12 @@ class ByLength(nn.Module):
         return self.head(self.inner(self.table(tokens[order])).sum(1)[order.argsort()])
 
 
-def test_layers_that_see_examples_in_an_order_of_their_own_are_not_taken_by_ghost():
+def test_ghost_is_not_used_for_layers_that_reorder_examples():
     tokens = np.random.default_rng(0).integers(1, 50, (60, 5))
     fitted = model(ByLength(), gradients=None).fit(tokens, Y)
     assert fitted.trial_.chosen == "functional"
-    assert "one by one" in fitted.trial_.wrong["ghost"]
-    with pytest.raises(ValueError, match="one by one"):
+    assert "one example at a time" in fitted.trial_.wrong["ghost"]
+    with pytest.raises(ValueError, match="one example at a time"):
         model(ByLength(), gradients="ghost").fit(tokens, Y)
 
 
@@ -297,9 +297,9 @@ class Halved(nn.Module):
             return self.head(functional.relu(self.back(x))).float()
 
 
-@pytest.mark.parametrize("kind", [Ghost, Hooks])
+@pytest.mark.parametrize("kind", [GhostEngine, OpacusEngine])
 def test_half_precision_inside_a_module_adds_nothing_to_a_sum(kind):
-    """Where a module opens autocast in a step, of which no trial knew."""
+    """A module that opens autocast in a step, but not in a trial."""
     module, rows = Halved(), torch.randn(8, 16)
     total = torch.zeros(Layout(module).size, dtype=torch.float64)
     with pytest.raises(ValueError, match=r"float32 or float64, got torch\.bfloat16"):
@@ -326,31 +326,33 @@ class Skipping(nn.Module):
         return self.head(hidden)
 
 
-def test_a_way_that_fails_only_in_training_is_not_taken():
+def test_an_engine_that_fails_only_in_training_mode_is_not_used():
     fitted = model(Skipping(), gradients=None, random_state=None).fit(X, Y)
     assert fitted.trial_.chosen == "ghost"
     assert "functional" in fitted.trial_.wrong
 
 
-def test_a_way_that_fails_for_a_whole_block_is_not_taken(monkeypatch):
+def test_an_engine_that_fails_for_a_full_block_is_not_used(monkeypatch):
     block = Block(torch.from_numpy(X), torch.from_numpy(Y))
-    add = Ghost.add
+    add = GhostEngine.add
 
     def fails(engine, given, clip, total):
         if len(given) > 5:
             raise RuntimeError("too many")
         return add(engine, given, clip, total)
 
-    monkeypatch.setattr(Ghost, "add", fails)
-    _, trial = engine_for(nn.Linear(4, 2), cross_entropy, block.part(0, 4), block, usual=60)
+    monkeypatch.setattr(GhostEngine, "add", fails)
+    _, trial = choose_engine(
+        nn.Linear(4, 2), cross_entropy, block.part(0, 4), block, block_size=60
+    )
     assert trial.wrong["ghost"] == "too many" and trial.chosen != "ghost"
 
 
-def test_a_checkpoint_that_cannot_be_written_is_refused_before_the_charge(tmp_path):
+def test_an_unwritable_checkpoint_is_rejected_before_the_charge(tmp_path):
     ledger = open_ledger(tmp_path / "a.ledger", Budget(8.0, 1e-5), kind="open")
     fit = model(
         checkpoint=tmp_path / "nowhere" / "run", random_state=None, noise_multiplier=5.0
     )
-    with pytest.raises(ValueError, match="a folder that exists"):
+    with pytest.raises(ValueError, match="an existing, writable folder"):
         Curator(Dataset(X, Y, (0, 1), size=60), ledger).fit(fit, request="a")
     assert not ledger.entries()

@@ -4,29 +4,34 @@ import pytest
 import torch
 from torch import nn
 
-from tests.training.deep.modules import Conv1D, LlamaRMSNorm
-from veracal.neural.gradients.layers import linear, rule_of, scaled, turned
+from tests.neural.modules import Conv1D, LlamaRMSNorm
+from veracal.neural.gradients.layers import (
+    find_rule,
+    linear_gradients,
+    rms_norm_gradients,
+    transposed_linear_gradients,
+)
 
 
 @pytest.mark.parametrize(
     ("layer", "rule"),
     [
-        (nn.Linear(3, 4), linear),
-        (Conv1D(4, 3), turned),
-        (LlamaRMSNorm(5), scaled),
-        (LlamaRMSNorm(5, start=1.0), scaled),
-        (LlamaRMSNorm(5).to(torch.bfloat16), scaled),
+        (nn.Linear(3, 4), linear_gradients),
+        (Conv1D(4, 3), transposed_linear_gradients),
+        (LlamaRMSNorm(5), rms_norm_gradients),
+        (LlamaRMSNorm(5, start=1.0), rms_norm_gradients),
+        (LlamaRMSNorm(5).to(torch.bfloat16), rms_norm_gradients),
         (nn.Bilinear(2, 2, 2), None),
     ],
     ids=["linear", "turned", "scaled", "from zero", "few digits", "unknown"],
 )
-def test_a_layer_is_known_by_what_it_computes(layer, rule):
+def test_a_layer_is_recognized_by_its_computation(layer, rule):
     was = {name: one.clone() for name, one in layer.state_dict().items()}
-    assert rule_of(layer) is rule
+    assert find_rule(layer) is rule
     assert all(torch.equal(one, was[name]) for name, one in layer.state_dict().items())
 
 
-def test_layers_of_transformers_are_known():
+def test_layers_of_transformers_are_supported():
     pytest.importorskip("transformers")
     from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
     from transformers.models.llama.modeling_llama import LlamaRMSNorm
@@ -34,9 +39,15 @@ def test_layers_of_transformers_are_known():
     from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
     from transformers.pytorch_utils import Conv1D
 
-    assert rule_of(Conv1D(6, 4)) is turned and rule_of(Conv1D(4, 1024)) is turned
+    assert (
+        find_rule(Conv1D(6, 4)) is transposed_linear_gradients
+        and find_rule(Conv1D(4, 1024)) is transposed_linear_gradients
+    )
     for norm in (LlamaRMSNorm, MistralRMSNorm, Qwen2RMSNorm, GemmaRMSNorm):
-        assert rule_of(norm(32)) is scaled and rule_of(norm(2048, eps=1e-5)) is scaled
+        assert (
+            find_rule(norm(32)) is rms_norm_gradients
+            and find_rule(norm(2048, eps=1e-5)) is rms_norm_gradients
+        )
 
 
 def called(name, base, forward):
@@ -72,13 +83,13 @@ IMPOSTORS = {
 
 
 @pytest.mark.parametrize("kind", IMPOSTORS)
-def test_a_name_is_not_enough(kind):
-    assert rule_of(IMPOSTORS[kind](6)) is None
+def test_a_layer_with_a_known_name_that_computes_something_else_is_not_supported(kind):
+    assert find_rule(IMPOSTORS[kind](6)) is None
 
 
-def test_neither_is_one_for_weights_the_other_way_round():
+def test_transposed_weights_with_another_computation_are_not_supported():
     other = called("Conv1D", Conv1D, lambda self, x: x @ self.weight.mT + self.bias)
-    assert rule_of(other(4, 4)) is None
+    assert find_rule(other(4, 4)) is None
     kept = LlamaRMSNorm(4)
     kept.register_buffer("seen", torch.zeros(4))  # it may remember what it saw
-    assert rule_of(kept) is None
+    assert find_rule(kept) is None

@@ -27,7 +27,7 @@ from veracal.neural.run import TrainingRun
 from veracal.queries import Curator
 from veracal.training import base as estimator
 
-COINS, RATE, MANY = 300, 0.3, 40  # steps, sampling rate and records of each rank
+STEPS, RATE, MANY = 300, 0.3, 40  # steps, sampling rate and records of each rank
 NOISE, WIDE = 100.0, 2_000
 rows = np.random.default_rng(0)
 X = rows.normal(size=(60, 4)).astype(np.float32)
@@ -47,8 +47,8 @@ def network(seed=0, inner=3):
 
 
 def model(module=None, **changed):
-    told = {**SETTINGS, "across": Ranks(), **changed}
-    return PrivateNetwork(network() if module is None else module, **told)
+    settings = {**SETTINGS, "across": Ranks(), **changed}
+    return PrivateNetwork(network() if module is None else module, **settings)
 
 
 def share(rank, **more):
@@ -83,25 +83,25 @@ class Rank:
 
     def exact(self):
         """Without noise, with all records, from other first weights on rank 1."""
-        found = {}
+        result = {}
         for name, settings in EXACT.items():
-            made = network(seed=self.rank)
-            fit = model(made, not_private="clipping only", sampling_rate=1.0, **settings)
+            outputs = network(seed=self.rank)
+            fit = model(outputs, not_private="clipping only", sampling_rate=1.0, **settings)
             fit.fit_records(share(self.rank))
-            found[name] = weights(fit).tolist()
-            found[f"{name} tally"] = [fit.internal_.seen, fit.internal_.clipped]
-        return found
+            result[name] = weights(fit).tolist()
+            result[f"{name} tally"] = [fit.internal_.examples, fit.internal_.clipped]
+        return result
 
     def noise(self):
-        """One step of much noise in many weights, of which rank 1 has no record."""
-        made = network(inner=WIDE)
+        """One step of much noise in many weights; rank 1 has no record."""
+        outputs = network(inner=WIDE)
         settings = {"noise_multiplier": NOISE, "steps": 1, "update": 1.0, "clip": 1.0}
-        fit = model(made, sampling_rate=1.0, **settings)
+        fit = model(outputs, sampling_rate=1.0, **settings)
         fit.fit_records(share(0) if self.rank == 0 else empty())
-        before = np.concatenate([one.detach().ravel() for one in made.parameters()])
+        before = np.concatenate([one.detach().ravel() for one in outputs.parameters()])
         return {"moved": ((weights(fit) - before) * 60).tolist(), "private": fit.private_}
 
-    def coins(self):
+    def draws(self):
         """Who takes part in which step."""
         seen, original = [], NetworkSums.__call__
 
@@ -111,12 +111,12 @@ class Rank:
 
         X, y = np.zeros((MANY, 4), np.float32), np.zeros(MANY, int)
         with mock.patch.object(NetworkSums, "__call__", spied):
-            fit = model(steps=COINS, sampling_rate=RATE, size=2 * MANY)
+            fit = model(steps=STEPS, sampling_rate=RATE, size=2 * MANY)
             fit.fit_records(Dataset(X, y, (0, 1)))
-        return {"seen": seen, "tally": fit.internal_.seen}
+        return {"seen": seen, "tally": fit.internal_.examples}
 
     def ledger_of_rank_0(self):
-        """A fit that is paid for, of which rank 1 reads nothing before."""
+        """A charged fit; rank 1 reads no record before the charge."""
         marker, order = self.folder / "charged", []
         read = estimator.with_labels
 
@@ -150,7 +150,7 @@ class Rank:
         }
 
     def refused_by_the_ledger(self):
-        """A fit that nobody can pay for."""
+        """A fit that exceeds the budget of the ledger."""
         with mock.patch.object(estimator, "with_labels", side_effect=AssertionError):
             self.paid_fit(model(noise_multiplier=0.01), share(self.rank))
 
@@ -180,8 +180,8 @@ class Rank:
         """Rows of a patient on two ranks count together, unless they are on one."""
         patients = np.arange(60)[SHARE[self.rank]]
         records = share(self.rank, units=patients, at_most=2)
-        apart = model(unit=Unit("patient", 2), across=Ranks(units_apart=True))
-        fit = apart.fit_records(records)
+        gap = model(unit=Unit("patient", 2), across=Ranks(units_disjoint=True))
+        fit = gap.fit_records(records)
         try:
             model(unit=Unit("patient", 2)).fit_records(records)
         except Exception as error:
@@ -194,7 +194,7 @@ class Rank:
 
     def split_by_one_of_them(self):
         """With one key, by one seed, or by draws of rank 0, which hands the rows on."""
-        whole, found = Dataset(X, Y, (0, 1), size=60), {}
+        whole, result = Dataset(X, Y, (0, 1), size=60), {}
         path = self.folder / "dealt"
         if self.rank == 0:
             path.write_bytes(pickle.dumps(split(whole).train))
@@ -207,8 +207,8 @@ class Rank:
         for name, part in parts.items():
             mine = part.take(np.arange(len(part))[self.rank :: 2])
             model(size=48).fit_records(mine)
-            found[name] = mine.X.tolist()
-        return found
+            result[name] = mine.X.tolist()
+        return result
 
     def rank_1_fails(self):
         """Something breaks on rank 1, in the middle of a run."""
@@ -257,16 +257,16 @@ class Rank:
 
         settings = {"steps": 8, "noise_multiplier": 8.0, "checkpoint_every": 3}
         request = {} if self.ledger is None else {"request": "one"}
-        found = []
+        result = []
         with mock.patch.object(TrainingRun, "__call__", broken):
             for _ in range(3):
                 fit = model(checkpoint=path, **settings)
                 try:
                     self.paid_fit(fit, share(self.rank), **request)
-                    found.append(weights(fit).tolist())
+                    result.append(weights(fit).tolist())
                 except Exception as error:
-                    found.append(type(error).__name__)
-        return {"entries": self.entries() - before, "taken": taken, "found": found}
+                    result.append(type(error).__name__)
+        return {"entries": self.entries() - before, "taken": taken, "found": result}
 
     def ledger_elsewhere(self):
         """Rank 1 has a ledger, too, and is refused; arrays and seeds are refused, too."""
@@ -314,14 +314,14 @@ def main(rank, folder):
     store = dist.FileStore(str(folder / "store"), 2)
     patience = timedelta(seconds=600)  # a busy machine takes long to start a process
     dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=patience)
-    here, told = Rank(rank, folder), {}
+    here, settings = Rank(rank, folder), {}
     for name in SCENES:
         try:
-            told[name] = getattr(here, name)()
+            settings[name] = getattr(here, name)()
         except Exception as error:
-            told[name] = {"error": type(error).__name__, "text": str(error)}
+            settings[name] = {"error": type(error).__name__, "text": str(error)}
         # Each time: rank 1 does not live to see the end.
-        (folder / f"{rank}.json").write_text(json.dumps(told))
+        (folder / f"{rank}.json").write_text(json.dumps(settings))
     dist.destroy_process_group()
 
 

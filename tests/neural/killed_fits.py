@@ -1,7 +1,7 @@
-"""Fits of one request, of which each but the last two is killed: ``python -m … FOLDER``.
+"""Fits of one request; all but the last two are killed: ``python -m … FOLDER``.
 
-All are processes of their own, forked from one that has imported what they need. What they
-leave behind in the folder is for a test to read.
+Each is a process of its own, forked from one that has imported everything. A test reads what
+they leave in the folder.
 """
 
 import json
@@ -13,7 +13,7 @@ from unittest import mock
 
 from safetensors.torch import save_file
 
-from tests.training.deep.fits import X, Y, model
+from tests.neural.fits import X, Y, model
 from veracal.accounting import Budget
 from veracal.data import Dataset
 from veracal.ledger import Ledger, open_ledger
@@ -31,11 +31,11 @@ def killed(*_, **__):
 
 def after(function, calls):
     """The same function until it was called so often; then the process is gone."""
-    made = []
+    outputs = []
 
-    def called(*given, **told):
-        made.append(1)
-        return function(*given, **told) if len(made) <= calls else killed()
+    def called(*given, **settings):
+        outputs.append(1)
+        return function(*given, **settings) if len(outputs) <= calls else killed()
 
     return called
 
@@ -59,12 +59,12 @@ LIVES = (
 
 def live(folder, number):
     """One process: fit, and say what it became."""
-    note = NoisySumMonitor.note
+    note = NoisySumMonitor.record
 
     def noted(self, step):
-        told = {"life": number, "step": step.number, "sum": step.noisy_sum.tolist()}
+        settings = {"life": number, "step": step.number, "sum": step.noisy_sum.tolist()}
         with (folder / "steps").open("a") as file:
-            print(json.dumps(told), file=file, flush=True)
+            print(json.dumps(settings), file=file, flush=True)
         note(self, step)
 
     place = folder / "a.ledger"
@@ -79,7 +79,7 @@ def live(folder, number):
         sampling_rate=1.0,
         update=Adam(0.01),
     )
-    with LIVES[number](), mock.patch.object(NoisySumMonitor, "note", noted):
+    with LIVES[number](), mock.patch.object(NoisySumMonitor, "record", noted):
         fitted = holder.fit(fit, request="one")
     save_file(fitted.module_.state_dict(), folder / f"weights {number}")
 

@@ -5,20 +5,20 @@ import pytest
 import torch
 from transformers import Trainer, get_scheduler
 
-from tests.training.deep.hugging_face.tiny import arguments, bert, texts, trainer
+from tests.neural.huggingface.tiny import arguments, bert, texts, trainer
 from veracal.mechanisms import SGD, Adam
 from veracal.neural.gradient_sums import Layout
 from veracal.neural.huggingface.arguments import (
     DecoupledWeightDecay,
     WarmupSchedule,
-    learning_rate,
+    learning_rate_schedule,
 )
 from veracal.testing import check_update
 
 
 @pytest.mark.parametrize("kind", ["linear", "cosine", "constant", "constant_with_warmup"])
 @pytest.mark.parametrize("warmup", [0, 3, 0.25])
-def test_the_learning_rate_is_theirs(tmp_path, kind, warmup):
+def test_the_learning_rate_equals_hugging_faces(tmp_path, kind, warmup):
     args = arguments(tmp_path, lr_scheduler_type=kind, warmup_steps=warmup, learning_rate=0.3)
     optimizer = torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=0.3)
     theirs = get_scheduler(
@@ -29,20 +29,22 @@ def test_the_learning_rate_is_theirs(tmp_path, kind, warmup):
         expected.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
         theirs.step()
-    np.testing.assert_allclose(learning_rate(args, 10).values(10), expected, atol=1e-12)
+    np.testing.assert_allclose(
+        learning_rate_schedule(args, 10).values(10), expected, atol=1e-12
+    )
 
 
-def test_a_learning_rate_of_nothing_is_refused(tmp_path):
+def test_a_zero_learning_rate_is_rejected(tmp_path):
     with pytest.raises(ValueError, match="a learning rate above zero"):
-        learning_rate(arguments(tmp_path, warmup_steps=1), 1)
+        learning_rate_schedule(arguments(tmp_path, warmup_steps=1), 1)
 
 
 @pytest.mark.parametrize("optim", ["adamw_torch", "sgd"])
-def test_steps_are_those_of_their_optimizer(tmp_path, optim):
+def test_steps_equal_those_of_torchs_optimizer(tmp_path, optim):
     """The same gradients lead to the same weights, decay of some of them included."""
     settings = {"optim": optim, "weight_decay": 0.2, "learning_rate": 0.01, "adam_beta2": 0.9}
     ours = trainer(tmp_path, bert(), **settings)
-    descent = ours._planned().descent
+    descent = ours._plan().descent
     model = bert()
     theirs = Trainer(model, arguments(tmp_path, **settings), train_dataset=texts())
     optimizer = theirs.create_optimizer()
@@ -61,7 +63,7 @@ def test_steps_are_those_of_their_optimizer(tmp_path, optim):
         np.testing.assert_allclose(weights, layout.read(model), atol=2e-6)
 
 
-def test_a_rule_that_decays_is_a_rule():
+def test_decoupled_weight_decay_satisfies_the_optimizer_contract():
     for rule in (SGD(0.1), Adam(WarmupSchedule(0.1, 1, 9, "linear"))):
         decayed = DecoupledWeightDecay(rule, 0.5, ((0, 2),))
         weights, gradient = np.ones(3), np.zeros(3)
@@ -69,5 +71,5 @@ def test_a_rule_that_decays_is_a_rule():
         assert moved[0] == moved[1] < 1 == moved[2] and (weights == 1).all()
 
 
-def test_a_learning_rate_of_ours_passes_for_an_update():
+def test_a_warmup_schedule_satisfies_the_optimizer_contract():
     check_update(Adam(WarmupSchedule(0.1, 2, 9, "linear")))

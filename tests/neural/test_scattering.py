@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from veracal.neural.scattering import IMAGENET, Scattering, morlet, scattered
+from veracal.neural.scattering import IMAGENET, Scattering, morlet, scattering_transform
 from veracal.neural.synthetic_inputs import Pictures
 
 # Features of one picture, by channel, row and column: how many filters, and the number.
@@ -100,7 +100,7 @@ def slow_scattering(x):
 
 def test_it_equals_its_definition_by_convolutions_in_space(rng):
     x = rng.standard_normal((1, 1, 8, 8))
-    fast = scattered(torch.from_numpy(x)).numpy()
+    fast = scattering_transform(torch.from_numpy(x)).numpy()
     np.testing.assert_allclose(fast[0], slow_scattering(x[0, 0]), atol=1e-10)
 
 
@@ -111,14 +111,14 @@ def test_a_wavelet_has_the_spectrum_of_its_formula_in_space():
             np.testing.assert_allclose(morlet(24, 24, j, angle, 8), slow, atol=1e-9)
 
 
-def test_it_has_the_numbers_of_the_library_that_the_papers_used():
+def test_it_agrees_with_kymatio():
     # kymatio 0.3.0, Scattering2D(J=2, shape=(32, 32)), scipy.special.sph_harm put back. Its
-    # filters are too strong by pi / 3.1415 each, of which there are 1, 2 and 3.
+    # 1, 2 and 3 filters are each too strong by pi / 3.1415.
     i = torch.arange(32.0)
     x = torch.sin(0.7 * i[:, None]) * torch.cos(0.3 * i) + 0.01 * i
-    found = scattered(x[None, None])[0]
+    result = scattering_transform(x[None, None])[0]
     for (channel, row, column), (filters, number) in KYMATIO.items():
-        ours = float(found[channel, row, column]) * (math.pi / 3.1415) ** filters
+        ours = float(result[channel, row, column]) * (math.pi / 3.1415) ** filters
         assert ours == pytest.approx(number, rel=2e-5, abs=2e-7)
 
 
@@ -132,17 +132,19 @@ def picture(rng, side=32):
     return torch.from_numpy(np.fft.ifft2(np.fft.fft2(rough) / (0.05 + far**0.5)).real.copy())
 
 
-def test_a_constant_picture_has_no_wavelets_in_it():
-    found = scattered(torch.full((2, 3, 32, 32), 0.7, dtype=torch.float64)).view(2, 3, 81, 8, 8)
-    np.testing.assert_allclose(found[:, :, 0], 0.7, rtol=1e-10)
-    np.testing.assert_allclose(found[:, :, 1:], 0, atol=1e-10)
+def test_a_constant_image_has_zero_wavelet_coefficients():
+    result = scattering_transform(torch.full((2, 3, 32, 32), 0.7, dtype=torch.float64)).view(
+        2, 3, 81, 8, 8
+    )
+    np.testing.assert_allclose(result[:, :, 0], 0.7, rtol=1e-10)
+    np.testing.assert_allclose(result[:, :, 1:], 0, atol=1e-10)
 
 
 def test_a_small_shift_changes_features_little(rng):
     x = picture(rng, 64)
     shifted = torch.roll(x, 1, 3)
     inner = (slice(None), slice(None), slice(2, -2), slice(2, -2))
-    here, there = (scattered(one)[inner] for one in (x, shifted))
+    here, there = (scattering_transform(one)[inner] for one in (x, shifted))
     moved = torch.linalg.vector_norm(here[:, 1:] - there[:, 1:])
     assert moved < 0.35 * torch.linalg.vector_norm(here[:, 1:])
     pixels = torch.linalg.vector_norm(x - shifted) / torch.linalg.vector_norm(x)
@@ -151,34 +153,34 @@ def test_a_small_shift_changes_features_little(rng):
 
 def test_a_shift_by_four_pixels_shifts_features_by_one(rng):
     x = picture(rng, 64)
-    here, there = scattered(x), scattered(torch.roll(x, 4, 2))
+    here, there = scattering_transform(x), scattering_transform(torch.roll(x, 4, 2))
     np.testing.assert_allclose(there[:, :, 5:-4, 4:-4], here[:, :, 4:-5, 4:-4], atol=2e-3)
 
 
-def test_energy_falls_from_order_to_order_and_none_is_made(rng):
+def test_energy_decreases_with_the_order(rng):
     x = picture(rng)
-    found = scattered(x)
-    zero, one, two = (16 * float(f.square().sum()) for f in found.split((1, 16, 64), 1))
+    result = scattering_transform(x)
+    zero, one, two = (16 * float(f.square().sum()) for f in result.split((1, 16, 64), 1))
     assert one > two > 0
     assert zero + one + two < float(x.square().sum())
 
 
 def test_it_is_homogeneous(rng):
     x = torch.from_numpy(rng.standard_normal((2, 1, 16, 16)))
-    once, thrice = scattered(x), scattered(-3 * x)
+    once, thrice = scattering_transform(x), scattering_transform(-3 * x)
     np.testing.assert_allclose(thrice[:, 1:], 3 * once[:, 1:], rtol=1e-9)
     np.testing.assert_allclose(thrice[:, 0], -3 * once[:, 0], rtol=1e-9)
 
 
 @pytest.mark.parametrize("j", [0, 1])
-def test_a_wave_is_found_at_its_scale_and_angle(j):
+def test_a_wave_has_its_energy_at_its_scale_and_angle(j):
     y, x = torch.meshgrid(torch.arange(32.0), torch.arange(32.0), indexing="ij")
     for place in range(8):
         angle = math.pi * (place + 1) / 8
         along = x * math.cos(angle) + y * math.sin(angle)
         wave = torch.cos(0.75 * math.pi / 2**j * along)
-        found = scattered(wave[None, None])[0, 1:17, 2:-2, 2:-2]
-        assert int(found.mean((1, 2)).argmax()) == 8 * j + place
+        result = scattering_transform(wave[None, None])[0, 1:17, 2:-2, 2:-2]
+        assert int(result.mean((1, 2)).argmax()) == 8 * j + place
 
 
 @pytest.mark.parametrize(
@@ -189,19 +191,19 @@ def test_a_wave_is_found_at_its_scale_and_angle(j):
         (3, 2, (1, 16, 24), (19, 2, 3)),
     ],
 )
-def test_shapes_are_those_announced(scales, angles, shape, expected):
+def test_shapes_are_as_documented(scales, angles, shape, expected):
     features = Scattering(scales, angles)
-    made = features(np.zeros((5, *shape), np.float32))
-    assert made.shape == (5, *expected) and made.dtype == np.float32
+    result = features(np.zeros((5, *shape), np.float32))
+    assert result.shape == (5, *expected) and result.dtype == np.float32
     assert features.channels * shape[0] == expected[0]
     orders = features.orders(shape[0])
     assert len(orders) == expected[0] and set(orders) <= {0, 1, 2}
 
 
-# ---------------------------------------------------------------- each picture by itself
+# ---------------------------------------------------------------- independence of images
 
 
-def test_features_of_a_picture_are_its_own_bit_for_bit(rng):
+def test_features_of_an_image_do_not_depend_on_others(rng):
     x = rng.integers(0, 256, (37, 16, 16, 3), np.uint8)
     features = Scattering()
     whole = features(x)
@@ -211,37 +213,39 @@ def test_features_of_a_picture_are_its_own_bit_for_bit(rng):
     np.testing.assert_array_equal(features(x), whole)
 
 
-def test_a_broken_picture_spoils_only_itself(rng):
+def test_a_nonfinite_image_affects_only_itself(rng):
     x = rng.standard_normal((5, 1, 16, 16)).astype(np.float32)
     whole = Scattering()(x)
     for value in (np.nan, np.inf):
         x[2, 0, 3, 4] = value
-        found = Scattering()(x)
-        np.testing.assert_array_equal(found[[0, 1, 3, 4]], whole[[0, 1, 3, 4]])
-        assert not np.isfinite(found[2]).all()
+        result = Scattering()(x)
+        np.testing.assert_array_equal(result[[0, 1, 3, 4]], whole[[0, 1, 3, 4]])
+        assert not np.isfinite(result[2]).all()
 
 
-def test_pictures_are_prepared_as_asked(rng):
+def test_images_are_prepared_as_requested(rng):
     x = rng.integers(0, 256, (3, 16, 16, 3), np.uint8)
     prepared = IMAGENET(x)
     assert prepared.mean() == pytest.approx(
         np.mean((x / 255 - IMAGENET.mean) / IMAGENET.std), rel=1e-4
     )
-    found = Scattering(prepare=IMAGENET)(x)
-    np.testing.assert_allclose(found, scattered(prepared), atol=1e-5)
-    np.testing.assert_allclose(Scattering()(x), scattered(Pictures()(x)), atol=1e-5)
+    result = Scattering(prepare=IMAGENET)(x)
+    np.testing.assert_allclose(result, scattering_transform(prepared), atol=1e-5)
+    np.testing.assert_allclose(Scattering()(x), scattering_transform(Pictures()(x)), atol=1e-5)
 
 
-def test_features_are_written_where_asked(rng, tmp_path):
+def test_features_are_written_to_out(rng, tmp_path):
     x = rng.standard_normal((20, 1, 8, 8)).astype(np.float32)
     room = np.memmap(tmp_path / "features", np.float32, "w+", shape=(20, 81, 2, 2))
     assert Scattering()(x, out=room) is room
     np.testing.assert_array_equal(room, Scattering()(x))
-    with pytest.raises(ValueError, match=r"Expected room .*\(20, 81, 2, 2\).* got .*\(19, 81"):
+    with pytest.raises(
+        ValueError, match=r"Expected out of shape \(20, 81, 2, 2\), got shape \(19, 81"
+    ):
         Scattering()(x, out=room[1:])
 
 
-def test_no_pictures_have_no_features():
+def test_no_images_give_no_features():
     assert Scattering()(np.zeros((0, 1, 8, 8), np.float32)).shape == (0, 81, 2, 2)
 
 
@@ -254,18 +258,18 @@ def test_no_pictures_have_no_features():
         (np.zeros((2, 1, 4, 4), np.float32), "from 8 on, for scales=2, got .4, 4."),
     ],
 )
-def test_other_forms_are_refused(pictures, message):
+def test_other_shapes_are_rejected(pictures, message):
     with pytest.raises(ValueError, match=message):
         Scattering()(pictures)
 
 
-def test_orders_are_those_of_the_channels():
+def test_orders_match_the_channels():
     orders = Scattering().orders(2)
     assert orders.tolist() == 2 * ([0] + [1] * 16 + [2] * 64)
     assert Scattering(1, 4).orders(1).tolist() == [0] + [1] * 4
 
 
 @pytest.mark.parametrize("settings", [dict(scales=0), dict(angles=0), dict(scales=1.5)])
-def test_settings_without_meaning_are_refused(settings):
+def test_invalid_settings_are_rejected(settings):
     with pytest.raises(ValueError, match="Expected an integer"):
         Scattering(**settings)

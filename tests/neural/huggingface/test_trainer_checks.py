@@ -5,7 +5,7 @@ import pytest
 import torch
 from transformers import DataCollatorForTokenClassification, default_data_collator
 
-from tests.training.deep.hugging_face.tiny import (
+from tests.neural.huggingface.tiny import (
     LENGTH,
     arguments,
     arrays,
@@ -19,7 +19,7 @@ from veracal.ledger import open_ledger
 from veracal.mechanisms import Automatic, Flat
 from veracal.neural.huggingface import PrivacyArguments, PrivateTrainer
 from veracal.neural.huggingface.arguments import check_arguments
-from veracal.neural.huggingface.data import as_dataset, form_of, records_of
+from veracal.neural.huggingface.data import as_dataset, load_records, text_format
 
 REFUSED = [
     ("no bf16", {"bf16": True, "use_cpu": True}),
@@ -41,15 +41,15 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("said", "settings"), REFUSED, ids=lambda one: str(one)[:30])
-def test_arguments_are_refused(tmp_path, said, settings):
+def test_unsupported_arguments_are_rejected(tmp_path, said, settings):
     args = arguments(tmp_path, **settings)
     with pytest.raises(ValueError, match=f"Expected (a finite )?{said}"):
         check_arguments(args, PrivacyArguments(epsilon=1.0))
 
 
-def test_the_best_of_several_models_is_refused(tmp_path):
+def test_choosing_the_best_of_several_models_is_rejected(tmp_path):
     others = {"eval_dataset": arrays(texts(9))}
-    with pytest.raises(ValueError, match="no load_best_model_at_end.*nobody charged"):
+    with pytest.raises(ValueError, match="no load_best_model_at_end.*not charged"):
         trainer(
             tmp_path,
             others=others,
@@ -60,14 +60,14 @@ def test_the_best_of_several_models_is_refused(tmp_path):
         )
 
 
-def test_a_bound_is_given_once(tmp_path):
-    made = trainer(tmp_path, max_grad_norm=0.3)
-    assert made._planned().descent.clip == Flat(0.3)
-    made = trainer(tmp_path, privacy={"clip": Automatic(0.5)})
-    assert made._planned().descent.clip == Automatic(0.5)
+def test_only_one_clip_bound_may_be_given(tmp_path):
+    private_trainer = trainer(tmp_path, max_grad_norm=0.3)
+    assert private_trainer._plan().descent.clip == Flat(0.3)
+    private_trainer = trainer(tmp_path, privacy={"clip": Automatic(0.5)})
+    assert private_trainer._plan().descent.clip == Automatic(0.5)
     with pytest.raises(ValueError, match="one bound on gradients"):
         trainer(tmp_path, max_grad_norm=0.3, privacy={"clip": 0.5})
-    with pytest.raises(ValueError, match="which both fix the expected batch"):
+    with pytest.raises(ValueError, match="which both set the expected batch"):
         trainer(tmp_path, privacy={"sampling_rate": 0.1})
 
 
@@ -79,12 +79,12 @@ def test_a_bound_is_given_once(tmp_path):
         ("no data_collator", {"data_collator": DataCollatorForTokenClassification(None)}),
     ],
 )
-def test_parts_of_another_loop_are_refused(tmp_path, said, given):
+def test_parts_of_another_training_loop_are_rejected(tmp_path, said, given):
     with pytest.raises(ValueError, match=f"Expected {said}"):
         trainer(tmp_path, others=given)
 
 
-def test_what_would_never_be_called_is_refused(tmp_path):
+def test_overrides_that_would_never_be_called_are_rejected(tmp_path):
     class Own(PrivateTrainer):
         def compute_loss(self, *given, **others):
             return 0
@@ -99,12 +99,12 @@ def test_what_would_never_be_called_is_refused(tmp_path):
         )
 
 
-def test_runs_that_are_not_runs_of_their_own_are_refused(tmp_path):
-    made = trainer(tmp_path)
+def test_resumed_runs_and_searches_are_rejected(tmp_path):
+    private_trainer = trainer(tmp_path)
     with pytest.raises(ValueError, match="cannot be resumed"):
-        made.train(resume_from_checkpoint=True)
-    with pytest.raises(ValueError, match="no search for hyperparameters"):
-        made.train(trial={"learning_rate": 1.0})
+        private_trainer.train(resume_from_checkpoint=True)
+    with pytest.raises(ValueError, match="no hyperparameter search"):
+        private_trainer.train(trial={"learning_rate": 1.0})
 
 
 @pytest.mark.parametrize(
@@ -116,11 +116,11 @@ def test_runs_that_are_not_runs_of_their_own_are_refused(tmp_path):
         ("batch of at most 10", {"size": 10}),
     ],
 )
-def test_facts_that_do_not_fit_are_refused_before_a_record_is_read(tmp_path, said, privacy):
-    made = trainer(tmp_path, privacy=privacy)
+def test_inconsistent_facts_are_rejected_before_a_record_is_read(tmp_path, said, privacy):
+    private_trainer = trainer(tmp_path, privacy=privacy)
     with pytest.raises(ValueError, match=said):
-        made.train()
-    assert made.not_private_because_ == ("it was not trained here",)
+        private_trainer.train()
+    assert private_trainer.not_private_because_ == ("this trainer has not trained it",)
 
 
 def test_arrays_may_be_as_long_as_the_longest_text_so_their_length_is_declared(tmp_path):
@@ -132,34 +132,34 @@ def test_arrays_may_be_as_long_as_the_longest_text_so_their_length_is_declared(t
         trainer(tmp_path, rows=given).train()
 
 
-def test_arrays_do_not_say_whose_rows_are(tmp_path):
+def test_arrays_have_no_unit_column(tmp_path):
     privacy = {"unit": Unit("patient", at_most=2), "unit_column": "patient"}
-    with pytest.raises(ValueError, match="rows with 'patient'.*got arrays"):
+    with pytest.raises(ValueError, match="unit column 'patient', got arrays"):
         trainer(tmp_path, rows=arrays(texts()), privacy=privacy).train()
 
 
 @pytest.mark.parametrize("longer", [-2, 0, 3])
-def test_arrays_of_any_length_are_read_as_the_declared_one(longer):
+def test_arrays_are_fitted_to_the_declared_length(longer):
     given = {name: one.astype(np.uint8) for name, one in arrays(texts()).items()}
-    form = form_of(as_dataset(given), bert(), LENGTH + longer, 0)
-    read = records_of(as_dataset(given), form)
-    found = read.X["input_ids"]
-    assert found.shape == (len(read), LENGTH + longer) and found.dtype == np.int64
+    form = text_format(as_dataset(given), bert(), LENGTH + longer, 0)
+    read = load_records(as_dataset(given), form)
+    result = read.X["input_ids"]
+    assert result.shape == (len(read), LENGTH + longer) and result.dtype == np.int64
     width = min(LENGTH, LENGTH + longer)
-    assert (found[:, :width] == given["input_ids"][:, :width]).all()
+    assert (result[:, :width] == given["input_ids"][:, :width]).all()
     assert not read.X["attention_mask"][:, LENGTH:].any()
 
 
-def test_records_without_numbers_are_refused(tmp_path):
+def test_records_without_indices_are_rejected(tmp_path):
     class Stream(torch.utils.data.IterableDataset):
         def __iter__(self):
             return iter(texts())
 
-    with pytest.raises(ValueError, match="each can enter a batch by its own coin"):
+    with pytest.raises(ValueError, match="a length and indices"):
         trainer(tmp_path, rows=Stream()).event()
 
 
-def test_a_model_that_knows_no_padding_is_refused(tmp_path):
+def test_a_model_without_a_padding_token_is_rejected(tmp_path):
     """Decoders find the last token by it, and take no two texts at once without."""
     model = gpt2()
     model.config.pad_token_id = None
@@ -167,12 +167,12 @@ def test_a_model_that_knows_no_padding_is_refused(tmp_path):
         trainer(tmp_path, model).train()
 
 
-def test_regression_is_refused(tmp_path):
+def test_regression_is_rejected(tmp_path):
     with pytest.raises(ValueError, match="two classes or more"):
         trainer(tmp_path, bert(num_labels=1))
 
 
-def test_a_model_without_values_or_with_those_of_inference_is_refused(tmp_path):
+def test_meta_and_inference_models_are_rejected(tmp_path):
     ledger = open_ledger(tmp_path / "ledger", Budget(8.0, 1e-3), kind="open")
     with torch.device("meta"):
         empty = bert()
@@ -181,9 +181,11 @@ def test_a_model_without_values_or_with_those_of_inference_is_refused(tmp_path):
     with torch.inference_mode():
         inferred = bert()
     for model, inside in ((inferred, torch.no_grad), (bert(), torch.inference_mode)):
-        made = trainer(tmp_path, model, ledger=ledger, privacy={"noise_multiplier": 3.0})
+        private_trainer = trainer(
+            tmp_path, model, ledger=ledger, privacy={"noise_multiplier": 3.0}
+        )
         with inside(), pytest.raises(ValueError, match=r"torch\.inference_mode\(\)"):
-            made.train()
+            private_trainer.train()
     assert not list(ledger.entries())
 
 
@@ -194,39 +196,39 @@ class Late(torch.nn.Linear):
         return super().forward(hidden - hidden.mean(0) if len(hidden) > 5 else hidden)
 
 
-def test_a_model_that_mixes_the_texts_of_a_block_is_refused(tmp_path):
+def test_a_model_that_mixes_the_texts_of_a_block_is_rejected(tmp_path):
     ledger = open_ledger(tmp_path / "ledger", Budget(8.0, 1e-3), kind="open")
     model = bert()
     model.classifier = Late(32, 3)
-    made = trainer(tmp_path, model, ledger=ledger, privacy={"noise_multiplier": 3.0})
-    with pytest.raises(ValueError, match="takes each example by itself"):
-        made.train()
+    private_trainer = trainer(tmp_path, model, ledger=ledger, privacy={"noise_multiplier": 3.0})
+    with pytest.raises(ValueError, match="treats each example independently"):
+        private_trainer.train()
     assert not list(ledger.entries())
 
 
-def test_a_ledger_is_one(tmp_path):
+def test_the_ledger_must_be_a_ledger(tmp_path):
     with pytest.raises(ValueError, match=r"a Ledger of .*got 'clinic\.ledger'"):
         trainer(tmp_path, ledger="clinic.ledger")
 
 
-def test_the_unit_is_the_ledgers(tmp_path):
+def test_the_unit_must_be_that_of_the_ledger(tmp_path):
     unit = Unit("patient", at_most=2)
     ledger = open_ledger(tmp_path / "ledger", Budget(5.0, 1e-3, unit=unit), kind="open")
-    with pytest.raises(ValueError, match="whom the ledger protects"):
+    with pytest.raises(ValueError, match="which the ledger protects"):
         trainer(tmp_path, ledger=ledger)
 
 
 @pytest.mark.parametrize("rate", [None, 0.1])
-def test_a_ledger_pays_for_no_size_that_was_read_from_the_records(tmp_path, rate):
+def test_a_ledger_requires_a_declared_size(tmp_path, rate):
     """The rate would be in the ledger, and with it how many records there are."""
     ledger = open_ledger(tmp_path / "ledger", Budget(8.0, 1e-3), kind="open")
     undeclared = {"size": None, "noise_multiplier": 4.0, "sampling_rate": rate}
     settings = {"gradient_accumulation_steps": 1}
     with pytest.raises(ValueError, match=r"declared size .* got size=None.*size=\.\.\."):
         trainer(tmp_path, ledger=ledger, privacy=undeclared, **settings)
-    made = trainer(tmp_path, privacy=undeclared, **settings)
-    made.ledger = ledger  # too late for the first look, and not for the second
-    for ask in (made.event, made.train):
+    private_trainer = trainer(tmp_path, privacy=undeclared, **settings)
+    private_trainer.ledger = ledger  # too late for the first look, and not for the second
+    for ask in (private_trainer.event, private_trainer.train):
         with pytest.raises(ValueError, match="Nothing was charged"):
             ask()
     assert not list(ledger.entries())
@@ -247,7 +249,7 @@ def test_a_ledger_pays_for_no_size_that_was_read_from_the_records(tmp_path, rate
         ("relation to be one of", {"epsilon": 1.0, "relation": "both"}),
         ("gradients to be one of", {"epsilon": 1.0, "gradients": "magic"}),
         ("unit to be a Unit", {"epsilon": 1.0, "unit": "patient"}),
-        ("a unit that the ids", {"epsilon": 1.0, "unit_column": "patient"}),
+        ("the unit that the ids", {"epsilon": 1.0, "unit_column": "patient"}),
         (
             "unit_column to be a name",
             {"epsilon": 1.0, "unit": Unit("patient"), "unit_column": 3},
@@ -255,11 +257,11 @@ def test_a_ledger_pays_for_no_size_that_was_read_from_the_records(tmp_path, rate
         ("random_state to be", {"epsilon": 1.0, "random_state": "x"}),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(said, given):
+def test_contradictory_settings_are_rejected(said, given):
     with pytest.raises(ValueError, match=f"Expected .*{said}|Expected {said}|{said}"):
         PrivacyArguments(**given)
 
 
-def test_privacy_is_what_it_says(tmp_path):
+def test_privacy_must_be_privacy_arguments(tmp_path):
     with pytest.raises(ValueError, match="Expected privacy to be PrivacyArguments"):
         PrivateTrainer(bert(), arguments(tmp_path), privacy={"epsilon": 1.0})

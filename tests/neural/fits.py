@@ -19,8 +19,8 @@ def network(seed=0):
 
 
 def model(module=None, **changed):
-    told = {**SETTINGS, "steps": 4, "random_state": 0, "gradients": "ghost", **changed}
-    return PrivateNetwork(network() if module is None else module, **told)
+    settings = {**SETTINGS, "steps": 4, "random_state": 0, "gradients": "ghost", **changed}
+    return PrivateNetwork(network() if module is None else module, **settings)
 
 
 class Seen:
