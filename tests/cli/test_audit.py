@@ -531,7 +531,9 @@ def test_ctrl_c_keeps_the_counted_runs(run):
 
 
 def test_the_example_of_the_help_works(run):
-    example = run("audit", "--help")[1].partition("Example:")[2].partition("The arbitrariness")[0]
+    example = (
+        run("audit", "--help")[1].partition("Example:")[2].partition("The arbitrariness")[0]
+    )
     code, out, err = run(*shlex.split(" ".join(example.split()))[1:])
     assert code == 0 and INTERNAL in out, err
     code, out, _ = run("audit", "--help")

@@ -17,8 +17,8 @@ from veracal.federation.transports.files import FilesTransport, serve_folder
 from veracal.workflow.local_federation import (
     Courier,
     LocalFederation,
-    hospital_names,
     exists_local,
+    hospital_names,
     make_local,
     open_local,
 )

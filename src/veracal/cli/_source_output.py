@@ -12,23 +12,22 @@ from typing import Any
 import typer
 
 from veracal.accounting import MICRO, Budget, rounded_down, rounded_up
-from veracal.cli import _methods
-from veracal.cli import _output
+from veracal.cli import _methods, _output
 from veracal.errors import DataError, VeracalError
 from veracal.federation import (
     KINDS,
     AnsweredRequest,
-    Enrollment,
     AnswerLog,
+    Enrollment,
     SourceFolder,
     Terms,
-    list_enrollments,
-    read_answer_log,
     decode_map,
     find_problems,
+    find_share_problems,
+    list_enrollments,
+    read_answer_log,
     read_enrollment,
     read_source,
-    find_share_problems,
 )
 from veracal.federation import revoke as revoke_enrollment
 from veracal.ledger import Amount

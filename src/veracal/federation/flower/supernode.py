@@ -13,22 +13,22 @@ from pathlib import Path
 from typing import Any
 
 from veracal.federation.flower.wire import (
-    OVERHEAD_BYTES,
     MAX_REQUEST_BYTES,
+    OVERHEAD_BYTES,
     SUPERLINK,
     ChunkedMessage,
     Connection,
     MessageError,
     certificate_error,
+    connection_error,
     flower,
+    http_error,
+    http_status,
     metadata,
     pack_message,
     public_form,
     read_node_key,
-    http_error,
-    http_status,
     switch_off,
-    connection_error,
 )
 
 _INTERVAL = 30.0  # seconds; after twice that without a heartbeat a node is disconnected
