@@ -26,7 +26,7 @@ _REACH = 1e12  # a moving threshold stays within this factor of the bound
 class ClipRule(Protocol):
     r"""What a clip rule is: :math:`c(\lVert g \rVert) \lVert g \rVert \le C (1 - 10^{-6})`.
 
-    A rule of your own takes part once :func:`veracal.testing.check_clip` passes it. It is taken
+    A rule of your own takes part once :func:`veracal.testing.check_clip_rule` passes it. It is taken
     for one that jumps (:func:`is_continuous`): records are then computed one by one.
     """
 

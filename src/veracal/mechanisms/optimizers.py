@@ -194,7 +194,7 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 class Update(Protocol):
     """What an update rule is.
 
-    A rule of your own takes part once :func:`veracal.testing.check_update` passes it. It
+    A rule of your own takes part once :func:`veracal.testing.check_optimizer` passes it. It
     reads nothing but its arguments and changes none of them.
     """
 

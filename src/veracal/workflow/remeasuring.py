@@ -77,7 +77,7 @@ def measure_again(
     facts = ledger_facts(book, job.budget)
     results = replace(known, measured=(*known.measured, found), ledger=facts)
     tell("reporting", 0, None)
-    stamped(classifier, results).save(folder, more=files_of(results), force=True)
+    stamped(classifier, results).save(folder, other_files=files_of(results), force=True)
     return RunResult(folder, classifier, results, book, notice=records.notice)
 
 

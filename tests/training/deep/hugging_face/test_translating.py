@@ -13,7 +13,7 @@ from veracal.neural.huggingface.arguments import (
     WarmupSchedule,
     learning_rate,
 )
-from veracal.testing import check_update
+from veracal.testing import check_optimizer
 
 
 @pytest.mark.parametrize("kind", ["linear", "cosine", "constant", "constant_with_warmup"])
@@ -70,4 +70,4 @@ def test_a_rule_that_decays_is_a_rule():
 
 
 def test_a_learning_rate_of_ours_passes_for_an_update():
-    check_update(Adam(WarmupSchedule(0.1, 2, 9, "linear")))
+    check_optimizer(Adam(WarmupSchedule(0.1, 2, 9, "linear")))
