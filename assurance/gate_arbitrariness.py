@@ -1,14 +1,14 @@
-"""What a released model tells of arbitrariness is true at its level, and told of known noise.
+"""Arbitrariness computed from a released model holds at its level, and only for known noise.
 
-*Levels.* The worst case of every bound is where the records say nothing: runs then decide by
-noise alone, and disagree as much as can be. An interval misses that as soon as its upper end
-is below, which may happen in no more releases than the level leaves: of a person named
-beforehand, and of one who is chosen by somebody who knows the noise; for two classes, and for
-three of which one is out of the question; after both laws of noise on weights, and after noise
-on an objective. So many releases are made by hand.
-*Estimates.* There a flip is a coin, and the estimate says so. *Law.* The law that an artifact
-keeps is that of the noise which real fits drew, recovered from their records; and nothing is
-kept of fits whose noise depends on the records, is known, or was chosen.
+*Levels.* The worst case of every bound is a model whose records carry no signal: runs then
+decide by noise alone, with the largest possible disagreement. An interval misses it if its
+upper end is below, which may happen only as often as the level allows: for an individual fixed
+in advance, and for one chosen with knowledge of the noise; for two classes, and for three of
+which one is implausible; for both noise distributions on weights, and for noise on an
+objective. The releases are simulated. *Estimates.* There a flip is a coin toss, and the
+estimate must say so. *Distribution.* The stored distribution must be that of the noise in real
+fits, recovered from their records; and nothing may be stored for fits whose noise depends on
+the records, is known, or was selected.
 """
 
 from dataclasses import replace
@@ -40,7 +40,7 @@ CLASSES = 60  # models of one fit, each with noise of its own
 OUTPUT = "veracal.training.weight_noise"
 OBJECTIVE = "veracal.training.arbitrariness"
 KEPT = "veracal.artifact.noise_model.NoiseModel"
-TWO, WITHIN, TOLD = output._two, objective._within, NoiseModel.told
+TWO, WITHIN, ARBITRARINESS = output._two, objective._within, NoiseModel.arbitrariness
 OF = NoiseModel.__dict__["of"].__func__
 
 
@@ -48,21 +48,21 @@ OF = NoiseModel.__dict__["of"].__func__
 
 
 def one_sided(sums: Floats, noise: Noise, spare: float, people: int | None) -> Any:
-    """Take the quantile of one side for a distance that has two."""
+    """Use a one-sided quantile for a two-sided distance."""
     if people is None:
         return TWO(sums, noise, spare, people)
-    reach = noise.quantile(spare / (2 * people))
-    low = output._spread(noise, np.abs(sums) + reach)
-    return low, output._spread(noise, np.maximum(np.abs(sums) - reach, 0.0))
+    half_width = noise.quantile(spare / (2 * people))
+    low = output._spread(noise, np.abs(sums) + half_width)
+    return low, output._spread(noise, np.maximum(np.abs(sums) - half_width, 0.0))
 
 
 def unshared(sums: Floats, noise: Noise, spare: float, people: int | None) -> Any:
-    """Give each of many people the level that one may have."""
+    """Omit the union bound over individuals."""
     return TWO(sums, noise, spare, 1)
 
 
 def flat_prior(w: Floats, where: Any, noise: Any, threshold: float, X: Any) -> Any:
-    """Take the released weights for the center of the noise."""
+    """Use the released weights as the center of the noise."""
     if not isinstance(noise, GaussianNoise):
         return None
     return ndtr(-np.abs(where.sums[:, 0]) / noise.std / np.sqrt(2))
@@ -77,34 +77,34 @@ def whole_gaps(sums: Floats, left: float, d: int, level: float, form: Any) -> Fl
     """Let each of two models move by the whole distance between them."""
     ordered = -np.sort(-sums, axis=1)
     gaps = ordered[:, :1] - ordered[:, 1:]
-    found = WITHIN((gaps - 2 * left).ravel(), d, 1 - level, form)
-    return np.minimum(found.reshape(gaps.shape).sum(axis=1), 1.0)
+    result = WITHIN((gaps - 2 * left).ravel(), d, 1 - level, form)
+    return np.minimum(result.reshape(gaps.shape).sum(axis=1), 1.0)
 
 
-def asked_penalty(model: Any, whole: Any) -> Any:
-    """Keep 1 / C, where a small epsilon asked for more."""
-    found = OF(NoiseModel, model, whole)
-    return found and replace(found, penalty=found.penalty and 1 / model.C)
+def requested_penalty(model: Any, released_model: Any) -> Any:
+    """Store 1 / C although a small epsilon required a larger penalty."""
+    result = OF(NoiseModel, model, released_model)
+    return result and replace(result, penalty=result.penalty and 1 / model.C)
 
 
-def other_relation(model: Any, whole: Any) -> Any:
-    """Keep the scale of the other relation."""
-    found = OF(NoiseModel, model, whole)
-    return found and replace(found, scale=found.scale / 2)
+def other_relation(model: Any, released_model: Any) -> Any:
+    """Store the scale of the other relation."""
+    result = OF(NoiseModel, model, released_model)
+    return result and replace(result, scale=result.scale / 2)
 
 
-def of_anything(model: Any, whole: Any) -> Any:
-    """Keep the law of any fit."""
+def of_anything(model: Any, released_model: Any) -> Any:
+    """Store the noise of any fit."""
     model.not_private_because_, held = (), model.not_private_because_
-    found = OF(NoiseModel, model, model)
+    result = OF(NoiseModel, model, model)
     model.not_private_because_ = held
-    return found
+    return result
 
 
-def no_intercept(self: Any, weights: Any, X: Any, **asked: Any) -> Any:
+def no_intercept(self: Any, weights: Any, X: Any, **options: Any) -> Any:
     """Forget that the intercept is noisy, too."""
     bare = replace(self, intercept=False, dimension=X.shape[1])
-    return TOLD(bare, weights, X, **asked)
+    return ARBITRARINESS(bare, weights, X, **options)
 
 
 CORRECT: Patches = {}
@@ -121,14 +121,16 @@ MUTANTS: dict[str, Patches] = {
     "distance between two models not shared": {
         "veracal.training.arbitrariness._many": whole_gaps
     },
-    "penalty of 1 / C": {"veracal.artifact.noise_model.NoiseModel.of": asked_penalty},
+    "penalty of 1 / C": {"veracal.artifact.noise_model.NoiseModel.of": requested_penalty},
     "scale of the other relation": {
         "veracal.artifact.noise_model.NoiseModel.of": other_relation
     },
     "law of a fit that is not private": {
         "veracal.artifact.noise_model.NoiseModel.of": of_anything
     },
-    "intercept without noise": {"veracal.artifact.noise_model.NoiseModel.told": no_intercept},
+    "intercept without noise": {
+        "veracal.artifact.noise_model.NoiseModel.arbitrariness": no_intercept
+    },
 }
 
 
@@ -136,16 +138,16 @@ MUTANTS: dict[str, Patches] = {
 
 
 def run(subject: Patches, *, long: bool) -> str:
-    """Make releases by hand, and fit real ones."""
+    """Simulate releases, and check real fits."""
     releases = 50_000 if long else 5_000
     with patched(subject):
         worst = max(
             *(missed_by_output(noise, releases) for noise in (GaussianNoise, GammaNoise)),
             missed_by_objective(4 * releases),
         )
-        estimate = flips_of_coins()
-        least = min(law_kept(kind) for kind in kinds())
-        nothing_kept()
+        estimate = estimated_flips()
+        least = min(distribution_matches(kind) for kind in kinds())
+        unknown_noise_is_dropped()
         intercepts_count()
     return (
         f"misses at most {worst:.3f} of {1 - LEVEL:.1f}, coins {estimate:.2f}, "
@@ -154,7 +156,7 @@ def run(subject: Patches, *, long: bool) -> str:
 
 
 def check(high: Floats, whom: str, classes: int) -> float:
-    """Share of releases whose upper end misses that a coin decides between two classes."""
+    """Share of releases whose upper end misses a coin toss between two classes."""
     truth = classes / (classes - 1) / 2
     share = float((high < truth - 1e-9).mean())
     # Five standard errors: no false alarm in a million runs.
@@ -163,7 +165,7 @@ def check(high: Floats, whom: str, classes: int) -> float:
     return share
 
 
-def people_at(sums: Floats, dimension: int, far: float = 1e6) -> tuple[Floats, Floats]:
+def rows_with_sums(sums: Floats, dimension: int, far: float = 1e6) -> tuple[Floats, Floats]:
     """Weights, and a row for each line of sums that is its weighted sums over its length."""
     n, k = sums.shape
     X = np.zeros((n, dimension))
@@ -183,11 +185,11 @@ def drawn(kind: type, dimension: int, releases: int, models: int) -> Floats:
 
 
 def along_the_gap(b: Floats) -> Floats:
-    """Sums of three models for whoever stands where two are furthest apart; one is far off."""
+    """Sums of three models in the direction in which two differ most; the third is far off."""
     gaps = b[:, 0] - b[:, 1]
     sides = gaps / np.linalg.norm(gaps, axis=1, keepdims=True)
-    found: Floats = np.einsum("rkd,rd->rk", b, sides)
-    return found - [0.0, 0.0, 1e3]
+    result: Floats = np.einsum("rkd,rd->rk", b, sides)
+    return result - [0.0, 0.0, 1e3]
 
 
 def missed_by_output(kind: type, releases: int) -> float:
@@ -195,21 +197,21 @@ def missed_by_output(kind: type, releases: int) -> float:
     two, three = drawn(kind, 2, releases, 1)[:, 0], drawn(kind, MORE, releases, 3)
     chosen = np.linalg.norm(two, axis=1)[:, None]
     shares = []
-    for sums, people, dimension in (
+    for sums, individuals, dimension in (
         (two[:, :1], 1, 2),
         (chosen, None, 2),
         (three[:, :, 0] - [0.0, 0.0, 1e3], 1, MORE),
         (along_the_gap(three), None, MORE),
     ):
-        weights, X = people_at(sums, dimension)
-        found = output.output_arbitrariness(
-            weights, X, kind(1.0, dimension), level=LEVEL, people=people
+        weights, X = rows_with_sums(sums, dimension)
+        result = output.output_arbitrariness(
+            weights, X, kind(1.0, dimension), level=LEVEL, people=individuals
         )
         assert np.isclose(places(weights, X).sums, sums, atol=1e-6).all()
         classes = max(2, len(weights))
-        shares.append(check(found.high, f"{kind.__name__}, {found.holds_for}", classes))
-        if people and classes == 2:  # of a named person, half of what is left is for this end
-            half = (found.high < 1).mean()
+        shares.append(check(result.high, f"{kind.__name__}, {result.holds_for}", classes))
+        if individuals and classes == 2:  # half of the error probability is for this end
+            half = (result.high < 1).mean()
             most = (1 - LEVEL) / 2 + 5 * np.sqrt((1 - LEVEL) / 2 / releases)
             assert half <= most, f"an upper end misses in {half:.3f} of the releases"
     return max(shares)
@@ -221,34 +223,34 @@ def missed_by_objective(releases: int) -> float:
     two, three = (drawn(GammaNoise, d, releases, m) for d, m in ((2, 1), (4, 3)))
     two = two[:, 0]
     chosen = np.linalg.norm(two, axis=1)[:, None]
-    for sums, people, form in (
+    for sums, individuals, form in (
         (chosen, None, "sharper"),
         (chosen, None, "closed"),
         (two[:, :1], 1, "sharper"),
         (along_the_gap(three), None, "sharper"),
     ):
-        weights, X = people_at(scale / penalty * sums, 2 if sums.shape[1] == 1 else 4)
-        found = objective.objective_certificate(
+        weights, X = rows_with_sums(scale / penalty * sums, 2 if sums.shape[1] == 1 else 4)
+        result = objective.objective_certificate(
             weights,
             X,
             penalty=penalty,
             noise_scale=scale,
             level=LEVEL,
-            people=people,
+            people=individuals,
             form=form,  # type: ignore[arg-type]
         )
-        whom = f"objective, {found.holds_for}"
-        shares.append(check(found.high, whom, max(2, len(weights))))
+        whom = f"objective, {result.holds_for}"
+        shares.append(check(result.high, whom, max(2, len(weights))))
     return max(shares)
 
 
-def flips_of_coins() -> float:
-    """Mean estimate of a flip where every decision is a coin."""
+def estimated_flips() -> float:
+    """Mean estimate of a flip where every decision is a coin toss."""
     rng = np.random.default_rng(1)
     X, w = rng.normal(size=(500, 400)), rng.normal(size=400)
-    found = output.output_arbitrariness(w, X, GaussianNoise(1.0, 400)).flip
-    assert found is not None
-    mean = float(found.mean())
+    result = output.output_arbitrariness(w, X, GaussianNoise(1.0, 400)).flip
+    assert result is not None
+    mean = float(result.mean())
     assert mean > 0.42, f"a flip that is a coin is estimated at {mean:.2f}"
     return mean
 
@@ -257,7 +259,7 @@ def flips_of_coins() -> float:
 
 
 def records(classes: int) -> Dataset:
-    """Rows of which some are clipped, and labels by turns."""
+    """Rows, some of them clipped, and alternating labels."""
     rng = np.random.default_rng(2)
     X, y = rng.normal(size=(2 * classes, 3)), np.arange(2 * classes) % classes
     return Dataset(X, y, classes=tuple(range(classes)), size=2 * classes, name="made up")
@@ -273,34 +275,35 @@ def kinds() -> list[Any]:
     ]
 
 
-def law_kept(kind: Any) -> float:
-    """Whether the kept law is that of the noise which a fit drew: p-value of its lengths."""
+def distribution_matches(kind: Any) -> float:
+    """Compare the stored distribution with the noise of a fit: p-value of the noise norms."""
     dataset = records(CLASSES)
     model = kind.fit_records(dataset)
-    kept = NoiseModel.of(model, model)
-    assert kept is not None, f"no law is kept of {model!r}"
-    rows = clip_rows(dataset.X, 1.5, fit_intercept=kept.intercept)
-    assert rows.shape[1] == kept.dimension == 4, "noise of a coordinate is not kept"
+    noise_model = NoiseModel.of(model, model)
+    assert noise_model is not None, f"no noise is stored for {model!r}"
+    rows = clip_rows(dataset.X, 1.5, fit_intercept=noise_model.intercept)
+    assert rows.shape[1] == noise_model.dimension == 4, "noise of a coordinate is not kept"
     weights = np.hstack([model.coef_, model.intercept_[:, None]])
     signs = np.where(np.arange(CLASSES)[:, None] == dataset.y, 1, -1)
-    if kept.mechanism == "objective":
-        assert kept.penalty is not None
+    if noise_model.mechanism == "objective":
+        assert noise_model.penalty is not None
         pulls = -(expit(-signs * (weights @ rows.T)) * signs) @ rows
-        noise = -(pulls + kept.penalty * weights)
+        noise = -(pulls + noise_model.penalty * weights)
     else:
         quiet = OutputPerturbation(1e12, norm=1.5).fit_records(dataset)
         noise = weights - np.hstack([quiet.coef_, quiet.intercept_[:, None]])
-    law = chi if kept.law == "gaussian" else gamma
-    lengths = np.linalg.norm(noise, axis=1) / kept.scale
-    found = float(kstest(lengths, law(kept.dimension).cdf).pvalue)
-    assert found > 1e-7, (
-        f"noise of {kept.mechanism} does not have the kept law (p = {found:.1g})"
+    expected = chi if noise_model.distribution == "gaussian" else gamma
+    lengths = np.linalg.norm(noise, axis=1) / noise_model.scale
+    result = float(kstest(lengths, expected(noise_model.dimension).cdf).pvalue)
+    assert result > 1e-7, (
+        f"noise of {noise_model.mechanism} does not have the stored distribution (p = "
+        f"{result:.1g})"
     )
-    return found
+    return result
 
 
-def nothing_kept() -> None:
-    """Of fits whose noise nobody may compute with."""
+def unknown_noise_is_dropped() -> None:
+    """Fits whose noise must not be used store none."""
     dataset, public = records(2), {"classes": (0, 1), "size": 4}
     read = OutputPerturbation(5.0, 1e-5, **public).fit(dataset.X, dataset.y)
     seeded = OutputPerturbation(5.0, norm=1.0, random_state=0).fit_records(dataset)
@@ -308,16 +311,20 @@ def nothing_kept() -> None:
     won = ObjectivePerturbation(5.0, norm=1.0).fit_records(dataset)
     won.not_private_because_ = (WINNER,)
     for model in (read, seeded, other, won):
-        assert NoiseModel.of(model, model) is None, f"a law is kept of {model!r}"
+        assert NoiseModel.of(model, model) is None, f"noise is stored for {model!r}"
 
 
 def intercepts_count() -> None:
-    """Somebody whose features are all zero is decided by the noisy intercept."""
+    """An individual without features is decided by the noisy intercept."""
     for kind in kinds():
-        model = kind.set_params(C=1e-6).fit_records(records(2))  # of which noise is all
-        kept = NoiseModel.of(model, model)
-        assert kept is not None
-        found = kept.told(
-            LinearWeights.of(model), np.zeros((1, 3)), level=0.999, people=None, threshold=0.0
+        model = kind.set_params(C=1e-6).fit_records(records(2))  # noise dominates
+        noise_model = NoiseModel.of(model, model)
+        assert noise_model is not None
+        result = noise_model.arbitrariness(
+            LinearWeights.of(model),
+            np.zeros((1, 3)),
+            level=0.999,
+            individuals=None,
+            threshold=0.0,
         )
-        assert found.high[0] > 0, "nobody without features is arbitrary"
+        assert result.high[0] > 0, "a decision without features is not arbitrary"

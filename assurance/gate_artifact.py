@@ -1,10 +1,10 @@
-"""No artifact runs code, reads outside its folder, or takes memory that it does not deserve.
+"""No artifact runs code, reads outside its folder, or exhausts memory.
 
-Artifacts are attacked as strangers would: pickles in place of weights, headers that claim
-terabytes, files with holes, links and pipes, names that climb out, bytes flipped with and
-without new hashes, maps and schemas of other kinds. Every one is refused as an error of ours,
-quickly and without memory. Writing is stopped at every step: what was there stays, and nothing
-else. A folder with a file of somebody's is not replaced at all.
+Artifacts are attacked: pickles in place of weights, headers that claim terabytes, sparse files,
+links and pipes, names that leave the folder, flipped bytes with and without new hashes, unknown
+maps and schemas. Each is rejected with a Veracal error, quickly and with little memory. Writing
+is interrupted at every step: the previous folder stays, and nothing else. A folder with foreign
+files is never replaced.
 """
 
 import json
@@ -24,7 +24,7 @@ import numpy as np
 from safetensors.numpy import load, save
 
 from assurance.ledgers import Patches, patched
-from tests.artifact.made import changed, classifier, replaced
+from tests.artifact.examples import changed, classifier, replaced
 from veracal.artifact import PrivateClassifier
 from veracal.artifact import storage as manifest
 from veracal.artifact.storage import read_file, write_folder
@@ -52,7 +52,7 @@ class Bomb:
 
 
 def followed(folder: Path, name: str, most: int) -> bytes:
-    """Open whatever is there, links included."""
+    """Follow links."""
     try:
         content = (folder / name).read_bytes()
     except OSError as cause:
@@ -63,7 +63,7 @@ def followed(folder: Path, name: str, most: int) -> bytes:
 
 
 def unlimited(folder: Path, name: str, most: int) -> bytes:
-    """Read all of it, and look at its size then."""
+    """Check the size only after reading."""
     if (folder / name).is_symlink() or not (folder / name).is_file():
         raise VeracalError("no file")
     return READ(folder, name, 2**62)
@@ -74,17 +74,17 @@ def or_pickle(content: bytes, shapes: Any, where: str) -> dict[str, Any]:
     try:
         return dict(load(content))
     except Exception:
-        found = pickle.loads(content)
-        if not isinstance(found, dict):
+        arrays = pickle.loads(content)
+        if not isinstance(arrays, dict):
             raise VeracalError("no weights") from None
-        return found
+        return arrays
 
 
 def trusting(content: bytes, shapes: Any, where: str) -> dict[str, Any]:
-    """Take the arrays as they come."""
+    """Skip the checks of the arrays."""
     try:
-        found = dict(load(content))
-        return {name: found[name] for name in shapes}
+        arrays = dict(load(content))
+        return {name: arrays[name] for name in shapes}
     except Exception as cause:
         raise VeracalError(str(cause)) from cause
 
@@ -100,7 +100,7 @@ def in_place(path: Path, files: Any, *, force: bool = False) -> Path:
 
 
 def emptied_first(path: Path, files: Any, *, force: bool = False) -> Path:
-    """Remove what is there, then write."""
+    """Remove the old folder, then write."""
     if force and path.is_dir():
         for old in path.iterdir():
             old.unlink()
@@ -112,19 +112,19 @@ CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "links followed": {"veracal.artifact.storage.read_file": followed},
     "size unchecked": {"veracal.artifact.storage.read_file": unlimited},
-    "pickle as a fallback": {"veracal.artifact.weights.from_bytes": or_pickle},
+    "pickle as a fallback": {"veracal.artifact.weights.decode_arrays": or_pickle},
     "arrays not compared with what is expected": {
-        "veracal.artifact.weights.from_bytes": trusting
+        "veracal.artifact.weights.decode_arrays": trusting
     },
     "hash of a file unchecked": {
-        "veracal.artifact.storage.check_listed": lambda content, name, listed, where: content
+        "veracal.artifact.storage.verify_listed": lambda content, name, listed, where: content
     },
     "hash of the description unchecked": {
         "veracal.artifact.storage._canonical": lambda body: b"",
         "veracal.artifact.storage._sha": lambda content: "" if content == b"" else SHA(content),
     },
     "names that climb out": {
-        "veracal.artifact.storage._checked_files": lambda files, where: files
+        "veracal.artifact.storage._validate_files": lambda files, where: files
     },
     "partial write": {"veracal.artifact.classifier.write_folder": in_place},
     "old folder removed first": {"veracal.artifact.classifier.write_folder": emptied_first},
@@ -141,10 +141,10 @@ SHA = manifest._sha
 def run(subject: Patches, *, long: bool) -> str:
     """Attack reading, then interrupt writing."""
     with patched(subject) as folder:
-        tried = attacked(folder)
-        flipped = flips(folder, 2_000 if long else 60)
-        stopped = interrupted(folder)
-        spared(folder)
+        tried = attack_all(folder)
+        flipped = flip_bytes(folder, 2_000 if long else 60)
+        stopped = interrupt_writing(folder)
+        keep_foreign_files(folder)
     return (
         f"{tried} attacks and {flipped} changed bytes refused, each within {ALLOWED:g} s of "
         f"CPU and {BYTES >> 20} MiB, none ran code; {stopped} interrupted writes left nothing"
@@ -152,7 +152,7 @@ def run(subject: Patches, *, long: bool) -> str:
 
 
 def attacks(outside: Path) -> Iterator[tuple[str, Callable[[Path], object]]]:
-    """Ways to spoil an artifact, each with a name."""
+    """Named ways to corrupt an artifact."""
     bomb = pickle.dumps(Bomb(str(outside / "pwned")))
     nan = save({"coef": np.full((1, 30), np.nan), "intercept": np.zeros(1)})
     wide = save({"coef": np.zeros((7, 30)), "intercept": np.zeros(7)})
@@ -163,8 +163,8 @@ def attacks(outside: Path) -> Iterator[tuple[str, Callable[[Path], object]]]:
     yield "weights of another shape", lambda f: replaced(f, wide)
     for name in (WEIGHTS, MODEL):
         yield f"a hole of a terabyte in {name}", lambda f, n=name: os.truncate(f / n, 2**40)
-        yield f"a link for {name}", lambda f, n=name: linked(f / n, outside / n)
-        yield f"a pipe for {name}", lambda f, n=name: piped(f / n)
+        yield f"a link for {name}", lambda f, n=name: replace_by_link(f / n, outside / n)
+        yield f"a pipe for {name}", lambda f, n=name: replace_by_pipe(f / n)
     climb = {"../../x": {"bytes": 1, "sha256": "0"}}
     yield "names that climb out", lambda f: changed(f, lambda m: m["files"].update(climb))
     for key, value in {
@@ -180,45 +180,45 @@ def attacks(outside: Path) -> Iterator[tuple[str, Callable[[Path], object]]]:
     yield "a million brackets", lambda f: (f / MODEL).write_bytes(deep)
 
 
-def linked(path: Path, target: Path) -> None:
+def replace_by_link(path: Path, target: Path) -> None:
     """Put a link to a good copy of the file in its place."""
     path.rename(target)
     path.symlink_to(target)
 
 
-def piped(path: Path) -> None:
-    """Put a pipe in its place, to which nobody writes."""
+def replace_by_pipe(path: Path) -> None:
+    """Replace a file by a pipe without a writer."""
     path.unlink()
     os.mkfifo(path)
 
 
-def attacked(folder: Path) -> int:
-    """Load every spoiled artifact; returns how many there were."""
+def attack_all(folder: Path) -> int:
+    """Load every corrupted artifact; return their number."""
     count = 0
     for count, (name, spoil) in enumerate(attacks(folder), 1):
-        spoil(saved(folder, str(count)))
-        limited(lambda n=str(count): PrivateClassifier.load(folder / n), name)
+        spoil(fresh_artifact(folder, str(count)))
+        expect_error(lambda n=str(count): PrivateClassifier.load(folder / n), name)
         assert not (folder / "pwned").exists(), f"{name} ran code"
     return count
 
 
 class EndlessError(Exception):
-    """Loading has waited for longer than any machine is busy."""
+    """Loading did not return in time."""
 
 
-def waits(number: int, frame: object) -> None:
-    """Interrupt a wait, for a pipe to which nobody writes."""
+def raise_endless(number: int, frame: object) -> None:
+    """Interrupt a wait on a pipe without a writer."""
     raise EndlessError
 
 
-def limited(work: Callable[[], object], name: str) -> None:
-    """Expect an error of ours, soon and without much memory."""
+def expect_error(work: Callable[[], object], name: str) -> None:
+    """Expect a Veracal error, soon and with little memory."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     limits = resource.getrlimit(resource.RLIMIT_AS)
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + 4 * BYTES, limits[1]))
     start = time.process_time()
-    signal.signal(signal.SIGALRM, waits)
+    signal.signal(signal.SIGALRM, raise_endless)
     signal.alarm(PATIENCE)
     try:
         work()
@@ -240,37 +240,37 @@ def limited(work: Callable[[], object], name: str) -> None:
     assert grown < BYTES, f"{name} took {grown >> 20} MiB"
 
 
-def flips(folder: Path, rounds: int) -> int:
+def flip_bytes(folder: Path, rounds: int) -> int:
     """Change one byte at a time, without new hashes."""
     rng = np.random.default_rng(0)
-    place = saved(folder, "flipped")
+    place = fresh_artifact(folder, "flipped")
     for _ in range(rounds):
         path = place / (WEIGHTS, MODEL)[int(rng.integers(2))]
         content = bytearray(path.read_bytes())
         at = int(rng.integers(len(content)))
-        told = bytes(content)
+        original = bytes(content)
         content[at] ^= 1 << int(rng.integers(8))
         path.write_bytes(bytes(content))
         try:
-            same = path.name == MODEL and json.loads(content) == json.loads(told)
+            same = path.name == MODEL and json.loads(content) == json.loads(original)
         except ValueError:
             same = False
         if not same:  # white space may change, and nothing else
-            limited(lambda: PrivateClassifier.load(place), f"byte {at} of {path.name}")
-        path.write_bytes(told)
+            expect_error(lambda: PrivateClassifier.load(place), f"byte {at} of {path.name}")
+        path.write_bytes(original)
     return rounds
 
 
-def interrupted(folder: Path) -> int:
-    """Stop writing at every call that puts something on the disk."""
-    made, count = classifier(), 0
+def interrupt_writing(folder: Path) -> int:
+    """Interrupt writing at every call that flushes to disk."""
+    model, count = classifier(), 0
     for force in (False, True):
         for at in range(6):
             place = folder / f"stopped {force} {at}"
             if force:
                 place.mkdir()
                 (place / "report.html").write_text("old")
-            if stops(lambda p=place, f=force: made.save(p, force=f), at):
+            if fails_at(lambda p=place, f=force: model.save(p, force=f), at):
                 count += 1
                 left = {p.name for p in place.iterdir()} if place.exists() else set()
                 whole = {"report.html"} if force else set()
@@ -280,19 +280,19 @@ def interrupted(folder: Path) -> int:
     return count
 
 
-def spared(folder: Path) -> None:
-    """Ask for a model in the place of a folder that somebody keeps a file in."""
-    place = folder / "somebody's"
+def keep_foreign_files(folder: Path) -> None:
+    """Try to replace a folder that contains a foreign file."""
+    place = folder / "foreign"
     classifier().save(place)
     (place / "run.ledger").write_text("precious")
     with suppress(VeracalError):
         classifier().save(place, force=True)
     left = place / "run.ledger"
-    assert left.exists() and left.read_text() == "precious", "a file of somebody's is gone"
+    assert left.exists() and left.read_text() == "precious", "a foreign file is gone"
 
 
-def stops(work: Callable[[], object], at: int) -> bool:
-    """Let the disk be full from some call on; tells whether that mattered."""
+def fails_at(work: Callable[[], object], at: int) -> bool:
+    """Simulate a full disk from some call on; return whether writing failed."""
     calls = iter(range(10**6))
     fsync = os.fsync
 
@@ -311,8 +311,8 @@ def stops(work: Callable[[], object], at: int) -> bool:
     return False
 
 
-def saved(folder: Path, name: str) -> Path:
-    """A fresh artifact; not by what is attacked."""
+def fresh_artifact(folder: Path, name: str) -> Path:
+    """A fresh artifact, written without the code under test."""
     place = folder / name
     place.mkdir()
     for file, content in classifier().files().items():

@@ -45,7 +45,7 @@ from veracal.calibration.queries import (
 from veracal.calibration.queries.scalars import top_label_brier
 from veracal.queries import NonAdditive
 from veracal.testing import check_query, check_statistic
-from veracal.testing.queries import answered, check_neighbors
+from veracal.testing.queries import evaluate_checked, check_neighbors
 
 EVALUATE = "veracal.calibration.queries.scalars.TemperatureGradient.evaluate"
 
@@ -305,7 +305,7 @@ def replay_records(rng: np.random.Generator, pools: int) -> None:
     for _ in range(pools):
         for query in QUERIES:
             pool = grouped(ALONE, rng)
-            rows = [answered(query, pool.take(np.array([i]))) for i in range(ALONE)]
+            rows = [evaluate_checked(query, pool.take(np.array([i]))) for i in range(ALONE)]
             units = np.array(rows, dtype=object)
             moved = {
                 "add-remove": units,

@@ -240,7 +240,7 @@ def run(subject: Patches, *, long: bool) -> str:
             values += sum(check_scalar(*asked, name, scores) for asked in SCALARS)
         errors = sum(check_refused(name, make) for name, make in refused_scores())
         clips = sum(
-            check_clip(clip, name, rows, broken)
+            check_clip_rule(clip, name, rows, broken)
             for clip in CLIPS
             for name, rows, broken in gradients()
         )
@@ -299,7 +299,7 @@ def check_refused(name: str, make: Callable[[], Scores]) -> int:
     raise AssertionError(f"{name} was taken for {made!r}")
 
 
-def check_clip(clip: Any, name: str, rows: np.ndarray, broken: bool) -> int:
+def check_clip_rule(clip: Any, name: str, rows: np.ndarray, broken: bool) -> int:
     """Finite, within the bound, along the gradient, and zero for a broken one."""
     try:
         total = clipping.clipped_sum(rows, clip).total

@@ -1,4 +1,4 @@
-"""A saved classifier knows the law of its noise, and what may be concluded from it."""
+"""A saved classifier knows the distribution of its noise, and what follows from it."""
 
 import json
 import math
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
-from tests.artifact.made import changed
+from tests.artifact.examples import changed
 from veracal.artifact import PrivateClassifier
 from veracal.artifact.noise_model import NoiseModel
 from veracal.artifact.weights import LinearWeights
@@ -65,7 +65,7 @@ def saved(name, folder, classes=2):
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("classes", [2, 3])
-def test_the_artifact_says_what_the_free_functions_say(name, classes, tmp_path):
+def test_arbitrariness_equals_the_free_functions(name, classes, tmp_path):
     model, kept = fitted(name, classes), saved(name, tmp_path / "a", classes)
     X = np.vstack([RNG.normal(size=(40, 3)), np.zeros((1, 3))])
     rows, w = X, model.coef_
@@ -83,37 +83,37 @@ def test_the_artifact_says_what_the_free_functions_say(name, classes, tmp_path):
         )
     else:
         off = math.sqrt(d) * model.grid_step_ / 2
-        law = (
+        distribution = (
             GammaNoise(model.noise_scale_, d, rounding=off)
             if name == "gamma"
             else GaussianNoise(model.noise_std_, d, rounding=off)
         )
-        plain = output_arbitrariness(w, rows, replace(law, rounding=0.0))
-        expected = output_arbitrariness(w, rows, law)
+        plain = output_arbitrariness(w, rows, replace(distribution, rounding=0.0))
+        expected = output_arbitrariness(w, rows, distribution)
         np.testing.assert_allclose(plain.high, expected.high, atol=1e-5)
         assert (plain.high <= expected.high + 1e-12).all()
         assert (plain.low >= expected.low - 1e-12).all()
-    found = kept.arbitrariness(X)
-    np.testing.assert_array_equal(found.low, expected.low)
-    np.testing.assert_array_equal(found.high, expected.high)
-    assert (found.flip is None) == (expected.flip is None)
-    assert (found.level, found.holds_for) == (0.95, "everybody at once")
-    assert found.caveats == expected.caveats and len(found.caveats) >= 4
+    result = kept.arbitrariness(X)
+    np.testing.assert_array_equal(result.low, expected.low)
+    np.testing.assert_array_equal(result.high, expected.high)
+    assert (result.flip is None) == (expected.flip is None)
+    assert (result.level, result.holds_for) == (0.95, "everybody at once")
+    assert result.caveats == expected.caveats and len(result.caveats) >= 4
     if model.fit_intercept:  # the noise of the intercept reaches a row of zeros
-        assert found.high[-1] > 0
+        assert result.high[-1] > 0
     else:
-        assert found.high[-1] == 0.0
-    named = kept.arbitrariness(X, people=1, level=0.8)
-    assert (named.high <= found.high).all() and named.level == 0.8
+        assert result.high[-1] == 0.0
+    named = kept.arbitrariness(X, individuals=1, level=0.8)
+    assert (named.high <= result.high).all() and named.level == 0.8
 
 
-def test_what_is_kept_is_public_and_all_of_it(tmp_path):
+def test_the_stored_noise_is_public_and_complete(tmp_path):
     saved("objective", tmp_path / "a")
-    told = json.loads((tmp_path / "a" / "model.json").read_text())["model"]
+    content = json.loads((tmp_path / "a" / "model.json").read_text())["model"]
     model = fitted("objective")
-    assert told["noise"] == {
+    assert content["noise"] == {
         "mechanism": "objective",
-        "law": "gamma",
+        "distribution": "gamma",
         "scale": model.noise_scale_,
         "dimension": 4,
         "intercept": True,
@@ -125,7 +125,7 @@ def test_what_is_kept_is_public_and_all_of_it(tmp_path):
     assert (again.noise_scale, again.lambda_total) == (model.noise_scale_, model.lambda_total_)
 
 
-def test_a_calibrated_classifier_keeps_the_law_of_its_model(tmp_path):
+def test_a_calibrated_classifier_stores_the_noise_of_its_model(tmp_path):
     whole = PrivateCalibratedClassifier(
         ObjectivePerturbation(norm=1.0, C=0.02), epsilon=4.0, delta=1e-5, share=0.1
     ).fit_records(records())
@@ -137,7 +137,7 @@ def test_a_calibrated_classifier_keeps_the_law_of_its_model(tmp_path):
 
 
 class Quieter(OutputPerturbation):
-    """Somebody's own."""
+    """A user's own subclass."""
 
 
 @pytest.mark.parametrize(
@@ -146,12 +146,12 @@ class Quieter(OutputPerturbation):
         (OutputPerturbation(4.0, 1e-5, C=0.1), "not private"),  # the norm comes from the rows
         (OutputPerturbation(4.0, 1e-5, norm=1.0, random_state=0), "not private"),
         (ObjectivePerturbation(4.0, norm=1.0, rule="diffprivlib-0.6.2"), "not private"),
-        (PrivateLogisticRegression(4.0, epochs=1), "noisy steps"),
-        (Quieter(4.0, norm=1.0), "kept"),
+        (PrivateLogisticRegression(4.0, epochs=1), "DP-SGD"),
+        (Quieter(4.0, norm=1.0), "did not store it"),
     ],
     ids=repr,
 )
-def test_no_law_is_kept_where_none_may_be_used(model, said):
+def test_unusable_noise_is_not_stored(model, said):
     model = clone(model).set_params(classes=(0, 1), size=300)
     kept = PrivateClassifier.of(model.fit(records().X, records().y))
     assert kept.noise is None and "noise" not in kept.manifest.model
@@ -159,34 +159,34 @@ def test_no_law_is_kept_where_none_may_be_used(model, said):
         kept.arbitrariness(np.zeros((1, 3)))
 
 
-def test_the_winner_of_a_search_keeps_none():
+def test_the_winner_of_a_search_stores_no_noise():
     search = PrivateSearch(
         ObjectivePerturbation(2.0, norm=1.0), {"C": [0.1, 1.0]}, mean=2.0, score_noise=5.0
     )
-    found = search.fit_records(records())
-    assert PrivateClassifier.of(found.best_estimator_).noise is None
+    result = search.fit_records(records())
+    assert PrivateClassifier.of(result.best_estimator_).noise is None
 
 
-def test_an_artifact_of_before_is_read_and_says_so(tmp_path):
+def test_an_artifact_without_noise_explains_itself(tmp_path):
     saved("gaussian", tmp_path / "a")
-    changed(tmp_path / "a", lambda told: told["model"].pop("noise"))
+    changed(tmp_path / "a", lambda content: content["model"].pop("noise"))
     old = PrivateClassifier.load(tmp_path / "a")
     assert old.predict(np.zeros((1, 3))).shape == (1,)
-    with pytest.raises(DataError, match="before Veracal kept it"):
+    with pytest.raises(DataError, match="version that did not store it"):
         old.arbitrariness(np.zeros((1, 3)))
 
 
-def test_an_artifact_without_a_grid_is_read_as_one_of_step_0(tmp_path):
+def test_a_missing_grid_step_reads_as_zero(tmp_path):
     kept = saved("gaussian", tmp_path / "a")
     assert kept.noise.step > 0
-    changed(tmp_path / "a", lambda told: told["model"]["noise"].pop("step"))
+    changed(tmp_path / "a", lambda content: content["model"]["noise"].pop("step"))
     old = PrivateClassifier.load(tmp_path / "a")
     assert old.noise == replace(kept.noise, step=0.0)
     X = RNG.normal(size=(20, 3))
     np.testing.assert_allclose(old.arbitrariness(X).high, kept.arbitrariness(X).high, atol=1e-5)
 
 
-def test_rows_are_checked_as_predictions_check_them(tmp_path):
+def test_rows_are_validated_as_by_predict(tmp_path):
     kept = saved("gamma", tmp_path / "a")
     with pytest.raises(ValueError, match="3 features"):
         kept.arbitrariness(np.zeros((2, 4)))
@@ -209,16 +209,16 @@ def test_a_map_that_moves_the_threshold_moves_the_plane(map_, shift, name):
     plain = PrivateClassifier.of(fitted(name))
     moved = PrivateClassifier(plain.weights, map_, plain.manifest)
     X = RNG.normal(size=(50, 3))
-    found = moved.arbitrariness(X, people=2)
+    result = moved.arbitrariness(X, individuals=2)
     shifted = type(plain.weights)(plain.weights.coef, plain.weights.intercept - shift, True)
     other = PrivateClassifier(shifted, plain.map_, plain.manifest).arbitrariness(X)
-    np.testing.assert_allclose(found.high, other.high, atol=1e-3)
-    np.testing.assert_allclose(found.low, other.low, atol=1e-9)
-    assert found.holds_for == "everybody at once"  # the map was fitted to these weights
-    assert any("as it was released" in caveat for caveat in found.caveats)
+    np.testing.assert_allclose(result.high, other.high, atol=1e-3)
+    np.testing.assert_allclose(result.low, other.low, atol=1e-9)
+    assert result.holds_for == "everybody at once"  # the map was fitted to these weights
+    assert any("counts as fixed" in caveat for caveat in result.caveats)
 
 
-def test_maps_that_decide_otherwise_are_refused_or_never_arbitrary():
+def test_other_maps_are_rejected_or_never_arbitrary():
     plain = PrivateClassifier.of(fitted("gaussian"))
     folded = PrivateClassifier(plain.weights, Binned(Bins(2), [0.0, 0.4]), plain.manifest)
     with pytest.raises(DataError, match="a binned map"):
@@ -230,7 +230,7 @@ def test_maps_that_decide_otherwise_are_refused_or_never_arbitrary():
 # ---------------------------------------------------------------- re-training
 
 
-def test_intervals_hold_over_releases_of_the_estimator_itself():
+def test_intervals_cover_over_real_releases():
     """Fresh noise in every fit: 100 releases, at most a tenth of which may miss anybody."""
     dataset, level, missed = records(), 0.9, 0
     rows = np.hstack([dataset.X, np.ones((300, 1))])
@@ -240,29 +240,33 @@ def test_intervals_hold_over_releases_of_the_estimator_itself():
     for _ in range(100):
         model = clone(MODELS["gaussian"]).fit_records(dataset)
         truth = gaussian_disagreement(center, rows, model.noise_std_)
-        kept, asked = NoiseModel.of(model, model), {"level": level, "people": None}
-        found = kept.told(LinearWeights.of(model), dataset.X, threshold=0.0, **asked)
-        missed += bool(((truth < found.low - 1e-6) | (truth > found.high + 1e-6)).any())
-        shares.append(found.told)
+        kept, options = NoiseModel.of(model, model), {"level": level, "individuals": None}
+        result = kept.arbitrariness(
+            LinearWeights.of(model), dataset.X, threshold=0.0, **options
+        )
+        missed += bool(((truth < result.low - 1e-6) | (truth > result.high + 1e-6)).any())
+        shares.append(result.told)
     assert missed / 100 <= 0.1 + 5 * np.sqrt(0.09 / 100) and np.mean(shares) > 0.1
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("classes", [2, 3])
-def test_certificates_hold_over_releases_of_the_estimator_itself(classes):
+def test_certificates_cover_over_real_releases(classes):
     dataset = records(classes, n=600)
     kind = ObjectivePerturbation(8.0, C=0.01, norm=1.0)
     models = [clone(kind).fit_records(dataset) for _ in range(500)]
     decisions = np.stack([model.predict(dataset.X) for model in models])
     shares = np.stack([(decisions == c).mean(axis=0) for c in range(classes)])
     truth = classes / (classes - 1) * (1 - (shares**2).sum(axis=0))
-    missed, told = 0, []
+    missed, content = 0, []
     for model in models[:300]:
-        kept, asked = NoiseModel.of(model, model), {"level": 0.95, "people": None}
-        found = kept.told(LinearWeights.of(model), dataset.X, threshold=0.0, **asked)
-        missed += bool((truth > found.high + 0.06).any())
-        told.append(found.told)
-    assert missed / 300 <= 0.05 and np.mean(told) > 0.2
+        kept, options = NoiseModel.of(model, model), {"level": 0.95, "individuals": None}
+        result = kept.arbitrariness(
+            LinearWeights.of(model), dataset.X, threshold=0.0, **options
+        )
+        missed += bool((truth > result.high + 0.06).any())
+        content.append(result.told)
+    assert missed / 300 <= 0.05 and np.mean(content) > 0.2
 
 
 # ---------------------------------------------------------------- strangers
@@ -275,12 +279,14 @@ def test_certificates_hold_over_releases_of_the_estimator_itself(classes):
         lambda m: m.update(noise=[]),
         lambda m: m.update(noise={}),
         lambda m: m["noise"].pop("scale"),
-        lambda m: m["noise"].update(more=1),
+        lambda m: m["noise"].update(other_files=1),
         lambda m: m["noise"].update(mechanism="dp-sgd"),
         lambda m: m["noise"].update(mechanism=["output"]),
-        lambda m: m["noise"].update(law="laplace"),
-        lambda m: m["noise"].update(law={}),
-        lambda m: m["noise"].update(law="gaussian"),  # which no perturbed objective has
+        lambda m: m["noise"].update(distribution="laplace"),
+        lambda m: m["noise"].update(distribution={}),
+        lambda m: m["noise"].update(
+            distribution="gaussian"
+        ),  # which no perturbed objective has
         lambda m: m["noise"].update(scale=0),
         lambda m: m["noise"].update(scale=-1.0),
         lambda m: m["noise"].update(scale=1e-200),
@@ -310,22 +316,22 @@ def test_certificates_hold_over_releases_of_the_estimator_itself(classes):
     ],
     ids=range(36),
 )
-def test_noise_that_is_not_ours_is_refused(change, tmp_path):
+def test_invalid_noise_is_rejected(change, tmp_path):
     saved("objective", tmp_path / "a")
-    changed(tmp_path / "a", lambda told: change(told["model"]))
+    changed(tmp_path / "a", lambda content: change(content["model"]))
     with pytest.raises(DataError, match="noise|linear"):
         PrivateClassifier.load(tmp_path / "a")
 
 
-def test_noise_of_a_classifier_that_is_not_private_is_refused(tmp_path):
+def test_noise_of_a_non_private_classifier_is_rejected(tmp_path):
     saved("objective", tmp_path / "a")
-    changed(tmp_path / "a", lambda told: told["guarantee"].update(private=False))
+    changed(tmp_path / "a", lambda content: content["guarantee"].update(private=False))
     with pytest.raises(DataError, match="not private"):
         PrivateClassifier.load(tmp_path / "a")
 
 
 @pytest.mark.parametrize("text", ["NaN", "Infinity", "1e999", "-0.0"])
-def test_numbers_that_are_none_are_refused(text, tmp_path):
+def test_invalid_numbers_are_rejected(text, tmp_path):
     saved("gamma", tmp_path / "a")
     path = tmp_path / "a" / "model.json"
     scale = json.dumps(json.loads(path.read_text())["model"]["noise"]["scale"])
@@ -334,7 +340,7 @@ def test_numbers_that_are_none_are_refused(text, tmp_path):
         PrivateClassifier.load(tmp_path / "a")
 
 
-def test_the_noise_of_settings_beyond_all_numbers_is_not_kept():
+def test_noise_beyond_the_range_of_floats_is_not_stored():
     model = clone(MODELS["gamma"]).fit_records(records())
     model.noise_scale_ = 1e150
     assert NoiseModel.of(model, model) is None

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from tests.artifact.made import changed, classifier, replaced
+from tests.artifact.examples import changed, classifier, replaced
 from veracal.artifact import PrivateClassifier
 from veracal.errors import DataError, LimitError, VeracalError
 
@@ -25,7 +25,7 @@ def refused(folder, match, kind=DataError):
         PrivateClassifier.load(folder)
 
 
-def test_nothing_there(tmp_path):
+def test_a_missing_folder_or_file_is_reported(tmp_path):
     refused(tmp_path / "none", "no folder")
     (tmp_path / "empty").mkdir()
     refused(tmp_path / "empty", "a file model.json")
@@ -33,7 +33,7 @@ def test_nothing_there(tmp_path):
 
 @pytest.mark.parametrize("name", [WEIGHTS, MODEL])
 @pytest.mark.parametrize("where", [0, 100, -1])
-def test_a_changed_byte(folder, name, where):
+def test_a_changed_byte_is_detected(folder, name, where):
     content = bytearray((folder / name).read_bytes())
     content[where] ^= 1
     (folder / name).write_bytes(bytes(content))
@@ -43,7 +43,7 @@ def test_a_changed_byte(folder, name, where):
 
 @pytest.mark.parametrize("name", [WEIGHTS, MODEL])
 @pytest.mark.parametrize("kept", [0, 7, 0.5, 0.99])
-def test_a_truncated_file(folder, name, kept):
+def test_a_truncated_file_is_detected(folder, name, kept):
     content = (folder / name).read_bytes()
     length = int(kept * len(content)) if kept < 1 else kept
     (folder / name).write_bytes(content[:length])
@@ -57,14 +57,14 @@ def test_a_longer_file_is_not_read(folder):
     refused(folder, "at most", LimitError)
 
 
-def test_a_longer_file_is_not_read_though_the_description_says_so(folder):
+def test_a_longer_file_is_not_read_even_if_the_manifest_lists_it(folder):
     with (folder / WEIGHTS).open("ab") as file:
         file.truncate(10**12)
     changed(folder, lambda m: m["files"][WEIGHTS].update(bytes=10**12))
     refused(folder, "at most", LimitError)
 
 
-def test_a_vast_description_is_not_read(folder):
+def test_a_huge_manifest_is_not_read(folder):
     with (folder / MODEL).open("ab") as file:
         file.truncate(10**11)
     refused(folder, "at most", LimitError)
@@ -90,7 +90,7 @@ def test_links_and_pipes_are_not_followed(folder, name, tmp_path):
         (lambda m: m.update(version=3), "version 3. Update Veracal"),
         (lambda m: m.update(version=2), "federation"),
         (lambda m: m.update(federation=None), "federation"),
-        (lambda m: m.update(version=2, federation=None), "another kind of federation"),
+        (lambda m: m.update(version=2, federation=None), "another type of federation"),
         (lambda m: m.update(version=0), "version 1 or 2"),
         (lambda m: m.update(version="1"), "version 1"),
         (lambda m: m.update(version=True), "version 1"),
@@ -114,7 +114,7 @@ def test_links_and_pipes_are_not_followed(folder, name, tmp_path):
         (lambda m: m["files"].pop(WEIGHTS), "a hash of model.safetensors"),
     ],
 )
-def test_descriptions_that_are_not_ours(folder, change, match):
+def test_invalid_manifests_are_rejected(folder, change, match):
     changed(folder, change)
     refused(folder, match, VeracalError)
 
@@ -124,14 +124,14 @@ def test_descriptions_that_are_not_ours(folder, change, match):
     ["", "[]", "null", "{}", '{"format": 1', "[" * 100_000, '{"a":1,"a":2}', "NaN", "\ud83d"],
     ids=range(9),
 )
-def test_what_is_no_json(folder, text):
+def test_invalid_json_is_rejected(folder, text):
     (folder / MODEL).write_bytes(text.encode("utf-8", "surrogatepass"))
     with pytest.raises(VeracalError):
         PrivateClassifier.load(folder)
 
 
-def header(told: object, body: bytes = b"") -> bytes:
-    written = json.dumps(told).encode()
+def header(content: object, body: bytes = b"") -> bytes:
+    written = json.dumps(content).encode()
     return struct.pack("<Q", len(written)) + written + body
 
 
@@ -170,14 +170,14 @@ INTERCEPT = {"dtype": "F64", "shape": [1], "data_offsets": [240, 248]}
     ],
     ids=range(20),
 )
-def test_weights_that_are_not_ours(folder, content):
+def test_invalid_weights_are_rejected(folder, content):
     replaced(folder, content)
     with pytest.raises(VeracalError) as caught:
         PrivateClassifier.load(folder)
     assert WEIGHTS in str(caught.value)
 
 
-def test_the_right_weights_in_that_way_are_read(folder):
+def test_valid_weights_are_read(folder):
     """So that the tests above fail for what they are about."""
     replaced(folder, save(RIGHT))
     assert PrivateClassifier.load(folder).predict_proba(np.zeros((1, 30))).tolist() == [

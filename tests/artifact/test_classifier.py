@@ -13,7 +13,7 @@ from sklearn.calibration import calibration_curve
 from sklearn.frozen import FrozenEstimator
 from sklearn.metrics import accuracy_score
 
-from tests.artifact.made import classifier, data, fitted
+from tests.artifact.examples import classifier, data, fitted
 from veracal.artifact import PrivateClassifier
 from veracal.calibration import CalibratedClassifier, TemperatureScaling
 from veracal.data import Schema, score
@@ -22,7 +22,7 @@ from veracal.training import ObjectivePerturbation, PrivateLogisticRegression
 
 
 @pytest.mark.parametrize("name", ["breast-cancer", "digits", "wine"])
-def test_predictions_survive_to_the_last_bit(name, tmp_path):
+def test_predictions_round_trip_bit_by_bit(name, tmp_path):
     before, rows = fitted(name), data(name).X
     classifier(name).save(tmp_path / "a")
     after = PrivateClassifier.load(tmp_path / "a")
@@ -55,30 +55,32 @@ def test_scores_have_labels_and_come_before_and_after_the_map(tmp_path):
     ids=lambda model: type(model).__name__,
 )
 @pytest.mark.parametrize("name", ["breast-cancer", "wine"])
-def test_classifiers_without_a_map_are_saved_too(model, name, tmp_path):
-    made = clone(model).fit_records(data(name))
-    PrivateClassifier.of(made).save(tmp_path / "a")
+def test_classifiers_without_a_map_can_be_saved(model, name, tmp_path):
+    model_ = clone(model).fit_records(data(name))
+    PrivateClassifier.of(model_).save(tmp_path / "a")
     loaded = PrivateClassifier.load(tmp_path / "a")
     rows = data(name).X
-    np.testing.assert_allclose(loaded.predict_proba(rows), made.predict_proba(rows), rtol=1e-12)
+    np.testing.assert_allclose(
+        loaded.predict_proba(rows), model_.predict_proba(rows), rtol=1e-12
+    )
     assert loaded.schema is None and loaded.map_.kind == "identity"
 
 
-def test_a_model_that_promises_nothing_says_so(tmp_path):
-    made = PrivateLogisticRegression(random_state=0, epochs=1).fit_records(data())
-    PrivateClassifier.of(made).save(tmp_path / "a")
+def test_a_non_private_model_says_so(tmp_path):
+    model_ = PrivateLogisticRegression(random_state=0, epochs=1).fit_records(data())
+    PrivateClassifier.of(model_).save(tmp_path / "a")
     loaded = PrivateClassifier.load(tmp_path / "a")
     assert not loaded.private_ and "not private" in repr(loaded)
     assert "NOT" in loaded.manifest.guarantee["text"]
 
 
-def test_what_cannot_be_saved_is_refused():
+def test_unsupported_models_are_rejected():
     model = CalibratedClassifier(FrozenEstimator(classifier()), TemperatureScaling())
     with pytest.raises(ValueError, match="linear classifier"):
         PrivateClassifier.of(model)
 
 
-def test_it_is_a_classifier_of_scikit_learn():
+def test_it_follows_scikit_learns_contract():
     model, records = classifier(), data()
     assert clone(model) is model
     assert accuracy_score(np.array(records.classes)[records.y], model.predict(records.X)) > 0.5
@@ -89,16 +91,16 @@ def test_it_is_a_classifier_of_scikit_learn():
         model.fit(records.X, records.y)
 
 
-def test_the_folder_holds_no_code_and_what_the_issue_names(tmp_path):
-    folder = classifier().save(tmp_path / "a", more={"report.html": b"<p>"})
+def test_the_folder_holds_the_documented_files_and_no_code(tmp_path):
+    folder = classifier().save(tmp_path / "a", other_files={"report.html": b"<p>"})
     assert {path.name for path in folder.iterdir()} == {
         "model.json",
         "model.safetensors",
         "report.html",
     }
-    told = json.loads((folder / "model.json").read_text())
-    assert told["guarantee"]["epsilon"] > 0 and told["guarantee"]["delta"] == 1e-5
-    assert set(told["files"]) == {"model.safetensors", "report.html"}
+    content = json.loads((folder / "model.json").read_text())
+    assert content["guarantee"]["epsilon"] > 0 and content["guarantee"]["delta"] == 1e-5
+    assert set(content["files"]) == {"model.safetensors", "report.html"}
     for path in folder.iterdir():
         with pytest.raises(
             (pickle.UnpicklingError, ValueError, EOFError, KeyError, IndexError)
@@ -108,7 +110,7 @@ def test_the_folder_holds_no_code_and_what_the_issue_names(tmp_path):
 
 
 @pytest.mark.parametrize("before", [(), ("model.json", "report.html")])
-def test_a_folder_that_is_there_is_kept_unless_asked(before, tmp_path):
+def test_an_existing_folder_is_only_replaced_with_force(before, tmp_path):
     folder = tmp_path / "a"
     folder.mkdir()
     for name in before:
@@ -122,7 +124,7 @@ def test_a_folder_that_is_there_is_kept_unless_asked(before, tmp_path):
 
 
 @pytest.mark.parametrize("model", [False, True])
-def test_a_folder_with_anything_of_somebody_else_is_never_replaced(model, tmp_path):
+def test_a_folder_with_foreign_files_is_never_replaced(model, tmp_path):
     folder = tmp_path / "a"
     if model:
         classifier().save(folder)
@@ -135,14 +137,14 @@ def test_a_folder_with_anything_of_somebody_else_is_never_replaced(model, tmp_pa
 
 
 @pytest.mark.parametrize("name", [".", "..", "a/.."])
-def test_a_place_without_a_name_is_refused(name, tmp_path, monkeypatch):
+def test_a_path_without_a_name_is_rejected(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(DataError, match="name of its own"):
+    with pytest.raises(DataError, match="ends in a folder name"):
         classifier().save(name, force=True)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_cannot_step_aside_stays_and_nothing_is_left_beside(tmp_path):
+def test_a_folder_that_cannot_be_moved_stays_unchanged(tmp_path):
     def busy(path, target):
         raise OSError(16, "Device or resource busy")
 
@@ -153,7 +155,7 @@ def test_a_folder_that_cannot_step_aside_stays_and_nothing_is_left_beside(tmp_pa
 
 
 @pytest.mark.parametrize("force", [False, True])
-def test_what_fails_half_way_leaves_everything_as_it_was(force, tmp_path, monkeypatch):
+def test_a_failed_write_leaves_everything_unchanged(force, tmp_path, monkeypatch):
     folder = tmp_path / "a"
     if force:
         folder.mkdir()
@@ -169,7 +171,7 @@ def test_what_fails_half_way_leaves_everything_as_it_was(force, tmp_path, monkey
     assert left == (["a", "a/model.json"] if force else [])
 
 
-def test_places_that_cannot_be_written_to(tmp_path):
+def test_unwritable_paths_are_rejected(tmp_path):
     with pytest.raises(DataError, match="a folder that exists"):
         classifier().save(tmp_path / "no" / "a")
     (tmp_path / "file").write_text("")
@@ -180,8 +182,8 @@ def test_places_that_cannot_be_written_to(tmp_path):
         classifier().save(tmp_path / "link", force=True)
 
 
-def test_the_folder_somebody_is_in_is_not_replaced(tmp_path, monkeypatch):
+def test_the_current_folder_is_not_replaced(tmp_path, monkeypatch):
     monkeypatch.chdir(classifier().save(tmp_path / "a"))
-    with pytest.raises(DataError, match="the one this command runs in"):
+    with pytest.raises(DataError, match="other than the current one"):
         classifier().save("../a", force=True)
     assert [path.name for path in tmp_path.iterdir()] == ["a"]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.artifact.made import changed, replaced
+from tests.artifact.examples import changed, replaced
 from veracal.artifact import PrivateClassifier
 from veracal.artifact.classifier import FrozenEncoder
 from veracal.calibration import PrivateCalibratedClassifier
@@ -66,44 +66,46 @@ def refused(folder, match, **own):
 
 def test_predictions_are_the_same_after_loading(folder, pictures):
     place, model = folder
-    found = PrivateClassifier.load(place)
-    assert np.array_equal(found.logits(pictures), model.logits(pictures))
-    assert np.allclose(found.predict_proba(pictures), model.predict_proba(pictures), atol=1e-14)
-    assert found.predict(pictures[:3]).tolist() == model.predict(pictures[:3]).tolist()
-    assert found.weights.known == KnownNetwork("five_layer_cnn", {"classes": 3, "side": 8})
-    assert found.weights.prepare == Pictures(0.5, 0.25)
-    assert not found.private_  # a seed
+    result = PrivateClassifier.load(place)
+    assert np.array_equal(result.logits(pictures), model.logits(pictures))
+    assert np.allclose(
+        result.predict_proba(pictures), model.predict_proba(pictures), atol=1e-14
+    )
+    assert result.predict(pictures[:3]).tolist() == model.predict(pictures[:3]).tolist()
+    assert result.weights.known == KnownNetwork("five_layer_cnn", {"classes": 3, "side": 8})
+    assert result.weights.prepare == Pictures(0.5, 0.25)
+    assert not result.private_  # a seed
     records = Dataset(pictures, np.zeros(30, int), CLASSES[::-1])
-    logits = found.scores(records, mapped=False).values
+    logits = result.scores(records, mapped=False).values
     assert np.array_equal(logits, model.logits(pictures)[:, ::-1])
 
 
-def test_a_calibrated_network_of_pictures(pictures, tmp_path):
+def test_a_calibrated_network_of_images(pictures, tmp_path):
     inner = PrivateNetwork(partial(five_layer_cnn, 3, side=8), gradients="functional", steps=2)
     model = PrivateCalibratedClassifier(
         inner, epsilon=8.0, delta=1e-3, classes=CLASSES, size=30, random_state=0
     ).fit(pictures, np.array(CLASSES)[np.arange(30) % 3])
     place = PrivateClassifier.of(model).save(tmp_path / "c")
-    found = PrivateClassifier.load(place)
-    assert np.array_equal(found.predict_proba(pictures), model.predict_proba(pictures))
-    assert found.map_ == model.map_
+    result = PrivateClassifier.load(place)
+    assert np.array_equal(result.predict_proba(pictures), model.predict_proba(pictures))
+    assert result.map_ == model.map_
 
 
-def test_a_module_of_ones_own_needs_its_code(pictures, tmp_path):
+def test_a_custom_module_needs_its_code(pictures, tmp_path):
     def module():
         return nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
 
     model = fitted(module, pictures, prepare=_halves)
     place = PrivateClassifier.of(model).save(tmp_path / "d")
-    refused(place, "the module of whoever made it")
+    refused(place, "the module of its author")
     refused(place, "the function that prepares rows", module=module())
     refused(place, "0.weight|1.weight", module=nn.Linear(64, 3), prepare=_halves)
     given = module()
     before = given[1].weight.detach().clone()
-    found = PrivateClassifier.load(place, module=given, prepare=_halves)
-    assert np.array_equal(found.logits(pictures), model.logits(pictures))
+    result = PrivateClassifier.load(place, module=given, prepare=_halves)
+    assert np.array_equal(result.logits(pictures), model.logits(pictures))
     assert torch.equal(given[1].weight, before)  # a copy was filled
-    assert PrivateClassifier.from_files(found.files(), "x", module=given, prepare=_halves)
+    assert PrivateClassifier.from_files(result.files(), "x", module=given, prepare=_halves)
 
 
 def _halves(rows):
@@ -124,7 +126,7 @@ def _halves(rows):
         (partial(dense_head, 7, classes=2), {"features": 7, "classes": 2}),
     ],
 )
-def test_functions_of_ours_are_known_by_their_names(maker, settings):
+def test_built_in_preparations_are_stored_by_name(maker, settings):
     known = KnownNetwork.of(maker)
     assert dict(known.settings) == settings
     again = KnownNetwork.from_json(known.to_json(), "x")
@@ -133,7 +135,7 @@ def test_functions_of_ours_are_known_by_their_names(maker, settings):
 
 
 @pytest.mark.parametrize("maker", [nn.Linear(2, 2), partial(nn.Linear, 2), len])
-def test_others_are_not(maker):
+def test_custom_preparations_are_not_stored(maker):
     assert KnownNetwork.of(maker) is None
 
 
@@ -158,8 +160,8 @@ def test_others_are_not(maker):
         {"name": "mnist_cnn", "settings": {"classes": -1}},
     ],
 )
-def test_a_stranger_can_name_nothing_else(spoiled, written):
-    changed(spoiled, lambda told: told["model"].update(network=written))
+def test_unknown_networks_are_rejected(spoiled, written):
+    changed(spoiled, lambda content: content["model"].update(network=written))
     refused(spoiled, "networks|a network")
 
 
@@ -178,28 +180,28 @@ def test_a_stranger_can_name_nothing_else(spoiled, written):
         ("prepare", ["os", "system"]),
         ("kind", "networks"),
         ("noise", {}),
-        ("front", {}),
+        ("encoder", {}),
     ],
 )
-def test_fields_that_are_not_ours(spoiled, field, value):
-    changed(spoiled, lambda told: told["model"].update({field: value}))
+def test_invalid_fields_are_rejected(spoiled, field, value):
+    changed(spoiled, lambda content: content["model"].update({field: value}))
     with pytest.raises(DataError):
         PrivateClassifier.load(spoiled)
 
 
-def test_other_weights(spoiled, folder):
+def test_weights_of_another_network_are_rejected(spoiled, folder):
     content = (spoiled / WEIGHTS).read_bytes()
     replaced(spoiled, content[:-4] + np.float32(np.nan).tobytes())
     refused(spoiled, "finite numbers")
     linear = PrivateClassifier.load(folder[0])
-    changed(spoiled, lambda told: told["model"]["network"].update(name="mnist_cnn"))
+    changed(spoiled, lambda content: content["model"]["network"].update(name="mnist_cnn"))
     with pytest.raises(DataError):
         PrivateClassifier.load(spoiled)
-    with pytest.raises(DataError, match="no known law|a known law"):
+    with pytest.raises(DataError, match="a known noise distribution"):
         linear.arbitrariness(np.zeros((1, 8, 8)))
 
 
-def test_what_is_not_single_precision_is_not_saved(pictures):
+def test_other_precisions_are_not_saved(pictures):
     class Counts(nn.Module):
         def __init__(self):
             super().__init__()
@@ -213,32 +215,34 @@ def test_what_is_not_single_precision_is_not_saved(pictures):
         PrivateClassifier.of(fitted(Counts, pictures)).files()
 
 
-def test_texts_go_through_a_frozen_network_first(tmp_path):
+def test_texts_are_encoded_by_a_frozen_network(tmp_path):
     try:
-        front = FrozenEncoder.of(MiniLM())
+        encoder = FrozenEncoder.of(MiniLM())
     except MissingExtraError as missing:
         pytest.skip(str(missing))
     texts = np.array([["a fine film"], ["dull"], ["no"]], dtype=np.dtypes.StringDType())
     data = Dataset(texts, np.arange(3), CLASSES, size=30)
-    features = front.dataset(data)
+    features = encoder.encode_dataset(data)
     model = fitted(partial(dense_head, 384, 3, hidden=4), features.X)
-    place = PrivateClassifier.of(model, front=front).save(tmp_path / "t")
-    found = PrivateClassifier.load(place)
+    place = PrivateClassifier.of(model, encoder=encoder).save(tmp_path / "t")
+    result = PrivateClassifier.load(place)
     right = model.logits(features.X)
     for same in (texts, texts.tolist(), features.X):
-        assert np.array_equal(found.logits(same), right)
-    assert np.array_equal(found.scores(data, mapped=False).values, right)
-    changed(place, lambda told: told["model"]["front"].update(weights="0" * 64))
-    with pytest.raises(DataError, match="weights that the classifier was trained behind"):
+        assert np.array_equal(result.logits(same), right)
+    assert np.array_equal(result.scores(data, mapped=False).values, right)
+    changed(place, lambda content: content["model"]["encoder"].update(weights="0" * 64))
+    with pytest.raises(DataError, match="weights from training"):
         PrivateClassifier.load(place).predict_proba(texts)
-    changed(place, lambda told: told["model"]["front"].update(name="efficientnet-lite0"))
-    refused(place, "frozen networks|behind")
+    changed(
+        place, lambda content: content["model"]["encoder"].update(name="efficientnet-lite0")
+    )
+    refused(place, "one of the encoders|weights from")
 
 
-def test_a_row_that_would_fill_the_memory_is_refused(spoiled):
-    def huge(told):
-        told["features"] = 10**8
-        told["model"].update(row=[10**8], type="float64")
+def test_a_huge_row_is_rejected(spoiled):
+    def huge(content):
+        content["features"] = 10**8
+        content["model"].update(row=[10**8], type="float64")
 
     changed(spoiled, huge)
     refused(spoiled, "rows of")

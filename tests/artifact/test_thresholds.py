@@ -68,7 +68,7 @@ def test_the_threshold_is_where_the_map_decides(map_):
     ],
     ids=repr,
 )
-def test_a_map_that_decides_for_one_class_has_no_threshold(map_):
+def test_a_map_that_predicts_one_class_has_no_threshold(map_):
     assert math.isinf(decision_threshold(map_, 2)) and len(set(decided(map_))) == 1
 
 
@@ -104,6 +104,6 @@ def test_maps_of_many_classes_that_keep_every_decision(map_):
     ],
     ids=repr,
 )
-def test_maps_that_may_change_decisions_otherwise_are_refused(map_, classes):
+def test_maps_that_may_change_other_decisions_are_rejected(map_, classes):
     with pytest.raises(DataError, match="veracal audit"):
         decision_threshold(map_, classes)

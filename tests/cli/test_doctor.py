@@ -49,7 +49,7 @@ def test_the_two_laws_are_told_apart():
 
 def test_pvalues_are_uniform_where_the_law_is_right():
     rng = np.random.default_rng(0)
-    k = np.arange(-noise.REACH, noise.REACH + 1)
+    k = np.arange(-noise.CUTOFF, noise.CUTOFF + 1)
     weights = np.exp(-np.abs(k) / 4.0)
     found = [
         noise.laplace_pvalue(rng.choice(k, size=5_000, p=weights / weights.sum()), 4.0)

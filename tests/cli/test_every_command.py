@@ -18,7 +18,7 @@ data check visits.csv --schema visits.toml
 schema check visits.toml
 schema draft plain.csv --target back --out draft.toml
 plan train --records 600 --batch 60 --epochs 5 --epsilon 1
-plan audit --people 100 --error 0.1
+plan audit --individuals 100 --error 0.1
 ledger open --data visits.csv --epsilon 4 --delta 1e-3
 ledger open count.ledger --epsilon 1
 data count visits.csv --schema visits.toml --epsilon 0.1 --ledger count.ledger --json

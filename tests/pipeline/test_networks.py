@@ -82,7 +82,7 @@ def test_texts_by_frozen_features_and_by_a_last_layer(reviews, tmp_path):
     assert np.array_equal(found.predict_proba(texts), made.classifier.predict_proba(texts))
     # Frozen weights, of ninety megabytes, come with a package: the trained layer alone is kept.
     assert 7e6 < (made.folder / "model.safetensors").stat().st_size < 8e6
-    assert found.front.extractor.name == "minilm-tokens"
+    assert found.encoder.extractor.name == "minilm-tokens"
 
 
 def pictures(shape, dtype=np.uint8):

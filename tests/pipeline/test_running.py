@@ -11,7 +11,7 @@ from tests.pipeline.own_ledgers import measure_again, run
 from veracal import workflow as pipeline
 from veracal.accounting import Budget, Repeated, epsilon_for
 from veracal.artifact import PrivateClassifier
-from veracal.artifact.storage import OURS
+from veracal.artifact.storage import KNOWN_FILES
 from veracal.data import Schema, load
 from veracal.data.builtin import SCHEMAS
 from veracal.errors import AnswerError, BudgetError, DataError, LedgerError
@@ -526,7 +526,7 @@ def test_everything_in_an_artifact_is_declared_or_was_charged(visits, tmp_path):
     """Of entirely other records the same answers of the ledger give the same bytes."""
     made = run(visits, tmp_path / "model")
     before = {path.name: path.read_bytes() for path in made.folder.iterdir()}
-    assert set(before) == OURS - {"report-internal.html"}
+    assert set(before) == KNOWN_FILES - {"report-internal.html"}
     rows = "".join(f"{99 - i % 7},{'mf'[i % 5 == 0]},{i % 2}\n" for i in range(91))
     (tmp_path / "visits.csv").write_text(f"age,sex,ill\n{rows}")
     run(visits, tmp_path / "model", force=True)

@@ -45,7 +45,7 @@ OURS = [
 
 
 @pytest.mark.parametrize("query", OURS, ids=lambda q: q.name)
-def test_ours_keep_the_contract(query):
+def test_built_in_rules_pass(query):
     check_query(query, trials=60)
 
 
@@ -131,7 +131,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_broken_ones_are_caught(name):
+def test_faulty_ones_fail(name):
     with pytest.raises(AssertionError):
         check_query(BROKEN[name], trials=60)
 

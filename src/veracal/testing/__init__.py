@@ -7,9 +7,9 @@ from veracal._lazy import attach
 if TYPE_CHECKING:
     from veracal.testing.mechanisms import (
         DRAWS,
-        check_clip,
+        check_clip_rule,
         check_mechanism,
-        check_update,
+        check_optimizer,
         noise_pvalues,
     )
     from veracal.testing.queries import (
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 __all__ = [
     "DRAWS",
     "adversarial_scores",
-    "check_clip",
+    "check_clip_rule",
     "check_mechanism",
+    "check_optimizer",
     "check_query",
     "check_source",
     "check_statistic",
-    "check_update",
     "noise_pvalues",
 ]
 
@@ -36,9 +36,9 @@ __getattr__, __dir__ = attach(
     {
         "mechanisms": (
             "DRAWS",
-            "check_clip",
+            "check_clip_rule",
             "check_mechanism",
-            "check_update",
+            "check_optimizer",
             "noise_pvalues",
         ),
         "queries": (

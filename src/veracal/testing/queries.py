@@ -1,8 +1,6 @@
-"""The contract of a query, for whoever writes one.
+"""Contract suites of queries and sources.
 
-A query states how far one record can move it. These checks try to prove it wrong.
-
-The contract of a source, for whoever writes one.
+A query states how far one record can change it; these checks try to refute that.
 """
 
 import warnings
@@ -23,7 +21,7 @@ _EXTREMES = (0.0, -0.0, 5e-324, 1e-300, 1.0, 20.0, 88.8, 745.2, 3.4e38, 1.7e308)
 
 
 def adversarial_scores(n: int, rng: np.random.Generator, *, classes: int = 10) -> Scores:
-    """Labeled scores that reach for the ends: sure and right, sure and wrong, tied, absurd.
+    """Labeled scores with extreme values: confident and right, confident and wrong, tied, huge.
 
     Parameters
     ----------
@@ -31,17 +29,19 @@ def adversarial_scores(n: int, rng: np.random.Generator, *, classes: int = 10) -
         Number of records; zero works.
     rng : Generator
     classes : int
-        Some sums of floats depend on the memory layout only from eight on.
+        With at least eight, some floating-point sums depend on the memory layout.
     """
     labels = rng.integers(classes, size=n)
     if rng.random() < 0.3:
-        return Scores.from_probabilities(_odd_probabilities(n, classes, rng), labels)
-    plain = rng.normal(scale=3, size=(n, classes))
-    odd = rng.choice(_EXTREMES, (n, classes)) * rng.choice([-1.0, 1.0], (n, classes))
+        return Scores.from_probabilities(_extreme_probabilities(n, classes, rng), labels)
+    ordinary = rng.normal(scale=3, size=(n, classes))
+    extreme = rng.choice(_EXTREMES, (n, classes)) * rng.choice([-1.0, 1.0], (n, classes))
     ties = np.broadcast_to(rng.choice(_EXTREMES, (n, 1)), (n, classes))
-    sure = 1000.0 * (np.arange(classes) == labels[:, None])
+    confident = 1000.0 * (np.arange(classes) == labels[:, None])
     kind = rng.integers(5, size=(n, 1))
-    logits = np.select([kind == i for i in range(4)], [odd, ties, sure, -sure], plain)
+    logits = np.select(
+        [kind == i for i in range(4)], [extreme, ties, confident, -confident], ordinary
+    )
     with np.errstate(over="ignore"):
         single = logits.astype(np.float32)
     if rng.random() < 0.3 and np.isfinite(single).all():
@@ -63,12 +63,12 @@ def check_query(
     ----------
     query : Query
     make_records : callable
-        ``make_records(n, rng)`` makes n records of the kind that the query is asked of, and
-        should reach for its extremes. By default :func:`adversarial_scores`.
+        ``make_records(n, rng)`` creates n records of the kind that the query reads, with
+        extreme values. By default :func:`adversarial_scores`.
     worthless : records, optional
-        Records that must contribute exactly nothing, such as broken ones.
+        Records that must contribute exactly zero, such as invalid ones.
     trials : int
-        Number of record sets to try.
+        Number of record sets.
     random_state : int
         The checks are repeatable.
 
@@ -77,7 +77,7 @@ def check_query(
     >>> from veracal.queries.score_queries import Brier
     >>> check_query(Brier(), trials=5)
     """
-    _check(query, make_records, worthless, trials, random_state, adds_up=True)
+    _check_contract(query, make_records, worthless, trials, random_state, adds_up=True)
 
 
 def check_statistic(
@@ -88,22 +88,22 @@ def check_statistic(
     trials: int = 200,
     random_state: int = 0,
 ) -> None:
-    """Raise ``AssertionError`` if a query that is no sum over records breaks its contract.
+    """Raise ``AssertionError`` if a query that is not a sum over records breaks its contract.
 
-    The contract is that of :func:`check_query` but for one thing: chunks of the records need
-    not add up. The query must say so (:class:`~veracal.queries.NonAdditive`), or several
+    The contract is that of :func:`check_query` with one exception: chunks of the records need
+    not add up. The query must declare this (:class:`~veracal.queries.NonAdditive`), or several
     sources would add their answers.
 
     Parameters
     ----------
     query, make_records, worthless, trials, random_state
-        As of :func:`check_query`.
+        As for :func:`check_query`.
     """
     assert isinstance(query, NonAdditive), f"{query.name!r} must be marked as NonAdditive."
-    _check(query, make_records, worthless, trials, random_state, adds_up=False)
+    _check_contract(query, make_records, worthless, trials, random_state, adds_up=False)
 
 
-def _check(
+def _check_contract(
     query: Query,
     make_records: MakeRecords,
     worthless: Any,
@@ -112,7 +112,7 @@ def _check(
     *,
     adds_up: bool,
 ) -> None:
-    """What both contracts ask for."""
+    """Checks of both contracts."""
     assert adds_up != isinstance(query, NonAdditive), (
         f"{query.name!r} is marked as NonAdditive."
     )
@@ -122,7 +122,7 @@ def _check(
     if worthless is not None:
         for row in range(len(worthless)):
             _assert_zero(query, worthless.take(np.array([row])), f"the worthless record {row}")
-    said = stated(query)
+    declared = declared_facts(query)
     for _ in range(trials):
         n = int(rng.integers(1, 40))
         pool = make_records(n + 1, rng)
@@ -130,20 +130,24 @@ def _check(
         _check_order(query, pool, rng)
         if adds_up:
             _check_chunks(query, pool, rng)
-    assert stated(query) == said, "What the query states changed while it was evaluated."
+    assert declared_facts(query) == declared, (
+        "What the query states changed while it was evaluated."
+    )
 
 
 def check_neighbors(query: Query, pool: Any, row: int) -> None:
-    """Check both relations on neighbors: without a row, and with the last row in its place."""
+    """Check both relations: the records without a row, and with the last row in its place."""
     n = len(pool) - 1
     kept = np.arange(n)
-    whole = answered(query, pool.take(kept))
+    whole = evaluate_checked(query, pool.take(kept))
     neighbors = {
         "add-remove": pool.take(np.delete(kept, row)),
         "replace-one": pool.take(np.where(kept == row, n, kept)),
     }
     for relation in RELATIONS:
-        moved = whole.astype(object) - answered(query, neighbors[relation]).astype(object)
+        moved = whole.astype(object) - evaluate_checked(query, neighbors[relation]).astype(
+            object
+        )
         most = query.sensitivity(relation)
         l1, squares = sum(abs(k) for k in moved), sum(k * k for k in moved)
         assert l1 <= most, (
@@ -155,7 +159,7 @@ def check_neighbors(query: Query, pool: Any, row: int) -> None:
         )
 
 
-def answered(query: Query, records: Any) -> Ints:
+def evaluate_checked(query: Query, records: Any) -> Ints:
     """Evaluate without a warning or an error, and check the form of the result."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -164,7 +168,7 @@ def answered(query: Query, records: Any) -> Ints:
         except Exception as error:
             raise AssertionError(
                 f"{query.name!r} raised {type(error).__name__} on {len(records)} records of "
-                f"the right form, which tells something about them: {error}"
+                f"the right form, which reveals something about them: {error}"
             ) from error
     dtype = result.dtype if isinstance(result, np.ndarray) else type(result)
     assert dtype == np.int64, f"{query.name!r} must return an array of int64, not {dtype}."
@@ -174,15 +178,15 @@ def answered(query: Query, records: Any) -> Ints:
     return result
 
 
-def stated(query: Query) -> tuple[object, ...]:
-    """Everything that a query says of itself."""
+def declared_facts(query: Query) -> tuple[object, ...]:
+    """Everything that a query declares."""
     sensitivities = [(query.sensitivity(r), query.sensitivity_l2(r)) for r in RELATIONS]
     settings = tuple(sorted(query.settings.items()))
     return (query.name, query.grid, query.entries, settings, *sensitivities)
 
 
 def _check_statement(query: Query) -> None:
-    """Check what a query says of itself."""
+    """Check what a query declares."""
     assert isinstance(query, Query), f"{query!r} lacks a part of the protocol Query."
     assert str(query.name).strip(), "A query needs a name."
     assert query.entries >= 1, f"A query has at least one entry, not {query.entries}."
@@ -190,7 +194,7 @@ def _check_statement(query: Query) -> None:
     for most in (one, other):
         assert type(most) is int, f"A sensitivity is an int, not {most!r}."
         assert 1 <= most <= MOST_NOISE, f"A sensitivity is at least 1 unit, not {most}."
-    # A unit of several rows may be replaced by one of fewer: that removes rows, too.
+    # A unit of several rows may be replaced by one with fewer, which also removes rows.
     assert one <= other <= 2 * one, (
         f"Replacing a record must cost between one and two of adding one ({one}), not {other}."
     )
@@ -202,37 +206,37 @@ def _check_statement(query: Query) -> None:
 
 def _assert_zero(query: Query, records: Any, what: str) -> None:
     """Check that some records contribute nothing."""
-    result = answered(query, records)
+    result = evaluate_checked(query, records)
     assert not result.any(), f"{query.name!r} must be zero on {what}, not {result}."
 
 
 def _check_order(query: Query, records: Any, rng: np.random.Generator) -> None:
-    """Check that the order of the rows changes no bit."""
-    whole = answered(query, records)
-    shuffled = answered(query, records.take(rng.permutation(len(records))))
+    """Check that the order of the rows does not change the result."""
+    whole = evaluate_checked(query, records)
+    shuffled = evaluate_checked(query, records.take(rng.permutation(len(records))))
     assert (whole == shuffled).all(), f"{query.name!r} depends on the order of the rows."
 
 
 def _check_chunks(query: Query, records: Any, rng: np.random.Generator) -> None:
     """Check that chunks of the rows add up to the whole."""
     n = len(records)
-    whole = answered(query, records)
+    whole = evaluate_checked(query, records)
     cut = int(rng.integers(n + 1))
     parts: list[Array] = [
-        answered(query, records.take(rows)) for rows in np.split(np.arange(n), [cut])
+        evaluate_checked(query, records.take(rows)) for rows in np.split(np.arange(n), [cut])
     ]
     assert (whole == sum(parts)).all(), (
         f"{query.name!r} is no sum over records: two chunks of them do not add up to the whole."
     )
 
 
-def _odd_probabilities(n: int, classes: int, rng: np.random.Generator) -> Array:
-    """Probabilities with exact zeros and ones, ties and tiny ones."""
-    plain = rng.dirichlet(np.full(classes, 0.3), size=n)
-    sure = np.eye(classes)[rng.integers(classes, size=n)]
+def _extreme_probabilities(n: int, classes: int, rng: np.random.Generator) -> Array:
+    """Probabilities with exact zeros and ones, ties and tiny values."""
+    ordinary = rng.dirichlet(np.full(classes, 0.3), size=n)
+    confident = np.eye(classes)[rng.integers(classes, size=n)]
     ties = np.full((n, classes), 1 / classes)
     kind = rng.integers(3, size=(n, 1))
-    result: Array = np.select([kind == 0, kind == 1], [sure, ties], plain)
+    result: Array = np.select([kind == 0, kind == 1], [confident, ties], ordinary)
     return result
 
 
@@ -240,37 +244,37 @@ MakeSource = Callable[[int], Source]
 
 
 class CountingQuery:
-    """A query that notes of how many records it was evaluated, and may fail on purpose."""
+    """A query that records how many records each evaluation read, and can fail on purpose."""
 
     def __init__(self, query: Query, *, fails: bool = False) -> None:
         self.query, self.fails, self.seen = query, fails, list[int]()
-        self.name = f"{query.name} (watched)"
+        self.name = f"{query.name} (counted)"
 
     @property
     def grid(self) -> Grid:
-        """Of the query."""
+        """As the wrapped query."""
         return self.query.grid
 
     @property
     def entries(self) -> int:
-        """Of the query."""
+        """As the wrapped query."""
         return self.query.entries
 
     @property
     def settings(self) -> Mapping[str, SettingValue]:
-        """Of the query."""
+        """As the wrapped query."""
         return {**self.query.settings, "fails": self.fails}
 
     def sensitivity(self, relation: Relation) -> int:
-        """Of the query."""
+        """As the wrapped query."""
         return self.query.sensitivity(relation)
 
     def sensitivity_l2(self, relation: Relation) -> float:
-        """Of the query."""
+        """As the wrapped query."""
         return self.query.sensitivity_l2(relation)
 
     def evaluate(self, records: Any) -> Ints:
-        """Note how many records were read; none is a question about form, not about them."""
+        """Count the records; an evaluation on none only asks for the form of the result."""
         if len(records):
             self.seen.append(len(records))
             if self.fails:
@@ -284,13 +288,13 @@ def check_source(make_source: MakeSource, query: Query, *, local: bool = True) -
     Parameters
     ----------
     make_source : callable
-        ``make_source(micro_epsilon)`` makes a source of at least one record, whose fresh
-        ledger holds that many millionths of epsilon.
+        ``make_source(micro_epsilon)`` creates a source with at least one record, whose fresh
+        ledger has that many millionths of epsilon.
     query : Query
-        Something the source can answer.
+        A query that the source can answer.
     local : bool
-        Whether the source evaluates the very query object it is given. A source elsewhere
-        does not, and its order of charging and reading cannot be watched from here.
+        Whether the source evaluates the query object itself. A remote source does not, and its
+        order of charging and reading cannot be observed.
     """
     _check_release(make_source(1_000_000), query)
     _check_repeats(make_source(1_000_000), query, local=local)
@@ -301,8 +305,8 @@ def check_source(make_source: MakeSource, query: Query, *, local: bool = True) -
 
 
 def _check_release(source: Source, query: Query) -> None:
-    """What is released lies on the grid and says what it cost."""
-    release = _ask(source, query, 250_000, "first")
+    """A release lies on the grid and states its cost."""
+    release = _answer(source, query, 250_000, "first")
     assert release.query == query.name, f"The release is of {release.query!r}."
     assert release.private, "An answer of a ledger must be marked private."
     assert release.micro_epsilon == 250_000, f"It cost {release.micro_epsilon}, not 250000."
@@ -316,75 +320,77 @@ def _check_release(source: Source, query: Query) -> None:
 
 
 def _check_repeats(source: Source, query: Query, *, local: bool) -> None:
-    """A retry repeats the answer for nothing; another question under its id is refused."""
-    first = _ask(source, query, 500_000, "one")
-    for _ in range(20):  # far beyond the budget, were it charged
-        again = _ask(source, query, 500_000, "one")
+    """A retry repeats the answer at no cost; another query under the same id is rejected."""
+    first = _answer(source, query, 500_000, "one")
+    for _ in range(20):  # beyond the budget if each were charged
+        again = _answer(source, query, 500_000, "one")
         assert again == first, f"A retry changed the answer: {first!r}, then {again!r}."
     others: list[tuple[Query, int]] = [(query, 400_000)]
     others += [(CountingQuery(query), 500_000)] if local else []
-    for other, price in others:
-        error = _refusal(source, other, price, "one")
+    for other, cost in others:
+        error = _rejection(source, other, cost, "one")
         assert isinstance(error, ConflictError), (
-            f"Another question under a used id must be a ConflictError, not {error!r}."
+            f"Another query under a used id must be a ConflictError, not {error!r}."
         )
-    second = _ask(source, query, 500_000, "two")  # neither retries nor conflicts cost anything
-    assert _ask(source, query, 500_000, "two") == second, "A retry changed the answer."
+    second = _answer(source, query, 500_000, "two")  # retries and conflicts cost nothing
+    assert _answer(source, query, 500_000, "two") == second, "A retry changed the answer."
 
 
 def _check_overspending(source: Source, query: Query, *, local: bool) -> None:
-    """What cannot be paid is refused before a record is read, and costs nothing."""
-    watched = CountingQuery(query)
-    error = _refusal(source, watched if local else query, 1_000_001, "too much")
+    """A query beyond the budget is rejected before a record is read, at no cost."""
+    counted = CountingQuery(query)
+    error = _rejection(source, counted if local else query, 1_000_001, "too much")
     assert isinstance(error, BudgetError), (
         f"An answer beyond the budget must be a BudgetError, not {error!r}."
     )
-    assert not watched.seen, "Records were read for an answer that cannot be paid."
-    _ask(source, query, 1_000_000, "all of it")
-    error = _refusal(source, watched if local else query, 1, "one more")
-    assert isinstance(error, BudgetError), f"Nothing was left, yet {error!r}."
-    assert not watched.seen, "Records were read for an answer that cannot be paid."
+    assert not counted.seen, "Records were read for an answer that cannot be paid."
+    _answer(source, query, 1_000_000, "everything")
+    error = _rejection(source, counted if local else query, 1, "one more")
+    assert isinstance(error, BudgetError), f"The budget is spent, but the error is {error!r}."
+    assert not counted.seen, "Records were read for an answer that cannot be paid."
 
 
 def _check_last_query(source: Source, query: Query, *, local: bool) -> None:
-    """Six equal shares of one epsilon, rounded down, are all granted, and no seventh.
+    """Six equal shares of one epsilon, rounded down, are all granted, but not a seventh.
 
-    A source elsewhere knows a question by its meaning and repeats the answer whatever the id:
+    A remote source identifies a query by its content and repeats the answer whatever the id:
     there the shares differ by some millionths, and add up to all but 4 of them.
     """
     share = 1_000_000 // 6
     steps = (0,) * 6 if local else (-3, -2, -1, 1, 2, 3)
-    answers = [_ask(source, query, share + k, f"share {i}") for i, k in enumerate(steps)]
+    answers = [_answer(source, query, share + k, f"share {i}") for i, k in enumerate(steps)]
     assert len(answers) == 6
-    error = _refusal(source, query, share if local else 5, "share 6")
+    error = _rejection(source, query, share if local else 5, "share 6")
     assert isinstance(error, BudgetError), "A seventh sixth was granted."
 
 
 def _check_failure(source: Source, query: Query) -> None:
-    """A failure that may depend on the records is paid for, and fails again for free."""
-    watched = CountingQuery(query, fails=True)
+    """A failure that may depend on the records is charged, and repeated at no cost."""
+    counted = CountingQuery(query, fails=True)
     for _ in range(2):
-        error = _refusal(source, watched, 600_000, "fails")
+        error = _rejection(source, counted, 600_000, "fails")
         assert error is not None, "A query that fails was answered."
-    assert len(watched.seen) == 1, (
-        f"A failed request was computed {len(watched.seen)} times: each failure tells more."
+    assert len(counted.seen) == 1, (
+        f"A failed request was computed {len(counted.seen)} times: each failure reveals more."
     )
-    error = _refusal(source, query, 600_000, "after")
+    error = _rejection(source, query, 600_000, "after")
     assert isinstance(error, BudgetError), "A failure was free: it must be charged first."
 
 
-def _ask(source: Source, query: Query, micro_epsilon: int, request: str) -> Release:
-    """Ask something that must be answered."""
+def _answer(source: Source, query: Query, micro_epsilon: int, request: str) -> Release:
+    """Ask a query that must be answered."""
     try:
         return source.answer(query, micro_epsilon=micro_epsilon, request=request)
     except VeracalError as error:
         raise AssertionError(
-            f"{micro_epsilon} millionths for request {request!r} are affordable, yet: {error}"
+            f"{micro_epsilon} millionths for request {request!r} are affordable, but: {error}"
         ) from error
 
 
-def _refusal(source: Source, query: Any, micro_epsilon: int, request: str) -> Exception | None:
-    """The error with which a question is refused, or None."""
+def _rejection(
+    source: Source, query: Any, micro_epsilon: int, request: str
+) -> Exception | None:
+    """The error that rejects a query, or None."""
     try:
         source.answer(query, micro_epsilon=micro_epsilon, request=request)
     except Exception as error:

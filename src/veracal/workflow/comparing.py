@@ -191,5 +191,5 @@ def _one(
     covers = (*COVERS, f"the other models of this comparison of {ways}, and their figures")
     made = results(job, classifier, book, tuple(measured), covers, budget=budget)
     classifier = stamped(classifier, made)
-    classifier.save(folder, more=files_of(made), force=True)
+    classifier.save(folder, other_files=files_of(made), force=True)
     return RunResult(folder, classifier, made, book, notice=job.records.notice)

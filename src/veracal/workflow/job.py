@@ -184,7 +184,7 @@ class RunPlan:
                     fitted,
                     schema=self.records.schema,
                     name=config.name,
-                    front=self.records.front,
+                    encoder=self.records.front,
                 )
             ),
             request=self.request,

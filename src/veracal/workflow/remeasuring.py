@@ -81,7 +81,7 @@ def measure_again(
         guarantee=with_total(known.guarantee, ledger_total(book)),
     )
     tell("reporting", 0, None)
-    stamped(classifier, results).save(folder, more=files_of(results), force=True)
+    stamped(classifier, results).save(folder, other_files=files_of(results), force=True)
     return RunResult(folder, classifier, results, book, notice=records.notice)
 
 

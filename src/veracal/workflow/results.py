@@ -233,7 +233,7 @@ def write_recalibrated(
     kept = classifier.map if map_ == Identity() else arranged(map_, classifier)
     manifest = replace(classifier.manifest, map=kept.to_json(), federation=told)
     made = PrivateClassifier(classifier.weights, kept, manifest)
-    made.save(out, more=_beside(folder, told), force=force)
+    made.save(out, other_files=_beside(folder, told), force=force)
     return made
 
 

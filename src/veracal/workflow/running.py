@@ -127,7 +127,7 @@ def run(
     tell("reporting", 0, None)
     made = results(job, classifier, book, tuple(measured))
     classifier = stamped(classifier, made)
-    classifier.save(folder, more=files_of(made), force=force)
+    classifier.save(folder, other_files=files_of(made), force=force)
     if curve is not None:
         facts = internal_facts(config, job.records, classifier, curve.losses)
         page = {INTERNAL: render(made, internal=facts).encode()}

@@ -198,7 +198,7 @@ def loaded(
     whole = load(chosen.source, schema=schema, row_digests=True, progress=progress)
     front = front_for(config.model.kind, whole)
     if front is not None:
-        whole = front.dataset(whole, progress)
+        whole = front.encode_dataset(whole, progress)
     return _prepared(config, whole, schema, front)
 
 

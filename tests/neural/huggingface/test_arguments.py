@@ -13,7 +13,7 @@ from veracal.neural.huggingface.arguments import (
     WarmupSchedule,
     learning_rate_schedule,
 )
-from veracal.testing import check_update
+from veracal.testing import check_optimizer
 
 
 @pytest.mark.parametrize("kind", ["linear", "cosine", "constant", "constant_with_warmup"])
@@ -72,4 +72,4 @@ def test_decoupled_weight_decay_satisfies_the_optimizer_contract():
 
 
 def test_a_warmup_schedule_satisfies_the_optimizer_contract():
-    check_update(Adam(WarmupSchedule(0.1, 2, 9, "linear")))
+    check_optimizer(Adam(WarmupSchedule(0.1, 2, 9, "linear")))

@@ -1,4 +1,4 @@
-"""A small artifact, and ways to spoil it."""
+"""A small artifact, and ways to corrupt it."""
 
 import copy
 import hashlib
@@ -37,27 +37,27 @@ def fitted(name: str = "breast-cancer") -> PrivateCalibratedClassifier:
 
 
 def classifier(name: str = "breast-cancer") -> PrivateClassifier:
-    """An artifact of its own for whoever asks: a test may change what it gets."""
-    return copy.deepcopy(_made(name))
+    """A fresh copy of an artifact, which a test may change."""
+    return copy.deepcopy(_saved(name))
 
 
 @cache
-def _made(name: str) -> PrivateClassifier:
+def _saved(name: str) -> PrivateClassifier:
     return PrivateClassifier.of(fitted(name), schema=SCHEMAS[name], name=name)
 
 
 def changed(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    """Change model.json and write its hash anew, as a careful attacker would."""
+    """Change model.json and update its hash, like a careful attacker."""
     path = folder / "model.json"
-    told = json.loads(path.read_text())
-    del told["sha256"]
-    change(told)
-    text = json.dumps(told, sort_keys=True, separators=(",", ":")).encode()
-    path.write_text(json.dumps({**told, "sha256": hashlib.sha256(text).hexdigest()}))
+    content = json.loads(path.read_text())
+    del content["sha256"]
+    change(content)
+    text = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
+    path.write_text(json.dumps({**content, "sha256": hashlib.sha256(text).hexdigest()}))
 
 
 def replaced(folder: Path, content: bytes, name: str = "model.safetensors") -> None:
     """Put other bytes in place of a file, with their hash in model.json."""
     (folder / name).write_bytes(content)
-    told = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-    changed(folder, lambda found: found["files"].update({name: told}))
+    entry = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    changed(folder, lambda result: result["files"].update({name: entry}))

@@ -1,4 +1,4 @@
-"""The contract suite passes every update rule of ours, and fails each way to break one."""
+"""The contract suite passes every built-in optimizer, and fails each way to break one."""
 
 from dataclasses import dataclass, field
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from veracal.mechanisms.optimizers import SGD, Adam, Exponential, Langevin, Linear, Momentum
-from veracal.testing import check_update
+from veracal.testing import check_optimizer
 
 OURS = [
     SGD(0.1),
@@ -22,8 +22,8 @@ OURS = [
 
 
 @pytest.mark.parametrize("update", OURS, ids=repr)
-def test_ours_keep_the_contract(update) -> None:
-    check_update(update)
+def test_built_in_rules_pass(update) -> None:
+    check_optimizer(update)
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Remembers(Broken):
         return weights - 0.1 * sum(self.memory), state
 
 
-class RemembersAcrossDescents(Broken):
+class RemembersAcrossRuns(Broken):
     def step(self, weights, gradient, state, t):
         if gradient.shape == (2,):  # hidden from the check that repeats a step
             self.memory.append(gradient)
@@ -96,7 +96,7 @@ class SingleProcess(Broken):
         (InPlace, "changed the weights"),
         (StateInPlace, "changed the weights, the gradient or the state"),
         (Remembers, "another result the second time"),
-        (RemembersAcrossDescents, "a step of another descent"),
+        (RemembersAcrossRuns, "a step of another training run"),
         (Random, "another result the second time"),
         (Widens, "of float32"),
         (Reshapes, r"expected weights \(\)"),
@@ -104,6 +104,6 @@ class SingleProcess(Broken):
         (SingleProcess, "expected \\(weights, state\\)"),
     ],
 )
-def test_broken_rules_fail(broken, says) -> None:
+def test_faulty_rules_fail(broken, says) -> None:
     with pytest.raises(AssertionError, match=says):
-        check_update(broken())
+        check_optimizer(broken())
