@@ -44,7 +44,7 @@ from veracal.queries import Curator, Pool, Release
 NAME = "federation_tails"
 SECONDS = 25
 ADD_GAUSSIAN = "veracal.queries.curator.add_discrete_gaussian"
-NOBODY = shifted(0, np.random.default_rng(0))
+UNKNOWN = shifted(0, np.random.default_rng(0))
 # Six equal queries are all in their tails too seldom for a bound to come near the claim.
 SHARP = ("binning", "vector", "pooled", "binning as printed", "temperature")
 QUICK = ("acc-t", "nll-t", "binning as printed")  # most mutants are of these
@@ -104,11 +104,11 @@ class BatchedProblem:
         a, b = (query.evaluate(records).astype(float) for records in (self.first, self.second))
         event: Any = given.event
         if isinstance(event, DiscreteLaplace):
-            told = (np.abs(seen - b) - np.abs(seen - a)).sum(axis=1) / event.noise
+            fields = (np.abs(seen - b) - np.abs(seen - a)).sum(axis=1) / event.noise
         else:
-            told = (seen - (a + b) / 2) @ (a - b) / event.noise**2
+            fields = (seen - (a + b) / 2) @ (a - b) / event.noise**2
             self.distance += (event.sensitivity / event.noise) ** 2
-        self.likelier = self.likelier + told
+        self.likelier = self.likelier + fields
 
 
 def quick_gaussian(factor: float) -> Any:
@@ -190,8 +190,8 @@ def audited(
 ) -> float:
     """Certified share of the claim of one method."""
     hardest = {"binning as printed": SURE_RIGHT, "vector": OPPOSED, "matrix": OPPOSED}
-    first = joined(NOBODY, hardest.get(name, SURE_WRONG))
-    second = NOBODY if relation == "add-remove" else joined(NOBODY, UNSURE_RIGHT)
+    first = joined(UNKNOWN, hardest.get(name, SURE_WRONG))
+    second = UNKNOWN if relation == "add-remove" else joined(UNKNOWN, UNSURE_RIGHT)
     draws, spent = [], set()
     way = shifted(30, np.random.default_rng(1))
     for records in (first, second):

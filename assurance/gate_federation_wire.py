@@ -24,7 +24,7 @@ import numpy as np
 from assurance import ledgers
 from assurance.calibrations import small_blocks
 from assurance.federations import shifted
-from assurance.sources import Made, Patches, made, unchecked
+from assurance.sources import EnrolledSource, Patches, make_source, unchecked
 from tests.federation.source.enrolled import COORDINATOR, STRANGER
 from veracal.accounting import Budget
 from veracal.calibration import Recalibration, recalibrate
@@ -57,7 +57,7 @@ Change = Callable[[Answer, "Party"], bytes]
 class Party:
     """A source, and what becomes of its replies."""
 
-    source: Made
+    source: EnrolledSource
     key: PrivateKey
     lie: Change | None = None
     answers: float = math.inf  # before it falls silent
@@ -82,9 +82,9 @@ class Party:
 
 def raw_for(party: Party, raw: bytes) -> bytes:
     """The same query, to another source."""
-    told = read_unverified(REQUEST, raw, max_bytes=4_096)
+    fields = read_unverified(REQUEST, raw, max_bytes=4_096)
     return party.source.raw(
-        told["kind"], argument=told["argument"], micro_epsilon=told["micro_epsilon"]
+        fields["kind"], argument=fields["argument"], micro_epsilon=fields["micro_epsilon"]
     )
 
 
@@ -104,16 +104,16 @@ def after_counts(change: Callable[[tuple[int, ...]], tuple[int, ...]]) -> Change
 
 
 def forked(answer: Answer, party: Party) -> bytes:
-    """Heads of a ledger that begins anew with every answer."""
+    """Heads of a ledger that restarts with every answer."""
     hash_ = f"{len(party.said):064x}"
     head = Head.sign(answer.head.source, 1, hash_, "0" * 64, party.key)
     return replace(answer, head=head).seal(party.key)
 
 
 def unsigned_head(answer: Answer, party: Party) -> bytes:
-    """A head that somebody else signed."""
-    told = answer.head.source, answer.head.index, answer.head.hash, answer.head.previous
-    return replace(answer, head=Head.sign(*told, STRANGER)).seal(party.key)
+    """A head signed by another party."""
+    fields = answer.head.source, answer.head.index, answer.head.hash, answer.head.previous
+    return replace(answer, head=Head.sign(*fields, STRANGER)).seal(party.key)
 
 
 def of_another(answer: Answer, party: Party) -> bytes:
@@ -155,16 +155,18 @@ LIES: dict[str, Change] = {
 
 
 def unverified(raw: bytes, key: Any) -> Answer | Refusal:
-    """Read a reply, whoever signed it."""
-    told = read_unverified(ANSWER, raw, max_bytes=2**20)
-    if told["refused"]:
-        return Refusal(told["source"])
+    """Read a reply without verifying its signature."""
+    fields = read_unverified(ANSWER, raw, max_bytes=2**20)
+    if fields["refused"]:
+        return Refusal(fields["source"])
     return Answer(
-        told["request"], tuple(told["units"]), Head.from_json(told["head"], told["source"])
+        fields["request"],
+        tuple(fields["units"]),
+        Head.from_json(fields["head"], fields["source"]),
     )
 
 
-def by_anybody(self: Remote, wanted: ExpectedResponse, raw: bytes) -> Any:
+def accept_any_source(self: Remote, wanted: ExpectedResponse, raw: bytes) -> Any:
     """Believe whatever one of the sources has signed."""
     for party in PARTIES:
         try:
@@ -183,7 +185,7 @@ CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "replies not verified": {"veracal.federation.coordinator.remote.unseal_reply": unverified},
     "the answer of another source accepted": {
-        "veracal.federation.coordinator.remote.Remote.receive": by_anybody
+        "veracal.federation.coordinator.remote.Remote.receive": accept_any_source
     },
     "the answer to another query accepted": {
         "veracal.federation.coordinator.remote.Remote._check": unchecked
@@ -215,9 +217,9 @@ def run(subject: Patches, *, long: bool) -> str:
         PARTIES[:] = [party(folder, number) for number in range(m)]
         silenced(PARTIES[:2], every=1)
         for number, (name, lie) in enumerate(LIES.items()):
-            found = lied(name, lie, PARTIES[:3])
+            result = lied(name, lie, PARTIES[:3])
             if long or number % 3 == 1:
-                without_a_trace(f"told {name}", found, PARTIES[1:3])
+                without_a_trace(f"told {name}", result, PARTIES[1:3])
         silenced(PARTIES, every=1 if long else 8)
     return (
         f"{len(LIES)} lies and {2**m} silent sets of {m} sources: finite or refused, and no "
@@ -230,12 +232,12 @@ def party(folder: Path, number: int) -> Party:
     records = shifted(20 + 7 * number, np.random.default_rng(number))
     more = {"epsilon": 900.0, "max_per_answer": 10.0, "budget": Budget(900.0)}
     more |= {"max_records": MOST_RECORDS, "name": f"hospital {number}"}
-    source = made(folder / f"{number}", records, **more)
+    source = make_source(folder / f"{number}", records, **more)
     return Party(source, read_source(source.path).key)
 
 
 class Carrier:
-    """Carries in any order, everything twice, and what nobody asked for."""
+    """Carries in any order, everything twice, and unrequested replies."""
 
     by_hand = False
 
@@ -262,30 +264,30 @@ def asked(parties: list[Party], *, method: str = "pooled") -> Recalibration | No
         [one.source.terms for one in parties], COORDINATOR, Carrier(parties), least=LEAST
     )
     try:
-        found = recalibrate(federated, method, epsilon=4.0, guard=None, measure=None)
+        result = recalibrate(federated, method, epsilon=4.0, guard=None, measure=None)
     except SilentError:
         return None
     except Exception as error:
         raise AssertionError(f"{type(error).__name__}: {error}") from error
-    assert np.isfinite(found.map.transform(NEW).confidence).all(), f"the map is {found.map}"
-    if (t := found.temperature) is not None:
+    assert np.isfinite(result.map.transform(NEW).confidence).all(), f"the map is {result.map}"
+    if (t := result.temperature) is not None:
         assert 0 < t.low <= t.value <= t.high < math.inf, f"the interval is {t}"
-    return found
+    return result
 
 
 def lied(name: str, lie: Change, parties: list[Party]) -> Recalibration:
-    """Whoever lies is silent, with a reason, and the others go on."""
+    """A lying source drops out with a reason, and the others continue."""
     liar, *honest = parties
     liar.lie, liar.other = lie, honest[0]
     try:
-        found = asked(parties)
+        result = asked(parties)
     except AssertionError as error:
         raise AssertionError(f"told {name}: {error}") from error
     finally:
         liar.lie = liar.other = None
-    assert found is not None, f"refused because one source said {name}"
-    assert found.silences[0] and not any(found.silences[1:]), f"{name} was believed"
-    return found
+    assert result is not None, f"refused because one source said {name}"
+    assert result.silences[0] and not any(result.silences[1:]), f"{name} was believed"
+    return result
 
 
 def silenced(parties: list[Party], *, every: int) -> None:
@@ -294,20 +296,20 @@ def silenced(parties: list[Party], *, every: int) -> None:
         for one, is_silent in zip(parties, silent, strict=True):
             one.answers = number % 3 if is_silent else math.inf
         method = "pooled" if number % every == 0 else "binning"
-        found = asked(parties, method=method)
+        result = asked(parties, method=method)
         left = [one for one in parties if len(one.said) <= one.answers]
         for one in parties:
             one.answers = math.inf
         where = f"{method}, {sum(silent)} of {len(parties)} silent"
         if len(left) < LEAST:
-            assert found is None, f"{where}: {len(left)} sources were enough"
+            assert result is None, f"{where}: {len(left)} sources were enough"
             continue
-        assert found is not None, f"{where}: refused, though {len(left)} sources answered"
-        gone = [why is not None for why in found.silences]
+        assert result is not None, f"{where}: refused, though {len(left)} sources answered"
+        gone = [why is not None for why in result.silences]
         assert gone == [one not in left for one in parties], f"{where}: others are named"
         # What was asked third depends on what was said to the second query, by all.
         if number % 3 < 2 and number % 4 == 0:
-            without_a_trace(where, found, left, method=method)
+            without_a_trace(where, result, left, method=method)
 
 
 def without_a_trace(

@@ -240,12 +240,12 @@ class World:
 
     def granted(self, part: str) -> tuple[float, float]:
         """Epsilon and delta of all that can be served and includes a partition."""
-        found = [
+        reply = [
             Terms.unseal((one / TERMS).read_bytes()).budget
             for one in self.served()
             if self.sources[one.parent.parent] in (None, part)
         ]
-        return math.fsum(one.epsilon for one in found), math.fsum(one.delta for one in found)
+        return math.fsum(one.epsilon for one in reply), math.fsum(one.delta for one in reply)
 
     def check(self, where: str) -> None:
         """Compare what can be served with what was charged, and with the caps."""
@@ -358,10 +358,10 @@ def run(subject: Patches, *, long: bool) -> str:
 
 def expect(outcomes: list[tuple[bool, bool]]) -> list[bool]:
     """Compare what was allowed with what the caps allow."""
-    for number, (found, expected) in enumerate(outcomes, start=1):
-        word = "allowed" if found else "refused"
-        assert found == expected, f"enrollment {number} was {word}"
-    return [found for found, _ in outcomes]
+    for number, (result, expected) in enumerate(outcomes, start=1):
+        word = "allowed" if result else "refused"
+        assert result == expected, f"enrollment {number} was {word}"
+    return [result for result, _ in outcomes]
 
 
 def through_the_command(world: World) -> list[bool]:

@@ -123,5 +123,5 @@ def stopped() -> dict[str, dict[str, tuple[int, str]]]:
             timeout=PATIENCE,
             check=True,
         )
-    found = iter(json.loads(done.stdout))
-    return {subject: {place: next(found) for place in PLACES} for subject in subjects}
+    body = iter(json.loads(done.stdout))
+    return {subject: {place: next(body) for place in PLACES} for subject in subjects}

@@ -15,7 +15,7 @@ import numpy as np
 from scipy import stats
 
 from assurance import sources
-from assurance.sources import Made, Patches
+from assurance.sources import EnrolledSource, Patches
 from veracal.accounting import Budget
 from veracal.federation.protocol.messages import Answer, unseal_reply
 from veracal.federation.protocol.queries import build_query
@@ -97,7 +97,7 @@ def run(subject: Patches, *, long: bool) -> str:
     return f"{many:,} answers leave at their deadline, whatever their noise"
 
 
-def timed(north: Made, many: int) -> list[tuple[float, float]]:
+def timed(north: EnrolledSource, many: int) -> list[tuple[float, float]]:
     """Seconds and size of the noise of each answer."""
     exact = build_query("counts", {}, north.terms).evaluate(sources.scores())
 

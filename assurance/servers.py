@@ -16,7 +16,7 @@ from typing import Any
 PATIENCE = 600  # seconds, which only a deadlock takes
 
 
-def apart(work: Callable[..., Any], *arguments: Any, cpu: int | None = None) -> Any:
+def run_in_fork(work: Callable[..., Any], *arguments: Any, cpu: int | None = None) -> Any:
     """What a function of a module returns there; it may take so many seconds of CPU.
 
     Raises

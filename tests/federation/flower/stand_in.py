@@ -39,7 +39,7 @@ def deaf(request: bytes) -> bytes:
     return echo(request)
 
 
-def tell(line: str) -> None:
+def log(line: str) -> None:
     print(line, flush=True)
 
 
@@ -53,6 +53,6 @@ if __name__ == "__main__":
         node_key=Path(key),
         home=Path(home),
         stop=STOP,
-        log=tell,
+        log=log,
         poll=0.2,
     )
