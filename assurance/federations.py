@@ -1,4 +1,4 @@
-"""What the gates of federated recalibration share: methods, records, watched sources."""
+"""Shared by the gates of federated recalibration: methods, records, recording sources."""
 
 import math
 import re
@@ -165,8 +165,8 @@ def neighbors(scores: Scores, relation: str, rng: np.random.Generator) -> tuple[
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A query to a source, and what it answered."""
+class RecordedQuery:
+    """A query to a source, and its answer."""
 
     query: Any
     event: Noise
@@ -175,11 +175,10 @@ class Asked:
 
 
 @dataclass(eq=False)
-class Watched:
-    """A source that notes what it is asked, and answers from a tape as long as there is one.
+class RecordingSource:
+    """A source that records its queries, and answers from a tape while there is one.
 
-    ``answers`` is how many it gives before it falls silent; ``lie`` makes something else of
-    its releases.
+    ``answers`` is the number of answers before it drops out; ``lie`` changes its releases.
     """
 
     _records: Scores
@@ -188,7 +187,7 @@ class Watched:
     tape: Sequence[tuple[int, ...]] = ()
     answers: float = math.inf
     lie: Callable[[Release], Any] | None = None
-    asked: list[Asked] = field(default_factory=list)
+    asked: list[RecordedQuery] = field(default_factory=list)
 
     def answer(self, query: Any, *, micro_epsilon: int, request: Any = None) -> Any:
         event = laplace_event(query, micro_epsilon, self.relation)
@@ -207,7 +206,7 @@ class Watched:
             number = len(self.asked)
             taped = number < len(self.tape)
             units = self.tape[number] if taped else self._noised(query, event)
-            self.asked.append(Asked(query, event, body, units))
+            self.asked.append(RecordedQuery(query, event, body, units))
             values = [units]
             if number >= self.answers:
                 raise SilentError("It fell silent.")
@@ -232,16 +231,18 @@ class Watched:
 
 def watched(
     records: Sequence[Scores], relation: Any, rng: np.random.Generator, **more: Any
-) -> list[Watched]:
+) -> list[RecordingSource]:
     """A source for each of several."""
-    return [Watched(one, relation, rng, **more) for one in records]
+    return [RecordingSource(one, relation, rng, **more) for one in records]
 
 
 def replayed(
-    records: Sequence[Scores], sources: Sequence[Watched], **more: Any
-) -> list[Watched]:
+    records: Sequence[Scores], sources: Sequence[RecordingSource], **more: Any
+) -> list[RecordingSource]:
     """Sources of other records, which say what those said."""
     return [
-        Watched(one, w.relation, w.rng, tape=[requested.units for requested in w.asked], **more)
+        RecordingSource(
+            one, w.relation, w.rng, tape=[requested.units for requested in w.asked], **more
+        )
         for one, w in zip(records, sources, strict=True)
     ]

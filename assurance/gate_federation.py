@@ -1,9 +1,9 @@
-"""Methods over a pool know the records by paid answers alone, and cost what they announce.
+"""Methods on a pool learn about records only from charged answers, and cost what they announce.
 
-Whole fits are recorded on one federation and replayed on a neighbor, whose sources say what
-those of the first said: the same must be asked of everybody, and the same must come out, to
-the last bit. What the one record can have moved, over all queries at the temperatures that
-were really asked for, must fit into what was announced; so must what the ledgers say.
+Whole fits are recorded on one federation and replayed on a neighbor whose sources give the same
+answers: the same queries must be sent to all sources, and the result must be the same, bit for
+bit. The influence of one record, over all queries at the temperatures that were used, must be
+within the announced cost, and so must the charges in the ledgers.
 """
 
 import math
@@ -22,7 +22,7 @@ from assurance.federations import (
     MICRO,
     Method,
     Outcome,
-    Watched,
+    RecordingSource,
     joined,
     methods,
     neighbors,
@@ -80,7 +80,7 @@ def unclamped(self: LossAt, records: Any) -> np.ndarray:
     return np.array([int(np.rint(np.minimum(losses, 1e6) * 2**self.bits).sum())])
 
 
-def asked_twice(self: QuerySession, ask: PricedQuery, what: str) -> Any:
+def query_twice(self: QuerySession, ask: PricedQuery, what: str) -> Any:
     """Every gap once more, one millionth cheaper, for the mean of both."""
     first = ASK(self, ask, what)
     if isinstance(ask.query, Gap):
@@ -88,18 +88,18 @@ def asked_twice(self: QuerySession, ask: PricedQuery, what: str) -> Any:
     return first
 
 
-def true_count(inquiry: QuerySession) -> Any:
+def true_count(session: QuerySession) -> Any:
     """The numbers of records that the sources have."""
-    pool: Any = inquiry.source
+    pool: Any = session.source
     right = sum(int(one._records.correct.sum()) for one in pool.sources)
     n = sum(len(one._records) for one in pool.sources)
     numbers = (np.array(float(x)) for x in (right, n - right))
     return pooled_module.NoisyCounts(*numbers, np.array(0.0), np.array(len(pool.sources)))
 
 
-def true_size(inquiry: QuerySession, size: float | None) -> float:
+def true_size(session: QuerySession, size: float | None) -> float:
     """The true number of records to divide equations by."""
-    pool: Any = inquiry.source
+    pool: Any = session.source
     return float(sum(len(one._records) for one in pool.sources))
 
 
@@ -155,7 +155,7 @@ def after_unasked(plan: Any, ask: Any, map_: Any) -> Any:
 
 
 ASK, FIT = QuerySession.ask, PooledTemperature.fit
-REACH: Callable[..., int] = Gap.sensitivity
+RANGE: Callable[..., int] = Gap.sensitivity
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "golden section with an extra sample": {
@@ -169,7 +169,7 @@ MUTANTS: dict[str, Patches] = {
         "veracal.calibration.queries.scalars.LossAt.evaluate": unclamped
     },
     "a gap's sensitivity of the wrong relation": {
-        "veracal.calibration.queries.scalars.Gap.sensitivity": lambda self, relation: REACH(
+        "veracal.calibration.queries.scalars.Gap.sensitivity": lambda self, relation: RANGE(
             self, "add-remove"
         )
     },
@@ -180,7 +180,7 @@ MUTANTS: dict[str, Patches] = {
     },
     "a forgotten charge": FORGOTTEN,
     "gaps asked for twice": {
-        "veracal.calibration.private.session.QuerySession.ask": asked_twice
+        "veracal.calibration.private.session.QuerySession.ask": query_twice
     },
     "a pool that knows its number of records": {
         "veracal.calibration.private.pooled._counted": true_count
@@ -222,8 +222,9 @@ def run(subject: Patches, *, long: bool) -> str:
         charged(folder, rng)
     requested, shares = sum(n for n, _ in lines), [share for _, share in lines]
     return (
-        f"{len(lines)} x {len(RELATIONS)} fits of {len(methods())} methods replayed, {requested} "
-        f"queries, none distinguishable; one record used up to {max(shares):.4f} of its budget"
+        f"{len(lines)} x {len(RELATIONS)} fits of {len(methods())} methods replayed, "
+        f"{requested} queries, none distinguishable; one record used "
+        f"up to {max(shares):.4f} of its budget"
     )
 
 
@@ -248,7 +249,7 @@ def replay(name: str, method: Method, rng: np.random.Generator) -> tuple[int, fl
     return requested, most
 
 
-def within(name: str, source: Watched, first: Any, second: Any) -> float:
+def within(name: str, source: RecordingSource, first: Any, second: Any) -> float:
     """Largest share of the budget that one record's moves cost, over all queries together.
 
     Of the neighbors, and of every hard record that comes, goes or takes another's place.
@@ -278,7 +279,9 @@ def hard_moves(query: Any, relation: str) -> list[np.ndarray]:
     return [one - other for i, one in enumerate(each) for other in each[:i]]
 
 
-def announced_to_all(name: str, method: Method, sources: list[Watched], relation: Any) -> None:
+def announced_to_all(
+    name: str, method: Method, sources: list[RecordingSource], relation: Any
+) -> None:
     """Every source is asked for what was announced, once, and for no more than epsilon."""
     for source in sources:
         requested = Counter(one.event for one in source.asked)
@@ -293,7 +296,7 @@ def announced_to_all(name: str, method: Method, sources: list[Watched], relation
             assert spent <= MICRO, f"{name} spends {spent} millionths of {MICRO}"
 
 
-def exactly(source: Watched) -> Fraction:
+def exactly(source: RecordingSource) -> Fraction:
     """What a source was asked for, as an exact sum."""
     costs = (
         Fraction(one.event.sensitivity) / Fraction(one.event.noise) for one in source.asked
@@ -301,7 +304,7 @@ def exactly(source: Watched) -> Fraction:
     return sum(costs, Fraction(0))
 
 
-def promised(name: str, found: Outcome, sources: list[Watched], times: int = 1) -> None:
+def promised(name: str, found: Outcome, sources: list[RecordingSource], times: int = 1) -> None:
     """The statement covers what the dearest sources were asked for."""
     assert found.statement is not None, f"{name}: nothing is promised"
     if found.statement.delta:

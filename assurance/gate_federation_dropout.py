@@ -1,9 +1,9 @@
-"""Sources that fall silent or lie leave a finite answer or a typed refusal, and true intervals.
+"""Dropouts and lying sources leave a finite result or a typed refusal, and valid intervals.
 
-Every set of silent sources is tried on every method, and every way to answer nonsense. Whoever
-falls silent after one answer, or lies, must leave no trace in the map. Then intervals of a
-temperature are held against the root of a known population, over unequal sources of which some
-answer.
+Every set of dropouts is tried with every method, and every form of an invalid answer. A source
+that drops out after one answer, or lies, must leave no trace in the map. Then intervals of a
+temperature are compared with the root of a known population, for unequal sources with
+dropouts.
 """
 
 import math
@@ -18,7 +18,15 @@ import numpy as np
 from scipy import optimize, stats
 
 from assurance.calibrations import small_blocks
-from assurance.federations import Method, Outcome, Watched, methods, replayed, shifted, watched
+from assurance.federations import (
+    Method,
+    Outcome,
+    RecordingSource,
+    methods,
+    replayed,
+    shifted,
+    watched,
+)
 from assurance.ledgers import Patches, patched
 from veracal.calibration.maps.base import digest
 from veracal.calibration.private import GoldenTemperature, PooledTemperature
@@ -71,21 +79,21 @@ def with_those_who_left(self: QuerySession) -> tuple[Any, ...]:
     return tuple(self._releases)
 
 
-def without_noise(self: Any, inverse: float, inquiry: Any, wide: Any, ends: Any) -> Any:
-    """An interval for the chance of which records there are, alone."""
+def without_noise(self: Any, inverse: float, session: Any, wide: Any, ends: Any) -> Any:
+    """An interval for the sampling of records only."""
     sure = replace(wide, points=0 * wide.points + math.log(inverse))
-    return ESTIMATE(self, inverse, inquiry, sure, ends)
+    return ESTIMATE(self, inverse, session, sure, ends)
 
 
-def noise_alone(self: Rule, told: SourceSums, asked: int) -> np.ndarray:
-    """How far noise reaches, and nothing else, however much sources differ."""
-    bound = noise_reach(told.noises, self.alpha / asked / 2) * told.step
-    return np.full(told.parts.shape[1], bound)
+def noise_alone(self: Rule, sums: SourceSums, count: int) -> np.ndarray:
+    """Half-width for the noise only, ignoring differences of sources."""
+    bound = noise_reach(sums.noises, self.alpha / count / 2) * sums.step
+    return np.full(sums.parts.shape[1], bound)
 
 
-def of_a_mean(self: Rule, told: SourceSums, asked: int) -> np.ndarray:
-    """The reach of a mean of the sources, for their sum."""
-    return REACHES(self, told, asked) / len(told.parts)
+def of_a_mean(self: Rule, sums: SourceSums, count: int) -> np.ndarray:
+    """Half-width for the mean of the sources, used for their sum."""
+    return REACHES(self, sums, count) / len(sums.parts)
 
 
 def none_between(*given: Any, **about: Any) -> Any:
@@ -183,7 +191,7 @@ def lied(name: str, method: Method, rng: np.random.Generator, lies: list[str]) -
         without_a_trace(f"{name}, reported {what}", method, result, sources[1:])
 
 
-def tried(name: str, method: Method, sources: list[Watched]) -> Outcome | None:
+def tried(name: str, method: Method, sources: list[RecordingSource]) -> Outcome | None:
     """What came out, which is finite; None if it was refused."""
     try:
         result = method.run(Pool(sources, least=LEAST, most_records=100))
@@ -199,7 +207,9 @@ def tried(name: str, method: Method, sources: list[Watched]) -> Outcome | None:
     return result
 
 
-def without_a_trace(name: str, method: Method, found: Outcome, left: list[Watched]) -> None:
+def without_a_trace(
+    name: str, method: Method, found: Outcome, left: list[RecordingSource]
+) -> None:
     """The map is that of a pool of those who are left, who say the same."""
     again = replayed([source._records for source in left], left)
     alone = method.run(Pool(again, least=LEAST, most_records=100))

@@ -1,9 +1,9 @@
-"""Every number of a fit over a pool is on its public grid: answers, temperatures, maps.
+"""Every number of a fit on a pool is on its public grid: answers, temperatures, maps.
 
-Fits are made with real holders and their noise, and every answer is looked at, that of each
-source and their sum. Wild answers then lead the searches everywhere: whatever they ask about
-must be on a public grid within the public range. With exact answers golden section must end
-where it says.
+Fits use real curators and their noise, and every answer is checked, of each source and their
+sum. Extreme answers then lead the searches to all places: every queried temperature must be on
+a public grid within the public range. With exact answers, golden section must end at its
+documented result.
 """
 
 import math
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from scipy import optimize
 
-from assurance.federations import MICRO, SURE_WRONG, Watched, joined, methods, shifted
+from assurance.federations import MICRO, SURE_WRONG, RecordingSource, joined, methods, shifted
 from assurance.gate_federation_tails import ADD_GAUSSIAN, Choir, opened
 from assurance.gate_grid import (
     ADD,
@@ -70,9 +70,9 @@ def of_the_old_bracket(ask: Any, low: Any, high: Any, reductions: int) -> Bracke
         left, right = (value, right) if fresh == 0 else (left, value)
 
 
-def mean_of_sources(wanted: Any, parts: Any, silences: Any, asked: Any) -> PooledRelease:
+def mean_of_sources(wanted: Any, parts: Any, silences: Any, charged: Any) -> PooledRelease:
     """The mean of the answers instead of their sum."""
-    result, n = SUM(wanted, parts, silences, asked), sum(part is not None for part in parts)
+    result, n = SUM(wanted, parts, silences, charged), sum(part is not None for part in parts)
     object.__setattr__(result, "units", tuple(unit / n for unit in result.units))
     return result
 
@@ -129,8 +129,8 @@ def run(subject: Patches, *, long: bool) -> str:
         supports(folder, 20_000 if long else 1_500)
         released = sum(answers(folder, rng, relation) for relation in RELATIONS)
     return (
-        f"0 of {released:,} released numbers off their grid, nor any of {requested} temperatures "
-        "and maps that were asked about"
+        f"0 of {released:,} released numbers off their grid, nor any of {requested} "
+        "temperatures and maps in queries"
     )
 
 
@@ -157,7 +157,7 @@ def queries(rng: np.random.Generator) -> int:
     seen = 0
     for name in ("pooled", "acc-t", "nll-t", "ece-t", "vector"):
         far = float(rng.choice([0.2, 1.0, 30.0]))
-        source = Watched(shifted(40, rng, temperature=far), "add-remove", rng)
+        source = RecordingSource(shifted(40, rng, temperature=far), "add-remove", rng)
         result = methods()[name].run(Pool([source]))
         inverses = [
             one.query.inverse

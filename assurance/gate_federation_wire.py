@@ -1,14 +1,13 @@
-"""Sources elsewhere that fall silent or lie leave a finite map or a refusal, and no trace.
+"""Remote dropouts and lying sources leave a finite map or a refusal, and no trace.
 
-Real servers are asked by signed requests, through a transport that repeats what it carries and
-delivers it in any order. Every set of silent sources is tried, from the start or after one or
-two answers. Then one source lies, in every way there is to write a reply: huge numbers and
-more records than it has claimed, nonsense, the signature of somebody else, replies of another
-source or to another query, two ledgers. It must count as silent, with a reason, and the map
-be that of the others alone.
+Real servers get signed requests through a transport that repeats messages and delivers them in
+any order. Every set of dropouts is tried, from the start or after one or two answers. Then one
+source lies, in every way to write a reply: huge numbers and more records than it claimed,
+invalid values, the signature of another party, replies of another source or to another query,
+two ledgers. It must count as a dropout, with a reason, and the map must be that of the others.
 
-No trace is claimed of a source that has given two proper answers before it falls silent: they
-had a part in choosing where the third query is asked.
+No trace is claimed only for sources that drop out before their second valid answer: two answers
+take part in the choice of the third query.
 """
 
 import math
@@ -45,7 +44,7 @@ from veracal.queries.response_checks import ExpectedResponse
 
 NAME = "federation_wire"
 SECONDS = 30
-LEAST, MOST_RECORDS = 2, 1_000_000
+LEAST, MAX_RECORDS = 2, 1_000_000
 NEW = shifted(20, np.random.default_rng(9))
 Change = Callable[[Answer, "Party"], bytes]
 
@@ -219,11 +218,11 @@ def run(subject: Patches, *, long: bool) -> str:
         for number, (name, lie) in enumerate(LIES.items()):
             result = lied(name, lie, PARTIES[:3])
             if long or number % 3 == 1:
-                without_a_trace(f"told {name}", result, PARTIES[1:3])
+                without_a_trace(f"with {name}", result, PARTIES[1:3])
         silenced(PARTIES, every=1 if long else 8)
     return (
         f"{len(LIES)} lies and {2**m} silent sets of {m} sources: finite or refused, and no "
-        "trace of whoever is gone"
+        "trace of dropouts"
     )
 
 
@@ -231,7 +230,7 @@ def party(folder: Path, number: int) -> Party:
     """A source with a budget for all of this."""
     records = shifted(20 + 7 * number, np.random.default_rng(number))
     more = {"epsilon": 900.0, "max_per_answer": 10.0, "budget": Budget(900.0)}
-    more |= {"max_records": MOST_RECORDS, "name": f"hospital {number}"}
+    more |= {"max_records": MAX_RECORDS, "name": f"hospital {number}"}
     source = make_source(folder / f"{number}", records, **more)
     return Party(source, read_source(source.path).key)
 
@@ -256,7 +255,7 @@ class Carrier:
                 yield name, reply
 
 
-def asked(parties: list[Party], *, method: str = "pooled") -> Recalibration | None:
+def run_recalibration(parties: list[Party], *, method: str = "pooled") -> Recalibration | None:
     """Recalibrate; None if it was refused, as it may be."""
     for one in parties:
         one.said.clear()
@@ -280,13 +279,13 @@ def lied(name: str, lie: Change, parties: list[Party]) -> Recalibration:
     liar, *honest = parties
     liar.lie, liar.other = lie, honest[0]
     try:
-        result = asked(parties)
+        result = run_recalibration(parties)
     except AssertionError as error:
-        raise AssertionError(f"told {name}: {error}") from error
+        raise AssertionError(f"with {name}: {error}") from error
     finally:
         liar.lie = liar.other = None
     assert result is not None, f"refused because one source said {name}"
-    assert result.silences[0] and not any(result.silences[1:]), f"{name} was believed"
+    assert result.silences[0] and not any(result.silences[1:]), f"{name} was accepted"
     return result
 
 
@@ -296,7 +295,7 @@ def silenced(parties: list[Party], *, every: int) -> None:
         for one, is_silent in zip(parties, silent, strict=True):
             one.answers = number % 3 if is_silent else math.inf
         method = "pooled" if number % every == 0 else "binning"
-        result = asked(parties, method=method)
+        result = run_recalibration(parties, method=method)
         left = [one for one in parties if len(one.said) <= one.answers]
         for one in parties:
             one.answers = math.inf
@@ -316,7 +315,7 @@ def without_a_trace(
     where: str, found: Recalibration, left: list[Party], *, method: str = "pooled"
 ) -> None:
     """The map is that of those who are left, who say the same when asked again."""
-    alone = asked(left, method=method)
+    alone = run_recalibration(left, method=method)
     assert alone is not None, f"{where}: refused when those who are left are asked again"
     assert not any(alone.silences), f"{where}: asked again, silent: {alone.silences}"
     assert digest(alone.map) == digest(found.map), (

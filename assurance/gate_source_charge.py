@@ -1,10 +1,9 @@
-"""Every answer that leaves a source was charged at no less than what it tells, and before.
+"""Every answer of a source is charged at no less than it reveals, before a record is read.
 
-Sources with random terms (relation, rows of a unit, bins, clamp, noise of either law) are asked
-random queries within them. The loss of an answer is measured: by how far neighbors move the
-query, divided by the noise that was really drawn. What was charged must cover it, and be
-what the request names. Records are read for what is charged and for nothing else, whatever
-fails in between.
+Sources with random terms (relation, rows of a unit, bins, clamp, Laplace or Gaussian noise) get
+random queries within them. The privacy loss of an answer is measured as the change of the exact
+sum on neighbors, divided by the noise that was drawn. The charge must cover it and equal the
+cost in the request. Records are read only for charged requests, whatever fails in between.
 """
 
 import math

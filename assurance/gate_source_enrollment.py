@@ -1,11 +1,10 @@
-"""An enrollment is charged to its data set's ledger, whole, before it can answer anything.
+"""An enrollment is charged completely to its data set's ledger before it can answer a query.
 
-Sources in several folders enroll the same records, through the command and through the library,
-for one coordinator or several, until the caps of the data set's ledger on epsilon and on delta
-are reached. While an enrollment is written, the state on the disk is compared after every line
-of the code that writes it: whatever could be served at that moment, if the process were killed
-there, must have been charged at no less than it grants. Before the charge the records are read
-to check, rehearse and copy them, on the data holder's side; no answer leaves then.
+Sources in several folders enroll the same records, through the command and the library, for one
+or several coordinators, until the ledger's caps on epsilon and delta are reached. While an
+enrollment is written, the state on disk is compared after every line of the code: an enrollment
+that could be served after a kill at that line must have been charged at no less than it grants.
+Before the charge, records are only read to check, time and copy them; no answer is sent.
 """
 
 import contextlib
@@ -51,6 +50,7 @@ SLACK = 1e-9
 # ---------------------------------------------------------------- mutants
 
 ACCEPT, CHARGED, PURPOSE = enrolling.accept, SourceServer._charge_and_answer, enrolling._purpose
+CHARGE_AND_ANSWER = "veracal.federation.source.serving.SourceServer._charge_and_answer"
 COMMAND = "veracal.cli._source_enroll."
 LIBRARY = "veracal.federation.source.enrolling."
 
@@ -175,7 +175,7 @@ MUTANTS: dict[str, Patches] = {
     "charges after the enrollment is in its place": accepting(charges_afterwards),
     "charges after the records were read for an answer": {
         **accepting(remembers_ledger),
-        "veracal.federation.source.serving.SourceServer._charge_and_answer": charges_with_answer,
+        CHARGE_AND_ANSWER: charges_with_answer,
     },
     "charges epsilon only": charging(only_epsilon),
     "charges delta only": charging(only_delta),

@@ -1,10 +1,10 @@
-"""Whatever bytes reach a source: none is answered or charged for that is no proper request.
+"""No bytes are answered or charged by a source unless they are a valid request.
 
-Bytes that the enrolled coordinator has not signed must be refused before anything is parsed.
-Bytes that it has signed, being hostile, are made by a grammar: fields missing, unknown, twice,
-of other types or out of range; NaN, 1e999 and 10^400; other spellings of a proper body; nested
-bombs; bits flipped and signed again. The reply is always the one refusal, no exception is
-unexpected, and neither memory nor the log of refusals grows.
+Bytes that the enrolled coordinator did not sign must be refused before anything is parsed.
+Signed bytes of a hostile coordinator come from a grammar: fields missing, unknown, duplicated,
+of other types or out of range; NaN, 1e999 and 10^400; other spellings of a valid body; nested
+bombs; bits flipped and signed again. Every reply is the one refusal, no exception is
+unexpected, and neither memory nor the log of refusals grows without bound.
 """
 
 import ctypes
@@ -132,7 +132,7 @@ def run(subject: Patches, *, long: bool) -> str:
 
 
 def refused(north: EnrolledSource, sent: Iterator[bytes], many: int, *, parses: bool) -> int:
-    """Send so many requests, all of which must be refused; by how much memory grew."""
+    """Send requests that must all be refused; by how much memory grew."""
     reads: list[bytes] = []
 
     def noted(content: bytes) -> Any:

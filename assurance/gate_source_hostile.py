@@ -1,10 +1,10 @@
-"""A coordinator that signs what it likes learns no more than its budget, and by answers alone.
+"""A hostile coordinator learns no more than its budget allows, and only from answers.
 
-It asks for the same in other words, for sums it can average or subtract, for too much, from
-several threads at once, until nothing is left. What all of it tells about one record is audited
-on neighbors, many sessions side by side. Then the same requests are sent to sources that
-differ by a record, an odd one among them, with noise from a tape: every reply must be the same
-bytes, and every refusal the one refusal.
+It repeats queries in other forms, requests sums that it can average or subtract, exceeds its
+budget, and uses several threads at once, until the budget is spent. What all answers reveal
+about one record is audited on neighbors, in many sessions side by side. Then the same requests
+go to sources that differ in an unusual record, with noise from a fixed tape: every reply must
+have the same bytes, and every refusal must be the one refusal.
 """
 
 import random

@@ -1,8 +1,8 @@
-"""One query to a source means one charge and one reply, byte for byte, whoever asks again.
+"""A query to a source is charged once and gets one reply, byte for byte, on every repeat.
 
-The query is its own id: asked again under another round, with another head, after a restart
-or by several processes at once, it is the same. Whoever writes the id of one query over
-another is refused.
+The hash of a query is its id: repeated in another round, with another head, after a restart, or
+by several processes at once, it is the same query. A request with the id of another query is
+refused.
 """
 
 import json

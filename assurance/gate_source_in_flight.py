@@ -1,11 +1,11 @@
-"""Whether a source admits a request depends on when requests arrived, not on the records.
+"""Admission of a request depends on arrival times and not on the records.
 
-A source computes a bounded number of requests at a time and refuses the next one. A
-coordinator fills every place, asks once more before the deadline, and looks at whether it is
-refused. On one of two neighboring data sets an extreme record makes every computation slow. If
-a place is free again as soon as its reply is ready, the last request is answered on one
-neighbor and refused on the other, for certain and at no cost. Places that are held until the
-deadline tell nothing. Computations end when the gate says so, and times are passed in: nothing
+A source computes a bounded number of requests at a time and refuses others. A coordinator
+occupies every slot, sends one more request before the deadline, and observes whether it is
+refused. On one of two neighbors an extreme record makes every computation slow. If a slot
+became free as soon as its reply is ready, the last request would be answered on one neighbor
+and refused on the other, with certainty and at no cost. Slots that are occupied until the
+deadline reveal nothing. The gate ends the computations and passes the times in, so nothing
 here waits for a clock.
 """
 
@@ -24,7 +24,7 @@ from veracal.federation.source import serving
 from veracal.federation.source.serving import SourceServer
 
 NAME = "source_in_flight"
-DEADLINE = 600.0  # seconds that nobody waits for
+DEADLINE = 600.0  # seconds, without real waiting
 PATIENCE = 500.0  # seconds after which the gate itself gives up: only a deadlock takes them
 TRIALS = 4  # of the attack, each on both neighbors
 EXTREME = 1e300

@@ -1,11 +1,10 @@
-"""A source killed at any line of what answers loses, doubles and changes nothing.
+"""A source that is killed at any line of its code loses, doubles and changes no answer.
 
-A child replies to one request and stops at every line that it comes to, in the source's own
-modules and in the ledger's. What then lies on the disk is what a kill would leave there. From
-each such state the source is opened again: ledger and signed heads must hold together, whatever
-left must be on record, and the same request must end as if nothing had happened. Where the
-files have changed between two lines the child is also killed for real (SIGKILL); with ``long``,
-at every line.
+A child replies to one request and stops at every line that it reaches, in the source's modules
+and in the ledger's. The files at this moment are what a kill would leave. From each such state
+the source is opened again: ledger and signed heads must agree, every sent answer must be
+recorded, and the same request must end as without the kill. Where files changed between two
+lines, the child is also killed with SIGKILL; with ``long``, at every line.
 """
 
 import os

@@ -1,9 +1,9 @@
-"""A thousand kills of a source that serves: no reply that has left is lost, doubled or changed.
+"""A thousand kills of a serving source: no sent reply is lost, doubled or changed.
 
-A child opens the server of a source and replies to one request after the other; it is killed
-(SIGKILL) at a random moment, in the middle of SQLite's work or of a head's as often as not.
-The source is opened again and compared with what had left it. Files are on a disk here; what a
-power failure does to a disk is another gate's.
+A child opens the server of a source and replies to requests. It is killed with SIGKILL at a
+random moment, often while SQLite or a file of heads is written. The source is opened again and
+compared with the replies that were sent. Files are on a disk here; power failures are tested by
+another gate.
 """
 
 import os

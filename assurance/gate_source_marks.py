@@ -1,10 +1,10 @@
-"""What a source keeps beside its records and its secret keys confirms no guess of them.
+"""The files of a source, except its records and secret keys, confirm no guess of the records.
 
-Somebody knows a hospital's table but for one row, and gets hold of everything in the folder of
-its source except the records and the two secret keys: settings, terms, ledgers, heads, logs,
-and what ``veracal source status`` and ``log`` print. Each of two candidates for the table is
-hashed in every usual way, and looked for, and so is its size. The former code kept the SHA-256
-of the table and of the scored records, and the table's size: one look told which it was.
+An attacker knows a hospital's table except for one row, and obtains every file of the source
+except the records and the two secret keys: settings, terms, ledgers, heads, logs, and the
+output of ``veracal source status`` and ``log``. Each of two candidates for the table is hashed
+in every usual way, and the hashes and sizes are searched for. An earlier version stored the
+SHA-256 and the size of the table, which identified the candidate immediately.
 """
 
 import base64

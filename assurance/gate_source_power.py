@@ -1,16 +1,16 @@
-"""When the power fails, no answer that left a source is lost; if a disk lies, it is noticed.
+"""A power failure loses no sent answer of a source, and a lying disk is detected.
 
-A source serves under ``strace``, which writes down every byte that goes to the ledger, its log
-and the files of heads, every fsync, and every reply that leaves. The power then fails after
-each of these steps: what was not synced is lost, or survives in part, or is torn. Opened again,
-the source must have every reply that had left, and its head, and go on from there.
+A source serves under ``strace``, which records every byte written to the ledger, its log and
+the files of heads, every fsync, and every sent reply. The power then fails after each of these
+steps: what was not synced is lost, survives in part, or is torn. After a restart the source
+must have every sent reply and its head, and continue from there.
 
-Then a disk loses what it had promised to keep: the end of the log of a ledger, from a random
-byte on. A source whose heads say that it was further must refuse.
+Then a disk loses synced data: the end of the ledger's log from a random byte on. A source whose
+heads prove a later state must refuse.
 
-Covered are the bytes of files, in any subset and cut anywhere. Names of files are taken to be
-kept in order, as journaling file systems do; controllers that sync nothing, and lie about it,
-are the second part. The kernel and its file systems are not run through a real loss of power.
+Covered are the bytes of files, in any subset and truncated anywhere. File names are assumed to
+be ordered, as journaling file systems do; controllers that ignore syncs are the second part.
+The kernel and its file systems are not tested with a real loss of power.
 """
 
 import os

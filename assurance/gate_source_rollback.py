@@ -1,11 +1,10 @@
-"""A source whose ledger was set back answers nothing, until the right one is restored.
+"""A source whose ledger was rolled back answers nothing until the right one is restored.
 
-A source answers fifty queries, and everything it has on the disk is copied after each. Then
-every copy is put back in every way in which that can be noticed: the ledger alone; the ledger
-and the heads beside it, or the whole folder, with heads kept elsewhere; the whole folder, and
-the coordinator quotes the last head that it was signed; and a ledger of the same length that
-went on from an older one. What is put back with every trace of what followed, by nobody's
-knowledge but its own, no machine can notice: the gate does not claim it.
+A source answers fifty queries, and all of its files are copied after each. Then every copy is
+restored in every way that is detectable: only the ledger; the ledger and its heads, or the
+whole folder, with external heads; the whole folder, while the coordinator quotes the last head;
+and a ledger of the same length that continued from an older one. If a rollback restores every
+trace of later entries, one machine cannot detect it: the gate does not claim this.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,6 +1,6 @@
-"""What the gates of a federation's sources share: small sources, files put back, mutants.
+"""Shared by the gates of sources: small sources, restored files, mutants.
 
-A subject is a set of patches, as of the gates of the ledger (:mod:`assurance.ledgers`). The
+A subject is a set of patches, as in the gates of the ledger (:mod:`assurance.ledgers`). The
 sources are real: a folder, an enrollment, a ledger, signed heads and a server.
 """
 

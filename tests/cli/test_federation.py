@@ -11,8 +11,8 @@ import pytest
 from tests.federation.protocol.example_terms import terms as made_terms
 from veracal.calibration.bins import Bins
 from veracal.calibration.queries import CorrectWrong
-from veracal.federation.coordinator.pool import RemotePool
 from veracal.federation.coordinator.history import RequestHistory
+from veracal.federation.coordinator.pool import RemotePool
 from veracal.federation.flower.wire import make_node_key
 from veracal.federation.protocol.envelopes import PrivateKey, PublicKey
 from veracal.federation.protocol.terms import Terms
@@ -23,7 +23,7 @@ from veracal.workflow.local_federation import LocalFederation, make_local
 
 @pytest.fixture
 def study(run) -> PublicKey:
-    """A federation in which nobody takes part yet, and its coordinator's key."""
+    """A federation without sources, and its coordinator's key."""
     code, out, _ = run("federation", "init", "study", "--name", "Heart study", "--json")
     assert code == 0
     return PublicKey(json.loads(out)["public_key"])

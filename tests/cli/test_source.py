@@ -21,7 +21,7 @@ from veracal.data import Scores, load, save_scores
 from veracal.federation.models import model_hash
 from veracal.federation.protocol.envelopes import PrivateKey
 from veracal.federation.protocol.messages import Answer, Request, unseal_reply
-from veracal.federation.protocol.queries import KINDS, DEFAULT_KINDS
+from veracal.federation.protocol.queries import DEFAULT_KINDS, KINDS
 from veracal.federation.protocol.terms import Terms
 from veracal.federation.source.enrollment import read_enrollment
 from veracal.federation.source.folder import read_source

@@ -1,4 +1,4 @@
-"""A federation of federation-up hospitals is a real one: real keys, real sources, real answers."""
+"""A local federation of synthetic hospitals, with real keys, sources and answers."""
 
 from pathlib import Path
 
@@ -17,8 +17,8 @@ from veracal.federation.transports.files import FilesTransport, serve_folder
 from veracal.workflow.local_federation import (
     Courier,
     LocalFederation,
-    hospital_names,
     exists_local,
+    hospital_names,
     make_local,
     open_local,
 )

@@ -18,17 +18,17 @@ from veracal.cli import _output
 from veracal.cli._signals import Log, until_stopped
 from veracal.errors import DataError
 from veracal.federation import (
-    TRANSPORT_KINDS,
     LOCAL_HOSTS,
-    TransportKind,
+    TRANSPORT_KINDS,
     SuperLink,
-    read_address,
-    read_transport_kind,
+    TransportKind,
     list_enrollments,
+    make_server_files,
+    read_address,
     read_node_keys,
     read_source,
+    read_transport_kind,
     register_nodes,
-    make_server_files,
     start_process,
     stop_process,
 )
@@ -125,8 +125,8 @@ class Server:
         entries = enrollment.ledger.entries()
         spent = rounded_up(sum(entry.cost for entry in entries) / MICRO, 6)
         return (
-            f"{self.hospital.name}: {state}; {_output.counted(len(entries), 'answer')}, epsilon "
-            f"{spent} of {STUDY_EPSILON:g} spent"
+            f"{self.hospital.name}: {state}; {_output.counted(len(entries), 'answer')}, "
+            f"epsilon {spent} of {STUDY_EPSILON:g} spent"
         )
 
 

@@ -18,19 +18,19 @@ from veracal.cli._source_records import EnrolledRecords, RecordPaths, read_recor
 from veracal.data import new_file, placed
 from veracal.errors import DataError
 from veracal.federation import (
-    METHOD_KINDS,
+    DEFAULT_KINDS,
     ENROLLED,
     KINDS,
+    METHOD_KINDS,
     TERMS,
-    DEFAULT_KINDS,
     Declaration,
     Proposal,
     SourceFolder,
     SourceServer,
     accept,
     data_event,
-    open_source,
     find_problems,
+    open_source,
     propose,
     read_enrollment,
     read_source,

@@ -10,8 +10,7 @@ import typer
 
 from veracal.accounting import Relation
 from veracal.artifact import PrivateClassifier
-from veracal.cli import _payment
-from veracal.cli import _predictions
+from veracal.cli import _payment, _predictions
 from veracal.cli._artifacts import is_name, read_table
 from veracal.cli._run_output import show_notice
 from veracal.data import Dataset, Schema, Scores

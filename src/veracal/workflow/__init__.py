@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from veracal.workflow.steps import TEST
 
 __all__ = [
-    "STUDY_EPSILON",
     "RESULTS",
+    "STUDY_EPSILON",
     "TEST",
     "AuditRun",
     "Config",
@@ -56,9 +56,9 @@ __all__ = [
     "check_used",
     "check_ways",
     "compare_ways",
+    "exists_local",
     "found_near",
     "is_begun",
-    "exists_local",
     "keep_place",
     "ledger_path",
     "make_local",

@@ -14,8 +14,8 @@ from veracal.calibration.bins import Bins
 from veracal.calibration.private.temperature_grid import TemperatureGrid
 from veracal.calibration.queries import AbsoluteGaps, CorrectWrong, Gap
 from veracal.errors import BudgetError, ConflictError, SilentError
-from veracal.federation.coordinator.pool import RemotePool, RoundEvent
 from veracal.federation.coordinator.history import RequestHistory
+from veracal.federation.coordinator.pool import RemotePool, RoundEvent
 from veracal.federation.coordinator.remote import METHOD_KINDS
 from veracal.federation.protocol.messages import Answer, Refusal, unseal_reply
 from veracal.federation.protocol.queries import KINDS

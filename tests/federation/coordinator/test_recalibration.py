@@ -11,6 +11,7 @@ from veracal.calibration.methods import METHODS, Settings
 from veracal.calibration.recalibration.sources import BudgetDivision, profile_source
 from veracal.calibration.recalibration.steps import plan_steps
 from veracal.errors import BudgetError, SilentError, WaitingError
+from veracal.federation.coordinator.history import RequestHistory
 from veracal.federation.coordinator.pool import (
     charged,
     check_plan,
@@ -19,7 +20,6 @@ from veracal.federation.coordinator.pool import (
     run,
     statement_text,
 )
-from veracal.federation.coordinator.history import RequestHistory
 from veracal.federation.protocol.messages import Refusal
 from veracal.federation.transports.base import LocalTransport
 

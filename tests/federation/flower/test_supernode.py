@@ -60,7 +60,7 @@ class Node:
 
 @contextmanager
 def running(folder, address, ca, answer=lambda request: b"answer to " + request):
-    """A node for as long as the block lasts; it ends when it is told to."""
+    """A node that runs while the block lasts."""
     node = Node(folder, address, ca, answer)
     node.thread.start()
     try:

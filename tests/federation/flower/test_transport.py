@@ -17,10 +17,10 @@ from veracal.federation.flower.transport import FlowerTransport
 from veracal.federation.flower.wire import (
     Connection,
     flower,
-    public_form,
-    read_node_key,
     http_error,
     http_status,
+    public_form,
+    read_node_key,
 )
 
 pytestmark = pytest.mark.full

@@ -13,14 +13,14 @@ from veracal.federation.flower.wire import (
     ChunkedMessage,
     Connection,
     MessageError,
-    check_address,
     certificate_error,
+    check_address,
+    connection_error,
     flower,
-    metadata,
-    pack_message,
     http_error,
     http_status,
-    connection_error,
+    metadata,
+    pack_message,
 )
 
 pytestmark = pytest.mark.full

@@ -12,9 +12,9 @@ from veracal.federation.protocol.queries import KINDS
 from veracal.federation.source.enrolling import example_arguments
 from veracal.federation.source.enrollment import (
     AnswerLog,
+    find_share_problems,
     read_answer_log,
     read_enrollment,
-    find_share_problems,
 )
 from veracal.federation.source.folder import read_source
 

@@ -14,11 +14,11 @@ from veracal.federation.protocol.terms import Terms
 from veracal.federation.transports.files import (
     SETTLED,
     FilesTransport,
-    read_untrusted_file,
     deliver_file,
+    file_stem,
+    read_untrusted_file,
     serve_folder,
     slug,
-    file_stem,
 )
 
 COORDINATOR = PrivateKey.new()

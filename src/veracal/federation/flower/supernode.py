@@ -13,22 +13,22 @@ from pathlib import Path
 from typing import Any
 
 from veracal.federation.flower.wire import (
-    OVERHEAD_BYTES,
     MAX_REQUEST_BYTES,
+    OVERHEAD_BYTES,
     SUPERLINK,
     ChunkedMessage,
     Connection,
     MessageError,
     certificate_error,
+    connection_error,
     flower,
+    http_error,
+    http_status,
     metadata,
     pack_message,
     public_form,
     read_node_key,
-    http_error,
-    http_status,
     switch_off,
-    connection_error,
 )
 
 _INTERVAL = 30.0  # seconds; after twice that without a heartbeat a node is disconnected
@@ -373,13 +373,13 @@ class _Node:
         code = http_status(problem)
         if code == _UNKNOWN_KEY:
             return (
-                f"{self._address} rejects this node: its key is not registered there, or another "
-                "node uses it (for a minute after a crash). Trying again."
+                f"{self._address} rejects this node: its key is not registered there, or "
+                "another node uses it (for a minute after a crash). Trying again."
             )
         if code == _INVALID_SIGNATURE:
             return (
-                f"{self._address} rejects this node's signature: its clock may be wrong, or its "
-                "key is no longer registered. Trying again."
+                f"{self._address} rejects this node's signature: its clock may be wrong, or "
+                "its key is no longer registered. Trying again."
             )
         what = f"responds with error {code}" if code else "cannot be reached"
         return f"{self._address} {what}. Trying again."

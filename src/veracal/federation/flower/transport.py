@@ -16,21 +16,21 @@ from typing import Any, Self
 from veracal import _checks
 from veracal.errors import DataError, TransportError
 from veracal.federation.flower.wire import (
-    OVERHEAD_BYTES,
     MAX_REPLY_BYTES,
     MAX_REQUEST_BYTES,
+    OVERHEAD_BYTES,
     SUPERLINK,
     ChunkedMessage,
     Connection,
     MessageError,
     certificate_error,
+    connection_error,
     flower,
+    http_error,
     metadata,
     pack_message,
     read_public_node_key,
-    http_error,
     switch_off,
-    connection_error,
 )
 
 _MAX_LIST_BYTES = 64 * OVERHEAD_BYTES  # some thousands of nodes
@@ -417,8 +417,8 @@ class FlowerTransport:
                 raise ValueError(f"Expected a source with a node, got {name!r}.")
             if len(body) > MAX_REQUEST_BYTES:
                 raise ValueError(
-                    f"Expected a request of at most {MAX_REQUEST_BYTES} bytes, got {len(body)} bytes "
-                    f"for {name!r}."
+                    f"Expected a request of at most {MAX_REQUEST_BYTES} bytes, got {len(body)} "
+                    f"bytes for {name!r}."
                 )
         return self._link
 

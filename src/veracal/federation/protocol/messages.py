@@ -24,7 +24,7 @@ from veracal.federation.protocol.envelopes import (
     seal,
     unseal,
 )
-from veracal.federation.protocol.terms import ID_DIGITS, HASH_DIGITS, MAX_MICRO_EPSILON
+from veracal.federation.protocol.terms import HASH_DIGITS, ID_DIGITS, MAX_MICRO_EPSILON
 from veracal.ledger import canonical, digest
 
 MAX_INDEX = 2**53
@@ -254,7 +254,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Refusal:
-    """The refusal of a source: the same bytes for every reason. Only its owner sees the reason."""
+    """The refusal of a source, the same bytes for every reason."""
 
     source: str
 

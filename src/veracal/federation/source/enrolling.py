@@ -30,9 +30,9 @@ from veracal.federation.protocol.envelopes import MAX_REQUEST_BYTES, PublicKey
 from veracal.federation.protocol.messages import MAX_ENTRIES, Head
 from veracal.federation.protocol.queries import (
     ACCURACY_BITS,
+    DEFAULT_KINDS,
     KINDS,
     SCALE_BITS,
-    DEFAULT_KINDS,
     build_query,
     inverse_units,
 )
@@ -49,13 +49,13 @@ from veracal.federation.source.enrollment import (
     RecordFile,
 )
 from veracal.federation.source.folder import (
-    TEMPORARY_PREFIX,
     ENROLLED,
     HEADS,
+    TEMPORARY_PREFIX,
     SourceFolder,
+    create_heads_file,
     read_source,
     share_event,
-    create_heads_file,
 )
 from veracal.ledger import Ledger, as_written, canonical, open_ledger
 from veracal.mechanisms import add_discrete_laplace

@@ -19,8 +19,8 @@ from veracal.federation.protocol.envelopes import MAX_TERMS_BYTES, EnvelopeError
 from veracal.federation.protocol.queries import build_query
 from veracal.federation.protocol.terms import Terms
 from veracal.federation.source.folder import (
-    TEMPORARY_PREFIX,
     ENROLLED,
+    TEMPORARY_PREFIX,
     ClosedLedgerError,
     FileMarkKey,
     RefusalLog,
