@@ -1,4 +1,4 @@
-"""What the gates of federated recalibration share: methods, records, watched sources."""
+"""Shared by the gates of federated recalibration: methods, records, recording sources."""
 
 import math
 import re
@@ -62,39 +62,39 @@ def fitted(make: Callable[[], Any], delta: float = 0.0) -> Method:
     """A fitter."""
 
     def run(source: Any) -> Outcome:
-        found = make().fit(source)
-        return outcome(found, found.map_, found.statement_, found.releases_)
+        result = make().fit(source)
+        return outcome(result, result.map_, result.statement_, result.releases_)
 
     return Method(run, lambda relation: make().event(relation), delta)
 
 
 def outcome(found: Any, map_: CalibrationMap | None, statement: Any, releases: Any) -> Outcome:
     """Everything that something says after a fit, but for the heads of ledgers."""
-    told = {name: value for name, value in vars(found).items() if not name.startswith("_")}
-    told["map"] = told["map_"] = None if map_ is None else (map_.kind, digest(map_))
-    told["statement"] = statement
-    said = re.sub(r"head='[0-9a-f]*'", "", repr(told))
+    fields = {name: value for name, value in vars(found).items() if not name.startswith("_")}
+    fields["map"] = fields["map_"] = None if map_ is None else (map_.kind, digest(map_))
+    fields["statement"] = statement
+    said = re.sub(r"head='[0-9a-f]*'", "", repr(fields))
     return Outcome(map_, said, statement, tuple(releases), getattr(found, "temperature_", None))
 
 
 def guarded(source: Any) -> Outcome:
     """The guard."""
-    found = guard_map(Temperature(0.5), source, micro_epsilon=MICRO)
-    return outcome(found, found.map, found.statement, [found.release])
+    result = guard_map(Temperature(0.5), source, micro_epsilon=MICRO)
+    return outcome(result, result.map, result.statement, [result.release])
 
 
 def measured(source: Any) -> Outcome:
     """All figures."""
-    found = measure_private(source, micro_epsilon=MICRO, figures=FIGURES, bins=4)
-    told = replace(found, releases=dict(found.releases))
-    return outcome(told, None, found.statement, found.releases.values())
+    result = measure_private(source, micro_epsilon=MICRO, figures=FIGURES, bins=4)
+    fields = replace(result, releases=dict(result.releases))
+    return outcome(fields, None, result.statement, result.releases.values())
 
 
 def recalibrated(source: Any, **settings: Any) -> Outcome:
     """The whole: map, guard, figures."""
-    asked = {"micro_epsilon": MICRO, "classes": CLASSES, "measure": 0.3, "bins": 4}
-    found = recalibrate(source, **{**asked, **settings})
-    return outcome(found, found.map, found.statement, found.releases)
+    requested = {"micro_epsilon": MICRO, "classes": CLASSES, "measure": 0.3, "bins": 4}
+    result = recalibrate(source, **{**requested, **settings})
+    return outcome(result, result.map, result.statement, result.releases)
 
 
 def methods() -> dict[str, Method]:
@@ -165,8 +165,8 @@ def neighbors(scores: Scores, relation: str, rng: np.random.Generator) -> tuple[
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A query to a source, and what it answered."""
+class RecordedQuery:
+    """A query to a source, and its answer."""
 
     query: Any
     event: Noise
@@ -175,11 +175,10 @@ class Asked:
 
 
 @dataclass(eq=False)
-class Watched:
-    """A source that notes what it is asked, and answers from a tape as long as there is one.
+class RecordingSource:
+    """A source that records its queries, and answers from a tape while there is one.
 
-    ``answers`` is how many it gives before it falls silent; ``lie`` makes something else of
-    its releases.
+    ``answers`` is the number of answers before it drops out; ``lie`` changes its releases.
     """
 
     _records: Scores
@@ -188,7 +187,7 @@ class Watched:
     tape: Sequence[tuple[int, ...]] = ()
     answers: float = math.inf
     lie: Callable[[Release], Any] | None = None
-    asked: list[Asked] = field(default_factory=list)
+    asked: list[RecordedQuery] = field(default_factory=list)
 
     def answer(self, query: Any, *, micro_epsilon: int, request: Any = None) -> Any:
         event = laplace_event(query, micro_epsilon, self.relation)
@@ -202,17 +201,17 @@ class Watched:
 
     def _given(self, query: Any, event: Noise, micro: int | None) -> Any:
         body = canonical_request(query, event, self._records, None, "")
-        found = [one.units for one in self.asked if one.body == body]
-        if not found:
+        values = [one.units for one in self.asked if one.body == body]
+        if not values:
             number = len(self.asked)
             taped = number < len(self.tape)
             units = self.tape[number] if taped else self._noised(query, event)
-            self.asked.append(Asked(query, event, body, units))
-            found = [units]
+            self.asked.append(RecordedQuery(query, event, body, units))
+            values = [units]
             if number >= self.answers:
                 raise SilentError("It fell silent.")
         std = noise_std(event) * query.grid.step
-        release = Release(query.name, found[0], query.grid, std, micro, event, private=True)
+        release = Release(query.name, values[0], query.grid, std, micro, event, private=True)
         return release if self.lie is None else self.lie(release)
 
     def _noised(self, query: Any, event: Noise) -> tuple[int, ...]:
@@ -232,16 +231,18 @@ class Watched:
 
 def watched(
     records: Sequence[Scores], relation: Any, rng: np.random.Generator, **more: Any
-) -> list[Watched]:
+) -> list[RecordingSource]:
     """A source for each of several."""
-    return [Watched(one, relation, rng, **more) for one in records]
+    return [RecordingSource(one, relation, rng, **more) for one in records]
 
 
 def replayed(
-    records: Sequence[Scores], sources: Sequence[Watched], **more: Any
-) -> list[Watched]:
+    records: Sequence[Scores], sources: Sequence[RecordingSource], **more: Any
+) -> list[RecordingSource]:
     """Sources of other records, which say what those said."""
     return [
-        Watched(one, w.relation, w.rng, tape=[asked.units for asked in w.asked], **more)
+        RecordingSource(
+            one, w.relation, w.rng, tape=[requested.units for requested in w.asked], **more
+        )
         for one, w in zip(records, sources, strict=True)
     ]

@@ -1,9 +1,9 @@
-"""Methods over a pool know the records by paid answers alone, and cost what they announce.
+"""Methods on a pool learn about records only from charged answers, and cost what they announce.
 
-Whole fits are recorded on one federation and replayed on a neighbor, whose sources say what
-those of the first said: the same must be asked of everybody, and the same must come out, to
-the last bit. What the one record can have moved, over all queries at the temperatures that
-were really asked for, must fit into what was announced; so must what the ledgers say.
+Whole fits are recorded on one federation and replayed on a neighbor whose sources give the same
+answers: the same queries must be sent to all sources, and the result must be the same, bit for
+bit. The influence of one record, over all queries at the temperatures that were used, must be
+within the announced cost, and so must the charges in the ledgers.
 """
 
 import math
@@ -22,7 +22,7 @@ from assurance.federations import (
     MICRO,
     Method,
     Outcome,
-    Watched,
+    RecordingSource,
     joined,
     methods,
     neighbors,
@@ -52,14 +52,14 @@ SECONDS = 20
 PRIVATE = "veracal.calibration.private"
 QUERIES = "veracal.calibration.queries"
 SLACK = 1 + 1e-9
-NOBODY = shifted(0, np.random.default_rng(0))
+UNKNOWN = shifted(0, np.random.default_rng(0))
 
 
 # ---------------------------------------------------------------- mutants
 
 
 def an_extra_sample(ask: Any, low: Any, high: Any, reductions: int) -> BracketSearch:
-    """One cut more than was announced: the value nobody looks at."""
+    """One cut more than was announced: a value that is not used."""
     return narrowed(ask, low, high, reductions + 1)
 
 
@@ -80,7 +80,7 @@ def unclamped(self: LossAt, records: Any) -> np.ndarray:
     return np.array([int(np.rint(np.minimum(losses, 1e6) * 2**self.bits).sum())])
 
 
-def asked_twice(self: QuerySession, ask: PricedQuery, what: str) -> Any:
+def query_twice(self: QuerySession, ask: PricedQuery, what: str) -> Any:
     """Every gap once more, one millionth cheaper, for the mean of both."""
     first = ASK(self, ask, what)
     if isinstance(ask.query, Gap):
@@ -88,18 +88,18 @@ def asked_twice(self: QuerySession, ask: PricedQuery, what: str) -> Any:
     return first
 
 
-def true_count(inquiry: QuerySession) -> Any:
+def true_count(session: QuerySession) -> Any:
     """The numbers of records that the sources have."""
-    pool: Any = inquiry.source
+    pool: Any = session.source
     right = sum(int(one._records.correct.sum()) for one in pool.sources)
     n = sum(len(one._records) for one in pool.sources)
     numbers = (np.array(float(x)) for x in (right, n - right))
     return pooled_module.NoisyCounts(*numbers, np.array(0.0), np.array(len(pool.sources)))
 
 
-def true_size(inquiry: QuerySession, size: float | None) -> float:
+def true_size(session: QuerySession, size: float | None) -> float:
     """The true number of records to divide equations by."""
-    pool: Any = inquiry.source
+    pool: Any = session.source
     return float(sum(len(one._records) for one in pool.sources))
 
 
@@ -139,12 +139,12 @@ def answering_forgotten(releases: Any, unit: Any, **about: Any) -> Any:
 
 
 def silent_in(releases: Any) -> set[Any]:
-    """Whoever was silent once."""
+    """Sources that dropped out once."""
     return {path for r in releases for path in r.silent()}
 
 
 def at_one_source(releases: Any, unit: Any, **about: Any) -> Any:
-    """Forget at how many sources somebody may be."""
+    """Ignore that an individual may be at several sources."""
     return stated(releases, unit, **{**about, "at_sources": 1})
 
 
@@ -155,7 +155,7 @@ def after_unasked(plan: Any, ask: Any, map_: Any) -> Any:
 
 
 ASK, FIT = QuerySession.ask, PooledTemperature.fit
-REACH: Callable[..., int] = Gap.sensitivity
+RANGE: Callable[..., int] = Gap.sensitivity
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "golden section with an extra sample": {
@@ -169,7 +169,7 @@ MUTANTS: dict[str, Patches] = {
         "veracal.calibration.queries.scalars.LossAt.evaluate": unclamped
     },
     "a gap's sensitivity of the wrong relation": {
-        "veracal.calibration.queries.scalars.Gap.sensitivity": lambda self, relation: REACH(
+        "veracal.calibration.queries.scalars.Gap.sensitivity": lambda self, relation: RANGE(
             self, "add-remove"
         )
     },
@@ -180,7 +180,7 @@ MUTANTS: dict[str, Patches] = {
     },
     "a forgotten charge": FORGOTTEN,
     "gaps asked for twice": {
-        "veracal.calibration.private.session.QuerySession.ask": asked_twice
+        "veracal.calibration.private.session.QuerySession.ask": query_twice
     },
     "a pool that knows its number of records": {
         "veracal.calibration.private.pooled._counted": true_count
@@ -213,50 +213,51 @@ MUTANTS: dict[str, Patches] = {
 def run(subject: Patches, *, long: bool) -> str:
     """Replay fits on neighbors, then add up what was charged."""
     rng = np.random.default_rng(0)
-    told: list[tuple[int, float]] = []
+    lines: list[tuple[int, float]] = []
     rounds = 60 if long else 2
     with patched(subject) as folder:
         several(rng)
         for _ in range(rounds):
-            told += [replay(name, method, rng) for name, method in methods().items()]
+            lines += [replay(name, method, rng) for name, method in methods().items()]
         charged(folder, rng)
-    asked, shares = sum(n for n, _ in told), [share for _, share in told]
+    requested, shares = sum(n for n, _ in lines), [share for _, share in lines]
     return (
-        f"{len(told)} x {len(RELATIONS)} fits of {len(methods())} methods replayed, {asked} "
-        f"queries, none told apart; one record used up to {max(shares):.4f} of its budget"
+        f"{len(lines)} x {len(RELATIONS)} fits of {len(methods())} methods replayed, "
+        f"{requested} queries, none distinguishable; one record used "
+        f"up to {max(shares):.4f} of its budget"
     )
 
 
 def replay(name: str, method: Method, rng: np.random.Generator) -> tuple[int, float]:
     """One fit on neighbors under each relation; how many queries, how much was used."""
-    asked, most = 0, 0.0
+    requested, most = 0, 0.0
     for relation in RELATIONS:
         parts = [shifted(int(n), rng) for n in (40, 25, 60)]
         first, second = neighbors(parts[0], relation, rng)
         sources = watched([first, *parts[1:]], relation, rng)
-        found = method.run(Pool(sources))
+        result = method.run(Pool(sources))
         others = replayed([second, *parts[1:]], sources)
         again = method.run(Pool(others))
         for one, other in zip(sources, others, strict=True):
-            bodies = [[asked.body for asked in w.asked] for w in (one, other)]
+            bodies = [[requested.body for requested in w.asked] for w in (one, other)]
             assert bodies[0] == bodies[1], f"{name}: neighbors are asked other queries"
-        assert found.said == again.said, f"{name}: the same answers gave different results"
+        assert result.said == again.said, f"{name}: the same answers gave different results"
         most = max(most, within(name, sources[0], first, second))
         announced_to_all(name, method, sources, relation)
-        promised(name, found, sources)
-        asked += sum(len(w.asked) for w in sources)
-    return asked, most
+        promised(name, result, sources)
+        requested += sum(len(w.asked) for w in sources)
+    return requested, most
 
 
-def within(name: str, source: Watched, first: Any, second: Any) -> float:
+def within(name: str, source: RecordingSource, first: Any, second: Any) -> float:
     """Largest share of the budget that one record's moves cost, over all queries together.
 
     Of the neighbors, and of every hard record that comes, goes or takes another's place.
     """
     used: Any = 0.0
     allowed = 0.0
-    for asked in source.asked:
-        query, event = asked.query, asked.event
+    for requested in source.asked:
+        query, event = requested.query, requested.event
         pure, relation = isinstance(event, DiscreteLaplace), event.relation
         moves = [query.evaluate(first) - query.evaluate(second), *hard_moves(query, relation)]
         sizes = np.linalg.norm(np.array(moves, dtype=float), ord=1 if pure else 2, axis=1)
@@ -272,19 +273,21 @@ def within(name: str, source: Watched, first: Any, second: Any) -> float:
 
 def hard_moves(query: Any, relation: str) -> list[np.ndarray]:
     """What hard records add to a sum, or change in it."""
-    each = [query.evaluate(joined(NOBODY, row)) for row in HARD]
+    each = [query.evaluate(joined(UNKNOWN, row)) for row in HARD]
     if relation == "add-remove":
         return each
     return [one - other for i, one in enumerate(each) for other in each[:i]]
 
 
-def announced_to_all(name: str, method: Method, sources: list[Watched], relation: Any) -> None:
+def announced_to_all(
+    name: str, method: Method, sources: list[RecordingSource], relation: Any
+) -> None:
     """Every source is asked for what was announced, once, and for no more than epsilon."""
     for source in sources:
-        asked = Counter(one.event for one in source.asked)
+        requested = Counter(one.event for one in source.asked)
         if method.event is not None:
             due = announced(method.event(relation))
-            assert asked == due, f"{name}: asked for {asked}, announced {due}"
+            assert requested == due, f"{name}: asked for {requested}, announced {due}"
         if method.delta:
             cost = epsilon_for(method.event(relation), method.delta)  # type: ignore[misc]
             assert cost <= MICRO / 1e6, f"{name} costs {cost}, more than {MICRO / 1e6}"
@@ -293,7 +296,7 @@ def announced_to_all(name: str, method: Method, sources: list[Watched], relation
             assert spent <= MICRO, f"{name} spends {spent} millionths of {MICRO}"
 
 
-def exactly(source: Watched) -> Fraction:
+def exactly(source: RecordingSource) -> Fraction:
     """What a source was asked for, as an exact sum."""
     costs = (
         Fraction(one.event.sensitivity) / Fraction(one.event.noise) for one in source.asked
@@ -301,17 +304,19 @@ def exactly(source: Watched) -> Fraction:
     return sum(costs, Fraction(0))
 
 
-def promised(name: str, found: Outcome, sources: list[Watched], times: int = 1) -> None:
+def promised(name: str, found: Outcome, sources: list[RecordingSource], times: int = 1) -> None:
     """The statement covers what the dearest sources were asked for."""
     assert found.statement is not None, f"{name}: nothing is promised"
     if found.statement.delta:
         return
     due = sum(sorted((exactly(one) for one in sources), reverse=True)[:times])
-    told = found.statement.epsilon
-    assert told >= float(due) * (1 - 1e-12), f"{name}: {told} stated, {float(due)} asked for"
+    stated = found.statement.epsilon
+    assert stated >= float(due) * (1 - 1e-12), (
+        f"{name}: {stated} claimed, {float(due)} asked for"
+    )
     # What was announced and, because a map was turned down, not asked counts all the same.
     most = times * MICRO / 1e6 if name.startswith("recalibrate") else float(due)
-    assert told <= most * 1.001 + 1e-6, f"{name}: {told} stated for {float(due)}"
+    assert stated <= most * 1.001 + 1e-6, f"{name}: {stated} claimed for {float(due)}"
 
 
 def several(rng: np.random.Generator) -> None:
@@ -320,10 +325,10 @@ def several(rng: np.random.Generator) -> None:
         records = [shifted(1_500, rng, temperature=5.0) for _ in range(3)]
         sources = watched(records, "add-remove", rng)
         sources[2].answers = last
-        found = recalibrated(Pool(sources, least=2), method="acc-t", at_sources=3)
-        promised("recalibrate at three sources", found, sources, 3)
+        result = recalibrated(Pool(sources, least=2), method="acc-t", at_sources=3)
+        promised("recalibrate at three sources", result, sources, 3)
         announced_to_all("recalibrate", methods()["recalibrate"], sources, "add-remove")
-        assert found.map != Identity(), "the guard kept no map of records that need one"
+        assert result.map != Identity(), "the guard kept no map of records that need one"
 
 
 def charged(folder: Path, rng: np.random.Generator) -> None:
@@ -335,14 +340,14 @@ def charged(folder: Path, rng: np.random.Generator) -> None:
         due = micro_epsilon(method.event(relation))
         pool = Pool([ledgered(shifted(30, rng), folder, relation) for _ in range(2)])
         for _ in range(2):
-            found = method.run(pool)
+            result = method.run(pool)
             for one in pool.sources:
                 spent = round(one.ledger.spent().epsilon * 1e6)
                 assert spent == due, f"{name} charged {spent}, announced {due}"
                 assert spent <= MICRO, f"{name} charged {spent} of {MICRO}"
-            assert found.statement is not None, f"{name}: nothing is promised"
-            told = found.statement.epsilon
-            assert told >= due / 1e6 * (1 - 1e-9), f"{name}: {told} stated, {due} charged"
+            assert result.statement is not None, f"{name}: nothing is promised"
+            stated = result.statement.epsilon
+            assert stated >= due / 1e6 * (1 - 1e-9), f"{name}: {stated} claimed, {due} charged"
 
 
 def ledgered(records: Any, folder: Path, relation: Any) -> Curator:

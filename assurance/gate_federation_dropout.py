@@ -1,9 +1,9 @@
-"""Sources that fall silent or lie leave a finite answer or a typed refusal, and true intervals.
+"""Dropouts and lying sources leave a finite result or a typed refusal, and valid intervals.
 
-Every set of silent sources is tried on every method, and every way to answer nonsense. Whoever
-falls silent after one answer, or lies, must leave no trace in the map. Then intervals of a
-temperature are held against the root of a known population, over unequal sources of which some
-answer.
+Every set of dropouts is tried with every method, and every form of an invalid answer. A source
+that drops out after one answer, or lies, must leave no trace in the map. Then intervals of a
+temperature are compared with the root of a known population, for unequal sources with
+dropouts.
 """
 
 import math
@@ -18,7 +18,15 @@ import numpy as np
 from scipy import optimize, stats
 
 from assurance.calibrations import small_blocks
-from assurance.federations import Method, Outcome, Watched, methods, replayed, shifted, watched
+from assurance.federations import (
+    Method,
+    Outcome,
+    RecordingSource,
+    methods,
+    replayed,
+    shifted,
+    watched,
+)
 from assurance.ledgers import Patches, patched
 from veracal.calibration.maps.base import digest
 from veracal.calibration.private import GoldenTemperature, PooledTemperature
@@ -63,7 +71,7 @@ LIES: dict[str, Callable[[Any], Any]] = {
 
 
 def enough(silences: Any, least: Any, cause: Any = None) -> None:
-    """Go on with whoever is left."""
+    """Continue with the remaining sources."""
 
 
 def with_those_who_left(self: QuerySession) -> tuple[Any, ...]:
@@ -71,25 +79,25 @@ def with_those_who_left(self: QuerySession) -> tuple[Any, ...]:
     return tuple(self._releases)
 
 
-def without_noise(self: Any, inverse: float, inquiry: Any, wide: Any, ends: Any) -> Any:
-    """An interval for the chance of which records there are, alone."""
+def without_noise(self: Any, inverse: float, session: Any, wide: Any, ends: Any) -> Any:
+    """An interval for the sampling of records only."""
     sure = replace(wide, points=0 * wide.points + math.log(inverse))
-    return ESTIMATE(self, inverse, inquiry, sure, ends)
+    return ESTIMATE(self, inverse, session, sure, ends)
 
 
-def noise_alone(self: Rule, told: SourceSums, asked: int) -> np.ndarray:
-    """How far noise reaches, and nothing else, however much sources differ."""
-    reach = noise_reach(told.noises, self.alpha / asked / 2) * told.step
-    return np.full(told.parts.shape[1], reach)
+def noise_alone(self: Rule, sums: SourceSums, count: int) -> np.ndarray:
+    """Half-width for the noise only, ignoring differences of sources."""
+    bound = noise_reach(sums.noises, self.alpha / count / 2) * sums.step
+    return np.full(sums.parts.shape[1], bound)
 
 
-def of_a_mean(self: Rule, told: SourceSums, asked: int) -> np.ndarray:
-    """The reach of a mean of the sources, for their sum."""
-    return REACHES(self, told, asked) / len(told.parts)
+def of_a_mean(self: Rule, sums: SourceSums, count: int) -> np.ndarray:
+    """Half-width for the mean of the sources, used for their sum."""
+    return REACHES(self, sums, count) / len(sums.parts)
 
 
 def none_between(*given: Any, **about: Any) -> Any:
-    """As if whoever fell silent were like the others."""
+    """As if dropouts were like the other sources."""
     return replace(BETWEEN(*given, **about), between=0.0)
 
 
@@ -140,10 +148,10 @@ def run(subject: Patches, *, long: bool) -> str:
             bothered(*first, rng, m, list(LIES))
             for i, (name, method) in enumerate(others):
                 bothered(name, method, rng, m, list(LIES) if long else list(LIES)[i % 4 :: 4])
-        found = [covered(*name, rng, rounds) for name in SEEN]
+        values = [covered(*name, rng, rounds) for name in SEEN]
     return (
         f"{len(methods())} methods, {2**m} silent sets, {len(LIES)} lies: finite or refused; "
-        f"intervals of 95 % have the root in {min(found):.3f} to {max(found):.3f}"
+        f"intervals of 95 % have the root in {min(values):.3f} to {max(values):.3f}"
     )
 
 
@@ -162,14 +170,14 @@ def silenced(name: str, method: Method, rng: np.random.Generator, m: int) -> Non
         sources = watched(records, "add-remove", rng)
         for source, is_silent in zip(sources, silent, strict=True):
             source.answers = number % 2 if is_silent else math.inf
-        found = tried(name, method, sources)
+        result = tried(name, method, sources)
         left = [one for one in sources if len(one.asked) <= one.answers]  # never fell silent
         if len(left) < LEAST:
-            assert found is None, f"{name}: {len(left)} sources were enough, {LEAST} needed"
+            assert result is None, f"{name}: {len(left)} sources were enough, {LEAST} needed"
             continue
-        assert found is not None, f"{name}: refused, though {len(left)} sources answered"
+        assert result is not None, f"{name}: refused, though {len(left)} sources answered"
         if number % 5 == 3 and any(silent):
-            without_a_trace(name, method, found, left)
+            without_a_trace(name, method, result, left)
 
 
 def lied(name: str, method: Method, rng: np.random.Generator, lies: list[str]) -> None:
@@ -178,28 +186,30 @@ def lied(name: str, method: Method, rng: np.random.Generator, lies: list[str]) -
     for what in lies:
         sources = watched(records, "add-remove", rng)
         sources[0].lie = LIES[what]
-        found = tried(f"{name}, told {what}", method, sources)
-        assert found is not None, f"{name}: refused because one source sent {what}"
-        without_a_trace(f"{name}, told {what}", method, found, sources[1:])
+        result = tried(f"{name}, reported {what}", method, sources)
+        assert result is not None, f"{name}: refused because one source sent {what}"
+        without_a_trace(f"{name}, reported {what}", method, result, sources[1:])
 
 
-def tried(name: str, method: Method, sources: list[Watched]) -> Outcome | None:
+def tried(name: str, method: Method, sources: list[RecordingSource]) -> Outcome | None:
     """What came out, which is finite; None if it was refused."""
     try:
-        found = method.run(Pool(sources, least=LEAST, most_records=100))
+        result = method.run(Pool(sources, least=LEAST, most_records=100))
     except SilentError:
         return None
     except Exception as error:
         raise AssertionError(f"{name}: {type(error).__name__}: {error}") from error
-    assert not re.search(r"\bnan\b", found.said), f"{name}: something is NaN"
-    if found.map is not None:
-        assert np.isfinite(found.map.transform(NEW).confidence).all(), f"{name}: {found.map}"
-    if (t := found.temperature) is not None:
+    assert not re.search(r"\bnan\b", result.said), f"{name}: something is NaN"
+    if result.map is not None:
+        assert np.isfinite(result.map.transform(NEW).confidence).all(), f"{name}: {result.map}"
+    if (t := result.temperature) is not None:
         assert 0 < t.low <= t.value <= t.high < math.inf, f"{name}: the interval is {t}"
-    return found
+    return result
 
 
-def without_a_trace(name: str, method: Method, found: Outcome, left: list[Watched]) -> None:
+def without_a_trace(
+    name: str, method: Method, found: Outcome, left: list[RecordingSource]
+) -> None:
     """The map is that of a pool of those who are left, who say the same."""
     again = replayed([source._records for source in left], left)
     alone = method.run(Pool(again, least=LEAST, most_records=100))
@@ -271,9 +281,9 @@ def covered(method: Any, name: str, rng: np.random.Generator, rounds: int) -> fl
             least=1,
             rng=rng,
         )
-        found = method(epsilon=scene.epsilon).fit(source).temperature_
+        result = method(epsilon=scene.epsilon).fit(source).temperature_
         truth = min(max(root(sizes, temperatures), 0.5), 6.0)
-        hits += found.low <= truth <= found.high
+        hits += result.low <= truth <= result.high
         # Even if all that are left have it: to go on would change nothing.
         misses = number + 1 - hits
         chance = float(stats.binom.cdf(rounds - misses, rounds, COVERS))

@@ -1,9 +1,9 @@
-"""Every number of a fit over a pool is on its public grid: answers, temperatures, maps.
+"""Every number of a fit on a pool is on its public grid: answers, temperatures, maps.
 
-Fits are made with real holders and their noise, and every answer is looked at, that of each
-source and their sum. Wild answers then lead the searches everywhere: whatever they ask about
-must be on a public grid within the public range. With exact answers golden section must end
-where it says.
+Fits use real curators and their noise, and every answer is checked, of each source and their
+sum. Extreme answers then lead the searches to all places: every queried temperature must be on
+a public grid within the public range. With exact answers, golden section must end at its
+documented result.
 """
 
 import math
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from scipy import optimize
 
-from assurance.federations import MICRO, SURE_WRONG, Watched, joined, methods, shifted
+from assurance.federations import MICRO, SURE_WRONG, RecordingSource, joined, methods, shifted
 from assurance.gate_federation_tails import ADD_GAUSSIAN, Choir, opened
 from assurance.gate_grid import (
     ADD,
@@ -39,7 +39,7 @@ from veracal.queries.pools import PooledRelease
 NAME = "federation_grid"
 PRIVATE = "veracal.calibration.private"
 LOW, HIGH, BITS = 0.5, 6.0, 16
-NOBODY = shifted(0, np.random.default_rng(0))
+UNKNOWN = shifted(0, np.random.default_rng(0))
 
 
 # ---------------------------------------------------------------- mutants
@@ -48,8 +48,8 @@ NOBODY = shifted(0, np.random.default_rng(0))
 def of_the_old_bracket(ask: Any, low: Any, high: Any, reductions: int) -> BracketSearch:
     """The new point is made of the bracket before the cut."""
     ends, points = [low, high], [high - RATIO * (high - low), low + RATIO * (high - low)]
-    asked = list(points)
-    for point in asked:
+    requested = list(points)
+    for point in requested:
         values = ask(np.array(point))
     left, right = values
     while True:
@@ -62,19 +62,19 @@ def of_the_old_bracket(ask: Any, low: Any, high: Any, reductions: int) -> Bracke
             old, ends = ends, [points[0], ends[1]]
             points = [points[1], old[0] + RATIO * width]
             left, fresh = right, 1
-        if len(asked) == reductions + 1:
+        if len(requested) == reductions + 1:
             bracket = Bracket(np.array(min(ends)), np.array(max(ends)))  # they may cross
-            return BracketSearch(bracket, np.array(asked), np.zeros(len(asked)))
-        asked.append(points[fresh])
+            return BracketSearch(bracket, np.array(requested), np.zeros(len(requested)))
+        requested.append(points[fresh])
         value = ask(np.array(points[fresh]))[-1]
         left, right = (value, right) if fresh == 0 else (left, value)
 
 
-def mean_of_sources(wanted: Any, parts: Any, silences: Any, asked: Any) -> PooledRelease:
+def mean_of_sources(wanted: Any, parts: Any, silences: Any, charged: Any) -> PooledRelease:
     """The mean of the answers instead of their sum."""
-    found, n = SUM(wanted, parts, silences, asked), sum(part is not None for part in parts)
-    object.__setattr__(found, "units", tuple(unit / n for unit in found.units))
-    return found
+    result, n = SUM(wanted, parts, silences, charged), sum(part is not None for part in parts)
+    object.__setattr__(result, "units", tuple(unit / n for unit in result.units))
+    return result
 
 
 def float_gaussian(units: np.ndarray, scale: float) -> np.ndarray:
@@ -124,13 +124,13 @@ def run(subject: Patches, *, long: bool) -> str:
     """Look at answers, then at what is asked, then where golden section ends."""
     rng = np.random.default_rng(0)
     with patched(subject) as folder:
-        asked = sum(queries(rng) for _ in range(400 if long else 6))
+        requested = sum(queries(rng) for _ in range(400 if long else 6))
         arrives(rng, 400 if long else 8)
         supports(folder, 20_000 if long else 1_500)
         released = sum(answers(folder, rng, relation) for relation in RELATIONS)
     return (
-        f"0 of {released:,} released numbers off their grid, nor any of {asked} temperatures "
-        "and maps that were asked about"
+        f"0 of {released:,} released numbers off their grid, nor any of {requested} "
+        "temperatures and maps in queries"
     )
 
 
@@ -141,10 +141,10 @@ def answers(folder: Path, rng: np.random.Generator, relation: str) -> int:
         records = [shifted(20, rng) for _ in range(2)]
         pool = Pool([opened(one, method, relation, folder) for one in records])
         try:
-            found = method.run(pool)
+            result = method.run(pool)
         except SilentError as error:
             raise AssertionError(f"an answer was taken for nonsense: {error}") from error
-        for release in found.releases:
+        for release in result.releases:
             parts = release.parts if isinstance(release, PooledRelease) else ()
             for one in (release, *(part for part in parts if part is not None)):
                 assert_on_grid(one)
@@ -157,14 +157,14 @@ def queries(rng: np.random.Generator) -> int:
     seen = 0
     for name in ("pooled", "acc-t", "nll-t", "ece-t", "vector"):
         far = float(rng.choice([0.2, 1.0, 30.0]))
-        source = Watched(shifted(40, rng, temperature=far), "add-remove", rng)
-        found = methods()[name].run(Pool([source]))
+        source = RecordingSource(shifted(40, rng, temperature=far), "add-remove", rng)
+        result = methods()[name].run(Pool([source]))
         inverses = [
             one.query.inverse
             for one in source.asked
             if name != "vector" and not isinstance(one.query, CorrectWrong)
         ]
-        inverses += [] if name == "vector" else [found.map.inverse]  # type: ignore[union-attr]
+        inverses += [] if name == "vector" else [result.map.inverse]  # type: ignore[union-attr]
         for inverse in inverses:
             steps = inverse * 2.0**BITS
             assert steps == math.floor(steps), f"{name} asked at {inverse!r}, off the grid"
@@ -188,17 +188,17 @@ def on_enrolled_grid(query: Any) -> bool:
 def supports(folder: Path, n: int) -> None:
     """Answers of one source reach everywhere, and end in all of three bits, on neighbors."""
     method = methods()["pooled"]
-    for records in (NOBODY, joined(NOBODY, SURE_WRONG)):
+    for records in (UNKNOWN, joined(UNKNOWN, SURE_WRONG)):
         source = opened(records, method, "add-remove", folder)
         for query in (CorrectWrong(), Gap(0.5)):
-            found = source.answer(
+            result = source.answer(
                 Choir(query, max(n // query.entries, 1)), micro_epsilon=MICRO // 50
             )
-            assert_on_grid(found)
-            units = np.array(found.units)
+            assert_on_grid(result)
+            units = np.array(result.units)
             ends = set((units % 8).tolist())
             assert ends == set(range(8)), f"answers end in {sorted(ends)} of eight"
-            most = np.abs(units).max() / found.event.noise  # type: ignore[union-attr]
+            most = np.abs(units).max() / result.event.noise  # type: ignore[union-attr]
             assert most > 4, f"no answer of {len(units)} is beyond {most:.1f} scales"
 
 
@@ -213,9 +213,9 @@ def arrives(rng: np.random.Generator, rounds: int) -> None:
             return float(Gap(1 / temperature).evaluate(records)[0])
 
         root = optimize.brentq(gap, 0.05, 20.0)
-        found = GoldenTemperature(micro_epsilon=MICRO).fit(Pool([Public(records)]))
-        off = abs(found.map_.value - min(max(root, low), high))
+        result = GoldenTemperature(micro_epsilon=MICRO).fit(Pool([Public(records)]))
+        off = abs(result.map_.value - min(max(root, low), high))
         assert off <= width / 2 + 1e-3, (
             f"golden section ended {off:.3f} from the root {root:.3f}"
         )
-        assert len({probe.temperature for probe in found.probes_}) == 6
+        assert len({probe.temperature for probe in result.probes_}) == 6

@@ -1,10 +1,10 @@
-"""What a fit over a pool has of one source costs no more than the fit claims.
+"""The loss of one source in a fit on a pool is at most the claimed cost.
 
-A fit is led along the same way on two neighbors, and the one source that differs answers each
-of its queries many times over, by a real holder with a real ledger. An attacker who knows
-both neighbors adds up how much likelier all answers of a fit are under one of them; the tail
-audit of the gate `tails` says what that costs at least. The law of the noise is judged there;
-here it is drawn quickly.
+A fit follows the same path on two neighbors. The source that differs answers each of its
+queries many times, by a real curator with a real ledger. An attacker who knows both neighbors
+sums the log-likelihood ratios of all answers of a fit; the tail audit of the gate `tails`
+gives a lower bound of the loss. That gate also tests the noise distribution; here the noise is
+drawn quickly.
 """
 
 import math
@@ -23,7 +23,7 @@ from assurance.federations import (
     SURE_WRONG,
     UNSURE_RIGHT,
     Method,
-    Watched,
+    RecordingSource,
     joined,
     methods,
     shifted,
@@ -44,7 +44,7 @@ from veracal.queries import Curator, Pool, Release
 NAME = "federation_tails"
 SECONDS = 25
 ADD_GAUSSIAN = "veracal.queries.curator.add_discrete_gaussian"
-NOBODY = shifted(0, np.random.default_rng(0))
+UNKNOWN = shifted(0, np.random.default_rng(0))
 # Six equal queries are all in their tails too seldom for a bound to come near the claim.
 SHARP = ("binning", "vector", "pooled", "binning as printed", "temperature")
 QUICK = ("acc-t", "nll-t", "binning as printed")  # most mutants are of these
@@ -74,7 +74,7 @@ class BatchedProblem:
     """A source that really answers many times over, and leads the fit along a public way."""
 
     holder: Curator
-    way: Watched
+    way: RecordingSource
     copies: int
     first: Any
     second: Any
@@ -104,11 +104,11 @@ class BatchedProblem:
         a, b = (query.evaluate(records).astype(float) for records in (self.first, self.second))
         event: Any = given.event
         if isinstance(event, DiscreteLaplace):
-            told = (np.abs(seen - b) - np.abs(seen - a)).sum(axis=1) / event.noise
+            fields = (np.abs(seen - b) - np.abs(seen - a)).sum(axis=1) / event.noise
         else:
-            told = (seen - (a + b) / 2) @ (a - b) / event.noise**2
+            fields = (seen - (a + b) / 2) @ (a - b) / event.noise**2
             self.distance += (event.sensitivity / event.noise) ** 2
-        self.likelier = self.likelier + told
+        self.likelier = self.likelier + fields
 
 
 def quick_gaussian(factor: float) -> Any:
@@ -190,20 +190,20 @@ def audited(
 ) -> float:
     """Certified share of the claim of one method."""
     hardest = {"binning as printed": SURE_RIGHT, "vector": OPPOSED, "matrix": OPPOSED}
-    first = joined(NOBODY, hardest.get(name, SURE_WRONG))
-    second = NOBODY if relation == "add-remove" else joined(NOBODY, UNSURE_RIGHT)
+    first = joined(UNKNOWN, hardest.get(name, SURE_WRONG))
+    second = UNKNOWN if relation == "add-remove" else joined(UNKNOWN, UNSURE_RIGHT)
     draws, spent = [], set()
     way = shifted(30, np.random.default_rng(1))
     for records in (first, second):
         rng = np.random.default_rng(2)  # of the way, the same on both sides
         many = BatchedProblem(
             opened(records, method, relation, folder),
-            Watched(way, relation, rng),
+            RecordingSource(way, relation, rng),
             n,
             first,
             second,
         )
-        method.run(Pool([many, Watched(way, relation, rng)]))
+        method.run(Pool([many, RecordingSource(way, relation, rng)]))
         draws.append(np.asarray(many.likelier))
         pure = many.holder.ledger.spent().epsilon
         spent.add(math.sqrt(many.distance) if method.delta else pure)

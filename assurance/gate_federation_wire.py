@@ -1,14 +1,13 @@
-"""Sources elsewhere that fall silent or lie leave a finite map or a refusal, and no trace.
+"""Remote dropouts and lying sources leave a finite map or a refusal, and no trace.
 
-Real servers are asked by signed requests, through a transport that repeats what it carries and
-delivers it in any order. Every set of silent sources is tried, from the start or after one or
-two answers. Then one source lies, in every way there is to write a reply: huge numbers and
-more records than it has claimed, nonsense, the signature of somebody else, replies of another
-source or to another query, two ledgers. It must count as silent, with a reason, and the map
-be that of the others alone.
+Real servers get signed requests through a transport that repeats messages and delivers them in
+any order. Every set of dropouts is tried, from the start or after one or two answers. Then one
+source lies, in every way to write a reply: huge numbers and more records than it claimed,
+invalid values, the signature of another party, replies of another source or to another query,
+two ledgers. It must count as a dropout, with a reason, and the map must be that of the others.
 
-No trace is claimed of a source that has given two proper answers before it falls silent: they
-had a part in choosing where the third query is asked.
+No trace is claimed only for sources that drop out before their second valid answer: two answers
+take part in the choice of the third query.
 """
 
 import math
@@ -24,7 +23,7 @@ import numpy as np
 from assurance import ledgers
 from assurance.calibrations import small_blocks
 from assurance.federations import shifted
-from assurance.sources import Made, Patches, made, unchecked
+from assurance.sources import EnrolledSource, Patches, make_source, unchecked
 from tests.federation.source.enrolled import COORDINATOR, STRANGER
 from veracal.accounting import Budget
 from veracal.calibration import Recalibration, recalibrate
@@ -45,7 +44,7 @@ from veracal.queries.response_checks import ExpectedResponse
 
 NAME = "federation_wire"
 SECONDS = 30
-LEAST, MOST_RECORDS = 2, 1_000_000
+LEAST, MAX_RECORDS = 2, 1_000_000
 NEW = shifted(20, np.random.default_rng(9))
 Change = Callable[[Answer, "Party"], bytes]
 
@@ -57,7 +56,7 @@ Change = Callable[[Answer, "Party"], bytes]
 class Party:
     """A source, and what becomes of its replies."""
 
-    source: Made
+    source: EnrolledSource
     key: PrivateKey
     lie: Change | None = None
     answers: float = math.inf  # before it falls silent
@@ -82,9 +81,9 @@ class Party:
 
 def raw_for(party: Party, raw: bytes) -> bytes:
     """The same query, to another source."""
-    told = read_unverified(REQUEST, raw, max_bytes=4_096)
+    fields = read_unverified(REQUEST, raw, max_bytes=4_096)
     return party.source.raw(
-        told["kind"], argument=told["argument"], micro_epsilon=told["micro_epsilon"]
+        fields["kind"], argument=fields["argument"], micro_epsilon=fields["micro_epsilon"]
     )
 
 
@@ -104,16 +103,16 @@ def after_counts(change: Callable[[tuple[int, ...]], tuple[int, ...]]) -> Change
 
 
 def forked(answer: Answer, party: Party) -> bytes:
-    """Heads of a ledger that begins anew with every answer."""
+    """Heads of a ledger that restarts with every answer."""
     hash_ = f"{len(party.said):064x}"
     head = Head.sign(answer.head.source, 1, hash_, "0" * 64, party.key)
     return replace(answer, head=head).seal(party.key)
 
 
 def unsigned_head(answer: Answer, party: Party) -> bytes:
-    """A head that somebody else signed."""
-    told = answer.head.source, answer.head.index, answer.head.hash, answer.head.previous
-    return replace(answer, head=Head.sign(*told, STRANGER)).seal(party.key)
+    """A head signed by another party."""
+    fields = answer.head.source, answer.head.index, answer.head.hash, answer.head.previous
+    return replace(answer, head=Head.sign(*fields, STRANGER)).seal(party.key)
 
 
 def of_another(answer: Answer, party: Party) -> bytes:
@@ -155,16 +154,18 @@ LIES: dict[str, Change] = {
 
 
 def unverified(raw: bytes, key: Any) -> Answer | Refusal:
-    """Read a reply, whoever signed it."""
-    told = read_unverified(ANSWER, raw, max_bytes=2**20)
-    if told["refused"]:
-        return Refusal(told["source"])
+    """Read a reply without verifying its signature."""
+    fields = read_unverified(ANSWER, raw, max_bytes=2**20)
+    if fields["refused"]:
+        return Refusal(fields["source"])
     return Answer(
-        told["request"], tuple(told["units"]), Head.from_json(told["head"], told["source"])
+        fields["request"],
+        tuple(fields["units"]),
+        Head.from_json(fields["head"], fields["source"]),
     )
 
 
-def by_anybody(self: Remote, wanted: ExpectedResponse, raw: bytes) -> Any:
+def accept_any_source(self: Remote, wanted: ExpectedResponse, raw: bytes) -> Any:
     """Believe whatever one of the sources has signed."""
     for party in PARTIES:
         try:
@@ -183,7 +184,7 @@ CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "replies not verified": {"veracal.federation.coordinator.remote.unseal_reply": unverified},
     "the answer of another source accepted": {
-        "veracal.federation.coordinator.remote.Remote.receive": by_anybody
+        "veracal.federation.coordinator.remote.Remote.receive": accept_any_source
     },
     "the answer to another query accepted": {
         "veracal.federation.coordinator.remote.Remote._check": unchecked
@@ -215,13 +216,13 @@ def run(subject: Patches, *, long: bool) -> str:
         PARTIES[:] = [party(folder, number) for number in range(m)]
         silenced(PARTIES[:2], every=1)
         for number, (name, lie) in enumerate(LIES.items()):
-            found = lied(name, lie, PARTIES[:3])
+            result = lied(name, lie, PARTIES[:3])
             if long or number % 3 == 1:
-                without_a_trace(f"told {name}", found, PARTIES[1:3])
+                without_a_trace(f"with {name}", result, PARTIES[1:3])
         silenced(PARTIES, every=1 if long else 8)
     return (
         f"{len(LIES)} lies and {2**m} silent sets of {m} sources: finite or refused, and no "
-        "trace of whoever is gone"
+        "trace of dropouts"
     )
 
 
@@ -229,13 +230,13 @@ def party(folder: Path, number: int) -> Party:
     """A source with a budget for all of this."""
     records = shifted(20 + 7 * number, np.random.default_rng(number))
     more = {"epsilon": 900.0, "max_per_answer": 10.0, "budget": Budget(900.0)}
-    more |= {"max_records": MOST_RECORDS, "name": f"hospital {number}"}
-    source = made(folder / f"{number}", records, **more)
+    more |= {"max_records": MAX_RECORDS, "name": f"hospital {number}"}
+    source = make_source(folder / f"{number}", records, **more)
     return Party(source, read_source(source.path).key)
 
 
 class Carrier:
-    """Carries in any order, everything twice, and what nobody asked for."""
+    """Carries in any order, everything twice, and unrequested replies."""
 
     by_hand = False
 
@@ -254,7 +255,7 @@ class Carrier:
                 yield name, reply
 
 
-def asked(parties: list[Party], *, method: str = "pooled") -> Recalibration | None:
+def run_recalibration(parties: list[Party], *, method: str = "pooled") -> Recalibration | None:
     """Recalibrate; None if it was refused, as it may be."""
     for one in parties:
         one.said.clear()
@@ -262,30 +263,30 @@ def asked(parties: list[Party], *, method: str = "pooled") -> Recalibration | No
         [one.source.terms for one in parties], COORDINATOR, Carrier(parties), least=LEAST
     )
     try:
-        found = recalibrate(federated, method, epsilon=4.0, guard=None, measure=None)
+        result = recalibrate(federated, method, epsilon=4.0, guard=None, measure=None)
     except SilentError:
         return None
     except Exception as error:
         raise AssertionError(f"{type(error).__name__}: {error}") from error
-    assert np.isfinite(found.map.transform(NEW).confidence).all(), f"the map is {found.map}"
-    if (t := found.temperature) is not None:
+    assert np.isfinite(result.map.transform(NEW).confidence).all(), f"the map is {result.map}"
+    if (t := result.temperature) is not None:
         assert 0 < t.low <= t.value <= t.high < math.inf, f"the interval is {t}"
-    return found
+    return result
 
 
 def lied(name: str, lie: Change, parties: list[Party]) -> Recalibration:
-    """Whoever lies is silent, with a reason, and the others go on."""
+    """A lying source drops out with a reason, and the others continue."""
     liar, *honest = parties
     liar.lie, liar.other = lie, honest[0]
     try:
-        found = asked(parties)
+        result = run_recalibration(parties)
     except AssertionError as error:
-        raise AssertionError(f"told {name}: {error}") from error
+        raise AssertionError(f"with {name}: {error}") from error
     finally:
         liar.lie = liar.other = None
-    assert found is not None, f"refused because one source said {name}"
-    assert found.silences[0] and not any(found.silences[1:]), f"{name} was believed"
-    return found
+    assert result is not None, f"refused because one source said {name}"
+    assert result.silences[0] and not any(result.silences[1:]), f"{name} was accepted"
+    return result
 
 
 def silenced(parties: list[Party], *, every: int) -> None:
@@ -294,27 +295,27 @@ def silenced(parties: list[Party], *, every: int) -> None:
         for one, is_silent in zip(parties, silent, strict=True):
             one.answers = number % 3 if is_silent else math.inf
         method = "pooled" if number % every == 0 else "binning"
-        found = asked(parties, method=method)
+        result = run_recalibration(parties, method=method)
         left = [one for one in parties if len(one.said) <= one.answers]
         for one in parties:
             one.answers = math.inf
         where = f"{method}, {sum(silent)} of {len(parties)} silent"
         if len(left) < LEAST:
-            assert found is None, f"{where}: {len(left)} sources were enough"
+            assert result is None, f"{where}: {len(left)} sources were enough"
             continue
-        assert found is not None, f"{where}: refused, though {len(left)} sources answered"
-        gone = [why is not None for why in found.silences]
+        assert result is not None, f"{where}: refused, though {len(left)} sources answered"
+        gone = [why is not None for why in result.silences]
         assert gone == [one not in left for one in parties], f"{where}: others are named"
         # What was asked third depends on what was said to the second query, by all.
         if number % 3 < 2 and number % 4 == 0:
-            without_a_trace(where, found, left, method=method)
+            without_a_trace(where, result, left, method=method)
 
 
 def without_a_trace(
     where: str, found: Recalibration, left: list[Party], *, method: str = "pooled"
 ) -> None:
     """The map is that of those who are left, who say the same when asked again."""
-    alone = asked(left, method=method)
+    alone = run_recalibration(left, method=method)
     assert alone is not None, f"{where}: refused when those who are left are asked again"
     assert not any(alone.silences), f"{where}: asked again, silent: {alone.silences}"
     assert digest(alone.map) == digest(found.map), (

@@ -128,7 +128,7 @@ def run(subject: Loader, *, long: bool) -> str:
 def tried(subject: Loader, path: Path) -> str:
     """Load in a process of its own and say what came of it."""
     try:
-        return str(servers.apart(_attempt, subject, path, cpu=MOST_SECONDS))
+        return str(servers.run_in_fork(_attempt, subject, path, cpu=MOST_SECONDS))
     except ChildProcessError as error:
         return str(error)
 

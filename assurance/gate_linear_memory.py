@@ -88,7 +88,7 @@ def measured(subject: Patches, name: str, path: Path) -> tuple[float, float]:
     # Not a fork of this one: what it has freed and not given back would count, or not.
     (mutant,) = (key for key, one in SUBJECTS.items() if one is subject)
     try:
-        start, peak = servers.apart(fit, mutant, name, path)
+        start, peak = servers.run_in_fork(fit, mutant, name, path)
     except ChildProcessError as error:
         raise RuntimeError(f"the child that was to fit the matrix {error}") from error
     return start, peak

@@ -79,7 +79,7 @@ def run(subject: Pass, *, long: bool) -> str:
         size = sum(f.stat().st_size for f in (path.iterdir() if path.is_dir() else [path]))
         size //= 2**20
         try:
-            seen, start, peak = servers.apart(measured, subject, path)
+            seen, start, peak = servers.run_in_fork(measured, subject, path)
         except ChildProcessError as error:
             raise RuntimeError(f"the child that was to read the file {error}") from error
         assert seen == n, f"{path.name}: {seen} of {n} records"

@@ -1,10 +1,9 @@
-"""Every answer that leaves a source was charged at no less than what it tells, and before.
+"""Every answer of a source is charged at no less than it reveals, before a record is read.
 
-Sources with random terms (relation, rows of a unit, bins, clamp, noise of either law) are asked
-random queries within them. The loss of an answer is measured: by how far neighbors move the
-query, divided by the noise that was really drawn. What was charged must cover it, and be
-what the request names. Records are read for what is charged and for nothing else, whatever
-fails in between.
+Sources with random terms (relation, rows of a unit, bins, clamp, Laplace or Gaussian noise) get
+random queries within them. The privacy loss of an answer is measured as the change of the exact
+sum on neighbors, divided by the noise that was drawn. The charge must cover it and equal the
+cost in the request. Records are read only for charged requests, whatever fails in between.
 """
 
 import math
@@ -18,7 +17,7 @@ from unittest import mock
 import numpy as np
 
 from assurance import ledgers, sources
-from assurance.sources import Made, Patches, Tape
+from assurance.sources import EnrolledSource, Patches, Tape
 from tests.federation.source.enrolled import LAPLACE
 from veracal.accounting import Budget
 from veracal.accounting.events import RELATIONS, DiscreteLaplace, Pure, Unit
@@ -62,14 +61,16 @@ def as_added(query: Query, micro: int, relation: Any, unit: Unit) -> DiscreteLap
     return DiscreteLaplace(event.noise, event.sensitivity, relation)
 
 
-def as_told(self: SourceServer, request: Any, price: Any, query: Query, records: Scores) -> Any:
+def charge_named_cost(
+    self: SourceServer, request: Any, price: Any, query: Query, records: Scores
+) -> Any:
     """Charge what the request names, not what the event costs."""
     named = request.micro_epsilon or 1_000
     answer = lambda: serving.compute_answer(request, price, query, records)  # noqa: E731
     body = canonical(request.query).encode()
     event = Pure(named / 10**6 / self.terms.unit.at_most, self.terms.relation)
-    told = {"request": request.id, "body": body}
-    return self._enrollment.ledger.answered(event, request.kind, answer, **told)
+    fields = {"request": request.id, "body": body}
+    return self._enrollment.ledger.answered(event, request.kind, answer, **fields)
 
 
 def afterwards(
@@ -102,7 +103,7 @@ MUTANTS: dict[str, Patches] = {
     "noise for one row of a unit": {EVENT: noise_for_one_row},
     "replacing priced as adding": {EVENT: as_added},
     "cost from the request, not the event": {
-        sources.CHARGED: as_told,
+        sources.CHARGED: charge_named_cost,
         EVENT: noise_for_one_row,
     },
     "M18 charge after answer": {sources.CHARGED: afterwards},
@@ -143,7 +144,7 @@ def source(subject: Patches, rng: np.random.Generator, each: int, *, gaussian: b
     with sources.enrolled(subject, heads=False, **terms) as north, watched() as seen:
         broken(north, seen)
         for _ in range(each):
-            asked(north, seen, rng, gaussian=gaussian)
+            query_source(north, seen, rng, gaussian=gaussian)
         spent = north.ledger.spent()
         assert spent.epsilon <= TOTAL, f"{spent} of {TOTAL} was charged"
         try:
@@ -155,10 +156,10 @@ def source(subject: Patches, rng: np.random.Generator, each: int, *, gaussian: b
 
 def drawn(n: int, rows: int, rng: np.random.Generator) -> Scores:
     """Adversarial logits of units with as many rows as they may have."""
-    while (found := adversarial_scores(n, rng, classes=3)).kind != "logits":
+    while (result := adversarial_scores(n, rng, classes=3)).kind != "logits":
         continue
     units = np.arange(n) // rows if rows > 1 else None
-    return Scores.from_logits(found.values, found.known_labels, units=units)
+    return Scores.from_logits(result.values, result.known_labels, units=units)
 
 
 class Seen(Tape):
@@ -188,7 +189,9 @@ def watched() -> Iterator[Seen]:
 EVALUATED = serving.evaluate_query
 
 
-def asked(north: Made, seen: Seen, rng: np.random.Generator, *, gaussian: bool) -> None:
+def query_source(
+    north: EnrolledSource, seen: Seen, rng: np.random.Generator, *, gaussian: bool
+) -> None:
     """One random query; if it is answered, it was charged, and for no less than it tells."""
     kind = str(rng.choice(north.terms.kinds))
     arguments = list(example_arguments(kind, north.terms))
@@ -215,7 +218,9 @@ def asked(north: Made, seen: Seen, rng: np.random.Generator, *, gaussian: bool) 
         covered(north, query, entries[-1], seen.drawn[-1][1], None if gaussian else micro)
 
 
-def covered(north: Made, query: Query, entry: Entry, noise: float, micro: int | None) -> None:
+def covered(
+    north: EnrolledSource, query: Query, entry: Entry, noise: float, micro: int | None
+) -> None:
     """What was charged is no less than what neighbors lose by that noise."""
     terms, what = north.terms, f"{entry.purpose} under {north.terms.relation}"
     rows, relation = terms.unit.at_most, terms.relation
@@ -229,14 +234,14 @@ def covered(north: Made, query: Query, entry: Entry, noise: float, micro: int | 
         assert entry.cost == micro, f"{what} was charged {entry.cost}, and {micro} was named"
         return
     order: float = north.ledger.opening.rule.order  # type: ignore[attr-defined]
-    reach = max(query.sensitivity_l2(relation) * rows, l2) / noise
-    divergence = order * reach**2 / 2
+    bound = max(query.sensitivity_l2(relation) * rows, l2) / noise
+    divergence = order * bound**2 / 2
     assert entry.cost >= divergence * 10**9 * (1 - 1e-9), (
         f"{what} of {rows} rows has a divergence of {divergence:.9f}, was charged {entry.cost}"
     )
 
 
-def moves(north: Made, query: Query) -> tuple[int, float]:
+def moves(north: EnrolledSource, query: Query) -> tuple[int, float]:
     """The most that one unit moves a query, among units of hard records."""
     rows, relation = north.terms.unit.at_most, north.terms.relation
     each = [
@@ -258,7 +263,7 @@ HARD = Scores.from_logits(
 )
 
 
-def broken(north: Made, seen: Seen) -> None:
+def broken(north: EnrolledSource, seen: Seen) -> None:
     """A charge that fails leaves no answer; made again it is charged once."""
     raw = north.raw(micro_epsilon=1_000) if not north.terms.delta else None
     if raw is None:

@@ -1,11 +1,10 @@
-"""An enrollment is charged to its data set's ledger, whole, before it can answer anything.
+"""An enrollment is charged completely to its data set's ledger before it can answer a query.
 
-Sources in several folders enroll the same records, through the command and through the library,
-for one coordinator or several, until the caps of the data set's ledger on epsilon and on delta
-are reached. While an enrollment is written, the state on the disk is compared after every line
-of the code that writes it: whatever could be served at that moment, if the process were killed
-there, must have been charged at no less than it grants. Before the charge the records are read
-to check, rehearse and copy them, on the data holder's side; no answer leaves then.
+Sources in several folders enroll the same records, through the command and the library, for one
+or several coordinators, until the ledger's caps on epsilon and delta are reached. While an
+enrollment is written, the state on disk is compared after every line of the code: an enrollment
+that could be served after a kill at that line must have been charged at no less than it grants.
+Before the charge, records are only read to check, time and copy them; no answer is sent.
 """
 
 import contextlib
@@ -51,6 +50,7 @@ SLACK = 1e-9
 # ---------------------------------------------------------------- mutants
 
 ACCEPT, CHARGED, PURPOSE = enrolling.accept, SourceServer._charge_and_answer, enrolling._purpose
+CHARGE_AND_ANSWER = "veracal.federation.source.serving.SourceServer._charge_and_answer"
 COMMAND = "veracal.cli._source_enroll."
 LIBRARY = "veracal.federation.source.enrolling."
 
@@ -175,7 +175,7 @@ MUTANTS: dict[str, Patches] = {
     "charges after the enrollment is in its place": accepting(charges_afterwards),
     "charges after the records were read for an answer": {
         **accepting(remembers_ledger),
-        "veracal.federation.source.serving.SourceServer._charge_and_answer": charges_with_answer,
+        CHARGE_AND_ANSWER: charges_with_answer,
     },
     "charges epsilon only": charging(only_epsilon),
     "charges delta only": charging(only_delta),
@@ -240,12 +240,12 @@ class World:
 
     def granted(self, part: str) -> tuple[float, float]:
         """Epsilon and delta of all that can be served and includes a partition."""
-        found = [
+        reply = [
             Terms.unseal((one / TERMS).read_bytes()).budget
             for one in self.served()
             if self.sources[one.parent.parent] in (None, part)
         ]
-        return math.fsum(one.epsilon for one in found), math.fsum(one.delta for one in found)
+        return math.fsum(one.epsilon for one in reply), math.fsum(one.delta for one in reply)
 
     def check(self, where: str) -> None:
         """Compare what can be served with what was charged, and with the caps."""
@@ -358,10 +358,10 @@ def run(subject: Patches, *, long: bool) -> str:
 
 def expect(outcomes: list[tuple[bool, bool]]) -> list[bool]:
     """Compare what was allowed with what the caps allow."""
-    for number, (found, expected) in enumerate(outcomes, start=1):
-        word = "allowed" if found else "refused"
-        assert found == expected, f"enrollment {number} was {word}"
-    return [found for found, _ in outcomes]
+    for number, (result, expected) in enumerate(outcomes, start=1):
+        word = "allowed" if result else "refused"
+        assert result == expected, f"enrollment {number} was {word}"
+    return [result for result, _ in outcomes]
 
 
 def through_the_command(world: World) -> list[bool]:

@@ -1,10 +1,10 @@
-"""Whatever bytes reach a source: none is answered or charged for that is no proper request.
+"""No bytes are answered or charged by a source unless they are a valid request.
 
-Bytes that the enrolled coordinator has not signed must be refused before anything is parsed.
-Bytes that it has signed, being hostile, are made by a grammar: fields missing, unknown, twice,
-of other types or out of range; NaN, 1e999 and 10^400; other spellings of a proper body; nested
-bombs; bits flipped and signed again. The reply is always the one refusal, no exception is
-unexpected, and neither memory nor the log of refusals grows.
+Bytes that the enrolled coordinator did not sign must be refused before anything is parsed.
+Signed bytes of a hostile coordinator come from a grammar: fields missing, unknown, duplicated,
+of other types or out of range; NaN, 1e999 and 10^400; other spellings of a valid body; nested
+bombs; bits flipped and signed again. Every reply is the one refusal, no exception is
+unexpected, and neither memory nor the log of refusals grows without bound.
 """
 
 import ctypes
@@ -17,7 +17,7 @@ from typing import Any
 from unittest import mock
 
 from assurance import sources
-from assurance.sources import Made, Patches
+from assurance.sources import EnrolledSource, Patches
 from tests.federation.source.enrolled import COORDINATOR, LAPLACE, STRANGER
 from veracal.federation.protocol import envelopes
 from veracal.federation.protocol import messages as requests
@@ -131,8 +131,8 @@ def run(subject: Patches, *, long: bool) -> str:
     )
 
 
-def refused(north: Made, sent: Iterator[bytes], many: int, *, parses: bool) -> int:
-    """Send so many requests, all of which must be refused; by how much memory grew."""
+def refused(north: EnrolledSource, sent: Iterator[bytes], many: int, *, parses: bool) -> int:
+    """Send requests that must all be refused; by how much memory grew."""
     reads: list[bytes] = []
 
     def noted(content: bytes) -> Any:
@@ -155,7 +155,7 @@ def refused(north: Made, sent: Iterator[bytes], many: int, *, parses: bool) -> i
     return grown
 
 
-def quiet(north: Made) -> None:
+def quiet(north: EnrolledSource) -> None:
     """No refusal was unexpected, and the log of them is bounded."""
     log = north.folder / "refusals.log"
     assert log.stat().st_size < LONGEST_LOG, "the log of refusals grows"
@@ -178,7 +178,7 @@ def memory() -> int:
 # ---------------------------------------------------------------- what is sent
 
 
-def proper(north: Made) -> Iterator[Request]:
+def proper(north: EnrolledSource) -> Iterator[Request]:
     """One proper request of every form."""
     for kind in LAPLACE:
         for argument in example_arguments(kind, north.terms):
@@ -227,29 +227,29 @@ def swapped(one: bytes, other: bytes) -> bytes:
 def malformed(bodies: list[Body], pick: random.Random) -> Iterator[bytes]:
     """Bytes that the coordinator has signed, and that are no proper request."""
     while True:
-        told = dict(pick.choice(bodies))
+        fields = dict(pick.choice(bodies))
         way = pick.choice((of_fields, of_values, of_arguments, of_text, of_bits))
-        content = way(told, pick)
+        content = way(fields, pick)
         if content is not None:
             yield sources.signed(content, COORDINATOR)
 
 
-def of_fields(told: Body, pick: random.Random) -> bytes:
+def of_fields(fields: Body, pick: random.Random) -> bytes:
     """Fields that are missing, unknown, or called otherwise."""
-    name = pick.choice(list(told))
+    name = pick.choice(list(fields))
     way = pick.randrange(3)
     if way != 1:
-        value = told.pop(name)
+        value = fields.pop(name)
     if way == 1:
-        told[pick.choice(("clip", "seed", "bins", "sensitivity", "", "ID"))] = odd(pick)
+        fields[pick.choice(("clip", "seed", "bins", "sensitivity", "", "ID"))] = odd(pick)
     if way == 2:
-        told[name.upper()] = value
-    return canonical(told).encode()
+        fields[name.upper()] = value
+    return canonical(fields).encode()
 
 
-def of_values(told: Body, pick: random.Random) -> bytes:
+def of_values(fields: Body, pick: random.Random) -> bytes:
     """A value of another type or out of range, under an id that fits it."""
-    name = pick.choice([name for name in told if name != "argument"])
+    name = pick.choice([name for name in fields if name != "argument"])
     wrong = odd(pick)
     if name == "round":
         wrong = pick.choice((-1, 10**6 + 1, True, 0.0, None, "0", [], 10**400))
@@ -257,13 +257,13 @@ def of_values(told: Body, pick: random.Random) -> bytes:
         wrong = pick.choice((0, "", [], {}, {"index": 1}, True))
     if name == "micro_epsilon":
         wrong = pick.choice((0, -1, 500_001, 10**400, True, 1.0, "1", [1], {"a": 1}, None))
-    told[name] = wrong
-    return named(told) if name != "id" else canonical(told).encode()
+    fields[name] = wrong
+    return named(fields) if name != "id" else canonical(fields).encode()
 
 
-def of_arguments(told: Body, pick: random.Random) -> bytes:
+def of_arguments(fields: Body, pick: random.Random) -> bytes:
     """An argument that is not within the terms, under an id that fits it."""
-    argument = dict(told["argument"])
+    argument = dict(fields["argument"])
     way = pick.randrange(4)
     if way == 0 or not argument:
         argument[pick.choice(("clamp", "bins", "records", "x"))] = odd(pick)
@@ -275,18 +275,18 @@ def of_arguments(told: Body, pick: random.Random) -> bytes:
         )
     else:
         argument = {"inverse": pick.choice((1, 2**40, -(2**16), 0.5, "1", None, True))}
-    told["argument"] = argument
-    return named(told)
+    fields["argument"] = argument
+    return named(fields)
 
 
-def of_text(told: Body, pick: random.Random) -> bytes:
+def of_text(fields: Body, pick: random.Random) -> bytes:
     """Another spelling, a not finite, a key twice, brackets without end."""
-    text = canonical(told)
+    text = canonical(fields)
     price = '"micro_epsilon":100000'
     return pick.choice(
         [
             lambda: text.replace(":", ": ", 1),
-            lambda: json.dumps(dict(reversed(told.items())), separators=(",", ":")),
+            lambda: json.dumps(dict(reversed(fields.items())), separators=(",", ":")),
             lambda: text.replace("100000", pick.choice(NUMBERS)),
             lambda: text.replace(price, f"{price},{price}"),
             lambda: text.replace(price, f'"micro_epsilon":1,{price}'),
@@ -301,12 +301,12 @@ def of_text(told: Body, pick: random.Random) -> bytes:
     )().encode()
 
 
-def of_bits(told: Body, pick: random.Random) -> bytes | None:
+def of_bits(fields: Body, pick: random.Random) -> bytes | None:
     """A proper body with a bit flipped, unless only the round has changed."""
-    content = flipped(canonical(told).encode(), pick)
+    content = flipped(canonical(fields).encode(), pick)
     try:
-        found = json.loads(content)
-        same = {**found, "round": 0} == told and type(found["round"]) is int
+        body = json.loads(content)
+        same = {**body, "round": 0} == fields and type(body["round"]) is int
     except (ValueError, TypeError, LookupError):
         return content
     return None if same else content
@@ -323,7 +323,7 @@ def odd(pick: random.Random) -> Any:
     return pick.choice((True, -1, 0.5, "", "x" * 200, [], [[[1]]], {"a": {"b": 1}}, 10**400))
 
 
-def named(told: Body) -> bytes:
+def named(fields: Body) -> bytes:
     """A body under the id that fits it."""
-    query = {name: told[name] for name in told if name not in ("head", "id", "round")}
-    return canonical({**told, "id": digest(canonical(query))}).encode()
+    query = {name: fields[name] for name in fields if name not in ("head", "id", "round")}
+    return canonical({**fields, "id": digest(canonical(query))}).encode()

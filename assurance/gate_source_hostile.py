@@ -1,10 +1,10 @@
-"""A coordinator that signs what it likes learns no more than its budget, and by answers alone.
+"""A hostile coordinator learns no more than its budget allows, and only from answers.
 
-It asks for the same in other words, for sums it can average or subtract, for too much, from
-several threads at once, until nothing is left. What all of it tells about one record is audited
-on neighbors, many sessions side by side. Then the same requests are sent to sources that
-differ by a record, an odd one among them, with noise from a tape: every reply must be the same
-bytes, and every refusal the one refusal.
+It repeats queries in other forms, requests sums that it can average or subtract, exceeds its
+budget, and uses several threads at once, until the budget is spent. What all answers reveal
+about one record is audited on neighbors, in many sessions side by side. Then the same requests
+go to sources that differ in an unusual record, with noise from a fixed tape: every reply must
+have the same bytes, and every refusal must be the one refusal.
 """
 
 import random
@@ -22,7 +22,7 @@ from assurance import ledgers, sources
 from assurance.audits import pure_lower_bound
 from assurance.gate_idempotence import FIND
 from assurance.gate_race import check_outside
-from assurance.sources import Made, Patches
+from assurance.sources import EnrolledSource, Patches
 from tests.federation.source.enrolled import COORDINATOR, LAPLACE, STRANGER
 from veracal.data import Scores
 from veracal.federation.protocol.envelopes import ANSWER, seal
@@ -45,7 +45,7 @@ ODD = ([1e308, -1e308, 0.0], 2)  # extreme, wrong, and of a class that no other 
 # ---------------------------------------------------------------- mutants
 
 
-def telling(self: SourceServer, why: str) -> bytes:
+def explain_refusal(self: SourceServer, why: str) -> bytes:
     """Say why."""
     self._enrollment.refusals.add(why)
     body = {"head": None, "refused": True, "request": None, "units": None, "why": why}
@@ -68,10 +68,10 @@ def frail(query: Any, records: Scores) -> Any:
     return EVALUATED(query, records)
 
 
-def frail_before_the_charge(self: SourceServer, *told: Any) -> Any:
+def frail_before_the_charge(self: SourceServer, *fields: Any) -> Any:
     """Look whether the records can be used before the ledger is."""
-    frail(told[2], told[3])
-    return CHARGED(self, *told)
+    frail(fields[2], fields[3])
+    return CHARGED(self, *fields)
 
 
 def enough_records(self: SourceServer) -> Scores:
@@ -82,19 +82,19 @@ def enough_records(self: SourceServer) -> Scores:
     return records
 
 
-def slowly_outside(path: Any, asked: Any, compute: Any) -> Any:
+def slowly_outside(path: Any, pending: Any, compute: Any) -> Any:
     """Check in one transaction, compute together with all others, and charge in another."""
 
     def slow() -> bytes:
         with suppress(threading.BrokenBarrierError):
-            MEETING.wait(PATIENCE)
+            BARRIER.wait(PATIENCE)
         return compute()
 
-    return check_outside(path, asked, None if compute is None else slow)
+    return check_outside(path, pending, None if compute is None else slow)
 
 
 THREADS, PATIENCE = 6, 300.0
-MEETING = threading.Barrier(THREADS)  # two rounds of which are more than the budget affords
+BARRIER = threading.Barrier(THREADS)  # two rounds of which are more than the budget affords
 CHARGED, LOADED, REFUSE, EVALUATED = (
     SourceServer._charge_and_answer,
     SourceServer._load_records,
@@ -115,7 +115,7 @@ MUTANTS: dict[str, Patches] = {
     "noise for half of it": {
         sources.LAPLACE: lambda exact, noise: ADD_NOISE(exact, noise / 2),
     },
-    "refusal that tells the reason": {SERVER + "_refuse": telling},
+    "refusal that tells the reason": {SERVER + "_refuse": explain_refusal},
     "error that names a record": {
         SERVER + "reply": naming,
         sources.CHARGED: frail_before_the_charge,
@@ -179,13 +179,13 @@ def audited(subject: Patches, batches: int) -> float:
         for one in neighbors
     ]
     lower = pure_lower_bound(*draws)
-    assert lower <= BUDGET, f"epsilon {lower:.3f} was told, and {BUDGET:g} is the budget"
+    assert lower <= BUDGET, f"epsilon {lower:.3f} was released, and {BUDGET:g} is the budget"
     return lower
 
 
 def session(subject: Patches, enrolled: Scores, counts: list[int]) -> np.ndarray:
-    """How much likelier all that was told is under one neighbor than under the other."""
-    told = np.zeros(COPIES)
+    """How much likelier everything released is under one neighbor than under the other."""
+    fields = np.zeros(COPIES)
     copied = mock.patch(
         sources.SOURCE + "serving.build_query", lambda *about: Copied(build_query(*about))
     )
@@ -193,13 +193,13 @@ def session(subject: Patches, enrolled: Scores, counts: list[int]) -> np.ndarray
     with sources.enrolled(subject, heads=False, **terms) as north, copied:
         for micro, right in learnt(north):
             near, far = (np.abs(right - count) for count in counts)
-            told += (near - far) / laplace_noise(1, micro)
+            fields += (near - far) / laplace_noise(1, micro)
         spent = north.ledger.spent().epsilon
         assert spent <= BUDGET, f"{spent} of {BUDGET:g} was charged"
-    return told
+    return fields
 
 
-def learnt(north: Made) -> Iterator[tuple[int, np.ndarray]]:
+def learnt(north: EnrolledSource) -> Iterator[tuple[int, np.ndarray]]:
     """Every different answer that can be had: its price, and how many were right."""
     seen = set()
     for number in range(4):  # the last ones beg for what was answered, and for more
@@ -207,9 +207,9 @@ def learnt(north: Made) -> Iterator[tuple[int, np.ndarray]]:
             raw = north.raw(micro_epsilon=micro - (number > 2), round=number)
             reply = north.server.reply(raw)
             if reply not in seen and sources.is_answer(north, reply):
-                found = unseal_reply(reply, north.terms.key)
-                assert isinstance(found, Answer)
-                yield micro, np.array(found.units)[::2]
+                result = unseal_reply(reply, north.terms.key)
+                assert isinstance(result, Answer)
+                yield micro, np.array(result.units)[::2]
             seen.add(reply)
 
 
@@ -256,22 +256,22 @@ def replayed(subject: Patches, requests: int) -> int:
     return answered
 
 
-def reply(north: Made, raw: bytes) -> bytes:
+def reply(north: EnrolledSource, raw: bytes) -> bytes:
     """A reply with noise that tells nothing."""
     with sources.taped():
         return north.server.reply(raw)
 
 
-def neighbor(north: Made, enrolled: Scores, name: str) -> Made:
+def neighbor(north: EnrolledSource, enrolled: Scores, name: str) -> EnrolledSource:
     """The same source, with other records."""
     path = north.path.with_name(name)
     shutil.copytree(north.path, path)
-    other = Made(path, north.terms, north.server)
+    other = EnrolledSource(path, north.terms, north.server)
     sources.put_records(other, enrolled)
     return replace(other, server=open_source(path))
 
 
-def next_request(north: Made, pick: random.Random, requests: int) -> bytes:
+def next_request(north: EnrolledSource, pick: random.Random, requests: int) -> bytes:
     """A query, the same again, or something that is none."""
     kind = pick.choice(LAPLACE)
     argument = pick.choice(list(example_arguments(kind, north.terms)))

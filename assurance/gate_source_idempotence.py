@@ -1,8 +1,8 @@
-"""One query to a source means one charge and one reply, byte for byte, whoever asks again.
+"""A query to a source is charged once and gets one reply, byte for byte, on every repeat.
 
-The query is its own id: asked again under another round, with another head, after a restart
-or by several processes at once, it is the same. Whoever writes the id of one query over
-another is refused.
+The hash of a query is its id: repeated in another round, with another head, after a restart, or
+by several processes at once, it is the same query. A request with the id of another query is
+refused.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any
 
 from assurance import ledgers, sources
 from assurance.gate_idempotence import FIND
-from assurance.sources import Made, Patches
+from assurance.sources import EnrolledSource, Patches
 from tests.federation.source.enrolled import COORDINATOR
 from veracal.federation.protocol import messages as requests
 from veracal.federation.protocol.envelopes import MAX_REQUEST_BYTES, REQUEST, seal
@@ -30,9 +30,9 @@ PROTOCOL = "veracal.federation.protocol.messages.Request."
 
 def any_id(raw: bytes, key: Any) -> Request:
     """Read a request, and do not compare its id with what it asks."""
-    told = requests.unseal(REQUEST, raw, key, max_bytes=MAX_REQUEST_BYTES)
-    head = None if told["head"] is None else Head.from_json(told["head"], told["source"])
-    return Request(**{**{k: told[k] for k in told if k != "id"}, "head": head})
+    reply = requests.unseal(REQUEST, raw, key, max_bytes=MAX_REQUEST_BYTES)
+    head = None if reply["head"] is None else Head.from_json(reply["head"], reply["source"])
+    return Request(**{**{k: reply[k] for k in reply if k != "id"}, "head": head})
 
 
 def id_of_all(self: Request) -> str:
@@ -42,11 +42,11 @@ def id_of_all(self: Request) -> str:
 
 def with_current_head(self: SourceServer, raw: bytes) -> bytes:
     """Sign where the ledger is now, whenever the answer was given."""
-    told = unseal_reply(ANSWERED(self, raw), self.terms.key)
-    assert isinstance(told, Answer)
+    reply = unseal_reply(ANSWERED(self, raw), self.terms.key)
+    assert isinstance(reply, Answer)
     last = self._enrollment.ledger.entries()[-1]
     where = self.terms.source, last.index, last.hash, last.previous
-    return replace(told, head=Head.sign(*where, self._key)).seal(self._key)
+    return replace(reply, head=Head.sign(*where, self._key)).seal(self._key)
 
 
 ANSWERED = SourceServer._answer_request
@@ -92,7 +92,7 @@ def run(subject: Patches, *, long: bool) -> str:
     )
 
 
-def again(north: Made, times: int) -> int:
+def again(north: EnrolledSource, times: int) -> int:
     """The same query in other words, between others; how many others there were."""
     first = north.server.reply(north.raw(micro_epsilon=COST))
     assert sources.is_answer(north, first), "a proper request was refused"
@@ -109,7 +109,7 @@ def again(north: Made, times: int) -> int:
     return others
 
 
-def worded(north: Made, times: int) -> Iterator[bytes]:
+def worded(north: EnrolledSource, times: int) -> Iterator[bytes]:
     """One query, asked in different rounds and after different heads."""
     head = next(iter(sources.heads_in(north.folder / "heads", north)))
     for number in range(times):
@@ -117,20 +117,20 @@ def worded(north: Made, times: int) -> Iterator[bytes]:
         yield north.raw(micro_epsilon=COST, round=number % 7, head=quoted)
 
 
-def another_body(north: Made, times: int) -> None:
+def another_body(north: EnrolledSource, times: int) -> None:
     """Other queries under the id of one that was answered, and under ids of nothing."""
     before = north.ledger.entries()
-    asked = north.request(micro_epsilon=COST)
+    requested = north.request(micro_epsilon=COST)
     for number in range(times):
         other = north.request("bins-paper", micro_epsilon=COST + number)
-        told = {**other.query, "head": None, "round": 0}
-        told["id"] = asked.id if number % 2 else f"{number:064x}"
-        reply = north.server.reply(seal(REQUEST, json.loads(json.dumps(told)), COORDINATOR))
+        fields = {**other.query, "head": None, "round": 0}
+        fields["id"] = requested.id if number % 2 else f"{number:064x}"
+        reply = north.server.reply(seal(REQUEST, json.loads(json.dumps(fields)), COORDINATOR))
         assert reply == north.server.refusal, "answered under the id of another query"
     assert north.ledger.entries() == before, "charged under the id of another query"
 
 
-def together(north: Made, times: int) -> None:
+def together(north: EnrolledSource, times: int) -> None:
     """Several processes, each with its own server, ask one query at once."""
     before = len(north.ledger.entries())
 
@@ -139,9 +139,9 @@ def together(north: Made, times: int) -> None:
         return {server.reply(north.raw("bins-paper", micro_epsilon=COST)) for _ in range(times)}
 
     children = [ledgers.fork(work) for _ in range(PROCESSES)]
-    found = [ledgers.result(*child) for child in children]
-    assert all(isinstance(told, set) for told in found), "a process ended in an error"
-    replies = set[bytes]().union(*found)  # type: ignore[arg-type]
+    values = [ledgers.result(*child) for child in children]
+    assert all(isinstance(fields, set) for fields in values), "a process ended in an error"
+    replies = set[bytes]().union(*values)  # type: ignore[arg-type]
     assert len(replies) == 1, f"{len(replies)} different replies to one query"
     assert sources.is_answer(north, replies.pop()), "a proper request was refused"
     charged = len(north.ledger.entries()) - before

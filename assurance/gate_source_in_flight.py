@@ -1,11 +1,11 @@
-"""Whether a source admits a request depends on when requests arrived, not on the records.
+"""Admission of a request depends on arrival times and not on the records.
 
-A source computes a bounded number of requests at a time and refuses the next one. A
-coordinator fills every place, asks once more before the deadline, and looks at whether it is
-refused. On one of two neighboring data sets an extreme record makes every computation slow. If
-a place is free again as soon as its reply is ready, the last request is answered on one
-neighbor and refused on the other, for certain and at no cost. Places that are held until the
-deadline tell nothing. Computations end when the gate says so, and times are passed in: nothing
+A source computes a bounded number of requests at a time and refuses others. A coordinator
+occupies every slot, sends one more request before the deadline, and observes whether it is
+refused. On one of two neighbors an extreme record makes every computation slow. If a slot
+became free as soon as its reply is ready, the last request would be answered on one neighbor
+and refused on the other, with certainty and at no cost. Slots that are occupied until the
+deadline reveal nothing. The gate ends the computations and passes the times in, so nothing
 here waits for a clock.
 """
 
@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 
 from assurance import sources
-from assurance.sources import Made, Patches
+from assurance.sources import EnrolledSource, Patches
 from veracal.data import Scores
 from veracal.federation.source import serving
 from veracal.federation.source.serving import SourceServer
 
 NAME = "source_in_flight"
-DEADLINE = 600.0  # seconds that nobody waits for
+DEADLINE = 600.0  # seconds, without real waiting
 PATIENCE = 500.0  # seconds after which the gate itself gives up: only a deadlock takes them
 TRIALS = 4  # of the attack, each on both neighbors
 EXTREME = 1e300
@@ -84,22 +84,22 @@ def run(subject: Patches, *, long: bool) -> str:
         np.append(usual.known_labels, 0),
     )
     seen = [(attacked(subject, usual), attacked(subject, odd)) for _ in range(TRIALS)]
-    told = sum(one != other for one, other in seen)
-    assert not told, (
-        f"{told} of {TRIALS} attacks tell the neighbors apart by what is refused: {seen[0]}"
+    fields = sum(one != other for one, other in seen)
+    assert not fields, (
+        f"{fields} of {TRIALS} attacks tell the neighbors apart by what is refused: {seen[0]}"
     )
     assert seen[0][0] == (False, True), f"{seen[0][0]}: places are not held, or not given back"
-    return f"refusals tell neighbors apart in {told} of {TRIALS} attacks (1 of 2 by guessing)"
+    return f"refusals tell neighbors apart in {fields} of {TRIALS} attacks (1 of 2 by guessing)"
 
 
 def attacked(subject: Patches, records: Scores) -> tuple[bool, bool]:
     """Whether a request is answered that comes before the others' deadline, or just after."""
     finish = threading.Event()
 
-    def slow_where_odd(query: Any, asked: Scores) -> Any:
-        if len(asked) and np.abs(asked.values).max() >= EXTREME:
+    def slow_where_odd(query: Any, records: Scores) -> Any:
+        if len(records) and np.abs(records.values).max() >= EXTREME:
             finish.wait(PATIENCE)
-        return EVALUATED(query, asked)
+        return EVALUATED(query, records)
 
     terms = {"kinds": ("counts",), "deadline": DEADLINE, "records": records}
     with (
@@ -108,12 +108,12 @@ def attacked(subject: Patches, records: Scores) -> tuple[bool, bool]:
     ):
         start = time.monotonic()
         fill(north, start, slow=len(records) > len(sources.scores()))
-        before = asked(north, start + DEADLINE / 2, 2_000, finish=None)
-        after = asked(north, start + DEADLINE, 3_000, finish=finish)
+        before = reply_to(north, start + DEADLINE / 2, 2_000, finish=None)
+        after = reply_to(north, start + DEADLINE, 3_000, finish=finish)
     return before, after
 
 
-def fill(north: Made, start: float, *, slow: bool) -> None:
+def fill(north: EnrolledSource, start: float, *, slow: bool) -> None:
     """Ask as often as there are places; where replies are quick, until they are ready."""
     there = set(threading.enumerate())
     for number in range(max(serving.MAX_IN_FLIGHT, 8)):
@@ -125,7 +125,9 @@ def fill(north: Made, start: float, *, slow: bool) -> None:
             thread.join(PATIENCE)
 
 
-def asked(north: Made, start: float, micro: int, finish: threading.Event | None) -> bool:
+def reply_to(
+    north: EnrolledSource, start: float, micro: int, finish: threading.Event | None
+) -> bool:
     """Whether a request that arrives at a time is answered, if computations end then."""
     done = serving._PendingReply()
     north.server._start(north.raw(micro_epsilon=micro), start, done)

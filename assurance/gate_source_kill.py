@@ -1,11 +1,10 @@
-"""A source killed at any line of what answers loses, doubles and changes nothing.
+"""A source that is killed at any line of its code loses, doubles and changes no answer.
 
-A child replies to one request and stops at every line that it comes to, in the source's own
-modules and in the ledger's. What then lies on the disk is what a kill would leave there. From
-each such state the source is opened again: ledger and signed heads must hold together, whatever
-left must be on record, and the same request must end as if nothing had happened. Where the
-files have changed between two lines the child is also killed for real (SIGKILL); with ``long``,
-at every line.
+A child replies to one request and stops at every line that it reaches, in the source's modules
+and in the ledger's. The files at this moment are what a kill would leave. From each such state
+the source is opened again: ledger and signed heads must agree, every sent answer must be
+recorded, and the same request must end as without the kill. Where files changed between two
+lines, the child is also killed with SIGKILL; with ``long``, at every line.
 """
 
 import os
@@ -20,7 +19,7 @@ from types import FrameType
 from typing import Any
 
 from assurance import ledgers, sources
-from assurance.sources import Made, Patches
+from assurance.sources import EnrolledSource, Patches
 from tests.federation.source.enrolled import STRANGER
 from veracal import ledger as ledger_room
 from veracal.calibration.queries import Gap, LossAt
@@ -50,7 +49,7 @@ Point = tuple[str, int]
 evaluated = serving.evaluate_query  # before any patch
 
 
-def at_1(north: Made, kind: str) -> bytes:
+def at_1(north: EnrolledSource, kind: str) -> bytes:
     """A query at a temperature of 1."""
     return north.raw(kind, argument={"inverse": 1 << 16}, micro_epsilon=COST)
 
@@ -59,7 +58,7 @@ def at_1(north: Made, kind: str) -> bytes:
 class Kind:
     """A kind of request: its bytes, whether it is answered, and how many entries it adds."""
 
-    raw: Callable[[Made], bytes]
+    raw: Callable[[EnrolledSource], bytes]
     answered: bool
     adds: int = 0
 
@@ -92,21 +91,21 @@ def kept_if_new(self: SignedHeads, head: Head) -> None:
         sources.KEPT_HEAD(self, head)
 
 
-def computed(*told: Any) -> bytes:
+def computed(*fields: Any) -> bytes:
     """Compute, and remember that this was no repeat."""
     COMPUTED.append(True)
-    return COMPUTE(*told)
+    return COMPUTE(*fields)
 
 
 def head_first(connection: Any, entry: Entry, kept: bytes | None) -> None:
     """Write the head before the entry is committed."""
     INSERT(connection, entry, kept)
     for server in SERVERS[-1:]:
-        told = server.terms.source, entry.index, entry.hash, entry.previous
-        server._heads.add(Head.sign(*told, server._key))
+        fields = server.terms.source, entry.index, entry.hash, entry.previous
+        server._heads.add(Head.sign(*fields, server._key))
 
 
-def written_anew(self: SignedHeads, head: Head) -> None:
+def rewrite_heads(self: SignedHeads, head: Head) -> None:
     """Write files of heads from the beginning."""
     line = canonical({**head.to_json(), "source": head.source}).encode() + b"\n"
     for path in self.paths:
@@ -131,7 +130,7 @@ MUTANTS: dict[str, Patches] = {
         sources.SOURCE + "serving.compute_answer": computed,
     },
     "head signed before the commit": {"veracal.ledger.storage.append": head_first},
-    "heads written anew": {sources.SOURCE + "folder.SignedHeads.add": written_anew},
+    "heads rewritten": {sources.SOURCE + "folder.SignedHeads.add": rewrite_heads},
 }
 
 
@@ -186,7 +185,7 @@ def failing(query: Any, records: Any) -> Any:
     return evaluated(query, records)
 
 
-def prepared(north: Made) -> Before:
+def prepared(north: EnrolledSource) -> Before:
     """A source with an answer and a failure behind it, and the budget of three answers left."""
     LATER.clear()
     reply = north.server.reply(KINDS["repeat"].raw(north))
@@ -198,7 +197,7 @@ def prepared(north: Made) -> Before:
     return Before(files, ledgers.verified(north.ledger), reply, heads)
 
 
-def paths(north: Made) -> list[Path]:
+def paths(north: EnrolledSource) -> list[Path]:
     """Files that a request may change."""
     return [*sources.ledger_files(north), *sources.heads_files(north)]
 
@@ -212,21 +211,21 @@ def changes(walk: list[State]) -> list[int]:
 # ---------------------------------------------------------------- children
 
 
-def walked(north: Made, raw: bytes) -> Iterator[State]:
+def walked(north: EnrolledSource, raw: bytes) -> Iterator[State]:
     """What lies on the disk at every line that a request comes to."""
-    told, go = os.pipe(), os.pipe()
+    fields, go = os.pipe(), os.pipe()
 
     def visit(number: int, where: str) -> None:
-        os.write(told[1], pickle.dumps(where).ljust(400, b"\0"))
+        os.write(fields[1], pickle.dumps(where).ljust(400, b"\0"))
         os.read(go[0], 1)
 
     def leave(reply: bytes) -> None:
-        os.write(told[1], b"R" + len(reply).to_bytes(8) + reply)
+        os.write(fields[1], b"R" + len(reply).to_bytes(8) + reply)
 
     child, reader = ledgers.fork(lambda: traced(north, raw, visit, leave))
-    os.close(told[1])
+    os.close(fields[1])
     left = None
-    with os.fdopen(told[0], "rb") as messages, os.fdopen(go[1], "wb", buffering=0) as on:
+    with os.fdopen(fields[0], "rb") as messages, os.fdopen(go[1], "wb", buffering=0) as on:
         while first := messages.read(1):
             if first == b"R":
                 left = messages.read(int.from_bytes(messages.read(8)))
@@ -238,7 +237,7 @@ def walked(north: Made, raw: bytes) -> Iterator[State]:
     ledgers.result(child, reader)
 
 
-def killed(north: Made, raw: bytes, place: int) -> State:
+def killed(north: EnrolledSource, raw: bytes, place: int) -> State:
     """What is left by a child that is killed as it comes to its line of that number."""
     reader, writer = os.pipe()
 
@@ -259,7 +258,7 @@ def killed(north: Made, raw: bytes, place: int) -> State:
 
 
 def traced(
-    north: Made,
+    north: EnrolledSource,
     raw: bytes,
     visit: Callable[[int, str], None],
     leave: Callable[[bytes], object],
@@ -300,7 +299,7 @@ OWN = {failing.__code__, traced.__code__}
 
 
 def judge(
-    name: str, kind: Kind, north: Made, before: Before, state: State, seen: set[Any]
+    name: str, kind: Kind, north: EnrolledSource, before: Before, state: State, seen: set[Any]
 ) -> None:
     """Open the source in a state it was left in, make the request again, and compare."""
     key = (tuple(state.files.items()), state.left)
@@ -318,15 +317,15 @@ def judge(
 
 
 def judge_files(
-    where: str, kind: Kind, north: Made, before: Before, left: bytes | None
+    where: str, kind: Kind, north: EnrolledSource, before: Before, left: bytes | None
 ) -> None:
     """Whatever was there is there, at most the one entry more, and heads of entries alone."""
-    found = ledgers.verified(north.ledger)
-    assert found[: len(before.entries)] == before.entries, f"{where}: what was there changed"
-    assert len(found) - len(before.entries) <= kind.adds, f"{where}: too many entries"
-    spent = COST * len(found) / 10**6
+    result = ledgers.verified(north.ledger)
+    assert result[: len(before.entries)] == before.entries, f"{where}: what was there changed"
+    assert len(result) - len(before.entries) <= kind.adds, f"{where}: too many entries"
+    spent = COST * len(result) / 10**6
     assert north.ledger.spent().epsilon == spent, f"{where}: not all answers are paid"
-    hashes = {entry.index: entry.hash for entry in found}
+    hashes = {entry.index: entry.hash for entry in result}
     signed: set[Head] = set()
     for path, heads in before.heads.items():
         there = sources.heads_in(path, north)
@@ -342,12 +341,12 @@ def judge_files(
 
 
 def judge_again(
-    where: str, kind: Kind, north: Made, before: Before, left: bytes | None
+    where: str, kind: Kind, north: EnrolledSource, before: Before, left: bytes | None
 ) -> None:
     """The request ends as its kind does, twice alike, and old answers are what they were."""
     again = north.reopened()
     SERVERS[:] = [again.server]
-    found = ledgers.verified(north.ledger)
+    result = ledgers.verified(north.ledger)
     reply = again.server.reply(kind.raw(north))
     assert sources.is_answer(north, reply) == kind.answered, f"{where}: ended otherwise"
     assert left in (None, reply), f"{where}: another reply than the one that has left"
@@ -355,5 +354,5 @@ def judge_again(
     assert again.server.reply(KINDS["repeat"].raw(north)) == before.reply, f"{where}: changed"
     after = ledgers.verified(north.ledger)
     assert len(after) == len(before.entries) + kind.adds, f"{where}: charged twice, or never"
-    assert after[: len(found)] == found, f"{where}: what was there changed"
+    assert after[: len(result)] == result, f"{where}: what was there changed"
     judge_files(f"{where}, asked again", kind, again, before, reply)

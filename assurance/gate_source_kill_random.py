@@ -1,9 +1,9 @@
-"""A thousand kills of a source that serves: no reply that has left is lost, doubled or changed.
+"""A thousand kills of a serving source: no sent reply is lost, doubled or changed.
 
-A child opens the server of a source and replies to one request after the other; it is killed
-(SIGKILL) at a random moment, in the middle of SQLite's work or of a head's as often as not.
-The source is opened again and compared with what had left it. Files are on a disk here; what a
-power failure does to a disk is another gate's.
+A child opens the server of a source and replies to requests. It is killed with SIGKILL at a
+random moment, often while SQLite or a file of heads is written. The source is opened again and
+compared with the replies that were sent. Files are on a disk here; power failures are tested by
+another gate.
 """
 
 import os
@@ -13,7 +13,7 @@ import time
 
 from assurance import ledgers, sources
 from assurance.gate_source_kill import SERVERS, LATER, head_first, kept_later
-from assurance.sources import Made, Patches, made
+from assurance.sources import EnrolledSource, Patches, make_source
 from veracal.accounting import Budget
 from veracal.errors import VeracalError
 from veracal.federation.protocol.messages import Answer, unseal_reply
@@ -44,7 +44,7 @@ def run(subject: Patches, *, long: bool) -> str:
                 SERVERS.clear()
                 place = folder / f"{kill}"
                 place.mkdir()
-                north = made(
+                north = make_source(
                     place / "north",
                     heads=place / "elsewhere",
                     epsilon=100.0,
@@ -58,12 +58,12 @@ def run(subject: Patches, *, long: bool) -> str:
     return f"{kills:,} kills among {left:,} replies that left: none lost, doubled or changed"
 
 
-def query(north: Made, number: int) -> bytes:
+def query(north: EnrolledSource, number: int) -> bytes:
     """The request of a number."""
     return north.raw(micro_epsilon=COST + number)
 
 
-def killed(north: Made, start: int, delay: float) -> list[bytes]:
+def killed(north: EnrolledSource, start: int, delay: float) -> list[bytes]:
     """Replies that left a child before it was killed."""
     reader, writer = os.pipe()
     child = os.fork()
@@ -86,15 +86,15 @@ def killed(north: Made, start: int, delay: float) -> list[bytes]:
         return file.read().split(b"\0\n")[:-1]
 
 
-def judge(north: Made, known: list[bytes]) -> bytes:
+def judge(north: EnrolledSource, known: list[bytes]) -> bytes:
     """Compare with what left, and make the request that was in flight again."""
     try:
-        found = sources.verified(north)
-        assert len(known) <= len(found) <= len(known) + 1, (
-            f"{len(found)} entries for {len(known)} replies"
+        result = sources.verified(north)
+        assert len(known) <= len(result) <= len(known) + 1, (
+            f"{len(result)} entries for {len(known)} replies"
         )
         heads = set.union(*(sources.heads_in(p, north) for p in sources.heads_files(north)))
-        hashes = {entry.index: entry.hash for entry in found}
+        hashes = {entry.index: entry.hash for entry in result}
         assert all(hashes.get(head.index) == head.hash for head in heads), "an odd head"
         for number, reply in enumerate(known[-3:], start=max(0, len(known) - 3)):
             answer = unseal_reply(reply, north.terms.key)

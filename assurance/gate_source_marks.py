@@ -1,10 +1,10 @@
-"""What a source keeps beside its records and its secret keys confirms no guess of them.
+"""The files of a source, except its records and secret keys, confirm no guess of the records.
 
-Somebody knows a hospital's table but for one row, and gets hold of everything in the folder of
-its source except the records and the two secret keys: settings, terms, ledgers, heads, logs,
-and what ``veracal source status`` and ``log`` print. Each of two candidates for the table is
-hashed in every usual way, and looked for, and so is its size. The former code kept the SHA-256
-of the table and of the scored records, and the table's size: one look told which it was.
+An attacker knows a hospital's table except for one row, and obtains every file of the source
+except the records and the two secret keys: settings, terms, ledgers, heads, logs, and the
+output of ``veracal source status`` and ``log``. Each of two candidates for the table is hashed
+in every usual way, and the hashes and sizes are searched for. An earlier version stored the
+SHA-256 and the size of the table, which identified the candidate immediately.
 """
 
 import base64
@@ -75,8 +75,8 @@ MUTANTS: dict[str, Patches] = {
 def run(subject: Patches, *, long: bool) -> str:
     """Look for either candidate in what leaked."""
     leaked, looked = leak(subject)
-    found = [what for what, needle in looked if re.search(needle, leaked)]
-    assert not found, f"what leaked confirms a guess by {', '.join(sorted(set(found)))}"
+    values = [what for what, needle in looked if re.search(needle, leaked)]
+    assert not values, f"what leaked confirms a guess by {', '.join(sorted(set(values)))}"
     return f"{len(looked)} hashes and sizes looked for in {len(leaked):,} bytes: none found"
 
 
@@ -89,21 +89,21 @@ def leak(subject: Patches) -> tuple[bytes, list[tuple[str, bytes]]]:
         table, other = place / "visits.csv", place / "other.csv"
         table.write_text("\n".join(rows))
         other.write_text("\n".join(rows[:-1]))
-        south = sources.made(place / "south", sources.scores(), data=table, name="South")
+        south = sources.make_source(place / "south", sources.scores(), data=table, name="South")
         south.ask()
         source = read_source(south.path)
-        (found,) = list_enrollments(source)
+        (result,) = list_enrollments(source)
         leaked = b"\n".join(
             path.read_bytes()
             for path in sources.every_file(south.path)
             if path.name not in SECRET
         )
-        leaked += repr((source, found, read_answer_log(source, found))).encode()
+        leaked += repr((source, result, read_answer_log(source, result))).encode()
         looked = [pair for one in (table, other) for pair in signs(one.read_bytes(), "table")]
         looked += times(table)
-        looked += signs((found.path / RECORDS).read_bytes(), "records")
+        looked += signs((result.path / RECORDS).read_bytes(), "records")
         looked += signs(saved(place / "again.npz", sources.scores()), "records")
-        looked += keyed(south.path.name, [table, found.path / RECORDS])
+        looked += keyed(south.path.name, [table, result.path / RECORDS])
     return leaked, looked
 
 
@@ -124,13 +124,13 @@ def signs(content: bytes, what: str) -> list[tuple[str, bytes]]:
 
 def times(path: Path) -> list[tuple[str, bytes]]:
     """Hashes of what a listing of the folder shows of a file."""
-    found = path.stat()
-    text = f"{found.st_size} {found.st_mtime_ns}"
+    result = path.stat()
+    text = f"{result.st_size} {result.st_mtime_ns}"
     return [("size and time", hashlib.sha256(text.encode()).hexdigest().encode())]
 
 
 def keyed(name: str, paths: list[Path]) -> list[tuple[str, bytes]]:
-    """Marks under a key that nobody drew, and under public words."""
+    """Digests under a fixed key, and under public strings."""
     keys = [bytes(32), name.encode(), json.dumps(name).encode()]
     marks = [FileMarkKey(key) for key in keys]
     return [("a public key", one.of_file(path).encode()) for one in marks for path in paths]

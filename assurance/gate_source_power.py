@@ -1,16 +1,16 @@
-"""When the power fails, no answer that left a source is lost; if a disk lies, it is noticed.
+"""A power failure loses no sent answer of a source, and a lying disk is detected.
 
-A source serves under ``strace``, which writes down every byte that goes to the ledger, its log
-and the files of heads, every fsync, and every reply that leaves. The power then fails after
-each of these steps: what was not synced is lost, or survives in part, or is torn. Opened again,
-the source must have every reply that had left, and its head, and go on from there.
+A source serves under ``strace``, which records every byte written to the ledger, its log and
+the files of heads, every fsync, and every sent reply. The power then fails after each of these
+steps: what was not synced is lost, survives in part, or is torn. After a restart the source
+must have every sent reply and its head, and continue from there.
 
-Then a disk loses what it had promised to keep: the end of the log of a ledger, from a random
-byte on. A source whose heads say that it was further must refuse.
+Then a disk loses synced data: the end of the ledger's log from a random byte on. A source whose
+heads prove a later state must refuse.
 
-Covered are the bytes of files, in any subset and cut anywhere. Names of files are taken to be
-kept in order, as journaling file systems do; controllers that sync nothing, and lie about it,
-are the second part. The kernel and its file systems are not run through a real loss of power.
+Covered are the bytes of files, in any subset and truncated anywhere. File names are assumed to
+be ordered, as journaling file systems do; controllers that ignore syncs are the second part.
+The kernel and its file systems are not tested with a real loss of power.
 """
 
 import os
@@ -28,7 +28,7 @@ from typing import Any
 
 from assurance import ledgers, sources
 from assurance.gate_torn_wal import cut, flipped, overwritten
-from assurance.sources import Made, Patches, unchecked
+from assurance.sources import EnrolledSource, Patches, unchecked
 from veracal.errors import VeracalError
 from veracal.federation.protocol.messages import Answer, unseal_reply
 from veracal.federation.source.serving import open_source
@@ -88,7 +88,7 @@ def run(subject: Patches, *, long: bool) -> str:
     )
 
 
-def query(north: Made, number: int) -> bytes:
+def query(north: EnrolledSource, number: int) -> bytes:
     """The request of a number."""
     return north.raw(micro_epsilon=COST + number)
 
@@ -129,7 +129,7 @@ class Step:
     place: int | None
 
 
-def recorded(north: Made, mutant: str) -> list[Step]:
+def recorded(north: EnrolledSource, mutant: str) -> list[Step]:
     """Everything that a source did to its files while it served."""
     if shutil.which("strace") is None:
         raise RuntimeError("This gate needs strace, which is not installed.")
@@ -152,10 +152,10 @@ ROOT = Path(__file__).parents[1]
 def steps(tape: Path, folder: Path) -> Iterator[Step]:
     """The calls that succeeded, about files of a folder, in order."""
     for line in tape.read_text("ascii", "replace").splitlines():
-        found = LINE.search(line)
-        if found is None or int(found[3]) < 0:
+        result = LINE.search(line)
+        if result is None or int(result[3]) < 0:
             continue
-        call, about = found[1], found[2]
+        call, about = result[1], result[2]
         if call in ("unlink", "rename"):
             path, data, place = Path(decoded(about.split('"')[1]).decode()), b"", None
         else:
@@ -193,7 +193,7 @@ def serve(folder: Path, mutant: str) -> None:
 # ---------------------------------------------------------------- failures
 
 
-def failed(north: Made, tape: list[Step], pick: random.Random, *, ways: int) -> int:
+def failed(north: EnrolledSource, tape: list[Step], pick: random.Random, *, ways: int) -> int:
     """Let the power fail after every step; how often it did."""
     watched = [*sources.ledger_files(north), *sources.heads_files(north)]
     disk = {path: File(content) for path, content in sources.contents(watched).items()}
@@ -254,13 +254,13 @@ def some(file: File, pick: random.Random) -> list[tuple[int, bytes | None]]:
     return kept
 
 
-def judge(north: Made, files: dict[Path, bytes], left: list[bytes]) -> None:
+def judge(north: EnrolledSource, files: dict[Path, bytes], left: list[bytes]) -> None:
     """Every reply that had left is there, with its head, and the source goes on."""
     where = f"after {len(left)} replies"
     sources.put_back(files, [*sources.ledger_files(north), *sources.heads_files(north)])
     try:
-        found = sources.verified(north)
-        assert len(left) <= len(found) <= len(left) + 1, f"{where}: {len(found)} entries"
+        result = sources.verified(north)
+        assert len(left) <= len(result) <= len(left) + 1, f"{where}: {len(result)} entries"
         again = north.reopened()
         heads = b"".join(path.read_bytes() for path in sources.heads_files(north))
         for number, reply in enumerate(left):
@@ -280,7 +280,7 @@ def judge(north: Made, files: dict[Path, bytes], left: list[bytes]) -> None:
 # ---------------------------------------------------------------- disks that lie
 
 
-def torn_logs(north: Made, pick: random.Random, trials: int) -> tuple[int, int]:
+def torn_logs(north: EnrolledSource, pick: random.Random, trials: int) -> tuple[int, int]:
     """Tear the log of a ledger; how often, and how often that lost what had left."""
     place, log = sources.ledger_files(north)
     replies, ends = [], []

@@ -1,11 +1,10 @@
-"""A source whose ledger was set back answers nothing, until the right one is restored.
+"""A source whose ledger was rolled back answers nothing until the right one is restored.
 
-A source answers fifty queries, and everything it has on the disk is copied after each. Then
-every copy is put back in every way in which that can be noticed: the ledger alone; the ledger
-and the heads beside it, or the whole folder, with heads kept elsewhere; the whole folder, and
-the coordinator quotes the last head that it was signed; and a ledger of the same length that
-went on from an older one. What is put back with every trace of what followed, by nobody's
-knowledge but its own, no machine can notice: the gate does not claim it.
+A source answers fifty queries, and all of its files are copied after each. Then every copy is
+restored in every way that is detectable: only the ledger; the ledger and its heads, or the
+whole folder, with external heads; the whole folder, while the coordinator quotes the last head;
+and a ledger of the same length that continued from an older one. If a rollback restores every
+trace of later entries, one machine cannot detect it: the gate does not claim this.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,7 +14,7 @@ from typing import Any
 from unittest import mock
 
 from assurance import sources
-from assurance.sources import Contents, Made, Patches, unchecked
+from assurance.sources import Contents, EnrolledSource, Patches, unchecked
 from veracal.federation.protocol.messages import Head, Request
 from veracal.federation.source import folder as folders
 from veracal.federation.source.folder import RollbackError, SignedHeads, SourceFolder
@@ -46,7 +45,7 @@ def quote_forgotten(self: SourceServer, request: Request) -> None:
         CHECK_HEADS(self, request)
 
 
-def quote_of_anybody(self: SourceServer, request: Request) -> None:
+def accept_unsigned_quote(self: SourceServer, request: Request) -> None:
     """Believe whatever head is quoted, signed or not."""
     with mock.patch.object(Head, "verify", return_value=True):
         CHECK_HEADS(self, request)
@@ -74,7 +73,7 @@ MUTANTS: dict[str, Patches] = {
     "quoted head not checked": {SERVER + "_check_heads": quote_ignored},
     "quoted head not kept": {SERVER + "_check_heads": quote_forgotten},
     "length compared, not content": {SIGNED + "check": by_number},
-    "quoted head believed unsigned": {SERVER + "_check_heads": quote_of_anybody},
+    "quoted head believed unsigned": {SERVER + "_check_heads": accept_unsigned_quote},
 }
 
 
@@ -105,7 +104,7 @@ def run(subject: Patches, *, long: bool) -> str:
     return f"{refused} times an older copy was put back, in 5 ways: all refused, none charged"
 
 
-def history(north: Made, answers: int) -> Iterator[Past]:
+def history(north: EnrolledSource, answers: int) -> Iterator[Past]:
     """Answer, and copy everything after each answer."""
     for number in range(answers + 1):
         head = north.ask(micro_epsilon=COST + number).head
@@ -117,8 +116,8 @@ def history(north: Made, answers: int) -> Iterator[Past]:
 
 def noticed(
     name: str,
-    north: Made,
-    restore: Callable[[Made, Past, Past], Head | None],
+    north: EnrolledSource,
+    restore: Callable[[EnrolledSource, Past, Past], Head | None],
     before: Past,
     now: Past,
 ) -> None:
@@ -138,46 +137,46 @@ def noticed(
     put(north, now)
 
 
-def healed(where: str, north: Made, now: Past) -> None:
+def healed(where: str, north: EnrolledSource, now: Past) -> None:
     """The owner reads what happened, and the right ledger is served again."""
-    assert "older copy" in north.why, f"{where}: its owner is not told"
+    assert "older copy" in north.why, f"{where}: its owner is not informed"
     put(north, now)
     for server in (north.server, north.reopened().server):
         reply = server.reply(north.raw(micro_epsilon=COST))
         assert sources.is_answer(north, reply), f"{where}: refused though it is as it was"
 
 
-def put(north: Made, past: Past) -> None:
+def put(north: EnrolledSource, past: Past) -> None:
     """Let everything lie as it did."""
     sources.put_back(past.folder, sources.every_file(north.path))
     sources.put_back(past.elsewhere, past.elsewhere)
 
 
-def ledger_alone(north: Made, before: Past, now: Past) -> None:
+def ledger_alone(north: EnrolledSource, before: Past, now: Past) -> None:
     """The ledger, as from a backup of databases."""
     files = sources.ledger_files(north)
     sources.put_back({p: before.folder[p] for p in files if p in before.folder}, files)
 
 
-def ledger_and_heads(north: Made, before: Past, now: Past) -> None:
+def ledger_and_heads(north: EnrolledSource, before: Past, now: Past) -> None:
     """The ledger, and the heads beside it."""
     ledger_alone(north, before, now)
     beside = north.folder / "heads"
     sources.put_back({beside: before.folder[beside]}, [beside])
 
 
-def whole_folder(north: Made, before: Past, now: Past) -> None:
+def whole_folder(north: EnrolledSource, before: Past, now: Past) -> None:
     """The whole folder of the source."""
     sources.put_back(before.folder, sources.every_file(north.path))
 
 
-def everything_but_a_quote(north: Made, before: Past, now: Past) -> Head:
+def everything_but_a_quote(north: EnrolledSource, before: Past, now: Past) -> Head:
     """All that the source has; the coordinator quotes what it was signed last."""
     put(north, before)
     return now.head
 
 
-def another_future(north: Made, before: Past, now: Past) -> None:
+def another_future(north: EnrolledSource, before: Past, now: Past) -> None:
     """A ledger that went on from an older one, to the same length, beside the old heads."""
     put(north, before)
     with mock.patch(SIGNED + "check", unchecked):
@@ -189,8 +188,8 @@ def another_future(north: Made, before: Past, now: Past) -> None:
             path.write_bytes(content)
 
 
-def forged_quote(north: Made) -> None:
-    """A head that nobody signed neither answers nor shuts a source."""
+def forged_quote(north: EnrolledSource) -> None:
+    """A head without a valid signature neither answers nor blocks a source."""
     real = north.ask(micro_epsilon=COST).head
     forged = Head(real.source, 10**6, "0" * 64, "0" * 64, "0" * 128)
     raw = north.raw("bins", micro_epsilon=COST, head=forged)

@@ -1,11 +1,10 @@
-"""``veracal source serve`` that is told to stop ends with its closing line and exit code 0.
+"""``veracal source serve`` ends with its closing line and exit code 0 after SIGTERM.
 
 Real processes serve a real source. In each, a trace sends SIGTERM at one chosen instruction
-after the first line of output: inside the definition of a data class of a module that is
-imported then, right after that line, and while the source waits for requests. The former code
-raised KeyboardInterrupt from the handler. Where that met the code of a data class, which
-Python runs by ``exec``, the interpreter remembered it and, after all was done, ended itself
-with SIGINT (exit code -2).
+after the first line of output: inside the definition of a data class of a module that is being
+imported, right after that line, and while the source waits for requests. An earlier version
+raised KeyboardInterrupt from the handler. If it interrupted the code of a data class, which
+Python runs by ``exec``, the interpreter recorded it and ended with SIGINT (exit code -2).
 """
 
 import json
@@ -22,7 +21,9 @@ PATIENCE = 900  # seconds, which only a deadlock takes
 PLACES = {
     "in an import": "frame.f_code.co_filename == '<string>'",
     "after the first line": "True",
-    "while it waits": "frame.f_code.co_name == 'serve_folder' and 'folder_server' in frame.f_locals",
+    "while it waits": (
+        "frame.f_code.co_name == 'serve_folder' and 'folder_server' in frame.f_locals"
+    ),
 }
 # Everything is imported once. Each place is tried by a fork for each subject, which goes on to
 # the end of the script and of the interpreter: that is where the exit code is decided.
@@ -123,5 +124,5 @@ def stopped() -> dict[str, dict[str, tuple[int, str]]]:
             timeout=PATIENCE,
             check=True,
         )
-    found = iter(json.loads(done.stdout))
-    return {subject: {place: next(found) for place in PLACES} for subject in subjects}
+    body = iter(json.loads(done.stdout))
+    return {subject: {place: next(body) for place in PLACES} for subject in subjects}

@@ -1,11 +1,11 @@
-"""When a reply leaves tells nothing of the noise in it.
+"""The time of a reply reveals nothing about its noise.
 
-How long exact noise takes to draw depends a little on how large it is. Here drawing takes time
-in proportion to the noise. A source that replies at a fixed deadline must hide even that: many
-answers are timed as the coordinator would time them, and the rank correlation of time and noise
-must be none. The clock is one of the gate's own, which moves when noise is drawn and when
-somebody sleeps: nothing depends on the machine. On a real one, only what happens after the
-deadline blurs the time further, and knows nothing of the noise.
+The time to draw exact noise depends slightly on its magnitude. Here it is made proportional to
+the noise. A source that replies at a fixed deadline must hide even this: many answers are timed
+as the coordinator would time them, and the rank correlation of time and noise must be zero. The
+gate uses its own clock, which advances only when noise is drawn or a thread sleeps, so nothing
+depends on the machine. On a real machine, only work after the deadline adds to the time, and it
+does not depend on the noise.
 """
 
 import threading
@@ -15,7 +15,7 @@ import numpy as np
 from scipy import stats
 
 from assurance import sources
-from assurance.sources import Made, Patches
+from assurance.sources import EnrolledSource, Patches
 from veracal.accounting import Budget
 from veracal.federation.protocol.messages import Answer, unseal_reply
 from veracal.federation.protocol.queries import build_query
@@ -24,13 +24,13 @@ from veracal.mechanisms.discrete_noise import add_discrete_laplace
 
 NAME = "source_timing"
 MOST = 0.05  # of a rank correlation
-DEADLINE = 600.0  # seconds of the gate's clock, and nobody waits for them
+DEADLINE = 600.0  # seconds of the gate's clock, without real waiting
 SLOW = 3.0  # of them for noise of one standard deviation
 MICRO = 50_000  # of every answer, or a little more
 
 
 class Clock:
-    """Time as a source sees it, which passes when noise is drawn and when somebody sleeps."""
+    """Time as a source sees it, which advances when noise is drawn and when a thread sleeps."""
 
     def __init__(self) -> None:
         self._now, self._lock = 0.0, threading.Lock()
@@ -97,7 +97,7 @@ def run(subject: Patches, *, long: bool) -> str:
     return f"{many:,} answers leave at their deadline, whatever their noise"
 
 
-def timed(north: Made, many: int) -> list[tuple[float, float]]:
+def timed(north: EnrolledSource, many: int) -> list[tuple[float, float]]:
     """Seconds and size of the noise of each answer."""
     exact = build_query("counts", {}, north.terms).evaluate(sources.scores())
 

@@ -1,8 +1,8 @@
-"""Work in a fork of a process that has imported everything and run nothing.
+"""Run a function in a fork of a process that has imported everything and run nothing.
 
-A fresh interpreter for each piece of work would import the library each time; a fork of the
-gate's own process inherits its memory and perhaps a lock that a thread of Arrow's holds. Such a
-process draws the system's entropy, not a repeatable one.
+A new interpreter for each call would import the library each time. A fork of the gate's own
+process would inherit its memory, and possibly a lock that a thread of Arrow holds. The forked
+process uses the system's entropy, not a repeatable one.
 """
 
 import multiprocessing
@@ -16,7 +16,7 @@ from typing import Any
 PATIENCE = 600  # seconds, which only a deadlock takes
 
 
-def apart(work: Callable[..., Any], *arguments: Any, cpu: int | None = None) -> Any:
+def run_in_fork(work: Callable[..., Any], *arguments: Any, cpu: int | None = None) -> Any:
     """What a function of a module returns there; it may take so many seconds of CPU.
 
     Raises

@@ -1,6 +1,6 @@
-"""What the gates of a federation's sources share: small sources, files put back, mutants.
+"""Shared by the gates of sources: small sources, restored files, mutants.
 
-A subject is a set of patches, as of the gates of the ledger (:mod:`assurance.ledgers`). The
+A subject is a set of patches, as in the gates of the ledger (:mod:`assurance.ledgers`). The
 sources are real: a folder, an enrollment, a ledger, signed heads and a server.
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from assurance import ledgers
 from assurance.ledgers import Patches
-from tests.federation.source.enrolled import Made, made, scores
+from tests.federation.source.enrolled import EnrolledSource, make_source, scores
 from veracal.data import Scores, save_scores
 from veracal.federation.protocol.envelopes import REQUEST, EnvelopeError
 from veracal.federation.protocol.messages import Answer, Head, unseal_reply
@@ -33,14 +33,16 @@ CHARGED = "veracal.federation.source.serving.SourceServer._charge_and_answer"
 EVALUATED = "veracal.federation.source.serving.evaluate_query"
 LAPLACE = "veracal.federation.source.serving.add_discrete_laplace"
 Contents = Mapping[Path, bytes]
-__all__ = ["Made", "Patches", "made", "scores"]
+__all__ = ["EnrolledSource", "Patches", "make_source", "scores"]
 
 
 # ---------------------------------------------------------------- sources
 
 
 @contextmanager
-def enrolled(patches: Patches, *, heads: bool = True, **changed: Any) -> Iterator[Made]:
+def enrolled(
+    patches: Patches, *, heads: bool = True, **changed: Any
+) -> Iterator[EnrolledSource]:
     """A source under patches, with a second file of heads elsewhere unless none is wanted.
 
     Its deadline is one that no query comes near, however busy the machine is: enrolling
@@ -49,18 +51,18 @@ def enrolled(patches: Patches, *, heads: bool = True, **changed: Any) -> Iterato
     changed = {"deadline": 600.0, **changed}
     with ledgers.patched(patches) as folder:
         also = folder / "elsewhere" if heads else None
-        yield made(folder / "north", heads=also, **changed)
+        yield make_source(folder / "north", heads=also, **changed)
 
 
-def is_answer(source: Made, reply: bytes) -> bool:
+def is_answer(source: EnrolledSource, reply: bytes) -> bool:
     """Whether a reply is an answer; it must be one, or the one refusal there is."""
     if reply == source.server.refusal:
         return False
     try:
-        found = unseal_reply(reply, source.terms.key)
+        result = unseal_reply(reply, source.terms.key)
     except EnvelopeError as error:
         raise AssertionError(f"a reply is neither answer nor refusal: {error}") from error
-    assert isinstance(found, Answer), "there is more than one refusal"
+    assert isinstance(result, Answer), "there is more than one refusal"
     return True
 
 
@@ -70,7 +72,7 @@ def signed(content: bytes, key: Any) -> bytes:
     return f"{REQUEST}\n{signature}\n".encode() + content
 
 
-def verified(source: Made) -> tuple[Entry, ...]:
+def verified(source: EnrolledSource) -> tuple[Entry, ...]:
     """The entries of a source's ledger, which holds together and adds up."""
     entries = ledgers.verified(source.ledger)
     spent = source.ledger.spent().epsilon
@@ -78,40 +80,40 @@ def verified(source: Made) -> tuple[Entry, ...]:
     return entries
 
 
-def put_records(source: Made, records: Scores) -> None:
+def put_records(source: EnrolledSource, records: Scores) -> None:
     """Let other records lie where the enrolled ones do, as if they had been enrolled."""
     place = source.folder / "records.npz"
     place.unlink()
     save_scores(records, place, unit=UNIT)
-    told = source.folder / "private.json"
-    private = json.loads(told.read_bytes())
+    fields = source.folder / "private.json"
+    private = json.loads(fields.read_bytes())
     private["records"] = read_source(source.path).marks.of_file(place)
-    told.write_text(json.dumps(private, sort_keys=True, separators=(",", ":")) + "\n")
+    fields.write_text(json.dumps(private, sort_keys=True, separators=(",", ":")) + "\n")
 
 
 # ---------------------------------------------------------------- files
 
 
-def heads_files(source: Made) -> list[Path]:
+def heads_files(source: EnrolledSource) -> list[Path]:
     """Every file that keeps the heads of an enrollment."""
     elsewhere = read_source(source.path).heads
     return [source.folder / "heads", *([] if elsewhere is None else [elsewhere])]
 
 
-def ledger_files(source: Made) -> list[Path]:
-    """A ledger and its log; the third file is made anew from these."""
+def ledger_files(source: EnrolledSource) -> list[Path]:
+    """A ledger and its log; the third file is derived from these."""
     return [source.folder / "spent.ledger", source.folder / "spent.ledger-wal"]
 
 
 def contents(paths: Iterable[Path]) -> dict[Path, bytes]:
     """What files hold, of those that are there."""
-    found = {}
+    values = {}
     for path in paths:
         try:
-            found[path] = path.read_bytes()
+            values[path] = path.read_bytes()
         except FileNotFoundError:
             continue
-    return found
+    return values
 
 
 def put_back(kept: Contents, paths: Iterable[Path]) -> None:
@@ -125,18 +127,18 @@ def put_back(kept: Contents, paths: Iterable[Path]) -> None:
 
 
 def every_file(folder: Path) -> list[Path]:
-    """All files of a folder but those that a ledger makes anew."""
+    """All files of a folder but those that a ledger recreates."""
     return [p for p in folder.rglob("*") if p.is_file() and not p.name.endswith("-shm")]
 
 
-def heads_in(path: Path, source: Made) -> set[Head]:
+def heads_in(path: Path, source: EnrolledSource) -> set[Head]:
     """The heads of an enrollment in a file of whole lines."""
-    found = set()
+    values = set()
     for line in path.read_bytes().split(b"\n")[:-1]:
-        told = json.loads(line)
-        if told.pop("source") == source.terms.source:
-            found.add(Head.from_json(told, source.terms.source))
-    return found
+        fields = json.loads(line)
+        if fields.pop("source") == source.terms.source:
+            values.add(Head.from_json(fields, source.terms.source))
+    return values
 
 
 # ---------------------------------------------------------------- noise that is known
@@ -173,14 +175,14 @@ def unchecked(*_: object) -> None:
     """Check nothing."""
 
 
-def drawn_again(connection: Any, asked: ChargeRequest) -> Any:
+def drawn_again(connection: Any, pending: ChargeRequest) -> Any:
     """Find the earlier entry, and answer with other noise."""
-    found = FIND(connection, asked)
-    if found is None or found[1] is None:
-        return found
-    told = json.loads(found[1])
-    told["units"] = [unit + secrets.randbelow(10**6) for unit in told["units"]]
-    return found[0], json.dumps(told).encode()
+    result = FIND(connection, pending)
+    if result is None or result[1] is None:
+        return result
+    fields = json.loads(result[1])
+    fields["units"] = [unit + secrets.randbelow(10**6) for unit in fields["units"]]
+    return result[0], json.dumps(fields).encode()
 
 
 FIND = ledger_charge._find_previous

@@ -51,12 +51,14 @@ def federation(folder: Path, model: Path, n: int = 800, *, more: str = "", **cha
     text = LIST.format(more=more)
     for i, name in enumerate(NAMES):
         place = folder / f"source{i}"
-        told = {"epsilon": 20.0, "deadline": 1.0, "max_records": 2_000, **changed}
-        plain = tuple(k for k, kind in KINDS.items() if not kind.gaussian or told.get("delta"))
-        create_source(place, name, Budget(told["epsilon"], told.get("delta", 0.0)))
+        fields = {"epsilon": 20.0, "deadline": 1.0, "max_records": 2_000, **changed}
+        plain = tuple(
+            k for k, kind in KINDS.items() if not kind.gaussian or fields.get("delta")
+        )
+        create_source(place, name, Budget(fields["epsilon"], fields.get("delta", 0.0)))
         hash_ = model_hash(model)
         width = len(PrivateClassifier.load(model).classes_) if model.is_dir() else 3
-        declared = Declaration(key.public, hash_, **{"kinds": plain, **told})
+        declared = Declaration(key.public, hash_, **{"kinds": plain, **fields})
         terms = enroll(place, scores(width, n, i), declared)
         content = (place / "enrolled" / terms.source / "terms").read_bytes()
         (folder / f"{i}.terms").write_bytes(content)

@@ -23,7 +23,7 @@ from veracal.workflow.local_federation import LocalFederation, make_local
 
 @pytest.fixture
 def study(run) -> PublicKey:
-    """A federation in which nobody takes part yet, and its coordinator's key."""
+    """A federation without sources, and its coordinator's key."""
     code, out, _ = run("federation", "init", "study", "--name", "Heart study", "--json")
     assert code == 0
     return PublicKey(json.loads(out)["public_key"])
@@ -32,10 +32,10 @@ def study(run) -> PublicKey:
 def terms(study: PublicKey, file: str, digit: str, **changed: object) -> Terms:
     """Terms of a source, in a file of its name."""
     key = PrivateKey.new()
-    told = {"coordinator": study, "name": file, "source": digit * 32, "key": key.public}
-    made = made_terms(**{**told, **changed})
-    Path(f"{file}.terms").write_bytes(made.seal(key))
-    return made
+    fields = {"coordinator": study, "name": file, "source": digit * 32, "key": key.public}
+    created = made_terms(**{**fields, **changed})
+    Path(f"{file}.terms").write_bytes(created.seal(key))
+    return created
 
 
 def test_a_coordinator_gets_a_key_for_its_eyes_only(run):
@@ -66,7 +66,7 @@ def test_wrong_usage_makes_nothing(run, options):
     assert not Path("study").exists()
 
 
-def test_terms_are_shown_in_plain_words_and_kept_as_they_were_signed(run, study):
+def test_terms_are_described_and_stored_unchanged(run, study):
     north = terms(study, "north", "a")
     code, out, _ = run("federation", "add", "study", "north.terms", "--yes")
     assert code == 0
@@ -77,7 +77,7 @@ def test_terms_are_shown_in_plain_words_and_kept_as_they_were_signed(run, study)
     assert kept.read_bytes() == Path("north.terms").read_bytes()
 
 
-def test_nobody_is_added_whose_key_was_not_compared(run, study, monkeypatch):
+def test_a_source_is_not_added_without_comparing_its_key(run, study, monkeypatch):
     terms(study, "north", "a")
     before = Path("study/federation.toml").read_bytes()
     monkeypatch.setattr("sys.stdin", io.StringIO())
@@ -113,17 +113,17 @@ def test_who_does_not_go_with_the_others_is_refused(run, study, changed, found):
     terms(study, "north", "a")
     assert run("federation", "add", "study", "north.terms", "--yes")[0] == 0
     before = Path("study/federation.toml").read_bytes()
-    made = terms(study, "south", "b", **changed)
+    created = terms(study, "south", "b", **changed)
     code, _, err = run("federation", "add", "study", "south.terms", "--yes")
-    assert code == 1 and found in err and made.name in err
+    assert code == 1 and found in err and created.name in err
     assert Path("study/federation.toml").read_bytes() == before
 
 
 def test_one_key_takes_part_once(run, study):
     key = PrivateKey.new()
     for name, digit in (("north", "a"), ("south", "b")):
-        made = made_terms(coordinator=study, name=name, source=digit * 32, key=key.public)
-        Path(f"{name}.terms").write_bytes(made.seal(key))
+        created = made_terms(coordinator=study, name=name, source=digit * 32, key=key.public)
+        Path(f"{name}.terms").write_bytes(created.seal(key))
     assert run("federation", "add", "study", "north.terms", "--yes")[0] == 0
     code, _, err = run("federation", "add", "study", "south.terms", "--yes")
     assert code == 1 and "the key of north" in err
@@ -150,13 +150,13 @@ def test_what_no_source_signed_is_refused(run, study, change):
     assert code == 1 and err.startswith("error: north.terms: expected ")
 
 
-def test_where_sources_have_nodes_their_keys_are_asked_for(run):
-    for transport, asked in (("files", False), ("flower", True)):
+def test_federations_over_flower_require_node_keys(run):
+    for transport, requested in (("files", False), ("flower", True)):
         _, out, _ = run(
             "federation", "init", transport, "--name", "x", "--transport", transport
         )
-        assert (f"add {transport} north.terms --node-key north.pub" in out) is asked
-        assert ("--node-key-out north.pub" in out) is asked
+        assert (f"add {transport} north.terms --node-key north.pub" in out) is requested
+        assert ("--node-key-out north.pub" in out) is requested
 
 
 def test_nodes_of_flower_are_listed_by_their_keys(run):
@@ -181,15 +181,17 @@ def test_nodes_of_flower_are_listed_by_their_keys(run):
     assert kept.read_bytes() == public.read_bytes()
 
 
-def test_status_tells_who_takes_part_and_what_each_has_spent(run, tmp_path):
-    made = make_local(tmp_path / "trial", 2, transport="files")
+def test_status_shows_all_sources_and_their_spending(run, tmp_path):
+    federation = make_local(tmp_path / "trial", 2, transport="files")
     code, out, _ = run("federation", "status", "trial/study", "--json")
-    assert code == 0 and not (made.study / "coordinator.history").exists()  # looking makes none
+    assert (
+        code == 0 and not (federation.study / "coordinator.history").exists()
+    )  # looking makes none
     fresh = json.loads(out)["sources"]
     assert [one["name"] for one in fresh] == ["north", "south"]
     assert all(one["spent"]["epsilon"] == 0 and one["head"] is None for one in fresh)
 
-    ask_counts(made, 250_000)
+    ask_counts(federation, 250_000)
     code, out, _ = run("federation", "status", "trial/study", "--json")
     assert code == 0
     for one in json.loads(out)["sources"]:
@@ -200,11 +202,11 @@ def test_status_tells_who_takes_part_and_what_each_has_spent(run, tmp_path):
     assert code == 0 and "north" in out and "0.25" in out and "0.75" in out
 
 
-def test_status_tells_that_an_older_book_is_missing(run, tmp_path):
-    made = make_local(tmp_path / "trial", 1, transport="files")
-    ask_counts(made, 250_000)
-    (made.study / "coordinator.history").unlink()
-    ask_counts(made, 100_000)
+def test_status_detects_a_missing_history(run, tmp_path):
+    federation = make_local(tmp_path / "trial", 1, transport="files")
+    ask_counts(federation, 250_000)
+    (federation.study / "coordinator.history").unlink()
+    ask_counts(federation, 100_000)
     _, out, _ = run("federation", "status", "trial/study", "--json")
     assert json.loads(out)["sources"][0]["missing"] == 1
     _, out, _ = run("federation", "status", "trial/study")

@@ -56,7 +56,7 @@ def spent(run, name: str) -> float:
     return float(json.loads(out)["enrollments"][0]["spent"]["epsilon"])
 
 
-def test_a_map_is_found_by_files_that_are_carried_by_hand(federation, run):
+def test_a_map_is_fitted_with_files_carried_by_hand(federation, run):
     words = (*RECALIBRATE, "--epsilon", "0.6", "--map-out", "map.json", "--json")
     for _ in range(3):
         code, _, err = run(*words)
@@ -66,8 +66,8 @@ def test_a_map_is_found_by_files_that_are_carried_by_hand(federation, run):
         carry(run, *NAMES)
     code, out, err = run(*words)
     assert code == 0, err
-    found = json.loads(out)
-    assert 2 < found["temperatures"]["temperature"]["value"] < 4.5
+    body = json.loads(out)
+    assert 2 < body["temperatures"]["temperature"]["value"] < 4.5
     assert json.loads(Path("map.json").read_text())["kind"] == "temperature"
     assert [spent(run, name) for name in NAMES] == [0.6] * 3
 

@@ -57,12 +57,12 @@ def children(process: "subprocess.Popen[str]") -> list[psutil.Process]:
 
 
 @pytest.fixture
-def made(tmp_path) -> LocalFederation:
+def federation(tmp_path) -> LocalFederation:
     return make_local(tmp_path / "trial", 2, transport="files")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_hospitals_end_with_the_command_however_it_ends(made, number):
+def test_hospitals_end_with_the_command_however_it_ends(federation, number):
     with started() as process:
         there = children(process)
         assert len(there) == 2
@@ -74,7 +74,7 @@ def test_hospitals_end_with_the_command_however_it_ends(made, number):
     assert lines("err", "Everything ends") == (number != signal.SIGKILL)
 
 
-def test_what_to_type_is_printed_and_who_was_killed_is_told(made):
+def test_instructions_and_killed_servers_are_printed(federation):
     with started() as process:
         until(lambda: lines("out", "hospitals again"))
         text = Path("out").read_text()
@@ -85,7 +85,7 @@ def test_what_to_type_is_printed_and_who_was_killed_is_told(made):
         until(lambda: lines("err", "north: killed"))
 
 
-def test_another_federation_than_the_one_that_is_there_is_refused(made, run):
+def test_another_federation_than_the_one_that_is_there_is_refused(federation, run):
     for words in (["--sources", "3"], ["--transport", "flower"]):
         code, _, err = run("federation", "local", "trial", *words)
         assert code == 1 and "or choose another folder" in err
@@ -103,7 +103,7 @@ def test_wrong_usage_makes_nothing(run):
     assert [path.name for path in Path("trial").iterdir()] == ["mine"]
 
 
-def test_a_port_in_use_is_named_before_anything_is_made(run):
+def test_a_port_in_use_is_named_before_anything_is_created(run):
     pytest.importorskip("flwr")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -115,16 +115,16 @@ def test_a_port_in_use_is_named_before_anything_is_made(run):
 
 
 def test_three_hospitals_are_the_usual_number(run, monkeypatch):
-    asked = []
+    requested = []
 
     def make(folder, sources, **about):
-        asked.append((sources, about["carrier"]))
+        requested.append((sources, about["carrier"]))
         raise DataError("here", "a query", "its answer", "PricedQuery no more.")
 
     monkeypatch.setattr(_local, "make_local", make)
     for words in ((), ("--sources", "2")):
         assert run("federation", "local", "trial", *words)[0] == 1
-    assert asked == [(3, "flower"), (2, "flower")]
+    assert requested == [(3, "flower"), (2, "flower")]
 
 
 @pytest.mark.parametrize(
@@ -144,8 +144,8 @@ def test_one_command_makes_a_federation_and_recalibrates(carrier, names):
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     assert done.returncode == 0, done.stderr
-    told = json.loads(Path("trial/recalibrated/model.json").read_text())["federation"]
-    assert [one["name"] for one in told["sources"]] == names
-    assert all(one["epsilon"] == 0.5 and one["answered"] for one in told["sources"])
-    assert 1.5 < told["temperatures"]["temperature"]["value"] < 3.5
+    fields = json.loads(Path("trial/recalibrated/model.json").read_text())["federation"]
+    assert [one["name"] for one in fields["sources"]] == names
+    assert all(one["epsilon"] == 0.5 and one["answered"] for one in fields["sources"])
+    assert 1.5 < fields["temperatures"]["temperature"]["value"] < 3.5
     assert read_transport_kind(Path("trial/study")) == carrier

@@ -1,4 +1,4 @@
-"""An institution declares, answers, reads what left, and ends it, all in words."""
+"""The commands of an institution: declare, answer, inspect, revoke."""
 
 import io
 import json
@@ -35,7 +35,7 @@ MODEL = ("--model-hash", "b" * 64)
 
 @pytest.fixture
 def north(run: Run) -> Path:
-    """A source of which nothing is enrolled, and scores to enroll."""
+    """A source without enrollments, and scores to enroll."""
     rng = np.random.default_rng(0)
     scores = Scores.from_logits(rng.normal(0, 2, (300, 3)), rng.integers(0, 3, 300))
     save_scores(scores, "scores.npz")
@@ -66,7 +66,7 @@ def terms(run: Run, north: Path) -> Terms:
 
 def request(terms: Terms, kind: str = "counts", **changed: object) -> bytes:
     """A request of the coordinator."""
-    told = {
+    fields = {
         "source": terms.source,
         "data": terms.data,
         "model": terms.model,
@@ -74,13 +74,13 @@ def request(terms: Terms, kind: str = "counts", **changed: object) -> bytes:
         "argument": {},
         "micro_epsilon": 100_000,
     }
-    return Request(**{**told, **changed}).seal(COORDINATOR)  # type: ignore[arg-type]
+    return Request(**{**fields, **changed}).seal(COORDINATOR)  # type: ignore[arg-type]
 
 
 # ---------------------------------------------------------------- init
 
 
-def test_a_new_source_is_shown_with_what_its_budget_means(run: Run):
+def test_a_new_source_is_printed_with_an_explanation_of_its_budget(run: Run):
     words = (
         "source",
         "init",
@@ -103,7 +103,7 @@ def test_a_new_source_is_shown_with_what_its_budget_means(run: Run):
     assert Path("heads").exists()
 
 
-def test_without_a_second_file_of_heads_its_owner_is_told(run: Run):
+def test_a_source_without_external_heads_prints_a_warning(run: Run):
     out = run("source", "init", "n", "--name", "N", "--epsilon", "1")[1]
     assert "Without a file outside of the folder would notice" in " ".join(out.split())
     assert json.loads(run("source", "init", "m", "--name", "N", "--epsilon", "1", "--json")[1])
@@ -121,9 +121,9 @@ def test_without_a_second_file_of_heads_its_owner_is_told(run: Run):
         (("--name", "N", "--epsilon", "1", "--heads", "no/heads"), 1),
     ],
 )
-def test_what_cannot_be_a_source_is_refused(run: Run, words: tuple[str, ...], code: int):
-    found, out, err = run("source", "init", "north", *words)
-    assert (found, out) == (code, "") and err
+def test_an_invalid_source_is_rejected(run: Run, words: tuple[str, ...], code: int):
+    result, out, err = run("source", "init", "north", *words)
+    assert (result, out) == (code, "") and err
     assert not Path("north").exists()
 
 
@@ -153,7 +153,9 @@ def test_what_is_about_to_be_allowed_is_said_before_and_after(run: Run, north: P
     )
 
 
-def test_whoever_says_no_allows_nothing(run: Run, north: Path, monkeypatch: pytest.MonkeyPatch):
+def test_declining_the_prompt_allows_nothing(
+    run: Run, north: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
     words = ("--coordinator", COORDINATOR.public.text, "--epsilon", "1", "--out", "t")
     code, out, err = run("source", "enroll", "north", "--scores", "scores.npz", *MODEL, *words)
@@ -163,9 +165,9 @@ def test_whoever_says_no_allows_nothing(run: Run, north: Path, monkeypatch: pyte
 
 
 def test_terms_for_programs(run: Run, north: Path):
-    told = ("--coordinator", COORDINATOR.public.text, "--epsilon", "1", "--out", "t")
-    words = ("source", "enroll", "north", "--scores", "scores.npz", *MODEL, *told, "--json")
-    assert run(*words)[0] == 2  # nobody is asked, so somebody has to know
+    fields = ("--coordinator", COORDINATOR.public.text, "--epsilon", "1", "--out", "t")
+    words = ("source", "enroll", "north", "--scores", "scores.npz", *MODEL, *fields, "--json")
+    assert run(*words)[0] == 2  # there is no prompt, so --yes is required
     code, out, _ = run(*words, "--yes")
     assert code == 0
     assert Terms.from_json(json.loads(out)["terms"]) == Terms.unseal(Path("t").read_bytes())
@@ -195,7 +197,7 @@ def test_everything_that_is_declared_is_in_the_terms(run: Run, north: Path):
     assert (terms.min_records, terms.max_records) == (200, 1_000)
 
 
-def test_a_node_key_is_made_once_and_handed_over(run: Run, north: Path):
+def test_a_node_key_is_created_once_and_copied(run: Run, north: Path):
     assert enroll(run, "--node-key-out", "node.pub")[0] == 0
     code, out, _ = enroll(run, "--node-key-out", "again.pub", out="again.terms")
     assert code == 0 and "Give again.terms and again.pub" in out
@@ -242,7 +244,7 @@ def test_questions_are_named_by_a_method_too(run: Run):
         (("--scores", "no.npz"), 1, "nothing at that path"),
         (("--model", "scores.npz"), 2, "once"),
         (("--data", "scores.npz"), 2, "once"),
-        (("--unit", "nobody"), 1, "nobody"),
+        (("--unit", "unknown"), 1, "unknown"),
         (("--out", "scores.npz"), 1, "one that exists"),
         (("--out", "no/terms"), 1, "no such folder"),
     ],
@@ -250,8 +252,8 @@ def test_questions_are_named_by_a_method_too(run: Run):
 def test_what_cannot_be_enrolled_is_refused_and_nothing_is_left(
     run: Run, north: Path, more: tuple[str, ...], code: int, why: str
 ):
-    found, out, err = enroll(run, *more)
-    assert found == code and why in " ".join(err.replace("│", " ").split()), err
+    result, out, err = enroll(run, *more)
+    assert result == code and why in " ".join(err.replace("│", " ").split()), err
     assert "allowed" not in out
     assert not list(Path("north/enrolled").iterdir())
     assert not read_source("north").shares.entries()
@@ -309,10 +311,10 @@ def test_classes_in_another_order_than_the_schemas_stay_with_their_scores(tmp_pa
         classifier.map_,
         replace(classifier.manifest, classes=("yes", "no")),
     )
-    found = _in_order(turned, scores)
-    assert found.classes == ("yes", "no")
-    assert found.values.tolist() == [[2.0, 1.0], [4.0, 3.0]]
-    assert found.known_labels.tolist() == [1, 0]
+    result = _in_order(turned, scores)
+    assert result.classes == ("yes", "no")
+    assert result.values.tolist() == [[2.0, 1.0], [4.0, 3.0]]
+    assert result.known_labels.tolist() == [1, 0]
 
 
 # ---------------------------------------------------------------- serve, status, log, revoke
@@ -333,7 +335,7 @@ def test_one_answer_may_cost_all_unless_less_is_declared(terms: Terms):
     assert terms.max_per_answer == terms.micro_epsilon == 1_000_000
 
 
-def test_requests_in_files_are_answered_and_told(run: Run, north: Path):
+def test_requests_in_files_are_answered_and_logged(run: Run, north: Path):
     assert enroll(run, "--deadline", "0.5", "--max-per-answer", "0.25")[0] == 0
     terms = Terms.unseal(Path("north.terms").read_bytes())
     dear = request(terms, "gap", argument={"inverse": 1 << 16}, micro_epsilon=500_000)
@@ -355,9 +357,9 @@ def test_requests_in_files_are_answered_and_told(run: Run, north: Path):
     assert "it requests an answer for epsilon 0.5, more than the maximum of 0.25" in text
     assert "The ledger is valid" in text
 
-    found = json.loads(run("source", "log", "north", "--json")[1])["enrollments"][0]
-    assert found["answers"][0]["values"] == [right, wrong] and found["sound"]
-    assert len(found["refusals"]) == 1
+    body = json.loads(run("source", "log", "north", "--json")[1])["enrollments"][0]
+    assert body["answers"][0]["values"] == [right, wrong] and body["sound"]
+    assert len(body["refusals"]) == 1
 
     code, out, _ = run("source", "status", "north")
     text = " ".join(out.split())
@@ -365,7 +367,7 @@ def test_requests_in_files_are_answered_and_told(run: Run, north: Path):
     assert "epsilon 1: 0.1 spent, 0.9 left" in text and "1 × counts" in text
 
 
-def test_every_way_to_ask_is_told_in_words(run: Run, north: Path):
+def test_every_kind_of_query_is_described(run: Run, north: Path):
     assert enroll(run, "--kinds", "all")[0] == 0
     terms = Terms.unseal(Path("north.terms").read_bytes())
     server, inverse = open_source("north"), {"inverse": 1 << 15}
@@ -385,7 +387,7 @@ def test_every_way_to_ask_is_told_in_words(run: Run, north: Path):
     assert len(run("source", "log", "north", "--last", "1")[1]) < len(text)
 
 
-def test_a_changed_file_and_a_ledger_put_back_are_told(run: Run, terms: Terms):
+def test_a_changed_file_and_a_rollback_are_reported(run: Run, terms: Terms):
     ledger = Path("north/enrolled") / terms.source / "spent.ledger"
     shutil.copy(ledger, "old")
     server = open_source("north")
@@ -406,7 +408,7 @@ def test_a_changed_file_and_a_ledger_put_back_are_told(run: Run, terms: Terms):
     assert code == 1 and "has changed since it was enrolled" in " ".join(out.split())
 
 
-def test_a_ledger_that_is_gone_is_told(run: Run, terms: Terms):
+def test_a_missing_ledger_is_reported(run: Run, terms: Terms):
     (Path("north/enrolled") / terms.source / "spent.ledger").unlink()
     for command in ("status", "log"):
         code, out, err = run("source", command, "north")
@@ -439,7 +441,7 @@ def test_a_revoked_enrollment_is_over(run: Run, terms: Terms, monkeypatch: pytes
         ("--flower", "localhost:1", "--ca", "c", "--once"),
     ],
 )
-def test_a_desk_is_served_in_one_whole_way(run: Run, terms: Terms, words: tuple[str, ...]):
+def test_exactly_one_transport_is_required(run: Run, terms: Terms, words: tuple[str, ...]):
     assert run("source", "serve", "north", *words)[0] == 2
 
 
@@ -453,9 +455,7 @@ def test_folders_that_are_none_are_refused(run: Run, north: Path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_serving_ends_in_peace_when_it_is_told_to(
-    run: Run, terms: Terms, number: signal.Signals
-):
+def test_serving_ends_cleanly_after_a_signal(run: Run, terms: Terms, number: signal.Signals):
     for name in ("inbox", "outbox"):
         Path(name).mkdir()
     words = ("source", "serve", "north", "--inbox", "inbox", "--outbox", "outbox")

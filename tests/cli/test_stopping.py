@@ -43,7 +43,7 @@ def fit() -> None:
 
 @pytest.fixture
 def command(tmp_path):
-    """A command line in a folder with a table, of which training takes long or not."""
+    """A command line in a folder with a table whose training takes long or not."""
     write(tmp_path)
 
     def words(epochs):

@@ -1,4 +1,4 @@
-"""A federation of made-up hospitals is a real one: real keys, real sources, real answers."""
+"""A local federation of synthetic hospitals, with real keys, sources and answers."""
 
 from pathlib import Path
 
@@ -25,46 +25,46 @@ from veracal.workflow.local_federation import (
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory) -> LocalFederation:
+def federation(tmp_path_factory) -> LocalFederation:
     folder = tmp_path_factory.mktemp("federations") / "three"
     return make_local(folder, 3, transport="files")
 
 
-def test_all_hospitals_are_members_of_a_local_federation(made):
-    sources = read_members(made.study)
+def test_all_hospitals_are_members_of_a_local_federation(federation):
+    sources = read_members(federation.study)
     assert [terms.name for terms in sources] == ["north", "south", "west"]
-    assert {terms.model for terms in sources} == {model_hash(made.model)}
-    assert exists_local(made.folder) and open_local(made.folder) == made
+    assert {terms.model for terms in sources} == {model_hash(federation.model)}
+    assert exists_local(federation.folder) and open_local(federation.folder) == federation
 
 
-def test_the_model_is_overconfident_at_the_hospitals(made):
+def test_the_model_is_overconfident_at_the_hospitals(federation):
     """So that there is something to repair, which one temperature repairs."""
-    model = PrivateClassifier.load(made.model)
-    for hospital in made.hospitals:
+    model = PrivateClassifier.load(federation.model)
+    for hospital in federation.hospitals:
         table = load(hospital.folder / "visits.csv", schema=model.schema)
         scores = model.scores(table, mapped=False)
         repaired = recalibrate(scores, "temperature", private=False).transform(scores)
         assert metrics.ece(repaired) < metrics.ece(scores) / 3
 
 
-def test_a_courier_carries_requests_and_answers(made):
-    key, sources = PrivateKey.read(made.study / KEY_FILE), read_members(made.study)
-    asked = {
+def test_a_courier_carries_requests_and_answers(federation):
+    key, sources = PrivateKey.read(federation.study / KEY_FILE), read_members(federation.study)
+    requested = {
         terms.source: Request(
             terms.source, terms.data, terms.model, "counts", {}, 100_000
         ).seal(key)
         for terms in sources
     }
-    requests, answers = made.study / "requests", made.study / "answers"
+    requests, answers = federation.study / "requests", federation.study / "answers"
     with pytest.raises(Exception, match="Waiting for answers of north, south, west"):
-        list(FilesTransport(requests, answers, sources).exchange(asked, timeout=1))
-    courier = Courier(made)
+        list(FilesTransport(requests, answers, sources).exchange(requested, timeout=1))
+    courier = Courier(federation)
     assert courier.carry() == 3
-    for hospital in made.hospitals:
+    for hospital in federation.hospitals:
         server = _AtOnce(open_source(hospital.source))
         assert serve_folder(server, hospital.inbox, hospital.outbox, once=True) == 1
     assert courier.carry() == 3 and courier.carry() == 0
-    came = dict(FilesTransport(requests, answers, sources).exchange(asked, timeout=1))
+    came = dict(FilesTransport(requests, answers, sources).exchange(requested, timeout=1))
     for terms in sources:
         reply = unseal_reply(came[terms.source], terms.key)
         assert isinstance(reply, Answer) and abs(sum(reply.units) - 3_000) < 600

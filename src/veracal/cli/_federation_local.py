@@ -125,8 +125,8 @@ class Server:
         entries = enrollment.ledger.entries()
         spent = rounded_up(sum(entry.cost for entry in entries) / MICRO, 6)
         return (
-            f"{self.hospital.name}: {state}; {_output.counted(len(entries), 'answer')}, epsilon "
-            f"{spent} of {STUDY_EPSILON:g} spent"
+            f"{self.hospital.name}: {state}; {_output.counted(len(entries), 'answer')}, "
+            f"epsilon {spent} of {STUDY_EPSILON:g} spent"
         )
 
 

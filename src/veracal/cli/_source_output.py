@@ -57,9 +57,9 @@ def describe_allowance(terms: Terms, left: Amount, *, before: bool) -> Iterator[
     yield from paragraph(f"All answers together cost at most {_budget_text(terms.budget)}.")
     yield from paragraph(explain_epsilon(terms.budget))
     yield from paragraph(
-        f"One answer costs at most epsilon {terms.max_per_answer / MICRO:g}. When the budget is "
-        "spent, no new query is ever answered. A repeated query gets the same answer and costs "
-        "nothing."
+        f"One answer costs at most epsilon {terms.max_per_answer / MICRO:g}. When the budget "
+        "is spent, no new query is ever answered. A repeated query gets the same answer "
+        "and costs nothing."
     )
     yield from paragraph(
         f"Of this source's total budget, epsilon {rounded_down(left.epsilon, 6)} {would} left "
@@ -212,8 +212,8 @@ def show_new(source: SourceFolder, *, json: bool) -> None:
     _say_paragraph(explain_epsilon(budget))
     if source.heads is None:
         _say_paragraph(
-            "Without a file outside of the folder, a restored backup of the whole folder is not "
-            "detected. Consider a second file of heads on another disk: init --heads FILE.",
+            "Without a file outside of the folder, a restored backup of the whole folder is "
+            "not detected. Consider a second file of heads on another disk: init --heads FILE.",
         )
     _output.say("")
     _output.say("Next:  veracal source enroll --help")
@@ -431,8 +431,8 @@ def _print_log(enrollment: Enrollment, log: AnswerLog, last: int | None) -> None
         _say_indented("PROBLEM", problem)
     if not log.problems:
         _output.say(
-            "The ledger is valid: its hash chain is intact, and it contains every signed head and "
-            "answer."
+            "The ledger is valid: its hash chain is intact, and it contains every signed head "
+            "and answer."
         )
 
 

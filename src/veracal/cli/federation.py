@@ -76,7 +76,8 @@ def init(
     _output.say("")
     enroll_options, add_options = _NODE_OPTIONS[transport]
     _output.say(
-        f"  veracal source enroll FOLDER --coordinator {PUBLIC_KEY_FILE} … {enroll_options}".rstrip()
+        f"  veracal source enroll FOLDER --coordinator {PUBLIC_KEY_FILE} … "
+        f"{enroll_options}".rstrip()
     )
     _output.say("")
     _output.say("and add the terms that each of them returns:")
@@ -174,7 +175,8 @@ def superlink(
     def work(stop: "threading.Event", log: Log) -> None:
         with _superlink.superlink(folder, listen, log=log) as link:
             _output.say(
-                f"A SuperLink listens at {link.address} (process {link.pid}). Give to each institution:"
+                f"A SuperLink listens at {link.address} (process {link.pid}). Give to each "
+                "institution:"
             )
             _output.say("")
             _output.say(f"  {folder / _superlink.FLOWER / _superlink.AUTHORITY}")

@@ -38,7 +38,7 @@ class StandIn:
     def __init__(self, folder: Path, records: Scores, **changed: object) -> None:
         number = next(_NUMBERS)
         self.key = PrivateKey.new()
-        told: dict = {
+        fields: dict = {
             "source": f"{number:032x}",
             "name": f"hospital {number}",
             "key": self.key.public,
@@ -57,10 +57,10 @@ class StandIn:
             "deadline": 0.1,
         }
         if "delta" in changed:
-            told["kinds"] = tuple(KINDS)
+            fields["kinds"] = tuple(KINDS)
         if "micro_epsilon" in changed:
-            told["max_per_answer"] = changed["micro_epsilon"]
-        self.terms = Terms(**{**told, **changed})
+            fields["max_per_answer"] = changed["micro_epsilon"]
+        self.terms = Terms(**{**fields, **changed})
         budget = self.terms.budget
         self.ledger = open_ledger(
             folder / f"{number}.ledger", budget, kind="pure" if budget.pure else "open"

@@ -35,9 +35,9 @@ def test_noise_exceeds_its_bound_with_the_stated_probability(entries, noise, add
     )
     event = wanted.event("add-remove")
     event = type(event)(noise, event.sensitivity, event.relation)
-    reach = noise_bound(event, entries, rare=0.05)
+    bound = noise_bound(event, entries, rare=0.05)
     drawn = add(np.zeros(_DRAWS * entries, dtype=np.int64), noise).reshape(_DRAWS, entries)
-    beyond = (np.abs(drawn).sum(axis=1) > reach).mean()
+    beyond = (np.abs(drawn).sum(axis=1) > bound).mean()
     assert beyond <= 0.05 + 5 * np.sqrt(0.05 * 0.95 / _DRAWS)
     if add is add_discrete_laplace and noise > 1:
         assert beyond > 0.01  # it is no bound that nothing ever meets
@@ -73,8 +73,8 @@ def test_the_bound_applies_to_the_sum_over_bins():
 )
 def test_counts_imply_the_number_of_records(query, units):
     wanted = ExpectedResponse(query, micro_epsilon=1_000_000)
-    found = claimed_records(query, released(wanted, units))
-    assert 100 < found < 200
+    result = claimed_records(query, released(wanted, units))
+    assert 100 < result < 200
     less = ExpectedResponse(query, micro_epsilon=10_000)
     assert claimed_records(query, released(less, units)) > 1_000  # so much noise leaves it open
 

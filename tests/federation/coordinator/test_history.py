@@ -21,8 +21,8 @@ SENT = SentRequest("sent", "gap", Pure(0.5), b"bytes")
 
 @pytest.fixture
 def history(tmp_path):
-    with RequestHistory(tmp_path / "history", COORDINATOR.public) as made:
-        yield made
+    with RequestHistory(tmp_path / "history", COORDINATOR.public) as created:
+        yield created
 
 
 def test_a_history_belongs_to_its_owner_and_one_coordinator(history):
@@ -83,8 +83,8 @@ def test_the_outcome_of_a_round_is_final(history):
     first = ClosedRound(("a", "b"), {"b": "it refused"})
     history.close_round("run", "query", first)
     history.close_round("run", "query", ClosedRound(("a",), {}))
-    found = history.find_round("run", "query")
-    assert (found.requested, dict(found.dropouts)) == (first.requested, first.dropouts)
+    result = history.find_round("run", "query")
+    assert (result.requested, dict(result.dropouts)) == (first.requested, first.dropouts)
     assert history.find_round("other", "query") is None
 
 

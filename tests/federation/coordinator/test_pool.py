@@ -58,11 +58,11 @@ def test_the_sum_is_that_of_a_pool(three):
 def test_every_method_uses_the_kinds_listed_for_it(tmp_path, method):
     more = {"delta": 1e-5} if method == "platt" else {}
     servers = [StandIn(tmp_path, scores(400, seed=i), **more) for i in range(2)]
-    told = {"size": 800, **more} if more else {}
-    found = recalibrate(
-        federated(servers), method, epsilon=4.0, guard=None, measure=None, **told
+    fields = {"size": 800, **more} if more else {}
+    result = recalibrate(
+        federated(servers), method, epsilon=4.0, guard=None, measure=None, **fields
     )
-    assert found.method == method
+    assert result.method == method
     assert {request.kind for request in servers[0].seen} == set(METHOD_KINDS[method])
     assert [r.query | {"source": "", "data": ""} for r in servers[0].seen] == [
         r.query | {"source": "", "data": ""} for r in servers[1].seen
@@ -73,11 +73,13 @@ def test_every_method_uses_the_kinds_listed_for_it(tmp_path, method):
 def test_guard_and_measurement_of_every_method_use_public_grids(tmp_path, method):
     more = {"delta": 1e-5} if method == "platt" else {}
     servers = [StandIn(tmp_path, scores(400, seed=i), **more) for i in range(2)]
-    told = {"size": 800, **more} if more else {}
-    found = recalibrate(federated(servers), method, epsilon=6.0, guard=0.3, measure=0.3, **told)
-    assert found.before is not None
+    fields = {"size": 800, **more} if more else {}
+    result = recalibrate(
+        federated(servers), method, epsilon=6.0, guard=0.3, measure=0.3, **fields
+    )
+    assert result.before is not None
     assert "map-gain" in {request.kind for request in servers[0].seen}
-    assert found.statement.epsilon <= 6.0 + 1e-9
+    assert result.statement.epsilon <= 6.0 + 1e-9
 
 
 def test_auto_chooses_a_method_that_all_sources_support(tmp_path):
@@ -92,12 +94,12 @@ def test_auto_chooses_a_method_that_all_sources_support(tmp_path):
 
 
 def test_temperatures_bins_and_classes_are_those_of_the_terms(tmp_path):
-    told = {"bins": 7, "temperatures": TemperatureGrid(1.5, 2.5)}
-    servers = [StandIn(tmp_path, scores(800, seed=i), **told) for i in range(2)]
-    found = recalibrate(federated(servers), "acc-t", epsilon=9.0)
-    assert 2.3 < found.map.value <= 2.5  # the right one is beyond
-    assert found.before is None  # at a temperature of 1 nobody may ask
-    fresh = [StandIn(tmp_path, scores(800, seed=i), **told) for i in range(2)]
+    fields = {"bins": 7, "temperatures": TemperatureGrid(1.5, 2.5)}
+    servers = [StandIn(tmp_path, scores(800, seed=i), **fields) for i in range(2)]
+    result = recalibrate(federated(servers), "acc-t", epsilon=9.0)
+    assert 2.3 < result.map.value <= 2.5  # the right one is beyond
+    assert result.before is None  # at a temperature of 1 nobody may ask
+    fresh = [StandIn(tmp_path, scores(800, seed=i), **fields) for i in range(2)]
     assert recalibrate(federated(fresh), "binning", epsilon=9.0, guard=None).map.bins.count == 7
     for wrong in ({"bins": 15}, {"classes": 3}, {"temperatures": (0.5, 6.0)}):
         with pytest.raises(ValueError, match="as the sources have declared"):
@@ -111,9 +113,9 @@ def test_dropouts_are_skipped_and_named(three, silent):
         with pytest.raises(SilentError, match=f"{three[0].terms.name}, .*: it refused"):
             recalibrate(federated(three, replies, least=1), epsilon=2.0)
         return
-    found = recalibrate(federated(three, replies, least=1), epsilon=2.0)
-    assert [why is not None for why in found.silences] == [i in silent for i in range(3)]
-    assert found.statement.epsilon == pytest.approx(2.0)
+    result = recalibrate(federated(three, replies, least=1), epsilon=2.0)
+    assert [why is not None for why in result.silences] == [i in silent for i in range(3)]
+    assert result.statement.epsilon == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize(
@@ -126,11 +128,11 @@ def test_dropouts_are_skipped_and_named(three, silent):
     ],
     ids=["huge", "minus huge", "too long", "more than declared"],
 )
-def test_invalid_answers_are_dropouts_and_the_map_is_still_found(three, change):
-    found = recalibrate(federated(three, {1: lying(three[1], change)}, least=2), epsilon=4.0)
-    assert found.silences[0] is found.silences[2] is None
-    assert "invalid" in found.silences[1]
-    assert 2.0 < found.temperature.value < 5.0
+def test_invalid_answers_are_dropouts_and_the_map_is_still_fitted(three, change):
+    result = recalibrate(federated(three, {1: lying(three[1], change)}, least=2), epsilon=4.0)
+    assert result.silences[0] is result.silences[2] is None
+    assert "invalid" in result.silences[1]
+    assert 2.0 < result.temperature.value < 5.0
 
 
 def test_a_dropout_stops_a_pool_that_requires_all_until_it_answers(three):
@@ -193,8 +195,8 @@ def late_once(server):
 def test_a_source_that_refuses_is_queried_once_more_at_no_cost(three):
     heard = []
     replies = {1: late_once(three[1]), 2: refusing(three[2])}
-    asked = federated(three, replies, least=2, watch=heard.append)
-    release = asked.answer(COUNTS, micro_epsilon=1_000)
+    pool = federated(three, replies, least=2, watch=heard.append)
+    release = pool.answer(COUNTS, micro_epsilon=1_000)
     assert release.silences == (None, None, "it refused; its owner can see why")
     assert [one.status for one in heard if one.source == 1] == [
         "queried", "refused", "queried again", "answered"
@@ -207,9 +209,9 @@ def test_a_source_that_refuses_is_queried_once_more_at_no_cost(three):
 
 def test_a_refusal_by_files_is_not_repeated_in_the_round(three):
     heard = []
-    asked = federated(three, {2: refusing(three[2])}, least=2, watch=heard.append)
-    asked._transport.by_hand = True
-    asked.answer(COUNTS, micro_epsilon=1_000)
+    pool = federated(three, {2: refusing(three[2])}, least=2, watch=heard.append)
+    pool._transport.by_hand = True
+    pool.answer(COUNTS, micro_epsilon=1_000)
     assert "queried again" not in {one.status for one in heard}
 
 
@@ -226,13 +228,13 @@ def test_a_slow_source_drops_out_and_a_second_reply_is_ignored(three, monkeypatc
             for number, (source, raw) in enumerate(super().exchange(requests, timeout=timeout)):
                 yield source, raw
                 yield source, b"something else"
-                yield "nobody", raw
+                yield "unknown", raw
                 now[0] = 1_000.0 * number  # with the second reply the time is up
 
     servers = {one.terms.source: one.reply for one in three} | {three[0].terms.source: slow}
     terms = [one.terms for one in three]
-    asked = RemotePool(terms, COORDINATOR, Twice(servers), least=2, timeout=240)
-    release = asked.answer(COUNTS, micro_epsilon=100)
+    pool = RemotePool(terms, COORDINATOR, Twice(servers), least=2, timeout=240)
+    release = pool.answer(COUNTS, micro_epsilon=100)
     over.set()
     assert release.silences == ("it did not answer in time", None, None)
 
@@ -248,25 +250,25 @@ def test_a_query_that_one_source_did_not_declare_is_not_sent(tmp_path, three):
 
 def test_a_source_without_enough_budget_is_skipped_uncharged(tmp_path, three):
     poor = StandIn(tmp_path, scores(), micro_epsilon=500_000)
-    found = recalibrate(federated([*three, poor], least=3), epsilon=1.0)
-    assert "cannot pay" in found.silences[3]
+    result = recalibrate(federated([*three, poor], least=3), epsilon=1.0)
+    assert "cannot pay" in result.silences[3]
     assert not poor.seen
     with pytest.raises(BudgetError, match=poor.terms.name):
         recalibrate(federated([*three, poor]), epsilon=1.0)
 
 
 def test_a_request_id_identifies_one_query(three):
-    asked = federated(three)
-    asked.answer(COUNTS, micro_epsilon=100, request="one")
+    pool = federated(three)
+    pool.answer(COUNTS, micro_epsilon=100, request="one")
     with pytest.raises(ConflictError):
-        asked.answer(COUNTS, micro_epsilon=101, request="one")
+        pool.answer(COUNTS, micro_epsilon=101, request="one")
 
 
 def test_every_step_of_a_round_is_reported(three):
-    told = list[RoundEvent]()
-    asked = federated(three, {1: refusing(three[1])}, least=2, watch=told.append)
-    asked.answer(COUNTS, micro_epsilon=100)
-    fates = {(one.source, one.status) for one in told}
+    lines = list[RoundEvent]()
+    pool = federated(three, {1: refusing(three[1])}, least=2, watch=lines.append)
+    pool.answer(COUNTS, micro_epsilon=100)
+    fates = {(one.source, one.status) for one in lines}
     assert fates == {
         *((i, "queried") for i in range(3)),
         (0, "answered"),
@@ -274,7 +276,7 @@ def test_every_step_of_a_round_is_reported(three):
         (1, "queried again"),
         (2, "answered"),
     }
-    assert {one.round for one in told} == {1}
+    assert {one.round for one in lines} == {1}
 
 
 def test_incompatible_sources_are_rejected(tmp_path, three):

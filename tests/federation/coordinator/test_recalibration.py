@@ -45,12 +45,12 @@ def test_the_plan_matches_what_is_requested_and_charged(three):
     ] * 3
     check_plan(source, steps, plan)
     assert not any(one.seen for one in three)
-    found = run(source, steps)
-    for one, told in zip(three, charged(source, found), strict=True):
+    result = run(source, steps)
+    for one, fields in zip(three, charged(source, result), strict=True):
         assert len(list(one.ledger.entries())) == 5
-        assert one.ledger.spent().epsilon == told.epsilon == 3.0
-        assert told.head == {"index": 5, "hash": one.ledger.head}
-        assert told.key == one.key.public.fingerprint
+        assert one.ledger.spent().epsilon == fields.epsilon == 3.0
+        assert fields.head == {"index": 5, "hash": one.ledger.head}
+        assert fields.key == one.key.public.fingerprint
     after = plan_for(source, steps)
     assert [(one.known, one.left) for one in after] == [(5, 7.0)] * 3
 
@@ -61,13 +61,13 @@ def test_a_repeated_plan_knows_every_answer(tmp_path, method):
     servers = [StandIn(tmp_path, scores(seed=i), **more) for i in range(2)]
     source = federated(servers)
     steps = steps_for(source, method, size=800 if more else None, **more)
-    found = run(source, steps)
-    for one, server, told in zip(
-        plan_for(source, steps), servers, charged(source, found), strict=True
+    result = run(source, steps)
+    for one, server, fields in zip(
+        plan_for(source, steps), servers, charged(source, result), strict=True
     ):
         assert one.known == one.answers == len(list(server.ledger.entries()))
         spent, left = server.ledger.spent(), server.ledger.remaining()
-        assert (told.epsilon, told.delta) == (spent.epsilon, spent.delta)
+        assert (fields.epsilon, fields.delta) == (spent.epsilon, spent.delta)
         assert (one.left, one.left_delta) == pytest.approx((left.epsilon, left.delta))
 
 
@@ -83,14 +83,14 @@ def test_a_source_without_enough_budget_is_named(three, tmp_path):
     source = federated([*three, poor], least=3)
     steps = steps_for(source)
     check_plan(source, steps, plan_for(source, steps))
-    told = charged(source, run(source, steps))[3]
-    assert (told.epsilon, told.answered, told.head) == (0.0, False, None)
-    assert "nothing for each record" in told.text()
+    fields = charged(source, run(source, steps))[3]
+    assert (fields.epsilon, fields.answered, fields.head) == (0.0, False, None)
+    assert "nothing for each record" in fields.text()
     assert not poor.seen
 
 
 class StoppedError(Exception):
-    """Somebody pulled the plug."""
+    """Power loss."""
 
 
 @pytest.mark.parametrize("where", ["told", "carried"])
@@ -157,18 +157,18 @@ def test_the_record_contains_dropouts_and_their_costs(three, tmp_path):
     unit = StandIn(tmp_path, scores(), unit=Unit("patient", 3))
     refusing = {1: lambda raw: Refusal(three[1].terms.source).seal(three[1].key)}
     source = federated([*three, unit], refusing, least=2)
-    found = run(source, steps_for(source))
-    told = record(source, found, "study")
-    json.dumps(told, allow_nan=False)
-    silent, patients = told["sources"][1], told["sources"][3]
+    result = run(source, steps_for(source))
+    fields = record(source, result, "study")
+    json.dumps(fields, allow_nan=False)
+    silent, patients = fields["sources"][1], fields["sources"][3]
     assert (silent["answered"], silent["head"]) == (False, None)
     assert silent["epsilon"] == 0.2  # asked for the first of three answers, and so counted
     assert (patients["unit"], patients["at_most"]) == ("patient", 3)
-    text = statement_text(found, charged(source, found))
-    for one in told["sources"]:
+    text = statement_text(result, charged(source, result))
+    for one in fields["sources"]:
         assert f"- {one['name']} ({one['key']}): epsilon " in text
     assert "patient of up to 3 records" in text
-    assert told["statement"] == text
+    assert fields["statement"] == text
 
 
 def test_too_few_answers_in_a_later_round_raise_with_names(three):
@@ -183,7 +183,7 @@ def test_too_few_answers_in_a_later_round_raise_with_names(three):
 
 def test_non_finite_numbers_are_null_in_the_record(three):
     source = federated(three)
-    found = run(source, steps_for(source))
-    estimate = found.temperatures["temperature"]
+    result = run(source, steps_for(source))
+    estimate = result.temperatures["temperature"]
     object.__setattr__(estimate, "high", math.inf)
-    assert record(source, found, "s")["temperatures"]["temperature"]["high"] is None
+    assert record(source, result, "s")["temperatures"]["temperature"]["high"] is None

@@ -184,13 +184,13 @@ def test_answers_beyond_the_claimed_records_are_rejected(server):
         units = answer.units if len(answer.units) == 2 else (600 * 2**20,)
         return Answer(answer.request, units, answer.head)
 
-    told = remote(server, changed(server, lies))
+    fields = remote(server, changed(server, lies))
     alone = remote(server, changed(server, lies))
     gap = Gap(0.5, 2)
     assert alone.answer(gap, micro_epsilon=1_000_000).value == 600.0  # of 1,000 declared
-    told.answer(COUNTS, micro_epsilon=1_000_000)
+    fields.answer(COUNTS, micro_epsilon=1_000_000)
     with pytest.raises(SilentError, match="larger than the declared number"):
-        told.answer(gap, micro_epsilon=1_000_000)
+        fields.answer(gap, micro_epsilon=1_000_000)
 
 
 def test_a_rollback_of_a_sources_ledger_is_detected(server, tmp_path):

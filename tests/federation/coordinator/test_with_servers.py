@@ -19,21 +19,21 @@ from veracal.testing import check_source
 
 def server(folder, name, records, **changed):
     """A source with one enrollment."""
-    told = {"epsilon": 20.0, "max_records": 1_000, "deadline": 1.0, **changed}
-    if "delta" not in told:
-        told["kinds"] = tuple(name for name, kind in KINDS.items() if not kind.gaussian)
-    budget = Budget(max(20.0, told["epsilon"]), told.get("delta", 0.0))
+    fields = {"epsilon": 20.0, "max_records": 1_000, "deadline": 1.0, **changed}
+    if "delta" not in fields:
+        fields["kinds"] = tuple(name for name, kind in KINDS.items() if not kind.gaussian)
+    budget = Budget(max(20.0, fields["epsilon"]), fields.get("delta", 0.0))
     create_source(folder / name, name, budget)
-    declared = Declaration(COORDINATOR.public, "b" * 64, **{"kinds": tuple(KINDS), **told})
+    declared = Declaration(COORDINATOR.public, "b" * 64, **{"kinds": tuple(KINDS), **fields})
     enroll(folder / name, records, declared)
     return open_source(folder / name)
 
 
 def test_a_remote_server_fulfills_the_source_contract(tmp_path):
-    made = iter(range(100))
+    created = iter(range(100))
 
     def make(micro_epsilon):
-        one = server(tmp_path, f"s{next(made)}", scores(20), epsilon=micro_epsilon / 1e6)
+        one = server(tmp_path, f"s{next(created)}", scores(20), epsilon=micro_epsilon / 1e6)
         return Remote(one.terms, COORDINATOR, one.reply)
 
     check_source(make, CorrectWrong(Bins(1)), local=False)
@@ -43,12 +43,12 @@ def test_a_remote_server_fulfills_the_source_contract(tmp_path):
 def test_three_institutions_are_charged_what_the_plan_says(tmp_path):
     servers = [server(tmp_path, name, scores(seed=i)) for i, name in enumerate("abc")]
     transport = LocalTransport({one.terms.source: one.reply for one in servers})
-    asked = RemotePool([one.terms for one in servers], COORDINATOR, transport)
-    found = recalibrate(asked, epsilon=2.0, measure=0.2)
-    assert 2.0 < found.temperature.value < 5.0
-    assert found.silences == (None, None, None)
-    assert found.statement.epsilon == pytest.approx(2.0)
-    for one in asked.sources:
+    pool = RemotePool([one.terms for one in servers], COORDINATOR, transport)
+    result = recalibrate(pool, epsilon=2.0, measure=0.2)
+    assert 2.0 < result.temperature.value < 5.0
+    assert result.silences == (None, None, None)
+    assert result.statement.epsilon == pytest.approx(2.0)
+    for one in pool.sources:
         assert one.account.privacy(one.charges())[0] == pytest.approx(2.0)
         assert one.history.head(one.terms.source).index == 5
 
@@ -59,10 +59,10 @@ def test_methods_with_gaussian_noise_run(tmp_path, method):
         server(tmp_path, name, scores(seed=i), delta=1e-5) for i, name in enumerate("ab")
     ]
     transport = LocalTransport({one.terms.source: one.reply for one in servers})
-    asked = RemotePool([one.terms for one in servers], COORDINATOR, transport)
-    found = recalibrate(asked, method, epsilon=4.0, delta=1e-5, size=800)
-    assert found.silences == (None, None)
-    assert found.map.kind == "platt" or not found.guarded.kept
+    pool = RemotePool([one.terms for one in servers], COORDINATOR, transport)
+    result = recalibrate(pool, method, epsilon=4.0, delta=1e-5, size=800)
+    assert result.silences == (None, None)
+    assert result.map.kind == "platt" or not result.guarded.kept
 
 
 def test_a_coordinator_without_history_gets_the_same_answers(tmp_path):

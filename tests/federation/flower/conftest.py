@@ -89,10 +89,10 @@ def federation(tmp_path_factory) -> Iterator[Federation]:
     place = folder / "superlink"
     place.mkdir()
     with SuperLink(place, make_server_files(folder)) as link:
-        made = Federation(folder, link)
+        created = Federation(folder, link)
         try:
-            yield made
+            yield created
         finally:
-            made.close()
+            created.close()
             os.environ.clear()
             os.environ.update(before)  # a transport speaks to Flower through them

@@ -27,7 +27,7 @@ def huge(request: bytes) -> bytes:
 
 def broken(request: bytes) -> bytes:
     if b"break" in request:
-        raise ValueError("a record of somebody")
+        raise ValueError("a record")
     return echo(request)
 
 
@@ -39,7 +39,7 @@ def deaf(request: bytes) -> bytes:
     return echo(request)
 
 
-def tell(line: str) -> None:
+def log(line: str) -> None:
     print(line, flush=True)
 
 
@@ -53,6 +53,6 @@ if __name__ == "__main__":
         node_key=Path(key),
         home=Path(home),
         stop=STOP,
-        log=tell,
+        log=log,
         poll=0.2,
     )

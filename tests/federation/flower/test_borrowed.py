@@ -14,7 +14,7 @@ pytestmark = pytest.mark.full
 
 @pytest.fixture
 def forgotten():
-    """Flower is looked for anew, before and after."""
+    """Clear the cache of Flower's parts before and after."""
     flower.cache_clear()
     yield
     flower.cache_clear()

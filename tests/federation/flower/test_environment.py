@@ -1,4 +1,4 @@
-"""What Flower is told: nothing leaves the machine, nothing is installed."""
+"""Flower's settings: no telemetry, no installation."""
 
 import os
 import subprocess
@@ -15,9 +15,9 @@ def test_the_callers_flower_settings_are_removed(monkeypatch, tmp_path):
     monkeypatch.setenv("FLWR_INTERNAL_GRPC_CONTROL_API", "1")
     monkeypatch.setenv("FLWR_TELEMETRY_ENABLED", "1")
     monkeypatch.setenv("OTHER", "kept")
-    told = environment(tmp_path)
-    assert told["OTHER"] == "kept"
-    assert {name: value for name, value in told.items() if name.startswith("FLWR_")} == {
+    fields = environment(tmp_path)
+    assert fields["OTHER"] == "kept"
+    assert {name: value for name, value in fields.items() if name.startswith("FLWR_")} == {
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",

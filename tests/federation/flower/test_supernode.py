@@ -32,7 +32,7 @@ class Node:
     """A node in a thread of this process, and what it did."""
 
     def __init__(self, folder, address, ca, answer) -> None:
-        self.told, self.asked, self.stop = [], [], threading.Event()
+        self.lines, self.calls, self.stop = [], [], threading.Event()
         self.problem: BaseException | None = None
         self._answer, self._place = answer, (folder, address, ca)
         self.thread = threading.Thread(target=self._run)
@@ -47,20 +47,20 @@ class Node:
                 node_key=folder / "node.key",
                 home=folder / "home",
                 stop=self.stop,
-                log=self.told.append,
+                log=self.lines.append,
                 poll=0.01,
             )
         except BaseException as problem:
             self.problem = problem
 
     def _answered(self, request: bytes) -> bytes:
-        self.asked.append(request)
+        self.calls.append(request)
         return self._answer(request)
 
 
 @contextmanager
 def running(folder, address, ca, answer=lambda request: b"answer to " + request):
-    """A node for as long as the block lasts; it ends when it is told to."""
+    """A node that runs while the block lasts."""
     node = Node(folder, address, ca, answer)
     node.thread.start()
     try:
@@ -94,8 +94,8 @@ def test_a_request_is_answered_and_no_app_is_fetched(tmp_path, files, link):
     handler.letters += [letter(b"one"), letter(b"two")]
     with running(tmp_path, address, files.authority) as node:
         until(lambda: len(handler.pushed) == 2)
-    assert node.asked == [b"one", b"two"] and node.problem is None
-    assert node.told == [f"Connected to {address}; requests are answered."]
+    assert node.calls == [b"one", b"two"] and node.problem is None
+    assert node.lines == [f"Connected to {address}; requests are answered."]
     assert set(handler.visits) <= ALLOWED
     assert handler.visits[-1] == "deactivate-node"
 
@@ -112,10 +112,10 @@ def test_a_reply_expires_with_its_request(tmp_path, files, link):
     # A SuperLink drops a reply that outlasts its request by a tenth of a second, and says so
     # to nobody: a machine that is busy between two looks at the clock would lose its answer.
     address, handler = link
-    handler.letters.append(asked := letter(b"one"))
+    handler.letters.append(requested := letter(b"one"))
     with running(tmp_path, address, files.authority):
         until(lambda: handler.pushed)
-    request, reply = asked[0].metadata, handler.pushed[0].messages_list[0].metadata
+    request, reply = requested[0].metadata, handler.pushed[0].messages_list[0].metadata
     assert reply.created_at + reply.ttl == pytest.approx(
         request.created_at + request.ttl, rel=0, abs=1e-6
     )
@@ -139,10 +139,10 @@ def test_a_node_survives_errors_of_a_superlink(tmp_path, files, link, mode, call
         until(lambda: len([visit for visit in handler.visits if visit.startswith(call)]) >= 2)
         handler.mode = "proper"
         handler.letters.append(letter(b"last"))
-        until(lambda: handler.pushed and node.asked[-1] == b"last")
+        until(lambda: handler.pushed and node.calls[-1] == b"last")
     assert node.problem is None
     assert set(handler.visits) <= ALLOWED  # nobody was led astray
-    assert "essay" not in "".join(node.told)
+    assert "essay" not in "".join(node.lines)
 
 
 def too_many_pieces():
@@ -174,8 +174,8 @@ def test_an_invalid_message_is_dropped(tmp_path, files, link, spoiled):
     handler.letters += [spoiled(), letter(b"proper")]
     with running(tmp_path, address, files.authority) as node:
         until(lambda: handler.pushed)
-    assert node.asked == [b"proper"] and node.problem is None
-    assert [line for line in node.told if line.startswith("A message was dropped.")]
+    assert node.calls == [b"proper"] and node.problem is None
+    assert [line for line in node.lines if line.startswith("A message was dropped.")]
 
 
 @pytest.mark.parametrize("lasts", [float("nan"), float("-inf"), -1e300, 0.0])
@@ -183,7 +183,7 @@ def test_an_invalid_expiry_is_harmless(tmp_path, files, link, lasts):
     address, handler = link
     handler.letters += [letter(b"odd", lasts), letter(b"proper")]
     with running(tmp_path, address, files.authority) as node:
-        until(lambda: b"proper" in node.asked and handler.pushed)
+        until(lambda: b"proper" in node.calls and handler.pushed)
     assert node.problem is None
 
 
@@ -192,14 +192,14 @@ def test_a_rejected_signature_is_explained_once(tmp_path, files, link):
     handler.mode = "unsigned"
     with running(tmp_path, address, files.authority) as node:
         until(lambda: handler.visits.count("activate-node") >= 2)
-    (line,) = node.told
+    (line,) = node.lines
     assert "rejects this node's signature: its clock may be wrong" in line
 
 
 def test_an_unreachable_superlink_is_retried(tmp_path, files):
     with running(tmp_path, "127.0.0.1:1", files.authority) as node:
-        until(lambda: node.told)
-    assert node.told == ["127.0.0.1:1 cannot be reached. Trying again."]
+        until(lambda: node.lines)
+    assert node.lines == ["127.0.0.1:1 cannot be reached. Trying again."]
 
 
 def test_nothing_is_sent_to_a_superlink_of_another_authority(tmp_path, files, link):

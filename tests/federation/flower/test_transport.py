@@ -129,8 +129,8 @@ def test_a_reply_of_the_largest_size_arrives(three):
 
 @pytest.mark.long
 def test_an_absent_source_drops_out(three, later):
-    with three.transport("north", "nobody") as transport:
-        replies = transport.exchange({"north": b"d", "nobody": b"d"}, timeout=240)
+    with three.transport("north", "unknown") as transport:
+        replies = transport.exchange({"north": b"d", "unknown": b"d"}, timeout=240)
         assert next(replies) == ("north", b"answer to d")
         later(236)
         assert list(replies) == []

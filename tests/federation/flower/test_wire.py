@@ -1,4 +1,4 @@
-"""Whoever is at the other end can fill no memory and lead no request astray."""
+"""A hostile server cannot exhaust the memory or redirect requests."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -131,7 +131,7 @@ def message(body: bytes):
     return pack_message(body, outside)
 
 
-def found(content: bytes, *, there: bool = True, complete: bool = True):
+def fetched(content: bytes, *, there: bool = True, complete: bool = True):
     response = flower().message.PullObjectResponse
     return response(object_found=there, object_available=complete, object_content=content)
 
@@ -139,26 +139,26 @@ def found(content: bytes, *, there: bool = True, complete: bool = True):
 @pytest.mark.parametrize("body", [b"", b"\0\xff", bytes(range(256)) * 4_096])
 def test_bytes_are_unpacked_unchanged(body):
     proto, tree, pieces = message(body)
-    assert ChunkedMessage(proto, tree).fetch(lambda name: found(pieces[name])) == body
+    assert ChunkedMessage(proto, tree).fetch(lambda name: fetched(pieces[name])) == body
 
 
 def test_a_message_is_returned_when_it_is_complete():
     proto, tree, pieces = message(b"body")
-    parcel, asked = ChunkedMessage(proto, tree), []
+    parcel, requested = ChunkedMessage(proto, tree), []
 
     def pull(name):
-        asked.append(name)
-        return found(pieces[name], complete=len(asked) != 2)
+        requested.append(name)
+        return fetched(pieces[name], complete=len(requested) != 2)
 
     assert parcel.fetch(pull) is None
     assert parcel.fetch(pull) == b"body"
-    assert len(asked) == 4  # no piece is fetched twice
+    assert len(requested) == 4  # no piece is fetched twice
 
 
 def test_a_lost_piece_is_detected():
     proto, tree, _ = message(b"body")
     with pytest.raises(MessageError, match="lost"):
-        ChunkedMessage(proto, tree).fetch(lambda _: found(b"", there=False))
+        ChunkedMessage(proto, tree).fetch(lambda _: fetched(b"", there=False))
 
 
 def test_messages_with_other_pieces_are_rejected():
@@ -190,15 +190,17 @@ def test_error_messages_of_flower_are_rejected():
 def test_every_message_is_read_or_dropped(spoil):
     proto, tree, pieces = message(b"the bytes")
     with pytest.raises(MessageError):
-        ChunkedMessage(proto, tree).fetch(lambda name: found(spoil(pieces[name])))
+        ChunkedMessage(proto, tree).fetch(lambda name: fetched(spoil(pieces[name])))
 
 
 def test_text_is_not_accepted_as_bytes():
     library = flower()
     outside = metadata(1, sender=1, receiver=2, ttl=60.0)
     records = library.RecordDict({"veracal": library.ConfigRecord({"body": "text"})})
-    made = library.make_message(metadata=outside, content=records)
-    pieces = {name: piece.deflate() for name, piece in library.all_objects(made).items()}
-    proto = library.message_to_proto(library.without_content(made))
+    created = library.make_message(metadata=outside, content=records)
+    pieces = {name: piece.deflate() for name, piece in library.all_objects(created).items()}
+    proto = library.message_to_proto(library.without_content(created))
     with pytest.raises(MessageError, match="no bytes"):
-        ChunkedMessage(proto, library.object_tree(made)).fetch(lambda name: found(pieces[name]))
+        ChunkedMessage(proto, library.object_tree(created)).fetch(
+            lambda name: fetched(pieces[name])
+        )

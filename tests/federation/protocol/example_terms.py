@@ -10,7 +10,7 @@ SOURCE, COORDINATOR, STRANGER = (PrivateKey.new() for _ in range(3))
 
 def terms(**changed: object) -> Terms:
     """Terms of a source that answers everything."""
-    told: dict = {
+    fields: dict = {
         "source": "a" * 32,
         "name": "North",
         "key": SOURCE.public,
@@ -26,4 +26,4 @@ def terms(**changed: object) -> Terms:
         "max_per_answer": 500_000,
         "kinds": tuple(KINDS),
     }
-    return Terms(**{**told, **changed})
+    return Terms(**{**fields, **changed})

@@ -81,7 +81,7 @@ def test_a_missing_key_file_is_rejected(tmp_path):
         PrivateKey.read(tmp_path / "none.pem")
 
 
-def test_a_private_key_is_not_shown_copied_or_pickled():
+def test_a_private_key_is_not_printed_copied_or_pickled():
     key = PrivateKey.new()
 
     assert key.public.text not in repr(key)

@@ -10,11 +10,11 @@ HEAD = Head.sign("a" * 32, 7, "1" * 64, "2" * 64, SOURCE)
 
 
 def request(**changed):
-    told = terms()
+    fields = terms()
     given = {
-        "source": told.source,
-        "data": told.data,
-        "model": told.model,
+        "source": fields.source,
+        "data": fields.data,
+        "model": fields.model,
         "kind": "gap",
         "argument": {"inverse": 32_768},
         "micro_epsilon": 100_000,
@@ -25,7 +25,7 @@ def request(**changed):
 
 
 def body(**changed):
-    """What a request carries, changed by somebody who can sign."""
+    """The body of a request, changed by a party that can sign."""
     one = request()
     whole = {**one.query, "head": HEAD.to_json(), "id": one.id, "round": 2}
     return {**whole, **changed}

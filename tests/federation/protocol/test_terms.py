@@ -13,15 +13,15 @@ from veracal.federation.protocol.terms import Terms
 
 
 def test_terms_are_read_back_unchanged():
-    made = terms(
+    created = terms(
         unit=Unit("patient", 3),
         temperatures=TemperatureGrid(0.25, 8.0, 12),
         expires="2030-01-31",
         relation="replace-one",
     )
 
-    assert Terms.unseal(made.seal(SOURCE)) == made
-    assert made.budget == Budget(1.0, 1e-5, "replace-one", Unit("patient", 3))
+    assert Terms.unseal(created.seal(SOURCE)) == created
+    assert created.budget == Budget(1.0, 1e-5, "replace-one", Unit("patient", 3))
 
 
 def test_terms_signed_by_another_key_are_rejected():
@@ -89,10 +89,10 @@ def test_every_field_is_required():
 
 
 def test_terms_are_valid_through_their_last_day():
-    made = terms(expires="2027-12-31")
+    created = terms(expires="2027-12-31")
 
-    assert not made.is_expired(datetime.date(2027, 12, 31))
-    assert made.is_expired(datetime.date(2028, 1, 1))
+    assert not created.is_expired(datetime.date(2027, 12, 31))
+    assert created.is_expired(datetime.date(2028, 1, 1))
     assert not terms().is_expired(datetime.date(9999, 1, 1))
 
 

@@ -5,14 +5,14 @@ from veracal.federation.protocol.queries import KINDS, describe_terms
 
 
 def test_the_description_contains_all_queries_and_the_budget():
-    made = terms(micro_epsilon=2_500_000, max_per_answer=300_000)
-    words = dict(describe_terms(made))
+    created = terms(micro_epsilon=2_500_000, max_per_answer=300_000)
+    words = dict(describe_terms(created))
     assert words["budget"].startswith("epsilon 2.5")
     assert "at most 0.3 for one answer" in words["budget"]
-    assert words["its key"] == made.key.fingerprint
-    assert made.coordinator.fingerprint in words["answers only"]
-    told = [text for _, text in describe_terms(made)]
-    assert all(KINDS[kind].description in told for kind in made.kinds)
+    assert words["its key"] == created.key.fingerprint
+    assert created.coordinator.fingerprint in words["answers only"]
+    lines = [text for _, text in describe_terms(created)]
+    assert all(KINDS[kind].description in lines for kind in created.kinds)
 
 
 def test_the_description_contains_delta_and_last_day_if_declared():

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.federation.source.enrolled import Made, made
+from tests.federation.source.enrolled import EnrolledSource, make_source
 
 
 @pytest.fixture
-def north(tmp_path: Path) -> Made:
+def north(tmp_path: Path) -> EnrolledSource:
     """A source with a budget of 1 for a coordinator, and 3 in all."""
-    return made(tmp_path / "north")
+    return make_source(tmp_path / "north")

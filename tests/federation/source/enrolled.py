@@ -31,12 +31,17 @@ def scores(n: int = 60, k: int = 3, seed: int = 0, **more: Any) -> Scores:
 
 def declaration(**changed: Any) -> Declaration:
     """A declaration that allows every query with Laplace noise."""
-    told = {"coordinator": COORDINATOR.public, "model": MODEL, "epsilon": 1.0, "kinds": LAPLACE}
-    return Declaration(**{**told, "max_per_answer": 0.5, **changed})
+    fields = {
+        "coordinator": COORDINATOR.public,
+        "model": MODEL,
+        "epsilon": 1.0,
+        "kinds": LAPLACE,
+    }
+    return Declaration(**{**fields, "max_per_answer": 0.5, **changed})
 
 
 @dataclass(frozen=True)
-class Made:
+class EnrolledSource:
     """An enrolled source, and its coordinator."""
 
     path: Path
@@ -56,16 +61,16 @@ class Made:
     @property
     def why(self) -> str:
         """The last reason of a refusal."""
-        found = read_enrollment(read_source(self.path), self.terms.source)
-        return found.refusals.lines()[-1][1]
+        enrollment = read_enrollment(read_source(self.path), self.terms.source)
+        return enrollment.refusals.lines()[-1][1]
 
-    def reopened(self) -> "Made":
+    def reopened(self) -> "EnrolledSource":
         """The same after a restart."""
-        return Made(self.path, self.terms, open_source(self.path, self.terms.source))
+        return EnrolledSource(self.path, self.terms, open_source(self.path, self.terms.source))
 
     def request(self, kind: str = "counts", **changed: Any) -> Request:
         """A query to this source."""
-        told = {
+        fields = {
             "source": self.terms.source,
             "data": self.terms.data,
             "model": self.terms.model,
@@ -73,7 +78,7 @@ class Made:
             "argument": {},
             "micro_epsilon": 100_000,
         }
-        return Request(**{**told, **changed})
+        return Request(**{**fields, **changed})
 
     def raw(self, kind: str = "counts", key: PrivateKey = COORDINATOR, **changed: Any) -> bytes:
         """A signed query."""
@@ -81,22 +86,22 @@ class Made:
 
     def ask(self, kind: str = "counts", **changed: Any) -> Answer:
         """Ask, and read an answer that must be one."""
-        found = unseal_reply(self.server.reply(self.raw(kind, **changed)), self.terms.key)
-        assert isinstance(found, Answer), self.why
-        return found
+        reply = unseal_reply(self.server.reply(self.raw(kind, **changed)), self.terms.key)
+        assert isinstance(reply, Answer), self.why
+        return reply
 
     def head(self) -> Head:
         """The last head that was signed."""
         return self.ask().head
 
 
-def made(
+def make_source(
     path: Path, records: Scores | None = None, *, budget: Budget | None = None, **changed: Any
-) -> Made:
+) -> EnrolledSource:
     """A source with one enrollment; see declaration() for what can be changed."""
     data, heads = changed.pop("data", None), changed.pop("heads", None)
     name = changed.pop("name", "North")
     create_source(path, name, budget or Budget(3.0), heads=heads)
     given = scores() if records is None else records
     terms = enroll(path, given, declaration(**changed), data=data)
-    return Made(path, terms, open_source(path))
+    return EnrolledSource(path, terms, open_source(path))

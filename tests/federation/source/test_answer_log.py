@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.federation.source.enrolled import Made, made
+from tests.federation.source.enrolled import EnrolledSource, make_source
 from veracal.accounting import Budget
 from veracal.federation.protocol.queries import KINDS
 from veracal.federation.source.enrolling import example_arguments
@@ -19,12 +19,12 @@ from veracal.federation.source.enrollment import (
 from veracal.federation.source.folder import read_source
 
 
-def read(north: Made) -> AnswerLog:
+def read(north: EnrolledSource) -> AnswerLog:
     source = read_source(north.path)
     return read_answer_log(source, read_enrollment(source, north.terms.source))
 
 
-def test_the_log_contains_all_answers_in_order(north: Made):
+def test_the_log_contains_all_answers_in_order(north: EnrolledSource):
     answers = [north.ask(), north.ask("bins"), north.ask("loss", argument={"inverse": 40_000})]
     north.server.reply(b"rubbish")
     log = read(north)
@@ -40,7 +40,7 @@ def test_the_log_contains_all_answers_in_order(north: Made):
 
 def test_the_log_contains_gaussian_answers(tmp_path: Path):
     budget = Budget(3.0, 1e-4)
-    north = made(tmp_path / "n", kinds=tuple(KINDS), delta=1e-5, budget=budget)
+    north = make_source(tmp_path / "n", kinds=tuple(KINDS), delta=1e-5, budget=budget)
     argument = next(example_arguments("platt-equations", north.terms))
     noise = {"micro_epsilon": None, "noise_multiplier": 40.0}
     answer = north.ask("platt-equations", argument=argument, **noise)
@@ -50,7 +50,9 @@ def test_the_log_contains_gaussian_answers(tmp_path: Path):
     assert one.left.epsilon == pytest.approx(north.ledger.remaining().epsilon)
 
 
-def test_the_log_contains_failed_answers(north: Made, monkeypatch: pytest.MonkeyPatch):
+def test_the_log_contains_failed_answers(
+    north: EnrolledSource, monkeypatch: pytest.MonkeyPatch
+):
     with monkeypatch.context() as patched:
         patched.delattr("veracal.federation.source.serving.evaluate_query")
         north.server.reply(north.raw())
@@ -58,7 +60,7 @@ def test_the_log_contains_failed_answers(north: Made, monkeypatch: pytest.Monkey
     assert one.kind == "counts" and one.values == () and one.epsilon == 0.1
 
 
-def test_a_changed_answer_is_detected(north: Made):
+def test_a_changed_answer_is_detected(north: EnrolledSource):
     north.ask()
     with closing(sqlite3.connect(north.folder / "spent.ledger")) as connection:
         connection.execute("DROP TRIGGER entries_stay")
@@ -68,7 +70,7 @@ def test_a_changed_answer_is_detected(north: Made):
 
 
 def test_an_enrollment_that_was_not_charged_is_detected(tmp_path: Path):
-    north, south = made(tmp_path / "n"), made(tmp_path / "s")
+    north, south = make_source(tmp_path / "n"), make_source(tmp_path / "s")
     source = read_source(north.path)
     assert list(find_share_problems(source)) == []
     south.folder.rename(north.path / "enrolled" / south.terms.source)
@@ -77,7 +79,7 @@ def test_an_enrollment_that_was_not_charged_is_detected(tmp_path: Path):
 
 
 def test_a_leftover_copy_of_records_is_detected(tmp_path: Path):
-    north = made(tmp_path / "n")
+    north = make_source(tmp_path / "n")
     (north.path / "enrolled" / ".new.abc").mkdir()
     (problem,) = find_share_problems(read_source(north.path))
     assert ".new.abc holds a copy of records" in problem

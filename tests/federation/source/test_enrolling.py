@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tests.federation.source.enrolled import COORDINATOR, declaration, made, scores
+from tests.federation.source.enrolled import COORDINATOR, declaration, make_source, scores
 from veracal.accounting import Budget, Unit
 from veracal.data import Scores
 from veracal.errors import BudgetError, DataError
@@ -36,10 +36,10 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_only_the_owner_can_read_a_source(tmp_path: Path):
-    north = made(tmp_path / "north")
+    north = make_source(tmp_path / "north")
     old = os.umask(0)
     try:
-        made(tmp_path / "open")
+        make_source(tmp_path / "open")
     finally:
         os.umask(old)
     for root in (north.path, tmp_path / "open"):
@@ -51,19 +51,19 @@ def test_only_the_owner_can_read_a_source(tmp_path: Path):
 def test_only_keyed_digests_of_the_data_file_are_stored(tmp_path: Path):
     data = tmp_path / "data.csv"
     data.write_text("a,b\n" + "1,2\n" * 1_000)
-    told = []
+    lines = []
     for name in ("north", "south"):
-        enrolled = made(tmp_path / name, data=data)
-        told.append(json.loads((enrolled.folder / "private.json").read_bytes()))
+        enrolled = make_source(tmp_path / name, data=data)
+        lines.append(json.loads((enrolled.folder / "private.json").read_bytes()))
     plain = hashlib.sha256(data.read_bytes()).hexdigest()
-    for private in told:
+    for private in lines:
         assert set(private["data"]) == {"content", "path", "state"}
         assert plain not in json.dumps(private)
-    assert told[0]["data"]["content"] != told[1]["data"]["content"]  # each has its own key
+    assert lines[0]["data"]["content"] != lines[1]["data"]["content"]  # each has its own key
 
 
 def test_without_the_digest_key_all_requests_are_refused(tmp_path: Path):
-    north = made(tmp_path / "north")
+    north = make_source(tmp_path / "north")
     (north.path / "mark.key").write_bytes(b"short")
     with pytest.raises(DataError, match="Restore the file"):
         north.reopened()
@@ -109,7 +109,7 @@ def test_a_delta_requires_an_institution_with_a_delta(folder: Path):
 
 def test_a_share_covers_all_rows_of_a_unit(tmp_path: Path):
     budget = Budget(1.0, unit=Unit("patient", 3))
-    north = made(tmp_path / "n", scores(6, units=[0, 0, 0, 1, 1, 2]), budget=budget)
+    north = make_source(tmp_path / "n", scores(6, units=[0, 0, 0, 1, 1, 2]), budget=budget)
     assert read_source(north.path).shares.remaining().epsilon == 0
     assert north.terms.unit == Unit("patient", 3)
     assert north.terms.budget == budget
@@ -171,12 +171,12 @@ def test_an_invalid_declaration_is_rejected(folder: Path, changed: dict, why: st
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_has_example_arguments_that_fit_into_a_request(tmp_path: Path, kind: str):
-    terms = made(tmp_path / "n", scores(20, 27)).terms
+    terms = make_source(tmp_path / "n", scores(20, 27)).terms
     terms = Terms(**{**vars(terms), "kinds": tuple(KINDS)})
-    found = list(example_arguments(kind, terms))
-    assert found and all(build_query(kind, argument, terms).entries for argument in found)
+    values = list(example_arguments(kind, terms))
+    assert values and all(build_query(kind, argument, terms).entries for argument in values)
     if kind.startswith("map-"):
-        assert len(found) >= 5
+        assert len(values) >= 5
 
 
 def test_a_failing_query_is_rejected_at_enrollment_without_details(
@@ -192,7 +192,7 @@ def test_a_failing_query_is_rejected_at_enrollment_without_details(
 
 
 def test_a_short_deadline_is_rejected_with_a_recommendation(tmp_path: Path):
-    terms = made(tmp_path / "n", deadline=2.0).terms
+    terms = make_source(tmp_path / "n", deadline=2.0).terms
     check_deadline(0.5, terms, "x")
     with pytest.raises(DataError, match="Declare a deadline of 5 seconds"):
         check_deadline(0.51, terms, "x")
@@ -207,10 +207,10 @@ def test_the_deadline_is_compared_with_the_slowest_query(
     clock = SimpleNamespace(perf_counter=count(0, 3.0).__next__)
     monkeypatch.setattr(rehearsal, "time", clock)
     with pytest.raises(DataError, match="4 times .* that takes 3 seconds.* of 20 seconds"):
-        made(tmp_path / "a", deadline=11.9)
+        make_source(tmp_path / "a", deadline=11.9)
     with pytest.raises(DataError, match="4 times .* that takes 6 seconds.* of 60 seconds"):
-        made(tmp_path / "b", deadline=23.9)
-    made(tmp_path / "c", deadline=24.0)
+        make_source(tmp_path / "b", deadline=23.9)
+    make_source(tmp_path / "c", deadline=24.0)
 
 
 def test_an_interrupted_enrollment_leaves_no_partial_files(
@@ -236,7 +236,7 @@ def test_records_are_stored_unchanged(tmp_path: Path, kind: str):
     make = Scores.from_logits if kind == "logits" else Scores.from_probabilities
     units = [f"p{i // 2}" for i in range(30)]
     given = make(shares, labels, classes=classes, units=units)
-    north = made(tmp_path / "n", given, budget=Budget(1.0, unit=Unit("patient", 2)))
+    north = make_source(tmp_path / "n", given, budget=Budget(1.0, unit=Unit("patient", 2)))
     kept = read_enrollment(read_source(north.path), north.terms.source).records()
     assert kept.kind == kind == north.terms.reads
     assert np.array_equal(kept.values, given.values) and kept.values.dtype == np.float64

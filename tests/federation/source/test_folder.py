@@ -12,11 +12,11 @@ from veracal.federation.source.folder import create_source, read_source
 
 def test_a_source_is_read_back_unchanged(tmp_path: Path):
     budget = Budget(2.0, 1e-6, "replace-one", Unit("patient", 3))
-    made = create_source(tmp_path / "n", "St. Mary's, Ünit 4", budget, heads=tmp_path / "h")
-    assert read_source(tmp_path / "n") == made
-    assert made.budget == budget
-    assert made.enrollment_ids() == ()
-    assert made.key.public == made.public
+    created = create_source(tmp_path / "n", "St. Mary's, Ünit 4", budget, heads=tmp_path / "h")
+    assert read_source(tmp_path / "n") == created
+    assert created.budget == budget
+    assert created.enrollment_ids() == ()
+    assert created.key.public == created.public
 
 
 def test_an_existing_folder_is_not_changed(tmp_path: Path):
@@ -42,8 +42,8 @@ def test_an_invalid_source_folder_is_rejected(tmp_path: Path):
 
 
 def test_a_replaced_key_is_rejected(tmp_path: Path):
-    made = create_source(tmp_path / "n", "North", Budget(1.0))
-    (made.path / "key.pem").unlink()
-    PrivateKey.new().save(made.path / "key.pem")
+    created = create_source(tmp_path / "n", "North", Budget(1.0))
+    (created.path / "key.pem").unlink()
+    PrivateKey.new().save(created.path / "key.pem")
     with pytest.raises(DataError, match="the key that this source was created with"):
-        _ = made.key
+        _ = created.key

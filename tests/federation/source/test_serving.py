@@ -13,7 +13,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.federation.source.enrolled import COORDINATOR, STRANGER, Made, made, scores
+from tests.federation.source.enrolled import (
+    COORDINATOR,
+    STRANGER,
+    EnrolledSource,
+    make_source,
+    scores,
+)
 from veracal.accounting import Budget, Unit
 from veracal.calibration.bins import Bins
 from veracal.calibration.queries import CorrectWrong
@@ -40,25 +46,27 @@ def signed(content: bytes) -> bytes:
 
 def test_an_answer_is_the_exact_sum_with_noise(tmp_path: Path):
     records = scores(2_000)
-    north = made(
+    north = make_source(
         tmp_path / "north", records, epsilon=100.0, max_per_answer=100.0, budget=Budget(100)
     )
-    found = north.ask(micro_epsilon=100_000_000)
+    result = north.ask(micro_epsilon=100_000_000)
     exact = CorrectWrong(Bins(1)).evaluate(records)
-    assert np.abs(np.array(found.units) - exact).max() <= 2
+    assert np.abs(np.array(result.units) - exact).max() <= 2
     assert north.ledger.remaining().epsilon == 0
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_is_answered(tmp_path: Path, kind: str):
-    north = made(tmp_path / "north", kinds=tuple(KINDS), delta=1e-5, budget=Budget(3.0, 1e-4))
+    north = make_source(
+        tmp_path / "north", kinds=tuple(KINDS), delta=1e-5, budget=Budget(3.0, 1e-4)
+    )
     for argument in example_arguments(kind, north.terms):
         noise = {"noise_multiplier": 40.0, "micro_epsilon": None}
         more = noise if KINDS[kind].gaussian else {"micro_epsilon": 10_000}
         assert north.ask(kind, argument=argument, **more).units
 
 
-def test_a_repeated_request_gets_the_same_bytes_at_no_cost(north: Made):
+def test_a_repeated_request_gets_the_same_bytes_at_no_cost(north: EnrolledSource):
     first = north.server.reply(north.raw())
     left = north.ledger.remaining()
     head = north.ask().head
@@ -68,7 +76,7 @@ def test_a_repeated_request_gets_the_same_bytes_at_no_cost(north: Made):
     assert north.ledger.remaining() == left and len(north.ledger.entries()) == 1
 
 
-def test_another_query_gets_another_entry_and_the_next_head(north: Made):
+def test_another_query_gets_another_entry_and_the_next_head(north: EnrolledSource):
     one, two = north.ask(), north.ask("bins")
     assert (one.head.index, two.head.index) == (1, 2)
     assert two.head.previous == one.head.hash
@@ -77,7 +85,7 @@ def test_another_query_gets_another_entry_and_the_next_head(north: Made):
     assert [json.loads(line)["index"] for line in lines] == [1, 2]
 
 
-def refused(north: Made, raw: bytes, why: str) -> None:
+def refused(north: EnrolledSource, raw: bytes, why: str) -> None:
     """The one refusal leaves, nothing is charged, and the owner reads why."""
     spent = north.ledger.spent()
     assert north.server.reply(raw) == north.server.refusal
@@ -85,7 +93,7 @@ def refused(north: Made, raw: bytes, why: str) -> None:
     assert why in north.why
 
 
-def test_every_refusal_has_the_same_bytes(north: Made):
+def test_every_refusal_has_the_same_bytes(north: EnrolledSource):
     assert unseal_reply(north.server.refusal, north.terms.key) == Refusal(north.terms.source)
     inverse = {"inverse": 1 << 16}
     wrong = {
@@ -126,20 +134,22 @@ def test_every_refusal_has_the_same_bytes(north: Made):
         ('1,"micro_epsilon":2', "canonical"),
     ],
 )
-def test_invalid_numbers_are_refused_even_if_signed(north: Made, number: str, why: str):
+def test_invalid_numbers_are_refused_even_if_signed(
+    north: EnrolledSource, number: str, why: str
+):
     body = north.raw().split(b"\n", 2)[2]
     content = body.replace(b'"micro_epsilon":100000', f'"micro_epsilon":{number}'.encode())
     assert content != body
     refused(north, signed(content), why)
 
 
-def test_an_id_of_another_query_is_refused(north: Made):
+def test_an_id_of_another_query_is_refused(north: EnrolledSource):
     body = json.loads(north.raw().split(b"\n", 2)[2])
     body["kind"] = "bins"
     refused(north, seal(REQUEST, body, COORDINATOR), "id of the request")
 
 
-def test_an_exhausted_budget_refuses_new_queries_and_keeps_answers(north: Made):
+def test_an_exhausted_budget_refuses_new_queries_and_keeps_answers(north: EnrolledSource):
     first = north.server.reply(north.raw(micro_epsilon=500_000))
     north.ask("bins", micro_epsilon=400_000)
     refused(north, north.raw("bins-paper", micro_epsilon=100_001), "which is epsilon 0.1;")
@@ -150,7 +160,9 @@ def test_an_exhausted_budget_refuses_new_queries_and_keeps_answers(north: Made):
     assert north.server.reply(north.raw(micro_epsilon=500_000)) == first
 
 
-def test_the_number_of_stored_answers_is_bounded(north: Made, monkeypatch: pytest.MonkeyPatch):
+def test_the_number_of_stored_answers_is_bounded(
+    north: EnrolledSource, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr("veracal.federation.source.serving.MAX_ANSWERS", 2)
     first = north.server.reply(north.raw(micro_epsilon=1))
     north.ask(micro_epsilon=2)
@@ -158,13 +170,13 @@ def test_the_number_of_stored_answers_is_bounded(north: Made, monkeypatch: pytes
     assert north.server.reply(north.raw(micro_epsilon=1)) == first
 
 
-def test_a_revoked_enrollment_refuses_all_requests(north: Made):
+def test_a_revoked_enrollment_refuses_all_requests(north: EnrolledSource):
     north.ask()
     (north.folder / "revoked").touch()
     refused(north, north.raw(), "revoked")
 
 
-def test_expired_terms_refuse_all_requests(north: Made):
+def test_expired_terms_refuse_all_requests(north: EnrolledSource):
     north.server.terms = replace(north.terms, expires="2020-01-31")
     refused(north, north.raw(), "expired on 2020-01-31")
 
@@ -174,7 +186,7 @@ def test_requests_are_refused_while_the_data_file_is_changed(
 ):
     data = tmp_path / "data.csv"
     data.write_text("a,b\n1,2\n")
-    north = made(tmp_path / "north", data=data)
+    north = make_source(tmp_path / "north", data=data)
     first = north.server.reply(north.raw())
     data.write_text("a,b\n1,3\n")
     refused(north, north.raw(), "has changed since it was enrolled")
@@ -187,13 +199,13 @@ def test_requests_are_refused_while_the_data_file_is_changed(
     assert north.server.reply(north.raw()) == first  # and they are not read again
 
 
-def test_changed_records_are_refused(north: Made):
+def test_changed_records_are_refused(north: EnrolledSource):
     path = north.folder / "records.npz"
     path.write_bytes(path.read_bytes() + b"\0")
     refused(north, north.raw(), "a file that differs")
 
 
-def test_a_damaged_or_missing_ledger_is_refused(north: Made):
+def test_a_damaged_or_missing_ledger_is_refused(north: EnrolledSource):
     north.ask()
     path = north.folder / "spent.ledger"
     kept = path.read_bytes()
@@ -207,7 +219,7 @@ def test_a_damaged_or_missing_ledger_is_refused(north: Made):
 
 
 def test_a_full_disk_gives_a_refusal_and_the_answer_later(
-    north: Made, monkeypatch: pytest.MonkeyPatch
+    north: EnrolledSource, monkeypatch: pytest.MonkeyPatch
 ):
     def full(handle: int, line: bytes) -> int:
         raise OSError(28, "No space left on device")
@@ -221,7 +233,7 @@ def test_a_full_disk_gives_a_refusal_and_the_answer_later(
     assert len((north.folder / "heads").read_text().splitlines()) == 1
 
 
-def test_a_ledger_that_cannot_grow_charges_nothing_and_loses_nothing(north: Made):
+def test_a_ledger_that_cannot_grow_charges_nothing_and_loses_nothing(north: EnrolledSource):
     first = north.server.reply(north.raw())
     raw, sizes = north.raw("bins"), resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, sizes[1]))  # as on a disk that is full
@@ -236,7 +248,7 @@ def test_a_ledger_that_cannot_grow_charges_nothing_and_loses_nothing(north: Made
 
 
 def test_an_unexpected_error_becomes_a_refusal_without_details(
-    north: Made, monkeypatch: pytest.MonkeyPatch
+    north: EnrolledSource, monkeypatch: pytest.MonkeyPatch
 ):
     def broken(*_: object) -> None:
         raise ZeroDivisionError("record 17 of patient 4")
@@ -247,7 +259,7 @@ def test_an_unexpected_error_becomes_a_refusal_without_details(
 
 
 def test_an_answer_that_cannot_be_computed_is_charged_and_refused(
-    north: Made, monkeypatch: pytest.MonkeyPatch
+    north: EnrolledSource, monkeypatch: pytest.MonkeyPatch
 ):
     def broken(*_: object) -> None:
         raise ZeroDivisionError("record 17 of patient 4")
@@ -262,14 +274,16 @@ def test_an_answer_that_cannot_be_computed_is_charged_and_refused(
 
 @USED_BY_ALL
 @given(st.binary(max_size=5_000))
-def test_arbitrary_bytes_are_refused(north: Made, raw: bytes):
+def test_arbitrary_bytes_are_refused(north: EnrolledSource, raw: bytes):
     assert north.server.reply(raw) == north.server.refusal
     assert not north.ledger.entries()
 
 
 @USED_BY_ALL
 @given(st.integers(0, 10**6), st.integers(0, 7))
-def test_a_changed_bit_of_a_valid_request_is_refused(north: Made, place: int, bit: int):
+def test_a_changed_bit_of_a_valid_request_is_refused(
+    north: EnrolledSource, place: int, bit: int
+):
     raw = bytearray(north.raw())
     raw[place % len(raw)] ^= 1 << bit
     assert north.server.reply(bytes(raw)) == north.server.refusal
@@ -286,7 +300,7 @@ _JSON = st.recursive(
 @USED_BY_ALL
 @given(st.data())
 def test_requests_of_a_hostile_coordinator_are_charged_only_if_valid(
-    north: Made, data: st.DataObject
+    north: EnrolledSource, data: st.DataObject
 ):
     body = json.loads(north.raw().split(b"\n", 2)[2])
     proper, name = dict(body), data.draw(st.sampled_from([*body, "clip"]))
@@ -301,7 +315,7 @@ def test_requests_of_a_hostile_coordinator_are_charged_only_if_valid(
 
 
 @pytest.mark.parametrize("raw", [None, "text", 5, bytearray(b"x"), memoryview(b"x")])
-def test_input_that_is_not_bytes_is_refused(north: Made, raw: object):
+def test_input_that_is_not_bytes_is_refused(north: EnrolledSource, raw: object):
     assert north.server.reply(raw) == north.server.refusal  # type: ignore[arg-type]
 
 
@@ -316,7 +330,7 @@ def test_every_reply_is_sent_at_the_deadline(tmp_path: Path, monkeypatch: pytest
 
     clock = SimpleNamespace(monotonic=lambda: now[0], sleep=sleep)
     monkeypatch.setattr(serving, "time", clock)
-    north = made(tmp_path / "north", deadline=240.0)
+    north = make_source(tmp_path / "north", deadline=240.0)
     for number, raw in enumerate((north.raw(), north.raw(), b"rubbish"), start=1):
         reply = north.server.answer(raw)
         assert now[0] == 240.0 * number
@@ -329,14 +343,14 @@ def test_a_late_answer_is_stored_and_a_repeat_gets_it(
     from veracal.federation.source import serving
 
     north, gate, quick = (
-        made(tmp_path / "north", deadline=0.4),
+        make_source(tmp_path / "north", deadline=0.4),
         threading.Event(),
         serving.compute_answer,
     )
 
-    def slow(*told: object) -> bytes:
+    def slow(*fields: object) -> bytes:
         gate.wait(240)
-        return quick(*told)  # type: ignore[arg-type]
+        return quick(*fields)  # type: ignore[arg-type]
 
     monkeypatch.setattr(serving, "compute_answer", slow)
     assert north.server.answer(north.raw()) == north.server.refusal
@@ -346,22 +360,22 @@ def test_a_late_answer_is_stored_and_a_repeat_gets_it(
     assert len(north.ledger.entries()) == 1
 
 
-def test_a_slot_is_occupied_until_the_deadline_and_not_until_the_reply(north: Made):
+def test_a_slot_is_occupied_until_the_deadline_and_not_until_the_reply(north: EnrolledSource):
     from veracal.federation.source import serving
 
     deadline, now = north.terms.deadline, time.monotonic()
 
-    def asked(start: float, micro: int) -> bytes:
+    def reply_to(start: float, micro: int) -> bytes:
         done = serving._PendingReply()
         north.server._start(north.raw(micro_epsilon=micro), start, done)
         assert done._done.wait(240)
         return done._reply
 
     for number in range(serving.MAX_IN_FLIGHT):  # each reply is ready when the next one comes
-        assert asked(now, 1_000 + number) != north.server.refusal
-    assert asked(now + 0.9 * deadline, 2_000) == north.server.refusal
+        assert reply_to(now, 1_000 + number) != north.server.refusal
+    assert reply_to(now + 0.9 * deadline, 2_000) == north.server.refusal
     assert "too many requests at once" in north.why
-    assert asked(now + deadline, 2_000) != north.server.refusal
+    assert reply_to(now + deadline, 2_000) != north.server.refusal
 
 
 def test_admission_is_a_function_of_arrival_times():
@@ -372,7 +386,7 @@ def test_admission_is_a_function_of_arrival_times():
     assert admitted == [True, True, False, False, True, False, True, False]
 
 
-def test_concurrent_repeats_are_charged_once(north: Made):
+def test_concurrent_repeats_are_charged_once(north: EnrolledSource):
     raws = [north.raw(), north.raw("bins")] * 6
     replies: list[bytes] = []
     threads = [
@@ -390,7 +404,7 @@ def test_concurrent_repeats_are_charged_once(north: Made):
 def test_the_noise_covers_all_rows_of_a_unit(tmp_path: Path):
     records = scores(60, units=np.arange(60) // 3)
     unit = Unit("patient", at_most=3)
-    north = made(tmp_path / "north", records, budget=Budget(3.0, unit=unit))
+    north = make_source(tmp_path / "north", records, budget=Budget(3.0, unit=unit))
     north.ask(micro_epsilon=500_000)
     (entry,) = north.ledger.entries()
     assert entry.cost == 500_000 and entry.event.noise == 6.0  # type: ignore[union-attr]
@@ -399,7 +413,7 @@ def test_the_noise_covers_all_rows_of_a_unit(tmp_path: Path):
 def test_one_of_several_enrollments_must_be_chosen(tmp_path: Path):
     from veracal.federation.source.enrolling import enroll
 
-    north = made(tmp_path / "north")
+    north = make_source(tmp_path / "north")
     other = enroll(north.path, scores(), replace_declaration())
     with pytest.raises(DataError, match="one enrollment that is not revoked, found 2"):
         open_source(north.path)
@@ -420,19 +434,19 @@ def replace_declaration():
 def test_a_request_of_another_coordinator_is_refused(tmp_path: Path):
     from veracal.federation.source.enrolling import enroll
 
-    north = made(tmp_path / "north")
+    north = make_source(tmp_path / "north")
     other = enroll(north.path, scores(), replace_declaration())
     server = open_source(north.path, other.source)
     assert server.reply(north.raw()) == server.refusal
-    found = read_enrollment(read_source(north.path), other.source)
-    assert "signature" in found.refusals.lines()[-1][1]
+    enrollment = read_enrollment(read_source(north.path), other.source)
+    assert "signature" in enrollment.refusals.lines()[-1][1]
 
 
 @pytest.mark.parametrize("gone", [BrokenPipeError(), ValueError("I/O on a closed file")])
 def test_a_closed_terminal_does_not_prevent_replies(north, gone):
-    def tell(line):
+    def log(line):
         raise gone
 
-    server = open_source(north.path, log=tell)
+    server = open_source(north.path, log=log)
     assert server.reply(b"junk") == server.refusal
     assert server.reply(north.raw()) == north.server.reply(north.raw()) != server.refusal

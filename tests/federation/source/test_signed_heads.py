@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.federation.source.enrolled import Made, declaration, made, scores
+from tests.federation.source.enrolled import EnrolledSource, declaration, make_source, scores
 from veracal.accounting import Budget
 from veracal.errors import DataError, LedgerError
 from veracal.federation.source.enrolling import enroll, propose, revoke
@@ -16,7 +16,7 @@ INVERSE = {"inverse": 1 << 16}
 
 
 def copied(ledger: Path, to: Path) -> Path:
-    """A copy of a ledger that nobody writes to now."""
+    """A copy of a ledger that is not being written."""
     return Path(shutil.copy(ledger, to))
 
 
@@ -28,7 +28,7 @@ def put_back(copy: Path, ledger: Path) -> None:
 
 
 def test_an_older_ledger_is_refused_until_the_right_one_is_restored(
-    north: Made, tmp_path: Path
+    north: EnrolledSource, tmp_path: Path
 ):
     ledger = north.folder / "spent.ledger"
     north.ask()
@@ -45,7 +45,9 @@ def test_an_older_ledger_is_refused_until_the_right_one_is_restored(
     assert north.ask("gap", argument=INVERSE).head.index == 3
 
 
-def test_a_fresh_ledger_in_place_of_a_used_one_is_refused(north: Made, tmp_path: Path):
+def test_a_fresh_ledger_in_place_of_a_used_one_is_refused(
+    north: EnrolledSource, tmp_path: Path
+):
     old = copied(north.folder / "spent.ledger", tmp_path / "old")
     north.ask()
     put_back(old, north.folder / "spent.ledger")
@@ -54,7 +56,7 @@ def test_a_fresh_ledger_in_place_of_a_used_one_is_refused(north: Made, tmp_path:
 
 def test_a_rollback_of_the_folder_is_detected_by_the_external_heads(tmp_path: Path):
     elsewhere = tmp_path / "elsewhere"
-    north = made(tmp_path / "north", heads=elsewhere)
+    north = make_source(tmp_path / "north", heads=elsewhere)
     north.ask()
     shutil.copytree(north.path, tmp_path / "backup")
     north.ask("bins")
@@ -65,7 +67,7 @@ def test_a_rollback_of_the_folder_is_detected_by_the_external_heads(tmp_path: Pa
 
 
 def test_a_rollback_of_the_folder_is_detected_by_a_quoted_head(tmp_path: Path):
-    north = made(tmp_path / "north")
+    north = make_source(tmp_path / "north")
     north.ask()
     shutil.copytree(north.path, tmp_path / "backup")
     head = north.ask("bins").head
@@ -81,7 +83,7 @@ def test_a_rollback_of_the_folder_is_detected_by_a_quoted_head(tmp_path: Path):
 
 @pytest.mark.parametrize("quoting", [True, False])
 def test_an_open_server_records_a_rollback_for_later_servers(tmp_path: Path, quoting: bool):
-    north = made(tmp_path / "north")
+    north = make_source(tmp_path / "north")
     north.ask()
     shutil.copytree(north.path, tmp_path / "backup")
     head = north.ask("bins").head
@@ -94,7 +96,9 @@ def test_an_open_server_records_a_rollback_for_later_servers(tmp_path: Path, quo
     assert len((north.folder / "heads").read_text().splitlines()) == 2
 
 
-def test_a_quoted_head_with_an_invalid_signature_is_refused_and_not_stored(north: Made):
+def test_a_quoted_head_with_an_invalid_signature_is_refused_and_not_stored(
+    north: EnrolledSource,
+):
     head = north.ask().head
     forged = type(head)(head.source, 9, "f" * 64, head.hash, head.signature)
     assert north.server.reply(north.raw("bins", head=forged)) == north.server.refusal
@@ -102,7 +106,7 @@ def test_a_quoted_head_with_an_invalid_signature_is_refused_and_not_stored(north
     assert north.ask("bins").head.index == 2
 
 
-def test_incomplete_foreign_and_forged_heads_are_ignored(north: Made):
+def test_incomplete_foreign_and_forged_heads_are_ignored(north: EnrolledSource):
     head = north.ask().head
     path = north.folder / "heads"
     forged = path.read_text().replace('"index":1', '"index":5')
@@ -118,7 +122,7 @@ def test_incomplete_foreign_and_forged_heads_are_ignored(north: Made):
 @pytest.mark.parametrize("which", ["inside", "elsewhere"])
 def test_without_a_file_of_heads_all_requests_are_refused(tmp_path: Path, which: str):
     elsewhere = tmp_path / "elsewhere"
-    north = made(tmp_path / "north", heads=elsewhere)
+    north = make_source(tmp_path / "north", heads=elsewhere)
     gone = north.folder / "heads" if which == "inside" else elsewhere
     kept = gone.read_bytes()
     gone.unlink()
@@ -130,7 +134,7 @@ def test_without_a_file_of_heads_all_requests_are_refused(tmp_path: Path, which:
 
 def test_several_sources_can_share_an_external_file_of_heads(tmp_path: Path):
     elsewhere = tmp_path / "heads"
-    one, two = (made(tmp_path / name, heads=elsewhere) for name in ("one", "two"))
+    one, two = (make_source(tmp_path / name, heads=elsewhere) for name in ("one", "two"))
     for source in (one, two, one):
         source.ask()
     assert len(elsewhere.read_text().splitlines()) == 4  # two enrollments, two answers
@@ -147,7 +151,7 @@ def test_a_rollback_of_the_institutions_ledger_prevents_enrollment(tmp_path: Pat
 
 
 def test_a_revocation_survives_a_rollback_of_the_folder(tmp_path: Path):
-    north = made(tmp_path / "north", heads=tmp_path / "elsewhere")
+    north = make_source(tmp_path / "north", heads=tmp_path / "elsewhere")
     north.ask()
     shutil.copytree(north.path, tmp_path / "backup")
     source = read_source(north.path)

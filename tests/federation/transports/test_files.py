@@ -1,4 +1,4 @@
-"""Files carry requests and answers, whoever carries the files and whatever else lies there."""
+"""Requests and answers as files, carried by untrusted parties and whatever else lies there."""
 
 import os
 import threading
@@ -30,7 +30,7 @@ class SourceServer:
 
     def __init__(self, name: str, digits: str) -> None:
         self.key = PrivateKey.new()
-        self.asked: list[bytes] = []
+        self.requests: list[bytes] = []
         self.terms = Terms(
             digits * 32,
             name,
@@ -50,17 +50,17 @@ class SourceServer:
 
     def request(self, micro_epsilon: int = 1, key: PrivateKey = COORDINATOR) -> bytes:
         terms = self.terms
-        asked = Request(terms.source, terms.data, terms.model, "counts", {}, micro_epsilon)
-        return asked.seal(key)
+        requested = Request(terms.source, terms.data, terms.model, "counts", {}, micro_epsilon)
+        return requested.seal(key)
 
     def answer(self, raw: bytes) -> bytes:
-        self.asked.append(raw)
+        self.requests.append(raw)
         try:
-            asked = Request.unseal(raw, COORDINATOR.public)
+            requested = Request.unseal(raw, COORDINATOR.public)
         except ValueError:
             return Refusal(self.terms.source).seal(self.key)
         head = Head.sign(self.terms.source, 1, "2" * 64, "3" * 64, self.key)
-        return Answer(asked.id, (asked.micro_epsilon or 0,), head).seal(self.key)
+        return Answer(requested.id, (requested.micro_epsilon or 0,), head).seal(self.key)
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def outbox(tmp_path: Path) -> Path:
 
 
 def old(path: Path) -> None:
-    """As if nobody had written to a file for a while."""
+    """As if a file was not written to for a while."""
     then = path.stat().st_mtime - 2 * SETTLED
     os.utime(path, (then, then))
 
@@ -94,12 +94,12 @@ def carry(here: Path, there: Path) -> None:
 
 def test_requests_and_answers_can_be_carried_by_hand(tmp_path, inbox, outbox):
     servers = [SourceServer("north", "a"), SourceServer("south", "b")]
-    asked = {server.terms.source: server.request() for server in servers}
+    requested = {server.terms.source: server.request() for server in servers}
     places = tmp_path / "requests", tmp_path / "answers"
 
     def ask() -> dict[str, bytes]:
         return dict(
-            FilesTransport(*places, [d.terms for d in servers]).exchange(asked, timeout=1)
+            FilesTransport(*places, [d.terms for d in servers]).exchange(requested, timeout=1)
         )
 
     with pytest.raises(WaitingError, match="Waiting for answers of north, south: carry") as no:
@@ -118,16 +118,16 @@ def test_requests_and_answers_can_be_carried_by_hand(tmp_path, inbox, outbox):
 
 def test_an_answer_is_yielded_before_the_wait_for_others_ends(tmp_path, inbox):
     servers = [SourceServer("north", "a"), SourceServer("south", "b")]
-    asked = {server.terms.source: server.request() for server in servers}
+    requested = {server.terms.source: server.request() for server in servers}
     folder = tmp_path / "both"
     transport = FilesTransport(folder, folder, [server.terms for server in servers])
     with pytest.raises(WaitingError):
-        list(transport.exchange(asked, timeout=1))
+        list(transport.exchange(requested, timeout=1))
     (north,) = folder.glob("north-*")
     (inbox / north.name).write_bytes(north.read_bytes())
     serve_folder(servers[0], inbox, folder, once=True)
 
-    came = transport.exchange(asked, timeout=1)
+    came = transport.exchange(requested, timeout=1)
     assert next(came)[0] == servers[0].terms.source
     with pytest.raises(WaitingError, match="answers of south") as no:
         next(came)
@@ -142,16 +142,16 @@ def test_sources_that_were_given_up_are_not_awaited(tmp_path, server):
 
 
 def test_a_coordinator_that_waits_gets_the_answer_when_it_appears(tmp_path, server, outbox):
-    asked = {server.terms.source: server.request()}
+    requested = {server.terms.source: server.request()}
     (tmp_path / "requests").mkdir()
     source = threading.Thread(target=_serve_one, args=(server, tmp_path / "requests", outbox))
     source.start()
     transport = FilesTransport(
         tmp_path / "requests", outbox, [server.terms], wait=60, poll=0.01
     )
-    found = dict(transport.exchange(asked, timeout=1))
+    values = dict(transport.exchange(requested, timeout=1))
     source.join()
-    assert found == {server.terms.source: server.answer(server.request())}
+    assert values == {server.terms.source: server.answer(server.request())}
 
 
 def _serve_one(server: SourceServer, inbox: Path, outbox: Path) -> None:
@@ -161,26 +161,26 @@ def _serve_one(server: SourceServer, inbox: Path, outbox: Path) -> None:
 
 
 def test_incomplete_and_wrong_answers_are_not_accepted(tmp_path, server):
-    asked, answer = {server.terms.source: server.request()}, server.answer(server.request())
+    requested, answer = {server.terms.source: server.request()}, server.answer(server.request())
     transport = FilesTransport(tmp_path, tmp_path, [server.terms])
     place = tmp_path / (file_stem("Clinic North", server.request()) + ".answer")
     forged = Refusal(server.terms.source).seal(STRANGER)
     for content in (b"", answer[:-1], forged, answer + b"\n", bytes(2**20 + 1)):
         place.write_bytes(content)
         with pytest.raises(WaitingError, match="again: it is not what the source signed"):
-            list(transport.exchange(asked, timeout=1))
+            list(transport.exchange(requested, timeout=1))
     place.unlink()
     (tmp_path / "elsewhere").write_bytes(answer)
     place.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(WaitingError):
-        list(transport.exchange(asked, timeout=1))
+        list(transport.exchange(requested, timeout=1))
     place.unlink()
     place.write_bytes(answer)
-    assert dict(transport.exchange(asked, timeout=1)) == {server.terms.source: answer}
+    assert dict(transport.exchange(requested, timeout=1)) == {server.terms.source: answer}
 
 
 def test_an_answer_to_another_query_is_not_accepted(tmp_path, server):
-    """Somebody has renamed it on its way; the right one may still come."""
+    """It was renamed in transit; the right file may still arrive."""
     raw, other = server.request(1), server.request(2)
     transport = FilesTransport(tmp_path, tmp_path, [server.terms])
     place = tmp_path / f"{file_stem(server.terms.name, raw)}.answer"
@@ -222,14 +222,14 @@ def test_a_repeated_request_file_gets_the_same_bytes(server, inbox, outbox):
 
 
 def test_repeated_requests_do_not_delay_new_ones(server, inbox, outbox):
-    """As where a folder is copied time and again, and nobody removes what was answered."""
+    """As if a folder is copied repeatedly, with answered requests."""
     first, *others = (server.request(micro_epsilon) for micro_epsilon in range(1, 5))
     (inbox / "0.request").write_bytes(first)
     serve_folder(server, inbox, outbox, once=True)
     for i, raw in enumerate((first, *others)):
         (inbox / f"{i}.request").write_bytes(raw)
     serve_folder(server, inbox, outbox, once=True)
-    assert server.asked == [first, *others, first]
+    assert server.requests == [first, *others, first]
 
 
 def test_an_answer_replaces_an_earlier_refusal(server, inbox, outbox):
@@ -249,11 +249,11 @@ def test_an_incomplete_request_waits_until_it_is_complete(server, inbox, outbox)
     for length in (0, 1, 100, len(whole) - 1):
         place.write_bytes(whole[:length])
         assert serve_folder(server, inbox, outbox, once=True) == 0
-    assert server.asked == [] and place.exists()
+    assert server.requests == [] and place.exists()
 
     place.write_bytes(whole)
     assert serve_folder(server, inbox, outbox, once=True) == 1
-    assert server.asked == [whole] and not place.exists()
+    assert server.requests == [whole] and not place.exists()
 
 
 def test_an_unsigned_file_is_refused_once_and_stays(server, inbox, outbox):
@@ -273,7 +273,7 @@ def test_unsigned_files_do_not_delay_the_coordinator(server, inbox, outbox):
         old(inbox / f"{i}.request")
     (inbox / "z.request").write_bytes(server.request())
     assert serve_folder(server, inbox, outbox, once=True) == 6
-    assert server.asked[0] == server.request()
+    assert server.requests[0] == server.request()
 
 
 @pytest.mark.parametrize("kind", ["huge", "link", "dangling", "folder", "pipe", "unreadable"])
@@ -300,7 +300,7 @@ def test_only_small_regular_files_are_read(kind, server, inbox, outbox):
                 place.symlink_to("/dev/zero")
     lines: list[str] = []
     assert serve_folder(server, inbox, outbox, once=True, log=lines.append) == 0
-    assert server.asked == [] and not list(outbox.iterdir())
+    assert server.requests == [] and not list(outbox.iterdir())
     assert os.path.lexists(place)
     (line,) = lines
     assert line.startswith("a.request: ignored: it ")
@@ -325,8 +325,8 @@ def test_unusual_file_names_are_harmless(name, server, inbox, outbox, tmp_path):
 
 @pytest.mark.parametrize("name", ["../out.request", "/etc/passwd", "..", ""])
 def test_a_name_that_is_a_path_is_not_opened(name, inbox):
-    found = read_untrusted_file(inbox, name, 10_000)
-    assert found is not None and found.content is None
+    result = read_untrusted_file(inbox, name, 10_000)
+    assert result is not None and result.content is None
 
 
 def test_a_full_outbox_loses_no_answer(server, inbox, outbox):

@@ -38,7 +38,7 @@ def test_failing_unknown_and_slow_sources_are_not_yielded(monkeypatch):
             "well": lambda raw: raw,
         }
     )
-    requests = dict.fromkeys(("fails", "slow", "well", "nobody"), b"?")
+    requests = dict.fromkeys(("fails", "slow", "well", "unknown"), b"?")
     arriving = transport.exchange(requests, timeout=240)
     assert next(arriving) == ("well", b"?")
     now[0], started = 239.8, time.monotonic()  # the rest of the time is waited for

@@ -331,8 +331,8 @@ class RequestHistory:
         )
         if row != (request,):
             raise ConflictError(
-                f"Request id {label!r} was already used for another query. Nothing was sent. Use "
-                "another id."
+                f"Request id {label!r} was already used for another query. Nothing was sent. "
+                "Use another id."
             )
 
     def record_failure(self, source: str, request: str, state: State) -> None:
@@ -537,8 +537,8 @@ class SourceAccount:
             cost = epsilon_for(item.event, self.budget.delta, self.budget.unit) * MICRO
         if cost > self.terms.max_per_answer:
             raise BudgetError(
-                f"{self.terms.name} allows epsilon={self.terms.max_per_answer / MICRO:g} for one "
-                f"answer, but {item.purpose!r} costs {rounded_up(cost / MICRO, 6)}. Nothing was "
-                "sent. Reduce epsilon, or ask the owner to enroll again with a larger "
-                "--max-per-answer."
+                f"{self.terms.name} allows epsilon={self.terms.max_per_answer / MICRO:g} for "
+                f"one answer, but {item.purpose!r} costs {rounded_up(cost / MICRO, 6)}. "
+                "Nothing was sent. Reduce epsilon, or ask the owner to enroll again with a "
+                "larger --max-per-answer."
             )

@@ -1,4 +1,4 @@
-"""The folder of a federation: the coordinator's key, the terms and list of sources, spending."""
+"""The folder of a federation: the coordinator's key, the sources and their status."""
 
 import datetime
 import json
@@ -105,10 +105,12 @@ def create_federation(
     key = PrivateKey.new()
     key.save(folder / KEY_FILE)
     write_new(folder / PUBLIC_KEY_FILE, key.public.text + "\n")
+    sources_line = (
+        "# min_sources = 2" if min_sources is None else f"min_sources = {min_sources}"
+    )
+    timeout_line = "# timeout = 120" if timeout is None else f"timeout = {timeout}"
     text = _HEADING.format(
-        name=_quoted(name),
-        min_sources=f"{'# min_sources = 2' if min_sources is None else f'min_sources = {min_sources}':<31}",
-        timeout=f"{'# timeout = 120' if timeout is None else f'timeout = {timeout}':<31}",
+        name=_quoted(name), min_sources=f"{sources_line:<31}", timeout=f"{timeout_line:<31}"
     )
     text += _TRANSPORTS[transport].format(address=address, wait=wait)
     with placed(folder / LIST_FILE) as file:

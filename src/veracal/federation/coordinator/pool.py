@@ -316,9 +316,9 @@ class RemotePool(AnswersByRound):
                 names.setdefault(reason, []).append(source.name)
         dropouts = [f"{_abbreviate(who)}: {reason}" for reason, who in names.items()]
         raise SilentError(
-            f"Expected answers of at least {needed} of {len(responses)} sources, got {answered} "
-            f"({'; '.join(dropouts)}). The answers are stored: repeat the command when the "
-            "others can answer, or require fewer sources.",
+            f"Expected answers of at least {needed} of {len(responses)} sources, got "
+            f"{answered} ({'; '.join(dropouts)}). The answers are stored: repeat the command "
+            "when the others can answer, or require fewer sources.",
             tuple(why),
         )
 

@@ -373,13 +373,13 @@ class _Node:
         code = http_status(problem)
         if code == _UNKNOWN_KEY:
             return (
-                f"{self._address} rejects this node: its key is not registered there, or another "
-                "node uses it (for a minute after a crash). Trying again."
+                f"{self._address} rejects this node: its key is not registered there, or "
+                "another node uses it (for a minute after a crash). Trying again."
             )
         if code == _INVALID_SIGNATURE:
             return (
-                f"{self._address} rejects this node's signature: its clock may be wrong, or its "
-                "key is no longer registered. Trying again."
+                f"{self._address} rejects this node's signature: its clock may be wrong, or "
+                "its key is no longer registered. Trying again."
             )
         what = f"responds with error {code}" if code else "cannot be reached"
         return f"{self._address} {what}. Trying again."

@@ -417,8 +417,8 @@ class FlowerTransport:
                 raise ValueError(f"Expected a source with a node, got {name!r}.")
             if len(body) > MAX_REQUEST_BYTES:
                 raise ValueError(
-                    f"Expected a request of at most {MAX_REQUEST_BYTES} bytes, got {len(body)} bytes "
-                    f"for {name!r}."
+                    f"Expected a request of at most {MAX_REQUEST_BYTES} bytes, got {len(body)} "
+                    f"bytes for {name!r}."
                 )
         return self._link
 

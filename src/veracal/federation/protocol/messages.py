@@ -254,7 +254,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Refusal:
-    """The refusal of a source: the same bytes for every reason. Only its owner sees the reason."""
+    """The refusal of a source, the same bytes for every reason."""
 
     source: str
 

@@ -554,7 +554,7 @@ def _check_heads_path(heads: Path, folder: Path) -> Path:
             str(heads),
             "a file outside of the source's folder",
             "a file inside",
-            "Choose a file on another disk: a restored backup of the folder restores its files.",
+            "Choose a file on another disk: a restored backup includes all of the folder.",
         )
     if not heads.exists():
         new_file(heads)

@@ -91,7 +91,7 @@ def price_request(request: Request, query: Query, terms: Terms) -> Mechanism:
 
 MAX_ANSWERS = 100_000  # of one enrollment; they are stored permanently, about 160 MB
 # Requests before their deadline. They are computed one after another, in transactions of one
-# ledger, and together must be ready in half of the deadline: see DEADLINE_FACTOR in enrolling.py.
+# ledger, and together must be ready in half of the deadline: DEADLINE_FACTOR in enrolling.py.
 MAX_IN_FLIGHT = 2
 
 
@@ -315,8 +315,8 @@ class SourceServer:
         ledger = self._enrollment.ledger
         if ledger.length() >= MAX_ANSWERS and not ledger.knows(request.id):
             raise RefusedError(
-                f"this coordinator received {MAX_ANSWERS:,} answers, the maximum that is stored; "
-                "nothing was charged"
+                f"this coordinator received {MAX_ANSWERS:,} answers, the maximum that is "
+                "stored; nothing was charged"
             )
 
     def _check_heads(self, request: Request) -> None:
