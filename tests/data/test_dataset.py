@@ -1,4 +1,4 @@
-"""A data set holds what was declared, or is never made."""
+"""A data set holds what was declared, or its construction fails."""
 
 import pickle
 import tempfile
@@ -37,10 +37,10 @@ def test_labels_are_coded_by_declared_position(small: Dataset) -> None:
 
 
 def test_repr_shows_no_record(small: Dataset) -> None:
-    shown = repr(
+    text = repr(
         small._changed(X=np.full((6, 2), 7919.0), units=np.full(6, "zebra", dtype=TEXT))
     )
-    assert "7919" not in shown and "zebra" not in shown
+    assert "7919" not in text and "zebra" not in text
 
 
 def test_take_keeps_rows_together(small: Dataset) -> None:
@@ -93,7 +93,7 @@ def test_only_finite_numbers(bad: float, dtype: str) -> None:
         (np.zeros((3, 1)), [0, 0, 0], ([1], [2]), "all text or all integers"),
     ],
 )
-def test_what_does_not_fit_is_refused(
+def test_inconsistent_arrays_are_refused(
     X: object, y: object, classes: object, complaint: str
 ) -> None:
     with pytest.raises(DataError, match=complaint):
@@ -144,7 +144,7 @@ def test_labels_match_as_they_are_written(
     ),
     st.randoms(),
 )
-def test_labels_of_any_length_are_found(classes: list[str], random: Random) -> None:
+def test_labels_of_any_length_are_encoded(classes: list[str], random: Random) -> None:
     wanted = [random.randrange(len(classes)) for _ in range(10)]
     long = [f"{name}: a name of more than fifteen bytes" for name in classes]
     for names in (classes, long):
@@ -248,7 +248,7 @@ def test_a_file_that_changes_after_its_check_is_refused(tmp_path: Path) -> None:
         data.X[:]
 
 
-def test_nobody_changes_a_record_afterwards() -> None:
+def test_records_are_immutable() -> None:
     X, y, units, codes = np.ones((2, 1)), np.array([0, 1]), np.array([1, 2]), np.array([0, 0])
     data = Dataset(X, y, ("a", "b"), units=units, groups={"g": Group(codes, ("x", "y"))})
     X[0], y[0], units[0], codes[0] = np.nan, 7, 9, 1
@@ -286,7 +286,7 @@ def test_nobody_changes_a_record_afterwards() -> None:
         np.ma.masked_array([1, 2, 3], mask=[0, 1, 0]),
     ],
 )
-def test_an_id_that_is_missing_is_nobody(units: object) -> None:
+def test_missing_ids_are_refused(units: object) -> None:
     with pytest.raises(DataError, match="units"):
         Dataset(np.zeros((3, 1)), np.array([0, 1, 0]), ("a", "b"), units=units)  # type: ignore[arg-type]
 
@@ -325,7 +325,7 @@ def test_groups_have_different_names() -> None:
         Group(np.array([0, 1]), "ab")  # type: ignore[arg-type]
 
 
-def test_the_wrong_label_is_the_one_that_is_named() -> None:
+def test_an_error_names_the_wrong_label() -> None:
     with pytest.raises(DataError, match="'1.5' in record 3"):
         encode_labels([0, 1, 1.5], [0, 1], "y")
     with pytest.raises(DataError, match="'nan' in record 2"):

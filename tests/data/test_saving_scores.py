@@ -32,7 +32,7 @@ def two(**more):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("kind", ["logits", "probabilities"])
-def test_what_is_written_loads_again(path, dtype, kind, rng):
+def test_saved_scores_load_unchanged(path, dtype, kind, rng):
     values = rng.normal(size=(40, 3)).astype(dtype)
     if kind == "probabilities":
         values = np.exp(values) / np.exp(values).sum(axis=1, keepdims=True)
@@ -45,37 +45,37 @@ def test_what_is_written_loads_again(path, dtype, kind, rng):
         units=np.array([f"p{i // 4}" for i in range(40)]),
     )
     assert save_scores(given, str(path), unit="patient") == path
-    found = load_scores(path, classes=classes, groups={"sex": sexes}, unit="patient")
-    assert found.kind == kind and np.array_equal(found.values.astype(dtype), given.values)
-    assert found.values.dtype == (np.float64 if path.suffix == ".csv" else dtype)
-    assert np.array_equal(found.labels, given.labels)
-    assert np.array_equal(found.groups["sex"].codes, given.groups["sex"].codes)
-    assert found.units.tolist() == given.units.tolist()
+    loaded = load_scores(path, classes=classes, groups={"sex": sexes}, unit="patient")
+    assert loaded.kind == kind and np.array_equal(loaded.values.astype(dtype), given.values)
+    assert loaded.values.dtype == (np.float64 if path.suffix == ".csv" else dtype)
+    assert np.array_equal(loaded.labels, given.labels)
+    assert np.array_equal(loaded.groups["sex"].codes, given.groups["sex"].codes)
+    assert loaded.units.tolist() == given.units.tolist()
     assert path.stat().st_mode & 0o077 == 0
 
 
 def test_numbers_at_the_edges_come_back_bit_for_bit(path):
     edges = [[5e-324, -0.0], [np.finfo(float).max, 0.1 + 0.2], [1 / 3, -np.finfo(float).tiny]]
     given = Scores.from_logits(np.array(edges))
-    found = load_scores(save_scores(given, path))
-    assert found.values.tobytes() == given.values.tobytes() and found.labels is None
+    loaded = load_scores(save_scores(given, path))
+    assert loaded.values.tobytes() == given.values.tobytes() and loaded.labels is None
 
 
 def test_classes_and_units_that_are_numbers(path):
     values, ids = [[0.0, 1], [1, 0]], np.array([10, 2])
     given = Scores.from_logits(values, [7, 3], classes=[7, 3], units=ids)
     save_scores(given, path)
-    found = load_scores(path, classes=[7, 3], unit="unit")
-    assert found.labels.tolist() == [0, 1] and found.classes == (7, 3)
+    loaded = load_scores(path, classes=[7, 3], unit="unit")
+    assert loaded.labels.tolist() == [0, 1] and loaded.classes == (7, 3)
     written = ids.astype(str) if path.suffix == ".csv" else ids
-    assert found.units.tolist() == written.tolist()
+    assert loaded.units.tolist() == written.tolist()
 
 
 @pytest.mark.parametrize("name", ["file", "allow_pickle", "self", "a b", "logits_x", "y"])
 def test_groups_have_any_other_name(path, name):
     save_scores(two(groups={name: GROUP}), path)
-    found = load_scores(path, groups={name: ["a", "b"]})
-    assert found.groups[name].codes.tolist() == [0, 1] and found.labels.tolist() == [0, 1]
+    loaded = load_scores(path, groups={name: ["a", "b"]})
+    assert loaded.groups[name].codes.tolist() == [0, 1] and loaded.labels.tolist() == [0, 1]
 
 
 # ---------------------------------------------------------------- refusals
@@ -84,7 +84,7 @@ def test_groups_have_any_other_name(path, name):
 @pytest.mark.parametrize(
     "name", ["labels", "logits", "logits_0", "logits_7", "probabilities", "probabilities_1"]
 )
-def test_neither_group_nor_unit_takes_a_name_that_readers_look_for(path, name):
+def test_groups_and_units_have_no_reserved_name(path, name):
     ids = np.array(["x", "y"])
     for given, unit in ((two(groups={name: GROUP}), "unit"), (two(units=ids), name)):
         with pytest.raises(DataError, match="distinct names"):
@@ -93,7 +93,7 @@ def test_neither_group_nor_unit_takes_a_name_that_readers_look_for(path, name):
     assert load_scores(path).labels.tolist() == [0, 1]
 
 
-def test_group_and_unit_have_two_names(path):
+def test_group_and_unit_have_distinct_names(path):
     given = two(groups={"unit": GROUP}, units=np.array(["x", "y"]))
     with pytest.raises(DataError, match="distinct names"):
         save_scores(given, path)
@@ -102,13 +102,13 @@ def test_group_and_unit_have_two_names(path):
 
 
 @pytest.mark.parametrize("name", ["s", "s.txt", "s.arrow", "npz"])
-def test_a_suffix_says_how_it_is_written(name):
+def test_the_suffix_determines_the_format(name):
     with pytest.raises(DataError, match="ends in .npz, .parquet, .csv"):
         save_scores(two(), name)
     assert not list(Path().iterdir())
 
 
-def test_nothing_is_overwritten_unless_told_to(path):
+def test_an_existing_file_is_kept_without_force(path):
     path.write_text("mine")
     with pytest.raises(DataError, match="one that exists"):
         save_scores(two(), path)
@@ -132,7 +132,7 @@ def test_a_write_that_fails_leaves_what_was_there(path, monkeypatch):
     assert path.read_text() == "old" and len(list(Path().iterdir())) == 1
 
 
-def test_a_disk_that_is_full_is_an_error_of_ours(path, rng):
+def test_a_full_disk_raises_a_data_error(path, rng):
     resource = pytest.importorskip("resource")  # not on Windows
     values = rng.normal(size=(20_000, 3))
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -157,7 +157,7 @@ def test_an_interrupted_write_leaves_nothing(error):
     assert not list(Path().iterdir())
 
 
-def test_whoever_was_quicker_is_not_overwritten():
+def test_a_file_of_a_faster_process_is_not_overwritten():
     def race() -> None:
         with placed(Path("f")) as file:
             Path("f").write_text("theirs")

@@ -91,7 +91,7 @@ def test_draws_are_those_of_the_public_key(tmp_path: Path, more: Any) -> None:
     assert found.parts.keys() == expected.parts.keys() and not found.secret
     assert {n: p.size for n, p in found.parts.items()} == {"train": 600, "test": 400}
     assert found.train.split_keys == expected.train.split_keys
-    with pytest.raises(ValueError, match="not dealt these rows before"):
+    with pytest.raises(ValueError, match="not split these rows before"):
         split(found.train, key="k")
     with pytest.raises(DataError, match="not split by this key before"):
         split_and_assign(found.train, PartitionStore(tmp_path / "l.partitions"), fresh=True)

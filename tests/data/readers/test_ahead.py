@@ -28,28 +28,28 @@ def broken(items: int) -> Iterator[int]:
 def test_items_come_in_their_order_and_none_is_lost() -> None:
     assert list(prefetch(range(100))) == list(range(100))
     assert list(prefetch([])) == []
-    assert list(prefetch([None, 0, ""])) == [None, 0, ""]  # none of which is an end
+    assert list(prefetch([None, 0, ""])) == [None, 0, ""]  # no item ends the stream
     assert readers() == []
 
 
-def test_the_next_item_is_made_meanwhile_and_no_more() -> None:
-    made = []
-    stream = prefetch(made.append(i) or i for i in range(10))  # type: ignore[func-returns-value]
+def test_only_the_next_item_is_computed_ahead() -> None:
+    computed = []
+    stream = prefetch(computed.append(i) or i for i in range(10))  # type: ignore[func-returns-value]
     assert next(stream) == 0
     end = time.monotonic() + 120
-    while len(made) < 2 and time.monotonic() < end:
+    while len(computed) < 2 and time.monotonic() < end:
         time.sleep(0.001)
     time.sleep(0.05)
-    assert made == [0, 1]
+    assert computed == [0, 1]
     stream.close()
-    assert made == [0, 1] and readers() == []
+    assert computed == [0, 1] and readers() == []
 
 
 def test_an_error_comes_after_the_items_before_it() -> None:
-    stream, found = prefetch(broken(3)), []
+    stream, items = prefetch(broken(3)), []
     with pytest.raises(DataError, match="expected more"):
-        found.extend(stream)
-    assert found == [0, 1, 2] and readers() == []
+        items.extend(stream)
+    assert items == [0, 1, 2] and readers() == []
 
 
 @pytest.fixture
@@ -60,13 +60,13 @@ def table(tmp_path: Path) -> Path:
     return path
 
 
-def test_who_stops_early_waits_for_no_file(table: Path, monkeypatch) -> None:
+def test_closing_early_stops_the_reading(table: Path, monkeypatch) -> None:
     read, sizes = QuoteChecked.read, []
 
     def counted(file, *size):
-        found = read(file, *size)
-        sizes.append(len(found))
-        return found
+        items = read(file, *size)
+        sizes.append(len(items))
+        return items
 
     monkeypatch.setattr(QuoteChecked, "read", counted)
     stream = scan(table, SCHEMA)
@@ -77,7 +77,7 @@ def test_who_stops_early_waits_for_no_file(table: Path, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         (b"2,1\n", r"a number in \[0, 1\], found '2' in record 400001"),
         (b"1\n", "2 fields in each record, found 1 in one"),
@@ -86,12 +86,12 @@ def test_who_stops_early_waits_for_no_file(table: Path, monkeypatch) -> None:
         (b"0,1\xff\n", "expected UTF-8 text"),
     ],
 )
-def test_a_late_error_is_told_and_ends_the_reading(table: Path, line: bytes, told: str) -> None:
+def test_a_late_error_ends_the_reading(table: Path, line: bytes, message: str) -> None:
     with table.open("ab") as file:
         file.write(line)
     read: list[int] = []
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=message):
         read.extend(map(len, scan(table, SCHEMA)))
-    # What came before it; only of a bad mark Arrow tells as soon as it has read that far.
+    # The records before it; only a bad quotation mark raises as soon as it is read.
     assert sum(read) > 200_000 or b'"' in line
     assert readers() == []

@@ -121,11 +121,11 @@ def pieces(data, block):
 @pytest.mark.parametrize("block", [12, 13, 17, 40, 1000])
 def test_a_file_is_cut_between_records(block):
     data = b'a,b\r\n"x\n,y",1\r\n5"6,2\n"",3\n"""\n""",4\n\n\nlast,"5\n"'
-    found = pieces(data, block)
-    assert b"".join(found).replace(b"\n\n\n", b"\n") == data.replace(b"\n\n\n", b"\n")
-    rows = [row for piece in found for row in records(piece)]
+    cut = pieces(data, block)
+    assert b"".join(cut).replace(b"\n\n\n", b"\n") == data.replace(b"\n\n\n", b"\n")
+    rows = [row for piece in cut for row in records(piece)]
     assert [row for row in rows if row] == [row for row in records(data) if row]
-    assert len(found) > 1 or block == 1000
+    assert len(cut) > 1 or block == 1000
 
 
 @given(
@@ -139,9 +139,9 @@ def test_whatever_is_written_comes_back_in_pieces(rows, more):
     csv.writer(text, quoting=csv.QUOTE_ALL, lineterminator="\n").writerows(rows)
     data = text.getvalue().encode()
     longest = max(len(f'"{a}","{b}"'.replace('"', '""')) for a, b in rows)
-    found = pieces(data, longest + more)
-    assert b"".join(found) == data
-    assert [row for piece in found for row in records(piece)] == rows
+    cut = pieces(data, longest + more)
+    assert b"".join(cut) == data
+    assert [row for piece in cut for row in records(piece)] == rows
 
 
 def test_a_record_longer_than_a_block():

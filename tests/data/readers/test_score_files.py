@@ -135,7 +135,7 @@ def test_ids_keep_all_their_digits(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("values", [[2**53, None, 2**53 + 1], ["p", None, "q"]])
 @pytest.mark.parametrize("name", ["u", "g", "labels"])
-def test_nobody_and_nothing_is_missing(tmp_path: Path, name: str, values: list[object]) -> None:
+def test_missing_values_are_refused(tmp_path: Path, name: str, values: list[object]) -> None:
     columns = {"u": [1, 2, 3], "g": [1, 2, 3], "labels": [0, 1, 1]} | {name: values}
     path = parquet(tmp_path, logits=[0.0, 1.0, 2.0], **columns)
     with pytest.raises(DataError, match=f"{name}: expected a value in every record.* record 2"):
