@@ -1,4 +1,4 @@
-"""A data set holds what was declared, or is never made."""
+"""A data set holds what was declared, or its construction fails."""
 
 import pickle
 import tempfile
@@ -9,8 +9,21 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
-from veracal.data import Dataset, Group, cross
+from veracal._types import Frozen
+from veracal.data import (
+    Dataset,
+    Group,
+    ImageForm,
+    Number,
+    Schema,
+    Scores,
+    Target,
+    TextForm,
+    cross,
+    load,
+)
 from veracal.data.dataset import concatenate
 from veracal.data.labels import TEXT, encode_labels
 from veracal.data.rows import MappedRows
@@ -37,10 +50,10 @@ def test_labels_are_coded_by_declared_position(small: Dataset) -> None:
 
 
 def test_repr_shows_no_record(small: Dataset) -> None:
-    shown = repr(
+    text = repr(
         small._changed(X=np.full((6, 2), 7919.0), units=np.full(6, "zebra", dtype=TEXT))
     )
-    assert "7919" not in shown and "zebra" not in shown
+    assert "7919" not in text and "zebra" not in text
 
 
 def test_take_keeps_rows_together(small: Dataset) -> None:
@@ -93,7 +106,7 @@ def test_only_finite_numbers(bad: float, dtype: str) -> None:
         (np.zeros((3, 1)), [0, 0, 0], ([1], [2]), "all text or all integers"),
     ],
 )
-def test_what_does_not_fit_is_refused(
+def test_inconsistent_arrays_are_refused(
     X: object, y: object, classes: object, complaint: str
 ) -> None:
     with pytest.raises(DataError, match=complaint):
@@ -144,7 +157,7 @@ def test_labels_match_as_they_are_written(
     ),
     st.randoms(),
 )
-def test_labels_of_any_length_are_found(classes: list[str], random: Random) -> None:
+def test_labels_of_any_length_are_encoded(classes: list[str], random: Random) -> None:
     wanted = [random.randrange(len(classes)) for _ in range(10)]
     long = [f"{name}: a name of more than fifteen bytes" for name in classes]
     for names in (classes, long):
@@ -248,7 +261,7 @@ def test_a_file_that_changes_after_its_check_is_refused(tmp_path: Path) -> None:
         data.X[:]
 
 
-def test_nobody_changes_a_record_afterwards() -> None:
+def test_records_are_immutable() -> None:
     X, y, units, codes = np.ones((2, 1)), np.array([0, 1]), np.array([1, 2]), np.array([0, 0])
     data = Dataset(X, y, ("a", "b"), units=units, groups={"g": Group(codes, ("x", "y"))})
     X[0], y[0], units[0], codes[0] = np.nan, 7, 9, 1
@@ -286,7 +299,7 @@ def test_nobody_changes_a_record_afterwards() -> None:
         np.ma.masked_array([1, 2, 3], mask=[0, 1, 0]),
     ],
 )
-def test_an_id_that_is_missing_is_nobody(units: object) -> None:
+def test_missing_ids_are_refused(units: object) -> None:
     with pytest.raises(DataError, match="units"):
         Dataset(np.zeros((3, 1)), np.array([0, 1, 0]), ("a", "b"), units=units)  # type: ignore[arg-type]
 
@@ -325,8 +338,58 @@ def test_groups_have_different_names() -> None:
         Group(np.array([0, 1]), "ab")  # type: ignore[arg-type]
 
 
-def test_the_wrong_label_is_the_one_that_is_named() -> None:
+def test_an_error_names_the_wrong_label() -> None:
     with pytest.raises(DataError, match="'1.5' in record 3"):
         encode_labels([0, 1, 1.5], [0, 1], "y")
     with pytest.raises(DataError, match="'nan' in record 2"):
         encode_labels([0, np.nan], [0, 1], "y")
+
+
+# ---------------------------------------------------------------- image and text forms, pickling
+
+
+FORM = ImageForm(
+    classes=("a", "b"),
+    height=4,
+    width=4,
+    mode="grey",
+    patterns=(r"(?P<part>train|test)/(?P<label>[ab])/.+\.png",),
+)
+
+
+def test_images_load_by_their_form(tmp_path: Path) -> None:
+    for part, label in (("train", "a"), ("train", "b"), ("test", "a")):
+        (tmp_path / part / label).mkdir(parents=True)
+        Image.new("L", (4, 4), 9).save(tmp_path / part / label / "1.png")
+    assert load(tmp_path, schema=FORM).X.shape == (3, 4, 4)
+    assert len(load(tmp_path, schema=FORM, part="train")) == 2
+    with pytest.raises(ValueError, match="no variant"):
+        load(tmp_path, schema=FORM, variant="code")
+
+
+def test_sentences_load_by_their_form(tmp_path: Path) -> None:
+    (tmp_path / "t.tsv").write_text("s\ty\ngood\t1\nbad\t0\n")
+    form = TextForm(text=("s",), label="y", classes=("0", "1"))
+    assert load(tmp_path / "t.tsv", schema=form).X[:, 0].tolist() == ["good", "bad"]
+    with pytest.raises(ValueError, match="no part"):
+        load(tmp_path / "t.tsv", schema=form, part="train")
+
+
+def test_records_cross_process_boundaries() -> None:
+    group = {"g": Group(np.array([0, 1]), ("x", "y"))}
+    data = Dataset(np.zeros((2, 1)), np.array([0, 1]), ("a", "b"), groups=group)
+    schema = Schema({"x": Number(0, 1), "y": Target((0, 1))})
+    scores = Scores.from_logits(np.zeros((2, 2)), groups=group)
+    again = pickle.loads(pickle.dumps((data, schema, scores, FORM)))
+    assert again[1] == schema and again[3] == FORM
+    assert again[0].groups["g"].codes.tolist() == [0, 1]
+    assert again[2].groups["g"].names == ("x", "y")
+
+
+def test_mappings_stay_as_they_are() -> None:
+    given = {"a": 1}
+    mapping = Frozen(given)
+    given["a"] = 2
+    assert mapping == {"a": 1} and repr(mapping) == "{'a': 1}" and len(mapping) == 1
+    with pytest.raises(TypeError, match="item assignment"):
+        mapping["a"] = 2  # type: ignore[index]

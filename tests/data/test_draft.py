@@ -14,7 +14,7 @@ from veracal.data.schema_draft import Draft, draft
 from veracal.errors import DataError, SchemaError
 
 CSV = """patient,age,sex,ward,score,note,readmitted
-p1,64,f,A,1.1,a long remark that nobody should turn into a category,no
+p1,64,f,A,1.1,a long remark that should not become a category,no
 p1,65,f,A,NA,,yes
 p2,31,m,B,0.9,"a, b",no
 p3,?,f,C,1.4,"line
@@ -31,12 +31,12 @@ def visits(tmp_path: Path) -> Path:
 
 
 def accepted(text: str) -> Schema:
-    """Read a draft as somebody would who accepts it as it is."""
+    """Read a draft as if it had been accepted unchanged."""
     assert "draft = true\n" in text
     return Schema.from_toml(text.replace("draft = true\n", ""))
 
 
-def test_a_draft_describes_the_file_it_was_made_from(visits: Path) -> None:
+def test_a_draft_describes_its_file(visits: Path) -> None:
     proposal = draft(visits, target="readmitted", unit="patient", groups=["sex", "age"])
     schema = accepted(proposal.text)
     columns = schema.columns
@@ -90,9 +90,7 @@ def test_that_nothing_was_missing_is_read_from_the_records_too(tmp_path: Path) -
 @pytest.mark.parametrize(
     "labels", [["a"] * 60, ["?"] * 60, [str(i) for i in range(60)]], ids=["one", "none", "many"]
 )
-def test_what_the_records_do_not_tell_is_to_be_filled_in(
-    tmp_path: Path, labels: list[str]
-) -> None:
+def test_unknown_fields_are_to_be_filled_in(tmp_path: Path, labels: list[str]) -> None:
     rows = "".join(f"{i},{label}\n" for i, label in enumerate(labels))
     proposal = draft(write(tmp_path, "x,y\n" + rows), target="y")
     assert fields(proposal, "to be filled in") == {("column 'y'", "classes")}
@@ -255,7 +253,7 @@ def test_lists(tmp_path: Path) -> None:
         draft(path, target="w")
 
 
-def test_a_draft_is_refused_until_somebody_stands_for_it(visits: Path) -> None:
+def test_a_draft_is_refused_as_a_schema(visits: Path) -> None:
     with pytest.raises(SchemaError, match="a schema of public facts"):
         Schema.from_toml(draft(visits).text)
 

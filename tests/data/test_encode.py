@@ -289,7 +289,7 @@ def test_what_a_row_becomes_depends_on_that_row_alone(
     ).all()
 
 
-def test_nobody_without_an_id_is_anybody() -> None:
+def test_rows_without_an_id_are_no_unit() -> None:
     columns = {"x": Number(0, 1), "u": UnitColumn(missing="drop")}
     data = encoded(columns, {"x": [0, 1, 1], "u": ["p", "NA", None]}, missing=("NA",))
     assert data.units is not None and data.units.tolist() == ["p"]

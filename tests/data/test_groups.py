@@ -14,7 +14,7 @@ def accuracy(scores: Scores) -> float:
 
 
 def scores_of(right: np.ndarray, codes: np.ndarray, units: object = None) -> Scores:
-    """Scores that are right exactly where told."""
+    """Scores that are correct exactly at the given records."""
     return Scores.from_logits(
         np.where(right, 1.0, -1.0),
         np.ones(len(right), int),
@@ -36,8 +36,8 @@ def test_values_equal_the_metric_on_each_group(
     women = scores.take(scores.groups["sex"].codes == 0)
     assert result.values["f"].value == accuracy(women) and result.values["f"].n == 300
     assert result.overall.value == accuracy(scores) and result.overall.n == 400
-    nobody = result.values["x"]
-    assert (nobody.value, nobody.low, nobody.high, nobody.n) == (None, None, None, 0)
+    empty = result.values["x"]
+    assert (empty.value, empty.low, empty.high, empty.n) == (None, None, None, 0)
 
 
 def test_gaps_and_ratios(scores: Scores, rng: np.random.Generator) -> None:
@@ -63,7 +63,7 @@ def test_a_ratio_to_zero_has_no_value(rng: np.random.Generator) -> None:
     assert result.ratio().value is None and result.gap().value == 0
 
 
-def test_intervals_cover_as_often_as_they_say() -> None:
+def test_intervals_cover_at_their_level() -> None:
     rng, hits = np.random.default_rng(5), 0
     codes = np.repeat([0, 1], 150)
     for _ in range(120):
@@ -83,15 +83,15 @@ def test_equal_groups_have_an_interval_that_begins_at_no_gap() -> None:
     codes = np.repeat([0, 1], 150)
     for _ in range(40):
         scores = scores_of(rng.random(300) < 0.7, codes)
-        found = by_group(accuracy, scores, "sex", replicates=80, level=0.9, rng=rng)
-        gap, ratio = found.gap(), found.ratio()
+        result = by_group(accuracy, scores, "sex", replicates=80, level=0.9, rng=rng)
+        gap, ratio = result.gap(), result.ratio()
         assert gap.low is not None and gap.high is not None and ratio.high is not None
         assert 0 <= gap.low <= gap.high and ratio.high <= 1
         held += gap.low == 0 and ratio.high == 1
     assert held >= 30  # binomial(40, 0.9) is below but about once in a thousand
 
 
-def test_basic_intervals_are_mirrored_at_the_figure_and_cut(scores: Scores) -> None:
+def test_basic_intervals_are_reflected_and_clipped(scores: Scores) -> None:
     both = [
         by_group(
             accuracy,
@@ -105,28 +105,28 @@ def test_basic_intervals_are_mirrored_at_the_figure_and_cut(scores: Scores) -> N
         for interval in ("percentile", "basic")
     ]
     for name in ("f", "m"):
-        one, two = (found.values[name] for found in both)
+        one, two = (result.values[name] for result in both)
         assert one.value is not None and one.low is not None and one.high is not None
         assert two.low == pytest.approx(2 * one.value - one.high)
         assert two.high == pytest.approx(min(0.88, 2 * one.value - one.low))
     assert both[1].values["f"].high == 0.88 != both[0].values["f"].high
-    one, two = (found.gap("f", "m") for found in both)
+    one, two = (result.gap("f", "m") for result in both)
     assert one.value is not None and one.high is not None
     assert two.low == pytest.approx(2 * one.value - one.high)
 
 
-def test_a_ratio_of_negative_figures_is_not_cut(scores: Scores) -> None:
-    found = by_group(
+def test_a_ratio_of_negative_values_is_not_clipped(scores: Scores) -> None:
+    result = by_group(
         lambda part: -accuracy(part), scores, "sex", replicates=50, rng=np.random.default_rng(2)
     ).ratio()
-    assert found.value is not None and found.low is not None and found.high is not None
-    assert found.low < found.value < found.high and found.value > 1
+    assert result.value is not None and result.low is not None and result.high is not None
+    assert result.low < result.value < result.high and result.value > 1
 
 
-def test_a_group_that_is_never_drawn_keeps_its_figure() -> None:
+def test_a_group_that_is_never_drawn_keeps_its_value() -> None:
     scores = scores_of(np.ones(400, bool), np.arange(400) // 399)
-    found = by_group(accuracy, scores, "sex", replicates=1, rng=np.random.default_rng(0))
-    alone = found.values["m"]
+    result = by_group(accuracy, scores, "sex", replicates=1, rng=np.random.default_rng(0))
+    alone = result.values["m"]
     assert (alone.value, alone.low, alone.high, alone.n) == (1.0, None, None, 1)
 
 
@@ -187,7 +187,7 @@ def test_unknown_groups_and_levels(scores: Scores, rng: np.random.Generator) -> 
         by_group(accuracy, scores, (), rng=rng)
 
 
-def test_intersections_of_one_name_are_refused(rng: np.random.Generator) -> None:
+def test_intersections_with_equal_names_are_refused(rng: np.random.Generator) -> None:
     """Else "a & b" and "c" would meet "a" and "b & c", and one would hide the other."""
     groups = {
         "p": Group(np.array([0, 0, 1, 1]), ("a & b", "a")),
@@ -200,7 +200,7 @@ def test_intersections_of_one_name_are_refused(rng: np.random.Generator) -> None
     assert [estimate.n for estimate in alone.values.values()] == [2, 2]
 
 
-def test_nobody_has_no_figures(rng: np.random.Generator, scores: Scores) -> None:
+def test_an_empty_group_has_no_value(rng: np.random.Generator, scores: Scores) -> None:
     result = by_group(accuracy, scores.take([]), "sex", replicates=2, rng=rng)
     assert result.overall.value is None and result.overall.n == 0
 

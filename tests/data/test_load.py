@@ -283,7 +283,7 @@ def test_limits_must_make_sense() -> None:
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow", ".arrows"])
-def test_long_names_that_pack_well_are_no_bomb(tmp_path: Path, suffix: str) -> None:
+def test_long_category_names_are_read(tmp_path: Path, suffix: str) -> None:
     names = ["a rather long name of a category, " + word for word in ("one", "two")]
     frame = pl.DataFrame({"c": names * 100_000, "y": ["no", "yes"] * 100_000})
     schema = Schema({"c": Category(names), "y": Target(("no", "yes"))})

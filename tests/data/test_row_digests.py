@@ -70,10 +70,10 @@ def table(tmp_path: Path) -> Path:
 
 
 def test_a_digest_is_of_the_cells_as_written(table: Path) -> None:
-    found = digests(load(table, schema=SCHEMA, row_digests=True))
-    assert found[0] != found[1]  # 50 and 50.0 are one number and two texts
-    assert found[3] == found[4]  # which differ in an ignored column
-    assert len(set(found)) == 4
+    expected = digests(load(table, schema=SCHEMA, row_digests=True))
+    assert expected[0] != expected[1]  # 50 and 50.0 are one number and two texts
+    assert expected[3] == expected[4]  # which differ in an ignored column
+    assert len(set(expected)) == 4
 
 
 def test_as_written_out_slowly() -> None:
@@ -84,7 +84,7 @@ def test_as_written_out_slowly() -> None:
 
 
 def test_typed_columns_written_out_slowly() -> None:
-    """What was recorded must be found again by any later version."""
+    """Digests must agree with those recorded by earlier versions."""
     schema = Schema(
         {
             "n": Number(0, 9, missing="indicator"),
@@ -117,7 +117,7 @@ def test_typed_columns_written_out_slowly() -> None:
     ]
 
 
-def test_no_row_is_digested_unless_asked(table: Path) -> None:
+def test_digests_are_computed_on_request(table: Path) -> None:
     assert load(table, schema=SCHEMA).row_digests is None
 
 
@@ -130,34 +130,34 @@ def test_cells_do_not_run_together() -> None:
 
 
 def test_order_batches_schema_and_columns_do_not_matter(table: Path, tmp_path: Path) -> None:
-    found = digests(load(table, schema=SCHEMA, row_digests=True))
+    expected = digests(load(table, schema=SCHEMA, row_digests=True))
     other = Schema({**SCHEMA.columns, "age": Number(0, 200, center=1, spread=3)}, norm=0.1)
-    assert digests(load(table, schema=other, row_digests=True)) == found
+    assert digests(load(table, schema=other, row_digests=True)) == expected
     batches = scan(table, SCHEMA, rows=2, row_digests=True)
-    assert [one for batch in batches for one in digests(batch)] == found
+    assert [one for batch in batches for one in digests(batch)] == expected
     turned = write(tmp_path / "r.csv", LINES[::-1])
-    assert digests(load(turned, schema=SCHEMA, row_digests=True)) == found[::-1]
+    assert digests(load(turned, schema=SCHEMA, row_digests=True)) == expected[::-1]
     swapped = write(
         tmp_path / "s.csv",
         [",".join(np.array(line.split(","))[[3, 1, 0, 2]]) for line in LINES],
         "ill,sex,age,note",
     )
-    assert digests(load(swapped, schema=SCHEMA, row_digests=True)) == found
+    assert digests(load(swapped, schema=SCHEMA, row_digests=True)) == expected
     quoted = write(tmp_path / "q.csv", ['"50","f",,"no"', '50,"m",b,"yes"'])
-    assert digests(load(quoted, schema=SCHEMA, row_digests=True)) == [found[0], found[2]]
+    assert digests(load(quoted, schema=SCHEMA, row_digests=True)) == [expected[0], expected[2]]
 
 
 def test_digests_follow_their_rows(table: Path) -> None:
     data = load(table, schema=SCHEMA, row_digests=True)
-    found = digests(data)
-    assert digests(data.take(np.array([3, 0, 3]))) == [found[3], found[0], found[3]]
+    expected = digests(data)
+    assert digests(data.take(np.array([3, 0, 3]))) == [expected[3], expected[0], expected[3]]
     parts = list(data.batches(2))
-    assert digests(concatenate(parts)) == found
-    assert digests(limit_contributions(data, at_most=1)) == found
-    assert digests(limit_contributions(data, at_most=1, unit=[0, 1, 2, 3, 4])) == found
-    assert digests(pickle.loads(pickle.dumps(data))) == found
+    assert digests(concatenate(parts)) == expected
+    assert digests(limit_contributions(data, at_most=1)) == expected
+    assert digests(limit_contributions(data, at_most=1, unit=[0, 1, 2, 3, 4])) == expected
+    assert digests(pickle.loads(pickle.dumps(data))) == expected
     parts = split(data, key="k").parts
-    assert sorted(one for part in parts.values() for one in digests(part)) == sorted(found)
+    assert sorted(one for part in parts.values() for one in digests(part)) == sorted(expected)
 
 
 def test_dropped_rows_take_their_digests_along(tmp_path: Path) -> None:
@@ -280,20 +280,20 @@ WORDS = Schema(
 def test_one_record_changes_the_type_of_all_and_the_digest_of_none(
     name: str, few: pl.Series, one_more: pl.Series
 ) -> None:
-    def found(values: pl.Series) -> list[bytes]:
+    def expected(values: pl.Series) -> list[bytes]:
         n = len(values)
         columns = {"a": [1] * n, "b": ["1"] * n, "v": [[1, 2]] * n, "y": ["0"] * n}
         return list(each(digests_of_frame(pl.DataFrame({**columns, name: values}), WORDS)))
 
-    assert found(few) == found(one_more)[:2]
-    assert len(set(found(one_more))) == len(one_more.unique())
+    assert expected(few) == expected(one_more)[:2]
+    assert len(set(expected(one_more))) == len(one_more.unique())
 
 
-def test_a_word_among_numbers_is_told_from_others() -> None:
+def test_words_among_numbers_have_different_digests() -> None:
     values = pl.Series("a", ["1", "?", "n", None, "", "1:?"])
     rows = {"b": ["x"] * 6, "v": [[1, 2]] * 6, "y": ["0"] * 6}
-    found = each(digests_of_frame(pl.DataFrame({"a": values, **rows}), WORDS))
-    assert len(set(found)) == 6
+    expected = each(digests_of_frame(pl.DataFrame({"a": values, **rows}), WORDS))
+    assert len(set(expected)) == 6
 
 
 def test_one_label_or_number_changes_the_type_of_an_array_and_no_other_digest() -> None:
@@ -325,7 +325,7 @@ def test_ids_that_were_rounded_are_refused(tmp_path: Path) -> None:
                 load(tmp_path / "t.parquet", schema=schema)
 
 
-def test_floats_are_told_apart_to_the_last_bit() -> None:
+def test_floats_differ_to_the_last_bit() -> None:
     values = [0.5, np.nextafter(0.5, 1), 2.0**53, 2.0**60, np.inf, -np.inf, 1e300, -0.5, 5e-324]
     assert len(set(number_digests(values, pl.Float64))) == len(values)
     assert number_digests([-0.0], pl.Float64) == number_digests([0], pl.Int64)
@@ -335,10 +335,10 @@ def test_arrays_in_files(tmp_path: Path) -> None:
     X, y = np.arange(12, dtype=np.float32).reshape(6, 2), np.array([0, 1] * 3)
     schema = Schema({"X": Vector(2, 0, 20, center=0, spread=1), "y": Target((0, 1))})
     np.savez(tmp_path / "a.npz", X=X, y=y)
-    found = digests(load(tmp_path / "a.npz", schema=schema, row_digests=True))
-    assert len(set(found)) == 6
+    expected = digests(load(tmp_path / "a.npz", schema=schema, row_digests=True))
+    assert len(set(expected)) == 6
     np.savez(tmp_path / "b.npz", X=X[::-1], y=y[::-1])
-    assert digests(load(tmp_path / "b.npz", schema=schema, row_digests=True)) == found[::-1]
+    assert digests(load(tmp_path / "b.npz", schema=schema, row_digests=True)) == expected[::-1]
     for name, order in (("c", slice(None)), ("d", slice(None, None, -1))):
         (tmp_path / name).mkdir()
         np.save(tmp_path / name / "X.npy", np.ascontiguousarray(X[order]))
@@ -360,9 +360,9 @@ def test_images_count_by_their_files_bytes(tmp_path: Path) -> None:
     content = (tmp_path / "dog/c.png").read_bytes()
     assert digests(data)[2] == digest_of_texts(["dog", ""], content)
     assert len(set(digests(data))) == 3 and data.encoded
-    found = digests(data)
+    expected = digests(data)
     (tmp_path / "cat/a.png").rename(tmp_path / "cat/z.png")
-    assert sorted(digests(load(tmp_path, schema=form, row_digests=True))) == sorted(found)
+    assert sorted(digests(load(tmp_path, schema=form, row_digests=True))) == sorted(expected)
 
 
 def test_texts_count_by_their_columns(tmp_path: Path) -> None:
@@ -397,15 +397,15 @@ class Twice:
 
 
 @pytest.mark.parametrize("from_file", [True, False])
-def test_features_do_not_decide_on_the_partition(table: Path, from_file: bool) -> None:
+def test_features_do_not_determine_the_partition(table: Path, from_file: bool) -> None:
     rng = np.random.default_rng(0)
     data = Dataset(rng.normal(size=(300, 2)), rng.integers(2, size=300), (0, 1))
     if from_file:
         data = load("breast-cancer")
     others = [2, np.nextafter(np.float32(2), np.float32(3))]
-    found = [split(extract(data, Twice(one), cache=False), key="k") for one in others]
+    splits = [split(extract(data, Twice(one), cache=False), key="k") for one in others]
     expected = [part.y.tolist() for part in split(data, key="k").parts.values()]
-    for one in found:
+    for one in splits:
         assert [part.y.tolist() for part in one.parts.values()] == expected
 
 
@@ -418,13 +418,13 @@ def test_encoded_records_without_digests_have_no_identity(table: Path) -> None:
     assert not split(by_unit, key="k").secret
 
 
-def test_digests_are_neither_shown_nor_saved(tmp_path: Path) -> None:
+def test_digests_are_neither_displayed_nor_saved(tmp_path: Path) -> None:
     data = load("breast-cancer")._changed(norm=None)
     assert data.row_digests is not None
-    shown = repr(data) + repr(split(data, key="k"))
-    assert "digest" not in shown
+    text = repr(data) + repr(split(data, key="k"))
+    assert "digest" not in text
     first = digests(data)[0]
-    assert first.hex() not in shown
+    assert first.hex() not in text
     save_matrix(data, tmp_path / "saved", bounds=(-1, 1))
     for file in (tmp_path / "saved").iterdir():
         assert first not in file.read_bytes() and first.hex().encode() not in file.read_bytes()
@@ -469,9 +469,9 @@ def test_a_slot_cannot_be_missing(tmp_path: Path) -> None:
         load(path, schema=PLACES)
 
 
-def test_a_schema_has_one_slot_and_no_unit_beside_it() -> None:
+def test_a_schema_has_one_slot_and_no_unit() -> None:
     for other in (Slot(), UnitColumn()):
-        with pytest.raises(SchemaError, match="at most one slot, and none beside a unit"):
+        with pytest.raises(SchemaError, match="at most one slot, and none together"):
             Schema({"bed": Slot(), "who": other, "x": Number(0, 1), "y": Target((0, 1))})
     with pytest.raises(SchemaError, match="at_most"):
         Schema.from_toml('format = 1\n[columns.bed]\nkind = "slot"\nat_most = 1\n')
@@ -480,8 +480,8 @@ def test_a_schema_has_one_slot_and_no_unit_beside_it() -> None:
 # The cache of features -------------------------------------------------------------------
 
 
-def test_a_cache_says_nothing_to_whoever_guesses_the_records(tmp_path: Path) -> None:
-    """Without the folder's secret key nobody can tell which records an entry is of."""
+def test_a_cache_confirms_no_guess_of_the_records(tmp_path: Path) -> None:
+    """Without the folder's secret key an entry does not identify its records."""
     data = load("wine")
     names = []
     for folder in ("one", "two"):

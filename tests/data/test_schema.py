@@ -129,7 +129,7 @@ def test_properties() -> None:
         ({"y": Y, "u": UnitColumn(missing=FillValue("a")), "x": X}, "are not imputed"),
     ],
 )
-def test_columns_that_cannot_be_meant(columns: dict[str, object], complaint: str) -> None:
+def test_invalid_columns_are_refused(columns: dict[str, object], complaint: str) -> None:
     with pytest.raises(DataError, match=complaint):
         Schema(columns)  # type: ignore[arg-type]
 
@@ -153,14 +153,14 @@ def test_columns_that_cannot_be_meant(columns: dict[str, object], complaint: str
         ({"groups": {"g": Grouping(["x"], (0, 1))}}, "a declared category"),
         ({"header": "yes"}, "true or false"),
         ({"separator": ",,"}, "one character"),
-        ({"groups": {"g": Grouping("nobody")}}, "a declared category"),
+        ({"groups": {"g": Grouping("absent")}}, "a declared category"),
         ({"groups": {"g": Grouping("x")}}, "a number with edges"),
         ({"groups": {"g": Grouping("x", (0, 0.5))}}, "that cover"),
         ({"groups": {"g": Grouping("x", (0, 0.5, 0.5, 1))}}, "rising"),
         ({"groups": {"g": Grouping("c")}}, "outside = 'error'"),
     ],
 )
-def test_settings_that_cannot_be_meant(settings: dict[str, object], complaint: str) -> None:
+def test_invalid_settings_are_refused(settings: dict[str, object], complaint: str) -> None:
     columns = {"x": X, "c": Category(("a",), outside="ignore"), "y": Y}
     with pytest.raises(SchemaError, match=complaint):
         Schema(columns, **settings)  # type: ignore[arg-type]
@@ -192,7 +192,7 @@ def test_settings_that_cannot_be_meant(settings: dict[str, object], complaint: s
         ("format = 1\nname = 'h'", "schema: h: columns: expected exactly one target"),
     ],
 )
-def test_toml_that_says_something_else(text: str, complaint: str) -> None:
+def test_invalid_toml_is_refused(text: str, complaint: str) -> None:
     with pytest.raises(SchemaError, match=complaint):
         Schema.from_toml(text)
 
@@ -215,7 +215,7 @@ def test_files_that_are_no_schema(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [Target, Category])
-def test_a_text_is_no_list_of_letters(make: Callable[[str], object]) -> None:
+def test_a_text_is_no_list(make: Callable[[str], object]) -> None:
     with pytest.raises(SchemaError, match="a list, found 'ab'"):
         make("ab")
 

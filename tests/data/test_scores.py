@@ -79,7 +79,7 @@ def test_a_wrong_record_is_named_wherever_it_is(
         Scores.from_probabilities(values)
 
 
-def test_infinite_logits_are_found_where_sums_hide_them() -> None:
+def test_infinite_logits_are_detected_even_if_sums_are_finite() -> None:
     with pytest.raises(DataError, match="inf in record 1"):
         Scores.from_logits([[np.inf, -np.inf]])
     largest = np.finfo(np.float64).max
@@ -115,7 +115,7 @@ def test_one_column_is_the_second_of_two_classes() -> None:
         ([[np.longdouble("1e400"), 0]], "inf in record 1"),
     ],
 )
-def test_logits_that_are_none(values: object, complaint: str) -> None:
+def test_invalid_logits_are_refused(values: object, complaint: str) -> None:
     with pytest.raises(DataError, match=complaint):
         Scores.from_logits(values)  # type: ignore[arg-type]
 
@@ -127,11 +127,11 @@ def test_logits_that_are_none(values: object, complaint: str) -> None:
         ([[0.5, 0.4]], "sum to 1, found 0.9"),
         ([[0.5, np.nan]], r"in \[0, 1\]"),
         ([[1.1, -0.1]], r"in \[0, 1\]"),
-        ([0.5, 1.5], r"found 1\.5 in record 2"),  # and not -0.5, which nobody gave
+        ([0.5, 1.5], r"found 1\.5 in record 2"),  # and not -0.5, the complement
         (np.ma.masked_array([[0.5, 0.5]], mask=True), "a plain array"),
     ],
 )
-def test_probabilities_that_are_none(values: object, complaint: str) -> None:
+def test_invalid_probabilities_are_refused(values: object, complaint: str) -> None:
     with pytest.raises(DataError, match=complaint):
         Scores.from_probabilities(values)  # type: ignore[arg-type]
 
@@ -178,8 +178,8 @@ def test_take_keeps_rows_together() -> None:
     assert part.groups["g"].codes.tolist() == [0, 0] and part.units is not None
     assert part.units.tolist() == ["p", "p"]
     assert scores.take(np.array([False, True, False])).values.tolist() == [[0, 0, 3]]
-    nobody = scores.take([])
-    assert nobody.values.shape == (0, 3) and len(nobody.groups["g"]) == 0
+    empty = scores.take([])
+    assert empty.values.shape == (0, 3) and len(empty.groups["g"]) == 0
     assert scores.take(np.zeros(3, bool)).values.shape == (0, 3)
 
 
@@ -200,7 +200,7 @@ def whole() -> Scores:
 
 
 @pytest.mark.parametrize(
-    "made",
+    "make",
     [
         whole,
         lambda: Scores.from_probabilities([0.5, 0.5, 0.5], [0, 1, 1], units=[1, 2, 3]),
@@ -215,8 +215,8 @@ def whole() -> Scores:
         lambda: copy.copy(whole()),
     ],
 )
-def test_scores_cannot_be_changed(made: Callable[[], Scores]) -> None:
-    scores = made()
+def test_scores_cannot_be_changed(make: Callable[[], Scores]) -> None:
+    scores = make()
     for array in (scores.values, scores.labels, scores.units):
         if array is not None:
             with pytest.raises(ValueError, match="read-only"):
@@ -225,15 +225,15 @@ def test_scores_cannot_be_changed(made: Callable[[], Scores]) -> None:
                 array.flags.writeable = True
 
 
-def test_scores_are_not_changed_through_what_they_were_made_of() -> None:
+def test_scores_are_independent_of_the_arrays_they_were_made_from() -> None:
     values, codes, units = LOGITS.copy(), np.array([0, 2, 1]), np.array([1, 2, 3])
     view = values.view()
     view.flags.writeable = False  # yet the array behind it can be written to
-    made = [Scores.from_logits(given, codes, units=units) for given in (values, view)] + [
+    cases = [Scores.from_logits(given, codes, units=units) for given in (values, view)] + [
         Scores(given, "logits", (0, 1, 2), codes, units=units) for given in (values, view)
     ]
     values[:], codes[:], units[:] = np.nan, 0, 9
-    for scores in made:
+    for scores in cases:
         assert (scores.values == LOGITS).all() and scores.known_labels.tolist() == [0, 2, 1]
         assert scores.units is not None and scores.units.tolist() == [1, 2, 3]
 
@@ -299,6 +299,6 @@ def test_merging_takes_labels_of_the_new_classes() -> None:
         {"a": "en", "b": "c"},
     ],
 )
-def test_merging_wants_every_class_once(into: dict[str, list[str]]) -> None:
+def test_merging_needs_every_class_once(into: dict[str, list[str]]) -> None:
     with pytest.raises(DataError, match="exactly once"):
         Scores.from_logits(LOGITS, classes=["e", "n", "c"]).merge(into)  # type: ignore[arg-type]

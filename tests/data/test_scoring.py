@@ -1,4 +1,4 @@
-"""The logits of a row are its own, whoever stands beside it."""
+"""The logits of a row do not depend on other rows."""
 
 import warnings
 
@@ -28,7 +28,7 @@ class Fails:
 
     def logits(self, X):
         if (X > 5).any():
-            raise FloatingPointError("a record told of itself")
+            raise FloatingPointError("an error about a record")
         return np.stack([X[:, 0], X[:, 1], X.sum(axis=1)], axis=1)
 
 
@@ -39,7 +39,7 @@ class Margin:
 
 @pytest.mark.parametrize("n", [1, 2, 255, 256, 257, 700])
 @pytest.mark.parametrize("k", [2, 7, 10, 100])
-def test_neither_company_nor_place_changes_a_bit(n, k) -> None:
+def test_other_rows_and_positions_change_no_bit(n, k) -> None:
     model, X = Product(k=k), RNG.normal(size=(700, 300)).astype(np.float32)
     whole = logits_of(model, X, k)
     rows = RNG.permutation(700)[:n]
@@ -47,11 +47,11 @@ def test_neither_company_nor_place_changes_a_bit(n, k) -> None:
     assert model.shapes == {(256, 300)}
 
 
-def test_rows_stand_only_where_they_have_the_same_bits() -> None:
+def test_rows_are_placed_only_at_equivalent_positions() -> None:
     def last_four_differ(rows):
-        found = np.stack([rows[:, 0], rows[:, 1]], axis=1).astype(float)
-        found[252:] = np.nextafter(found[252:], np.inf)
-        return found
+        logits = np.stack([rows[:, 0], rows[:, 1]], axis=1).astype(float)
+        logits[252:] = np.nextafter(logits[252:], np.inf)
+        return logits
 
     def company_matters(rows):
         return np.stack([rows[:, 0], rows.mean(axis=1) + rows[0, 1]], axis=1)
@@ -71,7 +71,7 @@ def test_rows_stand_only_where_they_have_the_same_bits() -> None:
     assert places[company_matters].tolist() == places[fails].tolist() == [0]
 
 
-def test_what_depends_on_company_is_scored_by_itself() -> None:
+def test_models_that_mix_rows_score_each_row_alone() -> None:
     class Normalizing:
         def logits(self, X):
             return X[:, :2] - X[:, :2].mean(axis=0)
@@ -81,7 +81,7 @@ def test_what_depends_on_company_is_scored_by_itself() -> None:
     assert logits_of(Normalizing(), X[5:6], 2).tobytes() == whole[5].tobytes()
 
 
-def test_a_real_classifier_too() -> None:
+def test_a_classifier_of_scikit_learn() -> None:
     X = RNG.normal(size=(600, 20))
     model = PrivateLogisticRegression(epsilon=1.0, epochs=2, classes=[0, 1, 2], size=600)
     model.fit(X, RNG.integers(3, size=600))
@@ -97,37 +97,37 @@ def test_a_row_that_is_an_error_has_equal_logits_and_leaves_others_alone() -> No
     X[[7, 299], 2] = 9.0
     with pytest.raises(FloatingPointError):
         logits_of(Fails(), X, 3)
-    found = logits_of(Fails(), X, 3, without_errors=True)
-    assert (found[[7, 299]] == 0).all()
+    logits = logits_of(Fails(), X, 3, without_errors=True)
+    assert (logits[[7, 299]] == 0).all()
     others = np.delete(np.arange(300), [7, 299])
-    assert found[others].tobytes() == good[others].tobytes()
+    assert logits[others].tobytes() == good[others].tobytes()
 
 
-def test_what_is_not_finite_becomes_finite_and_says_nothing() -> None:
+def test_infinite_logits_become_finite_without_a_warning() -> None:
     class Odd:
         def logits(self, X):
             warnings.warn("of a record", stacklevel=1)
             return np.log(X - X) * np.array([1.0, -1.0, 0.0])
 
-    found = logits_of(Odd(), np.ones((2, 3)), 3)
-    assert np.isfinite(found).all()
-    assert (found[:, 0] < -1e300).all() and (found[:, 1] > 1e300).all()
-    assert (found[:, 2] == 0).all()
+    logits = logits_of(Odd(), np.ones((2, 3)), 3)
+    assert np.isfinite(logits).all()
+    assert (logits[:, 0] < -1e300).all() and (logits[:, 1] > 1e300).all()
+    assert (logits[:, 2] == 0).all()
 
 
 def test_no_rows_have_no_logits() -> None:
     assert logits_of(Fails(), np.empty((0, 4)), 3).shape == (0, 3)
 
 
-def test_a_margin_stands_for_two_classes() -> None:
-    found = logits_of(Margin(), np.array([[3.0], [-2.0]]), 2)
-    np.testing.assert_array_equal(found, [[0, 3], [0, -2]])
+def test_a_margin_gives_logits_of_two_classes() -> None:
+    logits = logits_of(Margin(), np.array([[3.0], [-2.0]]), 2)
+    np.testing.assert_array_equal(logits, [[0, 3], [0, -2]])
     assert way_of(Margin()) == "decision_function"
     with pytest.raises(ValueError, match=r"Expected logits of shape \(256, 3\)"):
         logits_of(Margin(), np.ones((1, 1)), 3)
 
 
-def test_probabilities_alone_will_not_do() -> None:
+def test_probabilities_are_not_enough() -> None:
     class Sure:
         def predict_proba(self, X):
             return np.ones((len(X), 2))

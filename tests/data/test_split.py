@@ -1,4 +1,4 @@
-"""Parts are dealt so that no record moves another."""
+"""Splits in which no record changes the partition of another."""
 
 import hashlib
 from collections.abc import Callable
@@ -26,7 +26,7 @@ from veracal.data.labels import TEXT
 from veracal.data.units import keyed_draws
 from veracal.errors import DataError
 
-DEALT = {  # by the first version that had keys
+RECORDED = {  # by the first version with keys
     "floats": "dbd2b0b05f020dcd",
     "by columns": "dbd2b0b05f020dcd",
     "single": "6229adb8652deecd",
@@ -68,8 +68,8 @@ def test_parts_are_disjoint_and_whole() -> None:
     }  # fmt: skip
 
 
-def test_the_deal_is_bernoulli() -> None:
-    """Part sizes vary as independent coins do, not less and not more."""
+def test_the_split_is_bernoulli() -> None:
+    """Sizes of partitions vary like those of independent draws."""
     rng = np.random.default_rng(0)
     sizes = [len(split(dataset(200), (0.7, 0.2, 0.1), rng=rng).train) for _ in range(2000)]
     low, high = stats.chi2(1999).ppf([0.0005, 0.9995]) / 1999
@@ -88,7 +88,7 @@ def test_a_share_of_zero_gives_no_part() -> None:
 
 
 @pytest.mark.parametrize("train", [0.1, 0.35, 0.7, 0.9, 1 - 1e-12])
-def test_rounding_sends_nobody_to_a_part_that_is_not(train: float) -> None:
+def test_rounding_assigns_no_unit_to_an_empty_partition(train: float) -> None:
     class Last(np.random.Generator):
         def random(self, size: int) -> np.ndarray:  # type: ignore[override]
             return np.full(size, np.nextafter(1, 0))
@@ -122,7 +122,7 @@ def test_removing_records_moves_no_other(
 
 
 def test_replacing_a_row_keeps_its_part() -> None:
-    """Under replace-one whoever takes a slot inherits its partition, in any order of rows."""
+    """A replacement inherits the partition of its slot, in any order of rows."""
     data = dataset(slots=np.arange(400))
     before = places(data, key="k", relation="replace-one")
     X = np.array(data.X)
@@ -202,41 +202,43 @@ def test_secrecy_is_remembered() -> None:
     assert not split(dataset(), rng=np.random.default_rng(0)).secret
 
 
-def test_keyed_coins_are_uniform_and_independent_of_company() -> None:
+def test_keyed_draws_are_uniform_and_independent_of_other_records() -> None:
     ids = np.arange(20_000)
-    coins = keyed_draws(ids, b"key")
-    assert stats.kstest(coins, "uniform").pvalue > 1e-3
-    assert stats.kstest(coins**1.05, "uniform").pvalue < 1e-3
-    assert (keyed_draws(ids[::-7], b"key") == coins[::-7]).all()
-    assert (keyed_draws(ids.astype(TEXT), b"key") == coins).all()
-    assert ((0 <= coins) & (coins < 1)).all()
+    draws = keyed_draws(ids, b"key")
+    assert stats.kstest(draws, "uniform").pvalue > 1e-3
+    assert stats.kstest(draws**1.05, "uniform").pvalue < 1e-3
+    assert (keyed_draws(ids[::-7], b"key") == draws[::-7]).all()
+    assert (keyed_draws(ids.astype(TEXT), b"key") == draws).all()
+    assert ((0 <= draws) & (draws < 1)).all()
 
 
-def test_a_keyed_deal_is_as_it_always_was() -> None:
+def test_a_keyed_split_agrees_with_earlier_versions() -> None:
     """Who comes back with the key of an old ledger must find the same people in each part."""
     rng = np.random.default_rng(0)
     X, y = rng.integers(-9, 9, (300, 4)) / 4, rng.integers(0, 12, 300)
     texts = np.array([[f"é{a}", str(b)] for a, b in X[:, :2]], dtype=TEXT)
     images = (4 * X + 50).astype(np.uint8).reshape(300, 2, 2)
-    found = {
-        "floats": dealt(X, y),
-        "by columns": dealt(np.asfortranarray(X), y),
-        "single": dealt(X.astype(np.float32), y),
-        "images": dealt(images, y),
-        "texts": dealt(texts, y),
-        "numbers of units": dealt(X, y, units=np.arange(300) // 3 - 7),
-        "names of units": dealt(X, y, units=np.array([f"ü{i // 3}" for i in range(300)])),
-        "slots": dealt(X, y, slots=np.arange(300), relation="replace-one"),
+    partitions = {
+        "floats": split_digest(X, y),
+        "by columns": split_digest(np.asfortranarray(X), y),
+        "single": split_digest(X.astype(np.float32), y),
+        "images": split_digest(images, y),
+        "texts": split_digest(texts, y),
+        "numbers of units": split_digest(X, y, units=np.arange(300) // 3 - 7),
+        "names of units": split_digest(
+            X, y, units=np.array([f"ü{i // 3}" for i in range(300)])
+        ),
+        "slots": split_digest(X, y, slots=np.arange(300), relation="replace-one"),
     }
-    assert found["by columns"] == found["floats"]
-    assert found == DEALT
-    assert dealt(X, y, key="another") not in found.values()
+    assert partitions["by columns"] == partitions["floats"]
+    assert partitions == RECORDED
+    assert split_digest(X, y, key="another") not in partitions.values()
 
 
-def dealt(
+def split_digest(
     X: Array, y: Ints, units: Array | None = None, slots: Array | None = None, **settings: Any
 ) -> str:
-    """Digest of which rows a key sends to which part."""
+    """Digest of the partition of each row under a key."""
     groups = {"row": row_group(len(y))}
     rows = Dataset(X, y, tuple(range(12)), units=units, slots=slots, groups=groups)
     parts = split(rows, (0.5, 0.2, 0.3), **{"key": "veracal", **settings}).parts
@@ -266,7 +268,7 @@ def test_a_coin_is_a_hash_of_the_record() -> None:
 
 
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=60), st.integers(1, 5))
-def test_nobody_contributes_more_than_allowed(units: list[int], at_most: int) -> None:
+def test_no_unit_contributes_more_than_allowed(units: list[int], at_most: int) -> None:
     data = dataset(len(units), units=units)
     kept = limit_contributions(data, at_most=at_most, rng=np.random.default_rng(0))
     assert kept.at_most == at_most and kept.units is not None
@@ -308,9 +310,9 @@ def test_units_may_be_given_and_none_means_rows() -> None:
 # What must not change unnoticed ----------------------------------------------------------
 
 
-@pytest.mark.parametrize("deal", [split, lambda data: limit_contributions(data, at_most=1)])
-def test_the_coins_are_secret_unless_somebody_says_otherwise(
-    deal: Callable[[Dataset], object], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("sample", [split, lambda data: limit_contributions(data, at_most=1)])
+def test_draws_are_secret_by_default(
+    sample: Callable[[Dataset], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[np.random.Generator] = []
 
@@ -319,7 +321,7 @@ def test_the_coins_are_secret_unless_somebody_says_otherwise(
         return drawn[-1]
 
     monkeypatch.setattr("veracal._random.secret_generator", remembered)
-    deal(dataset(units=np.arange(400) // 2))
+    sample(dataset(units=np.arange(400) // 2))
     assert len(drawn) == 1
 
 
@@ -331,7 +333,7 @@ KNOWN = [
 
 
 def test_published_keys_keep_their_meaning() -> None:
-    """Whoever published a key can deal the same parts again, with any later version."""
+    """A published key gives the same partitions in any later version."""
     rows = split(dataset(12), key="2026").parts
     units = split(dataset(12, units=[f"p{i}" for i in range(12)]), key="2026").parts
     slots = dataset(12, slots=np.arange(12))

@@ -93,7 +93,7 @@ def test_draws_follow_from_the_split_key(tmp_path: Path, more: Any) -> None:
     assert result.parts.keys() == expected.parts.keys() and not result.secret
     assert {n: p.size for n, p in result.parts.items()} == {"train": 600, "test": 400}
     assert result.train.split_keys == expected.train.split_keys
-    with pytest.raises(ValueError, match="not dealt these rows before"):
+    with pytest.raises(ValueError, match="not split these rows before"):
         split(result.train, key="k")
     with pytest.raises(DataError, match="not split by this key before"):
         split_and_assign(result.train, PartitionStore(tmp_path / "l.partitions"), fresh=True)

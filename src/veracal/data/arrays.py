@@ -229,6 +229,9 @@ def load_array_folder(
     group_columns = {group: column(f"group_{group}") for group in declared}
     ids = {stem: column(stem) for stem in ("units", "slots") if f"{stem}.npy" in files}
     columns = [labels, *(array for array, _ in (*group_columns.values(), *ids.values()))]
+    checked = {
+        stem: check_ids(array, len(array), where) for stem, (array, where) in ids.items()
+    }
     return Dataset(
         rows,
         encode_labels(labels, classes, where),
@@ -237,7 +240,8 @@ def load_array_folder(
             group: Group.from_values(values, declared[group], where=place)
             for group, (values, place) in group_columns.items()
         },
-        **{stem: check_ids(array, len(array), place) for stem, (array, place) in ids.items()},
+        units=checked.get("units"),
+        slots=checked.get("slots"),
         row_digests=digests_of_arrays(rows, *columns) if row_digests else None,
         size=size,
         name=folder.name if name is None else name,

@@ -18,8 +18,8 @@ from veracal.data.row_digests import DIGEST, digests_of_records
 from veracal.data.schema import Schema
 from veracal.errors import DataError
 
-# Upper bounds are round numbers above all measurements in these published sets. Lower bounds are
-# 0, since all columns are lengths, areas, counts or concentrations.
+# Upper bounds are round numbers above all measurements in these published sets. Lower bounds
+# are 0, since all columns are lengths, areas, counts or concentrations.
 _CELL = {
     "radius": (40, 4),
     "texture": (60, 6),

@@ -223,7 +223,7 @@ def _assign(
     """Partition number of each row."""
     numbers, n_units = unit_numbers(dataset.units, len(dataset))
     if key is not None:
-        draws = np.empty(n_units)
+        draws: Floats = np.empty(n_units)
         draws[numbers] = _draws_by_key(dataset, relation, key)  # rows of a unit agree
     else:
         draws = (_random.secret_generator() if rng is None else rng).random(n_units)

@@ -5,9 +5,9 @@ import shutil
 
 import numpy as np
 import pytest
-
 from tests.data.features.test_networks import WORDS as SAID
 from tests.data.features.test_networks import check_apart, of, pictures, same, texts
+
 from veracal.data.labels import TEXT
 from veracal.errors import DataError
 from veracal.neural import ImageEncoder, MiniLM, TextEncoder, extract

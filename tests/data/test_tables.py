@@ -2,14 +2,17 @@
 
 import csv
 import io
+import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from veracal.data import Ignore, Number, Schema, Target, Text, UnitColumn, load
-from veracal.data.tables import QuoteChecked, split_records
+from veracal.data import Ignore, Number, Schema, Target, Text, UnitColumn, load, scan
+from veracal.data.tables import QuoteChecked, prefetch, split_records
 from veracal.errors import DataError, LimitError
 
 
@@ -121,11 +124,11 @@ def pieces(data, block):
 @pytest.mark.parametrize("block", [12, 13, 17, 40, 1000])
 def test_a_file_is_cut_between_records(block):
     data = b'a,b\r\n"x\n,y",1\r\n5"6,2\n"",3\n"""\n""",4\n\n\nlast,"5\n"'
-    found = pieces(data, block)
-    assert b"".join(found).replace(b"\n\n\n", b"\n") == data.replace(b"\n\n\n", b"\n")
-    rows = [row for piece in found for row in records(piece)]
+    cut = pieces(data, block)
+    assert b"".join(cut).replace(b"\n\n\n", b"\n") == data.replace(b"\n\n\n", b"\n")
+    rows = [row for piece in cut for row in records(piece)]
     assert [row for row in rows if row] == [row for row in records(data) if row]
-    assert len(found) > 1 or block == 1000
+    assert len(cut) > 1 or block == 1000
 
 
 @given(
@@ -139,9 +142,9 @@ def test_whatever_is_written_comes_back_in_pieces(rows, more):
     csv.writer(text, quoting=csv.QUOTE_ALL, lineterminator="\n").writerows(rows)
     data = text.getvalue().encode()
     longest = max(len(f'"{a}","{b}"'.replace('"', '""')) for a, b in rows)
-    found = pieces(data, longest + more)
-    assert b"".join(found) == data
-    assert [row for piece in found for row in records(piece)] == rows
+    cut = pieces(data, longest + more)
+    assert b"".join(cut) == data
+    assert [row for piece in cut for row in records(piece)] == rows
 
 
 def test_a_record_longer_than_a_block():
@@ -151,3 +154,92 @@ def test_a_record_longer_than_a_block():
         pieces(b'a,b\n"' + b"c" * 20 + b'"\nd,e\n', 8)
     with pytest.raises(DataError, match="a closing quotation mark"):
         pieces(b'a,b\n"' + b"c" * 20 + b"\nd,e\n" * 9, 8)
+
+
+# ---------------------------------------------------------------- prefetching
+
+
+PAIRS = Schema({"x": Number(0, 1), "y": Target((0, 1))})
+
+
+def readers() -> list[threading.Thread]:
+    """Threads that read ahead now."""
+    return [t for t in threading.enumerate() if t.name.startswith("reading")]
+
+
+def broken(items: int) -> Iterator[int]:
+    """So many items, and then an error."""
+    yield from range(items)
+    raise DataError("items", "more", "none", "PricedQuery for fewer.")
+
+
+def test_items_come_in_their_order_and_none_is_lost() -> None:
+    assert list(prefetch(range(100))) == list(range(100))
+    assert list(prefetch([])) == []
+    assert list(prefetch([None, 0, ""])) == [None, 0, ""]  # no item ends the stream
+    assert readers() == []
+
+
+def test_only_the_next_item_is_computed_ahead() -> None:
+    computed = []
+    stream = prefetch(computed.append(i) or i for i in range(10))  # type: ignore[func-returns-value]
+    assert next(stream) == 0
+    end = time.monotonic() + 120
+    while len(computed) < 2 and time.monotonic() < end:
+        time.sleep(0.001)
+    time.sleep(0.05)
+    assert computed == [0, 1]
+    stream.close()
+    assert computed == [0, 1] and readers() == []
+
+
+def test_an_error_comes_after_the_items_before_it() -> None:
+    stream, items = prefetch(broken(3)), []
+    with pytest.raises(DataError, match="expected more"):
+        items.extend(stream)
+    assert items == [0, 1, 2] and readers() == []
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """A table of several blocks, each of some megabytes."""
+    path = tmp_path / "t.csv"
+    path.write_text("x,y\n" + "0.123456789012345678901234567890,1\n" * 400_000)
+    return path
+
+
+def test_closing_early_stops_the_reading(table: Path, monkeypatch) -> None:
+    read, sizes = QuoteChecked.read, []
+
+    def counted(file, *size):
+        items = read(file, *size)
+        sizes.append(len(items))
+        return items
+
+    monkeypatch.setattr(QuoteChecked, "read", counted)
+    stream = scan(table, PAIRS)
+    assert len(next(stream)) > 0
+    stream.close()  # type: ignore[attr-defined]
+    assert readers() == []
+    assert sum(sizes) <= 2 * 2**22 < table.stat().st_size  # one block, and one ahead of it
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b"2,1\n", r"a number in \[0, 1\], found '2' in record 400001"),
+        (b"1\n", "2 fields in each record, found 1 in one"),
+        (b'0,"1\n', "a closing quotation mark"),
+        (b"\xff,1\n", "expected UTF-8 text"),
+        (b"0,1\xff\n", "expected UTF-8 text"),
+    ],
+)
+def test_a_late_error_ends_the_reading(table: Path, line: bytes, message: str) -> None:
+    with table.open("ab") as file:
+        file.write(line)
+    read: list[int] = []
+    with pytest.raises(DataError, match=message):
+        read.extend(map(len, scan(table, PAIRS)))
+    # The records before it; only a bad quotation mark raises as soon as it is read.
+    assert sum(read) > 200_000 or b'"' in line
+    assert readers() == []

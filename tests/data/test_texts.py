@@ -162,7 +162,7 @@ def test_ids_with_a_fraction_are_refused(file, number):
 
 
 @pytest.mark.parametrize("empty", ["", " ", "\t"])
-def test_a_record_of_nobody_is_refused(file, empty):
+def test_a_record_without_an_id_is_refused(file, empty):
     with pytest.raises(DataError, match="line 2: id: expected an id, found none"):
         load_text(file(with_ids("a", empty, "b")), UNITS)
 

@@ -58,14 +58,14 @@ ARRAYS = {
 def test_npz_gives_back_what_was_saved(tmp_path, save):
     save(tmp_path / "a.npz", **ARRAYS)
 
-    found = read_npz(tmp_path / "a.npz")
+    arrays = read_npz(tmp_path / "a.npz")
 
-    assert list(found) == sorted(ARRAYS)
+    assert list(arrays) == sorted(ARRAYS)
     for name, array in ARRAYS.items():
-        np.testing.assert_array_equal(found[name], array)
-        assert found[name].dtype == array.dtype
-        assert found[name].flags.writeable
-        assert found[name].flags.c_contiguous
+        np.testing.assert_array_equal(arrays[name], array)
+        assert arrays[name].dtype == array.dtype
+        assert arrays[name].flags.writeable
+        assert arrays[name].flags.c_contiguous
 
 
 @pytest.mark.parametrize("name", ARRAYS)
@@ -83,15 +83,15 @@ def test_npy_version_2_is_read(tmp_path):
 
 
 def test_real_logits_are_read(data_folder):
-    found = read_npz(data_folder("logits_cifar/densenet40_cifar10.npz"))
+    arrays = read_npz(data_folder("logits_cifar/densenet40_cifar10.npz"))
 
-    assert {k: v.shape for k, v in found.items()} == {
+    assert {k: v.shape for k, v in arrays.items()} == {
         "labels_test": (10_000,),
         "labels_val": (5_000,),
         "logits_test": (10_000, 10),
         "logits_val": (5_000, 10),
     }
-    assert (found["logits_test"].argmax(axis=1) == found["labels_test"]).mean() == 0.9242
+    assert (arrays["logits_test"].argmax(axis=1) == arrays["labels_test"]).mean() == 0.9242
 
 
 # ------------------------------------------------------------------ npz refused
@@ -284,7 +284,7 @@ def test_rows_stay_on_disk_and_are_the_saved_ones(tmp_path, rng):
 
 
 @pytest.mark.parametrize(
-    ("array", "found"),
+    ("array", "problem"),
     [
         (np.asfortranarray(np.ones((3, 2))), "Fortran order"),
         (np.ones((3, 2), ">f4"), "another machine's byte order"),
@@ -293,10 +293,10 @@ def test_rows_stay_on_disk_and_are_the_saved_ones(tmp_path, rng):
         (np.empty((0, 2)), "no rows"),
     ],
 )
-def test_what_cannot_be_mapped_is_refused_with_a_remedy(tmp_path, array, found):
+def test_arrays_that_cannot_be_mapped_are_refused_with_a_remedy(tmp_path, array, problem):
     np.save(tmp_path / "X.npy", array)
 
-    with pytest.raises(DataError, match=f"{found}.*ascontiguousarray"):
+    with pytest.raises(DataError, match=f"{problem}.*ascontiguousarray"):
         map_npy(tmp_path / "X.npy")
 
 

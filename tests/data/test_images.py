@@ -142,7 +142,7 @@ def test_labels_must_be_declared(store):
         load_images(store(FILES), replace(FORM, aliases={}))
 
 
-def test_a_unit_must_be_found_for_every_image(store):
+def test_every_image_has_a_unit(store):
     form = replace(FORM, patterns=(r"(?P<label>\w+)/(?:(?P<unit>\d+)_)?\d+\.png",))
 
     with pytest.raises(DataError, match=r"dog/2\.png: expected a unit in its name"):
@@ -292,20 +292,20 @@ def test_stretching_scales_each_side_on_its_own(store):
     square = picture(0, (12, 12, 3))
     scaled = Image.fromarray(square).resize((6, 4), Image.Resampling.BILINEAR)
 
-    found = one(store, encoded(square), resize="stretch")
+    image = one(store, encoded(square), resize="stretch")
 
-    np.testing.assert_array_equal(found, np.asarray(scaled))
+    np.testing.assert_array_equal(image, np.asarray(scaled))
 
 
 def test_cropping_is_scaling_and_then_cutting_both_ends_alike(store):
-    """12 × 30 pixels become 4 × 10, of which the middle six columns stay."""
+    """12 × 30 pixels become 4 × 10; the middle six columns stay."""
     wide = picture(0, (12, 30, 3))
     scaled = np.asarray(Image.fromarray(wide).resize((10, 4), Image.Resampling.BILINEAR))
 
     np.testing.assert_array_equal(one(store, encoded(wide), resize="crop"), scaled[:, 2:8])
     tall = np.ascontiguousarray(wide.transpose(1, 0, 2))
-    found = one(store, encoded(tall), height=6, width=4, resize="crop")
-    np.testing.assert_allclose(found, scaled[:, 2:8].transpose(1, 0, 2), atol=1)
+    image = one(store, encoded(tall), height=6, width=4, resize="crop")
+    np.testing.assert_allclose(image, scaled[:, 2:8].transpose(1, 0, 2), atol=1)
 
 
 def test_an_image_smaller_than_declared_is_enlarged(store):
