@@ -27,7 +27,7 @@ from veracal.data import Dataset
 from veracal.training import ObjectivePerturbation, OutputPerturbation
 from veracal.training import arbitrariness as objective
 from veracal.training import weight_noise as output
-from veracal.training.arbitrariness import places
+from veracal.training.arbitrariness import plane_distances
 from veracal.training.output_perturbation import spherical_gamma
 from veracal.training.perturbation import clip_rows
 from veracal.training.search import WINNER
@@ -40,7 +40,7 @@ CLASSES = 60  # models of one fit, each with noise of its own
 OUTPUT = "veracal.training.weight_noise"
 OBJECTIVE = "veracal.training.arbitrariness"
 KEPT = "veracal.artifact.noise_model.NoiseModel"
-TWO, WITHIN, TOLD = output._two, objective._within, NoiseModel.told
+TWO, WITHIN, TOLD = output._binary_interval, objective._flip_bounds, NoiseModel.told
 OF = NoiseModel.__dict__["of"].__func__
 
 
@@ -52,8 +52,8 @@ def one_sided(sums: Floats, noise: Noise, spare: float, people: int | None) -> A
     if people is None:
         return TWO(sums, noise, spare, people)
     reach = noise.quantile(spare / (2 * people))
-    low = output._spread(noise, np.abs(sums) + reach)
-    return low, output._spread(noise, np.maximum(np.abs(sums) - reach, 0.0))
+    low = output._disagreement(noise, np.abs(sums) + reach)
+    return low, output._disagreement(noise, np.maximum(np.abs(sums) - reach, 0.0))
 
 
 def unshared(sums: Floats, noise: Noise, spare: float, people: int | None) -> Any:
@@ -70,7 +70,7 @@ def flat_prior(w: Floats, where: Any, noise: Any, threshold: float, X: Any) -> A
 
 def only_new_noise(distances: Floats, d: int, spare: float, form: Any) -> Floats:
     """Forget the noise of the release itself."""
-    return WITHIN(distances + objective._length(spare, d), d, spare, "closed")
+    return WITHIN(distances + objective._length_quantile(spare, d), d, spare, "closed")
 
 
 def whole_gaps(sums: Floats, left: float, d: int, level: float, form: Any) -> Floats:
@@ -109,17 +109,17 @@ def no_intercept(self: Any, weights: Any, X: Any, **asked: Any) -> Any:
 
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
-    "one-sided quantile": {"veracal.training.weight_noise._two": one_sided},
-    "one person's interval for everybody": {"veracal.training.weight_noise._two": unshared},
-    "flat prior": {"veracal.training.weight_noise._flips": flat_prior},
+    "one-sided quantile": {"veracal.training.weight_noise._binary_interval": one_sided},
+    "one person's interval for everybody": {"veracal.training.weight_noise._binary_interval": unshared},
+    "flat prior": {"veracal.training.weight_noise._estimate_flips": flat_prior},
     "difference of two with the noise of one": {
         "veracal.training.weight_noise.GaussianNoise.difference": lambda self: self
     },
     "noise of the release forgotten": {
-        "veracal.training.arbitrariness._within": only_new_noise
+        "veracal.training.arbitrariness._flip_bounds": only_new_noise
     },
     "distance between two models not shared": {
-        "veracal.training.arbitrariness._many": whole_gaps
+        "veracal.training.arbitrariness._multiclass_flip_bounds": whole_gaps
     },
     "penalty of 1 / C": {"veracal.artifact.noise_model.NoiseModel.of": asked_penalty},
     "scale of the other relation": {
@@ -205,7 +205,7 @@ def missed_by_output(kind: type, releases: int) -> float:
         found = output.output_arbitrariness(
             weights, X, kind(1.0, dimension), level=LEVEL, people=people
         )
-        assert np.isclose(places(weights, X).sums, sums, atol=1e-6).all()
+        assert np.isclose(plane_distances(weights, X).sums, sums, atol=1e-6).all()
         classes = max(2, len(weights))
         shares.append(check(found.high, f"{kind.__name__}, {found.holds_for}", classes))
         if people and classes == 2:  # of a named person, half of what is left is for this end

@@ -52,7 +52,7 @@ from veracal.mechanisms import (
     Update,
 )
 from veracal.training import gradient_sums as softmax
-from veracal.training.base import TrainingData, row_norms, with_labels
+from veracal.training.base import TrainingData, row_norms, add_labels
 from veracal.training.gradient_sums import GradientSums
 from veracal.training.logistic import PrivateLogisticRegression
 
@@ -154,16 +154,16 @@ def on_both_threads(sums: Any, weights: Any, rows: Any, clip: ClipRule) -> Clipp
     """Give the block in the middle to both threads."""
     if sums._pre_noise or sums._blocks.count < 3:
         return call_sums(sums, weights, rows, clip)
-    rows, cuts = sums._dealt(rows)
+    rows, cuts = sums._assign_blocks(rows)
     half = len(cuts) // 2
-    mine = sums._lane(weights, rows, cuts[: half + 2], clip, 0)
-    other = sums._lane(weights, rows, cuts[half:], clip, 1)
-    return sums._joined(weights, [mine, other])
+    mine = sums._sum_blocks(weights, rows, cuts[: half + 2], clip, 0)
+    other = sums._sum_blocks(weights, rows, cuts[half:], clip, 1)
+    return sums._combine(weights, [mine, other])
 
 
 def classes_seen(public: TrainingData, dataset: Dataset) -> TrainingData:
     """Keep the classes that somebody has."""
-    facts = with_labels(public, dataset)
+    facts = add_labels(public, dataset)
     seen = np.unique(facts.codes)
     seen = seen if len(seen) > 1 else np.arange(2)
     codes = np.minimum(np.searchsorted(seen, facts.codes), len(seen) - 1)
@@ -337,8 +337,8 @@ def small_blocks() -> Iterator[None]:
     """Cut the few rows of a test as many are cut, for two threads."""
     with (
         mock.patch("veracal.training.gradient_sums._BLOCK", 2),
-        mock.patch("veracal.training.gradient_sums._PIECE", 2),
-        mock.patch("veracal.training.gradient_sums._SHARED", 0),
+        mock.patch("veracal.training.gradient_sums._CHUNK", 2),
+        mock.patch("veracal.training.gradient_sums._TWO_THREADS_FROM", 0),
     ):
         yield
 

@@ -19,7 +19,7 @@ from veracal.mechanisms import ClipRule, GlobalAdapt, GlobalV1, GlobalV2, Step
 from veracal.mechanisms.clipping import _aim
 from veracal.training import PrivateLogisticRegression, make_private_pipeline
 from veracal.training.base import row_norms
-from veracal.training.gradient_sums import GradientSums, blocks_for, gradient_norms, residuals
+from veracal.training.gradient_sums import GradientSums, plan_blocks, gradient_norms, residuals
 
 NAME = "linear_jumps"
 WIDE, COPIES, RAISES = 20_000, 40, 777.0
@@ -49,12 +49,12 @@ def as_a_column(X: Any) -> Any:
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "the first code: all rows by one call": {
-        "veracal.training.gradient_sums.logits_one_by_one": together,
-        "veracal.training.base._norms": norms_together,
+        "veracal.training.gradient_sums.compute_logits_rowwise": together,
+        "veracal.training.base._block_norms": norms_together,
     },
-    "norms of all rows by one call": {"veracal.training.base._norms": norms_together},
+    "norms of all rows by one call": {"veracal.training.base._block_norms": norms_together},
     "rows turned together before a rule that jumps": {
-        "veracal.training.pipeline._jumps": lambda step: False
+        "veracal.training.pipeline._is_discontinuous": lambda step: False
     },
 }
 
@@ -94,7 +94,7 @@ def norms_of(X: Any) -> Any:
 
 def summed(X: Any, clip: ClipRule) -> Any:
     """The clipped sum of all rows."""
-    blocks = blocks_for(10.0, np.float64)
+    blocks = plan_blocks(10.0, np.float64)
     norms, codes = row_norms(X), np.zeros(len(X), int)
     sums = GradientSums(X, codes, norms, blocks, rng=np.random.default_rng(0), intercept=False)
     return sums(WEIGHTS[:, :-1], np.arange(len(X)), clip)

@@ -16,24 +16,24 @@ import numpy as np
 from assurance import servers
 from assurance.linear import FACTS, Patches, patched
 from veracal.data import Dataset
-from veracal.training.base import TrainingData, facts_of_arrays, row_norms, with_labels
+from veracal.training.base import TrainingData, infer_training_data, row_norms, add_labels
 from veracal.training.logistic import PrivateLogisticRegression
 
 NAME = "linear_memory"
 SECONDS = 40
 WIDTH, BOUND, STEPS = 128, 1_500, 20  # MB, of everything
 NORMS = "veracal.training.logistic.row_norms"
-ARRAYS = "veracal.training.base.facts_of_arrays"
+ARRAYS = "veracal.training.base.infer_training_data"
 
 
 def read_at_once(public: TrainingData, dataset: Dataset) -> TrainingData:
     """Read the whole matrix."""
-    return replace(with_labels(public, dataset), X=np.array(public.X))
+    return replace(add_labels(public, dataset), X=np.array(public.X))
 
 
 def read_from_map(X: Any, *rest: Any, **declared: Any) -> Any:
     """Read the whole matrix."""
-    return facts_of_arrays(np.array(X), *rest, **declared)
+    return infer_training_data(np.array(X), *rest, **declared)
 
 
 def norms_of_copy(X: Any) -> Any:

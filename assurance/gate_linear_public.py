@@ -26,7 +26,7 @@ from veracal.mechanisms import (
     Linear,
     Momentum,
 )
-from veracal.training.base import TrainingData, with_labels
+from veracal.training.base import TrainingData, add_labels
 
 NAME = "linear_public"
 SIZE, COUNTS = 50, (0, 1, 2, 49, 50, 51)
@@ -50,7 +50,7 @@ SETTINGS: tuple[dict[str, Any], ...] = (
 
 def size_counted(public: TrainingData, dataset: Dataset) -> TrainingData:
     """Take the real number of records for the declared one."""
-    return replace(with_labels(public, dataset), size=max(1, len(dataset)))
+    return replace(add_labels(public, dataset), size=max(1, len(dataset)))
 
 
 def descending(change: Callable[[DPSGD, int], DPSGD]) -> Patches:

@@ -13,7 +13,7 @@ import numpy as np
 from assurance.linear import NORMS, Patches, fitted, patched
 from veracal.data import Dataset
 from veracal.mechanisms import Flat
-from veracal.training.gradient_sums import GradientSums, blocks_for, rounding_slack
+from veracal.training.gradient_sums import GradientSums, plan_blocks, rounding_slack
 
 NAME = "linear_rounding"
 WIDTH = 4
@@ -28,7 +28,7 @@ def narrow_norms(residual: Any, lengths: Any) -> Any:
 
 def cut_by_count(sums: Any, X: Any, codes: Any, norms: Any, blocks: Any, **more: Any) -> None:
     """Cut blocks by how many records there are."""
-    blocks = blocks_for(max(1, len(X)), blocks.dtype)
+    blocks = plan_blocks(max(1, len(X)), blocks.dtype)
     make_sums(sums, X, codes, norms, blocks, **more)
 
 
@@ -44,10 +44,10 @@ def by_number(sums: Any, rows: Any) -> Any:
 
 
 # The proof compares neighbors given the lots of all records, so the replay gives them.
-CORRECT: Patches = {"veracal.training.gradient_sums.GradientSums._lots": same_lots}
+CORRECT: Patches = {"veracal.training.gradient_sums.GradientSums._draw_blocks": same_lots}
 MUTANTS: dict[str, Patches] = {
     "blocks by the numbers of rows": {
-        "veracal.training.gradient_sums.GradientSums._lots": by_number
+        "veracal.training.gradient_sums.GradientSums._draw_blocks": by_number
     },
     "factors without digits": {
         "veracal.training.gradient_sums._NORMS": {"float32": (0.0, 1e38)}

@@ -23,7 +23,7 @@ from veracal.accounting import Gaussian, Pure
 from veracal.data import Dataset
 from veracal.training import ObjectivePerturbation, OutputPerturbation
 from veracal.training.newton import RESIDUAL
-from veracal.training.perturbation import Perturbation, reach
+from veracal.training.perturbation import Perturbation, norm_bound
 
 NAME = "perturbation"
 RELATIONS: tuple[Any, ...] = ("add-remove", "replace-one")
@@ -158,7 +158,7 @@ def densities(subject: Subject) -> Iterator[float]:
                     )
                     assert model.event() == Pure(epsilon, relation), "the event is another"
                     used = model.perturbation(norm, k)
-                    R = reach(norm, fit_intercept=fit_intercept)
+                    R = norm_bound(norm, fit_intercept=fit_intercept)
                     found = worst_loss(used, R, relation) * (k if k > 2 else 1)
                     assert found <= epsilon, (
                         f"{relation}, R={R:.3g}, {k} classes: neighbors are told apart at "

@@ -17,8 +17,8 @@ from sklearn.preprocessing import OneHotEncoder
 
 from veracal.accounting.events import Gaussian
 from veracal.training import BoundedScaler, DeclaredOneHot, PrivateStandardizer
-from veracal.training.preprocessing import shortened
-from veracal.training.standardizer import UNITS, moment_sensitivity
+from veracal.training.preprocessing import shorten_rows
+from veracal.training.standardizer import GRID_UNITS, moment_sensitivity
 
 NAME = "preprocessing"
 ALPHA = 1e-6
@@ -34,7 +34,7 @@ class Subject:
     standardizer: type[PrivateStandardizer] = PrivateStandardizer
     scaler: type[BoundedScaler] = BoundedScaler
     encoder: type[DeclaredOneHot] = DeclaredOneHot
-    shortened: Callable[[np.ndarray, float], np.ndarray] = shortened
+    shortened: Callable[[np.ndarray, float], np.ndarray] = shorten_rows
 
 
 # ---------------------------------------------------------------- standardizers
@@ -87,8 +87,8 @@ class RawUsed(PrivateStandardizer):
         clipped = np.clip(rows[:], self.low_, self.high_)
         assert clipped.shape == rows.shape
         raw = 2 * (np.nan_to_num(rows[:]) - self.low_) / (self.high_ - self.low_) - 1
-        k = np.rint(np.clip(raw, -1e3, 1e3) * UNITS)
-        return np.array([k.sum(axis=0), np.rint(k * k / UNITS).sum(axis=0)])
+        k = np.rint(np.clip(raw, -1e3, 1e3) * GRID_UNITS)
+        return np.array([k.sum(axis=0), np.rint(k * k / GRID_UNITS).sum(axis=0)])
 
 
 class NanPasses(PrivateStandardizer):
@@ -97,8 +97,8 @@ class NanPasses(PrivateStandardizer):
     def _sums(self, rows: Any) -> Any:
         with np.errstate(all="ignore"):
             units = 2 * (np.clip(rows[:], -1, 1) + 1) / 2 - 1
-            k = np.rint(units * UNITS)
-            return np.nan_to_num(np.array([k.sum(axis=0), np.rint(k * k / UNITS).sum(axis=0)]))
+            k = np.rint(units * GRID_UNITS)
+            return np.nan_to_num(np.array([k.sum(axis=0), np.rint(k * k / GRID_UNITS).sum(axis=0)]))
 
 
 class NanAsLarge(PrivateStandardizer):
@@ -106,8 +106,8 @@ class NanAsLarge(PrivateStandardizer):
 
     def _sums(self, rows: Any) -> Any:
         units = np.nan_to_num(np.clip(rows[:], -1, 1), nan=1e3)
-        k = np.rint(units * UNITS)
-        return np.array([k.sum(axis=0), np.rint(k * k / UNITS).sum(axis=0)])
+        k = np.rint(units * GRID_UNITS)
+        return np.array([k.sum(axis=0), np.rint(k * k / GRID_UNITS).sum(axis=0)])
 
 
 class SquaresForgotten(PrivateStandardizer):
@@ -297,7 +297,7 @@ def compare_sums(
             other[0] = -rows[0] if rng.random() < 0.5 else drawn(rng, 1)[0]
         with np.errstate(all="ignore"):
             sums = [np.asarray(made._sums(part), float) for part in (rows, other)]
-        moved = float(np.linalg.norm(sums[0] - sums[1])) / UNITS
+        moved = float(np.linalg.norm(sums[0] - sums[1])) / GRID_UNITS
         assert moved <= allowed * (1 + 1e-12), (
             f"{relation}: one record moves the sums by {moved:.6g}, and noise is made for "
             f"{allowed:.6g}"

@@ -26,13 +26,13 @@ from veracal.data import Dataset
 from veracal.training import search as module
 from veracal.training import search as trials
 from veracal.training.base import LinearClassifier, TrainingData
-from veracal.training.preprocessing import shortened
+from veracal.training.preprocessing import shorten_rows
 from veracal.training.search import (
     PrivateSearch,
     SearchTrial,
-    best_trial,
-    draw_number,
-    noisy_correct,
+    run_trials,
+    draw_trial_count,
+    noisy_correct_count,
     search_event,
 )
 
@@ -66,7 +66,7 @@ class Means(LinearClassifier):
         return Gaussian(self.noise_multiplier)
 
     def _learn(self, facts: TrainingData, rng: np.random.Generator) -> tuple[str, ...]:
-        rows = shortened(np.asarray(facts.X[:]), 1.0)
+        rows = shorten_rows(np.asarray(facts.X[:]), 1.0)
         sums = np.eye(2)[facts.codes].T @ rows
         noisy = sums + rng.normal(0, self.noise_multiplier, sums.shape)
         self.coef_ = self.sign * np.diff(noisy, axis=0) / facts.size
@@ -80,9 +80,9 @@ class Subject:
     """A search, and the functions it is made of."""
 
     search: type[PrivateSearch] = PrivateSearch
-    draw_number: Callable[..., int] = draw_number
-    best_trial: Callable[..., SearchTrial | None] = best_trial
-    noisy_correct: Callable[..., float] = noisy_correct
+    draw_trial_count: Callable[..., int] = draw_trial_count
+    run_trials: Callable[..., SearchTrial | None] = run_trials
+    noisy_correct_count: Callable[..., float] = noisy_correct_count
     search_event: Callable[..., Event] = search_event
 
 
@@ -96,17 +96,17 @@ def fixed_number(mean: float, law: Any, *, rng: np.random.Generator) -> int:
 
 def capped_number(mean: float, law: Any, *, rng: np.random.Generator) -> int:
     """Draw a number and stop at twice the mean."""
-    return min(draw_number(mean, law, rng=rng), round(2 * mean))
+    return min(draw_trial_count(mean, law, rng=rng), round(2 * mean))
 
 
 def geometric_number(mean: float, law: Any, *, rng: np.random.Generator) -> int:
     """Draw from the law that everybody knows."""
-    return draw_number(mean, "geometric", rng=rng)
+    return draw_trial_count(mean, "geometric", rng=rng)
 
 
 def zeros_dropped(mean: float, law: Any, *, rng: np.random.Generator) -> int:
     """Make one trial at least."""
-    return max(1, draw_number(mean, law, rng=rng))
+    return max(1, draw_trial_count(mean, law, rng=rng))
 
 
 def by_score(rng: np.random.Generator) -> Callable[[SearchTrial], tuple[float, float]]:
@@ -143,17 +143,17 @@ def first_of_equals(trial: Any, settings: int, number: int, *, rng: Any) -> Any:
 
 def exact_score(model: Any, dataset: Dataset, noise: float, *, rng: Any) -> float:
     """Count without noise."""
-    return float(trials.correct(model, dataset))
+    return float(trials.count_correct(model, dataset))
 
 
 def half_noise(model: Any, dataset: Dataset, noise: float, *, rng: Any) -> float:
     """Count with half the noise."""
-    return noisy_correct(model, dataset, noise / 2, rng=rng)
+    return noisy_correct_count(model, dataset, noise / 2, rng=rng)
 
 
 def rounded_share(model: Any, dataset: Dataset, noise: float, *, rng: Any) -> float:
     """Score by the share of the records that there are."""
-    return noisy_correct(model, dataset, noise, rng=rng) / max(1, len(dataset))
+    return noisy_correct_count(model, dataset, noise, rng=rng) / max(1, len(dataset))
 
 
 def one_trial(trainings: Any, score: Any, mean: float, law: Any, *, apart: bool) -> Event:
@@ -244,22 +244,22 @@ class DefaultFitted(PrivateSearch):
     def _stand_in(self, facts: TrainingData) -> Dataset:
         if len(facts.codes) < len(facts.X):  # labels that have not been read
             return super()._stand_in(facts)
-        return module._dataset(facts)
+        return module._to_dataset(facts)
 
 
 CORRECT = Subject()
 MUTANTS = {
-    "a fixed number of trials": Subject(draw_number=fixed_number),
-    "a number that is cut off": Subject(draw_number=capped_number),
-    "a number of another law": Subject(draw_number=geometric_number),
-    "never no trial": Subject(draw_number=zeros_dropped),
-    "every setting once (a grid)": Subject(best_trial=grid),
-    "settings in turn": Subject(best_trial=in_turn),
-    "the search stops early": Subject(best_trial=stops_early),
-    "ties to the first": Subject(best_trial=first_of_equals),
-    "exact scores": Subject(noisy_correct=exact_score),
-    "M2 half the noise on scores": Subject(noisy_correct=half_noise),
-    "M12 scores over the real number": Subject(noisy_correct=rounded_share),
+    "a fixed number of trials": Subject(draw_trial_count=fixed_number),
+    "a number that is cut off": Subject(draw_trial_count=capped_number),
+    "a number of another law": Subject(draw_trial_count=geometric_number),
+    "never no trial": Subject(draw_trial_count=zeros_dropped),
+    "every setting once (a grid)": Subject(run_trials=grid),
+    "settings in turn": Subject(run_trials=in_turn),
+    "the search stops early": Subject(run_trials=stops_early),
+    "ties to the first": Subject(run_trials=first_of_equals),
+    "exact scores": Subject(noisy_correct_count=exact_score),
+    "M2 half the noise on scores": Subject(noisy_correct_count=half_noise),
+    "M12 scores over the real number": Subject(noisy_correct_count=rounded_share),
     "one trial charged": Subject(search_event=one_trial),
     "scores not charged": Subject(search_event=score_forgotten),
     "the cheapest setting charged": Subject(search_event=cheapest),
@@ -293,7 +293,7 @@ def run(subject: Subject, *, long: bool) -> str:
 @contextmanager
 def using(subject: Subject) -> Any:
     """Let the search call the subject's functions."""
-    names = ("draw_number", "best_trial", "noisy_correct", "search_event")
+    names = ("draw_trial_count", "run_trials", "noisy_correct_count", "search_event")
     with mock.patch.multiple(module, **{name: getattr(subject, name) for name in names}):
         yield
 
@@ -314,7 +314,7 @@ def records(rng: np.random.Generator, n: int = 80) -> Dataset:
 def number_of_trials(number: int) -> Any:
     """Fix the number of trials, to compare what is left of them."""
     FITS.clear()
-    with mock.patch.object(module, "draw_number", return_value=number):
+    with mock.patch.object(module, "draw_trial_count", return_value=number):
         yield
 
 
@@ -357,7 +357,7 @@ def compare_numbers(subject: Subject, law: Any, rounds: int) -> float:
     """The number of trials against its law, written out."""
     # The power of the test is random: a seed keeps it where it is from run to run.
     rng = _random.secret_generator() if rounds > 1 else np.random.default_rng(1)
-    drawn = [subject.draw_number(MEAN, law, rng=rng) for _ in range(3_000 * rounds)]
+    drawn = [subject.draw_trial_count(MEAN, law, rng=rng) for _ in range(3_000 * rounds)]
     hoped = len(drawn) * probabilities(law, 2_000)
     counts = np.bincount(np.minimum(drawn, 1_999), minlength=2_000)
     kept = hoped >= 10
@@ -402,7 +402,7 @@ def compare_scores(subject: Subject, draws: int) -> None:
 
     rng, few = _random.secret_generator(), records(np.random.default_rng(1), 3)
     noise = np.array(
-        [subject.noisy_correct(Right(), few, SCORE_NOISE, rng=rng) - 3 for _ in range(draws)]
+        [subject.noisy_correct_count(Right(), few, SCORE_NOISE, rng=rng) - 3 for _ in range(draws)]
     )
     total = float((noise**2).sum()) / SCORE_NOISE**2
     law = stats.chi2(draws)
@@ -420,7 +420,7 @@ def compare_ties(subject: Subject, rng: np.random.Generator) -> None:
             made.append(SearchTrial(position, None, 0.0))
             return made[-1]
 
-        firsts.append(subject.best_trial(trial, 2, 3, rng=rng) is made[0])
+        firsts.append(subject.run_trials(trial, 2, 3, rng=rng) is made[0])
     share = float(np.mean(firsts))
     assert 0.1 < share < 0.6, f"the first of equals wins in {share:.2f} of all searches"
 
@@ -451,13 +451,13 @@ def compare_parts(subject: Subject, rng: np.random.Generator) -> None:
 
     def watch(model: Any, dataset: Dataset, noise: float, *, rng: Any) -> float:
         scored.append(dataset)
-        return subject.noisy_correct(model, dataset, noise, rng=rng)
+        return subject.noisy_correct_count(model, dataset, noise, rng=rng)
 
     mine = records(rng)
     dealt = []
     for _ in range(2):
         scored.clear()
-        with number_of_trials(4), mock.patch.object(module, "noisy_correct", watch):
+        with number_of_trials(4), mock.patch.object(module, "noisy_correct_count", watch):
             searching(subject, holdout=0.4).fit_records(mine)
         parts = [set(facts.X[:, 0]) for _, facts in FITS]
         held = [set(dataset.X[:, 0]) for dataset in scored]

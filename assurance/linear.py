@@ -19,7 +19,7 @@ from veracal.training.logistic import PrivateLogisticRegression
 
 Patches = Mapping[str, object]
 MODEL = "veracal.training.logistic.PrivateLogisticRegression."
-FACTS = "veracal.training.base.with_labels"
+FACTS = "veracal.training.base.add_labels"
 SUMS = "veracal.training.gradient_sums."
 CLIPPED = "veracal.training.gradient_sums.clipped_residuals"
 NORMS = "veracal.training.gradient_sums.gradient_norms"

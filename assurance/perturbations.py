@@ -12,7 +12,7 @@ from veracal._types import Floats
 from veracal.training import ObjectivePerturbation, OutputPerturbation
 from veracal.training.newton import minimize
 from veracal.training.output_perturbation import spherical_gamma
-from veracal.training.perturbation import Perturbation, one_log, reach
+from veracal.training.perturbation import Perturbation, one_log, norm_bound
 
 
 class HalfScale(ObjectivePerturbation):
@@ -40,7 +40,7 @@ class NotSquared(ObjectivePerturbation):
     """Take R for R squared in the curvature."""
 
     def perturbation(self, norm: float, k: int = 2) -> Perturbation:
-        R = reach(norm, fit_intercept=self.fit_intercept)
+        R = norm_bound(norm, fit_intercept=self.fit_intercept)
         right = super().perturbation(norm, k)
         epsilon = self._epsilon_per_row() / (k if k > 2 else 1)
         wrong = one_log(epsilon, self.C, math.sqrt(R), self.relation)
@@ -58,7 +58,7 @@ class ReplacedAsRemoved(ObjectivePerturbation):
     """Use the noise of add-remove under replace-one."""
 
     def perturbation(self, norm: float, k: int = 2) -> Perturbation:
-        R = reach(norm, fit_intercept=self.fit_intercept)
+        R = norm_bound(norm, fit_intercept=self.fit_intercept)
         return one_log(self._epsilon_per_row() / (k if k > 2 else 1), self.C, R, "add-remove")
 
 

@@ -23,7 +23,7 @@ from veracal.mechanisms import (
     Langevin,
     Poisson,
 )
-from veracal.training.dp_sgd import TrainingSpec, most_steps
+from veracal.training.dp_sgd import TrainingSpec, max_steps
 
 GOAL = TrainingSpec(
     1.0, 1e-5, None, None, 5, 0.1, Flat(1.0), SGD(1.0), 0.0, "add-remove", Unit()
@@ -134,4 +134,4 @@ def test_a_budget_that_pays_for_no_step_is_refused() -> None:
 def test_a_budget_that_never_ends_is_refused() -> None:
     event = Gaussian(1.0)
     with pytest.raises(ValueError, match="ends within"):
-        most_steps(Budget(10.0, 1e-5), lambda steps: event)
+        max_steps(Budget(10.0, 1e-5), lambda steps: event)

@@ -202,7 +202,7 @@ def test_logits_of_any_size_have_their_residuals(dtype, monkeypatch):
     for scale in (0.01, 1.0, 2.5, 100.0):
         found = clipped_sums(fits, scale * weights, Batch(slice(N)))
         with monkeypatch.context() as patch:
-            patch.setattr(many_descents, "_SMALL", dict.fromkeys(CLOSE, -1.0))
+            patch.setattr(many_descents, "_MAX_LOGIT", dict.fromkeys(CLOSE, -1.0))
             careful = clipped_sums(fits, scale * weights, Batch(slice(N)))
         np.testing.assert_allclose(found, careful, rtol=0, atol=20 * CLOSE[dtype])
         for one, total in zip(weights, found, strict=True):
@@ -238,7 +238,7 @@ def test_without_noise_shared_batches_make_all_models_the_same():
 @pytest.mark.parametrize("rate", [0.02, 0.3, 0.7, 0.9])
 @pytest.mark.parametrize("gathered", [True, False])
 def test_everybody_enters_every_batch_by_a_coin_of_their_own(rate, gathered, monkeypatch):
-    monkeypatch.setattr(many_batches, "masked", lambda fits: not gathered)
+    monkeypatch.setattr(many_batches, "uses_masks", lambda fits: not gathered)
     n, models, steps = 30, 20, 300
     fits = fits_of(
         Regression(noise_multiplier=1.0, sampling_rate=rate, steps=steps), table(n=n)
@@ -274,7 +274,7 @@ def law(counts, expected):
 def test_rows_are_copied_for_rare_coins_and_masked_for_frequent_ones():
     for k, rates in {2: (0.3, 0.7), 9: (0.4, 0.85)}.items():
         made = [Regression(noise_multiplier=1.0, sampling_rate=rate) for rate in (*rates, 1.0)]
-        found = [many_batches.masked(fits_of(one, table(k))) for one in made]
+        found = [many_batches.uses_masks(fits_of(one, table(k))) for one in made]
         assert found == [False, True, False]
 
 

@@ -28,7 +28,7 @@ from veracal.training import NormClipper, PrivateLogisticRegression, PrivateStan
 from veracal.training import search as module
 from veracal.training.base import LinearClassifier
 from veracal.training.pipeline import make_private_pipeline
-from veracal.training.preprocessing import shortened
+from veracal.training.preprocessing import shorten_rows
 from veracal.training.search import PrivateSearch
 
 FITS = []  # what the models below were fitted to
@@ -69,7 +69,7 @@ class NoisyMeans(LinearClassifier):
         return Gaussian(self.noise_multiplier * self._reach(), self._reach(), self.relation)
 
     def _learn(self, facts, rng):
-        rows = shortened(np.asarray(facts.X[:], float), 1.0)
+        rows = shorten_rows(np.asarray(facts.X[:], float), 1.0)
         sums = np.eye(len(facts.classes))[facts.codes].T @ rows
         noise = rng.normal(0, self.noise_multiplier * self._reach(), sums.shape)
         coef = self.sign * (sums + noise) / facts.size
@@ -196,13 +196,13 @@ def test_settings_without_meaning_are_refused_before_anything_is_charged(
 
 
 def test_as_many_trials_are_made_as_are_drawn(data, monkeypatch):
-    numbers, draw_number = [], module.draw_number
+    numbers, draw_number = [], module.draw_trial_count
 
     def watched(mean, law, *, rng):
         numbers.append(draw_number(mean, law, rng=rng))
         return numbers[-1]
 
-    monkeypatch.setattr(module, "draw_number", watched)
+    monkeypatch.setattr(module, "draw_trial_count", watched)
     for _ in range(20):
         FITS.clear()
         search(mean=3.0, law="geometric").fit_records(data.take(np.arange(10)))
@@ -211,7 +211,7 @@ def test_as_many_trials_are_made_as_are_drawn(data, monkeypatch):
 
 
 def test_settings_are_drawn_independently_and_uniformly(data, monkeypatch):
-    monkeypatch.setattr(module, "draw_number", lambda *_, **__: 600)
+    monkeypatch.setattr(module, "draw_trial_count", lambda *_, **__: 600)
     settings = [{"sign": sign} for sign in (1, 2, 3)]
     search(settings, random_state=0).fit_records(data.take(np.arange(10)))
     drawn = np.array([model.sign - 1 for model, _ in FITS])
@@ -221,7 +221,7 @@ def test_settings_are_drawn_independently_and_uniformly(data, monkeypatch):
 
 
 def test_every_trial_draws_noise_of_its_own(data, monkeypatch):
-    monkeypatch.setattr(module, "draw_number", lambda *_, **__: 20)
+    monkeypatch.setattr(module, "draw_trial_count", lambda *_, **__: 20)
     for state in (None, 0):
         FITS.clear()
         search([{}], random_state=state).fit_records(data)
@@ -241,7 +241,7 @@ def walked(value, path="", depth=0):
 def test_nothing_tells_how_many_trials_were_made(data, monkeypatch, capsys):
     shapes, sizes = set(), set()
     for number in (1, 2, 7, 211):
-        monkeypatch.setattr(module, "draw_number", lambda *_, number=number, **__: number)
+        monkeypatch.setattr(module, "draw_trial_count", lambda *_, number=number, **__: number)
         fitted = search([{"sign": 1}]).fit_records(data.take(np.arange(20)))
         shapes.add(tuple((path, kind, size) for path, kind, size, _ in walked(fitted)))
         sizes.add(len(pickle.dumps(fitted)))
@@ -268,7 +268,7 @@ def test_a_search_finds_what_is_better(data):
 
 
 def test_the_score_that_decides_is_the_noisy_one(data, monkeypatch):
-    monkeypatch.setattr(module, "draw_number", lambda *_, **__: 6)
+    monkeypatch.setattr(module, "draw_trial_count", lambda *_, **__: 6)
     wins = [
         search(score_noise=1e6, random_state=seed).fit_records(data).best_params_["sign"]
         for seed in range(25)
@@ -316,7 +316,7 @@ def _drawn(seed, data, relation, holdout):
 def _without_trials(fitted, records):
     """Fit with secret randomness, with no trial."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "draw_number", lambda *_, **__: 0)
+        patch.setattr(module, "draw_trial_count", lambda *_, **__: 0)
         fitted.fit_records(records)
 
 
@@ -326,14 +326,14 @@ def _without_trials(fitted, records):
 @pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
 def test_records_are_dealt_once_and_never_to_both_parts(data, monkeypatch, relation):
     scored = []
-    monkeypatch.setattr(module, "draw_number", lambda *_, **__: 6)
-    real = module.noisy_correct
+    monkeypatch.setattr(module, "draw_trial_count", lambda *_, **__: 6)
+    real = module.noisy_correct_count
 
     def watch(model, records, noise, *, rng):
         scored.append(records)
         return real(model, records, noise, rng=rng)
 
-    monkeypatch.setattr(module, "noisy_correct", watch)
+    monkeypatch.setattr(module, "noisy_correct_count", watch)
     model = NoisyMeans(relation=relation)
     search(model=model, holdout=0.25, relation=relation).fit_records(data)
     trained = [facts for _, facts in FITS]

@@ -21,7 +21,7 @@ from veracal.mechanisms import (
 from veracal.training.gradient_sums import (
     clipped_gradient_sum,
     gradient_norms,
-    logits_of,
+    compute_logits,
     residuals,
     rounding_slack,
 )
@@ -68,7 +68,7 @@ def problems(draw):
 def test_the_closed_form_equals_autograd_example_by_example(problem, clip) -> None:
     weights, X, codes, intercept = problem
     gradients = gradients_by_autograd(weights, X, codes, intercept)
-    residual = residuals(logits_of(weights, X, intercept=intercept), codes)
+    residual = residuals(compute_logits(weights, X, intercept=intercept), codes)
     lengths = np.sqrt((X**2).sum(axis=1) + intercept)
     np.testing.assert_allclose(
         gradient_norms(residual, lengths),
@@ -89,9 +89,9 @@ def test_several_models_at_once_have_the_gradients_of_each() -> None:
     rng = np.random.default_rng(0)
     weights, X = rng.standard_normal((4, 3, 6)), rng.standard_normal((4, 7, 5))
     codes = rng.integers(0, 3, (4, 7))
-    together = residuals(logits_of(weights, X, intercept=True), codes)
+    together = residuals(compute_logits(weights, X, intercept=True), codes)
     for model in range(4):
-        alone = residuals(logits_of(weights[model], X[model], intercept=True), codes[model])
+        alone = residuals(compute_logits(weights[model], X[model], intercept=True), codes[model])
         np.testing.assert_allclose(together[model], alone, rtol=1e-12)
 
 

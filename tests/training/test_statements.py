@@ -24,7 +24,7 @@ from veracal.training import (
     PrivateStandardizer,
     make_private_pipeline,
 )
-from veracal.training.base import PUBLIC
+from veracal.training.base import PUBLIC_WEIGHTS
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(50, 3)).astype(np.float32)
@@ -115,7 +115,7 @@ def test_the_trainer_says_whether_it_was_charged(tmp_path, ledger):
     free.train()
     assert SAID not in charged.statement_.text()
     assert SAID in free.statement_.text()
-    assert PUBLIC in charged.statement_.not_covered
+    assert PUBLIC_WEIGHTS in charged.statement_.not_covered
 
 
 # ---------------------------------------------------------------- first weights
@@ -128,8 +128,8 @@ def named(model):
 def test_first_weights_are_taken_as_public_unless_they_were_trained_here():
     assert named(linear().fit_records(DATA)) == []
     start = (np.zeros((1, 3)), np.zeros(1))
-    assert named(linear(initial=start).fit_records(DATA)) == [PUBLIC]
-    assert named(network().fit_records(DATA)) == [PUBLIC]
+    assert named(linear(initial=start).fit_records(DATA)) == [PUBLIC_WEIGHTS]
+    assert named(network().fit_records(DATA)) == [PUBLIC_WEIGHTS]
 
 
 def test_weights_of_an_earlier_fit_are_named(tmp_path):

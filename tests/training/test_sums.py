@@ -13,7 +13,7 @@ from veracal.training import gradient_sums as sums
 from veracal.training.base import row_norms
 from veracal.training.gradient_sums import (
     GradientSums,
-    blocks_for,
+    plan_blocks,
     clipped_gradient_sum,
     gradient_norms,
 )
@@ -31,7 +31,7 @@ def problem():
 def subject(X, codes, rate=0.2, dtype=np.float64, **more) -> GradientSums:
     norms = np.hypot(row_norms(X), 1.0)
     settings = {"rng": np.random.default_rng(0), **more}
-    return GradientSums(X, codes, norms, blocks_for(rate * N, dtype), **settings)
+    return GradientSums(X, codes, norms, plan_blocks(rate * N, dtype), **settings)
 
 
 @pytest.mark.parametrize(
@@ -68,10 +68,10 @@ def test_a_record_changes_the_bits_of_its_own_block_alone(problem, monkeypatch) 
         kept = np.arange(N) if gone is None else np.delete(np.arange(N), gone)
         narrow = subject(X[kept].astype(np.float32), codes[kept], rate=0.5, dtype=np.float32)
         assert narrow._blocks.count == 12
-        monkeypatch.setattr(narrow, "_lots", lambda rows, kept=kept: lots[kept[rows]])
-        rows, cuts = narrow._dealt(np.arange(len(kept)))
+        monkeypatch.setattr(narrow, "_draw_blocks", lambda rows, kept=kept: lots[kept[rows]])
+        rows, cuts = narrow._assign_blocks(np.arange(len(kept)))
         each = [
-            narrow._lane(weights, rows, list(pair), Flat(0.5), 0).slopes
+            narrow._sum_blocks(weights, rows, list(pair), Flat(0.5), 0).slopes
             for pair in itertools.pairwise(cuts)
         ]
         seen.append(np.array(each))
@@ -82,7 +82,7 @@ def test_a_record_changes_the_bits_of_its_own_block_alone(problem, monkeypatch) 
 def test_lots_are_even_and_drawn_anew(problem) -> None:
     X, codes, _ = problem
     narrow = subject(X.astype(np.float32), codes, rate=1.0, dtype=np.float32)
-    draws = np.array([narrow._lots(np.arange(N)) for _ in range(20)])
+    draws = np.array([narrow._draw_blocks(np.arange(N)) for _ in range(20)])
     counts = np.bincount(draws.ravel(), minlength=narrow._blocks.count)
     assert len(counts) == narrow._blocks.count == 24
     assert stats.chisquare(counts).pvalue > 1e-4
@@ -147,7 +147,7 @@ def moved_by_company(X, clip, dtype, weights=None) -> float:
         weights = rng.standard_normal((10, X.shape[1])).astype(dtype)
     ends = [
         GradientSums(
-            rows, codes, row_norms(rows), blocks_for(100, dtype), rng=rng, intercept=False
+            rows, codes, row_norms(rows), plan_blocks(100, dtype), rng=rng, intercept=False
         )(weights, np.arange(len(rows)), clip)
         for rows in (X, X[1:])
     ]
@@ -167,7 +167,7 @@ def test_a_block_that_chance_made_large_is_summed_in_double_precision(problem) -
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_two_threads_find_the_same_sum(problem, dtype, monkeypatch) -> None:
     X, codes, weights = problem
-    monkeypatch.setattr(sums, "_SHARED", 1)
+    monkeypatch.setattr(sums, "_TWO_THREADS_FROM", 1)
     rows, clip = np.arange(0, N, 2), GlobalAdapt(0.5, 2.0)
     alone = subject(X.astype(dtype), codes, rate=0.5, dtype=dtype)(weights, rows, clip)
     found = []
@@ -203,9 +203,9 @@ def test_pre_noise_is_added_before_the_clip(problem) -> None:
 
 
 def test_blocks_come_from_declared_figures_alone() -> None:
-    assert blocks_for(500, np.float32).count == 4
-    assert blocks_for(10, np.float32).count == 1
-    assert blocks_for(1_000_000, np.float32).dtype == np.float64  # too many to add in single
+    assert plan_blocks(500, np.float32).count == 4
+    assert plan_blocks(10, np.float32).count == 1
+    assert plan_blocks(1_000_000, np.float32).dtype == np.float64  # too many to add in single
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

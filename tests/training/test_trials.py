@@ -73,7 +73,7 @@ def pvalue(numbers, law, mean):
 
 @pytest.mark.parametrize("law", ["logarithmic", "geometric", "poisson"])
 def test_the_number_of_trials_has_its_law(law, rng):
-    numbers = [trials.draw_number(6.0, law, rng=rng) for _ in range(10_000)]
+    numbers = [trials.draw_trial_count(6.0, law, rng=rng) for _ in range(10_000)]
     assert pvalue(numbers, law, 6.0) > 0.01
     assert pvalue(numbers, law, 7.0) < 0.01
     for other in {"logarithmic", "geometric", "poisson"} - {law}:
@@ -96,17 +96,17 @@ def test_correct_predictions_are_counted(rng):
         X, y = rng.normal(size=(n, 2)), rng.integers(2, size=n)
         records = Dataset(X, y, ("no", "yes"))
         slowly = sum((row[0] > 0) == label for row, label in zip(X, y, strict=True))
-        assert trials.correct(Plain(), records) == slowly
+        assert trials.count_correct(Plain(), records) == slowly
 
 
 def test_one_record_moves_a_score_by_one_at_most(data):
-    whole = trials.correct(Plain(), data)
+    whole = trials.count_correct(Plain(), data)
     assert whole == len(data)
     for row in range(0, 600, 50):
-        assert whole - trials.correct(Plain(), data.take(np.delete(np.arange(600), row))) == 1
+        assert whole - trials.count_correct(Plain(), data.take(np.delete(np.arange(600), row))) == 1
         y = np.array(data.y)
         y[row] = 1 - y[row]
-        assert whole - trials.correct(Plain(), Dataset(data.X, y, data.classes)) == 1
+        assert whole - trials.count_correct(Plain(), Dataset(data.X, y, data.classes)) == 1
 
 
 @pytest.mark.parametrize("seeded", [False, True])
@@ -114,7 +114,7 @@ def test_a_score_is_noisy_by_its_law(data, seeded):
     rng = np.random.default_rng(0) if seeded else _random.secret_generator()
     small = data.take(np.arange(3))
     noise = np.array(
-        [trials.noisy_correct(Plain(), small, 4.0, rng=rng) - 3 for _ in range(600)]
+        [trials.noisy_correct_count(Plain(), small, 4.0, rng=rng) - 3 for _ in range(600)]
     )
     assert (noise == np.rint(noise)).all()
     squares = (noise**2).sum()
@@ -133,12 +133,12 @@ def test_the_highest_score_wins_and_ties_are_broken_by_coins(rng):
             seen.append(position)
             return trials.SearchTrial(position, None, scores[position])
 
-        best = trials.best_trial(trial, 3, 5, rng=rng)
+        best = trials.run_trials(trial, 3, 5, rng=rng)
         assert len(seen) == 5 and scores[best.setting] == max(scores[s] for s in seen)
         if {1, 2} <= set(seen):
             first = seen[next(i for i, s in enumerate(seen) if s > 0)]
             wins.append(best.setting == first)
-    assert trials.best_trial(None, 3, 0, rng=rng) is None
+    assert trials.run_trials(None, 3, 0, rng=rng) is None
     # Neither the first of two equals wins always, nor the last.
     assert 0.3 < np.mean(wins) < 0.75
 
@@ -152,7 +152,7 @@ def test_huge_numbers_are_scored_without_a_word(data):
     )
     squares = make_private_pipeline(FunctionTransformer(np.square), NormClipper(), plain)
     for model in (plain, squares):
-        assert 0 <= trials.correct(model.fit_records(data), wild) <= 600
+        assert 0 <= trials.count_correct(model.fit_records(data), wild) <= 600
 
 
 def test_no_record_raises_in_pipelines_and_searches_inside_one_another(data):
@@ -170,6 +170,6 @@ def test_no_record_raises_in_pipelines_and_searches_inside_one_another(data):
         make_private_pipeline(NormClipper(1e100), search),
     ):
         fitted = model.fit_records(wild)
-        assert 0 <= trials.correct(fitted, wild) <= 600
+        assert 0 <= trials.count_correct(fitted, wild) <= 600
         # Where nothing overflows, the count is that of the model's own predictions.
-        assert trials.correct(fitted, data) == (fitted.predict(data.X) == data.labels).sum()
+        assert trials.count_correct(fitted, data) == (fitted.predict(data.X) == data.labels).sum()

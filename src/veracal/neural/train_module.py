@@ -228,7 +228,7 @@ def _fit_paid(
             "Expected a veracal.data.Dataset, with whom each row belongs to, for a ledger that "
             f"protects {unit!r}, got arrays and unit={model.unit!r}. Nothing was charged."
         )
-    event, facts = model.event(), model._facts(*arrays)
+    event, facts = model.event(), model._training_data(*arrays)
     if facts.reasons:
         raise ValueError(
             "Expected everything declared that a ledger pays for, but "

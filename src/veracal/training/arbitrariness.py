@@ -53,7 +53,7 @@ ESTIMATED = (
     "The estimated flip is no bound and promises nothing; do not make a disagreement of it by "
     "4q(1-q), which would be too large."
 )
-_LEAST_SAID = 0.01
+_MIN_EXCLUDED = 0.01
 NO_LOWER_END = (
     "There is no useful lower end, and an upper end of 1 says nothing: of many models it says "
     "nothing of anybody."
@@ -105,7 +105,7 @@ def informative(low: Floats, high: Floats) -> Bools:
     >>> informative(np.array([1e-9, 0.0, 0.3]), np.array([1.0, 0.4, 1.0]))
     array([False,  True,  True])
     """
-    found: Bools = high - low <= 1 - _LEAST_SAID
+    found: Bools = high - low <= 1 - _MIN_EXCLUDED
     return found
 
 
@@ -138,9 +138,9 @@ class PlaneDistances:
         return np.where(self.fixed, 0.0, ends)
 
 
-def places(weights: ArrayLike, X: ArrayLike, threshold: float = 0.0) -> PlaneDistances:
+def plane_distances(weights: ArrayLike, X: ArrayLike, threshold: float = 0.0) -> PlaneDistances:
     """Where rows X of shape (n, d) stand to weights of shape (d,) or (m, d)."""
-    w, rows = matrix(weights), np.asarray(X, dtype=np.float64)
+    w, rows = weight_matrix(weights), np.asarray(X, dtype=np.float64)
     if rows.ndim != 2 or rows.shape[1] != w.shape[1] or not np.isfinite(rows).all():
         raise DataError(
             "X",
@@ -160,7 +160,7 @@ def places(weights: ArrayLike, X: ArrayLike, threshold: float = 0.0) -> PlaneDis
     return PlaneDistances(np.where((fixed | unknown)[:, None], 0.0, sums), fixed, unknown)
 
 
-def matrix(weights: ArrayLike) -> Floats:
+def weight_matrix(weights: ArrayLike) -> Floats:
     """Weights as (1, d) for two classes, or (k, d) for k >= 3."""
     found = np.asarray(weights, dtype=np.float64)
     found = found[None] if found.ndim == 1 else found
@@ -174,7 +174,7 @@ def matrix(weights: ArrayLike) -> Floats:
     return found
 
 
-def most_disagreement(flips: Floats, classes: int) -> Floats:
+def max_disagreement(flips: Floats, classes: int) -> Floats:
     r"""The most that people can disagree whose decision flips with at most a probability.
 
     With the released class at :math:`1 - q` and the rest spread evenly,
@@ -207,11 +207,11 @@ def whom(people: int | None) -> str:
     return "one person named beforehand" if people == 1 else f"{people} people named beforehand"
 
 
-Form = Literal["sharper", "closed"]
+BoundForm = Literal["sharper", "closed"]
 _STEPS = 500  # equally likely steps of a law,
 _HALVINGS = 34  # and how often the last one is halved
-_NOTHING = 1e-12
-_TABLE = 4096  # distances that are computed once for all people
+_NEGLIGIBLE = 1e-12
+_TABLE_SIZE = 4096  # distances that are computed once for all people
 
 
 def objective_certificate(
@@ -224,7 +224,7 @@ def objective_certificate(
     level: float = 0.95,
     people: int | None = None,
     threshold: float = 0.0,
-    form: Form = "sharper",
+    form: BoundForm = "sharper",
 ) -> Arbitrariness:
     r"""Bound on the disagreement after objective perturbation, from the released weights.
 
@@ -285,65 +285,67 @@ def objective_certificate(
     _checks.one_of(("sharper", "closed"), form=form)
     if not 0 <= residual < np.inf:
         raise ValueError(f"Expected a finite residual >= 0, got residual={residual!r}.")
-    w, spare = matrix(weights), spare_of(level)
+    w, spare = weight_matrix(weights), spare_of(level)
     whom(people)
     named = people if len(w) == 1 and not threshold else None
-    where = places(w, X, threshold)
+    where = plane_distances(w, X, threshold)
     # Everything in units of the noise: lengths are Gamma of scale 1 then.
     unit, left = penalty / noise_scale, residual / noise_scale
     if len(w) > 1:
-        flips = _many(unit * where.sums, left, w.shape[1], level, form)
+        flips = _multiclass_flip_bounds(unit * where.sums, left, w.shape[1], level, form)
     else:
         away = unit * np.abs(where.sums[:, 0])
         flips = (
-            _within(away - 2 * left, w.shape[1], spare, form)
+            _flip_bounds(away - 2 * left, w.shape[1], spare, form)
             if named is None
-            else _along(2 * away - 4 * left, w.shape[1], spare / named)
+            else _directional_flip_bounds(2 * away - 4 * left, w.shape[1], spare / named)
         )
-    high = where.high(most_disagreement(flips, max(2, len(w))))
+    high = where.high(max_disagreement(flips, max(2, len(w))))
     caveats = (OVER_THE_NOISE, SAME_RECORDS, SHARED_NOISE, NOT_SELECTED, NO_LOWER_END)
     return Arbitrariness(np.zeros_like(high), high, None, level, whom(named), caveats)
 
 
-def _many(sums: Floats, left: float, d: int, level: float, form: Form) -> Floats:
+def _multiclass_flip_bounds(
+    sums: Floats, left: float, d: int, level: float, form: BoundForm
+) -> Floats:
     """Bounds on flips of the largest of several sums."""
     k = sums.shape[1]
     ordered = -np.sort(-sums, axis=1)
     gaps = ordered[:, :1] - ordered[:, 1:]
     halves = np.hstack([gaps[:, :1], gaps]) / 2 - 2 * left  # the decision, then the others
     spare = -np.expm1(np.log(level) / k)
-    found = _within(halves.ravel(), d, spare, form).reshape(halves.shape)
+    found = _flip_bounds(halves.ravel(), d, spare, form).reshape(halves.shape)
     total: Floats = np.minimum(found.sum(axis=1), 1.0)
     return total
 
 
-def _within(distances: Floats, d: int, spare: float, form: Form) -> Floats:
+def _flip_bounds(distances: Floats, d: int, spare: float, form: BoundForm) -> Floats:
     """Bounds on the probability that new noise is so far from that of the release."""
-    radius = _length(spare, d)
+    radius = _length_quantile(spare, d)
     if form == "closed":
         found: Floats = gammaincc(d, np.maximum(distances - radius, 0.0))
         return found
-    return outside(distances, radius, d)
+    return distance_tail(distances, radius, d)
 
 
-def _along(distances: Floats, d: int, spare: float) -> Floats:
+def _directional_flip_bounds(distances: Floats, d: int, spare: float) -> Floats:
     """Bounds on flips along one direction, named beforehand."""
-    left = np.maximum(distances - _quantile_along(d, spare), 0.0)
-    return _looked_up(left, 2 * _length(_NOTHING, d), _forward_table(d))
+    left = np.maximum(distances - _directional_quantile(d, spare), 0.0)
+    return _look_up(left, 2 * _length_quantile(_NEGLIGIBLE, d), _directional_table(d))
 
 
-def outside(distances: Floats, radius: float, d: int) -> Floats:
+def distance_tail(distances: Floats, radius: float, d: int) -> Floats:
     r"""Probability that noise of scale 1 is so far from a point at a radius, rounded up.
 
     Of noise with length g and first coordinate g u, :math:`\lVert b'-b_r\rVert^2 =
     g^2 + r^2 - 2gru`. Lengths are cut into steps, each taken at whichever of its ends makes
     the probability larger; of the last one, all of it.
     """
-    most = radius + _length(_NOTHING, d)
-    return _looked_up(np.maximum(distances, 0.0), most, _outside_table(radius, d))
+    most = radius + _length_quantile(_NEGLIGIBLE, d)
+    return _look_up(np.maximum(distances, 0.0), most, _distance_table(radius, d))
 
 
-def _looked_up(distances: Floats, most: float, table: Floats) -> Floats:
+def _look_up(distances: Floats, most: float, table: Floats) -> Floats:
     """Probabilities that fall, each of the next shorter distance of a table.
 
     All that is further than ``most`` has the probability there, which is next to nothing.
@@ -357,21 +359,21 @@ def _looked_up(distances: Floats, most: float, table: Floats) -> Floats:
 
 
 @lru_cache(maxsize=16)
-def _outside_table(radius: float, d: int) -> Floats:
+def _distance_table(radius: float, d: int) -> Floats:
     """Probabilities of :func:`outside`."""
-    distances = np.linspace(0.0, radius + _length(_NOTHING, d), _TABLE)
-    shares = _shares()
+    distances = np.linspace(0.0, radius + _length_quantile(_NEGLIGIBLE, d), _TABLE_SIZE)
+    shares = _probability_grid()
     ends = gamma.ppf(shares[1:-1], d)
-    found, before = np.zeros(_TABLE), _so_far(distances, radius, 0.0, d)
+    found, before = np.zeros(_TABLE_SIZE), _distance_probability(distances, radius, 0.0, d)
     for end, mass in zip(ends, np.diff(shares), strict=False):
-        here = _so_far(distances, radius, float(end), d)
+        here = _distance_probability(distances, radius, float(end), d)
         # In between it is smaller: it falls as far as the length nears the point, then rises.
         found += mass * np.maximum(before, here)
         before = here
     return frozen(np.minimum(found + (1 - shares[-2]), 1.0))
 
 
-def _so_far(distances: Floats, radius: float, norm: float, d: int) -> Floats:
+def _distance_probability(distances: Floats, radius: float, norm: float, d: int) -> Floats:
     """Probability that a point of a norm, in a direction by chance, is so far from another."""
     if norm == 0:
         return (distances <= radius).astype(np.float64)
@@ -384,39 +386,42 @@ def _so_far(distances: Floats, radius: float, norm: float, d: int) -> Floats:
 
 
 @lru_cache(maxsize=16)
-def _forward_table(d: int) -> Floats:
+def _directional_table(d: int) -> Floats:
     """Probabilities that length and first coordinate of noise together are so large."""
-    distances = np.linspace(0.0, 2 * _length(_NOTHING, d), _TABLE)
+    distances = np.linspace(0.0, 2 * _length_quantile(_NEGLIGIBLE, d), _TABLE_SIZE)
     if d == 1:
         return frozen(np.where(distances > 0, 0.5 * gammaincc(1, distances / 2), 1.0))
-    shares = _shares()
+    shares = _probability_grid()
     ends = 2 * beta.ppf(shares[1:], (d - 1) / 2, (d - 1) / 2)
-    found = np.zeros(_TABLE)
+    found = np.zeros(_TABLE_SIZE)
     for end, mass in zip(ends, np.diff(shares), strict=True):
         found += mass * gammaincc(d, distances / end)
     return frozen(np.minimum(found, 1.0))
 
 
 @lru_cache(maxsize=64)
-def _quantile_along(d: int, spare: float) -> float:
+def _directional_quantile(d: int, spare: float) -> float:
     """What length and size of the first coordinate of noise are together above so rarely."""
     ends, masses = np.ones(1), np.ones(1)
     if d > 1:
-        ends, masses = np.sqrt(beta.ppf(_shares()[1:], 0.5, (d - 1) / 2)), np.diff(_shares())
+        ends, masses = (
+            np.sqrt(beta.ppf(_probability_grid()[1:], 0.5, (d - 1) / 2)),
+            np.diff(_probability_grid()),
+        )
 
     def longer(length: float) -> float:
         return float(masses @ gammaincc(d, length / (1 + ends))) - spare
 
-    return float(brentq(longer, 0.0, 2 * _length(spare, d) + 1.0)) * (1 + 1e-9)
+    return float(brentq(longer, 0.0, 2 * _length_quantile(spare, d) + 1.0)) * (1 + 1e-9)
 
 
-def _length(tail: float, d: int) -> float:
+def _length_quantile(tail: float, d: int) -> float:
     """What the length of noise of scale 1 is above with a probability."""
     return float(gamma.isf(tail, d))
 
 
 @lru_cache(maxsize=1)
-def _shares() -> Floats:
+def _probability_grid() -> Floats:
     """From 0 to 1 in steps that are alike, but for the last one, which is halved and halved."""
     body = np.arange(_STEPS) / _STEPS
     halved = 1 - 2.0 ** -np.arange(1, _HALVINGS) / _STEPS

@@ -48,15 +48,20 @@ from veracal.mechanisms import (
     is_continuous,
     selection,
 )
-from veracal.training.base import TrainingData, row_norms, with_labels
+from veracal.training.base import TrainingData, row_norms, add_labels
 from veracal.training.dp_sgd import ExponentialAverage
-from veracal.training.gradient_sums import _NORMS, blocks_for
+from veracal.training.gradient_sums import _NORMS, plan_blocks
 from veracal.training.logistic import PrivateLogisticRegression
 
-_RULES = SGD, Momentum, Adam, Langevin  # entry by entry: an axis of models changes nothing
-_MOST_FACTOR = 1e30  # as in softmax.py
-_SMALL = {"float32": 40.0, "float64": 300.0}  # logits whose exponentials have squares
-_USUAL = 1e30  # norms below it have factors that need no second look
+_SUPPORTED_OPTIMIZERS = (
+    SGD,
+    Momentum,
+    Adam,
+    Langevin,
+)  # entry by entry: an axis of models changes nothing
+_MAX_FACTOR = 1e30  # as in softmax.py
+_MAX_LOGIT = {"float32": 40.0, "float64": 300.0}  # logits whose exponentials have squares
+_MAX_USUAL_NORM = 1e30  # norms below it have factors that need no second look
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # printed nowhere: it holds records
@@ -129,22 +134,22 @@ def fits_of(model: PrivateLogisticRegression, dataset: Dataset) -> BatchedFits:
     """
     model.check_records(dataset)
     _check_obstacles(model, dataset)
-    facts = with_labels(model._public(dataset), dataset)
-    descent, dtype = model._descent(facts.size), model._dtype(facts.X)
-    blocks = blocks_for(descent.expected_batch, dtype)
+    data = add_labels(model._public(dataset), dataset)
+    descent, dtype = model._descent(data.size), model._dtype(data.X)
+    blocks = plan_blocks(descent.expected_batch, dtype)
     # A rule that jumps at a threshold must jump where a fit would, whose norms are float64.
     wide = blocks.dtype if is_continuous(descent.clip) else np.dtype(np.float64)
-    rows, lengths = _rows(facts, model.fit_intercept, blocks.dtype.name, wide)
+    rows, lengths = _prepare_rows(data, model.fit_intercept, blocks.dtype.name, wide)
     assert not isinstance(model.average, ExponentialAverage)
     return BatchedFits(
         rows,
         lengths,
-        np.append(facts.codes, 0).astype(np.int32),
-        model._start(facts, dtype),
+        np.append(data.codes, 0).astype(np.int32),
+        model._start(data, dtype),
         descent,
         blocks.slack,
         model.average,
-        facts.classes,
+        data.classes,
     )
 
 
@@ -206,7 +211,7 @@ def clipped_sums(fits: BatchedFits, weights: Floats, batch: Batch) -> Floats:
     -------
     array of shape (models, outputs, e)
     """
-    rows, lengths = _taken(fits.rows, batch), _taken(fits.lengths, batch)
+    rows, lengths = _select(fits.rows, batch), _select(fits.lengths, batch)
     weights = weights.astype(rows.dtype, copy=False)
     models, outputs, width = weights.shape
     if rows.ndim == 2:  # one product for all models
@@ -216,9 +221,9 @@ def clipped_sums(fits: BatchedFits, weights: Floats, batch: Batch) -> Floats:
         residual = weights @ rows.transpose(0, 2, 1)
     squares = np.einsum("mke,mke->mk", weights, weights).max(initial=0.0)
     farthest = math.sqrt(squares) * float(lengths.max(initial=0.0))  # that a logit may be
-    small = farthest < _SMALL[rows.dtype.name]
-    scales = _to_residuals(residual, _taken(fits.codes, batch), small=small)
-    factors = _factors(residual, lengths, scales, fits)
+    small = farthest < _MAX_LOGIT[rows.dtype.name]
+    scales = _to_residuals(residual, _select(fits.codes, batch), small=small)
+    factors = _clip_factors(residual, lengths, scales, fits)
     if batch.members is not None:
         factors *= batch.members
     residual *= factors[:, None, :]
@@ -228,7 +233,7 @@ def clipped_sums(fits: BatchedFits, weights: Floats, batch: Batch) -> Floats:
     return sums.reshape(weights.shape)
 
 
-def _taken(part: Any, batch: Batch) -> Any:
+def _select(part: Any, batch: Batch) -> Any:
     """A batch of rows, of their lengths or of their codes."""
     if isinstance(batch.rows, slice):
         return part[batch.rows]
@@ -271,14 +276,16 @@ def _to_residuals(logits: Floats, codes: Ints, *, small: bool) -> Floats:
     return sums
 
 
-def _factors(residual: Floats, lengths: Floats, scales: Floats, fits: BatchedFits) -> Floats:
+def _clip_factors(
+    residual: Floats, lengths: Floats, scales: Floats, fits: BatchedFits
+) -> Floats:
     """What residuals are to be multiplied by, of shape (models, b).
 
     Zero where a norm is not finite, and the residual then is made zero, too.
     """
     norms = np.sqrt(np.einsum("mkb,mkb->mb", residual, residual))
     norms *= lengths / scales
-    if norms.max(initial=0.0) < _USUAL:  # False for NaN
+    if norms.max(initial=0.0) < _MAX_USUAL_NORM:  # False for NaN
         factors = fits.descent.clip.factors(norms)
     else:
         factors = np.zeros(norms.shape)
@@ -287,23 +294,25 @@ def _factors(residual: Floats, lengths: Floats, scales: Floats, fits: BatchedFit
         out = ~np.isfinite(norms)
         residual[np.broadcast_to(out[:, None, :], residual.shape)] = 0  # zero times NaN is NaN
         scales[out] = 1
-    scaled: Floats = np.minimum(factors * (1 - fits.slack), _MOST_FACTOR) / scales
+    scaled: Floats = np.minimum(factors * (1 - fits.slack), _MAX_FACTOR) / scales
     return scaled.astype(residual.dtype, copy=False)
 
 
-def _rows(facts: TrainingData, intercept: bool, name: str, dtype: Any) -> tuple[Floats, Floats]:
+def _prepare_rows(
+    data: TrainingData, intercept: bool, name: str, dtype: Any
+) -> tuple[Floats, Floats]:
     """Rows with their ones and the row of zeros, and their lengths.
 
     A row too long or too short for the products of a fit contributes nothing there, and is
     zero here.
     """
-    n, d = facts.X.shape
+    n, d = data.X.shape
     rows, lengths = np.zeros((n + 1, d + intercept), dtype), np.zeros(n + 1, dtype)
-    norms = row_norms(facts.X)
+    norms = row_norms(data.X)
     norms = np.hypot(norms, 1.0) if intercept else norms
     low, high = _NORMS[name]
     kept = np.flatnonzero((norms >= low) & (norms <= high))
-    rows[kept, :d] = np.asarray(facts.X)[kept]
+    rows[kept, :d] = np.asarray(data.X)[kept]
     if intercept:
         rows[kept, -1] = 1
     lengths[kept] = norms[kept]
@@ -321,10 +330,10 @@ def obstacles(model: PrivateLogisticRegression, dataset: Dataset) -> tuple[str, 
     >>> obstacles(PrivateLogisticRegression(clip=GlobalAdapt(1.0)), data)
     ('an adaptive clip',)
     """
-    goal = model._goal()
+    goal = model._spec()
     update = goal.update
     there = {
-        f"{update!r}, an update rule of its own": not isinstance(update, _RULES),
+        f"{update!r}, an update rule of its own": not isinstance(update, _SUPPORTED_OPTIMIZERS),
         "noise before the clip": isinstance(update, Langevin) and update.pre_noise != 0,
         "an adaptive clip": isinstance(goal.clip, GlobalAdapt),
         "a moving average": isinstance(model.average, ExponentialAverage),
@@ -348,7 +357,7 @@ def _check_obstacles(model: PrivateLogisticRegression, dataset: Dataset) -> None
 
 # Measured: a gathered row costs 1.2 masked ones, since batches differ in size and are filled
 # up, and its copy as much again for 12 entries; products weigh as much as the rest at 150.
-_FILLED, _COPIED, _WIDE = 1.2, 12, 150
+_PADDING_COST, _ENTRIES_PER_COPY, _PRODUCT_WIDTH = 1.2, 12, 150
 
 
 def shared_batches(fits: BatchedFits, *, rng: np.random.Generator) -> Iterator[Batch]:
@@ -365,13 +374,13 @@ def own_batches(fits: BatchedFits, models: int, *, rng: np.random.Generator) -> 
     if isinstance(sampler, FullBatch):
         return shared_batches(fits, rng=rng)
     steps = range(int(fits.descent.steps))
-    if masked(fits):
+    if uses_masks(fits):
         shape = models, n
         return (Batch(slice(n), rng.random(shape) < sampler.rate) for _ in steps)
     return (Batch(poisson_rows(n, sampler.rate, models, rng=rng)) for _ in steps)
 
 
-def masked(fits: BatchedFits) -> bool:
+def uses_masks(fits: BatchedFits) -> bool:
     r"""Whether all rows are multiplied for all models, rather than copied for each.
 
     A row of width e with k outputs costs about :math:`k (1 + e / 150)` where products are
@@ -383,15 +392,15 @@ def masked(fits: BatchedFits) -> bool:
     if not isinstance(sampler, Poisson):
         return False
     outputs, width = fits.start.shape
-    copied = width / (_COPIED * outputs * (1 + width / _WIDE))
-    return bool(sampler.rate * (_FILLED + copied) >= 1)
+    copied = width / (_ENTRIES_PER_COPY * outputs * (1 + width / _PRODUCT_WIDTH))
+    return bool(sampler.rate * (_PADDING_COST + copied) >= 1)
 
 
 def bytes_of_model(fits: BatchedFits, *, own: bool) -> int:
     """About how many bytes one model works on in a step, beside what all models share."""
     outputs, width = fits.start.shape
     sampler, batch, gathered = fits.descent.sampler, float(fits.records), 0
-    if isinstance(sampler, Poisson) and not (own and masked(fits)):
+    if isinstance(sampler, Poisson) and not (own and uses_masks(fits)):
         batch, gathered = batch * sampler.rate, int(own)
     entries = (batch + 3 * math.sqrt(batch)) * (2 * outputs + 2 + width * gathered)
     return int(fits.rows.itemsize * (entries + 4 * outputs * width))

@@ -54,20 +54,24 @@ from numpy.typing import ArrayLike
 from scipy.special import expit
 
 from veracal._types import Bools, Floats, Ints
-from veracal.training.newton import RowSource, minimize, problem_of
+from veracal.training.newton import RowSource, minimize, build_problem
 
-_STEP = 1.6  # between the norms of levels: with finer ones the searches are hardly shorter
-_PASSES = 4
+_LEVEL_RATIO = (
+    1.6  # between the norms of levels: with finer ones the searches are hardly shorter
+)
+_LEVEL_PASSES = 4
 
 
-def level_numbers(norms: Floats) -> Ints:
+def noise_levels(norms: Floats) -> Ints:
     """Numbers of the levels of noise of some norms; the same norm has the same number."""
     least = np.finfo(np.float64).tiny
-    found: Ints = np.rint(np.log(np.maximum(norms, least)) / np.log(_STEP)).astype(np.int64)
+    found: Ints = np.rint(np.log(np.maximum(norms, least)) / np.log(_LEVEL_RATIO)).astype(
+        np.int64
+    )
     return found
 
 
-def level_of(rows: Floats, scales: Floats, number: int) -> tuple[Floats, Floats]:
+def solve_level(rows: Floats, scales: Floats, number: int) -> tuple[Floats, Floats]:
     """Mean of the minimizers at a level of noise, and their response to it.
 
     Parameters
@@ -86,10 +90,10 @@ def level_of(rows: Floats, scales: Floats, number: int) -> tuple[Floats, Floats]
         The inverse of the mean second derivatives.
     """
     n, d = rows.shape
-    variances = (_STEP**number / scales) ** 2 / d
+    variances = (_LEVEL_RATIO**number / scales) ** 2 / d
     center, wider = np.zeros(d), np.ones(n)
     response = np.eye(d)
-    for _ in range(_PASSES):
+    for _ in range(_LEVEL_PASSES):
         chances = expit(-(rows @ center) / wider)
         slopes = chances * (1 - chances) / wider
         response = np.linalg.inv((rows.T * slopes) @ rows + np.eye(d))
@@ -99,9 +103,9 @@ def level_of(rows: Floats, scales: Floats, number: int) -> tuple[Floats, Floats]
     return center, response
 
 
-_MARGINS = 1 << 17  # numbers held at a time: they stay in a processor's second cache
-_NARROWEST = 32  # columns of a block
-_FAR = 30.0  # a margin beyond which single precision tells no chance from 0 or 1
+_BLOCK_MARGINS = 1 << 17  # numbers held at a time: they stay in a processor's second cache
+_MIN_COLUMNS = 32  # columns of a block
+_MAX_MARGIN = 30.0  # a margin beyond which single precision tells no chance from 0 or 1
 
 
 class Float32Rows:
@@ -120,7 +124,7 @@ class Float32Rows:
     def blocks(self, models: int, *, times: int = 1) -> list[slice]:
         """Some columns at a time; fewer by a factor, where more is held of each."""
         n = max(1, len(self.rows))
-        width = max(_NARROWEST, _MARGINS // (n * times))
+        width = max(_MIN_COLUMNS, _BLOCK_MARGINS // (n * times))
         return [slice(at, min(at + width, models)) for at in range(0, models, width)]
 
     def pulls(self, weights: Floats) -> Floats:
@@ -133,7 +137,9 @@ class Float32Rows:
     def chances(self, weights: Floats) -> Floats:
         r"""Chances :math:`\sigma(-z_i)` of shape (n, m), for a block of models."""
         z: Floats = self.rows @ weights
-        np.clip(z, -_FAR, _FAR, out=z)  # faster than what overflows or becomes subnormal
+        np.clip(
+            z, -_MAX_MARGIN, _MAX_MARGIN, out=z
+        )  # faster than what overflows or becomes subnormal
         np.exp(z, out=z)
         z += 1
         return np.divide(1, z, out=z)
@@ -148,20 +154,20 @@ class Float32Rows:
         return found
 
 
-def dots(one: Floats, other: Floats) -> Floats:
+def column_dots(one: Floats, other: Floats) -> Floats:
     """Products of the columns of two arrays, of shape (m,)."""
     found: Floats = np.einsum("ij,ij->j", one, other)
     return found
 
 
-def lengths(vectors: Floats) -> Floats:
+def column_norms(vectors: Floats) -> Floats:
     """Norms of columns, of shape (m,)."""
-    found: Floats = np.sqrt(dots(vectors, vectors))
+    found: Floats = np.sqrt(column_dots(vectors, vectors))
     return found
 
 
-_LEAVE = 0.25  # share of models found, from which on the others go on without them
-_OVERSHOT = 0.5  # of the slope at the start of a step: no more of it uphill at its end
+_NEWTON_DROP = 0.25  # share of models found, from which on the others go on without them
+_NEWTON_OVERSHOOT = 0.5  # of the slope at the start of a step: no more of it uphill at its end
 _SHORTEST, _LONGEST = 0.1, 0.7  # of a step that overshot
 
 
@@ -199,7 +205,7 @@ class FeaturePairs:
 
     def solve(self, entries: Floats, right: Floats) -> Floats:
         """Solve each model's system, with a right side in each column."""
-        factors, found = _factored(entries[self._places]), right.copy()
+        factors, found = _cholesky(entries[self._places]), right.copy()
         d = len(found)
         for j in range(d):
             found[j] /= factors[j, j]
@@ -210,7 +216,7 @@ class FeaturePairs:
         return found
 
 
-def _factored(matrices: Floats) -> Floats:
+def _cholesky(matrices: Floats) -> Floats:
     """Cholesky factors of matrices of shape (d, d, m) plus the identity, in place."""
     d = len(matrices)
     for j in range(d):
@@ -250,9 +256,11 @@ def newton(
     for passed in range(passes):
         there, entries = pairs.derivatives(noise, trial)
         ahead = pairs.solve(entries, -there)
-        done = ~(lengths(there) > tol * (lengths(noise) + lengths(trial)))  # or not a number
-        models = _overshot(gradients, there, steps, done) if passed else places[:0]
-        shortened = _shortened(gradients, there, steps, shares, models)
+        done = ~(
+            column_norms(there) > tol * (column_norms(noise) + column_norms(trial))
+        )  # or not a number
+        models = _find_overshoots(gradients, there, steps, done) if passed else places[:0]
+        shortened = _shorten_steps(gradients, there, steps, shares, models)
         for now, before in ((trial, weights), (there, gradients), (ahead, steps)):
             now[:, models] = before[:, models]
         weights, gradients, steps = trial, there, ahead
@@ -260,7 +268,7 @@ def newton(
         shares[models] = shortened
         if done.all():
             break
-        if np.mean(done) > _LEAVE:
+        if np.mean(done) > _NEWTON_DROP:
             found[:, places] = weights + steps
             on = np.flatnonzero(~done)
             places, shares, noise = places[on], shares[on], noise[:, on]
@@ -270,31 +278,33 @@ def newton(
     return found
 
 
-def _overshot(gradients: Floats, there: Floats, steps: Floats, done: Bools) -> Ints:
+def _find_overshoots(gradients: Floats, there: Floats, steps: Floats, done: Bools) -> Ints:
     """Models that are well uphill at the end of their step."""
-    uphill = dots(there, steps) > -_OVERSHOT * dots(gradients, steps)
+    uphill = column_dots(there, steps) > -_NEWTON_OVERSHOOT * column_dots(gradients, steps)
     found: Ints = np.flatnonzero(uphill & ~done)
     return found
 
 
-def _shortened(
+def _shorten_steps(
     gradients: Floats, there: Floats, steps: Floats, shares: Floats, models: Ints
 ) -> Floats:
     """Shares of steps at which slopes would vanish, were they to change evenly on the way."""
-    before = dots(gradients[:, models], steps[:, models])
-    after = dots(there[:, models], steps[:, models])
+    before = column_dots(gradients[:, models], steps[:, models])
+    after = column_dots(there[:, models], steps[:, models])
     found: Floats = shares[models] * np.clip(before / (before - after), _SHORTEST, _LONGEST)
     return found
 
 
 _MEMORY = 5  # steps that are remembered
-_LEAVE_SHARE = 0.3  # share of models found, from which on the others go on without them
-_OVERSHOOT = 0.5  # of the slope at the start of a step: no more of it uphill at its end
+_QUASI_NEWTON_DROP = 0.3  # share of models found, from which on the others go on without them
+_QUASI_NEWTON_OVERSHOOT = (
+    0.5  # of the slope at the start of a step: no more of it uphill at its end
+)
 _TINY = np.float32(1e-30)
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # printed nowhere: it is about records
-class Responses:
+class InverseHessians:
     """A matrix for each model, the same for neighbors in the order of models.
 
     Attributes
@@ -307,9 +317,9 @@ class Responses:
     matrices: Sequence[Floats]
     numbers: Ints
 
-    def of(self, models: Ints) -> "Responses":
+    def of(self, models: Ints) -> "InverseHessians":
         """Those of some models, in ascending order."""
-        return Responses(self.matrices, self.numbers[models])
+        return InverseHessians(self.matrices, self.numbers[models])
 
     def times(self, vectors: Floats) -> Floats:
         """Multiply each model's vector, in columns, by its matrix."""
@@ -325,7 +335,7 @@ def quasi_newton(
     light: Float32Rows,
     noise: Floats,
     start: Floats,
-    near: Responses,
+    near: InverseHessians,
     *,
     tol: float,
     passes: int,
@@ -351,7 +361,7 @@ def quasi_newton(
     """
     found = start.copy()
     gradients = start + noise - light.pulls(start)
-    search = _Search(np.arange(start.shape[1]), noise, start, gradients, near)
+    search = _QuasiNewtonState(np.arange(start.shape[1]), noise, start, gradients, near)
     for _ in range(passes):
         step = search.direction()
         trial = search.weights + step
@@ -360,7 +370,7 @@ def quasi_newton(
         done = search.learn(step, trial, there, tol)
         if done.all():
             break
-        if np.mean(done) > _LEAVE_SHARE:
+        if np.mean(done) > _QUASI_NEWTON_DROP:
             found[:, search.places] = search.weights
             search = search.of(np.flatnonzero(~done))
     found[:, search.places] = search.weights
@@ -368,48 +378,52 @@ def quasi_newton(
 
 
 @dataclass(eq=False, repr=False)  # printed nowhere: it is about records
-class _Search:
+class _QuasiNewtonState:
     """Models that are still searched for, and the last steps of each."""
 
     places: Ints
     noise: Floats
     weights: Floats
     gradients: Floats
-    near: Responses
+    near: InverseHessians
     memory: list[tuple[Floats, Floats, Floats]] = field(default_factory=list)
 
     def direction(self) -> Floats:
         """Where the gradients would vanish, if they went on changing as in the last steps."""
         left, shares = -self.gradients, []
         for step, change, inverse in reversed(self.memory):
-            share = dots(step, left) * inverse
+            share = column_dots(step, left) * inverse
             left -= change * share
             shares.append(share)
         found = self.near.times(left)
         for (step, change, inverse), share in zip(self.memory, reversed(shares), strict=True):
-            share -= dots(change, found) * inverse
+            share -= column_dots(change, found) * inverse
             found += step * share
         return found
 
     def learn(self, step: Floats, trial: Floats, there: Floats, tol: float) -> Bools:
         """Remember a step, and take it where it did not overshoot; tell who is found."""
         change = there - self.gradients
-        bend = dots(step, change)
+        bend = column_dots(step, change)
         # With all penalties 1 it is no less than the squared step, but for rounding.
-        sound = bend > 0.5 * dots(step, step)
+        sound = bend > 0.5 * column_dots(step, step)
         inverse = np.where(sound, 1 / np.maximum(bend, _TINY), np.float32(0))
         self.memory = [*self.memory[1 - _MEMORY :], (step, change, inverse)]
-        left = lengths(there)
-        done: Bools = ~(left > tol * (lengths(self.noise) + lengths(trial)))  # or not a number
-        uphill = dots(there, step) > -_OVERSHOOT * dots(self.gradients, step)
+        left = column_norms(there)
+        done: Bools = ~(
+            left > tol * (column_norms(self.noise) + column_norms(trial))
+        )  # or not a number
+        uphill = column_dots(there, step) > -_QUASI_NEWTON_OVERSHOOT * column_dots(
+            self.gradients, step
+        )
         models = np.flatnonzero(uphill & ~done)
         trial[:, models], there[:, models] = self.weights[:, models], self.gradients[:, models]
         self.weights, self.gradients = trial, there
         return done
 
-    def of(self, models: Ints) -> "_Search":
+    def of(self, models: Ints) -> "_QuasiNewtonState":
         """Some of the models."""
-        return _Search(
+        return _QuasiNewtonState(
             self.places[models],
             self.noise[:, models],
             self.weights[:, models],
@@ -423,16 +437,21 @@ class _Search:
 
 
 TOL = 1e-8  # of the gradient, relative to the noise and the penalty's pull that it adds up
-MOST = 1 << 22  # numbers in rows of which all that is needed can be held at once
-_MODELS = 2048  # searched for together
-_HELD_MARGINS = 1 << 22  # of them that are held
-_FEW = 16  # features up to which second derivatives are cheap
+MAX_ENTRIES = 1 << 22  # numbers in rows of which all that is needed can be held at once
+_MODELS_TOGETHER = 2048  # searched for together
+_MARGINS_TOGETHER = 1 << 22  # of them that are held
+_MAX_PAIR_FEATURES = 16  # features up to which second derivatives are cheap
 _NEWTON_TOL, _QUASI_NEWTON_TOL = 3e-3, 5e-6
-_MOST_PASSES, _ROUNDS = 30, 3
-_SOLVES = 12  # passes of conjugate gradients,
-_ENOUGH = 0.98  # which end when so many models are solved; the others get another round
-_MARGIN = 0.3  # of the tolerance, up to which they solve
-_LIGHT, _HEAVY = 64 * 2.0**-24, 16 * 2.0**-53  # rounding of sums, relative to what they add
+_MAX_PASSES, _ROUNDS = 30, 3
+_CG_PASSES = 12  # passes of conjugate gradients,
+_CG_SOLVED_SHARE = (
+    0.98  # which end when so many models are solved; the others get another round
+)
+_CG_TOL_SHARE = 0.3  # of the tolerance, up to which they solve
+_FLOAT32_ROUNDING, _FLOAT64_ROUNDING = (
+    64 * 2.0**-24,
+    16 * 2.0**-53,
+)  # rounding of sums, relative to what they add
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # printed nowhere: it is about records
@@ -468,22 +487,22 @@ class BatchedProblem:
     """
 
     def __init__(self, X: RowSource, signs: ArrayLike, penalty: float | Floats) -> None:
-        task = problem_of(X, signs, np.zeros((1, X.shape[1])), penalty)
+        task = build_problem(X, signs, np.zeros((1, X.shape[1])), penalty)
         if task.signs.ndim != 1:
             raise ValueError("Expected the same signs for all models, got signs of each.")
         self._X, self._signs, self._penalty = X, task.signs, task.penalty
         rows = np.asarray(X[0 : X.shape[0]], dtype=np.float64) * task.signs[:, None]
-        self._norms = lengths(rows.T)
+        self._norms = column_norms(rows.T)
         self._scales = np.sqrt(task.penalty)
         self._rows = rows / self._scales  # as if all penalties were 1
         self._light = Float32Rows(self._rows)
-        self._pairs = FeaturePairs(self._light) if X.shape[1] <= _FEW else None
+        self._pairs = FeaturePairs(self._light) if X.shape[1] <= _MAX_PAIR_FEATURES else None
         self._levels: dict[int, tuple[Floats, Floats]] = {}
 
     @staticmethod
     def fits(X: RowSource) -> bool:
         """Whether rows are few enough to be held in both precisions."""
-        return bool(X.shape[0] * X.shape[1] <= MOST)
+        return bool(X.shape[0] * X.shape[1] <= MAX_ENTRIES)
 
     def minimize(self, linear: ArrayLike) -> Minimizers:
         r"""Minimize the penalized logistic loss with each of m linear terms.
@@ -505,9 +524,9 @@ class BatchedProblem:
         AnswerError
             If the minimizer of a model is not found.
         """
-        noise = problem_of(self._X, self._signs, linear, self._penalty).linear
+        noise = build_problem(self._X, self._signs, linear, self._penalty).linear
         weights, solved = np.empty_like(noise), np.zeros(len(noise), dtype=bool)
-        together = max(1, min(_MODELS, _HELD_MARGINS // max(1, len(self._rows))))
+        together = max(1, min(_MODELS_TOGETHER, _MARGINS_TOGETHER // max(1, len(self._rows))))
         for start in range(0, len(noise), together):
             part = slice(start, start + together)
             with np.errstate(all="ignore"):  # what overflows is not solved, and seen below
@@ -519,7 +538,7 @@ class BatchedProblem:
 
     def _solve(self, linear: Floats) -> tuple[Floats, Bools]:
         """Search in single precision, and correct in double; tell who is solved."""
-        numbers = level_numbers(np.linalg.norm(linear, axis=1))
+        numbers = noise_levels(np.linalg.norm(linear, axis=1))
         order = np.argsort(numbers, kind="stable")  # so that a level is a range of columns
         noise = np.ascontiguousarray((linear[order] / self._scales).T)
         weights, near = self._start(noise, numbers[order])
@@ -537,7 +556,7 @@ class BatchedProblem:
         found[order], solved[order] = (weights / self._scales[:, None]).T, good
         return found, solved
 
-    def _start(self, noise: Floats, numbers: Ints) -> tuple[Floats, Responses]:
+    def _start(self, noise: Floats, numbers: Ints) -> tuple[Floats, InverseHessians]:
         """Where each model's level expects it, and how it bends there."""
         weights = np.empty_like(noise)
         known, first = np.unique(numbers, return_index=True)
@@ -545,33 +564,35 @@ class BatchedProblem:
             center, response = self._level(int(number))
             weights[:, start:end] = center[:, None] - response @ noise[:, start:end]
         matrices = [self._level(int(number))[1].astype(np.float32) for number in known]
-        return weights, Responses(matrices, np.searchsorted(known, numbers))
+        return weights, InverseHessians(matrices, np.searchsorted(known, numbers))
 
     def _level(self, number: int) -> tuple[Floats, Floats]:
         """Center and response of a level, solved for when it is first met."""
         if number not in self._levels:
-            self._levels[number] = level_of(self._rows, self._scales, number)
+            self._levels[number] = solve_level(self._rows, self._scales, number)
         return self._levels[number]
 
-    def _search(self, start: Floats, noise: Floats, near: Responses) -> Floats:
+    def _search(self, start: Floats, noise: Floats, near: InverseHessians) -> Floats:
         """Weights in single precision."""
         if self._pairs is not None:
-            return newton(self._pairs, noise, start, tol=_NEWTON_TOL, passes=_MOST_PASSES)
+            return newton(self._pairs, noise, start, tol=_NEWTON_TOL, passes=_MAX_PASSES)
         return quasi_newton(
-            self._light, noise, start, near, tol=_QUASI_NEWTON_TOL, passes=_MOST_PASSES
+            self._light, noise, start, near, tol=_QUASI_NEWTON_TOL, passes=_MAX_PASSES
         )
 
     def _corrected(
-        self, weights: Floats, noise: Floats, near: Responses
+        self, weights: Floats, noise: Floats, near: InverseHessians
     ) -> tuple[Floats, Bools]:
         """Take one step with the second derivatives, and bound the gradient after it."""
         gradients, bends = self._slopes(weights, noise)
         scales = self._scales[:, None]
-        size = lengths(noise * scales) + lengths(weights * scales)
-        step = self._step(gradients, bends, near, _MARGIN * TOL / self._scales.max() * size)
+        size = column_norms(noise * scales) + column_norms(weights * scales)
+        step = self._step(
+            gradients, bends, near, _CG_TOL_SHARE * TOL / self._scales.max() * size
+        )
         left, curved = self._after(gradients, bends, step)
-        far = float(np.max(lengths(self._rows.T), initial=0.0)) * lengths(step)
-        bound = lengths(left * scales) + 0.5 * np.exp(far) * curved
+        far = float(np.max(column_norms(self._rows.T), initial=0.0)) * column_norms(step)
+        bound = column_norms(left * scales) + 0.5 * np.exp(far) * curved
         bound += self._rounding(weights, step, size)
         return weights + step, bound <= TOL * size
 
@@ -590,7 +611,9 @@ class BatchedProblem:
             np.multiply(chances, 1 - chances, out=bends[:, part])
         return gradients, bends
 
-    def _step(self, gradients: Floats, bends: Floats, near: Responses, goal: Floats) -> Floats:
+    def _step(
+        self, gradients: Floats, bends: Floats, near: InverseHessians, goal: Floats
+    ) -> Floats:
         """Newton's step, in single precision."""
         right = -gradients.astype(np.float32)
         if self._pairs is None:
@@ -598,21 +621,23 @@ class BatchedProblem:
         entries = [self._pairs.sums(bends[:, p]) for p in self._light.blocks(right.shape[1])]
         return self._pairs.solve(np.hstack(entries), right)
 
-    def _conjugate(self, left: Floats, bends: Floats, near: Responses, goal: Floats) -> Floats:
+    def _conjugate(
+        self, left: Floats, bends: Floats, near: InverseHessians, goal: Floats
+    ) -> Floats:
         """Conjugate gradients, preconditioned by the responses, for nearly all models."""
         found = np.zeros_like(left)
         along = ready = near.times(left)
-        size = dots(left, ready)
-        for _ in range(_SOLVES):
+        size = column_dots(left, ready)
+        for _ in range(_CG_PASSES):
             product = self._light.bent(bends, along)
             product += along
-            share = size / np.maximum(dots(along, product), np.float32(1e-37))
+            share = size / np.maximum(column_dots(along, product), np.float32(1e-37))
             found += along * share
             left -= product * share
-            if np.mean(lengths(left) <= goal) >= _ENOUGH:
+            if np.mean(column_norms(left) <= goal) >= _CG_SOLVED_SHARE:
                 break
             ready = near.times(left)
-            fresh = dots(left, ready)
+            fresh = column_dots(left, ready)
             along = ready + along * (fresh / np.maximum(size, np.float32(1e-37)))
             size = fresh
         return found
@@ -631,7 +656,9 @@ class BatchedProblem:
 
     def _rounding(self, weights: Floats, step: Floats, size: Floats) -> Floats:
         """What rounding may have hidden: in double precision all, in single the step's part."""
-        most = 0.25 * self._norms @ lengths(self._rows.T)
-        heavy = self._norms.sum() + most * lengths(weights) + size
-        found: Floats = _HEAVY * heavy + _LIGHT * most * lengths(step)
+        most = 0.25 * self._norms @ column_norms(self._rows.T)
+        heavy = self._norms.sum() + most * column_norms(weights) + size
+        found: Floats = _FLOAT64_ROUNDING * heavy + _FLOAT32_ROUNDING * most * column_norms(
+            step
+        )
         return found

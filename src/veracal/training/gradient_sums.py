@@ -37,10 +37,10 @@ from veracal.mechanisms import (
     selection,
 )
 
-_MOST_FACTOR = 1e30
+_MAX_FACTOR = 1e30
 
 
-def logits_of(weights: Floats, X: Floats, *, intercept: bool) -> Floats:
+def compute_logits(weights: Floats, X: Floats, *, intercept: bool) -> Floats:
     """Weighted sums of shape (..., n, k), from weights (..., k, d + 1) and rows (..., n, d)."""
     if not intercept:
         return X @ np.swapaxes(weights, -1, -2)
@@ -49,7 +49,7 @@ def logits_of(weights: Floats, X: Floats, *, intercept: bool) -> Floats:
     return sums
 
 
-def logits_one_by_one(weights: Floats, X: Floats, *, intercept: bool) -> Floats:
+def compute_logits_rowwise(weights: Floats, X: Floats, *, intercept: bool) -> Floats:
     """The same sums for weights (k, d + 1) and rows (n, d), each row by itself, and slowly.
 
     A product may add up in an order that depends on how many rows there are, and so may
@@ -107,7 +107,7 @@ def clipped_residuals(
     """
     chosen = selection(norms.ravel(), clip)
     # In float32 a factor beyond 1e30, of a gradient of next to nothing, would be infinite.
-    factors = np.minimum(chosen.factors * (1 - slack), _MOST_FACTOR)
+    factors = np.minimum(chosen.factors * (1 - slack), _MAX_FACTOR)
     if len(factors) < norms.size:
         residual[~chosen.kept.reshape(norms.shape)] = 0  # zero times NaN is NaN
         whole = np.zeros(norms.size)
@@ -142,7 +142,9 @@ def clipped_gradient_sum(
     norm; replacing one, by at most twice that.
     """
     X = np.asarray(X, dtype=np.float64)
-    residual = residuals(logits_of(np.asarray(weights, float), X, intercept=intercept), codes)
+    residual = residuals(
+        compute_logits(np.asarray(weights, float), X, intercept=intercept), codes
+    )
     with np.errstate(over="ignore", invalid="ignore"):  # what has no norm is left out
         lengths = np.sqrt(np.einsum("ij,ij->i", X, X) + intercept)
         norms = gradient_norms(residual, lengths)
@@ -170,16 +172,16 @@ def rounding_slack(dtype: Any, block: int, chain: int) -> float:
 
 
 _BLOCK = 128  # rows expected in a block
-_PIECE = 512  # and in a piece of a batch in float64
-_MOST_BLOCKS = 64  # beyond, single precision is given up
+_CHUNK = 512  # and in a piece of a batch in float64
+_MAX_BLOCKS = 64  # beyond, single precision is given up
 _NORMS = {"float32": (1e-30, 1e30), "float64": (1e-290, 1e290)}  # whose factors keep digits
 # Of the bound, that rounded logits may move of a gradient in float64, and of all in a batch: a
 # factor leaves twice that to norms, of which float64 needs next to nothing.
-_DOUBT, _ALL_DOUBTS = 1e-9, 1e-6
+_MAX_SHIFT, _MAX_TOTAL_SHIFT = 1e-9, 1e-6
 _ENTRIES = 1 << 22  # of rows that are held together
-_SHARED = 1 << 26  # products of a batch from which on a second thread pays
-_LOTS = 1 << 14  # that are drawn together
-_FORMED = 64  # gradients that are written down together
+_TWO_THREADS_FROM = 1 << 26  # products of a batch from which on a second thread pays
+_BLOCK_DRAWS = 1 << 14  # that are drawn together
+_EXPLICIT_GRADIENTS = 64  # gradients that are written down together
 
 
 @dataclass(frozen=True)
@@ -210,13 +212,13 @@ class Blocks:
     slack: float
 
 
-def blocks_for(expected_batch: float, dtype: Any) -> Blocks:
+def plan_blocks(expected_batch: float, dtype: Any) -> Blocks:
     """Cut batches of a declared size: in float32 into blocks of about a hundred rows."""
     count = max(1, math.ceil(expected_batch / _BLOCK))
-    if np.dtype(dtype) == np.float64 or count > _MOST_BLOCKS:
+    if np.dtype(dtype) == np.float64 or count > _MAX_BLOCKS:
         most = 2 * math.ceil(expected_batch) + 1_000
         # Pieces are added one after the other, in the same precision.
-        slack = rounding_slack(np.float64, most, _PIECE + most // _PIECE)
+        slack = rounding_slack(np.float64, most, _CHUNK + most // _CHUNK)
         return Blocks(np.dtype(np.float64), 1, most, slack)
     each = expected_batch / count
     most = math.ceil(each + 4 * math.sqrt(each)) + 1
@@ -268,13 +270,13 @@ class GradientSums:
         # Rows without products in this precision are left out: zero times inf is NaN.
         out = ~((norms >= low) & (norms <= high))
         self._X, self._codes, self._norms = X, codes, np.where(out, np.inf, norms)
-        self._some_are_out = bool(out.any())
+        self._any_excluded = bool(out.any())
         self._longest = float(norms[~out].max(initial=0.0))
         self._blocks, self._intercept = blocks, intercept
         self._pre_noise, self._rng = pre_noise, rng
         self._pool: ThreadPoolExecutor | None = None
-        self._rooms: list[Array] = [np.empty(0, blocks.dtype), np.empty(0, blocks.dtype)]
-        self._stock: Ints = np.empty(0, np.uint8)
+        self._buffers: list[Array] = [np.empty(0, blocks.dtype), np.empty(0, blocks.dtype)]
+        self._unused_draws: Ints = np.empty(0, np.uint8)
 
     @contextmanager
     def two_threads(self) -> Iterator[None]:
@@ -292,17 +294,24 @@ class GradientSums:
         # A warning, too, would tell of a record; what overflows has no finite norm.
         with np.errstate(all="ignore"):
             if self._pre_noise and len(rows):
-                parts = [rows[i : i + _FORMED] for i in range(0, len(rows), _FORMED)]
-                return _added([self._of_noisy(weights, part, clip) for part in parts])
-            rows, cuts = self._dealt(rows)
+                parts = [
+                    rows[i : i + _EXPLICIT_GRADIENTS]
+                    for i in range(0, len(rows), _EXPLICIT_GRADIENTS)
+                ]
+                return _add_sums([self._pre_noised_sum(weights, part, clip) for part in parts])
+            rows, cuts = self._assign_blocks(rows)
             half = len(cuts) // 2
-            if self._pool is None or len(cuts) < 3 or len(rows) * weights.size < _SHARED:
-                return self._joined(weights, [self._lane(weights, rows, cuts, clip, 0)])
-            other = self._pool.submit(self._lane, weights, rows, cuts[half:], clip, 1)
-            mine = self._lane(weights, rows, cuts[: half + 1], clip, 0)
-            return self._joined(weights, [mine, other.result()])
+            if (
+                self._pool is None
+                or len(cuts) < 3
+                or len(rows) * weights.size < _TWO_THREADS_FROM
+            ):
+                return self._combine(weights, [self._sum_blocks(weights, rows, cuts, clip, 0)])
+            other = self._pool.submit(self._sum_blocks, weights, rows, cuts[half:], clip, 1)
+            mine = self._sum_blocks(weights, rows, cuts[: half + 1], clip, 0)
+            return self._combine(weights, [mine, other.result()])
 
-    def _joined(self, weights: Floats, lanes: "list[_Lane]") -> Clipped:
+    def _combine(self, weights: Floats, lanes: "list[_Lane]") -> Clipped:
         """What the lanes have summed, in the shape of the weights."""
         first = lanes[0]
         for lane in lanes[1:]:
@@ -314,38 +323,40 @@ class GradientSums:
         total[:, :-1], total[:, -1] = first.slopes, first.ones
         return Clipped(total, sum(lane.exceeding for lane in lanes))
 
-    def _dealt(self, rows: Ints) -> tuple[Ints, list[int]]:
+    def _assign_blocks(self, rows: Ints) -> tuple[Ints, list[int]]:
         """Rows in the order of their blocks, and where blocks begin and end."""
         if self._blocks.count == 1:
             single = self._blocks.dtype != np.float64 and len(rows) <= self._blocks.most
-            together = max(1, len(rows)) if single else _PIECE
+            together = max(1, len(rows)) if single else _CHUNK
             return rows, [*range(0, len(rows), together), len(rows)] if len(rows) else [0, 0]
-        lots = self._lots(rows)
+        lots = self._draw_blocks(rows)
         order = np.argsort(lots, kind="stable")
         sizes = np.bincount(lots, minlength=self._blocks.count)
         return rows[order], [0, *np.cumsum(sizes).tolist()]
 
-    def _lots(self, rows: Ints) -> Ints:
+    def _draw_blocks(self, rows: Ints) -> Ints:
         """The block of every row, drawn anew."""
-        if len(self._stock) < len(rows):
-            fresh = max(_LOTS, len(rows))
-            self._stock = self._rng.integers(self._blocks.count, size=fresh, dtype=np.uint8)
-        lots, self._stock = np.split(self._stock, [len(rows)])
+        if len(self._unused_draws) < len(rows):
+            fresh = max(_BLOCK_DRAWS, len(rows))
+            self._unused_draws = self._rng.integers(
+                self._blocks.count, size=fresh, dtype=np.uint8
+            )
+        lots, self._unused_draws = np.split(self._unused_draws, [len(rows)])
         return lots
 
-    def _lane(
+    def _sum_blocks(
         self, weights: Floats, rows: Ints, cuts: list[int], clip: ClipRule, lane: int
-    ) -> "_Lane":
+    ) -> "_PartialSum":
         """The clipped sum over blocks between cuts, on one thread."""
         # Slopes by themselves: next to the intercepts, numpy adds three times as slowly.
-        total = _Lane(np.zeros(len(weights)))
+        total = _PartialSum(np.zeros(len(weights)))
         narrow = weights.astype(self._blocks.dtype, copy=False)
         with np.errstate(all="ignore"):  # threads do not inherit it
-            for part in _groups(cuts, max(1, _ENTRIES // weights.shape[1])):
+            for part in _group_blocks(cuts, max(1, _ENTRIES // weights.shape[1])):
                 chosen = rows[part[0] : part[-1]]
                 inner = [cut - part[0] for cut in part]
                 residual, more = self._clipped(narrow, chosen, lane, inner, clip)
-                self._add(residual, self._held(len(chosen), lane), inner, total)
+                self._add(residual, self._buffer(len(chosen), lane), inner, total)
                 total.exceeding += more
         return total
 
@@ -355,7 +366,7 @@ class GradientSums:
         """Clipped residuals of some rows, and how many exceed a threshold."""
         X, codes, lengths = self._read(rows, lane), self._codes[rows], self._norms[rows]
         if not is_continuous(clip):
-            exact = self._anew(weights, rows, logits_one_by_one)
+            exact = self._residuals_in_float64(weights, rows, compute_logits_rowwise)
             norms = gradient_norms(exact, lengths)
             exact, more = clipped_residuals(exact, norms, clip, slack=self._blocks.slack)
             return exact.astype(X.dtype, copy=False), more
@@ -365,19 +376,19 @@ class GradientSums:
         if self._intercept:
             logits += weights[:, -1]
         residual = residuals(logits, codes)
-        self._mend(residual, weights, rows, lengths, clip)
+        self._recompute_imprecise(residual, weights, rows, lengths, clip)
         norms = gradient_norms(residual, lengths)
         return clipped_residuals(residual, norms, clip, slack=self._blocks.slack)
 
-    def _mend(
+    def _recompute_imprecise(
         self, residual: Floats, weights: Floats, rows: Ints, lengths: Floats, clip: ClipRule
     ) -> None:
         """Compute anew what rounding, and with it the other rows, might move visibly."""
         longest = math.sqrt(np.vecdot(weights, weights).max())
         doubt = self._blocks.slack / max(1, self._blocks.most)
         # What was single is computed in double precision, and if that will not do, alone.
-        least = min(_DOUBT, _ALL_DOUBTS / self._blocks.most)
-        tiers = ((2.0**-24, doubt, logits_of), (2.0**-53, least, logits_one_by_one))
+        least = min(_MAX_SHIFT, _MAX_TOTAL_SHIFT / self._blocks.most)
+        tiers = ((2.0**-24, doubt, compute_logits), (2.0**-53, least, compute_logits_rowwise))
         for rounding, most, product in tiers[self._blocks.dtype == np.float64 :]:
             # Two roundings of the product of the norms: more than a sum usually has.
             steep = 2 * rounding * longest / clip.bound
@@ -386,14 +397,16 @@ class GradientSums:
             moved = np.isfinite(lengths) & (steep * lengths * lengths > most)
             if moved.any():
                 chosen = np.flatnonzero(moved)
-                residual[chosen] = self._anew(weights, rows[chosen], product)
+                residual[chosen] = self._residuals_in_float64(weights, rows[chosen], product)
 
-    def _anew(self, weights: Floats, rows: Ints, product: Callable[..., Floats]) -> Floats:
+    def _residuals_in_float64(
+        self, weights: Floats, rows: Ints, product: Callable[..., Floats]
+    ) -> Floats:
         """Residuals of some rows in float64."""
         X, wide = np.asarray(self._X[rows], np.float64), weights.astype(np.float64)
         return residuals(product(wide, X, intercept=self._intercept), self._codes[rows])
 
-    def _add(self, residual: Floats, X: Array, cuts: list[int], total: "_Lane") -> None:
+    def _add(self, residual: Floats, X: Array, cuts: list[int], total: "_PartialSum") -> None:
         """Add the gradients of some blocks."""
         for start, stop in pairwise(cuts):
             scaled, block = residual[start:stop], X[start:stop]
@@ -405,22 +418,22 @@ class GradientSums:
         if self._intercept:
             total.ones += residual.sum(axis=0, dtype=np.float64)
 
-    def _held(self, count: int, lane: int) -> Array:
+    def _buffer(self, count: int, lane: int) -> Array:
         """Memory for so many rows, which is used again and again."""
         shape = count, self._X.shape[1]
         needed = math.prod(shape)
-        if self._rooms[lane].size < needed:
-            self._rooms[lane] = np.empty(needed + needed // 4, self._blocks.dtype)
-        return self._rooms[lane][:needed].reshape(shape)
+        if self._buffers[lane].size < needed:
+            self._buffers[lane] = np.empty(needed + needed // 4, self._blocks.dtype)
+        return self._buffers[lane][:needed].reshape(shape)
 
     def _read(self, rows: Ints, lane: int) -> Array:
         """Rows in the precision of the products."""
-        room = self._held(len(rows), lane)
+        room = self._buffer(len(rows), lane)
         if isinstance(self._X, np.ndarray) and self._X.dtype == room.dtype:
             np.take(self._X, rows, axis=0, out=room, mode="clip")  # "raise" would copy twice
         else:
             room[...] = self._X[rows]
-        if self._some_are_out:
+        if self._any_excluded:
             room[self._out(rows)] = 0
         return room
 
@@ -428,17 +441,19 @@ class GradientSums:
         """Which rows are left out."""
         return np.isinf(self._norms[rows])
 
-    def _of_noisy(self, weights: Floats, rows: Ints, clip: ClipRule) -> Clipped:
+    def _pre_noised_sum(self, weights: Floats, rows: Ints, clip: ClipRule) -> Clipped:
         """The clipped sum of noisy gradients, which have no closed form: they are formed."""
         X = np.asarray(self._X[rows], dtype=np.float64)
         wide = np.hstack([X, np.ones((len(X), 1))]) if self._intercept else X
-        logits = logits_one_by_one(weights.astype(np.float64), X, intercept=self._intercept)
+        logits = compute_logits_rowwise(
+            weights.astype(np.float64), X, intercept=self._intercept
+        )
         gradients = residuals(logits, self._codes[rows])[:, :, None] * wide[:, None, :]
         return clipped_sum(pre_noised(gradients, self._pre_noise, rng=self._rng), clip)
 
 
 @dataclass(eq=False, repr=False)
-class _Lane:
+class _PartialSum:
     """What one thread has summed, in float64: slopes, intercepts, and how many exceed."""
 
     ones: Floats
@@ -453,7 +468,7 @@ class _Lane:
             self.slopes = product.astype(np.float64, copy=False)
 
 
-def _groups(cuts: list[int], most: int) -> Iterator[list[int]]:
+def _group_blocks(cuts: list[int], most: int) -> Iterator[list[int]]:
     """Runs of consecutive blocks that hold about so many rows together."""
     start = 0
     for i in range(1, len(cuts)):
@@ -462,7 +477,7 @@ def _groups(cuts: list[int], most: int) -> Iterator[list[int]]:
             start = i
 
 
-def _added(parts: list[Clipped]) -> Clipped:
+def _add_sums(parts: list[Clipped]) -> Clipped:
     """The sum of several sums."""
     total = parts[0].total
     for part in parts[1:]:

@@ -27,9 +27,9 @@ from veracal import _checks
 from veracal._types import Bools, Floats, Ints
 from veracal.errors import AnswerError
 
-_BLOCK = 1 << 16  # margins that are held at a time: they stay in the processor's cache
+_BLOCK_MARGINS = 1 << 16  # margins that are held at a time: they stay in the processor's cache
 _PAIRS = 1 << 21  # products of two features that are held at a time
-_LEAST, _MOST = 16, 8192  # rows of a block
+_MIN_BLOCK, _MAX_BLOCK = 16, 8192  # rows of a block
 _ROUNDING = 2.0**-53
 
 
@@ -69,10 +69,10 @@ class Problem:
         own = self.signs if self.signs.ndim == 1 else self.signs[models]
         return replace(self, signs=own, linear=self.linear[models])
 
-    def blocks(self, most: int = _MOST) -> Iterator[tuple[int, Floats, Floats | float]]:
+    def blocks(self, most: int = _MAX_BLOCK) -> Iterator[tuple[int, Floats, Floats | float]]:
         """First row, rows and each model's signs; a shared sign is multiplied into its row."""
         n, _ = self.X.shape
-        size = max(_LEAST, min(most, _BLOCK // max(1, len(self.linear))))
+        size = max(_MIN_BLOCK, min(most, _BLOCK_MARGINS // max(1, len(self.linear))))
         for start in range(0, n, size):
             rows = np.asarray(self.X[start : start + size], dtype=np.float64)
             signs = self.signs[..., start : start + size].astype(np.float64)
@@ -83,7 +83,7 @@ class Problem:
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # printed nowhere: it is about records
-class Slopes:
+class Gradients:
     """First derivatives of m models at their weights.
 
     Attributes
@@ -110,7 +110,9 @@ class Curvature(Protocol):
         """Solve with the matrices of some models, up to a share of the right side."""
 
 
-def slopes(problem: Problem, weights: Floats, second: Curvature | None = None) -> Slopes:
+def compute_gradients(
+    problem: Problem, weights: Floats, second: Curvature | None = None
+) -> Gradients:
     r"""Gradients of m models in one pass over the rows.
 
     The rounding of a gradient is taken to be at most :math:`16u` times
@@ -135,18 +137,18 @@ def slopes(problem: Problem, weights: Floats, second: Curvature | None = None) -
     spread = np.linalg.norm(weights, axis=1)
     added = np.linalg.norm(problem.penalty * weights, axis=1)
     added += np.linalg.norm(problem.linear, axis=1)
-    most = _MOST if second is None else _PAIRS // weights.shape[1]
+    most = _MAX_BLOCK if second is None else _PAIRS // weights.shape[1]
     for start, rows, signs in problem.blocks(most):
-        chances, bends = tails((weights @ rows.T) * signs)
+        chances, bends = sigmoid_tails((weights @ rows.T) * signs)
         norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
         added += chances @ norms + spread * (bends @ norms**2)
         gradients -= (chances * signs) @ rows
         if second is not None:
             second.add(start, rows, bends)
-    return Slopes(gradients, np.linalg.norm(gradients, axis=1), 16 * _ROUNDING * added)
+    return Gradients(gradients, np.linalg.norm(gradients, axis=1), 16 * _ROUNDING * added)
 
 
-def tails(margins: Floats) -> tuple[Floats, Floats]:
+def sigmoid_tails(margins: Floats) -> tuple[Floats, Floats]:
     r"""The chances :math:`\sigma(-z)`, and the bends :math:`\sigma(z)\sigma(-z)`.
 
     Only :math:`e^{-|z|}` is computed, which cannot overflow.
@@ -206,7 +208,7 @@ class Hessians:
         return solved
 
 
-class Products:
+class HessianProducts:
     """The same sums, known by their products with vectors: no d times d is ever formed."""
 
     def __init__(self, problem: Problem) -> None:
@@ -255,15 +257,19 @@ class Products:
 
 TOL = 1e-10
 RESIDUAL = 1e-5  # of R: how long a gradient may be in the end, whatever rounding does
-_DENSE = 128  # features up to which matrices of d times d are formed at once,
-_MOST_DENSE = 4096  # and up to which they are when nothing else helps
-_MODELS = 1024  # solved together at most
-_NUMBERS = 1 << 24  # held for the second derivatives of the models solved together
-_SOME, _FEW, _MANY = 40, 60, 400  # passes: plainly, for a point of the path, for its end
-_NARROWER = 2.0
-_ENOUGH = 1e-4  # of the decrease that a step promises at first
+_MAX_DENSE = 128  # features up to which matrices of d times d are formed at once,
+_MAX_DENSE_FALLBACK = 4096  # and up to which they are when nothing else helps
+_MODELS_TOGETHER = 1024  # solved together at most
+_HESSIAN_ENTRIES = 1 << 24  # held for the second derivatives of the models solved together
+_PLAIN_PASSES, _PATH_PASSES, _FINAL_PASSES = (
+    40,
+    60,
+    400,
+)  # passes: plainly, for a point of the path, for its end
+_WIDTH_RATIO = 2.0
+_SUFFICIENT_DECREASE = 1e-4  # of the decrease that a step promises at first
 _TINY = 1e-300
-_SHORTEST = 2.0**-40
+_MIN_STEP = 2.0**-40
 
 
 def minimize(
@@ -320,15 +326,15 @@ def minimize(
     >>> minimize(np.zeros((0, 2)), np.zeros(0), [[1.0, -3.0]], penalty=2.0)
     array([[-0.5,  1.5]])
     """
-    problem = problem_of(X, signs, linear, penalty)
+    problem = build_problem(X, signs, linear, penalty)
     m, d = problem.linear.shape
     weights = np.zeros((m, d))
-    held = d * d if d <= _DENSE else X.shape[0] + 8 * d
-    together = max(1, min(_MODELS, _NUMBERS // max(1, held)))
+    held = d * d if d <= _MAX_DENSE else X.shape[0] + 8 * d
+    together = max(1, min(_MODELS_TOGETHER, _HESSIAN_ENTRIES // max(1, held)))
     for start in range(0, m, together):
         part = problem.of(slice(start, start + together))
         found = _solve(part, tol)
-        if not solved(part, found, tol=tol, limit=limit).all():
+        if not has_converged(part, found, tol=tol, limit=limit).all():
             raise AnswerError(
                 "Expected to find the minimizer of the objective, and float64 did not allow "
                 "it with these settings; nothing is released. Use a smaller C, or a smaller "
@@ -338,15 +344,17 @@ def minimize(
     return weights
 
 
-def solved(problem: Problem, weights: Floats, *, tol: float, limit: float = np.inf) -> Bools:
+def has_converged(
+    problem: Problem, weights: Floats, *, tol: float, limit: float = np.inf
+) -> Bools:
     """Whether each model's gradient is as short as ``tol``, or as rounding lets it be."""
-    seen = slopes(problem, weights)
+    seen = compute_gradients(problem, weights)
     short = seen.lengths <= np.maximum(tol, seen.rounding)
     result: Bools = short & (seen.lengths + seen.rounding <= limit)
     return result
 
 
-def problem_of(X: RowSource, signs: ArrayLike, linear: ArrayLike, penalty: Any) -> Problem:
+def build_problem(X: RowSource, signs: ArrayLike, linear: ArrayLike, penalty: Any) -> Problem:
     """Check shapes and settings."""
     vectors = np.atleast_2d(np.asarray(linear, dtype=np.float64))
     n, d = X.shape
@@ -364,15 +372,15 @@ def problem_of(X: RowSource, signs: ArrayLike, linear: ArrayLike, penalty: Any) 
 def _solve(problem: Problem, tol: float) -> Floats:
     """Try the plain way, then the path, then the path with matrices whatever their size."""
     d = problem.X.shape[1]
-    plain: type[Hessians | Products] = Hessians if d <= _DENSE else Products
+    plain: type[Hessians | HessianProducts] = Hessians if d <= _MAX_DENSE else HessianProducts
     start = np.zeros_like(problem.linear)
-    weights = _newton(problem, start, plain, tol=tol, passes=_SOME)
-    hard = np.flatnonzero(~solved(problem, weights, tol=tol))
+    weights = _newton(problem, start, plain, tol=tol, passes=_PLAIN_PASSES)
+    hard = np.flatnonzero(~has_converged(problem, weights, tol=tol))
     if len(hard):
-        weights[hard] = _path(problem.of(hard), plain, tol)
-    if plain is Products and d <= _MOST_DENSE:
-        for model in np.flatnonzero(~solved(problem, weights, tol=tol)):
-            weights[[model]] = _path(problem.of([model]), Hessians, tol)
+        weights[hard] = _continuation(problem.of(hard), plain, tol)
+    if plain is HessianProducts and d <= _MAX_DENSE_FALLBACK:
+        for model in np.flatnonzero(~has_converged(problem, weights, tol=tol)):
+            weights[[model]] = _continuation(problem.of([model]), Hessians, tol)
     return weights
 
 
@@ -393,9 +401,9 @@ def _newton(
         part = problem.of(on)
         trials = weights[on] + shares[on, None] * steps[on]
         curvature = second(part)
-        seen = slopes(part, trials, curvature)
+        seen = compute_gradients(part, trials, curvature)
         first = np.maximum(seen.lengths, _TINY) if passed == 0 else first
-        better = seen.lengths < (1 - _ENOUGH * shares[on]) * lengths[on]
+        better = seen.lengths < (1 - _SUFFICIENT_DECREASE * shares[on]) * lengths[on]
         ended = near[on]  # where rounding rules, one step more is tried and no other
         shares[on[~better]] /= 2
         moved = on[better]
@@ -404,13 +412,15 @@ def _newton(
         shares[moved] = 1.0
         left = np.minimum(0.1, np.sqrt(seen.lengths[better] / first[moved]))
         steps[moved] = curvature.solve(better, -seen.gradients[better], left)
-        on = on[~ended & (lengths[on] > tol) & (shares[on] > _SHORTEST)]
+        on = on[~ended & (lengths[on] > tol) & (shares[on] > _MIN_STEP)]
         if not len(on):
             break
     return weights
 
 
-def _path(problem: Problem, second: Callable[[Problem], Curvature], tol: float) -> Floats:
+def _continuation(
+    problem: Problem, second: Callable[[Problem], Curvature], tol: float
+) -> Floats:
     r"""Newton's method along penalties that fall to the one asked for.
 
     Where margins are large beside 1, the loss has kinks, and Newton steps jump from one to
@@ -427,11 +437,11 @@ def _path(problem: Problem, second: Callable[[Problem], Curvature], tol: float) 
     weights = np.zeros_like(problem.linear)
     while width > 1:
         rounded = replace(problem, penalty=problem.penalty * width)
-        weights = _newton(rounded, weights, second, tol=1e-3 * longest, passes=_FEW)
-        narrower = max(1.0, width / _NARROWER)
+        weights = _newton(rounded, weights, second, tol=1e-3 * longest, passes=_PATH_PASSES)
+        narrower = max(1.0, width / _WIDTH_RATIO)
         weights *= width / narrower
         width = narrower
-    return _newton(problem, weights, second, tol=tol, passes=_MANY)
+    return _newton(problem, weights, second, tol=tol, passes=_FINAL_PASSES)
 
 
 def log_density(
@@ -477,9 +487,9 @@ def log_density(
     """
     _checks.positive(noise_scale=noise_scale)
     points = np.atleast_2d(np.asarray(weights, dtype=np.float64))
-    problem = problem_of(X, signs, np.zeros_like(points), penalty)
+    problem = build_problem(X, signs, np.zeros_like(points), penalty)
     curvature = Hessians(problem)
-    seen = slopes(problem, points, curvature)
+    seen = compute_gradients(problem, points, curvature)
     _, dets = np.linalg.slogdet(curvature.matrices(np.ones(len(points), dtype=bool)))
     d = points.shape[1]
     sphere = math.log(2) + d / 2 * math.log(math.pi) - math.lgamma(d / 2)

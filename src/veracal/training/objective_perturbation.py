@@ -34,11 +34,11 @@ from veracal.training.newton import (
     TOL,
     Hessians,
     Problem,
-    Products,
+    HessianProducts,
     RowSource,
     minimize,
-    problem_of,
-    slopes,
+    build_problem,
+    compute_gradients,
 )
 from veracal.training.perturbation import (
     NOT_PRIVATE,
@@ -46,18 +46,21 @@ from veracal.training.perturbation import (
     ClippedRows,
     Perturbation,
     PerturbedClassifier,
-    divided,
-    reach,
+    divide_epsilon,
+    norm_bound,
 )
 
-_FINE = 20  # binary digits of R / (lambda sqrt(d)) to which weights are rounded
-_DENSE, _MOST_DENSE = 128, 4096  # features up to which matrices are formed, if need be
-_SOON = 4  # steps of Newton's method after which matrices are worth their time
+_GRID_BITS = 20  # binary digits of R / (lambda sqrt(d)) to which weights are rounded
+_MAX_DENSE, _MAX_DENSE_FALLBACK = (
+    128,
+    4096,
+)  # features up to which matrices are formed, if need be
+_DENSE_AFTER = 4  # steps of Newton's method after which matrices are worth their time
 _BLOCK = 8192  # rows that are added up in one product, at most
 _CHAIN = 64  # products that are added up one after the other in extended precision
-_STEPS = 100  # of Newton's method with many digits
+_MAX_DECIMAL_STEPS = 100  # of Newton's method with many digits
 _DIGITS = 40  # at first, in decimal arithmetic
-_FAR = 10_000  # margins whose chance is zero in decimal arithmetic of a thousand digits
+_MAX_MARGIN = 10_000  # margins whose chance is zero in decimal arithmetic of a thousand digits
 
 
 def minimizer_grid_step(R: float, penalty: float, d: int) -> float:
@@ -72,7 +75,7 @@ def minimizer_grid_step(R: float, penalty: float, d: int) -> float:
     True
     """
     exponent = math.frexp(R / penalty / math.sqrt(d))[1] - 1
-    return math.ldexp(1.0, exponent - _FINE)
+    return math.ldexp(1.0, exponent - _GRID_BITS)
 
 
 def rounded_minimizers(
@@ -111,22 +114,22 @@ def rounded_minimizers(
     place. How long it takes depends on the records.
     """
     with localcontext(Context(prec=_DIGITS)):  # whatever the thread's own arithmetic is
-        linear = np.array([[_middle(span) for span in one.intervals()] for one in noise])
+        linear = np.array([[_midpoint(span) for span in one.intervals()] for one in noise])
         weights = minimize(X, signs, linear, penalty=penalty, tol=tol, limit=limit)
-        problem = problem_of(X, signs, linear, penalty)
+        problem = build_problem(X, signs, linear, penalty)
         released = np.empty_like(weights)
         for model, (w, one) in enumerate(zip(weights, noise, strict=True)):
             part = problem.of([model])
-            found = _in_float64(part, w, step)
+            found = _round_in_float64(part, w, step)
             if found is None:
-                found = _in_long_double(part, w, one, step)
+                found = _round_in_long_double(part, w, one, step)
             if found is None:
-                found = _in_decimal(part, w, one, step)
+                found = _round_in_decimal(part, w, one, step)
             released[model] = [k * step for k in found]
     return released
 
 
-def _middle(span: tuple[Decimal, Decimal]) -> float:
+def _midpoint(span: tuple[Decimal, Decimal]) -> float:
     """A float in or next to an interval."""
     return float((span[0] + span[1]) / 2)
 
@@ -144,45 +147,45 @@ def _rounding(problem: Problem, added: Sequence[float], rows: int, entries: int)
     return 2 * many
 
 
-def _nearest(w: Array, radius: float, step: float) -> list[int] | None:
+def _enclosing_cell(w: Array, radius: float, step: float) -> list[int] | None:
     """Cell of the grid that contains a ball; None if it reaches into another one."""
     far = w.dtype.type(radius) * (1 + 1e-6) + 4 * np.finfo(w.dtype).eps * np.abs(w)
     low, high = np.rint((w - far) / step), np.rint((w + far) / step)
     return [int(k) for k in low] if np.array_equal(low, high) else None
 
 
-def _in_float64(problem: Problem, w: Floats, step: float) -> list[int] | None:
+def _round_in_float64(problem: Problem, w: Floats, step: float) -> list[int] | None:
     """By the gradient in float64; what is not known of the noise is one of its roundings."""
     n, d = (int(size) for size in problem.X.shape)
-    seen = slopes(problem, w[None])
+    seen = compute_gradients(problem, w[None])
     added = float(seen.rounding[0]) * 2.0**49  # which has 16 units of 2^-53 of all parts
     gap = float(seen.lengths[0])
     gap += 2.0**-53 * _rounding(problem, (added, 0.0, 0.0), min(n, _BLOCK) + d, 0)
-    return _nearest(w, gap / float(problem.penalty.min()), step)
+    return _enclosing_cell(w, gap / float(problem.penalty.min()), step)
 
 
-def _in_long_double(
+def _round_in_long_double(
     problem: Problem, w: Floats, noise: SphericalNoise, step: float
 ) -> list[int] | None:
     """By the gradient in the processor's extended precision, if it has any."""
     if np.finfo(np.longdouble).nmant <= np.finfo(np.float64).nmant:
         return None
     near = w.astype(np.longdouble)
-    linear = np.array([_long(span) for span in noise.intervals()])
+    linear = np.array([_long_midpoint(span) for span in noise.intervals()])
     unit, d = float(np.finfo(np.longdouble).eps), len(w)
     for _ in range(3):
         g, added = _long_gradient(problem, near, linear)
         gap = float(np.sqrt(g @ g))
         chains = _CHAIN + _BLOCK // _CHAIN, _CHAIN + math.ceil(d / _CHAIN)
         gap += unit * _rounding(problem, added, *chains)
-        found = _nearest(near, gap / float(problem.penalty.min()), step)
+        found = _enclosing_cell(near, gap / float(problem.penalty.min()), step)
         if found is not None:
             return found
-        near = near + _newton(problem, near.astype(np.float64), g.astype(np.float64))
+        near = near + _newton_step(problem, near.astype(np.float64), g.astype(np.float64))
     return None
 
 
-def _long(span: tuple[Decimal, Decimal]) -> Any:
+def _long_midpoint(span: tuple[Decimal, Decimal]) -> Any:
     """The middle of an interval in extended precision: a float, and what it leaves."""
     middle = (span[0] + span[1]) / 2
     first = float(middle)
@@ -198,16 +201,16 @@ def _long_gradient(
     with np.errstate(over="ignore"):
         for _, rows, signs in problem.blocks(_BLOCK):
             signed = (rows * np.reshape(signs, (-1, 1))).astype(np.longdouble)
-            chances = 1 / (1 + np.exp(_chained(signed, w)))
+            chances = 1 / (1 + np.exp(_chained_product(signed, w)))
             norms, small = np.linalg.norm(rows, axis=1), chances.astype(np.float64)
             pulls += float(small @ norms)
             bends += float((small * (1 - small)) @ norms**2)
-            g = g - _chained(signed.T, chances)
+            g = g - _chained_product(signed.T, chances)
     others = float(np.linalg.norm(problem.penalty * w) + np.linalg.norm(linear))
     return g, (pulls, length * bends, others)
 
 
-def _chained(matrix: Array, vector: Array) -> Array:
+def _chained_product(matrix: Array, vector: Array) -> Array:
     """A product whose sums have few additions one after the other."""
     found = np.zeros(len(matrix), dtype=np.longdouble)
     for start in range(0, len(vector), _CHAIN):
@@ -215,21 +218,23 @@ def _chained(matrix: Array, vector: Array) -> Array:
     return found
 
 
-def _newton(problem: Problem, w: Floats, g: Floats, tried: int = 0) -> Floats:
+def _newton_step(problem: Problem, w: Floats, g: Floats, tried: int = 0) -> Floats:
     """A Newton step, in float64."""
     d = problem.X.shape[1]
-    dense = d <= (_DENSE if tried < _SOON else _MOST_DENSE)
-    curvature = Hessians(problem) if dense else Products(problem)
-    slopes(problem, w[None], curvature)
+    dense = d <= (_MAX_DENSE if tried < _DENSE_AFTER else _MAX_DENSE_FALLBACK)
+    curvature = Hessians(problem) if dense else HessianProducts(problem)
+    compute_gradients(problem, w[None], curvature)
     found: Floats = curvature.solve(np.array([True]), -g[None], np.array([1e-6]))[0]
     return found
 
 
-def _in_decimal(problem: Problem, w: Floats, noise: SphericalNoise, step: float) -> list[int]:
+def _round_in_decimal(
+    problem: Problem, w: Floats, noise: SphericalNoise, step: float
+) -> list[int]:
     """By the gradient in decimal arithmetic of more and more digits."""
     least, unit = Decimal(float(problem.penalty.min())), Decimal(step)
     near, digits, before = [Decimal(float(one)) for one in w], _DIGITS, Decimal("Infinity")
-    for tried in range(_STEPS):
+    for tried in range(_MAX_DECIMAL_STEPS):
         with localcontext(Context(prec=digits)):
             spans = noise.intervals()
             g, rounding = _decimal_gradient(problem, near, [(a + b) / 2 for a, b in spans])
@@ -247,11 +252,11 @@ def _in_decimal(problem: Problem, w: Floats, noise: SphericalNoise, step: float)
                 noise.refine()
             before = far
             at, slope = (np.array([float(one) for one in some]) for some in (near, g))
-            steps = _newton(problem, at, slope, tried)
+            steps = _newton_step(problem, at, slope, tried)
             near = [one + Decimal(float(move)) for one, move in zip(near, steps, strict=True)]
     raise AnswerError(
         "Expected to find the rounded minimizer of the objective, and did not within "
-        f"{_STEPS} steps; nothing is released. Use a smaller C, or a smaller norm."
+        f"{_MAX_DECIMAL_STEPS} steps; nothing is released. Use a smaller C, or a smaller norm."
     )
 
 
@@ -268,7 +273,7 @@ def _decimal_gradient(
             x = [Decimal(one) for one in row]
             margin = sum(map(Decimal.__mul__, x, w), Decimal(0))
             # Beyond that it is below any rounding here.
-            chance = 1 / (1 + margin.exp()) if margin < _FAR else Decimal(0)
+            chance = 1 / (1 + margin.exp()) if margin < _MAX_MARGIN else Decimal(0)
             g = [a - chance * b for a, b in zip(g, x, strict=True)]
             reach = sum(map(abs, x), Decimal(0))
             added += reach * (1 + size * reach)
@@ -382,8 +387,8 @@ class ObjectivePerturbation(PerturbedClassifier):
 
     def perturbation(self, norm: float, k: int = 2) -> Perturbation:
         """Penalty and noise of each binary model, for rows of a norm and k classes."""
-        epsilon = divided(self._epsilon_per_row(), k if k > 2 else 1)
-        R = reach(norm, fit_intercept=self.fit_intercept)
+        epsilon = divide_epsilon(self._epsilon_per_row(), k if k > 2 else 1)
+        R = norm_bound(norm, fit_intercept=self.fit_intercept)
         return RULES[self.rule](epsilon, self.C, R, self.relation)
 
     def penalties(self, used: Perturbation, d: int) -> Floats:
@@ -405,8 +410,8 @@ class ObjectivePerturbation(PerturbedClassifier):
     def _penalty(self, norm: float) -> float:
         return self.perturbation(norm).lambda_total
 
-    def _learn(self, facts: TrainingData, rng: np.random.Generator) -> tuple[str, ...]:
-        reasons = super()._learn(facts, rng)
+    def _learn(self, data: TrainingData, rng: np.random.Generator) -> tuple[str, ...]:
+        reasons = super()._learn(data, rng)
         return (*reasons, NOT_PRIVATE[self.rule]) if self.rule in NOT_PRIVATE else reasons
 
     def _weights(
@@ -416,7 +421,7 @@ class ObjectivePerturbation(PerturbedClassifier):
         used = self.perturbation(self.norm_, k)
         self.lambda_total_, self.intercept_penalty_ = used.lambda_total, used.intercept_penalty
         self.noise_scale_, self.epsilon_prime_ = used.noise_scale, used.epsilon_prime
-        self.epsilon_per_class_ = divided(self._epsilon_per_row(), k)
+        self.epsilon_per_class_ = divide_epsilon(self._epsilon_per_row(), k)
         penalty = self.penalties(used, d)
         self.grid_step_ = minimizer_grid_step(self.reach_, used.lambda_total, d)
         return rounded_minimizers(

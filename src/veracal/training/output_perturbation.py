@@ -16,7 +16,12 @@ from veracal.accounting import Budget, Event, Gaussian, Pure, Relation, Unit, no
 from veracal.data import Label
 from veracal.mechanisms import rounded_gaussian, rounded_spherical
 from veracal.training.newton import RESIDUAL, TOL, minimize
-from veracal.training.perturbation import ClippedRows, PerturbedClassifier, divided, reach
+from veracal.training.perturbation import (
+    ClippedRows,
+    PerturbedClassifier,
+    divide_epsilon,
+    norm_bound,
+)
 
 
 def spherical_gamma(
@@ -61,8 +66,8 @@ def spherical_gamma(
 
 
 _UP = 1 + 1e-12
-_FINE = 34  # binary digits of the sensitivity that the grid of the weights has
-_MOST_WEIGHTS = 2**28  # of one binary model, for which rounding adds a millionth at most
+_GRID_BITS = 34  # binary digits of the sensitivity that the grid of the weights has
+_MAX_WEIGHTS = 2**28  # of one binary model, for which rounding adds a millionth at most
 _ROUNDING = 2.0**-20  # share of the sensitivity that rounding the weights to the grid adds
 
 
@@ -115,7 +120,7 @@ def grid_step(sensitivity: float) -> float:
     True
     """
     # Of the power of two below, less a bit for the share that rounding itself takes.
-    return math.ldexp(1.0, math.frexp(sensitivity / (1 + _ROUNDING) / _UP)[1] - 1 - _FINE)
+    return math.ldexp(1.0, math.frexp(sensitivity / (1 + _ROUNDING) / _UP)[1] - 1 - _GRID_BITS)
 
 
 @dataclass(frozen=True)
@@ -155,8 +160,8 @@ class OutputNoise:
         Integers are added to integers; the sum becomes the nearest float afterwards.
         """
         d, step = exact.shape[1], self.step
-        if d > _MOST_WEIGHTS:
-            raise ValueError(f"Expected at most {_MOST_WEIGHTS} weights, got {d}.")
+        if d > _MAX_WEIGHTS:
+            raise ValueError(f"Expected at most {_MAX_WEIGHTS} weights, got {d}.")
         return np.array(
             [
                 [
@@ -307,7 +312,7 @@ class OutputPerturbation(PerturbedClassifier):
     def _multiplier(self) -> float:
         """Noise divided by the sensitivity of one row."""
         budget = Budget(self.epsilon, self.delta, self.relation, self.unit or Unit())
-        return noise_multiplier(budget)
+        return gaussian_noise_multiplier(budget)
 
     def _penalty(self, norm: float) -> float:
         return 1 / self.C
@@ -316,17 +321,17 @@ class OutputPerturbation(PerturbedClassifier):
         """Law of the noise of each binary model, for rows of a norm and k classes."""
         models = k if k > 2 else 1
         moved = sensitivity(
-            self.C, reach(norm, fit_intercept=self.fit_intercept), self.relation
+            self.C, norm_bound(norm, fit_intercept=self.fit_intercept), self.relation
         )
         if self.delta == 0:
-            epsilon = divided(self._epsilon_per_row(), models)
+            epsilon = divide_epsilon(self._epsilon_per_row(), models)
             return OutputNoise(moved, moved / epsilon * _UP, None, epsilon)
         std = self._multiplier() * math.sqrt(models) * moved * _UP
         return OutputNoise(moved, None, std, None)
 
     def exact(self, rows: Floats | ClippedRows, signs: Ints, norm: float) -> Floats:
         """Weights of each binary model without noise, which nobody may see."""
-        R = reach(norm, fit_intercept=self.fit_intercept)
+        R = norm_bound(norm, fit_intercept=self.fit_intercept)
         return minimize(
             rows,
             signs,
@@ -348,7 +353,7 @@ class OutputPerturbation(PerturbedClassifier):
 
 
 @lru_cache(maxsize=256)
-def noise_multiplier(budget: Budget) -> float:
+def gaussian_noise_multiplier(budget: Budget) -> float:
     """The least noise for a statistic of sensitivity 1 that keeps a budget with a delta."""
 
     def release(noise: float) -> Gaussian:

@@ -17,15 +17,15 @@ from veracal.mechanisms import ClipRule, is_continuous
 from veracal.queries import charge_terms, check_protected, note_charge
 from veracal.training.base import check_numbers
 from veracal.training.pipeline_steps import (
-    PART,
+    PIPELINE_STEP,
     all_steps,
-    both_transformed,
-    composed,
+    transform_both,
+    compose_events,
     event_of,
-    fit_to,
+    fit_step,
     is_absent,
     is_private_step,
-    made_up,
+    synthetic_dataset,
     own_reasons,
     private_steps,
     unpaid_reasons,
@@ -35,7 +35,7 @@ from veracal.training.preprocessing import PrivateTransformer
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
-def _if(check: Callable[[Any], bool]) -> Callable[[Method], Method]:
+def _available_if(check: Callable[[Any], bool]) -> Callable[[Method], Method]:
     """A decorator: the method is there where a check of the pipeline says so."""
     decorator: Callable[[Method], Method] = available_if(check)
     return decorator
@@ -47,13 +47,13 @@ def _last_has_logits(pipeline: "PrivatePipeline") -> bool:
     return True
 
 
-def _jumps(step: Any) -> bool:
+def _is_discontinuous(step: Any) -> bool:
     """Whether a step may see the last bits of its rows: by its clip rule, or in its layers."""
     clip = getattr(step, "clip", None)
     return hasattr(step, "module") or (isinstance(clip, ClipRule) and not is_continuous(clip))
 
 
-def _check_last(step: Any) -> None:
+def _check_last_step(step: Any) -> None:
     """Refuse a last step that neither takes data sets nor transforms rows."""
     if not (is_absent(step) or is_private_step(step) or hasattr(step, "transform")):
         raise ValueError(
@@ -75,7 +75,7 @@ class PrivatePipeline(DisplayMixin, Pipeline):  # type: ignore[misc]
     steps : list of (name, estimator)
         As of ``Pipeline``. A step states its cost, like all of :mod:`veracal.training`, or is
         known to turn each row by itself
-        (:func:`veracal.training.pipeline_steps.is_row_by_row`).
+        (:func:`veracal.training.pipeline_steps.is_row_wise`).
     transform_input : list of str, optional
         As of ``Pipeline``, for :meth:`fit` only.
     memory : str or joblib.Memory, optional
@@ -137,7 +137,7 @@ class PrivatePipeline(DisplayMixin, Pipeline):  # type: ignore[misc]
         """
         self._unit()
         cost = event_of(self)
-        _check_last(self.steps[-1][1])
+        _check_last_step(self.steps[-1][1])
         return cost
 
     def check_records(self, dataset: Dataset) -> None:
@@ -150,48 +150,50 @@ class PrivatePipeline(DisplayMixin, Pipeline):  # type: ignore[misc]
         cost = self.event()
         if cost is not None:
             check_protected(dataset, cost.relation, self._unit())
-        stand_in = made_up(dataset, "add-remove" if cost is None else cost.relation)
+        stand_in = synthetic_dataset(dataset, "add-remove" if cost is None else cost.relation)
         twin = clone(self)
         for _, step in twin.steps[:-1]:
-            fit_to(step, stand_in, stand_in)
-            stand_in, _ = both_transformed(step, stand_in, stand_in)
+            fit_step(step, stand_in, stand_in)
+            stand_in, _ = transform_both(step, stand_in, stand_in)
         last = twin.steps[-1][1]
         if is_private_step(last):
             last.check_records(stand_in)
         else:
-            fit_to(last, stand_in, stand_in)
+            fit_step(last, stand_in, stand_in)
 
     def fit_records(self, dataset: Dataset) -> Self:
         """Fit to a data set, whose declared classes, size and norm are taken."""
         self.check_records(dataset)
         charged = self.event()
-        self._forget()
-        stand_in = made_up(dataset, "add-remove" if charged is None else charged.relation)
-        alone = _jumps(self.steps[-1][1])
+        self._reset_claims()
+        stand_in = synthetic_dataset(
+            dataset, "add-remove" if charged is None else charged.relation
+        )
+        alone = _is_discontinuous(self.steps[-1][1])
         for _, step in self.steps[:-1]:
-            fit_to(step, dataset, stand_in)
-            dataset, stand_in = both_transformed(step, dataset, stand_in, alone=alone)
-        fit_to(self.steps[-1][1], dataset, stand_in)
-        self._claim([])
+            fit_step(step, dataset, stand_in)
+            dataset, stand_in = transform_both(step, dataset, stand_in, alone=alone)
+        fit_step(self.steps[-1][1], dataset, stand_in)
+        self._record_claims([])
         if self.event_ != charged:
             self.not_private_because_ += ("its steps cost something else than was charged",)
         return self
 
     def fit(self, X: Any, y: Any = None, **params: Any) -> Self:
         """Fit to rows and labels as scikit-learn does, and say what was inferred."""
-        self._forget()
+        self._reset_claims()
         super().fit(X, y, **params)
-        return self._claim(unpaid_reasons(self))
+        return self._record_claims(unpaid_reasons(self))
 
-    @_if(Pipeline._can_fit_transform)
+    @_available_if(Pipeline._can_fit_transform)
     def fit_transform(self, X: Any, y: Any = None, **params: Any) -> Any:
         """Likewise, and turn the rows."""
-        self._forget()
+        self._reset_claims()
         result = super().fit_transform(X, y, **params)
-        self._claim(unpaid_reasons(self))
+        self._record_claims(unpaid_reasons(self))
         return result
 
-    @_if(_last_has_logits)
+    @_available_if(_last_has_logits)
     def logits(self, X: Any) -> Floats:
         """Scores of shape (n, k) of the last step, whose softmax are the probabilities."""
         check_is_fitted(self)
@@ -202,14 +204,14 @@ class PrivatePipeline(DisplayMixin, Pipeline):  # type: ignore[misc]
         result: Floats = self.steps[-1][1].logits(X)
         return result
 
-    def before_last(self, dataset: Dataset) -> Dataset:
+    def transform_dataset(self, dataset: Dataset) -> Dataset:
         """A data set as the fitted steps before the last one turn it, without any error.
 
         Each row is turned by itself: predictions, which are counted, jump at a threshold.
         """
-        stand_in = made_up(dataset, "add-remove")
+        stand_in = synthetic_dataset(dataset, "add-remove")
         for _, step in self.steps[:-1]:
-            dataset, stand_in = both_transformed(step, dataset, stand_in, alone=True)
+            dataset, stand_in = transform_both(step, dataset, stand_in, alone=True)
         return dataset
 
     # ------------------------------------------------------------ what a fit claims
@@ -242,25 +244,25 @@ class PrivatePipeline(DisplayMixin, Pipeline):  # type: ignore[misc]
         told = charge_terms(self, *inside)
         return statement(self.event_, delta, unit, covers=covers, **told)
 
-    def _forget(self) -> None:
+    def _reset_claims(self) -> None:
         """What an earlier fit claimed must not outlive one that is interrupted."""
         self.event_, self.not_private_because_ = None, (UNFINISHED,)
         note_charge(self)
 
-    def _claim(self, reasons: list[str]) -> Self:
+    def _record_claims(self, reasons: list[str]) -> Self:
         """Write down what this fit may claim; its steps claim nothing for themselves."""
         found = private_steps(self)
         told = [f"{name}: {why}" for name, step in found for why in own_reasons(step)]
         paid = [(name, step.event_) for name, step in found if step.event_ is not None]
         try:
-            cost, unit = composed([event for _, event in paid]), self._unit()
+            cost, unit = compose_events([event for _, event in paid]), self._unit()
         except ValueError as refused:
             cost, unit, told = None, None, [*told, str(refused)]
         self._stated = self._delta(), unit, tuple(name for name, _ in paid)
         self.event_, self.not_private_because_ = cost, (*told, *reasons)
         for _, step in all_steps(self):
             if step is not self and is_private_step(step) and step.event_ is not None:
-                step.not_private_because_ = (*own_reasons(step), PART)
+                step.not_private_because_ = (*own_reasons(step), PIPELINE_STEP)
         return self
 
     def _delta(self) -> float:

@@ -35,18 +35,18 @@ from veracal.training.preprocessing import PrivateTransformer
 def inner_steps(estimator: Any) -> Iterator[tuple[str, Any]]:
     """All that is fitted inside an estimator, with the names that lead to it."""
     for name, step in all_steps(estimator):
-        if parts_of(step) is None and not is_absent(step):
+        if child_steps(step) is None and not is_absent(step):
             yield name, step
 
 
 def all_steps(estimator: Any, name: str = "") -> Iterator[tuple[str, Any]]:
     """An estimator and all that is inside, pipelines and the like included."""
     yield name, estimator
-    for key, step in parts_of(estimator) or ():
+    for key, step in child_steps(estimator) or ():
         yield from all_steps(step, f"{name}__{key}" if name else key)
 
 
-def parts_of(estimator: Any) -> list[tuple[str, Any]] | None:
+def child_steps(estimator: Any) -> list[tuple[str, Any]] | None:
     """What an estimator is put together from; None if it is not."""
     if isinstance(estimator, Pipeline):
         return [(key, step) for key, step in estimator.steps]
@@ -67,7 +67,7 @@ def check_structure(estimator: Any) -> None:
                 f"Expected declared columns, got a function that chooses them in {step!r}: it "
                 "would look at the records. Give their numbers."
             )
-        parts = parts_of(step) or []
+        parts = child_steps(step) or []
         for key, part in parts[:-1] if isinstance(step, Pipeline) else parts:
             if not (is_absent(part) or hasattr(part, "transform")):
                 raise ValueError(
@@ -88,7 +88,7 @@ def _check_once(step: Any, seen: set[int]) -> None:
         )
     seen.add(id(step))
     if not isinstance(step, ColumnTransformer):  # which fits copies
-        for _, part in parts_of(step) or ():
+        for _, part in child_steps(step) or ():
             _check_once(part, seen)
 
 
@@ -104,12 +104,12 @@ def is_absent(step: Any) -> bool:
     return step is None or isinstance(step, str)
 
 
-_ROWS = 16
+_SYNTHETIC_ROWS = 16
 
 
-def made_up(dataset: Dataset, relation: Relation) -> Dataset:
+def synthetic_dataset(dataset: Dataset, relation: Relation) -> Dataset:
     """Invent a data set from what is public about another; see :func:`made_up_like`."""
-    return made_up_like(
+    return synthesize_records(
         dataset.X,
         dataset.classes,
         size=dataset.size,
@@ -119,7 +119,7 @@ def made_up(dataset: Dataset, relation: Relation) -> Dataset:
     )
 
 
-def made_up_like(
+def synthesize_records(
     X: Array | MappedRows,
     classes: Sequence[Label],
     *,
@@ -151,8 +151,8 @@ def made_up_like(
     ----------
     It depends on no record and, under add-remove, not on how many there are.
     """
-    n = len(X) if relation == "replace-one" else max(_ROWS, len(classes))
-    some = usual_rows(math.prod(X.shape[1:]))
+    n = len(X) if relation == "replace-one" else max(_SYNTHETIC_ROWS, len(classes))
+    some = synthetic_rows(math.prod(X.shape[1:]))
     if norm is not None:
         some *= norm / (2 * np.linalg.norm(some, axis=1, keepdims=True))
     rows = np.abs(some * 100).astype(np.uint8) if X.dtype.kind == "u" else some.astype(X.dtype)
@@ -166,24 +166,24 @@ def made_up_like(
     )
 
 
-def usual_rows(width: int) -> Floats:
+def synthetic_rows(width: int) -> Floats:
     """A few rows of numbers for which usual functions have a value."""
     rng = np.random.default_rng(0)  # public draws: there is nothing to hide in them
-    return rng.uniform(0.1, 0.9, (_ROWS, width))
+    return rng.uniform(0.1, 0.9, (_SYNTHETIC_ROWS, width))
 
 
 _BLOCKS = (3, 30, 64, 256)  # rows that are turned together in a trial
-_ALONE = 64
+_TRIAL_ROWS = 64
 
 
-def finite(rows: Any) -> Array:
+def replace_nonfinite(rows: Any) -> Array:
     """A dense array of floats, with zero for what is not finite."""
     dense = np.asarray(rows.toarray() if sparse.issparse(rows) else rows)
     numbers = dense if dense.dtype in (np.float32, np.float64) else dense.astype(np.float64)
     return np.where(np.isfinite(numbers), numbers, 0)
 
 
-def apply_to_all(step: Any, rows: Array, like: Array) -> Array:
+def transform_rows(step: Any, rows: Array, like: Array) -> Array:
     """Rows as a step turns them that may be anybody's function.
 
     Parameters
@@ -203,29 +203,29 @@ def apply_to_all(step: Any, rows: Array, like: Array) -> Array:
     cannot be turned together are turned one by one; those that raise an error by themselves,
     or would be wider or narrower than the others, become zero.
     """
-    together = _tried(step, rows, like)
+    together = _try_transform(step, rows, like)
     if together is not None:
         return together
     result = np.zeros((len(rows), like.shape[1]), like.dtype)
     for place, row in enumerate(rows):
-        alone = _tried(step, row[None], like)
+        alone = _try_transform(step, row[None], like)
         if alone is not None:
             result[place] = alone[0]
     return result
 
 
-def _tried(step: Any, rows: Array, like: Array) -> Array | None:
+def _try_transform(step: Any, rows: Array, like: Array) -> Array | None:
     """Rows as a step turns them together; None if it raises or gives another form."""
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         try:
-            result = finite(step.transform(rows)).astype(like.dtype, copy=False)
+            result = replace_nonfinite(step.transform(rows)).astype(like.dtype, copy=False)
         except Exception:  # whatever a function of the user's may raise for a record
             return None
-    return finite(result) if result.shape == (len(rows), like.shape[1]) else None
+    return replace_nonfinite(result) if result.shape == (len(rows), like.shape[1]) else None
 
 
-def in_form(step: Any, form: Array) -> Array:
+def transform_synthetic(step: Any, form: Array) -> Array:
     """Made-up rows as a step turns them; what it raises for them is told.
 
     Raises
@@ -235,13 +235,13 @@ def in_form(step: Any, form: Array) -> Array:
     """
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
-        result = finite(step.transform(form))
+        result = replace_nonfinite(step.transform(form))
     if result.ndim != 2 or len(result) != len(form):
-        raise not_apart(step)
+        raise row_dependence_error(step)
     return result
 
 
-def check_rows_apart(step: Any, form: Array) -> None:
+def check_row_independence(step: Any, form: Array) -> None:
     """Refuse a step that lets one row change another's result, tried on made-up rows.
 
     Parameters
@@ -259,32 +259,32 @@ def check_rows_apart(step: Any, form: Array) -> None:
     ----------
     None: it catches mistakes. That a step never mixes rows is the word of who wrote it.
     """
-    like = in_form(step, form)
+    like = transform_synthetic(step, form)
     for rows in _trial_rows(form):
-        alone = np.concatenate([apply_to_all(step, row[None], like) for row in rows])
+        alone = np.concatenate([transform_rows(step, row[None], like) for row in rows])
         company = np.resize(rows[:4], (_BLOCKS[-1] - len(rows), rows.shape[1]))
         many = np.concatenate([rows, company])
         for size in _BLOCKS:
             starts = range(0, len(rows), size)
-            blocks = [apply_to_all(step, many[at : at + size], like) for at in starts]
-            if not _same(np.concatenate(blocks)[: len(rows)], alone, rows):
-                raise not_apart(step)
+            blocks = [transform_rows(step, many[at : at + size], like) for at in starts]
+            if not _agree(np.concatenate(blocks)[: len(rows)], alone, rows):
+                raise row_dependence_error(step)
 
 
 def _trial_rows(form: Array) -> list[Array]:
     """Sets of made-up rows: usual, negative, of all sizes, and mostly zero."""
     rng = np.random.default_rng(0)  # public draws: there is nothing to hide in them
-    usual = np.resize(np.asarray(form, dtype=np.float64), (_ALONE, form.shape[1]))
+    usual = np.resize(np.asarray(form, dtype=np.float64), (_TRIAL_ROWS, form.shape[1]))
     usual = usual * rng.uniform(0.5, 1.5, usual.shape)
     sizes = rng.choice([0.0, 1e-6, -1e-3, 0.5, -2.0, 30.0, -1e3], usual.shape)
     sizes[40], sizes[41], sizes[50:54] = 1e6, -1e6, sizes[49]  # outliers, and copies
     sparse_rows = np.zeros_like(usual)
     sparse_rows[5], sparse_rows[20, ::2], sparse_rows[60] = 3.0, -1.0, 1e6
     sets = [usual, -np.abs(usual) - 0.1, sizes, sparse_rows]
-    return [_as(rows, form.dtype) for rows in sets]
+    return [_cast(rows, form.dtype) for rows in sets]
 
 
-def _as(rows: Array, dtype: np.dtype[Any]) -> Array:
+def _cast(rows: Array, dtype: np.dtype[Any]) -> Array:
     """Rows in another type, that nobody may write to."""
     whole = dtype.kind in "iu"
     result = (np.abs(rows) % 256 if whole else rows).astype(dtype)
@@ -292,7 +292,7 @@ def _as(rows: Array, dtype: np.dtype[Any]) -> Array:
     return result
 
 
-def _same(together: Array, alone: Array, rows: Array) -> bool:
+def _agree(together: Array, alone: Array, rows: Array) -> bool:
     """Whether two results differ by roundings at most, row by row."""
     exact = together.dtype == np.float64 and rows.dtype != np.float32
     sizes = [np.abs(part).max(axis=1, initial=0.0) for part in (rows, alone)]
@@ -300,7 +300,7 @@ def _same(together: Array, alone: Array, rows: Array) -> bool:
     return bool((np.abs(together - alone).max(axis=1, initial=0.0) <= allowed).all())
 
 
-def not_apart(step: Any) -> ValueError:
+def row_dependence_error(step: Any) -> ValueError:
     """What to tell of a step that mixes rows."""
     return ValueError(
         f"Expected a step that turns each row by itself, got {step!r}, whose result for a "
@@ -309,10 +309,10 @@ def not_apart(step: Any) -> ValueError:
 
 
 _TRANSFORMED_ROWS = 65_536  # rows that are transformed together
-_FORM = 16  # made-up rows that show the form of a step's result
-PART = "it is a part of a pipeline, whose statement counts"
-_ROW_BY_ROW = (FunctionTransformer, Normalizer, Binarizer, PolynomialFeatures)
-_INSTEAD = {
+_FORM_ROWS = 16  # made-up rows that show the form of a step's result
+PIPELINE_STEP = "it is a part of a pipeline, whose statement counts"
+_ROW_WISE = (FunctionTransformer, Normalizer, Binarizer, PolynomialFeatures)
+_REPLACEMENTS = {
     "StandardScaler": "PrivateStandardizer, or BoundedScaler with declared bounds",
     "MinMaxScaler": "BoundedScaler with declared bounds",
     "MaxAbsScaler": "BoundedScaler with declared bounds",
@@ -369,13 +369,13 @@ def event_of(estimator: Any) -> Event | None:
             cost = step.event()
             if cost is not None:
                 events.append(cost)
-        elif not is_row_by_row(step):
+        elif not is_row_wise(step):
             raise ValueError(
                 "Expected steps that state their cost or learn nothing from the records, got "
-                f"{step!r}{f' as {name!r}' if name else ''}. {_advice(step)}"
+                f"{step!r}{f' as {name!r}' if name else ''}. {_suggest_replacement(step)}"
             )
     check_structure(estimator)
-    return composed(events)
+    return compose_events(events)
 
 
 def is_private_step(step: Any) -> bool:
@@ -389,21 +389,21 @@ def private_steps(estimator: Any) -> list[tuple[str, Any]]:
     return [(name, step) for name, step in found if is_private_step(step)]
 
 
-def composed(events: list[Event]) -> Event | None:
+def compose_events(events: list[Event]) -> Event | None:
     """Several events on the same records as one; None for none."""
     if len(events) > 1:
         return Composed(tuple(events))
     return events[0] if events else None
 
 
-def is_taken_at_its_word(step: Any) -> bool:
+def is_unverified(step: Any) -> bool:
     """Whether nobody but the user knows that a step turns each row by itself."""
     if isinstance(step, FrozenEstimator):
         return not isinstance(step.estimator, PrivateTransformer)
     return type(step) is FunctionTransformer and step.func is not None
 
 
-def is_row_by_row(step: Any) -> bool:
+def is_row_wise(step: Any) -> bool:
     """Whether a transformer of scikit-learn turns each row by itself and learns nothing.
 
     Guarantees
@@ -422,12 +422,12 @@ def is_row_by_row(step: Any) -> bool:
         counts = step.min_frequency is not None or step.max_categories is not None
         quiet = step.handle_unknown in ("ignore", "infrequent_if_exist") and step.drop is None
         return declared and quiet and not counts
-    return type(step) in _ROW_BY_ROW
+    return type(step) in _ROW_WISE
 
 
 def own_reasons(step: Any) -> list[str]:
     """Why a fitted step is not private, but for being a part of something."""
-    return [why for why in getattr(step, "not_private_because_", ()) if why != PART]
+    return [why for why in getattr(step, "not_private_because_", ()) if why != PIPELINE_STEP]
 
 
 def unpaid_reasons(estimator: Any) -> list[str]:
@@ -437,11 +437,11 @@ def unpaid_reasons(estimator: Any) -> list[str]:
         kind = type(step).__name__
         if chooses_columns(step):
             reasons.append(f"{name}: a function chose the columns by looking at the records")
-        if parts_of(step) is not None or is_absent(step) or is_private_step(step):
+        if child_steps(step) is not None or is_absent(step) or is_private_step(step):
             continue
-        if not is_row_by_row(step):
+        if not is_row_wise(step):
             reasons.append(f"{name}: {kind} learns from the records and states no cost")
-        elif is_taken_at_its_word(step) and not _passes_trial(step):
+        elif is_unverified(step) and not _passes_trial(step):
             reasons.append(f"{name}: {kind} did not pass a trial that it turns rows apart")
     return reasons
 
@@ -449,13 +449,13 @@ def unpaid_reasons(estimator: Any) -> list[str]:
 def _passes_trial(step: Any) -> bool:
     """Whether a step that was fitted plainly turns made-up rows each by itself."""
     try:
-        check_rows_apart(step, usual_rows(step.n_features_in_))
+        check_row_independence(step, synthetic_rows(step.n_features_in_))
     except Exception:  # whatever a function may raise for rows that it was not made for
         return False
     return True
 
 
-def fit_to(step: Any, dataset: Dataset, stand_in: Dataset) -> None:
+def fit_step(step: Any, dataset: Dataset, stand_in: Dataset) -> None:
     """Fit one step to a data set, whatever it is.
 
     Steps that learn nothing are fitted to made-up records of the same form, so that nothing
@@ -473,24 +473,26 @@ def fit_to(step: Any, dataset: Dataset, stand_in: Dataset) -> None:
         step.fit_records(dataset)
     elif isinstance(step, Pipeline):
         for _, inner in step.steps:
-            fit_to(inner, dataset, stand_in)
-            dataset, stand_in = both_transformed(inner, dataset, stand_in)
+            fit_step(inner, dataset, stand_in)
+            dataset, stand_in = transform_both(inner, dataset, stand_in)
     elif isinstance(step, ColumnTransformer):
         _fit_quietly(step, stand_in)
         for _, inner, columns in step.transformers_:
-            fit_to(inner, _columns(dataset, columns), _columns(stand_in, columns))
+            fit_step(
+                inner, _select_columns(dataset, columns), _select_columns(stand_in, columns)
+            )
     elif isinstance(step, FeatureUnion):
         _fit_quietly(step, stand_in)
         for _, inner in step.transformer_list:
-            fit_to(inner, dataset, stand_in)
+            fit_step(inner, dataset, stand_in)
     elif not is_absent(step):
         if not isinstance(step, FrozenEstimator):
             _fit_quietly(step, stand_in)
-        if is_taken_at_its_word(step):
-            check_rows_apart(step, stand_in.X[:_FORM])
+        if is_unverified(step):
+            check_row_independence(step, stand_in.X[:_FORM_ROWS])
 
 
-def both_transformed(
+def transform_both(
     step: Any, dataset: Dataset, stand_in: Dataset, *, alone: bool = False
 ) -> tuple[Dataset, Dataset]:
     """A data set and its stand-in as a fitted step turns them, in memory.
@@ -511,27 +513,29 @@ def both_transformed(
     any of that.
     """
     together = 1 if alone and not isinstance(step, PrivateTransformer) else _TRANSFORMED_ROWS
-    changed = _transformed(step, dataset, stand_in, together)
-    return changed, _transformed(step, stand_in, stand_in, _TRANSFORMED_ROWS)
+    changed = _transform_dataset(step, dataset, stand_in, together)
+    return changed, _transform_dataset(step, stand_in, stand_in, _TRANSFORMED_ROWS)
 
 
-def _transformed(step: Any, dataset: Dataset, stand_in: Dataset, together: int) -> Dataset:
+def _transform_dataset(
+    step: Any, dataset: Dataset, stand_in: Dataset, together: int
+) -> Dataset:
     """A data set as a fitted step turns it, in the form of its stand-in."""
     if is_absent(step):
         return dataset
-    n, form = len(dataset), stand_in.X[:_FORM]
+    n, form = len(dataset), stand_in.X[:_FORM_ROWS]
     with np.errstate(all="ignore"):
         if n == 0:  # scikit-learn takes no empty array: learn the width elsewhere
-            X = turned(step, form, form)[:0]
+            X = transform_block(step, form, form)[:0]
         else:
             blocks = (dataset.X[start : start + together] for start in range(0, n, together))
-            X = np.concatenate([turned(step, block, form) for block in blocks])
+            X = np.concatenate([transform_block(step, block, form) for block in blocks])
     norm = step.longest_row() if isinstance(step, PrivateTransformer) else None
     X.flags.writeable = False  # or the data set would copy it
     return replace(dataset, X=X, norm=norm, feature_names=())
 
 
-def turned(step: Any, X: Array, form: Array) -> Array:
+def transform_block(step: Any, X: Array, form: Array) -> Array:
     """Rows as a fitted step turns them, with zero for what is not finite after any step.
 
     What the step makes of made-up rows, ``form``, gives the width and the type of the result.
@@ -540,33 +544,36 @@ def turned(step: Any, X: Array, form: Array) -> Array:
         return X
     if isinstance(step, Pipeline):
         for _, inner in step.steps:
-            X, form = turned(inner, X, form), turned(inner, form, form)
+            X, form = transform_block(inner, X, form), transform_block(inner, form, form)
         return X
     if isinstance(step, ColumnTransformer):
-        parts = [(key, inner, _chosen(X, at)) for key, inner, at in step.transformers_]
+        parts = [(key, inner, _column_indices(X, at)) for key, inner, at in step.transformers_]
     elif isinstance(step, FeatureUnion):
-        parts = [(key, inner, _chosen(X, slice(None))) for key, inner in step.transformer_list]
+        parts = [
+            (key, inner, _column_indices(X, slice(None)))
+            for key, inner in step.transformer_list
+        ]
     elif isinstance(step, PrivateTransformer):
-        return finite(step.transform(X))
+        return replace_nonfinite(step.transform(X))
     else:
-        return apply_to_all(step, X, in_form(step, form))
+        return transform_rows(step, X, transform_synthetic(step, form))
     weights = step.transformer_weights or {}
     kept = [
-        finite(turned(inner, X[:, at], form[:, at]) * weights.get(key, 1.0))
+        replace_nonfinite(transform_block(inner, X[:, at], form[:, at]) * weights.get(key, 1.0))
         for key, inner, at in parts
         if not (isinstance(inner, str) and inner == "drop")
     ]
     return np.hstack([np.empty((len(X), 0), kept[0].dtype if kept else float), *kept])
 
 
-def _chosen(X: Array | MappedRows, columns: Any) -> Ints:
+def _column_indices(X: Array | MappedRows, columns: Any) -> Ints:
     """Numbers of the columns that a ColumnTransformer names in any of its ways."""
     return np.atleast_1d(np.arange(X.shape[1])[columns])
 
 
-def _columns(dataset: Dataset, columns: Any) -> Dataset:
+def _select_columns(dataset: Dataset, columns: Any) -> Dataset:
     """Some columns of a data set."""
-    chosen, n = _chosen(dataset.X, columns), len(dataset)
+    chosen, n = _column_indices(dataset.X, columns), len(dataset)
     blocks = [
         dataset.X[start : start + _TRANSFORMED_ROWS][:, chosen]
         for start in range(0, n, _TRANSFORMED_ROWS)
@@ -582,13 +589,13 @@ def _fit_quietly(step: Any, stand_in: Dataset) -> None:
         step.fit(stand_in.X[:])
 
 
-def _advice(step: Any) -> str:
+def _suggest_replacement(step: Any) -> str:
     """What to use instead of a step that would leak."""
     name = type(step).__name__
     if isinstance(step, FrozenEstimator):
         return f"What is frozen is not private: {'; '.join(own_reasons(step.estimator))}."
-    if name in _INSTEAD:
-        return f"Use {_INSTEAD[name]}."
+    if name in _REPLACEMENTS:
+        return f"Use {_REPLACEMENTS[name]}."
     return (
         "Leave it out, fit it to public records and wrap its transform into a "
         "FunctionTransformer, or use a step of veracal.training."

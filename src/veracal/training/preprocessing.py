@@ -192,7 +192,7 @@ def check_bounds(bounds: Any, name: str = "bounds") -> Floats:
     return pairs
 
 
-def bounds_of_columns(bounds: Any, width: int) -> tuple[Floats, Floats]:
+def broadcast_bounds(bounds: Any, width: int) -> tuple[Floats, Floats]:
     """Lower and upper bounds, each of shape (width,)."""
     pairs = check_bounds(bounds)
     if len(pairs) not in (1, width):
@@ -220,7 +220,7 @@ def observed_bounds(rows: Array | MappedRows) -> tuple[Floats, Floats]:
     return np.where(flat, low - room, low), np.where(flat, high + room, high)
 
 
-def share_between(rows: Array, low: Floats, high: Floats) -> Floats:
+def scale_to_unit(rows: Array, low: Floats, high: Floats) -> Floats:
     r"""Where values lie between bounds, from 0 to 1: :math:`(x - low) / (high - low)`, clipped.
 
     Parameters
@@ -243,10 +243,10 @@ def share_between(rows: Array, low: Floats, high: Floats) -> Floats:
 
 
 _SLACK = 2e-6  # a computed norm may be a little low, and single precision rounds up
-_LEAST, _MOST = 1e-100, 1e100
+_MIN_NORM, _MAX_NORM = 1e-100, 1e100
 
 
-def shortened(rows: Floats, norm: float) -> Floats:
+def shorten_rows(rows: Floats, norm: float) -> Floats:
     r"""Scale rows down that are longer than a norm: :math:`x \min(1, c / \lVert x \rVert)`.
 
     Parameters
@@ -306,9 +306,9 @@ class NormClipper(OneToOneFeatureMixin, PrivateTransformer):  # type: ignore[mis
 
     def _check_settings(self) -> None:
         _checks.positive(norm=self.norm)
-        if not _LEAST <= self.norm <= _MOST:
+        if not _MIN_NORM <= self.norm <= _MAX_NORM:
             raise ValueError(
-                f"Expected norm between {_LEAST:g} and {_MOST:g}, got norm={self.norm!r}."
+                f"Expected norm between {_MIN_NORM:g} and {_MAX_NORM:g}, got norm={self.norm!r}."
             )
 
     def _undeclared(self) -> tuple[str, ...]:
@@ -318,7 +318,7 @@ class NormClipper(OneToOneFeatureMixin, PrivateTransformer):  # type: ignore[mis
         return ()
 
     def _apply(self, rows: Array) -> Array:
-        return shortened(rows.astype(float_type(rows)), self.norm)
+        return shorten_rows(rows.astype(float_type(rows)), self.norm)
 
     def longest_row(self) -> float | None:
         """Bound on the norm of a transformed row."""
@@ -374,20 +374,20 @@ class BoundedScaler(OneToOneFeatureMixin, PrivateTransformer):  # type: ignore[m
 
     def _check_form(self, width: int) -> None:
         if self.bounds is not None:
-            bounds_of_columns(self.bounds, width)
+            broadcast_bounds(self.bounds, width)
 
     def _learn(self, rows: Array | MappedRows, size: int | None) -> tuple[str, ...]:
         self.low_, self.high_ = (
             observed_bounds(rows)
             if self.bounds is None
-            else bounds_of_columns(self.bounds, rows.shape[1])
+            else broadcast_bounds(self.bounds, rows.shape[1])
         )
         return ()
 
     def _apply(self, rows: Array) -> Array:
         dtype = float_type(rows)
-        low, high = _inward(self.to, dtype)
-        shares = share_between(rows, self.low_, self.high_)
+        low, high = _round_inward(self.to, dtype)
+        shares = scale_to_unit(rows, self.low_, self.high_)
         scaled = (self.to[0] + (self.to[1] - self.to[0]) * shares).astype(dtype)
         result: Array = np.clip(scaled, low, high)
         return result
@@ -397,7 +397,7 @@ class BoundedScaler(OneToOneFeatureMixin, PrivateTransformer):  # type: ignore[m
         return float(np.sqrt(self.n_features_in_) * np.abs(self.to).max())
 
 
-def _inward(to: Pair, dtype: np.dtype[Any]) -> tuple[Any, Any]:
+def _round_inward(to: Pair, dtype: np.dtype[Any]) -> tuple[Any, Any]:
     """The ends of a range in another precision, none of them outside of it."""
     low, high = np.asarray(to[0], dtype), np.asarray(to[1], dtype)
     if float(low) < to[0]:
@@ -475,7 +475,7 @@ class DeclaredOneHot(PrivateTransformer):
         if self.categories is None:
             self.encoder_ = OneHotEncoder(**_ENCODING).fit(rows[:])
         else:
-            dtype = _common_type(self.categories, rows.dtype)
+            dtype = _category_dtype(self.categories, rows.dtype)
             columns = [np.asarray(list(column), dtype) for column in self.categories]
             made_up = np.asarray([[column[0] for column in columns]], dtype)
             self.encoder_ = OneHotEncoder(categories=columns, **_ENCODING).fit(made_up)
@@ -519,7 +519,7 @@ class DeclaredOneHot(PrivateTransformer):
         return tags
 
 
-def _common_type(categories: Sequence[Sequence[Any]], found: np.dtype[Any]) -> np.dtype[Any]:
+def _category_dtype(categories: Sequence[Sequence[Any]], found: np.dtype[Any]) -> np.dtype[Any]:
     """The type in which categories are compared, by what is declared and the rows' kind."""
     if found.kind not in "fiu":
         return np.dtype(object)

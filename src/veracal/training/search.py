@@ -38,15 +38,15 @@ from veracal.data import Dataset, Label, split
 from veracal.mechanisms import add_discrete_gaussian
 from veracal.training.base import PrivateEstimator, TrainingData
 from veracal.training.pipeline import PrivatePipeline
-from veracal.training.pipeline_steps import is_private_step, made_up_like
+from veracal.training.pipeline_steps import is_private_step, synthesize_records
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
-def _if_searched(method: str) -> Callable[[Method], Method]:
+def _if_estimator_has(method: str) -> Callable[[Method], Method]:
     """A decorator: the method is there where what is searched has it."""
 
-    def check(search: "Winner") -> bool:
+    def check(search: "BestEstimatorMixin") -> bool:
         getattr(search.estimator, method)  # raises what scikit-learn expects
         return True
 
@@ -54,7 +54,7 @@ def _if_searched(method: str) -> Callable[[Method], Method]:
     return decorator
 
 
-class Winner(MetaEstimatorMixin):  # type: ignore[misc]
+class BestEstimatorMixin(MetaEstimatorMixin):  # type: ignore[misc]
     """Whatever predicts by ``best_estimator_``, of the kind of ``estimator``."""
 
     estimator: Any
@@ -67,28 +67,28 @@ class Winner(MetaEstimatorMixin):  # type: ignore[misc]
         labels: Array = self.best_estimator_.predict(X)
         return labels.astype(self.classes_.dtype, copy=False)
 
-    @_if_searched("predict_proba")
+    @_if_estimator_has("predict_proba")
     def predict_proba(self, X: ArrayLike) -> Floats:
         """Probabilities of the classes, of shape (n, k), by the winner."""
         check_is_fitted(self)
         result: Floats = self.best_estimator_.predict_proba(X)
         return result
 
-    @_if_searched("predict_log_proba")
+    @_if_estimator_has("predict_log_proba")
     def predict_log_proba(self, X: ArrayLike) -> Floats:
         """Logarithms of the probabilities, of shape (n, k), by the winner."""
         check_is_fitted(self)
         result: Floats = self.best_estimator_.predict_log_proba(X)
         return result
 
-    @_if_searched("decision_function")
+    @_if_estimator_has("decision_function")
     def decision_function(self, X: ArrayLike) -> Floats:
         """Scores of the winner, of shape (n,) for two classes, (n, k) for more."""
         check_is_fitted(self)
         result: Floats = self.best_estimator_.decision_function(X)
         return result
 
-    @_if_searched("logits")
+    @_if_estimator_has("logits")
     def logits(self, X: ArrayLike) -> Floats:
         """Scores of shape (n, k) of the winner, whose softmax are the probabilities."""
         check_is_fitted(self)
@@ -150,16 +150,16 @@ def search_event(
     """
     distinct = tuple(dict.fromkeys(trainings))
     if apart:
-        return Parallel((Search(_worst(distinct), mean, law), Search(score, mean, law)))
-    return Search(_worst(tuple(Composed((one, score)) for one in distinct)), mean, law)
+        return Parallel((Search(_worst_event(distinct), mean, law), Search(score, mean, law)))
+    return Search(_worst_event(tuple(Composed((one, score)) for one in distinct)), mean, law)
 
 
-def _worst(events: tuple[Event, ...]) -> Event:
+def _worst_event(events: tuple[Event, ...]) -> Event:
     """Whichever event costs most, order by order."""
     return events[0] if len(events) == 1 else Parallel(events)
 
 
-def draw_number(mean: float, law: Law, *, rng: np.random.Generator) -> int:
+def draw_trial_count(mean: float, law: Law, *, rng: np.random.Generator) -> int:
     """Draw the number of trials K from its law, which the event of the search names.
 
     See :func:`veracal.accounting.rdp.stopping_rate` for the laws. It must be told to
@@ -171,7 +171,7 @@ def draw_number(mean: float, law: Law, *, rng: np.random.Generator) -> int:
     return int(rng.geometric(rate) if law == "geometric" else rng.logseries(1 - rate))
 
 
-def best_trial(
+def run_trials(
     trial: Callable[[int], SearchTrial], settings: int, number: int, *, rng: np.random.Generator
 ) -> SearchTrial | None:
     """Run trials of settings drawn afresh, and keep the one with the highest noisy score.
@@ -204,7 +204,7 @@ def best_trial(
     return best
 
 
-def noisy_correct(
+def noisy_correct_count(
     model: Any, dataset: Dataset, noise: float, *, rng: np.random.Generator
 ) -> float:
     """Number of correct predictions, with discrete Gaussian noise.
@@ -215,19 +215,19 @@ def noisy_correct(
     and comes from the system's randomness. A generator that can be repeated gives rounded
     Gaussian noise instead, for tests and public records.
     """
-    exact = correct(model, dataset)
+    exact = count_correct(model, dataset)
     if not _random.is_secret(rng):
         return exact + float(np.rint(rng.normal(0.0, noise)))
     return float(add_discrete_gaussian(np.array([exact]), noise)[0])
 
 
-def correct(model: Any, dataset: Dataset) -> int:
+def count_correct(model: Any, dataset: Dataset) -> int:
     """Number of records whose label a model predicts; never released as it is.
 
     Every block has the same shape, the last one filled up with copies of a row of its own:
     whoever stands beside a record, its prediction has the same bits.
     """
-    dataset, model = innermost(model, dataset)
+    dataset, model = unwrap_classifier(model, dataset)
     labels, total = dataset.labels, 0
     for start in range(0, len(dataset), _BLOCK):
         index = np.minimum(np.arange(start, start + _BLOCK), len(dataset) - 1)
@@ -238,17 +238,17 @@ def correct(model: Any, dataset: Dataset) -> int:
     return total
 
 
-def innermost(model: Any, dataset: Dataset) -> tuple[Dataset, Any]:
+def unwrap_classifier(model: Any, dataset: Dataset) -> tuple[Dataset, Any]:
     """The classifier inside pipelines and searches, and the records as they reach it.
 
     Scikit-learn would raise an error for numbers that overflow on the way; steps that are
     walked through one by one put zero there, as they did in the fit.
     """
-    while isinstance(model, PrivatePipeline | Winner):
-        if isinstance(model, Winner):
+    while isinstance(model, PrivatePipeline | BestEstimatorMixin):
+        if isinstance(model, BestEstimatorMixin):
             model = model.best_estimator_
         else:
-            dataset, model = model.before_last(dataset), model.steps[-1][1]
+            dataset, model = model.transform_dataset(dataset), model.steps[-1][1]
     return dataset, model
 
 
@@ -256,7 +256,7 @@ Setting = Mapping[str, Any]
 WINNER = "it is the winner of a search, whose statement counts"
 
 
-class PrivateSearch(Winner, PrivateEstimator):
+class PrivateSearch(BestEstimatorMixin, PrivateEstimator):
     r"""Try settings of a private classifier and keep the best, charged for all of it.
 
     A random number of trials is made, each with a setting drawn afresh from a public list,
@@ -319,7 +319,7 @@ class PrivateSearch(Winner, PrivateEstimator):
     number of trials K has the stated law, is independent of the records and is not shown.
 
     *No trial.* Under the Poisson law K may be 0. The default setting is then fitted to
-    made-up records (:func:`veracal.training.pipeline_steps.made_up`), so that what is returned
+    made-up records (:func:`veracal.training.pipeline_steps.synthetic_dataset`), so that what is returned
     has the same law for all records; that no trial was made may be seen, and is as likely with
     any records.
 
@@ -460,15 +460,15 @@ class PrivateSearch(Winner, PrivateEstimator):
 
     # ------------------------------------------------------------ fit
 
-    def _check_form(self, facts: TrainingData) -> None:
-        stand_in = self._stand_in(facts)
+    def _check_form(self, data: TrainingData) -> None:
+        stand_in = self._stand_in(data)
         for position in range(len(self._settings())):
             self._model(position).check_records(stand_in)
 
-    def _learn(self, facts: TrainingData, rng: np.random.Generator) -> tuple[str, ...]:
-        train, scored = self._parts(_dataset(facts), rng)
-        charged = None if self._cost(facts.size) is None else self._training_events()
-        number = draw_number(self.mean, self.law, rng=rng)
+    def _learn(self, data: TrainingData, rng: np.random.Generator) -> tuple[str, ...]:
+        train, scored = self._parts(_to_dataset(data), rng)
+        charged = None if self._cost(data.size) is None else self._training_events()
+        number = draw_trial_count(self.mean, self.law, rng=rng)
         why: dict[str, None] = {}  # of every trial: those that lose are compared, too
 
         def trial(position: int) -> SearchTrial:
@@ -479,20 +479,20 @@ class PrivateSearch(Winner, PrivateEstimator):
                     f"its fit says it was {model.event_!r}. Do not release anything of this."
                 )
             why.update(dict.fromkeys(model.not_private_because_))
-            score = noisy_correct(model, scored, self.score_noise, rng=rng)
+            score = noisy_correct_count(model, scored, self.score_noise, rng=rng)
             return SearchTrial(position, model, score)
 
-        best = best_trial(trial, len(self._settings()), number, rng=rng)
+        best = run_trials(trial, len(self._settings()), number, rng=rng)
         if best is None:
-            model = self._fitted_model(self.default, self._stand_in(facts), rng)
+            model = self._fitted_model(self.default, self._stand_in(data), rng)
             best = SearchTrial(self.default, model, math.nan)
         self.best_params_ = dict(self._settings()[best.setting])
         self.best_estimator_ = best.model
         self._began_with = tuple(getattr(best.model, "_began_with", ()))
         told_by_winner = best.model.not_private_because_
-        self.biased_score_ = best.score / (facts.size * (self.holdout or 1.0))
+        self.biased_score_ = best.score / (data.size * (self.holdout or 1.0))
         # What the search itself has to say of its random draws is said already.
-        told = facts.reasons if _random.is_secret(rng) else (*facts.reasons, REPEATABLE)
+        told = data.reasons if _random.is_secret(rng) else (*data.reasons, REPEATABLE)
         why.update(dict.fromkeys(told_by_winner))
         if any(self._seeded(position) for position in range(len(self._settings()))):
             why[REPEATABLE] = None  # whether or not a trial had that setting
@@ -531,25 +531,25 @@ class PrivateSearch(Winner, PrivateEstimator):
             return replace(dealt.train, size=len(dealt.train)), dealt.test
         return dealt.train, dealt.test
 
-    def _stand_in(self, facts: TrainingData) -> Dataset:
+    def _stand_in(self, data: TrainingData) -> Dataset:
         """Made-up records in the form of those that a trial is trained on."""
-        whole = made_up_like(
-            facts.X,
-            _labels(facts),
-            size=facts.size,
-            norm=facts.norm,
+        whole = synthesize_records(
+            data.X,
+            _labels(data),
+            size=data.size,
+            norm=data.norm,
             relation=self.relation,
         )
         train, _ = self._parts(whole, np.random.default_rng(0))  # public coins
         return train
 
 
-def _labels(facts: TrainingData) -> tuple[Label, ...]:
+def _labels(data: TrainingData) -> tuple[Label, ...]:
     """The classes as a data set takes them: whole floats and truth values as integers."""
-    known = facts.classes
+    known = data.classes
     return tuple((known.astype(np.int64) if known.dtype.kind in "fb" else known).tolist())
 
 
-def _dataset(facts: TrainingData) -> Dataset:
+def _to_dataset(data: TrainingData) -> Dataset:
     """The records of a fit as a data set."""
-    return Dataset(facts.X, facts.codes, _labels(facts), size=facts.size, norm=facts.norm)
+    return Dataset(data.X, data.codes, _labels(data), size=data.size, norm=data.norm)

@@ -41,20 +41,20 @@ from veracal.training.base import check_size
 from veracal.training.preprocessing import (
     Bounds,
     PrivateTransformer,
-    bounds_of_columns,
+    broadcast_bounds,
     check_bounds,
     float_type,
     observed_bounds,
-    share_between,
+    scale_to_unit,
 )
 
-UNITS = 2**20  # in which values are added, as whole numbers
-LEAST_VARIANCE = 1e-4  # in [-1, 1]: a spread of a hundredth of half the range
+GRID_UNITS = 2**20  # in which values are added, as whole numbers
+MIN_VARIANCE = 1e-4  # in [-1, 1]: a spread of a hundredth of half the range
 
 
-def unit_values(rows: Array, low: Floats, high: Floats) -> Floats:
+def scale_symmetric(rows: Array, low: Floats, high: Floats) -> Floats:
     """Place values in [-1, 1]; see :func:`~.bounds.share_between`."""
-    return 2 * share_between(rows, low, high) - 1
+    return 2 * scale_to_unit(rows, low, high) - 1
 
 
 def moment_sums(blocks: Iterable[Array], low: Floats, high: Floats) -> Ints:
@@ -79,9 +79,9 @@ def moment_sums(blocks: Iterable[Array], low: Floats, high: Floats) -> Ints:
     """
     sums = np.zeros((2, len(low)), dtype=np.int64)
     for block in blocks:
-        k = np.rint(unit_values(block, low, high) * UNITS)
+        k = np.rint(scale_symmetric(block, low, high) * GRID_UNITS)
         sums[0] += k.astype(np.int64).sum(axis=0)
-        sums[1] += np.rint(k * k / UNITS).astype(np.int64).sum(axis=0)
+        sums[1] += np.rint(k * k / GRID_UNITS).astype(np.int64).sum(axis=0)
     return sums
 
 
@@ -150,11 +150,11 @@ def noisy_moments(
     The sums are used once, in the noisy vector; everything else is declared. Noise and sums
     are integers, so that the noisy vector is a post-processing of Gaussian noise on the sums.
     """
-    drawn = rounded_gaussian(noise_std * UNITS, sums.size, rng=rng)
+    drawn = rounded_gaussian(noise_std * GRID_UNITS, sums.size, rng=rng)
     units = [int(exact) + noise for exact, noise in zip(sums.flat, drawn, strict=True)]
-    noisy = np.array([one / UNITS for one in units]).reshape(sums.shape)
+    noisy = np.array([one / GRID_UNITS for one in units]).reshape(sums.shape)
     means = np.clip(noisy[0] / size, -1.0, 1.0)
-    least = min(1.0, max(LEAST_VARIANCE, noise_std / size))
+    least = min(1.0, max(MIN_VARIANCE, noise_std / size))
     return means, np.sqrt(np.clip(noisy[1] / size - means**2, least, 1.0))
 
 
@@ -341,7 +341,7 @@ class PrivateStandardizer(OneToOneFeatureMixin, MomentTransformer):  # type: ign
 
     def _check_form(self, width: int) -> None:
         if self.bounds is not None:
-            bounds_of_columns(self.bounds, width)
+            broadcast_bounds(self.bounds, width)
 
     def check_records(self, dataset: Dataset) -> None:
         """Refuse a data set that cannot be transformed, by what is public about it."""
@@ -353,7 +353,7 @@ class PrivateStandardizer(OneToOneFeatureMixin, MomentTransformer):  # type: ign
         self.low_, self.high_ = (
             observed_bounds(rows)
             if self.bounds is None
-            else bounds_of_columns(self.bounds, width)
+            else broadcast_bounds(self.bounds, width)
         )
         std = self._noise_std(width)
         self._released = noisy_moments(self._sums(rows), size, std, rng=rng)
@@ -370,7 +370,7 @@ class PrivateStandardizer(OneToOneFeatureMixin, MomentTransformer):  # type: ign
 
     def _apply(self, rows: Array) -> Array:
         means, spreads = self._released
-        units = unit_values(rows, self.low_, self.high_)
+        units = scale_symmetric(rows, self.low_, self.high_)
         result: Array = ((units - means) / spreads).astype(float_type(rows))
         return result
 

@@ -42,9 +42,9 @@ from veracal.training.arbitrariness import (
     SHARED_NOISE,
     Arbitrariness,
     PlaneDistances,
-    matrix,
-    most_disagreement,
-    places,
+    weight_matrix,
+    max_disagreement,
+    plane_distances,
     spare_of,
     whom,
 )
@@ -159,7 +159,7 @@ class GammaNoise:
         """Probability that noise in one direction is above a distance."""
         with np.errstate(over="ignore"):
             far = np.asarray(distances, dtype=np.float64) / self.scale
-        return _beyond(far, self.dimension, self.vectors)
+        return _tail_probability(far, self.dimension, self.vectors)
 
     def quantile(self, tail: float) -> float:
         """What noise in one direction is above with a probability below one half."""
@@ -167,7 +167,7 @@ class GammaNoise:
 
     def reach(self, tail: float) -> float:
         """What the length of the noise is above with a probability."""
-        return self.scale * _reach(tail, self.dimension, self.vectors)
+        return self.scale * _length_quantile(tail, self.dimension, self.vectors)
 
     def difference(self) -> "GammaNoise":
         """Law of the difference of two such vectors."""
@@ -175,7 +175,7 @@ class GammaNoise:
 
 
 @lru_cache(maxsize=16)
-def radii(dimension: int, vectors: int) -> tuple[Floats, Floats]:
+def mixture_radii(dimension: int, vectors: int) -> tuple[Floats, Floats]:
     """Radii R of the mixture, and how much each counts."""
     freedom = vectors * (dimension + 1)
     first, last = chi.ppf(_TINY, freedom), chi.isf(_TINY, freedom)
@@ -185,11 +185,11 @@ def radii(dimension: int, vectors: int) -> tuple[Floats, Floats]:
     return frozen(found), frozen(weights / weights.sum())
 
 
-def _beyond(distances: Floats, dimension: int, vectors: int) -> Floats:
+def _tail_probability(distances: Floats, dimension: int, vectors: int) -> Floats:
     """Probability that noise of scale 1 is above distances in one direction."""
     found = np.zeros_like(distances)
     within = np.clip(distances, -_FAR, _FAR)
-    for radius, weight in zip(*radii(dimension, vectors), strict=True):
+    for radius, weight in zip(*mixture_radii(dimension, vectors), strict=True):
         found += weight * ndtr(-within / radius)
     return np.where(within == 0, 0.5, found)  # exactly, whatever the weights add up to
 
@@ -199,26 +199,26 @@ def _quantile(tail: float, dimension: int, vectors: int) -> float:
     """What noise of scale 1 is above in one direction with a probability."""
 
     def above(distance: float) -> float:
-        return float(_beyond(np.array([distance]), dimension, vectors)[0])
+        return float(_tail_probability(np.array([distance]), dimension, vectors)[0])
 
-    return _solved(above, tail, _reach(tail, dimension, vectors))
+    return _solve_tail(above, tail, _length_quantile(tail, dimension, vectors))
 
 
 @lru_cache(maxsize=256)
-def _reach(tail: float, dimension: int, vectors: int) -> float:
+def _length_quantile(tail: float, dimension: int, vectors: int) -> float:
     """What the length of noise of scale 1 is above with a probability."""
     one = vectors * float(gamma.isf(tail / vectors, dimension))
     if vectors == 1:
         return one
-    found, weights = radii(dimension, vectors)
+    found, weights = mixture_radii(dimension, vectors)
 
     def longer(length: float) -> float:
         return float(weights @ chi.sf(length / found, dimension))
 
-    return _solved(longer, tail, one)
+    return _solve_tail(longer, tail, one)
 
 
-def _solved(probability: Callable[[float], float], tail: float, most: float) -> float:
+def _solve_tail(probability: Callable[[float], float], tail: float, most: float) -> float:
     """Where a falling probability reaches a tail, known to be before ``most``."""
     found = brentq(lambda y: probability(y) - tail, 0.0, most, xtol=1e-12 * most, rtol=1e-12)
     return float(found)
@@ -235,9 +235,9 @@ def gaussian_disagreement(weights: ArrayLike, X: ArrayLike, noise_std: float) ->
     -----
     A function of weights that nobody may see: *internal*, an oracle for the other ways.
     """
-    found = places(weights, X)
-    noise = GaussianNoise(noise_std, matrix(weights).shape[1])
-    return found.high(_spread(noise, found.sums[:, 0]))
+    found = plane_distances(weights, X)
+    noise = GaussianNoise(noise_std, weight_matrix(weights).shape[1])
+    return found.high(_disagreement(noise, found.sums[:, 0]))
 
 
 def output_arbitrariness(
@@ -291,22 +291,24 @@ def output_arbitrariness(
     Post-processing of the released weights. For any records, intervals hold with probability
     ``level`` over the noise of the release. The estimate of a flip promises nothing.
     """
-    w, spare, holds_for = matrix(weights), spare_of(level), whom(people)
+    w, spare, holds_for = weight_matrix(weights), spare_of(level), whom(people)
     if threshold:
         people, holds_for = None, whom(None)
-    where = places(w, X, threshold)
+    where = plane_distances(w, X, threshold)
     caveats: tuple[str, ...] = (OVER_THE_NOISE, SAME_RECORDS, SHARED_NOISE, NOT_SELECTED)
     if len(w) > 1:
-        low, high = _many(where.sums, noise, spare, people)
+        low, high = _multiclass_interval(where.sums, noise, spare, people)
         return Arbitrariness(where.low(low), where.high(high), None, level, holds_for, caveats)
-    low, high = _two(where.sums[:, 0], noise, spare, people)
-    flip = _flips(w[0], where, noise, threshold, X)
+    low, high = _binary_interval(where.sums[:, 0], noise, spare, people)
+    flip = _estimate_flips(w[0], where, noise, threshold, X)
     if flip is not None:
         caveats += (ESTIMATED,)
     return Arbitrariness(where.low(low), where.high(high), flip, level, holds_for, caveats)
 
 
-def _two(sums: Floats, noise: Noise, spare: float, people: int | None) -> tuple[Floats, Floats]:
+def _binary_interval(
+    sums: Floats, noise: Noise, spare: float, people: int | None
+) -> tuple[Floats, Floats]:
     """Lower and upper ends for two classes."""
     everybody = noise.reach(spare)
     near = far = everybody
@@ -318,10 +320,10 @@ def _two(sums: Floats, noise: Noise, spare: float, people: int | None) -> tuple[
     away = np.abs(sums)
     # The noise of the release is off the law by its rounding, and so is that of another run.
     far, near = far + 2 * noise.rounding, near + 2 * noise.rounding
-    return _spread(noise, away + far), _spread(noise, np.maximum(away - near, 0.0))
+    return _disagreement(noise, away + far), _disagreement(noise, np.maximum(away - near, 0.0))
 
 
-def _many(
+def _multiclass_interval(
     sums: Floats, noise: Noise, spare: float, people: int | None
 ) -> tuple[Floats, Floats]:
     r"""Lower and upper ends for K > 2 classes, of which the largest sum is the decision.
@@ -352,7 +354,7 @@ def _many(
     ordered = -np.sort(-sums, axis=1)
     gaps = ordered[:, :1] - ordered[:, 1:]  # of the decision from the others, from the second
     overtake = difference.beyond(gaps - r)
-    high = most_disagreement(np.minimum(overtake.sum(axis=1), 1.0), k)
+    high = max_disagreement(np.minimum(overtake.sum(axis=1), 1.0), k)
     stay = difference.beyond(-(gaps[:, :1] + r))
     bounds = -np.sort(-np.hstack([stay, overtake]), axis=1)
     before = np.cumsum(bounds, axis=1) - bounds
@@ -362,7 +364,7 @@ def _many(
     return low, high
 
 
-def _flips(
+def _estimate_flips(
     w: Floats, where: PlaneDistances, noise: Noise, threshold: float, X: ArrayLike
 ) -> Floats | None:
     """Estimated flips, which only Gaussian noise has."""
@@ -375,13 +377,13 @@ def _flips(
     # What is shrunk are the weights, and not the threshold.
     shrunk = kappa * where.sums[:, 0]
     if threshold:
-        shrunk -= (1 - kappa) * (places(w, X).sums[:, 0] - where.sums[:, 0])
+        shrunk -= (1 - kappa) * (plane_distances(w, X).sums[:, 0] - where.sums[:, 0])
     side = np.where(where.sums[:, 0] > 0, 1.0, -1.0)
     found: Floats = ndtr(-side * shrunk / (noise.std * np.sqrt(1 + kappa)))
     return np.where(where.fixed, 0.0, np.where(where.unknown, 0.5, found))
 
 
-def _spread(noise: Noise, distances: Floats) -> Floats:
+def _disagreement(noise: Noise, distances: Floats) -> Floats:
     """h, the disagreement at a distance."""
     tail = noise.beyond(distances)
     return 4 * tail * (1 - tail)

@@ -13,7 +13,7 @@ from veracal.mechanisms.rounded_noise import SphericalNoise
 from veracal.training import ObjectivePerturbation
 from veracal.training.newton import minimize
 from veracal.training.output_perturbation import spherical_gamma
-from veracal.training.perturbation import clip_rows, one_vs_rest
+from veracal.training.perturbation import clip_rows, one_vs_rest_signs
 
 HERE = Path(__file__).parent
 PEER = runpy.run_path(str(HERE / "diffprivlib_quantiles.py"))
@@ -35,7 +35,7 @@ def drawn(setting, used, draws, *, rng):
     X = clip_rows(rows, setting["norm"], fit_intercept=True)
     penalty = np.array([used["features"], used["features"], used["intercept"]])
     parts = []
-    for signs in one_vs_rest(labels, setting["k"]):
+    for signs in one_vs_rest_signs(labels, setting["k"]):
         noise = spherical_gamma(3, used["scale"], rng=rng, size=draws)
         parts.append(minimize(X, signs, noise, penalty=penalty))
     return np.hstack(parts)
@@ -100,7 +100,7 @@ def test_the_classifier_releases_just_that(k):
     rng = np.random.default_rng(5)
     used = used_by(setting)
     penalty = np.array([used["features"], used["features"], used["intercept"]])
-    signs = one_vs_rest(labels, k)
+    signs = one_vs_rest_signs(labels, k)
     drawn = [SphericalNoise(used["scale"], 3, rng=rng).intervals() for _ in signs]
     noise = np.array(drawn, dtype=float).mean(axis=2)
     X = clip_rows(rows, setting["norm"], fit_intercept=True)

@@ -70,7 +70,7 @@ def test_in_one_dimension_it_is_the_law_of_laplace_far_into_its_tail():
 
 @pytest.mark.parametrize("d", [1, 3, 200, 100_000])
 def test_the_mixture_has_the_length_that_is_known(d):
-    radii, weights = laws.radii(d, 1)
+    radii, weights = laws.mixture_radii(d, 1)
     for tail in (0.3, 1e-6):
         length = stats.gamma.isf(tail, d)
         assert weights @ stats.chi.sf(length / radii, d) == pytest.approx(tail, rel=1e-6)

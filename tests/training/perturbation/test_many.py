@@ -17,9 +17,9 @@ from veracal.training.batched_newton import (
     BatchedProblem,
     FeaturePairs,
     Float32Rows,
-    Responses,
-    level_numbers,
-    level_of,
+    InverseHessians,
+    noise_levels,
+    solve_level,
 )
 from veracal.training.newton import minimize
 from veracal.training.output_perturbation import spherical_gamma
@@ -93,7 +93,7 @@ def test_single_precision_alone_would_not_do(rng, monkeypatch):
     )
     task = BatchedProblem(X, signs, penalty)
     assert left(task.minimize(noise).weights, X, signs, noise, penalty).max() <= TOL
-    order = np.argsort(level_numbers(np.linalg.norm(noise, axis=1)), kind="stable")
+    order = np.argsort(noise_levels(np.linalg.norm(noise, axis=1)), kind="stable")
     alone = (searched[0].T / np.sqrt(penalty)).astype(np.float64)
     assert left(alone, X, signs, noise[order], penalty).max() > 3 * TOL
 
@@ -106,7 +106,7 @@ def test_what_is_called_solved_is(rng):
     exact = task.minimize(noise).weights
     scales, near = (
         np.sqrt(penalty),
-        Responses([np.eye(31, dtype=np.float32)], np.zeros(64, int)),
+        InverseHessians([np.eye(31, dtype=np.float32)], np.zeros(64, int)),
     )
     seen = []
     for away in 10.0 ** np.arange(-9, 1):
@@ -168,7 +168,7 @@ def test_models_do_not_depend_on_their_company(d, rng, monkeypatch):
     together = task.minimize(noise).weights
     order = rng.permutation(90)
     np.testing.assert_allclose(task.minimize(noise[order]).weights, together[order], rtol=1e-6)
-    monkeypatch.setattr(many, "_MODELS", 7)
+    monkeypatch.setattr(many, "_MODELS_TOGETHER", 7)
     np.testing.assert_allclose(task.minimize(noise).weights, together, rtol=1e-6)
     assert np.array_equal(task.minimize(noise).weights, task.minimize(noise).weights)
     assert task.minimize(noise[:0]).weights.shape == (0, d + 1)
@@ -207,8 +207,8 @@ def test_a_search_begins_near_its_end(shape, rng):
     exact = BatchedProblem(X, signs, penalty).minimize(noise).weights
     scales, rows = np.sqrt(penalty), X * signs[:, None] / np.sqrt(penalty)
     starts = []
-    for b, number in zip(noise, level_numbers(np.linalg.norm(noise, axis=1)), strict=True):
-        center, response = level_of(rows, scales, int(number))
+    for b, number in zip(noise, noise_levels(np.linalg.norm(noise, axis=1)), strict=True):
+        center, response = solve_level(rows, scales, int(number))
         starts.append((center - response @ (b / scales)) / scales)
 
     def far(weights):
@@ -220,7 +220,7 @@ def test_a_search_begins_near_its_end(shape, rng):
 
 def test_equal_norms_have_equal_levels():
     norms = np.array([0.0, 1e-300, 1.0, 1.0, 1.7, 1e300])
-    numbers = level_numbers(norms)
+    numbers = noise_levels(norms)
     assert numbers[2] == numbers[3] == 0 and numbers[4] == 1
     assert (np.diff(numbers) >= 0).all()
 

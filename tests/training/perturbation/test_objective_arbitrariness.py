@@ -5,7 +5,7 @@ import pytest
 from scipy.special import gammaincc
 
 from veracal.training import arbitrariness as certificate
-from veracal.training.arbitrariness import most_disagreement, objective_certificate
+from veracal.training.arbitrariness import max_disagreement, objective_certificate
 from veracal.training.newton import minimize
 from veracal.training.output_perturbation import spherical_gamma
 from veracal.training.perturbation import one_log
@@ -67,9 +67,9 @@ def test_the_certificate_holds_in_400_releases_with_the_bounds_that_are_known():
         assert (each if "people" in way else somebody) <= 0.05
         assert told > 0.85
     away = used.lambda_total / used.noise_scale * np.abs(weights @ X.T).ravel()
-    closed = certificate._within(away, 5, 0.05, "closed").mean()
-    sharper = certificate._within(away, 5, 0.05, "sharper").mean()
-    along = certificate._along(2 * away, 5, 0.05).mean()
+    closed = certificate._flip_bounds(away, 5, 0.05, "closed").mean()
+    sharper = certificate._flip_bounds(away, 5, 0.05, "sharper").mean()
+    along = certificate._directional_flip_bounds(2 * away, 5, 0.05).mean()
     flips = np.where(weights @ X.T > 0, 1 - positive, positive).mean()
     assert flips < 0.02 < along < sharper < closed < 0.15
 
@@ -91,7 +91,7 @@ def test_bounds_of_many_classes_equal_their_definition():
     for form in ("closed", "sharper"):
         found = objective_certificate(w, X, **given, form=form, people=9)
         assert found.holds_for == "everybody at once"
-        radius = certificate._length(1 - level ** (1 / k), d)
+        radius = certificate._length_quantile(1 - level ** (1 / k), d)
         for x, high in zip(X, found.high, strict=True):
             sums = w @ x / np.linalg.norm(x)
             top = sums.argmax()
@@ -101,9 +101,9 @@ def test_bounds_of_many_classes_equal_their_definition():
             each = (
                 gammaincc(d, np.maximum(lengths - radius, 0))
                 if form == "closed"
-                else certificate.outside(lengths, radius, d)
+                else certificate.distance_tail(lengths, radius, d)
             )
-            assert high == pytest.approx(most_disagreement(min(each.sum(), 1.0), k))
+            assert high == pytest.approx(max_disagreement(min(each.sum(), 1.0), k))
     assert 0 < found.told
 
 
@@ -135,29 +135,29 @@ def test_probabilities_are_rounded_up_and_not_by_much(d):
     spare, n = 0.05, 60_000
     b = spherical_gamma(d, 1.0, rng=RNG, size=n)
     lengths, error = np.linalg.norm(b, axis=1), 4 * 0.5 / np.sqrt(n)
-    radius = certificate._length(spare, d)
+    radius = certificate._length_quantile(spare, d)
     point = np.r_[radius, np.zeros(d - 1)]
     away = np.linalg.norm(b - point, axis=1)
     for distance in radius * np.array([0.5, 1.0, 1.2, 1.5, 3.0]):
         truth = (away >= distance).mean()
-        found = certificate.outside(np.array([distance]), radius, d)[0]
+        found = certificate.distance_tail(np.array([distance]), radius, d)[0]
         assert truth - error <= found <= truth + 0.01 + error
         assert found <= gammaincc(d, max(distance - radius, 0.0)) + 0.01
     forward = lengths + b[:, 0]
-    table = certificate._forward_table(d)
-    most = 2 * certificate._length(1e-12, d)
+    table = certificate._directional_table(d)
+    most = 2 * certificate._length_quantile(1e-12, d)
     for distance in d * np.array([0.1, 1.0, 2.0, 4.0]):
         truth = (forward >= distance).mean()
-        found = certificate._looked_up(np.array([distance]), most, table)[0]
+        found = certificate._look_up(np.array([distance]), most, table)[0]
         assert truth - error <= found <= truth + 0.01 + error
-    quantile = certificate._quantile_along(d, spare)
+    quantile = certificate._directional_quantile(d, spare)
     above = (lengths + np.abs(b[:, 0]) > quantile).mean()
     assert spare - 0.004 <= above <= spare + error
 
 
 def test_in_one_dimension_noise_has_two_directions():
-    radius = certificate._length(0.1, 1)
-    found = certificate.outside(np.array([radius + 2.0]), radius, 1)[0]
+    radius = certificate._length_quantile(0.1, 1)
+    found = certificate.distance_tail(np.array([radius + 2.0]), radius, 1)[0]
     expected = 0.5 * np.exp(-2.0) + 0.5 * np.exp(-(2 * radius + 2.0))
     assert expected <= found <= expected + 5e-3
 

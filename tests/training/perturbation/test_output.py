@@ -15,7 +15,7 @@ from veracal.errors import AnswerError
 from veracal.training import OutputPerturbation
 from veracal.training import newton as solver
 from veracal.training.newton import RESIDUAL, minimize
-from veracal.training.output_perturbation import noise_multiplier, sensitivity
+from veracal.training.output_perturbation import gaussian_noise_multiplier, sensitivity
 
 RELATIONS = ["add-remove", "replace-one"]
 
@@ -164,7 +164,7 @@ def test_a_minimizer_that_is_off_is_not_released(table, monkeypatch):
 
 
 def test_noise_is_found_once_for_a_budget():
-    noise_multiplier.cache_clear()
+    gaussian_noise_multiplier.cache_clear()
     first = OutputPerturbation(0.5, 1e-6).event()
     assert OutputPerturbation(0.5, 1e-6).event() == first
-    assert noise_multiplier.cache_info().hits == 1
+    assert gaussian_noise_multiplier.cache_info().hits == 1

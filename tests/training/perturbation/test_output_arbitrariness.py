@@ -10,9 +10,9 @@ from scipy.special import ndtr
 from veracal.accounting import Budget
 from veracal.errors import DataError
 from veracal.training import OutputPerturbation
-from veracal.training.arbitrariness import most_disagreement, places
+from veracal.training.arbitrariness import max_disagreement, plane_distances
 from veracal.training.newton import minimize
-from veracal.training.output_perturbation import noise_multiplier, sensitivity, spherical_gamma
+from veracal.training.output_perturbation import gaussian_noise_multiplier, sensitivity, spherical_gamma
 from veracal.training.weight_noise import (
     GammaNoise,
     GaussianNoise,
@@ -67,7 +67,7 @@ def test_intervals_for_everybody_hold_for_who_is_chosen_afterwards(noise):
     failed = named = 0
     for b in drawn(noise, trials):
         X = np.stack([b, -b, theta, theta + b])  # chosen by somebody who knows the noise
-        tail = noise.beyond(places(theta, X).sums[:, 0])
+        tail = noise.beyond(plane_distances(theta, X).sums[:, 0])
         truth = 4 * tail * (1 - tail)
         found = output_arbitrariness(theta + b, X, noise, level=level)
         failed += bool(((truth < found.low) | (truth > found.high)).any())
@@ -146,7 +146,7 @@ def test_the_shrunk_estimate_is_near_the_truth_where_the_flat_one_is_not():
     odds = X @ (8 * line / np.linalg.norm(line))
     signs = np.where(rng.random(500) < 1 / (1 + np.exp(-odds)), 1, -1)
     exact = minimize(X, signs, np.zeros((1, 10)), penalty=1.0)[0]
-    multiplier = noise_multiplier(Budget(1.0, 1e-3, "replace-one"))
+    multiplier = gaussian_noise_multiplier(Budget(1.0, 1e-3, "replace-one"))
     noise = GaussianNoise(multiplier * sensitivity(1.0, 1.0, "replace-one"), 10)
     truth, flat, shrunk = [], [], []
     t = X @ exact / noise.std
@@ -180,7 +180,7 @@ def slow_many(w, x, noise, spare, people):
         left -= sizes[-1]
     sizes[0] += left
     low = k / (k - 1) * (1 - sum(p * p for p in sizes))
-    return max(low, 0.0), most_disagreement(np.array(min(overtaken, 1.0)), k)
+    return max(low, 0.0), max_disagreement(np.array(min(overtaken, 1.0)), k)
 
 
 @pytest.mark.parametrize("noise", [GaussianNoise(0.4, 3), GammaNoise(0.2, 3)], ids=repr)
@@ -222,13 +222,13 @@ def test_intervals_of_many_classes_hold(noise, people):
 
 def test_the_most_disagreement_is_that_of_the_evenest_rest():
     q = np.linspace(0, 1, 41)
-    assert np.allclose(most_disagreement(q, 2), np.where(q < 0.5, 4 * q * (1 - q), 1.0))
+    assert np.allclose(max_disagreement(q, 2), np.where(q < 0.5, 4 * q * (1 - q), 1.0))
     for k in (3, 7):
         rest = [np.r_[1 - a, np.full(k - 1, a / (k - 1))] for a in q]
         slowly = np.array([k / (k - 1) * (1 - (p**2).sum()) for p in rest])
         below = q <= (k - 1) / k
-        np.testing.assert_allclose(most_disagreement(q, k)[below], slowly[below], atol=1e-12)
-        np.testing.assert_allclose(most_disagreement(q, k)[~below], 1.0)
+        np.testing.assert_allclose(max_disagreement(q, k)[below], slowly[below], atol=1e-12)
+        np.testing.assert_allclose(max_disagreement(q, k)[~below], 1.0)
 
 
 # ---------------------------------------------------------------- odd corners

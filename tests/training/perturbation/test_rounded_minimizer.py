@@ -7,11 +7,11 @@ import pytest
 
 from veracal.training import ObjectivePerturbation
 from veracal.training import objective_perturbation as rounded_minimizer
-from veracal.training.newton import minimize, problem_of
+from veracal.training.newton import minimize, build_problem
 from veracal.training.objective_perturbation import (
-    _in_decimal,
-    _in_float64,
-    _in_long_double,
+    _round_in_decimal,
+    _round_in_float64,
+    _round_in_long_double,
     minimizer_grid_step,
     rounded_minimizers,
 )
@@ -42,22 +42,22 @@ def test_all_ways_lead_to_the_same_cell(rng, n, d):
     penalty = rng.uniform(0.5, 2.0, d)
     for _ in range(5):
         rows, signs, vector = drawn(rng, n, d)
-        problem = problem_of(rows, signs, vector[None], penalty).of([0])
+        problem = build_problem(rows, signs, vector[None], penalty).of([0])
         w = minimize(rows, signs, vector[None], penalty=penalty)[0]
-        found = _in_float64(problem, w, 2.0**-18)
+        found = _round_in_float64(problem, w, 2.0**-18)
         assert found == np.rint(w * 2.0**18).tolist()
-        assert _in_decimal(problem, w + 1e-6, Known(vector), 2.0**-18) == found
-        long = _in_long_double(problem, w + 1e-6, Known(vector), 2.0**-18)
+        assert _round_in_decimal(problem, w + 1e-6, Known(vector), 2.0**-18) == found
+        long = _round_in_long_double(problem, w + 1e-6, Known(vector), 2.0**-18)
         assert long in (found, None) if np.finfo(np.longdouble).nmant <= 52 else long == found
 
 
 def test_a_grid_finer_than_float64_needs_more_digits(rng):
     rows, signs, vector = drawn(rng)
     penalty, step = np.ones(3), 2.0**-80
-    problem = problem_of(rows, signs, vector[None], penalty).of([0])
+    problem = build_problem(rows, signs, vector[None], penalty).of([0])
     w = minimize(rows, signs, vector[None], penalty=penalty)[0]
-    assert _in_float64(problem, w, step) is None
-    found = _in_decimal(problem, w, Known(vector), step)
+    assert _round_in_float64(problem, w, step) is None
+    found = _round_in_decimal(problem, w, Known(vector), step)
     # The gradient at that point is below half a step times the largest curvature.
     near = [Decimal(k) * Decimal(step) for k in found]
     g, _ = rounded_minimizer._decimal_gradient(
@@ -70,16 +70,16 @@ def test_a_grid_finer_than_float64_needs_more_digits(rng):
 def test_noise_is_refined_where_its_digits_do_not_suffice():
     # Without rows the minimizer is minus the noise: just above half a step.
     noise = Known([-0.5 * 2.0**-10 - 2.0**-50], Decimal(2) ** -40)
-    problem = problem_of(np.zeros((0, 1)), np.zeros((1, 0)), [[0.0]], np.ones(1)).of([0])
-    assert _in_decimal(problem, np.array([0.5 * 2.0**-10]), noise, 2.0**-10) == [1]
+    problem = build_problem(np.zeros((0, 1)), np.zeros((1, 0)), [[0.0]], np.ones(1)).of([0])
+    assert _round_in_decimal(problem, np.array([0.5 * 2.0**-10]), noise, 2.0**-10) == [1]
     assert noise.refined
 
 
 def test_a_ball_over_a_boundary_is_not_rounded():
     w = np.array([0.5 * 2.0**-10])
-    assert rounded_minimizer._nearest(w, 1e-9, 2.0**-10) is None
-    assert rounded_minimizer._nearest(w * 1.5, 1e-9, 2.0**-10) == [1]
-    assert rounded_minimizer._nearest(w * 1.5, 1.0, 2.0**-10) is None
+    assert rounded_minimizer._enclosing_cell(w, 1e-9, 2.0**-10) is None
+    assert rounded_minimizer._enclosing_cell(w * 1.5, 1e-9, 2.0**-10) == [1]
+    assert rounded_minimizer._enclosing_cell(w * 1.5, 1.0, 2.0**-10) is None
 
 
 def test_the_float_bound_covers_what_rounding_did(rng):
@@ -87,11 +87,11 @@ def test_the_float_bound_covers_what_rounding_did(rng):
     penalty, step = np.full(3, 0.1), 2.0**-30
     for _ in range(20):
         rows, signs, vector = drawn(rng, 200, 3)
-        problem = problem_of(rows, signs, vector[None], penalty).of([0])
+        problem = build_problem(rows, signs, vector[None], penalty).of([0])
         w = minimize(rows, signs, vector[None], penalty=penalty)[0]
-        right = _in_decimal(problem, w, Known(vector), step)
-        assert _in_float64(problem, w, step) in (right, None)
-        assert _in_float64(problem, w + rng.normal(size=3) * 1e-7, step) in (right, None)
+        right = _round_in_decimal(problem, w, Known(vector), step)
+        assert _round_in_float64(problem, w, step) in (right, None)
+        assert _round_in_float64(problem, w + rng.normal(size=3) * 1e-7, step) in (right, None)
 
 
 def test_every_model_gets_its_own_noise(rng):

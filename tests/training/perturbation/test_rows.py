@@ -8,7 +8,7 @@ from hypothesis.extra import numpy as hnp
 
 from veracal.data.rows import MappedRows
 from veracal.training import perturbation as module
-from veracal.training.perturbation import ClippedRows, clip_rows, clipped, one_vs_rest, reach
+from veracal.training.perturbation import ClippedRows, clip_rows, clip_matrix, one_vs_rest_signs, norm_bound
 
 ODD = [0.0, -0.0, 5e-324, 1e-200, 1e-160, 1.0, -3.0, 1e100, 1e155, 1e308, -1.7e308]
 
@@ -23,7 +23,7 @@ def test_rows_are_clipped_and_otherwise_left_alone(block, norm, fit_intercept):
     found = clip_rows(block, norm, fit_intercept=fit_intercept)
     assert found.shape == (4, 3 + fit_intercept)
     lengths = np.linalg.norm(found, axis=1)
-    assert (lengths <= reach(norm, fit_intercept=fit_intercept)).all()
+    assert (lengths <= norm_bound(norm, fit_intercept=fit_intercept)).all()
     if fit_intercept:
         assert (found[:, -1] == 1).all()
     for before, after in zip(block, found[:, :3], strict=True):
@@ -32,7 +32,7 @@ def test_rows_are_clipped_and_otherwise_left_alone(block, norm, fit_intercept):
         if length <= norm / max(peak, 1e-290) * (1 - 1e-12):
             assert after.tolist() == before.tolist()
         else:
-            np.testing.assert_allclose(after, norm * (before / peak / length), rtol=1e-12)
+            np.testing.assert_allclose(after, norm * (before / peak / length), rtol=1e-12, atol=1e-300)
 
 
 def test_a_broken_row_becomes_zeros():
@@ -47,20 +47,20 @@ def test_rows_on_disk_are_clipped_as_they_are_read(tmp_path, rng, monkeypatch):
     mapped[:] = X
     mapped.flush()
     expected = clip_rows(X, 2.0, fit_intercept=True)
-    np.testing.assert_array_equal(clipped(X, 2.0, fit_intercept=True), expected)
+    np.testing.assert_array_equal(clip_matrix(X, 2.0, fit_intercept=True), expected)
     monkeypatch.setattr(module, "_IN_MEMORY", 10)
-    lazily = clipped(MappedRows.of(mapped), 2.0, fit_intercept=True)
+    lazily = clip_matrix(MappedRows.of(mapped), 2.0, fit_intercept=True)
     assert isinstance(lazily, ClippedRows) and lazily.shape == (50, 4) and len(lazily) == 50
     np.testing.assert_array_equal(lazily[10:20], expected[10:20])
 
 
 def test_the_appended_one_counts_in_the_reach():
-    assert reach(3.0, fit_intercept=True) == pytest.approx(np.sqrt(10))
-    assert reach(3.0, fit_intercept=False) > 3.0  # by what rounding may add
+    assert norm_bound(3.0, fit_intercept=True) == pytest.approx(np.sqrt(10))
+    assert norm_bound(3.0, fit_intercept=False) > 3.0  # by what rounding may add
 
 
 def test_signs_of_one_against_the_rest():
     codes = np.array([0, 2, 1, 2])
-    assert one_vs_rest(codes, 3).tolist() == [[1, -1, -1, -1], [-1, -1, 1, -1], [-1, 1, -1, 1]]
-    assert one_vs_rest(np.array([0, 1]), 2).tolist() == [[-1, 1]]
-    assert one_vs_rest(np.array([0, 0]), 4)[3].tolist() == [-1, -1]  # nobody in the last class
+    assert one_vs_rest_signs(codes, 3).tolist() == [[1, -1, -1, -1], [-1, -1, 1, -1], [-1, 1, -1, 1]]
+    assert one_vs_rest_signs(np.array([0, 1]), 2).tolist() == [[-1, 1]]
+    assert one_vs_rest_signs(np.array([0, 0]), 4)[3].tolist() == [-1, -1]  # nobody in the last class

@@ -17,7 +17,7 @@ from veracal.training.perturbation import (
     RULES,
     cms11,
     diffprivlib_062,
-    divided,
+    divide_epsilon,
     one_log,
 )
 
@@ -160,7 +160,7 @@ def test_the_density_is_that_of_the_release(rng):
 
 @given(st.floats(1e-6, 1e6), st.integers(1, 1000))
 def test_parts_never_exceed_the_whole(epsilon, parts):
-    part = divided(epsilon, parts)
+    part = divide_epsilon(epsilon, parts)
     assert parts * Fraction(repr(part)) <= Fraction(repr(epsilon))
     assert part == pytest.approx(epsilon / parts, rel=1e-12)
     assert parts * Fraction(repr(math.nextafter(part, math.inf))) >= Fraction(repr(epsilon)) * (

@@ -12,7 +12,7 @@ from sklearn.linear_model import LogisticRegression
 
 from veracal.errors import AnswerError
 from veracal.training import newton as solver
-from veracal.training.newton import Hessians, Products, minimize, problem_of, slopes, solved
+from veracal.training.newton import Hessians, HessianProducts, minimize, build_problem, compute_gradients, has_converged
 
 
 def gradient(w, X, signs, b, penalty):
@@ -90,18 +90,18 @@ def test_many_features_take_the_same_way_without_matrices(rng, monkeypatch):
     expected = minimize(X, signs, linear, penalty=0.1)
     formed = []
     monkeypatch.setattr(Hessians, "add", lambda *_: formed.append(1))
-    monkeypatch.setattr(solver, "_DENSE", 8)
+    monkeypatch.setattr(solver, "_MAX_DENSE", 8)
     np.testing.assert_allclose(minimize(X, signs, linear, penalty=0.1), expected, atol=1e-9)
     assert not formed
 
 
 def test_conjugate_gradients_solve_with_the_matrix(problem):
     X, signs, linear = problem
-    task = problem_of(X, signs, linear, 0.8)
+    task = build_problem(X, signs, linear, 0.8)
     weights, chosen = linear / 7, np.array([True, False, True, True, False])
-    dense, products = Hessians(task), Products(task)
-    slopes(task, weights, dense)
-    slopes(task, weights, products)
+    dense, products = Hessians(task), HessianProducts(task)
+    compute_gradients(task, weights, dense)
+    compute_gradients(task, weights, products)
     right, exactly = linear[chosen], np.full(3, 1e-14)
     np.testing.assert_allclose(
         products.solve(chosen, right, exactly), dense.solve(chosen, right, exactly), atol=1e-10
@@ -148,9 +148,9 @@ def test_kinks_need_the_path(rng):
     X *= 100 / np.linalg.norm(X, axis=1, keepdims=True)
     signs = np.where(expit(X @ rng.normal(size=15) * 3) > rng.random(200), 1, -1)
     linear = rng.normal(size=(1, 15)) * 20
-    task = problem_of(X, signs, linear, 1e-3)
+    task = build_problem(X, signs, linear, 1e-3)
     plain = solver._newton(task, np.zeros((1, 15)), Hessians, tol=1e-10, passes=40)
-    assert not solved(task, plain, tol=1e-10).any()
+    assert not has_converged(task, plain, tol=1e-10).any()
     found = minimize(X, signs, linear, penalty=1e-3)
     assert np.linalg.norm(gradient(found[0], X, signs, linear[0], 1e-3)) < 1e-6
 
@@ -161,7 +161,7 @@ def test_the_gradient_ends_where_rounding_does(rng):
     found = minimize(X, signs, np.zeros((1, 5)), penalty=1.0)
     assert np.linalg.norm(gradient(found[0], X, signs, 0.0, 1.0)) < 1e-10
     nearby = found + 1e-12
-    assert not solved(problem_of(X, signs, np.zeros((1, 5)), 1.0), nearby + 1e-9, tol=1e-10)[0]
+    assert not has_converged(build_problem(X, signs, np.zeros((1, 5)), 1.0), nearby + 1e-9, tol=1e-10)[0]
 
 
 def test_what_is_not_solved_is_not_returned(problem, monkeypatch):

@@ -18,7 +18,7 @@ from veracal.accounting import NotPrivate, Unit
 from veracal.queries import Curator
 from veracal.training import BoundedScaler, NormClipper, PrivateStandardizer
 from veracal.training.pipeline import PrivatePipeline, make_private_pipeline
-from veracal.training.pipeline_steps import PART
+from veracal.training.pipeline_steps import PIPELINE_STEP
 
 
 def test_a_frozen_step_is_neither_fitted_nor_charged_again(data, ledger):
@@ -29,7 +29,7 @@ def test_a_frozen_step_is_neither_fitted_nor_charged_again(data, ledger):
     Curator(data, ledger).fit(pipeline)
     np.testing.assert_array_equal(scaler.mean_, before)
     assert pipeline.private_ and scaler.private_
-    np.testing.assert_array_equal(pipeline.before_last(data).X, scaler.transform(data.X))
+    np.testing.assert_array_equal(pipeline.transform_dataset(data).X, scaler.transform(data.X))
 
 
 def test_what_is_frozen_must_be_fitted_turn_rows_apart_and_be_private(data):
@@ -143,9 +143,9 @@ def test_a_part_does_not_speak_for_the_whole(data):
     for _ in range(2):
         pipeline.fit_records(data)
         assert pipeline.private_ and pipeline.event_ == pipeline.event()
-        assert not inner.private_ and inner.statement_.reasons == (PART,)
+        assert not inner.private_ and inner.statement_.reasons == (PIPELINE_STEP,)
         for part in (inner[-1], inner[0].transformers_[0][1]):
-            assert not part.private_ and part.statement_.reasons == (PART,)
+            assert not part.private_ and part.statement_.reasons == (PIPELINE_STEP,)
     assert inner.fit_records(data).private_
     alone = clone(inner[-1]).fit_records(data)
     assert alone.private_ and alone.statement_.epsilon < pipeline.statement_.epsilon

@@ -58,7 +58,7 @@ def test_a_fit_to_a_data_set_is_one_step_after_the_other(data):
 def test_rows_are_turned_as_scikit_learn_turns_them(data, step):
     pipeline = make_private_pipeline(clone(step), PolynomialFeatures(2), classifier())
     pipeline.fit_records(data)
-    turned = pipeline.before_last(data)
+    turned = pipeline.transform_dataset(data)
     expected = pipeline[:-1].transform(data.X)
     np.testing.assert_array_equal(
         turned.X, expected.toarray() if hasattr(expected, "toarray") else expected
@@ -154,7 +154,7 @@ def test_no_record_shows_in_an_error_or_a_warning_of_a_function(data, ledger):
     inside = ColumnTransformer([("a", FunctionTransformer(picky), [0, 1, 2])])
     for step in (FunctionTransformer(picky), inside, make_pipeline(inside)):
         pipeline = make_private_pipeline(clone(step), classifier())
-        turned = Curator(wild, ledger).fit(pipeline).before_last(wild).X
+        turned = Curator(wild, ledger).fit(pipeline).transform_dataset(wild).X
         expected = 2 * rows
         expected[[3, 7]] = 0
         np.testing.assert_array_equal(turned, expected)
@@ -173,24 +173,24 @@ def test_numbers_that_overflow_raise_nothing_and_become_zero(data):
         (logarithm, standardizer()),
     ):
         pipeline = make_private_pipeline(*steps, classifier()).fit_records(wild)
-        assert np.isfinite(pipeline.before_last(wild).X).all()
+        assert np.isfinite(pipeline.transform_dataset(wild).X).all()
         assert np.isfinite(pipeline.steps[-1][1].coef_).all()
 
 
 def test_bounds_on_norms_are_handed_on(data):
     scaled = make_private_pipeline(BoundedScaler((-3, 3), to=(-2, 2)), classifier())
-    assert scaled.fit_records(data).before_last(data).norm == 2 * np.sqrt(3)
+    assert scaled.fit_records(data).transform_dataset(data).norm == 2 * np.sqrt(3)
     clipped = make_private_pipeline(both(), NormClipper(0.25), classifier())
-    assert clipped.fit_records(data).before_last(data).norm == 0.25
+    assert clipped.fit_records(data).transform_dataset(data).norm == 0.25
     widened = make_private_pipeline(NormClipper(0.25), PolynomialFeatures(), classifier())
-    assert widened.fit_records(data).before_last(data).norm is None
+    assert widened.fit_records(data).transform_dataset(data).norm is None
 
 
 def test_no_records_are_records_too(data):
     none = data.take(np.arange(0))
     pipeline = make_private_pipeline(both(), PolynomialFeatures(), classifier())
     assert pipeline.fit_records(none).private_
-    assert pipeline.before_last(none).X.shape == (0, 21)
+    assert pipeline.transform_dataset(none).X.shape == (0, 21)
 
 
 def test_replace_one_is_a_relation_too(data):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from veracal.training import BoundedScaler, DeclaredOneHot, NormClipper
-from veracal.training.preprocessing import share_between, shortened
+from veracal.training.preprocessing import scale_to_unit, shorten_rows
 
 ODD = [0.0, -0.0, 5e-324, 1e-310, 1e-160, 0.3, -1.0, 1e6, 1e154, -1e200, 1e308, -1.7e308]
 
@@ -38,7 +38,7 @@ def test_scaling_equals_its_definition(rng, bounds, to):
 def test_a_share_is_between_zero_and_one_whatever_the_value(rows):
     for pair in ((0.0, 1.0), (-1e308, 1e308), (1e-300, 2e-300), (-1.7e308, -1.6e308)):
         low, high = (np.full(2, end) for end in pair)
-        shares = share_between(rows, low, high)
+        shares = scale_to_unit(rows, low, high)
         assert ((shares >= 0) & (shares <= 1)).all()
         assert (shares[np.isnan(rows)] == 0.5).all()
         assert (shares[rows >= pair[1]] == 1).all() and (shares[rows <= pair[0]] == 0).all()
@@ -157,7 +157,7 @@ def test_shortening_equals_its_definition(rng, dtype):
 )
 def test_no_row_is_longer_than_declared_however_large_its_numbers(rows, norm):
     for typed in (rows, np.clip(rows, -3e38, 3e38).astype(np.float32)):
-        short = shortened(typed, norm).astype(np.longdouble)
+        short = shorten_rows(typed, norm).astype(np.longdouble)
         assert np.isfinite(short).all()
         lengths = np.sqrt((short**2).sum(axis=1))
         assert (lengths <= norm * (1 - 1e-6)).all()

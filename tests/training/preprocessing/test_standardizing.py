@@ -12,8 +12,8 @@ from veracal.data import Dataset
 from veracal.errors import DataError
 from veracal.training import PrivateStandardizer
 from veracal.training.standardizer import (
-    LEAST_VARIANCE,
-    UNITS,
+    MIN_VARIANCE,
+    GRID_UNITS,
     moment_sensitivity,
     moment_sums,
     noisy_moments,
@@ -46,9 +46,9 @@ def slow_sums(rows, low, high):
                     2 * (bounded - Fraction(low[j])) / (Fraction(high[j]) - Fraction(low[j]))
                     - 1
                 )
-            k = round(u * UNITS)
+            k = round(u * GRID_UNITS)
             sums[0][j] += k
-            sums[1][j] += round(Fraction(k * k, UNITS))
+            sums[1][j] += round(Fraction(k * k, GRID_UNITS))
     return sums
 
 
@@ -81,15 +81,15 @@ def test_one_record_moves_the_sums_by_no_more_than_stated(rng, relation):
         # In integers: no rounding of this comparison can hide anything.
         square = sum(int(k) ** 2 for k in moved.ravel())
         factor = 2 if relation == "add-remove" else 4
-        assert square <= factor * 3 * UNITS**2
+        assert square <= factor * 3 * GRID_UNITS**2
 
 
 def test_near_the_end_of_the_grid_rounding_adds_nothing():
-    steps = 1 - np.arange(12) / UNITS
-    values = np.concatenate([steps, -steps, steps - 0.3 / UNITS])[:, None]
+    steps = 1 - np.arange(12) / GRID_UNITS
+    values = np.concatenate([steps, -steps, steps - 0.3 / GRID_UNITS])[:, None]
     sums = np.array([moment_sums([v[None]], LOW[:1], HIGH[:1]).ravel() for v in values])
     moved = sums[:, None] - sums[None]
-    assert (moved**2).sum(axis=2).max() == 4 * UNITS**2  # attained, by the ends alone
+    assert (moved**2).sum(axis=2).max() == 4 * GRID_UNITS**2  # attained, by the ends alone
 
 
 @pytest.mark.parametrize("width", [1, 2, 3, 8, 50])
@@ -100,9 +100,9 @@ def test_the_stated_sensitivity_is_attained(width):
     for relation, moved in (("add-remove", there), ("replace-one", there - gone)):
         stated = moment_sensitivity(width, relation)
         assert (
-            np.linalg.norm(moved / UNITS)
+            np.linalg.norm(moved / GRID_UNITS)
             <= stated
-            <= np.linalg.norm(moved / UNITS) * (1 + 1e-15)
+            <= np.linalg.norm(moved / GRID_UNITS) * (1 + 1e-15)
         )
         assert Fraction(stated) ** 2 >= (2 if relation == "add-remove" else 4) * width
 
@@ -114,13 +114,13 @@ def test_without_noise_they_are_mean_and_spread(rng):
     rows = rng.uniform(-0.8, 0.6, (5_000, 3)) ** 3
     sums = moment_sums([rows], LOW, HIGH)
     means, spreads = noisy_moments(sums, 5_000, 1e-12, rng=rng)
-    np.testing.assert_allclose(means, rows.mean(axis=0), atol=2 / UNITS)
+    np.testing.assert_allclose(means, rows.mean(axis=0), atol=2 / GRID_UNITS)
     np.testing.assert_allclose(spreads, rows.std(axis=0), rtol=1e-4)
 
 
 def test_a_spread_is_never_below_what_noise_leaves_of_it():
     nothing = np.zeros((2, 400), int)
-    for noise, size, least in ((1e-9, 50, LEAST_VARIANCE), (3.0, 100, 0.03), (500.0, 100, 1.0)):
+    for noise, size, least in ((1e-9, 50, MIN_VARIANCE), (3.0, 100, 0.03), (500.0, 100, 1.0)):
         _, spreads = noisy_moments(nothing, size, noise, rng=np.random.default_rng(0))
         assert spreads.min() == pytest.approx(math.sqrt(least)) and spreads.max() <= 1
     means, _ = noisy_moments(nothing, 1, 50.0, rng=np.random.default_rng(0))
@@ -129,7 +129,7 @@ def test_a_spread_is_never_below_what_noise_leaves_of_it():
 
 def test_noise_has_its_law_and_is_drawn_for_every_entry(rng):
     # The noise is small beside the declared size, so that nothing is cut off.
-    sums = np.full((2, 3_000), UNITS // 2 * 1_000_000)
+    sums = np.full((2, 3_000), GRID_UNITS // 2 * 1_000_000)
     means, spreads = noisy_moments(sums, 1_000_000, 40.0, rng=rng)
     first = means * 1_000_000 - 500_000
     second = (spreads**2 + means**2) * 1_000_000 - 500_000
