@@ -65,13 +65,13 @@ class Means(LinearClassifier):
     def _cost(self, size: int | None) -> Event:
         return Gaussian(self.noise_multiplier)
 
-    def _learn(self, facts: TrainingData, rng: np.random.Generator) -> tuple[str, ...]:
-        rows = shorten_rows(np.asarray(facts.X[:]), 1.0)
-        sums = np.eye(2)[facts.codes].T @ rows
+    def _learn(self, data: TrainingData, rng: np.random.Generator) -> tuple[str, ...]:
+        rows = shorten_rows(np.asarray(data.X[:]), 1.0)
+        sums = np.eye(2)[data.codes].T @ rows
         noisy = sums + rng.normal(0, self.noise_multiplier, sums.shape)
-        self.coef_ = self.sign * np.diff(noisy, axis=0) / facts.size
+        self.coef_ = self.sign * np.diff(noisy, axis=0) / data.size
         self.intercept_ = np.zeros(1)
-        FITS.append((self, facts))
+        FITS.append((self, data))
         return ()
 
 
@@ -156,37 +156,37 @@ def rounded_share(model: Any, dataset: Dataset, noise: float, *, rng: Any) -> fl
     return noisy_correct_count(model, dataset, noise, rng=rng) / max(1, len(dataset))
 
 
-def one_trial(trainings: Any, score: Any, mean: float, law: Any, *, apart: bool) -> Event:
+def one_trial(trainings: Any, score: Any, mean: float, law: Any, *, held_out: bool) -> Event:
     """Charge for one trial."""
     return Composed((trainings[0], score))
 
 
-def score_forgotten(trainings: Any, score: Any, mean: float, law: Any, *, apart: bool) -> Event:
+def score_forgotten(trainings: Any, score: Any, mean: float, law: Any, *, held_out: bool) -> Event:
     """Charge for training alone."""
     return Search(trainings[0], mean, law)
 
 
-def cheapest(trainings: Any, score: Any, mean: float, law: Any, *, apart: bool) -> Event:
+def cheapest(trainings: Any, score: Any, mean: float, law: Any, *, held_out: bool) -> Event:
     """Charge every trial like the cheapest setting."""
-    return search_event([max(trainings, key=lambda e: e.noise)], score, mean, law, apart=apart)
+    return search_event([max(trainings, key=lambda e: e.noise)], score, mean, law, held_out=held_out)
 
 
-def always_apart(trainings: Any, score: Any, mean: float, law: Any, *, apart: bool) -> Event:
+def always_apart(trainings: Any, score: Any, mean: float, law: Any, *, held_out: bool) -> Event:
     """Charge as if scores were taken on other records, though they are not."""
-    return search_event(trainings, score, mean, law, apart=True)
+    return search_event(trainings, score, mean, law, held_out=True)
 
 
-def fewer(trainings: Any, score: Any, mean: float, law: Any, *, apart: bool) -> Event:
+def fewer(trainings: Any, score: Any, mean: float, law: Any, *, held_out: bool) -> Event:
     """Charge for half as many trials."""
-    return search_event(trainings, score, 1 + (mean - 1) / 2, law, apart=apart)
+    return search_event(trainings, score, 1 + (mean - 1) / 2, law, held_out=held_out)
 
 
 class CountKept(PrivateSearch):
     """Remember how many trials there were."""
 
-    def _learn(self, facts: TrainingData, rng: np.random.Generator) -> tuple[str, ...]:
+    def _learn(self, data: TrainingData, rng: np.random.Generator) -> tuple[str, ...]:
         before = len(FITS)
-        result = super()._learn(facts, rng)
+        result = super()._learn(data, rng)
         self.n_trials_ = len(FITS) - before
         return result
 
@@ -194,9 +194,9 @@ class CountKept(PrivateSearch):
 class TableKept(PrivateSearch):
     """Remember every trial in a table."""
 
-    def _learn(self, facts: TrainingData, rng: np.random.Generator) -> tuple[str, ...]:
+    def _learn(self, data: TrainingData, rng: np.random.Generator) -> tuple[str, ...]:
         before = len(FITS)
-        result = super()._learn(facts, rng)
+        result = super()._learn(data, rng)
         self.results_ = [dict(model.get_params()) for model, _ in FITS[before:]]
         return result
 
@@ -204,8 +204,8 @@ class TableKept(PrivateSearch):
 class ScoredOnTraining(PrivateSearch):
     """Deal a holdout, and score on the records of the training."""
 
-    def _parts(self, dataset: Dataset, rng: np.random.Generator) -> tuple[Dataset, Dataset]:
-        train, _ = super()._parts(dataset, rng)
+    def _split(self, dataset: Dataset, rng: np.random.Generator) -> tuple[Dataset, Dataset]:
+        train, _ = super()._split(dataset, rng)
         return train, train
 
 
@@ -214,17 +214,17 @@ class DealtAnew(PrivateSearch):
 
     def _fitted_model(self, position: int, records: Dataset, rng: Any) -> Any:
         whole = self.__dict__["_whole"]
-        return super()._fitted_model(position, super()._parts(whole, rng)[0], rng)
+        return super()._fitted_model(position, super()._split(whole, rng)[0], rng)
 
-    def _parts(self, dataset: Dataset, rng: np.random.Generator) -> tuple[Dataset, Dataset]:
+    def _split(self, dataset: Dataset, rng: np.random.Generator) -> tuple[Dataset, Dataset]:
         self.__dict__["_whole"] = dataset
-        return super()._parts(dataset, rng)
+        return super()._split(dataset, rng)
 
 
 class FirstRowsHeldOut(PrivateSearch):
     """Hold out the first rows, so that one more record moves another between parts."""
 
-    def _parts(self, dataset: Dataset, rng: np.random.Generator) -> tuple[Dataset, Dataset]:
+    def _split(self, dataset: Dataset, rng: np.random.Generator) -> tuple[Dataset, Dataset]:
         cut = round(len(dataset) * (self.holdout or 0))
         train = dataset.take(np.arange(cut, len(dataset)))
         size = None if dataset.size is None else round(dataset.size * (1 - (self.holdout or 0)))
@@ -241,10 +241,10 @@ class SameNoise(PrivateSearch):
 class DefaultFitted(PrivateSearch):
     """Fit the default to the records."""
 
-    def _stand_in(self, facts: TrainingData) -> Dataset:
-        if len(facts.codes) < len(facts.X):  # labels that have not been read
-            return super()._stand_in(facts)
-        return module._to_dataset(facts)
+    def _synthetic(self, data: TrainingData) -> Dataset:
+        if len(data.codes) < len(data.X):  # labels that have not been read
+            return super()._synthetic(data)
+        return module._to_dataset(data)
 
 
 CORRECT = Subject()
@@ -326,7 +326,7 @@ def compare_costs(subject: Subject) -> None:
     settings = {"noise_multiplier": [6.0, 2.0]}
     for law in module.LAWS:
         for apart in (False, True):
-            made = searching(subject, settings, law=law, holdout=0.3 if apart else None)
+            made = searching(subject, settings, distribution=law, holdout=0.3 if apart else None)
             charged, true = charged_for(made.event()), due(law, apart)
             assert charged >= true * (1 - 1e-6), (
                 f"{law}: {charged:.3f} is charged and {true:.3f} is due"
@@ -459,7 +459,7 @@ def compare_parts(subject: Subject, rng: np.random.Generator) -> None:
         scored.clear()
         with number_of_trials(4), mock.patch.object(module, "noisy_correct_count", watch):
             searching(subject, holdout=0.4).fit_records(mine)
-        parts = [set(facts.X[:, 0]) for _, facts in FITS]
+        parts = [set(data.X[:, 0]) for _, data in FITS]
         held = [set(dataset.X[:, 0]) for dataset in scored]
         assert not any(a & b for a in parts for b in held), "a record is in both parts"
         assert all(a == parts[0] for a in parts), "records change their part between trials"
@@ -487,5 +487,5 @@ def compare_default(subject: Subject, rng: np.random.Generator) -> None:
     with number_of_trials(0):
         fitted = searching(subject, law="poisson", default=1).fit_records(mine)
         assert fitted.best_params_ == {"sign": -1}, "without a trial, not the default was taken"
-        seen = [facts for _, facts in FITS if np.isin(np.asarray(facts.X), mine.X).any()]
+        seen = [data for _, data in FITS if np.isin(np.asarray(data.X), mine.X).any()]
         assert not seen, "without a trial, the default was fitted to the records"

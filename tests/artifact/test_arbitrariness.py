@@ -97,7 +97,7 @@ def test_the_artifact_says_what_the_free_functions_say(name, classes, tmp_path):
     np.testing.assert_array_equal(found.low, expected.low)
     np.testing.assert_array_equal(found.high, expected.high)
     assert (found.flip is None) == (expected.flip is None)
-    assert (found.level, found.holds_for) == (0.95, "everybody at once")
+    assert (found.level, found.holds_for) == (0.95, "all individuals at once")
     assert found.caveats == expected.caveats and len(found.caveats) >= 4
     if model.fit_intercept:  # the noise of the intercept reaches a row of zeros
         assert found.high[-1] > 0
@@ -214,7 +214,7 @@ def test_a_map_that_moves_the_threshold_moves_the_plane(map_, shift, name):
     other = PrivateClassifier(shifted, plain.map_, plain.manifest).arbitrariness(X)
     np.testing.assert_allclose(found.high, other.high, atol=1e-3)
     np.testing.assert_allclose(found.low, other.low, atol=1e-9)
-    assert found.holds_for == "everybody at once"  # the map was fitted to these weights
+    assert found.holds_for == "all individuals at once"  # the map was fitted to these weights
     assert any("as it was released" in caveat for caveat in found.caveats)
 
 

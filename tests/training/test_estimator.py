@@ -308,7 +308,7 @@ def test_what_a_hook_writes_changes_no_step() -> None:
     assert fitted.event_ == model().event()
 
 
-def test_a_schedule_that_changes_its_mind_is_not_run(data) -> None:
+def test_a_schedule_whose_noise_changes_is_rejected(data) -> None:
     class Moody(Schedule):
         asked = 0
 
@@ -316,7 +316,7 @@ def test_a_schedule_that_changes_its_mind_is_not_run(data) -> None:
             Moody.asked += 1
             return 100.0 / Moody.asked
 
-    with pytest.raises(ValueError, match="changed since it was announced"):
+    with pytest.raises(ValueError, match="changed since its cost was stated"):
         model(epsilon=None, noise_multiplier=Moody()).fit_records(data)
 
 

@@ -14,6 +14,7 @@ from sklearn.utils.estimator_checks import check_estimator
 from veracal import _random
 from veracal.accounting import clt_epsilon_not_a_bound, epsilon_for
 from veracal.mechanisms import (
+    DPSGD,
     SGD,
     Adam,
     Automatic,
@@ -27,7 +28,7 @@ from veracal.mechanisms import (
     Poisson,
     StepProgress,
 )
-from veracal.training import PrivateLogisticRegression, logistic
+from veracal.training import PrivateLogisticRegression
 
 N, D = 400, 4
 RNG = np.random.default_rng(0)
@@ -306,7 +307,7 @@ def test_the_noise_is_of_the_announced_generator(monkeypatch) -> None:
     """A fit without a seed takes all its draws from one secret generator."""
     made = []
     monkeypatch.setattr(
-        logistic.DPSGD,
+        DPSGD,
         "run",
         lambda self, *args, rng, **more: made.append(_random.is_secret(rng)) or _stop(),
     )
@@ -320,5 +321,5 @@ def _stop():
 
 
 def test_flat_is_what_a_number_stands_for() -> None:
-    assert model(clip=0.3)._goal().clip == Flat(0.3)
-    assert model(update=0.3)._goal().update == SGD(0.3)
+    assert model(clip=0.3)._spec().clip == Flat(0.3)
+    assert model(update=0.3)._spec().update == SGD(0.3)

@@ -317,7 +317,7 @@ class Mine:
 
 
 REFUSED = {
-    "update rule of its own": {"update": Mine()},
+    "custom optimizer": {"update": Mine()},
     "noise before the clip": {"update": Langevin(0.1, 0.1, pre_noise=0.1)},
     "adaptive clip": {"clip": GlobalAdapt(1.0)},
     "hook": {"on_step": lambda model, step: None},

@@ -111,7 +111,7 @@ def search(settings=SIGNS, model=None, **more):
 def test_a_trial_is_training_and_a_noisy_score():
     trial = Composed((Gaussian(3.0), DiscreteGaussian(10.0, 1)))
     assert search().event() == Search(trial, 4.0, "logarithmic")
-    assert search(law="poisson", mean=2).event() == Search(trial, 2.0, "poisson")
+    assert search(distribution="poisson", mean=2).event() == Search(trial, 2.0, "poisson")
     swapped = search(model=NoisyMeans(relation="replace-one"), relation="replace-one")
     told = swapped.event().event.events
     assert told == (Gaussian(6.0, 2.0, "replace-one"), DiscreteGaussian(10.0, 1, "replace-one"))
@@ -139,13 +139,13 @@ def test_a_holdout_costs_the_larger_of_two_searches():
 
 
 @pytest.mark.parametrize(
-    ("law", "figure"), [("logarithmic", 3.58), ("geometric", 4.17), ("poisson", 4.43)]
+    ("distribution", "figure"), [("logarithmic", 3.58), ("geometric", 4.17), ("poisson", 4.43)]
 )
-def test_published_figures(law, figure):
+def test_published_figures(distribution, figure):
     model = PrivateLogisticRegression(
         epsilon=None, noise_multiplier=1.0, sampling_rate=0.01, steps=1000
     )
-    event = PrivateSearch(model, [{}], law=law).event()
+    event = PrivateSearch(model, [{}], distribution=distribution).event()
     assert rdp_epsilon(event.event, 1e-5) == pytest.approx(2.14, abs=5e-3)
     assert epsilon_for(event, 1e-5) == pytest.approx(figure, abs=0.03)
 
@@ -169,7 +169,7 @@ def test_a_search_without_a_bound_on_its_cost_is_refused():
     [
         dict(mean=0.5),
         dict(mean=1.0),
-        dict(law="uniform"),
+        dict(distribution="uniform"),
         dict(holdout=1.0),
         dict(holdout=0.0),
         dict(score_noise=0.0),
@@ -205,7 +205,7 @@ def test_as_many_trials_are_made_as_are_drawn(data, monkeypatch):
     monkeypatch.setattr(module, "draw_trial_count", watched)
     for _ in range(20):
         FITS.clear()
-        search(mean=3.0, law="geometric").fit_records(data.take(np.arange(10)))
+        search(mean=3.0, distribution="geometric").fit_records(data.take(np.arange(10)))
         assert len(FITS) == numbers[-1]
     assert len(set(numbers)) > 1
 
@@ -282,7 +282,7 @@ def test_without_a_trial_the_default_depends_on_no_record(data, rng, relation, h
     n = 600 if relation == "replace-one" else 17
     others = Dataset(rng.normal(size=(n, 3)), rng.integers(2, size=n), data.classes, size=600)
     seed = next(s for s in range(99) if _drawn(s, data, relation, holdout) == 0)
-    settings = dict(law="poisson", mean=1.0, default=1, relation=relation, holdout=holdout)
+    settings = dict(distribution="poisson", mean=1.0, default=1, relation=relation, holdout=holdout)
     fits = [
         search(model=NoisyMeans(relation=relation), random_state=seed, **settings)
         .fit_records(records)
@@ -304,7 +304,7 @@ def _drawn(seed, data, relation, holdout):
     FITS.clear()
     fitted = search(
         model=NoisyMeans(relation=relation),
-        law="poisson",
+        distribution="poisson",
         mean=1.0,
         relation=relation,
         holdout=holdout,

@@ -1,6 +1,7 @@
-r"""Rows shortened to a declared norm, with a one appended for the intercept.
+r"""Base of perturbed logistic regression: clipped rows, and penalty and noise for a budget.
 
-How much penalty and noise an objective needs for a budget.
+Rows are clipped to a declared norm, with a one appended for the intercept; more than two
+classes are learned one against the rest.
 
 The objective is :math:`\sum_i \ell(s_i\, w \cdot x_i) + \frac\lambda2 \lVert w \rVert^2 +
 b \cdot w` with :math:`\lVert x_i \rVert \le R`, the logistic loss
@@ -33,9 +34,9 @@ from veracal.errors import DataError
 from veracal.training.base import (
     LinearClassifier,
     TrainingData,
-    sort_classes,
-    row_norms,
     add_labels,
+    row_norms,
+    sort_classes,
 )
 
 _IN_MEMORY = 1 << 25  # entries up to which rows are clipped once, instead of at every pass
@@ -74,8 +75,8 @@ def clip_rows(block: Array, norm: float, *, fit_intercept: bool) -> Floats:
 
     Guarantees
     ----------
-    No row is longer than :func:`reach`; how many were scaled is written nowhere. A row with
-    NaN or infinity in it becomes a row of zeros (and its one): selected, not multiplied.
+    No row is longer than :func:`norm_bound`, and the number of clipped rows is not recorded. A
+    row that contains NaN or infinity becomes a row of zeros (and its one).
 
     Examples
     --------
@@ -458,5 +459,6 @@ def _check_range(**values: float) -> None:
     for name, value in values.items():
         if not _MIN_SETTING <= value <= _MAX_SETTING:
             raise ValueError(
-                f"Expected {name} between {_MIN_SETTING:g} and {_MAX_SETTING:g}, got {name}={value!r}."
+                f"Expected {name} between {_MIN_SETTING:g} and {_MAX_SETTING:g}, "
+                f"got {name}={value!r}."
             )

@@ -29,11 +29,11 @@ def test_the_law_is_that_of_the_noise_and_another_scale_is_not(noise):
     b = drawn(noise, 20_000)
     side = RNG.normal(size=noise.dimension)
     along = b @ (side / np.linalg.norm(side))
-    assert stats.kstest(along, lambda y: 1 - noise.beyond(y)).pvalue > 1e-3
-    assert stats.kstest(1.1 * along, lambda y: 1 - noise.beyond(y)).pvalue < 1e-6
+    assert stats.kstest(along, lambda y: 1 - noise.tail_probability(y)).pvalue > 1e-3
+    assert stats.kstest(1.1 * along, lambda y: 1 - noise.tail_probability(y)).pvalue < 1e-6
     apart = (b - drawn(noise, 20_000))[:, 0]
-    assert stats.kstest(apart, lambda y: 1 - noise.difference().beyond(y)).pvalue > 1e-3
-    assert stats.kstest(apart, lambda y: 1 - noise.beyond(y)).pvalue < 1e-6
+    assert stats.kstest(apart, lambda y: 1 - noise.difference().tail_probability(y)).pvalue > 1e-3
+    assert stats.kstest(apart, lambda y: 1 - noise.tail_probability(y)).pvalue < 1e-6
 
 
 @pytest.mark.parametrize("noise", LAWS, ids=repr)
@@ -43,9 +43,9 @@ def test_quantiles_leave_their_tail(noise, tail):
     error = 5 * np.sqrt(tail / 50_000)
     assert (b[:, 0] > noise.quantile(tail)).mean() == pytest.approx(tail, abs=error)
     lengths = np.linalg.norm(b, axis=1), np.linalg.norm(b - c, axis=1)
-    assert (lengths[0] > noise.reach(tail)).mean() == pytest.approx(tail, abs=error)
+    assert (lengths[0] > noise.length_quantile(tail)).mean() == pytest.approx(tail, abs=error)
     both = noise.difference()
-    assert (lengths[1] > both.reach(tail)).mean() == pytest.approx(tail, abs=error)
+    assert (lengths[1] > both.length_quantile(tail)).mean() == pytest.approx(tail, abs=error)
     assert ((b - c)[:, 0] > both.quantile(tail)).mean() == pytest.approx(tail, abs=error)
 
 
@@ -59,13 +59,13 @@ def test_one_direction_equals_its_definition(d, y):
         return cosine * stats.gamma.pdf(g, d)
 
     slowly = quad(above, y, stats.gamma.isf(1e-15, d), epsabs=1e-12, limit=400)[0]
-    found = GammaNoise(1.0, d).beyond(np.array([y]))[0]
+    found = GammaNoise(1.0, d).tail_probability(np.array([y]))[0]
     assert found == pytest.approx(slowly, abs=2e-9)
 
 
 def test_in_one_dimension_it_is_the_law_of_laplace_far_into_its_tail():
     y = np.array([0.0, 0.1, 1.0, 10.0, 25.0])
-    np.testing.assert_allclose(GammaNoise(1.0, 1).beyond(y), np.exp(-y) / 2, rtol=1e-6)
+    np.testing.assert_allclose(GammaNoise(1.0, 1).tail_probability(y), np.exp(-y) / 2, rtol=1e-6)
 
 
 @pytest.mark.parametrize("d", [1, 3, 200, 100_000])

@@ -90,7 +90,7 @@ def test_bounds_of_many_classes_equal_their_definition():
     given = {"penalty": 2.0, "noise_scale": 0.7, "residual": 0.1, "level": level}
     for form in ("closed", "sharper"):
         found = objective_certificate(w, X, **given, form=form, people=9)
-        assert found.holds_for == "everybody at once"
+        assert found.holds_for == "all individuals at once"
         radius = certificate._length_quantile(1 - level ** (1 / k), d)
         for x, high in zip(X, found.high, strict=True):
             sums = w @ x / np.linalg.norm(x)
@@ -178,13 +178,13 @@ def test_one_person_or_a_million_the_bound_of_each_is_the_same():
         np.testing.assert_array_equal(whole, np.concatenate(parts))
 
 
-def test_a_weak_penalty_says_nothing_of_anybody():
+def test_a_weak_penalty_gives_no_information():
     used = one_log(1.0, 1.0, 1.0, "replace-one")
     found = objective_certificate(
         np.full(4, 0.1), np.eye(4), penalty=used.lambda_total, noise_scale=used.noise_scale
     )
     assert found.told == 0.0 and (found.high == 1.0).all() and (found.low == 0.0).all()
-    assert any("says nothing" in caveat for caveat in found.caveats)
+    assert any("uninformative" in caveat for caveat in found.caveats)
 
 
 def test_a_solver_that_stopped_early_widens_the_bound():
@@ -205,7 +205,7 @@ def test_a_threshold_shifts_the_plane_and_holds_for_everybody():
     one = objective_certificate(w, X, **given, threshold=4.0, people=2)
     other = objective_certificate(w - np.array([0.0, 0.0, 4.0]), X, **given)
     np.testing.assert_allclose(one.high, other.high)
-    assert one.holds_for == "everybody at once"
+    assert one.holds_for == "all individuals at once"
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def test_the_closed_form_is_what_runs_with_new_noise_show():
 def test_intervals_cover_a_person_named_beforehand(noise, t):
     """Each end fails in at most a twentieth of the releases, at any distance t."""
     level, trials = 0.9, 20_000
-    tail = noise.beyond(np.array([t]))[0]
+    tail = noise.tail_probability(np.array([t]))[0]
     mu = 4 * tail * (1 - tail)
     w, X = at_distances(t + drawn(noise, trials)[:, 0])
     found = output_arbitrariness(w, X, noise, level=level, people=1)
@@ -67,7 +67,7 @@ def test_intervals_for_everybody_hold_for_who_is_chosen_afterwards(noise):
     failed = named = 0
     for b in drawn(noise, trials):
         X = np.stack([b, -b, theta, theta + b])  # chosen by somebody who knows the noise
-        tail = noise.beyond(plane_distances(theta, X).sums[:, 0])
+        tail = noise.tail_probability(plane_distances(theta, X).sums[:, 0])
         truth = 4 * tail * (1 - tail)
         found = output_arbitrariness(theta + b, X, noise, level=level)
         failed += bool(((truth < found.low) | (truth > found.high)).any())
@@ -86,8 +86,8 @@ def test_more_people_have_wider_intervals_up_to_those_of_everybody():
         for one, more in pairwise(ends):
             assert (more.high >= one.high).all() and (more.low <= one.low).all()
         np.testing.assert_array_equal(ends[-1].high, ends[-2].high)
-        assert ends[1].holds_for == "10 people named beforehand"
-        assert ends[-1].holds_for == "everybody at once"
+        assert ends[1].holds_for == "10 individuals named beforehand"
+        assert ends[-1].holds_for == "all individuals at once"
 
 
 def test_several_people_share_the_level():
@@ -109,7 +109,7 @@ def test_a_threshold_is_a_plane_that_was_shifted():
     other = output_arbitrariness(shifted, X, noise)
     np.testing.assert_allclose(one.high, other.high, rtol=1e-9)
     np.testing.assert_allclose(one.low, other.low, rtol=1e-9)
-    assert one.holds_for == "everybody at once"  # the threshold may know the weights
+    assert one.holds_for == "all individuals at once"  # the threshold may know the weights
     plain = output_arbitrariness(theta, X, noise)
     assert np.abs(one.high - plain.high).max() > 0.01
 
@@ -167,13 +167,13 @@ def slow_many(w, x, noise, spare, people):
     """The ends for K classes, written out."""
     k, both = len(w), noise.difference()
     pairs = k * (k - 1) / 2
-    r = both.reach(spare / pairs)
+    r = both.length_quantile(spare / pairs)
     if people is not None:
         r = min(r, both.quantile(spare / pairs / people / 2))
     z = (w[:, None] - w[None]) @ x / np.linalg.norm(x)
     top = int((w @ x).argmax())
-    overtaken = sum(both.beyond(z[top, j] - r) for j in range(k) if j != top)
-    most = [min(both.beyond(z[j, c] - r) for j in range(k) if j != c) for c in range(k)]
+    overtaken = sum(both.tail_probability(z[top, j] - r) for j in range(k) if j != top)
+    most = [min(both.tail_probability(z[j, c] - r) for j in range(k) if j != c) for c in range(k)]
     left, sizes = 1.0, []
     for bound in sorted(most, reverse=True):
         sizes.append(min(bound, left))

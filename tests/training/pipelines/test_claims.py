@@ -133,7 +133,7 @@ class Dearer(PrivateStandardizer):
 def test_what_costs_something_else_than_was_charged_is_not_private(data):
     dear = make_private_pipeline(Dearer((-3, 3), noise_multiplier=4.0), classifier())
     assert dear.fit_records(data).not_private_because_ == (
-        "its steps cost something else than was charged",
+        "its steps have another cost than was charged",
     )
 
 

@@ -88,7 +88,7 @@ def test_steps_that_cost_nothing_never_see_a_record(data):
 @pytest.mark.parametrize("function", ACROSS.values(), ids=ACROSS)
 def test_a_function_across_rows_is_refused_before_a_record_is_read(data, ledger, function):
     pipeline = make_private_pipeline(FunctionTransformer(function), classifier())
-    with pytest.raises(ValueError, match="each row by itself"):
+    with pytest.raises(ValueError, match="each row independently"):
         Curator(data, ledger).fit(pipeline)
     assert ledger.spent().epsilon == 0
 
@@ -101,7 +101,7 @@ def test_a_function_across_rows_is_not_private_in_a_plain_fit(data, function):
     ):
         pipeline = make_private_pipeline(step, classifier(**DECLARED))
         assert not pipeline.fit(data.X, data.labels).private_
-        assert "turns rows apart" in pipeline.not_private_because_[0]
+        assert "row independence" in pipeline.not_private_because_[0]
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def test_declared_transformers_know_their_cost_and_are_private(transformer, rows
 
 @pytest.mark.parametrize("transformer", UNDECLARED, ids=repr)
 def test_what_is_read_off_the_records_has_no_cost_that_could_be_charged(transformer, rows):
-    with pytest.raises(ValueError, match="read off the records; declare"):
+    with pytest.raises(ValueError, match="read from the records; declare"):
         transformer.event()
     fitted = clone(transformer).fit(rows)
     assert not fitted.private_ and "declare" in fitted.not_private_because_[0]

@@ -219,7 +219,7 @@ def test_an_epsilon_is_kept_and_nearly_spent():
 def test_a_fit_states_what_it_promises(rng):
     rows = rng.uniform(size=(100, 2))
     made = PrivateStandardizer((0, 1), epsilon=1.0, size=100).fit(rows).statement_
-    assert 0.99 < made.epsilon <= 1.0 and "means and spreads" in made.covers[0]
+    assert 0.99 < made.epsilon <= 1.0 and "means and standard deviations" in made.covers[0]
     told = PrivateStandardizer((0, 1), epsilon=1.0).fit(rows).statement_
     assert isinstance(told, NotPrivate) and "declare size" in told.reasons[0]
 
