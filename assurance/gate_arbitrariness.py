@@ -77,28 +77,28 @@ def whole_gaps(sums: Floats, left: float, d: int, level: float, form: Any) -> Fl
     """Let each of two models move by the whole distance between them."""
     ordered = -np.sort(-sums, axis=1)
     gaps = ordered[:, :1] - ordered[:, 1:]
-    found = WITHIN((gaps - 2 * left).ravel(), d, 1 - level, form)
-    return np.minimum(found.reshape(gaps.shape).sum(axis=1), 1.0)
+    result = WITHIN((gaps - 2 * left).ravel(), d, 1 - level, form)
+    return np.minimum(result.reshape(gaps.shape).sum(axis=1), 1.0)
 
 
 def asked_penalty(model: Any, whole: Any) -> Any:
     """Keep 1 / C, where a small epsilon asked for more."""
-    found = OF(NoiseModel, model, whole)
-    return found and replace(found, penalty=found.penalty and 1 / model.C)
+    result = OF(NoiseModel, model, whole)
+    return result and replace(result, penalty=result.penalty and 1 / model.C)
 
 
 def other_relation(model: Any, whole: Any) -> Any:
     """Keep the scale of the other relation."""
-    found = OF(NoiseModel, model, whole)
-    return found and replace(found, scale=found.scale / 2)
+    result = OF(NoiseModel, model, whole)
+    return result and replace(result, scale=result.scale / 2)
 
 
 def of_anything(model: Any, whole: Any) -> Any:
     """Keep the law of any fit."""
     model.not_private_because_, held = (), model.not_private_because_
-    found = OF(NoiseModel, model, model)
+    result = OF(NoiseModel, model, model)
     model.not_private_because_ = held
-    return found
+    return result
 
 
 def no_intercept(self: Any, weights: Any, X: Any, **asked: Any) -> Any:
@@ -110,7 +110,9 @@ def no_intercept(self: Any, weights: Any, X: Any, **asked: Any) -> Any:
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "one-sided quantile": {"veracal.training.weight_noise._binary_interval": one_sided},
-    "one person's interval for everybody": {"veracal.training.weight_noise._binary_interval": unshared},
+    "one person's interval for everybody": {
+        "veracal.training.weight_noise._binary_interval": unshared
+    },
     "flat prior": {"veracal.training.weight_noise._estimate_flips": flat_prior},
     "difference of two with the noise of one": {
         "veracal.training.weight_noise.GaussianNoise.difference": lambda self: self
@@ -186,8 +188,8 @@ def along_the_gap(b: Floats) -> Floats:
     """Sums of three models for whoever stands where two are furthest apart; one is far off."""
     gaps = b[:, 0] - b[:, 1]
     sides = gaps / np.linalg.norm(gaps, axis=1, keepdims=True)
-    found: Floats = np.einsum("rkd,rd->rk", b, sides)
-    return found - [0.0, 0.0, 1e3]
+    result: Floats = np.einsum("rkd,rd->rk", b, sides)
+    return result - [0.0, 0.0, 1e3]
 
 
 def missed_by_output(kind: type, releases: int) -> float:
@@ -202,14 +204,14 @@ def missed_by_output(kind: type, releases: int) -> float:
         (along_the_gap(three), None, MORE),
     ):
         weights, X = people_at(sums, dimension)
-        found = output.output_arbitrariness(
+        result = output.output_arbitrariness(
             weights, X, kind(1.0, dimension), level=LEVEL, people=people
         )
         assert np.isclose(plane_distances(weights, X).sums, sums, atol=1e-6).all()
         classes = max(2, len(weights))
-        shares.append(check(found.high, f"{kind.__name__}, {found.holds_for}", classes))
+        shares.append(check(result.high, f"{kind.__name__}, {result.holds_for}", classes))
         if people and classes == 2:  # of a named person, half of what is left is for this end
-            half = (found.high < 1).mean()
+            half = (result.high < 1).mean()
             most = (1 - LEVEL) / 2 + 5 * np.sqrt((1 - LEVEL) / 2 / releases)
             assert half <= most, f"an upper end misses in {half:.3f} of the releases"
     return max(shares)
@@ -228,7 +230,7 @@ def missed_by_objective(releases: int) -> float:
         (along_the_gap(three), None, "sharper"),
     ):
         weights, X = people_at(scale / penalty * sums, 2 if sums.shape[1] == 1 else 4)
-        found = objective.objective_certificate(
+        result = objective.objective_certificate(
             weights,
             X,
             penalty=penalty,
@@ -237,8 +239,8 @@ def missed_by_objective(releases: int) -> float:
             people=people,
             form=form,  # type: ignore[arg-type]
         )
-        whom = f"objective, {found.holds_for}"
-        shares.append(check(found.high, whom, max(2, len(weights))))
+        whom = f"objective, {result.holds_for}"
+        shares.append(check(result.high, whom, max(2, len(weights))))
     return max(shares)
 
 
@@ -246,9 +248,9 @@ def flips_of_coins() -> float:
     """Mean estimate of a flip where every decision is a coin."""
     rng = np.random.default_rng(1)
     X, w = rng.normal(size=(500, 400)), rng.normal(size=400)
-    found = output.output_arbitrariness(w, X, GaussianNoise(1.0, 400)).flip
-    assert found is not None
-    mean = float(found.mean())
+    result = output.output_arbitrariness(w, X, GaussianNoise(1.0, 400)).flip
+    assert result is not None
+    mean = float(result.mean())
     assert mean > 0.42, f"a flip that is a coin is estimated at {mean:.2f}"
     return mean
 
@@ -292,11 +294,11 @@ def law_kept(kind: Any) -> float:
         noise = weights - np.hstack([quiet.coef_, quiet.intercept_[:, None]])
     law = chi if kept.law == "gaussian" else gamma
     lengths = np.linalg.norm(noise, axis=1) / kept.scale
-    found = float(kstest(lengths, law(kept.dimension).cdf).pvalue)
-    assert found > 1e-7, (
-        f"noise of {kept.mechanism} does not have the kept law (p = {found:.1g})"
+    result = float(kstest(lengths, law(kept.dimension).cdf).pvalue)
+    assert result > 1e-7, (
+        f"noise of {kept.mechanism} does not have the kept law (p = {result:.1g})"
     )
-    return found
+    return result
 
 
 def nothing_kept() -> None:
@@ -317,7 +319,7 @@ def intercepts_count() -> None:
         model = kind.set_params(C=1e-6).fit_records(records(2))  # of which noise is all
         kept = NoiseModel.of(model, model)
         assert kept is not None
-        found = kept.told(
+        result = kept.told(
             LinearWeights.of(model), np.zeros((1, 3)), level=0.999, people=None, threshold=0.0
         )
-        assert found.high[0] > 0, "nobody without features is arbitrary"
+        assert result.high[0] > 0, "nobody without features is arbitrary"

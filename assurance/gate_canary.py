@@ -80,15 +80,17 @@ def run(subject: Subject, *, long: bool) -> str:
     rng = None if long else np.random.default_rng(0)
     sums, claimed = attacked(subject, 80_000 if long else 6_000, rng)
     sums = sums.reshape(-1, 4)  # in every four steps the canary is in the second only
-    found = lower_bound(sums[:, 1] - BOUND / 2, sums[:, [0, 2, 3]].ravel() - BOUND / 2)
-    assert found <= claimed, f"an attack proves mu >= {found:.2f}, and {claimed:.2f} is claimed"
+    result = lower_bound(sums[:, 1] - BOUND / 2, sums[:, [0, 2, 3]].ravel() - BOUND / 2)
+    assert result <= claimed, (
+        f"an attack proves mu >= {result:.2f}, and {claimed:.2f} is claimed"
+    )
     steps = np.diff(sums)
     paired = lower_bound(steps[:, 0] - BOUND / 2, steps[:, 2] - BOUND / 2)
     assert paired <= claimed, (
         f"two steps in a row prove mu >= {paired:.2f}, and {claimed:.2f} is claimed"
     )
-    assert found >= 0.6 * claimed, f"the attack is too weak to tell: {found:.2f}"
-    return f"mu >= {found:.2f} proved of {claimed:.2f} claimed, in {sums.size:,} guesses"
+    assert result >= 0.6 * claimed, f"the attack is too weak to tell: {result:.2f}"
+    return f"mu >= {result:.2f} proved of {claimed:.2f} claimed, in {sums.size:,} guesses"
 
 
 def attacked(

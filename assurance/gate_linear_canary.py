@@ -129,8 +129,8 @@ def run(subject: Callable[[], Patches], *, long: bool) -> str:
     with patched(subject()):
         check_fresh(MANY, projections(MANY, False, 4_000 if long else 400)[0])
         figures = [attacked(plant, 15_000 if long else 1_500) for plant in PLANTS]
-    found, claimed = min(found for found, _ in figures), figures[0][1]
-    return f"mu >= {found:.2f} proved of {claimed:.2f} claimed, for {len(PLANTS)} records"
+    result, claimed = min(result for result, _ in figures), figures[0][1]
+    return f"mu >= {result:.2f} proved of {claimed:.2f} claimed, for {len(PLANTS)} records"
 
 
 def attacked(plant: Plant, steps: int) -> tuple[float, float]:
@@ -139,12 +139,12 @@ def attacked(plant: Plant, steps: int) -> tuple[float, float]:
     absent, _ = projections(plant, False, steps)
     check_fresh(plant, absent)
     claimed = event.sensitivity / event.noise
-    found = lower_bound(present[:, 0] - BOUND / 2, absent[:, 0] - BOUND / 2)
-    assert found <= claimed, (
-        f"{plant.name}: an attack proves mu >= {found:.2f}, and {claimed:.2f} is claimed"
+    result = lower_bound(present[:, 0] - BOUND / 2, absent[:, 0] - BOUND / 2)
+    assert result <= claimed, (
+        f"{plant.name}: an attack proves mu >= {result:.2f}, and {claimed:.2f} is claimed"
     )
-    assert found >= 0.6 * claimed, f"the attack is too weak to tell: {found:.2f}"
-    return found, claimed
+    assert result >= 0.6 * claimed, f"the attack is too weak to tell: {result:.2f}"
+    return result, claimed
 
 
 def projections(plant: Plant, planted: bool, steps: int) -> tuple[Any, Gaussian]:

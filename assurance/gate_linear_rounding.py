@@ -34,8 +34,8 @@ def cut_by_count(sums: Any, X: Any, codes: Any, norms: Any, blocks: Any, **more:
 
 def same_lots(sums: Any, rows: Any) -> Any:
     """One lot for each record, by its place from the end: neighbors share all but one."""
-    lots = np.random.default_rng(1).integers(sums._blocks.count, size=20_000, dtype=np.uint8)
-    return lots[len(sums._codes) - 1 - rows]
+    blocks = np.random.default_rng(1).integers(sums._blocks.count, size=20_000, dtype=np.uint8)
+    return blocks[len(sums._codes) - 1 - rows]
 
 
 def by_number(sums: Any, rows: Any) -> Any:

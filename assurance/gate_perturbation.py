@@ -159,12 +159,12 @@ def densities(subject: Subject) -> Iterator[float]:
                     assert model.event() == Pure(epsilon, relation), "the event is another"
                     used = model.perturbation(norm, k)
                     R = norm_bound(norm, fit_intercept=fit_intercept)
-                    found = worst_loss(used, R, relation) * (k if k > 2 else 1)
-                    assert found <= epsilon, (
+                    result = worst_loss(used, R, relation) * (k if k > 2 else 1)
+                    assert result <= epsilon, (
                         f"{relation}, R={R:.3g}, {k} classes: neighbors are told apart at "
-                        f"{found:.4f}, and {epsilon} is claimed"
+                        f"{result:.4f}, and {epsilon} is claimed"
                     )
-                    yield found / epsilon
+                    yield result / epsilon
 
 
 def neighbors(rng: np.random.Generator, relation: str) -> tuple[Dataset, Dataset]:
@@ -196,11 +196,11 @@ def noise_of(model: Any, data: Dataset, norm: float) -> Floats:
     weights = np.hstack([model.coef_, model.intercept_[:, None]])
     penalty = np.full(rows.shape[1], model.lambda_total_)
     assert len(weights) == 3, f"{len(weights)} models for 3 declared classes"
-    found = []
+    result = []
     for c, w in enumerate(weights):
         signed = rows * np.where(data.y == c, 1, -1)[:, None]
-        found.append(-derivatives(w, signed, penalty)[0])
-    return np.array(found)
+        result.append(-derivatives(w, signed, penalty)[0])
+    return np.array(result)
 
 
 def recovered_noise(subject: Subject, rounds: int) -> int:
@@ -252,8 +252,8 @@ def fitted_noise(model: Any, data: Dataset) -> Floats:
 
 def check_law(lengths: Floats, law: Any, relation: str) -> None:
     """Lengths of noise have the law they should have."""
-    found = stats.kstest(lengths, law.cdf).pvalue
-    assert found > ALPHA, f"{relation}: the noise has another length, p = {found:.1e}"
+    result = stats.kstest(lengths, law.cdf).pvalue
+    assert result > ALPHA, f"{relation}: the noise has another length, p = {result:.1e}"
 
 
 def check_directions(vectors: Floats) -> None:
@@ -263,8 +263,8 @@ def check_directions(vectors: Floats) -> None:
         return (points**4).sum(axis=1) / (points**2).sum(axis=1) ** 2
 
     normal = np.random.default_rng(3).standard_normal((20_000, vectors.shape[1]))
-    found = stats.ks_2samp(peaked(vectors), peaked(normal)).pvalue
-    assert found > ALPHA, f"the noise prefers some directions, p = {found:.1e}"
+    result = stats.ks_2samp(peaked(vectors), peaked(normal)).pvalue
+    assert result > ALPHA, f"the noise prefers some directions, p = {result:.1e}"
 
 
 def moved_weights(subject: Subject, rounds: int) -> float:

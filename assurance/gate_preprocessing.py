@@ -98,7 +98,9 @@ class NanPasses(PrivateStandardizer):
         with np.errstate(all="ignore"):
             units = 2 * (np.clip(rows[:], -1, 1) + 1) / 2 - 1
             k = np.rint(units * GRID_UNITS)
-            return np.nan_to_num(np.array([k.sum(axis=0), np.rint(k * k / GRID_UNITS).sum(axis=0)]))
+            return np.nan_to_num(
+                np.array([k.sum(axis=0), np.rint(k * k / GRID_UNITS).sum(axis=0)])
+            )
 
 
 class NanAsLarge(PrivateStandardizer):
@@ -274,19 +276,19 @@ def drawn(rng: np.random.Generator, n: int) -> np.ndarray:
 
 def standardizer(subject: Subject, relation: Any, **settings: Any) -> PrivateStandardizer:
     """With declared bounds, fitted to nobody."""
-    made = subject.standardizer((-1, 1), noise_multiplier=2.0, relation=relation, **settings)
-    made.low_, made.high_ = np.full(WIDTH, -1.0), np.full(WIDTH, 1.0)
-    return made
+    model = subject.standardizer((-1, 1), noise_multiplier=2.0, relation=relation, **settings)
+    model.low_, model.high_ = np.full(WIDTH, -1.0), np.full(WIDTH, 1.0)
+    return model
 
 
 def compare_sums(
     subject: Subject, relation: Any, rounds: int, rng: np.random.Generator
 ) -> float:
     """Remove or replace one record; return how much of its allowance it used at most."""
-    made = standardizer(subject, relation)
-    event = made.event()
+    model = standardizer(subject, relation)
+    event = model.event()
     assert isinstance(event, Gaussian)
-    allowed = made._noise_std(WIDTH) * event.sensitivity / event.noise
+    allowed = model._noise_std(WIDTH) * event.sensitivity / event.noise
     worst = 0.0
     for _ in range(rounds):
         rows = drawn(rng, int(rng.integers(1, 4)))
@@ -296,7 +298,7 @@ def compare_sums(
         if relation == "replace-one":
             other[0] = -rows[0] if rng.random() < 0.5 else drawn(rng, 1)[0]
         with np.errstate(all="ignore"):
-            sums = [np.asarray(made._sums(part), float) for part in (rows, other)]
+            sums = [np.asarray(model._sums(part), float) for part in (rows, other)]
         moved = float(np.linalg.norm(sums[0] - sums[1])) / GRID_UNITS
         assert moved <= allowed * (1 + 1e-12), (
             f"{relation}: one record moves the sums by {moved:.6g}, and noise is made for "
@@ -311,25 +313,25 @@ def compare_counts(subject: Subject) -> None:
     """Records that add nothing leave the same bits, however many they are."""
     ends = set()
     for n in (1, 2, 9, 40):
-        made = subject.standardizer((-1, 1), noise_multiplier=2.0, size=20, random_state=1)
-        made.fit(np.zeros((n, WIDTH)))
-        ends.add(made.mean_.tobytes() + made.scale_.tobytes())
+        model = subject.standardizer((-1, 1), noise_multiplier=2.0, size=20, random_state=1)
+        model.fit(np.zeros((n, WIDTH)))
+        ends.add(model.mean_.tobytes() + model.scale_.tobytes())
     assert len(ends) == 1, "another number of records leaves other bits"
     bounds = set()
     for scale in (0.1, 5.0):
-        made = subject.standardizer((-1, 1), noise_multiplier=2.0, size=20)
-        made.fit(scale * np.eye(WIDTH))
-        bounds.add((*made.low_, *made.high_))
+        model = subject.standardizer((-1, 1), noise_multiplier=2.0, size=20)
+        model.fit(scale * np.eye(WIDTH))
+        bounds.add((*model.low_, *model.high_))
     assert bounds == {(-1.0,) * WIDTH + (1.0,) * WIDTH}, "the bounds follow the records"
 
 
 def compare_noise(subject: Subject, width: int) -> float:
     """The spread of the noise on records that add nothing, in secret draws."""
-    made = subject.standardizer((-1, 1), noise_multiplier=2.0, size=10**6)
-    event = made.event()
+    model = subject.standardizer((-1, 1), noise_multiplier=2.0, size=10**6)
+    event = model.event()
     assert isinstance(event, Gaussian)
     expected = event.noise / event.sensitivity * moment_sensitivity(width, "add-remove")
-    fits = [made.fit(np.zeros((1, width))).mean_ * 10**6 / expected for _ in range(2)]
+    fits = [model.fit(np.zeros((1, width))).mean_ * 10**6 / expected for _ in range(2)]
     total = float((fits[0] ** 2).sum())
     law = stats.chi2(width)
     spread = 2 * min(float(law.cdf(total)), float(law.sf(total)))

@@ -30,9 +30,9 @@ from veracal.training.preprocessing import shorten_rows
 from veracal.training.search import (
     PrivateSearch,
     SearchTrial,
-    run_trials,
     draw_trial_count,
     noisy_correct_count,
+    run_trials,
     search_event,
 )
 
@@ -121,24 +121,24 @@ def grid(trial: Any, settings: int, number: int, *, rng: np.random.Generator) ->
 
 def in_turn(trial: Any, settings: int, number: int, *, rng: np.random.Generator) -> Any:
     """Take the settings one after the other."""
-    found = [trial(position % settings) for position in range(number)]
-    return max(found, key=by_score(rng)) if found else None
+    result = [trial(position % settings) for position in range(number)]
+    return max(result, key=by_score(rng)) if result else None
 
 
 def stops_early(trial: Any, settings: int, number: int, *, rng: np.random.Generator) -> Any:
     """Stop at a score that is good enough."""
-    made: list[SearchTrial] = []
+    model: list[SearchTrial] = []
     for _ in range(number):
-        made.append(trial(int(rng.integers(settings))))
-        if made[-1].score > 60:
+        model.append(trial(int(rng.integers(settings))))
+        if model[-1].score > 60:
             break
-    return max(made, key=by_score(rng)) if made else None
+    return max(model, key=by_score(rng)) if model else None
 
 
 def first_of_equals(trial: Any, settings: int, number: int, *, rng: Any) -> Any:
     """Keep the earlier of two that are equal."""
-    found = [trial(int(rng.integers(settings))) for _ in range(number)]
-    return max(found, key=lambda one: one.score) if found else None
+    result = [trial(int(rng.integers(settings))) for _ in range(number)]
+    return max(result, key=lambda one: one.score) if result else None
 
 
 def exact_score(model: Any, dataset: Dataset, noise: float, *, rng: Any) -> float:
@@ -161,14 +161,18 @@ def one_trial(trainings: Any, score: Any, mean: float, law: Any, *, held_out: bo
     return Composed((trainings[0], score))
 
 
-def score_forgotten(trainings: Any, score: Any, mean: float, law: Any, *, held_out: bool) -> Event:
+def score_forgotten(
+    trainings: Any, score: Any, mean: float, law: Any, *, held_out: bool
+) -> Event:
     """Charge for training alone."""
     return Search(trainings[0], mean, law)
 
 
 def cheapest(trainings: Any, score: Any, mean: float, law: Any, *, held_out: bool) -> Event:
     """Charge every trial like the cheapest setting."""
-    return search_event([max(trainings, key=lambda e: e.noise)], score, mean, law, held_out=held_out)
+    return search_event(
+        [max(trainings, key=lambda e: e.noise)], score, mean, law, held_out=held_out
+    )
 
 
 def always_apart(trainings: Any, score: Any, mean: float, law: Any, *, held_out: bool) -> Event:
@@ -326,8 +330,10 @@ def compare_costs(subject: Subject) -> None:
     settings = {"noise_multiplier": [6.0, 2.0]}
     for law in module.LAWS:
         for apart in (False, True):
-            made = searching(subject, settings, distribution=law, holdout=0.3 if apart else None)
-            charged, true = charged_for(made.event()), due(law, apart)
+            model = searching(
+                subject, settings, distribution=law, holdout=0.3 if apart else None
+            )
+            charged, true = charged_for(model.event()), due(law, apart)
             assert charged >= true * (1 - 1e-6), (
                 f"{law}: {charged:.3f} is charged and {true:.3f} is due"
             )
@@ -363,9 +369,9 @@ def compare_numbers(subject: Subject, law: Any, rounds: int) -> float:
     kept = hoped >= 10
     observed = np.append(counts[kept], counts[~kept].sum())
     expected = np.append(hoped[kept], hoped[~kept].sum())
-    found = float(stats.chisquare(observed, expected, sum_check=False).pvalue)
-    assert found > ALPHA, f"the number of trials is not {law}: p = {found:.1e}"
-    return found
+    result = float(stats.chisquare(observed, expected, sum_check=False).pvalue)
+    assert result > ALPHA, f"the number of trials is not {law}: p = {result:.1e}"
+    return result
 
 
 def probabilities(law: str, most: int) -> np.ndarray:
@@ -402,7 +408,10 @@ def compare_scores(subject: Subject, draws: int) -> None:
 
     rng, few = _random.secret_generator(), records(np.random.default_rng(1), 3)
     noise = np.array(
-        [subject.noisy_correct_count(Right(), few, SCORE_NOISE, rng=rng) - 3 for _ in range(draws)]
+        [
+            subject.noisy_correct_count(Right(), few, SCORE_NOISE, rng=rng) - 3
+            for _ in range(draws)
+        ]
     )
     total = float((noise**2).sum()) / SCORE_NOISE**2
     law = stats.chi2(draws)
@@ -414,13 +423,13 @@ def compare_ties(subject: Subject, rng: np.random.Generator) -> None:
     """Of equal trials, the first wins no more often than another."""
     firsts = []
     for _ in range(150):
-        made: list[SearchTrial] = []
+        model: list[SearchTrial] = []
 
-        def trial(position: int, made: list[SearchTrial] = made) -> SearchTrial:
-            made.append(SearchTrial(position, None, 0.0))
-            return made[-1]
+        def trial(position: int, model: list[SearchTrial] = model) -> SearchTrial:
+            model.append(SearchTrial(position, None, 0.0))
+            return model[-1]
 
-        firsts.append(subject.run_trials(trial, 2, 3, rng=rng) is made[0])
+        firsts.append(subject.run_trials(trial, 2, 3, rng=rng) is model[0])
     share = float(np.mean(firsts))
     assert 0.1 < share < 0.6, f"the first of equals wins in {share:.2f} of all searches"
 
@@ -438,11 +447,11 @@ def compare_trials(subject: Subject, rng: np.random.Generator, number: int) -> N
             assert len(noises) == number, "trials share their noise"
     pairs = np.zeros((3, 3))
     np.add.at(pairs, (drawn[:-1], drawn[1:]), 1)
-    for what, found in (
+    for what, result in (
         ("uniform", stats.chisquare(np.bincount(drawn, minlength=3)).pvalue),
         ("independent", stats.chi2_contingency(pairs + 0.5).pvalue),
     ):
-        assert found > ALPHA, f"settings are not drawn {what}: p = {found:.1e}"
+        assert result > ALPHA, f"settings are not drawn {what}: p = {result:.1e}"
 
 
 def compare_parts(subject: Subject, rng: np.random.Generator) -> None:
@@ -454,7 +463,7 @@ def compare_parts(subject: Subject, rng: np.random.Generator) -> None:
         return subject.noisy_correct_count(model, dataset, noise, rng=rng)
 
     mine = records(rng)
-    dealt = []
+    assigned = []
     for _ in range(2):
         scored.clear()
         with number_of_trials(4), mock.patch.object(module, "noisy_correct_count", watch):
@@ -463,8 +472,8 @@ def compare_parts(subject: Subject, rng: np.random.Generator) -> None:
         held = [set(dataset.X[:, 0]) for dataset in scored]
         assert not any(a & b for a in parts for b in held), "a record is in both parts"
         assert all(a == parts[0] for a in parts), "records change their part between trials"
-        dealt.append(parts[0])
-    assert dealt[0] != dealt[1], "which records are held out can be foreseen"
+        assigned.append(parts[0])
+    assert assigned[0] != assigned[1], "which records are held out can be foreseen"
 
 
 def compare_remains(subject: Subject, rng: np.random.Generator) -> None:

@@ -12,7 +12,7 @@ from veracal._types import Floats
 from veracal.training import ObjectivePerturbation, OutputPerturbation
 from veracal.training.newton import minimize
 from veracal.training.output_perturbation import spherical_gamma
-from veracal.training.perturbation import Perturbation, one_log, norm_bound
+from veracal.training.perturbation import Perturbation, norm_bound, one_log
 
 
 class HalfScale(ObjectivePerturbation):
@@ -202,9 +202,9 @@ def early(rows: Any, signs: Any, linear: Floats, penalty: float) -> Floats:
         tol = 1e-4 * max(1, len(signed))
         options = {"gtol": tol, "ftol": 0.0}
         start = np.zeros(len(b))
-        found = optimize.minimize(
+        result = optimize.minimize(
             objective, start, jac=True, method="L-BFGS-B", options=options
         )
-        return np.asarray(found.x)
+        return np.asarray(result.x)
 
     return np.array([one(marks, b) for marks, b in zip(signs, linear, strict=True)])

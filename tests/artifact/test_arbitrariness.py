@@ -79,7 +79,7 @@ def test_the_artifact_says_what_the_free_functions_say(name, classes, tmp_path):
             rows,
             penalty=model.lambda_total_,
             noise_scale=model.noise_scale_,
-            residual=1e-5 * model.reach_,
+            residual=1e-5 * model.norm_bound_,
         )
     else:
         off = math.sqrt(d) * model.grid_step_ / 2
@@ -118,7 +118,7 @@ def test_what_is_kept_is_public_and_all_of_it(tmp_path):
         "dimension": 4,
         "intercept": True,
         "penalty": model.lambda_total_,
-        "residual": 1e-5 * model.reach_,
+        "residual": 1e-5 * model.norm_bound_,
         "step": 0.0,
     }
     again = MODELS["objective"].perturbation(1.0)  # of settings, and of no record
@@ -243,7 +243,7 @@ def test_intervals_hold_over_releases_of_the_estimator_itself():
         kept, asked = NoiseModel.of(model, model), {"level": level, "people": None}
         found = kept.told(LinearWeights.of(model), dataset.X, threshold=0.0, **asked)
         missed += bool(((truth < found.low - 1e-6) | (truth > found.high + 1e-6)).any())
-        shares.append(found.told)
+        shares.append(found.informed_share)
     assert missed / 100 <= 0.1 + 5 * np.sqrt(0.09 / 100) and np.mean(shares) > 0.1
 
 
@@ -261,7 +261,7 @@ def test_certificates_hold_over_releases_of_the_estimator_itself(classes):
         kept, asked = NoiseModel.of(model, model), {"level": 0.95, "people": None}
         found = kept.told(LinearWeights.of(model), dataset.X, threshold=0.0, **asked)
         missed += bool((truth > found.high + 0.06).any())
-        told.append(found.told)
+        told.append(found.informed_share)
     assert missed / 300 <= 0.05 and np.mean(told) > 0.2
 
 

@@ -116,8 +116,8 @@ def opacus_accuracy(task: Task, seed: int) -> float:
             optimizer.step()
     with torch.no_grad():
         logits = layer(X[task.train :])
-    found = (logits[:, 0] > 0).long() if classes == 2 else logits.argmax(1)
-    return float((found == y[task.train :]).float().mean())
+    result = (logits[:, 0] > 0).long() if classes == 2 else logits.argmax(1)
+    return float((result == y[task.train :]).float().mean())
 
 
 def loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -140,8 +140,8 @@ class Mean:
 
 def mean_of(accuracy: Callable[..., float], task: Task, runs: int, **settings: Any) -> Mean:
     """Run with the seeds 0, 1, …"""
-    found = [accuracy(task, seed, **settings) for seed in range(runs)]
-    return Mean(float(np.mean(found)), float(np.std(found, ddof=1) / math.sqrt(runs)))
+    result = [accuracy(task, seed, **settings) for seed in range(runs)]
+    return Mean(float(np.mean(result)), float(np.std(result, ddof=1) / math.sqrt(runs)))
 
 
 def standard_error(peer: Mean, task: Task) -> float:
@@ -162,9 +162,9 @@ def test_accuracy_is_within_a_standard_error_of_opacus(name: str):
     wrong = mean_of(our_accuracy, given, 40, noise=3 * opacus_noise(given))
     error = standard_error(theirs, given)
 
-    found = f"ours {ours}, Opacus {theirs}, 3 × noise {wrong}; standard error {error:.4f}"
-    assert abs(ours.value - theirs.value) <= error, found
-    assert wrong.value < theirs.value - error, found
+    result = f"ours {ours}, Opacus {theirs}, 3 × noise {wrong}; standard error {error:.4f}"
+    assert abs(ours.value - theirs.value) <= error, result
+    assert wrong.value < theirs.value - error, result
 
 
 @pytest.mark.long
@@ -179,13 +179,13 @@ def test_runs_have_the_accuracy_of_opacus(name: str):
     wrong = mean_of(our_accuracy, given, 600, noise=2 * opacus_noise(given))
     error = math.hypot(ours.error, theirs.error)
 
-    found = f"ours {ours}, Opacus {theirs}, 2 × noise {wrong}; standard error {error:.4f}"
-    assert abs(ours.value - theirs.value) <= 3 * error, found
-    assert wrong.value < theirs.value - 3 * error, found
+    result = f"ours {ours}, Opacus {theirs}, 2 × noise {wrong}; standard error {error:.4f}"
+    assert abs(ours.value - theirs.value) <= 3 * error, result
+    assert wrong.value < theirs.value - 3 * error, result
 
 
 @pytest.mark.parametrize("name", ["digits", "breast-cancer"])
-def test_both_find_the_same_noise(name: str):
+def test_both_compute_the_same_noise(name: str):
     # PRV states epsilon up to 0.01 too high, ours by less: half a percent of noise.
     given = task(name)
     model = PrivateLogisticRegression(

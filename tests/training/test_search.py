@@ -113,11 +113,14 @@ def test_a_trial_is_training_and_a_noisy_score():
     assert search().event() == Search(trial, 4.0, "logarithmic")
     assert search(distribution="poisson", mean=2).event() == Search(trial, 2.0, "poisson")
     swapped = search(model=NoisyMeans(relation="replace-one"), relation="replace-one")
-    told = swapped.event().event.events
-    assert told == (Gaussian(6.0, 2.0, "replace-one"), DiscreteGaussian(10.0, 1, "replace-one"))
+    values = swapped.event().event.events
+    assert values == (
+        Gaussian(6.0, 2.0, "replace-one"),
+        DiscreteGaussian(10.0, 1, "replace-one"),
+    )
 
 
-def test_settings_of_different_cost_are_charged_the_worst():
+def test_the_costliest_setting_is_charged():
     event = search({"noise_multiplier": [2.0, 3.0, 2.0], "sign": [1, -1]}).event()
     score = DiscreteGaussian(10.0, 1)
     trials = tuple(Composed((Gaussian(noise), score)) for noise in (2.0, 3.0))
@@ -150,7 +153,7 @@ def test_published_figures(distribution, figure):
     assert epsilon_for(event, 1e-5) == pytest.approx(figure, abs=0.03)
 
 
-def test_a_search_without_a_bound_on_its_cost_is_refused():
+def test_a_search_without_a_cost_bound_is_rejected():
     model = PrivateLogisticRegression(
         epsilon=None, noise_multiplier=1.0, relation="replace-one"
     )
@@ -184,7 +187,7 @@ def test_a_search_without_a_bound_on_its_cost_is_refused():
     ],
     ids=repr,
 )
-def test_settings_without_meaning_are_refused_before_anything_is_charged(
+def test_invalid_settings_are_rejected_before_a_charge(
     data, ledger, settings
 ):
     with pytest.raises((ValueError, TypeError)):
@@ -195,7 +198,7 @@ def test_settings_without_meaning_are_refused_before_anything_is_charged(
 # ---------------------------------------------------------------- the number of trials
 
 
-def test_as_many_trials_are_made_as_are_drawn(data, monkeypatch):
+def test_the_drawn_number_of_trials_is_run(data, monkeypatch):
     numbers, draw_number = [], module.draw_trial_count
 
     def watched(mean, law, *, rng):
@@ -220,7 +223,7 @@ def test_settings_are_drawn_independently_and_uniformly(data, monkeypatch):
     assert stats.chi2_contingency(pairs.reshape(3, 3)).pvalue > 1e-3
 
 
-def test_every_trial_draws_noise_of_its_own(data, monkeypatch):
+def test_every_trial_draws_independent_noise(data, monkeypatch):
     monkeypatch.setattr(module, "draw_trial_count", lambda *_, **__: 20)
     for state in (None, 0):
         FITS.clear()
@@ -238,7 +241,7 @@ def walked(value, path="", depth=0):
             yield from walked(inside[key], f"{path}.{key}", depth + 1)
 
 
-def test_nothing_tells_how_many_trials_were_made(data, monkeypatch, capsys):
+def test_the_number_of_trials_is_not_kept(data, monkeypatch, capsys):
     shapes, sizes = set(), set()
     for number in (1, 2, 7, 211):
         monkeypatch.setattr(module, "draw_trial_count", lambda *_, number=number, **__: number)
@@ -253,7 +256,7 @@ def test_nothing_tells_how_many_trials_were_made(data, monkeypatch, capsys):
 # ---------------------------------------------------------------- the winner
 
 
-def test_a_search_finds_what_is_better(data):
+def test_a_search_prefers_the_better_setting(data):
     fitted = search(mean=8.0, random_state=1).fit_records(data)
     assert fitted.best_params_ == {"sign": 1} == {"sign": fitted.best_estimator_.sign}
     assert fitted.score(data.X, data.labels) > 0.9
@@ -267,7 +270,7 @@ def test_a_search_finds_what_is_better(data):
         )
 
 
-def test_the_score_that_decides_is_the_noisy_one(data, monkeypatch):
+def test_the_noisy_score_decides(data, monkeypatch):
     monkeypatch.setattr(module, "draw_trial_count", lambda *_, **__: 6)
     wins = [
         search(score_noise=1e6, random_state=seed).fit_records(data).best_params_["sign"]
@@ -282,7 +285,9 @@ def test_without_a_trial_the_default_depends_on_no_record(data, rng, relation, h
     n = 600 if relation == "replace-one" else 17
     others = Dataset(rng.normal(size=(n, 3)), rng.integers(2, size=n), data.classes, size=600)
     seed = next(s for s in range(99) if _drawn(s, data, relation, holdout) == 0)
-    settings = dict(distribution="poisson", mean=1.0, default=1, relation=relation, holdout=holdout)
+    settings = dict(
+        distribution="poisson", mean=1.0, default=1, relation=relation, holdout=holdout
+    )
     fits = [
         search(model=NoisyMeans(relation=relation), random_state=seed, **settings)
         .fit_records(records)
@@ -324,7 +329,7 @@ def _without_trials(fitted, records):
 
 
 @pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
-def test_records_are_dealt_once_and_never_to_both_parts(data, monkeypatch, relation):
+def test_records_are_split_once_and_without_overlap(data, monkeypatch, relation):
     scored = []
     monkeypatch.setattr(module, "draw_trial_count", lambda *_, **__: 6)
     real = module.noisy_correct_count
@@ -348,7 +353,7 @@ def test_records_are_dealt_once_and_never_to_both_parts(data, monkeypatch, relat
         assert len(mine) == 450
 
 
-def test_coins_of_a_holdout_are_drawn_anew(data):
+def test_each_fit_draws_a_new_holdout(data):
     parts = []
     for _ in range(2):
         FITS.clear()
@@ -360,67 +365,67 @@ def test_coins_of_a_holdout_are_drawn_anew(data):
 # ---------------------------------------------------------------- holders and claims
 
 
-def test_a_holder_charges_the_search_and_fits(data, ledger):
-    made = search(holdout=0.3)
-    assert Curator(data, ledger).fit(made) is made
-    assert ledger.entries()[0].event == made.event() == made.event_
-    assert made.private_ and made.not_private_because_ == ()
-    assert made.statement_.epsilon == pytest.approx(epsilon_for(made.event(), 1e-5))
+def test_the_curator_charges_the_search_and_fits(data, ledger):
+    model = search(holdout=0.3)
+    assert Curator(data, ledger).fit(model) is model
+    assert ledger.entries()[0].event == model.event() == model.event_
+    assert model.private_ and model.not_private_because_ == ()
+    assert model.statement_.epsilon == pytest.approx(epsilon_for(model.event(), 1e-5))
 
 
 def test_a_search_over_pipelines_is_charged_as_a_whole(data, ledger):
     pipeline = make_private_pipeline(
         PrivateStandardizer((-4, 4), noise_multiplier=6.0), NormClipper(), NoisyMeans()
     )
-    made = search({"noisymeans__sign": [1, -1]}, pipeline, mean=6.0)
-    Curator(data, ledger).fit(made)
+    model = search({"noisymeans__sign": [1, -1]}, pipeline, mean=6.0)
+    Curator(data, ledger).fit(model)
     trial = Composed((Composed((Gaussian(6.0), Gaussian(3.0))), DiscreteGaussian(10.0, 1)))
-    assert made.event_ == Search(trial, 6.0) and made.private_
+    assert model.event_ == Search(trial, 6.0) and model.private_
 
 
-def test_what_cannot_be_paid_is_not_tried(data, ledger):
+def test_an_unaffordable_search_runs_no_trial(data, ledger):
     with pytest.raises(BudgetError):
         Curator(data, ledger).fit(search(model=NoisyMeans(0.1)))
     assert not FITS
 
 
-def test_what_does_not_fit_is_refused_before_anything_is_charged(data, ledger):
+def test_unsuitable_data_are_rejected_before_a_charge(data, ledger):
     text = Dataset(np.array([["a"], ["b"]]), np.array([0, 1]), ("no", "yes"), size=2)
     unsized = Dataset(data.X, data.y, data.classes)
-    for records, made in (
+    for records, model in (
         (text, search()),
         (unsized, search()),
         (data, search(classes=["no", "perhaps"])),
         (data, search({"classes": [["no", "perhaps"]]})),
     ):
         with pytest.raises(DataError):
-            Curator(records, ledger).fit(made)
+            Curator(records, ledger).fit(model)
     assert ledger.spent().epsilon == 0 and not FITS
     assert Curator(unsized, ledger).fit(search(size=600)).private_
 
 
-def test_no_records_are_records_too(data):
+def test_empty_data_are_supported(data):
     for holdout in (None, 0.3):
         assert search(holdout=holdout).fit_records(data.take(np.arange(0))).private_
 
 
-def test_a_plain_fit_says_what_was_inferred(data):
-    told = search().fit(data.X, data.labels)
-    assert isinstance(told.statement_, NotPrivate) and len(told.not_private_because_) == 2
+def test_fit_records_what_was_inferred(data):
+    values = search().fit(data.X, data.labels)
+    assert isinstance(values.statement_, NotPrivate) and len(values.not_private_because_) == 2
     declared = search(classes=["no", "yes"], size=600).fit(data.X, data.labels)
     assert declared.private_
 
 
-def test_draws_that_can_be_repeated_are_not_private(data):
-    made = search(random_state=0).fit_records(data)
-    assert made.not_private_because_ == (
+def test_repeatable_draws_are_not_private(data):
+    model = search(random_state=0).fit_records(data)
+    assert model.not_private_because_ == (
         "its random draws can be repeated: random_state was set",
     )
     inner = search(model=NoisyMeans(random_state=0)).fit_records(data)
     assert not inner.private_
     twin = search(random_state=0).fit_records(data)
-    np.testing.assert_array_equal(made.best_estimator_.coef_, twin.best_estimator_.coef_)
-    assert made.biased_score_ == twin.biased_score_
+    np.testing.assert_array_equal(model.best_estimator_.coef_, twin.best_estimator_.coef_)
+    assert model.biased_score_ == twin.biased_score_
 
 
 class Misstated(NoisyMeans):
@@ -432,7 +437,7 @@ class Misstated(NoisyMeans):
         return self
 
 
-def test_a_trial_that_cost_something_else_is_not_released(data):
+def test_a_trial_with_another_cost_is_not_released(data):
     with pytest.raises(ValueError, match="Do not release"):
         search([{}], Misstated()).fit_records(data)
 
@@ -441,24 +446,24 @@ def test_logistic_regression_is_searched(data):
     model = PrivateLogisticRegression(
         epsilon=None, noise_multiplier=2.0, sampling_rate=1.0, steps=10
     )
-    made = PrivateSearch(model, {"update": [1e-9, 3.0]}, mean=6.0, random_state=4)
-    made.fit_records(data)
-    assert made.best_params_ == {"update": 3.0}
-    assert made.score(data.X, data.labels) > 0.9
-    assert made.event_ == made.event()
+    instance = PrivateSearch(model, {"update": [1e-9, 3.0]}, mean=6.0, random_state=4)
+    instance.fit_records(data)
+    assert instance.best_params_ == {"update": 3.0}
+    assert instance.score(data.X, data.labels) > 0.9
+    assert instance.event_ == instance.event()
 
 
-def test_scikit_learn_is_content():
-    made = search([{}, {"sign": -1}], mean=2.0)
+def test_scikit_learn_checks_pass():
+    model = search([{}, {"sign": -1}], mean=2.0)
     checked = 0
-    for estimator, check in estimator_checks_generator(made, legacy=True):
+    for estimator, check in estimator_checks_generator(model, legacy=True):
         if getattr(check, "func", check).__name__ != "check_array_api_input":
             check(estimator)
             checked += 1
     assert checked > 40
 
 
-def test_a_seed_in_any_setting_is_told_whoever_wins():
+def test_a_seed_in_any_setting_is_a_reason():
     seeded = [{"random_state": 0}, {"random_state": None}]
     for _ in range(4):
         search = PrivateSearch(
@@ -479,18 +484,18 @@ def test_a_seed_in_any_setting_is_told_whoever_wins():
         {"settings": {"not_private": [None, "neither"]}},
     ],
 )
-def test_a_search_without_a_cost_is_never_called_private(search):
+def test_a_search_without_a_cost_is_not_private(search):
     model = PrivateLogisticRegression(epsilon=0.5, steps=2, sampling_rate=1.0)
-    made = {"estimator": model, "settings": {"clip": [1.0]}, "mean": 2.0, **search}
-    fitted = PrivateSearch(**made, classes=[0, 1], size=40)
+    instance = {"estimator": model, "settings": {"clip": [1.0]}, "mean": 2.0, **search}
+    fitted = PrivateSearch(**instance, classes=[0, 1], size=40)
     for _ in range(3):
         fitted.fit(np.random.default_rng(0).uniform(-1, 1, (40, 2)), np.arange(40) % 2)
         assert not fitted.private_ and fitted.statement_.reasons
 
 
-def test_the_winner_alone_claims_nothing():
+def test_the_best_model_makes_no_claim_of_its_own():
     model = PrivateLogisticRegression(epsilon=0.5, steps=2, sampling_rate=1.0)
     search = PrivateSearch(model, {"clip": [1.0]}, mean=2.0, classes=[0, 1], size=40)
     search.fit(np.random.default_rng(0).uniform(-1, 1, (40, 2)), np.arange(40) % 2)
     assert search.private_ and not search.best_estimator_.private_
-    assert "winner of a search" in search.best_estimator_.statement_.text()
+    assert "best model of a search" in search.best_estimator_.statement_.text()

@@ -92,7 +92,7 @@ class NoiseModel:
         assert scale is not None
         more = {
             "penalty": float(model.lambda_total_),
-            "residual": float(RESIDUAL * model.reach_),
+            "residual": float(RESIDUAL * model.norm_bound_),
         }
         found = cls(
             mechanism,  # type: ignore[arg-type]

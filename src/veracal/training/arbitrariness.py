@@ -90,7 +90,7 @@ class Arbitrariness:
         return informative(self.low, self.high)
 
     @property
-    def told(self) -> float:
+    def informed_share(self) -> float:
         """Share of individuals with an informative interval; 0 without individuals."""
         return float(np.mean(self.informed)) if len(self.high) else 0.0
 

@@ -339,7 +339,7 @@ class ObjectivePerturbation(PerturbedClassifier):
         The share of ``epsilon_per_class_`` that remains for the noise.
     epsilon_per_class_ : float
         Epsilon of one row in one binary model: epsilon for two classes, a K-th of it for K > 2.
-    norm_, reach_ : float
+    norm_, norm_bound_ : float
         Bounds on the norm of rows, without and with the appended one.
     grid_step_ : float
         Step of the public grid on which the weights lie.
@@ -428,13 +428,13 @@ class ObjectivePerturbation(PerturbedClassifier):
         self.noise_scale_, self.epsilon_prime_ = used.noise_scale, used.epsilon_prime
         self.epsilon_per_class_ = divide_epsilon(self._epsilon_per_row(), k)
         penalty = self.penalties(used, d)
-        self.grid_step_ = minimizer_grid_step(self.reach_, used.lambda_total, d)
+        self.grid_step_ = minimizer_grid_step(self.norm_bound_, used.lambda_total, d)
         return rounded_minimizers(
             rows,
             signs,
             [SphericalNoise(used.noise_scale, d, rng=rng) for _ in range(k)],
             penalty=penalty,
             step=self.grid_step_,
-            tol=TOL * min(1.0, self.reach_),
-            limit=RESIDUAL * self.reach_,
+            tol=TOL * min(1.0, self.norm_bound_),
+            limit=RESIDUAL * self.norm_bound_,
         )

@@ -249,7 +249,7 @@ class OutputPerturbation(PerturbedClassifier):
         Epsilon of one row in one binary model, if the cost is pure.
     lambda_total_ : float
         The penalty 1 / C.
-    norm_, reach_ : float
+    norm_, norm_bound_ : float
         Bounds on the norm of rows, without and with the appended one.
     grid_step_ : float
         Step of the public grid on which the weights lie.

@@ -431,7 +431,7 @@ class PerturbedClassifier(LinearClassifier):
             norm = float(row_norms(data.X).max(initial=0.0)) or 1.0
             reasons = ("the norm of the rows was read from them; declare norm=...",)
         self.norm_ = float(norm)
-        self.reach_ = norm_bound(self.norm_, fit_intercept=self.fit_intercept)
+        self.norm_bound_ = norm_bound(self.norm_, fit_intercept=self.fit_intercept)
         problem = self._binary(data, self.norm_)
         weights = self._weights(problem.rows, problem.signs, rng)
         if self.fit_intercept:

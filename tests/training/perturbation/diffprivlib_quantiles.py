@@ -58,14 +58,14 @@ def measured(fits):
     import numpy as np
     import sklearn
 
-    found = []
+    result = []
     for setting in SETTINGS:
         weights = np.array(list(fitted(setting, fits)))
         quantiles = np.quantile(weights, LEVELS, axis=0).T
         rounded = [[float(f"{value:.5g}") for value in row] for row in quantiles]
-        found.append({**setting, "quantiles": rounded})
+        result.append({**setting, "quantiles": rounded})
     versions = {"diffprivlib": diffprivlib.__version__, "scikit-learn": sklearn.__version__}
-    return {"versions": versions, "fits": fits, "levels": LEVELS, "settings": found}
+    return {"versions": versions, "fits": fits, "levels": LEVELS, "settings": result}
 
 
 def ask(python, fits):

@@ -74,26 +74,26 @@ def band(draws, fits=STORED["fits"]):
 
 
 @pytest.mark.parametrize("setting", STORED["settings"], ids=NAMES)
-def test_the_law_is_that_of_diffprivlib(setting, rng):
+def test_the_distribution_is_that_of_diffprivlib(setting, rng):
     assert gap(drawn(setting, used_by(setting), DRAWS, rng=rng), setting) < band(DRAWS)
 
 
 @pytest.mark.parametrize("number", [2, 6])
-def test_a_tenth_more_noise_is_told_apart(number, rng):
+def test_the_test_detects_a_tenth_more_noise(number, rng):
     setting = STORED["settings"][number]
     louder = drawn(setting, used_by(setting, 1.1), DRAWS, rng=rng)
     assert gap(louder, setting) > band(DRAWS)
 
 
 @pytest.mark.parametrize("number", [0, 4, 5])
-def test_the_newer_formula_is_told_apart(number, rng):
+def test_the_test_detects_the_newer_formula(number, rng):
     setting = STORED["settings"][number]
     newer = drawn(setting, used_by_066(setting), DRAWS, rng=rng)
     assert gap(newer, setting) > band(DRAWS)
 
 
 @pytest.mark.parametrize("k", [2, 3])
-def test_the_classifier_releases_just_that(k):
+def test_the_classifier_has_the_same_distribution(k):
     setting = next(s for s in STORED["settings"] if s["k"] == k)
     rows, labels = map(np.array, PEER["table"](k))
     model = model_of(setting, random_state=5).fit(rows, labels)
@@ -105,9 +105,9 @@ def test_the_classifier_releases_just_that(k):
     noise = np.array(drawn, dtype=float).mean(axis=2)
     X = clip_rows(rows, setting["norm"], fit_intercept=True)
     expected = minimize(X, signs, noise, penalty=penalty)
-    found, step = np.c_[model.coef_, model.intercept_], model.grid_step_
-    np.testing.assert_array_equal(found, np.rint(expected / step) * step)
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    result, step = np.c_[model.coef_, model.intercept_], model.grid_step_
+    np.testing.assert_array_equal(result, np.rint(expected / step) * step)
+    np.testing.assert_allclose(result, expected, atol=1e-5)
     assert not model.private_ and model.event_ is None
 
 

@@ -15,7 +15,7 @@ from sklearn.preprocessing import (
     PolynomialFeatures,
 )
 
-from tests.training.pipelines.made import (
+from tests.training.pipelines.steps import (
     ACROSS,
     CODES,
     DECLARED,
@@ -29,7 +29,7 @@ from veracal.training import BoundedScaler, DeclaredOneHot, NormClipper
 from veracal.training.pipeline import make_private_pipeline
 
 
-def test_a_fit_to_a_data_set_is_one_step_after_the_other(data):
+def test_fitting_a_data_set_fits_each_step_in_turn(data):
     scaler, model = standardizer(random_state=1), classifier(random_state=2)
     pipeline = make_private_pipeline(clone(scaler), NormClipper(0.5), clone(model))
     pipeline.fit_records(data)
@@ -55,7 +55,7 @@ def test_a_fit_to_a_data_set_is_one_step_after_the_other(data):
     ],
     ids=range(6),
 )
-def test_rows_are_turned_as_scikit_learn_turns_them(data, step):
+def test_rows_are_transformed_as_by_scikit_learn(data, step):
     pipeline = make_private_pipeline(clone(step), PolynomialFeatures(2), classifier())
     pipeline.fit_records(data)
     turned = pipeline.transform_dataset(data)
@@ -86,7 +86,7 @@ def test_steps_that_cost_nothing_never_see_a_record(data):
 
 
 @pytest.mark.parametrize("function", ACROSS.values(), ids=ACROSS)
-def test_a_function_across_rows_is_refused_before_a_record_is_read(data, ledger, function):
+def test_a_function_across_rows_is_rejected_before_a_record_is_read(data, ledger, function):
     pipeline = make_private_pipeline(FunctionTransformer(function), classifier())
     with pytest.raises(ValueError, match="each row independently"):
         Curator(data, ledger).fit(pipeline)
@@ -128,7 +128,7 @@ def test_a_function_of_each_row_passes_the_trial(data, function):
         assert clone(pipeline).fit_records(records).private_
 
 
-def test_columns_that_a_function_chooses_are_refused_or_told(data, ledger):
+def test_columns_chosen_by_a_function_are_rejected_or_reported(data, ledger):
     step = ColumnTransformer([("a", NormClipper(), lambda X: [int(X.mean() > 0)])])
     pipeline = make_private_pipeline(step, classifier(**DECLARED))
     with pytest.raises(ValueError, match="declared columns"):
@@ -147,7 +147,7 @@ def picky(rows):
     return np.hstack([rows, rows]) if (rows == 0.25).any() else 2 * rows
 
 
-def test_no_record_shows_in_an_error_or_a_warning_of_a_function(data, ledger):
+def test_no_error_or_warning_of_a_function_depends_on_a_record(data, ledger):
     rows = np.array(data.X)
     rows[3], rows[5], rows[7] = 60.0, -60.0, 0.25
     wild = Dataset(rows, data.y, data.classes, size=300)
@@ -177,7 +177,7 @@ def test_numbers_that_overflow_raise_nothing_and_become_zero(data):
         assert np.isfinite(pipeline.steps[-1][1].coef_).all()
 
 
-def test_bounds_on_norms_are_handed_on(data):
+def test_norm_bounds_are_passed_on(data):
     scaled = make_private_pipeline(BoundedScaler((-3, 3), to=(-2, 2)), classifier())
     assert scaled.fit_records(data).transform_dataset(data).norm == 2 * np.sqrt(3)
     clipped = make_private_pipeline(both(), NormClipper(0.25), classifier())
@@ -186,7 +186,7 @@ def test_bounds_on_norms_are_handed_on(data):
     assert widened.fit_records(data).transform_dataset(data).norm is None
 
 
-def test_no_records_are_records_too(data):
+def test_empty_data_are_supported(data):
     none = data.take(np.arange(0))
     pipeline = make_private_pipeline(both(), PolynomialFeatures(), classifier())
     assert pipeline.fit_records(none).private_

@@ -8,7 +8,13 @@ from hypothesis.extra import numpy as hnp
 
 from veracal.data.rows import MappedRows
 from veracal.training import perturbation as module
-from veracal.training.perturbation import ClippedRows, clip_rows, clip_matrix, one_vs_rest_signs, norm_bound
+from veracal.training.perturbation import (
+    ClippedRows,
+    clip_matrix,
+    clip_rows,
+    norm_bound,
+    one_vs_rest_signs,
+)
 
 ODD = [0.0, -0.0, 5e-324, 1e-200, 1e-160, 1.0, -3.0, 1e100, 1e155, 1e308, -1.7e308]
 
@@ -19,26 +25,28 @@ ODD = [0.0, -0.0, 5e-324, 1e-200, 1e-160, 1.0, -3.0, 1e100, 1e155, 1e308, -1.7e3
     st.sampled_from([1e-12, 0.3, 1.0, 7.0, 1e12]),
     st.booleans(),
 )
-def test_rows_are_clipped_and_otherwise_left_alone(block, norm, fit_intercept):
-    found = clip_rows(block, norm, fit_intercept=fit_intercept)
-    assert found.shape == (4, 3 + fit_intercept)
-    lengths = np.linalg.norm(found, axis=1)
+def test_rows_are_clipped_or_unchanged(block, norm, fit_intercept):
+    result = clip_rows(block, norm, fit_intercept=fit_intercept)
+    assert result.shape == (4, 3 + fit_intercept)
+    lengths = np.linalg.norm(result, axis=1)
     assert (lengths <= norm_bound(norm, fit_intercept=fit_intercept)).all()
     if fit_intercept:
-        assert (found[:, -1] == 1).all()
-    for before, after in zip(block, found[:, :3], strict=True):
+        assert (result[:, -1] == 1).all()
+    for before, after in zip(block, result[:, :3], strict=True):
         peak = np.abs(before).max() or 1.0
         length = np.linalg.norm(before / peak)  # in units of the largest entry
         if length <= norm / max(peak, 1e-290) * (1 - 1e-12):
             assert after.tolist() == before.tolist()
         else:
-            np.testing.assert_allclose(after, norm * (before / peak / length), rtol=1e-12, atol=1e-300)
+            np.testing.assert_allclose(
+                after, norm * (before / peak / length), rtol=1e-12, atol=1e-300
+            )
 
 
-def test_a_broken_row_becomes_zeros():
+def test_a_row_that_is_not_finite_becomes_zeros():
     block = np.array([[np.nan, 1.0], [np.inf, 1.0], [0.3, 0.4]])
-    found = clip_rows(block, 1.0, fit_intercept=True)
-    np.testing.assert_allclose(found, [[0, 0, 1], [0, 0, 1], [0.3, 0.4, 1]])
+    result = clip_rows(block, 1.0, fit_intercept=True)
+    np.testing.assert_allclose(result, [[0, 0, 1], [0, 0, 1], [0.3, 0.4, 1]])
 
 
 def test_rows_on_disk_are_clipped_as_they_are_read(tmp_path, rng, monkeypatch):
@@ -54,13 +62,20 @@ def test_rows_on_disk_are_clipped_as_they_are_read(tmp_path, rng, monkeypatch):
     np.testing.assert_array_equal(lazily[10:20], expected[10:20])
 
 
-def test_the_appended_one_counts_in_the_reach():
+def test_the_norm_bound_includes_the_appended_one():
     assert norm_bound(3.0, fit_intercept=True) == pytest.approx(np.sqrt(10))
     assert norm_bound(3.0, fit_intercept=False) > 3.0  # by what rounding may add
 
 
-def test_signs_of_one_against_the_rest():
+def test_one_vs_rest_signs():
     codes = np.array([0, 2, 1, 2])
-    assert one_vs_rest_signs(codes, 3).tolist() == [[1, -1, -1, -1], [-1, -1, 1, -1], [-1, 1, -1, 1]]
+    assert one_vs_rest_signs(codes, 3).tolist() == [
+        [1, -1, -1, -1],
+        [-1, -1, 1, -1],
+        [-1, 1, -1, 1],
+    ]
     assert one_vs_rest_signs(np.array([0, 1]), 2).tolist() == [[-1, 1]]
-    assert one_vs_rest_signs(np.array([0, 0]), 4)[3].tolist() == [-1, -1]  # nobody in the last class
+    assert one_vs_rest_signs(np.array([0, 0]), 4)[3].tolist() == [
+        -1,
+        -1,
+    ]  # nobody in the last class

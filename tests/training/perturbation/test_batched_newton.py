@@ -55,16 +55,16 @@ def perturbed(d, norm, rule, epsilon, count, rng, C=1.0):
 @pytest.mark.parametrize("epsilon", [0.5, 2.5])
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_they_are_the_minimizers_of_one_by_one(shape, rule, epsilon, rng):
+def test_batched_minimizers_equal_single_ones(shape, rule, epsilon, rng):
     n, d, norm = SHAPES[shape]
     X, signs = made_up(n, d, norm, rng)
     penalty, noise = perturbed(d + 1, norm, rule, epsilon, 200, rng)
-    found = BatchedProblem(X, signs, penalty).minimize(noise)
+    result = BatchedProblem(X, signs, penalty).minimize(noise)
     # Where the compatibility rule leaves the intercept a millionth of a penalty, some are.
-    assert found.slow <= 10 * (penalty[-1] < 1e-3)
-    assert left(found.weights, X, signs, noise, penalty).max() <= TOL
+    assert result.slow <= 10 * (penalty[-1] < 1e-3)
+    assert left(result.weights, X, signs, noise, penalty).max() <= TOL
     expected = minimize(X, signs, noise[:40], penalty=penalty)
-    gaps = np.linalg.norm(found.weights[:40] - expected, axis=1)
+    gaps = np.linalg.norm(result.weights[:40] - expected, axis=1)
     assert (gaps <= 1e-7 * np.linalg.norm(expected, axis=1)).all()
 
 
@@ -78,12 +78,12 @@ def test_real_tables_are_solved_together(name, data_folder, rng):
             task = model.binary(data)
             X, signs = np.asarray(task.rows), task.signs[0]
             penalty, noise = perturbed(X.shape[1], norm, rule, epsilon, 300, rng)
-            found = BatchedProblem(X, signs, penalty).minimize(noise)
-            assert found.slow == 0
-            assert left(found.weights, X, signs, noise, penalty).max() <= TOL
+            result = BatchedProblem(X, signs, penalty).minimize(noise)
+            assert result.slow == 0
+            assert left(result.weights, X, signs, noise, penalty).max() <= TOL
 
 
-def test_single_precision_alone_would_not_do(rng, monkeypatch):
+def test_single_precision_alone_is_not_enough(rng, monkeypatch):
     X, signs = made_up(300, 20, 5.0, rng)
     penalty, noise = perturbed(21, 5.0, "one-log", 1.0, 50, rng)
     searched = []
@@ -98,7 +98,7 @@ def test_single_precision_alone_would_not_do(rng, monkeypatch):
     assert left(alone, X, signs, noise[order], penalty).max() > 3 * TOL
 
 
-def test_what_is_called_solved_is(rng):
+def test_solved_models_are_solved(rng):
     """Corrections from too far away are refused, and none that is accepted is wrong."""
     X, signs = made_up(200, 30, 8.0, rng)
     penalty, noise = perturbed(31, 8.0, "diffprivlib-0.6.2", 1.0, 64, rng)
@@ -139,10 +139,10 @@ def test_any_finite_input_is_solved(n, d, length, stiffness, noise, own, whole, 
     linear = rng.normal(size=(3, d)) * R * 10.0**noise
     penalty = np.full(d, R * R * 10.0**stiffness)
     penalty[-1] *= 1e-3 if own else 1.0
-    found = BatchedProblem(X, signs, penalty).minimize(linear).weights
-    size = np.linalg.norm(linear, axis=1) + np.linalg.norm(penalty * found, axis=1)
-    bend = R * np.minimum(1.0, np.linalg.norm(found, axis=1) * R / 4)
-    lengths = left(found, X, signs, linear, penalty) * size
+    result = BatchedProblem(X, signs, penalty).minimize(linear).weights
+    size = np.linalg.norm(linear, axis=1) + np.linalg.norm(penalty * result, axis=1)
+    bend = R * np.minimum(1.0, np.linalg.norm(result, axis=1) * R / 4)
+    lengths = left(result, X, signs, linear, penalty) * size
     assert (lengths <= TOL * size + 1e-10 + 1e-14 * n * (R + bend)).all()
 
 
@@ -153,15 +153,15 @@ def test_extreme_settings_are_solved(C, epsilon, rng):
     X[:5] = 0
     for rule in RULES:
         penalty, noise = perturbed(9, 4.0, rule, epsilon, 40, rng, C=C)
-        found = BatchedProblem(X, signs, penalty).minimize(noise)
+        result = BatchedProblem(X, signs, penalty).minimize(noise)
         expected = minimize(X, signs, noise, penalty=penalty)
-        gaps = np.linalg.norm(np.sqrt(penalty) * (found.weights - expected), axis=1)
+        gaps = np.linalg.norm(np.sqrt(penalty) * (result.weights - expected), axis=1)
         size = np.linalg.norm(np.sqrt(penalty) * expected, axis=1)
         assert (gaps <= 1e-6 * np.maximum(1, size)).all()
 
 
 @pytest.mark.parametrize("d", [3, 40])
-def test_models_do_not_depend_on_their_company(d, rng, monkeypatch):
+def test_models_do_not_depend_on_other_models(d, rng, monkeypatch):
     X, signs = made_up(120, d, 4.0, rng)
     penalty, noise = perturbed(d + 1, 4.0, "one-log", 1.0, 90, rng)
     task = BatchedProblem(X, signs, penalty)
@@ -174,7 +174,7 @@ def test_models_do_not_depend_on_their_company(d, rng, monkeypatch):
     assert task.minimize(noise[:0]).weights.shape == (0, d + 1)
 
 
-def test_who_is_not_found_together_is_found_alone(rng, monkeypatch):
+def test_models_not_solved_together_are_solved_alone(rng, monkeypatch):
     X, signs = made_up(80, 5, 4.0, rng)
     penalty, noise = perturbed(6, 4.0, "one-log", 1.0, 30, rng)
     expected = minimize(X, signs, noise, penalty=penalty)
@@ -186,9 +186,9 @@ def test_who_is_not_found_together_is_found_alone(rng, monkeypatch):
         return weights, solved
 
     monkeypatch.setattr(BatchedProblem, "_solve", partly)
-    found = BatchedProblem(X, signs, penalty).minimize(noise)
-    assert found.slow == 10
-    np.testing.assert_allclose(found.weights, expected, rtol=1e-6)
+    result = BatchedProblem(X, signs, penalty).minimize(noise)
+    assert result.slow == 10
+    np.testing.assert_allclose(result.weights, expected, rtol=1e-6)
     monkeypatch.setattr(many, "minimize", lambda *_, **__: _raise())
     with pytest.raises(AnswerError):
         BatchedProblem(X, signs, penalty).minimize(noise)
@@ -199,7 +199,7 @@ def _raise():
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_search_begins_near_its_end(shape, rng):
+def test_starting_points_are_near_the_minimizers(shape, rng):
     """Nearer than without noise or without data, on average over models of a level."""
     n, d, norm = SHAPES[shape]
     X, signs = made_up(n, d, norm, rng)
@@ -229,11 +229,11 @@ def test_systems_of_all_models_are_solved_at_once(rng):
     rows, bends = rng.normal(size=(50, 6)), rng.random((50, 9)).astype(np.float32)
     pairs = FeaturePairs(Float32Rows(rows))
     right = rng.normal(size=(6, 9)).astype(np.float32)
-    found = pairs.solve(pairs.sums(bends), right)
+    result = pairs.solve(pairs.sums(bends), right)
     for model in range(9):
         matrix = (rows.T * bends[:, model]) @ rows + np.eye(6)
         np.testing.assert_allclose(
-            found[:, model], np.linalg.solve(matrix, right[:, model]), 1e-4
+            result[:, model], np.linalg.solve(matrix, right[:, model]), 1e-4
         )
 
 
@@ -257,6 +257,6 @@ def test_memory_does_not_grow_with_models_times_rows(rng):
         (np.ones(4), np.zeros((1, 2)), 0.0),
     ],
 )
-def test_shapes_and_penalties_that_do_not_fit_are_refused(signs, linear, penalty):
+def test_wrong_shapes_and_penalties_are_rejected(signs, linear, penalty):
     with pytest.raises(ValueError, match="Expected"):
         BatchedProblem(np.zeros((4, 2)), signs, penalty).minimize(linear)

@@ -27,7 +27,7 @@ MODELS = {
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("extreme", [1e-320, 1e308, 0.0])
 @pytest.mark.parametrize("charged", [False, True])
-def test_an_extreme_record_raises_nothing_where_numpy_raises(name, extreme, charged, tmp_path):
+def test_extreme_records_raise_nothing_when_numpy_is_set_to_raise(name, extreme, charged, tmp_path):
     """Without a record of 1e-320 the same fit would have ended well."""
     X = np.random.default_rng(0).normal(size=(50, 3))
     X[0] = extreme

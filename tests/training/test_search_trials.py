@@ -28,16 +28,16 @@ def data(rng):
 
 def test_a_search_costs_its_trials():
     one = Gaussian(2.0)
-    both = trials.search_event([one], SCORE, 5.0, "geometric", apart=False)
+    both = trials.search_event([one], SCORE, 5.0, "geometric", held_out=False)
     assert both == Search(Composed((one, SCORE)), 5.0, "geometric")
-    apart = trials.search_event([one, one], SCORE, 5.0, "poisson", apart=True)
-    assert apart == Parallel((Search(one, 5.0, "poisson"), Search(SCORE, 5.0, "poisson")))
+    held_out = trials.search_event([one, one], SCORE, 5.0, "poisson", held_out=True)
+    assert held_out == Parallel((Search(one, 5.0, "poisson"), Search(SCORE, 5.0, "poisson")))
 
 
-def test_the_worst_setting_is_taken_inside_the_search():
+def test_the_maximum_over_settings_is_inside_the_search():
     ones = [Gaussian(2.0), Gaussian(3.0), Gaussian(2.0)]
-    apart = trials.search_event(ones, SCORE, 5.0, "logarithmic", apart=True)
-    assert apart.events[0] == Search(Parallel((Gaussian(2.0), Gaussian(3.0))), 5.0)
+    held_out = trials.search_event(ones, SCORE, 5.0, "logarithmic", held_out=True)
+    assert held_out.events[0] == Search(Parallel((Gaussian(2.0), Gaussian(3.0))), 5.0)
 
 
 # ---------------------------------------------------------------- the number of trials
@@ -72,7 +72,7 @@ def pvalue(numbers, law, mean):
 
 
 @pytest.mark.parametrize("law", ["logarithmic", "geometric", "poisson"])
-def test_the_number_of_trials_has_its_law(law, rng):
+def test_the_number_of_trials_has_its_distribution(law, rng):
     numbers = [trials.draw_trial_count(6.0, law, rng=rng) for _ in range(10_000)]
     assert pvalue(numbers, law, 6.0) > 0.01
     assert pvalue(numbers, law, 7.0) < 0.01
@@ -99,18 +99,21 @@ def test_correct_predictions_are_counted(rng):
         assert trials.count_correct(Plain(), records) == slowly
 
 
-def test_one_record_moves_a_score_by_one_at_most(data):
+def test_one_record_changes_a_score_by_at_most_one(data):
     whole = trials.count_correct(Plain(), data)
     assert whole == len(data)
     for row in range(0, 600, 50):
-        assert whole - trials.count_correct(Plain(), data.take(np.delete(np.arange(600), row))) == 1
+        assert (
+            whole - trials.count_correct(Plain(), data.take(np.delete(np.arange(600), row)))
+            == 1
+        )
         y = np.array(data.y)
         y[row] = 1 - y[row]
         assert whole - trials.count_correct(Plain(), Dataset(data.X, y, data.classes)) == 1
 
 
 @pytest.mark.parametrize("seeded", [False, True])
-def test_a_score_is_noisy_by_its_law(data, seeded):
+def test_scores_have_the_stated_noise(data, seeded):
     rng = np.random.default_rng(0) if seeded else _random.secret_generator()
     small = data.take(np.arange(3))
     noise = np.array(
@@ -123,7 +126,7 @@ def test_a_score_is_noisy_by_its_law(data, seeded):
         assert not 1e-6 < stats.chi2(600).cdf(squares / 16 / wrong) < 1 - 1e-6
 
 
-def test_the_highest_score_wins_and_ties_are_broken_by_coins(rng):
+def test_the_highest_score_wins_and_ties_are_broken_at_random(rng):
     scores = {0: 3.0, 1: 5.0, 2: 5.0}
     wins = []
     for _ in range(400):
@@ -143,7 +146,7 @@ def test_the_highest_score_wins_and_ties_are_broken_by_coins(rng):
     assert 0.3 < np.mean(wins) < 0.75
 
 
-def test_huge_numbers_are_scored_without_a_word(data):
+def test_huge_numbers_are_scored_without_a_warning(data):
     rows = np.array(data.X)
     rows[0], rows[1] = 1.7e308, -1.7e308
     wild = Dataset(rows, data.y, data.classes, size=600)
@@ -172,4 +175,6 @@ def test_no_record_raises_in_pipelines_and_searches_inside_one_another(data):
         fitted = model.fit_records(wild)
         assert 0 <= trials.count_correct(fitted, wild) <= 600
         # Where nothing overflows, the count is that of the model's own predictions.
-        assert trials.count_correct(fitted, data) == (fitted.predict(data.X) == data.labels).sum()
+        assert (
+            trials.count_correct(fitted, data) == (fitted.predict(data.X) == data.labels).sum()
+        )

@@ -25,14 +25,16 @@ LAWS = [GaussianNoise(1.7, 4), GammaNoise(0.3, 1), GammaNoise(2.0, 2), GammaNois
 
 
 @pytest.mark.parametrize("noise", LAWS, ids=repr)
-def test_the_law_is_that_of_the_noise_and_another_scale_is_not(noise):
+def test_the_distribution_matches_the_noise_and_other_scales_fail(noise):
     b = drawn(noise, 20_000)
     side = RNG.normal(size=noise.dimension)
     along = b @ (side / np.linalg.norm(side))
     assert stats.kstest(along, lambda y: 1 - noise.tail_probability(y)).pvalue > 1e-3
     assert stats.kstest(1.1 * along, lambda y: 1 - noise.tail_probability(y)).pvalue < 1e-6
     apart = (b - drawn(noise, 20_000))[:, 0]
-    assert stats.kstest(apart, lambda y: 1 - noise.difference().tail_probability(y)).pvalue > 1e-3
+    assert (
+        stats.kstest(apart, lambda y: 1 - noise.difference().tail_probability(y)).pvalue > 1e-3
+    )
     assert stats.kstest(apart, lambda y: 1 - noise.tail_probability(y)).pvalue < 1e-6
 
 
@@ -59,17 +61,19 @@ def test_one_direction_equals_its_definition(d, y):
         return cosine * stats.gamma.pdf(g, d)
 
     slowly = quad(above, y, stats.gamma.isf(1e-15, d), epsabs=1e-12, limit=400)[0]
-    found = GammaNoise(1.0, d).tail_probability(np.array([y]))[0]
-    assert found == pytest.approx(slowly, abs=2e-9)
+    result = GammaNoise(1.0, d).tail_probability(np.array([y]))[0]
+    assert result == pytest.approx(slowly, abs=2e-9)
 
 
-def test_in_one_dimension_it_is_the_law_of_laplace_far_into_its_tail():
+def test_in_one_dimension_it_is_laplace_far_into_its_tail():
     y = np.array([0.0, 0.1, 1.0, 10.0, 25.0])
-    np.testing.assert_allclose(GammaNoise(1.0, 1).tail_probability(y), np.exp(-y) / 2, rtol=1e-6)
+    np.testing.assert_allclose(
+        GammaNoise(1.0, 1).tail_probability(y), np.exp(-y) / 2, rtol=1e-6
+    )
 
 
 @pytest.mark.parametrize("d", [1, 3, 200, 100_000])
-def test_the_mixture_has_the_length_that_is_known(d):
+def test_the_mixture_has_the_known_length_distribution(d):
     radii, weights = laws.mixture_radii(d, 1)
     for tail in (0.3, 1e-6):
         length = stats.gamma.isf(tail, d)
@@ -77,7 +81,7 @@ def test_the_mixture_has_the_length_that_is_known(d):
 
 
 @pytest.mark.parametrize("wrong", [0.0, -1.0, np.nan, np.inf, True, "1"])
-def test_wrong_scales_are_refused(wrong):
+def test_wrong_scales_are_rejected(wrong):
     with pytest.raises(ValueError, match="noise_std"):
         GaussianNoise(wrong, 3)
     with pytest.raises(ValueError, match="noise_scale"):

@@ -12,8 +12,8 @@ from veracal.data import Dataset
 from veracal.errors import DataError
 from veracal.training import PrivateStandardizer
 from veracal.training.standardizer import (
-    MIN_VARIANCE,
     GRID_UNITS,
+    MIN_VARIANCE,
     moment_sensitivity,
     moment_sums,
     noisy_moments,
@@ -71,7 +71,7 @@ def test_neither_order_nor_blocks_change_a_bit(rng):
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
-def test_one_record_moves_the_sums_by_no_more_than_stated(rng, relation):
+def test_one_record_changes_the_sums_by_at_most_the_sensitivity(rng, relation):
     for _ in range(400):
         rows = drawn(rng, 4)
         other = rows[1:] if relation == "add-remove" else np.vstack([drawn(rng, 1), rows[1:]])
@@ -84,7 +84,7 @@ def test_one_record_moves_the_sums_by_no_more_than_stated(rng, relation):
         assert square <= factor * 3 * GRID_UNITS**2
 
 
-def test_near_the_end_of_the_grid_rounding_adds_nothing():
+def test_rounding_does_not_increase_the_sensitivity():
     steps = 1 - np.arange(12) / GRID_UNITS
     values = np.concatenate([steps, -steps, steps - 0.3 / GRID_UNITS])[:, None]
     sums = np.array([moment_sums([v[None]], LOW[:1], HIGH[:1]).ravel() for v in values])
@@ -110,7 +110,7 @@ def test_the_stated_sensitivity_is_attained(width):
 # ---------------------------------------------------------------- moments
 
 
-def test_without_noise_they_are_mean_and_spread(rng):
+def test_without_noise_they_are_mean_and_standard_deviation(rng):
     rows = rng.uniform(-0.8, 0.6, (5_000, 3)) ** 3
     sums = moment_sums([rows], LOW, HIGH)
     means, spreads = noisy_moments(sums, 5_000, 1e-12, rng=rng)
@@ -118,7 +118,7 @@ def test_without_noise_they_are_mean_and_spread(rng):
     np.testing.assert_allclose(spreads, rows.std(axis=0), rtol=1e-4)
 
 
-def test_a_spread_is_never_below_what_noise_leaves_of_it():
+def test_a_standard_deviation_is_at_least_its_noise():
     nothing = np.zeros((2, 400), int)
     for noise, size, least in ((1e-9, 50, MIN_VARIANCE), (3.0, 100, 0.03), (500.0, 100, 1.0)):
         _, spreads = noisy_moments(nothing, size, noise, rng=np.random.default_rng(0))
@@ -127,7 +127,7 @@ def test_a_spread_is_never_below_what_noise_leaves_of_it():
     assert np.abs(means).max() == 1
 
 
-def test_noise_has_its_law_and_is_drawn_for_every_entry(rng):
+def test_noise_has_its_distribution_and_is_drawn_for_every_entry(rng):
     # The noise is small beside the declared size, so that nothing is cut off.
     sums = np.full((2, 3_000), GRID_UNITS // 2 * 1_000_000)
     means, spreads = noisy_moments(sums, 1_000_000, 40.0, rng=rng)
@@ -149,7 +149,7 @@ def noisy_sums(scaler):
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
-def test_neighbors_differ_by_no_more_than_the_event_says(rng, relation):
+def test_neighbors_differ_by_at_most_the_events_sensitivity(rng, relation):
     settings = dict(noise_multiplier=2.0, relation=relation, random_state=3)
     size = 1_000 if relation == "add-remove" else None
     scaler = PrivateStandardizer([(-5, 5), (0, 100)], size=size, **settings)
@@ -178,7 +178,7 @@ def test_the_noise_is_that_of_the_event(relation):
         assert not 1e-4 < stats.chi2(400).cdf(squares / wrong) < 1 - 1e-4
 
 
-def test_the_real_number_of_records_enters_nowhere(rng):
+def test_the_real_number_of_records_is_not_used(rng):
     # At the middle of the bounds a record adds nothing, so any number of them is the same.
     fits = [
         PrivateStandardizer((-1, 1), noise_multiplier=1.0, size=50, random_state=0).fit(
@@ -216,12 +216,12 @@ def test_an_epsilon_is_kept_and_nearly_spent():
     assert PrivateStandardizer((0, 1), noise_multiplier=2).event() == Gaussian(2.0)
 
 
-def test_a_fit_states_what_it_promises(rng):
+def test_a_fit_states_its_guarantee(rng):
     rows = rng.uniform(size=(100, 2))
-    made = PrivateStandardizer((0, 1), epsilon=1.0, size=100).fit(rows).statement_
-    assert 0.99 < made.epsilon <= 1.0 and "means and standard deviations" in made.covers[0]
-    told = PrivateStandardizer((0, 1), epsilon=1.0).fit(rows).statement_
-    assert isinstance(told, NotPrivate) and "declare size" in told.reasons[0]
+    model = PrivateStandardizer((0, 1), epsilon=1.0, size=100).fit(rows).statement_
+    assert 0.99 < model.epsilon <= 1.0 and "means and standard deviations" in model.covers[0]
+    values = PrivateStandardizer((0, 1), epsilon=1.0).fit(rows).statement_
+    assert isinstance(values, NotPrivate) and "declare size" in values.reasons[0]
 
 
 @pytest.mark.parametrize(
@@ -232,12 +232,12 @@ def test_a_fit_states_what_it_promises(rng):
         (dict(bounds=(0, 1), size=100, random_state=0), "random_state was set"),
     ],
 )
-def test_it_says_why_it_is_not_private(rng, settings, reason):
+def test_reasons_for_no_privacy_are_recorded(rng, settings, reason):
     scaler = PrivateStandardizer(**settings).fit(rng.uniform(size=(100, 2)))
     assert not scaler.private_ and reason in scaler.not_private_because_[0]
 
 
-def test_two_fits_draw_other_noise(rng):
+def test_two_fits_draw_different_noise(rng):
     rows = rng.uniform(size=(100, 2))
     scaler = PrivateStandardizer((0, 1), size=100)
     assert (scaler.fit(rows).mean_ != scaler.fit(rows).mean_).all()
@@ -256,12 +256,12 @@ def test_two_fits_draw_other_noise(rng):
     ],
     ids=repr,
 )
-def test_settings_without_meaning_are_refused(settings):
+def test_invalid_settings_are_rejected(settings):
     with pytest.raises(ValueError, match="Expected"):
         PrivateStandardizer((0, 1), **settings).event()
 
 
-def test_a_size_is_demanded_where_it_is_private_and_compared_where_it_is_public(rng):
+def test_a_private_size_must_be_declared_and_a_public_one_must_match(rng):
     rows, labels = rng.uniform(size=(20, 2)), np.zeros(20, int)
     data = Dataset(rows, labels, ("a", "b"))
     with pytest.raises(DataError, match="declared number of records"):

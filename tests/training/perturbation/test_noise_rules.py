@@ -53,7 +53,7 @@ def test_the_formulas_of_diffprivlib():
 
 
 @given(st.floats(1e-6, 500), st.floats(1e-6, 1e6), st.floats(1e-3, 1e3))
-def test_half_of_epsilon_is_left_for_the_noise(epsilon, C, R):
+def test_half_of_epsilon_remains_for_the_noise(epsilon, C, R):
     used = one_log(epsilon, C, R, "add-remove")
     assert used.epsilon_prime >= epsilon / 2 * (1 - 1e-9)
     assert used.lambda_total >= 1 / C
@@ -84,7 +84,7 @@ def test_the_worst_neighbors_stay_within_epsilon(rule, relation):
 
 @pytest.mark.parametrize("relation", RELATIONS)
 @pytest.mark.parametrize("rule", PRIVATE)
-def test_close_but_wrong_rules_are_told_apart(rule, relation):
+def test_close_but_wrong_rules_are_detected(rule, relation):
     epsilon, R = 0.5, 10.0
     used = rule(epsilon, 1.0, R, relation)
     unpenalized = replace(used, intercept_penalty=1e-6)
