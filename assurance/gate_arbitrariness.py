@@ -1,14 +1,14 @@
-"""What a released model tells of arbitrariness is true at its level, and told of known noise.
+"""Arbitrariness intervals of a released model hold at their level, for its actual noise.
 
-*Levels.* The worst case of every bound is where the records say nothing: runs then decide by
-noise alone, and disagree as much as can be. An interval misses that as soon as its upper end
-is below, which may happen in no more releases than the level leaves: of a person named
-beforehand, and of one who is chosen by somebody who knows the noise; for two classes, and for
-three of which one is out of the question; after both laws of noise on weights, and after noise
-on an objective. So many releases are made by hand.
-*Estimates.* There a flip is a coin, and the estimate says so. *Law.* The law that an artifact
-keeps is that of the noise which real fits drew, recovered from their records; and nothing is
-kept of fits whose noise depends on the records, is known, or was chosen.
+*Levels.* The worst case of every bound is a model without signal: runs then decide by noise
+alone, and disagree as much as possible. An interval misses that if its upper end is lower,
+which may happen in at most a share 1 - level of the releases: for an individual named
+beforehand, and for one chosen with knowledge of the noise; for two classes, and for three
+classes, one of them excluded; after both distributions of noise on weights, and after noise on
+an objective. Many releases are simulated. *Estimates.* In that case a flip has probability one
+half, and the estimate agrees. *Noise model.* The distribution that an artifact stores is that
+of the noise that real fits drew, recovered from their records; and nothing is stored for fits
+whose noise depends on the records, is known, or was selected.
 """
 
 from dataclasses import replace
@@ -36,11 +36,11 @@ from veracal.training.weight_noise import GammaNoise, GaussianNoise, Noise
 NAME = "arbitrariness"
 LEVEL = 0.8
 MORE = 8  # weights of each of three models
-CLASSES = 60  # models of one fit, each with noise of its own
+CLASSES = 60  # models of one fit, each with independent noise
 OUTPUT = "veracal.training.weight_noise"
 OBJECTIVE = "veracal.training.arbitrariness"
 KEPT = "veracal.artifact.noise_model.NoiseModel"
-TWO, WITHIN, TOLD = output._binary_interval, objective._flip_bounds, NoiseModel.told
+TWO, WITHIN, ARBITRARINESS = output._binary_interval, objective._flip_bounds, NoiseModel.told
 OF = NoiseModel.__dict__["of"].__func__
 
 
@@ -48,28 +48,28 @@ OF = NoiseModel.__dict__["of"].__func__
 
 
 def one_sided(sums: Floats, noise: Noise, spare: float, people: int | None) -> Any:
-    """Take the quantile of one side for a distance that has two."""
+    """Use a one-sided quantile for a two-sided distance."""
     if people is None:
         return TWO(sums, noise, spare, people)
-    reach = noise.quantile(spare / (2 * people))
-    low = output._disagreement(noise, np.abs(sums) + reach)
-    return low, output._disagreement(noise, np.maximum(np.abs(sums) - reach, 0.0))
+    half_width = noise.quantile(spare / (2 * people))
+    low = output._disagreement(noise, np.abs(sums) + half_width)
+    return low, output._disagreement(noise, np.maximum(np.abs(sums) - half_width, 0.0))
 
 
 def unshared(sums: Floats, noise: Noise, spare: float, people: int | None) -> Any:
-    """Give each of many people the level that one may have."""
+    """Use the level of one individual for each of many."""
     return TWO(sums, noise, spare, 1)
 
 
 def flat_prior(w: Floats, where: Any, noise: Any, threshold: float, X: Any) -> Any:
-    """Take the released weights for the center of the noise."""
+    """Use the released weights as the center of the noise."""
     if not isinstance(noise, GaussianNoise):
         return None
     return ndtr(-np.abs(where.sums[:, 0]) / noise.std / np.sqrt(2))
 
 
 def only_new_noise(distances: Floats, d: int, spare: float, form: Any) -> Floats:
-    """Forget the noise of the release itself."""
+    """Ignore the noise of the release itself."""
     return WITHIN(distances + objective._length_quantile(spare, d), d, spare, "closed")
 
 
@@ -81,20 +81,20 @@ def whole_gaps(sums: Floats, left: float, d: int, level: float, form: Any) -> Fl
     return np.minimum(result.reshape(gaps.shape).sum(axis=1), 1.0)
 
 
-def asked_penalty(model: Any, whole: Any) -> Any:
-    """Keep 1 / C, where a small epsilon asked for more."""
+def requested_penalty(model: Any, whole: Any) -> Any:
+    """Store 1 / C although a small epsilon required more."""
     result = OF(NoiseModel, model, whole)
     return result and replace(result, penalty=result.penalty and 1 / model.C)
 
 
 def other_relation(model: Any, whole: Any) -> Any:
-    """Keep the scale of the other relation."""
+    """Store the scale of the other relation."""
     result = OF(NoiseModel, model, whole)
     return result and replace(result, scale=result.scale / 2)
 
 
 def of_anything(model: Any, whole: Any) -> Any:
-    """Keep the law of any fit."""
+    """Store the distribution of every fit."""
     model.not_private_because_, held = (), model.not_private_because_
     result = OF(NoiseModel, model, model)
     model.not_private_because_ = held
@@ -102,9 +102,9 @@ def of_anything(model: Any, whole: Any) -> Any:
 
 
 def no_intercept(self: Any, weights: Any, X: Any, **asked: Any) -> Any:
-    """Forget that the intercept is noisy, too."""
+    """Ignore the noise on the intercept."""
     bare = replace(self, intercept=False, dimension=X.shape[1])
-    return TOLD(bare, weights, X, **asked)
+    return ARBITRARINESS(bare, weights, X, **asked)
 
 
 CORRECT: Patches = {}
@@ -123,7 +123,7 @@ MUTANTS: dict[str, Patches] = {
     "distance between two models not shared": {
         "veracal.training.arbitrariness._multiclass_flip_bounds": whole_gaps
     },
-    "penalty of 1 / C": {"veracal.artifact.noise_model.NoiseModel.of": asked_penalty},
+    "penalty of 1 / C": {"veracal.artifact.noise_model.NoiseModel.of": requested_penalty},
     "scale of the other relation": {
         "veracal.artifact.noise_model.NoiseModel.of": other_relation
     },
@@ -138,14 +138,14 @@ MUTANTS: dict[str, Patches] = {
 
 
 def run(subject: Patches, *, long: bool) -> str:
-    """Make releases by hand, and fit real ones."""
+    """Simulate releases, and fit real ones."""
     releases = 50_000 if long else 5_000
     with patched(subject):
         worst = max(
             *(missed_by_output(noise, releases) for noise in (GaussianNoise, GammaNoise)),
             missed_by_objective(4 * releases),
         )
-        estimate = flips_of_coins()
+        estimate = flips_of_random_decisions()
         least = min(law_kept(kind) for kind in kinds())
         nothing_kept()
         intercepts_count()
@@ -156,7 +156,7 @@ def run(subject: Patches, *, long: bool) -> str:
 
 
 def check(high: Floats, whom: str, classes: int) -> float:
-    """Share of releases whose upper end misses that a coin decides between two classes."""
+    """Share of releases whose upper end misses a random decision between two classes."""
     truth = classes / (classes - 1) / 2
     share = float((high < truth - 1e-9).mean())
     # Five standard errors: no false alarm in a million runs.
@@ -185,7 +185,7 @@ def drawn(kind: type, dimension: int, releases: int, models: int) -> Floats:
 
 
 def along_the_gap(b: Floats) -> Floats:
-    """Sums of three models for whoever stands where two are furthest apart; one is far off."""
+    """Sums of three models where two differ most and the third is far away."""
     gaps = b[:, 0] - b[:, 1]
     sides = gaps / np.linalg.norm(gaps, axis=1, keepdims=True)
     result: Floats = np.einsum("rkd,rd->rk", b, sides)
@@ -193,7 +193,7 @@ def along_the_gap(b: Floats) -> Floats:
 
 
 def missed_by_output(kind: type, releases: int) -> float:
-    """Misses of intervals after noise on weights that are zero without it."""
+    """Misses of intervals for weights of zero plus noise."""
     two, three = drawn(kind, 2, releases, 1)[:, 0], drawn(kind, MORE, releases, 3)
     chosen = np.linalg.norm(two, axis=1)[:, None]
     shares = []
@@ -210,7 +210,9 @@ def missed_by_output(kind: type, releases: int) -> float:
         assert np.isclose(plane_distances(weights, X).sums, sums, atol=1e-6).all()
         classes = max(2, len(weights))
         shares.append(check(result.high, f"{kind.__name__}, {result.holds_for}", classes))
-        if people and classes == 2:  # of a named person, half of what is left is for this end
+        if (
+            people and classes == 2
+        ):  # for one named individual, half of the failure probability is for this end
             half = (result.high < 1).mean()
             most = (1 - LEVEL) / 2 + 5 * np.sqrt((1 - LEVEL) / 2 / releases)
             assert half <= most, f"an upper end misses in {half:.3f} of the releases"
@@ -218,7 +220,7 @@ def missed_by_output(kind: type, releases: int) -> float:
 
 
 def missed_by_objective(releases: int) -> float:
-    """Misses of certificates where weights are the noise, over the penalty."""
+    """Misses of certificates for weights that are the noise divided by the penalty."""
     penalty, scale, shares = 3.0, 0.5, []
     two, three = (drawn(GammaNoise, d, releases, m) for d, m in ((2, 1), (4, 3)))
     two = two[:, 0]
@@ -244,8 +246,8 @@ def missed_by_objective(releases: int) -> float:
     return max(shares)
 
 
-def flips_of_coins() -> float:
-    """Mean estimate of a flip where every decision is a coin."""
+def flips_of_random_decisions() -> float:
+    """Mean estimate of a flip if every decision is random."""
     rng = np.random.default_rng(1)
     X, w = rng.normal(size=(500, 400)), rng.normal(size=400)
     result = output.output_arbitrariness(w, X, GaussianNoise(1.0, 400)).flip
@@ -259,7 +261,7 @@ def flips_of_coins() -> float:
 
 
 def records(classes: int) -> Dataset:
-    """Rows of which some are clipped, and labels by turns."""
+    """Rows, some of them clipped, and alternating labels."""
     rng = np.random.default_rng(2)
     X, y = rng.normal(size=(2 * classes, 3)), np.arange(2 * classes) % classes
     return Dataset(X, y, classes=tuple(range(classes)), size=2 * classes, name="made up")
@@ -276,7 +278,7 @@ def kinds() -> list[Any]:
 
 
 def law_kept(kind: Any) -> float:
-    """Whether the kept law is that of the noise which a fit drew: p-value of its lengths."""
+    """P-value of the lengths of a fit's noise under the stored distribution."""
     dataset = records(CLASSES)
     model = kind.fit_records(dataset)
     kept = NoiseModel.of(model, model)
@@ -302,7 +304,7 @@ def law_kept(kind: Any) -> float:
 
 
 def nothing_kept() -> None:
-    """Of fits whose noise nobody may compute with."""
+    """Fits whose noise model must not be stored."""
     dataset, public = records(2), {"classes": (0, 1), "size": 4}
     read = OutputPerturbation(5.0, 1e-5, **public).fit(dataset.X, dataset.y)
     seeded = OutputPerturbation(5.0, norm=1.0, random_state=0).fit_records(dataset)
@@ -314,12 +316,12 @@ def nothing_kept() -> None:
 
 
 def intercepts_count() -> None:
-    """Somebody whose features are all zero is decided by the noisy intercept."""
+    """A row of zeros is decided by the noisy intercept."""
     for kind in kinds():
-        model = kind.set_params(C=1e-6).fit_records(records(2))  # of which noise is all
+        model = kind.set_params(C=1e-6).fit_records(records(2))  # pure noise
         kept = NoiseModel.of(model, model)
         assert kept is not None
         result = kept.told(
             LinearWeights.of(model), np.zeros((1, 3)), level=0.999, people=None, threshold=0.0
         )
-        assert result.high[0] > 0, "nobody without features is arbitrary"
+        assert result.high[0] > 0, "rows of zeros are not arbitrary"

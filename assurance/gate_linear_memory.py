@@ -16,7 +16,7 @@ import numpy as np
 from assurance import servers
 from assurance.linear import FACTS, Patches, patched
 from veracal.data import Dataset
-from veracal.training.base import TrainingData, infer_training_data, row_norms, add_labels
+from veracal.training.base import TrainingData, add_labels, infer_training_data, row_norms
 from veracal.training.logistic import PrivateLogisticRegression
 
 NAME = "linear_memory"
@@ -37,7 +37,7 @@ def read_from_map(X: Any, *rest: Any, **declared: Any) -> Any:
 
 
 def norms_of_copy(X: Any) -> Any:
-    """Turn the whole matrix into float64."""
+    """Convert the whole matrix to float64."""
     whole = np.asarray(X, dtype=np.float64)
     return np.sqrt(np.einsum("ij,ij->i", whole, whole))
 
@@ -76,7 +76,7 @@ def fit_map(model: PrivateLogisticRegression, X: Any, y: Any) -> Any:
 
 
 def fit_dataset(model: PrivateLogisticRegression, X: Any, y: Any) -> Any:
-    """As a holder does."""
+    """As the curator does."""
     return model.fit_records(Dataset(X, y, (0, 1)))
 
 
@@ -85,7 +85,7 @@ FORMS = {"map": fit_map, "data set": fit_dataset}
 
 def measured(subject: Patches, name: str, path: Path) -> tuple[float, float]:
     """Memory in MB before and at the peak of a fit, in a process that has run nothing else."""
-    # Not a fork of this one: what it has freed and not given back would count, or not.
+    # Not a fork of this process, whose freed but unreturned memory would distort the result.
     (mutant,) = (key for key, one in SUBJECTS.items() if one is subject)
     try:
         start, peak = servers.apart(fit, mutant, name, path)

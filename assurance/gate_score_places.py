@@ -29,7 +29,7 @@ from veracal.neural import predictions as scoring
 from veracal.neural.predictions import NetworkScores
 from veracal.training import PrivateLogisticRegression
 from veracal.training.pipeline import PrivatePipeline, make_private_pipeline
-from veracal.training.pipeline_steps import transform_both, synthetic_dataset
+from veracal.training.pipeline_steps import synthetic_dataset, transform_both
 from veracal.training.search import BestEstimatorMixin, unwrap_classifier
 
 NAME = "score_places"

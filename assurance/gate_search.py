@@ -1,9 +1,9 @@
-"""A search makes the trials it is charged for, and shows one of them.
+"""A search runs the trials it is charged for, and releases one of them.
 
-The number of trials has its law, settings and noise are drawn anew for each, scores are noisy,
-parts are dealt once, and nothing of a fit tells how many trials there were. The cost is
-compared with dp-accounting's own for the same runs. Trials are counted by a model that
-remembers whom it was fitted to.
+The number of trials has its distribution, settings and noise are drawn independently for each,
+scores are noisy, the split is drawn once, and no attribute of a fit depends on the number of
+trials. The cost is compared with that of dp-accounting for the same runs. Trials are counted by
+a model that records its training data.
 """
 
 import math
@@ -39,11 +39,11 @@ from veracal.training.search import (
 NAME = "search"
 ALPHA = 1e-6
 MEAN, NOISE, SCORE_NOISE = 4.0, 3.0, 5.0
-FITS: list[tuple[Any, TrainingData]] = []  # models, and what they were fitted to
+FITS: list[tuple[Any, TrainingData]] = []  # models and their training data
 
 
 class Means(LinearClassifier):
-    """Noisy sums of clipped rows, class by class; with a sign of -1, the opposite of that."""
+    """Noisy sums of clipped rows, class by class; negated for a sign of -1."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Means(LinearClassifier):
 
 @dataclass(frozen=True)
 class Subject:
-    """A search, and the functions it is made of."""
+    """A search and its functions."""
 
     search: type[PrivateSearch] = PrivateSearch
     draw_trial_count: Callable[..., int] = draw_trial_count
@@ -90,7 +90,7 @@ class Subject:
 
 
 def fixed_number(mean: float, law: Any, *, rng: np.random.Generator) -> int:
-    """Make as many trials as are expected."""
+    """Run exactly the expected number of trials."""
     return round(mean)
 
 
@@ -100,17 +100,17 @@ def capped_number(mean: float, law: Any, *, rng: np.random.Generator) -> int:
 
 
 def geometric_number(mean: float, law: Any, *, rng: np.random.Generator) -> int:
-    """Draw from the law that everybody knows."""
+    """Draw from the wrong distribution."""
     return draw_trial_count(mean, "geometric", rng=rng)
 
 
 def zeros_dropped(mean: float, law: Any, *, rng: np.random.Generator) -> int:
-    """Make one trial at least."""
+    """Run at least one trial."""
     return max(1, draw_trial_count(mean, law, rng=rng))
 
 
 def by_score(rng: np.random.Generator) -> Callable[[SearchTrial], tuple[float, float]]:
-    """The rank of a trial, with coins for ties."""
+    """The rank of a trial, with random numbers for ties."""
     return lambda one: (one.score, rng.random())
 
 
@@ -120,13 +120,13 @@ def grid(trial: Any, settings: int, number: int, *, rng: np.random.Generator) ->
 
 
 def in_turn(trial: Any, settings: int, number: int, *, rng: np.random.Generator) -> Any:
-    """Take the settings one after the other."""
+    """Use the settings one after the other."""
     result = [trial(position % settings) for position in range(number)]
     return max(result, key=by_score(rng)) if result else None
 
 
 def stops_early(trial: Any, settings: int, number: int, *, rng: np.random.Generator) -> Any:
-    """Stop at a score that is good enough."""
+    """Stop at a sufficient score."""
     model: list[SearchTrial] = []
     for _ in range(number):
         model.append(trial(int(rng.integers(settings))))
@@ -136,7 +136,7 @@ def stops_early(trial: Any, settings: int, number: int, *, rng: np.random.Genera
 
 
 def first_of_equals(trial: Any, settings: int, number: int, *, rng: Any) -> Any:
-    """Keep the earlier of two that are equal."""
+    """Keep the earlier of two equal trials."""
     result = [trial(int(rng.integers(settings))) for _ in range(number)]
     return max(result, key=lambda one: one.score) if result else None
 
@@ -152,7 +152,7 @@ def half_noise(model: Any, dataset: Dataset, noise: float, *, rng: Any) -> float
 
 
 def rounded_share(model: Any, dataset: Dataset, noise: float, *, rng: Any) -> float:
-    """Score by the share of the records that there are."""
+    """Score by the share of the real number of records."""
     return noisy_correct_count(model, dataset, noise, rng=rng) / max(1, len(dataset))
 
 
@@ -175,7 +175,9 @@ def cheapest(trainings: Any, score: Any, mean: float, law: Any, *, held_out: boo
     )
 
 
-def always_apart(trainings: Any, score: Any, mean: float, law: Any, *, held_out: bool) -> Event:
+def always_held_out(
+    trainings: Any, score: Any, mean: float, law: Any, *, held_out: bool
+) -> Event:
     """Charge as if scores were taken on other records, though they are not."""
     return search_event(trainings, score, mean, law, held_out=True)
 
@@ -186,7 +188,7 @@ def fewer(trainings: Any, score: Any, mean: float, law: Any, *, held_out: bool) 
 
 
 class CountKept(PrivateSearch):
-    """Remember how many trials there were."""
+    """Keep the number of trials."""
 
     def _learn(self, data: TrainingData, rng: np.random.Generator) -> tuple[str, ...]:
         before = len(FITS)
@@ -196,7 +198,7 @@ class CountKept(PrivateSearch):
 
 
 class TableKept(PrivateSearch):
-    """Remember every trial in a table."""
+    """Keep a table of all trials."""
 
     def _learn(self, data: TrainingData, rng: np.random.Generator) -> tuple[str, ...]:
         before = len(FITS)
@@ -206,15 +208,15 @@ class TableKept(PrivateSearch):
 
 
 class ScoredOnTraining(PrivateSearch):
-    """Deal a holdout, and score on the records of the training."""
+    """Hold out records, but score on the training records."""
 
     def _split(self, dataset: Dataset, rng: np.random.Generator) -> tuple[Dataset, Dataset]:
         train, _ = super()._split(dataset, rng)
         return train, train
 
 
-class DealtAnew(PrivateSearch):
-    """Deal the records anew for every trial."""
+class SplitPerTrial(PrivateSearch):
+    """Split the records again for every trial."""
 
     def _fitted_model(self, position: int, records: Dataset, rng: Any) -> Any:
         whole = self.__dict__["_whole"]
@@ -267,12 +269,12 @@ MUTANTS = {
     "one trial charged": Subject(search_event=one_trial),
     "scores not charged": Subject(search_event=score_forgotten),
     "the cheapest setting charged": Subject(search_event=cheapest),
-    "charged as if held out": Subject(search_event=always_apart),
+    "charged as if held out": Subject(search_event=always_held_out),
     "half of the trials charged": Subject(search_event=fewer),
     "the number of trials is kept": Subject(CountKept),
     "a table of trials is kept": Subject(TableKept),
     "held out, and scored on training": Subject(ScoredOnTraining),
-    "records dealt anew for every trial": Subject(DealtAnew),
+    "records dealt anew for every trial": Subject(SplitPerTrial),
     "first rows held out": Subject(FirstRowsHeldOut),
     "M16 the same noise in every trial": Subject(SameNoise),
     "the default fitted to the records": Subject(DefaultFitted),
@@ -280,7 +282,7 @@ MUTANTS = {
 
 
 def run(subject: Subject, *, long: bool) -> str:
-    """Charge, draw, count and look at what is left."""
+    """Check charges, draws, scores and what a search keeps."""
     rng = np.random.default_rng(0)
     with using(subject):
         compare_costs(subject)
@@ -303,7 +305,7 @@ def using(subject: Subject) -> Any:
 
 
 def searching(subject: Subject, settings: Any = None, **more: Any) -> PrivateSearch:
-    """A search of the subject's, over two opposite settings."""
+    """The subject's search over two opposite settings."""
     usual = {"mean": MEAN, "score_noise": SCORE_NOISE, **more}
     return subject.search(Means(), settings or [{"sign": 1}, {"sign": -1}], **usual)
 
@@ -316,7 +318,7 @@ def records(rng: np.random.Generator, n: int = 80) -> Dataset:
 
 @contextmanager
 def number_of_trials(number: int) -> Any:
-    """Fix the number of trials, to compare what is left of them."""
+    """Fix the number of trials, to compare what they leave."""
     FITS.clear()
     with mock.patch.object(module, "draw_trial_count", return_value=number):
         yield
@@ -326,14 +328,14 @@ def number_of_trials(number: int) -> Any:
 
 
 def compare_costs(subject: Subject) -> None:
-    """What is charged is what dp-accounting finds for the same trials, or more."""
+    """The charge is at least what dp-accounting computes for the same trials."""
     settings = {"noise_multiplier": [6.0, 2.0]}
     for law in module.LAWS:
-        for apart in (False, True):
+        for held_out in (False, True):
             model = searching(
-                subject, settings, distribution=law, holdout=0.3 if apart else None
+                subject, settings, distribution=law, holdout=0.3 if held_out else None
             )
-            charged, true = charged_for(model.event()), due(law, apart)
+            charged, true = charged_for(model.event()), due(law, held_out)
             assert charged >= true * (1 - 1e-6), (
                 f"{law}: {charged:.3f} is charged and {true:.3f} is due"
             )
@@ -342,17 +344,17 @@ def compare_costs(subject: Subject) -> None:
 
 @lru_cache
 def charged_for(event: Event) -> float:
-    """What an event costs at a delta."""
+    """Epsilon of an event at a delta."""
     return epsilon_for(event, 1e-5)
 
 
 @lru_cache
-def due(law: str, apart: bool) -> float:
-    """What trials with the dearer setting cost, by dp-accounting alone."""
+def due(law: str, held_out: bool) -> float:
+    """Cost of trials with the costlier setting, by dp-accounting alone."""
     shape = {"poisson": math.inf, "geometric": 1.0, "logarithmic": 0.0}[law]
     training, score = dp.GaussianDpEvent(2.0), dp.ZCDpEvent(0.5 / SCORE_NOISE**2)
     most = 0.0
-    for trial in [training, score] if apart else [dp.ComposedDpEvent([training, score])]:
+    for trial in [training, score] if held_out else [dp.ComposedDpEvent([training, score])]:
         accountant = RdpAccountant()
         accountant.compose(dp.RepeatAndSelectDpEvent(trial, MEAN, shape))
         most = max(most, accountant.get_epsilon(1e-5))
@@ -360,8 +362,8 @@ def due(law: str, apart: bool) -> float:
 
 
 def compare_numbers(subject: Subject, law: Any, rounds: int) -> float:
-    """The number of trials against its law, written out."""
-    # The power of the test is random: a seed keeps it where it is from run to run.
+    """Test the number of trials against its distribution."""
+    # The power of the test is random; a fixed seed makes it reproducible.
     rng = _random.secret_generator() if rounds > 1 else np.random.default_rng(1)
     drawn = [subject.draw_trial_count(MEAN, law, rng=rng) for _ in range(3_000 * rounds)]
     hoped = len(drawn) * probabilities(law, 2_000)
@@ -375,7 +377,7 @@ def compare_numbers(subject: Subject, law: Any, rounds: int) -> float:
 
 
 def probabilities(law: str, most: int) -> np.ndarray:
-    """Of no trial, of one, and so on."""
+    """Probabilities of no trial, one trial, and so on."""
     k = np.arange(most)
     if law == "poisson":
         result: np.ndarray = stats.poisson.pmf(k, MEAN)
@@ -387,7 +389,7 @@ def probabilities(law: str, most: int) -> np.ndarray:
 
 
 def _logarithmic() -> float:
-    """The parameter of the logarithmic law of that mean, by halving."""
+    """The parameter of the logarithmic distribution with a mean, by bisection."""
     low, high = 1e-9, 1 - 1e-9
     for _ in range(100):
         middle = (low + high) / 2
@@ -400,7 +402,7 @@ LOGARITHMIC = _logarithmic()
 
 
 def compare_scores(subject: Subject, draws: int) -> None:
-    """Scores are the number of correct predictions and noise of the law that is charged."""
+    """Scores are the number of correct predictions plus noise of the charged distribution."""
 
     class Right:
         def predict(self, X: Any) -> Any:
@@ -420,7 +422,7 @@ def compare_scores(subject: Subject, draws: int) -> None:
 
 
 def compare_ties(subject: Subject, rng: np.random.Generator) -> None:
-    """Of equal trials, the first wins no more often than another."""
+    """Among equal trials, the first wins no more often than another."""
     firsts = []
     for _ in range(150):
         model: list[SearchTrial] = []
@@ -435,7 +437,7 @@ def compare_ties(subject: Subject, rng: np.random.Generator) -> None:
 
 
 def compare_trials(subject: Subject, rng: np.random.Generator, number: int) -> None:
-    """As many trials are made as are drawn, each with a setting and noise of its own."""
+    """The drawn number of trials is run, each with an independent setting and noise."""
     settings = [{"sign": sign} for sign in (1, 2, 3)]
     drawn: list[int] = []
     for _ in range(2):
@@ -455,7 +457,7 @@ def compare_trials(subject: Subject, rng: np.random.Generator, number: int) -> N
 
 
 def compare_parts(subject: Subject, rng: np.random.Generator) -> None:
-    """Held out records are the same for all trials, and never trained on."""
+    """Held-out records are the same for all trials, and never trained on."""
     scored: list[Dataset] = []
 
     def watch(model: Any, dataset: Dataset, noise: float, *, rng: Any) -> float:
@@ -477,21 +479,21 @@ def compare_parts(subject: Subject, rng: np.random.Generator) -> None:
 
 
 def compare_remains(subject: Subject, rng: np.random.Generator) -> None:
-    """Whatever is left of a search looks the same after any number of trials."""
+    """A search leaves the same attributes after any number of trials."""
     mine = records(rng)
     looks = set()
     for number in (1, 2, 40):
         with number_of_trials(number):
             fitted = searching(subject, [{"sign": 1}]).fit_records(mine)
             names = tuple(sorted(vars(fitted)))
-            # Weights and noisy scores are other numbers each time; nothing else may be.
+            # Only weights and noisy scores may differ between runs.
             fixed = tuple(repr(v) for v in vars(fitted).values() if isinstance(v, int | str))
             looks.add((names, fixed, len(pickle.dumps(fitted))))
     assert len(looks) == 1, "what is left of a search tells how many trials it made"
 
 
 def compare_default(subject: Subject, rng: np.random.Generator) -> None:
-    """Without a trial no record is looked at."""
+    """Without a trial no record is used."""
     mine = records(rng)
     with number_of_trials(0):
         fitted = searching(subject, law="poisson", default=1).fit_records(mine)

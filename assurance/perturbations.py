@@ -37,7 +37,7 @@ class HalfDrawn(ObjectivePerturbation):
 
 
 class NotSquared(ObjectivePerturbation):
-    """Take R for R squared in the curvature."""
+    """Use R instead of R squared in the curvature."""
 
     def perturbation(self, norm: float, k: int = 2) -> Perturbation:
         R = norm_bound(norm, fit_intercept=self.fit_intercept)
@@ -77,7 +77,7 @@ class RawRows(ObjectivePerturbation):
 
 
 class BoundFromData(ObjectivePerturbation):
-    """Take the longest row for the norm."""
+    """Use the longest row as the norm."""
 
     def _learn(self, facts: Any, rng: np.random.Generator) -> tuple[str, ...]:
         declared, self.norm = self.norm, float(np.linalg.norm(facts.X, axis=1).max())
@@ -87,7 +87,7 @@ class BoundFromData(ObjectivePerturbation):
 
 
 class ClassesFromData(ObjectivePerturbation):
-    """Learn the classes that somebody has."""
+    """Learn only the classes that occur."""
 
     def _learn(self, facts: Any, rng: np.random.Generator) -> tuple[str, ...]:
         seen, codes = np.unique(facts.codes, return_inverse=True)
@@ -162,7 +162,7 @@ class OutputNotSplit(OutputPerturbation):
 
 
 class OutputInexact(OutputPerturbation):
-    """Stop the search early, and count on the exact minimizer."""
+    """Stop the solver early, but assume the exact minimizer."""
 
     def _weights(self, rows: Any, signs: Any, rng: np.random.Generator) -> Floats:
         exact = self.exact(rows, signs, self.norm_)
@@ -170,7 +170,7 @@ class OutputInexact(OutputPerturbation):
         return noise + early(rows, signs, np.zeros_like(noise), self.lambda_total_)
 
 
-RAW: list[Floats] = [np.zeros((0, 0))]  # what a mutant reads instead of clipped rows
+RAW: list[Floats] = [np.zeros((0, 0))]  # rows that a mutant reads instead of clipped ones
 
 
 def cube(k: int, d: int, model: Any, rng: np.random.Generator) -> Floats:
@@ -182,7 +182,7 @@ def cube(k: int, d: int, model: Any, rng: np.random.Generator) -> Floats:
 
 
 def with_noise(model: Any, rows: Any, signs: Any, noise: Floats) -> Floats:
-    """What a model releases under given noise."""
+    """The release of a model for given noise."""
     used = model.perturbation(model.norm_, len(signs))
     model.lambda_total_, model.intercept_penalty_ = used.lambda_total, used.intercept_penalty
     model.noise_scale_, model.epsilon_prime_ = used.noise_scale, used.epsilon_prime

@@ -1,4 +1,4 @@
-"""What every private classifier promises: its cost first, and no claim beyond it."""
+"""Every private classifier states its cost before a fit, and claims nothing beyond it."""
 
 import copy
 import json
@@ -213,9 +213,7 @@ def test_wrong_shapes_are_rejected_before_a_charge(
         {"update": Langevin(0.1, temperature=1.0), "size": None, "epsilon": None},
     ],
 )
-def test_wrong_settings_are_rejected_before_a_charge(
-    data, make_ledger, changes
-) -> None:
+def test_wrong_settings_are_rejected_before_a_charge(data, make_ledger, changes) -> None:
     ledger = make_ledger(model())
     subject = model(**changes)
     if "random_state" not in changes:

@@ -1,4 +1,4 @@
-"""Fits side by side are the fits that would be made one by one."""
+"""Batched fits equal the fits made one by one."""
 
 from contextlib import nullcontext
 from functools import partial
@@ -59,14 +59,14 @@ def noisy(update):
 
 
 def drawn(fits, own, seed=0, models=MODELS):
-    """Batches and noise of all steps, written down."""
+    """Recorded batches and noise of all steps."""
     draws, noise = np.random.default_rng(seed).spawn(2)
     batches = own_batches(fits, models, rng=draws) if own else shared_batches(fits, rng=draws)
     return list(batches), [one.copy() for one in normals(fits, models, rng=noise)]
 
 
 def rows_of(batch, model, n=N):
-    """The rows that one model takes."""
+    """The rows in one model's batch."""
     if batch.members is not None:
         return np.flatnonzero(batch.members[model])
     if isinstance(batch.rows, slice):
@@ -76,7 +76,7 @@ def rows_of(batch, model, n=N):
 
 
 def replayed(model, data, batches, noise, number):
-    """The weights of one real fit, that is given the batches and the noise of one model."""
+    """The weights of one fit with the batches and the noise of one model."""
     coming, normal = iter(batches), iter(noise)
 
     def batch(self, n, rng):
@@ -109,7 +109,7 @@ def check_replay(model, data, own=True):
 
 @pytest.fixture(autouse=True)
 def _no_search_for_libraries():
-    """A fit looks for them on disk, for longer than it takes here."""
+    """Looking up BLAS libraries would take longer than a fit here."""
     with mock.patch(
         "veracal.training.gradient_sums.threadpool_limits", return_value=nullcontext()
     ):
@@ -120,7 +120,7 @@ def _no_search_for_libraries():
 @pytest.mark.parametrize("update", UPDATES, ids=repr)
 @pytest.mark.parametrize("clip", CLIPS, ids=repr)
 def test_each_model_is_a_fit_with_the_same_batches_and_noise(clip, update, k):
-    """For every rule with and without average and decay; batches shared and own by turns."""
+    """Every optimizer with and without average and decay; both kinds of batches."""
     for number, (dtype, average, decay) in enumerate(product(CLOSE, (0.0, 0.4), (0.0, 0.3))):
         model = Regression(
             clip=clip,
@@ -170,7 +170,7 @@ def test_rows_excluded_by_a_fit_are_excluded(clip, dtype):
     odd = Dataset(odd, data.y, data.classes, size=60)
     model = Regression(noise_multiplier=1.5, clip=clip, dtype=dtype)
     far = np.abs(check_replay(model, odd) - check_replay(model, data)).max()
-    assert far > 1e-3  # they had some weight
+    assert far > 1e-3  # these rows matter otherwise
     tiny = Dataset(np.array(data.X) * 1e-300, data.y, data.classes, size=60)
     model = Regression(noise_multiplier=1.5, clip=clip, dtype=dtype, fit_intercept=False)
     check_replay(model, tiny)
@@ -195,7 +195,7 @@ def test_sums_are_those_of_each_model_alone(clip, k):
 
 @pytest.mark.parametrize("dtype", CLOSE)
 def test_logits_of_any_size_have_their_residuals(dtype, monkeypatch):
-    """Exponentials of small ones need no largest one taken off, and give the same."""
+    """Small logits need no subtraction of the maximum, and give the same residuals."""
     data = table(3)
     fits = fits_of(Regression(noise_multiplier=1.0, dtype=dtype), data)
     weights = np.random.default_rng(1).normal(size=(MODELS, *fits.start.shape)).astype(dtype)
@@ -253,16 +253,16 @@ def test_each_record_enters_each_batch_independently(rate, gathered, monkeypatch
 
     counts = members.sum(axis=2).ravel()  # sizes of batches are binomial
     assert law(counts, stats.binom(n, rate)) > 1e-3 > law(counts, stats.binom(n, rate * 1.1))
-    each = members.sum(axis=(0, 1))  # nobody is taken more often
+    each = members.sum(axis=(0, 1))  # all records have the same rate
     assert stats.chisquare(each).pvalue > 1e-3
-    pairs = np.corrcoef(members.reshape(-1, n).T) - np.eye(n)  # nor with somebody else
+    pairs = np.corrcoef(members.reshape(-1, n).T) - np.eye(n)  # and are independent
     assert np.abs(pairs).max() < 5 / np.sqrt(steps * models)
     models_pairs = np.corrcoef(members.transpose(1, 0, 2).reshape(models, -1)) - np.eye(models)
     assert np.abs(models_pairs).max() < 5 / np.sqrt(steps * n)
 
 
 def law(counts, expected):
-    """P-value of counts against a law, rare values in one cell with their neighbors."""
+    """P-value of counts against a distribution, with rare values merged into cells."""
     many = 10 / len(counts)
     values = np.arange(1, counts.max() + 2)
     cuts = values[(expected.cdf(values - 1) > many) & (expected.sf(values - 1) > many)]
@@ -279,10 +279,10 @@ def test_batches_are_gathered_at_low_rates_and_masked_at_high_rates():
 
 
 def test_a_batch_that_needs_more_draws_gets_them(monkeypatch):
-    """The first draw falls short for some models; what follows has the same law."""
+    """If the first draw is too short, further draws have the same distribution."""
     n, rate = 40, 0.5
     rng = np.random.default_rng(0)
-    monkeypatch.setattr(many_batches.math, "sqrt", lambda _: -3.0)  # one number at a time
+    monkeypatch.setattr(many_batches.math, "sqrt", lambda _: -3.0)  # one draw at a time
     rows = poisson_rows(n, rate, 2_000, rng=rng)
     counts = (rows < n).sum(axis=1)
     assert counts.max() == rows.shape[1] and (np.diff(rows, axis=1)[rows[:, 1:] < n] > 0).all()

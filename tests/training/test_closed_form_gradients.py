@@ -1,4 +1,4 @@
-"""The closed form equals the gradients it stands for, example by example."""
+"""Closed-form gradients equal the gradients of autograd, example by example."""
 
 import math
 
@@ -103,7 +103,7 @@ def test_several_models_at_once_have_the_gradients_of_each() -> None:
 def test_several_models_at_once_have_the_clipped_sums_of_each(clip, intercept, k) -> None:
     rng = np.random.default_rng(0)
     weights, X = rng.standard_normal((4, k, 5 + intercept)), rng.standard_normal((7, 5))
-    X[2] = 1e200  # no norm in floats
+    X[2] = 1e200  # its norm overflows
     codes = rng.integers(0, max(2, k), 7)
     together = clipped_gradient_sum(weights, X, codes, clip, intercept=intercept)
     alone = [clipped_gradient_sum(w, X, codes, clip, intercept=intercept) for w in weights]
@@ -151,7 +151,7 @@ def test_extreme_logits_have_residuals_and_no_warning() -> None:
 
 
 def test_the_slack_covers_the_rounding_of_a_block() -> None:
-    """Terms of one sign, which round the same way, are the worst there is."""
+    """The worst case: terms of one sign that round in the same direction."""
     rng = np.random.default_rng(3)
     block = 175
     X = np.abs(rng.standard_normal((block, 64))).astype(np.float32)

@@ -1,4 +1,4 @@
-"""From a budget to a descent, and back."""
+"""From a budget to a DP-SGD run: noise, length and cost."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Sums over batches equal their definition, however they are cut and computed."""
+"""Sums over batches equal their definition for any blocks, precision and threads."""
 
 import itertools
 from functools import partial
@@ -60,7 +60,7 @@ def test_single_precision_stays_near_and_within_its_slack(problem) -> None:
 
 
 def test_a_record_changes_the_bits_of_its_own_block_alone(problem, monkeypatch) -> None:
-    """Given the lots of all records, neighbors differ in one block."""
+    """Given the block assignment, neighbors differ in one block."""
     X, codes, weights = problem
     blocks = np.random.default_rng(1).integers(12, size=N).astype(np.uint8)
     seen: list[np.ndarray] = []
@@ -93,14 +93,14 @@ def test_block_assignments_are_uniform_and_independent(problem) -> None:
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("length", [1.0, 1e3, 3e8, 1e17])
 def test_the_gradient_of_a_row_does_not_depend_on_other_rows(clip, dtype, length) -> None:
-    """Without a row that has no gradient of its own, nothing moves, however long they are."""
+    """Removing a row with a zero gradient changes nothing, for rows of any norm."""
     assert moved_by_company(lengthy(length, dtype), clip, dtype) < (
         1e-3 if dtype == np.float32 else 1e-8
     )
 
 
 def at_the_threshold(make, dtype, monkeypatch) -> float:
-    """Rows all alike, and thresholds between the norms that roundings have given them."""
+    """Equal rows, and thresholds between the norms that rounding gives them."""
     rng = np.random.default_rng(0)
     X = np.repeat(rng.standard_normal((1, 64)) / 4, 120, axis=0).astype(dtype)
     X[0] = 0.0
@@ -116,7 +116,9 @@ def at_the_threshold(make, dtype, monkeypatch) -> float:
     every = np.concatenate(seen)
     norms = np.unique(every[np.isfinite(every)])
     between = (norms[:-1] + norms[1:]) / 2 if len(norms) > 1 else norms
-    clips = [make(float(one) / (1 - 2e-6)) for one in between]  # a rule aims below its bound
+    clips = [
+        make(float(one) / (1 - 2e-6)) for one in between
+    ]  # a rule clips slightly below its bound
     return max(moved_by_company(X, one, dtype, weights=weights) / one.bound for one in clips)
 
 
@@ -132,7 +134,7 @@ def test_plain_products_would_fail_these_tests(monkeypatch) -> None:
 
 
 def lengthy(length: float, dtype) -> np.ndarray:
-    """Rows of one length in any direction, the first of them zero."""
+    """Rows of one norm in random directions, the first of them zero."""
     X = np.random.default_rng(4).standard_normal((201, 40))
     X *= length / np.linalg.norm(X, axis=1, keepdims=True)
     X[0] = 0.0
@@ -140,7 +142,7 @@ def lengthy(length: float, dtype) -> np.ndarray:
 
 
 def moved_by_company(X, clip, dtype, weights=None) -> float:
-    """How far the sum moves when the first row, which has no gradient, is gone."""
+    """Change of the sum when the first row, whose gradient is zero, is removed."""
     rng = np.random.default_rng(5)
     codes = np.zeros(len(X), int)
     if weights is None:
@@ -172,7 +174,9 @@ def test_two_threads_give_the_same_sum(problem, dtype, monkeypatch) -> None:
     alone = subject(X.astype(dtype), codes, rate=0.5, dtype=dtype)(weights, rows, clip)
     result = []
     for _ in range(2):
-        both = subject(X.astype(dtype), codes, rate=0.5, dtype=dtype)  # the same lots
+        both = subject(
+            X.astype(dtype), codes, rate=0.5, dtype=dtype
+        )  # the same block assignment
         with both.two_threads():
             result.append(both(weights, rows, clip))
     shared, again = result
@@ -195,7 +199,7 @@ def test_pre_noise_is_added_before_the_clip(problem) -> None:
     X, codes, weights = problem
     rows, rng = np.arange(100), np.random.default_rng(5)
     noisy = subject(X, codes, pre_noise=50.0, rng=rng)(weights, rows, Flat(0.5)).total
-    # Hundred gradients of nothing but noise, each of length 0.5 in a direction of its own.
+    # A hundred gradients of pure noise, each of norm 0.5 in an independent direction.
     assert 0.5 * np.sqrt(100) * 0.6 < np.linalg.norm(noisy) < 0.5 * np.sqrt(100) * 1.4
     faint = subject(X, codes, pre_noise=1e-9, rng=rng)(weights, rows, Flat(0.5)).total
     plain = subject(X, codes)(weights, rows, Flat(0.5)).total
@@ -205,7 +209,7 @@ def test_pre_noise_is_added_before_the_clip(problem) -> None:
 def test_blocks_come_from_declared_figures_alone() -> None:
     assert plan_blocks(500, np.float32).count == 4
     assert plan_blocks(10, np.float32).count == 1
-    assert plan_blocks(1_000_000, np.float32).dtype == np.float64  # too many to add in single
+    assert plan_blocks(1_000_000, np.float32).dtype == np.float64  # too many to sum in float32
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -1,4 +1,4 @@
-"""Private logistic regression equals its definition, and composes its rules."""
+"""Private logistic regression equals its definition for all clip rules and optimizers."""
 
 import copy
 from dataclasses import replace
@@ -86,7 +86,7 @@ def test_a_fit_equals_its_definition(labels, intercept, rate) -> None:
 
 
 def test_with_negligible_noise_the_fit_is_the_minimizer() -> None:
-    """Ablated to neither clipping nor noise, the descent ends where scikit-learn does."""
+    """Without clipping and noise, the fit converges to scikit-learn's minimum."""
     fitted = model(
         not_private="neither", sampling_rate=1.0, epochs=3_000, update=4.0, weight_decay=1 / N
     ).fit(X, TWO)
@@ -97,7 +97,7 @@ def test_with_negligible_noise_the_fit_is_the_minimizer() -> None:
 
 
 def test_the_noise_on_the_weights_has_the_stated_standard_deviation() -> None:
-    """One full step over rows of zeros leaves nothing but noise in the weights."""
+    """After one full step over rows of zeros the weights are pure noise."""
     empty = np.zeros((50, 8_000))
     fitted = model(
         epsilon=None, noise_multiplier=3.0, clip=0.5, update=2.0, steps=1, epochs=None,
@@ -158,7 +158,7 @@ def test_dp_sgld_trains_until_its_budget_is_spent() -> None:
     fitted = subject.fit(X, TWO)
     assert fitted.private_ and fitted.n_iter_ == len(fitted.noise_multipliers_) > 10
     assert 0.5 < epsilon_for(fitted.event_, 1e-5) <= 0.6
-    # The paper's accountant tells less than the truth; it is never what is stated.
+    # The paper's accountant underestimates the cost, and is never used for statements.
     assert clt_epsilon_not_a_bound(fitted.event_, 1e-5) < epsilon_for(fitted.event_, 1e-5)
     assert fitted.statement_.epsilon == epsilon_for(fitted.event_, 1e-5)
 
@@ -204,7 +204,7 @@ def test_progress_reports_step_counts_only() -> None:
 
     def note(*shown):
         counts.append(shown)
-        return True  # which ends nothing
+        return True  # it does not end the run
 
     fitted = model(epochs=None, steps=5, on_step=StepProgress(note), classes=[0, 1]).fit(X, TWO)
     assert counts == [(done, 5) for done in range(1, 6)] and fitted.n_iter_ == 5
@@ -229,7 +229,7 @@ def test_a_hook_sees_the_current_model_and_may_end_the_run() -> None:
     assert curve[-1][1] == fitted.score(X, TWO)
     assert fitted.n_iter_ == 8
     assert not fitted.private_ and "ended by a hook" in fitted.not_private_because_[0]
-    assert fitted.event_ == model(epsilon=30.0).event()  # the charge stays
+    assert fitted.event_ == model(epsilon=30.0).event()  # the charge is unchanged
     curve.clear()
     assert model(on_step=lambda *_: None, classes=[0, 1]).fit(X, TWO).private_
 
@@ -268,7 +268,7 @@ def test_ablations_keep_the_stated_part_of_the_protection() -> None:
     loud = model(
         epsilon=None, noise_multiplier=1e4, not_private="clipping only", classes=[0, 1]
     ).fit(X, TWO)
-    assert np.abs(loud.coef_).max() < 50  # the noise would have been thousands
+    assert np.abs(loud.coef_).max() < 50  # unclipped noise would be in the thousands
 
 
 def test_a_step_with_an_empty_batch_adds_noise() -> None:
@@ -304,7 +304,7 @@ def test_digits_are_learned_at_a_typical_budget() -> None:
 
 
 def test_a_private_fit_draws_from_a_secret_generator(monkeypatch) -> None:
-    """A fit without a seed takes all its draws from one secret generator."""
+    """A fit without a seed draws from one secret generator."""
     instance = []
     monkeypatch.setattr(
         DPSGD,

@@ -1,4 +1,4 @@
-"""The sums of a row are its own, bit for bit."""
+"""Margins of a row do not depend on other rows, bit for bit."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,9 @@ def dtype(request):
 
 @pytest.mark.parametrize("classes", [1, 3, 10, 100, 397])
 @pytest.mark.parametrize("width", [5, 64, 769])
-def test_the_result_of_a_row_has_the_same_bits_whatever_the_other_rows(classes, width, dtype, rng) -> None:
+def test_the_result_of_a_row_has_the_same_bits_whatever_the_other_rows(
+    classes, width, dtype, rng
+) -> None:
     rows = rng.standard_normal((600, width)).astype(dtype)
     weights = rng.standard_normal((classes, width)).astype(dtype)
     whole = bits(rows, weights)
@@ -62,6 +64,8 @@ def test_one_vs_rest_logits_keep_the_order_of_sums(rng) -> None:
     np.testing.assert_array_equal(result.argmax(axis=1), sums.argmax(axis=1))
     with np.errstate(under="ignore"):
         plain = -np.logaddexp(0, -sums)
-    assert (plain.argmax(axis=1) != sums.argmax(axis=1)).mean() > 0.1  # where they are all 0
+    assert (
+        plain.argmax(axis=1) != sums.argmax(axis=1)
+    ).mean() > 0.1  # where all of them underflow to 0
     np.testing.assert_allclose(result, plain, rtol=1e-12, atol=1e-303)
     assert (result < 0).all()

@@ -1,4 +1,4 @@
-"""A search is charged for all its trials, and shows one of them."""
+"""A search is charged for all its trials, and releases one of them."""
 
 import math
 import pickle
@@ -31,11 +31,11 @@ from veracal.training.pipeline import make_private_pipeline
 from veracal.training.preprocessing import shorten_rows
 from veracal.training.search import PrivateSearch
 
-FITS = []  # what the models below were fitted to
+FITS = []  # data to which the models below were fitted
 
 
 class NoisyMeans(LinearClassifier):
-    """Noisy sums of clipped rows, class by class; with a sign of -1, the opposite of that."""
+    """Noisy sums of clipped rows, class by class; negated for a sign of -1."""
 
     def __init__(
         self,
@@ -187,9 +187,7 @@ def test_a_search_without_a_cost_bound_is_rejected():
     ],
     ids=repr,
 )
-def test_invalid_settings_are_rejected_before_a_charge(
-    data, ledger, settings
-):
+def test_invalid_settings_are_rejected_before_a_charge(data, ledger, settings):
     with pytest.raises((ValueError, TypeError)):
         Curator(data, ledger).fit(search(**settings))
     assert ledger.spent().epsilon == 0 and not FITS
@@ -232,7 +230,7 @@ def test_every_trial_draws_independent_noise(data, monkeypatch):
 
 
 def walked(value, path="", depth=0):
-    """Name, type, size and (of a number) value of everything that hangs on an object."""
+    """Name, type, size and numeric value of everything reachable from an object."""
     number = value if isinstance(value, int | float) else None
     yield path, type(value).__name__, getattr(value, "shape", None), number
     if depth < 4:
@@ -276,7 +274,7 @@ def test_the_noisy_score_decides(data, monkeypatch):
         search(score_noise=1e6, random_state=seed).fit_records(data).best_params_["sign"]
         for seed in range(25)
     ]
-    assert -1 in wins and 1 in wins  # with that much noise, anything wins
+    assert -1 in wins and 1 in wins  # with this much noise, any trial may win
 
 
 @pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
@@ -305,7 +303,7 @@ def test_without_a_trial_the_default_depends_on_no_record(data, rng, relation, h
 
 
 def _drawn(seed, data, relation, holdout):
-    """The number of trials that a seed leads to."""
+    """The number of trials for a seed."""
     FITS.clear()
     fitted = search(
         model=NoisyMeans(relation=relation),
@@ -429,7 +427,7 @@ def test_repeatable_draws_are_not_private(data):
 
 
 class Misstated(NoisyMeans):
-    """Says afterwards that it cost something else."""
+    """States another cost after the fit."""
 
     def fit_records(self, dataset):
         super().fit_records(dataset)

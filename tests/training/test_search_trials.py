@@ -1,4 +1,4 @@
-"""How many trials there are, how they are scored, and which one wins."""
+"""The number of trials of a search, their scores, and the choice of the best."""
 
 import math
 
@@ -44,12 +44,12 @@ def test_the_maximum_over_settings_is_inside_the_search():
 
 
 def probabilities(law, mean, k):
-    """The law of the number of trials, written out."""
+    """The distribution of the number of trials, by its definition."""
     if law == "poisson":
         return math.exp(-mean + k * math.log(mean) - math.lgamma(k + 1))
     if law == "geometric":
         return (1 - 1 / mean) ** (k - 1) / mean if k else 0.0
-    low, high = 1e-9, 1 - 1e-9  # find gamma by halving
+    low, high = 1e-9, 1 - 1e-9  # solve for gamma by bisection
     for _ in range(200):
         middle = (low + high) / 2
         smaller = (1 / middle - 1) / math.log(1 / middle) < mean
@@ -58,7 +58,7 @@ def probabilities(law, mean, k):
 
 
 def pvalue(numbers, law, mean):
-    """Of the chi-squared test against the law."""
+    """P-value of the chi-squared test against the distribution."""
     expected = np.array([probabilities(law, mean, k) for k in range(5_000)]) * len(numbers)
     assert sum(expected) == pytest.approx(len(numbers), rel=1e-6)
     counts = np.bincount(numbers, minlength=5_000)[:5_000]
@@ -87,7 +87,7 @@ class Plain:
     """A model that predicts the first column."""
 
     def predict(self, X):
-        assert len(X) == 256  # whoever stands beside a record, the shape is the same
+        assert len(X) == 256  # all blocks have the same shape
         return np.where(X[:, 0] > 0, "yes", "no")
 
 
@@ -142,7 +142,7 @@ def test_the_highest_score_wins_and_ties_are_broken_at_random(rng):
             first = seen[next(i for i, s in enumerate(seen) if s > 0)]
             wins.append(best.setting == first)
     assert trials.run_trials(None, 3, 0, rng=rng) is None
-    # Neither the first of two equals wins always, nor the last.
+    # Neither the first nor the last of two equal trials always wins.
     assert 0.3 < np.mean(wins) < 0.75
 
 
@@ -174,7 +174,7 @@ def test_no_record_raises_in_pipelines_and_searches_inside_one_another(data):
     ):
         fitted = model.fit_records(wild)
         assert 0 <= trials.count_correct(fitted, wild) <= 600
-        # Where nothing overflows, the count is that of the model's own predictions.
+        # Without overflow, the count is that of the model's own predictions.
         assert (
             trials.count_correct(fitted, data) == (fitted.predict(data.X) == data.labels).sum()
         )

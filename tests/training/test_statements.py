@@ -1,4 +1,4 @@
-"""Statements of fitted models say who was not charged, and what was not counted."""
+"""Statements of fitted models say what was not charged and what they do not cover."""
 
 import copy
 import pickle
@@ -73,7 +73,7 @@ def test_a_fit_without_a_ledger_says_so_as_text_and_json(name, ledger):
     assert model.private_
     assert f"\n  - {SAID}\n" in model.statement_.text()
     assert SAID in model.statement_.to_json()["not_covered"]
-    # Fitted again, with a ledger, the same model does not; and once more without.
+    # Fitted again with a ledger, the same model does not say so; without a ledger it does.
     paid = Curator(DATA, ledger).fit(model).statement_
     assert SAID not in paid.text()
     assert SAID not in paid.to_json()["not_covered"]

@@ -33,7 +33,7 @@ def table(k):
 
 
 def fitted(setting, fits):
-    """Weights of many fits: for each binary model its features' and its intercept."""
+    """Weights of many fits: for each binary model the features' and the intercept's."""
     import warnings
 
     import numpy as np
@@ -69,7 +69,7 @@ def measured(fits):
 
 
 def ask(python, fits):
-    """Run this file with another interpreter, and read what it measured."""
+    """Run this file with another interpreter, and read its output."""
     command = [python, __file__, "--measure", str(fits)]
     return json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
 

@@ -1,4 +1,4 @@
-"""Very many minimizers are those of one after the other."""
+"""Batched minimizers equal minimizers computed one by one."""
 
 import tracemalloc
 
@@ -29,7 +29,7 @@ SHAPES = {"credit": (489, 46, 19.5), "contraception": (1104, 9, 6.9), "thin": (3
 
 
 def left(weights, X, signs, b, penalty):
-    """Relative length of each gradient, by its definition."""
+    """Relative norm of each gradient, by its definition."""
     rows = X * signs[:, None]
     gradients = penalty * weights + b - expit(-(weights @ rows.T)) @ rows
     size = np.linalg.norm(b, axis=1) + np.linalg.norm(penalty * weights, axis=1)
@@ -37,7 +37,7 @@ def left(weights, X, signs, b, penalty):
 
 
 def made_up(n, d, norm, rng):
-    """Rows of which most are short, with a one, and labels that depend on them."""
+    """Mostly short rows, with an appended one, and labels that depend on them."""
     X = rng.normal(size=(n, d)) * rng.gamma(2.0, size=(n, 1))
     X *= norm / np.linalg.norm(X, axis=1).max()
     signs = np.where(X[:, 0] + rng.normal(size=n) * X.std() > 0, 1, -1)
@@ -60,7 +60,8 @@ def test_batched_minimizers_equal_single_ones(shape, rule, epsilon, rng):
     X, signs = made_up(n, d, norm, rng)
     penalty, noise = perturbed(d + 1, norm, rule, epsilon, 200, rng)
     result = BatchedProblem(X, signs, penalty).minimize(noise)
-    # Where the compatibility rule leaves the intercept a millionth of a penalty, some are.
+    # With the compatibility rule's penalty of a millionth for the intercept, some models are
+    # slow.
     assert result.slow <= 10 * (penalty[-1] < 1e-3)
     assert left(result.weights, X, signs, noise, penalty).max() <= TOL
     expected = minimize(X, signs, noise[:40], penalty=penalty)
@@ -99,7 +100,7 @@ def test_single_precision_alone_is_not_enough(rng, monkeypatch):
 
 
 def test_solved_models_are_solved(rng):
-    """Corrections from too far away are refused, and none that is accepted is wrong."""
+    """Corrections from too far away are rejected, and all accepted ones are correct."""
     X, signs = made_up(200, 30, 8.0, rng)
     penalty, noise = perturbed(31, 8.0, "diffprivlib-0.6.2", 1.0, 64, rng)
     task = BatchedProblem(X, signs, penalty)
@@ -200,7 +201,7 @@ def _raise():
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_starting_points_are_near_the_minimizers(shape, rng):
-    """Nearer than without noise or without data, on average over models of a level."""
+    """Nearer than minimizers without noise or without data, on average over a level."""
     n, d, norm = SHAPES[shape]
     X, signs = made_up(n, d, norm, rng)
     penalty, noise = perturbed(d + 1, norm, "diffprivlib-0.6.2", 1.0, 100, rng)

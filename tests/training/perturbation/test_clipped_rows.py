@@ -1,4 +1,4 @@
-"""No row is longer than declared, whatever it was."""
+"""No clipped row is longer than the declared norm."""
 
 import numpy as np
 import pytest
@@ -64,7 +64,7 @@ def test_rows_on_disk_are_clipped_as_they_are_read(tmp_path, rng, monkeypatch):
 
 def test_the_norm_bound_includes_the_appended_one():
     assert norm_bound(3.0, fit_intercept=True) == pytest.approx(np.sqrt(10))
-    assert norm_bound(3.0, fit_intercept=False) > 3.0  # by what rounding may add
+    assert norm_bound(3.0, fit_intercept=False) > 3.0  # it includes the rounding
 
 
 def test_one_vs_rest_signs():
@@ -78,4 +78,4 @@ def test_one_vs_rest_signs():
     assert one_vs_rest_signs(np.array([0, 0]), 4)[3].tolist() == [
         -1,
         -1,
-    ]  # nobody in the last class
+    ]  # no record in the last class

@@ -1,4 +1,4 @@
-"""The compatibility rule has the law of diffprivlib 0.6.2, measured by running it."""
+"""The compatibility rule has the distribution of diffprivlib 0.6.2, measured by running it."""
 
 import json
 import math
@@ -52,7 +52,7 @@ def used_by(setting, more_noise=1.0):
 
 
 def used_by_066(setting):
-    """The formula of 0.6.6, whose mean of losses is written as a sum here."""
+    """The formula of 0.6.6, converted from a mean of losses to a sum."""
     epsilon = setting["epsilon"] / (setting["k"] if setting["k"] > 2 else 1)
     alpha, R = 1 / setting["C"], math.hypot(setting["norm"], 1)
     left, more = epsilon - 2 * math.log(1 + R / 4 / alpha), 0.0
@@ -62,14 +62,14 @@ def used_by_066(setting):
 
 
 def gap(weights, setting):
-    """Largest distance between a level and the share of our weights below its quantile."""
+    """Maximum difference between a level and the share of our weights below its quantile."""
     columns = zip(weights.T, np.array(setting["quantiles"]), strict=True)
     below = [(column[:, None] < known).mean(axis=0) for column, known in columns]
     return float(np.abs(np.array(below) - STORED["levels"]).max())
 
 
 def band(draws, fits=STORED["fits"]):
-    """What two samples of one law stay within: the Kolmogorov-Smirnov level of 1 in 10 000."""
+    """Kolmogorov-Smirnov bound for two samples of one distribution, at a level of 1e-4."""
     return 2.23 * math.sqrt(1 / draws + 1 / fits)
 
 
@@ -130,6 +130,6 @@ def test_diffprivlib_still_gives_the_stored_quantiles():
     for now, then in zip(fresh["settings"], STORED["settings"], strict=True):
         levels = np.array(STORED["levels"])
         for new, old in zip(now["quantiles"], then["quantiles"], strict=True):
-            reached = np.interp(new, old, levels)  # what share of the stored fits is below
-            inner = slice(1, -1)  # beyond the outermost stored quantiles nothing is known
+            reached = np.interp(new, old, levels)  # share of the stored fits below
+            inner = slice(1, -1)  # the stored quantiles do not cover the tails
             assert np.abs(reached - levels)[inner].max() < band(1_000)

@@ -1,4 +1,4 @@
-"""What both perturbed classifiers promise: scikit-learn's contract, and nothing unsaid."""
+"""Guarantees of both perturbed classifiers, and scikit-learn's contract."""
 
 import numpy as np
 import pytest
@@ -19,8 +19,8 @@ MODELS = [
     ObjectivePerturbation(rule="cms11", relation="replace-one"),
     ObjectivePerturbation(rule="diffprivlib-0.6.2", fit_intercept=False),
     ObjectivePerturbation(3.0, norm=2.0, unit=Unit("patient", 2), random_state=0),
-    # A small C has little noise: of weights so long that two classes have a chance of 1 to the
-    # last digit, probabilities cannot say which one predict() takes.
+    # A small C has little noise: with very large weights, two classes may have a probability of
+    # 1 in float64, and probabilities do not determine the prediction.
     OutputPerturbation(C=0.01),
     OutputPerturbation(2.0, 1e-5, fit_intercept=False),
     OutputPerturbation(delta=1e-5, relation="replace-one", norm=1.0, C=0.01),
@@ -111,7 +111,7 @@ def test_a_class_without_records_is_trained(make, k, table):
     chances = model.predict_proba(X)
     assert chances.shape == (60, k)
     np.testing.assert_allclose(chances.sum(axis=1), 1)
-    chosen = model.logits(X).argmax(axis=1)  # the likeliest, or one of several as likely
+    chosen = model.logits(X).argmax(axis=1)  # one of the likeliest
     np.testing.assert_allclose(chances[np.arange(60), chosen], chances.max(axis=1))
     assert (model.predict(X) == chosen).all()
 
@@ -148,9 +148,7 @@ def test_rows_on_disk_are_the_same_rows(make, tmp_path, table):
     ],
     ids=str,
 )
-def test_wrong_settings_are_rejected_before_a_charge(
-    make, settings, message, table, tmp_path
-):
+def test_wrong_settings_are_rejected_before_a_charge(make, settings, message, table, tmp_path):
     ledger = open_ledger(tmp_path / "a.ledger", Budget(1e4))
     model = make(**settings)
     for ask in (

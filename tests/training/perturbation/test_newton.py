@@ -1,4 +1,4 @@
-"""The minimizer is exact, for one model and for thousands, or there is none."""
+"""The minimizer is exact, for one model and for thousands, or an error is raised."""
 
 import tracemalloc
 
@@ -23,7 +23,7 @@ from veracal.training.newton import (
 
 
 def gradient(w, X, signs, b, penalty):
-    """The definition, one row at a time."""
+    """The definition, row by row."""
     total = np.asarray(penalty) * w + b
     for row, sign in zip(X, signs, strict=True):
         total = total - expit(-sign * (row @ w)) * sign * row
@@ -31,7 +31,7 @@ def gradient(w, X, signs, b, penalty):
 
 
 def slow_newton(X, signs, b, penalty):
-    """Undamped Newton steps, for problems that are tame."""
+    """Undamped Newton steps, for well-behaved problems."""
     w = np.zeros(X.shape[1])
     for _ in range(30):
         bends = expit(X @ w) * expit(-(X @ w))

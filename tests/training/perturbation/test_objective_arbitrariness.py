@@ -26,7 +26,7 @@ def problem(n, d, rng, classes=2):
 
 
 def useful(releases, again, n=1000, d=5, epsilon=2.0, C=0.02):
-    """The setting in which the certificate is known to be useful, and runs of it."""
+    """A setting in which the certificate is known to be useful, and runs of it."""
     rng = np.random.default_rng(2)
     X, signs = problem(n, d, rng)
     used = one_log(epsilon, C, 1.0, "add-remove")
@@ -37,7 +37,7 @@ def useful(releases, again, n=1000, d=5, epsilon=2.0, C=0.02):
 
 
 def missed(X, used, weights, positive, again, **way):
-    """Releases of which a bound is below the truth, of anybody and of each; mean bound."""
+    """Failures of the bounds, jointly and for each individual, and the mean bound."""
     given = {"penalty": used.lambda_total, "noise_scale": used.noise_scale}
     truth = 4 * positive * (1 - positive)
     error = 4 * 4 * np.sqrt(positive * (1 - positive) / again) + 1e-3
@@ -60,7 +60,7 @@ def test_the_certificate_holds_and_is_informative_for_strong_penalties():
 
 @pytest.mark.long
 def test_the_certificate_holds_in_400_releases_with_the_bounds_that_are_known():
-    """Mean bounds on flips, where 0.105, 0.072 and 0.059 were found on other records."""
+    """Mean bounds on flips; on other records they were 0.105, 0.072 and 0.059."""
     X, used, weights, positive = useful(400, 4_000)
     for way in WAYS:
         row, each, values = missed(X, used, weights, positive, 4_000, level=0.95, **way)
@@ -75,7 +75,7 @@ def test_the_certificate_holds_in_400_releases_with_the_bounds_that_are_known():
 
 
 def test_the_certificate_fails_with_the_requested_penalty():
-    """A small epsilon raises the penalty above 1 / C; with 1 / C the bound is another one."""
+    """A small epsilon raises the penalty above 1 / C; with 1 / C the bound is wrong."""
     used = one_log(0.1, 1.0, 1.0, "replace-one")
     assert used.lambda_total > 4.8
     X, w = np.eye(3), np.array([500.0, 200.0, 50.0])
@@ -197,7 +197,7 @@ def test_a_solver_that_stopped_early_widens_the_bound():
         given = {"penalty": 1.0, "noise_scale": 1.0, **way}
         exact = objective_certificate(w, X, **given).high
         early = objective_certificate(w, X, **given, residual=3.0).high
-        # As if every plane were six nearer: twice what is left, in both runs.
+        # As if every plane were nearer by six: twice the residual, in both runs.
         nearer = objective_certificate(w - np.array([6.0, 6.0, 0.0]), X, **given).high
         np.testing.assert_allclose(early[:2], nearer[:2])
         assert (early >= exact).all() and (early > exact).any()

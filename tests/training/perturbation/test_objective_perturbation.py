@@ -1,4 +1,4 @@
-"""A perturbed objective: its law, its split over classes, and when it is not private."""
+"""Objective perturbation: its distribution, its split over classes, and its private rules."""
 
 import math
 
@@ -13,7 +13,7 @@ from veracal.training import ObjectivePerturbation
 
 
 def slow_releases(X, signs, *, epsilon, C, norm, relation, draws, rng, more_noise=1.0):
-    """An implementation of its own: rows one by one, noise by its definition, plain Newton."""
+    """An independent implementation: rows one by one, noise by definition, plain Newton."""
     rows = np.array([[*(row * min(1, norm / np.linalg.norm(row))), 1.0] for row in X])
     R = math.sqrt(norm**2 + 1)
     penalty = max(1 / C, R**2 / 4 / (math.exp(epsilon / 2) - 1))
@@ -41,7 +41,7 @@ def weights_of(model):
 
 
 def agree(some, others, level=1e-3):
-    """Whether all coordinates, and the length, have the same law."""
+    """Whether all coordinates, and the length, have the same distribution."""
     views = [*zip(some.T, others.T, strict=True)]
     views.append((np.linalg.norm(some, axis=1), np.linalg.norm(others, axis=1)))
     return min(stats.ks_2samp(one, other).pvalue for one, other in views) > level
@@ -72,7 +72,7 @@ def test_its_distribution_is_that_of_a_slow_implementation(table, relation):
 
 
 def test_one_vs_rest_has_the_distribution_of_its_share(table):
-    # Of sixty declared classes only two have members: the others are draws of one law.
+    # Of sixty declared classes only two have records: the others are draws of one distribution.
     X, y = table
     fits = []
     for seed in range(200):

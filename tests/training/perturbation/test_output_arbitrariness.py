@@ -1,4 +1,4 @@
-"""What released weights tell of arbitrariness, against noise drawn again."""
+"""Arbitrariness from released weights, compared with new draws of the noise."""
 
 from dataclasses import replace
 from itertools import pairwise, product
@@ -35,7 +35,7 @@ def drawn(noise, n, rng=RNG):
 
 
 def at_distances(z, far=60.0):
-    """Weights, and rows in the plane of two features that are so far from theirs."""
+    """Weights, and rows in the plane of two features at given distances from theirs."""
     share = np.asarray(z) / far
     return np.array([far, 0.0]), np.stack([share, np.sqrt(1 - share**2)], axis=1)
 
@@ -59,7 +59,7 @@ def test_intervals_cover_an_individual_named_beforehand(noise, t):
     error = 4 * np.sqrt(0.05 / trials)
     assert (result.low > mu).mean() <= 0.05 + error
     assert (result.high < mu).mean() <= 0.05 + error
-    if t == 0.0:  # neither is there room: two sides count, and the one-sided quantile fails
+    if t == 0.0:  # both sides count here, and the one-sided quantile fails
         assert (result.high < mu).mean() >= 0.05 - error
         narrow = np.abs(w @ X.T) - noise.quantile(0.05) > 0
         assert narrow.mean() > 0.09
@@ -70,7 +70,7 @@ def test_intervals_for_all_hold_for_individuals_chosen_afterwards(noise):
     theta, level, trials = np.full(8, 0.1), 0.8, 60
     failed = named = 0
     for b in drawn(noise, trials):
-        X = np.stack([b, -b, theta, theta + b])  # chosen by somebody who knows the noise
+        X = np.stack([b, -b, theta, theta + b])  # chosen with knowledge of the noise
         tail = noise.tail_probability(plane_distances(theta, X).sums[:, 0])
         truth = 4 * tail * (1 - tail)
         result = output_arbitrariness(theta + b, X, noise, level=level)
@@ -78,7 +78,7 @@ def test_intervals_for_all_hold_for_individuals_chosen_afterwards(noise):
         one = output_arbitrariness(theta + b, X, noise, level=level, people=1)
         named += bool(((truth < one.low) | (truth > one.high)).any())
     assert failed / trials <= 0.2 + 4 * np.sqrt(0.16 / trials)
-    assert named / trials > 0.5  # the interval of one person named beforehand does not hold
+    assert named / trials > 0.5  # intervals for one individual named beforehand do not hold
 
 
 def test_more_individuals_have_wider_intervals():
@@ -95,7 +95,7 @@ def test_more_individuals_have_wider_intervals():
 
 
 def test_several_individuals_share_the_level():
-    """Of ten people, all intervals hold together; with a level of their own they do not."""
+    """For ten individuals, all intervals hold together; at individual levels they do not."""
     noise, trials, t = GaussianNoise(1.0, 10), 150, 0.0
     X, missed = np.eye(10), np.zeros(2)
     for b in drawn(noise, trials):
@@ -108,12 +108,12 @@ def test_several_individuals_share_the_level():
 def test_a_threshold_shifts_the_plane():
     noise, theta, c = GaussianNoise(0.1, 3), np.array([1.0, -0.5, 0.3]), 0.9
     X = np.hstack([RNG.normal(size=(40, 2)), np.ones((40, 1))])
-    shifted = theta - np.array([0.0, 0.0, c])  # the 1 of every row carries the threshold
+    shifted = theta - np.array([0.0, 0.0, c])  # the 1 of every row contains the threshold
     one = output_arbitrariness(theta, X, noise, threshold=c, people=3)
     other = output_arbitrariness(shifted, X, noise)
     np.testing.assert_allclose(one.high, other.high, rtol=1e-9)
     np.testing.assert_allclose(one.low, other.low, rtol=1e-9)
-    assert one.holds_for == "all individuals at once"  # the threshold may know the weights
+    assert one.holds_for == "all individuals at once"  # the threshold may depend on the weights
     plain = output_arbitrariness(theta, X, noise)
     assert np.abs(one.high - plain.high).max() > 0.01
 
@@ -130,7 +130,7 @@ def test_the_estimate_with_a_threshold_shrinks_the_weights_alone():
 
 
 def test_the_unshrunk_estimate_underestimates_arbitrariness():
-    """Flips at distance 0 average 0.30 instead of 0.50, at distance 3 0.041 for 0.003."""
+    """Flips at distance 0 average 0.30 instead of 0.50, at distance 3 0.041, not 0.003."""
     for t, flat, truth in ((0.0, 0.304, 0.50), (3.0, 0.041, 0.003)):
         z = RNG.normal(t, 1.0, 400_000)
         assert ndtr(-np.abs(z) / np.sqrt(2)).mean() == pytest.approx(flat, abs=2e-3)
@@ -168,7 +168,7 @@ def test_the_shrunk_estimate_is_more_accurate():
 
 
 def slow_many(w, x, noise, spare, people):
-    """The ends for K classes, written out."""
+    """The ends for K classes, by their definition."""
     k, both = len(w), noise.difference()
     pairs = k * (k - 1) / 2
     r = both.length_quantile(spare / pairs)
@@ -202,7 +202,7 @@ def test_many_classes_equal_their_definition(noise, people):
 
 
 def test_filling_the_largest_bounds_first_minimizes_disagreement():
-    """No probabilities within bounds of theirs have a larger sum of squares."""
+    """No probabilities within these bounds have a larger sum of squares."""
     hundredths = product(range(101), repeat=2)
     within = [(p, q, 100 - p - q) for p, q in hundredths if p <= 70 and q <= 45]
     best = max(sum(x * x for x in p) for p in within if 0 <= p[2] <= 30)
@@ -245,7 +245,7 @@ def test_max_disagreement_is_attained_by_an_even_rest():
 )
 def test_individuals_near_the_plane_have_an_upper_end_of_one(noise):
     near = output_arbitrariness(np.full(noise.dimension, 1e-3), np.eye(noise.dimension), noise)
-    assert (near.high == 1.0).all()  # not the last number below it
+    assert (near.high == 1.0).all()  # exactly 1
 
 
 def test_a_row_of_zeros_is_never_above_the_threshold():
@@ -261,9 +261,9 @@ def test_huge_numbers_have_a_defined_result():
     for noise in BOTH:
         result = output_arbitrariness([1e308, 1e308], X, noise)
         assert np.isfinite(result.low).all() and np.isfinite(result.high).all()
-        assert result.high[1] == 0.0  # so far that no noise turns it
+        assert result.high[1] == 0.0  # too far for any noise to flip
         lost = output_arbitrariness(np.full(2, 1.7e308), np.ones((1, 2)), noise)
-        assert (lost.low[0], lost.high[0]) == (0.0, 1.0)  # its sum is no float
+        assert (lost.low[0], lost.high[0]) == (0.0, 1.0)  # its sum overflows
         both = output_arbitrariness(np.eye(3, 2) * 1e308, X, noise)
         assert np.isfinite(both.high).all() and np.isfinite(both.low).all()
     tiny = output_arbitrariness([0.0, 0.0], X, GaussianNoise(1e-300, 2))
@@ -297,7 +297,7 @@ def test_invalid_arguments_are_rejected(given, error, said):
 
 @pytest.mark.parametrize("delta", [0.0, 1e-5])
 def test_tails_are_those_of_real_releases(delta):
-    """Noise of the mechanism itself, along two directions; 0.94 of the scale is told apart."""
+    """Noise of the mechanism itself, along two directions; 0.94 of the scale is detected."""
     d, n = 4, 4_000
     law = OutputPerturbation(1.0, delta, norm=1.0).noise(1.0)
     exact = np.full((n, d), 0.3)
@@ -324,7 +324,7 @@ def test_tails_are_those_of_real_releases(delta):
 
 @pytest.mark.parametrize("noise", BOTH, ids=repr)
 def test_intervals_count_a_grid_however_coarse(noise):
-    """Noise rounded to a grid of its own size: the truth is that of rounded noise."""
+    """Noise rounded to a grid of its own scale: the truth is that of rounded noise."""
     trials, step = 20_000, 1.0
     rounded = replace(noise, rounding=np.sqrt(2) * step / 2)
     units = np.rint(drawn(noise, trials) / step)[:, 0] * step

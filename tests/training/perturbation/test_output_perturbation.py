@@ -1,4 +1,4 @@
-"""Noise on the weights covers what one row moves."""
+"""Output perturbation: the noise covers the sensitivity to one row."""
 
 import math
 
@@ -61,7 +61,7 @@ def test_neighbors_differ_by_at_most_the_sensitivity(n, relation, size, seed, cr
 
 
 def test_the_sensitivity_is_nearly_reached():
-    # A crowd makes the weights long; a row on its wrong side pulls where nothing bends.
+    # Many rows make the weights long; a misclassified row has a full gradient and no curvature.
     crowd, row = np.tile([0.0, 2.0], (8_000, 1)), np.array([[1.65, 1.1]])
     far = [
         minimize(
@@ -74,7 +74,7 @@ def test_the_sensitivity_is_nearly_reached():
     ]
     assert np.linalg.norm(far[0] - far[1]) > 0.7 * sensitivity(0.01, 2.0, "add-remove")
     assert np.linalg.norm(far[0] - far[2]) > 0.7 * sensitivity(0.01, 2.0, "replace-one")
-    # So the bound of add-remove does not do for replace-one.
+    # The bound of add-remove therefore fails under replace-one.
     assert np.linalg.norm(far[0] - far[2]) > sensitivity(0.01, 2.0, "add-remove")
 
 

@@ -1,4 +1,4 @@
-"""The rounded minimizer is the same however many digits it is computed with."""
+"""The rounded minimizer is the same in every precision."""
 
 from decimal import Decimal
 
@@ -18,7 +18,7 @@ from veracal.training.objective_perturbation import (
 
 
 class Known:
-    """Noise of known numbers, of which further digits can be drawn."""
+    """Noise of known numbers whose further digits can be drawn."""
 
     def __init__(self, vector, width=Decimal(0)):
         self.vector, self.width, self.refined = [Decimal(float(x)) for x in vector], width, 0
@@ -83,7 +83,7 @@ def test_a_ball_over_a_boundary_is_not_rounded():
 
 
 def test_the_float_bound_covers_the_rounding(rng):
-    """Weights that are off by more than their gradient tells are never taken for exact."""
+    """Weights whose error exceeds their gradient bound are never treated as exact."""
     penalty, step = np.full(3, 0.1), 2.0**-30
     for _ in range(20):
         rows, signs, vector = drawn(rng, 200, 3)

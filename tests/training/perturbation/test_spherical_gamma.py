@@ -1,4 +1,4 @@
-"""Noise whose length is Gamma, and whose direction is anything."""
+"""Spherical noise with Gamma-distributed length and uniform direction."""
 
 import numpy as np
 import pytest

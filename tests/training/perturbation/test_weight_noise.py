@@ -1,4 +1,4 @@
-"""Laws of noise on weights: one direction, any direction, and the difference of two draws."""
+"""Distributions of noise on weights: one direction, the length, and differences."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ RNG = np.random.default_rng(0)
 
 
 def drawn(noise, n):
-    """Draws of the noise as the mechanisms make it."""
+    """Draws of the noise by the mechanisms themselves."""
     d = noise.dimension
     if isinstance(noise, GaussianNoise):
         return RNG.normal(0.0, noise.std, (n, d))
@@ -54,7 +54,7 @@ def test_quantiles_leave_their_tail(noise, tail):
 @pytest.mark.parametrize("d", [2, 3, 8, 60])
 @pytest.mark.parametrize("y", [0.05, 1.0, 6.0])
 def test_one_direction_equals_its_definition(d, y):
-    """A length by chance, Gamma of shape d, times the cosine of a direction by chance."""
+    """A random length, Gamma of shape d, times the cosine of a random direction."""
 
     def above(g):
         cosine = betainc((d - 1) / 2, (d - 1) / 2, (1 - y / g) / 2) if g > y else 0.0

@@ -1,4 +1,4 @@
-"""A fitted pipeline claims what its steps may claim together."""
+"""Claims of fitted pipelines and of their steps."""
 
 import numpy as np
 import pytest
@@ -117,7 +117,7 @@ def test_a_pipeline_fitted_step_by_step_makes_no_claim(data):
 
 
 class Dearer(PrivateStandardizer):
-    """Costs more in the end than it said before."""
+    """Costs more after the fit than it stated before."""
 
     def _learn(self, rows, size):
         reasons = super()._learn(rows, size)

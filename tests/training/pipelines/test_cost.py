@@ -1,4 +1,4 @@
-"""A pipeline costs what its steps cost together."""
+"""The cost of a pipeline is the composition of its steps' costs."""
 
 import pytest
 from sklearn.base import clone

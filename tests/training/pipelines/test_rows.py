@@ -1,4 +1,4 @@
-"""Steps turn rows one by one, and see no record they are not charged for."""
+"""Steps transform rows independently, and read no record without a charge."""
 
 import math
 import warnings
@@ -77,7 +77,7 @@ def test_steps_that_cost_nothing_never_see_a_record(data):
         FunctionTransformer(double), PolynomialFeatures(), classifier()
     )
     pipeline.check_records(data)
-    assert seen and max(seen) < len(data)  # made-up rows, a few
+    assert seen and max(seen) < len(data)  # a few synthetic rows
     pipeline.fit_records(data)
     first = pipeline.steps[1][1]
     other = clone(pipeline).fit_records(data.take(np.arange(2))).steps[1][1]

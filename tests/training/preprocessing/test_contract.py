@@ -1,4 +1,4 @@
-"""What all transformers share."""
+"""The contract of all transformers."""
 
 import numpy as np
 import pytest
@@ -38,7 +38,7 @@ def rows(rng):
 )
 def test_scikit_learn_checks_pass(estimator, check):
     if check.func.__name__ == "check_array_api_input":
-        return  # asks for a setting of the whole process
+        return  # requires a global setting
     check(estimator)
 
 

@@ -1,4 +1,4 @@
-"""Scaling, encoding and shortening by declarations alone."""
+"""Scaling, encoding and norm clipping by declared facts."""
 
 import numpy as np
 import pytest
@@ -162,7 +162,7 @@ def test_no_row_is_longer_than_the_declared_norm(rows, norm):
         lengths = np.sqrt((short**2).sum(axis=1))
         assert (lengths <= norm * (1 - 1e-6)).all()
         huge = np.abs(typed).max(axis=1).astype(float) > 10 * norm
-        assert (lengths[huge] >= norm * (1 - 3e-6)).all()  # shortened, not lost
+        assert (lengths[huge] >= norm * (1 - 3e-6)).all()  # scaled down, not lost
 
 
 def test_a_clipper_does_not_count_clipped_rows(rng):

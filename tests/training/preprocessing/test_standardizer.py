@@ -1,4 +1,4 @@
-"""A standardizer whose noise meets what one record can do."""
+"""The standardizer: noise covers the sensitivity of the moments to one record."""
 
 import math
 from fractions import Fraction
@@ -25,7 +25,7 @@ RELATIONS = ("add-remove", "replace-one")
 
 
 def drawn(rng, n):
-    """Rows of ordinary and of adversarial values."""
+    """Rows of typical and of adversarial values."""
     rows = rng.uniform(-1.5, 1.5, (n, 3))
     return np.where(rng.random((n, 3)) < 0.3, rng.choice(ODD, (n, 3)), rows)
 
@@ -78,7 +78,7 @@ def test_one_record_changes_the_sums_by_at_most_the_sensitivity(rng, relation):
         if rng.random() < 0.3 and relation == "replace-one":
             other[0] = -rows[0]
         moved = moment_sums([rows], LOW, HIGH) - moment_sums([other], LOW, HIGH)
-        # In integers: no rounding of this comparison can hide anything.
+        # In integers, so that rounding cannot hide a difference.
         square = sum(int(k) ** 2 for k in moved.ravel())
         factor = 2 if relation == "add-remove" else 4
         assert square <= factor * 3 * GRID_UNITS**2
@@ -89,7 +89,7 @@ def test_rounding_does_not_increase_the_sensitivity():
     values = np.concatenate([steps, -steps, steps - 0.3 / GRID_UNITS])[:, None]
     sums = np.array([moment_sums([v[None]], LOW[:1], HIGH[:1]).ravel() for v in values])
     moved = sums[:, None] - sums[None]
-    assert (moved**2).sum(axis=2).max() == 4 * GRID_UNITS**2  # attained, by the ends alone
+    assert (moved**2).sum(axis=2).max() == 4 * GRID_UNITS**2  # attained by the end points only
 
 
 @pytest.mark.parametrize("width", [1, 2, 3, 8, 50])
@@ -128,7 +128,7 @@ def test_a_standard_deviation_is_at_least_its_noise():
 
 
 def test_noise_has_its_distribution_and_is_drawn_for_every_entry(rng):
-    # The noise is small beside the declared size, so that nothing is cut off.
+    # The noise is small relative to the declared size, so that nothing is clipped.
     sums = np.full((2, 3_000), GRID_UNITS // 2 * 1_000_000)
     means, spreads = noisy_moments(sums, 1_000_000, 40.0, rng=rng)
     first = means * 1_000_000 - 500_000
@@ -143,7 +143,7 @@ def test_noise_has_its_distribution_and_is_drawn_for_every_entry(rng):
 
 
 def noisy_sums(scaler):
-    """What a fit released, before it was divided."""
+    """The release of a fit, before division by the size."""
     means, spreads = scaler._released
     return np.array([means, spreads**2 + means**2]) * 1_000
 
@@ -174,12 +174,12 @@ def test_the_noise_is_that_of_the_event(relation):
     factor = 2 if relation == "add-remove" else 4
     squares = ((means * 2_000) ** 2).sum() / (factor * 400)
     assert 1e-4 < stats.chi2(400).cdf(squares) < 1 - 1e-4
-    for wrong in (2.0, 0.5):  # the other relation's noise would not do
+    for wrong in (2.0, 0.5):  # the other relation's noise is detected
         assert not 1e-4 < stats.chi2(400).cdf(squares / wrong) < 1 - 1e-4
 
 
 def test_the_real_number_of_records_is_not_used(rng):
-    # At the middle of the bounds a record adds nothing, so any number of them is the same.
+    # Records at the midpoint of the bounds add nothing, so their number makes no difference.
     fits = [
         PrivateStandardizer((-1, 1), noise_multiplier=1.0, size=50, random_state=0).fit(
             np.zeros((n, 2))
