@@ -69,7 +69,7 @@ def solve_level(rows: Floats, scales: Floats, number: int) -> tuple[Floats, Floa
     scales : array of shape (d,)
         Divisors of the entries of the noise.
     number : int
-        See :func:`level_numbers`.
+        See :func:`noise_levels`.
 
     Returns
     -------

@@ -140,7 +140,7 @@ def noisy_moments(
     Returns
     -------
     means, standard deviations : arrays of shape (d,)
-        A variance is at least :data:`LEAST_VARIANCE`, and no less than the noise on it:
+        A variance is at least :data:`MIN_VARIANCE`, and no less than the noise on it:
         a smaller estimate would be meaningless.
 
     Guarantees
