@@ -27,7 +27,7 @@ from veracal.data import Dataset
 from veracal.training import ObjectivePerturbation, OutputPerturbation
 from veracal.training import arbitrariness as objective
 from veracal.training import weight_noise as output
-from veracal.training.arbitrariness import places
+from veracal.training.arbitrariness import plane_distances
 from veracal.training.output_perturbation import spherical_gamma
 from veracal.training.perturbation import clip_rows
 from veracal.training.search import WINNER
@@ -36,7 +36,7 @@ from veracal.training.weight_noise import GammaNoise, GaussianNoise, Noise
 NAME = "arbitrariness"
 LEVEL = 0.8
 MORE = 8  # weights of each of three models
-CLASSES = 60  # models of one fit, each with noise of its own
+CLASSES = 60  # models of one fit, each with independent noise
 OUTPUT = "veracal.training.weight_noise"
 OBJECTIVE = "veracal.training.arbitrariness"
 KEPT = "veracal.artifact.noise_model.NoiseModel"
@@ -69,8 +69,8 @@ def flat_prior(w: Floats, where: Any, noise: Any, threshold: float, X: Any) -> A
 
 
 def only_new_noise(distances: Floats, d: int, spare: float, form: Any) -> Floats:
-    """Forget the noise of the release itself."""
-    return WITHIN(distances + objective._length(spare, d), d, spare, "closed")
+    """Ignore the noise of the release itself."""
+    return WITHIN(distances + objective._length_quantile(spare, d), d, spare, "closed")
 
 
 def whole_gaps(sums: Floats, left: float, d: int, level: float, form: Any) -> Floats:
@@ -109,17 +109,19 @@ def no_intercept(self: Any, weights: Any, X: Any, **options: Any) -> Any:
 
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
-    "one-sided quantile": {"veracal.training.weight_noise._two": one_sided},
-    "one person's interval for everybody": {"veracal.training.weight_noise._two": unshared},
-    "flat prior": {"veracal.training.weight_noise._flips": flat_prior},
+    "one-sided quantile": {"veracal.training.weight_noise._binary_interval": one_sided},
+    "one person's interval for everybody": {
+        "veracal.training.weight_noise._binary_interval": unshared
+    },
+    "flat prior": {"veracal.training.weight_noise._estimate_flips": flat_prior},
     "difference of two with the noise of one": {
         "veracal.training.weight_noise.GaussianNoise.difference": lambda self: self
     },
     "noise of the release forgotten": {
-        "veracal.training.arbitrariness._within": only_new_noise
+        "veracal.training.arbitrariness._flip_bounds": only_new_noise
     },
     "distance between two models not shared": {
-        "veracal.training.arbitrariness._many": whole_gaps
+        "veracal.training.arbitrariness._multiclass_flip_bounds": whole_gaps
     },
     "penalty of 1 / C": {"veracal.artifact.noise_model.NoiseModel.of": requested_penalty},
     "scale of the other relation": {
@@ -193,7 +195,7 @@ def along_the_gap(b: Floats) -> Floats:
 
 
 def missed_by_output(kind: type, releases: int) -> float:
-    """Misses of intervals after noise on weights that are zero without it."""
+    """Misses of intervals for weights of zero plus noise."""
     two, three = drawn(kind, 2, releases, 1)[:, 0], drawn(kind, MORE, releases, 3)
     chosen = np.linalg.norm(two, axis=1)[:, None]
     shares = []
@@ -207,7 +209,7 @@ def missed_by_output(kind: type, releases: int) -> float:
         result = output.output_arbitrariness(
             weights, X, kind(1.0, dimension), level=LEVEL, people=individuals
         )
-        assert np.isclose(places(weights, X).sums, sums, atol=1e-6).all()
+        assert np.isclose(plane_distances(weights, X).sums, sums, atol=1e-6).all()
         classes = max(2, len(weights))
         shares.append(check(result.high, f"{kind.__name__}, {result.holds_for}", classes))
         if individuals and classes == 2:  # half of the error probability is for this end
@@ -218,7 +220,7 @@ def missed_by_output(kind: type, releases: int) -> float:
 
 
 def missed_by_objective(releases: int) -> float:
-    """Misses of certificates where weights are the noise, over the penalty."""
+    """Misses of certificates for weights that are the noise divided by the penalty."""
     penalty, scale, shares = 3.0, 0.5, []
     two, three = (drawn(GammaNoise, d, releases, m) for d, m in ((2, 1), (4, 3)))
     two = two[:, 0]

@@ -1,11 +1,11 @@
 """An attacker who sees every noisy sum learns no more about a planted record than charged.
 
-The canary has a gradient of norm a million, always in one direction; in some steps it is there,
-in others not. The attacker guesses from the sum along that direction. Error rates, bounded by
-Clopper and Pearson at alpha = 1e-6, give a lower bound on mu, the Gaussian measure of what one
-step reveals (Nasr et al. 2023, https://arxiv.org/abs/2302.07956). It must not exceed the claim,
-and comes within a factor of it. Full batches, one step at a time: subsampling and composition
-are tested elsewhere.
+The canary has a gradient of norm a million, always in one direction; it is present in some
+steps and absent in others. The attacker guesses from the sum along that direction. Error rates,
+bounded by Clopper and Pearson at alpha = 1e-6, give a lower bound on mu, the Gaussian measure
+of what one step reveals (Nasr et al. 2023, https://arxiv.org/abs/2302.07956). It must not
+exceed the claim, and comes within a factor of it. Full batches, one step at a time: subsampling
+and composition are tested elsewhere.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ ENTRIES, RECORDS, BOUND = 8, 5, 0.7
 
 @dataclass(frozen=True)
 class Subject:
-    """A descent and the sum it is given."""
+    """A DP-SGD run and its gradient sum."""
 
     descent: type[DPSGD] = DPSGD
     clipped_sum: Callable[[Any, ClipRule], Clipped] = clipped_sum
@@ -54,12 +54,12 @@ class Reused(DPSGD):
 
 
 def unclipped(gradients: np.ndarray, clip: ClipRule) -> Clipped:
-    """Sum gradients as they are."""
+    """Sum gradients without clipping."""
     return Clipped(gradients.sum(axis=0))
 
 
 def counted_twice(gradients: np.ndarray, clip: ClipRule) -> Clipped:
-    """Sum every record twice, as two workers on one part of the data would."""
+    """Sum every record twice, as two workers on one partition would."""
     return clipped_sum(np.repeat(gradients, 2, axis=0), clip)
 
 
@@ -76,19 +76,21 @@ MUTANTS = {
 
 def run(subject: Subject, *, long: bool) -> str:
     """Attack the sums, and the differences of sums."""
-    # The power of the attack is random: a seed keeps it where it is from run to run.
+    # The power of the attack is random; a fixed seed makes it reproducible.
     rng = None if long else np.random.default_rng(0)
     sums, claimed = attacked(subject, 80_000 if long else 6_000, rng)
     sums = sums.reshape(-1, 4)  # in every four steps the canary is in the second only
-    found = lower_bound(sums[:, 1] - BOUND / 2, sums[:, [0, 2, 3]].ravel() - BOUND / 2)
-    assert found <= claimed, f"an attack proves mu >= {found:.2f}, and {claimed:.2f} is claimed"
+    result = lower_bound(sums[:, 1] - BOUND / 2, sums[:, [0, 2, 3]].ravel() - BOUND / 2)
+    assert result <= claimed, (
+        f"an attack proves mu >= {result:.2f}, and {claimed:.2f} is claimed"
+    )
     steps = np.diff(sums)
     paired = lower_bound(steps[:, 0] - BOUND / 2, steps[:, 2] - BOUND / 2)
     assert paired <= claimed, (
         f"two steps in a row prove mu >= {paired:.2f}, and {claimed:.2f} is claimed"
     )
-    assert found >= 0.6 * claimed, f"the attack is too weak to tell: {found:.2f}"
-    return f"mu >= {found:.2f} proved of {claimed:.2f} claimed, in {sums.size:,} guesses"
+    assert result >= 0.6 * claimed, f"the attack is too weak to tell: {result:.2f}"
+    return f"mu >= {result:.2f} proved of {claimed:.2f} claimed, in {sums.size:,} guesses"
 
 
 def attacked(
@@ -102,7 +104,7 @@ def attacked(
 
     def clipped_sum_of(weights: Any, rows: np.ndarray, clip: ClipRule) -> Clipped:
         gradients = np.zeros((len(rows), ENTRIES))
-        gradients[1:, 1:] = 0.1  # the others pull elsewhere
+        gradients[1:, 1:] = 0.1  # the others have another direction
         gradients[0, 0] = 1e6 if len(seen) % 4 == 1 else 0.0
         return subject.clipped_sum(gradients, clip)
 

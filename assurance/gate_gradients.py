@@ -1,8 +1,8 @@
-"""One record moves what the noise is added to by no more than the event says.
+"""One record changes the sum to which noise is added by at most what the event states.
 
-A descent is replayed with the same randomness on neighboring records, adversarial numbers
+A run is replayed with the same randomness on neighboring records, adversarial numbers
 included. The noise cancels, so the difference of the noisy sums is that of the exact sums. With
-gradients of zero, everything but the sum is compared: neighbors must end at the same bits.
+gradients of zero, everything but the sum is compared: neighbors must have the same bits.
 """
 
 import math
@@ -44,25 +44,25 @@ BROKEN = (-1e308, math.nan, math.inf, -math.inf)
 
 @dataclass(frozen=True)
 class Subject:
-    """A descent and the sum it is given."""
+    """A DP-SGD run and its gradient sum."""
 
     descent: type[DPSGD] = DPSGD
     clipped_sum: Callable[[Any, ClipRule], Clipped] = clipped_sum
 
 
 def settings(descent: DPSGD) -> dict[str, Any]:
-    """What a descent was made with."""
+    """Settings of a run."""
     return {field.name: getattr(descent, field.name) for field in fields(descent)}
 
 
 def unclipped(gradients: np.ndarray, clip: ClipRule) -> Clipped:
-    """Sum finite gradients as they are."""
+    """Sum finite gradients without clipping."""
     kept = np.isfinite(gradients).all(axis=1) & (np.abs(gradients) < 1e150).all(axis=1)
     return Clipped(gradients[kept].astype(float).sum(axis=0))
 
 
 def raw_used(gradients: np.ndarray, clip: ClipRule) -> Clipped:
-    """Compute the factors, and sum the raw rows all the same."""
+    """Compute the factors, but sum the raw rows."""
     rows = gradients.astype(float)
     chosen = clipping.selection(clipping._norms(rows, np), clip)
     kept = rows[chosen.kept]
@@ -78,7 +78,7 @@ def per_batch(gradients: np.ndarray, clip: ClipRule) -> Clipped:
 
 
 def nan_passes(gradients: np.ndarray, clip: ClipRule) -> Clipped:
-    """Scale broken rows instead of leaving them out, and mend the sum."""
+    """Scale rows that are not finite instead of excluding them, and repair the sum."""
     rows = gradients.astype(float)
     with np.errstate(all="ignore"):
         factors = clip.factors(clipping._norms(rows, np))
@@ -86,7 +86,7 @@ def nan_passes(gradients: np.ndarray, clip: ClipRule) -> Clipped:
 
 
 def nan_as_zero_norm(gradients: np.ndarray, clip: ClipRule) -> Clipped:
-    """Compute norms without the broken entries, and replace those by large numbers."""
+    """Compute norms without entries that are not finite, and replace those by large numbers."""
     rows = gradients.astype(float)
     factors = clip.factors(clipping._norms(np.where(np.isfinite(rows), rows, 0.0), np))
     return Clipped(
@@ -104,7 +104,7 @@ def norm_overflows(gradients: np.ndarray, clip: ClipRule) -> Clipped:
 
 
 class RateFromCount(DPSGD):
-    """Let the learning rate depend on how many records there are."""
+    """Let the learning rate depend on the real number of records."""
 
     def run(self, weights: Any, function: Any, records: int, **more: Any) -> Any:
         update = replace(self.update, rate=0.1 * (records + 1))  # type: ignore[type-var]
@@ -113,7 +113,7 @@ class RateFromCount(DPSGD):
 
 
 class StepsFromCount(DPSGD):
-    """Make an epoch of as many steps as there are records."""
+    """Use the real number of records as the length of an epoch."""
 
     def run(self, weights: Any, function: Any, records: int, **more: Any) -> Any:
         plain = DPSGD(
@@ -142,7 +142,7 @@ class MeanThenNoise(DPSGD):
 
 
 class SkipsEmpty(DPSGD):
-    """Leave a step out when nobody takes part in it."""
+    """Skip steps with empty batches."""
 
     def _add_noise(self, total: Any, noise_std: float, rng: np.random.Generator) -> Any:
         empty = self.__dict__.pop("empty")
@@ -153,8 +153,8 @@ class SkipsEmpty(DPSGD):
         return super()._clipped(weights, rows, clip, function)
 
 
-class HalfReach(DPSGD):
-    """State half of how far a record reaches."""
+class HalfSensitivity(DPSGD):
+    """State half the sensitivity."""
 
     def _step_event(self, multiplier: float) -> Any:
         event = super()._step_event(multiplier)
@@ -162,7 +162,7 @@ class HalfReach(DPSGD):
 
 
 class ReplacedAsRemoved(DPSGD):
-    """State the reach of a removed record for a replaced one."""
+    """State the sensitivity of add-remove under replace-one."""
 
     def _step_event(self, multiplier: float) -> Any:
         event = super()._step_event(multiplier)
@@ -201,7 +201,7 @@ class CountPerBatch(DPSGD):
 
 CORRECT = Subject()
 MUTANTS = {
-    "M4 half the sensitivity": Subject(HalfReach),
+    "M4 half the sensitivity": Subject(HalfSensitivity),
     "M4 replaced as if removed": Subject(ReplacedAsRemoved),
     "M5 no clip": Subject(clipped_sum=unclipped),
     "M6 clip computed, raw used": Subject(clipped_sum=raw_used),
@@ -245,7 +245,7 @@ def batch(rng: np.random.Generator) -> np.ndarray:
 def compare(
     subject: Subject, gradients: np.ndarray, clip: ClipRule, rng: np.random.Generator
 ) -> float:
-    """Remove and replace one record, and return how much of its allowance it used."""
+    """Remove and replace one record; return the share of the sensitivity used."""
     row = int(rng.integers(len(gradients)))
     replaced = np.array(gradients)
     with np.errstate(over="ignore"):
@@ -256,7 +256,7 @@ def compare(
         ("add-remove", np.delete(gradients, row, axis=0)),
         ("replace-one", replaced),
     ):
-        moved = reach(whole, sums(subject, other, clip), clip)
+        moved = change_in_noise_units(whole, sums(subject, other, clip), clip)
         allowed = accounted(subject, clip, relation)
         assert moved <= allowed, (
             f"{relation}, {clip}: one record moves the sum by {moved:.6g} of its noise, "
@@ -268,7 +268,7 @@ def compare(
 
 @lru_cache
 def settled(subject: Subject, clip: ClipRule, relation: Any = "add-remove") -> DPSGD:
-    """A descent of one step over all records."""
+    """A run of one step over all records."""
     return subject.descent(
         FullBatch(), clip, SGD(0.1), 1.0, steps=1, expected_batch=5, relation=relation
     )
@@ -276,14 +276,14 @@ def settled(subject: Subject, clip: ClipRule, relation: Any = "add-remove") -> D
 
 @lru_cache
 def accounted(subject: Subject, clip: ClipRule, relation: Any) -> float:
-    """How far the event says a record reaches, in units of the noise."""
+    """Sensitivity according to the event, in units of the noise."""
     event = settled(subject, clip, relation).event()
     assert isinstance(event, Repeated) and isinstance(event.event, Gaussian)
     return event.event.sensitivity / event.event.noise
 
 
 def sums(subject: Subject, gradients: np.ndarray, clip: ClipRule) -> tuple[Step, int]:
-    """The one step of a descent over these gradients, and what was counted in it."""
+    """The single step of a run over these gradients, and its count."""
     counted = []
 
     def clipped_sum_of(weights: Any, rows: Any, rule: ClipRule) -> Clipped:
@@ -302,8 +302,10 @@ def sums(subject: Subject, gradients: np.ndarray, clip: ClipRule) -> tuple[Step,
     return steps[0], sum(counted[:1])
 
 
-def reach(one: tuple[Step, int], other: tuple[Step, int], clip: ClipRule) -> float:
-    """How far sum and count move together, each in units of its noise."""
+def change_in_noise_units(
+    one: tuple[Step, int], other: tuple[Step, int], clip: ClipRule
+) -> float:
+    """Change of sum and count together, each in units of its noise."""
     with np.errstate(over="ignore"):
         moved = float(np.linalg.norm(one[0].noisy_sum - other[0].noisy_sum)) / clip.bound
     if not isinstance(clip, GlobalAdapt):
@@ -312,7 +314,7 @@ def reach(one: tuple[Step, int], other: tuple[Step, int], clip: ClipRule) -> flo
 
 
 def compare_settings(subject: Subject, seed: int) -> int:
-    """With nothing to learn, any number of records must leave the same bits behind."""
+    """If all gradients are zero, any number of records must give the same bits."""
     replays = 0
     updates: tuple[Update, ...] = (SGD(0.1), Momentum(0.1), Adam(0.1))
     for update in updates:
@@ -329,7 +331,7 @@ def compare_settings(subject: Subject, seed: int) -> int:
 
 
 def trace(descent: DPSGD, records: int, seed: int) -> list[bytes]:
-    """Everything a run releases, step by step, when no record has a gradient."""
+    """Everything a run releases, step by step, if all gradients are zero."""
     seen: list[bytes] = []
 
     def remember(step: Step) -> None:

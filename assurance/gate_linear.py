@@ -3,13 +3,12 @@
 Whole fits of the real classifier are replayed with the same randomness on neighboring data
 sets, under both relations, with every clip rule and in both precisions. The noise cancels in
 the difference of the first noisy sums. Rows are long, short, zero or overflow; classes lose
-their last member. No fit may stop, and some must come close to what is accounted for, or the
+their last record. No fit may stop, and some must come close to the stated sensitivity, or the
 gate would be blind.
 
-Later steps start from the same weights in the proof, and not in a replay; so the weights of
-the first are given at random as public ones, in float64. In float32 they are zero: there the
-logits of a row may change in their last bits with the rows beside it, which the classifier
-states as taken for exact.
+The proof fixes the weights of every step, and a replay does not; so the gate varies the public
+initial weights at random, in float64. In float32 they are zero: there the last bits of a row's
+logits may depend on other rows, which the classifier documents as assumed exact.
 """
 
 import itertools
@@ -51,7 +50,7 @@ from veracal.mechanisms import (
     Step,
     Update,
 )
-from veracal.training.base import TrainingData, row_norms, with_labels
+from veracal.training.base import TrainingData, add_labels, row_norms
 from veracal.training.gradient_sums import GradientSums, clipped_residuals, gradient_norms
 from veracal.training.logistic import PrivateLogisticRegression
 
@@ -99,13 +98,13 @@ def costing(change: Callable[[PrivateLogisticRegression, Any], Any]) -> Patches:
 
 
 def credited(model: PrivateLogisticRegression, event: Any) -> Any:
-    """Take noise from before the clip for noise after it."""
+    """Count noise before the clip as noise after it."""
     extra = getattr(model.update, "pre_noise", 0.0)
     return replace(event, noise=math.hypot(event.noise, extra))
 
 
 def removed_for_replaced(sampler: FullBatch, noise: float, bound: float, relation: Any) -> Any:
-    """State the reach of a removed record for a replaced one."""
+    """State the sensitivity of add-remove under replace-one."""
     return Gaussian(noise, bound, relation)
 
 
@@ -117,7 +116,7 @@ def count_forgotten(descent: DPSGD, multiplier: float) -> Event:
 def raw_used(
     residual: Any, norms: Any, clip: ClipRule, *, slack: float = 0.0
 ) -> tuple[Any, int]:
-    """Compute what is clipped, and return the rest of it."""
+    """Compute the clipped part, and return the remainder."""
     clipped, exceeding = CLIPPED_RESIDUALS(residual.copy(), norms, clip, slack=slack)
     assert clipped.shape == residual.shape
     return unclipped(residual, norms, clip)[0], exceeding
@@ -142,13 +141,13 @@ def to_median(
 
 
 def broken_as_short(residual: Any, lengths: Any) -> Any:
-    """Take a norm that is not finite for 1."""
+    """Replace a norm that is not finite by 1."""
     norms = GRADIENT_NORMS(residual, lengths)
     return np.where(np.isfinite(norms), norms, 1.0)
 
 
 def without_one(sums: Any, X: Any, codes: Any, norms: Any, *rest: Any, **more: Any) -> None:
-    """Forget the 1 that an intercept meets."""
+    """Omit the intercept's 1 from the norm."""
     make_sums(sums, X, codes, row_norms(X), *rest, **more)
 
 
@@ -156,16 +155,16 @@ def on_both_threads(sums: Any, weights: Any, rows: Any, clip: ClipRule) -> Clipp
     """Give the block in the middle to both threads."""
     if sums._pre_noise or sums._blocks.count < 3:
         return call_sums(sums, weights, rows, clip)
-    rows, cuts = sums._dealt(rows)
+    rows, cuts = sums._assign_blocks(rows)
     half = len(cuts) // 2
-    mine = sums._lane(weights, rows, cuts[: half + 2], clip, 0)
-    other = sums._lane(weights, rows, cuts[half:], clip, 1)
-    return sums._joined(weights, [mine, other])
+    mine = sums._sum_blocks(weights, rows, cuts[: half + 2], clip, 0)
+    other = sums._sum_blocks(weights, rows, cuts[half:], clip, 1)
+    return sums._combine(weights, [mine, other])
 
 
 def classes_seen(public: TrainingData, dataset: Dataset) -> TrainingData:
-    """Keep the classes that somebody has."""
-    facts = with_labels(public, dataset)
+    """Keep only the classes that occur."""
+    facts = add_labels(public, dataset)
     seen = np.unique(facts.codes)
     seen = seen if len(seen) > 1 else np.arange(2)
     codes = np.minimum(np.searchsorted(seen, facts.codes), len(seen) - 1)
@@ -233,11 +232,11 @@ class Case:
 
     @property
     def ordered(self) -> bool:
-        """Whether later rows meet other random numbers once a row before them is gone."""
+        """Whether removing a row changes the random numbers of later rows."""
         return self.rate < 1 or getattr(self.update, "pre_noise", 0.0) > 0
 
     def settings(self, seed: int) -> dict[str, Any]:
-        """What to make a model with."""
+        """Settings of the model."""
         rng = np.random.default_rng(seed)
         settings: dict[str, Any] = {
             "clip": self.clip,
@@ -327,7 +326,9 @@ def records(case: Case, n: int, rng: np.random.Generator) -> tuple[Any, Any]:
     directions = rng.standard_normal((n, WIDTH))
     directions[rng.random(n) < 0.5] = np.ones(WIDTH)
     directions /= np.linalg.norm(directions, axis=1, keepdims=True)
-    if case.dtype == "float32" and rng.random() < 0.5:  # rows in float64 that it cannot hold
+    if (
+        case.dtype == "float32" and rng.random() < 0.5
+    ):  # float64 rows outside the range of float32
         X = directions * rng.choice(LENGTHS["float64"], (n, 1))
     else:
         X = (directions * rng.choice(LENGTHS[case.dtype], (n, 1))).astype(case.dtype)
@@ -336,11 +337,11 @@ def records(case: Case, n: int, rng: np.random.Generator) -> tuple[Any, Any]:
 
 @contextmanager
 def small_blocks() -> Iterator[None]:
-    """Cut the few rows of a test as many are cut, for two threads."""
+    """Divide the few rows of a test into blocks for two threads."""
     with (
         mock.patch("veracal.training.gradient_sums._BLOCK", 2),
-        mock.patch("veracal.training.gradient_sums._PIECE", 2),
-        mock.patch("veracal.training.gradient_sums._SHARED", 0),
+        mock.patch("veracal.training.gradient_sums._CHUNK", 2),
+        mock.patch("veracal.training.gradient_sums._TWO_THREADS_FROM", 0),
     ):
         yield
 
@@ -359,7 +360,10 @@ def judged(case: Case, one: Any, other: Any, *, expected: float) -> float:
     assert step.noisy_sum.shape == another.noisy_sum.shape, "a record changes a shape"
     assert list(model.classes_) == list(same.classes_), "a record changes the classes"
     assert model.event_ == same.event_, "a record changes the event"
-    moved, allowed = reach(model, step, another, expected), accounted(model.event_)
+    moved, allowed = (
+        change_in_noise_units(model, step, another, expected),
+        accounted(model.event_),
+    )
     assert moved <= allowed, (
         f"{case}: one record moves the sum by {moved:.6g} of its noise, "
         f"and {allowed:.6g} is accounted for"
@@ -367,8 +371,10 @@ def judged(case: Case, one: Any, other: Any, *, expected: float) -> float:
     return moved / allowed
 
 
-def reach(model: PrivateLogisticRegression, one: Step, other: Step, expected: float) -> float:
-    """How far sum and count move together, each in units of its noise."""
+def change_in_noise_units(
+    model: PrivateLogisticRegression, one: Step, other: Step, expected: float
+) -> float:
+    """Change of sum and count together, each in units of its noise."""
     noise = float(model.noise_multipliers_[0]) * one.clip.bound
     with np.errstate(over="ignore"):
         moved = float(np.linalg.norm(one.noisy_sum - other.noisy_sum)) / noise
@@ -379,7 +385,7 @@ def reach(model: PrivateLogisticRegression, one: Step, other: Step, expected: fl
 
 
 def accounted(event: Any) -> float:
-    """How far the event says a record reaches, in units of the noise."""
+    """Sensitivity according to the event, in units of the noise."""
     step = event.event
     replaced = isinstance(step, PoissonGaussian) and step.relation == "replace-one"
     return float(step.sensitivity / step.noise) * (1 + replaced)

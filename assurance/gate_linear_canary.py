@@ -1,11 +1,11 @@
-"""Whoever sees every noisy sum of a linear model learns no more of a record than charged.
+"""An attacker who sees every noisy sum of a linear model learns no more than is charged.
 
 The real classifier is fitted with and without a planted record, at a learning rate so low that
 its gradient stays the same. The attacker guesses from the sum along that gradient, as in the
 gate ``canary``: error rates, bounded at alpha = 1e-6, give a lower bound on mu, the Gaussian
 measure of what one step reveals, which must come near the claim and not exceed it. A long row
-is planted, then one of zeros, whose gradient is in the intercept alone. Noise that was seen
-before must not come again, neither here nor with so many weights that it is drawn ahead.
+is planted, then one of zeros, whose gradient is in the intercept alone. Noise must not repeat,
+neither here nor with so many weights that it is prefetched.
 """
 
 from collections.abc import Callable
@@ -74,7 +74,7 @@ def reused(descent: DPSGD, total: Any, noise_std: float, noise: Any) -> Any:
 
 
 def following(descent: DPSGD, total: Any, noise_std: float, noise: Any) -> Any:
-    """Noise that remembers that of the last step, of the right size."""
+    """Noise of the right size that is correlated with the last step's."""
     fresh = noise.add_to(0 * total, noise_std)
     last = descent.__dict__.get("last", fresh)
     descent.__dict__["last"] = 0.6 * last + 0.8 * fresh
@@ -94,7 +94,7 @@ def one_for_all(descent: DPSGD, total: Any, noise_std: float, noise: Any) -> Any
 
 
 def handed_out_twice() -> Patches:
-    """Give out every chunk of noise twice."""
+    """Use every chunk of noise twice."""
     kept: list[Any] = []
 
     def again(ahead: PrefetchedNoise) -> Any:
@@ -129,22 +129,22 @@ def run(subject: Callable[[], Patches], *, long: bool) -> str:
     with patched(subject()):
         check_fresh(MANY, projections(MANY, False, 4_000 if long else 400)[0])
         figures = [attacked(plant, 15_000 if long else 1_500) for plant in PLANTS]
-    found, claimed = min(found for found, _ in figures), figures[0][1]
-    return f"mu >= {found:.2f} proved of {claimed:.2f} claimed, for {len(PLANTS)} records"
+    result, claimed = min(result for result, _ in figures), figures[0][1]
+    return f"mu >= {result:.2f} proved of {claimed:.2f} claimed, for {len(PLANTS)} records"
 
 
 def attacked(plant: Plant, steps: int) -> tuple[float, float]:
-    """The mu that is proved, and the one that a step claims."""
+    """The mu that the attack proves, and the mu that a step claims."""
     present, event = projections(plant, True, steps)
     absent, _ = projections(plant, False, steps)
     check_fresh(plant, absent)
     claimed = event.sensitivity / event.noise
-    found = lower_bound(present[:, 0] - BOUND / 2, absent[:, 0] - BOUND / 2)
-    assert found <= claimed, (
-        f"{plant.name}: an attack proves mu >= {found:.2f}, and {claimed:.2f} is claimed"
+    result = lower_bound(present[:, 0] - BOUND / 2, absent[:, 0] - BOUND / 2)
+    assert result <= claimed, (
+        f"{plant.name}: an attack proves mu >= {result:.2f}, and {claimed:.2f} is claimed"
     )
-    assert found >= 0.6 * claimed, f"the attack is too weak to tell: {found:.2f}"
-    return found, claimed
+    assert result >= 0.6 * claimed, f"the attack is too weak to tell: {result:.2f}"
+    return result, claimed
 
 
 def projections(plant: Plant, planted: bool, steps: int) -> tuple[Any, Gaussian]:
@@ -167,7 +167,7 @@ def projections(plant: Plant, planted: bool, steps: int) -> tuple[Any, Gaussian]
         sampling_rate=1.0,
         steps=steps,
         size=len(X),
-        # The power of the attack is random: a seed keeps it where it is from run to run.
+        # The power of the attack is random; a fixed seed makes it reproducible.
         random_state=int(planted),
         on_step=watch,
     )
@@ -177,7 +177,7 @@ def projections(plant: Plant, planted: bool, steps: int) -> tuple[Any, Gaussian]
 
 
 def records(plant: Plant) -> tuple[Any, Any]:
-    """The planted record first, and one of every class, all with the same row elsewhere."""
+    """The planted record first, and one of each class, all with the same other columns."""
     X = np.zeros((1 + plant.classes, plant.width))
     X[0, 0], X[1:, -1] = plant.entry, 0.5
     return X, np.array([0, *range(plant.classes)])
@@ -194,7 +194,7 @@ def direction(plant: Plant) -> Any:
 
 
 def check_fresh(plant: Plant, sums: Any) -> None:
-    """Nothing but the noise differs between these: it must be new every time."""
+    """Only the noise differs between these: it must be new every time."""
     steps = len(sums)
     for name, series in (("along", sums[:, 0]), ("beside", sums[:, 1])):
         again = steps - len(np.unique(series))

@@ -1,8 +1,8 @@
-"""A fit is paid for before a row is read, and what is wrong with it is refused for nothing.
+"""A fit is charged before a row is read, and a wrong fit is rejected without a charge.
 
-A holder fits the real classifier to a data set on disk that notes, whenever rows are read, what
-the ledger has been charged by then. Wrong settings and records of the wrong form are refused
-with the ledger and the rows untouched.
+The curator fits the real classifier to a data set on disk that records, at every read, what has
+been charged so far. Wrong settings and records of the wrong form are rejected without a charge
+or a read.
 """
 
 import tempfile
@@ -83,20 +83,20 @@ def free(holder: Curator, model: Any, *, purpose: str = "training") -> Any:
 
 
 def charged_late(holder: Curator, model: Any, *, purpose: str = "training") -> Any:
-    """Charge once there is a model."""
+    """Charge after the fit."""
     model.fit_records(holder._records)
     holder.ledger.charge(model.event(), purpose)
     return model
 
 
 def checked_late(holder: Curator, model: Any, *, purpose: str = "training") -> Any:
-    """Charge what cannot be fitted."""
+    """Charge for data that cannot be fitted."""
     holder.ledger.charge(model.event(), purpose)
     return model.fit_records(holder._records)
 
 
 def reading_check(model: PrivateLogisticRegression, dataset: Dataset) -> None:
-    """Look at the rows to see whether they fit."""
+    """Read the rows to check whether they fit."""
     row_norms(dataset.X)
     check_records(model, dataset)
 
@@ -119,7 +119,7 @@ MUTANTS: dict[str, Patches] = {
 
 
 class Watched(MappedRows):
-    """Rows on disk that note what was charged before each reading."""
+    """Rows on disk that record the charges before each read."""
 
     ledger: Ledger | None = None
     charged: list[int]
@@ -131,7 +131,7 @@ class Watched(MappedRows):
 
 
 def run(subject: Patches, *, long: bool) -> str:
-    """Fit what is right, and try what is wrong."""
+    """Run valid fits, and attempt invalid ones."""
     refused = 0
     with tempfile.TemporaryDirectory() as folder, patched(subject), watched(folder) as both:
         holder, rows = both
@@ -160,7 +160,7 @@ def watched(folder: str) -> Iterator[tuple[Curator, Watched]]:
 
 
 def check_paid(holder: Curator, rows: Watched) -> None:
-    """A right fit is charged once, at what it says, and only then reads."""
+    """A valid fit is charged once, at its stated cost, before it reads."""
     before = len(holder.ledger.entries())
     for fits in (1, 2, 3):
         rows.charged.clear()
@@ -176,7 +176,7 @@ def check_paid(holder: Curator, rows: Watched) -> None:
 def check_refused(
     holder: Curator, rows: Watched, settings: dict[str, Any], wrong: dict[str, Any]
 ) -> None:
-    """A wrong fit is an error, and neither charged nor given rows."""
+    """An invalid fit raises an error, without a charge or a read."""
     before, read = len(holder.ledger.entries()), len(rows.charged)
     try:
         holder.fit(PrivateLogisticRegression(**settings))
@@ -191,7 +191,7 @@ def check_refused(
 
 
 def check_too_dear(holder: Curator, rows: Watched) -> None:
-    """A fit beyond the budget is refused unread."""
+    """A fit beyond the budget is rejected without a read."""
     read = len(rows.charged)
     dear = {**SETTINGS, "noise_multiplier": 0.05, "steps": 50}
     try:

@@ -1,10 +1,10 @@
-"""Clip rules that jump see no other record in the gradients of linear models.
+"""Discontinuous clip rules see no other record in the gradients of linear models.
 
 The attack of ``network_jumps``, on linear models: a threshold lies between two norms that a
-record's gradient has in two places. One more record changes the place of all its copies: as
-another row of a wide matrix, whose sums ``einsum`` cuts by the number of rows, or as a row for
-which a function of the user's in front of the model raises, so that all rows are turned one by
-one. There is no tolerance.
+record's gradient has at two positions. One more record changes the position of all its copies:
+as another row of a wide matrix, whose sums ``einsum`` splits by the number of rows, or as a row
+for which a user-defined function before the model raises, so that all rows are transformed one
+by one. There is no tolerance.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from veracal.mechanisms import ClipRule, GlobalAdapt, GlobalV1, GlobalV2, Step
 from veracal.mechanisms.clipping import _target_norm
 from veracal.training import PrivateLogisticRegression, make_private_pipeline
 from veracal.training.base import row_norms
-from veracal.training.gradient_sums import GradientSums, blocks_for, gradient_norms, residuals
+from veracal.training.gradient_sums import GradientSums, gradient_norms, plan_blocks, residuals
 
 NAME = "linear_jumps"
 WIDE, COPIES, RAISES = 20_000, 40, 777.0
@@ -29,7 +29,7 @@ PROJECTION = RNG.standard_normal((50, 7))
 
 
 def together(weights: Any, X: Any, *, intercept: bool) -> Any:
-    """Logits of all rows by one call, as the first code had them."""
+    """Logits of all rows by one call, as in the first implementation."""
     sums = np.einsum("nd,kd->nk", X, weights[:, : X.shape[1]], optimize=False)
     return sums + weights[:, -1] if intercept else sums
 
@@ -40,7 +40,7 @@ def norms_together(rows: Any) -> Any:
 
 
 def as_a_column(X: Any) -> Any:
-    """A product that rounds a row by how many there are, on every machine."""
+    """A product whose rounding of a row depends on the number of rows, on every machine."""
     if (X[:, 0] == RAISES).any():
         raise ValueError("Expected another row.")
     return (X @ PROJECTION) * (1 + 2.0**-40 * (len(X) > 1))
@@ -49,12 +49,12 @@ def as_a_column(X: Any) -> Any:
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "the first code: all rows by one call": {
-        "veracal.training.gradient_sums.logits_one_by_one": together,
-        "veracal.training.base._norms": norms_together,
+        "veracal.training.gradient_sums.compute_logits_rowwise": together,
+        "veracal.training.base._block_norms": norms_together,
     },
-    "norms of all rows by one call": {"veracal.training.base._norms": norms_together},
+    "norms of all rows by one call": {"veracal.training.base._block_norms": norms_together},
     "rows turned together before a rule that jumps": {
-        "veracal.training.pipeline._jumps": lambda step: False
+        "veracal.training.pipeline._is_discontinuous": lambda step: False
     },
 }
 
@@ -77,40 +77,40 @@ def run(subject: Patches, *, long: bool) -> str:
 
 
 def wide_rows() -> float:
-    """A copy of the only row of a wide matrix comes."""
+    """Add a copy of the only row of a wide matrix."""
     worst = 0.0
     for seed in range(8):
         row = np.random.default_rng(seed).standard_normal((1, WIDE)) / 100
         both = [norms_of(np.repeat(row, n, 0))[0] for n in (1, 2)]
         for clip in rules(*sorted(both)):
             one, other = (summed(np.repeat(row, n, 0), clip) for n in (1, 2))
-            worst = max(worst, apart(one.total - other.total, clip))
+            worst = max(worst, relative_change(one.total - other.total, clip))
             worst = max(worst, abs(one.exceeding - other.exceeding))
             assert worst <= 1, f"a copy moves the sum by {worst:.6f} of what is declared"
     return worst
 
 
 def norms_of(X: Any) -> Any:
-    """Norms of gradients as the first code had them."""
+    """Norms of gradients as in the first implementation."""
     residual = residuals(together(WEIGHTS, X, intercept=False), np.zeros(len(X), int))
     return gradient_norms(residual, norms_together(X))
 
 
 def summed(X: Any, clip: ClipRule) -> Any:
     """The clipped sum of all rows."""
-    blocks = blocks_for(10.0, np.float64)
+    blocks = plan_blocks(10.0, np.float64)
     norms, codes = row_norms(X), np.zeros(len(X), int)
     sums = GradientSums(X, codes, norms, blocks, rng=np.random.default_rng(0), intercept=False)
     return sums(WEIGHTS[:, :-1], np.arange(len(X)), clip)
 
 
-def apart(difference: Any, clip: ClipRule) -> float:
-    """How long a difference of sums is, in units of the bound."""
+def relative_change(difference: Any, clip: ClipRule) -> float:
+    """Norm of a difference of sums, in units of the bound."""
     return float(np.linalg.norm(difference) / clip.bound)
 
 
 def turned_rows() -> float:
-    """A row comes for which a function in front of the model raises."""
+    """Add a row for which a function before the model raises."""
     row = np.random.default_rng(1).standard_normal((1, 50))
     X = np.concatenate([np.full((1, 50), RAISES), np.repeat(row, COPIES, 0)])
     features = [as_a_column(np.repeat(row, n, 0))[:1] for n in (1, 2)]
@@ -119,7 +119,7 @@ def turned_rows() -> float:
     worst = 0.0
     for clip in rules(*sorted(norms)):
         sums = [first_sum(X[first:], clip, as_a_column) for first in (0, 1)]
-        worst = max(worst, apart(sums[0] - sums[1], clip))
+        worst = max(worst, relative_change(sums[0] - sums[1], clip))
         assert worst <= 1, f"a row that raises moves the sum by {worst:.6f} of the bound"
     return worst
 

@@ -16,28 +16,28 @@ import numpy as np
 from assurance import servers
 from assurance.linear import FACTS, Patches, patched
 from veracal.data import Dataset
-from veracal.training.base import TrainingData, facts_of_arrays, row_norms, with_labels
+from veracal.training.base import TrainingData, add_labels, infer_training_data, row_norms
 from veracal.training.logistic import PrivateLogisticRegression
 
 NAME = "linear_memory"
 SECONDS = 40
 WIDTH, BOUND, STEPS = 128, 1_500, 20  # MB, of everything
 NORMS = "veracal.training.logistic.row_norms"
-ARRAYS = "veracal.training.base.facts_of_arrays"
+ARRAYS = "veracal.training.base.infer_training_data"
 
 
 def read_at_once(public: TrainingData, dataset: Dataset) -> TrainingData:
     """Read the whole matrix."""
-    return replace(with_labels(public, dataset), X=np.array(public.X))
+    return replace(add_labels(public, dataset), X=np.array(public.X))
 
 
 def read_from_map(X: Any, *rest: Any, **declared: Any) -> Any:
     """Read the whole matrix."""
-    return facts_of_arrays(np.array(X), *rest, **declared)
+    return infer_training_data(np.array(X), *rest, **declared)
 
 
 def norms_of_copy(X: Any) -> Any:
-    """Turn the whole matrix into float64."""
+    """Convert the whole matrix to float64."""
     whole = np.asarray(X, dtype=np.float64)
     return np.sqrt(np.einsum("ij,ij->i", whole, whole))
 
@@ -76,7 +76,7 @@ def fit_map(model: PrivateLogisticRegression, X: Any, y: Any) -> Any:
 
 
 def fit_dataset(model: PrivateLogisticRegression, X: Any, y: Any) -> Any:
-    """As a holder does."""
+    """As the curator does."""
     return model.fit_records(Dataset(X, y, (0, 1)))
 
 
@@ -85,7 +85,7 @@ FORMS = {"map": fit_map, "data set": fit_dataset}
 
 def measured(subject: Patches, name: str, path: Path) -> tuple[float, float]:
     """Memory in MB before and at the peak of a fit, in a process that has run nothing else."""
-    # Not a fork of this one: what it has freed and not given back would count, or not.
+    # Not a fork of this process, whose freed but unreturned memory would distort the result.
     (mutant,) = (key for key, one in SUBJECTS.items() if one is subject)
     try:
         start, peak = servers.run_in_fork(fit, mutant, name, path)

@@ -1,8 +1,8 @@
-"""Nothing but the sums of a linear model depends on who is in the records.
+"""Only the sums of a linear model depend on the records.
 
-With features of zero and no intercept, gradients vanish. Any number of records, none among
-them, must then leave the same bits behind at every step, as long as the declared size is the
-same: the event, the steps, the noise, the weights.
+With features of zero and no intercept, gradients are zero. Any number of records, also none,
+must then give the same bits at every step, as long as the declared size is the same: the event,
+the steps, the noise, the weights.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ from veracal.mechanisms import (
     Linear,
     Momentum,
 )
-from veracal.training.base import TrainingData, with_labels
+from veracal.training.base import TrainingData, add_labels
 
 NAME = "linear_public"
 SIZE, COUNTS = 50, (0, 1, 2, 49, 50, 51)
@@ -49,12 +49,12 @@ SETTINGS: tuple[dict[str, Any], ...] = (
 
 
 def size_counted(public: TrainingData, dataset: Dataset) -> TrainingData:
-    """Take the real number of records for the declared one."""
-    return replace(with_labels(public, dataset), size=max(1, len(dataset)))
+    """Use the real number of records instead of the declared one."""
+    return replace(add_labels(public, dataset), size=max(1, len(dataset)))
 
 
 def descending(change: Callable[[DPSGD, int], DPSGD]) -> Patches:
-    """Change a descent once the number of records is known."""
+    """Change a run by the real number of records."""
 
     def run(descent: DPSGD, weights: Any, sums: Any, records: int, **more: Any) -> Any:
         return run_descent(change(descent, records), weights, sums, records, **more)
@@ -76,18 +76,18 @@ def real_batch(descent: DPSGD, weights: Any, rows: Any, *rest: Any) -> Clipped:
 
 
 def remember_empty(descent: DPSGD, weights: Any, rows: Any, *rest: Any) -> Clipped:
-    """See whether anybody takes part."""
+    """Check whether the batch is empty."""
     descent.__dict__["empty"] = len(rows) == 0
     return clipped_of(descent, weights, rows, *rest)
 
 
 def only_if_any(descent: DPSGD, total: Any, noise_std: float, noise: Any) -> Any:
-    """Add no noise where nobody takes part."""
+    """Add no noise for an empty batch."""
     return total if descent.__dict__["empty"] else perturbed(descent, total, noise_std, noise)
 
 
 def drawn_by_rows(descent: DPSGD, total: Any, noise_std: float, noise: Any) -> Any:
-    """Skip some noise for nobody."""
+    """Skip a draw of noise for an empty batch."""
     if descent.__dict__["empty"]:
         noise.units()
     return perturbed(descent, total, noise_std, noise)
@@ -145,7 +145,7 @@ def compare(settings: dict[str, Any], rate: float, seed: int) -> int:
 
 
 def left_behind(n: int, settings: dict[str, Any]) -> dict[str, Any]:
-    """Everything that a fit shows, when no record has a gradient."""
+    """Everything that a fit releases if all gradients are zero."""
     rng = np.random.default_rng(n)
     dataset = Dataset(np.zeros((n, 2)), rng.integers(3, size=n), (0, 1, 2))
     model, steps = fitted(dataset, fit_intercept=False, **settings)

@@ -1,8 +1,8 @@
-"""Roundings of a sum in float32 stay within what the clip leaves to them.
+"""Rounding of a sum in float32 stays within the share of the clip bound reserved for it.
 
-Hundreds of rows all alike, or made so that their sums round in the worst way, are summed by
-the real classifier with and without one of them. What the record itself and the roundings of
-all others move together must not exceed the bound. There is no tolerance.
+Hundreds of equal rows, or rows whose sums round in the worst way, are summed by the real
+classifier with and without one of them. The change by the record itself and by the rounding of
+all others must together not exceed the bound. There is no tolerance.
 """
 
 import itertools
@@ -13,7 +13,7 @@ import numpy as np
 from assurance.linear import NORMS, Patches, fitted, patched
 from veracal.data import Dataset
 from veracal.mechanisms import Flat
-from veracal.training.gradient_sums import GradientSums, blocks_for, rounding_slack
+from veracal.training.gradient_sums import GradientSums, plan_blocks, rounding_slack
 
 NAME = "linear_rounding"
 WIDTH = 4
@@ -27,27 +27,27 @@ def narrow_norms(residual: Any, lengths: Any) -> Any:
 
 
 def cut_by_count(sums: Any, X: Any, codes: Any, norms: Any, blocks: Any, **more: Any) -> None:
-    """Cut blocks by how many records there are."""
-    blocks = blocks_for(max(1, len(X)), blocks.dtype)
+    """Choose blocks by the real number of records."""
+    blocks = plan_blocks(max(1, len(X)), blocks.dtype)
     make_sums(sums, X, codes, norms, blocks, **more)
 
 
-def same_lots(sums: Any, rows: Any) -> Any:
-    """One lot for each record, by its place from the end: neighbors share all but one."""
-    lots = np.random.default_rng(1).integers(sums._blocks.count, size=20_000, dtype=np.uint8)
-    return lots[len(sums._codes) - 1 - rows]
+def fixed_blocks(sums: Any, rows: Any) -> Any:
+    """A fixed block for each record, by its position from the end, shared by neighbors."""
+    blocks = np.random.default_rng(1).integers(sums._blocks.count, size=20_000, dtype=np.uint8)
+    return blocks[len(sums._codes) - 1 - rows]
 
 
 def by_number(sums: Any, rows: Any) -> Any:
-    """Cut by the numbers of rows, which are others once a record before them is gone."""
+    """Choose blocks by row index, which changes if an earlier record is removed."""
     return (np.minimum(rows // 128, sums._blocks.count - 1)).astype(np.uint8)
 
 
-# The proof compares neighbors given the lots of all records, so the replay gives them.
-CORRECT: Patches = {"veracal.training.gradient_sums.GradientSums._lots": same_lots}
+# The proof compares neighbors given the block assignment, so the replay fixes it.
+CORRECT: Patches = {"veracal.training.gradient_sums.GradientSums._draw_blocks": fixed_blocks}
 MUTANTS: dict[str, Patches] = {
     "blocks by the numbers of rows": {
-        "veracal.training.gradient_sums.GradientSums._lots": by_number
+        "veracal.training.gradient_sums.GradientSums._draw_blocks": by_number
     },
     "factors without digits": {
         "veracal.training.gradient_sums._NORMS": {"float32": (0.0, 1e38)}
@@ -82,12 +82,12 @@ def run(subject: Patches, *, long: bool) -> str:
 
 
 def aligned_rows(n: int, size: int) -> float:
-    """One of many identical long rows goes."""
+    """Remove one of many identical long rows."""
     return largest_move(np.full((n, WIDTH), 1e3, np.float32), size=size)
 
 
 def shifted_rows(blocks: int) -> float:
-    """The first of many rows goes, so that every block starts one row later.
+    """Remove the first of many rows, so that every block starts one row later.
 
     In a block, long rows carry the sum just beyond a power of two, where short ones are
     rounded up to twice their size; with one long row less they are not.
@@ -101,20 +101,20 @@ def shifted_rows(blocks: int) -> float:
 
 
 def longest_row(bound: float) -> float:
-    """The only row goes, and its entries or its factor are at the end of what float32 has."""
+    """Remove the only row, whose entries or factor are at the limits of float32."""
     lengths = np.minimum(np.logspace(20, 38.6, 60), 3.4e38)
     rows = (np.full((1, WIDTH), length, np.float32) for length in lengths)
     return max(largest_move(row, size=1, bound=bound) for row in rows)
 
 
 def single_row(seed: int) -> float:
-    """The only row goes."""
+    """Remove the only row."""
     row = np.random.default_rng(seed).standard_normal((1, WIDTH)) * 1e3
     return largest_move(row.astype(np.float32), size=1)
 
 
 def largest_move(X: Any, *, size: int, bound: float = 1.0) -> float:
-    """How far the sum moves when the first row goes, in units of the bound."""
+    """Change of the sum when the first row is removed, in units of the bound."""
     settings: dict[str, Any] = {
         "clip": Flat(bound),
         "noise_multiplier": 1.0,

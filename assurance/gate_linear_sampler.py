@@ -1,7 +1,7 @@
-"""The batches that a linear model is really trained on are Poisson at the declared rate.
+"""The batches of a linear model's training are Poisson at the declared rate.
 
-What reaches the gradient sums of the real classifier is noted for a thousand steps, with more
-records than were declared, and put to the statistics of the gate ``sampler``. A step without
+The input of the real classifier's gradient sums is recorded for a thousand steps, with more
+records than declared, and tested by the statistics of the gate ``sampler``. A step without
 a call is an empty batch.
 """
 
@@ -65,7 +65,7 @@ def by_real_count(sampler: Poisson, n: int, rng: np.random.Generator) -> Any:
 
 
 def never_empty(sampler: Poisson, n: int, rng: np.random.Generator) -> Any:
-    """Draw again until there is somebody."""
+    """Redraw empty batches."""
     while len(rows := plain(sampler, n, rng)) == 0:
         pass
     return rows
@@ -95,7 +95,7 @@ MUTANTS: dict[str, Callable[[], Patches]] = {
 
 
 def run(subject: Callable[[], Patches], *, long: bool) -> str:
-    """Put the batches of some fits to the test."""
+    """Test the batches of some fits."""
 
     def members(*setting: Any, seed: int) -> Any:
         with patched(subject()):
@@ -105,9 +105,9 @@ def run(subject: Callable[[], Patches], *, long: bool) -> str:
 
 
 def tested(members_of: Callable[..., Any], steps: int) -> str:
-    """Put batches to the test, by who was in which."""
+    """Test batches by their members."""
     worst = 1.0
-    for many in (steps // 5, steps):  # most mutants go no further than the few
+    for many in (steps // 5, steps):  # most mutants fail in the short run
         for place, (size, real, rate) in enumerate(SETTINGS):
             members = members_of(size, real, rate, many, seed=place)
             figures = statistics(members, rate)
@@ -122,7 +122,7 @@ def tested(members_of: Callable[..., Any], steps: int) -> str:
 
 
 def taken_part(size: int, real: int, rate: float, steps: int, *, seed: int) -> Any:
-    """Who took part in which step."""
+    """Members of each step's batch."""
     members = np.zeros((steps, real), dtype=bool)
     seen: dict[str, int] = {"step": 0}
 
@@ -150,6 +150,6 @@ def taken_part(size: int, real: int, rate: float, steps: int, *, seed: int) -> A
 
 
 def check_stated(event: Any, rate: float, steps: int) -> None:
-    """The event is about these batches."""
+    """The event describes these batches."""
     assert isinstance(event, Repeated) and isinstance(event.event, PoissonGaussian)
     assert (event.event.rate, event.times) == (rate, steps), f"accounted as {event}"

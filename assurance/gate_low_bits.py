@@ -72,9 +72,9 @@ def float_moments(
     sums: Any, size: int, noise_std: float, *, rng: np.random.Generator
 ) -> tuple[Floats, Floats]:
     """Floating-point noise on sums, although they are exact."""
-    noisy = sums / moments.UNITS + rng.normal(0.0, noise_std, sums.shape)
+    noisy = sums / moments.GRID_UNITS + rng.normal(0.0, noise_std, sums.shape)
     means = np.clip(noisy[0] / size, -1.0, 1.0)
-    return means, np.sqrt(np.clip(noisy[1] / size - means**2, moments.LEAST_VARIANCE, 1.0))
+    return means, np.sqrt(np.clip(noisy[1] / size - means**2, moments.MIN_VARIANCE, 1.0))
 
 
 def float_channels(
@@ -382,7 +382,7 @@ def standardizers(n: int) -> Iterator[float]:
     """Sums of columns that are zero without one record, as many columns as draws."""
     std, size, rng = 2.0, 2**20, np.random.default_rng(0)
     draws = []
-    for unit in (0, moments.UNITS):
+    for unit in (0, moments.GRID_UNITS):
         sums = np.zeros((2, n), dtype=np.int64)
         sums[0] = unit
         draws.append(moments.noisy_moments(sums, size, std, rng=rng)[0] * size)

@@ -112,7 +112,7 @@ MUTANTS: dict[str, Patches] = {
     "own batches where shared are asked for": {
         ENGINE + "copy": SimpleNamespace(deepcopy=lambda rng: rng.spawn(1)[0])
     },
-    "clip forgotten": {STEPS + "_factors": unclipped},
+    "clip forgotten": {STEPS + "_clip_factors": unclipped},
     "divided by the real batch": {STEPS + "clipped_sums": real_batch},
     "average forgotten": {
         STEPS + "BatchedFits.averaged_from": property(lambda fits: fits.descent.steps)

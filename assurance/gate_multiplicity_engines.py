@@ -23,7 +23,7 @@ from veracal.data import Dataset
 from veracal.multiplicity.engines.base import Seed
 from veracal.multiplicity.engines.linear import ObjectiveEngine, OutputEngine
 from veracal.training import ObjectivePerturbation, OutputPerturbation
-from veracal.training.output_perturbation import noise_multiplier, spherical_gamma
+from veracal.training.output_perturbation import gaussian_noise_multiplier, spherical_gamma
 
 NAME = "multiplicity_engines"
 NORM, SEED = 3.0, Seed.from_random_state(7, "noise")
@@ -117,7 +117,7 @@ def output(subject: Subject, k: int, delta: float, runs: int) -> None:
             stats.gamma(4),
         )
     else:
-        std = noise_multiplier(Budget(2.0, delta)) * math.sqrt(models) * moved
+        std = gaussian_noise_multiplier(Budget(2.0, delta)) * math.sqrt(models) * moved
         lengths, law = np.linalg.norm(noise, axis=1) / std, stats.chi(4)
     check_law(lengths, law, f"output perturbation, {k} classes, delta={delta}")
 

@@ -40,7 +40,7 @@ from veracal.training import (
     PrivateStandardizer,
     make_private_pipeline,
 )
-from veracal.training.base import with_labels
+from veracal.training.base import add_labels
 
 NAME = "outcomes"
 SECONDS = 15
@@ -84,7 +84,7 @@ def failing(sums: Any, lane: Any, rows: Any, clip: Any, total: Any, tally: Any) 
 
 def every_class_needed(facts: Any, dataset: Dataset) -> Any:
     """Stop where nobody has one of the classes, as scikit-learn's classifiers do."""
-    found = with_labels(facts, dataset)
+    found = add_labels(facts, dataset)
     if len(dataset) and len(np.unique(found.codes)) < len(found.classes):
         raise ValueError("Expected records of all classes.")
     return found
@@ -104,7 +104,7 @@ MUTANTS: dict[str, Patches] = {
     "a row that cannot be read stops a training": {READING + "_gather_rows": unread_refused},
     "a module that fails for a record stops a fit": {SUMS + "_add_block": failing},
     "a class that nobody has stops a fit": {
-        "veracal.training.base.with_labels": every_class_needed
+        "veracal.training.base.add_labels": every_class_needed
     },
 }
 

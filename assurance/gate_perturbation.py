@@ -1,11 +1,11 @@
-"""A perturbed logistic regression is as private as it says, on the worst neighbors we know.
+"""A perturbed logistic regression keeps its epsilon on the worst neighbors that we know.
 
-Two ways lead from a fitted model to its privacy. The density of what objective perturbation
-releases is known in closed form, so its loss between neighbors can be maximized: in two
-dimensions, with common rows that pull the gradient along the record in question (in one, half
-the noise would pass unseen). And the noise can be *recovered*: a released w is the exact
-minimizer for one noise vector only, which must have the claimed law and be the same for
-neighbors that are fitted with the same generator.
+Two tests relate a fitted model to its privacy. The density of the release of objective
+perturbation is known in closed form, so its privacy loss between neighbors can be maximized: in
+two dimensions, with common rows whose gradient is along the record in question (in one
+dimension, half the noise would pass unnoticed). And the noise can be *recovered*: a released w
+is the exact minimizer for one noise vector only, which must have the stated distribution and be
+the same for neighbors that are fitted with the same generator.
 """
 
 import math
@@ -23,7 +23,7 @@ from veracal.accounting import Gaussian, Pure
 from veracal.data import Dataset
 from veracal.training import ObjectivePerturbation, OutputPerturbation
 from veracal.training.newton import RESIDUAL
-from veracal.training.perturbation import Perturbation, reach
+from veracal.training.perturbation import Perturbation, norm_bound
 
 NAME = "perturbation"
 RELATIONS: tuple[Any, ...] = ("add-remove", "replace-one")
@@ -45,7 +45,7 @@ def derivatives(
 
 @dataclass(frozen=True)
 class Neighbors:
-    """Weights, rows that neighbors share (each so many times), and rows they do not share."""
+    """Weights, rows shared by neighbors (with multiplicities), and rows that differ."""
 
     w: Floats
     common: Floats
@@ -65,7 +65,7 @@ class Neighbors:
 
 
 def attack(R: float, penalty: float, relation: str) -> Iterator[Neighbors]:
-    """Neighbors in two dimensions that are as different as we can make them.
+    """Neighbors in two dimensions that are as different as possible.
 
     The weights point along the second axis and are long, so that rows almost along the first
     may have any margin. Many common rows on the wrong side pull along the first axis and do
@@ -73,8 +73,10 @@ def attack(R: float, penalty: float, relation: str) -> Iterator[Neighbors]:
     replaces it pulls the other way and does not bend.
     """
     long = 1e5 / R
-    times = 1e4 * (1 + penalty * long / R)  # so that the penalty's own pull is small
-    flat = math.log(times * R * R / penalty) + 10  # a margin at which so many do not bend
+    times = 1e4 * (1 + penalty * long / R)  # so that the penalty's gradient is small
+    flat = (
+        math.log(times * R * R / penalty) + 10
+    )  # a margin at which the curvature of all these rows is negligible
     w = np.array([0.0, long])
 
     def row(margin: float, along: float) -> Floats:
@@ -90,12 +92,12 @@ def attack(R: float, penalty: float, relation: str) -> Iterator[Neighbors]:
 
 
 def worst_loss(used: Perturbation, R: float, relation: str) -> float:
-    """The largest loss of one binary model that the neighbors show, either way round."""
+    """The largest privacy loss of one binary model on the neighbors, in either direction."""
     penalty = np.full(2, used.lambda_total)
     losses = [
         pair.loss(penalty, used.noise_scale) for pair in attack(R, used.lambda_total, relation)
     ]
-    # Next to no records: one row with its intercept, at weights of zero and around.
+    # Almost no records: one row with its intercept, at weights near zero.
     penalty = np.array([used.lambda_total, used.intercept_penalty])
     lone, none = np.array([[math.sqrt(max(R * R - 1, 0.0)), 1.0]]), np.zeros((0, 2))
     for w in np.array([[0.0, 0.0], [0.1, -0.1], [-0.2, 0.3]]):
@@ -158,13 +160,13 @@ def densities(subject: Subject) -> Iterator[float]:
                     )
                     assert model.event() == Pure(epsilon, relation), "the event is another"
                     used = model.perturbation(norm, k)
-                    R = reach(norm, fit_intercept=fit_intercept)
-                    found = worst_loss(used, R, relation) * (k if k > 2 else 1)
-                    assert found <= epsilon, (
-                        f"{relation}, R={R:.3g}, {k} classes: neighbors are told apart at "
-                        f"{found:.4f}, and {epsilon} is claimed"
+                    R = norm_bound(norm, fit_intercept=fit_intercept)
+                    result = worst_loss(used, R, relation) * (k if k > 2 else 1)
+                    assert result <= epsilon, (
+                        f"{relation}, R={R:.3g}, {k} classes: the privacy loss reaches "
+                        f"{result:.4f}, and {epsilon} is claimed"
                     )
-                    yield found / epsilon
+                    yield result / epsilon
 
 
 def neighbors(rng: np.random.Generator, relation: str) -> tuple[Dataset, Dataset]:
@@ -191,20 +193,20 @@ def slow_rows(X: Any, norm: float) -> Floats:
 
 
 def noise_of(model: Any, data: Dataset, norm: float) -> Floats:
-    """The noise under which a fitted model is the exact minimizer, one row a class."""
+    """The noise for which a fitted model is the exact minimizer, one row per class."""
     rows = slow_rows(data.X, norm)
     weights = np.hstack([model.coef_, model.intercept_[:, None]])
     penalty = np.full(rows.shape[1], model.lambda_total_)
     assert len(weights) == 3, f"{len(weights)} models for 3 declared classes"
-    found = []
+    result = []
     for c, w in enumerate(weights):
         signed = rows * np.where(data.y == c, 1, -1)[:, None]
-        found.append(-derivatives(w, signed, penalty)[0])
-    return np.array(found)
+        result.append(-derivatives(w, signed, penalty)[0])
+    return np.array(result)
 
 
 def recovered_noise(subject: Subject, rounds: int) -> int:
-    """Recover the noise of many fits: its law, and that neighbors have the same."""
+    """Recover the noise of many fits, and test its distribution on neighbors."""
     rng = np.random.default_rng(1)
     seen = 0
     for relation in RELATIONS:
@@ -228,7 +230,7 @@ def recovered_noise(subject: Subject, rounds: int) -> int:
 
 
 def rounding(n: int, epsilon: float, C: float, R: float) -> float:
-    """How far rounding two released weight vectors moves the noise that is recovered.
+    """Error of the recovered noise from the rounding of two released weight vectors.
 
     Each by a gradient of at most 2^-21 R, times the ratio of the largest and the least
     curvature.
@@ -251,24 +253,24 @@ def fitted_noise(model: Any, data: Dataset) -> Floats:
 
 
 def check_law(lengths: Floats, law: Any, relation: str) -> None:
-    """Lengths of noise have the law they should have."""
-    found = stats.kstest(lengths, law.cdf).pvalue
-    assert found > ALPHA, f"{relation}: the noise has another length, p = {found:.1e}"
+    """Lengths of the noise have the stated distribution."""
+    result = stats.kstest(lengths, law.cdf).pvalue
+    assert result > ALPHA, f"{relation}: the noise has another length, p = {result:.1e}"
 
 
 def check_directions(vectors: Floats) -> None:
-    """Directions are those of normal vectors, by a measure of how far they are from axes."""
+    """Directions are those of normal vectors, by their distance from the axes."""
 
     def peaked(points: Floats) -> Floats:
         return (points**4).sum(axis=1) / (points**2).sum(axis=1) ** 2
 
     normal = np.random.default_rng(3).standard_normal((20_000, vectors.shape[1]))
-    found = stats.ks_2samp(peaked(vectors), peaked(normal)).pvalue
-    assert found > ALPHA, f"the noise prefers some directions, p = {found:.1e}"
+    result = stats.ks_2samp(peaked(vectors), peaked(normal)).pvalue
+    assert result > ALPHA, f"the noise prefers some directions, p = {result:.1e}"
 
 
 def moved_weights(subject: Subject, rounds: int) -> float:
-    """Share of the noise's protection that neighbors of output perturbation use."""
+    """Share of the stated sensitivity that neighbors of output perturbation use."""
     rng = np.random.default_rng(2)
     worst = 0.0
     for relation in RELATIONS:
@@ -297,7 +299,7 @@ def crowded(relation: str) -> tuple[Dataset, Dataset]:
 
 
 def share_used(model: Any, pair: tuple[Dataset, Dataset]) -> float:
-    """How far a row moves the weights beside the noise, of what the event accounts for."""
+    """Change of the weights by a row, relative to the sensitivity of the event."""
     noise = drawn_noise(model, 0)
     exact = []
     for data in pair:
@@ -319,7 +321,7 @@ def share_used(model: Any, pair: tuple[Dataset, Dataset]) -> float:
 
 
 def drawn_noise(model: Any, seed: int) -> Floats:
-    """What is released on one record, less the minimizer by plain Newton steps."""
+    """The release for one record minus the minimizer by plain Newton steps."""
     data = table(np.array([[0.5, -0.5, 1.0]]), np.array([0]), 1)
     released = weights_of(model.set_params(random_state=seed).fit_records(data))
     rows, penalty = slow_rows(data.X, 2.0), np.full(4, 1 / model.C)
@@ -332,7 +334,7 @@ def drawn_noise(model: Any, seed: int) -> Floats:
 
 
 def check_minimizer(weights: Floats, data: Dataset, model: Any) -> None:
-    """The gradient is as short as the sensitivity counts on."""
+    """The final gradient is within the bound that the sensitivity assumes."""
     rows = slow_rows(data.X, 2.0)
     penalty = np.full(rows.shape[1], 1 / model.C)
     for c, w in enumerate(weights):
@@ -342,7 +344,7 @@ def check_minimizer(weights: Floats, data: Dataset, model: Any) -> None:
 
 
 def check_drawn(model: Any, relation: str) -> None:
-    """The noise that is drawn has the law that is stated."""
+    """The drawn noise has the stated distribution."""
     drawn = np.concatenate([drawn_noise(model, seed) for seed in range(60)])
     lengths = np.linalg.norm(drawn, axis=1)
     if model.noise_std_ is None:

@@ -1,9 +1,9 @@
-"""Preprocessing reads nothing off the records but what its noise covers.
+"""Preprocessing reads nothing from the records beyond what its noise covers.
 
 Sums for a standardizer are replayed on neighbors made of adversarial numbers, in integers: one
-record moves them by no more of the noise than the event says, and nearly that much. With
-records that add nothing, any number of them leaves the same bits. Scalers and encoders with
-declarations learn the same from any records, and shortened rows are never too long.
+record changes them by at most the stated sensitivity, and nearly that much. Any number of
+records that add nothing leaves the same bits. Scalers and encoders with declarations learn the
+same from any records, and clipped rows are never too long.
 """
 
 import math
@@ -17,8 +17,8 @@ from sklearn.preprocessing import OneHotEncoder
 
 from veracal.accounting.events import Gaussian
 from veracal.training import BoundedScaler, DeclaredOneHot, PrivateStandardizer
-from veracal.training.preprocessing import shortened
-from veracal.training.standardizer import UNITS, moment_sensitivity
+from veracal.training.preprocessing import shorten_rows
+from veracal.training.standardizer import GRID_UNITS, moment_sensitivity
 
 NAME = "preprocessing"
 ALPHA = 1e-6
@@ -29,12 +29,12 @@ WIDTH, NORM = 3, 0.7
 
 @dataclass(frozen=True)
 class Subject:
-    """Transformers, and the function that shortens rows."""
+    """Transformers, and the function that clips rows."""
 
     standardizer: type[PrivateStandardizer] = PrivateStandardizer
     scaler: type[BoundedScaler] = BoundedScaler
     encoder: type[DeclaredOneHot] = DeclaredOneHot
-    shortened: Callable[[np.ndarray, float], np.ndarray] = shortened
+    shortened: Callable[[np.ndarray, float], np.ndarray] = shorten_rows
 
 
 # ---------------------------------------------------------------- standardizers
@@ -51,7 +51,7 @@ def scaled(factor: float) -> Subject:
 
 
 class HalfDrawn(PrivateStandardizer):
-    """Know the right noise, and draw half of it."""
+    """State the right noise, and draw half of it."""
 
     halved = False
 
@@ -67,47 +67,49 @@ class HalfDrawn(PrivateStandardizer):
 
 
 class ReplacedAsRemoved(PrivateStandardizer):
-    """Take the reach of a removed record for that of a replaced one."""
+    """Use the sensitivity of add-remove under replace-one."""
 
     def _noise_std(self, width: int) -> float:
         return self._multiplier() * moment_sensitivity(width, "add-remove")
 
 
-class ColumnsApart(PrivateStandardizer):
-    """Take the reach in one column for that in all."""
+class OneColumnOnly(PrivateStandardizer):
+    """Use the sensitivity of one column for all columns."""
 
     def _noise_std(self, width: int) -> float:
         return self._multiplier() * moment_sensitivity(1, self.relation)
 
 
 class RawUsed(PrivateStandardizer):
-    """Clip the values, and sum the raw ones all the same."""
+    """Clip the values, but sum the raw ones."""
 
     def _sums(self, rows: Any) -> Any:
         clipped = np.clip(rows[:], self.low_, self.high_)
         assert clipped.shape == rows.shape
         raw = 2 * (np.nan_to_num(rows[:]) - self.low_) / (self.high_ - self.low_) - 1
-        k = np.rint(np.clip(raw, -1e3, 1e3) * UNITS)
-        return np.array([k.sum(axis=0), np.rint(k * k / UNITS).sum(axis=0)])
+        k = np.rint(np.clip(raw, -1e3, 1e3) * GRID_UNITS)
+        return np.array([k.sum(axis=0), np.rint(k * k / GRID_UNITS).sum(axis=0)])
 
 
 class NanPasses(PrivateStandardizer):
-    """Clip, which leaves NaN as it is, and mend the sums."""
+    """Clip, which keeps NaN, and repair the sums."""
 
     def _sums(self, rows: Any) -> Any:
         with np.errstate(all="ignore"):
             units = 2 * (np.clip(rows[:], -1, 1) + 1) / 2 - 1
-            k = np.rint(units * UNITS)
-            return np.nan_to_num(np.array([k.sum(axis=0), np.rint(k * k / UNITS).sum(axis=0)]))
+            k = np.rint(units * GRID_UNITS)
+            return np.nan_to_num(
+                np.array([k.sum(axis=0), np.rint(k * k / GRID_UNITS).sum(axis=0)])
+            )
 
 
 class NanAsLarge(PrivateStandardizer):
-    """Replace what is not a number after clipping, not before."""
+    """Replace NaN after clipping instead of before."""
 
     def _sums(self, rows: Any) -> Any:
         units = np.nan_to_num(np.clip(rows[:], -1, 1), nan=1e3)
-        k = np.rint(units * UNITS)
-        return np.array([k.sum(axis=0), np.rint(k * k / UNITS).sum(axis=0)])
+        k = np.rint(units * GRID_UNITS)
+        return np.array([k.sum(axis=0), np.rint(k * k / GRID_UNITS).sum(axis=0)])
 
 
 class SquaresForgotten(PrivateStandardizer):
@@ -118,7 +120,7 @@ class SquaresForgotten(PrivateStandardizer):
 
 
 class RealCount(PrivateStandardizer):
-    """Divide by the number of records that there are."""
+    """Divide by the real number of records."""
 
     def _learn(self, rows: Any, size: int | None) -> tuple[str, ...]:
         declared, self.size = self.size, max(1, len(rows))
@@ -129,7 +131,7 @@ class RealCount(PrivateStandardizer):
 
 
 class ObservedBounds(PrivateStandardizer):
-    """Narrow the declared bounds to what occurs."""
+    """Narrow the declared bounds to the observed values."""
 
     def _learn(self, rows: Any, size: int | None) -> tuple[str, ...]:
         declared = self.bounds
@@ -156,7 +158,7 @@ class FixedSeed(PrivateStandardizer):
 
 
 class ScaledByRecords(BoundedScaler):
-    """Scale to the smallest and largest value that occur."""
+    """Scale to the observed minimum and maximum."""
 
     def _learn(self, rows: Any, size: int | None) -> tuple[str, ...]:
         self.low_, self.high_ = rows.min(axis=0) - 1.0, rows.max(axis=0) + 1.0
@@ -164,7 +166,7 @@ class ScaledByRecords(BoundedScaler):
 
 
 class Unclipped(BoundedScaler):
-    """Let values outside of the bounds pass."""
+    """Do not clip values outside the bounds."""
 
     def _apply(self, rows: Any) -> Any:
         with np.errstate(all="ignore"):
@@ -180,14 +182,14 @@ class SeenOnly(DeclaredOneHot):
 
 
 class UnknownRaises(DeclaredOneHot):
-    """Stop at a value that was not declared."""
+    """Raise an error for an undeclared value."""
 
     def _apply(self, rows: Any) -> Any:
         return self.encoder_.set_params(handle_unknown="error").transform(rows)
 
 
 class UnknownIsFirst(DeclaredOneHot):
-    """Take an undeclared value for the first category."""
+    """Encode an undeclared value as the first category."""
 
     def _apply(self, rows: Any) -> Any:
         encoded = super()._apply(rows)
@@ -196,12 +198,12 @@ class UnknownIsFirst(DeclaredOneHot):
 
 
 def unshortened(rows: np.ndarray, norm: float) -> np.ndarray:
-    """Leave rows as they are."""
+    """Leave rows unchanged."""
     return rows
 
 
 def overflowing(rows: np.ndarray, norm: float) -> np.ndarray:
-    """Multiply by a factor that overflow makes NaN, and mend that."""
+    """Multiply by a factor that overflows to NaN, and repair the result."""
     with np.errstate(all="ignore"):
         norms = np.sqrt((rows * rows).sum(axis=1, keepdims=True))
         factors = np.where(np.isfinite(norms), np.minimum(1, norm / norms), 1.0)
@@ -209,7 +211,7 @@ def overflowing(rows: np.ndarray, norm: float) -> np.ndarray:
 
 
 def without_slack(rows: np.ndarray, norm: float) -> np.ndarray:
-    """Scale to the norm itself, as it is computed."""
+    """Scale to the norm itself, without slack for rounding."""
     peaks = np.abs(rows).max(axis=1, keepdims=True)
     unit = rows / np.where(peaks > 0, peaks, 1.0)
     lengths = np.maximum(np.linalg.norm(unit, axis=1, keepdims=True), 1e-300)
@@ -228,7 +230,7 @@ MUTANTS = {
     "M4 half the sensitivity": scaled(0.5),
     "noise times 0.9": scaled(0.9),
     "M4 replaced as if removed": Subject(ReplacedAsRemoved),
-    "one column's reach for all": Subject(ColumnsApart),
+    "one column's reach for all": Subject(OneColumnOnly),
     "squares not charged": Subject(SquaresForgotten),
     "M6 clip computed, raw used": Subject(RawUsed),
     "M8 NaN passes": Subject(NanPasses),
@@ -266,27 +268,27 @@ def run(subject: Subject, *, long: bool) -> str:
 
 
 def drawn(rng: np.random.Generator, n: int) -> np.ndarray:
-    """Rows of ordinary and of adversarial numbers."""
+    """Rows of typical and of adversarial numbers."""
     rows = rng.uniform(-1.2, 1.2, (n, WIDTH))
     odd = rng.choice([*ODD, *BROKEN], (n, WIDTH))
     return np.where(rng.random((n, WIDTH)) < 0.4, odd, rows)
 
 
 def standardizer(subject: Subject, relation: Any, **settings: Any) -> PrivateStandardizer:
-    """With declared bounds, fitted to nobody."""
-    made = subject.standardizer((-1, 1), noise_multiplier=2.0, relation=relation, **settings)
-    made.low_, made.high_ = np.full(WIDTH, -1.0), np.full(WIDTH, 1.0)
-    return made
+    """With declared bounds, fitted to no records."""
+    model = subject.standardizer((-1, 1), noise_multiplier=2.0, relation=relation, **settings)
+    model.low_, model.high_ = np.full(WIDTH, -1.0), np.full(WIDTH, 1.0)
+    return model
 
 
 def compare_sums(
     subject: Subject, relation: Any, rounds: int, rng: np.random.Generator
 ) -> float:
-    """Remove or replace one record; return how much of its allowance it used at most."""
-    made = standardizer(subject, relation)
-    event = made.event()
+    """Remove or replace one record; return the maximum share of the sensitivity used."""
+    model = standardizer(subject, relation)
+    event = model.event()
     assert isinstance(event, Gaussian)
-    allowed = made._noise_std(WIDTH) * event.sensitivity / event.noise
+    allowed = model._noise_std(WIDTH) * event.sensitivity / event.noise
     worst = 0.0
     for _ in range(rounds):
         rows = drawn(rng, int(rng.integers(1, 4)))
@@ -296,8 +298,8 @@ def compare_sums(
         if relation == "replace-one":
             other[0] = -rows[0] if rng.random() < 0.5 else drawn(rng, 1)[0]
         with np.errstate(all="ignore"):
-            sums = [np.asarray(made._sums(part), float) for part in (rows, other)]
-        moved = float(np.linalg.norm(sums[0] - sums[1])) / UNITS
+            sums = [np.asarray(model._sums(part), float) for part in (rows, other)]
+        moved = float(np.linalg.norm(sums[0] - sums[1])) / GRID_UNITS
         assert moved <= allowed * (1 + 1e-12), (
             f"{relation}: one record moves the sums by {moved:.6g}, and noise is made for "
             f"{allowed:.6g}"
@@ -308,28 +310,28 @@ def compare_sums(
 
 
 def compare_counts(subject: Subject) -> None:
-    """Records that add nothing leave the same bits, however many they are."""
+    """Any number of records that add nothing leave the same bits."""
     ends = set()
     for n in (1, 2, 9, 40):
-        made = subject.standardizer((-1, 1), noise_multiplier=2.0, size=20, random_state=1)
-        made.fit(np.zeros((n, WIDTH)))
-        ends.add(made.mean_.tobytes() + made.scale_.tobytes())
+        model = subject.standardizer((-1, 1), noise_multiplier=2.0, size=20, random_state=1)
+        model.fit(np.zeros((n, WIDTH)))
+        ends.add(model.mean_.tobytes() + model.scale_.tobytes())
     assert len(ends) == 1, "another number of records leaves other bits"
     bounds = set()
     for scale in (0.1, 5.0):
-        made = subject.standardizer((-1, 1), noise_multiplier=2.0, size=20)
-        made.fit(scale * np.eye(WIDTH))
-        bounds.add((*made.low_, *made.high_))
+        model = subject.standardizer((-1, 1), noise_multiplier=2.0, size=20)
+        model.fit(scale * np.eye(WIDTH))
+        bounds.add((*model.low_, *model.high_))
     assert bounds == {(-1.0,) * WIDTH + (1.0,) * WIDTH}, "the bounds follow the records"
 
 
 def compare_noise(subject: Subject, width: int) -> float:
-    """The spread of the noise on records that add nothing, in secret draws."""
-    made = subject.standardizer((-1, 1), noise_multiplier=2.0, size=10**6)
-    event = made.event()
+    """The standard deviation of secret noise, on records that add nothing."""
+    model = subject.standardizer((-1, 1), noise_multiplier=2.0, size=10**6)
+    event = model.event()
     assert isinstance(event, Gaussian)
     expected = event.noise / event.sensitivity * moment_sensitivity(width, "add-remove")
-    fits = [made.fit(np.zeros((1, width))).mean_ * 10**6 / expected for _ in range(2)]
+    fits = [model.fit(np.zeros((1, width))).mean_ * 10**6 / expected for _ in range(2)]
     total = float((fits[0] ** 2).sum())
     law = stats.chi2(width)
     spread = 2 * min(float(law.cdf(total)), float(law.sf(total)))
@@ -339,12 +341,12 @@ def compare_noise(subject: Subject, width: int) -> float:
 
 
 def compare_declared(subject: Subject, rng: np.random.Generator) -> None:
-    """What is declared is all that scalers and encoders know."""
+    """Scalers and encoders depend on declared facts only."""
     queries = np.nan_to_num(drawn(rng, 50), nan=0.1, posinf=1e308, neginf=-1e308)
     ends, codes = set(), set()
     values = np.array([[0.0], [1.0], [2.0], [7.0]])
     for records in (rng.uniform(-1, 1, (5, WIDTH)), 40 * rng.uniform(-1, 1, (9, WIDTH))):
-        with np.errstate(invalid="ignore"):  # scikit-learn adds up what it checks
+        with np.errstate(invalid="ignore"):  # scikit-learn's check may overflow
             scaled_rows = subject.scaler((-1, 1)).fit(records).transform(queries)
         assert (scaled_rows >= 0).all() and (scaled_rows <= 1).all(), "a value is out of range"
         ends.add(scaled_rows.tobytes())
@@ -359,7 +361,7 @@ def compare_declared(subject: Subject, rng: np.random.Generator) -> None:
 
 
 def compare_lengths(subject: Subject, rng: np.random.Generator) -> None:
-    """No row is longer than declared, in any precision, and directions stay."""
+    """No row is longer than declared, in any precision, and directions are kept."""
     for dtype in (np.float64, np.float32):
         rows = rng.standard_normal((2_000, 5)) * 10 ** rng.uniform(-3, 3, (2_000, 1))
         rows[:200] = rng.choice(ODD, (200, 5))

@@ -1,8 +1,9 @@
-"""Batches are Poisson, as they are accounted for.
+"""Batches are Poisson, as accounted.
 
 Three statistics, each at alpha = 1e-6: how much batch sizes vary, how often a record is in two
 batches in a row, and how much records differ in how often they were drawn. Shuffling, batches
-of a fixed size and their kin fail at least one. Empty batches must be neither rare nor many.
+of a fixed size and similar samplers fail at least one. Empty batches must have the right
+frequency.
 """
 
 from collections.abc import Callable, Iterator
@@ -42,7 +43,7 @@ class FixedSize(Poisson):
 
 @dataclass(frozen=True)
 class NeverEmpty(Poisson):
-    """Draw again until there is somebody."""
+    """Redraw empty batches."""
 
     def batch(self, n: int, rng: np.random.Generator) -> np.ndarray:
         while len(rows := super().batch(n, rng)) == 0:
@@ -118,7 +119,7 @@ def run(subject: Callable[[float], Poisson], *, long: bool) -> str:
 
 
 def dispersion(counts: np.ndarray, trials: int, rate: float) -> float:
-    """Two-sided p-value that counts vary as binomial ones do."""
+    """Two-sided p-value of the variance of counts against the binomial one."""
     law = stats.binom(trials, rate)
     mean, variance, _, excess = (float(moment) for moment in law.stats("mvsk"))
     squares = (counts - mean) ** 2 / variance

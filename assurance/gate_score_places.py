@@ -29,8 +29,8 @@ from veracal.neural import predictions as scoring
 from veracal.neural.predictions import NetworkScores
 from veracal.training import PrivateLogisticRegression
 from veracal.training.pipeline import PrivatePipeline, make_private_pipeline
-from veracal.training.pipeline_steps import both_transformed, made_up
-from veracal.training.search import Winner, innermost
+from veracal.training.pipeline_steps import synthetic_dataset, transform_both
+from veracal.training.search import BestEstimatorMixin, unwrap_classifier
 
 NAME = "score_places"
 Places = Callable[[int], Sequence[int]]
@@ -107,9 +107,9 @@ def scored_together(model: Any, dataset: Dataset) -> Scores:
 
 def turned_together(pipeline: PrivatePipeline, dataset: Dataset) -> Dataset:
     """Rows of a search as they were turned: many in one call."""
-    stand_in = made_up(dataset, "add-remove")
+    stand_in = synthetic_dataset(dataset, "add-remove")
     for _, step in pipeline.steps[:-1]:
-        dataset, stand_in = both_transformed(step, dataset, stand_in)
+        dataset, stand_in = transform_both(step, dataset, stand_in)
     return dataset
 
 
@@ -120,7 +120,7 @@ class Subject:
     networks: Any = each_by_itself
     places: Any = classifiers._positions
     score: Any = score
-    before_last: Any = PrivatePipeline.before_last
+    transform_dataset: Any = PrivatePipeline.transform_dataset
 
 
 CLASSIFIERS = classifiers._positions
@@ -130,7 +130,7 @@ MUTANTS = {
     "a trial with the network's own weights alone": Subject(networks=own_weights_alone),
     "four logits of a classifier are compared": Subject(places=few_logits_compared),
     "a pipeline is asked for all rows at once": Subject(score=scored_together),
-    "a search turns many rows at once": Subject(before_last=turned_together),
+    "a search turns many rows at once": Subject(transform_dataset=turned_together),
 }
 
 
@@ -143,7 +143,7 @@ def run(subject: Subject, *, long: bool) -> str:
     with (
         mock.patch.object(scoring, "each_by_itself", subject.networks),
         mock.patch.object(classifiers, "_positions", subject.places),
-        mock.patch.object(PrivatePipeline, "before_last", subject.before_last),
+        mock.patch.object(PrivatePipeline, "transform_dataset", subject.transform_dataset),
     ):
         for name, others in OTHERS.items():
             for changed in all_changes(others, subject):
@@ -209,11 +209,11 @@ def pipeline_changes(others: Places, score: Any) -> int:
     pipeline.fit_records(more)
     scores = score(pipeline, more).values[1:] != score(pipeline, fewer).values
     search = Found(pipeline)
-    turned = innermost(search, more)[0].X[1:] != innermost(search, fewer)[0].X
+    turned = unwrap_classifier(search, more)[0].X[1:] != unwrap_classifier(search, fewer)[0].X
     return int(scores.any(axis=1).sum()) + int(turned.any(axis=1).sum())
 
 
-class Found(Winner):
+class Found(BestEstimatorMixin):
     """What a search leaves."""
 
     def __init__(self, best: Any) -> None:

@@ -1,4 +1,4 @@
-"""What the gates of linear models share: fits that can be replayed, and patches to break them.
+"""Shared code of the gates of linear models: repeatable fits, and patches that break them.
 
 A subject is a set of patches: names in the library and what to put there instead. The correct
 subject patches nothing.
@@ -19,12 +19,12 @@ from veracal.training.logistic import PrivateLogisticRegression
 
 Patches = Mapping[str, object]
 MODEL = "veracal.training.logistic.PrivateLogisticRegression."
-FACTS = "veracal.training.base.with_labels"
+FACTS = "veracal.training.base.add_labels"
 SUMS = "veracal.training.gradient_sums."
 CLIPPED = "veracal.training.gradient_sums.clipped_residuals"
 NORMS = "veracal.training.gradient_sums.gradient_norms"
 LOOP = "veracal.mechanisms.dp_sgd.DPSGD."
-# Looks for libraries on disk, for longer than a fit takes.
+# It searches for libraries on disk, which takes longer than a fit.
 _LIMITS = "veracal.training.gradient_sums.threadpool_limits"
 
 
@@ -64,13 +64,13 @@ def fitted(
 def unclipped(
     residual: Any, norms: Any, clip: ClipRule, *, slack: float = 0.0
 ) -> tuple[Any, int]:
-    """Leave gradients as long as they are, but for those that are not finite."""
+    """Clip nothing but gradients that are not finite."""
     residual[~np.isfinite(norms)] = 0
     return residual, 0
 
 
 def summed_otherwise(change: Callable[[Clipped, int, ClipRule], Clipped]) -> Patches:
-    """Change the sum of a batch, knowing how many rows it has."""
+    """Change the sum of a batch, given its number of rows."""
     original = GradientSums.__call__
 
     def call(sums: GradientSums, weights: Any, rows: Any, clip: ClipRule) -> Clipped:

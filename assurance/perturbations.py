@@ -12,7 +12,7 @@ from veracal._types import Floats
 from veracal.training import ObjectivePerturbation, OutputPerturbation
 from veracal.training.newton import minimize
 from veracal.training.output_perturbation import spherical_gamma
-from veracal.training.perturbation import Perturbation, one_log, reach
+from veracal.training.perturbation import Perturbation, norm_bound, one_log
 
 
 class HalfScale(ObjectivePerturbation):
@@ -37,10 +37,10 @@ class HalfDrawn(ObjectivePerturbation):
 
 
 class NotSquared(ObjectivePerturbation):
-    """Take R for R squared in the curvature."""
+    """Use R instead of R squared in the curvature."""
 
     def perturbation(self, norm: float, k: int = 2) -> Perturbation:
-        R = reach(norm, fit_intercept=self.fit_intercept)
+        R = norm_bound(norm, fit_intercept=self.fit_intercept)
         right = super().perturbation(norm, k)
         epsilon = self._epsilon_per_row() / (k if k > 2 else 1)
         wrong = one_log(epsilon, self.C, math.sqrt(R), self.relation)
@@ -58,7 +58,7 @@ class ReplacedAsRemoved(ObjectivePerturbation):
     """Use the noise of add-remove under replace-one."""
 
     def perturbation(self, norm: float, k: int = 2) -> Perturbation:
-        R = reach(norm, fit_intercept=self.fit_intercept)
+        R = norm_bound(norm, fit_intercept=self.fit_intercept)
         return one_log(self._epsilon_per_row() / (k if k > 2 else 1), self.C, R, "add-remove")
 
 
@@ -77,7 +77,7 @@ class RawRows(ObjectivePerturbation):
 
 
 class BoundFromData(ObjectivePerturbation):
-    """Take the longest row for the norm."""
+    """Use the longest row as the norm."""
 
     def _learn(self, facts: Any, rng: np.random.Generator) -> tuple[str, ...]:
         declared, self.norm = self.norm, float(np.linalg.norm(facts.X, axis=1).max())
@@ -87,7 +87,7 @@ class BoundFromData(ObjectivePerturbation):
 
 
 class ClassesFromData(ObjectivePerturbation):
-    """Learn the classes that somebody has."""
+    """Learn only the classes that occur."""
 
     def _learn(self, facts: Any, rng: np.random.Generator) -> tuple[str, ...]:
         seen, codes = np.unique(facts.codes, return_inverse=True)
@@ -162,7 +162,7 @@ class OutputNotSplit(OutputPerturbation):
 
 
 class OutputInexact(OutputPerturbation):
-    """Stop the search early, and count on the exact minimizer."""
+    """Stop the solver early, but assume the exact minimizer."""
 
     def _weights(self, rows: Any, signs: Any, rng: np.random.Generator) -> Floats:
         exact = self.exact(rows, signs, self.norm_)
@@ -170,7 +170,7 @@ class OutputInexact(OutputPerturbation):
         return noise + early(rows, signs, np.zeros_like(noise), self.lambda_total_)
 
 
-RAW: list[Floats] = [np.zeros((0, 0))]  # what a mutant reads instead of clipped rows
+RAW: list[Floats] = [np.zeros((0, 0))]  # rows that a mutant reads instead of clipped ones
 
 
 def cube(k: int, d: int, model: Any, rng: np.random.Generator) -> Floats:
@@ -182,7 +182,7 @@ def cube(k: int, d: int, model: Any, rng: np.random.Generator) -> Floats:
 
 
 def with_noise(model: Any, rows: Any, signs: Any, noise: Floats) -> Floats:
-    """What a model releases under given noise."""
+    """The release of a model for given noise."""
     used = model.perturbation(model.norm_, len(signs))
     model.lambda_total_, model.intercept_penalty_ = used.lambda_total, used.intercept_penalty
     model.noise_scale_, model.epsilon_prime_ = used.noise_scale, used.epsilon_prime
@@ -202,9 +202,9 @@ def early(rows: Any, signs: Any, linear: Floats, penalty: float) -> Floats:
         tol = 1e-4 * max(1, len(signed))
         options = {"gtol": tol, "ftol": 0.0}
         start = np.zeros(len(b))
-        found = optimize.minimize(
+        result = optimize.minimize(
             objective, start, jac=True, method="L-BFGS-B", options=options
         )
-        return np.asarray(found.x)
+        return np.asarray(result.x)
 
     return np.array([one(marks, b) for marks, b in zip(signs, linear, strict=True)])

@@ -79,7 +79,7 @@ def test_arbitrariness_equals_the_free_functions(name, classes, tmp_path):
             rows,
             penalty=model.lambda_total_,
             noise_scale=model.noise_scale_,
-            residual=1e-5 * model.reach_,
+            residual=1e-5 * model.norm_bound_,
         )
     else:
         off = math.sqrt(d) * model.grid_step_ / 2
@@ -118,7 +118,7 @@ def test_the_stored_noise_is_public_and_complete(tmp_path):
         "dimension": 4,
         "intercept": True,
         "penalty": model.lambda_total_,
-        "residual": 1e-5 * model.reach_,
+        "residual": 1e-5 * model.norm_bound_,
         "step": 0.0,
     }
     again = MODELS["objective"].perturbation(1.0)  # of settings, and of no record

@@ -88,7 +88,7 @@ def test_json_says_the_same_and_caveats_are_printed_once(run, home, expected):
     gone = [each["abstained"] for each in found["predictions"]]
     assert [each["prediction"] is None for each in found["predictions"]] == gone
     told = found["arbitrariness"]
-    assert told["level"] == 0.95 and told["holds_for"] == "everybody at once"
+    assert told["level"] == 0.95 and told["holds_for"] == "all individuals at once"
     assert told["told"] == round(luck.told * 600) and told["abstained"] == sum(gone)
     assert told["caveats"] == list(luck.caveats)
     for caveat in luck.caveats:

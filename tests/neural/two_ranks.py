@@ -118,7 +118,7 @@ class Rank:
     def ledger_of_rank_0(self):
         """A charged fit; rank 1 reads no record before the charge."""
         marker, order = self.folder / "charged", []
-        read = estimator.with_labels
+        read = estimator.add_labels
 
         def spied(*arguments):
             order.append(marker.exists())
@@ -134,7 +134,7 @@ class Rank:
 
             self.patch = mock.patch.object(type(self.ledger), "charge", charged)
         else:
-            self.patch = mock.patch.object(estimator, "with_labels", spied)
+            self.patch = mock.patch.object(estimator, "add_labels", spied)
         fit = model(noise_multiplier=4.0)
         with self.patch:
             self.paid_fit(fit, share(self.rank))
@@ -151,7 +151,7 @@ class Rank:
 
     def refused_by_the_ledger(self):
         """A fit that exceeds the budget of the ledger."""
-        with mock.patch.object(estimator, "with_labels", side_effect=AssertionError):
+        with mock.patch.object(estimator, "add_labels", side_effect=AssertionError):
             self.paid_fit(model(noise_multiplier=0.01), share(self.rank))
 
     def other_settings(self):
@@ -225,8 +225,8 @@ class Rank:
 
     def rank_1_cannot_read(self):
         """The records of rank 1 are gone when rank 0 has begun, before the first step."""
-        read = OSError("gone") if self.rank == 1 else estimator.with_labels
-        with mock.patch.object(estimator, "with_labels", side_effect=read):
+        read = OSError("gone") if self.rank == 1 else estimator.add_labels
+        with mock.patch.object(estimator, "add_labels", side_effect=read):
             model().fit_records(share(self.rank))
 
     def rank_0_fails(self):

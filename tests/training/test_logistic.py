@@ -1,4 +1,4 @@
-"""Private logistic regression equals its definition, and composes its rules."""
+"""Private logistic regression equals its definition for all clip rules and optimizers."""
 
 import copy
 from dataclasses import replace
@@ -14,6 +14,7 @@ from sklearn.utils.estimator_checks import check_estimator
 from veracal import _random
 from veracal.accounting import clt_epsilon_not_a_bound, epsilon_for
 from veracal.mechanisms import (
+    DPSGD,
     SGD,
     Adam,
     Automatic,
@@ -27,7 +28,7 @@ from veracal.mechanisms import (
     Poisson,
     StepProgress,
 )
-from veracal.training import PrivateLogisticRegression, logistic
+from veracal.training import PrivateLogisticRegression
 
 N, D = 400, 4
 RNG = np.random.default_rng(0)
@@ -68,35 +69,35 @@ def test_a_fit_equals_its_definition(labels, intercept, rate) -> None:
     ).fit(X, labels)
     rng = np.random.default_rng(7)
     rng.spawn(1)
-    coins, noise = rng.spawn(2)
+    draws, noise = rng.spawn(2)
     k = labels.max() + 1
     wide = np.hstack([X, np.ones((N, 1))]) if intercept else X
     weights = np.zeros((1 if k == 2 else k, wide.shape[1]))
     for multiplier in fitted.noise_multipliers_:
         total = noise.normal(0, multiplier * 0.4, weights.shape)
-        rows = Poisson(rate).batch(N, coins) if rate < 1 else range(N)
+        rows = Poisson(rate).batch(N, draws) if rate < 1 else range(N)
         for x, y in zip(wide[rows], labels[rows], strict=True):
             p = expit(weights @ x) - y if k == 2 else softmax(weights @ x) - np.eye(k)[y]
             gradient = np.outer(p, x)
             total += gradient * min(1, 0.4 / np.linalg.norm(gradient))
         weights = weights - 0.7 * total / (rate * N)
-    found = np.hstack([fitted.coef_, fitted.intercept_[:, None]])
-    np.testing.assert_allclose(found[:, : weights.shape[1]], weights, rtol=1e-4, atol=1e-5)
+    result = np.hstack([fitted.coef_, fitted.intercept_[:, None]])
+    np.testing.assert_allclose(result[:, : weights.shape[1]], weights, rtol=1e-4, atol=1e-5)
 
 
-def test_with_no_need_for_noise_it_finds_the_usual_minimum() -> None:
-    """Ablated to neither clipping nor noise, the descent ends where scikit-learn does."""
+def test_with_negligible_noise_the_fit_is_the_minimizer() -> None:
+    """Without clipping and noise, the fit converges to scikit-learn's minimum."""
     fitted = model(
         not_private="neither", sampling_rate=1.0, epochs=3_000, update=4.0, weight_decay=1 / N
     ).fit(X, TWO)
     wide = np.hstack([X, np.ones((N, 1))])
     usual = LogisticRegression(C=1.0, fit_intercept=False, tol=1e-10).fit(wide, TWO)
-    found = np.append(fitted.coef_, fitted.intercept_)
-    np.testing.assert_allclose(found, usual.coef_[0], rtol=1e-4)
+    result = np.append(fitted.coef_, fitted.intercept_)
+    np.testing.assert_allclose(result, usual.coef_[0], rtol=1e-4)
 
 
-def test_the_noise_of_the_weights_has_the_announced_spread() -> None:
-    """One full step over rows of zeros leaves nothing but noise in the weights."""
+def test_the_noise_on_the_weights_has_the_stated_standard_deviation() -> None:
+    """After one full step over rows of zeros the weights are pure noise."""
     empty = np.zeros((50, 8_000))
     fitted = model(
         epsilon=None, noise_multiplier=3.0, clip=0.5, update=2.0, steps=1, epochs=None,
@@ -124,7 +125,7 @@ def test_the_noise_of_the_weights_has_the_announced_spread() -> None:
     [1.0, Automatic(0.5), GlobalV1(0.5, 3.0), GlobalAdapt(0.5, 3.0)],
     ids=lambda clip: type(clip).__name__,
 )
-def test_every_clip_goes_with_every_update(dtype, labels, update, clip) -> None:
+def test_every_clip_rule_works_with_every_optimizer(dtype, labels, update, clip) -> None:
     fitted = model(
         epsilon=20.0, classes=range(labels.max() + 1), clip=clip, update=update, dtype=dtype,
         weight_decay=0.001, sampling_rate=0.5, epochs=25,
@@ -136,7 +137,7 @@ def test_every_clip_goes_with_every_update(dtype, labels, update, clip) -> None:
 
 
 @pytest.mark.parametrize("mode", ["mean", "sum", "langevin"])
-def test_dp_sgld_draws_the_noise_its_mode_says(mode) -> None:
+def test_dp_sgld_draws_the_noise_of_its_mode(mode) -> None:
     update = replace(LANGEVIN, mode=mode, pre_noise=0.0)
     subject = model(epsilon=None, update=update, clip=0.5, epochs=2)
     rates = update.rate.values(10)
@@ -157,12 +158,12 @@ def test_dp_sgld_trains_until_its_budget_is_spent() -> None:
     fitted = subject.fit(X, TWO)
     assert fitted.private_ and fitted.n_iter_ == len(fitted.noise_multipliers_) > 10
     assert 0.5 < epsilon_for(fitted.event_, 1e-5) <= 0.6
-    # The paper's accountant tells less than the truth; it is never what is stated.
+    # The paper's accountant underestimates the cost, and is never used for statements.
     assert clt_epsilon_not_a_bound(fitted.event_, 1e-5) < epsilon_for(fitted.event_, 1e-5)
     assert fitted.statement_.epsilon == epsilon_for(fitted.event_, 1e-5)
 
 
-def test_pre_noise_earns_no_privacy() -> None:
+def test_pre_noise_does_not_lower_the_cost() -> None:
     with_it = model(epsilon=None, update=LANGEVIN, steps=5, epochs=None).event()
     without = model(
         epsilon=None, update=replace(LANGEVIN, pre_noise=0.0), steps=5, epochs=None
@@ -187,23 +188,23 @@ def test_averaging_brings_dp_sgld_nearer_to_the_posterior_mean() -> None:
     gaps = {}
     for share in (0.0, 0.5):
         update = Langevin(0.2, 2e-3, mode="langevin")
-        found = [
+        result = [
             model(
                 epsilon=None, update=update, average=share, sampling_rate=1.0, epochs=3_000,
                 clip=3.0, random_state=seed,
             ).fit(X, TWO).coef_[0]
             for seed in range(3)
         ]  # fmt: skip
-        gaps[share] = np.linalg.norm(np.array(found) - minimum, axis=1).mean()
+        gaps[share] = np.linalg.norm(np.array(result) - minimum, axis=1).mean()
     assert gaps[0.5] < gaps[0.0]
 
 
-def test_progress_is_shown_in_step_counts_alone() -> None:
+def test_progress_reports_step_counts_only() -> None:
     counts = []
 
     def note(*shown):
         counts.append(shown)
-        return True  # which ends nothing
+        return True  # it does not end the run
 
     fitted = model(epochs=None, steps=5, on_step=StepProgress(note), classes=[0, 1]).fit(X, TWO)
     assert counts == [(done, 5) for done in range(1, 6)] and fitted.n_iter_ == 5
@@ -216,7 +217,7 @@ def test_progress_is_shown_in_step_counts_alone() -> None:
     assert copy.deepcopy(fitted).on_step is fitted.on_step
 
 
-def test_a_hook_sees_the_model_as_it_stands_and_may_end_the_run() -> None:
+def test_a_hook_sees_the_current_model_and_may_end_the_run() -> None:
     curve = []
 
     def watch(subject, step):
@@ -228,12 +229,12 @@ def test_a_hook_sees_the_model_as_it_stands_and_may_end_the_run() -> None:
     assert curve[-1][1] == fitted.score(X, TWO)
     assert fitted.n_iter_ == 8
     assert not fitted.private_ and "ended by a hook" in fitted.not_private_because_[0]
-    assert fitted.event_ == model(epsilon=30.0).event()  # the charge stays
+    assert fitted.event_ == model(epsilon=30.0).event()  # the charge is unchanged
     curve.clear()
     assert model(on_step=lambda *_: None, classes=[0, 1]).fit(X, TWO).private_
 
 
-def test_public_weights_are_where_it_starts() -> None:
+def test_training_starts_from_the_initial_weights() -> None:
     coef, intercept = np.arange(16.0).reshape(4, 4), np.arange(4.0)
     seen = []
     fitted = model(
@@ -246,13 +247,13 @@ def test_public_weights_are_where_it_starts() -> None:
         model(initial=(coef, intercept)).fit(X, TWO)
 
 
-def test_nobody_repeats_a_private_fit() -> None:
+def test_private_fits_differ() -> None:
     ends = [model().fit(X, TWO).coef_ for _ in range(2)]
     assert not np.isin(*ends).any()
     assert _random.is_secret(_random.generator(model().random_state))
 
 
-def test_clipping_only_and_noise_only_are_what_they_say() -> None:
+def test_ablations_keep_the_stated_part_of_the_protection() -> None:
     ends = {}
     for ablation in (None, "clipping only", "noise only", "neither"):
         # Long rows: clipping matters. One class: the exact gradient is known.
@@ -267,10 +268,10 @@ def test_clipping_only_and_noise_only_are_what_they_say() -> None:
     loud = model(
         epsilon=None, noise_multiplier=1e4, not_private="clipping only", classes=[0, 1]
     ).fit(X, TWO)
-    assert np.abs(loud.coef_).max() < 50  # the noise would have been thousands
+    assert np.abs(loud.coef_).max() < 50  # unclipped noise would be in the thousands
 
 
-def test_a_step_for_which_nobody_was_drawn_is_taken_all_the_same() -> None:
+def test_a_step_with_an_empty_batch_adds_noise() -> None:
     fitted = model(sampling_rate=1e-4, steps=30, epochs=None, size=10_000).fit(X, TWO)
     assert fitted.n_iter_ == 30 and np.abs(fitted.coef_).min() > 0
 
@@ -285,14 +286,14 @@ def test_probabilities_are_those_of_the_logits() -> None:
         assert np.array_equal(fitted.classes_[probabilities.argmax(axis=1)], fitted.predict(X))
 
 
-def test_a_row_scores_the_same_in_any_company() -> None:
+def test_the_score_of_a_row_does_not_depend_on_other_rows() -> None:
     digits, labels = load_digits(return_X_y=True)
     fitted = model(size=len(digits), dtype="float32").fit(digits.astype(np.float32), labels)
     alone = np.vstack([fitted.decision_function(row[None]) for row in digits[:40]])
     assert np.array_equal(alone, fitted.decision_function(digits)[:40])
 
 
-def test_digits_are_learnt_at_a_usual_budget() -> None:
+def test_digits_are_learned_at_a_typical_budget() -> None:
     digits, labels = load_digits(return_X_y=True)
     rows = digits / 8 - 1
     train = np.arange(len(rows)) % 4 > 0
@@ -302,23 +303,23 @@ def test_digits_are_learnt_at_a_usual_budget() -> None:
     assert fitted.private_ and fitted.score(rows[~train], labels[~train]) > 0.85
 
 
-def test_the_noise_is_of_the_announced_generator(monkeypatch) -> None:
-    """A fit without a seed takes all its draws from one secret generator."""
-    made = []
+def test_a_private_fit_draws_from_a_secret_generator(monkeypatch) -> None:
+    """A fit without a seed draws from one secret generator."""
+    instance = []
     monkeypatch.setattr(
-        logistic.DPSGD,
+        DPSGD,
         "run",
-        lambda self, *args, rng, **more: made.append(_random.is_secret(rng)) or _stop(),
+        lambda self, *args, rng, **more: instance.append(_random.is_secret(rng)) or _stop(),
     )
     with pytest.raises(InterruptedError):
         model(classes=[0, 1]).fit(X, TWO)
-    assert made == [True]
+    assert instance == [True]
 
 
 def _stop():
     raise InterruptedError
 
 
-def test_flat_is_what_a_number_stands_for() -> None:
-    assert model(clip=0.3)._goal().clip == Flat(0.3)
-    assert model(update=0.3)._goal().update == SGD(0.3)
+def test_numbers_stand_for_flat_clipping_and_sgd() -> None:
+    assert model(clip=0.3)._spec().clip == Flat(0.3)
+    assert model(update=0.3)._spec().update == SGD(0.3)

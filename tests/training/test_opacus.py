@@ -32,7 +32,7 @@ pytestmark = [
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A real data set, cut in two, and how to train on it."""
+    """A real data set, split in two, and its training settings."""
 
     X: Any
     y: Any
@@ -48,7 +48,7 @@ class Task:
 
 @cache
 def task(name: str) -> Task:
-    """Rows of norm 1 at the most, in an order that does not change."""
+    """Rows of norm at most 1, in a fixed order."""
     data = load(name)
     order = np.random.default_rng(0).permutation(len(data))
     X = np.asarray(data.X[:], dtype=np.float32)[order]
@@ -61,7 +61,7 @@ def task(name: str) -> Task:
 
 
 def our_accuracy(task: Task, seed: int, *, noise: float | None = None) -> float:
-    """Accuracy on the rows that were held out, after one run of ours."""
+    """Accuracy of Veracal on the held-out rows, after one run."""
     n = task.train
     model = PrivateLogisticRegression(
         EPSILON if noise is None else None,
@@ -71,7 +71,7 @@ def our_accuracy(task: Task, seed: int, *, noise: float | None = None) -> float:
         sampling_rate=task.batch / n,
         clip=CLIP,
         update=task.rate,
-        average=0.0,  # as the peer: by default, ours averages the last half
+        average=0.0,  # as Opacus; by default Veracal averages the last half
         classes=list(range(task.y.max() + 1)),
         size=n,
         random_state=seed,
@@ -81,7 +81,7 @@ def our_accuracy(task: Task, seed: int, *, noise: float | None = None) -> float:
 
 @cache
 def opacus_noise(task: Task) -> float:
-    """The noise multiplier that Opacus finds for the budget."""
+    """The noise multiplier that Opacus computes for the budget."""
     return float(
         get_noise_multiplier(
             target_epsilon=EPSILON,
@@ -116,12 +116,12 @@ def opacus_accuracy(task: Task, seed: int) -> float:
             optimizer.step()
     with torch.no_grad():
         logits = layer(X[task.train :])
-    found = (logits[:, 0] > 0).long() if classes == 2 else logits.argmax(1)
-    return float((found == y[task.train :]).float().mean())
+    result = (logits[:, 0] > 0).long() if classes == 2 else logits.argmax(1)
+    return float((result == y[task.train :]).float().mean())
 
 
 def loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Cross-entropy; of one logit where there are two classes, as ours has it."""
+    """Cross-entropy, with one logit for two classes as in Veracal."""
     if logits.shape[1] == 1:
         return nn.functional.binary_cross_entropy_with_logits(logits[:, 0], labels.float())
     return nn.functional.cross_entropy(logits, labels)
@@ -140,12 +140,12 @@ class Mean:
 
 def mean_of(accuracy: Callable[..., float], task: Task, runs: int, **settings: Any) -> Mean:
     """Run with the seeds 0, 1, …"""
-    found = [accuracy(task, seed, **settings) for seed in range(runs)]
-    return Mean(float(np.mean(found)), float(np.std(found, ddof=1) / math.sqrt(runs)))
+    result = [accuracy(task, seed, **settings) for seed in range(runs)]
+    return Mean(float(np.mean(result)), float(np.std(result, ddof=1) / math.sqrt(runs)))
 
 
 def standard_error(peer: Mean, task: Task) -> float:
-    """Of the peer's accuracy, for other runs and other records of the same kind."""
+    """Standard error of the peer's accuracy over runs and records."""
     tested = len(task.X) - task.train
     return math.hypot(peer.error, math.sqrt(peer.value * (1 - peer.value) / tested))
 
@@ -154,39 +154,39 @@ def standard_error(peer: Mean, task: Task) -> float:
 def test_accuracy_is_within_a_standard_error_of_opacus(name: str):
     # An accuracy that was measured on a few hundred records is known to one standard error, a
     # percent or two. The means over runs are known three times better, so two programs that
-    # do the same differ by so much for one choice of seeds in 200, and one that adds three
-    # times the noise is found out.
+    # are equivalent differ by this much for one choice of seeds in 200, and one that adds three
+    # times the noise is detected.
     given = task(name)
     theirs = mean_of(opacus_accuracy, given, 20)
     ours = mean_of(our_accuracy, given, 40)
     wrong = mean_of(our_accuracy, given, 40, noise=3 * opacus_noise(given))
     error = standard_error(theirs, given)
 
-    found = f"ours {ours}, Opacus {theirs}, 3 × noise {wrong}; standard error {error:.4f}"
-    assert abs(ours.value - theirs.value) <= error, found
-    assert wrong.value < theirs.value - error, found
+    result = f"ours {ours}, Opacus {theirs}, 3 × noise {wrong}; standard error {error:.4f}"
+    assert abs(ours.value - theirs.value) <= error, result
+    assert wrong.value < theirs.value - error, result
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["digits", "breast-cancer"])
 def test_runs_have_the_accuracy_of_opacus(name: str):
-    # On the same held-out records nothing but the runs is random. Three standard errors of
-    # the difference are exceeded once in 400 choices of seeds by programs that do the same,
-    # and twice the noise is told apart.
+    # On the same held-out records only the runs are random. Three standard errors of
+    # the difference are exceeded for one choice of seeds in 400 by equivalent programs,
+    # and twice the noise is detected.
     given = task(name)
     theirs = mean_of(opacus_accuracy, given, 200)
     ours = mean_of(our_accuracy, given, 600)
     wrong = mean_of(our_accuracy, given, 600, noise=2 * opacus_noise(given))
     error = math.hypot(ours.error, theirs.error)
 
-    found = f"ours {ours}, Opacus {theirs}, 2 × noise {wrong}; standard error {error:.4f}"
-    assert abs(ours.value - theirs.value) <= 3 * error, found
-    assert wrong.value < theirs.value - 3 * error, found
+    result = f"ours {ours}, Opacus {theirs}, 2 × noise {wrong}; standard error {error:.4f}"
+    assert abs(ours.value - theirs.value) <= 3 * error, result
+    assert wrong.value < theirs.value - 3 * error, result
 
 
 @pytest.mark.parametrize("name", ["digits", "breast-cancer"])
-def test_both_find_the_same_noise(name: str):
-    # PRV states epsilon up to 0.01 too high, ours by less: half a percent of noise.
+def test_both_compute_the_same_noise(name: str):
+    # PRV overestimates epsilon by up to 0.01, Veracal by less: half a percent of noise.
     given = task(name)
     model = PrivateLogisticRegression(
         EPSILON, DELTA, steps=given.steps, sampling_rate=given.batch / given.train

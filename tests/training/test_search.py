@@ -1,4 +1,4 @@
-"""A search is charged for all its trials, and shows one of them."""
+"""A search is charged for all its trials, and releases one of them."""
 
 import math
 import pickle
@@ -28,14 +28,14 @@ from veracal.training import NormClipper, PrivateLogisticRegression, PrivateStan
 from veracal.training import search as module
 from veracal.training.base import LinearClassifier
 from veracal.training.pipeline import make_private_pipeline
-from veracal.training.preprocessing import shortened
+from veracal.training.preprocessing import shorten_rows
 from veracal.training.search import PrivateSearch
 
-FITS = []  # what the models below were fitted to
+FITS = []  # data to which the models below were fitted
 
 
 class NoisyMeans(LinearClassifier):
-    """Noisy sums of clipped rows, class by class; with a sign of -1, the opposite of that."""
+    """Noisy sums of clipped rows, class by class; negated for a sign of -1."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class NoisyMeans(LinearClassifier):
         return Gaussian(self.noise_multiplier * self._reach(), self._reach(), self.relation)
 
     def _learn(self, facts, rng):
-        rows = shortened(np.asarray(facts.X[:], float), 1.0)
+        rows = shorten_rows(np.asarray(facts.X[:], float), 1.0)
         sums = np.eye(len(facts.classes))[facts.codes].T @ rows
         noise = rng.normal(0, self.noise_multiplier * self._reach(), sums.shape)
         coef = self.sign * (sums + noise) / facts.size
@@ -111,13 +111,16 @@ def search(settings=SIGNS, model=None, **more):
 def test_a_trial_is_training_and_a_noisy_score():
     trial = Composed((Gaussian(3.0), DiscreteGaussian(10.0, 1)))
     assert search().event() == Search(trial, 4.0, "logarithmic")
-    assert search(law="poisson", mean=2).event() == Search(trial, 2.0, "poisson")
+    assert search(distribution="poisson", mean=2).event() == Search(trial, 2.0, "poisson")
     swapped = search(model=NoisyMeans(relation="replace-one"), relation="replace-one")
-    told = swapped.event().event.events
-    assert told == (Gaussian(6.0, 2.0, "replace-one"), DiscreteGaussian(10.0, 1, "replace-one"))
+    values = swapped.event().event.events
+    assert values == (
+        Gaussian(6.0, 2.0, "replace-one"),
+        DiscreteGaussian(10.0, 1, "replace-one"),
+    )
 
 
-def test_settings_of_different_cost_are_charged_the_worst():
+def test_the_costliest_setting_is_charged():
     event = search({"noise_multiplier": [2.0, 3.0, 2.0], "sign": [1, -1]}).event()
     score = DiscreteGaussian(10.0, 1)
     trials = tuple(Composed((Gaussian(noise), score)) for noise in (2.0, 3.0))
@@ -139,18 +142,18 @@ def test_a_holdout_costs_the_larger_of_two_searches():
 
 
 @pytest.mark.parametrize(
-    ("law", "figure"), [("logarithmic", 3.58), ("geometric", 4.17), ("poisson", 4.43)]
+    ("distribution", "figure"), [("logarithmic", 3.58), ("geometric", 4.17), ("poisson", 4.43)]
 )
-def test_published_figures(law, figure):
+def test_published_figures(distribution, figure):
     model = PrivateLogisticRegression(
         epsilon=None, noise_multiplier=1.0, sampling_rate=0.01, steps=1000
     )
-    event = PrivateSearch(model, [{}], law=law).event()
+    event = PrivateSearch(model, [{}], distribution=distribution).event()
     assert rdp_epsilon(event.event, 1e-5) == pytest.approx(2.14, abs=5e-3)
     assert epsilon_for(event, 1e-5) == pytest.approx(figure, abs=0.03)
 
 
-def test_a_search_without_a_bound_on_its_cost_is_refused():
+def test_a_search_without_a_cost_bound_is_rejected():
     model = PrivateLogisticRegression(
         epsilon=None, noise_multiplier=1.0, relation="replace-one"
     )
@@ -169,7 +172,7 @@ def test_a_search_without_a_bound_on_its_cost_is_refused():
     [
         dict(mean=0.5),
         dict(mean=1.0),
-        dict(law="uniform"),
+        dict(distribution="uniform"),
         dict(holdout=1.0),
         dict(holdout=0.0),
         dict(score_noise=0.0),
@@ -184,9 +187,7 @@ def test_a_search_without_a_bound_on_its_cost_is_refused():
     ],
     ids=repr,
 )
-def test_settings_without_meaning_are_refused_before_anything_is_charged(
-    data, ledger, settings
-):
+def test_invalid_settings_are_rejected_before_a_charge(data, ledger, settings):
     with pytest.raises((ValueError, TypeError)):
         Curator(data, ledger).fit(search(**settings))
     assert ledger.spent().epsilon == 0 and not FITS
@@ -195,23 +196,23 @@ def test_settings_without_meaning_are_refused_before_anything_is_charged(
 # ---------------------------------------------------------------- the number of trials
 
 
-def test_as_many_trials_are_made_as_are_drawn(data, monkeypatch):
-    numbers, draw_number = [], module.draw_number
+def test_the_drawn_number_of_trials_is_run(data, monkeypatch):
+    numbers, draw_number = [], module.draw_trial_count
 
     def watched(mean, law, *, rng):
         numbers.append(draw_number(mean, law, rng=rng))
         return numbers[-1]
 
-    monkeypatch.setattr(module, "draw_number", watched)
+    monkeypatch.setattr(module, "draw_trial_count", watched)
     for _ in range(20):
         FITS.clear()
-        search(mean=3.0, law="geometric").fit_records(data.take(np.arange(10)))
+        search(mean=3.0, distribution="geometric").fit_records(data.take(np.arange(10)))
         assert len(FITS) == numbers[-1]
     assert len(set(numbers)) > 1
 
 
 def test_settings_are_drawn_independently_and_uniformly(data, monkeypatch):
-    monkeypatch.setattr(module, "draw_number", lambda *_, **__: 600)
+    monkeypatch.setattr(module, "draw_trial_count", lambda *_, **__: 600)
     settings = [{"sign": sign} for sign in (1, 2, 3)]
     search(settings, random_state=0).fit_records(data.take(np.arange(10)))
     drawn = np.array([model.sign - 1 for model, _ in FITS])
@@ -220,8 +221,8 @@ def test_settings_are_drawn_independently_and_uniformly(data, monkeypatch):
     assert stats.chi2_contingency(pairs.reshape(3, 3)).pvalue > 1e-3
 
 
-def test_every_trial_draws_noise_of_its_own(data, monkeypatch):
-    monkeypatch.setattr(module, "draw_number", lambda *_, **__: 20)
+def test_every_trial_draws_independent_noise(data, monkeypatch):
+    monkeypatch.setattr(module, "draw_trial_count", lambda *_, **__: 20)
     for state in (None, 0):
         FITS.clear()
         search([{}], random_state=state).fit_records(data)
@@ -229,7 +230,7 @@ def test_every_trial_draws_noise_of_its_own(data, monkeypatch):
 
 
 def walked(value, path="", depth=0):
-    """Name, type, size and (of a number) value of everything that hangs on an object."""
+    """Name, type, size and numeric value of everything reachable from an object."""
     number = value if isinstance(value, int | float) else None
     yield path, type(value).__name__, getattr(value, "shape", None), number
     if depth < 4:
@@ -238,10 +239,10 @@ def walked(value, path="", depth=0):
             yield from walked(inside[key], f"{path}.{key}", depth + 1)
 
 
-def test_nothing_tells_how_many_trials_were_made(data, monkeypatch, capsys):
+def test_the_number_of_trials_is_not_kept(data, monkeypatch, capsys):
     shapes, sizes = set(), set()
     for number in (1, 2, 7, 211):
-        monkeypatch.setattr(module, "draw_number", lambda *_, number=number, **__: number)
+        monkeypatch.setattr(module, "draw_trial_count", lambda *_, number=number, **__: number)
         fitted = search([{"sign": 1}]).fit_records(data.take(np.arange(20)))
         shapes.add(tuple((path, kind, size) for path, kind, size, _ in walked(fitted)))
         sizes.add(len(pickle.dumps(fitted)))
@@ -253,7 +254,7 @@ def test_nothing_tells_how_many_trials_were_made(data, monkeypatch, capsys):
 # ---------------------------------------------------------------- the winner
 
 
-def test_a_search_finds_what_is_better(data):
+def test_a_search_prefers_the_better_setting(data):
     fitted = search(mean=8.0, random_state=1).fit_records(data)
     assert fitted.best_params_ == {"sign": 1} == {"sign": fitted.best_estimator_.sign}
     assert fitted.score(data.X, data.labels) > 0.9
@@ -267,13 +268,13 @@ def test_a_search_finds_what_is_better(data):
         )
 
 
-def test_the_score_that_decides_is_the_noisy_one(data, monkeypatch):
-    monkeypatch.setattr(module, "draw_number", lambda *_, **__: 6)
+def test_the_noisy_score_decides(data, monkeypatch):
+    monkeypatch.setattr(module, "draw_trial_count", lambda *_, **__: 6)
     wins = [
         search(score_noise=1e6, random_state=seed).fit_records(data).best_params_["sign"]
         for seed in range(25)
     ]
-    assert -1 in wins and 1 in wins  # with that much noise, anything wins
+    assert -1 in wins and 1 in wins  # with this much noise, any trial may win
 
 
 @pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
@@ -282,7 +283,9 @@ def test_without_a_trial_the_default_depends_on_no_record(data, rng, relation, h
     n = 600 if relation == "replace-one" else 17
     others = Dataset(rng.normal(size=(n, 3)), rng.integers(2, size=n), data.classes, size=600)
     seed = next(s for s in range(99) if _drawn(s, data, relation, holdout) == 0)
-    settings = dict(law="poisson", mean=1.0, default=1, relation=relation, holdout=holdout)
+    settings = dict(
+        distribution="poisson", mean=1.0, default=1, relation=relation, holdout=holdout
+    )
     fits = [
         search(model=NoisyMeans(relation=relation), random_state=seed, **settings)
         .fit_records(records)
@@ -300,11 +303,11 @@ def test_without_a_trial_the_default_depends_on_no_record(data, rng, relation, h
 
 
 def _drawn(seed, data, relation, holdout):
-    """The number of trials that a seed leads to."""
+    """The number of trials for a seed."""
     FITS.clear()
     fitted = search(
         model=NoisyMeans(relation=relation),
-        law="poisson",
+        distribution="poisson",
         mean=1.0,
         relation=relation,
         holdout=holdout,
@@ -316,7 +319,7 @@ def _drawn(seed, data, relation, holdout):
 def _without_trials(fitted, records):
     """Fit with secret randomness, with no trial."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "draw_number", lambda *_, **__: 0)
+        patch.setattr(module, "draw_trial_count", lambda *_, **__: 0)
         fitted.fit_records(records)
 
 
@@ -324,16 +327,16 @@ def _without_trials(fitted, records):
 
 
 @pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
-def test_records_are_dealt_once_and_never_to_both_parts(data, monkeypatch, relation):
+def test_records_are_split_once_and_without_overlap(data, monkeypatch, relation):
     scored = []
-    monkeypatch.setattr(module, "draw_number", lambda *_, **__: 6)
-    real = module.noisy_correct
+    monkeypatch.setattr(module, "draw_trial_count", lambda *_, **__: 6)
+    real = module.noisy_correct_count
 
     def watch(model, records, noise, *, rng):
         scored.append(records)
         return real(model, records, noise, rng=rng)
 
-    monkeypatch.setattr(module, "noisy_correct", watch)
+    monkeypatch.setattr(module, "noisy_correct_count", watch)
     model = NoisyMeans(relation=relation)
     search(model=model, holdout=0.25, relation=relation).fit_records(data)
     trained = [facts for _, facts in FITS]
@@ -348,7 +351,7 @@ def test_records_are_dealt_once_and_never_to_both_parts(data, monkeypatch, relat
         assert len(mine) == 450
 
 
-def test_coins_of_a_holdout_are_drawn_anew(data):
+def test_each_fit_draws_a_new_holdout(data):
     parts = []
     for _ in range(2):
         FITS.clear()
@@ -360,71 +363,71 @@ def test_coins_of_a_holdout_are_drawn_anew(data):
 # ---------------------------------------------------------------- holders and claims
 
 
-def test_a_holder_charges_the_search_and_fits(data, ledger):
-    made = search(holdout=0.3)
-    assert Curator(data, ledger).fit(made) is made
-    assert ledger.entries()[0].event == made.event() == made.event_
-    assert made.private_ and made.not_private_because_ == ()
-    assert made.statement_.epsilon == pytest.approx(epsilon_for(made.event(), 1e-5))
+def test_the_curator_charges_the_search_and_fits(data, ledger):
+    model = search(holdout=0.3)
+    assert Curator(data, ledger).fit(model) is model
+    assert ledger.entries()[0].event == model.event() == model.event_
+    assert model.private_ and model.not_private_because_ == ()
+    assert model.statement_.epsilon == pytest.approx(epsilon_for(model.event(), 1e-5))
 
 
 def test_a_search_over_pipelines_is_charged_as_a_whole(data, ledger):
     pipeline = make_private_pipeline(
         PrivateStandardizer((-4, 4), noise_multiplier=6.0), NormClipper(), NoisyMeans()
     )
-    made = search({"noisymeans__sign": [1, -1]}, pipeline, mean=6.0)
-    Curator(data, ledger).fit(made)
+    model = search({"noisymeans__sign": [1, -1]}, pipeline, mean=6.0)
+    Curator(data, ledger).fit(model)
     trial = Composed((Composed((Gaussian(6.0), Gaussian(3.0))), DiscreteGaussian(10.0, 1)))
-    assert made.event_ == Search(trial, 6.0) and made.private_
+    assert model.event_ == Search(trial, 6.0) and model.private_
 
 
-def test_what_cannot_be_paid_is_not_tried(data, ledger):
+def test_an_unaffordable_search_runs_no_trial(data, ledger):
     with pytest.raises(BudgetError):
         Curator(data, ledger).fit(search(model=NoisyMeans(0.1)))
     assert not FITS
 
 
-def test_what_does_not_fit_is_refused_before_anything_is_charged(data, ledger):
+def test_unsuitable_data_are_rejected_before_a_charge(data, ledger):
     text = Dataset(np.array([["a"], ["b"]]), np.array([0, 1]), ("no", "yes"), size=2)
     unsized = Dataset(data.X, data.y, data.classes)
-    for records, made in (
+    for records, model in (
         (text, search()),
         (unsized, search()),
         (data, search(classes=["no", "perhaps"])),
         (data, search({"classes": [["no", "perhaps"]]})),
     ):
         with pytest.raises(DataError):
-            Curator(records, ledger).fit(made)
+            Curator(records, ledger).fit(model)
     assert ledger.spent().epsilon == 0 and not FITS
     assert Curator(unsized, ledger).fit(search(size=600)).private_
 
 
-def test_no_records_are_records_too(data):
+def test_empty_data_are_supported(data):
     for holdout in (None, 0.3):
         assert search(holdout=holdout).fit_records(data.take(np.arange(0))).private_
 
 
-def test_a_plain_fit_says_what_was_inferred(data):
-    told = search().fit(data.X, data.labels)
-    assert isinstance(told.statement_, NotPrivate) and len(told.not_private_because_) == 2
+def test_fit_records_what_was_inferred(data):
+    values = search().fit(data.X, data.labels)
+    assert isinstance(values.statement_, NotPrivate) and len(values.not_private_because_) == 2
     declared = search(classes=["no", "yes"], size=600).fit(data.X, data.labels)
     assert declared.private_
 
 
-def test_draws_that_can_be_repeated_are_not_private(data):
-    made = search(random_state=0).fit_records(data)
-    assert made.not_private_because_ == (
+def test_repeatable_draws_are_not_private(data):
+    model = search(random_state=0).fit_records(data)
+    assert model.not_private_because_ == (
         "its random draws can be reproduced: random_state was set",
     )
     inner = search(model=NoisyMeans(random_state=0)).fit_records(data)
     assert not inner.private_
     twin = search(random_state=0).fit_records(data)
-    np.testing.assert_array_equal(made.best_estimator_.coef_, twin.best_estimator_.coef_)
-    assert made.biased_score_ == twin.biased_score_
+    np.testing.assert_array_equal(model.best_estimator_.coef_, twin.best_estimator_.coef_)
+    assert model.biased_score_ == twin.biased_score_
 
 
 class Misstated(NoisyMeans):
-    """Says afterwards that it cost something else."""
+    """States another cost after the fit."""
 
     def fit_records(self, dataset):
         super().fit_records(dataset)
@@ -432,7 +435,7 @@ class Misstated(NoisyMeans):
         return self
 
 
-def test_a_trial_that_cost_something_else_is_not_released(data):
+def test_a_trial_with_another_cost_is_not_released(data):
     with pytest.raises(ValueError, match="Do not release"):
         search([{}], Misstated()).fit_records(data)
 
@@ -441,24 +444,24 @@ def test_logistic_regression_is_searched(data):
     model = PrivateLogisticRegression(
         epsilon=None, noise_multiplier=2.0, sampling_rate=1.0, steps=10
     )
-    made = PrivateSearch(model, {"update": [1e-9, 3.0]}, mean=6.0, random_state=4)
-    made.fit_records(data)
-    assert made.best_params_ == {"update": 3.0}
-    assert made.score(data.X, data.labels) > 0.9
-    assert made.event_ == made.event()
+    instance = PrivateSearch(model, {"update": [1e-9, 3.0]}, mean=6.0, random_state=4)
+    instance.fit_records(data)
+    assert instance.best_params_ == {"update": 3.0}
+    assert instance.score(data.X, data.labels) > 0.9
+    assert instance.event_ == instance.event()
 
 
-def test_scikit_learn_is_content():
-    made = search([{}, {"sign": -1}], mean=2.0)
+def test_scikit_learn_checks_pass():
+    model = search([{}, {"sign": -1}], mean=2.0)
     checked = 0
-    for estimator, check in estimator_checks_generator(made, legacy=True):
+    for estimator, check in estimator_checks_generator(model, legacy=True):
         if getattr(check, "func", check).__name__ != "check_array_api_input":
             check(estimator)
             checked += 1
     assert checked > 40
 
 
-def test_a_seed_in_any_setting_is_told_whoever_wins():
+def test_a_seed_in_any_setting_is_a_reason():
     seeded = [{"random_state": 0}, {"random_state": None}]
     for _ in range(4):
         search = PrivateSearch(
@@ -479,18 +482,18 @@ def test_a_seed_in_any_setting_is_told_whoever_wins():
         {"settings": {"not_private": [None, "neither"]}},
     ],
 )
-def test_a_search_without_a_cost_is_never_called_private(search):
+def test_a_search_without_a_cost_is_not_private(search):
     model = PrivateLogisticRegression(epsilon=0.5, steps=2, sampling_rate=1.0)
-    made = {"estimator": model, "settings": {"clip": [1.0]}, "mean": 2.0, **search}
-    fitted = PrivateSearch(**made, classes=[0, 1], size=40)
+    instance = {"estimator": model, "settings": {"clip": [1.0]}, "mean": 2.0, **search}
+    fitted = PrivateSearch(**instance, classes=[0, 1], size=40)
     for _ in range(3):
         fitted.fit(np.random.default_rng(0).uniform(-1, 1, (40, 2)), np.arange(40) % 2)
         assert not fitted.private_ and fitted.statement_.reasons
 
 
-def test_the_winner_alone_claims_nothing():
+def test_the_best_model_makes_no_claim_of_its_own():
     model = PrivateLogisticRegression(epsilon=0.5, steps=2, sampling_rate=1.0)
     search = PrivateSearch(model, {"clip": [1.0]}, mean=2.0, classes=[0, 1], size=40)
     search.fit(np.random.default_rng(0).uniform(-1, 1, (40, 2)), np.arange(40) % 2)
     assert search.private_ and not search.best_estimator_.private_
-    assert "winner of a search" in search.best_estimator_.statement_.text()
+    assert "best model of a search" in search.best_estimator_.statement_.text()

@@ -1,4 +1,4 @@
-"""Statements of fitted models say who was not charged, and what was not counted."""
+"""Statements of fitted models say what was not charged and what they do not cover."""
 
 import copy
 import pickle
@@ -24,7 +24,7 @@ from veracal.training import (
     PrivateStandardizer,
     make_private_pipeline,
 )
-from veracal.training.base import PUBLIC
+from veracal.training.base import PUBLIC_WEIGHTS
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(50, 3)).astype(np.float32)
@@ -38,8 +38,8 @@ def linear(**more):
 
 
 def network(module=None, **more):
-    told = {"steps": 2, "size": 50, "gradients": "ghost", **more}
-    return PrivateNetwork(nn.Linear(3, 2) if module is None else module, **told)
+    values = {"steps": 2, "size": 50, "gradients": "ghost", **more}
+    return PrivateNetwork(nn.Linear(3, 2) if module is None else module, **values)
 
 
 def standardizer():
@@ -67,20 +67,20 @@ def ledger(tmp_path):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_fit_without_a_ledger_says_so_in_words_and_as_json(name, ledger):
+def test_a_fit_without_a_ledger_says_so_as_text_and_json(name, ledger):
     assert UNCHARGED == SAID
     model = MODELS[name]().fit_records(DATA)
     assert model.private_
     assert f"\n  - {SAID}\n" in model.statement_.text()
     assert SAID in model.statement_.to_json()["not_covered"]
-    # Fitted again, with a ledger, the same model does not; and once more without.
+    # Fitted again with a ledger, the same model does not say so; without a ledger it does.
     paid = Curator(DATA, ledger).fit(model).statement_
     assert SAID not in paid.text()
     assert SAID not in paid.to_json()["not_covered"]
     assert SAID in model.fit_records(DATA).statement_.text()
 
 
-def test_a_fit_that_is_kept_in_the_ledger_is_charged(ledger):
+def test_a_fit_stored_in_the_ledger_is_charged(ledger):
     kept = []  # a copy, which is fitted instead of the caller's model
     Curator(DATA, ledger).fit_once(
         linear(), lambda fitted: kept.append(fitted) or b"", request="one", body=b""
@@ -91,14 +91,14 @@ def test_a_fit_that_is_kept_in_the_ledger_is_charged(ledger):
 @pytest.mark.parametrize("form", ["arrays", "Dataset", "Curator"])
 def test_train_says_whether_it_was_charged(form, ledger):
     data = {"arrays": (X, Y), "Dataset": DATA, "Curator": Curator(DATA, ledger)}[form]
-    told = {"noise": 3.0, "steps": 2, "classes": [0, 1], "size": 50}
+    values = {"noise": 3.0, "steps": 2, "classes": [0, 1], "size": 50}
     pays = {} if form == "Curator" else {"ledger": ledger}
-    assert SAID not in train(nn.Linear(3, 2), data, **told, **pays).statement.text()
+    assert SAID not in train(nn.Linear(3, 2), data, **values, **pays).statement.text()
     if pays:
-        assert SAID in train(nn.Linear(3, 2), data, **told).statement.text()
+        assert SAID in train(nn.Linear(3, 2), data, **values).statement.text()
 
 
-def test_a_fit_that_fails_leaves_no_charge_to_the_next(ledger):
+def test_a_failed_fit_leaves_no_charge_to_the_next(ledger):
     def stop(model, step):
         raise KeyError
 
@@ -109,13 +109,13 @@ def test_a_fit_that_fails_leaves_no_charge_to_the_next(ledger):
 
 
 def test_the_trainer_says_whether_it_was_charged(tmp_path, ledger):
-    told = {"noise_multiplier": 4.0}
-    charged, free = (trainer(tmp_path, privacy=told, ledger=one) for one in (ledger, None))
+    values = {"noise_multiplier": 4.0}
+    charged, free = (trainer(tmp_path, privacy=values, ledger=one) for one in (ledger, None))
     charged.train()
     free.train()
     assert SAID not in charged.statement_.text()
     assert SAID in free.statement_.text()
-    assert PUBLIC in charged.statement_.not_covered
+    assert PUBLIC_WEIGHTS in charged.statement_.not_covered
 
 
 # ---------------------------------------------------------------- first weights
@@ -125,20 +125,20 @@ def named(model):
     return [one for one in model.statement_.not_covered if "began with" in one]
 
 
-def test_first_weights_are_taken_as_public_unless_they_were_trained_here():
+def test_initial_weights_are_public_unless_trained_in_this_process():
     assert named(linear().fit_records(DATA)) == []
     start = (np.zeros((1, 3)), np.zeros(1))
-    assert named(linear(initial=start).fit_records(DATA)) == [PUBLIC]
-    assert named(network().fit_records(DATA)) == [PUBLIC]
+    assert named(linear(initial=start).fit_records(DATA)) == [PUBLIC_WEIGHTS]
+    assert named(network().fit_records(DATA)) == [PUBLIC_WEIGHTS]
 
 
 def test_weights_of_an_earlier_fit_are_named(tmp_path):
     first = linear().fit_records(DATA)
     again = linear(initial=(first.coef_, first.intercept_)).fit_records(DATA)
-    (told,) = named(again)
-    assert "an earlier fit on 'patients' trained them" in told
-    assert "adds to this one where the records are the same" in told
-    assert told in again.statement_.to_json()["not_covered"]
+    (values,) = named(again)
+    assert "an earlier fit on 'patients' trained them" in values
+    assert "adds to this one where the records are the same" in values
+    assert values in again.statement_.to_json()["not_covered"]
 
     before = network().fit_records(DATA)
     for module in (before.module_, copy.deepcopy(before.module_)):
@@ -154,8 +154,8 @@ def test_weights_of_an_earlier_fit_are_named(tmp_path):
 def test_frozen_weights_of_an_earlier_fit_are_named_too():
     before = network(nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))).fit_records(DATA)
     frozen = copy.deepcopy(before.module_[0]).requires_grad_(False)
-    (told,) = named(network(nn.Sequential(frozen, nn.Linear(4, 2))).fit_records(DATA))
-    assert "an earlier fit on 'patients'" in told
+    (values,) = named(network(nn.Sequential(frozen, nn.Linear(4, 2))).fit_records(DATA))
+    assert "an earlier fit on 'patients'" in values
 
 
 def test_a_model_that_another_trainer_has_trained_is_named(tmp_path):
@@ -166,8 +166,8 @@ def test_a_model_that_another_trainer_has_trained_is_named(tmp_path):
     assert "an earlier fit on 'train_dataset'" in named(second)[0]
 
 
-def test_a_unit_that_is_not_a_record_needs_ids():
-    with pytest.raises(ValueError, match="the patient of each row"):
+def test_a_unit_other_than_a_record_needs_ids():
+    with pytest.raises(ValueError, match="which patient each row belongs to"):
         linear(unit=Unit("patient", 2)).fit_records(DATA)
 
 
@@ -184,7 +184,7 @@ def raised(ledger):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_every_fit_after_a_raise_says_so_in_words_and_as_json(name, raised):
+def test_every_fit_after_a_raised_budget_says_so(name, raised):
     model = MODELS[name]()
     assert model.fit_records(DATA).statement_.ledger_total is None
     Curator(DATA, raised).fit(model)
@@ -195,7 +195,7 @@ def test_every_fit_after_a_raise_says_so_in_words_and_as_json(name, raised):
     assert model.fit_records(DATA).statement_.ledger_total is None
 
 
-def test_a_fit_that_is_kept_names_the_total(raised):
+def test_a_stored_fit_states_the_total(raised):
     kept = []
     Curator(DATA, raised).fit_once(
         linear(), lambda fitted: kept.append(fitted) or b"", request="one", body=b""
@@ -206,21 +206,21 @@ def test_a_fit_that_is_kept_names_the_total(raised):
 @pytest.mark.parametrize("form", ["arrays", "Dataset", "Curator"])
 def test_train_names_the_total(form, raised):
     data = {"arrays": (X, Y), "Dataset": DATA, "Curator": Curator(DATA, raised)}[form]
-    told = {"noise": 3.0, "steps": 2, "classes": [0, 1], "size": 50}
+    values = {"noise": 3.0, "steps": 2, "classes": [0, 1], "size": 50}
     pays = {} if form == "Curator" else {"ledger": raised}
-    assert RAISED in train(nn.Linear(3, 2), data, **told, **pays).statement.text()
+    assert RAISED in train(nn.Linear(3, 2), data, **values, **pays).statement.text()
 
 
 def test_the_trainer_names_the_total(tmp_path, raised):
-    made = trainer(tmp_path, privacy={"noise_multiplier": 4.0}, ledger=raised)
-    made.train()
-    assert RAISED in made.statement_.text()
+    model = trainer(tmp_path, privacy={"noise_multiplier": 4.0}, ledger=raised)
+    model.train()
+    assert RAISED in model.statement_.text()
 
 
 def test_an_artifact_keeps_the_total(raised):
-    made = PrivateClassifier.of(Curator(DATA, raised).fit(linear()))
-    assert RAISED in made.manifest.guarantee["text"]
-    assert made.manifest.guarantee["ledger_total"].endswith(RAISED)
+    model = PrivateClassifier.of(Curator(DATA, raised).fit(linear()))
+    assert RAISED in model.manifest.guarantee["text"]
+    assert model.manifest.guarantee["ledger_total"].endswith(RAISED)
 
 
 def test_the_total_of_a_plan_is_that_of_its_list(tmp_path):

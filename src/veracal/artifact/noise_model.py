@@ -95,7 +95,7 @@ class NoiseModel:
         assert scale is not None
         extra = {
             "penalty": float(model.lambda_total_),
-            "residual": float(RESIDUAL * model.reach_),
+            "residual": float(RESIDUAL * model.norm_bound_),
         }
         model_ = cls(
             mechanism,  # type: ignore[arg-type]

@@ -227,7 +227,7 @@ def _fit_arrays_with_ledger(
             f"Expected a veracal.data.Dataset with unit ids for a ledger that protects "
             f"{unit!r}, got arrays and unit={model.unit!r}. Nothing was charged."
         )
-    event, facts = model.event(), model._facts(*arrays)
+    event, facts = model.event(), model._training_data(*arrays)
     if facts.reasons:
         raise ValueError(
             "Expected complete declarations with a ledger, but "

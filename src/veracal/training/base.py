@@ -1,16 +1,13 @@
-"""What is public about the records of a fit, and what had to be read off them.
+"""Base classes of private classifiers, and the training data they share.
 
-What a statement says about the weights that a training begins with.
+:class:`PrivateEstimator` takes records to a fit and keeps track of what the fit may claim;
+:class:`LinearClassifier` predicts from weighted sums of features.
 
-A guarantee covers what a fit adds. Weights that were trained before are taken as public; if
-they were trained on the same records, the cost of that training adds to the cost of this one. A
-fit in this process leaves digests of its weights behind, one for each array, so that a later
-fit that begins with any of them can name it. Weights that came from a file or from another
-process are not recognized.
-
-What every private classifier shares: the way from records to a fit, and what it claims.
-
-Classifiers that decide by weighted sums of features.
+*Initial weights.* A guarantee covers what a fit adds. Weights that were trained before are
+taken as public; if they were trained on the same records, the cost of that training adds to the
+cost of this one. A fit in this process stores a digest of each of its weight arrays, so that a
+later fit that starts from any of them can name it. Weights from a file or from another process
+are not recognized.
 """
 
 import hashlib
@@ -52,26 +49,27 @@ from veracal.data import (
 from veracal.errors import DataError
 from veracal.queries import charge_terms, check_protected, note_charge
 
-_ENTRIES = 1 << 22  # of rows that are looked at together
+_NORM_ENTRIES = 1 << 22  # entries of the rows whose norms are computed together
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # printed nowhere: it holds records
 class TrainingData:
-    """The records of one fit, and what is known about them.
+    """The records of one fit, and the facts about them that are public.
 
     Attributes
     ----------
     X : array or MappedRows of shape (n, d)
     codes : array of ints in [0, k), of shape (n,)
-        Position of each label among the classes; empty as long as they have not been read.
+        Position of each label among the classes; empty until the labels are read.
     classes : array of shape (k,)
     size : int
-        Declared number of records. The real one where ``reasons`` says so, where replace-one
-        makes it public, and where the model has no use for it.
+        Declared number of records. It is the real number if ``reasons`` says so, if
+        replace-one makes it public, or if the model does not use it.
     norm : float or None
         Declared bound on the norm of a row, if any.
     reasons : tuple of str
-        What was read from the records in want of a declaration. Not empty: not private.
+        What was read from the records because it was not declared. If this is not empty, the
+        fit is not private.
     """
 
     X: Array | MappedRows
@@ -82,7 +80,7 @@ class TrainingData:
     reasons: tuple[str, ...] = ()
 
 
-def facts_of_arrays(
+def infer_training_data(
     X: Array | MappedRows,
     y: Array,
     *,
@@ -91,7 +89,7 @@ def facts_of_arrays(
     relation: Relation,
     needs_size: bool = True,
 ) -> TrainingData:
-    """Take what was declared, and infer the rest for scikit-learn's sake."""
+    """Use what is declared, and infer the rest, as scikit-learn's interface requires."""
     reasons = []
     codes: Ints
     if classes is None:
@@ -103,7 +101,7 @@ def facts_of_arrays(
                 "Declare every class the records may have: classes=..."
             )
     else:
-        known = declared_classes(classes)
+        known = sort_classes(classes)
         codes = encode_labels(y, known.tolist(), "labels")
     if size is None:
         if relation == "add-remove" and needs_size:
@@ -113,7 +111,7 @@ def facts_of_arrays(
     return TrainingData(X, codes, known, int(size), None, tuple(reasons))
 
 
-def public_facts(
+def public_training_data(
     dataset: Dataset,
     *,
     classes: Sequence[Label] | None,
@@ -123,14 +121,14 @@ def public_facts(
     needs_size: bool = True,
     all_here: bool = True,
 ) -> TrainingData:
-    """Take what the data set or the model declares; nothing is inferred, no record is read.
+    """Use what the data set or the model declares; infer nothing and read no record.
 
-    Where not all records are here, the size must be declared, and is that of all.
+    If this process holds only a share of the records, the declared size is that of all of them.
 
     Raises
     ------
     DataError
-        By what is public alone, so that it may be raised before anything is charged.
+        Depends on public facts alone, so that it may be raised before anything is charged.
     """
     check_protected(dataset, relation, unit)
     declared = dataset.size if size is None else size
@@ -144,7 +142,7 @@ def public_facts(
             "Give size=... to the model or to the data set: the real number is private.",
         )
     check_size(declared, len(dataset) if all_here else declared, relation)
-    known = declared_classes(dataset.classes if classes is None else classes)
+    known = sort_classes(dataset.classes if classes is None else classes)
     if set(known.tolist()) != set(dataset.classes):
         raise DataError(
             f"{dataset.name}: classes",
@@ -155,14 +153,14 @@ def public_facts(
     return TrainingData(dataset.X, np.empty(0, dtype=int), known, int(declared), dataset.norm)
 
 
-def with_labels(facts: TrainingData, dataset: Dataset) -> TrainingData:
-    """Read the labels, as positions among the model's classes."""
-    place = {label: position for position, label in enumerate(facts.classes.tolist())}
-    codes = np.array([place[label] for label in dataset.classes])[dataset.y]
-    return replace(facts, codes=codes)
+def add_labels(data: TrainingData, dataset: Dataset) -> TrainingData:
+    """Read the labels of a data set, as positions among the model's classes."""
+    positions = {label: position for position, label in enumerate(data.classes.tolist())}
+    codes = np.array([positions[label] for label in dataset.classes])[dataset.y]
+    return replace(data, codes=codes)
 
 
-def declared_classes(classes: Sequence[Label]) -> Array:
+def sort_classes(classes: Sequence[Label]) -> Array:
     """Declared classes in ascending order, as scikit-learn keeps them."""
     if isinstance(classes, str) or not isinstance(classes, Iterable):
         raise DataError(
@@ -172,7 +170,7 @@ def declared_classes(classes: Sequence[Label]) -> Array:
 
 
 def check_numbers(dataset: Dataset) -> None:
-    """Refuse what is no data set, images and text, by the form of the records alone."""
+    """Reject anything but a data set of numeric features, by shape and type alone."""
     if not isinstance(dataset, Dataset):
         raise ValueError(
             f"Expected a data set of veracal.data, got {type(dataset).__name__}. Use fit(X, y) "
@@ -188,62 +186,62 @@ def check_numbers(dataset: Dataset) -> None:
 
 
 def check_size(size: int, n: int, relation: Relation) -> None:
-    """Refuse a size that is none, or is not n where n is public."""
+    """Reject a size that is not a positive integer, or differs from a public n."""
     _checks.whole(size=size)
     if relation == "replace-one" and size != n:
         raise ValueError(
-            f"Expected size={n}, the number of records, which replace-one takes to be "
-            f"public, got size={size!r}."
+            f"Expected size={n}, the number of records, which is public under replace-one, "
+            f"got size={size!r}."
         )
 
 
 def row_norms(X: Array | MappedRows) -> Floats:
-    """Euclidean norms of all rows in float64, read some at a time."""
+    """Euclidean norms of all rows in float64, computed block by block."""
     norms = np.empty(len(X))
-    rows = max(1, _ENTRIES // max(1, X.shape[1]))
+    rows = max(1, _NORM_ENTRIES // max(1, X.shape[1]))
     for start in range(0, len(X), rows):
         block = np.asarray(X[start : start + rows], dtype=np.float64)
-        norms[start : start + len(block)] = _norms(block)
+        norms[start : start + len(block)] = _block_norms(block)
     return norms
 
 
-def _norms(rows: Floats) -> Floats:
-    """Norms of some rows; where squares would overflow or vanish, of rows scaled first.
+def _block_norms(rows: Floats) -> Floats:
+    """Norms of some rows; rows whose squares would overflow or underflow are scaled first.
 
-    Rows of numbers that follow each other in memory are added up each by itself, in an order
-    that depends on their width alone: a clip rule that jumps must not see other rows in them.
+    NumPy sums each contiguous row separately, in an order that depends only on its width, so
+    that a discontinuous clip rule cannot pick up other rows through rounding.
     """
     rows = np.ascontiguousarray(rows)
     with np.errstate(all="ignore"):
         norms: Floats = np.sqrt(np.square(rows).sum(axis=1))
-        odd = np.flatnonzero(~((norms > 1e-140) & (norms < 1e140)))
-        if len(odd):
-            peaks = np.abs(rows[odd]).max(axis=1, initial=0.0)
-            scaled = rows[odd] / np.where(peaks > 0, peaks, 1.0)[:, None]
-            norms[odd] = peaks * np.sqrt(np.square(scaled).sum(axis=1))
+        extreme = np.flatnonzero(~((norms > 1e-140) & (norms < 1e140)))
+        if len(extreme):
+            peaks = np.abs(rows[extreme]).max(axis=1, initial=0.0)
+            scaled = rows[extreme] / np.where(peaks > 0, peaks, 1.0)[:, None]
+            norms[extreme] = peaks * np.sqrt(np.square(scaled).sum(axis=1))
     return norms
 
 
-PUBLIC = "the weights that the training began with, which are taken as public"
-_MOST = 1 << 16  # digests that are kept
-_TRAINED: dict[bytes, str] = {}
+PUBLIC_WEIGHTS = "the weights that the training began with, which are taken as public"
+_MAX_DIGESTS = 1 << 16  # digests that are kept
+_TRAINED_ON: dict[bytes, str] = {}
 
 
 def remember(weights: Iterable[Array], records: str) -> None:
-    """Remember that weights were trained on records of some name."""
-    for one in weights:
-        if len(_TRAINED) >= _MOST:
-            del _TRAINED[next(iter(_TRAINED))]  # the oldest
-        _TRAINED[_digest(one)] = records
+    """Record that weights were trained on the records of a given name."""
+    for array in weights:
+        if len(_TRAINED_ON) >= _MAX_DIGESTS:
+            del _TRAINED_ON[next(iter(_TRAINED_ON))]  # the oldest
+        _TRAINED_ON[_digest(array)] = records
 
 
 def not_covered(weights: Iterable[Array]) -> tuple[str, ...]:
-    """What a statement does not cover, for a training that begins with some weights.
+    """Describe the initial weights of a fit, which its statement does not cover.
 
     Parameters
     ----------
     weights : iterable of arrays
-        All of them, trained now or not.
+        All initial weights, whether this fit trains them or not.
 
     Examples
     --------
@@ -254,41 +252,41 @@ def not_covered(weights: Iterable[Array]) -> tuple[str, ...]:
     >>> not_covered([start])[0][:73]
     "the weights that the training began with: an earlier fit on 'patients' tr"
     """
-    found = dict.fromkeys(_TRAINED.get(_digest(one)) for one in weights)
-    named = [
+    names = dict.fromkeys(_TRAINED_ON.get(_digest(array)) for array in weights)
+    known = [
         f"the weights that the training began with: an earlier fit on {name!r} trained them, "
         "and its cost adds to this one where the records are the same"
-        for name in found
+        for name in names
         if name is not None
     ]
-    return tuple(named) or (PUBLIC,)
+    return tuple(known) or (PUBLIC_WEIGHTS,)
 
 
 def _digest(weights: Array) -> bytes:
-    """A digest of the values in float32, in which networks have them: no copy is made."""
+    """Digest of the values in float32, the precision of networks, which avoids a copy."""
     values = np.ascontiguousarray(weights, dtype=np.float32)
     return hashlib.blake2b(values.data, digest_size=16).digest()
 
 
-_CHECKED_ENTRIES = 1 << 22  # of rows on disk that are checked together
-# What is about the records, or about the process that holds them, and not about the model.
+_CHECKED_ENTRIES = 1 << 22  # entries of the rows on disk that are checked together
+# Attributes about the records, or about the process that holds them, and not about the model.
 _INTERNAL = ("internal_", "_blank", "_received_module", "_connection", "_paid")
 
 
 class PrivateEstimator(ClassifierMixin, DisplayMixin, ABC):  # type: ignore[misc]
-    """A classifier that knows its cost before it sees a record.
+    """A classifier whose cost is known before it reads a record.
 
     A final class stores ``classes``, ``size``, ``relation``, ``unit`` and ``random_state``
     among its parameters, states its cost in ``_cost``, and learns in ``_learn`` from records
-    that were checked here.
+    that this class has checked.
 
     Guarantees
     ----------
     :meth:`fit` may stop with an error that depends on a record, as scikit-learn demands (a
     NaN, an undeclared label), and infers what was not declared; ``private_`` is then False
-    and ``statement_`` gives the reasons. :meth:`fit_records` infers nothing, and what
-    :meth:`check_records` lets pass raises no error that depends on a record. Copies and pickles
-    hold no figure that is internal.
+    and ``statement_`` gives the reasons. :meth:`fit_records` infers nothing, and records that
+    pass :meth:`check_records` raise no error that depends on a record. Copies and pickles
+    contain no internal figure.
     """
 
     classes: Sequence[Label] | None
@@ -300,9 +298,9 @@ class PrivateEstimator(ClassifierMixin, DisplayMixin, ABC):  # type: ignore[misc
     not_private_because_: tuple[str, ...]
     charged_: bool
     _ledger_total: str | None = None
-    _began_with: tuple[str, ...]  # what a statement does not cover of its first weights
+    _began_with: tuple[str, ...]  # what the statement says about the initial weights
     _records_name: str = "arrays"
-    _needs_size: bool = True  # whether anything depends on the number of records
+    _needs_size: bool = True  # whether the fit depends on the number of records
     _exact_noise: bool = False  # whether the noise on a release is sampled exactly, on a grid
 
     def event(self) -> Event:
@@ -324,25 +322,25 @@ class PrivateEstimator(ClassifierMixin, DisplayMixin, ABC):  # type: ignore[misc
 
     @abstractmethod
     def _cost(self, size: int | None) -> Event | None:
-        """Cost of one fit with that declared size; None where it is not private."""
+        """Cost of one fit with a declared size; None if the fit is not private."""
 
     @abstractmethod
     def _check_settings(self) -> None:
-        """Raise unless the settings make sense, private or not."""
+        """Raise unless the settings are valid, private or not."""
 
     @abstractmethod
-    def _learn(self, facts: TrainingData, rng: np.random.Generator) -> tuple[str, ...]:
-        """Learn from checked records; return why the result is not private, if it is not."""
+    def _learn(self, data: TrainingData, rng: np.random.Generator) -> tuple[str, ...]:
+        """Learn from checked records; return the reasons why the result is not private."""
 
     def _check_kind(self, dataset: Dataset) -> None:
-        """Refuse records of another kind than the model takes, by their form alone."""
+        """Reject records of a type that the model does not take, by shape and type alone."""
         check_numbers(dataset)
 
-    def _check_form(self, facts: TrainingData) -> None:
-        """Refuse records whose form does not fit, by their width and their classes alone."""
+    def _check_form(self, data: TrainingData) -> None:
+        """Reject records that do not fit the model, by their width and classes alone."""
 
     def _delta(self) -> float:
-        """The delta at which ``statement_`` states epsilon; 0 where the cost is pure."""
+        """The delta at which ``statement_`` states epsilon; 0 if the cost is pure."""
         return 0.0
 
     def fit(
@@ -353,20 +351,22 @@ class PrivateEstimator(ClassifierMixin, DisplayMixin, ABC):  # type: ignore[misc
         Parameters
         ----------
         X : array, numpy.memmap or MappedRows of shape (n, d)
-            Numbers, all finite. A matrix on disk is read some rows at a time.
+            Finite numbers. A matrix on disk is read block by block.
         y : array of shape (n,)
         classes : sequence of str or int, optional
-            Declared classes, where the model was not given them.
+            Declared classes, if the model does not declare them.
         """
         self.__dict__.pop("_records_name", None)
-        return self._fitted(self._facts(X, y, classes))
+        return self._fitted(self._training_data(X, y, classes))
 
-    def _facts(self, X: Any, y: Any, classes: Sequence[Label] | None = None) -> TrainingData:
-        """Rows and labels, checked; nothing is learned from them yet."""
+    def _training_data(
+        self, X: Any, y: Any, classes: Sequence[Label] | None = None
+    ) -> TrainingData:
+        """Checked rows and labels, from which nothing is learned yet."""
         self._check_settings()
         _random.check_state(self.random_state)
         rows, labels = self._validated(X, y)
-        facts = facts_of_arrays(
+        data = infer_training_data(
             rows,
             labels,
             classes=self.classes if classes is None else classes,
@@ -374,11 +374,11 @@ class PrivateEstimator(ClassifierMixin, DisplayMixin, ABC):  # type: ignore[misc
             relation=self.relation,
             needs_size=self._needs_size,
         )
-        self._check_form(facts)
-        return facts
+        self._check_form(data)
+        return data
 
     def check_records(self, dataset: Dataset) -> None:
-        """Refuse a data set that cannot be fitted, by what is public about it.
+        """Reject a data set that cannot be fitted, by public facts alone.
 
         :meth:`veracal.queries.Curator.fit` calls this before anything is charged.
         """
@@ -388,16 +388,16 @@ class PrivateEstimator(ClassifierMixin, DisplayMixin, ABC):  # type: ignore[misc
         self._check_form(self._public(dataset))
 
     def fit_records(self, dataset: Dataset) -> Self:
-        """Fit to a data set, whose declared classes, size and norm are taken."""
+        """Fit to a data set, with its declared classes, size and norm."""
         self.check_records(dataset)
         self.n_features_in_ = dataset.X.shape[1]
         self.__dict__.pop("feature_names_in_", None)  # of an earlier fit; arrays have none
         self._records_name = dataset.name
-        return self._fitted(with_labels(self._public(dataset), dataset))
+        return self._fitted(add_labels(self._public(dataset), dataset))
 
     def _public(self, dataset: Dataset) -> TrainingData:
-        """What is public about a data set."""
-        return public_facts(
+        """The public facts about a data set."""
+        return public_training_data(
             dataset,
             classes=self.classes,
             size=self.size,
@@ -409,38 +409,38 @@ class PrivateEstimator(ClassifierMixin, DisplayMixin, ABC):  # type: ignore[misc
 
     @property
     def _all_here(self) -> bool:
-        """Whether all records are in the data set that is fitted."""
+        """Whether this process holds all records of the fit."""
         return True
 
-    def _fitted(self, facts: TrainingData) -> Self:
-        """Learn, and write down what may be claimed."""
-        cost = self._cost(facts.size)
+    def _fitted(self, data: TrainingData) -> Self:
+        """Learn from the records, and record what the fit may claim."""
+        cost = self._cost(data.size)
         rng = _random.generator(self.random_state)
-        reasons = facts.reasons
+        reasons = data.reasons
         if not _random.is_secret(rng):
             reasons += (REPEATABLE,)
-        self.classes_ = facts.classes
-        # What an earlier fit claimed must not outlive one that is interrupted.
+        self.classes_ = data.classes
+        # The claims of an earlier fit must not remain if this one is interrupted.
         self.event_, self.not_private_because_ = None, (UNFINISHED,)
         self._note_charge()
         self._began_with = ()
-        with np.errstate(all="ignore"):  # an error, or a warning, would tell of a record
-            reasons += self._learn(facts, rng)
+        with np.errstate(all="ignore"):  # an error or a warning would reveal a record
+            reasons += self._learn(data, rng)
         if cost is None and not reasons:
             reasons = ("its settings have no cost that could be stated",)
         self.not_private_because_ = reasons
-        self.event_ = cost  # of before the fit: nothing that happened in it can change it
+        self.event_ = cost  # computed before the fit, which therefore cannot change it
         return self
 
     @property
     def private_(self) -> bool:
-        """Whether the guarantee of ``event_`` holds for this fit."""
+        """Whether this fit has the guarantee of ``event_``."""
         check_is_fitted(self)
         return self.event_ is not None and not self.not_private_because_
 
     @property
     def statement_(self) -> Statement | NotPrivate:
-        """What this fit promises, in words and as JSON; computed when asked for."""
+        """The guarantee of this fit, as text and as JSON; computed on access."""
         check_is_fitted(self)
         if self.event_ is None or self.not_private_because_:
             return NotPrivate(self.not_private_because_)
@@ -454,11 +454,11 @@ class PrivateEstimator(ClassifierMixin, DisplayMixin, ABC):  # type: ignore[misc
         )
 
     def _note_charge(self) -> None:
-        """Note whether a ledger was charged for this fit, and the ledger's total."""
+        """Record whether a ledger was charged for this fit, and the ledger's total."""
         note_charge(self)
 
     def _validated(self, X: Any, y: Any) -> tuple[Array | MappedRows, Array]:
-        """Rows and labels, as scikit-learn wants them checked."""
+        """Rows and labels, validated as scikit-learn requires."""
         mapped = MappedRows.of(X) if isinstance(X, np.memmap) and X.ndim == 2 else X
         if not isinstance(mapped, MappedRows):
             rows, labels = validate_data(
@@ -478,24 +478,24 @@ class PrivateEstimator(ClassifierMixin, DisplayMixin, ABC):  # type: ignore[misc
         return mapped, labels
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a copy or a file gets: the model, and nothing internal.
+        """State for copies and files: the model without anything internal.
 
-        It serves pickle, joblib, copy.deepcopy and torch.save, and every estimator around this
-        one.
+        pickle, joblib, copy.deepcopy and torch.save use it, also for estimators that contain
+        this one.
         """
         state: dict[str, Any] = super().__getstate__()
         return {name: value for name, value in state.items() if name not in _INTERNAL}
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
-        # At the budgets of small test tables the noise outweighs what there is to learn.
+        # On the small tables of scikit-learn's checks the noise exceeds the signal.
         tags.classifier_tags.poor_score = True
         return tags
 
 
 _BLOCK = 256  # rows multiplied together
-_SUMS = 40  # of made-up rows, of which some would show another order of additions
-_SATURATED = 700.0  # where a logistic function is 1 to the last of its digits
+_TRIAL_SUMS = 40  # sums over synthetic rows, enough to reveal another order of additions
+_SATURATED = 700.0  # beyond it the logistic function is 1 in float64
 
 
 def margins(X: Array | MappedRows, coef: Floats, intercept: Floats) -> Floats:
@@ -503,58 +503,59 @@ def margins(X: Array | MappedRows, coef: Floats, intercept: Floats) -> Floats:
 
     Guarantees
     ----------
-    The sums of a row have the same bits, whoever stands beside or before it, on the terms of
+    The sums of a row have the same bits whatever the other rows are, under the conditions of
     :func:`veracal.data.rows.at_places`.
     """
     result, done = np.empty((len(X), len(coef)), dtype=np.float64), 0
     block, coef = np.empty((_BLOCK, coef.shape[1]), dtype=coef.dtype), aligned(coef)
-    places = _places(coef.shape, coef.dtype)
-    for sums in at_places(lambda rows: rows @ coef.T, X, places, block):
+    positions = _stable_positions(coef.shape, coef.dtype)
+    for sums in at_places(lambda rows: rows @ coef.T, X, positions, block):
         result[done : done + len(sums)] = sums + intercept
         done += len(sums)
     return result
 
 
 def apart_logits(sums: Floats) -> Floats:
-    r"""Logits :math:`\ln\sigma(s)` of classes that were learnt apart from each other.
+    r"""Logits :math:`\ln\sigma(s)` of classes learned one against the rest.
 
-    Beyond s = 700 float64 soon has no numbers left between them and 0. There
-    :math:`700\ln\sigma(700)/s` stands in, which differs by less than 1e-304 and goes on rising:
-    the largest sum has the largest logit.
+    Beyond s = 700 they soon underflow to 0 in float64. There :math:`700\ln\sigma(700)/s`
+    replaces them, which differs by less than 1e-304 and keeps rising, so that the largest sum
+    has the largest logit.
 
     Examples
     --------
     >>> int(apart_logits(np.array([0.0, 1000.0, 2000.0])).argmax())
     2
     """
-    found: Floats = log_expit(np.minimum(sums, _SATURATED))
-    return found * (_SATURATED / np.maximum(sums, _SATURATED))
+    logits: Floats = log_expit(np.minimum(sums, _SATURATED))
+    return logits * (_SATURATED / np.maximum(sums, _SATURATED))
 
 
-def _places(shape: tuple[int, int], dtype: Any) -> Ints:
-    """Places that are alike in a product with made-up weights of a shape.
+def _stable_positions(shape: tuple[int, int], dtype: Any) -> Ints:
+    """Positions in a block at which a product sums in the same order.
 
-    Not with the real ones: where those are zero, one order of additions looks like another.
+    The weights of the trial are synthetic: zeros among real weights would hide differences in
+    the order of additions.
     """
     rng = np.random.default_rng(0)
     weights = rng.standard_normal(shape).astype(dtype)
-    tried = max(4, _SUMS // shape[0])
-    some = rng.standard_normal((tried + 1, shape[1])).astype(dtype)
-    made_up = np.resize(some, (_BLOCK, shape[1]))
-    return places_alike(lambda rows: rows @ weights.T, made_up, tried)
+    trials = max(4, _TRIAL_SUMS // shape[0])
+    rows = rng.standard_normal((trials + 1, shape[1])).astype(dtype)
+    synthetic = np.resize(rows, (_BLOCK, shape[1]))
+    return places_alike(lambda rows: rows @ weights.T, synthetic, trials)
 
 
 class LinearClassifier(PrivateEstimator):
     """A private classifier with ``coef_`` and ``intercept_``, in scikit-learn's shapes.
 
     Two classes have one row of weights, more have one row for each class. ``_one_vs_rest``
-    tells whether those rows were learnt apart from each other.
+    says whether those rows were learned one against the rest.
     """
 
     coef_: Floats
     intercept_: Floats
     _one_vs_rest: bool = False
-    rows_apart = True  # see margins; logits_of need not see to it
+    rows_apart = True  # margins computes each row independently of the others
 
     def decision_function(self, X: ArrayLike) -> Floats:
         """Weighted sums: of shape (n,) for two classes, (n, k) for more."""

@@ -7,11 +7,9 @@ and the clipped sum
 
 .. math:: \sum_i c_i \, r_i \, (x_i, 1)^\top
 
-is one matrix product: no gradient of an example is ever written down (Goodfellow 2015,
-https://arxiv.org/abs/1510.01799). Everything takes further axes in front, for several models at
-once.
-
-Clipped gradient sums over the batches of a descent, a block of rows at a time.
+is one matrix product: per-example gradients are never materialized (Goodfellow 2015,
+https://arxiv.org/abs/1510.01799). The functions accept further leading axes, for several models
+at once. :class:`GradientSums` computes the sums over the batches of a run, block by block.
 """
 
 import math
@@ -26,7 +24,7 @@ import numpy as np
 from scipy.special import expit
 
 from veracal._threads import threadpool_limits
-from veracal._types import Array, Bools, Floats, Ints
+from veracal._types import Array, Floats, Ints
 from veracal.data import MappedRows
 from veracal.mechanisms import (
     Clipped,
@@ -37,10 +35,10 @@ from veracal.mechanisms import (
     selection,
 )
 
-_MOST_FACTOR = 1e30
+_MAX_FACTOR = 1e30
 
 
-def logits_of(weights: Floats, X: Floats, *, intercept: bool) -> Floats:
+def compute_logits(weights: Floats, X: Floats, *, intercept: bool) -> Floats:
     """Weighted sums of shape (..., n, k), from weights (..., k, d + 1) and rows (..., n, d)."""
     if not intercept:
         return X @ np.swapaxes(weights, -1, -2)
@@ -49,23 +47,24 @@ def logits_of(weights: Floats, X: Floats, *, intercept: bool) -> Floats:
     return sums
 
 
-def logits_one_by_one(weights: Floats, X: Floats, *, intercept: bool) -> Floats:
-    """The same sums for weights (k, d + 1) and rows (n, d), each row by itself, and slowly.
+def compute_logits_rowwise(weights: Floats, X: Floats, *, intercept: bool) -> Floats:
+    """The same sums for weights (k, d + 1) and rows (n, d), computed slowly row by row.
 
-    A product may add up in an order that depends on how many rows there are, and so may
-    ``einsum`` of a matrix, from 8,192 columns on. Here every row is one call of the same shape.
+    The order of additions in a matrix product may depend on the number of rows, and so may that
+    of ``einsum`` on a matrix, from 8,192 columns on. Here each row is one call of the same
+    shape.
     """
     slopes = np.ascontiguousarray(weights[:, : X.shape[1]])
     sums = np.empty((len(X), len(weights)))
-    for row, made in zip(np.ascontiguousarray(X), sums, strict=True):
-        np.einsum("d,kd->k", row, slopes, out=made, optimize=False)
+    for row, out in zip(np.ascontiguousarray(X), sums, strict=True):
+        np.einsum("d,kd->k", row, slopes, out=out, optimize=False)
     return sums + weights[:, -1] if intercept else sums
 
 
 def residuals(logits: Floats, codes: Ints) -> Floats:
-    """Probabilities minus the truth, in place of the logits, of shape (..., n, k).
+    """Probabilities minus one-hot labels, of shape (..., n, k), computed in place.
 
-    With k = 1 the two classes have one logit, that of the second class.
+    With k = 1, two classes share one logit, that of the second class.
     """
     if logits.shape[-1] == 1:
         expit(logits, out=logits)
@@ -80,7 +79,7 @@ def residuals(logits: Floats, codes: Ints) -> Floats:
 
 
 def gradient_norms(residual: Floats, row_norms: Floats) -> Floats:
-    """Norms of the gradients in float64, from residuals and norms of the rows they meet."""
+    """Norms of the gradients in float64, from residuals and norms of the rows."""
     squares = np.einsum("...k,...k->...", residual, residual, dtype=np.float64)
     norms: Floats = np.sqrt(squares) * row_norms
     return norms
@@ -89,30 +88,30 @@ def gradient_norms(residual: Floats, row_norms: Floats) -> Floats:
 def clipped_residuals(
     residual: Floats, norms: Floats, clip: ClipRule, *, slack: float = 0.0
 ) -> tuple[Floats, int]:
-    """Residuals times their factors, in place; zero where a norm is not finite.
+    """Residuals times their clip factors, in place; zero where a norm is not finite.
 
     Parameters
     ----------
     residual : array of shape (..., n, k)
     norms : array of shape (..., n)
-    clip : Clip
+    clip : ClipRule
     slack : float
-        Share of the bound that is left to rounding.
+        Share of the clip bound that is reserved for rounding.
 
     Returns
     -------
     residual : array of shape (..., n, k)
     exceeding : int
-        See :class:`veracal.mechanisms.Clipped`; of all models together.
+        See :class:`veracal.mechanisms.Clipped`; the total over all models.
     """
     chosen = selection(norms.ravel(), clip)
-    # In float32 a factor beyond 1e30, of a gradient of next to nothing, would be infinite.
-    factors = np.minimum(chosen.factors * (1 - slack), _MOST_FACTOR)
+    # The factor of a very small gradient may exceed 1e30, and would be infinite in float32.
+    factors = np.minimum(chosen.factors * (1 - slack), _MAX_FACTOR)
     if len(factors) < norms.size:
         residual[~chosen.kept.reshape(norms.shape)] = 0  # zero times NaN is NaN
-        whole = np.zeros(norms.size)
-        whole[chosen.kept] = factors
-        factors = whole
+        scattered = np.zeros(norms.size)
+        scattered[chosen.kept] = factors
+        factors = scattered
     residual *= factors.astype(residual.dtype).reshape(*norms.shape, 1)
     return residual, chosen.exceeding
 
@@ -128,7 +127,7 @@ def clipped_gradient_sum(
         Two classes have k = 1.
     X : array of shape (n, d)
     codes : array of ints, of shape (n,)
-    clip : Clip
+    clip : ClipRule
     intercept : bool
 
     Returns
@@ -142,8 +141,10 @@ def clipped_gradient_sum(
     norm; replacing one, by at most twice that.
     """
     X = np.asarray(X, dtype=np.float64)
-    residual = residuals(logits_of(np.asarray(weights, float), X, intercept=intercept), codes)
-    with np.errstate(over="ignore", invalid="ignore"):  # what has no norm is left out
+    residual = residuals(
+        compute_logits(np.asarray(weights, float), X, intercept=intercept), codes
+    )
+    with np.errstate(over="ignore", invalid="ignore"):  # such rows are dropped
         lengths = np.sqrt(np.einsum("ij,ij->i", X, X) + intercept)
         norms = gradient_norms(residual, lengths)
     residual, exceeding = clipped_residuals(residual, norms, clip)
@@ -156,41 +157,41 @@ def clipped_gradient_sum(
 
 
 def rounding_slack(dtype: Any, block: int, chain: int) -> float:
-    r"""Share of the bound that roundings of the sum over a block may take.
+    r"""Share of the clip bound that the rounding of the sum over a block may take.
 
-    A sum of products in floating point, in which no term takes part in more than l
-    additions, differs from the exact one by at most :math:`(l + 2) u` times the sum of the
-    sizes of its terms (Higham 2002, section 3.1), u being half the distance from 1 to the
-    next float; for m terms added in any order, l is less than m. No term is longer than the
-    bound C, so the sum of a block is off by at most :math:`(l + 2) u \, m C`, and the
-    difference between the sums of two neighbors by twice that. All other blocks have the
-    same rows in both, in the same order, and so the same bits.
+    A floating-point sum of products in which no term takes part in more than l additions
+    differs from the exact sum by at most :math:`(l + 2) u` times the sum of the absolute values
+    of its terms (Higham 2002, section 3.1), where u is half the distance from 1 to the next
+    float; for m terms added in any order, l is less than m. No term is longer than the bound C,
+    so the error of the sum of a block is at most :math:`(l + 2) u \, m C`, and that of the
+    difference between the sums of two neighbors twice as much. All other blocks have the same
+    rows in both, in the same order, and therefore the same bits.
     """
     return 2 * (chain + 2) * float(np.finfo(dtype).eps) / 2 * block
 
 
-_BLOCK = 128  # rows expected in a block
-_PIECE = 512  # and in a piece of a batch in float64
-_MOST_BLOCKS = 64  # beyond, single precision is given up
-_NORMS = {"float32": (1e-30, 1e30), "float64": (1e-290, 1e290)}  # whose factors keep digits
-# Of the bound, that rounded logits may move of a gradient in float64, and of all in a batch: a
-# factor leaves twice that to norms, of which float64 needs next to nothing.
-_DOUBT, _ALL_DOUBTS = 1e-9, 1e-6
-_ENTRIES = 1 << 22  # of rows that are held together
-_SHARED = 1 << 26  # products of a batch from which on a second thread pays
-_LOTS = 1 << 14  # that are drawn together
-_FORMED = 64  # gradients that are written down together
+_BLOCK = 128  # expected rows of a block
+_CHUNK = 512  # rows of a chunk of a batch in float64
+_MAX_BLOCKS = 64  # with more blocks, products are in float64
+_NORMS = {"float32": (1e-30, 1e30), "float64": (1e-290, 1e290)}  # norms with precise factors
+# Shares of the clip bound by which rounded logits may change one gradient in float64, and all
+# gradients of a batch: the slack is twice as large, and norms in float64 need little of it.
+_MAX_SHIFT, _MAX_TOTAL_SHIFT = 1e-9, 1e-6
+_ENTRIES = 1 << 22  # entries of the rows that are in memory at a time
+_TWO_THREADS_FROM = 1 << 26  # products of a batch from which two threads are faster
+_BLOCK_DRAWS = 1 << 14  # block numbers that are drawn together
+_EXPLICIT_GRADIENTS = 64  # per-example gradients that are materialized together
 
 
 @dataclass(frozen=True)
 class Blocks:
-    r"""How the rows of a batch are cut, from public figures alone.
+    r"""Partition of a batch into blocks, from public figures alone.
 
-    Every row draws its block by lot, so that a record more or less changes the products of
-    one block and not a bit of the others: given the lots of all records, the sums of two
-    neighbors differ in the block of one record, and what holds given the lots holds on
-    average over them, since divergences are jointly convex. Blocks by the numbers of rows
-    would not do. Without a record, all rows behind it have lower numbers.
+    Each row is assigned to a random block, so that one record more or less changes the
+    products of one block and not a bit of the others: given the assignment of all records, the
+    sums of two neighbors differ in the block of one record, and a bound that holds given the
+    assignment also holds on average over assignments, since divergences are jointly convex.
+    Blocks of consecutive rows would not work: without a record, all later rows move up by one.
 
     Attributes
     ----------
@@ -198,10 +199,10 @@ class Blocks:
         Precision of the products. Blocks are added up in float64.
     count : int
     most : int
-        Rows of a block up to which ``slack`` covers the rounding; a larger one, which
-        chance makes rare, is summed in float64. There, twice the declared batch.
+        Maximum number of rows of a block for which ``slack`` covers the rounding; a larger
+        block, which is rare, is summed in float64. In float64, twice the declared batch.
     slack : float
-        Share of the clip bound left to rounding.
+        Share of the clip bound reserved for rounding.
     """
 
     dtype: Any
@@ -210,13 +211,13 @@ class Blocks:
     slack: float
 
 
-def blocks_for(expected_batch: float, dtype: Any) -> Blocks:
-    """Cut batches of a declared size: in float32 into blocks of about a hundred rows."""
+def plan_blocks(expected_batch: float, dtype: Any) -> Blocks:
+    """Partition batches of a declared size: in float32 into blocks of about a hundred rows."""
     count = max(1, math.ceil(expected_batch / _BLOCK))
-    if np.dtype(dtype) == np.float64 or count > _MOST_BLOCKS:
+    if np.dtype(dtype) == np.float64 or count > _MAX_BLOCKS:
         most = 2 * math.ceil(expected_batch) + 1_000
-        # Pieces are added one after the other, in the same precision.
-        slack = rounding_slack(np.float64, most, _PIECE + most // _PIECE)
+        # Chunks are added one after the other, in the same precision.
+        slack = rounding_slack(np.float64, most, _CHUNK + most // _CHUNK)
         return Blocks(np.dtype(np.float64), 1, most, slack)
     each = expected_batch / count
     most = math.ceil(each + 4 * math.sqrt(each)) + 1
@@ -224,17 +225,17 @@ def blocks_for(expected_batch: float, dtype: Any) -> Blocks:
 
 
 class GradientSums:
-    """What a :class:`~veracal.mechanisms.DPSGD` asks of the records of a linear model.
+    """Clipped gradient sums of a linear model, for :class:`~veracal.mechanisms.DPSGD`.
 
     Parameters
     ----------
     X : array or MappedRows of shape (n, d)
     codes : array of ints, of shape (n,)
     norms : array of shape (n,)
-        Norms of the rows in float64, with the 1 that an intercept meets.
+        Norms of the rows in float64, with the appended 1 if there is an intercept.
     blocks : Blocks
     rng : Generator
-        Of the lots, and of the noise before the clip.
+        For the block assignment and the noise before the clip.
     intercept : bool
     pre_noise : float
         Standard deviation of noise on each gradient before it is clipped.
@@ -242,15 +243,15 @@ class GradientSums:
     Guarantees
     ----------
     Adding or removing one record moves a sum by at most ``clip.bound`` in Frobenius norm, and
-    replacing one by at most twice that, the rounding of the sums included. A row too long or
-    too short for the products (beyond 1e30 or 1e-30 in float32) contributes nothing.
+    replacing one by at most twice that, the rounding of the sums included. A row whose norm is
+    outside the range of the products (1e-30 to 1e30 in float32) contributes zero.
 
-    The last bits of a row's logits depend on the rows it is multiplied together with. Rules
-    that jump at a threshold, and all that are not known to be continuous
-    (:func:`~veracal.mechanisms.clipping.is_continuous`), therefore get logits that are
-    computed row by row, in float64. For others, a row so long that its gradient could move
-    visibly, by a typical estimate of rounding, is computed more precisely, or by itself. What
-    remains of all rows together is within what the clip leaves to rounding.
+    The last bits of a row's logits depend on the rows that are multiplied together with it.
+    For rules that are discontinuous, or not known to be continuous
+    (:func:`~veracal.mechanisms.clipping.is_continuous`), logits are therefore computed row by
+    row, in float64. For other rules, a row so long that rounding could change its gradient
+    noticeably, by a typical estimate, is computed in higher precision, or on its own. The
+    remaining rounding of all rows together is covered by the slack.
     """
 
     def __init__(
@@ -265,21 +266,21 @@ class GradientSums:
         pre_noise: float = 0.0,
     ) -> None:
         low, high = _NORMS[blocks.dtype.name]
-        # Rows without products in this precision are left out: zero times inf is NaN.
+        # Rows outside the range of this precision are excluded: zero times inf is NaN.
         out = ~((norms >= low) & (norms <= high))
         self._X, self._codes, self._norms = X, codes, np.where(out, np.inf, norms)
-        self._some_are_out = bool(out.any())
+        self._any_excluded = bool(out.any())
         self._longest = float(norms[~out].max(initial=0.0))
         self._blocks, self._intercept = blocks, intercept
         self._pre_noise, self._rng = pre_noise, rng
         self._pool: ThreadPoolExecutor | None = None
-        self._rooms: list[Array] = [np.empty(0, blocks.dtype), np.empty(0, blocks.dtype)]
-        self._stock: Ints = np.empty(0, np.uint8)
+        self._buffers: list[Array] = [np.empty(0, blocks.dtype), np.empty(0, blocks.dtype)]
+        self._unused_draws: Ints = np.empty(0, np.uint8)
 
     @contextmanager
     def two_threads(self) -> Iterator[None]:
-        """Divide large batches between two threads, each with a single one below it."""
-        # Threads of the linear algebra would wait for each other, and for the noise.
+        """Divide large batches between two threads, with single-threaded BLAS in each."""
+        # Threads of BLAS would wait for each other, and for the noise.
         with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(1) as pool:
             self._pool = pool
             try:
@@ -289,111 +290,126 @@ class GradientSums:
 
     def __call__(self, weights: Floats, rows: Ints, clip: ClipRule) -> Clipped:
         """The clipped sum over rows."""
-        # A warning, too, would tell of a record; what overflows has no finite norm.
+        # A warning would reveal a record; rows that overflow have no finite norm.
         with np.errstate(all="ignore"):
             if self._pre_noise and len(rows):
-                parts = [rows[i : i + _FORMED] for i in range(0, len(rows), _FORMED)]
-                return _added([self._of_noisy(weights, part, clip) for part in parts])
-            rows, cuts = self._dealt(rows)
+                parts = [
+                    rows[i : i + _EXPLICIT_GRADIENTS]
+                    for i in range(0, len(rows), _EXPLICIT_GRADIENTS)
+                ]
+                return _add_sums([self._pre_noised_sum(weights, part, clip) for part in parts])
+            rows, cuts = self._assign_blocks(rows)
             half = len(cuts) // 2
-            if self._pool is None or len(cuts) < 3 or len(rows) * weights.size < _SHARED:
-                return self._joined(weights, [self._lane(weights, rows, cuts, clip, 0)])
-            other = self._pool.submit(self._lane, weights, rows, cuts[half:], clip, 1)
-            mine = self._lane(weights, rows, cuts[: half + 1], clip, 0)
-            return self._joined(weights, [mine, other.result()])
+            if (
+                self._pool is None
+                or len(cuts) < 3
+                or len(rows) * weights.size < _TWO_THREADS_FROM
+            ):
+                return self._combine(weights, [self._sum_blocks(weights, rows, cuts, clip, 0)])
+            other = self._pool.submit(self._sum_blocks, weights, rows, cuts[half:], clip, 1)
+            mine = self._sum_blocks(weights, rows, cuts[: half + 1], clip, 0)
+            return self._combine(weights, [mine, other.result()])
 
-    def _joined(self, weights: Floats, lanes: "list[_Lane]") -> Clipped:
-        """What the lanes have summed, in the shape of the weights."""
-        first = lanes[0]
-        for lane in lanes[1:]:
-            first.slopes += lane.slopes
-            first.ones += lane.ones
+    def _combine(self, weights: Floats, sums: "list[_PartialSum]") -> Clipped:
+        """The total of the threads' sums, in the shape of the weights."""
+        first = sums[0]
+        for other in sums[1:]:
+            first.slopes += other.slopes
+            first.ones += other.ones
+        exceeding = sum(one.exceeding for one in sums)
         if not self._intercept:
-            return Clipped(first.slopes, sum(lane.exceeding for lane in lanes))
+            return Clipped(first.slopes, exceeding)
         total = np.empty(weights.shape)
         total[:, :-1], total[:, -1] = first.slopes, first.ones
-        return Clipped(total, sum(lane.exceeding for lane in lanes))
+        return Clipped(total, exceeding)
 
-    def _dealt(self, rows: Ints) -> tuple[Ints, list[int]]:
-        """Rows in the order of their blocks, and where blocks begin and end."""
+    def _assign_blocks(self, rows: Ints) -> tuple[Ints, list[int]]:
+        """Rows in the order of their blocks, and the boundaries of the blocks."""
         if self._blocks.count == 1:
             single = self._blocks.dtype != np.float64 and len(rows) <= self._blocks.most
-            together = max(1, len(rows)) if single else _PIECE
-            return rows, [*range(0, len(rows), together), len(rows)] if len(rows) else [0, 0]
-        lots = self._lots(rows)
-        order = np.argsort(lots, kind="stable")
-        sizes = np.bincount(lots, minlength=self._blocks.count)
+            size = max(1, len(rows)) if single else _CHUNK
+            return rows, [*range(0, len(rows), size), len(rows)] if len(rows) else [0, 0]
+        blocks = self._draw_blocks(rows)
+        order = np.argsort(blocks, kind="stable")
+        sizes = np.bincount(blocks, minlength=self._blocks.count)
         return rows[order], [0, *np.cumsum(sizes).tolist()]
 
-    def _lots(self, rows: Ints) -> Ints:
-        """The block of every row, drawn anew."""
-        if len(self._stock) < len(rows):
-            fresh = max(_LOTS, len(rows))
-            self._stock = self._rng.integers(self._blocks.count, size=fresh, dtype=np.uint8)
-        lots, self._stock = np.split(self._stock, [len(rows)])
-        return lots
+    def _draw_blocks(self, rows: Ints) -> Ints:
+        """A freshly drawn block number for each row."""
+        if len(self._unused_draws) < len(rows):
+            size = max(_BLOCK_DRAWS, len(rows))
+            self._unused_draws = self._rng.integers(
+                self._blocks.count, size=size, dtype=np.uint8
+            )
+        blocks, self._unused_draws = np.split(self._unused_draws, [len(rows)])
+        return blocks
 
-    def _lane(
-        self, weights: Floats, rows: Ints, cuts: list[int], clip: ClipRule, lane: int
-    ) -> "_Lane":
+    def _sum_blocks(
+        self, weights: Floats, rows: Ints, cuts: list[int], clip: ClipRule, thread: int
+    ) -> "_PartialSum":
         """The clipped sum over blocks between cuts, on one thread."""
-        # Slopes by themselves: next to the intercepts, numpy adds three times as slowly.
-        total = _Lane(np.zeros(len(weights)))
+        # Slopes separately: next to the intercepts, numpy adds three times as slowly.
+        total = _PartialSum(np.zeros(len(weights)))
         narrow = weights.astype(self._blocks.dtype, copy=False)
         with np.errstate(all="ignore"):  # threads do not inherit it
-            for part in _groups(cuts, max(1, _ENTRIES // weights.shape[1])):
+            for part in _group_blocks(cuts, max(1, _ENTRIES // weights.shape[1])):
                 chosen = rows[part[0] : part[-1]]
                 inner = [cut - part[0] for cut in part]
-                residual, more = self._clipped(narrow, chosen, lane, inner, clip)
-                self._add(residual, self._held(len(chosen), lane), inner, total)
-                total.exceeding += more
+                residual, exceeding = self._clipped(narrow, chosen, thread, inner, clip)
+                self._add(residual, self._buffer(len(chosen), thread), inner, total)
+                total.exceeding += exceeding
         return total
 
     def _clipped(
-        self, weights: Floats, rows: Ints, lane: int, cuts: list[int], clip: ClipRule
+        self, weights: Floats, rows: Ints, thread: int, cuts: list[int], clip: ClipRule
     ) -> tuple[Floats, int]:
-        """Clipped residuals of some rows, and how many exceed a threshold."""
-        X, codes, lengths = self._read(rows, lane), self._codes[rows], self._norms[rows]
+        """Clipped residuals of some rows, and the number that exceed a threshold."""
+        X, codes, lengths = self._read(rows, thread), self._codes[rows], self._norms[rows]
         if not is_continuous(clip):
-            exact = self._anew(weights, rows, logits_one_by_one)
+            exact = self._residuals_in_float64(weights, rows, compute_logits_rowwise)
             norms = gradient_norms(exact, lengths)
-            exact, more = clipped_residuals(exact, norms, clip, slack=self._blocks.slack)
-            return exact.astype(X.dtype, copy=False), more
+            exact, exceeding = clipped_residuals(exact, norms, clip, slack=self._blocks.slack)
+            return exact.astype(X.dtype, copy=False), exceeding
         logits = np.empty((len(X), len(weights)), X.dtype)
         for start, stop in pairwise(cuts):
             np.matmul(X[start:stop], weights[:, : X.shape[1]].T, out=logits[start:stop])
         if self._intercept:
             logits += weights[:, -1]
         residual = residuals(logits, codes)
-        self._mend(residual, weights, rows, lengths, clip)
+        self._recompute_imprecise(residual, weights, rows, lengths, clip)
         norms = gradient_norms(residual, lengths)
         return clipped_residuals(residual, norms, clip, slack=self._blocks.slack)
 
-    def _mend(
+    def _recompute_imprecise(
         self, residual: Floats, weights: Floats, rows: Ints, lengths: Floats, clip: ClipRule
     ) -> None:
-        """Compute anew what rounding, and with it the other rows, might move visibly."""
+        """Recompute residuals that rounding, and so the other rows, could change noticeably."""
         longest = math.sqrt(np.vecdot(weights, weights).max())
-        doubt = self._blocks.slack / max(1, self._blocks.most)
-        # What was single is computed in double precision, and if that will not do, alone.
-        least = min(_DOUBT, _ALL_DOUBTS / self._blocks.most)
-        tiers = ((2.0**-24, doubt, logits_of), (2.0**-53, least, logits_one_by_one))
+        shift32 = self._blocks.slack / max(1, self._blocks.most)
+        # Imprecise float32 rows are recomputed in float64, and row by row if necessary.
+        shift64 = min(_MAX_SHIFT, _MAX_TOTAL_SHIFT / self._blocks.most)
+        tiers = (
+            (2.0**-24, shift32, compute_logits),
+            (2.0**-53, shift64, compute_logits_rowwise),
+        )
         for rounding, most, product in tiers[self._blocks.dtype == np.float64 :]:
-            # Two roundings of the product of the norms: more than a sum usually has.
-            steep = 2 * rounding * longest / clip.bound
-            if not steep * self._longest * self._longest > most:
+            # Two roundings of the product of the norms: more than a typical sum has.
+            scale = 2 * rounding * longest / clip.bound
+            if not scale * self._longest * self._longest > most:
                 return
-            moved = np.isfinite(lengths) & (steep * lengths * lengths > most)
-            if moved.any():
-                chosen = np.flatnonzero(moved)
-                residual[chosen] = self._anew(weights, rows[chosen], product)
+            imprecise = np.isfinite(lengths) & (scale * lengths * lengths > most)
+            if imprecise.any():
+                chosen = np.flatnonzero(imprecise)
+                residual[chosen] = self._residuals_in_float64(weights, rows[chosen], product)
 
-    def _anew(self, weights: Floats, rows: Ints, product: Callable[..., Floats]) -> Floats:
+    def _residuals_in_float64(
+        self, weights: Floats, rows: Ints, product: Callable[..., Floats]
+    ) -> Floats:
         """Residuals of some rows in float64."""
         X, wide = np.asarray(self._X[rows], np.float64), weights.astype(np.float64)
         return residuals(product(wide, X, intercept=self._intercept), self._codes[rows])
 
-    def _add(self, residual: Floats, X: Array, cuts: list[int], total: "_Lane") -> None:
+    def _add(self, residual: Floats, X: Array, cuts: list[int], total: "_PartialSum") -> None:
         """Add the gradients of some blocks."""
         for start, stop in pairwise(cuts):
             scaled, block = residual[start:stop], X[start:stop]
@@ -405,41 +421,39 @@ class GradientSums:
         if self._intercept:
             total.ones += residual.sum(axis=0, dtype=np.float64)
 
-    def _held(self, count: int, lane: int) -> Array:
-        """Memory for so many rows, which is used again and again."""
+    def _buffer(self, count: int, thread: int) -> Array:
+        """A reusable buffer of a thread for so many rows."""
         shape = count, self._X.shape[1]
         needed = math.prod(shape)
-        if self._rooms[lane].size < needed:
-            self._rooms[lane] = np.empty(needed + needed // 4, self._blocks.dtype)
-        return self._rooms[lane][:needed].reshape(shape)
+        if self._buffers[thread].size < needed:
+            self._buffers[thread] = np.empty(needed + needed // 4, self._blocks.dtype)
+        return self._buffers[thread][:needed].reshape(shape)
 
-    def _read(self, rows: Ints, lane: int) -> Array:
-        """Rows in the precision of the products."""
-        room = self._held(len(rows), lane)
-        if isinstance(self._X, np.ndarray) and self._X.dtype == room.dtype:
-            np.take(self._X, rows, axis=0, out=room, mode="clip")  # "raise" would copy twice
+    def _read(self, rows: Ints, thread: int) -> Array:
+        """Rows in the precision of the products; excluded rows are zero."""
+        buffer = self._buffer(len(rows), thread)
+        if isinstance(self._X, np.ndarray) and self._X.dtype == buffer.dtype:
+            np.take(self._X, rows, axis=0, out=buffer, mode="clip")  # "raise" would copy twice
         else:
-            room[...] = self._X[rows]
-        if self._some_are_out:
-            room[self._out(rows)] = 0
-        return room
+            buffer[...] = self._X[rows]
+        if self._any_excluded:
+            buffer[np.isinf(self._norms[rows])] = 0
+        return buffer
 
-    def _out(self, rows: Ints) -> Bools:
-        """Which rows are left out."""
-        return np.isinf(self._norms[rows])
-
-    def _of_noisy(self, weights: Floats, rows: Ints, clip: ClipRule) -> Clipped:
-        """The clipped sum of noisy gradients, which have no closed form: they are formed."""
+    def _pre_noised_sum(self, weights: Floats, rows: Ints, clip: ClipRule) -> Clipped:
+        """The clipped sum of noisy gradients, which have no closed form."""
         X = np.asarray(self._X[rows], dtype=np.float64)
         wide = np.hstack([X, np.ones((len(X), 1))]) if self._intercept else X
-        logits = logits_one_by_one(weights.astype(np.float64), X, intercept=self._intercept)
+        logits = compute_logits_rowwise(
+            weights.astype(np.float64), X, intercept=self._intercept
+        )
         gradients = residuals(logits, self._codes[rows])[:, :, None] * wide[:, None, :]
         return clipped_sum(pre_noised(gradients, self._pre_noise, rng=self._rng), clip)
 
 
 @dataclass(eq=False, repr=False)
-class _Lane:
-    """What one thread has summed, in float64: slopes, intercepts, and how many exceed."""
+class _PartialSum:
+    """Sums of one thread in float64: slopes, intercepts and the number of exceeding norms."""
 
     ones: Floats
     slopes: Floats = field(default_factory=lambda: np.empty((0, 0)))
@@ -453,8 +467,8 @@ class _Lane:
             self.slopes = product.astype(np.float64, copy=False)
 
 
-def _groups(cuts: list[int], most: int) -> Iterator[list[int]]:
-    """Runs of consecutive blocks that hold about so many rows together."""
+def _group_blocks(cuts: list[int], most: int) -> Iterator[list[int]]:
+    """Groups of consecutive blocks with at most so many rows, if possible."""
     start = 0
     for i in range(1, len(cuts)):
         if i == len(cuts) - 1 or cuts[i + 1] - cuts[start] > most:
@@ -462,7 +476,7 @@ def _groups(cuts: list[int], most: int) -> Iterator[list[int]]:
             start = i
 
 
-def _added(parts: list[Clipped]) -> Clipped:
+def _add_sums(parts: list[Clipped]) -> Clipped:
     """The sum of several sums."""
     total = parts[0].total
     for part in parts[1:]:

@@ -10,7 +10,7 @@ from veracal import _checks
 from veracal._types import Floats
 from veracal.accounting import Relation, Unit
 from veracal.data import Label
-from veracal.mechanisms import DPSGD, ClipRule, Langevin, Schedule, Step, Update
+from veracal.mechanisms import ClipRule, Langevin, Schedule, Step, Update
 from veracal.training.base import (
     LinearClassifier,
     TrainingData,
@@ -19,9 +19,9 @@ from veracal.training.base import (
     row_norms,
 )
 from veracal.training.dp_sgd import Ablation, Average, DescentClassifier, Watch
-from veracal.training.gradient_sums import GradientSums, blocks_for
+from veracal.training.gradient_sums import GradientSums, plan_blocks
 
-_BOUNDS = 1e-9, 1e9  # of a clip, for which single precision will do
+_BOUNDS = 1e-9, 1e9  # clip bounds for which single precision suffices
 _MOST_INITIAL = 1e30
 _TYPES = ("float32", "float64")
 Hook = Callable[["PrivateLogisticRegression", Step], bool | None]
@@ -30,36 +30,37 @@ Hook = Callable[["PrivateLogisticRegression", Step], bool | None]
 class PrivateLogisticRegression(DescentClassifier, LinearClassifier):
     r"""Logistic regression, or softmax regression for more classes, by DP-SGD.
 
-    At every step each record enters the batch by a secret coin, the gradients of the batch
-    are clipped and summed, Gaussian noise is added, and the weights follow (Abadi et al.
-    2016, https://arxiv.org/abs/1607.00133). The gradient of one example has rank one, so the
-    clipped sum is a matrix product (:mod:`veracal.training.gradient_sums`).
+    At every step each record enters the batch independently and in secret, the gradients of
+    the batch are clipped and summed, Gaussian noise is added, and the optimizer updates the
+    weights (Abadi et al. 2016, https://arxiv.org/abs/1607.00133). The gradient of one example
+    has rank one, so the clipped sum is a matrix product
+    (:mod:`veracal.training.gradient_sums`).
 
     Parameters
     ----------
     epsilon : float > 0 or None
-        With ``noise_multiplier=None``, the noise is found for it. With a noise multiplier, or
-        an update rule that sets the noise, the run ends when epsilon is spent. None: the
-        noise and the length are given, and epsilon is what they cost.
+        With ``noise_multiplier=None``, the noise is computed from it. With a noise multiplier,
+        or an optimizer that sets the noise, the run ends when epsilon is spent. None: noise
+        and length are given, and epsilon follows from them.
     delta : float in (0, 1)
         Well below one over the number of records.
     noise_multiplier : float > 0, Schedule or None
-        Noise on the clipped sum, divided by the clip bound.
+        Standard deviation of the noise on the clipped sum, divided by the clip bound.
     epochs, steps : float > 0, int > 0 or None
         Length of the run; by default 40 epochs. An epoch is 1 / sampling_rate steps.
     sampling_rate : float in (0, 1]
         Probability that a record is in a batch. At 1 all are in every batch.
-    clip : float > 0 or Clip
-        A number c stands for ``Flat(c)``.
+    clip : float > 0 or ClipRule
+        A number c means ``Flat(c)``.
     update : float > 0, Update or None
-        A number r stands for ``SGD(r)``; None, for ``SGD(1)``.
+        A number r means ``SGD(r)``; None means ``SGD(1)``.
         :class:`~veracal.mechanisms.Langevin` gives DP-SGLD, and sets the noise itself.
     weight_decay : float >= 0
-        Factor of the squared norm of all weights, halved, in the mean loss.
+        Factor of half the squared norm of all weights in the mean loss.
     fit_intercept : bool
-    average : float in [0, 1] or Moving
+    average : float in [0, 1] or ExponentialAverage
         Share of the last steps whose weights are averaged: for DP-SGLD the posterior mean
-        after a burn-in. 0 takes the last weights. :class:`~veracal.training.ExponentialAverage`
+        after a burn-in. 0 keeps the last weights. :class:`~veracal.training.ExponentialAverage`
         takes a moving average.
     initial : pair of arrays, optional
         Coefficients and intercept to start from, in the shapes of ``coef_`` and
@@ -67,23 +68,24 @@ class PrivateLogisticRegression(DescentClassifier, LinearClassifier):
     dtype : {"float32", "float64"}, optional
         Precision of the products; by default that of X. Sums, norms and noise are float64.
     not_private : {"clipping only", "noise only", "neither"}, optional
-        Keep only that part of the protection, for an ablation. The model is then not
-        private and says so.
+        Keep only this part of the protection, for an ablation. The model is then not private
+        and says so.
     on_step : callable, optional
-        ``on_step(model, step)`` is called after each step with the model as it stands and a
-        :class:`~veracal.mechanisms.Step`; True ends the run. Whatever a hook computes from
-        records is *internal*, and a model whose run a hook has ended is not private.
-        :class:`~veracal.mechanisms.StepProgress` is told step counts alone, and ends nothing.
+        ``on_step(model, step)`` is called after each step with the current model and a
+        :class:`~veracal.mechanisms.Step`; True ends the run. Everything that a hook computes
+        from records is *internal*, and a model whose run a hook has ended is not private.
+        :class:`~veracal.mechanisms.StepProgress` receives step counts only, and never ends a
+        run.
     classes : sequence of str or int, optional
         Declared classes. None: read from the labels, so not private.
     size : int, optional
-        Declared number of records, from which the expected batch follows. None: counted,
-        so not private under add-remove.
+        Declared number of records, which gives the expected batch size. None: counted, so not
+        private under add-remove.
     relation : {"add-remove", "replace-one"}
     unit : Unit, optional
-        Whom epsilon protects; by default one row.
+        The privacy unit that epsilon protects; by default one row.
     random_state : int, Generator or None
-        None, fresh secret entropy, is the only private choice.
+        Only None, fresh secret entropy, is private.
 
     Attributes
     ----------
@@ -100,12 +102,12 @@ class PrivateLogisticRegression(DescentClassifier, LinearClassifier):
 
     Guarantees
     ----------
-    All weights after all steps cost what :meth:`event` says, which depends on the settings
-    alone. One record moves the sum that the noise is added to by at most the clip bound, its
-    rounding included (:class:`veracal.training.gradient_sums.GradientSums` says what is taken
-    for exact); a record with a gradient that is not finite contributes zero. The
-    real number of records enters nowhere but the coins. Sums and their noise are rounded to a
-    public grid before they are added; the noise is in floating point, taken for real numbers.
+    Releasing the weights of all steps costs :meth:`event`, which depends on the settings alone.
+    One record changes the sum that the noise is added to by at most the clip bound, rounding
+    included (:class:`veracal.training.gradient_sums.GradientSums` says what is assumed to be
+    exact); a record whose gradient is not finite contributes zero. The real number of records
+    is used for nothing but the Poisson draws. Sums and their noise are rounded to a public grid
+    before they are added; the noise is drawn in floating point and treated as real numbers.
 
     Examples
     --------
@@ -121,7 +123,7 @@ class PrivateLogisticRegression(DescentClassifier, LinearClassifier):
     True
     """
 
-    _rate = 1.0  # does well for rows of norm 1 to 7, at budgets of 1 and 3
+    _rate = 1.0  # works well for rows of norm 1 to 7, at budgets of 1 and 3
 
     def __init__(
         self,
@@ -177,46 +179,40 @@ class PrivateLogisticRegression(DescentClassifier, LinearClassifier):
             _checks.one_of(_TYPES, dtype=self.dtype)
         super()._check_settings()
 
-    def _learn(self, facts: TrainingData, rng: np.random.Generator) -> tuple[str, ...]:
-        descent, reasons = self._settled(facts)
-        dtype = self._dtype(facts.X)
-        weights = self._start(facts, dtype)
-        sums = self._sums(facts, descent, dtype, rng)
-        watch = Watch(self, int(descent.steps))
-        with sums.two_threads():
-            done = descent.run(weights, sums, len(facts.X), rng=rng, on_step=watch)
-        self._show(watch.average.mean(done.weights))
-        if self.initial is not None:
-            self._began_with = not_covered([np.asarray(one) for one in self.initial])
-        remember([self.coef_, *([self.intercept_] * self.fit_intercept)], self._records_name)
-        return reasons + self._done(descent, done)
-
-    def _sums(
-        self, facts: TrainingData, descent: DPSGD, dtype: Any, rng: np.random.Generator
-    ) -> GradientSums:
-        """The clipped sums that the descent asks for."""
-        norms = row_norms(facts.X)
-        update = descent.update
-        return GradientSums(
-            facts.X,
-            facts.codes,
+    def _learn(self, data: TrainingData, rng: np.random.Generator) -> tuple[str, ...]:
+        run, reasons = self._settled(data)
+        dtype = self._dtype(data.X)
+        norms, optimizer = row_norms(data.X), run.update
+        sums = GradientSums(
+            data.X,
+            data.codes,
             np.hypot(norms, 1.0) if self.fit_intercept else norms,
-            blocks_for(descent.expected_batch, dtype),
+            plan_blocks(run.expected_batch, dtype),
             intercept=self.fit_intercept,
-            pre_noise=update.pre_noise if isinstance(update, Langevin) else 0.0,
+            pre_noise=optimizer.pre_noise if isinstance(optimizer, Langevin) else 0.0,
             rng=rng.spawn(1)[0],
         )
+        callback = Watch(self, int(run.steps))
+        with sums.two_threads():
+            result = run.run(
+                self._start(data, dtype), sums, len(data.X), rng=rng, on_step=callback
+            )
+        self._show(callback.average.mean(result.weights))
+        if self.initial is not None:
+            self._began_with = not_covered([np.asarray(part) for part in self.initial])
+        remember([self.coef_, *([self.intercept_] * self.fit_intercept)], self._records_name)
+        return reasons + self._done(run, result)
 
     def _dtype(self, X: Any) -> Any:
         """Precision of the products."""
         narrow = X.dtype.itemsize < np.dtype(np.float64).itemsize
-        if not _BOUNDS[0] <= self._goal().clip.bound <= _BOUNDS[1]:
-            return np.dtype(np.float64)  # float32 has no digits left for the factors
+        if not _BOUNDS[0] <= self._spec().clip.bound <= _BOUNDS[1]:
+            return np.dtype(np.float64)  # factors would lose their precision in float32
         return np.dtype(self.dtype or ("float32" if narrow else "float64"))
 
-    def _start(self, facts: TrainingData, dtype: Any) -> Floats:
-        """The weights of the first step, with the intercept in the last column."""
-        outputs, d = _outputs(len(facts.classes)), facts.X.shape[1]
+    def _start(self, data: TrainingData, dtype: Any) -> Floats:
+        """Initial weights, with the intercept in the last column."""
+        outputs, d = _outputs(len(data.classes)), data.X.shape[1]
         weights = np.zeros((outputs, d + self.fit_intercept), dtype=dtype)
         if self.initial is not None:
             coef, intercept = self.initial
@@ -225,12 +221,12 @@ class PrivateLogisticRegression(DescentClassifier, LinearClassifier):
                 weights[:, -1] = intercept
         return weights
 
-    def _check_form(self, facts: TrainingData) -> None:
-        self._check_delta(facts.size)
+    def _check_form(self, data: TrainingData) -> None:
+        self._check_delta(data.size)
         if self.initial is None:
             return
         coef, intercept = (np.asarray(part, dtype=np.float64) for part in self.initial)
-        outputs, d = _outputs(len(facts.classes)), facts.X.shape[1]
+        outputs, d = _outputs(len(data.classes)), data.X.shape[1]
         if coef.shape != (outputs, d) or intercept.shape != (outputs,):
             raise ValueError(
                 f"Expected initial coefficients of shape {(outputs, d)} and an intercept of "
@@ -243,7 +239,7 @@ class PrivateLogisticRegression(DescentClassifier, LinearClassifier):
             )
 
     def _show(self, weights: Floats) -> None:
-        """Set what predictions are made from."""
+        """Set the attributes that predictions use."""
         self.coef_ = weights[:, : self.n_features_in_].copy()
         self.intercept_ = (
             weights[:, -1].copy() if self.fit_intercept else np.zeros(len(weights))
@@ -251,5 +247,5 @@ class PrivateLogisticRegression(DescentClassifier, LinearClassifier):
 
 
 def _outputs(classes: int) -> int:
-    """Rows of weights: two classes share one."""
+    """Number of rows of weights: two classes share one."""
     return 1 if classes == 2 else classes

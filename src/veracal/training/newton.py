@@ -1,4 +1,4 @@
-r"""Sums over rows of the logistic loss of many models at once.
+r"""Exact minimizers of penalized logistic losses, of many models at once, by Newton's method.
 
 With signs :math:`s_i = \pm 1`, model w has margins :math:`z_i = s_i\, w \cdot x_i` and
 
@@ -8,11 +8,7 @@ With signs :math:`s_i = \pm 1`, model w has margins :math:`z_i = s_i\, w \cdot x
     \nabla F = -\sum_i \sigma(-z_i)\, s_i x_i + \lambda \circ w + b, \quad
     \nabla^2 F = \sum_i \sigma(z_i)\sigma(-z_i)\, x_i x_i^\top + \operatorname{diag}\lambda.
 
-Linear systems with the second derivatives of many models at once.
-
-The exact minimizer of a penalized logistic loss, of many models at once.
-
-The exact density of what a perturbed objective releases.
+:func:`log_density` gives the exact density of what a perturbed objective releases.
 """
 
 import math
@@ -27,14 +23,14 @@ from veracal import _checks
 from veracal._types import Bools, Floats, Ints
 from veracal.errors import AnswerError
 
-_BLOCK = 1 << 16  # margins that are held at a time: they stay in the processor's cache
-_PAIRS = 1 << 21  # products of two features that are held at a time
-_LEAST, _MOST = 16, 8192  # rows of a block
+_BLOCK_MARGINS = 1 << 16  # margins in memory at a time, which fit into the processor's cache
+_PAIRS = 1 << 21  # products of two features in memory at a time
+_MIN_BLOCK, _MAX_BLOCK = 16, 8192  # rows of a block
 _ROUNDING = 2.0**-53
 
 
 class RowSource(Protocol):
-    """Rows that can be counted and read block by block; a numpy array is one."""
+    """Rows that can be read block by block, such as a NumPy array."""
 
     @property
     def shape(self) -> Any:
@@ -46,7 +42,7 @@ class RowSource(Protocol):
 
 @dataclass(frozen=True, eq=False, repr=False)  # printed nowhere: it holds records
 class Problem:
-    """Rows shared by m models, with what each model has of its own.
+    """Rows shared by m models, and the linear term and signs of each model.
 
     Attributes
     ----------
@@ -56,7 +52,7 @@ class Problem:
     linear : array of shape (m, d)
         The vectors b.
     penalty : array of shape (d,)
-        The weights lambda of the squares.
+        The coefficients lambda of the squares.
     """
 
     X: RowSource
@@ -69,10 +65,10 @@ class Problem:
         own = self.signs if self.signs.ndim == 1 else self.signs[models]
         return replace(self, signs=own, linear=self.linear[models])
 
-    def blocks(self, most: int = _MOST) -> Iterator[tuple[int, Floats, Floats | float]]:
-        """First row, rows and each model's signs; a shared sign is multiplied into its row."""
+    def blocks(self, most: int = _MAX_BLOCK) -> Iterator[tuple[int, Floats, Floats | float]]:
+        """First index, rows and signs of each block; rows include shared signs as factors."""
         n, _ = self.X.shape
-        size = max(_LEAST, min(most, _BLOCK // max(1, len(self.linear))))
+        size = max(_MIN_BLOCK, min(most, _BLOCK_MARGINS // max(1, len(self.linear))))
         for start in range(0, n, size):
             rows = np.asarray(self.X[start : start + size], dtype=np.float64)
             signs = self.signs[..., start : start + size].astype(np.float64)
@@ -83,8 +79,8 @@ class Problem:
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # printed nowhere: it is about records
-class Slopes:
-    """First derivatives of m models at their weights.
+class Gradients:
+    """Gradients of m models at their weights.
 
     Attributes
     ----------
@@ -92,7 +88,7 @@ class Slopes:
     lengths : array of shape (m,)
         Norms of the gradients.
     rounding : array of shape (m,)
-        What rounding to float64 alone may leave of a gradient, see :func:`slopes`.
+        Bound on the rounding of a gradient in float64, see :func:`compute_gradients`.
     """
 
     gradients: Floats
@@ -101,19 +97,21 @@ class Slopes:
 
 
 class Curvature(Protocol):
-    """What gathers second derivatives while a pass goes on, and solves with them."""
+    """Accumulates second derivatives during a pass, and solves linear systems with them."""
 
-    def add(self, start: int, rows: Floats, bends: Floats) -> None:
-        """Take in a block of rows, with sigma(z) sigma(-z) of shape (m, rows)."""
+    def add(self, start: int, rows: Floats, curvatures: Floats) -> None:
+        """Add a block of rows, with curvatures sigma(z) sigma(-z) of shape (m, rows)."""
 
     def solve(self, models: Bools, right: Floats, share: Floats) -> Floats:
-        """Solve with the matrices of some models, up to a share of the right side."""
+        """Solve with the matrices of some models, up to a share of the right-hand side."""
 
 
-def slopes(problem: Problem, weights: Floats, second: Curvature | None = None) -> Slopes:
+def compute_gradients(
+    problem: Problem, weights: Floats, second: Curvature | None = None
+) -> Gradients:
     r"""Gradients of m models in one pass over the rows.
 
-    The rounding of a gradient is taken to be at most :math:`16u` times
+    The rounding of a gradient is assumed to be at most :math:`16u` times
 
     .. math::
 
@@ -121,33 +119,33 @@ def slopes(problem: Problem, weights: Floats, second: Curvature | None = None) -
         + \lVert w \rVert \sum_i \sigma(z_i)\sigma(-z_i) \lVert x_i \rVert^2
         + \lVert \lambda \circ w \rVert + \lVert b \rVert,
 
-    u being :math:`2^{-53}`: the first, third and fourth term are what is added up, the
-    second what the last bit of w moves.
+    where u is :math:`2^{-53}`: the first, third and fourth terms bound the summands, the second
+    the effect of the last bit of w.
 
     Parameters
     ----------
     problem : Problem
     weights : array of shape (m, d)
     second : Curvature, optional
-        Gathers second derivatives in the same pass.
+        Accumulates second derivatives in the same pass.
     """
     gradients = problem.penalty * weights + problem.linear
-    spread = np.linalg.norm(weights, axis=1)
-    added = np.linalg.norm(problem.penalty * weights, axis=1)
-    added += np.linalg.norm(problem.linear, axis=1)
-    most = _MOST if second is None else _PAIRS // weights.shape[1]
-    for start, rows, signs in problem.blocks(most):
-        chances, bends = tails((weights @ rows.T) * signs)
+    weight_norms = np.linalg.norm(weights, axis=1)
+    magnitude = np.linalg.norm(problem.penalty * weights, axis=1)
+    magnitude += np.linalg.norm(problem.linear, axis=1)
+    block = _MAX_BLOCK if second is None else _PAIRS // weights.shape[1]
+    for start, rows, signs in problem.blocks(block):
+        probabilities, curvatures = sigmoid_tails((weights @ rows.T) * signs)
         norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
-        added += chances @ norms + spread * (bends @ norms**2)
-        gradients -= (chances * signs) @ rows
+        magnitude += probabilities @ norms + weight_norms * (curvatures @ norms**2)
+        gradients -= (probabilities * signs) @ rows
         if second is not None:
-            second.add(start, rows, bends)
-    return Slopes(gradients, np.linalg.norm(gradients, axis=1), 16 * _ROUNDING * added)
+            second.add(start, rows, curvatures)
+    return Gradients(gradients, np.linalg.norm(gradients, axis=1), 16 * _ROUNDING * magnitude)
 
 
-def tails(margins: Floats) -> tuple[Floats, Floats]:
-    r"""The chances :math:`\sigma(-z)`, and the bends :math:`\sigma(z)\sigma(-z)`.
+def sigmoid_tails(margins: Floats) -> tuple[Floats, Floats]:
+    r"""Probabilities :math:`\sigma(-z)` and curvatures :math:`\sigma(z)\sigma(-z)`.
 
     Only :math:`e^{-|z|}` is computed, which cannot overflow.
 
@@ -159,7 +157,7 @@ def tails(margins: Floats) -> tuple[Floats, Floats]:
     small = np.abs(margins)
     np.exp(np.negative(small, out=small), out=small)
     inverse = 1 + small
-    np.divide(1, inverse, out=inverse)  # the larger of the two chances
+    np.divide(1, inverse, out=inverse)  # the larger of the two probabilities
     small *= inverse  # the smaller one
     return np.where(margins >= 0, small, inverse), small * inverse
 
@@ -168,7 +166,7 @@ _ITERATIONS = 1000  # of conjugate gradients
 
 
 class Hessians:
-    """Sums of :math:`h_i x_i x_i^T` of m models, as matrices."""
+    """Second derivatives of m models, sums of :math:`h_i x_i x_i^T`, as matrices."""
 
     def __init__(self, problem: Problem) -> None:
         m, d = problem.linear.shape
@@ -176,15 +174,15 @@ class Hessians:
         self._first, self._other = np.triu_indices(d)
         self._sums = np.zeros((m, len(self._first)))
 
-    def add(self, start: int, rows: Floats, bends: Floats) -> None:
-        """Take in a block of rows."""
-        if len(bends) <= 8:
-            for model, bend in enumerate(bends):
-                whole = (rows.T * bend) @ rows
-                self._sums[model] += whole[self._first, self._other]
+    def add(self, start: int, rows: Floats, curvatures: Floats) -> None:
+        """Add a block of rows."""
+        if len(curvatures) <= 8:
+            for model, h in enumerate(curvatures):
+                matrix = (rows.T * h) @ rows
+                self._sums[model] += matrix[self._first, self._other]
             return
-        # All models share the products of features, and the rest is one product of matrices.
-        self._sums += bends @ (rows[:, self._first] * rows[:, self._other])
+        # All models share the products of features; the rest is one matrix product.
+        self._sums += curvatures @ (rows[:, self._first] * rows[:, self._other])
 
     def matrices(self, models: Bools) -> Floats:
         """Second derivatives of the chosen models, of shape (m, d, d)."""
@@ -197,73 +195,77 @@ class Hessians:
         return result
 
     def solve(self, models: Bools, right: Floats, share: Floats) -> Floats:
-        """Solve with the chosen models' matrices; ``share`` is for solvers that stop early."""
+        """Solve exactly with the chosen models' matrices; ``share`` is not used."""
         matrices, d = self.matrices(models), right.shape[1]
-        # Where the penalty is lost beside the data, as much is added as rounding takes away.
-        lost = d * np.finfo(np.float64).eps * np.trace(matrices, axis1=1, axis2=2)
-        matrices[:, np.arange(d), np.arange(d)] += lost[:, None]
-        solved: Floats = np.linalg.solve(matrices, right[:, :, None])[:, :, 0]
-        return solved
+        # If rounding removes the penalty next to the data, as much is added again.
+        rounding = d * np.finfo(np.float64).eps * np.trace(matrices, axis1=1, axis2=2)
+        matrices[:, np.arange(d), np.arange(d)] += rounding[:, None]
+        solution: Floats = np.linalg.solve(matrices, right[:, :, None])[:, :, 0]
+        return solution
 
 
-class Products:
-    """The same sums, known by their products with vectors: no d times d is ever formed."""
+class HessianProducts:
+    """The same sums, through products with vectors; no d times d matrix is formed."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
-        self._bends = np.zeros((len(problem.linear), problem.X.shape[0]))
+        self._curvatures = np.zeros((len(problem.linear), problem.X.shape[0]))
         self._diagonal = np.tile(problem.penalty, (len(problem.linear), 1))
 
-    def add(self, start: int, rows: Floats, bends: Floats) -> None:
-        """Take in a block of rows."""
-        self._bends[:, start : start + len(rows)] = bends
-        self._diagonal += bends @ rows**2
+    def add(self, start: int, rows: Floats, curvatures: Floats) -> None:
+        """Add a block of rows."""
+        self._curvatures[:, start : start + len(rows)] = curvatures
+        self._diagonal += curvatures @ rows**2
 
     def times(self, models: Ints, vectors: Floats) -> Floats:
-        """Multiply the chosen models' matrices by a vector each."""
+        """Multiply each chosen model's matrix by a vector."""
         problem = self._problem.of(models)
         total = problem.penalty * vectors
         for start, rows, _ in problem.blocks():  # signs squared are one
-            bends = self._bends[models, start : start + len(rows)]
-            total += (bends * (vectors @ rows.T)) @ rows
+            curvatures = self._curvatures[models, start : start + len(rows)]
+            total += (curvatures * (vectors @ rows.T)) @ rows
         return total
 
     def solve(self, models: Bools, right: Floats, share: Floats) -> Floats:
-        """Conjugate gradients, preconditioned by the diagonal.
+        """Conjugate gradients with a diagonal preconditioner.
 
-        They stop where at most ``share`` of the right side is left.
+        They stop when the residual is at most ``share`` of the right-hand side.
         """
         chosen = np.flatnonzero(models)
-        found, left = np.zeros_like(right), right.copy()
-        ready = left / self._diagonal[chosen]
-        along, size = ready.copy(), np.einsum("ij,ij->i", left, ready)
-        goal = share * np.linalg.norm(right, axis=1)
+        solution, residual = np.zeros_like(right), right.copy()
+        preconditioned = residual / self._diagonal[chosen]
+        direction = preconditioned.copy()
+        size = np.einsum("ij,ij->i", residual, preconditioned)
+        target = share * np.linalg.norm(right, axis=1)
         for _ in range(_ITERATIONS):
-            on = np.flatnonzero(np.linalg.norm(left, axis=1) > goal)
-            if not len(on):
+            active = np.flatnonzero(np.linalg.norm(residual, axis=1) > target)
+            if not len(active):
                 break
-            product = self.times(chosen[on], along[on])
-            step = size[on] / np.einsum("ij,ij->i", along[on], product)
-            found[on] += step[:, None] * along[on]
-            left[on] -= step[:, None] * product
-            ready = left[on] / self._diagonal[chosen[on]]
-            fresh = np.einsum("ij,ij->i", left[on], ready)
-            along[on] = ready + (fresh / size[on])[:, None] * along[on]
-            size[on] = fresh
-        return found
+            product = self.times(chosen[active], direction[active])
+            step = size[active] / np.einsum("ij,ij->i", direction[active], product)
+            solution[active] += step[:, None] * direction[active]
+            residual[active] -= step[:, None] * product
+            preconditioned = residual[active] / self._diagonal[chosen[active]]
+            new_size = np.einsum("ij,ij->i", residual[active], preconditioned)
+            direction[active] = (
+                preconditioned + (new_size / size[active])[:, None] * direction[active]
+            )
+            size[active] = new_size
+        return solution
 
 
 TOL = 1e-10
-RESIDUAL = 1e-5  # of R: how long a gradient may be in the end, whatever rounding does
-_DENSE = 128  # features up to which matrices of d times d are formed at once,
-_MOST_DENSE = 4096  # and up to which they are when nothing else helps
-_MODELS = 1024  # solved together at most
-_NUMBERS = 1 << 24  # held for the second derivatives of the models solved together
-_SOME, _FEW, _MANY = 40, 60, 400  # passes: plainly, for a point of the path, for its end
-_NARROWER = 2.0
-_ENOUGH = 1e-4  # of the decrease that a step promises at first
+RESIDUAL = 1e-5  # maximum norm of the final gradient relative to R, rounding included
+_MAX_DENSE = 128  # features up to which d times d matrices are formed at first,
+_MAX_DENSE_FALLBACK = 4096  # and up to which they are formed as a last resort
+_MODELS_TOGETHER = 1024  # models that are solved together at most
+_HESSIAN_ENTRIES = 1 << 24  # entries of second derivatives held at once
+# Passes of the plain solver, at each point of the continuation path, and at its end.
+_PLAIN_PASSES, _PATH_PASSES, _FINAL_PASSES = 40, 60, 400
+_WIDTH_RATIO = 2.0
+_SUFFICIENT_DECREASE = 1e-4  # share of the predicted decrease that a step must achieve
 _TINY = 1e-300
-_SHORTEST = 2.0**-40
+_MIN_STEP = 2.0**-40
 
 
 def minimize(
@@ -282,27 +284,27 @@ def minimize(
         F(w) = \sum_{i=1}^n \ln(1 + e^{-s_i w \cdot x_i})
                + \tfrac12 \sum_j \lambda_j w_j^2 + b \cdot w
 
-    F is strongly convex, so that there is one minimizer. It is approached by Newton's method
-    from zero, all models in the same passes over the rows. A step is halved until the
-    *gradient* becomes shorter, as it does at first along any Newton step: unlike a fall of F,
-    which drowns in rounding, that can be seen down to where float64 ends. Up to 128 features
-    the linear systems are solved as matrices, above by conjugate gradients, which need no d
-    times d numbers.
+    F is strongly convex, so the minimizer is unique. Newton's method starts at zero, with all
+    models in the same passes over the rows. A step is halved until the norm of the *gradient*
+    decreases, as it does for short enough Newton steps: unlike a decrease of F, which
+    disappears in rounding, this can be observed down to the precision of float64. Up to 128
+    features the linear systems are solved with matrices, above by conjugate gradients, which
+    need no d times d storage.
 
     Parameters
     ----------
     X : array of shape (n, d), or anything whose blocks of rows can be read
         n may be 0. Memory does not grow with n times m: rows are read block by block, and
-        models are solved some at a time.
+        models are solved in groups.
     signs : array of -1 and 1, of shape (n,) or (m, n)
     linear : array of shape (m, d) or (d,)
         The vector b of each model.
     penalty : float > 0, or an array of shape (d,)
         The weight lambda, or one for each coordinate.
     tol : float
-        How long the gradient may be in the end, where rounding lets it become so short.
+        Target norm of the final gradient, if rounding permits it.
     limit : float
-        The most that it may be, rounding included, for a caller whose noise counts on it.
+        Maximum norm of the final gradient, rounding included, on which a caller's noise relies.
 
     Returns
     -------
@@ -311,68 +313,70 @@ def minimize(
     Raises
     ------
     AnswerError
-        If the gradient of a model, computed once more at the end, is longer than ``tol`` and
-        than what rounding explains (:func:`~.logistic.slopes` gives the rule). Nothing is
-        returned then: the privacy of a perturbed objective rests on the exact minimizer.
+        If the final gradient of a model, computed again, exceeds both ``tol`` and the bound on
+        its rounding (see :func:`compute_gradients`). Nothing is returned then: the privacy of a
+        perturbed objective depends on the exact minimizer.
 
     Examples
     --------
     >>> minimize(np.zeros((0, 2)), np.zeros(0), [[1.0, -3.0]], penalty=2.0)
     array([[-0.5,  1.5]])
     """
-    problem = problem_of(X, signs, linear, penalty)
+    problem = build_problem(X, signs, linear, penalty)
     m, d = problem.linear.shape
     weights = np.zeros((m, d))
-    held = d * d if d <= _DENSE else X.shape[0] + 8 * d
-    together = max(1, min(_MODELS, _NUMBERS // max(1, held)))
-    for start in range(0, m, together):
-        part = problem.of(slice(start, start + together))
-        found = _solve(part, tol)
-        if not solved(part, found, tol=tol, limit=limit).all():
+    entries = d * d if d <= _MAX_DENSE else X.shape[0] + 8 * d
+    group = max(1, min(_MODELS_TOGETHER, _HESSIAN_ENTRIES // max(1, entries)))
+    for start in range(0, m, group):
+        part = problem.of(slice(start, start + group))
+        minimizers = _solve(part, tol)
+        if not has_converged(part, minimizers, tol=tol, limit=limit).all():
             raise AnswerError(
                 "Expected to find the minimizer of the objective, and float64 did not allow "
                 "it with these settings; nothing is released. Use a smaller C, or a smaller "
                 "norm."
             )
-        weights[start : start + together] = found
+        weights[start : start + group] = minimizers
     return weights
 
 
-def solved(problem: Problem, weights: Floats, *, tol: float, limit: float = np.inf) -> Bools:
-    """Whether each model's gradient is as short as ``tol``, or as rounding lets it be."""
-    seen = slopes(problem, weights)
-    short = seen.lengths <= np.maximum(tol, seen.rounding)
-    result: Bools = short & (seen.lengths + seen.rounding <= limit)
+def has_converged(
+    problem: Problem, weights: Floats, *, tol: float, limit: float = np.inf
+) -> Bools:
+    """Whether each model's gradient is within ``tol``, or within its rounding error."""
+    final = compute_gradients(problem, weights)
+    small = final.lengths <= np.maximum(tol, final.rounding)
+    result: Bools = small & (final.lengths + final.rounding <= limit)
     return result
 
 
-def problem_of(X: RowSource, signs: ArrayLike, linear: ArrayLike, penalty: Any) -> Problem:
-    """Check shapes and settings."""
+def build_problem(X: RowSource, signs: ArrayLike, linear: ArrayLike, penalty: Any) -> Problem:
+    """Check shapes and settings, and build the problem."""
     vectors = np.atleast_2d(np.asarray(linear, dtype=np.float64))
     n, d = X.shape
-    marks = np.asarray(signs)
+    sign_array = np.asarray(signs)
     weights = np.broadcast_to(np.asarray(penalty, dtype=np.float64), (d,))
     _checks.positive(**{"least penalty": float(weights.min())})
-    if vectors.shape[1] != d or marks.shape not in {(n,), (len(vectors), n)}:
+    if vectors.shape[1] != d or sign_array.shape not in {(n,), (len(vectors), n)}:
         raise ValueError(
             f"Expected linear of shape (m, {d}) and signs of shape ({n},) or (m, {n}), got "
-            f"{vectors.shape} and {marks.shape}."
+            f"{vectors.shape} and {sign_array.shape}."
         )
-    return Problem(X, marks, vectors, weights)
+    return Problem(X, sign_array, vectors, weights)
 
 
 def _solve(problem: Problem, tol: float) -> Floats:
-    """Try the plain way, then the path, then the path with matrices whatever their size."""
+    """Try Newton's method, then continuation, then continuation with matrices of any size."""
     d = problem.X.shape[1]
-    plain: type[Hessians | Products] = Hessians if d <= _DENSE else Products
+    plain: type[Hessians | HessianProducts] = Hessians if d <= _MAX_DENSE else HessianProducts
     start = np.zeros_like(problem.linear)
-    weights = _newton(problem, start, plain, tol=tol, passes=_SOME)
-    hard = np.flatnonzero(~solved(problem, weights, tol=tol))
-    if len(hard):
-        weights[hard] = _path(problem.of(hard), plain, tol)
-    if plain is Products and d <= _MOST_DENSE:
-        for model in np.flatnonzero(~solved(problem, weights, tol=tol)):
-            weights[[model]] = _path(problem.of([model]), Hessians, tol)
+    weights = _newton(problem, start, plain, tol=tol, passes=_PLAIN_PASSES)
+    unsolved = np.flatnonzero(~has_converged(problem, weights, tol=tol))
+    if len(unsolved):
+        weights[unsolved] = _continuation(problem.of(unsolved), plain, tol)
+    if plain is HessianProducts and d <= _MAX_DENSE_FALLBACK:
+        for model in np.flatnonzero(~has_converged(problem, weights, tol=tol)):
+            weights[[model]] = _continuation(problem.of([model]), Hessians, tol)
     return weights
 
 
@@ -384,39 +388,43 @@ def _newton(
     tol: float,
     passes: int,
 ) -> Floats:
-    """Newton's method; every pass looks at one trial of each model that is not done."""
+    """Newton's method; each pass evaluates one trial point of each unfinished model."""
     weights, steps = start.copy(), np.zeros_like(start)
     lengths, first = np.full(len(start), np.inf), np.ones(len(start))
     shares, near = np.ones(len(start)), np.zeros(len(start), dtype=bool)
-    on: Ints = np.arange(len(start))
+    active: Ints = np.arange(len(start))
     for passed in range(passes):
-        part = problem.of(on)
-        trials = weights[on] + shares[on, None] * steps[on]
+        part = problem.of(active)
+        points = weights[active] + shares[active, None] * steps[active]
         curvature = second(part)
-        seen = slopes(part, trials, curvature)
-        first = np.maximum(seen.lengths, _TINY) if passed == 0 else first
-        better = seen.lengths < (1 - _ENOUGH * shares[on]) * lengths[on]
-        ended = near[on]  # where rounding rules, one step more is tried and no other
-        shares[on[~better]] /= 2
-        moved = on[better]
-        weights[moved], lengths[moved] = trials[better], seen.lengths[better]
-        near[moved] = seen.lengths[better] <= seen.rounding[better]
+        values = compute_gradients(part, points, curvature)
+        first = np.maximum(values.lengths, _TINY) if passed == 0 else first
+        improved = (
+            values.lengths < (1 - _SUFFICIENT_DECREASE * shares[active]) * lengths[active]
+        )
+        finished = near[active]  # at the precision of float64 only one more step is tried
+        shares[active[~improved]] /= 2
+        moved = active[improved]
+        weights[moved], lengths[moved] = points[improved], values.lengths[improved]
+        near[moved] = values.lengths[improved] <= values.rounding[improved]
         shares[moved] = 1.0
-        left = np.minimum(0.1, np.sqrt(seen.lengths[better] / first[moved]))
-        steps[moved] = curvature.solve(better, -seen.gradients[better], left)
-        on = on[~ended & (lengths[on] > tol) & (shares[on] > _SHORTEST)]
-        if not len(on):
+        accuracy = np.minimum(0.1, np.sqrt(values.lengths[improved] / first[moved]))
+        steps[moved] = curvature.solve(improved, -values.gradients[improved], accuracy)
+        active = active[~finished & (lengths[active] > tol) & (shares[active] > _MIN_STEP)]
+        if not len(active):
             break
     return weights
 
 
-def _path(problem: Problem, second: Callable[[Problem], Curvature], tol: float) -> Floats:
-    r"""Newton's method along penalties that fall to the one asked for.
+def _continuation(
+    problem: Problem, second: Callable[[Problem], Curvature], tol: float
+) -> Floats:
+    r"""Newton's method along penalties that decrease to the given one.
 
-    Where margins are large beside 1, the loss has kinks, and Newton steps jump from one to
-    the next. With :math:`\tau\lambda` instead of :math:`\lambda` the minimizer is that of
-    the kinks rounded off over a width :math:`\tau`, divided by :math:`\tau`; so each
-    minimizer, scaled up, starts the search for the next one.
+    If margins are large compared to 1, the loss is nearly piecewise linear, and Newton steps
+    jump from one kink to the next. With :math:`\tau\lambda` instead of :math:`\lambda` the
+    minimizer is that of a loss smoothed over a width :math:`\tau`, divided by :math:`\tau`;
+    each minimizer, scaled up, is the starting point for the next one.
     """
     longest = max(
         (float(np.linalg.norm(rows, axis=1).max()) for _, rows, _ in problem.blocks()),
@@ -426,12 +434,12 @@ def _path(problem: Problem, second: Callable[[Problem], Curvature], tol: float) 
     width = max(1.0, longest * pull / float(problem.penalty.min()))
     weights = np.zeros_like(problem.linear)
     while width > 1:
-        rounded = replace(problem, penalty=problem.penalty * width)
-        weights = _newton(rounded, weights, second, tol=1e-3 * longest, passes=_FEW)
-        narrower = max(1.0, width / _NARROWER)
+        smoothed = replace(problem, penalty=problem.penalty * width)
+        weights = _newton(smoothed, weights, second, tol=1e-3 * longest, passes=_PATH_PASSES)
+        narrower = max(1.0, width / _WIDTH_RATIO)
         weights *= width / narrower
         width = narrower
-    return _newton(problem, weights, second, tol=tol, passes=_MANY)
+    return _newton(problem, weights, second, tol=tol, passes=_FINAL_PASSES)
 
 
 def log_density(
@@ -449,7 +457,7 @@ def log_density(
         \ln p(w) = -\frac{\lVert g(w) \rVert}{s} + \ln\det H(w)
         - \ln\Bigl(s^d\, \Gamma(d)\, \frac{2\pi^{d/2}}{\Gamma(d/2)}\Bigr)
 
-    with g and H the first and second derivatives of the objective without noise: w is
+    where g and H are the first and second derivatives of the objective without noise: w is
     released exactly if the noise is :math:`-g(w)`, and the last term is the integral of
     :math:`e^{-\lVert b \rVert / s}`. The difference between neighbors is the privacy loss,
     which tests and attacks maximize over records and w.
@@ -458,11 +466,11 @@ def log_density(
     ----------
     weights : array of shape (m, d) or (d,)
     X : array of shape (n, d)
-        Clipped rows, the appended one included.
+        Clipped rows, including the appended one.
     signs : array of -1 and 1, of shape (n,)
     penalty : float > 0, or an array of shape (d,)
     noise_scale : float > 0
-        The scale s of :func:`~.noise.spherical_gamma`.
+        The scale s of the noise, see :func:`~.output_perturbation.spherical_gamma`.
 
     Returns
     -------
@@ -477,12 +485,12 @@ def log_density(
     """
     _checks.positive(noise_scale=noise_scale)
     points = np.atleast_2d(np.asarray(weights, dtype=np.float64))
-    problem = problem_of(X, signs, np.zeros_like(points), penalty)
+    problem = build_problem(X, signs, np.zeros_like(points), penalty)
     curvature = Hessians(problem)
-    seen = slopes(problem, points, curvature)
+    values = compute_gradients(problem, points, curvature)
     _, dets = np.linalg.slogdet(curvature.matrices(np.ones(len(points), dtype=bool)))
     d = points.shape[1]
     sphere = math.log(2) + d / 2 * math.log(math.pi) - math.lgamma(d / 2)
-    whole = d * math.log(noise_scale) + math.lgamma(d) + sphere
-    result: Floats = dets - seen.lengths / noise_scale - whole
+    normalization = d * math.log(noise_scale) + math.lgamma(d) + sphere
+    result: Floats = dets - values.lengths / noise_scale - normalization
     return result

@@ -5,14 +5,12 @@ because the noise b has one. Computed in floating point from a floating-point b,
 bits show which records it was computed from. Here the *rounded* real minimizer is released,
 :math:`\operatorname{round}(w(b)/h)\,h`, which is a post-processing of the private release.
 
-It is found exactly. The objective is :math:`\lambda`-strongly convex, so that approximate
-weights with the gradient g are within :math:`\lVert g \rVert / \lambda` of the minimizer. With
-a bound on :math:`\lVert g \rVert` that includes the rounding of its computation and what is not
-yet known of b, this is a ball that contains :math:`w(b)`. If the ball lies inside one cell of
-the grid, that cell is the answer. If not, the gradient is computed with more digits, and more
-digits of b are drawn, until it does.
-
-Logistic regression whose objective is perturbed before it is minimized.
+The rounded minimizer is computed exactly. The objective is :math:`\lambda`-strongly convex, so
+that approximate weights with the gradient g are within :math:`\lVert g \rVert / \lambda` of the
+minimizer. With a bound on :math:`\lVert g \rVert` that includes the rounding of its computation
+and the undrawn digits of b, this is a ball that contains :math:`w(b)`. If the ball lies inside
+one cell of the grid, that cell is the result. If not, the gradient is computed with more
+digits, and more digits of b are drawn, until it does.
 """
 
 import math
@@ -32,13 +30,13 @@ from veracal.training.base import TrainingData
 from veracal.training.newton import (
     RESIDUAL,
     TOL,
+    HessianProducts,
     Hessians,
     Problem,
-    Products,
     RowSource,
+    build_problem,
+    compute_gradients,
     minimize,
-    problem_of,
-    slopes,
 )
 from veracal.training.perturbation import (
     NOT_PRIVATE,
@@ -46,18 +44,21 @@ from veracal.training.perturbation import (
     ClippedRows,
     Perturbation,
     PerturbedClassifier,
-    divided,
-    reach,
+    divide_epsilon,
+    norm_bound,
 )
 
-_FINE = 20  # binary digits of R / (lambda sqrt(d)) to which weights are rounded
-_DENSE, _MOST_DENSE = 128, 4096  # features up to which matrices are formed, if need be
-_SOON = 4  # steps of Newton's method after which matrices are worth their time
-_BLOCK = 8192  # rows that are added up in one product, at most
-_CHAIN = 64  # products that are added up one after the other in extended precision
-_STEPS = 100  # of Newton's method with many digits
-_DIGITS = 40  # at first, in decimal arithmetic
-_FAR = 10_000  # margins whose chance is zero in decimal arithmetic of a thousand digits
+_GRID_BITS = 20  # bits of R / (lambda sqrt(d)) to which weights are rounded
+_MAX_DENSE, _MAX_DENSE_FALLBACK = (
+    128,
+    4096,
+)  # features up to which matrices are formed, if necessary
+_DENSE_AFTER = 4  # Newton steps after which forming matrices pays off
+_BLOCK = 8192  # maximum number of rows that are summed in one product
+_CHAIN = 64  # products that are added sequentially in extended precision
+_MAX_DECIMAL_STEPS = 100  # maximum number of Newton steps in decimal arithmetic
+_DIGITS = 40  # initial precision of the decimal arithmetic
+_MAX_MARGIN = 10_000  # margins whose probability is 0 with a thousand decimal digits
 
 
 def minimizer_grid_step(R: float, penalty: float, d: int) -> float:
@@ -72,7 +73,7 @@ def minimizer_grid_step(R: float, penalty: float, d: int) -> float:
     True
     """
     exponent = math.frexp(R / penalty / math.sqrt(d))[1] - 1
-    return math.ldexp(1.0, exponent - _FINE)
+    return math.ldexp(1.0, exponent - _GRID_BITS)
 
 
 def rounded_minimizers(
@@ -85,7 +86,7 @@ def rounded_minimizers(
     tol: float,
     limit: float,
 ) -> Floats:
-    """Multiples of ``step`` next to the minimizers, one of each noise vector.
+    """Minimizers rounded to multiples of ``step``, one for each noise vector.
 
     Parameters
     ----------
@@ -97,7 +98,7 @@ def rounded_minimizers(
     step : float
         Of the grid, a power of two.
     tol, limit : float
-        For :func:`~.solver.minimize`.
+        See :func:`~.newton.minimize`.
 
     Returns
     -------
@@ -106,85 +107,87 @@ def rounded_minimizers(
     Guarantees
     ----------
     Every entry is the multiple that is nearest to the real minimizer for the real noise.
-    Rounding is bounded by the standard model of floating-point arithmetic, for products that
-    are added up in any order, and for exponentials that are right to a few units in the last
-    place. How long it takes depends on the records.
+    Rounding is bounded by the standard model of floating-point arithmetic, for sums of products
+    in any order, and exponentials accurate to a few units in the last place. The running time
+    depends on the records.
     """
-    with localcontext(Context(prec=_DIGITS)):  # whatever the thread's own arithmetic is
-        linear = np.array([[_middle(span) for span in one.intervals()] for one in noise])
+    with localcontext(Context(prec=_DIGITS)):  # independent of the thread's decimal context
+        linear = np.array(
+            [[_midpoint(interval) for interval in vector.intervals()] for vector in noise]
+        )
         weights = minimize(X, signs, linear, penalty=penalty, tol=tol, limit=limit)
-        problem = problem_of(X, signs, linear, penalty)
+        problem = build_problem(X, signs, linear, penalty)
         released = np.empty_like(weights)
-        for model, (w, one) in enumerate(zip(weights, noise, strict=True)):
+        for model, (w, vector) in enumerate(zip(weights, noise, strict=True)):
             part = problem.of([model])
-            found = _in_float64(part, w, step)
-            if found is None:
-                found = _in_long_double(part, w, one, step)
-            if found is None:
-                found = _in_decimal(part, w, one, step)
-            released[model] = [k * step for k in found]
+            cell = _round_in_float64(part, w, step)
+            if cell is None:
+                cell = _round_in_long_double(part, w, vector, step)
+            if cell is None:
+                cell = _round_in_decimal(part, w, vector, step)
+            released[model] = [k * step for k in cell]
     return released
 
 
-def _middle(span: tuple[Decimal, Decimal]) -> float:
+def _midpoint(interval: tuple[Decimal, Decimal]) -> float:
     """A float in or next to an interval."""
-    return float((span[0] + span[1]) / 2)
+    return float((interval[0] + interval[1]) / 2)
 
 
-def _rounding(problem: Problem, added: Sequence[float], rows: int, entries: int) -> float:
+def _rounding(problem: Problem, magnitudes: Sequence[float], rows: int, entries: int) -> float:
     r"""A bound on the rounding of a gradient, in units in the last place.
 
-    Of the three parts of :func:`~.logistic.slopes`: a sum over rows in chains of at most
-    ``rows`` additions, margins in chains of at most ``entries``, whose error the bends pass on,
-    and penalty and noise, to which sums of blocks are added.
+    It covers the three parts of :func:`~.newton.compute_gradients`: a sum over rows in chains
+    of at most ``rows`` additions; margins in chains of at most ``entries`` additions, whose
+    error the curvatures propagate; and penalty and noise, to which sums of blocks are added.
     """
-    pulls, bends, others = added
+    loss, curvature, others = magnitudes
     blocks = math.ceil(int(problem.X.shape[0]) / _BLOCK)
-    many = pulls * (rows + blocks + 60) + bends * (entries + 60) + others * (blocks + 8)
-    return 2 * many
+    units = loss * (rows + blocks + 60) + curvature * (entries + 60) + others * (blocks + 8)
+    return 2 * units
 
 
-def _nearest(w: Array, radius: float, step: float) -> list[int] | None:
-    """Cell of the grid that contains a ball; None if it reaches into another one."""
-    far = w.dtype.type(radius) * (1 + 1e-6) + 4 * np.finfo(w.dtype).eps * np.abs(w)
-    low, high = np.rint((w - far) / step), np.rint((w + far) / step)
+def _enclosing_cell(w: Array, radius: float, step: float) -> list[int] | None:
+    """The grid cell that contains a ball; None if it overlaps several cells."""
+    margin = w.dtype.type(radius) * (1 + 1e-6) + 4 * np.finfo(w.dtype).eps * np.abs(w)
+    low, high = np.rint((w - margin) / step), np.rint((w + margin) / step)
     return [int(k) for k in low] if np.array_equal(low, high) else None
 
 
-def _in_float64(problem: Problem, w: Floats, step: float) -> list[int] | None:
-    """By the gradient in float64; what is not known of the noise is one of its roundings."""
+def _round_in_float64(problem: Problem, w: Floats, step: float) -> list[int] | None:
+    """Round with a gradient in float64; the undrawn digits of the noise count as rounding."""
     n, d = (int(size) for size in problem.X.shape)
-    seen = slopes(problem, w[None])
-    added = float(seen.rounding[0]) * 2.0**49  # which has 16 units of 2^-53 of all parts
-    gap = float(seen.lengths[0])
-    gap += 2.0**-53 * _rounding(problem, (added, 0.0, 0.0), min(n, _BLOCK) + d, 0)
-    return _nearest(w, gap / float(problem.penalty.min()), step)
+    values = compute_gradients(problem, w[None])
+    magnitude = float(values.rounding[0]) * 2.0**49  # it is 16 units of 2^-53 of all parts
+    bound = float(values.lengths[0])
+    bound += 2.0**-53 * _rounding(problem, (magnitude, 0.0, 0.0), min(n, _BLOCK) + d, 0)
+    return _enclosing_cell(w, bound / float(problem.penalty.min()), step)
 
 
-def _in_long_double(
+def _round_in_long_double(
     problem: Problem, w: Floats, noise: SphericalNoise, step: float
 ) -> list[int] | None:
-    """By the gradient in the processor's extended precision, if it has any."""
+    """Round with a gradient in extended precision, if the processor has it."""
     if np.finfo(np.longdouble).nmant <= np.finfo(np.float64).nmant:
         return None
-    near = w.astype(np.longdouble)
-    linear = np.array([_long(span) for span in noise.intervals()])
+    point = w.astype(np.longdouble)
+    linear = np.array([_long_midpoint(interval) for interval in noise.intervals()])
     unit, d = float(np.finfo(np.longdouble).eps), len(w)
     for _ in range(3):
-        g, added = _long_gradient(problem, near, linear)
-        gap = float(np.sqrt(g @ g))
+        g, magnitudes = _long_gradient(problem, point, linear)
+        bound = float(np.sqrt(g @ g))
         chains = _CHAIN + _BLOCK // _CHAIN, _CHAIN + math.ceil(d / _CHAIN)
-        gap += unit * _rounding(problem, added, *chains)
-        found = _nearest(near, gap / float(problem.penalty.min()), step)
-        if found is not None:
-            return found
-        near = near + _newton(problem, near.astype(np.float64), g.astype(np.float64))
+        bound += unit * _rounding(problem, magnitudes, *chains)
+        cell = _enclosing_cell(point, bound / float(problem.penalty.min()), step)
+        if cell is not None:
+            return cell
+        point = point + _newton_step(problem, point.astype(np.float64), g.astype(np.float64))
     return None
 
 
-def _long(span: tuple[Decimal, Decimal]) -> Any:
-    """The middle of an interval in extended precision: a float, and what it leaves."""
-    middle = (span[0] + span[1]) / 2
+def _long_midpoint(interval: tuple[Decimal, Decimal]) -> Any:
+    """The midpoint of an interval in extended precision: a float plus the remainder."""
+    middle = (interval[0] + interval[1]) / 2
     first = float(middle)
     return np.longdouble(first) + np.longdouble(float(middle - Decimal(first)))
 
@@ -192,66 +195,72 @@ def _long(span: tuple[Decimal, Decimal]) -> Any:
 def _long_gradient(
     problem: Problem, w: Array, linear: Array
 ) -> tuple[Array, tuple[float, float, float]]:
-    """Gradient in extended precision, in short chains, and the lengths of what is added up."""
+    """Gradient in extended precision, in short chains, and the magnitudes of its summands."""
     g = problem.penalty * w + linear
-    length, pulls, bends = float(np.linalg.norm(w)), 0.0, 0.0
+    length, loss, curvature = float(np.linalg.norm(w)), 0.0, 0.0
     with np.errstate(over="ignore"):
         for _, rows, signs in problem.blocks(_BLOCK):
             signed = (rows * np.reshape(signs, (-1, 1))).astype(np.longdouble)
-            chances = 1 / (1 + np.exp(_chained(signed, w)))
-            norms, small = np.linalg.norm(rows, axis=1), chances.astype(np.float64)
-            pulls += float(small @ norms)
-            bends += float((small * (1 - small)) @ norms**2)
-            g = g - _chained(signed.T, chances)
+            probabilities = 1 / (1 + np.exp(_chained_product(signed, w)))
+            norms, small = np.linalg.norm(rows, axis=1), probabilities.astype(np.float64)
+            loss += float(small @ norms)
+            curvature += float((small * (1 - small)) @ norms**2)
+            g = g - _chained_product(signed.T, probabilities)
     others = float(np.linalg.norm(problem.penalty * w) + np.linalg.norm(linear))
-    return g, (pulls, length * bends, others)
+    return g, (loss, length * curvature, others)
 
 
-def _chained(matrix: Array, vector: Array) -> Array:
-    """A product whose sums have few additions one after the other."""
-    found = np.zeros(len(matrix), dtype=np.longdouble)
+def _chained_product(matrix: Array, vector: Array) -> Array:
+    """A matrix-vector product whose sums have few sequential additions."""
+    product = np.zeros(len(matrix), dtype=np.longdouble)
     for start in range(0, len(vector), _CHAIN):
-        found += matrix[:, start : start + _CHAIN] @ vector[start : start + _CHAIN]
-    return found
+        product += matrix[:, start : start + _CHAIN] @ vector[start : start + _CHAIN]
+    return product
 
 
-def _newton(problem: Problem, w: Floats, g: Floats, tried: int = 0) -> Floats:
+def _newton_step(problem: Problem, w: Floats, g: Floats, attempt: int = 0) -> Floats:
     """A Newton step, in float64."""
     d = problem.X.shape[1]
-    dense = d <= (_DENSE if tried < _SOON else _MOST_DENSE)
-    curvature = Hessians(problem) if dense else Products(problem)
-    slopes(problem, w[None], curvature)
-    found: Floats = curvature.solve(np.array([True]), -g[None], np.array([1e-6]))[0]
-    return found
+    dense = d <= (_MAX_DENSE if attempt < _DENSE_AFTER else _MAX_DENSE_FALLBACK)
+    curvature = Hessians(problem) if dense else HessianProducts(problem)
+    compute_gradients(problem, w[None], curvature)
+    step: Floats = curvature.solve(np.array([True]), -g[None], np.array([1e-6]))[0]
+    return step
 
 
-def _in_decimal(problem: Problem, w: Floats, noise: SphericalNoise, step: float) -> list[int]:
-    """By the gradient in decimal arithmetic of more and more digits."""
+def _round_in_decimal(
+    problem: Problem, w: Floats, noise: SphericalNoise, step: float
+) -> list[int]:
+    """Round with a gradient in decimal arithmetic of increasing precision."""
     least, unit = Decimal(float(problem.penalty.min())), Decimal(step)
-    near, digits, before = [Decimal(float(one)) for one in w], _DIGITS, Decimal("Infinity")
-    for tried in range(_STEPS):
+    point, digits, previous = (
+        [Decimal(float(weight)) for weight in w],
+        _DIGITS,
+        Decimal("Infinity"),
+    )
+    for attempt in range(_MAX_DECIMAL_STEPS):
         with localcontext(Context(prec=digits)):
-            spans = noise.intervals()
-            g, rounding = _decimal_gradient(problem, near, [(a + b) / 2 for a, b in spans])
-            gap = sum((one * one for one in g), rounding**2).sqrt() + rounding
-            gap += sum((b - a for a, b in spans), Decimal(0))
-            far = gap / least * 2
+            intervals = noise.intervals()
+            g, rounding = _decimal_gradient(problem, point, [(a + b) / 2 for a, b in intervals])
+            bound = sum((one * one for one in g), rounding**2).sqrt() + rounding
+            bound += sum((b - a for a, b in intervals), Decimal(0))
+            radius = bound / least * 2
             ends = [
-                [int(((one + side) / unit).to_integral_value()) for one in near]
-                for side in (-far, far)
+                [int(((one + side) / unit).to_integral_value()) for one in point]
+                for side in (-radius, radius)
             ]
             if ends[0] == ends[1]:
                 return ends[0]
-            if far > before / 2:  # nothing is gained with these digits
+            if radius > previous / 2:  # no progress with these digits
                 digits += 20
                 noise.refine()
-            before = far
-            at, slope = (np.array([float(one) for one in some]) for some in (near, g))
-            steps = _newton(problem, at, slope, tried)
-            near = [one + Decimal(float(move)) for one, move in zip(near, steps, strict=True)]
+            previous = radius
+            at, slope = (np.array([float(one) for one in some]) for some in (point, g))
+            steps = _newton_step(problem, at, slope, attempt)
+            point = [one + Decimal(float(move)) for one, move in zip(point, steps, strict=True)]
     raise AnswerError(
-        "Expected to find the rounded minimizer of the objective, and did not within "
-        f"{_STEPS} steps; nothing is released. Use a smaller C, or a smaller norm."
+        "Expected to compute the rounded minimizer of the objective, but did not within "
+        f"{_MAX_DECIMAL_STEPS} steps; nothing is released. Use a smaller C, or a smaller norm."
     )
 
 
@@ -261,19 +270,19 @@ def _decimal_gradient(
     """Gradient in decimal arithmetic, and a bound on its rounding."""
     penalty = [Decimal(float(one)) for one in problem.penalty]
     g = [a * b + c for a, b, c in zip(penalty, w, linear, strict=True)]
-    added = sum(map(abs, g), Decimal(0)) + 2 * sum(map(abs, linear), Decimal(0))
+    magnitude = sum(map(abs, g), Decimal(0)) + 2 * sum(map(abs, linear), Decimal(0))
     size = 1 + sum(map(abs, w), Decimal(0))
     for _, rows, signs in problem.blocks(_BLOCK):
         for row in (rows * np.reshape(signs, (-1, 1))).tolist():
             x = [Decimal(one) for one in row]
             margin = sum(map(Decimal.__mul__, x, w), Decimal(0))
-            # Beyond that it is below any rounding here.
-            chance = 1 / (1 + margin.exp()) if margin < _FAR else Decimal(0)
-            g = [a - chance * b for a, b in zip(g, x, strict=True)]
-            reach = sum(map(abs, x), Decimal(0))
-            added += reach * (1 + size * reach)
-    # Fewer than 10^10 roundings, each of 10^(1 - digits) of what is added.
-    return g, added * Decimal(10) ** (12 - getcontext().prec)
+            # Beyond that it is smaller than any rounding here.
+            probability = 1 / (1 + margin.exp()) if margin < _MAX_MARGIN else Decimal(0)
+            g = [a - probability * b for a, b in zip(g, x, strict=True)]
+            row_size = sum(map(abs, x), Decimal(0))
+            magnitude += row_size * (1 + size * row_size)
+    # Fewer than 10^10 roundings, each at most 10^(1 - digits) of the magnitude.
+    return g, magnitude * Decimal(10) ** (12 - getcontext().prec)
 
 
 class ObjectivePerturbation(PerturbedClassifier):
@@ -285,62 +294,63 @@ class ObjectivePerturbation(PerturbedClassifier):
         + \frac\lambda2 \lVert w \rVert^2 + b \cdot w
 
     Rows longer than ``norm`` are clipped to it, a one is appended for the intercept, and all
-    coordinates are penalized. Penalty and noise follow from :func:`~.rules.one_log`; smaller
-    epsilon raises both. The objective is that of Chaudhuri, Monteleoni and Sarwate (2011,
-    https://www.jmlr.org/papers/v12/chaudhuri11a.html) for a sum of losses and rows of any
-    norm. More than two classes are learnt one against the rest, at epsilon / K each.
+    coordinates are penalized. Penalty and noise follow from :func:`~.perturbation.one_log`; a
+    smaller epsilon increases both. The objective is that of Chaudhuri, Monteleoni and Sarwate
+    (2011, https://www.jmlr.org/papers/v12/chaudhuri11a.html) for a sum of losses and rows of
+    any norm. More than two classes are learned one against the rest, at epsilon / K each.
 
     Parameters
     ----------
     epsilon : float > 0
-        What one unit pays: one record, or all rows of ``unit``.
+        Cost of one unit: one record, or all rows of ``unit``.
     C : float > 0
-        Inverse of the least penalty, as in scikit-learn; a small epsilon asks for more
-        penalty than 1 / C, and ``lambda_total_`` tells how much was used.
+        Inverse of the minimum penalty, as in scikit-learn; a small epsilon requires more
+        penalty than 1 / C, and ``lambda_total_`` is the penalty that was used.
     norm : float, optional
-        Public bound on the norm of a row; longer rows are clipped, and nobody is told. None:
-        what the data set declares. Read from the records in want of both, which is *not
+        Public bound on the norm of a row; longer rows are clipped silently. None: the bound
+        that the data set declares. Without either it is read from the records, which is *not
         private*.
     rule : {"one-log", "cms11", "diffprivlib-0.6.2"}
-        ``"cms11"`` is private too, with more noise. ``"diffprivlib-0.6.2"`` has the law of
-        that version of diffprivlib and is **not epsilon-DP**: it costs no event, and what it
-        fits is never called private.
+        ``"cms11"`` is private too, with more noise. ``"diffprivlib-0.6.2"`` has the
+        distribution of that version of diffprivlib and is **not epsilon-DP**: it has no event,
+        and its fits are never called private.
     fit_intercept : bool
     classes : sequence of str or int, optional
-        Declared classes; a class without members is learnt like any other.
+        Declared classes; a class without records is learned like any other.
     size : int, optional
-        Declared number of records. Nothing here is computed from it.
+        Declared number of records, which this model does not use.
     relation : {"add-remove", "replace-one"}
         Under replace-one the noise is twice as large.
     unit : Unit, optional
-        Whom epsilon protects; each of its rows gets epsilon / ``unit.at_most``.
+        The privacy unit that epsilon protects; each of its rows gets epsilon /
+        ``unit.at_most``.
     random_state : int or Generator, optional
-        None draws secret noise, the only private choice.
+        Only None, which draws secret noise, is private.
 
     Attributes
     ----------
     coef_, intercept_ : arrays
     lambda_total_, intercept_penalty_ : float
-        Penalties that were used, for features and intercept.
+        Penalties of the features and of the intercept.
     noise_scale_ : float
-        Scale of the Gamma law of the noise's length; its shape is ``coef_.shape[1]``, plus
-        one with an intercept.
+        Scale of the Gamma distribution of the noise's length; its shape is ``coef_.shape[1]``,
+        plus one with an intercept.
     epsilon_prime_ : float
-        What was left of ``epsilon_per_class_`` for the noise.
+        The share of ``epsilon_per_class_`` that remains for the noise.
     epsilon_per_class_ : float
-        Epsilon of one row in one binary model: of two classes all, of K > 2 a K-th.
-    norm_, reach_ : float
-        Bounds on rows, without and with the appended one.
+        Epsilon of one row in one binary model: epsilon for two classes, a K-th of it for K > 2.
+    norm_, norm_bound_ : float
+        Bounds on the norm of rows, without and with the appended one.
     grid_step_ : float
         Step of the public grid on which the weights lie.
 
     Guarantees
     ----------
     Unless the rule says otherwise, a fit is epsilon-differentially private for one unit under
-    ``relation``, by the proof in :func:`~.rules.one_log`, basic composition over classes and
-    group privacy over rows. It rests on the exact minimizer for noise of real numbers. What is
-    released is that minimizer rounded to a public grid, which is found exactly
-    (:mod:`~.rounded_minimizer`), so that low-order bits carry nothing.
+    ``relation``, by the proof in :func:`~.perturbation.one_log`, basic composition over classes
+    and group privacy over rows. The proof assumes the exact minimizer for noise of real
+    numbers. The release is that minimizer rounded to a public grid, computed exactly
+    (:func:`rounded_minimizers`), so that low-order bits carry no information.
 
     Examples
     --------
@@ -377,17 +387,17 @@ class ObjectivePerturbation(PerturbedClassifier):
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
         text: str = super().__repr__(N_CHAR_MAX)
-        known = isinstance(self.rule, str) and self.rule in NOT_PRIVATE
-        return f"{text} (not epsilon-DP)" if known else text
+        unsafe = isinstance(self.rule, str) and self.rule in NOT_PRIVATE
+        return f"{text} (not epsilon-DP)" if unsafe else text
 
     def perturbation(self, norm: float, k: int = 2) -> Perturbation:
         """Penalty and noise of each binary model, for rows of a norm and k classes."""
-        epsilon = divided(self._epsilon_per_row(), k if k > 2 else 1)
-        R = reach(norm, fit_intercept=self.fit_intercept)
+        epsilon = divide_epsilon(self._epsilon_per_row(), k if k > 2 else 1)
+        R = norm_bound(norm, fit_intercept=self.fit_intercept)
         return RULES[self.rule](epsilon, self.C, R, self.relation)
 
     def penalties(self, used: Perturbation, d: int) -> Floats:
-        """Penalty of each of d weights, of which the last may be the intercept."""
+        """Penalty of each of d weights; the last may be the intercept."""
         penalty = np.full(d, used.lambda_total)
         if self.fit_intercept:
             penalty[-1] = used.intercept_penalty
@@ -405,8 +415,8 @@ class ObjectivePerturbation(PerturbedClassifier):
     def _penalty(self, norm: float) -> float:
         return self.perturbation(norm).lambda_total
 
-    def _learn(self, facts: TrainingData, rng: np.random.Generator) -> tuple[str, ...]:
-        reasons = super()._learn(facts, rng)
+    def _learn(self, data: TrainingData, rng: np.random.Generator) -> tuple[str, ...]:
+        reasons = super()._learn(data, rng)
         return (*reasons, NOT_PRIVATE[self.rule]) if self.rule in NOT_PRIVATE else reasons
 
     def _weights(
@@ -416,15 +426,15 @@ class ObjectivePerturbation(PerturbedClassifier):
         used = self.perturbation(self.norm_, k)
         self.lambda_total_, self.intercept_penalty_ = used.lambda_total, used.intercept_penalty
         self.noise_scale_, self.epsilon_prime_ = used.noise_scale, used.epsilon_prime
-        self.epsilon_per_class_ = divided(self._epsilon_per_row(), k)
+        self.epsilon_per_class_ = divide_epsilon(self._epsilon_per_row(), k)
         penalty = self.penalties(used, d)
-        self.grid_step_ = minimizer_grid_step(self.reach_, used.lambda_total, d)
+        self.grid_step_ = minimizer_grid_step(self.norm_bound_, used.lambda_total, d)
         return rounded_minimizers(
             rows,
             signs,
             [SphericalNoise(used.noise_scale, d, rng=rng) for _ in range(k)],
             penalty=penalty,
             step=self.grid_step_,
-            tol=TOL * min(1.0, self.reach_),
-            limit=RESIDUAL * self.reach_,
+            tol=TOL * min(1.0, self.norm_bound_),
+            limit=RESIDUAL * self.norm_bound_,
         )

@@ -1,7 +1,4 @@
-"""Noise of which only the length matters.
-
-Logistic regression released with noise on its weights.
-"""
+"""Output perturbation: logistic regression released with noise on its weights."""
 
 import math
 from collections.abc import Sequence
@@ -16,7 +13,12 @@ from veracal.accounting import Budget, Event, Gaussian, Pure, Relation, Unit, no
 from veracal.data import Label
 from veracal.mechanisms import rounded_gaussian, rounded_spherical
 from veracal.training.newton import RESIDUAL, TOL, minimize
-from veracal.training.perturbation import ClippedRows, PerturbedClassifier, divided, reach
+from veracal.training.perturbation import (
+    ClippedRows,
+    PerturbedClassifier,
+    divide_epsilon,
+    norm_bound,
+)
 
 
 def spherical_gamma(
@@ -38,7 +40,7 @@ def spherical_gamma(
         The scale s.
     rng : Generator
     size : int, optional
-        How many vectors. None: one, of shape (d,).
+        Number of vectors. None: one, of shape (d,).
 
     Returns
     -------
@@ -54,20 +56,20 @@ def spherical_gamma(
     count = 1 if size is None else size
     directions = rng.standard_normal((count, d))
     lengths = np.linalg.norm(directions, axis=1, keepdims=True)
-    directions[lengths[:, 0] == 0, 0] = 1.0  # a draw of zeros still needs a direction
+    directions[lengths[:, 0] == 0, 0] = 1.0  # a draw of zeros needs a direction, too
     lengths[lengths == 0] = 1.0
     vectors: Floats = directions / lengths * rng.gamma(d, scale, (count, 1))
     return vectors[0] if size is None else vectors
 
 
 _UP = 1 + 1e-12
-_FINE = 34  # binary digits of the sensitivity that the grid of the weights has
-_MOST_WEIGHTS = 2**28  # of one binary model, for which rounding adds a millionth at most
-_ROUNDING = 2.0**-20  # share of the sensitivity that rounding the weights to the grid adds
+_GRID_BITS = 34  # the grid step is this many bits below the sensitivity
+_MAX_WEIGHTS = 2**28  # of one binary model, up to which rounding adds a millionth
+_ROUNDING = 2.0**-20  # relative increase of the sensitivity by rounding the weights
 
 
 def sensitivity(C: float, R: float, relation: Relation) -> float:
-    r"""The most that one row moves the minimizer, in the L2 norm.
+    r"""L2 sensitivity of the minimizer to one row.
 
     .. math::
 
@@ -86,15 +88,15 @@ def sensitivity(C: float, R: float, relation: Relation) -> float:
     ----------
     The *sum* of losses with the penalty :math:`\frac1{2C} \lVert w \rVert^2` on all
     coordinates is 1/C-strongly convex. At the minimizer for one data set, the gradient
-    for its neighbor is that of the rows by which they differ, of norm at most R or 2R; by
+    for its neighbor is that of the rows in which they differ, of norm at most R or 2R; by
     strong convexity the minimizers are within C times that (Chaudhuri, Monteleoni and Sarwate
     2011, Lemma 7). A gradient of length :math:`\gamma = 10^{-5} R` at most, which is verified
-    before anything is released, leaves each of the two within :math:`\gamma C` of its
-    minimizer. None of this holds for an intercept that is not penalized.
+    before anything is released, means that each of the two is within :math:`\gamma C` of its
+    minimizer. None of this holds for an unpenalized intercept.
 
-    The last factor is for rounding: d weights on a grid of step h are each within
-    :math:`\sqrt d\,h/2` of what they were, so that neighbors move apart by
-    :math:`\sqrt d\,h` at most, and :func:`grid_step` has
+    The last factor covers rounding: a vector of d weights moves by at most
+    :math:`\sqrt d\,h/2` when rounded to a grid of step h, which increases the distance between
+    neighbors by at most :math:`\sqrt d\,h`, and :func:`grid_step` has
     :math:`h \le 2^{-34} (RC + 2\gamma C)` for :math:`d \le 2^{28}`.
 
     Examples
@@ -102,8 +104,8 @@ def sensitivity(C: float, R: float, relation: Relation) -> float:
     >>> round(sensitivity(2.0, 1.0, "replace-one"), 3)
     4.0
     """
-    moved = R if relation == "add-remove" else 2 * R
-    return (moved + 2 * RESIDUAL * R) * C * (1 + _ROUNDING) * _UP
+    distance = R if relation == "add-remove" else 2 * R
+    return (distance + 2 * RESIDUAL * R) * C * (1 + _ROUNDING) * _UP
 
 
 def grid_step(sensitivity: float) -> float:
@@ -114,27 +116,27 @@ def grid_step(sensitivity: float) -> float:
     >>> grid_step(1.5) == 2.0**-34
     True
     """
-    # Of the power of two below, less a bit for the share that rounding itself takes.
-    return math.ldexp(1.0, math.frexp(sensitivity / (1 + _ROUNDING) / _UP)[1] - 1 - _FINE)
+    # Relative to the power of two below the sensitivity without the increase by rounding.
+    return math.ldexp(1.0, math.frexp(sensitivity / (1 + _ROUNDING) / _UP)[1] - 1 - _GRID_BITS)
 
 
 @dataclass(frozen=True)
 class OutputNoise:
     """The distribution of the noise on the weights of each binary model.
 
-    A real vector, of Gamma length or Gaussian, rounded to the grid of the weights. Rounding
-    moves it by less than :math:`2^{-21}` of the sensitivity in any direction.
+    A real vector, Gaussian or with Gamma-distributed length, rounded to the grid of the
+    weights. Rounding moves it by less than :math:`2^{-21}` of the sensitivity in any direction.
 
     Attributes
     ----------
     sensitivity : float
-        Of the weights of one binary model, for one row.
+        L2 sensitivity of the weights of one binary model to one row.
     noise_scale : float or None
-        Scale of the Gamma law of the length, if pure.
+        Scale of the Gamma distribution of the length, if the cost is pure.
     noise_std : float or None
-        Standard deviation on each weight, if Gaussian.
+        Standard deviation of the noise on each weight, if Gaussian.
     epsilon_per_class : float or None
-        Epsilon of one row in one binary model, if pure.
+        Epsilon of one row in one binary model, if the cost is pure.
     """
 
     sensitivity: float
@@ -152,11 +154,11 @@ class OutputNoise:
 
         Guarantees
         ----------
-        Integers are added to integers; the sum becomes the nearest float afterwards.
+        Integers are added to integers; the sum is converted to the nearest float afterwards.
         """
         d, step = exact.shape[1], self.step
-        if d > _MOST_WEIGHTS:
-            raise ValueError(f"Expected at most {_MOST_WEIGHTS} weights, got {d}.")
+        if d > _MAX_WEIGHTS:
+            raise ValueError(f"Expected at most {_MAX_WEIGHTS} weights, got {d}.")
         return np.array(
             [
                 [
@@ -188,8 +190,8 @@ class OutputNoise:
             assert self.noise_std is not None
             noise = rng.normal(0.0, self.noise_std, (count * models, d))
         units = np.rint(noise.reshape(count, models, d) / self.step)
-        found: Floats = (units + np.rint(exact / self.step)) * self.step
-        return found
+        weights: Floats = (units + np.rint(exact / self.step)) * self.step
+        return weights
 
 
 class OutputPerturbation(PerturbedClassifier):
@@ -204,49 +206,51 @@ class OutputPerturbation(PerturbedClassifier):
     coordinates are penalized, so that one row moves the minimizer by at most
     :func:`sensitivity`. With ``delta=0`` the noise has density proportional to
     :math:`e^{-\varepsilon\lVert b \rVert / \Delta_2}` (Chaudhuri, Monteleoni and Sarwate 2011,
-    Algorithm 1); otherwise it is Gaussian, as much as epsilon and delta ask for (Balle and
-    Wang 2018). The minimizer is rounded to a public grid, and the noise to the same grid. More
-    than two classes are learnt one against the rest: at epsilon / K each, or with Gaussian
-    noise as one vector whose sensitivity is :math:`\sqrt K` times that of one model.
+    Algorithm 1); otherwise it is Gaussian, with the standard deviation that epsilon and delta
+    require (Balle and Wang 2018). The minimizer is rounded to a public grid, and the noise to
+    the same grid. More than two classes are learned one against the rest: at epsilon / K each,
+    or with Gaussian noise as one vector whose sensitivity is :math:`\sqrt K` times that of one
+    model.
 
     Parameters
     ----------
     epsilon : float > 0
-        What one unit pays: one record, or all rows of ``unit``.
+        Cost of one unit: one record, or all rows of ``unit``.
     delta : float in [0, 1)
     C : float > 0
-        Inverse of the penalty, as in scikit-learn. Noise grows with it.
+        Inverse of the penalty, as in scikit-learn. The noise is proportional to it.
     norm : float, optional
-        Public bound on the norm of a row; longer rows are clipped, and nobody is told. None:
-        what the data set declares. Read from the records in want of both, which is *not
+        Public bound on the norm of a row; longer rows are clipped silently. None: the bound
+        that the data set declares. Without either it is read from the records, which is *not
         private*.
     fit_intercept : bool
     classes : sequence of str or int, optional
-        Declared classes; a class without members is learnt like any other.
+        Declared classes; a class without records is learned like any other.
     size : int, optional
-        Declared number of records. Nothing here is computed from it.
+        Declared number of records, which this model does not use.
     relation : {"add-remove", "replace-one"}
         Under replace-one the noise is twice as large.
     unit : Unit, optional
-        Whom epsilon and delta protect.
+        The privacy unit that epsilon and delta protect.
     random_state : int or Generator, optional
-        None draws secret noise, the only private choice.
+        Only None, which draws secret noise, is private.
 
     Attributes
     ----------
     coef_, intercept_ : arrays
     sensitivity_ : float
-        Of the weights of one binary model, for one row.
+        L2 sensitivity of the weights of one binary model to one row.
     noise_scale_ : float or None
-        Scale of the Gamma law of the noise's length (shape d, with the intercept), if pure.
+        Scale of the Gamma distribution of the noise's length (shape d, intercept included), if
+        the cost is pure.
     noise_std_ : float or None
         Standard deviation of the noise on each weight, if Gaussian.
     epsilon_per_class_ : float or None
-        Epsilon of one row in one binary model, if pure.
+        Epsilon of one row in one binary model, if the cost is pure.
     lambda_total_ : float
         The penalty 1 / C.
-    norm_, reach_ : float
-        Bounds on rows, without and with the appended one.
+    norm_, norm_bound_ : float
+        Bounds on the norm of rows, without and with the appended one.
     grid_step_ : float
         Step of the public grid on which the weights lie.
 
@@ -255,9 +259,8 @@ class OutputPerturbation(PerturbedClassifier):
     A fit is (epsilon, delta)-differentially private for one unit under ``relation``. Weights
     are integers of a public grid before noise is added, and the noise is the nearest integer to
     a real number, sampled exactly (:mod:`veracal.mechanisms.rounded_noise`), so that the
-    low-order bits of a release carry nothing. The
-    event of Gaussian noise has no unit of length: noise divided by sensitivity, which is
-    known before the norm is.
+    low-order bits of a release carry no information. The event of Gaussian noise states noise
+    divided by sensitivity, which is known before the norm is.
 
     Examples
     --------
@@ -307,26 +310,26 @@ class OutputPerturbation(PerturbedClassifier):
     def _multiplier(self) -> float:
         """Noise divided by the sensitivity of one row."""
         budget = Budget(self.epsilon, self.delta, self.relation, self.unit or Unit())
-        return noise_multiplier(budget)
+        return gaussian_noise_multiplier(budget)
 
     def _penalty(self, norm: float) -> float:
         return 1 / self.C
 
     def noise(self, norm: float, k: int = 2) -> OutputNoise:
-        """Law of the noise of each binary model, for rows of a norm and k classes."""
+        """Distribution of the noise of each binary model, for rows of a norm and k classes."""
         models = k if k > 2 else 1
-        moved = sensitivity(
-            self.C, reach(norm, fit_intercept=self.fit_intercept), self.relation
+        row_sensitivity = sensitivity(
+            self.C, norm_bound(norm, fit_intercept=self.fit_intercept), self.relation
         )
         if self.delta == 0:
-            epsilon = divided(self._epsilon_per_row(), models)
-            return OutputNoise(moved, moved / epsilon * _UP, None, epsilon)
-        std = self._multiplier() * math.sqrt(models) * moved * _UP
-        return OutputNoise(moved, None, std, None)
+            epsilon = divide_epsilon(self._epsilon_per_row(), models)
+            return OutputNoise(row_sensitivity, row_sensitivity / epsilon * _UP, None, epsilon)
+        std = self._multiplier() * math.sqrt(models) * row_sensitivity * _UP
+        return OutputNoise(row_sensitivity, None, std, None)
 
     def exact(self, rows: Floats | ClippedRows, signs: Ints, norm: float) -> Floats:
-        """Weights of each binary model without noise, which nobody may see."""
-        R = reach(norm, fit_intercept=self.fit_intercept)
+        """Weights of each binary model without noise: *internal*, not to be released."""
+        R = norm_bound(norm, fit_intercept=self.fit_intercept)
         return minimize(
             rows,
             signs,
@@ -340,16 +343,16 @@ class OutputPerturbation(PerturbedClassifier):
         self, rows: Floats | ClippedRows, signs: Ints, rng: np.random.Generator
     ) -> Floats:
         k = len(signs)
-        law = self.noise(self.norm_, k)
-        self.lambda_total_, self.sensitivity_ = 1 / self.C, law.sensitivity
-        self.noise_scale_, self.noise_std_ = law.noise_scale, law.noise_std
-        self.epsilon_per_class_, self.grid_step_ = law.epsilon_per_class, law.step
-        return law.release(self.exact(rows, signs, self.norm_), rng=rng)
+        noise = self.noise(self.norm_, k)
+        self.lambda_total_, self.sensitivity_ = 1 / self.C, noise.sensitivity
+        self.noise_scale_, self.noise_std_ = noise.noise_scale, noise.noise_std
+        self.epsilon_per_class_, self.grid_step_ = noise.epsilon_per_class, noise.step
+        return noise.release(self.exact(rows, signs, self.norm_), rng=rng)
 
 
 @lru_cache(maxsize=256)
-def noise_multiplier(budget: Budget) -> float:
-    """The least noise for a statistic of sensitivity 1 that keeps a budget with a delta."""
+def gaussian_noise_multiplier(budget: Budget) -> float:
+    """Smallest Gaussian noise multiplier that keeps a budget with a delta."""
 
     def release(noise: float) -> Gaussian:
         return Gaussian(noise, 1.0, budget.relation)

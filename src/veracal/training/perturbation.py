@@ -1,6 +1,7 @@
-r"""Rows shortened to a declared norm, with a one appended for the intercept.
+r"""Base of perturbed logistic regression: clipped rows, and penalty and noise for a budget.
 
-How much penalty and noise an objective needs for a budget.
+Rows are clipped to a declared norm, with a one appended for the intercept; more than two
+classes are learned one against the rest.
 
 The objective is :math:`\sum_i \ell(s_i\, w \cdot x_i) + \frac\lambda2 \lVert w \rVert^2 +
 b \cdot w` with :math:`\lVert x_i \rVert \le R`, the logistic loss
@@ -15,8 +16,6 @@ Hessian :math:`H_D(w) = \nabla g_D(w) \succeq \lambda I`, w is released exactly 
 
 The proof needs the *exact* minimizer, and the penalty on *every* coordinate, the
 intercept's included: otherwise H has a direction that nothing bounds from below.
-
-What both perturbed logistic regressions share: declared norms, and one model a class.
 """
 
 import math
@@ -35,22 +34,22 @@ from veracal.errors import DataError
 from veracal.training.base import (
     LinearClassifier,
     TrainingData,
-    declared_classes,
+    add_labels,
     row_norms,
-    with_labels,
+    sort_classes,
 )
 
-_IN_MEMORY = 1 << 25  # numbers that are clipped once and kept, instead of at every pass
+_IN_MEMORY = 1 << 25  # entries up to which rows are clipped once, instead of at every pass
 _LARGE = 1e150
-_SLACK = 1e-9  # rounding of a norm of up to a million entries, and of a declared one
+_SLACK = 1e-9  # covers the rounding of a norm of up to a million entries
 
 
-def reach(norm: float, *, fit_intercept: bool) -> float:
-    r"""The most R that one clipped row moves a gradient: its norm with the appended one.
+def norm_bound(norm: float, *, fit_intercept: bool) -> float:
+    r"""Bound R on the gradient of one clipped row: its norm with the appended one.
 
     .. math:: R = \sqrt{c^2 + 1}, \text{ without an intercept } R = c
 
-    Both a billionth larger, which is more than the rounding of a clipped row.
+    Both are increased by a billionth, which exceeds the rounding of a clipped row.
 
     Examples
     --------
@@ -61,7 +60,7 @@ def reach(norm: float, *, fit_intercept: bool) -> float:
 
 
 def clip_rows(block: Array, norm: float, *, fit_intercept: bool) -> Floats:
-    r"""Scale rows longer than ``norm`` down to it, and append a one to each.
+    r"""Scale rows longer than ``norm`` down to it, and append a one to each row.
 
     Parameters
     ----------
@@ -76,8 +75,8 @@ def clip_rows(block: Array, norm: float, *, fit_intercept: bool) -> Floats:
 
     Guarantees
     ----------
-    No row is longer than :func:`reach`; how many were scaled is written nowhere. A row with
-    NaN or infinity in it becomes a row of zeros (and its one): selected, not multiplied.
+    No row is longer than :func:`norm_bound`, and the number of clipped rows is not recorded. A
+    row that contains NaN or infinity becomes a row of zeros (and its one).
 
     Examples
     --------
@@ -91,26 +90,26 @@ def clip_rows(block: Array, norm: float, *, fit_intercept: bool) -> Floats:
     rows[:] = block
     with np.errstate(over="ignore", invalid="ignore"):
         lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows))
-    odd = ~(lengths < _LARGE)  # a square overflowed, or is not a number
-    long = (lengths > norm) & ~odd
+    extreme = ~(lengths < _LARGE)  # a square overflowed, or is not a number
+    long = (lengths > norm) & ~extreme
     rows[long] *= (norm / lengths[long])[:, None]
-    rows[odd] = _clip_odd(rows[odd], norm)
+    rows[extreme] = _clip_extreme_rows(rows[extreme], norm)
     return result
 
 
-def _clip_odd(rows: Floats, norm: float) -> Floats:
-    """Rows beyond 1e150, scaled by their largest entry first; broken ones become zeros."""
+def _clip_extreme_rows(rows: Floats, norm: float) -> Floats:
+    """Clip rows beyond 1e150, scaled by their largest entry first; others become zeros."""
     rows = np.where(np.isfinite(rows).all(axis=1, keepdims=True), rows, 0.0)
     peaks = np.maximum(np.abs(rows).max(axis=1, initial=0.0), 1.0)
     rows = rows / peaks[:, None]
     lengths = np.maximum(np.linalg.norm(rows, axis=1), 1e-300)
-    clipped_rows: Floats = rows * (norm / lengths)[:, None]
-    return clipped_rows  # zeros stay zeros
+    clipped: Floats = rows * (norm / lengths)[:, None]
+    return clipped  # zeros stay zeros
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # printed nowhere: it holds records
 class ClippedRows:
-    """Rows of a matrix, possibly on disk, clipped whenever they are read.
+    """Rows of a matrix, possibly on disk, that are clipped when they are read.
 
     Attributes
     ----------
@@ -135,15 +134,17 @@ class ClippedRows:
         return clip_rows(self.X[rows], self.norm, fit_intercept=self.fit_intercept)
 
 
-def clipped(X: Array | MappedRows, norm: float, *, fit_intercept: bool) -> Floats | ClippedRows:
+def clip_matrix(
+    X: Array | MappedRows, norm: float, *, fit_intercept: bool
+) -> Floats | ClippedRows:
     """Clip rows now if they fit into memory, otherwise block by block as they are read."""
-    lazily = ClippedRows(X, norm, fit_intercept)
-    return lazily if np.prod(lazily.shape) > _IN_MEMORY else lazily[0 : len(X)]
+    rows = ClippedRows(X, norm, fit_intercept)
+    return rows if np.prod(rows.shape) > _IN_MEMORY else rows[0 : len(X)]
 
 
-CURVATURE = 0.25  # the most that the second derivative of the logistic loss reaches
-_UP = 1 + 1e-12  # more than the rounding of a few operations
-_LEAST_PENALTY = 1e-6
+CURVATURE = 0.25  # maximum of the second derivative of the logistic loss
+_UP = 1 + 1e-12  # exceeds the rounding of a few operations
+_MIN_INTERCEPT_PENALTY = 1e-6
 
 
 @dataclass(frozen=True)
@@ -153,13 +154,13 @@ class Perturbation:
     Attributes
     ----------
     lambda_total : float
-        The whole coefficient of the penalty, not an addition to 1 / C.
+        The total coefficient of the penalty, not an addition to 1 / C.
     intercept_penalty : float
-        The same for the intercept; another one only under a rule that is not private.
+        The same for the intercept; it differs only under a rule that is not private.
     epsilon_prime : float
-        What is left of epsilon for the noise.
+        The share of epsilon that remains for the noise.
     noise_scale : float
-        Scale s of the noise: its length is Gamma of this scale and of shape d.
+        Scale s of the noise, whose length has a Gamma distribution of scale s and shape d.
     """
 
     lambda_total: float
@@ -213,10 +214,10 @@ def one_log(epsilon: float, C: float, R: float, relation: Relation) -> Perturbat
     Sarwate (2011, Theorem 9) bound a difference of rank two instead and pay the logarithm
     twice, see :func:`cms11`.
     """
-    bend = CURVATURE * R * R
-    penalty = max(1 / C, bend / _expm1(epsilon / 2) * _UP)
-    left = epsilon - math.log1p(bend / penalty)
-    return _uniform(penalty, left, R, relation)
+    curvature = CURVATURE * R * R
+    penalty = max(1 / C, curvature / _expm1(epsilon / 2) * _UP)
+    remaining = epsilon - math.log1p(curvature / penalty)
+    return _uniform_perturbation(penalty, remaining, R, relation)
 
 
 def cms11(epsilon: float, C: float, R: float, relation: Relation) -> Perturbation:
@@ -234,16 +235,16 @@ def cms11(epsilon: float, C: float, R: float, relation: Relation) -> Perturbatio
 
     Guarantees
     ----------
-    Epsilon-differentially private as :func:`one_log` is, whose logarithm is half of what
-    is set aside here: :math:`\varepsilon' + \ln(1 + cR^2/\lambda) \le \varepsilon` in both
-    branches.
+    Epsilon-differentially private by the proof of :func:`one_log`, which needs only half of the
+    logarithms that are subtracted here: :math:`\varepsilon' + \ln(1 + cR^2/\lambda) \le
+    \varepsilon` in both branches.
     """
-    bend = CURVATURE * R * R
+    curvature = CURVATURE * R * R
     penalty = 1 / C
-    left = epsilon - 2 * math.log1p(bend / penalty)
-    if left <= 0:
-        penalty, left = bend / _expm1(epsilon / 4) * _UP, epsilon / 2
-    return _uniform(penalty, left, R, relation)
+    remaining = epsilon - 2 * math.log1p(curvature / penalty)
+    if remaining <= 0:
+        penalty, remaining = curvature / _expm1(epsilon / 4) * _UP, epsilon / 2
+    return _uniform_perturbation(penalty, remaining, R, relation)
 
 
 def diffprivlib_062(epsilon: float, C: float, R: float, relation: Relation) -> Perturbation:
@@ -256,21 +257,22 @@ def diffprivlib_062(epsilon: float, C: float, R: float, relation: Relation) -> P
         \Delta = \frac{cR}{e^{\varepsilon/4} - 1} - \frac\alpha2,\
         \varepsilon' = \frac\varepsilon2
 
-    with :math:`\alpha = 1/C` and noise of scale :math:`2R/\varepsilon'` whatever the relation.
+    with :math:`\alpha = 1/C` and noise of scale :math:`2R/\varepsilon'` under either relation.
     The features are penalized by :math:`\alpha + \Delta`, the intercept by :math:`\Delta`
-    alone. It takes cR where the determinant needs :math:`cR^2`, and with
-    :math:`\Delta = 0` nothing bounds the intercept: at R = 10 and epsilon = 0.5 neighbors
-    are told apart at 1.02.
+    alone. It uses cR where the determinant needs :math:`cR^2`, and with :math:`\Delta = 0`
+    nothing bounds the intercept: at R = 10 and epsilon = 0.5 the privacy loss between neighbors
+    reaches 1.02.
 
-    Where it leaves the intercept without any penalty there may be no minimizer, and
-    diffprivlib returns where its search gives up; a penalty of a millionth stands in here.
+    If the intercept has no penalty there may be no minimizer, and diffprivlib returns the point
+    at which its solver stops; a penalty of a millionth is used here instead.
     """
     alpha = 1 / C
-    left, more = epsilon - 2 * math.log1p(CURVATURE * R / (alpha / 2)), 0.0
-    if left <= 0:
-        more = CURVATURE * R / _expm1(epsilon / 4) - alpha / 2
-        left = epsilon / 2
-    return Perturbation(alpha + more, max(more, _LEAST_PENALTY), left, 2 * R / left)
+    remaining, added = epsilon - 2 * math.log1p(CURVATURE * R / (alpha / 2)), 0.0
+    if remaining <= 0:
+        added = CURVATURE * R / _expm1(epsilon / 4) - alpha / 2
+        remaining = epsilon / 2
+    intercept_penalty = max(added, _MIN_INTERCEPT_PENALTY)
+    return Perturbation(alpha + added, intercept_penalty, remaining, 2 * R / remaining)
 
 
 RULES: dict[str, Rule] = {
@@ -286,8 +288,8 @@ NOT_PRIVATE = {
 }
 
 
-def divided(epsilon: float, parts: int) -> float:
-    """The largest float that, taken ``parts`` times as it is written, stays within epsilon.
+def divide_epsilon(epsilon: float, parts: int) -> float:
+    """The largest float whose decimal form, times ``parts``, does not exceed epsilon.
 
     Examples
     --------
@@ -300,34 +302,36 @@ def divided(epsilon: float, parts: int) -> float:
     return part
 
 
-def _uniform(penalty: float, left: float, R: float, relation: Relation) -> Perturbation:
+def _uniform_perturbation(
+    penalty: float, remaining: float, R: float, relation: Relation
+) -> Perturbation:
     """The same penalty on every coordinate, and noise for the relation."""
-    moved = R if relation == "add-remove" else 2 * R
-    return Perturbation(penalty, penalty, left, moved / left * _UP)
+    sensitivity = R if relation == "add-remove" else 2 * R
+    return Perturbation(penalty, penalty, remaining, sensitivity / remaining * _UP)
 
 
 def _expm1(exponent: float) -> float:
-    """An exponential less one, that stays finite."""
+    """``math.expm1`` with a capped exponent, so that the result is finite."""
     return math.expm1(min(exponent, 700.0))
 
 
-_LEAST, _MOST = 1e-12, 1e12
-_STEEPEST = 1e9  # squared norm of a row over the penalty, beyond which float64 may not solve
+_MIN_SETTING, _MAX_SETTING = 1e-12, 1e12
+_MAX_CONDITION = 1e9  # squared norm of a row over the penalty, up to which float64 solves
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # printed nowhere: it holds records
-class Binary:
-    """The binary problems of a fit, before any noise.
+class BinaryProblem:
+    """The binary problems of a fit, without noise.
 
     Attributes
     ----------
     rows : array or ClippedRows of shape (n, d)
         With the appended one, if there is an intercept.
     signs : array of -1 and 1, of shape (models, n)
-        One model for two classes, one for each of more.
+        One model for two classes, k models for k > 2 classes.
     classes : array of shape (k,)
     norm : float
-        To which rows were clipped.
+        Norm to which rows were clipped.
     """
 
     rows: Floats | ClippedRows
@@ -337,7 +341,7 @@ class Binary:
 
 
 class PerturbedClassifier(LinearClassifier):
-    """Logistic regression on rows of a declared norm, one against the rest if many classes."""
+    """Logistic regression on rows of a declared norm; one-vs-rest for more than two classes."""
 
     _one_vs_rest = True
     _needs_size = False  # sums are minimized, not means
@@ -358,9 +362,9 @@ class PerturbedClassifier(LinearClassifier):
         """The least penalty that a fit with this norm uses."""
 
     def _check_settings(self) -> None:
-        """Refuse settings that make no sense, or that float64 cannot compute with."""
+        """Reject settings that are invalid or outside the range that float64 can handle."""
         _checks.positive(epsilon=self.epsilon)
-        _between(C=self.C)
+        _check_range(C=self.C)
         _checks.one_of(RELATIONS, relation=self.relation)
         if not isinstance(self.fit_intercept, bool | np.bool_):
             raise ValueError(
@@ -371,22 +375,23 @@ class PerturbedClassifier(LinearClassifier):
         if self.size is not None:
             _checks.whole(size=self.size)
         if self.classes is not None:
-            declared_classes(self.classes)
+            sort_classes(self.classes)
         if self.norm is not None:
             self._check_norm(self.norm)
 
     def _check_norm(self, norm: float) -> None:
-        """Refuse a declared norm so large beside the penalty that no minimizer is found."""
-        _between(norm=norm)
-        R = reach(norm, fit_intercept=self.fit_intercept)
-        if _STEEPEST * self._penalty(norm) < R * R:
+        """Reject a norm that is too large, relative to the penalty, to find a minimizer."""
+        _check_range(norm=norm)
+        R = norm_bound(norm, fit_intercept=self.fit_intercept)
+        if _MAX_CONDITION * self._penalty(norm) < R * R:
             raise ValueError(
-                f"Expected C times the squared norm of a row to be at most {_STEEPEST:g}, got "
-                f"C={self.C!r} and a norm of {norm!r}. Scale the rows down, or use a smaller C."
+                f"Expected C times the squared norm of a row to be at most "
+                f"{_MAX_CONDITION:g}, got C={self.C!r} and a norm of {norm!r}. Scale the rows "
+                "down, or use a smaller C."
             )
 
     def check_records(self, dataset: Dataset) -> None:
-        """Refuse a data set that cannot be fitted, by what is public about it."""
+        """Reject a data set that cannot be fitted, by public facts alone."""
         super().check_records(dataset)
         norm = dataset.norm if self.norm is None else self.norm
         if norm is None:
@@ -398,38 +403,37 @@ class PerturbedClassifier(LinearClassifier):
             )
         self._check_norm(norm)
 
-    def binary(self, dataset: Dataset) -> Binary:
-        """What :meth:`fit_records` solves, for whoever solves it many times over.
+    def binary(self, dataset: Dataset) -> BinaryProblem:
+        """The problem that :meth:`fit_records` solves, for audits that solve it many times.
 
-        Nothing of it is private: it holds the records.
+        It holds the records, and is not private.
         """
         self.check_records(dataset)
-        facts = with_labels(self._public(dataset), dataset)
-        norm = facts.norm if self.norm is None else self.norm
-        assert norm is not None  # check_records has seen to it
-        return self._binary(facts, float(norm))
+        data = add_labels(self._public(dataset), dataset)
+        norm = data.norm if self.norm is None else self.norm
+        assert norm is not None  # check_records ensures it
+        return self._binary(data, float(norm))
 
-    def _binary(self, facts: TrainingData, norm: float) -> Binary:
-        """Clip the rows, and take each class against the rest."""
-        rows = clipped(facts.X, norm, fit_intercept=self.fit_intercept)
-        signs = one_vs_rest(facts.codes, len(facts.classes))
-        return Binary(rows, signs, facts.classes, norm)
+    def _binary(self, data: TrainingData, norm: float) -> BinaryProblem:
+        """Clip the rows, and encode each class against the rest."""
+        rows = clip_matrix(data.X, norm, fit_intercept=self.fit_intercept)
+        signs = one_vs_rest_signs(data.codes, len(data.classes))
+        return BinaryProblem(rows, signs, data.classes, norm)
 
     def _epsilon_per_row(self) -> float:
-        """Epsilon of one row, of which a unit has several."""
-        return divided(self.epsilon, 1 if self.unit is None else self.unit.at_most)
+        """Epsilon of one row; a unit may have several rows."""
+        return divide_epsilon(self.epsilon, 1 if self.unit is None else self.unit.at_most)
 
-    def _learn(self, facts: TrainingData, rng: np.random.Generator) -> tuple[str, ...]:
-        """Clip the rows, and learn one model for two classes, or one for each of more."""
-        norm = facts.norm if self.norm is None else self.norm
+    def _learn(self, data: TrainingData, rng: np.random.Generator) -> tuple[str, ...]:
+        norm = data.norm if self.norm is None else self.norm
         reasons: tuple[str, ...] = ()
         if norm is None:
-            norm = float(row_norms(facts.X).max(initial=0.0)) or 1.0
+            norm = float(row_norms(data.X).max(initial=0.0)) or 1.0
             reasons = ("the norm of the rows was read from them; declare norm=...",)
         self.norm_ = float(norm)
-        self.reach_ = reach(self.norm_, fit_intercept=self.fit_intercept)
-        task = self._binary(facts, self.norm_)
-        weights = self._weights(task.rows, task.signs, rng)
+        self.norm_bound_ = norm_bound(self.norm_, fit_intercept=self.fit_intercept)
+        problem = self._binary(data, self.norm_)
+        weights = self._weights(problem.rows, problem.signs, rng)
         if self.fit_intercept:
             self.coef_, self.intercept_ = weights[:, :-1], weights[:, -1]
         else:
@@ -437,8 +441,8 @@ class PerturbedClassifier(LinearClassifier):
         return reasons
 
 
-def one_vs_rest(codes: Ints, k: int) -> Ints:
-    """Signs of shape (1, n) for two classes, the second being positive, else of (k, n).
+def one_vs_rest_signs(codes: Ints, k: int) -> Ints:
+    """Signs of shape (1, n) for two classes, the second being positive, else (k, n).
 
     Examples
     --------
@@ -449,11 +453,12 @@ def one_vs_rest(codes: Ints, k: int) -> Ints:
     return np.where(codes == positive[:, None], 1, -1).astype(np.int8)
 
 
-def _between(**values: float) -> None:
-    """Raise unless every value is a number that float64 can compute with here."""
+def _check_range(**values: float) -> None:
+    """Raise unless every value is within the range that the solver handles."""
     _checks.positive(**values)
     for name, value in values.items():
-        if not _LEAST <= value <= _MOST:
+        if not _MIN_SETTING <= value <= _MAX_SETTING:
             raise ValueError(
-                f"Expected {name} between {_LEAST:g} and {_MOST:g}, got {name}={value!r}."
+                f"Expected {name} between {_MIN_SETTING:g} and {_MAX_SETTING:g}, "
+                f"got {name}={value!r}."
             )

@@ -17,17 +17,17 @@ from veracal.mechanisms import ClipRule, is_continuous
 from veracal.queries import charge_terms, check_protected, note_charge
 from veracal.training.base import check_numbers
 from veracal.training.pipeline_steps import (
-    PART,
+    PIPELINE_STEP,
     all_steps,
-    both_transformed,
-    composed,
+    compose_events,
     event_of,
-    fit_to,
+    fit_step,
     is_absent,
     is_private_step,
-    made_up,
     own_reasons,
     private_steps,
+    synthetic_dataset,
+    transform_both,
     unpaid_reasons,
 )
 from veracal.training.preprocessing import PrivateTransformer
@@ -35,30 +35,30 @@ from veracal.training.preprocessing import PrivateTransformer
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
-def _if(check: Callable[[Any], bool]) -> Callable[[Method], Method]:
-    """A decorator: the method is there where a check of the pipeline says so."""
+def _available_if(check: Callable[[Any], bool]) -> Callable[[Method], Method]:
+    """Decorator: the method exists only if a check of the pipeline passes."""
     decorator: Callable[[Method], Method] = available_if(check)
     return decorator
 
 
 def _last_has_logits(pipeline: "PrivatePipeline") -> bool:
-    """Whether the last step gives logits; raises what scikit-learn expects if not."""
+    """Whether the last step has logits; otherwise raises what scikit-learn expects."""
     getattr(pipeline.steps[-1][1], "logits")  # noqa: B009
     return True
 
 
-def _jumps(step: Any) -> bool:
-    """Whether a step may see the last bits of its rows: by its clip rule, or in its layers."""
+def _is_discontinuous(step: Any) -> bool:
+    """Whether a step may depend on the last bits of its rows (clip rule or layers)."""
     clip = getattr(step, "clip", None)
     return hasattr(step, "module") or (isinstance(clip, ClipRule) and not is_continuous(clip))
 
 
-def _check_last(step: Any) -> None:
-    """Refuse a last step that neither takes data sets nor transforms rows."""
+def _check_last_step(step: Any) -> None:
+    """Reject a last step that neither takes data sets nor transforms rows."""
     if not (is_absent(step) or is_private_step(step) or hasattr(step, "transform")):
         raise ValueError(
             f"Expected a private classifier or a transformer as the last step, got {step!r}. "
-            "Make what is inside it a PrivatePipeline, or put its steps here."
+            "Wrap its content in a PrivatePipeline, or use its steps here."
         )
     _checks.as_part(step=step)
 
@@ -67,21 +67,21 @@ class PrivatePipeline(DisplayMixin, Pipeline):  # type: ignore[misc]
     """Scikit-learn's ``Pipeline``, with a cost that is known before a record is read.
 
     Its event is the composition of its steps' events, so that ``Curator.fit`` charges all of
-    them at once. How a budget is divided is what the steps' own settings say. Steps that
-    were given no size or no classes take the data set's.
+    them at once. The settings of the steps divide the budget. Steps without a declared size or
+    classes use those of the data set.
 
     Parameters
     ----------
     steps : list of (name, estimator)
-        As of ``Pipeline``. A step states its cost, like all of :mod:`veracal.training`, or is
-        known to turn each row by itself
-        (:func:`veracal.training.pipeline_steps.is_row_by_row`).
+        As for ``Pipeline``. A step either states its cost, like all of :mod:`veracal.training`,
+        or is known to transform each row independently
+        (:func:`veracal.training.pipeline_steps.is_row_wise`).
     transform_input : list of str, optional
-        As of ``Pipeline``, for :meth:`fit` only.
+        As for ``Pipeline``, for :meth:`fit` only.
     memory : str or joblib.Memory, optional
-        Likewise.
+        As for ``Pipeline``.
     verbose : bool
-        Likewise.
+        As for ``Pipeline``.
 
     Attributes
     ----------
@@ -89,20 +89,20 @@ class PrivatePipeline(DisplayMixin, Pipeline):  # type: ignore[misc]
     private_ : bool
     not_private_because_ : tuple of str
     statement_ : Statement or NotPrivate
-        Where nothing is charged, ``NotPrivate`` says so.
+        ``NotPrivate`` if nothing is charged.
 
     Guarantees
     ----------
     All steps protect the same unit under one relation, or :meth:`event` raises. In
-    :meth:`fit_records` a record meets nothing but steps that are charged, and functions of
-    itself alone; what is not finite on the way becomes zero, and so does a row for which a
-    function of the user's raises an error. Steps that learn nothing are fitted to made-up
-    records. That a function turns each row by itself is the *user's word*: a trial on made-up
-    rows catches mistakes, and proves nothing.
+    :meth:`fit_records` a record is used only by charged steps and by functions of that record
+    alone; values that are not finite become zero, and so does a row for which a user-defined
+    function raises an error. Steps that learn nothing are fitted to synthetic records. That a
+    user-defined function transforms each row independently is *declared by the user*: a trial
+    on synthetic rows catches mistakes, and proves nothing.
 
-    Claims are written down when a fit ends, and nothing that is done to the steps afterwards
-    changes them. A charged step claims nothing by itself once it is a part of a pipeline: its
-    own cost is less than that of the whole.
+    Claims are recorded when a fit ends; later changes to the steps do not affect them. A
+    charged step makes no claim of its own once it is part of a pipeline: its own cost is less
+    than that of the pipeline.
 
     Examples
     --------
@@ -128,98 +128,100 @@ class PrivatePipeline(DisplayMixin, Pipeline):  # type: ignore[misc]
         super().__init__(steps, transform_input=transform_input, memory=memory, verbose=verbose)
 
     def event(self) -> Event | None:
-        """Cost of one fit, known before any record is read; None: it costs nothing.
+        """Cost of one fit, known before any record is read; None if it costs nothing.
 
         Raises
         ------
         ValueError
-            Naming the step that learns from the records without stating what that costs.
+            If a step learns from the records without stating its cost; the message names it.
         """
         self._unit()
         cost = event_of(self)
-        _check_last(self.steps[-1][1])
+        _check_last_step(self.steps[-1][1])
         return cost
 
     def check_records(self, dataset: Dataset) -> None:
-        """Refuse a data set that cannot be fitted, by what is public about it.
+        """Reject a data set that cannot be fitted, by public facts alone.
 
-        A copy is fitted to made-up records of the same form, step by step.
+        A copy is fitted to synthetic records of the same form, step by step.
         """
         if not all(is_absent(one) or getattr(one, "any_rows", False) for _, one in self.steps):
             check_numbers(dataset)
         cost = self.event()
         if cost is not None:
             check_protected(dataset, cost.relation, self._unit())
-        stand_in = made_up(dataset, "add-remove" if cost is None else cost.relation)
-        twin = clone(self)
-        for _, step in twin.steps[:-1]:
-            fit_to(step, stand_in, stand_in)
-            stand_in, _ = both_transformed(step, stand_in, stand_in)
-        last = twin.steps[-1][1]
+        synthetic = synthetic_dataset(dataset, "add-remove" if cost is None else cost.relation)
+        copy = clone(self)
+        for _, step in copy.steps[:-1]:
+            fit_step(step, synthetic, synthetic)
+            synthetic, _ = transform_both(step, synthetic, synthetic)
+        last = copy.steps[-1][1]
         if is_private_step(last):
-            last.check_records(stand_in)
+            last.check_records(synthetic)
         else:
-            fit_to(last, stand_in, stand_in)
+            fit_step(last, synthetic, synthetic)
 
     def fit_records(self, dataset: Dataset) -> Self:
-        """Fit to a data set, whose declared classes, size and norm are taken."""
+        """Fit to a data set, with its declared classes, size and norm."""
         self.check_records(dataset)
         charged = self.event()
-        self._forget()
-        stand_in = made_up(dataset, "add-remove" if charged is None else charged.relation)
-        alone = _jumps(self.steps[-1][1])
+        self._reset_claims()
+        synthetic = synthetic_dataset(
+            dataset, "add-remove" if charged is None else charged.relation
+        )
+        row_wise = _is_discontinuous(self.steps[-1][1])
         for _, step in self.steps[:-1]:
-            fit_to(step, dataset, stand_in)
-            dataset, stand_in = both_transformed(step, dataset, stand_in, alone=alone)
-        fit_to(self.steps[-1][1], dataset, stand_in)
-        self._claim([])
+            fit_step(step, dataset, synthetic)
+            dataset, synthetic = transform_both(step, dataset, synthetic, row_wise=row_wise)
+        fit_step(self.steps[-1][1], dataset, synthetic)
+        self._record_claims([])
         if self.event_ != charged:
-            self.not_private_because_ += ("its steps cost something else than was charged",)
+            self.not_private_because_ += ("its steps have another cost than was charged",)
         return self
 
     def fit(self, X: Any, y: Any = None, **params: Any) -> Self:
-        """Fit to rows and labels as scikit-learn does, and say what was inferred."""
-        self._forget()
+        """Fit to rows and labels as scikit-learn does, and record what was inferred."""
+        self._reset_claims()
         super().fit(X, y, **params)
-        return self._claim(unpaid_reasons(self))
+        return self._record_claims(unpaid_reasons(self))
 
-    @_if(Pipeline._can_fit_transform)
+    @_available_if(Pipeline._can_fit_transform)
     def fit_transform(self, X: Any, y: Any = None, **params: Any) -> Any:
-        """Likewise, and turn the rows."""
-        self._forget()
+        """Fit as :meth:`fit` does, and transform the rows."""
+        self._reset_claims()
         result = super().fit_transform(X, y, **params)
-        self._claim(unpaid_reasons(self))
+        self._record_claims(unpaid_reasons(self))
         return result
 
-    @_if(_last_has_logits)
+    @_available_if(_last_has_logits)
     def logits(self, X: Any) -> Floats:
-        """Scores of shape (n, k) of the last step, whose softmax are the probabilities."""
+        """Scores of shape (n, k) of the last step, whose softmax is the probabilities."""
         check_is_fitted(self)
         for _, step in self.steps[:-1]:
             if isinstance(X, MappedRows) and not isinstance(step, PrivateTransformer):
-                X = X[:]  # scikit-learn's steps take no rows on disk
+                X = X[:]  # steps of scikit-learn do not accept rows on disk
             X = X if is_absent(step) else step.transform(X)
         result: Floats = self.steps[-1][1].logits(X)
         return result
 
-    def before_last(self, dataset: Dataset) -> Dataset:
-        """A data set as the fitted steps before the last one turn it, without any error.
+    def transform_dataset(self, dataset: Dataset) -> Dataset:
+        """Transform a data set by all fitted steps but the last; no row raises an error.
 
-        Each row is turned by itself: predictions, which are counted, jump at a threshold.
+        Each row is transformed on its own, since predictions jump at a threshold.
         """
-        stand_in = made_up(dataset, "add-remove")
+        synthetic = synthetic_dataset(dataset, "add-remove")
         for _, step in self.steps[:-1]:
-            dataset, stand_in = both_transformed(step, dataset, stand_in, alone=True)
+            dataset, synthetic = transform_both(step, dataset, synthetic, row_wise=True)
         return dataset
 
-    # ------------------------------------------------------------ what a fit claims
+    # ------------------------------------------------------------ claims of a fit
 
     @property
     def not_private_because_(self) -> tuple[str, ...]:
-        """What was read off the records without being paid for, step by step."""
+        """What was read from the records without being charged, step by step."""
         if "_reasons" not in vars(self):
             check_is_fitted(self)
-            return ("its steps were fitted, and not the whole",)
+            return ("its steps were fitted separately, and not the pipeline",)
         return self._reasons
 
     @not_private_because_.setter
@@ -228,50 +230,50 @@ class PrivatePipeline(DisplayMixin, Pipeline):  # type: ignore[misc]
 
     @property
     def private_(self) -> bool:
-        """Whether the guarantee of ``event_`` holds for this fit."""
+        """Whether this fit has the guarantee of ``event_``."""
         return not self.not_private_because_
 
     @property
     def statement_(self) -> Statement | NotPrivate:
-        """What this fit promises, in words and as JSON; computed when asked for."""
+        """The guarantee of this fit, as text and as JSON; computed on access."""
         if not self.private_ or self.event_ is None:
             return NotPrivate(self.not_private_because_ or ("nothing in it is charged",))
         delta, unit, charged = self._stated
-        covers = (f"what these steps learnt: {', '.join(charged)}",)
-        inside = [step for _, step in private_steps(self)]
-        told = charge_terms(self, *inside)
-        return statement(self.event_, delta, unit, covers=covers, **told)
+        covers = (f"what these steps learned: {', '.join(charged)}",)
+        steps = [step for _, step in private_steps(self)]
+        terms = charge_terms(self, *steps)
+        return statement(self.event_, delta, unit, covers=covers, **terms)
 
-    def _forget(self) -> None:
-        """What an earlier fit claimed must not outlive one that is interrupted."""
+    def _reset_claims(self) -> None:
+        """Discard the claims of an earlier fit, in case this one is interrupted."""
         self.event_, self.not_private_because_ = None, (UNFINISHED,)
         note_charge(self)
 
-    def _claim(self, reasons: list[str]) -> Self:
-        """Write down what this fit may claim; its steps claim nothing for themselves."""
-        found = private_steps(self)
-        told = [f"{name}: {why}" for name, step in found for why in own_reasons(step)]
-        paid = [(name, step.event_) for name, step in found if step.event_ is not None]
+    def _record_claims(self, reasons: list[str]) -> Self:
+        """Record what this fit may claim; its steps make no claims of their own."""
+        steps = private_steps(self)
+        own = [f"{name}: {why}" for name, step in steps for why in own_reasons(step)]
+        paid = [(name, step.event_) for name, step in steps if step.event_ is not None]
         try:
-            cost, unit = composed([event for _, event in paid]), self._unit()
-        except ValueError as refused:
-            cost, unit, told = None, None, [*told, str(refused)]
+            cost, unit = compose_events([event for _, event in paid]), self._unit()
+        except ValueError as error:
+            cost, unit, own = None, None, [*own, str(error)]
         self._stated = self._delta(), unit, tuple(name for name, _ in paid)
-        self.event_, self.not_private_because_ = cost, (*told, *reasons)
+        self.event_, self.not_private_because_ = cost, (*own, *reasons)
         for _, step in all_steps(self):
             if step is not self and is_private_step(step) and step.event_ is not None:
-                step.not_private_because_ = (*own_reasons(step), PART)
+                step.not_private_because_ = (*own_reasons(step), PIPELINE_STEP)
         return self
 
     def _delta(self) -> float:
-        """The largest delta that a step states its epsilon at."""
-        given = [step.get_params().get("delta") for _, step in private_steps(self)]
-        return max((float(delta) for delta in given if delta is not None), default=0.0)
+        """The largest delta at which a step states its epsilon."""
+        deltas = [step.get_params().get("delta") for _, step in private_steps(self)]
+        return max((float(delta) for delta in deltas if delta is not None), default=0.0)
 
     def _unit(self) -> Unit | None:
         """The unit that all charged steps protect."""
-        told = [step.get_params(deep=False) for _, step in private_steps(self)]
-        units = {one["unit"] or Unit() for one in told if "unit" in one}
+        params = [step.get_params(deep=False) for _, step in private_steps(self)]
+        units = {one["unit"] or Unit() for one in params if "unit" in one}
         if len(units) > 1:
             raise ValueError(
                 "Expected all steps to protect the same unit, got "
@@ -283,7 +285,7 @@ class PrivatePipeline(DisplayMixin, Pipeline):  # type: ignore[misc]
 def make_private_pipeline(
     *steps: Any, memory: Any = None, transform_input: Any = None, verbose: bool = False
 ) -> PrivatePipeline:
-    """Make a :class:`PrivatePipeline` of steps that are named by their kind."""
+    """Make a :class:`PrivatePipeline` of steps that are named by their class."""
     named = make_pipeline(*steps).steps
     return PrivatePipeline(
         named, memory=memory, transform_input=transform_input, verbose=verbose

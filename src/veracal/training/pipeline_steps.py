@@ -1,10 +1,9 @@
-"""What estimators are put together from.
+"""Steps of a pipeline: their total cost, how they are fitted, and the checks they must pass.
 
-Records that nobody has, in the form of a data set's.
-
-Steps that are taken at their word to turn each row by itself, and how they are tried.
-
-Steps of a pipeline: what they cost together, and how they are fitted to a data set.
+:func:`event_of` composes the costs of all steps inside an estimator. :func:`synthesize_records`
+creates records of the same form as a data set, to which steps that learn nothing are fitted.
+:func:`check_row_independence` tries on synthetic rows whether a user-defined step transforms
+each row independently of the others.
 """
 
 import math
@@ -33,21 +32,21 @@ from veracal.training.preprocessing import PrivateTransformer
 
 
 def inner_steps(estimator: Any) -> Iterator[tuple[str, Any]]:
-    """All that is fitted inside an estimator, with the names that lead to it."""
+    """All elementary steps inside an estimator, with their nested names."""
     for name, step in all_steps(estimator):
-        if parts_of(step) is None and not is_absent(step):
+        if child_steps(step) is None and not is_absent(step):
             yield name, step
 
 
 def all_steps(estimator: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """An estimator and all that is inside, pipelines and the like included."""
+    """An estimator and all steps inside it, including nested pipelines."""
     yield name, estimator
-    for key, step in parts_of(estimator) or ():
+    for key, step in child_steps(estimator) or ():
         yield from all_steps(step, f"{name}__{key}" if name else key)
 
 
-def parts_of(estimator: Any) -> list[tuple[str, Any]] | None:
-    """What an estimator is put together from; None if it is not."""
+def child_steps(estimator: Any) -> list[tuple[str, Any]] | None:
+    """The direct children of a composite estimator; None if it is not composite."""
     if isinstance(estimator, Pipeline):
         return [(key, step) for key, step in estimator.steps]
     if isinstance(estimator, ColumnTransformer):
@@ -60,14 +59,14 @@ def parts_of(estimator: Any) -> list[tuple[str, Any]] | None:
 
 
 def check_structure(estimator: Any) -> None:
-    """Refuse steps that stand where they cannot, or twice, and columns chosen by functions."""
+    """Reject misplaced or repeated steps, and columns chosen by functions."""
     for _, step in all_steps(estimator):
         if chooses_columns(step):
             raise ValueError(
                 f"Expected declared columns, got a function that chooses them in {step!r}: it "
-                "would look at the records. Give their numbers."
+                "would look at the records. Give their indices."
             )
-        parts = parts_of(step) or []
+        parts = child_steps(step) or []
         for key, part in parts[:-1] if isinstance(step, Pipeline) else parts:
             if not (is_absent(part) or hasattr(part, "transform")):
                 raise ValueError(
@@ -78,7 +77,7 @@ def check_structure(estimator: Any) -> None:
 
 
 def _check_once(step: Any, seen: set[int]) -> None:
-    """Refuse an object in two places, where its second fit would undo the first."""
+    """Reject an object that occurs twice, since its second fit would undo the first."""
     if is_absent(step):
         return
     if id(step) in seen:
@@ -87,8 +86,8 @@ def _check_once(step: Any, seen: set[int]) -> None:
             "the first. Use sklearn.base.clone."
         )
     seen.add(id(step))
-    if not isinstance(step, ColumnTransformer):  # which fits copies
-        for _, part in parts_of(step) or ():
+    if not isinstance(step, ColumnTransformer):  # it fits copies of its steps
+        for _, part in child_steps(step) or ():
             _check_once(part, seen)
 
 
@@ -100,16 +99,16 @@ def chooses_columns(step: Any) -> bool:
 
 
 def is_absent(step: Any) -> bool:
-    """Whether a step is one of scikit-learn's words for none."""
+    """Whether a step is None or a string such as 'passthrough'."""
     return step is None or isinstance(step, str)
 
 
-_ROWS = 16
+_SYNTHETIC_ROWS = 16
 
 
-def made_up(dataset: Dataset, relation: Relation) -> Dataset:
-    """Invent a data set from what is public about another; see :func:`made_up_like`."""
-    return made_up_like(
+def synthetic_dataset(dataset: Dataset, relation: Relation) -> Dataset:
+    """Synthetic records with the public properties of a data set; see :func:`synthesize_records`."""
+    return synthesize_records(
         dataset.X,
         dataset.classes,
         size=dataset.size,
@@ -119,7 +118,7 @@ def made_up(dataset: Dataset, relation: Relation) -> Dataset:
     )
 
 
-def made_up_like(
+def synthesize_records(
     X: Array | MappedRows,
     classes: Sequence[Label],
     *,
@@ -128,15 +127,15 @@ def made_up_like(
     relation: Relation,
     name: str = "data",
 ) -> Dataset:
-    """Invent records of the same form.
+    """Create synthetic records of the same form.
 
-    They stand in for records wherever a step is only to learn how wide its rows are, or is
-    tried before anything is charged.
+    They replace the records wherever a step only needs the width of its rows, or is tried
+    before anything is charged.
 
     Parameters
     ----------
     X : array or MappedRows of numbers, of shape (n, ...)
-        Of which only the shape and the type are looked at.
+        Only its shape and type are used.
     classes, size, norm, name
         As declared.
     relation : {"add-remove", "replace-one"}
@@ -144,18 +143,18 @@ def made_up_like(
     Returns
     -------
     Dataset
-        Of the same width, type and declared figures. Under replace-one, where it is public, it
-        has as many rows; under add-remove a few.
+        With the same width, type and declared facts. Under replace-one, where the number of
+        rows is public, it is the same; under add-remove there are a few rows.
 
     Guarantees
     ----------
-    It depends on no record and, under add-remove, not on how many there are.
+    The result depends on no record and, under add-remove, not on the number of records.
     """
-    n = len(X) if relation == "replace-one" else max(_ROWS, len(classes))
-    some = usual_rows(math.prod(X.shape[1:]))
+    n = len(X) if relation == "replace-one" else max(_SYNTHETIC_ROWS, len(classes))
+    base = synthetic_rows(math.prod(X.shape[1:]))
     if norm is not None:
-        some *= norm / (2 * np.linalg.norm(some, axis=1, keepdims=True))
-    rows = np.abs(some * 100).astype(np.uint8) if X.dtype.kind == "u" else some.astype(X.dtype)
+        base *= norm / (2 * np.linalg.norm(base, axis=1, keepdims=True))
+    rows = np.abs(base * 100).astype(np.uint8) if X.dtype.kind == "u" else base.astype(X.dtype)
     return Dataset(
         np.resize(rows, (n, rows.shape[1])).reshape(n, *X.shape[1:]),
         np.arange(n) % len(classes),
@@ -166,32 +165,32 @@ def made_up_like(
     )
 
 
-def usual_rows(width: int) -> Floats:
-    """A few rows of numbers for which usual functions have a value."""
-    rng = np.random.default_rng(0)  # public draws: there is nothing to hide in them
-    return rng.uniform(0.1, 0.9, (_ROWS, width))
+def synthetic_rows(width: int) -> Floats:
+    """A few rows of positive numbers, for which common functions are defined."""
+    rng = np.random.default_rng(0)  # public draws
+    return rng.uniform(0.1, 0.9, (_SYNTHETIC_ROWS, width))
 
 
-_BLOCKS = (3, 30, 64, 256)  # rows that are turned together in a trial
-_ALONE = 64
+_BLOCKS = (3, 30, 64, 256)  # block sizes of a trial
+_TRIAL_ROWS = 64
 
 
-def finite(rows: Any) -> Array:
-    """A dense array of floats, with zero for what is not finite."""
+def replace_nonfinite(rows: Any) -> Array:
+    """A dense array of floats, with zero in place of values that are not finite."""
     dense = np.asarray(rows.toarray() if sparse.issparse(rows) else rows)
     numbers = dense if dense.dtype in (np.float32, np.float64) else dense.astype(np.float64)
     return np.where(np.isfinite(numbers), numbers, 0)
 
 
-def apply_to_all(step: Any, rows: Array, like: Array) -> Array:
-    """Rows as a step turns them that may be anybody's function.
+def transform_rows(step: Any, rows: Array, like: Array) -> Array:
+    """Transform rows by a step that may be a user-defined function.
 
     Parameters
     ----------
     step : fitted transformer
     rows : array of shape (n, d)
     like : array of shape (m, width)
-        What the step makes of made-up rows: the form that the result must have.
+        The step's result for synthetic rows, whose form the result must have.
 
     Returns
     -------
@@ -199,120 +198,121 @@ def apply_to_all(step: Any, rows: Array, like: Array) -> Array:
 
     Guarantees
     ----------
-    No row raises an error or a warning, and none changes the form of the result. Rows that
-    cannot be turned together are turned one by one; those that raise an error by themselves,
-    or would be wider or narrower than the others, become zero.
+    No row raises an error or a warning, and none changes the form of the result. If the rows
+    cannot be transformed together, they are transformed one by one; a row that raises an error,
+    or has a result of another width, becomes zero.
     """
-    together = _tried(step, rows, like)
+    together = _try_transform(step, rows, like)
     if together is not None:
         return together
     result = np.zeros((len(rows), like.shape[1]), like.dtype)
-    for place, row in enumerate(rows):
-        alone = _tried(step, row[None], like)
-        if alone is not None:
-            result[place] = alone[0]
+    for index, row in enumerate(rows):
+        single = _try_transform(step, row[None], like)
+        if single is not None:
+            result[index] = single[0]
     return result
 
 
-def _tried(step: Any, rows: Array, like: Array) -> Array | None:
-    """Rows as a step turns them together; None if it raises or gives another form."""
+def _try_transform(step: Any, rows: Array, like: Array) -> Array | None:
+    """Transform rows together; None if the step raises or the result has another form."""
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         try:
-            result = finite(step.transform(rows)).astype(like.dtype, copy=False)
-        except Exception:  # whatever a function of the user's may raise for a record
+            result = replace_nonfinite(step.transform(rows)).astype(like.dtype, copy=False)
+        except Exception:  # a user-defined function may raise anything
             return None
-    return finite(result) if result.shape == (len(rows), like.shape[1]) else None
+    return replace_nonfinite(result) if result.shape == (len(rows), like.shape[1]) else None
 
 
-def in_form(step: Any, form: Array) -> Array:
-    """Made-up rows as a step turns them; what it raises for them is told.
+def transform_synthetic(step: Any, form: Array) -> Array:
+    """Transform synthetic rows; errors that the step raises for them are passed on.
 
     Raises
     ------
     ValueError
-        If the result is not one row for each.
+        If the result does not have one row for each.
     """
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
-        result = finite(step.transform(form))
+        result = replace_nonfinite(step.transform(form))
     if result.ndim != 2 or len(result) != len(form):
-        raise not_apart(step)
+        raise row_dependence_error(step)
     return result
 
 
-def check_rows_apart(step: Any, form: Array) -> None:
-    """Refuse a step that lets one row change another's result, tried on made-up rows.
+def check_row_independence(step: Any, form: Array) -> None:
+    """Reject a step whose result for a row depends on other rows, tried on synthetic rows.
 
     Parameters
     ----------
     step : fitted transformer
     form : array of shape (m, d)
-        Made-up rows that it is meant for; their width and type are taken for all others.
+        Synthetic rows of the step's input form; all trial rows have their width and type.
 
     Raises
     ------
     ValueError
-        If rows get another result in company than alone, in one of a few hundred trials.
+        If the result of a row differs between a block and the row alone, in any trial.
 
     Guarantees
     ----------
-    None: it catches mistakes. That a step never mixes rows is the word of who wrote it.
+    None: the check catches mistakes. Only the author of a step can guarantee that it never
+    mixes rows.
     """
-    like = in_form(step, form)
+    like = transform_synthetic(step, form)
     for rows in _trial_rows(form):
-        alone = np.concatenate([apply_to_all(step, row[None], like) for row in rows])
-        company = np.resize(rows[:4], (_BLOCKS[-1] - len(rows), rows.shape[1]))
-        many = np.concatenate([rows, company])
+        alone = np.concatenate([transform_rows(step, row[None], like) for row in rows])
+        padding = np.resize(rows[:4], (_BLOCKS[-1] - len(rows), rows.shape[1]))
+        padded = np.concatenate([rows, padding])
         for size in _BLOCKS:
             starts = range(0, len(rows), size)
-            blocks = [apply_to_all(step, many[at : at + size], like) for at in starts]
-            if not _same(np.concatenate(blocks)[: len(rows)], alone, rows):
-                raise not_apart(step)
+            blocks = [transform_rows(step, padded[at : at + size], like) for at in starts]
+            if not _agree(np.concatenate(blocks)[: len(rows)], alone, rows):
+                raise row_dependence_error(step)
 
 
 def _trial_rows(form: Array) -> list[Array]:
-    """Sets of made-up rows: usual, negative, of all sizes, and mostly zero."""
-    rng = np.random.default_rng(0)  # public draws: there is nothing to hide in them
-    usual = np.resize(np.asarray(form, dtype=np.float64), (_ALONE, form.shape[1]))
+    """Sets of synthetic rows: typical, negative, of all magnitudes, and mostly zero."""
+    rng = np.random.default_rng(0)  # public draws
+    usual = np.resize(np.asarray(form, dtype=np.float64), (_TRIAL_ROWS, form.shape[1]))
     usual = usual * rng.uniform(0.5, 1.5, usual.shape)
     sizes = rng.choice([0.0, 1e-6, -1e-3, 0.5, -2.0, 30.0, -1e3], usual.shape)
     sizes[40], sizes[41], sizes[50:54] = 1e6, -1e6, sizes[49]  # outliers, and copies
     sparse_rows = np.zeros_like(usual)
     sparse_rows[5], sparse_rows[20, ::2], sparse_rows[60] = 3.0, -1.0, 1e6
     sets = [usual, -np.abs(usual) - 0.1, sizes, sparse_rows]
-    return [_as(rows, form.dtype) for rows in sets]
+    return [_cast(rows, form.dtype) for rows in sets]
 
 
-def _as(rows: Array, dtype: np.dtype[Any]) -> Array:
-    """Rows in another type, that nobody may write to."""
-    whole = dtype.kind in "iu"
-    result = (np.abs(rows) % 256 if whole else rows).astype(dtype)
+def _cast(rows: Array, dtype: np.dtype[Any]) -> Array:
+    """Rows in another type, as a read-only array."""
+    integral = dtype.kind in "iu"
+    result = (np.abs(rows) % 256 if integral else rows).astype(dtype)
     result.flags.writeable = False
     return result
 
 
-def _same(together: Array, alone: Array, rows: Array) -> bool:
-    """Whether two results differ by roundings at most, row by row."""
+def _agree(together: Array, alone: Array, rows: Array) -> bool:
+    """Whether two results differ by rounding at most, row by row."""
     exact = together.dtype == np.float64 and rows.dtype != np.float32
     sizes = [np.abs(part).max(axis=1, initial=0.0) for part in (rows, alone)]
     allowed = (1e-9 if exact else 1e-5) * np.maximum(*sizes) + 1e-12
     return bool((np.abs(together - alone).max(axis=1, initial=0.0) <= allowed).all())
 
 
-def not_apart(step: Any) -> ValueError:
-    """What to tell of a step that mixes rows."""
+def row_dependence_error(step: Any) -> ValueError:
+    """The error for a step that mixes rows."""
     return ValueError(
-        f"Expected a step that turns each row by itself, got {step!r}, whose result for a "
-        "row depends on the others. Use constants that are known without the records."
+        f"Expected a step that transforms each row independently, got {step!r}, whose result "
+        "for a row depends on other rows. Use constants that are known without the records."
     )
 
 
 _TRANSFORMED_ROWS = 65_536  # rows that are transformed together
-_FORM = 16  # made-up rows that show the form of a step's result
-PART = "it is a part of a pipeline, whose statement counts"
-_ROW_BY_ROW = (FunctionTransformer, Normalizer, Binarizer, PolynomialFeatures)
-_INSTEAD = {
+_FORM_ROWS = 16  # synthetic rows that determine the form of a step's result
+PIPELINE_STEP = "it is part of a pipeline, whose statement applies"
+_ROW_WISE = (FunctionTransformer, Normalizer, Binarizer, PolynomialFeatures)
+_REPLACEMENTS = {
     "StandardScaler": "PrivateStandardizer, or BoundedScaler with declared bounds",
     "MinMaxScaler": "BoundedScaler with declared bounds",
     "MaxAbsScaler": "BoundedScaler with declared bounds",
@@ -328,32 +328,32 @@ class PrivateStep(Protocol):
     """A step that states its cost and takes whole data sets."""
 
     def event(self) -> Event | None:
-        """Cost of one fit; None: it costs nothing."""
+        """Cost of one fit; None if it costs nothing."""
 
     def check_records(self, dataset: Dataset) -> None:
-        """Refuse a data set that cannot be fitted, by what is public about it."""
+        """Reject a data set that cannot be fitted, by public facts alone."""
 
     def fit_records(self, dataset: Dataset) -> Any:
         """Fit to a data set."""
 
 
 def event_of(estimator: Any) -> Event | None:
-    """What one fit of an estimator costs, a pipeline's being the composition of its steps'.
+    """Cost of one fit of an estimator; for a pipeline, the composition of its steps' costs.
 
     Parameters
     ----------
-    estimator : estimator, Pipeline, ColumnTransformer or FeatureUnion, nested at will
+    estimator : estimator, Pipeline, ColumnTransformer or FeatureUnion, possibly nested
 
     Returns
     -------
     Event or None
-        None if nothing is read off the records.
+        None if nothing is read from the records.
 
     Raises
     ------
     ValueError
-        Naming the step that learns from the records without stating what that costs, one
-        that stands where it cannot or twice, or if steps protect different neighbors.
+        If a step learns from the records without stating its cost (the message names it), if a
+        step is misplaced or repeated, or if steps have different neighboring relations.
 
     Examples
     --------
@@ -369,204 +369,213 @@ def event_of(estimator: Any) -> Event | None:
             cost = step.event()
             if cost is not None:
                 events.append(cost)
-        elif not is_row_by_row(step):
+        elif not is_row_wise(step):
             raise ValueError(
                 "Expected steps that state their cost or learn nothing from the records, got "
-                f"{step!r}{f' as {name!r}' if name else ''}. {_advice(step)}"
+                f"{step!r}{f' as {name!r}' if name else ''}. {_suggest_replacement(step)}"
             )
     check_structure(estimator)
-    return composed(events)
+    return compose_events(events)
 
 
 def is_private_step(step: Any) -> bool:
-    """Whether a step states its cost and takes whole data sets; a frozen one does neither."""
+    """Whether a step states its cost and takes data sets; a frozen one does neither."""
     return isinstance(step, PrivateStep) and not isinstance(step, FrozenEstimator)
 
 
 def private_steps(estimator: Any) -> list[tuple[str, Any]]:
     """The steps inside an estimator that state their cost, with their names."""
-    found = inner_steps(estimator)
-    return [(name, step) for name, step in found if is_private_step(step)]
+    return [(name, step) for name, step in inner_steps(estimator) if is_private_step(step)]
 
 
-def composed(events: list[Event]) -> Event | None:
-    """Several events on the same records as one; None for none."""
+def compose_events(events: list[Event]) -> Event | None:
+    """Compose events on the same records; None without events."""
     if len(events) > 1:
         return Composed(tuple(events))
     return events[0] if events else None
 
 
-def is_taken_at_its_word(step: Any) -> bool:
-    """Whether nobody but the user knows that a step turns each row by itself."""
+def is_unverified(step: Any) -> bool:
+    """Whether only the user can know that a step transforms each row independently."""
     if isinstance(step, FrozenEstimator):
         return not isinstance(step.estimator, PrivateTransformer)
     return type(step) is FunctionTransformer and step.func is not None
 
 
-def is_row_by_row(step: Any) -> bool:
-    """Whether a transformer of scikit-learn turns each row by itself and learns nothing.
+def is_row_wise(step: Any) -> bool:
+    """Whether a transformer of scikit-learn is row-wise: independent of other rows, unfitted.
 
     Guarantees
     ----------
     For ``Normalizer``, ``Binarizer``, ``PolynomialFeatures``, and ``OneHotEncoder`` with
-    declared categories it is known. A ``FunctionTransformer`` is the *user's word* that its
-    function turns each row by itself and holds nothing of the records; so is a
-    ``FrozenEstimator``, of which no fit changes anything, that it was fitted to public
-    records or paid for before. Both are tried on made-up rows
-    (:func:`check_rows_apart`), which catches mistakes and proves nothing.
+    declared categories this is known. With a ``FunctionTransformer``, the *user declares* that
+    its function transforms each row independently and contains nothing of the records; with a
+    ``FrozenEstimator``, which no fit changes, that it was fitted to public records or charged
+    before. Both are tried on synthetic rows (:func:`check_row_independence`), which catches
+    mistakes and proves nothing.
     """
     if type(step) is FrozenEstimator:
         return not own_reasons(step.estimator)
     if type(step) is OneHotEncoder:
         declared = not isinstance(step.categories, str)
         counts = step.min_frequency is not None or step.max_categories is not None
-        quiet = step.handle_unknown in ("ignore", "infrequent_if_exist") and step.drop is None
-        return declared and quiet and not counts
-    return type(step) in _ROW_BY_ROW
+        silent = step.handle_unknown in ("ignore", "infrequent_if_exist") and step.drop is None
+        return declared and silent and not counts
+    return type(step) in _ROW_WISE
 
 
 def own_reasons(step: Any) -> list[str]:
-    """Why a fitted step is not private, but for being a part of something."""
-    return [why for why in getattr(step, "not_private_because_", ()) if why != PART]
+    """Why a fitted step is not private, apart from being part of a pipeline."""
+    return [why for why in getattr(step, "not_private_because_", ()) if why != PIPELINE_STEP]
 
 
 def unpaid_reasons(estimator: Any) -> list[str]:
-    """What a plain fit read off the records, or may have, in steps that state no cost."""
+    """What a scikit-learn fit read, or may have read, from the records without a cost."""
     reasons = []
     for name, step in all_steps(estimator):
         kind = type(step).__name__
         if chooses_columns(step):
             reasons.append(f"{name}: a function chose the columns by looking at the records")
-        if parts_of(step) is not None or is_absent(step) or is_private_step(step):
+        if child_steps(step) is not None or is_absent(step) or is_private_step(step):
             continue
-        if not is_row_by_row(step):
+        if not is_row_wise(step):
             reasons.append(f"{name}: {kind} learns from the records and states no cost")
-        elif is_taken_at_its_word(step) and not _passes_trial(step):
-            reasons.append(f"{name}: {kind} did not pass a trial that it turns rows apart")
+        elif is_unverified(step) and not _passes_trial(step):
+            reasons.append(f"{name}: {kind} did not pass the check of row independence")
     return reasons
 
 
 def _passes_trial(step: Any) -> bool:
-    """Whether a step that was fitted plainly turns made-up rows each by itself."""
+    """Whether a step that was fitted by scikit-learn passes the check of row independence."""
     try:
-        check_rows_apart(step, usual_rows(step.n_features_in_))
-    except Exception:  # whatever a function may raise for rows that it was not made for
+        check_row_independence(step, synthetic_rows(step.n_features_in_))
+    except Exception:  # a function may raise anything for unexpected rows
         return False
     return True
 
 
-def fit_to(step: Any, dataset: Dataset, stand_in: Dataset) -> None:
-    """Fit one step to a data set, whatever it is.
+def fit_step(step: Any, dataset: Dataset, synthetic: Dataset) -> None:
+    """Fit one step, of any kind, to a data set.
 
-    Steps that learn nothing are fitted to made-up records of the same form, so that nothing
-    of the data set can be in them.
+    Steps that learn nothing are fitted to synthetic records of the same form, so that they
+    cannot contain anything of the data set.
 
     Parameters
     ----------
     step : estimator
         Fitted in place.
     dataset : Dataset
-    stand_in : Dataset
-        Made-up records in the form of the data set's.
+    synthetic : Dataset
+        Synthetic records of the same form.
     """
     if is_private_step(step):
         step.fit_records(dataset)
     elif isinstance(step, Pipeline):
         for _, inner in step.steps:
-            fit_to(inner, dataset, stand_in)
-            dataset, stand_in = both_transformed(inner, dataset, stand_in)
+            fit_step(inner, dataset, synthetic)
+            dataset, synthetic = transform_both(inner, dataset, synthetic)
     elif isinstance(step, ColumnTransformer):
-        _fit_quietly(step, stand_in)
+        _fit_quietly(step, synthetic)
         for _, inner, columns in step.transformers_:
-            fit_to(inner, _columns(dataset, columns), _columns(stand_in, columns))
+            fit_step(
+                inner, _select_columns(dataset, columns), _select_columns(synthetic, columns)
+            )
     elif isinstance(step, FeatureUnion):
-        _fit_quietly(step, stand_in)
+        _fit_quietly(step, synthetic)
         for _, inner in step.transformer_list:
-            fit_to(inner, dataset, stand_in)
+            fit_step(inner, dataset, synthetic)
     elif not is_absent(step):
         if not isinstance(step, FrozenEstimator):
-            _fit_quietly(step, stand_in)
-        if is_taken_at_its_word(step):
-            check_rows_apart(step, stand_in.X[:_FORM])
+            _fit_quietly(step, synthetic)
+        if is_unverified(step):
+            check_row_independence(step, synthetic.X[:_FORM_ROWS])
 
 
-def both_transformed(
-    step: Any, dataset: Dataset, stand_in: Dataset, *, alone: bool = False
+def transform_both(
+    step: Any, dataset: Dataset, synthetic: Dataset, *, row_wise: bool = False
 ) -> tuple[Dataset, Dataset]:
-    """A data set and its stand-in as a fitted step turns them, in memory.
+    """Transform a data set and its synthetic counterpart by a fitted step, in memory.
 
     Parameters
     ----------
     step : fitted transformer
-    dataset, stand_in : Dataset
-    alone : bool
-        Turn each row by itself. A product of matrices may round a row differently beside
-        others, and a function that raises for one row has its block turned row by row; a clip
-        rule or a network that jumps must see neither. Steps of ours do neither.
+    dataset, synthetic : Dataset
+    row_wise : bool
+        Transform each row on its own. A matrix product may round a row differently next to
+        other rows, and if a function raises for one row, its block is transformed row by row;
+        neither may affect a discontinuous clip rule or a network. Veracal's own steps do
+        neither.
 
     Guarantees
     ----------
-    What is not finite becomes zero, entry by entry, so that no later step can fail for it,
-    and so does a row for which a function of the user's raises an error. No warning tells of
-    any of that.
+    Values that are not finite become zero, entry by entry, so that no later step can fail on
+    them, and so does a row for which a user-defined function raises an error. No warning is
+    issued.
     """
-    together = 1 if alone and not isinstance(step, PrivateTransformer) else _TRANSFORMED_ROWS
-    changed = _transformed(step, dataset, stand_in, together)
-    return changed, _transformed(step, stand_in, stand_in, _TRANSFORMED_ROWS)
+    block = 1 if row_wise and not isinstance(step, PrivateTransformer) else _TRANSFORMED_ROWS
+    transformed = _transform_dataset(step, dataset, synthetic, block)
+    return transformed, _transform_dataset(step, synthetic, synthetic, _TRANSFORMED_ROWS)
 
 
-def _transformed(step: Any, dataset: Dataset, stand_in: Dataset, together: int) -> Dataset:
-    """A data set as a fitted step turns it, in the form of its stand-in."""
+def _transform_dataset(
+    step: Any, dataset: Dataset, synthetic: Dataset, block_size: int
+) -> Dataset:
+    """Transform a data set by a fitted step, in the form of its synthetic counterpart."""
     if is_absent(step):
         return dataset
-    n, form = len(dataset), stand_in.X[:_FORM]
+    n, form = len(dataset), synthetic.X[:_FORM_ROWS]
     with np.errstate(all="ignore"):
-        if n == 0:  # scikit-learn takes no empty array: learn the width elsewhere
-            X = turned(step, form, form)[:0]
+        if n == 0:  # scikit-learn rejects empty arrays
+            X = transform_block(step, form, form)[:0]
         else:
-            blocks = (dataset.X[start : start + together] for start in range(0, n, together))
-            X = np.concatenate([turned(step, block, form) for block in blocks])
+            blocks = (
+                dataset.X[start : start + block_size] for start in range(0, n, block_size)
+            )
+            X = np.concatenate([transform_block(step, block, form) for block in blocks])
     norm = step.longest_row() if isinstance(step, PrivateTransformer) else None
-    X.flags.writeable = False  # or the data set would copy it
+    X.flags.writeable = False  # otherwise the data set would copy it
     return replace(dataset, X=X, norm=norm, feature_names=())
 
 
-def turned(step: Any, X: Array, form: Array) -> Array:
-    """Rows as a fitted step turns them, with zero for what is not finite after any step.
+def transform_block(step: Any, X: Array, form: Array) -> Array:
+    """Transform rows by a fitted step, with zero for values that are not finite after any step.
 
-    What the step makes of made-up rows, ``form``, gives the width and the type of the result.
+    The step's result for synthetic rows, ``form``, gives the width and the type of the result.
     """
     if is_absent(step):
         return X
     if isinstance(step, Pipeline):
         for _, inner in step.steps:
-            X, form = turned(inner, X, form), turned(inner, form, form)
+            X, form = transform_block(inner, X, form), transform_block(inner, form, form)
         return X
     if isinstance(step, ColumnTransformer):
-        parts = [(key, inner, _chosen(X, at)) for key, inner, at in step.transformers_]
+        parts = [(key, inner, _column_indices(X, at)) for key, inner, at in step.transformers_]
     elif isinstance(step, FeatureUnion):
-        parts = [(key, inner, _chosen(X, slice(None))) for key, inner in step.transformer_list]
+        parts = [
+            (key, inner, _column_indices(X, slice(None)))
+            for key, inner in step.transformer_list
+        ]
     elif isinstance(step, PrivateTransformer):
-        return finite(step.transform(X))
+        return replace_nonfinite(step.transform(X))
     else:
-        return apply_to_all(step, X, in_form(step, form))
+        return transform_rows(step, X, transform_synthetic(step, form))
     weights = step.transformer_weights or {}
     kept = [
-        finite(turned(inner, X[:, at], form[:, at]) * weights.get(key, 1.0))
+        replace_nonfinite(transform_block(inner, X[:, at], form[:, at]) * weights.get(key, 1.0))
         for key, inner, at in parts
         if not (isinstance(inner, str) and inner == "drop")
     ]
     return np.hstack([np.empty((len(X), 0), kept[0].dtype if kept else float), *kept])
 
 
-def _chosen(X: Array | MappedRows, columns: Any) -> Ints:
-    """Numbers of the columns that a ColumnTransformer names in any of its ways."""
+def _column_indices(X: Array | MappedRows, columns: Any) -> Ints:
+    """Indices of the columns that a ColumnTransformer specifies."""
     return np.atleast_1d(np.arange(X.shape[1])[columns])
 
 
-def _columns(dataset: Dataset, columns: Any) -> Dataset:
+def _select_columns(dataset: Dataset, columns: Any) -> Dataset:
     """Some columns of a data set."""
-    chosen, n = _chosen(dataset.X, columns), len(dataset)
+    chosen, n = _column_indices(dataset.X, columns), len(dataset)
     blocks = [
         dataset.X[start : start + _TRANSFORMED_ROWS][:, chosen]
         for start in range(0, n, _TRANSFORMED_ROWS)
@@ -575,20 +584,20 @@ def _columns(dataset: Dataset, columns: Any) -> Dataset:
     return replace(dataset, X=X, norm=None, feature_names=())
 
 
-def _fit_quietly(step: Any, stand_in: Dataset) -> None:
-    """Fit to made-up rows, of whose odd values nobody need hear."""
+def _fit_quietly(step: Any, synthetic: Dataset) -> None:
+    """Fit to synthetic rows, without the warnings that their values may cause."""
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
-        step.fit(stand_in.X[:])
+        step.fit(synthetic.X[:])
 
 
-def _advice(step: Any) -> str:
-    """What to use instead of a step that would leak."""
+def _suggest_replacement(step: Any) -> str:
+    """Advice on what to use instead of a step that would leak."""
     name = type(step).__name__
     if isinstance(step, FrozenEstimator):
-        return f"What is frozen is not private: {'; '.join(own_reasons(step.estimator))}."
-    if name in _INSTEAD:
-        return f"Use {_INSTEAD[name]}."
+        return f"The frozen estimator is not private: {'; '.join(own_reasons(step.estimator))}."
+    if name in _REPLACEMENTS:
+        return f"Use {_REPLACEMENTS[name]}."
     return (
         "Leave it out, fit it to public records and wrap its transform into a "
         "FunctionTransformer, or use a step of veracal.training."

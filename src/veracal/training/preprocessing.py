@@ -1,12 +1,8 @@
-"""What the transformers here share: a cost known beforehand, and rows that may be on disk.
+"""Preprocessing from declared facts: column bounds, row norms and categories.
 
-Declared bounds of columns, and where a value lies between them.
-
-Rows that are no longer than declared.
-
-Columns scaled by what is declared about them.
-
-One column for each declared category.
+:class:`PrivateTransformer` is the base of all transformers: its cost is known before a fit, and
+its rows may be on disk. Transformers whose settings are declared read no record and cost
+nothing.
 """
 
 import math
@@ -33,17 +29,17 @@ _ROWS = 65_536  # rows of a file that are in memory at a time
 
 
 class PrivateTransformer(TransformerMixin, DisplayMixin, ABC):  # type: ignore[misc]
-    """A transformer that says what it costs before it sees a record.
+    """A transformer whose cost is known before it reads a record.
 
-    A final class states in ``_undeclared`` what it would have to read off the records, learns
-    in ``_learn`` and turns rows in ``_apply``, each row by itself.
+    A final class states in ``_undeclared`` what it would have to read from the records, learns
+    in ``_learn`` and transforms rows in ``_apply``, each row independently of the others.
 
     Guarantees
     ----------
-    ``event()`` returns None where a fit reads nothing off the records, so that it costs
-    nothing, an event where it does and is charged, and raises where it would and is not.
-    :meth:`fit` infers what was not declared, and ``private_`` is then False.
-    :meth:`fit_records` infers nothing, and what :meth:`check_records` lets pass raises no
+    ``event()`` returns None if a fit reads nothing from the records and therefore costs
+    nothing, an event if it reads records at a cost, and raises if it would read them without
+    one. :meth:`fit` infers what was not declared, and ``private_`` is then False.
+    :meth:`fit_records` infers nothing, and records that pass :meth:`check_records` raise no
     error that depends on a record.
     """
 
@@ -51,12 +47,12 @@ class PrivateTransformer(TransformerMixin, DisplayMixin, ABC):  # type: ignore[m
     not_private_because_: tuple[str, ...]
 
     def event(self) -> Event | None:
-        """Cost of one fit, known before any record is read; None: it costs nothing.
+        """Cost of one fit, known before any record is read; None if it costs nothing.
 
         Raises
         ------
         ValueError
-            If the settings are wrong, or leave something to be read off the records.
+            If the settings are wrong, or leave something to be read from the records.
         """
         self._check_settings()
         missing = self._undeclared()
@@ -68,72 +64,72 @@ class PrivateTransformer(TransformerMixin, DisplayMixin, ABC):  # type: ignore[m
 
     @abstractmethod
     def _check_settings(self) -> None:
-        """Raise unless the settings make sense, private or not."""
+        """Raise unless the settings are valid, private or not."""
 
     @abstractmethod
     def _undeclared(self) -> tuple[str, ...]:
-        """What a fit would have to read off the records in want of a declaration."""
+        """What a fit would have to read from the records because it is not declared."""
 
     def _check_form(self, width: int) -> None:
-        """Refuse rows of another width than was declared."""
+        """Reject rows whose width differs from the declared one."""
 
     def _cost(self) -> Event | None:
-        """Cost of one fit; None where it reads nothing."""
+        """Cost of one fit; None if it reads nothing."""
         return None
 
     @abstractmethod
     def _learn(self, rows: Array | MappedRows, size: int | None) -> tuple[str, ...]:
-        """Learn from checked rows; return why the result is not private, if it is not.
+        """Learn from checked rows; return the reasons why the result is not private.
 
-        The size is the one a data set declares, None where there is none.
+        ``size`` is the declared size of the data set, or None.
         """
 
     @abstractmethod
     def _apply(self, rows: Array) -> Array:
-        """Turn some rows, each by itself."""
+        """Transform rows, each independently of the others."""
 
     def longest_row(self) -> float | None:
-        """Bound on the norm of a transformed row, where the settings imply one."""
+        """Bound on the norm of a transformed row, if the settings imply one."""
         return None
 
     def fit(self, X: ArrayLike, y: object = None) -> Self:
-        """Fit to rows X of shape (n, d); y is not looked at."""
+        """Fit to rows X of shape (n, d); y is not used."""
         self._check_settings()
         rows = self._validated(X, reset=True)
         self._check_form(rows.shape[1])
         return self._fitted(rows, None)
 
     def check_records(self, dataset: Dataset) -> None:
-        """Refuse a data set that cannot be transformed, by what is public about it."""
+        """Reject a data set that cannot be transformed, by public facts alone."""
         self.event()
         check_numbers(dataset)
         self._check_form(dataset.X.shape[1])
 
     def fit_records(self, dataset: Dataset) -> Self:
-        """Fit to a data set, whose declared size is taken; nothing is inferred."""
+        """Fit to a data set, with its declared size; nothing is inferred."""
         self.check_records(dataset)
         self.n_features_in_ = dataset.X.shape[1]
         return self._fitted(dataset.X, dataset.size)
 
     def _fitted(self, rows: Array | MappedRows, size: int | None) -> Self:
-        """Learn, and write down what may be claimed."""
+        """Learn from the rows, and record what the fit may claim."""
         cost = self._cost()
-        # What an earlier fit claimed must not outlive one that is interrupted.
+        # The claims of an earlier fit must not remain if this one is interrupted.
         self.event_, self.not_private_because_ = None, (UNFINISHED,)
         note_charge(self)
-        with np.errstate(all="ignore"):  # an error, or a warning, would tell of a record
+        with np.errstate(all="ignore"):  # an error or a warning would reveal a record
             reasons = self._undeclared() + self._learn(rows, size)
         self.event_, self.not_private_because_ = cost, reasons
         return self
 
     @property
     def private_(self) -> bool:
-        """Whether nothing was read off the records that ``event_`` does not pay for."""
+        """Whether ``event_`` covers everything that was read from the records."""
         check_is_fitted(self)
         return not self.not_private_because_
 
     def transform(self, X: ArrayLike) -> Array:
-        """Turn rows X of shape (n, d) into an array in memory."""
+        """Transform rows X of shape (n, d) into an array in memory."""
         check_is_fitted(self)
         rows = self._validated(X, reset=False)
         if isinstance(rows, MappedRows):
@@ -141,7 +137,7 @@ class PrivateTransformer(TransformerMixin, DisplayMixin, ABC):  # type: ignore[m
         return self._apply(rows)
 
     def _validated(self, X: Any, *, reset: bool) -> Array | MappedRows:
-        """Rows, as scikit-learn wants them checked."""
+        """Rows, validated as scikit-learn requires."""
         mapped = MappedRows.of(X) if isinstance(X, np.memmap) else X
         if not isinstance(mapped, MappedRows):
             checked: Array = validate_data(
@@ -160,7 +156,7 @@ class PrivateTransformer(TransformerMixin, DisplayMixin, ABC):  # type: ignore[m
 
 
 def float_type(rows: Array) -> np.dtype[Any]:
-    """Precision of a result: single where the rows are no wider floats, else double."""
+    """Precision of a result: single if the rows are floats of at most 32 bits, else double."""
     single = rows.dtype.kind == "f" and rows.dtype.itemsize <= np.dtype(np.float32).itemsize
     return np.dtype(np.float32 if single else np.float64)
 
@@ -171,7 +167,7 @@ _BOUND_ROWS = 65_536
 
 
 def check_bounds(bounds: Any, name: str = "bounds") -> Floats:
-    """Bounds as an array of shape (columns, 2); of one row where one pair is for all columns.
+    """Bounds as an array of shape (columns, 2), with one row if one pair is for all columns.
 
     Raises
     ------
@@ -182,9 +178,9 @@ def check_bounds(bounds: Any, name: str = "bounds") -> Floats:
         pairs = np.atleast_2d(np.asarray(bounds, dtype=np.float64))
     except (TypeError, ValueError):
         pairs = np.empty(0)
-    fits = pairs.ndim == 2 and pairs.shape[1] == 2 and np.isfinite(pairs).all()
-    # Half of each, or their distance may be infinite.
-    if not fits or not (pairs[:, 1] / 2 - pairs[:, 0] / 2 >= np.finfo(np.float64).tiny).all():
+    valid = pairs.ndim == 2 and pairs.shape[1] == 2 and np.isfinite(pairs).all()
+    # Halves, since the distance of the bounds may overflow.
+    if not valid or not (pairs[:, 1] / 2 - pairs[:, 0] / 2 >= np.finfo(np.float64).tiny).all():
         raise ValueError(
             f"Expected {name} to be one (low, high) of finite numbers, low < high, or one such "
             f"pair for each column, got {name}={bounds!r}."
@@ -192,7 +188,7 @@ def check_bounds(bounds: Any, name: str = "bounds") -> Floats:
     return pairs
 
 
-def bounds_of_columns(bounds: Any, width: int) -> tuple[Floats, Floats]:
+def broadcast_bounds(bounds: Any, width: int) -> tuple[Floats, Floats]:
     """Lower and upper bounds, each of shape (width,)."""
     pairs = check_bounds(bounds)
     if len(pairs) not in (1, width):
@@ -205,9 +201,9 @@ def bounds_of_columns(bounds: Any, width: int) -> tuple[Floats, Floats]:
 
 
 def observed_bounds(rows: Array | MappedRows) -> tuple[Floats, Floats]:
-    """Smallest and largest value of each column: read off the records, so *not private*.
+    """Minimum and maximum of each column: read from the records, so *not private*.
 
-    A column of one value gets bounds around it.
+    A constant column gets bounds around its value.
     """
     blocks = [
         np.asarray(rows[start : start + _BOUND_ROWS], dtype=np.float64)
@@ -215,13 +211,13 @@ def observed_bounds(rows: Array | MappedRows) -> tuple[Floats, Floats]:
     ]
     low = np.min([block.min(axis=0) for block in blocks], axis=0)
     high = np.max([block.max(axis=0) for block in blocks], axis=0)
-    flat = high / 2 - low / 2 < np.finfo(np.float64).tiny
-    room = np.maximum(np.abs(low) * 1e-6, 1e-6)
-    return np.where(flat, low - room, low), np.where(flat, high + room, high)
+    constant = high / 2 - low / 2 < np.finfo(np.float64).tiny
+    margin = np.maximum(np.abs(low) * 1e-6, 1e-6)
+    return np.where(constant, low - margin, low), np.where(constant, high + margin, high)
 
 
-def share_between(rows: Array, low: Floats, high: Floats) -> Floats:
-    r"""Where values lie between bounds, from 0 to 1: :math:`(x - low) / (high - low)`, clipped.
+def scale_to_unit(rows: Array, low: Floats, high: Floats) -> Floats:
+    r"""Scale values from bounds to [0, 1]: :math:`(x - low) / (high - low)`, clipped.
 
     Parameters
     ----------
@@ -234,20 +230,20 @@ def share_between(rows: Array, low: Floats, high: Floats) -> Floats:
 
     Guarantees
     ----------
-    Every entry is in [0, 1] and depends on its own value alone: a value beyond a bound, an
-    infinite one included, counts as the bound, and one that is not a number as the middle.
+    Every entry is in [0, 1] and depends on its own value alone: a value beyond a bound, even an
+    infinite one, counts as the bound, and NaN counts as the midpoint.
     """
     values = np.clip(rows.astype(np.float64), low, high) / 2  # halves, whose distance is finite
     shares = (values - low / 2) / (high / 2 - low / 2)
     return np.where(np.isnan(shares), 0.5, np.clip(shares, 0.0, 1.0))
 
 
-_SLACK = 2e-6  # a computed norm may be a little low, and single precision rounds up
-_LEAST, _MOST = 1e-100, 1e100
+_SLACK = 2e-6  # for norms that are computed too low, and for rounding up in float32
+_MIN_NORM, _MAX_NORM = 1e-100, 1e100
 
 
-def shortened(rows: Floats, norm: float) -> Floats:
-    r"""Scale rows down that are longer than a norm: :math:`x \min(1, c / \lVert x \rVert)`.
+def shorten_rows(rows: Floats, norm: float) -> Floats:
+    r"""Scale down rows that are longer than a norm: :math:`x \min(1, c / \lVert x \rVert)`.
 
     Parameters
     ----------
@@ -261,37 +257,37 @@ def shortened(rows: Floats, norm: float) -> Floats:
 
     Guarantees
     ----------
-    Every row of the result is finite and no longer than ``norm``, roundings included, and
-    depends on its own row alone. Norms are taken of rows divided by their largest entry, so
-    that none overflows, however large a finite number is.
+    Every row of the result is finite and no longer than ``norm``, rounding included, and
+    depends on its own row alone. Norms are computed for rows divided by their largest entry,
+    so that finite rows do not overflow.
     """
-    aim = norm * (1 - _SLACK)
+    target = norm * (1 - _SLACK)
     peaks = np.abs(rows).max(axis=1, keepdims=True, initial=0.0).astype(np.float64)
     unit = rows / np.where(peaks > 0, peaks, 1.0)
-    lengths = np.linalg.norm(unit, axis=1, keepdims=True)  # from 1 to the root of d
+    lengths = np.linalg.norm(unit, axis=1, keepdims=True)  # from 1 to the square root of d
     lengths = np.where(lengths > 0, lengths, 1.0)
-    long = peaks > aim / lengths
-    # Chosen, not multiplied: a factor may underflow where a row is huge.
-    result: Floats = np.where(long, unit * (aim / lengths), rows).astype(rows.dtype)
+    long = peaks > target / lengths
+    # Selected instead of multiplied, since a factor may underflow for a huge row.
+    result: Floats = np.where(long, unit * (target / lengths), rows).astype(rows.dtype)
     return result
 
 
 class NormClipper(OneToOneFeatureMixin, PrivateTransformer):  # type: ignore[misc]
-    """Shorten rows that are longer than a declared norm, and count none of them.
+    """Scale down rows that are longer than a declared norm, without counting them.
 
     Parameters
     ----------
     norm : float from 1e-100 to 1e100
-        Longest Euclidean norm of a row.
+        Maximum Euclidean norm of a row.
 
     Attributes
     ----------
     private_ : bool
-        Always True: nothing is read off the records.
+        Always True: nothing is read from the records.
 
     Guarantees
     ----------
-    A fit reads no record. No row of the result is longer than ``norm``, roundings included,
+    A fit reads no record. No row of the result is longer than ``norm``, rounding included,
     and each depends on its own row alone.
 
     Examples
@@ -306,9 +302,10 @@ class NormClipper(OneToOneFeatureMixin, PrivateTransformer):  # type: ignore[mis
 
     def _check_settings(self) -> None:
         _checks.positive(norm=self.norm)
-        if not _LEAST <= self.norm <= _MOST:
+        if not _MIN_NORM <= self.norm <= _MAX_NORM:
             raise ValueError(
-                f"Expected norm between {_LEAST:g} and {_MOST:g}, got norm={self.norm!r}."
+                f"Expected norm between {_MIN_NORM:g} and {_MAX_NORM:g}, "
+                f"got norm={self.norm!r}."
             )
 
     def _undeclared(self) -> tuple[str, ...]:
@@ -318,7 +315,7 @@ class NormClipper(OneToOneFeatureMixin, PrivateTransformer):  # type: ignore[mis
         return ()
 
     def _apply(self, rows: Array) -> Array:
-        return shortened(rows.astype(float_type(rows)), self.norm)
+        return shorten_rows(rows.astype(float_type(rows)), self.norm)
 
     def longest_row(self) -> float | None:
         """Bound on the norm of a transformed row."""
@@ -333,11 +330,11 @@ class BoundedScaler(OneToOneFeatureMixin, PrivateTransformer):  # type: ignore[m
     Parameters
     ----------
     bounds : (low, high), or one such pair for each column, optional
-        Values outside are clipped. They must be known without the records: from the
-        definition of the column, or a public data set. None: read off the records, so not
+        Values outside are clipped. The bounds must be known without the records: from the
+        definition of the column, or a public data set. None: read from the records, so not
         private.
     to : (low, high)
-        The range of the result.
+        Range of the result.
 
     Attributes
     ----------
@@ -369,25 +366,25 @@ class BoundedScaler(OneToOneFeatureMixin, PrivateTransformer):  # type: ignore[m
 
     def _undeclared(self) -> tuple[str, ...]:
         if self.bounds is None:
-            return ("the bounds of the columns were read off the records; declare bounds=...",)
+            return ("the bounds of the columns were read from the records; declare bounds=...",)
         return ()
 
     def _check_form(self, width: int) -> None:
         if self.bounds is not None:
-            bounds_of_columns(self.bounds, width)
+            broadcast_bounds(self.bounds, width)
 
     def _learn(self, rows: Array | MappedRows, size: int | None) -> tuple[str, ...]:
         self.low_, self.high_ = (
             observed_bounds(rows)
             if self.bounds is None
-            else bounds_of_columns(self.bounds, rows.shape[1])
+            else broadcast_bounds(self.bounds, rows.shape[1])
         )
         return ()
 
     def _apply(self, rows: Array) -> Array:
         dtype = float_type(rows)
-        low, high = _inward(self.to, dtype)
-        shares = share_between(rows, self.low_, self.high_)
+        low, high = _round_inward(self.to, dtype)
+        shares = scale_to_unit(rows, self.low_, self.high_)
         scaled = (self.to[0] + (self.to[1] - self.to[0]) * shares).astype(dtype)
         result: Array = np.clip(scaled, low, high)
         return result
@@ -397,8 +394,8 @@ class BoundedScaler(OneToOneFeatureMixin, PrivateTransformer):  # type: ignore[m
         return float(np.sqrt(self.n_features_in_) * np.abs(self.to).max())
 
 
-def _inward(to: Pair, dtype: np.dtype[Any]) -> tuple[Any, Any]:
-    """The ends of a range in another precision, none of them outside of it."""
+def _round_inward(to: Pair, dtype: np.dtype[Any]) -> tuple[Any, Any]:
+    """The ends of a range in another precision, rounded towards the inside."""
     low, high = np.asarray(to[0], dtype), np.asarray(to[1], dtype)
     if float(low) < to[0]:
         low = np.nextafter(low, dtype.type(np.inf))
@@ -416,9 +413,9 @@ class DeclaredOneHot(PrivateTransformer):
     Parameters
     ----------
     categories : sequence of sequences, one for each column, optional
-        Every category of each column, numbers in ascending order. None: read off the
-        records, so not private. Numbers are compared in single precision, unless two
-        categories are one there, so that records of both precisions find the same ones.
+        All categories of each column, numbers in ascending order. None: read from the records,
+        so not private. Numbers are compared in single precision, unless two categories are
+        equal in it, so that records of both precisions have the same encoding.
 
     Attributes
     ----------
@@ -429,9 +426,9 @@ class DeclaredOneHot(PrivateTransformer):
 
     Guarantees
     ----------
-    With declared categories a fit reads no record: the encoder is fitted to a row made of
-    first categories. An undeclared value raises nothing and becomes zeros in all columns of
-    its feature.
+    With declared categories a fit reads no record: the encoder is fitted to a row of
+    the first categories. An undeclared value raises no error and becomes zeros in all columns
+    of its feature.
 
     Examples
     --------
@@ -462,7 +459,7 @@ class DeclaredOneHot(PrivateTransformer):
 
     def _undeclared(self) -> tuple[str, ...]:
         if self.categories is None:
-            return ("the categories were read off the records; declare categories=...",)
+            return ("the categories were read from the records; declare categories=...",)
         return ()
 
     def _check_form(self, width: int) -> None:
@@ -475,19 +472,21 @@ class DeclaredOneHot(PrivateTransformer):
         if self.categories is None:
             self.encoder_ = OneHotEncoder(**_ENCODING).fit(rows[:])
         else:
-            dtype = _common_type(self.categories, rows.dtype)
+            dtype = _category_dtype(self.categories, rows.dtype)
             columns = [np.asarray(list(column), dtype) for column in self.categories]
-            made_up = np.asarray([[column[0] for column in columns]], dtype)
-            self.encoder_ = OneHotEncoder(categories=columns, **_ENCODING).fit(made_up)
+            first = np.asarray([[column[0] for column in columns]], dtype)
+            self.encoder_ = OneHotEncoder(categories=columns, **_ENCODING).fit(first)
         self.categories_ = self.encoder_.categories_
         return ()
 
     def _apply(self, rows: Array) -> Array:
-        wanted = self.encoder_.categories_[0].dtype
-        if self.categories is not None and wanted.kind == "f" and rows.dtype.kind in "fiu":
+        dtype = self.encoder_.categories_[0].dtype
+        if self.categories is not None and dtype.kind == "f" and rows.dtype.kind in "fiu":
             with np.errstate(over="ignore"):
-                rows = rows.astype(wanted)
-            rows = np.where(np.isinf(rows), np.nan, rows)  # no category, and raises nothing
+                rows = rows.astype(dtype)
+            rows = np.where(
+                np.isinf(rows), np.nan, rows
+            )  # matches no category, and raises no error
         encoded: Array = self.encoder_.transform(rows)
         return encoded
 
@@ -504,7 +503,7 @@ class DeclaredOneHot(PrivateTransformer):
         return names
 
     def _validated(self, X: Any, *, reset: bool) -> Array | MappedRows:
-        """Rows of numbers or text, which numpy must not cut to a fixed length."""
+        """Rows of numbers or text; NumPy must not truncate text to a fixed length."""
         if isinstance(X, np.memmap | MappedRows):
             return super()._validated(X, reset=reset)
         rows: Array = validate_data(
@@ -515,18 +514,18 @@ class DeclaredOneHot(PrivateTransformer):
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.categorical = True
-        tags.input_tags.allow_nan = True  # as any other value that was not declared
+        tags.input_tags.allow_nan = True  # like any other undeclared value
         return tags
 
 
-def _common_type(categories: Sequence[Sequence[Any]], found: np.dtype[Any]) -> np.dtype[Any]:
-    """The type in which categories are compared, by what is declared and the rows' kind."""
-    if found.kind not in "fiu":
+def _category_dtype(categories: Sequence[Sequence[Any]], rows: np.dtype[Any]) -> np.dtype[Any]:
+    """The type in which categories are compared, from the declaration and the rows' dtype."""
+    if rows.kind not in "fiu":
         return np.dtype(object)
     with np.errstate(over="ignore"):
         columns = [np.asarray(list(column), np.float64) for column in categories]
         single = [column.astype(np.float32) for column in columns]
-    if found.kind in "iu" and all((column % 1 == 0).all() for column in columns):
+    if rows.kind in "iu" and all((column % 1 == 0).all() for column in columns):
         return np.dtype(np.int64)
-    apart = all(len(np.unique(c)) == len(c) and np.isfinite(c).all() for c in single)
-    return np.dtype(np.float32 if apart else np.float64)
+    distinct = all(len(np.unique(c)) == len(c) and np.isfinite(c).all() for c in single)
+    return np.dtype(np.float32 if distinct else np.float64)

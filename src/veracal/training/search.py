@@ -1,8 +1,6 @@
-"""Predictions of what a search has found.
+"""Private hyperparameter search, charged for all of its trials.
 
-Trials of a search: how many, and which one wins.
-
-Hyper-parameter search that is charged.
+:class:`PrivateSearch` makes a random number of trials and releases the best by a noisy score.
 """
 
 import math
@@ -38,15 +36,15 @@ from veracal.data import Dataset, Label, split
 from veracal.mechanisms import add_discrete_gaussian
 from veracal.training.base import PrivateEstimator, TrainingData
 from veracal.training.pipeline import PrivatePipeline
-from veracal.training.pipeline_steps import is_private_step, made_up_like
+from veracal.training.pipeline_steps import is_private_step, synthesize_records
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
-def _if_searched(method: str) -> Callable[[Method], Method]:
-    """A decorator: the method is there where what is searched has it."""
+def _if_estimator_has(method: str) -> Callable[[Method], Method]:
+    """Decorator: the method exists only if the estimator that is searched has it."""
 
-    def check(search: "Winner") -> bool:
+    def check(search: "BestEstimatorMixin") -> bool:
         getattr(search.estimator, method)  # raises what scikit-learn expects
         return True
 
@@ -54,43 +52,43 @@ def _if_searched(method: str) -> Callable[[Method], Method]:
     return decorator
 
 
-class Winner(MetaEstimatorMixin):  # type: ignore[misc]
-    """Whatever predicts by ``best_estimator_``, of the kind of ``estimator``."""
+class BestEstimatorMixin(MetaEstimatorMixin):  # type: ignore[misc]
+    """Predictions by ``best_estimator_``, with the methods of ``estimator``."""
 
     estimator: Any
     best_estimator_: Any
     classes_: Array
 
     def predict(self, X: ArrayLike) -> Array:
-        """The likeliest class of each row, by the winner."""
+        """The likeliest class of each row, by the best model."""
         check_is_fitted(self)
         labels: Array = self.best_estimator_.predict(X)
         return labels.astype(self.classes_.dtype, copy=False)
 
-    @_if_searched("predict_proba")
+    @_if_estimator_has("predict_proba")
     def predict_proba(self, X: ArrayLike) -> Floats:
-        """Probabilities of the classes, of shape (n, k), by the winner."""
+        """Probabilities of the classes, of shape (n, k), by the best model."""
         check_is_fitted(self)
         result: Floats = self.best_estimator_.predict_proba(X)
         return result
 
-    @_if_searched("predict_log_proba")
+    @_if_estimator_has("predict_log_proba")
     def predict_log_proba(self, X: ArrayLike) -> Floats:
-        """Logarithms of the probabilities, of shape (n, k), by the winner."""
+        """Logarithms of the probabilities, of shape (n, k), by the best model."""
         check_is_fitted(self)
         result: Floats = self.best_estimator_.predict_log_proba(X)
         return result
 
-    @_if_searched("decision_function")
+    @_if_estimator_has("decision_function")
     def decision_function(self, X: ArrayLike) -> Floats:
-        """Scores of the winner, of shape (n,) for two classes, (n, k) for more."""
+        """Scores of the best model, of shape (n,) for two classes, (n, k) for more."""
         check_is_fitted(self)
         result: Floats = self.best_estimator_.decision_function(X)
         return result
 
-    @_if_searched("logits")
+    @_if_estimator_has("logits")
     def logits(self, X: ArrayLike) -> Floats:
-        """Scores of shape (n, k) of the winner, whose softmax are the probabilities."""
+        """Scores of shape (n, k) of the best model, whose softmax is the probabilities."""
         check_is_fitted(self)
         result: Floats = self.best_estimator_.logits(X)
         return result
@@ -106,11 +104,11 @@ class SearchTrial:
     Attributes
     ----------
     setting : int
-        Its position in the public list.
+        Index in the public list of settings.
     model : estimator
         Fitted.
     score : float
-        Noisy number of correct predictions; NaN where nothing was tried.
+        Noisy number of correct predictions; NaN if there was no trial.
     """
 
     setting: int
@@ -119,193 +117,199 @@ class SearchTrial:
 
 
 def search_event(
-    trainings: Sequence[Event], score: Event, mean: float, law: Law, *, apart: bool
+    trainings: Sequence[Event], score: Event, mean: float, distribution: Law, *, held_out: bool
 ) -> Event:
-    r"""What a search costs.
+    r"""Cost of a search.
 
-    A trial draws the position j of a setting uniformly among m, and shows j, a model and its
+    A trial draws the index j of a setting uniformly among m, and releases j, a model and its
     noisy score. Given j, neighbors differ by the divergence of training with setting j
-    composed with the score's; the position is drawn alike for both. So for every order
+    composed with the score's; the distribution of j is the same for both. So for each order
     :math:`\alpha` a trial's divergence is
 
     .. math:: \frac{1}{\alpha - 1} \ln \frac1m \sum_j e^{(\alpha - 1) \rho_j(\alpha)}
         \le \max_j \rho_j(\alpha).
 
-    ``Parallel`` without weights is that maximum. It stands *inside* the search, where it is
-    taken at every order: the theorem uses two orders, at which different settings may be the
-    worst.
+    ``Parallel`` without weights is that maximum. It is *inside* the search, where it is taken
+    at each order: the theorem uses two orders, at which different settings may cost most.
 
     Parameters
     ----------
     trainings : sequence of events
-        What training costs, with each setting of the public list.
+        Cost of training with each setting of the public list.
     score : Event
-        What a noisy score costs.
-    mean, law
-        Of the number of trials.
-    apart : bool
-        Whether scores are taken on records that no trial is trained on. One record then moves
-        all trainings and no score, or all scores and no training, and the cost is the larger
-        of two searches.
+        Cost of a noisy score.
+    mean, distribution
+        Mean and distribution of the number of trials.
+    held_out : bool
+        Whether scores use records that no trial is trained on. One record then affects all
+        trainings and no score, or all scores and no training, and the cost is the larger of two
+        searches.
     """
     distinct = tuple(dict.fromkeys(trainings))
-    if apart:
-        return Parallel((Search(_worst(distinct), mean, law), Search(score, mean, law)))
-    return Search(_worst(tuple(Composed((one, score)) for one in distinct)), mean, law)
+    if held_out:
+        return Parallel(
+            (
+                Search(_worst_event(distinct), mean, distribution),
+                Search(score, mean, distribution),
+            )
+        )
+    return Search(
+        _worst_event(tuple(Composed((one, score)) for one in distinct)), mean, distribution
+    )
 
 
-def _worst(events: tuple[Event, ...]) -> Event:
-    """Whichever event costs most, order by order."""
+def _worst_event(events: tuple[Event, ...]) -> Event:
+    """The event that costs most, order by order."""
     return events[0] if len(events) == 1 else Parallel(events)
 
 
-def draw_number(mean: float, law: Law, *, rng: np.random.Generator) -> int:
-    """Draw the number of trials K from its law, which the event of the search names.
+def draw_trial_count(mean: float, distribution: Law, *, rng: np.random.Generator) -> int:
+    """Draw the number of trials K from its distribution, which the search's event states.
 
-    See :func:`veracal.accounting.rdp.stopping_rate` for the laws. It must be told to
-    nobody.
+    See :func:`veracal.accounting.rdp.stopping_rate` for the distributions. K must be kept
+    secret.
     """
-    if law == "poisson":
+    if distribution == "poisson":
         return int(rng.poisson(mean))
-    rate = stopping_rate(mean, law)
-    return int(rng.geometric(rate) if law == "geometric" else rng.logseries(1 - rate))
+    rate = stopping_rate(mean, distribution)
+    return int(rng.geometric(rate) if distribution == "geometric" else rng.logseries(1 - rate))
 
 
-def best_trial(
+def run_trials(
     trial: Callable[[int], SearchTrial], settings: int, number: int, *, rng: np.random.Generator
 ) -> SearchTrial | None:
-    """Run trials of settings drawn afresh, and keep the one with the highest noisy score.
+    """Run trials of randomly drawn settings, and keep the one with the highest noisy score.
 
     Parameters
     ----------
     trial : callable
-        Fits and scores the setting at a position.
+        Fits and scores the setting at an index.
     settings : int
-        How many there are in the public list.
+        Number of settings in the public list.
     number : int
-        Of trials.
+        Number of trials.
 
     Returns
     -------
-    Trial or None
-        Ties go to the highest of independent coins: neither the order of the trials nor any
-        record has a say. None without a trial.
+    SearchTrial or None
+        Ties are broken by independent random numbers, which depend neither on the order of the
+        trials nor on any record. None without a trial.
 
     Guarantees
     ----------
-    Of all trials but the winner nothing is kept.
+    Nothing is kept of any trial but the best.
     """
     best, highest = None, (-np.inf, -1.0)
     for _ in range(number):
-        found = trial(int(rng.integers(settings)))
-        rank = (found.score, rng.random())
+        candidate = trial(int(rng.integers(settings)))
+        rank = (candidate.score, rng.random())
         if rank > highest:
-            best, highest = found, rank
+            best, highest = candidate, rank
     return best
 
 
-def noisy_correct(
+def noisy_correct_count(
     model: Any, dataset: Dataset, noise: float, *, rng: np.random.Generator
 ) -> float:
     """Number of correct predictions, with discrete Gaussian noise.
 
     Guarantees
     ----------
-    One record, present, absent or replaced, moves the number by at most 1. The noise is exact
-    and comes from the system's randomness. A generator that can be repeated gives rounded
-    Gaussian noise instead, for tests and public records.
+    Adding, removing or replacing one record changes the number by at most 1. The noise is exact
+    and uses the system's randomness. A repeatable generator gives rounded Gaussian noise
+    instead, for tests and public records.
     """
-    exact = correct(model, dataset)
+    exact = count_correct(model, dataset)
     if not _random.is_secret(rng):
         return exact + float(np.rint(rng.normal(0.0, noise)))
     return float(add_discrete_gaussian(np.array([exact]), noise)[0])
 
 
-def correct(model: Any, dataset: Dataset) -> int:
-    """Number of records whose label a model predicts; never released as it is.
+def count_correct(model: Any, dataset: Dataset) -> int:
+    """Number of records whose label a model predicts; never released without noise.
 
-    Every block has the same shape, the last one filled up with copies of a row of its own:
-    whoever stands beside a record, its prediction has the same bits.
+    All blocks have the same shape, the last one padded with copies of one of its rows, so that
+    the prediction of a record has the same bits whatever the other records are.
     """
-    dataset, model = innermost(model, dataset)
+    dataset, model = unwrap_classifier(model, dataset)
     labels, total = dataset.labels, 0
     for start in range(0, len(dataset), _BLOCK):
         index = np.minimum(np.arange(start, start + _BLOCK), len(dataset) - 1)
-        real = min(_BLOCK, len(dataset) - start)
-        with np.errstate(all="ignore"):  # no warning tells of a record
+        size = min(_BLOCK, len(dataset) - start)
+        with np.errstate(all="ignore"):  # a warning would reveal a record
             predicted = model.predict(dataset.X[index])
-        total += int((predicted == labels[index])[:real].sum())
+        total += int((predicted == labels[index])[:size].sum())
     return total
 
 
-def innermost(model: Any, dataset: Dataset) -> tuple[Dataset, Any]:
-    """The classifier inside pipelines and searches, and the records as they reach it.
+def unwrap_classifier(model: Any, dataset: Dataset) -> tuple[Dataset, Any]:
+    """The classifier inside pipelines and searches, and the records transformed for it.
 
-    Scikit-learn would raise an error for numbers that overflow on the way; steps that are
-    walked through one by one put zero there, as they did in the fit.
+    Scikit-learn would raise an error for values that overflow in a step; here they become zero,
+    as they do in the fit.
     """
-    while isinstance(model, PrivatePipeline | Winner):
-        if isinstance(model, Winner):
+    while isinstance(model, PrivatePipeline | BestEstimatorMixin):
+        if isinstance(model, BestEstimatorMixin):
             model = model.best_estimator_
         else:
-            dataset, model = model.before_last(dataset), model.steps[-1][1]
+            dataset, model = model.transform_dataset(dataset), model.steps[-1][1]
     return dataset, model
 
 
 Setting = Mapping[str, Any]
-WINNER = "it is the winner of a search, whose statement counts"
+WINNER = "it is the best model of a search, whose statement applies"
 
 
-class PrivateSearch(Winner, PrivateEstimator):
-    r"""Try settings of a private classifier and keep the best, charged for all of it.
+class PrivateSearch(BestEstimatorMixin, PrivateEstimator):
+    r"""Try settings of a private classifier and keep the best, charged for all trials.
 
-    A random number of trials is made, each with a setting drawn afresh from a public list,
+    A random number of trials is made, each with a setting drawn at random from a public list,
     fresh noise in training, and a *noisy* score: the number of correct predictions with
-    discrete Gaussian noise. The trial with the highest score leaves, and nothing else
+    discrete Gaussian noise. Only the trial with the highest score is released
     (Papernot and Steinke 2022, https://arxiv.org/abs/2110.03620).
 
     Parameters
     ----------
     estimator : private classifier or PrivatePipeline
     settings : sequence of dicts, or dict of sequences
-        Public list of settings for ``estimator.set_params``. A dict of sequences stands for
+        Public list of settings for ``estimator.set_params``. A dict of sequences means
         all combinations.
     mean : float > 1
         Expected number of trials.
-    law : {"logarithmic", "geometric", "poisson"}
-        Law of their number. The logarithmic one costs least.
+    distribution : {"logarithmic", "geometric", "poisson"}
+        Distribution of the number of trials. The logarithmic one costs least.
     holdout : float in (0, 1), optional
-        Share of the records that are kept for scores, dealt by secret coins before the first
+        Share of the records that is held out for scores, drawn in secret before the first
         trial. None: trials are scored on the records that they are trained on.
     score_noise : float > 0
         Parameter of the discrete Gaussian noise on the number of correct predictions, which
-        one record moves by 1.
+        has sensitivity 1.
     default : int
-        Position of the setting that is returned where the Poisson law draws no trial at all.
+        Index of the setting that is returned if the Poisson distribution draws no trial.
     delta : float in (0, 1)
-        For ``statement_``.
+        The delta at which ``statement_`` states epsilon.
     classes : sequence of str or int, optional
         Declared classes. None: read from the labels, so not private.
     size : int, optional
-        Declared number of all records, of which parts get their shares; a size of the
-        estimator's own is that of the records it is trained on. None: counted, so not private
+        Declared number of all records, which is divided like the records; a size declared by
+        the estimator is that of the records it is trained on. None: counted, so not private
         under add-remove.
     relation : {"add-remove", "replace-one"}
         The estimator's.
     unit : Unit, optional
-        Whom to protect; a search is charged for units of one row only.
+        The privacy unit; a search supports only units of one row.
     random_state : int, Generator or None
-        None, fresh secret entropy, is the only private choice.
+        Only None, fresh secret entropy, is private.
 
     Attributes
     ----------
     best_params_ : dict
-        The setting of the winner.
+        Setting of the best trial.
     best_estimator_ : estimator
-        The winner, as it was fitted.
+        Fitted model of the best trial.
     biased_score_ : float
-        Noisy share of correct predictions of the winner. It is the best of several, so it is
-        biased up: **not a result**. NaN where no trial was made.
+        Noisy share of correct predictions of the best trial. As the maximum of several scores
+        it is biased upwards: **not a result**. NaN without a trial.
     classes_ : array of shape (k,)
     event_ : Event or None
     private_ : bool
@@ -316,16 +320,17 @@ class PrivateSearch(Winner, PrivateEstimator):
     ----------
     *Cost.* One trial is training with the costliest setting and its noisy score; the search is
     charged by :func:`veracal.training.search.search_event`, where the argument is given. The
-    number of trials K has the stated law, is independent of the records and is not shown.
+    number of trials K has the stated distribution, is independent of the records and is not
+    released.
 
-    *No trial.* Under the Poisson law K may be 0. The default setting is then fitted to
-    made-up records (:func:`veracal.training.pipeline_steps.made_up`), so that what is returned
-    has the same law for all records; that no trial was made may be seen, and is as likely with
-    any records.
+    *No trial.* Under the Poisson distribution K may be 0. The default setting is then fitted to
+    synthetic records (:func:`veracal.training.pipeline_steps.synthesize_records`), so that the
+    result has the same distribution for all records; that there was no trial is visible, and
+    equally likely for any records.
 
-    *K is not kept.* There is no attribute, log or table of trials. The time that a fit takes
-    does tell of K, and is **not** hidden: do not show it, nor what a hook of the estimator
-    (``on_step``) sees of the trials.
+    *K is not kept.* There is no attribute, log or table of trials. The duration of a fit
+    reveals K approximately, and is **not** hidden: do not publish it, nor what a hook of the
+    estimator (``on_step``) observes of the trials.
 
     *Errors.* Settings and the form of the records are checked before anything is charged, by
     what is public; a trial then raises none that depends on a record.
@@ -345,7 +350,7 @@ class PrivateSearch(Winner, PrivateEstimator):
         settings: Sequence[Setting] | Mapping[str, Sequence[Any]],
         *,
         mean: float = 10.0,
-        law: Law = "logarithmic",
+        distribution: Law = "logarithmic",
         holdout: float | None = None,
         score_noise: float = 10.0,
         default: int = 0,
@@ -359,7 +364,7 @@ class PrivateSearch(Winner, PrivateEstimator):
         self.estimator = estimator
         self.settings = settings
         self.mean = mean
-        self.law = law
+        self.distribution = distribution
         self.holdout = holdout
         self.score_noise = score_noise
         self.default = default
@@ -374,8 +379,8 @@ class PrivateSearch(Winner, PrivateEstimator):
 
     def _check_settings(self) -> None:
         _checks.positive(mean=self.mean, score_noise=self.score_noise, delta=self.delta)
-        _checks.one_of(LAWS, law=self.law)
-        Search(self._score_event(), self.mean, self.law)
+        _checks.one_of(LAWS, distribution=self.distribution)
+        Search(self._score_event(), self.mean, self.distribution)
         if self.holdout is not None and not 0 < self.holdout < 1:
             raise ValueError(
                 f"Expected a holdout between 0 and 1, got holdout={self.holdout!r}."
@@ -383,29 +388,29 @@ class PrivateSearch(Winner, PrivateEstimator):
         if not is_private_step(self.estimator):
             raise ValueError(
                 f"Expected an estimator of veracal.training, got {self.estimator!r}: others "
-                "do not say what they cost. Put scikit-learn's steps into a PrivatePipeline."
+                "do not state their cost. Put scikit-learn's steps into a PrivatePipeline."
             )
-        listed = self._settings()
-        if not listed or not all(isinstance(one, Mapping) for one in listed):
+        settings = self._settings()
+        if not settings or not all(isinstance(setting, Mapping) for setting in settings):
             raise ValueError(
                 f"Expected one setting or more, each a dict, got settings={self.settings!r}."
             )
         _checks.whole(default=self.default, least=0)
-        if self.default >= len(listed):
+        if self.default >= len(settings):
             raise ValueError(
-                f"Expected a default below {len(listed)}, got default={self.default!r}."
+                f"Expected a default below {len(settings)}, got default={self.default!r}."
             )
-        for position in range(len(listed)):
+        for position in range(len(settings)):
             _checks.as_part(estimator=self._model(position))
 
     def _settings(self) -> list[Setting]:
-        """The public list."""
+        """The public list of settings."""
         if isinstance(self.settings, Mapping):
             return list(ParameterGrid(dict(self.settings)))
         return list(self.settings)
 
     def _model(self, position: int) -> Any:
-        """A fresh model with the setting at a position."""
+        """A new model with the setting at an index."""
         return clone(self.estimator).set_params(**self._settings()[position])
 
     # ------------------------------------------------------------ cost
@@ -424,29 +429,29 @@ class PrivateSearch(Winner, PrivateEstimator):
             self._training_events(),
             self._score_event(),
             self.mean,
-            self.law,
-            apart=self.holdout is not None,
+            self.distribution,
+            held_out=self.holdout is not None,
         )
-        rdp_at(cost, 2.0, self.unit)  # raises where the accounting of searches has no answer
+        rdp_at(cost, 2.0, self.unit)  # raises if the accounting of searches does not cover it
         return cost
 
     def _cost(self, size: int | None) -> Event | None:
-        # Settings that make no sense were refused before; others have no cost, and the fit
-        # then says that it is not private.
+        # Invalid settings were rejected before; others have no cost, and the fit then says that
+        # it is not private.
         with suppress(ValueError):
             return self.event()
         return None
 
     def _training_events(self) -> list[Event]:
-        """What training costs, with each setting."""
+        """Cost of training with each setting."""
         events: list[Event] = []
         for position, setting in enumerate(self._settings()):
             cost = self._model(position).event()
             if cost is None or cost.relation != self.relation:
-                found = "nothing" if cost is None else cost.relation
+                relation = "nothing" if cost is None else cost.relation
                 raise ValueError(
                     f"Expected every setting to be charged under {self.relation}, as the "
-                    f"search is, got {found} for {setting!r}."
+                    f"search is, got {relation} for {setting!r}."
                 )
             events.append(cost)
         return events
@@ -460,53 +465,53 @@ class PrivateSearch(Winner, PrivateEstimator):
 
     # ------------------------------------------------------------ fit
 
-    def _check_form(self, facts: TrainingData) -> None:
-        stand_in = self._stand_in(facts)
+    def _check_form(self, data: TrainingData) -> None:
+        synthetic = self._synthetic(data)
         for position in range(len(self._settings())):
-            self._model(position).check_records(stand_in)
+            self._model(position).check_records(synthetic)
 
-    def _learn(self, facts: TrainingData, rng: np.random.Generator) -> tuple[str, ...]:
-        train, scored = self._parts(_dataset(facts), rng)
-        charged = None if self._cost(facts.size) is None else self._training_events()
-        number = draw_number(self.mean, self.law, rng=rng)
-        why: dict[str, None] = {}  # of every trial: those that lose are compared, too
+    def _learn(self, data: TrainingData, rng: np.random.Generator) -> tuple[str, ...]:
+        train, scoring = self._split(_to_dataset(data), rng)
+        charged = None if self._cost(data.size) is None else self._training_events()
+        number = draw_trial_count(self.mean, self.distribution, rng=rng)
+        reasons: dict[str, None] = {}  # of all trials, since the others are compared, too
 
         def trial(position: int) -> SearchTrial:
             model = self._fitted_model(position, train, rng)
             if charged is not None and model.event_ != charged[position]:
                 raise ValueError(
                     f"{self._settings()[position]!r} was charged as {charged[position]!r}, but "
-                    f"its fit says it was {model.event_!r}. Do not release anything of this."
+                    f"its fit states {model.event_!r}. Do not release anything of this fit."
                 )
-            why.update(dict.fromkeys(model.not_private_because_))
-            score = noisy_correct(model, scored, self.score_noise, rng=rng)
+            reasons.update(dict.fromkeys(model.not_private_because_))
+            score = noisy_correct_count(model, scoring, self.score_noise, rng=rng)
             return SearchTrial(position, model, score)
 
-        best = best_trial(trial, len(self._settings()), number, rng=rng)
+        best = run_trials(trial, len(self._settings()), number, rng=rng)
         if best is None:
-            model = self._fitted_model(self.default, self._stand_in(facts), rng)
+            model = self._fitted_model(self.default, self._synthetic(data), rng)
             best = SearchTrial(self.default, model, math.nan)
         self.best_params_ = dict(self._settings()[best.setting])
         self.best_estimator_ = best.model
         self._began_with = tuple(getattr(best.model, "_began_with", ()))
-        told_by_winner = best.model.not_private_because_
-        self.biased_score_ = best.score / (facts.size * (self.holdout or 1.0))
-        # What the search itself has to say of its random draws is said already.
-        told = facts.reasons if _random.is_secret(rng) else (*facts.reasons, REPEATABLE)
-        why.update(dict.fromkeys(told_by_winner))
+        own_reasons = best.model.not_private_because_
+        self.biased_score_ = best.score / (data.size * (self.holdout or 1.0))
+        # The search states its own reasons separately.
+        known = data.reasons if _random.is_secret(rng) else (*data.reasons, REPEATABLE)
+        reasons.update(dict.fromkeys(own_reasons))
         if any(self._seeded(position) for position in range(len(self._settings()))):
-            why[REPEATABLE] = None  # whether or not a trial had that setting
-        # Taken out of the search, the winner would state the cost of one trial.
-        self.best_estimator_.not_private_because_ = (*told_by_winner, WINNER)
-        return tuple(one for one in why if not one.endswith(told))
+            reasons[REPEATABLE] = None  # whether or not a trial had that setting
+        # On its own, the best model would state the cost of a single trial.
+        self.best_estimator_.not_private_because_ = (*own_reasons, WINNER)
+        return tuple(reason for reason in reasons if not reason.endswith(known))
 
     def _seeded(self, position: int) -> bool:
-        """Whether a setting has a seed of its own."""
+        """Whether a setting has a fixed seed."""
         params = self._model(position).get_params().items()
         return any(n.split("__")[-1] == "random_state" and v is not None for n, v in params)
 
     def _fitted_model(self, position: int, records: Dataset, rng: np.random.Generator) -> Any:
-        """A fresh model with the setting at a position, fitted."""
+        """A new model with the setting at an index, fitted."""
         model = self._model(position)
         if not _random.is_secret(rng):
             for name in model.get_params():
@@ -514,42 +519,42 @@ class PrivateSearch(Winner, PrivateEstimator):
                     model.set_params(**{name: int(rng.integers(2**32))})
         return model.fit_records(records)
 
-    def _parts(self, dataset: Dataset, rng: np.random.Generator) -> tuple[Dataset, Dataset]:
-        """The records to train on, and those to score on."""
+    def _split(self, dataset: Dataset, rng: np.random.Generator) -> tuple[Dataset, Dataset]:
+        """The records for training, and those for scoring."""
         if self.holdout is None:
             return dataset, dataset
-        dealt = split(
+        parts = split(
             dataset,
             (1 - self.holdout, 0.0, self.holdout),
             relation=self.relation,
             fixed_size=self.relation == "replace-one",
             rng=rng,
         )
-        assert dealt.test is not None
+        assert parts.test is not None
         if self.relation == "replace-one":
-            # The size of a part is public, and rounding may put it one off its share.
-            return replace(dealt.train, size=len(dealt.train)), dealt.test
-        return dealt.train, dealt.test
+            # The size of a partition is public, and may differ from its share by rounding.
+            return replace(parts.train, size=len(parts.train)), parts.test
+        return parts.train, parts.test
 
-    def _stand_in(self, facts: TrainingData) -> Dataset:
-        """Made-up records in the form of those that a trial is trained on."""
-        whole = made_up_like(
-            facts.X,
-            _labels(facts),
-            size=facts.size,
-            norm=facts.norm,
+    def _synthetic(self, data: TrainingData) -> Dataset:
+        """Synthetic records of the same form as those that a trial is trained on."""
+        records = synthesize_records(
+            data.X,
+            _labels(data),
+            size=data.size,
+            norm=data.norm,
             relation=self.relation,
         )
-        train, _ = self._parts(whole, np.random.default_rng(0))  # public coins
+        train, _ = self._split(records, np.random.default_rng(0))  # public draws
         return train
 
 
-def _labels(facts: TrainingData) -> tuple[Label, ...]:
-    """The classes as a data set takes them: whole floats and truth values as integers."""
-    known = facts.classes
+def _labels(data: TrainingData) -> tuple[Label, ...]:
+    """The classes in a data set's types: integral floats and booleans become integers."""
+    known = data.classes
     return tuple((known.astype(np.int64) if known.dtype.kind in "fb" else known).tolist())
 
 
-def _dataset(facts: TrainingData) -> Dataset:
+def _to_dataset(data: TrainingData) -> Dataset:
     """The records of a fit as a data set."""
-    return Dataset(facts.X, facts.codes, _labels(facts), size=facts.size, norm=facts.norm)
+    return Dataset(data.X, data.codes, _labels(data), size=data.size, norm=data.norm)

@@ -1,12 +1,9 @@
-r"""Means and spreads of columns from one noisy vector.
+r"""Standardization of columns by noisy means and standard deviations, from one noisy vector.
 
-Every value is first placed in [-1, 1] by declared bounds. One record of d columns adds
+Every value is first scaled to [-1, 1] by declared bounds. One record of d columns adds
 :math:`(u_1, \dots, u_d, u_1^2, \dots, u_d^2)` to a sum; noise is added to that sum once, and
-all else follows from the noisy sum and a declared number of records.
-
-What transformers share that divide by one noisy release of means and squares.
-
-Columns standardized by noisy means and spreads.
+everything else follows from the noisy sum and a declared number of records.
+:class:`MomentTransformer` is the base of all transformers that use such a vector.
 """
 
 import math
@@ -41,27 +38,27 @@ from veracal.training.base import check_size
 from veracal.training.preprocessing import (
     Bounds,
     PrivateTransformer,
-    bounds_of_columns,
+    broadcast_bounds,
     check_bounds,
     float_type,
     observed_bounds,
-    share_between,
+    scale_to_unit,
 )
 
-UNITS = 2**20  # in which values are added, as whole numbers
-LEAST_VARIANCE = 1e-4  # in [-1, 1]: a spread of a hundredth of half the range
+GRID_UNITS = 2**20  # integer units per 1, in which values are added
+MIN_VARIANCE = 1e-4  # in [-1, 1]: a standard deviation of a hundredth of half the range
 
 
-def unit_values(rows: Array, low: Floats, high: Floats) -> Floats:
-    """Place values in [-1, 1]; see :func:`~.bounds.share_between`."""
-    return 2 * share_between(rows, low, high) - 1
+def scale_symmetric(rows: Array, low: Floats, high: Floats) -> Floats:
+    """Scale values to [-1, 1]; see :func:`~.preprocessing.scale_to_unit`."""
+    return 2 * scale_to_unit(rows, low, high) - 1
 
 
 def moment_sums(blocks: Iterable[Array], low: Floats, high: Floats) -> Ints:
-    r"""Exact sums of values and of their squares, in millionths or so.
+    r"""Exact sums of values and of their squares, in units of 1 / U with :math:`U = 2^{20}`.
 
     With :math:`k = \mathrm{rint}(u U)` for a value u in [-1, 1], a record contributes
-    k and :math:`\mathrm{rint}(k^2 / U)`, both whole, so that neither the order nor the
+    k and :math:`\mathrm{rint}(k^2 / U)`, both integers, so that neither the order nor the
     blocks of the rows change a bit.
 
     Parameters
@@ -72,37 +69,38 @@ def moment_sums(blocks: Iterable[Array], low: Floats, high: Floats) -> Ints:
     Returns
     -------
     array of int64 of shape (2, d)
+
     Guarantees
     ----------
-    Divided by U, it moves by at most :func:`moment_sensitivity` in the L2 norm between
-    neighbors.
+    Divided by U, the result differs between neighbors by at most :func:`moment_sensitivity` in
+    the L2 norm.
     """
     sums = np.zeros((2, len(low)), dtype=np.int64)
     for block in blocks:
-        k = np.rint(unit_values(block, low, high) * UNITS)
+        k = np.rint(scale_symmetric(block, low, high) * GRID_UNITS)
         sums[0] += k.astype(np.int64).sum(axis=0)
-        sums[1] += np.rint(k * k / UNITS).astype(np.int64).sum(axis=0)
+        sums[1] += np.rint(k * k / GRID_UNITS).astype(np.int64).sum(axis=0)
     return sums
 
 
 def moment_sensitivity(width: int, relation: Relation) -> float:
-    r"""Most that the sums of values and squares move between neighbors, in the L2 norm.
+    r"""L2 sensitivity of the sums of values and squares.
 
-    A record adds :math:`u^2 + u^4 \le 2` to the squared norm in each of d columns, so one
-    that comes or goes moves the sums by at most :math:`\sqrt{2d}`.
+    A record adds :math:`u^2 + u^4 \le 2` to the squared norm in each of d columns, so adding
+    or removing one changes the sums by at most :math:`\sqrt{2d}`.
 
-    One that takes the place of another moves a column, with :math:`\delta = |u - v|` and
+    Replacing a record changes a column, with :math:`\delta = |u - v|` and
     :math:`s = |u + v|`, by :math:`\delta^2 + (u^2 - v^2)^2 = \delta^2 (1 + s^2)`. Values in
     [-1, 1] have :math:`s + \delta \le 2`, so this is at most
     :math:`f(\delta) = \delta^2 (1 + (2 - \delta)^2)`, whose derivative
     :math:`2\delta(5 - 6\delta + 2\delta^2)` is never negative: at most :math:`f(2) = 4`, and
-    the sums move by at most :math:`2\sqrt{d}`, less than twice the other figure.
+    the sums change by at most :math:`2\sqrt{d}`, less than twice the bound for add-remove.
 
-    Rounding adds nothing. Values lie on the grid before they are squared. The square's
-    rounding is off by :math:`r = 1/U` at most for both records together, which adds
+    Rounding does not increase this. Values lie on the grid before they are squared. The
+    square's rounding is off by :math:`r = 1/U` at most for both records together, which adds
     :math:`2 s \delta r + r^2 \le 5 h r` with :math:`h = 2 - \delta \ge s`. If h is 0, both
-    values are ends and their squares are whole; otherwise :math:`h \ge r`, and
-    :math:`4 - f(2 - h) = h (4 - 5h + 4h^2 - h^3) \ge 2h` leaves room for it.
+    values are end points and their squares are integers; otherwise :math:`h \ge r`, and
+    :math:`4 - f(2 - h) = h (4 - 5h + 4h^2 - h^3) \ge 2h` exceeds it.
 
     Parameters
     ----------
@@ -116,9 +114,9 @@ def moment_sensitivity(width: int, relation: Relation) -> float:
     (2.0, 4.0)
     """
     _checks.one_of(RELATIONS, relation=relation)
-    square = (2 if relation == "add-remove" else 4) * width
-    root = math.sqrt(square)
-    return root if int(root) ** 2 == square else math.nextafter(root, math.inf)
+    squared = (2 if relation == "add-remove" else 4) * width
+    root = math.sqrt(squared)
+    return root if int(root) ** 2 == squared else math.nextafter(root, math.inf)
 
 
 def noisy_moments(
@@ -142,27 +140,27 @@ def noisy_moments(
     Returns
     -------
     means, standard deviations : arrays of shape (d,)
-        A variance is at least :data:`LEAST_VARIANCE`, and no less than the noise on it:
-        below that nothing is known of it.
+        A variance is at least :data:`MIN_VARIANCE`, and no less than the noise on it:
+        a smaller estimate would be meaningless.
 
     Guarantees
     ----------
     The sums are used once, in the noisy vector; everything else is declared. Noise and sums
     are integers, so that the noisy vector is a post-processing of Gaussian noise on the sums.
     """
-    drawn = rounded_gaussian(noise_std * UNITS, sums.size, rng=rng)
-    units = [int(exact) + noise for exact, noise in zip(sums.flat, drawn, strict=True)]
-    noisy = np.array([one / UNITS for one in units]).reshape(sums.shape)
+    noise = rounded_gaussian(noise_std * GRID_UNITS, sums.size, rng=rng)
+    units = [int(exact) + draw for exact, draw in zip(sums.flat, noise, strict=True)]
+    noisy = np.array([unit / GRID_UNITS for unit in units]).reshape(sums.shape)
     means = np.clip(noisy[0] / size, -1.0, 1.0)
-    least = min(1.0, max(LEAST_VARIANCE, noise_std / size))
+    least = min(1.0, max(MIN_VARIANCE, noise_std / size))
     return means, np.sqrt(np.clip(noisy[1] / size - means**2, least, 1.0))
 
 
 class MomentTransformer(PrivateTransformer):
-    """A transformer that is charged for one vector with Gaussian noise.
+    """A transformer that is charged for one vector of moments with Gaussian noise.
 
-    A final class stores the settings below among its parameters, and sets what it learns from
-    the noisy vector in ``_release``.
+    A final class stores the settings below among its parameters, and computes its attributes
+    from the noisy vector in ``_release``.
     """
 
     noise_multiplier: float | None
@@ -172,7 +170,7 @@ class MomentTransformer(PrivateTransformer):
     relation: Relation
     unit: Unit | None
     random_state: int | np.random.Generator | None
-    _covers: str  # what the vector tells, for a statement
+    _covers: str  # what the vector contains, for the statement
 
     def _check_settings(self) -> None:
         _checks.one_of(RELATIONS, relation=self.relation)
@@ -195,7 +193,7 @@ class MomentTransformer(PrivateTransformer):
         return Gaussian(self._multiplier(), 1.0, self.relation)
 
     def _multiplier(self) -> float:
-        """Noise in units of the sensitivity."""
+        """Noise multiplier: noise divided by sensitivity."""
         if self.noise_multiplier is not None:
             return float(self.noise_multiplier)
         epsilon = 1.0 if self.epsilon is None else self.epsilon
@@ -203,7 +201,7 @@ class MomentTransformer(PrivateTransformer):
         return noise_for(budget, lambda noise: Gaussian(noise, 1.0, self.relation))
 
     def _check_declared(self, dataset: Dataset) -> None:
-        """Refuse a data set whose unit or size does not fit, or is not declared."""
+        """Reject a data set whose unit or size does not fit, or is not declared."""
         check_protected(dataset, self.relation, self.unit)
         if self.relation == "replace-one":
             check_size(self.size or len(dataset), len(dataset), self.relation)
@@ -233,11 +231,11 @@ class MomentTransformer(PrivateTransformer):
 
     @abstractmethod
     def _release(self, rows: Array | MappedRows, size: int, rng: np.random.Generator) -> None:
-        """Set what follows from the noisy vector; exact sums never leave the fit."""
+        """Set the attributes that follow from the noisy vector; exact sums are never stored."""
 
     @property
     def statement_(self) -> Statement | NotPrivate:
-        """What this fit promises, in words and as JSON; computed when asked for."""
+        """The guarantee of this fit, as text and as JSON; computed on access."""
         if not self.private_:
             return NotPrivate(self.not_private_because_)
         assert self.event_ is not None
@@ -251,33 +249,33 @@ class MomentTransformer(PrivateTransformer):
         )
 
 
-_CELLS = 2**22  # numbers of a block
+_CELLS = 2**22  # entries of a block
 
 
 class PrivateStandardizer(OneToOneFeatureMixin, MomentTransformer):  # type: ignore[misc]
     r"""Subtract noisy means and divide by noisy standard deviations; charged.
 
-    Values are clipped to declared bounds and placed in [-1, 1]. Their sums and sums of
+    Values are clipped to declared bounds and scaled to [-1, 1]. Their sums and sums of
     squares get Gaussian noise, once, rounded to the grid on which they are exact. All means and
-    spreads follow from that vector and the declared size
+    standard deviations follow from that vector and the declared size
     (:mod:`veracal.training.standardizer`).
 
     Parameters
     ----------
     bounds : (low, high), or one such pair for each column, optional
-        Values outside are clipped. None: read off the records, so not private.
+        Values outside are clipped. None: read from the records, so not private.
     noise_multiplier : float > 0, optional
-        Noise on the vector, divided by the most that one row moves it.
+        Noise on the vector, divided by its sensitivity to one row.
     epsilon : float > 0, optional
-        The noise is found for it. With neither, epsilon is 1.
+        The noise is computed from it. With neither, epsilon is 1.
     delta : float in (0, 1)
     size : int, optional
         Declared number of records. None: counted, so not private under add-remove.
     relation : {"add-remove", "replace-one"}
     unit : Unit, optional
-        Whom epsilon protects; by default one row.
+        The privacy unit that epsilon protects; by default one row.
     random_state : int, Generator or None
-        None, fresh secret entropy, is the only private choice.
+        Only None, fresh secret entropy, is private.
 
     Attributes
     ----------
@@ -290,12 +288,11 @@ class PrivateStandardizer(OneToOneFeatureMixin, MomentTransformer):  # type: ign
 
     Guarantees
     ----------
-    One row moves the vector by at most :func:`~.moments.moment_sensitivity`, roundings
-    included, and the event says how much noise that meets: it is stated in units of the
-    sensitivity, so that it depends on no width. The real number of records enters nowhere
-    but the sums. Sums are integers of a public grid, and the noise on them is Gaussian noise
-    rounded to that grid, sampled exactly. A transformed value depends on its own value and on
-    what was released.
+    One row changes the vector by at most :func:`moment_sensitivity`, rounding included. The
+    event states the noise in units of the sensitivity, so that it does not depend on the number
+    of columns. The real number of records is used for nothing but the sums. Sums are integers
+    on a public grid, and the noise on them is Gaussian noise rounded to that grid, sampled
+    exactly. A transformed value depends on its own value and on the release alone.
 
     Examples
     --------
@@ -306,7 +303,7 @@ class PrivateStandardizer(OneToOneFeatureMixin, MomentTransformer):  # type: ign
     True
     """
 
-    _covers = "the means and spreads of the columns"
+    _covers = "the means and standard deviations of the columns"
 
     def __init__(
         self,
@@ -336,15 +333,15 @@ class PrivateStandardizer(OneToOneFeatureMixin, MomentTransformer):  # type: ign
 
     def _undeclared(self) -> tuple[str, ...]:
         if self.bounds is None:
-            return ("the bounds of the columns were read off the records; declare bounds=...",)
+            return ("the bounds of the columns were read from the records; declare bounds=...",)
         return ()
 
     def _check_form(self, width: int) -> None:
         if self.bounds is not None:
-            bounds_of_columns(self.bounds, width)
+            broadcast_bounds(self.bounds, width)
 
     def check_records(self, dataset: Dataset) -> None:
-        """Refuse a data set that cannot be transformed, by what is public about it."""
+        """Reject a data set that cannot be transformed, by public facts alone."""
         super().check_records(dataset)
         self._check_declared(dataset)
 
@@ -353,7 +350,7 @@ class PrivateStandardizer(OneToOneFeatureMixin, MomentTransformer):  # type: ign
         self.low_, self.high_ = (
             observed_bounds(rows)
             if self.bounds is None
-            else bounds_of_columns(self.bounds, width)
+            else broadcast_bounds(self.bounds, width)
         )
         std = self._noise_std(width)
         self._released = noisy_moments(self._sums(rows), size, std, rng=rng)
@@ -363,15 +360,15 @@ class PrivateStandardizer(OneToOneFeatureMixin, MomentTransformer):  # type: ign
         return self._multiplier() * moment_sensitivity(width, self.relation)
 
     def _sums(self, rows: Array | MappedRows) -> Any:
-        """Exact sums, which never leave the fit."""
+        """Exact sums, which are never stored."""
         step = max(1, _CELLS // rows.shape[1])
         blocks = (rows[start : start + step] for start in range(0, len(rows), step))
         return moment_sums(blocks, self.low_, self.high_)
 
     def _apply(self, rows: Array) -> Array:
-        means, spreads = self._released
-        units = unit_values(rows, self.low_, self.high_)
-        result: Array = ((units - means) / spreads).astype(float_type(rows))
+        means, stds = self._released
+        units = scale_symmetric(rows, self.low_, self.high_)
+        result: Array = ((units - means) / stds).astype(float_type(rows))
         return result
 
     @property

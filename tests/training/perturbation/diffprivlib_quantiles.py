@@ -33,7 +33,7 @@ def table(k):
 
 
 def fitted(setting, fits):
-    """Weights of many fits: for each binary model its features' and its intercept."""
+    """Weights of many fits: for each binary model the features' and the intercept's."""
     import warnings
 
     import numpy as np
@@ -58,18 +58,18 @@ def measured(fits):
     import numpy as np
     import sklearn
 
-    found = []
+    result = []
     for setting in SETTINGS:
         weights = np.array(list(fitted(setting, fits)))
         quantiles = np.quantile(weights, LEVELS, axis=0).T
         rounded = [[float(f"{value:.5g}") for value in row] for row in quantiles]
-        found.append({**setting, "quantiles": rounded})
+        result.append({**setting, "quantiles": rounded})
     versions = {"diffprivlib": diffprivlib.__version__, "scikit-learn": sklearn.__version__}
-    return {"versions": versions, "fits": fits, "levels": LEVELS, "settings": found}
+    return {"versions": versions, "fits": fits, "levels": LEVELS, "settings": result}
 
 
 def ask(python, fits):
-    """Run this file with another interpreter, and read what it measured."""
+    """Run this file with another interpreter, and read its output."""
     command = [python, __file__, "--measure", str(fits)]
     return json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
 

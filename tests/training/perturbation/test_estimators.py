@@ -1,4 +1,4 @@
-"""What both perturbed classifiers promise: scikit-learn's contract, and nothing unsaid."""
+"""Guarantees of both perturbed classifiers, and scikit-learn's contract."""
 
 import numpy as np
 import pytest
@@ -19,8 +19,8 @@ MODELS = [
     ObjectivePerturbation(rule="cms11", relation="replace-one"),
     ObjectivePerturbation(rule="diffprivlib-0.6.2", fit_intercept=False),
     ObjectivePerturbation(3.0, norm=2.0, unit=Unit("patient", 2), random_state=0),
-    # A small C has little noise: of weights so long that two classes have a chance of 1 to the
-    # last digit, probabilities cannot say which one predict() takes.
+    # A small C has little noise: with very large weights, two classes may have a probability of
+    # 1 in float64, and probabilities do not determine the prediction.
     OutputPerturbation(C=0.01),
     OutputPerturbation(2.0, 1e-5, fit_intercept=False),
     OutputPerturbation(delta=1e-5, relation="replace-one", norm=1.0, C=0.01),
@@ -47,7 +47,7 @@ def dataset(X, y, **declared):
 
 @pytest.mark.parametrize("make", BOTH)
 @pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
-def test_what_is_declared_is_private_and_learns(make, relation, table):
+def test_a_declared_fit_is_private_and_learns(make, relation, table):
     X, y = table
     model = make(200.0, norm=4.0, C=1.0, classes=["yes", "no"], size=60, relation=relation)
     model.fit(X, y)
@@ -65,17 +65,17 @@ def test_what_is_declared_is_private_and_learns(make, relation, table):
         ("random_state", "repeated"),
     ],
 )
-def test_what_is_not_declared_is_not_private(make, left_out, reason, table):
+def test_an_undeclared_fit_is_not_private(make, left_out, reason, table):
     declared = dict(norm=4.0, classes=["yes", "no"], size=60, random_state=None)
     declared[left_out] = 0 if left_out == "random_state" else None
     model = make(**declared).fit(*table)
     assert not model.private_
-    (found,) = model.not_private_because_
-    assert reason in found and found in model.statement_.text()
+    (result,) = model.not_private_because_
+    assert reason in result and result in model.statement_.text()
 
 
 @pytest.mark.parametrize("make", BOTH)
-def test_the_norm_of_the_data_set_is_taken_unless_the_model_has_one(make, table):
+def test_the_norm_of_the_data_set_is_the_default(make, table):
     X, y = table
     assert make().fit_records(dataset(X, y)).norm_ == 10.0
     model = make(norm=1.5).fit_records(dataset(X, y))
@@ -103,7 +103,7 @@ def test_long_rows_are_clipped_and_not_counted(make, table):
 
 @pytest.mark.parametrize("make", BOTH)
 @pytest.mark.parametrize("k", [2, 3])
-def test_a_class_without_members_is_learnt_like_any_other(make, k, table):
+def test_a_class_without_records_is_trained(make, k, table):
     X, _ = table
     model = make(norm=2.0, classes=[*range(k)], size=60).fit(X, np.zeros(60, dtype=int))
     assert model.private_
@@ -111,7 +111,7 @@ def test_a_class_without_members_is_learnt_like_any_other(make, k, table):
     chances = model.predict_proba(X)
     assert chances.shape == (60, k)
     np.testing.assert_allclose(chances.sum(axis=1), 1)
-    chosen = model.logits(X).argmax(axis=1)  # the likeliest, or one of several as likely
+    chosen = model.logits(X).argmax(axis=1)  # one of the likeliest
     np.testing.assert_allclose(chances[np.arange(60), chosen], chances.max(axis=1))
     assert (model.predict(X) == chosen).all()
 
@@ -148,9 +148,7 @@ def test_rows_on_disk_are_the_same_rows(make, tmp_path, table):
     ],
     ids=str,
 )
-def test_wrong_settings_are_refused_before_anything_is_charged(
-    make, settings, message, table, tmp_path
-):
+def test_wrong_settings_are_rejected_before_a_charge(make, settings, message, table, tmp_path):
     ledger = open_ledger(tmp_path / "a.ledger", Budget(1e4))
     model = make(**settings)
     for ask in (
@@ -172,13 +170,13 @@ def test_wrong_settings_are_refused_before_anything_is_charged(
     ],
     ids=repr,
 )
-def test_wrong_settings_of_their_own(model):
+def test_invalid_settings_of_each_class_are_rejected(model):
     with pytest.raises(ValueError, match="Expected"):
         model.event()
 
 
 @pytest.mark.parametrize("make", BOTH)
-def test_a_holder_charges_and_then_looks(make, table, tmp_path):
+def test_the_curator_charges_before_it_reads_records(make, table, tmp_path):
     X, y = table
     ledger = open_ledger(tmp_path / "a.ledger", Budget(1.0))
     model = Curator(dataset(X, y), ledger).fit(make(0.75))
@@ -198,7 +196,7 @@ def test_a_holder_charges_and_then_looks(make, table, tmp_path):
         ({"norm": 1e7}, "squared"),
     ],
 )
-def test_data_that_do_not_fit_cost_nothing(make, declared, message, table, tmp_path):
+def test_unsuitable_data_are_not_charged(make, declared, message, table, tmp_path):
     ledger = open_ledger(tmp_path / "a.ledger", Budget(1e4))
     holder = Curator(dataset(*table, **declared), ledger)
     with pytest.raises(ValueError, match=message):
@@ -206,7 +204,7 @@ def test_data_that_do_not_fit_cost_nothing(make, declared, message, table, tmp_p
     assert not list(ledger.entries())
 
 
-def test_what_is_not_private_is_not_fitted_by_a_holder(table, tmp_path):
+def test_the_curator_rejects_rules_that_are_not_private(table, tmp_path):
     ledger = open_ledger(tmp_path / "a.ledger", Budget(1e4))
     model = ObjectivePerturbation(rule="diffprivlib-0.6.2")
     with pytest.raises(ValueError, match="not private"):
@@ -214,7 +212,7 @@ def test_what_is_not_private_is_not_fitted_by_a_holder(table, tmp_path):
     assert not list(ledger.entries()) and not hasattr(model, "coef_")
 
 
-def test_units_of_several_rows_pay_what_they_were_promised(table, tmp_path):
+def test_units_of_several_rows_pay_epsilon(table, tmp_path):
     X, y = table
     unit = Unit("patient", at_most=3)
     data = dataset(X, y, units=np.arange(60) // 3)
@@ -256,6 +254,6 @@ def test_clones_share_settings_and_no_noise(model, table):
 
 
 @pytest.mark.parametrize("make", [ObjectivePerturbation, OutputPerturbation])
-def test_the_number_of_records_is_needed_by_nobody(make, table):
+def test_no_fit_depends_on_the_number_of_records(make, table):
     model = make(norm=4.0, classes=["yes", "no"]).fit(*table)
     assert model.private_

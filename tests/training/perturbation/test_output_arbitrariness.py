@@ -1,4 +1,4 @@
-"""What released weights tell of arbitrariness, against noise drawn again."""
+"""Arbitrariness from released weights, compared with new draws of the noise."""
 
 from dataclasses import replace
 from itertools import pairwise, product
@@ -10,9 +10,13 @@ from scipy.special import ndtr
 from veracal.accounting import Budget
 from veracal.errors import DataError
 from veracal.training import OutputPerturbation
-from veracal.training.arbitrariness import most_disagreement, places
+from veracal.training.arbitrariness import max_disagreement, plane_distances
 from veracal.training.newton import minimize
-from veracal.training.output_perturbation import noise_multiplier, sensitivity, spherical_gamma
+from veracal.training.output_perturbation import (
+    gaussian_noise_multiplier,
+    sensitivity,
+    spherical_gamma,
+)
 from veracal.training.weight_noise import (
     GammaNoise,
     GaussianNoise,
@@ -31,53 +35,53 @@ def drawn(noise, n, rng=RNG):
 
 
 def at_distances(z, far=60.0):
-    """Weights, and rows in the plane of two features that are so far from theirs."""
+    """Weights, and rows in the plane of two features at given distances from theirs."""
     share = np.asarray(z) / far
     return np.array([far, 0.0]), np.stack([share, np.sqrt(1 - share**2)], axis=1)
 
 
-def test_the_closed_form_is_what_runs_with_new_noise_show():
+def test_the_closed_form_matches_runs_with_new_noise():
     w, X, sigma, m = RNG.normal(size=4), RNG.normal(size=(30, 4)), 1.3, 20_000
     share = ((w + sigma * RNG.normal(size=(m, 4))) @ X.T > 0).mean(axis=0)
-    found = gaussian_disagreement(w, X, sigma)
-    np.testing.assert_allclose(found, 4 * share * (1 - share), atol=5 * 2 / np.sqrt(m))
+    result = gaussian_disagreement(w, X, sigma)
+    np.testing.assert_allclose(result, 4 * share * (1 - share), atol=5 * 2 / np.sqrt(m))
 
 
 @pytest.mark.parametrize("noise", BOTH, ids=repr)
 @pytest.mark.parametrize("t", [0.0, 0.3, 1.0, 4.0])
-def test_intervals_cover_a_person_named_beforehand(noise, t):
+def test_intervals_cover_an_individual_named_beforehand(noise, t):
     """Each end fails in at most a twentieth of the releases, at any distance t."""
     level, trials = 0.9, 20_000
-    tail = noise.beyond(np.array([t]))[0]
+    tail = noise.tail_probability(np.array([t]))[0]
     mu = 4 * tail * (1 - tail)
     w, X = at_distances(t + drawn(noise, trials)[:, 0])
-    found = output_arbitrariness(w, X, noise, level=level, people=1)
+    result = output_arbitrariness(w, X, noise, level=level, people=1)
     error = 4 * np.sqrt(0.05 / trials)
-    assert (found.low > mu).mean() <= 0.05 + error
-    assert (found.high < mu).mean() <= 0.05 + error
-    if t == 0.0:  # neither is there room: two sides count, and the one-sided quantile fails
-        assert (found.high < mu).mean() >= 0.05 - error
+    assert (result.low > mu).mean() <= 0.05 + error
+    assert (result.high < mu).mean() <= 0.05 + error
+    if t == 0.0:  # both sides count here, and the one-sided quantile fails
+        assert (result.high < mu).mean() >= 0.05 - error
         narrow = np.abs(w @ X.T) - noise.quantile(0.05) > 0
         assert narrow.mean() > 0.09
 
 
 @pytest.mark.parametrize("noise", [GaussianNoise(1.0, 8), GammaNoise(1.0, 8)], ids=repr)
-def test_intervals_for_everybody_hold_for_who_is_chosen_afterwards(noise):
+def test_intervals_for_all_hold_for_individuals_chosen_afterwards(noise):
     theta, level, trials = np.full(8, 0.1), 0.8, 60
     failed = named = 0
     for b in drawn(noise, trials):
-        X = np.stack([b, -b, theta, theta + b])  # chosen by somebody who knows the noise
-        tail = noise.beyond(places(theta, X).sums[:, 0])
+        X = np.stack([b, -b, theta, theta + b])  # chosen with knowledge of the noise
+        tail = noise.tail_probability(plane_distances(theta, X).sums[:, 0])
         truth = 4 * tail * (1 - tail)
-        found = output_arbitrariness(theta + b, X, noise, level=level)
-        failed += bool(((truth < found.low) | (truth > found.high)).any())
+        result = output_arbitrariness(theta + b, X, noise, level=level)
+        failed += bool(((truth < result.low) | (truth > result.high)).any())
         one = output_arbitrariness(theta + b, X, noise, level=level, people=1)
         named += bool(((truth < one.low) | (truth > one.high)).any())
     assert failed / trials <= 0.2 + 4 * np.sqrt(0.16 / trials)
-    assert named / trials > 0.5  # the interval of one person named beforehand does not hold
+    assert named / trials > 0.5  # intervals for one individual named beforehand do not hold
 
 
-def test_more_people_have_wider_intervals_up_to_those_of_everybody():
+def test_more_individuals_have_wider_intervals():
     w, X = at_distances([0.0, 1.0, 3.0, 8.0])
     for noise in BOTH:
         ends = [
@@ -86,30 +90,30 @@ def test_more_people_have_wider_intervals_up_to_those_of_everybody():
         for one, more in pairwise(ends):
             assert (more.high >= one.high).all() and (more.low <= one.low).all()
         np.testing.assert_array_equal(ends[-1].high, ends[-2].high)
-        assert ends[1].holds_for == "10 people named beforehand"
-        assert ends[-1].holds_for == "everybody at once"
+        assert ends[1].holds_for == "10 individuals named beforehand"
+        assert ends[-1].holds_for == "all individuals at once"
 
 
-def test_several_people_share_the_level():
-    """Of ten people, all intervals hold together; with a level of their own they do not."""
+def test_several_individuals_share_the_level():
+    """For ten individuals, all intervals hold together; at individual levels they do not."""
     noise, trials, t = GaussianNoise(1.0, 10), 150, 0.0
     X, missed = np.eye(10), np.zeros(2)
     for b in drawn(noise, trials):
         for at, people in enumerate((10, 1)):
-            found = output_arbitrariness(t + b, X, noise, level=0.9, people=people)
-            missed[at] += bool((found.high < 1).any() or (found.low > 1).any())
+            result = output_arbitrariness(t + b, X, noise, level=0.9, people=people)
+            missed[at] += bool((result.high < 1).any() or (result.low > 1).any())
     assert missed[0] / trials <= 0.1 + 0.09 and missed[1] / trials > 0.3
 
 
-def test_a_threshold_is_a_plane_that_was_shifted():
+def test_a_threshold_shifts_the_plane():
     noise, theta, c = GaussianNoise(0.1, 3), np.array([1.0, -0.5, 0.3]), 0.9
     X = np.hstack([RNG.normal(size=(40, 2)), np.ones((40, 1))])
-    shifted = theta - np.array([0.0, 0.0, c])  # the 1 of every row carries the threshold
+    shifted = theta - np.array([0.0, 0.0, c])  # the 1 of every row contains the threshold
     one = output_arbitrariness(theta, X, noise, threshold=c, people=3)
     other = output_arbitrariness(shifted, X, noise)
     np.testing.assert_allclose(one.high, other.high, rtol=1e-9)
     np.testing.assert_allclose(one.low, other.low, rtol=1e-9)
-    assert one.holds_for == "everybody at once"  # the threshold may know the weights
+    assert one.holds_for == "all individuals at once"  # the threshold may depend on the weights
     plain = output_arbitrariness(theta, X, noise)
     assert np.abs(one.high - plain.high).max() > 0.01
 
@@ -121,12 +125,12 @@ def test_the_estimate_with_a_threshold_shrinks_the_weights_alone():
     mean, spread = kappa * X @ w - c, np.linalg.norm(X, axis=1) * np.sqrt(1 + kappa)
     above = ndtr(mean / spread)
     slowly = np.where(X @ w > c, 1 - above, above)
-    found = output_arbitrariness(w, X, noise, threshold=c).flip
-    np.testing.assert_allclose(found, slowly, rtol=1e-12)
+    result = output_arbitrariness(w, X, noise, threshold=c).flip
+    np.testing.assert_allclose(result, slowly, rtol=1e-12)
 
 
-def test_the_unshrunk_estimate_calls_arbitrary_decisions_safer_than_they_are():
-    """Flips at distance 0 average 0.30 instead of 0.50, at distance 3 0.041 for 0.003."""
+def test_the_unshrunk_estimate_underestimates_arbitrariness():
+    """Flips at distance 0 average 0.30 instead of 0.50, at distance 3 0.041, not 0.003."""
     for t, flat, truth in ((0.0, 0.304, 0.50), (3.0, 0.041, 0.003)):
         z = RNG.normal(t, 1.0, 400_000)
         assert ndtr(-np.abs(z) / np.sqrt(2)).mean() == pytest.approx(flat, abs=2e-3)
@@ -134,7 +138,7 @@ def test_the_unshrunk_estimate_calls_arbitrary_decisions_safer_than_they_are():
         assert contradicted.mean() == pytest.approx(truth, abs=3e-3)
 
 
-def test_the_shrunk_estimate_is_near_the_truth_where_the_flat_one_is_not():
+def test_the_shrunk_estimate_is_more_accurate():
     """The demonstration of the method: n = 500, d = 10, C = 1, epsilon = 1.
 
     On other made-up records the mean flip was 0.470, the flat estimate 0.300, the shrunk 0.454.
@@ -146,7 +150,7 @@ def test_the_shrunk_estimate_is_near_the_truth_where_the_flat_one_is_not():
     odds = X @ (8 * line / np.linalg.norm(line))
     signs = np.where(rng.random(500) < 1 / (1 + np.exp(-odds)), 1, -1)
     exact = minimize(X, signs, np.zeros((1, 10)), penalty=1.0)[0]
-    multiplier = noise_multiplier(Budget(1.0, 1e-3, "replace-one"))
+    multiplier = gaussian_noise_multiplier(Budget(1.0, 1e-3, "replace-one"))
     noise = GaussianNoise(multiplier * sensitivity(1.0, 1.0, "replace-one"), 10)
     truth, flat, shrunk = [], [], []
     t = X @ exact / noise.std
@@ -164,23 +168,25 @@ def test_the_shrunk_estimate_is_near_the_truth_where_the_flat_one_is_not():
 
 
 def slow_many(w, x, noise, spare, people):
-    """The ends for K classes, written out."""
+    """The ends for K classes, by their definition."""
     k, both = len(w), noise.difference()
     pairs = k * (k - 1) / 2
-    r = both.reach(spare / pairs)
+    r = both.length_quantile(spare / pairs)
     if people is not None:
         r = min(r, both.quantile(spare / pairs / people / 2))
     z = (w[:, None] - w[None]) @ x / np.linalg.norm(x)
     top = int((w @ x).argmax())
-    overtaken = sum(both.beyond(z[top, j] - r) for j in range(k) if j != top)
-    most = [min(both.beyond(z[j, c] - r) for j in range(k) if j != c) for c in range(k)]
+    overtaken = sum(both.tail_probability(z[top, j] - r) for j in range(k) if j != top)
+    most = [
+        min(both.tail_probability(z[j, c] - r) for j in range(k) if j != c) for c in range(k)
+    ]
     left, sizes = 1.0, []
     for bound in sorted(most, reverse=True):
         sizes.append(min(bound, left))
         left -= sizes[-1]
     sizes[0] += left
     low = k / (k - 1) * (1 - sum(p * p for p in sizes))
-    return max(low, 0.0), most_disagreement(np.array(min(overtaken, 1.0)), k)
+    return max(low, 0.0), max_disagreement(np.array(min(overtaken, 1.0)), k)
 
 
 @pytest.mark.parametrize("noise", [GaussianNoise(0.4, 3), GammaNoise(0.2, 3)], ids=repr)
@@ -188,15 +194,15 @@ def slow_many(w, x, noise, spare, people):
 def test_many_classes_equal_their_definition(noise, people):
     for k in (3, 5):
         w, X = RNG.normal(size=(k, 3)), RNG.normal(size=(6, 3))
-        found = output_arbitrariness(w, X, noise, people=people, level=0.9)
+        result = output_arbitrariness(w, X, noise, people=people, level=0.9)
         slowly = [slow_many(w, x, noise, 0.1, people) for x in X]
-        np.testing.assert_allclose(found.low, [low for low, _ in slowly], atol=1e-9)
-        np.testing.assert_allclose(found.high, [high for _, high in slowly], atol=1e-9)
-        assert found.flip is None
+        np.testing.assert_allclose(result.low, [low for low, _ in slowly], atol=1e-9)
+        np.testing.assert_allclose(result.high, [high for _, high in slowly], atol=1e-9)
+        assert result.flip is None
 
 
-def test_the_fullest_bounds_first_leave_the_least_disagreement():
-    """No probabilities within bounds of theirs have a larger sum of squares."""
+def test_filling_the_largest_bounds_first_minimizes_disagreement():
+    """No probabilities within these bounds have a larger sum of squares."""
     hundredths = product(range(101), repeat=2)
     within = [(p, q, 100 - p - q) for p, q in hundredths if p <= 70 and q <= 45]
     best = max(sum(x * x for x in p) for p in within if 0 <= p[2] <= 30)
@@ -214,21 +220,21 @@ def test_intervals_of_many_classes_hold(noise, people):
     truth = 1.5 * (1 - (shares**2).sum(axis=0))
     failed, some = np.zeros(4), 0
     for w in runs[:80]:
-        found = output_arbitrariness(w, X, noise, level=0.8, people=people)
-        failed += (truth < found.low - 0.01) | (truth > found.high + 0.01)
-        some += int(found.informed.sum())
+        result = output_arbitrariness(w, X, noise, level=0.8, people=people)
+        failed += (truth < result.low - 0.01) | (truth > result.high + 0.01)
+        some += int(result.informed.sum())
     assert failed.max() / 80 <= 0.2 and some > 20
 
 
-def test_the_most_disagreement_is_that_of_the_evenest_rest():
+def test_max_disagreement_is_attained_by_an_even_rest():
     q = np.linspace(0, 1, 41)
-    assert np.allclose(most_disagreement(q, 2), np.where(q < 0.5, 4 * q * (1 - q), 1.0))
+    assert np.allclose(max_disagreement(q, 2), np.where(q < 0.5, 4 * q * (1 - q), 1.0))
     for k in (3, 7):
         rest = [np.r_[1 - a, np.full(k - 1, a / (k - 1))] for a in q]
         slowly = np.array([k / (k - 1) * (1 - (p**2).sum()) for p in rest])
         below = q <= (k - 1) / k
-        np.testing.assert_allclose(most_disagreement(q, k)[below], slowly[below], atol=1e-12)
-        np.testing.assert_allclose(most_disagreement(q, k)[~below], 1.0)
+        np.testing.assert_allclose(max_disagreement(q, k)[below], slowly[below], atol=1e-12)
+        np.testing.assert_allclose(max_disagreement(q, k)[~below], 1.0)
 
 
 # ---------------------------------------------------------------- odd corners
@@ -237,36 +243,36 @@ def test_the_most_disagreement_is_that_of_the_evenest_rest():
 @pytest.mark.parametrize(
     "noise", [GaussianNoise(0.7, 3), GammaNoise(0.7, 3), GammaNoise(0.3, 9)]
 )
-def test_whoever_may_be_on_the_plane_has_an_upper_end_of_one(noise):
+def test_individuals_near_the_plane_have_an_upper_end_of_one(noise):
     near = output_arbitrariness(np.full(noise.dimension, 1e-3), np.eye(noise.dimension), noise)
-    assert (near.high == 1.0).all()  # not the last number below it
+    assert (near.high == 1.0).all()  # exactly 1
 
 
 def test_a_row_of_zeros_is_never_above_the_threshold():
     assert gaussian_disagreement([1.0, 2.0], np.zeros((1, 2)), 1.0).tolist() == [0.0]
     for noise, w in product(BOTH, ([1.0, 2.0], np.eye(3, 2))):
-        found = output_arbitrariness(w, np.zeros((1, 2)), noise)
-        assert (found.low[0], found.high[0]) == (0.0, 0.0)
-        assert found.flip is None or found.flip[0] == 0.0
+        result = output_arbitrariness(w, np.zeros((1, 2)), noise)
+        assert (result.low[0], result.high[0]) == (0.0, 0.0)
+        assert result.flip is None or result.flip[0] == 0.0
 
 
-def test_vast_numbers_have_a_stated_result():
+def test_huge_numbers_have_a_defined_result():
     X = np.array([[1e308, 1e308], [1.0, 0.0], [5e-324, 0.0]])
     for noise in BOTH:
-        found = output_arbitrariness([1e308, 1e308], X, noise)
-        assert np.isfinite(found.low).all() and np.isfinite(found.high).all()
-        assert found.high[1] == 0.0  # so far that no noise turns it
+        result = output_arbitrariness([1e308, 1e308], X, noise)
+        assert np.isfinite(result.low).all() and np.isfinite(result.high).all()
+        assert result.high[1] == 0.0  # too far for any noise to flip
         lost = output_arbitrariness(np.full(2, 1.7e308), np.ones((1, 2)), noise)
-        assert (lost.low[0], lost.high[0]) == (0.0, 1.0)  # its sum is no float
+        assert (lost.low[0], lost.high[0]) == (0.0, 1.0)  # its sum overflows
         both = output_arbitrariness(np.eye(3, 2) * 1e308, X, noise)
         assert np.isfinite(both.high).all() and np.isfinite(both.low).all()
     tiny = output_arbitrariness([0.0, 0.0], X, GaussianNoise(1e-300, 2))
     assert (tiny.high == 1.0).all() and (tiny.flip == 0.5).all()
 
 
-def test_nobody_is_told_nothing():
-    found = output_arbitrariness([1.0, 0.0], np.zeros((0, 2)), BOTH[0])
-    assert found.told == 0.0 and len(found.high) == 0
+def test_no_individuals_give_an_empty_result():
+    result = output_arbitrariness([1.0, 0.0], np.zeros((0, 2)), BOTH[0])
+    assert result.informed_share == 0.0 and len(result.high) == 0
 
 
 @pytest.mark.parametrize(
@@ -283,7 +289,7 @@ def test_nobody_is_told_nothing():
         ({"people": 1.5}, ValueError, "people"),
     ],
 )
-def test_what_cannot_be_meant(given, error, said):
+def test_invalid_arguments_are_rejected(given, error, said):
     right = {"weights": [1.0, 2.0], "X": [[1.0, 0.0]], "noise": BOTH[0]}
     with pytest.raises(error, match=said):
         output_arbitrariness(**{**right, **given})
@@ -291,7 +297,7 @@ def test_what_cannot_be_meant(given, error, said):
 
 @pytest.mark.parametrize("delta", [0.0, 1e-5])
 def test_tails_are_those_of_real_releases(delta):
-    """Noise of the mechanism itself, along two directions; 0.94 of the scale is told apart."""
+    """Noise of the mechanism itself, along two directions; 0.94 of the scale is detected."""
     d, n = 4, 4_000
     law = OutputPerturbation(1.0, delta, norm=1.0).noise(1.0)
     exact = np.full((n, d), 0.3)
@@ -299,7 +305,7 @@ def test_tails_are_those_of_real_releases(delta):
         law.release(exact, rng=np.random.default_rng(5)) - np.rint(exact / law.step) * law.step
     )
     off = np.sqrt(d) * law.step / 2
-    made = (
+    model = (
         GammaNoise(law.noise_scale, d, rounding=off)
         if delta == 0
         else GaussianNoise(law.noise_std, d, off)
@@ -307,7 +313,7 @@ def test_tails_are_those_of_real_releases(delta):
     for side in (np.eye(d)[1], np.array([1.0, -1.0, 1.0, -1.0]) / 2):
         along = noise @ side
         for tail in (0.3, 0.1):
-            share = (np.abs(along) > made.quantile(tail)).mean() / 2
+            share = (np.abs(along) > model.quantile(tail)).mean() / 2
             assert abs(share - tail) < 5 * np.sqrt(tail / 2 / n)
     lengths = np.linalg.norm(noise, axis=1)
     # One standard error is at most 1.1 %; the wrong scale is off by 6 % or 12 %.
@@ -318,7 +324,7 @@ def test_tails_are_those_of_real_releases(delta):
 
 @pytest.mark.parametrize("noise", BOTH, ids=repr)
 def test_intervals_count_a_grid_however_coarse(noise):
-    """Noise rounded to a grid of its own size: the truth is that of rounded noise."""
+    """Noise rounded to a grid of its own scale: the truth is that of rounded noise."""
     trials, step = 20_000, 1.0
     rounded = replace(noise, rounding=np.sqrt(2) * step / 2)
     units = np.rint(drawn(noise, trials) / step)[:, 0] * step
@@ -326,8 +332,8 @@ def test_intervals_count_a_grid_however_coarse(noise):
         share = (units + t > 0).mean()
         truth = 4 * share * (1 - share)
         w, X = at_distances(t + units)
-        found = output_arbitrariness(w, X, rounded, level=0.9, people=1)
-        missed = ((found.low > truth) | (found.high < truth)).mean()
+        result = output_arbitrariness(w, X, rounded, level=0.9, people=1)
+        missed = ((result.low > truth) | (result.high < truth)).mean()
         assert missed <= 0.1 + 4 * np.sqrt(0.09 / trials)
 
 
@@ -336,6 +342,6 @@ def test_more_classes_count_the_grid_of_both_vectors():
         assert noise.difference().rounding == 1.0
         w, X = RNG.normal(size=(3, 3)) * 9, RNG.normal(size=(20, 3))
         plain = output_arbitrariness(w, X, replace(noise, rounding=0.0))
-        found = output_arbitrariness(w, X, noise)
-        assert (found.high >= plain.high).all() and (found.high > plain.high).any()
-        assert (found.low <= plain.low).all()
+        result = output_arbitrariness(w, X, noise)
+        assert (result.high >= plain.high).all() and (result.high > plain.high).any()
+        assert (result.low <= plain.low).all()

@@ -1,4 +1,4 @@
-"""A fitted pipeline claims what its steps may claim together."""
+"""Claims of fitted pipelines and of their steps."""
 
 import numpy as np
 import pytest
@@ -13,12 +13,12 @@ from sklearn.preprocessing import (
     StandardScaler,
 )
 
-from tests.training.pipelines.made import ACROSS, DECLARED, both, classifier, standardizer
+from tests.training.pipelines.steps import ACROSS, DECLARED, both, classifier, standardizer
 from veracal.accounting import NotPrivate, Unit
 from veracal.queries import Curator
 from veracal.training import BoundedScaler, NormClipper, PrivateStandardizer
 from veracal.training.pipeline import PrivatePipeline, make_private_pipeline
-from veracal.training.pipeline_steps import PART
+from veracal.training.pipeline_steps import PIPELINE_STEP
 
 
 def test_a_frozen_step_is_neither_fitted_nor_charged_again(data, ledger):
@@ -29,42 +29,42 @@ def test_a_frozen_step_is_neither_fitted_nor_charged_again(data, ledger):
     Curator(data, ledger).fit(pipeline)
     np.testing.assert_array_equal(scaler.mean_, before)
     assert pipeline.private_ and scaler.private_
-    np.testing.assert_array_equal(pipeline.before_last(data).X, scaler.transform(data.X))
+    np.testing.assert_array_equal(pipeline.transform_dataset(data).X, scaler.transform(data.X))
 
 
-def test_what_is_frozen_must_be_fitted_turn_rows_apart_and_be_private(data):
+def test_frozen_steps_must_be_fitted_row_wise_and_private(data):
     pca = PCA(2).fit(np.eye(3))
     assert make_private_pipeline(FrozenEstimator(pca), classifier()).fit_records(data).private_
-    for frozen, told in (
+    for frozen, values in (
         (PCA(2), "not fitted"),
-        (FunctionTransformer(ACROSS["mean"]).fit(data.X), "each row by itself"),
+        (FunctionTransformer(ACROSS["mean"]).fit(data.X), "each row independently"),
         (BoundedScaler().fit(data.X), "What is frozen is not private: the bounds"),
     ):
-        with pytest.raises(ValueError, match=told):
+        with pytest.raises(ValueError, match=values):
             make_private_pipeline(FrozenEstimator(frozen), classifier()).check_records(data)
 
 
-def test_classifiers_stand_at_the_end_and_are_charged_there(data):
+def test_classifiers_must_be_last_and_are_charged(data):
     plain = make_pipeline(NormClipper(), classifier())
-    for steps, told in (
+    for steps, values in (
         ((classifier(), classifier()), "only be the last step"),
         ((plain, classifier()), "only be the last step"),
         ((FeatureUnion([("a", classifier())]), classifier()), "only be the last step"),
-        ((NormClipper(), plain), "Make what is inside it a PrivatePipeline"),
+        ((NormClipper(), plain), "Wrap its content in a PrivatePipeline"),
         ((NormClipper(), FrozenEstimator(classifier().fit_records(data))), "transformer as"),
     ):
-        with pytest.raises(ValueError, match=told):
+        with pytest.raises(ValueError, match=values):
             make_private_pipeline(*steps).event()
     nested = make_private_pipeline("passthrough", PrivatePipeline(plain.steps))
     assert nested.event() == classifier().event()
 
 
-def test_what_is_no_data_set_is_named(data):
+def test_anything_but_a_data_set_is_rejected(data):
     with pytest.raises(ValueError, match="Expected a data set of veracal.data, got ndarray"):
         make_private_pipeline(NormClipper(), classifier()).fit_records(data.X)
 
 
-def test_a_step_stands_in_one_place(data):
+def test_a_step_may_occur_only_once(data):
     scaler = standardizer()
     for steps in ((scaler, scaler), (FeatureUnion([("a", scaler), ("b", scaler)]),)):
         with pytest.raises(ValueError, match="every step once"):
@@ -74,7 +74,7 @@ def test_a_step_stands_in_one_place(data):
     assert make_private_pipeline(twice, classifier()).fit_records(data).private_
 
 
-def test_claims_are_written_down_when_a_fit_ends(data):
+def test_claims_are_recorded_when_a_fit_ends(data):
     leaky = make_private_pipeline(StandardScaler(), classifier(**DECLARED))
     leaky.fit(data.X, data.labels).set_params(standardscaler="passthrough")
     assert not leaky.private_
@@ -88,7 +88,7 @@ def test_claims_are_written_down_when_a_fit_ends(data):
 
 
 @pytest.mark.parametrize("plain", [False, True])
-def test_an_interrupted_fit_keeps_no_claim(data, plain, monkeypatch):
+def test_an_interrupted_fit_makes_no_claim(data, plain, monkeypatch):
     pipeline = make_private_pipeline(standardizer(size=300), classifier(**DECLARED))
 
     def fit():
@@ -106,7 +106,7 @@ def test_an_interrupted_fit_keeps_no_claim(data, plain, monkeypatch):
     assert pipeline.statement_.reasons == ("its fit did not finish",)
 
 
-def test_what_was_never_fitted_as_a_whole_claims_nothing(data):
+def test_a_pipeline_fitted_step_by_step_makes_no_claim(data):
     pipeline = make_private_pipeline(standardizer(), classifier())
     with pytest.raises(NotFittedError):
         _ = pipeline.private_
@@ -117,7 +117,7 @@ def test_what_was_never_fitted_as_a_whole_claims_nothing(data):
 
 
 class Dearer(PrivateStandardizer):
-    """Costs more in the end than it said before."""
+    """Costs more after the fit than it stated before."""
 
     def _learn(self, rows, size):
         reasons = super()._learn(rows, size)
@@ -130,22 +130,22 @@ class Dearer(PrivateStandardizer):
         return self
 
 
-def test_what_costs_something_else_than_was_charged_is_not_private(data):
+def test_a_fit_with_another_cost_than_charged_is_not_private(data):
     dear = make_private_pipeline(Dearer((-3, 3), noise_multiplier=4.0), classifier())
     assert dear.fit_records(data).not_private_because_ == (
-        "its steps cost something else than was charged",
+        "its steps have another cost than was charged",
     )
 
 
-def test_a_part_does_not_speak_for_the_whole(data):
+def test_a_step_of_a_pipeline_makes_no_claim(data):
     inner = make_private_pipeline(both(), classifier())
     pipeline = make_private_pipeline(NormClipper(9.0), inner)
     for _ in range(2):
         pipeline.fit_records(data)
         assert pipeline.private_ and pipeline.event_ == pipeline.event()
-        assert not inner.private_ and inner.statement_.reasons == (PART,)
+        assert not inner.private_ and inner.statement_.reasons == (PIPELINE_STEP,)
         for part in (inner[-1], inner[0].transformers_[0][1]):
-            assert not part.private_ and part.statement_.reasons == (PART,)
+            assert not part.private_ and part.statement_.reasons == (PIPELINE_STEP,)
     assert inner.fit_records(data).private_
     alone = clone(inner[-1]).fit_records(data)
     assert alone.private_ and alone.statement_.epsilon < pipeline.statement_.epsilon
@@ -154,7 +154,7 @@ def test_a_part_does_not_speak_for_the_whole(data):
     assert transforming.private_ and not transforming[0].private_
 
 
-def test_steps_that_disagree_claim_nothing_in_a_plain_fit(data):
+def test_inconsistent_steps_make_no_claim_in_fit(data):
     pipeline = make_private_pipeline(
         standardizer(relation="replace-one"), classifier(**DECLARED)
     ).fit(data.X, data.labels)

@@ -1,4 +1,4 @@
-"""A pipeline costs what its steps cost together."""
+"""The cost of a pipeline is the composition of its steps' costs."""
 
 import pytest
 from sklearn.base import clone
@@ -15,14 +15,14 @@ from sklearn.preprocessing import (
     StandardScaler,
 )
 
-from tests.training.pipelines.made import KNOWN, both, classifier, standardizer
+from tests.training.pipelines.steps import KNOWN, both, classifier, standardizer
 from veracal.accounting import Composed, Gaussian, Unit, epsilon_for
 from veracal.training import BoundedScaler, NormClipper
 from veracal.training.pipeline import PrivatePipeline, make_private_pipeline
 from veracal.training.pipeline_steps import event_of
 
 
-def test_a_pipeline_costs_what_its_steps_cost_together():
+def test_a_pipeline_costs_the_composition_of_its_steps():
     steps = Gaussian(5.0), classifier().event()
     pipeline = make_pipeline(both(), PolynomialFeatures(), NormClipper(), classifier())
     assert event_of(pipeline) == Composed(steps)
@@ -59,10 +59,10 @@ def test_a_step_that_learns_without_a_cost_is_named(step, instead):
         make_pipeline(wrapped, classifier()),
         make_pipeline(ColumnTransformer([], remainder=step), classifier()),
     ):
-        with pytest.raises(ValueError, match=type(step).__name__) as told:
+        with pytest.raises(ValueError, match=type(step).__name__) as values:
             event_of(pipeline)
-        assert instead in str(told.value)
-    assert "as 'columntransformer__remainder'" in str(told.value)
+        assert instead in str(values.value)
+    assert "as 'columntransformer__remainder'" in str(values.value)
 
 
 def test_a_classifier_without_a_cost_is_named():
@@ -82,7 +82,7 @@ def test_a_classifier_without_a_cost_is_named():
     ],
     ids=repr,
 )
-def test_an_encoder_that_may_learn_or_tell_something_is_refused(settings):
+def test_an_encoder_that_may_learn_or_raise_is_rejected(settings):
     assert event_of(KNOWN) is None
     with pytest.raises(ValueError, match="DeclaredOneHot"):
         event_of(clone(KNOWN).set_params(**settings))
@@ -92,7 +92,7 @@ class Sly(Normalizer):
     """A subclass may do anything."""
 
 
-def test_only_the_very_classes_that_are_known_pass():
+def test_only_known_classes_are_accepted_as_row_wise():
     with pytest.raises(ValueError, match="Sly"):
         event_of(make_pipeline(Sly(), classifier()))
 

@@ -1,4 +1,4 @@
-"""Steps turn rows one by one, and see no record they are not charged for."""
+"""Steps transform rows independently, and read no record without a charge."""
 
 import math
 import warnings
@@ -15,7 +15,7 @@ from sklearn.preprocessing import (
     PolynomialFeatures,
 )
 
-from tests.training.pipelines.made import (
+from tests.training.pipelines.steps import (
     ACROSS,
     CODES,
     DECLARED,
@@ -29,7 +29,7 @@ from veracal.training import BoundedScaler, DeclaredOneHot, NormClipper
 from veracal.training.pipeline import make_private_pipeline
 
 
-def test_a_fit_to_a_data_set_is_one_step_after_the_other(data):
+def test_fitting_a_data_set_fits_each_step_in_turn(data):
     scaler, model = standardizer(random_state=1), classifier(random_state=2)
     pipeline = make_private_pipeline(clone(scaler), NormClipper(0.5), clone(model))
     pipeline.fit_records(data)
@@ -55,10 +55,10 @@ def test_a_fit_to_a_data_set_is_one_step_after_the_other(data):
     ],
     ids=range(6),
 )
-def test_rows_are_turned_as_scikit_learn_turns_them(data, step):
+def test_rows_are_transformed_as_by_scikit_learn(data, step):
     pipeline = make_private_pipeline(clone(step), PolynomialFeatures(2), classifier())
     pipeline.fit_records(data)
-    turned = pipeline.before_last(data)
+    turned = pipeline.transform_dataset(data)
     expected = pipeline[:-1].transform(data.X)
     np.testing.assert_array_equal(
         turned.X, expected.toarray() if hasattr(expected, "toarray") else expected
@@ -77,7 +77,7 @@ def test_steps_that_cost_nothing_never_see_a_record(data):
         FunctionTransformer(double), PolynomialFeatures(), classifier()
     )
     pipeline.check_records(data)
-    assert seen and max(seen) < len(data)  # made-up rows, a few
+    assert seen and max(seen) < len(data)  # a few synthetic rows
     pipeline.fit_records(data)
     first = pipeline.steps[1][1]
     other = clone(pipeline).fit_records(data.take(np.arange(2))).steps[1][1]
@@ -86,9 +86,9 @@ def test_steps_that_cost_nothing_never_see_a_record(data):
 
 
 @pytest.mark.parametrize("function", ACROSS.values(), ids=ACROSS)
-def test_a_function_across_rows_is_refused_before_a_record_is_read(data, ledger, function):
+def test_a_function_across_rows_is_rejected_before_a_record_is_read(data, ledger, function):
     pipeline = make_private_pipeline(FunctionTransformer(function), classifier())
-    with pytest.raises(ValueError, match="each row by itself"):
+    with pytest.raises(ValueError, match="each row independently"):
         Curator(data, ledger).fit(pipeline)
     assert ledger.spent().epsilon == 0
 
@@ -101,7 +101,7 @@ def test_a_function_across_rows_is_not_private_in_a_plain_fit(data, function):
     ):
         pipeline = make_private_pipeline(step, classifier(**DECLARED))
         assert not pipeline.fit(data.X, data.labels).private_
-        assert "turns rows apart" in pipeline.not_private_because_[0]
+        assert "row independence" in pipeline.not_private_because_[0]
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_a_function_of_each_row_passes_the_trial(data, function):
         assert clone(pipeline).fit_records(records).private_
 
 
-def test_columns_that_a_function_chooses_are_refused_or_told(data, ledger):
+def test_columns_chosen_by_a_function_are_rejected_or_reported(data, ledger):
     step = ColumnTransformer([("a", NormClipper(), lambda X: [int(X.mean() > 0)])])
     pipeline = make_private_pipeline(step, classifier(**DECLARED))
     with pytest.raises(ValueError, match="declared columns"):
@@ -147,14 +147,14 @@ def picky(rows):
     return np.hstack([rows, rows]) if (rows == 0.25).any() else 2 * rows
 
 
-def test_no_record_shows_in_an_error_or_a_warning_of_a_function(data, ledger):
+def test_no_error_or_warning_of_a_function_depends_on_a_record(data, ledger):
     rows = np.array(data.X)
     rows[3], rows[5], rows[7] = 60.0, -60.0, 0.25
     wild = Dataset(rows, data.y, data.classes, size=300)
     inside = ColumnTransformer([("a", FunctionTransformer(picky), [0, 1, 2])])
     for step in (FunctionTransformer(picky), inside, make_pipeline(inside)):
         pipeline = make_private_pipeline(clone(step), classifier())
-        turned = Curator(wild, ledger).fit(pipeline).before_last(wild).X
+        turned = Curator(wild, ledger).fit(pipeline).transform_dataset(wild).X
         expected = 2 * rows
         expected[[3, 7]] = 0
         np.testing.assert_array_equal(turned, expected)
@@ -173,24 +173,24 @@ def test_numbers_that_overflow_raise_nothing_and_become_zero(data):
         (logarithm, standardizer()),
     ):
         pipeline = make_private_pipeline(*steps, classifier()).fit_records(wild)
-        assert np.isfinite(pipeline.before_last(wild).X).all()
+        assert np.isfinite(pipeline.transform_dataset(wild).X).all()
         assert np.isfinite(pipeline.steps[-1][1].coef_).all()
 
 
-def test_bounds_on_norms_are_handed_on(data):
+def test_norm_bounds_are_passed_on(data):
     scaled = make_private_pipeline(BoundedScaler((-3, 3), to=(-2, 2)), classifier())
-    assert scaled.fit_records(data).before_last(data).norm == 2 * np.sqrt(3)
+    assert scaled.fit_records(data).transform_dataset(data).norm == 2 * np.sqrt(3)
     clipped = make_private_pipeline(both(), NormClipper(0.25), classifier())
-    assert clipped.fit_records(data).before_last(data).norm == 0.25
+    assert clipped.fit_records(data).transform_dataset(data).norm == 0.25
     widened = make_private_pipeline(NormClipper(0.25), PolynomialFeatures(), classifier())
-    assert widened.fit_records(data).before_last(data).norm is None
+    assert widened.fit_records(data).transform_dataset(data).norm is None
 
 
-def test_no_records_are_records_too(data):
+def test_empty_data_are_supported(data):
     none = data.take(np.arange(0))
     pipeline = make_private_pipeline(both(), PolynomialFeatures(), classifier())
     assert pipeline.fit_records(none).private_
-    assert pipeline.before_last(none).X.shape == (0, 21)
+    assert pipeline.transform_dataset(none).X.shape == (0, 21)
 
 
 def test_replace_one_is_a_relation_too(data):

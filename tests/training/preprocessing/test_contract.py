@@ -1,4 +1,4 @@
-"""What all transformers share."""
+"""The contract of all transformers."""
 
 import numpy as np
 import pytest
@@ -36,14 +36,14 @@ def rows(rng):
         PrivateStandardizer(),
     ]
 )
-def test_scikit_learn_is_content(estimator, check):
+def test_scikit_learn_checks_pass(estimator, check):
     if check.func.__name__ == "check_array_api_input":
-        return  # asks for a setting of the whole process
+        return  # requires a global setting
     check(estimator)
 
 
 @pytest.mark.parametrize("transformer", DECLARED, ids=repr)
-def test_declared_transformers_know_their_cost_and_are_private(transformer, rows):
+def test_declared_transformers_have_a_cost_and_are_private(transformer, rows):
     charged = isinstance(transformer, PrivateStandardizer)
     assert transformer.event() == (Gaussian(3.0) if charged else None)
     fitted = clone(transformer).fit(rows)
@@ -52,8 +52,8 @@ def test_declared_transformers_know_their_cost_and_are_private(transformer, rows
 
 
 @pytest.mark.parametrize("transformer", UNDECLARED, ids=repr)
-def test_what_is_read_off_the_records_has_no_cost_that_could_be_charged(transformer, rows):
-    with pytest.raises(ValueError, match="read off the records; declare"):
+def test_undeclared_transformers_have_no_cost(transformer, rows):
+    with pytest.raises(ValueError, match="read from the records; declare"):
         transformer.event()
     fitted = clone(transformer).fit(rows)
     assert not fitted.private_ and "declare" in fitted.not_private_because_[0]
@@ -68,7 +68,7 @@ def test_a_fit_that_costs_nothing_learns_the_same_from_any_records(transformer, 
 
 
 @pytest.mark.parametrize("transformer", DECLARED, ids=repr)
-def test_a_row_is_turned_by_itself(transformer, rows):
+def test_each_row_is_transformed_independently(transformer, rows):
     fitted = clone(transformer).fit(rows)
     together = fitted.transform(rows)
     alone = np.vstack([fitted.transform(row[None]) for row in rows])
@@ -77,7 +77,7 @@ def test_a_row_is_turned_by_itself(transformer, rows):
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("transformer", DECLARED, ids=repr)
-def test_rows_on_disk_are_turned_like_those_in_memory(transformer, rows, tmp_path, dtype):
+def test_rows_on_disk_are_transformed_as_in_memory(transformer, rows, tmp_path, dtype):
     np.save(tmp_path / "x.npy", rows.astype(dtype))
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
     usual = clone(transformer)
@@ -108,14 +108,14 @@ def test_a_data_set_is_fitted_as_its_rows_are(transformer, rows):
 
 
 @pytest.mark.parametrize("transformer", DECLARED, ids=repr)
-def test_text_and_images_are_refused_by_their_form(transformer):
+def test_text_and_images_are_rejected(transformer):
     text = Dataset(np.array([["a"], ["b"]]), np.zeros(2, int), ("a", "b"), size=2)
     with pytest.raises(DataError, match="numbers of shape"):
         transformer.check_records(text)
 
 
 @pytest.mark.parametrize("transformer", DECLARED, ids=repr)
-def test_no_records_are_records_too(transformer):
+def test_empty_data_are_supported(transformer):
     data = Dataset(np.empty((0, 3)), np.empty(0, int), ("a", "b"), size=100)
     assert clone(transformer).fit_records(data).private_
 
@@ -129,7 +129,7 @@ def test_names_and_frames_come_out(transformer, rows):
     assert len(out.columns) == (9 if isinstance(transformer, DeclaredOneHot) else 3)
 
 
-def test_they_stand_in_a_pipeline(rows):
+def test_they_work_in_a_pipeline(rows):
     pipeline = make_pipeline(BoundedScaler((-2, 2), to=(-1, 1)), NormClipper(1.0))
     assert np.linalg.norm(pipeline.fit_transform(rows), axis=1).max() <= 1
 
@@ -142,7 +142,7 @@ def test_units_are_stated(rows):
     assert scaler.statement_.epsilon > 1.9 * alone.statement_.epsilon
 
 
-def test_interrupted_fits_claim_nothing(rows, monkeypatch):
+def test_interrupted_fits_make_no_claim(rows, monkeypatch):
     scaler = PrivateStandardizer((-2, 2), noise_multiplier=4.0, size=100).fit(rows)
     assert scaler.private_
 
@@ -156,29 +156,29 @@ def test_interrupted_fits_claim_nothing(rows, monkeypatch):
 
 
 @pytest.mark.parametrize("transformer", DECLARED, ids=repr)
-def test_what_is_no_data_set_is_named(transformer, rows):
+def test_anything_but_a_data_set_is_rejected(transformer, rows):
     with pytest.raises(ValueError, match="Expected a data set of veracal.data, got ndarray"):
         transformer.check_records(rows)
 
 
 @pytest.mark.parametrize("categories", [[0.1, 0.2], [1 / 3, 2 / 3], [0.1, 0.1 + 1e-12], [1, 2]])
-def test_categories_are_found_in_either_precision(categories):
+def test_categories_match_in_both_precisions(categories):
     rows = np.array(categories, dtype=np.float64)[:, None]
     apart = len(set(rows.astype(np.float32).ravel())) == 2
     for fitted in (np.float32, np.float64):
         encoder = DeclaredOneHot([categories]).fit(rows.astype(fitted))
-        for asked in (np.float32, np.float64) if apart else (np.float64,):
-            found = encoder.transform(rows.astype(asked))
-            np.testing.assert_array_equal(found, np.eye(2))
+        for requested in (np.float32, np.float64) if apart else (np.float64,):
+            result = encoder.transform(rows.astype(requested))
+            np.testing.assert_array_equal(result, np.eye(2))
 
 
-def test_numbers_beyond_single_precision_are_no_category():
+def test_numbers_beyond_single_precision_match_no_category():
     encoder = DeclaredOneHot([[0.5, 1.5]]).fit([[0.5]])
     assert (encoder.transform([[1e300], [-1e300], [0.7]]) == 0).all()
     large = DeclaredOneHot([[1e300, 2e300]]).fit([[1.0]])
     np.testing.assert_array_equal(large.transform([[2e300]]), [[0.0, 1.0]])
 
 
-def test_whole_numbers_are_compared_with_categories_as_they_were_declared():
+def test_integers_are_compared_with_declared_categories():
     halves = DeclaredOneHot([[0.0, 0.5]]).fit(np.array([[0], [1]], dtype=np.uint8))
     np.testing.assert_array_equal(halves.transform([[0.5], [0.0]]), [[0, 1], [1, 0]])

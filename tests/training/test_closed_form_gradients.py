@@ -1,4 +1,4 @@
-"""The closed form equals the gradients it stands for, example by example."""
+"""Closed-form gradients equal the gradients of autograd, example by example."""
 
 import math
 
@@ -20,8 +20,8 @@ from veracal.mechanisms import (
 )
 from veracal.training.gradient_sums import (
     clipped_gradient_sum,
+    compute_logits,
     gradient_norms,
-    logits_of,
     residuals,
     rounding_slack,
 )
@@ -37,7 +37,7 @@ CLIPS: tuple[ClipRule, ...] = (
 
 def gradients_by_autograd(weights, X, codes, intercept) -> np.ndarray:
     """One backward pass for each example, as PyTorch computes it."""
-    found = []
+    result = []
     for row, code in zip(X, codes, strict=True):
         w = torch.tensor(weights, dtype=torch.float64, requires_grad=True)
         x = torch.tensor(np.append(row, 1.0) if intercept else row, dtype=torch.float64)
@@ -48,8 +48,8 @@ def gradients_by_autograd(weights, X, codes, intercept) -> np.ndarray:
         else:
             loss = torch.nn.functional.cross_entropy(z[None], torch.tensor([int(code)]))
         loss.backward()
-        found.append(w.grad.numpy())
-    return np.array(found).reshape(len(X), *weights.shape)
+        result.append(w.grad.numpy())
+    return np.array(result).reshape(len(X), *weights.shape)
 
 
 @st.composite
@@ -68,7 +68,7 @@ def problems(draw):
 def test_the_closed_form_equals_autograd_example_by_example(problem, clip) -> None:
     weights, X, codes, intercept = problem
     gradients = gradients_by_autograd(weights, X, codes, intercept)
-    residual = residuals(logits_of(weights, X, intercept=intercept), codes)
+    residual = residuals(compute_logits(weights, X, intercept=intercept), codes)
     lengths = np.sqrt((X**2).sum(axis=1) + intercept)
     np.testing.assert_allclose(
         gradient_norms(residual, lengths),
@@ -76,22 +76,24 @@ def test_the_closed_form_equals_autograd_example_by_example(problem, clip) -> No
         rtol=1e-7,
         atol=1e-12,
     )
-    found = clipped_gradient_sum(weights, X, codes, clip, intercept=intercept)
+    result = clipped_gradient_sum(weights, X, codes, clip, intercept=intercept)
     slow = clipped_sum(gradients, clip)
     threshold = {GlobalV1: 2.0, GlobalV2: 0.7 * (1 - 2e-6), GlobalAdapt: 2.0}.get(type(clip))
     norms = gradient_norms(residual, lengths)
     if threshold is None or not np.isclose(norms, threshold, rtol=1e-6).any():
-        np.testing.assert_allclose(found.total, slow.total, rtol=1e-6, atol=1e-9)
-        assert found.exceeding == slow.exceeding
+        np.testing.assert_allclose(result.total, slow.total, rtol=1e-6, atol=1e-9)
+        assert result.exceeding == slow.exceeding
 
 
 def test_several_models_at_once_have_the_gradients_of_each() -> None:
     rng = np.random.default_rng(0)
     weights, X = rng.standard_normal((4, 3, 6)), rng.standard_normal((4, 7, 5))
     codes = rng.integers(0, 3, (4, 7))
-    together = residuals(logits_of(weights, X, intercept=True), codes)
+    together = residuals(compute_logits(weights, X, intercept=True), codes)
     for model in range(4):
-        alone = residuals(logits_of(weights[model], X[model], intercept=True), codes[model])
+        alone = residuals(
+            compute_logits(weights[model], X[model], intercept=True), codes[model]
+        )
         np.testing.assert_allclose(together[model], alone, rtol=1e-12)
 
 
@@ -101,7 +103,7 @@ def test_several_models_at_once_have_the_gradients_of_each() -> None:
 def test_several_models_at_once_have_the_clipped_sums_of_each(clip, intercept, k) -> None:
     rng = np.random.default_rng(0)
     weights, X = rng.standard_normal((4, k, 5 + intercept)), rng.standard_normal((7, 5))
-    X[2] = 1e200  # no norm in floats
+    X[2] = 1e200  # its norm overflows
     codes = rng.integers(0, max(2, k), 7)
     together = clipped_gradient_sum(weights, X, codes, clip, intercept=intercept)
     alone = [clipped_gradient_sum(w, X, codes, clip, intercept=intercept) for w in weights]
@@ -111,7 +113,7 @@ def test_several_models_at_once_have_the_clipped_sums_of_each(clip, intercept, k
 
 @pytest.mark.parametrize("clip", CLIPS, ids=repr)
 @pytest.mark.parametrize("k", [1, 4])
-def test_one_example_weighs_at_most_the_bound(clip, k) -> None:
+def test_one_example_changes_the_sum_by_at_most_the_bound(clip, k) -> None:
     rng = np.random.default_rng(1)
     weights, X = rng.standard_normal((k, 6)), 10.0 ** rng.uniform(-3, 3, (60, 1))
     X = X * rng.standard_normal((60, 5))
@@ -127,29 +129,29 @@ def test_one_example_weighs_at_most_the_bound(clip, k) -> None:
 
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf, -math.inf, 1e200])
-def test_a_row_that_is_not_finite_or_too_long_contributes_nothing(broken) -> None:
+def test_a_row_that_is_not_finite_or_too_long_contributes_zero(broken) -> None:
     rng = np.random.default_rng(2)
     weights, X, codes = rng.standard_normal((3, 5)), rng.standard_normal((4, 4)), [0, 1, 2, 0]
     X[2, 1] = broken
     with np.errstate(invalid="ignore", over="ignore"):
-        found = clipped_gradient_sum(weights, X, np.array(codes), Flat(1.0)).total
+        result = clipped_gradient_sum(weights, X, np.array(codes), Flat(1.0)).total
     rest = clipped_gradient_sum(
         weights, np.delete(X, 2, axis=0), np.array([0, 1, 0]), Flat(1.0)
     ).total
-    np.testing.assert_allclose(found, rest, rtol=1e-12)
+    np.testing.assert_allclose(result, rest, rtol=1e-12)
 
 
 def test_extreme_logits_have_residuals_and_no_warning() -> None:
     logits = np.array([[1e4, -1e4, 0.0], [-1e300, 1e300, 0.0]])
-    found = residuals(logits, np.array([1, 1]))
-    np.testing.assert_allclose(found, [[1, -1, 0], [0, 0, 0]])
+    result = residuals(logits, np.array([1, 1]))
+    np.testing.assert_allclose(result, [[1, -1, 0], [0, 0, 0]])
     np.testing.assert_allclose(
         residuals(np.array([[1e4], [-1e4]]), np.array([0, 0])), [[1], [0]]
     )
 
 
 def test_the_slack_covers_the_rounding_of_a_block() -> None:
-    """Terms of one sign, which round the same way, are the worst there is."""
+    """The worst case: terms of one sign that round in the same direction."""
     rng = np.random.default_rng(3)
     block = 175
     X = np.abs(rng.standard_normal((block, 64))).astype(np.float32)

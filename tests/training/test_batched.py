@@ -1,4 +1,4 @@
-"""Fits side by side are the fits that would be made one by one."""
+"""Batched fits equal the fits made one by one."""
 
 from contextlib import nullcontext
 from functools import partial
@@ -59,14 +59,14 @@ def noisy(update):
 
 
 def drawn(fits, own, seed=0, models=MODELS):
-    """Batches and noise of all steps, written down."""
-    coins, noise = np.random.default_rng(seed).spawn(2)
-    batches = own_batches(fits, models, rng=coins) if own else shared_batches(fits, rng=coins)
+    """Recorded batches and noise of all steps."""
+    draws, noise = np.random.default_rng(seed).spawn(2)
+    batches = own_batches(fits, models, rng=draws) if own else shared_batches(fits, rng=draws)
     return list(batches), [one.copy() for one in normals(fits, models, rng=noise)]
 
 
 def rows_of(batch, model, n=N):
-    """The rows that one model takes."""
+    """The rows in one model's batch."""
     if batch.members is not None:
         return np.flatnonzero(batch.members[model])
     if isinstance(batch.rows, slice):
@@ -76,7 +76,7 @@ def rows_of(batch, model, n=N):
 
 
 def replayed(model, data, batches, noise, number):
-    """The weights of one real fit, that is given the batches and the noise of one model."""
+    """The weights of one fit with the batches and the noise of one model."""
     coming, normal = iter(batches), iter(noise)
 
     def batch(self, n, rng):
@@ -98,18 +98,18 @@ def replayed(model, data, batches, noise, number):
 def check_replay(model, data, own=True):
     fits = fits_of(model, data)
     batches, noise = drawn(fits, own)
-    found = descend(fits, MODELS, batches, (one.copy() for one in noise))
+    result = descend(fits, MODELS, batches, (one.copy() for one in noise))
     for number in (0, MODELS - 1):
         single = replayed(model, data, batches, noise, number)
-        assert found[number].dtype == single.dtype
+        assert result[number].dtype == single.dtype
         close = CLOSE[single.dtype.name] * max(1, np.abs(single).max())
-        np.testing.assert_allclose(found[number], single, rtol=0, atol=close)
-    return found
+        np.testing.assert_allclose(result[number], single, rtol=0, atol=close)
+    return result
 
 
 @pytest.fixture(autouse=True)
 def _no_search_for_libraries():
-    """A fit looks for them on disk, for longer than it takes here."""
+    """Looking up BLAS libraries would take longer than a fit here."""
     with mock.patch(
         "veracal.training.gradient_sums.threadpool_limits", return_value=nullcontext()
     ):
@@ -120,7 +120,7 @@ def _no_search_for_libraries():
 @pytest.mark.parametrize("update", UPDATES, ids=repr)
 @pytest.mark.parametrize("clip", CLIPS, ids=repr)
 def test_each_model_is_a_fit_with_the_same_batches_and_noise(clip, update, k):
-    """For every rule with and without average and decay; batches shared and own by turns."""
+    """Every optimizer with and without average and decay; both kinds of batches."""
     for number, (dtype, average, decay) in enumerate(product(CLOSE, (0.0, 0.4), (0.0, 0.3))):
         model = Regression(
             clip=clip,
@@ -154,7 +154,7 @@ SETTINGS = {
 @pytest.mark.parametrize("own", [False, True])
 @pytest.mark.parametrize("dtype", CLOSE)
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
-def test_other_settings_are_followed_too(settings, dtype, own):
+def test_all_supported_settings_match_single_fits(settings, dtype, own):
     data = table(3)
     check_replay(Regression(**{"noise_multiplier": 1.5, "dtype": dtype, **settings}), data, own)
 
@@ -162,7 +162,7 @@ def test_other_settings_are_followed_too(settings, dtype, own):
 @pytest.mark.parametrize("dtype", CLOSE)
 @pytest.mark.parametrize("clip", [Flat(0.7), GlobalV1(0.7, 2.0)], ids=repr)
 @pytest.mark.filterwarnings("error")
-def test_rows_that_a_fit_leaves_out_are_left_out(clip, dtype):
+def test_rows_excluded_by_a_fit_are_excluded(clip, dtype):
     data = table(3)
     odd = np.array(data.X)
     odd[3] *= 1e300
@@ -170,7 +170,7 @@ def test_rows_that_a_fit_leaves_out_are_left_out(clip, dtype):
     odd = Dataset(odd, data.y, data.classes, size=60)
     model = Regression(noise_multiplier=1.5, clip=clip, dtype=dtype)
     far = np.abs(check_replay(model, odd) - check_replay(model, data)).max()
-    assert far > 1e-3  # they had some weight
+    assert far > 1e-3  # these rows matter otherwise
     tiny = Dataset(np.array(data.X) * 1e-300, data.y, data.classes, size=60)
     model = Regression(noise_multiplier=1.5, clip=clip, dtype=dtype, fit_intercept=False)
     check_replay(model, tiny)
@@ -186,32 +186,32 @@ def test_sums_are_those_of_each_model_alone(clip, k):
     rows = np.array([[4, 7, 9], [1, 2, N], [N, N, N]])
     members = rng.random((MODELS, N)) < 0.6
     for batch in (Batch(rows[0]), Batch(rows), Batch(slice(N), members), Batch(slice(N))):
-        found = clipped_sums(fits, weights, batch)
+        result = clipped_sums(fits, weights, batch)
         for number in range(MODELS):
             taken = rows_of(batch, number)
             slow = clipped_gradient_sum(weights[number], data.X[taken], data.y[taken], clip)
-            np.testing.assert_allclose(found[number], slow.total, rtol=1e-7, atol=1e-9)
+            np.testing.assert_allclose(result[number], slow.total, rtol=1e-7, atol=1e-9)
 
 
 @pytest.mark.parametrize("dtype", CLOSE)
 def test_logits_of_any_size_have_their_residuals(dtype, monkeypatch):
-    """Exponentials of small ones need no largest one taken off, and give the same."""
+    """Small logits need no subtraction of the maximum, and give the same residuals."""
     data = table(3)
     fits = fits_of(Regression(noise_multiplier=1.0, dtype=dtype), data)
     weights = np.random.default_rng(1).normal(size=(MODELS, *fits.start.shape)).astype(dtype)
     for scale in (0.01, 1.0, 2.5, 100.0):
-        found = clipped_sums(fits, scale * weights, Batch(slice(N)))
+        result = clipped_sums(fits, scale * weights, Batch(slice(N)))
         with monkeypatch.context() as patch:
-            patch.setattr(many_descents, "_SMALL", dict.fromkeys(CLOSE, -1.0))
+            patch.setattr(many_descents, "_MAX_LOGIT", dict.fromkeys(CLOSE, -1.0))
             careful = clipped_sums(fits, scale * weights, Batch(slice(N)))
-        np.testing.assert_allclose(found, careful, rtol=0, atol=20 * CLOSE[dtype])
-        for one, total in zip(weights, found, strict=True):
+        np.testing.assert_allclose(result, careful, rtol=0, atol=20 * CLOSE[dtype])
+        for one, total in zip(weights, result, strict=True):
             wide = scale * one.astype(np.float64)
             slow = clipped_gradient_sum(wide, data.X, data.y, fits.descent.clip).total
             np.testing.assert_allclose(total, (1 - fits.slack) * slow, rtol=1e-4, atol=1e-3)
 
 
-def test_no_model_sees_what_another_cannot_compute():
+def test_overflow_in_one_model_does_not_affect_others():
     data = table(3)
     fits = fits_of(Regression(noise_multiplier=1.0), data)
     weights = np.random.default_rng(1).normal(size=(MODELS, *fits.start.shape))
@@ -219,17 +219,17 @@ def test_no_model_sees_what_another_cannot_compute():
     with np.errstate(all="ignore"):
         alone = clipped_sums(fits, weights, Batch(rows))
         weights[1] = np.nan
-        found = clipped_sums(fits, weights, Batch(rows))
-    np.testing.assert_allclose(found[[0, 2]], alone[[0, 2]], rtol=1e-12)
-    assert not found[1].any()
+        result = clipped_sums(fits, weights, Batch(rows))
+    np.testing.assert_allclose(result[[0, 2]], alone[[0, 2]], rtol=1e-12)
+    assert not result[1].any()
 
 
 def test_without_noise_shared_batches_make_all_models_the_same():
     for own in (False, True):
         fits = fits_of(Regression(noise_multiplier=1.0), table(3))
         batches, noise = drawn(fits, own)
-        found = descend(fits, MODELS, batches, (0 * one for one in noise))
-        assert (np.ptp(found, axis=0).max() < 1e-12) is not own
+        result = descend(fits, MODELS, batches, (0 * one for one in noise))
+        assert (np.ptp(result, axis=0).max() < 1e-12) is not own
 
 
 # ---------------------------------------------------------------- what is drawn
@@ -237,8 +237,8 @@ def test_without_noise_shared_batches_make_all_models_the_same():
 
 @pytest.mark.parametrize("rate", [0.02, 0.3, 0.7, 0.9])
 @pytest.mark.parametrize("gathered", [True, False])
-def test_everybody_enters_every_batch_by_a_coin_of_their_own(rate, gathered, monkeypatch):
-    monkeypatch.setattr(many_batches, "masked", lambda fits: not gathered)
+def test_each_record_enters_each_batch_independently(rate, gathered, monkeypatch):
+    monkeypatch.setattr(many_batches, "uses_masks", lambda fits: not gathered)
     n, models, steps = 30, 20, 300
     fits = fits_of(
         Regression(noise_multiplier=1.0, sampling_rate=rate, steps=steps), table(n=n)
@@ -253,16 +253,16 @@ def test_everybody_enters_every_batch_by_a_coin_of_their_own(rate, gathered, mon
 
     counts = members.sum(axis=2).ravel()  # sizes of batches are binomial
     assert law(counts, stats.binom(n, rate)) > 1e-3 > law(counts, stats.binom(n, rate * 1.1))
-    each = members.sum(axis=(0, 1))  # nobody is taken more often
+    each = members.sum(axis=(0, 1))  # all records have the same rate
     assert stats.chisquare(each).pvalue > 1e-3
-    pairs = np.corrcoef(members.reshape(-1, n).T) - np.eye(n)  # nor with somebody else
+    pairs = np.corrcoef(members.reshape(-1, n).T) - np.eye(n)  # and are independent
     assert np.abs(pairs).max() < 5 / np.sqrt(steps * models)
     models_pairs = np.corrcoef(members.transpose(1, 0, 2).reshape(models, -1)) - np.eye(models)
     assert np.abs(models_pairs).max() < 5 / np.sqrt(steps * n)
 
 
 def law(counts, expected):
-    """P-value of counts against a law, rare values in one cell with their neighbors."""
+    """P-value of counts against a distribution, with rare values merged into cells."""
     many = 10 / len(counts)
     values = np.arange(1, counts.max() + 2)
     cuts = values[(expected.cdf(values - 1) > many) & (expected.sf(values - 1) > many)]
@@ -271,29 +271,29 @@ def law(counts, expected):
     return stats.chisquare(seen, probabilities * len(counts)).pvalue
 
 
-def test_rows_are_copied_for_rare_coins_and_masked_for_frequent_ones():
+def test_batches_are_gathered_at_low_rates_and_masked_at_high_rates():
     for k, rates in {2: (0.3, 0.7), 9: (0.4, 0.85)}.items():
-        made = [Regression(noise_multiplier=1.0, sampling_rate=rate) for rate in (*rates, 1.0)]
-        found = [many_batches.masked(fits_of(one, table(k))) for one in made]
-        assert found == [False, True, False]
+        model = [Regression(noise_multiplier=1.0, sampling_rate=rate) for rate in (*rates, 1.0)]
+        result = [many_batches.uses_masks(fits_of(one, table(k))) for one in model]
+        assert result == [False, True, False]
 
 
 def test_a_batch_that_needs_more_draws_gets_them(monkeypatch):
-    """The first draw falls short for some models; what follows has the same law."""
+    """If the first draw is too short, further draws have the same distribution."""
     n, rate = 40, 0.5
     rng = np.random.default_rng(0)
-    monkeypatch.setattr(many_batches.math, "sqrt", lambda _: -3.0)  # one number at a time
+    monkeypatch.setattr(many_batches.math, "sqrt", lambda _: -3.0)  # one draw at a time
     rows = poisson_rows(n, rate, 2_000, rng=rng)
     counts = (rows < n).sum(axis=1)
     assert counts.max() == rows.shape[1] and (np.diff(rows, axis=1)[rows[:, 1:] < n] > 0).all()
     assert law(counts, stats.binom(n, rate)) > 1e-3
 
 
-def test_nobody_is_in_a_batch_of_nobody():
+def test_batches_of_no_records_are_empty():
     assert poisson_rows(0, 0.3, 4, rng=np.random.default_rng(0)).shape == (4, 0)
 
 
-def test_noise_is_standard_and_nothing_in_it_is_shared():
+def test_noise_is_standard_normal_and_independent():
     fits = fits_of(Regression(noise_multiplier=1.0, steps=400), table(3))
     rng = np.random.default_rng(3)
     noise = np.array([one.copy() for one in normals(fits, 6, rng=rng)])
@@ -317,7 +317,7 @@ class Mine:
 
 
 REFUSED = {
-    "update rule of its own": {"update": Mine()},
+    "custom optimizer": {"update": Mine()},
     "noise before the clip": {"update": Langevin(0.1, 0.1, pre_noise=0.1)},
     "adaptive clip": {"clip": GlobalAdapt(1.0)},
     "hook": {"on_step": lambda model, step: None},
@@ -326,7 +326,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_has_no_closed_form_is_refused(what):
+def test_unsupported_settings_are_rejected(what):
     settings = {"noise_multiplier": 1.0, **REFUSED[what]}
     if isinstance(settings.get("update"), Langevin):
         settings["noise_multiplier"] = None
@@ -334,7 +334,7 @@ def test_what_has_no_closed_form_is_refused(what):
         fits_of(Regression(**settings), table())
 
 
-def test_rows_on_disk_are_refused(tmp_path):
+def test_rows_on_disk_are_rejected(tmp_path):
     data = table()
     np.save(tmp_path / "rows.npy", data.X)
     X = MappedRows.of(np.load(tmp_path / "rows.npy", mmap_mode="r"))

@@ -1,4 +1,4 @@
-"""Scaling, encoding and shortening by declarations alone."""
+"""Scaling, encoding and norm clipping by declared facts."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from veracal.training import BoundedScaler, DeclaredOneHot, NormClipper
-from veracal.training.preprocessing import share_between, shortened
+from veracal.training.preprocessing import scale_to_unit, shorten_rows
 
 ODD = [0.0, -0.0, 5e-324, 1e-310, 1e-160, 0.3, -1.0, 1e6, 1e154, -1e200, 1e308, -1.7e308]
 
@@ -35,10 +35,10 @@ def test_scaling_equals_its_definition(rng, bounds, to):
 
 
 @given(arrays(np.float64, (4, 2), elements=st.sampled_from([*ODD, np.inf, -np.inf, np.nan])))
-def test_a_share_is_between_zero_and_one_whatever_the_value(rows):
+def test_scaled_values_are_between_zero_and_one(rows):
     for pair in ((0.0, 1.0), (-1e308, 1e308), (1e-300, 2e-300), (-1.7e308, -1.6e308)):
         low, high = (np.full(2, end) for end in pair)
-        shares = share_between(rows, low, high)
+        shares = scale_to_unit(rows, low, high)
         assert ((shares >= 0) & (shares <= 1)).all()
         assert (shares[np.isnan(rows)] == 0.5).all()
         assert (shares[rows >= pair[1]] == 1).all() and (shares[rows <= pair[0]] == 0).all()
@@ -77,18 +77,18 @@ def test_observed_bounds_are_those_of_the_records(rng):
     ],
     ids=repr,
 )
-def test_bounds_that_are_none_are_refused(bounds):
+def test_invalid_bounds_are_rejected(bounds):
     with pytest.raises(ValueError, match="Expected bounds"):
         BoundedScaler(bounds).event()
 
 
 @pytest.mark.parametrize("to", [(1, 0), [(0, 1), (0, 1)], (-1.5e308, 1.5e308)], ids=repr)
-def test_ranges_that_are_none_are_refused(to):
+def test_invalid_ranges_are_rejected(to):
     with pytest.raises(ValueError, match="to"):
         BoundedScaler((0, 1), to=to).event()
 
 
-def test_bounds_of_other_columns_are_refused():
+def test_bounds_for_another_width_are_rejected():
     with pytest.raises(ValueError, match="each of 3 columns"):
         BoundedScaler([(0, 1), (0, 1)]).fit(np.zeros((4, 3)))
 
@@ -126,12 +126,12 @@ def test_a_missing_value_is_an_undeclared_one():
 @pytest.mark.parametrize(
     "categories", [["abc"], [[]], [[1, "a"]], [[2, 1]], [["a", "a"]], [[1.0, np.nan]]], ids=repr
 )
-def test_categories_that_are_none_are_refused(categories):
+def test_invalid_categories_are_rejected(categories):
     with pytest.raises(ValueError, match="categories"):
         DeclaredOneHot(categories).event()
 
 
-def test_categories_of_other_columns_are_refused():
+def test_categories_for_another_width_are_rejected():
     with pytest.raises(ValueError, match="categories of 2 columns, got 1"):
         DeclaredOneHot([["a"]]).fit([["a", "b"]])
 
@@ -140,7 +140,7 @@ def test_categories_of_other_columns_are_refused():
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_shortening_equals_its_definition(rng, dtype):
+def test_norm_clipping_equals_its_definition(rng, dtype):
     rows = (rng.normal(size=(200, 5)) * 10 ** rng.uniform(-3, 3, (200, 1))).astype(dtype)
     norms = np.linalg.norm(rows.astype(float), axis=1, keepdims=True)
     expected = rows * np.minimum(1, 0.7 / norms)
@@ -155,17 +155,17 @@ def test_shortening_equals_its_definition(rng, dtype):
     arrays(np.float64, (3, 6), elements=st.sampled_from(ODD)),
     st.sampled_from([1e-9, 1.0, 1e99]),
 )
-def test_no_row_is_longer_than_declared_however_large_its_numbers(rows, norm):
+def test_no_row_is_longer_than_the_declared_norm(rows, norm):
     for typed in (rows, np.clip(rows, -3e38, 3e38).astype(np.float32)):
-        short = shortened(typed, norm).astype(np.longdouble)
+        short = shorten_rows(typed, norm).astype(np.longdouble)
         assert np.isfinite(short).all()
         lengths = np.sqrt((short**2).sum(axis=1))
         assert (lengths <= norm * (1 - 1e-6)).all()
         huge = np.abs(typed).max(axis=1).astype(float) > 10 * norm
-        assert (lengths[huge] >= norm * (1 - 3e-6)).all()  # shortened, not lost
+        assert (lengths[huge] >= norm * (1 - 3e-6)).all()  # scaled down, not lost
 
 
-def test_a_clipper_counts_nobody(rng):
+def test_a_clipper_does_not_count_clipped_rows(rng):
     rows = rng.normal(size=(20, 2))
     few, many = NormClipper(1e9).fit(rows), NormClipper(1e-9).fit(rows)
     assert vars(few).keys() == vars(many).keys()
@@ -175,6 +175,6 @@ def test_a_clipper_counts_nobody(rng):
 
 
 @pytest.mark.parametrize("norm", [0, -1, np.nan, np.inf, 1e-200, 1e200, "1"])
-def test_norms_that_are_none_are_refused(norm):
+def test_invalid_norms_are_rejected(norm):
     with pytest.raises(ValueError, match="norm"):
         NormClipper(norm).event()

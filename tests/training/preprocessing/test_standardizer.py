@@ -1,4 +1,4 @@
-"""A standardizer whose noise meets what one record can do."""
+"""The standardizer: noise covers the sensitivity of the moments to one record."""
 
 import math
 from fractions import Fraction
@@ -12,8 +12,8 @@ from veracal.data import Dataset
 from veracal.errors import DataError
 from veracal.training import PrivateStandardizer
 from veracal.training.standardizer import (
-    LEAST_VARIANCE,
-    UNITS,
+    GRID_UNITS,
+    MIN_VARIANCE,
     moment_sensitivity,
     moment_sums,
     noisy_moments,
@@ -25,7 +25,7 @@ RELATIONS = ("add-remove", "replace-one")
 
 
 def drawn(rng, n):
-    """Rows of ordinary and of adversarial values."""
+    """Rows of typical and of adversarial values."""
     rows = rng.uniform(-1.5, 1.5, (n, 3))
     return np.where(rng.random((n, 3)) < 0.3, rng.choice(ODD, (n, 3)), rows)
 
@@ -46,9 +46,9 @@ def slow_sums(rows, low, high):
                     2 * (bounded - Fraction(low[j])) / (Fraction(high[j]) - Fraction(low[j]))
                     - 1
                 )
-            k = round(u * UNITS)
+            k = round(u * GRID_UNITS)
             sums[0][j] += k
-            sums[1][j] += round(Fraction(k * k, UNITS))
+            sums[1][j] += round(Fraction(k * k, GRID_UNITS))
     return sums
 
 
@@ -71,25 +71,25 @@ def test_neither_order_nor_blocks_change_a_bit(rng):
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
-def test_one_record_moves_the_sums_by_no_more_than_stated(rng, relation):
+def test_one_record_changes_the_sums_by_at_most_the_sensitivity(rng, relation):
     for _ in range(400):
         rows = drawn(rng, 4)
         other = rows[1:] if relation == "add-remove" else np.vstack([drawn(rng, 1), rows[1:]])
         if rng.random() < 0.3 and relation == "replace-one":
             other[0] = -rows[0]
         moved = moment_sums([rows], LOW, HIGH) - moment_sums([other], LOW, HIGH)
-        # In integers: no rounding of this comparison can hide anything.
+        # In integers, so that rounding cannot hide a difference.
         square = sum(int(k) ** 2 for k in moved.ravel())
         factor = 2 if relation == "add-remove" else 4
-        assert square <= factor * 3 * UNITS**2
+        assert square <= factor * 3 * GRID_UNITS**2
 
 
-def test_near_the_end_of_the_grid_rounding_adds_nothing():
-    steps = 1 - np.arange(12) / UNITS
-    values = np.concatenate([steps, -steps, steps - 0.3 / UNITS])[:, None]
+def test_rounding_does_not_increase_the_sensitivity():
+    steps = 1 - np.arange(12) / GRID_UNITS
+    values = np.concatenate([steps, -steps, steps - 0.3 / GRID_UNITS])[:, None]
     sums = np.array([moment_sums([v[None]], LOW[:1], HIGH[:1]).ravel() for v in values])
     moved = sums[:, None] - sums[None]
-    assert (moved**2).sum(axis=2).max() == 4 * UNITS**2  # attained, by the ends alone
+    assert (moved**2).sum(axis=2).max() == 4 * GRID_UNITS**2  # attained by the end points only
 
 
 @pytest.mark.parametrize("width", [1, 2, 3, 8, 50])
@@ -100,9 +100,9 @@ def test_the_stated_sensitivity_is_attained(width):
     for relation, moved in (("add-remove", there), ("replace-one", there - gone)):
         stated = moment_sensitivity(width, relation)
         assert (
-            np.linalg.norm(moved / UNITS)
+            np.linalg.norm(moved / GRID_UNITS)
             <= stated
-            <= np.linalg.norm(moved / UNITS) * (1 + 1e-15)
+            <= np.linalg.norm(moved / GRID_UNITS) * (1 + 1e-15)
         )
         assert Fraction(stated) ** 2 >= (2 if relation == "add-remove" else 4) * width
 
@@ -110,26 +110,26 @@ def test_the_stated_sensitivity_is_attained(width):
 # ---------------------------------------------------------------- moments
 
 
-def test_without_noise_they_are_mean_and_spread(rng):
+def test_without_noise_they_are_mean_and_standard_deviation(rng):
     rows = rng.uniform(-0.8, 0.6, (5_000, 3)) ** 3
     sums = moment_sums([rows], LOW, HIGH)
     means, spreads = noisy_moments(sums, 5_000, 1e-12, rng=rng)
-    np.testing.assert_allclose(means, rows.mean(axis=0), atol=2 / UNITS)
+    np.testing.assert_allclose(means, rows.mean(axis=0), atol=2 / GRID_UNITS)
     np.testing.assert_allclose(spreads, rows.std(axis=0), rtol=1e-4)
 
 
-def test_a_spread_is_never_below_what_noise_leaves_of_it():
+def test_a_standard_deviation_is_at_least_its_noise():
     nothing = np.zeros((2, 400), int)
-    for noise, size, least in ((1e-9, 50, LEAST_VARIANCE), (3.0, 100, 0.03), (500.0, 100, 1.0)):
+    for noise, size, least in ((1e-9, 50, MIN_VARIANCE), (3.0, 100, 0.03), (500.0, 100, 1.0)):
         _, spreads = noisy_moments(nothing, size, noise, rng=np.random.default_rng(0))
         assert spreads.min() == pytest.approx(math.sqrt(least)) and spreads.max() <= 1
     means, _ = noisy_moments(nothing, 1, 50.0, rng=np.random.default_rng(0))
     assert np.abs(means).max() == 1
 
 
-def test_noise_has_its_law_and_is_drawn_for_every_entry(rng):
-    # The noise is small beside the declared size, so that nothing is cut off.
-    sums = np.full((2, 3_000), UNITS // 2 * 1_000_000)
+def test_noise_has_its_distribution_and_is_drawn_for_every_entry(rng):
+    # The noise is small relative to the declared size, so that nothing is clipped.
+    sums = np.full((2, 3_000), GRID_UNITS // 2 * 1_000_000)
     means, spreads = noisy_moments(sums, 1_000_000, 40.0, rng=rng)
     first = means * 1_000_000 - 500_000
     second = (spreads**2 + means**2) * 1_000_000 - 500_000
@@ -143,13 +143,13 @@ def test_noise_has_its_law_and_is_drawn_for_every_entry(rng):
 
 
 def noisy_sums(scaler):
-    """What a fit released, before it was divided."""
+    """The release of a fit, before division by the size."""
     means, spreads = scaler._released
     return np.array([means, spreads**2 + means**2]) * 1_000
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
-def test_neighbors_differ_by_no_more_than_the_event_says(rng, relation):
+def test_neighbors_differ_by_at_most_the_events_sensitivity(rng, relation):
     settings = dict(noise_multiplier=2.0, relation=relation, random_state=3)
     size = 1_000 if relation == "add-remove" else None
     scaler = PrivateStandardizer([(-5, 5), (0, 100)], size=size, **settings)
@@ -174,12 +174,12 @@ def test_the_noise_is_that_of_the_event(relation):
     factor = 2 if relation == "add-remove" else 4
     squares = ((means * 2_000) ** 2).sum() / (factor * 400)
     assert 1e-4 < stats.chi2(400).cdf(squares) < 1 - 1e-4
-    for wrong in (2.0, 0.5):  # the other relation's noise would not do
+    for wrong in (2.0, 0.5):  # the other relation's noise is detected
         assert not 1e-4 < stats.chi2(400).cdf(squares / wrong) < 1 - 1e-4
 
 
-def test_the_real_number_of_records_enters_nowhere(rng):
-    # At the middle of the bounds a record adds nothing, so any number of them is the same.
+def test_the_real_number_of_records_is_not_used(rng):
+    # Records at the midpoint of the bounds add nothing, so their number makes no difference.
     fits = [
         PrivateStandardizer((-1, 1), noise_multiplier=1.0, size=50, random_state=0).fit(
             np.zeros((n, 2))
@@ -216,12 +216,12 @@ def test_an_epsilon_is_kept_and_nearly_spent():
     assert PrivateStandardizer((0, 1), noise_multiplier=2).event() == Gaussian(2.0)
 
 
-def test_a_fit_states_what_it_promises(rng):
+def test_a_fit_states_its_guarantee(rng):
     rows = rng.uniform(size=(100, 2))
-    made = PrivateStandardizer((0, 1), epsilon=1.0, size=100).fit(rows).statement_
-    assert 0.99 < made.epsilon <= 1.0 and "means and spreads" in made.covers[0]
-    told = PrivateStandardizer((0, 1), epsilon=1.0).fit(rows).statement_
-    assert isinstance(told, NotPrivate) and "declare size" in told.reasons[0]
+    model = PrivateStandardizer((0, 1), epsilon=1.0, size=100).fit(rows).statement_
+    assert 0.99 < model.epsilon <= 1.0 and "means and standard deviations" in model.covers[0]
+    values = PrivateStandardizer((0, 1), epsilon=1.0).fit(rows).statement_
+    assert isinstance(values, NotPrivate) and "declare size" in values.reasons[0]
 
 
 @pytest.mark.parametrize(
@@ -232,12 +232,12 @@ def test_a_fit_states_what_it_promises(rng):
         (dict(bounds=(0, 1), size=100, random_state=0), "random_state was set"),
     ],
 )
-def test_it_says_why_it_is_not_private(rng, settings, reason):
+def test_reasons_for_no_privacy_are_recorded(rng, settings, reason):
     scaler = PrivateStandardizer(**settings).fit(rng.uniform(size=(100, 2)))
     assert not scaler.private_ and reason in scaler.not_private_because_[0]
 
 
-def test_two_fits_draw_other_noise(rng):
+def test_two_fits_draw_different_noise(rng):
     rows = rng.uniform(size=(100, 2))
     scaler = PrivateStandardizer((0, 1), size=100)
     assert (scaler.fit(rows).mean_ != scaler.fit(rows).mean_).all()
@@ -256,12 +256,12 @@ def test_two_fits_draw_other_noise(rng):
     ],
     ids=repr,
 )
-def test_settings_without_meaning_are_refused(settings):
+def test_invalid_settings_are_rejected(settings):
     with pytest.raises(ValueError, match="Expected"):
         PrivateStandardizer((0, 1), **settings).event()
 
 
-def test_a_size_is_demanded_where_it_is_private_and_compared_where_it_is_public(rng):
+def test_a_private_size_must_be_declared_and_a_public_one_must_match(rng):
     rows, labels = rng.uniform(size=(20, 2)), np.zeros(20, int)
     data = Dataset(rows, labels, ("a", "b"))
     with pytest.raises(DataError, match="declared number of records"):

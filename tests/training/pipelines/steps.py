@@ -1,4 +1,4 @@
-"""Parts of pipelines that the tests put together."""
+"""Steps of the pipelines in these tests."""
 
 import numpy as np
 from sklearn.compose import ColumnTransformer

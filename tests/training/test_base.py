@@ -1,4 +1,4 @@
-"""What every private classifier promises: its cost first, and no claim beyond it."""
+"""Every private classifier states its cost before a fit, and claims nothing beyond it."""
 
 import copy
 import json
@@ -56,15 +56,15 @@ def make_ledger(tmp_path):
     return make
 
 
-def test_a_fit_with_everything_declared_is_private_and_says_how() -> None:
+def test_a_fully_declared_fit_is_private_and_states_its_guarantee() -> None:
     fitted = model().fit(X, Y)
     assert fitted.private_ and fitted.not_private_because_ == ()
     assert fitted.event_ == model().event()
-    made = fitted.statement_
-    assert isinstance(made, Statement)
-    assert 0.99 < made.epsilon <= 1.0 and made.delta == 1e-5
-    assert made.epsilon == epsilon_for(fitted.event_, 1e-5)
-    assert "weights" in made.covers[0]
+    instance = fitted.statement_
+    assert isinstance(instance, Statement)
+    assert 0.99 < instance.epsilon <= 1.0 and instance.delta == 1e-5
+    assert instance.epsilon == epsilon_for(fitted.event_, 1e-5)
+    assert "weights" in instance.covers[0]
 
 
 @pytest.mark.parametrize(
@@ -79,14 +79,14 @@ def test_a_fit_with_everything_declared_is_private_and_says_how() -> None:
         ({"not_private": "neither"}, "neither"),
     ],
 )
-def test_what_breaks_the_guarantee_is_said_wherever_it_would_stand(changes, reason) -> None:
+def test_reasons_for_no_guarantee_appear_in_every_output(changes, reason) -> None:
     fitted = model(**changes).fit(X, Y)
     assert not fitted.private_
-    made = fitted.statement_
-    assert isinstance(made, NotPrivate) and made.epsilon == np.inf
-    assert len(made.reasons) == 1 and reason in made.reasons[0]
-    assert "NOT differentially private" in made.text() and reason in made.text()
-    assert json.loads(json.dumps(made.to_json()))["private"] is False
+    instance = fitted.statement_
+    assert isinstance(instance, NotPrivate) and instance.epsilon == np.inf
+    assert len(instance.reasons) == 1 and reason in instance.reasons[0]
+    assert "NOT differentially private" in instance.text() and reason in instance.text()
+    assert json.loads(json.dumps(instance.to_json()))["private"] is False
 
 
 def test_all_reasons_are_listed() -> None:
@@ -108,19 +108,19 @@ def test_classes_may_be_declared_in_fit() -> None:
     assert fitted.coef_.shape == (3, 3)
 
 
-def test_a_class_without_members_trains_like_any_other() -> None:
+def test_a_class_without_records_is_trained() -> None:
     fitted = model(classes=["no", "yes", "zebra"]).fit(X, Y)
     assert fitted.private_ and fitted.predict_proba(X).shape == (200, 3)
     only = model().fit(X, np.full(200, "no"))
     assert only.private_ and set(only.predict(X)) <= {"no", "yes"}
 
 
-def test_an_undeclared_label_is_refused() -> None:
+def test_an_undeclared_label_is_rejected() -> None:
     with pytest.raises(ValueError, match="zebra"):
         model().fit(X, np.append(Y[:-1], "zebra"))
 
 
-def test_a_clone_announces_the_same_cost_and_owes_nothing() -> None:
+def test_a_clone_has_the_same_cost_and_no_fit() -> None:
     first = model(clip=Flat(0.5), update=SGD(0.3), unit=Unit("patient", 2))
     second = clone(first)
     assert second.event() == first.event()
@@ -128,13 +128,13 @@ def test_a_clone_announces_the_same_cost_and_owes_nothing() -> None:
     assert copy.deepcopy(first.fit(X, Y)).event_ == first.event_
 
 
-def test_nothing_is_claimed_before_a_fit() -> None:
+def test_an_unfitted_model_makes_no_claim() -> None:
     for name in ("private_", "statement_"):
         with pytest.raises(NotFittedError):
             getattr(model(), name)
 
 
-def test_a_holder_charges_what_was_announced_and_fits(data, make_ledger) -> None:
+def test_the_curator_charges_the_event_and_fits(data, make_ledger) -> None:
     subject = model(classes=None, size=None)
     ledger = make_ledger(subject)
     fitted = Curator(data, ledger).fit(subject)
@@ -170,14 +170,14 @@ def test_labels_keep_their_meaning_whatever_the_order_of_the_classes(data) -> No
         ({"size": 100_000}, {"size": None}, "delta below 1 / size"),
     ],
 )
-def test_wrong_form_is_refused_before_anything_is_charged(
+def test_wrong_shapes_are_rejected_before_a_charge(
     data, make_ledger, records, changes, message
 ) -> None:
-    made = {"X": X, "y": data.y, "classes": data.classes, "size": 200, **records}
+    instance = {"X": X, "y": data.y, "classes": data.classes, "size": 200, **records}
     subject = model(**changes)
     ledger = make_ledger(subject)
     with pytest.raises(ValueError, match=message):
-        Curator(Dataset(**made), ledger).fit(subject)
+        Curator(Dataset(**instance), ledger).fit(subject)
     assert list(ledger.entries()) == []
 
 
@@ -213,9 +213,7 @@ def test_wrong_form_is_refused_before_anything_is_charged(
         {"update": Langevin(0.1, temperature=1.0), "size": None, "epsilon": None},
     ],
 )
-def test_wrong_settings_are_refused_before_anything_is_charged(
-    data, make_ledger, changes
-) -> None:
+def test_wrong_settings_are_rejected_before_a_charge(data, make_ledger, changes) -> None:
     ledger = make_ledger(model())
     subject = model(**changes)
     if "random_state" not in changes:
@@ -234,14 +232,14 @@ def test_an_ablation_has_no_cost_to_charge(data, make_ledger) -> None:
 
 
 @pytest.mark.parametrize("n", [0, 1, 57])
-def test_any_number_of_records_trains_on_the_charged_path(n) -> None:
+def test_a_charged_fit_works_for_any_number_of_records(n) -> None:
     few = Dataset(X[:n], (Y[:n] == "yes").astype(int), ("no", "yes"), size=200)
     fitted = model().fit_records(few)
     assert fitted.private_ and fitted.event_ == model().event()
     assert fitted.n_iter_ == 25
 
 
-def test_a_matrix_on_disk_is_fitted_as_one_in_memory(tmp_path) -> None:
+def test_a_matrix_on_disk_gives_the_same_fit_as_in_memory(tmp_path) -> None:
     np.save(tmp_path / "X.npy", X.astype(np.float32))
     disk = np.load(tmp_path / "X.npy", mmap_mode="r")
     ends = [
@@ -258,7 +256,7 @@ def test_a_matrix_on_disk_is_fitted_as_one_in_memory(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_plain_fit_refuses_what_is_not_finite_on_disk_too(tmp_path, bad) -> None:
+def test_fit_rejects_values_on_disk_that_are_not_finite(tmp_path, bad) -> None:
     broken = X.astype(np.float32)
     broken[150, 1] = bad
     np.save(tmp_path / "X.npy", broken)
@@ -269,12 +267,12 @@ def test_plain_fit_refuses_what_is_not_finite_on_disk_too(tmp_path, bad) -> None
         model().fit(np.load(tmp_path / "Y.npy", mmap_mode="r"), Y[:-1])
 
 
-def test_scores_of_another_task_are_refused(data) -> None:
+def test_scores_of_another_task_are_rejected(data) -> None:
     with pytest.raises(DataError, match="classes of the model"):
         score(model().fit(X, Y), load("breast-cancer"))
 
 
-def test_an_interrupted_fit_keeps_no_older_claim() -> None:
+def test_an_interrupted_fit_discards_earlier_claims() -> None:
     def interrupt(subject, step):
         raise KeyboardInterrupt
 
@@ -286,7 +284,7 @@ def test_an_interrupted_fit_keeps_no_older_claim() -> None:
     assert "did not end" in fitted.statement_.text()
 
 
-def test_a_rule_without_a_hash_is_priced_all_the_same() -> None:
+def test_an_unhashable_rule_has_a_cost() -> None:
     @dataclass
     class Mine:
         bound: float = 1.0
@@ -297,7 +295,7 @@ def test_a_rule_without_a_hash_is_priced_all_the_same() -> None:
     assert model(clip=Mine()).event() == model().event()
 
 
-def test_what_a_hook_writes_changes_no_step() -> None:
+def test_a_hook_cannot_change_a_step() -> None:
     def meddle(subject, step):
         step.weights[...] = 1e9
         step.noisy_sum[...] = 1e9
@@ -308,15 +306,15 @@ def test_what_a_hook_writes_changes_no_step() -> None:
     assert fitted.event_ == model().event()
 
 
-def test_a_schedule_that_changes_its_mind_is_not_run(data) -> None:
+def test_a_schedule_whose_noise_changes_is_rejected(data) -> None:
     class Moody(Schedule):
-        asked = 0
+        requested = 0
 
         def at(self, step):
             Moody.asked += 1
             return 100.0 / Moody.asked
 
-    with pytest.raises(ValueError, match="changed since it was announced"):
+    with pytest.raises(ValueError, match="changed since its cost was stated"):
         model(epsilon=None, noise_multiplier=Moody()).fit_records(data)
 
 
@@ -324,7 +322,7 @@ def test_a_schedule_that_changes_its_mind_is_not_run(data) -> None:
     ("unit", "message"),
     [(None, "none, since the ledger protects one record"), (Unit("patient", 2), "at most 2")],
 )
-def test_units_of_more_rows_than_protected_are_refused(unit, message) -> None:
+def test_units_with_more_rows_than_protected_are_rejected(unit, message) -> None:
     several = Dataset(
         X,
         (Y == "yes").astype(int),
@@ -338,12 +336,12 @@ def test_units_of_more_rows_than_protected_are_refused(unit, message) -> None:
     assert model(unit=Unit("patient", 5)).fit_records(several).private_
 
 
-def test_replace_one_needs_records_of_which_none_were_dropped(data) -> None:
+def test_replace_one_rejects_data_with_dropped_records(data) -> None:
     with pytest.raises(DataError, match="rows were dropped"):
         model(relation="replace-one").fit_records(replace(data, may_drop=True))
 
 
-def test_names_of_an_earlier_table_are_forgotten(data) -> None:
+def test_feature_names_of_an_earlier_fit_are_discarded(data) -> None:
     table = pl.DataFrame(X, schema=["a", "b", "c"])
     fitted = model().fit(table, Y)
     assert fitted.feature_names_in_.tolist() == ["a", "b", "c"]

@@ -1,4 +1,4 @@
-"""The sums of a row are its own, bit for bit."""
+"""Margins of a row do not depend on other rows, bit for bit."""
 
 import numpy as np
 import pytest
@@ -7,8 +7,8 @@ from veracal.training import base as linear
 
 
 def bits(rows, weights) -> np.ndarray:
-    found = linear.margins(rows, weights, np.zeros(len(weights)))
-    return np.ascontiguousarray(found).view(np.int64)
+    result = linear.margins(rows, weights, np.zeros(len(weights)))
+    return np.ascontiguousarray(result).view(np.int64)
 
 
 @pytest.fixture(params=[np.float32, np.float64], ids=["float32", "float64"])
@@ -18,7 +18,9 @@ def dtype(request):
 
 @pytest.mark.parametrize("classes", [1, 3, 10, 100, 397])
 @pytest.mark.parametrize("width", [5, 64, 769])
-def test_other_rows_change_no_bit_of_a_row(classes, width, dtype, rng) -> None:
+def test_the_result_of_a_row_has_the_same_bits_whatever_the_other_rows(
+    classes, width, dtype, rng
+) -> None:
     rows = rng.standard_normal((600, width)).astype(dtype)
     weights = rng.standard_normal((classes, width)).astype(dtype)
     whole = bits(rows, weights)
@@ -27,14 +29,14 @@ def test_other_rows_change_no_bit_of_a_row(classes, width, dtype, rng) -> None:
 
 
 @pytest.mark.parametrize("classes", [1, 10])
-def test_sums_are_the_weighted_ones(classes, dtype, rng) -> None:
+def test_margins_equal_their_definition(classes, dtype, rng) -> None:
     rows, weights = rng.standard_normal((300, 20)), rng.standard_normal((classes, 20))
-    found = linear.margins(rows.astype(dtype), weights.astype(dtype), np.arange(classes))
+    result = linear.margins(rows.astype(dtype), weights.astype(dtype), np.arange(classes))
     close = 1e-5 if dtype == np.float32 else 1e-12
-    np.testing.assert_allclose(found, rows @ weights.T + np.arange(classes), atol=close * 10)
+    np.testing.assert_allclose(result, rows @ weights.T + np.arange(classes), atol=close * 10)
 
 
-def test_rows_stand_only_at_places_that_a_trial_of_the_same_shape_allows(monkeypatch, rng):
+def test_rows_are_only_computed_at_stable_positions(monkeypatch, rng):
     tried = []
 
     def places_alike(forward, made_up, count):
@@ -50,18 +52,20 @@ def test_rows_stand_only_at_places_that_a_trial_of_the_same_shape_allows(monkeyp
     monkeypatch.setattr(linear, "places_alike", places_alike)
     monkeypatch.setattr(linear, "at_places", watching)
     rows, weights = rng.standard_normal((5, 30)), rng.standard_normal((4, 30))
-    found = linear.margins(rows, weights.astype(np.float32), np.arange(4))
-    np.testing.assert_allclose(found, rows @ weights.T + np.arange(4), atol=1e-4)
+    result = linear.margins(rows, weights.astype(np.float32), np.arange(4))
+    np.testing.assert_allclose(result, rows @ weights.T + np.arange(4), atol=1e-4)
     assert tried == [((256, 30), np.float32, (256, 4), 10)]
     assert shapes == [((256, 30), np.float32, [0, 7])]
 
 
-def test_logits_of_classes_learnt_apart_keep_the_order_of_sums(rng) -> None:
+def test_one_vs_rest_logits_keep_the_order_of_sums(rng) -> None:
     sums = rng.normal(0, 3000, (2000, 6))
-    found = linear.apart_logits(sums)
-    np.testing.assert_array_equal(found.argmax(axis=1), sums.argmax(axis=1))
+    result = linear.apart_logits(sums)
+    np.testing.assert_array_equal(result.argmax(axis=1), sums.argmax(axis=1))
     with np.errstate(under="ignore"):
         plain = -np.logaddexp(0, -sums)
-    assert (plain.argmax(axis=1) != sums.argmax(axis=1)).mean() > 0.1  # where they are all 0
-    np.testing.assert_allclose(found, plain, rtol=1e-12, atol=1e-303)
-    assert (found < 0).all()
+    assert (
+        plain.argmax(axis=1) != sums.argmax(axis=1)
+    ).mean() > 0.1  # where all of them underflow to 0
+    np.testing.assert_allclose(result, plain, rtol=1e-12, atol=1e-303)
+    assert (result < 0).all()

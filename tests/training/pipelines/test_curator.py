@@ -11,7 +11,7 @@ from sklearn.preprocessing import (
 )
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
-from tests.training.pipelines.made import both, classifier, standardizer
+from tests.training.pipelines.steps import both, classifier, standardizer
 from veracal.accounting import NotPrivate
 from veracal.data import Dataset, score
 from veracal.data.rows import MappedRows
@@ -27,7 +27,7 @@ from veracal.training import (
 from veracal.training.pipeline import PrivatePipeline, make_private_pipeline
 
 
-def test_a_holder_charges_the_composition_and_fits(data, ledger):
+def test_the_curator_charges_the_composition_and_fits(data, ledger):
     pipeline = make_private_pipeline(both(), NormClipper(), classifier())
     assert Curator(data, ledger).fit(pipeline) is pipeline
     assert ledger.entries()[0].event == pipeline.event() == pipeline.event_
@@ -49,13 +49,13 @@ def test_a_holder_charges_the_composition_and_fits(data, ledger):
     ],
     ids=range(8),
 )
-def test_what_does_not_fit_is_refused_before_anything_is_charged(data, ledger, steps):
+def test_unsuitable_data_are_rejected_before_a_charge(data, ledger, steps):
     with pytest.raises((ValueError, IndexError)):
         Curator(data, ledger).fit(make_private_pipeline(*steps))
     assert ledger.spent().epsilon == 0
 
 
-def test_text_and_undeclared_sizes_are_refused_before_anything_is_charged(data, ledger):
+def test_text_and_undeclared_sizes_are_rejected_before_a_charge(data, ledger):
     text = Dataset(np.array([["a"], ["b"]]), np.array([0, 1]), ("no", "yes"), size=2)
     unsized = Dataset(data.X, data.y, data.classes)
     for records in (text, unsized):
@@ -66,7 +66,7 @@ def test_text_and_undeclared_sizes_are_refused_before_anything_is_charged(data, 
     assert Curator(unsized, ledger).fit(pipeline).private_
 
 
-def test_what_cannot_be_paid_is_not_fitted(data, ledger):
+def test_an_unaffordable_pipeline_is_not_fitted(data, ledger):
     pipeline = make_private_pipeline(standardizer(noise_multiplier=0.1), classifier())
     with pytest.raises(BudgetError):
         Curator(data, ledger).fit(pipeline)
@@ -94,14 +94,14 @@ def test_records_on_disk_are_scored_like_those_in_memory(data, step, tmp_path):
     np.testing.assert_array_equal(score(pipeline, there).values, score(pipeline, data).values)
 
 
-def test_a_plain_fit_says_what_was_inferred(data):
+def test_fit_records_what_was_inferred(data):
     labels = data.labels
     pipeline = make_private_pipeline(BoundedScaler(), standardizer(), classifier())
     pipeline.fit(data.X, labels)
     assert not pipeline.private_
-    told = " ".join(pipeline.not_private_because_)
+    values = " ".join(pipeline.not_private_because_)
     for words in ("boundedscaler: the bounds", "privatestandardizer: the number", "classes"):
-        assert words in told
+        assert words in values
     assert isinstance(pipeline.statement_, NotPrivate)
     declared = make_private_pipeline(
         BoundedScaler((-4, 4)), classifier(classes=["no", "yes"], size=300)
@@ -110,7 +110,7 @@ def test_a_plain_fit_says_what_was_inferred(data):
     assert declared.statement_.epsilon > 0
 
 
-def test_a_plain_fit_takes_any_step_and_says_that_it_leaks(data):
+def test_fit_accepts_any_step_and_says_that_it_is_not_private(data):
     pipeline = make_private_pipeline(
         StandardScaler(), classifier(classes=["no", "yes"], size=300)
     )
@@ -128,7 +128,7 @@ def test_it_can_be_cloned_and_its_settings_reached():
     assert twin.event() != pipeline.event() == clone(pipeline).event()
 
 
-def test_scikit_learn_is_as_content_as_with_its_own():
+def test_scikit_learn_checks_pass_as_for_its_own_pipeline():
     pipeline = make_private_pipeline(BoundedScaler(), classifier(random_state=0))
     overwritten = ("check_estimators_overwrite_params", "check_dont_overwrite_parameters")
     checked = 0
@@ -142,7 +142,7 @@ def test_scikit_learn_is_as_content_as_with_its_own():
 
 
 @pytest.mark.parametrize("changes", [{"units": True}, {"may_drop": True}])
-def test_neighbors_beyond_the_guarantee_are_refused(changes):
+def test_units_beyond_the_guarantee_are_rejected(changes):
     rng = np.random.default_rng(0)
     relation = "replace-one" if "may_drop" in changes else "add-remove"
     ids = (

@@ -1,4 +1,4 @@
-"""A perturbed objective: its law, its split over classes, and when it is not private."""
+"""Objective perturbation: its distribution, its split over classes, and its private rules."""
 
 import math
 
@@ -13,7 +13,7 @@ from veracal.training import ObjectivePerturbation
 
 
 def slow_releases(X, signs, *, epsilon, C, norm, relation, draws, rng, more_noise=1.0):
-    """An implementation of its own: rows one by one, noise by its definition, plain Newton."""
+    """An independent implementation: rows one by one, noise by definition, plain Newton."""
     rows = np.array([[*(row * min(1, norm / np.linalg.norm(row))), 1.0] for row in X])
     R = math.sqrt(norm**2 + 1)
     penalty = max(1 / C, R**2 / 4 / (math.exp(epsilon / 2) - 1))
@@ -41,7 +41,7 @@ def weights_of(model):
 
 
 def agree(some, others, level=1e-3):
-    """Whether all coordinates, and the length, have the same law."""
+    """Whether all coordinates, and the length, have the same distribution."""
     views = [*zip(some.T, others.T, strict=True)]
     views.append((np.linalg.norm(some, axis=1), np.linalg.norm(others, axis=1)))
     return min(stats.ks_2samp(one, other).pvalue for one, other in views) > level
@@ -54,7 +54,7 @@ def table(rng):
 
 
 @pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
-def test_its_law_is_that_of_a_slow_implementation(table, relation):
+def test_its_distribution_is_that_of_a_slow_implementation(table, relation):
     X, y = table
     fits = []
     for seed in range(350):
@@ -71,8 +71,8 @@ def test_its_law_is_that_of_a_slow_implementation(table, relation):
     assert not agree(np.array(fits), slow_releases(X, signs, relation=other, rng=rng, **known))
 
 
-def test_one_against_the_rest_has_the_law_of_its_share(table):
-    # Of sixty declared classes only two have members: the others are draws of one law.
+def test_one_vs_rest_has_the_distribution_of_its_share(table):
+    # Of sixty declared classes only two have records: the others are draws of one distribution.
     X, y = table
     fits = []
     for seed in range(200):
@@ -88,7 +88,7 @@ def test_one_against_the_rest_has_the_law_of_its_share(table):
     assert not agree(drawn, slow_releases(X, none, rng=rng, more_noise=1.1, **known))
 
 
-def test_it_minimizes_what_it_says(table):
+def test_it_minimizes_the_stated_objective(table):
     X, y = table
     model = ObjectivePerturbation(1e6, C=0.5, norm=100.0, random_state=0).fit(X, y)  # no noise
     assert model.lambda_total_ == 2.0
@@ -100,10 +100,10 @@ def test_it_minimizes_what_it_says(table):
     np.testing.assert_allclose(weights_of(model)[0], expected, atol=1e-3)
 
 
-def test_without_intercept_the_reach_is_the_norm(table):
+def test_without_intercept_the_norm_bound_is_the_norm(table):
     model = ObjectivePerturbation(fit_intercept=False, norm=3.0, random_state=0).fit(*table)
     assert model.intercept_.tolist() == [0.0]
-    assert model.reach_ == pytest.approx(3.0)
+    assert model.norm_bound_ == pytest.approx(3.0)
     assert model.noise_scale_ == pytest.approx(3.0 / model.epsilon_prime_)
 
 
@@ -131,7 +131,7 @@ def test_private_rules_cost_epsilon(rule, table):
     assert model.private_ and model.statement_.epsilon == pytest.approx(0.7)
 
 
-def test_the_rule_of_diffprivlib_says_everywhere_that_it_is_not_private(table):
+def test_the_diffprivlib_rule_is_never_called_private(table):
     X, y = table
     model = ObjectivePerturbation(
         rule="diffprivlib-0.6.2", norm=2.0, classes=[0, 1], size=30, relation="replace-one"
@@ -156,4 +156,6 @@ def test_public_figures_do_not_depend_on_the_records(rng):
             {k: v for k, v in vars(model).items() if isinstance(v, float | tuple | str)}
         )
     assert figures[0] == figures[1]
-    assert {"lambda_total_", "noise_scale_", "epsilon_per_class_", "reach_"} <= set(figures[0])
+    assert {"lambda_total_", "noise_scale_", "epsilon_per_class_", "norm_bound_"} <= set(
+        figures[0]
+    )

@@ -1,4 +1,4 @@
-"""Noise whose length is Gamma, and whose direction is anything."""
+"""Spherical noise with Gamma-distributed length and uniform direction."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ def test_the_length_is_gamma(rng, d):
     assert stats.kstest(lengths, stats.gamma(d + 0.5, scale=0.3).cdf).pvalue < 1e-3
 
 
-def test_the_direction_is_uniform_and_does_not_know_the_length(rng):
+def test_the_direction_is_uniform_and_independent_of_the_length(rng):
     vectors = spherical_gamma(3, 2.0, rng=rng, size=20_000)
     lengths = np.linalg.norm(vectors, axis=1)
     directions = vectors / lengths[:, None]

@@ -1,4 +1,4 @@
-"""Penalty and noise keep the budget on the worst neighbors, and hardly more than that."""
+"""Penalty and noise keep the budget on the worst-case neighbors, with little slack."""
 
 import math
 from dataclasses import replace
@@ -17,7 +17,7 @@ from veracal.training.perturbation import (
     RULES,
     cms11,
     diffprivlib_062,
-    divided,
+    divide_epsilon,
     one_log,
 )
 
@@ -53,7 +53,7 @@ def test_the_formulas_of_diffprivlib():
 
 
 @given(st.floats(1e-6, 500), st.floats(1e-6, 1e6), st.floats(1e-3, 1e3))
-def test_half_of_epsilon_is_left_for_the_noise(epsilon, C, R):
+def test_half_of_epsilon_remains_for_the_noise(epsilon, C, R):
     used = one_log(epsilon, C, R, "add-remove")
     assert used.epsilon_prime >= epsilon / 2 * (1 - 1e-9)
     assert used.lambda_total >= 1 / C
@@ -64,7 +64,9 @@ def test_half_of_epsilon_is_left_for_the_noise(epsilon, C, R):
 
 
 def test_there_is_no_cliff():
-    near = [0.4463 + step / 1e5 for step in range(-20, 20)]  # where the two logarithms vanish
+    near = [
+        0.4463 + step / 1e5 for step in range(-20, 20)
+    ]  # where epsilon' of the published rule is near 0
     smooth, cliff = (
         [rule(epsilon, 1.0, 1.0, "replace-one").noise_scale for epsilon in near]
         for rule in (one_log, cms11)
@@ -79,19 +81,21 @@ def test_the_worst_neighbors_stay_within_epsilon(rule, relation):
     for epsilon, C, R in GRID:
         used = rule(epsilon, C, R, relation)
         assert worst_loss(used, R, relation) <= epsilon
-    assert worst_loss(one_log(0.5, 1.0, 10.0, relation), 10.0, relation) > 0.35  # and use it
+    assert (
+        worst_loss(one_log(0.5, 1.0, 10.0, relation), 10.0, relation) > 0.35
+    )  # and use most of it
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
 @pytest.mark.parametrize("rule", PRIVATE)
-def test_close_but_wrong_rules_are_told_apart(rule, relation):
+def test_close_but_wrong_rules_are_detected(rule, relation):
     epsilon, R = 0.5, 10.0
     used = rule(epsilon, 1.0, R, relation)
     unpenalized = replace(used, intercept_penalty=1e-6)
     assert worst_loss(unpenalized, R, relation) > epsilon
-    bent = rule(epsilon, 1.0, math.sqrt(R), relation).lambda_total  # R where R squared belongs
+    bent = rule(epsilon, 1.0, math.sqrt(R), relation).lambda_total  # R instead of R squared
     assert worst_loss(replace(used, lambda_total=bent), R, relation) > epsilon
-    if rule is one_log:  # the other rule has noise to spare
+    if rule is one_log:  # the other rule has more noise than necessary
         halved = replace(used, noise_scale=used.noise_scale / 2)
         assert worst_loss(halved, R, relation) > epsilon
     # Under replace-one, the noise of add-remove.
@@ -100,7 +104,7 @@ def test_close_but_wrong_rules_are_told_apart(rule, relation):
 
 
 def test_diffprivlib_is_not_private():
-    # The supremum in two dimensions is 1.02, and neighbors that exist come close to it.
+    # The supremum in two dimensions is 1.02, and actual neighbors come close to it.
     used = diffprivlib_062(0.5, 1.0, 10.0, "replace-one")
     even = replace(used, intercept_penalty=used.lambda_total)  # even without an intercept
     assert 0.94 < worst_loss(even, 10.0, "replace-one") < 1.03
@@ -146,7 +150,7 @@ def test_the_density_is_that_of_the_release(rng):
     known = {"penalty": 2.0, "noise_scale": 1.5}
     density = np.exp(log_density(points, rows, signs, **known))
     assert density.sum() * step**2 == pytest.approx(1, abs=2e-3)
-    # And the releases are where the density is, in each of sixteen cells.
+    # The releases match the density in each of sixteen cells.
     noise = spherical_gamma(2, 1.5, rng=rng, size=20_000)
     released = minimize(rows, signs, noise, penalty=2.0)
     edges = np.array([-15.05, -1.05, -0.03, 0.99, 15.05])
@@ -160,7 +164,7 @@ def test_the_density_is_that_of_the_release(rng):
 
 @given(st.floats(1e-6, 1e6), st.integers(1, 1000))
 def test_parts_never_exceed_the_whole(epsilon, parts):
-    part = divided(epsilon, parts)
+    part = divide_epsilon(epsilon, parts)
     assert parts * Fraction(repr(part)) <= Fraction(repr(epsilon))
     assert part == pytest.approx(epsilon / parts, rel=1e-12)
     assert parts * Fraction(repr(math.nextafter(part, math.inf))) >= Fraction(repr(epsilon)) * (

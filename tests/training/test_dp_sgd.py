@@ -1,4 +1,4 @@
-"""From a budget to a descent, and back."""
+"""From a budget to a DP-SGD run: noise, length and cost."""
 
 from dataclasses import replace
 
@@ -23,26 +23,26 @@ from veracal.mechanisms import (
     Langevin,
     Poisson,
 )
-from veracal.training.dp_sgd import TrainingSpec, most_steps
+from veracal.training.dp_sgd import TrainingSpec, max_steps
 
 GOAL = TrainingSpec(
     1.0, 1e-5, None, None, 5, 0.1, Flat(1.0), SGD(1.0), 0.0, "add-remove", Unit()
 )
 
 
-def test_the_noise_for_an_epsilon_spends_nearly_all_of_it() -> None:
+def test_computed_noise_spends_nearly_all_of_epsilon() -> None:
     descent = GOAL.descent(100.0)
     assert descent.sampler == Poisson(0.1) and descent.steps == 50
     assert 0.995 < epsilon_for(descent.event(), 1e-5) <= 1.0
 
 
-def test_a_count_that_adapts_the_clip_is_paid_from_the_same_epsilon() -> None:
+def test_adaptive_clipping_counts_are_paid_from_the_same_epsilon() -> None:
     plain, adaptive = GOAL.descent(100.0), replace(GOAL, clip=GlobalAdapt(1.0)).descent(100.0)
     assert adaptive.noise_multiplier > plain.noise_multiplier
     assert 0.99 < epsilon_for(adaptive.event(), 1e-5) <= 1.0
 
 
-def test_the_relation_and_the_unit_take_part_in_the_search() -> None:
+def test_computed_noise_depends_on_relation_and_unit() -> None:
     noises = [
         replace(GOAL, **changes).descent(100.0).noise_multiplier
         for changes in ({}, {"relation": "replace-one"}, {"unit": Unit("patient", 2)})
@@ -58,12 +58,12 @@ def test_all_records_at_once_are_a_full_batch() -> None:
     assert event.event.sensitivity == 2.0
 
 
-def test_noise_and_length_cost_what_they_cost() -> None:
+def test_given_noise_and_length_determine_the_cost() -> None:
     goal = replace(GOAL, epsilon=None, noise_multiplier=2.0, epochs=None, steps=30)
     assert goal.descent(100.0).event() == Repeated(PoissonGaussian(2.0, rate=0.1), 30)
 
 
-def test_noise_and_budget_run_until_the_budget_is_spent() -> None:
+def test_given_noise_and_budget_determine_the_length() -> None:
     goal = replace(GOAL, noise_multiplier=2.0, epochs=None)
     descent = goal.descent(100.0)
     longer = replace(descent, steps=descent.steps + 1)
@@ -84,7 +84,7 @@ def test_langevin_ends_when_the_budget_is_spent_and_is_charged_step_by_step() ->
     assert epsilon_for(event, 1e-5) <= 1.0 < epsilon_for(longer.event(), 1e-5)
 
 
-def test_the_size_of_a_batch_matters_to_langevin_alone() -> None:
+def test_only_langevin_depends_on_the_batch_size() -> None:
     assert GOAL.descent(100.0).event() == GOAL.descent(7.0).event()
     goal = replace(
         GOAL, epsilon=None, update=Langevin(0.005, temperature=6.08), epochs=None, steps=3
@@ -92,7 +92,7 @@ def test_the_size_of_a_batch_matters_to_langevin_alone() -> None:
     assert goal.descent(100.0).event() != goal.descent(7.0).event()
 
 
-def test_the_same_noise_is_not_searched_twice(monkeypatch) -> None:
+def test_computed_noise_is_cached(monkeypatch) -> None:
     goal = replace(GOAL, clip=Automatic(0.123))
     first = goal.descent(100.0).noise_multiplier
     monkeypatch.setattr("veracal.training.dp_sgd.noise_for", None)
@@ -116,22 +116,22 @@ def test_the_same_noise_is_not_searched_twice(monkeypatch) -> None:
         ({"update": Langevin(0.1, temperature=1.0)}, "the run ends when the budget is spent"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(changes, message) -> None:
+def test_invalid_settings_are_rejected(changes, message) -> None:
     with pytest.raises(ValueError, match=message):
         replace(GOAL, **changes)
 
 
-def test_a_run_of_absurd_length_is_refused() -> None:
+def test_too_many_steps_are_rejected() -> None:
     with pytest.raises(ValueError, match="at most 10,000,000 steps"):
         replace(GOAL, rate=1e-8).length()
 
 
-def test_a_budget_that_pays_for_no_step_is_refused() -> None:
+def test_a_budget_that_pays_for_no_step_is_rejected() -> None:
     with pytest.raises(ValueError, match="pays for one step"):
         replace(GOAL, noise_multiplier=0.01, epochs=None).descent(100.0)
 
 
-def test_a_budget_that_never_ends_is_refused() -> None:
+def test_a_budget_for_too_many_steps_is_rejected() -> None:
     event = Gaussian(1.0)
     with pytest.raises(ValueError, match="ends within"):
-        most_steps(Budget(10.0, 1e-5), lambda steps: event)
+        max_steps(Budget(10.0, 1e-5), lambda steps: event)

@@ -1,4 +1,4 @@
-"""Very many minimizers are those of one after the other."""
+"""Batched minimizers equal minimizers computed one by one."""
 
 import tracemalloc
 
@@ -17,9 +17,9 @@ from veracal.training.batched_newton import (
     BatchedProblem,
     FeaturePairs,
     Float32Rows,
-    Responses,
-    level_numbers,
-    level_of,
+    InverseHessians,
+    noise_levels,
+    solve_level,
 )
 from veracal.training.newton import minimize
 from veracal.training.output_perturbation import spherical_gamma
@@ -29,7 +29,7 @@ SHAPES = {"credit": (489, 46, 19.5), "contraception": (1104, 9, 6.9), "thin": (3
 
 
 def left(weights, X, signs, b, penalty):
-    """Relative length of each gradient, by its definition."""
+    """Relative norm of each gradient, by its definition."""
     rows = X * signs[:, None]
     gradients = penalty * weights + b - expit(-(weights @ rows.T)) @ rows
     size = np.linalg.norm(b, axis=1) + np.linalg.norm(penalty * weights, axis=1)
@@ -37,7 +37,7 @@ def left(weights, X, signs, b, penalty):
 
 
 def made_up(n, d, norm, rng):
-    """Rows of which most are short, with a one, and labels that depend on them."""
+    """Mostly short rows, with an appended one, and labels that depend on them."""
     X = rng.normal(size=(n, d)) * rng.gamma(2.0, size=(n, 1))
     X *= norm / np.linalg.norm(X, axis=1).max()
     signs = np.where(X[:, 0] + rng.normal(size=n) * X.std() > 0, 1, -1)
@@ -55,16 +55,17 @@ def perturbed(d, norm, rule, epsilon, count, rng, C=1.0):
 @pytest.mark.parametrize("epsilon", [0.5, 2.5])
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_they_are_the_minimizers_of_one_by_one(shape, rule, epsilon, rng):
+def test_batched_minimizers_equal_single_ones(shape, rule, epsilon, rng):
     n, d, norm = SHAPES[shape]
     X, signs = made_up(n, d, norm, rng)
     penalty, noise = perturbed(d + 1, norm, rule, epsilon, 200, rng)
-    found = BatchedProblem(X, signs, penalty).minimize(noise)
-    # Where the compatibility rule leaves the intercept a millionth of a penalty, some are.
-    assert found.slow <= 10 * (penalty[-1] < 1e-3)
-    assert left(found.weights, X, signs, noise, penalty).max() <= TOL
+    result = BatchedProblem(X, signs, penalty).minimize(noise)
+    # With the compatibility rule's penalty of a millionth for the intercept, some models are
+    # slow.
+    assert result.slow <= 10 * (penalty[-1] < 1e-3)
+    assert left(result.weights, X, signs, noise, penalty).max() <= TOL
     expected = minimize(X, signs, noise[:40], penalty=penalty)
-    gaps = np.linalg.norm(found.weights[:40] - expected, axis=1)
+    gaps = np.linalg.norm(result.weights[:40] - expected, axis=1)
     assert (gaps <= 1e-7 * np.linalg.norm(expected, axis=1)).all()
 
 
@@ -78,12 +79,12 @@ def test_real_tables_are_solved_together(name, data_folder, rng):
             task = model.binary(data)
             X, signs = np.asarray(task.rows), task.signs[0]
             penalty, noise = perturbed(X.shape[1], norm, rule, epsilon, 300, rng)
-            found = BatchedProblem(X, signs, penalty).minimize(noise)
-            assert found.slow == 0
-            assert left(found.weights, X, signs, noise, penalty).max() <= TOL
+            result = BatchedProblem(X, signs, penalty).minimize(noise)
+            assert result.slow == 0
+            assert left(result.weights, X, signs, noise, penalty).max() <= TOL
 
 
-def test_single_precision_alone_would_not_do(rng, monkeypatch):
+def test_single_precision_alone_is_not_enough(rng, monkeypatch):
     X, signs = made_up(300, 20, 5.0, rng)
     penalty, noise = perturbed(21, 5.0, "one-log", 1.0, 50, rng)
     searched = []
@@ -93,20 +94,20 @@ def test_single_precision_alone_would_not_do(rng, monkeypatch):
     )
     task = BatchedProblem(X, signs, penalty)
     assert left(task.minimize(noise).weights, X, signs, noise, penalty).max() <= TOL
-    order = np.argsort(level_numbers(np.linalg.norm(noise, axis=1)), kind="stable")
+    order = np.argsort(noise_levels(np.linalg.norm(noise, axis=1)), kind="stable")
     alone = (searched[0].T / np.sqrt(penalty)).astype(np.float64)
     assert left(alone, X, signs, noise[order], penalty).max() > 3 * TOL
 
 
-def test_what_is_called_solved_is(rng):
-    """Corrections from too far away are refused, and none that is accepted is wrong."""
+def test_solved_models_are_solved(rng):
+    """Corrections from too far away are rejected, and all accepted ones are correct."""
     X, signs = made_up(200, 30, 8.0, rng)
     penalty, noise = perturbed(31, 8.0, "diffprivlib-0.6.2", 1.0, 64, rng)
     task = BatchedProblem(X, signs, penalty)
     exact = task.minimize(noise).weights
     scales, near = (
         np.sqrt(penalty),
-        Responses([np.eye(31, dtype=np.float32)], np.zeros(64, int)),
+        InverseHessians([np.eye(31, dtype=np.float32)], np.zeros(64, int)),
     )
     seen = []
     for away in 10.0 ** np.arange(-9, 1):
@@ -139,10 +140,10 @@ def test_any_finite_input_is_solved(n, d, length, stiffness, noise, own, whole, 
     linear = rng.normal(size=(3, d)) * R * 10.0**noise
     penalty = np.full(d, R * R * 10.0**stiffness)
     penalty[-1] *= 1e-3 if own else 1.0
-    found = BatchedProblem(X, signs, penalty).minimize(linear).weights
-    size = np.linalg.norm(linear, axis=1) + np.linalg.norm(penalty * found, axis=1)
-    bend = R * np.minimum(1.0, np.linalg.norm(found, axis=1) * R / 4)
-    lengths = left(found, X, signs, linear, penalty) * size
+    result = BatchedProblem(X, signs, penalty).minimize(linear).weights
+    size = np.linalg.norm(linear, axis=1) + np.linalg.norm(penalty * result, axis=1)
+    bend = R * np.minimum(1.0, np.linalg.norm(result, axis=1) * R / 4)
+    lengths = left(result, X, signs, linear, penalty) * size
     assert (lengths <= TOL * size + 1e-10 + 1e-14 * n * (R + bend)).all()
 
 
@@ -153,28 +154,28 @@ def test_extreme_settings_are_solved(C, epsilon, rng):
     X[:5] = 0
     for rule in RULES:
         penalty, noise = perturbed(9, 4.0, rule, epsilon, 40, rng, C=C)
-        found = BatchedProblem(X, signs, penalty).minimize(noise)
+        result = BatchedProblem(X, signs, penalty).minimize(noise)
         expected = minimize(X, signs, noise, penalty=penalty)
-        gaps = np.linalg.norm(np.sqrt(penalty) * (found.weights - expected), axis=1)
+        gaps = np.linalg.norm(np.sqrt(penalty) * (result.weights - expected), axis=1)
         size = np.linalg.norm(np.sqrt(penalty) * expected, axis=1)
         assert (gaps <= 1e-6 * np.maximum(1, size)).all()
 
 
 @pytest.mark.parametrize("d", [3, 40])
-def test_models_do_not_depend_on_their_company(d, rng, monkeypatch):
+def test_models_do_not_depend_on_other_models(d, rng, monkeypatch):
     X, signs = made_up(120, d, 4.0, rng)
     penalty, noise = perturbed(d + 1, 4.0, "one-log", 1.0, 90, rng)
     task = BatchedProblem(X, signs, penalty)
     together = task.minimize(noise).weights
     order = rng.permutation(90)
     np.testing.assert_allclose(task.minimize(noise[order]).weights, together[order], rtol=1e-6)
-    monkeypatch.setattr(many, "_MODELS", 7)
+    monkeypatch.setattr(many, "_MODELS_TOGETHER", 7)
     np.testing.assert_allclose(task.minimize(noise).weights, together, rtol=1e-6)
     assert np.array_equal(task.minimize(noise).weights, task.minimize(noise).weights)
     assert task.minimize(noise[:0]).weights.shape == (0, d + 1)
 
 
-def test_who_is_not_found_together_is_found_alone(rng, monkeypatch):
+def test_models_not_solved_together_are_solved_alone(rng, monkeypatch):
     X, signs = made_up(80, 5, 4.0, rng)
     penalty, noise = perturbed(6, 4.0, "one-log", 1.0, 30, rng)
     expected = minimize(X, signs, noise, penalty=penalty)
@@ -186,9 +187,9 @@ def test_who_is_not_found_together_is_found_alone(rng, monkeypatch):
         return weights, solved
 
     monkeypatch.setattr(BatchedProblem, "_solve", partly)
-    found = BatchedProblem(X, signs, penalty).minimize(noise)
-    assert found.slow == 10
-    np.testing.assert_allclose(found.weights, expected, rtol=1e-6)
+    result = BatchedProblem(X, signs, penalty).minimize(noise)
+    assert result.slow == 10
+    np.testing.assert_allclose(result.weights, expected, rtol=1e-6)
     monkeypatch.setattr(many, "minimize", lambda *_, **__: _raise())
     with pytest.raises(AnswerError):
         BatchedProblem(X, signs, penalty).minimize(noise)
@@ -199,16 +200,16 @@ def _raise():
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_search_begins_near_its_end(shape, rng):
-    """Nearer than without noise or without data, on average over models of a level."""
+def test_starting_points_are_near_the_minimizers(shape, rng):
+    """Nearer than minimizers without noise or without data, on average over a level."""
     n, d, norm = SHAPES[shape]
     X, signs = made_up(n, d, norm, rng)
     penalty, noise = perturbed(d + 1, norm, "diffprivlib-0.6.2", 1.0, 100, rng)
     exact = BatchedProblem(X, signs, penalty).minimize(noise).weights
     scales, rows = np.sqrt(penalty), X * signs[:, None] / np.sqrt(penalty)
     starts = []
-    for b, number in zip(noise, level_numbers(np.linalg.norm(noise, axis=1)), strict=True):
-        center, response = level_of(rows, scales, int(number))
+    for b, number in zip(noise, noise_levels(np.linalg.norm(noise, axis=1)), strict=True):
+        center, response = solve_level(rows, scales, int(number))
         starts.append((center - response @ (b / scales)) / scales)
 
     def far(weights):
@@ -220,7 +221,7 @@ def test_a_search_begins_near_its_end(shape, rng):
 
 def test_equal_norms_have_equal_levels():
     norms = np.array([0.0, 1e-300, 1.0, 1.0, 1.7, 1e300])
-    numbers = level_numbers(norms)
+    numbers = noise_levels(norms)
     assert numbers[2] == numbers[3] == 0 and numbers[4] == 1
     assert (np.diff(numbers) >= 0).all()
 
@@ -229,11 +230,11 @@ def test_systems_of_all_models_are_solved_at_once(rng):
     rows, bends = rng.normal(size=(50, 6)), rng.random((50, 9)).astype(np.float32)
     pairs = FeaturePairs(Float32Rows(rows))
     right = rng.normal(size=(6, 9)).astype(np.float32)
-    found = pairs.solve(pairs.sums(bends), right)
+    result = pairs.solve(pairs.sums(bends), right)
     for model in range(9):
         matrix = (rows.T * bends[:, model]) @ rows + np.eye(6)
         np.testing.assert_allclose(
-            found[:, model], np.linalg.solve(matrix, right[:, model]), 1e-4
+            result[:, model], np.linalg.solve(matrix, right[:, model]), 1e-4
         )
 
 
@@ -257,6 +258,6 @@ def test_memory_does_not_grow_with_models_times_rows(rng):
         (np.ones(4), np.zeros((1, 2)), 0.0),
     ],
 )
-def test_shapes_and_penalties_that_do_not_fit_are_refused(signs, linear, penalty):
+def test_wrong_shapes_and_penalties_are_rejected(signs, linear, penalty):
     with pytest.raises(ValueError, match="Expected"):
         BatchedProblem(np.zeros((4, 2)), signs, penalty).minimize(linear)

@@ -1,4 +1,4 @@
-"""Noise on the weights covers what one row moves."""
+"""Output perturbation: the noise covers the sensitivity to one row."""
 
 import math
 
@@ -15,7 +15,7 @@ from veracal.errors import AnswerError
 from veracal.training import OutputPerturbation
 from veracal.training import newton as solver
 from veracal.training.newton import RESIDUAL, minimize
-from veracal.training.output_perturbation import noise_multiplier, sensitivity
+from veracal.training.output_perturbation import gaussian_noise_multiplier, sensitivity
 
 RELATIONS = ["add-remove", "replace-one"]
 
@@ -45,7 +45,7 @@ def test_the_sensitivity_is_the_formula():
     st.integers(0, 2**32 - 1),
     st.sampled_from([1, 3, 30, 300]),
 )
-def test_neighbors_are_no_further_apart(n, relation, size, seed, crowd):
+def test_neighbors_differ_by_at_most_the_sensitivity(n, relation, size, seed, crowd):
     rng = np.random.default_rng(seed)
     C, R = 10.0**size, 2.0
     rows = rng.normal(size=(n + 2, 3))
@@ -61,7 +61,7 @@ def test_neighbors_are_no_further_apart(n, relation, size, seed, crowd):
 
 
 def test_the_sensitivity_is_nearly_reached():
-    # A crowd makes the weights long; a row on its wrong side pulls where nothing bends.
+    # Many rows make the weights long; a misclassified row has a full gradient and no curvature.
     crowd, row = np.tile([0.0, 2.0], (8_000, 1)), np.array([[1.65, 1.1]])
     far = [
         minimize(
@@ -74,7 +74,7 @@ def test_the_sensitivity_is_nearly_reached():
     ]
     assert np.linalg.norm(far[0] - far[1]) > 0.7 * sensitivity(0.01, 2.0, "add-remove")
     assert np.linalg.norm(far[0] - far[2]) > 0.7 * sensitivity(0.01, 2.0, "replace-one")
-    # So the bound of add-remove does not do for replace-one.
+    # The bound of add-remove therefore fails under replace-one.
     assert np.linalg.norm(far[0] - far[2]) > sensitivity(0.01, 2.0, "add-remove")
 
 
@@ -98,7 +98,7 @@ def test_an_intercept_without_penalty_breaks_the_bound():
 @pytest.mark.parametrize("relation", RELATIONS)
 @pytest.mark.parametrize("delta", [0.0, 1e-4])
 @pytest.mark.parametrize("k", [2, 4])
-def test_the_noise_has_the_law_that_the_event_asks_for(table, relation, delta, k):
+def test_the_noise_has_the_distribution_of_the_event(table, relation, delta, k):
     X, y = table
     settings_ = dict(C=0.1, norm=2.0, classes=[*range(k)], relation=relation)
     drawn = []
@@ -136,7 +136,7 @@ def test_the_unit_pays_epsilon_for_all_its_rows():
     assert OutputPerturbation(0.5, unit=unit).event() == Pure(0.125)
 
 
-def test_a_fit_says_what_was_used(table):
+def test_a_fit_has_its_parameters_as_attributes(table):
     X, y = table
     model = OutputPerturbation(2.0, C=0.1, norm=2.0, classes=[0, 1, 2], size=30).fit(X, y)
     assert model.private_ and model.statement_.epsilon == 2.0
@@ -149,7 +149,7 @@ def test_a_fit_says_what_was_used(table):
     assert model.statement_.delta == 1e-5 and model.statement_.epsilon <= 2.0
 
 
-def test_a_minimizer_that_is_off_is_not_released(table, monkeypatch):
+def test_an_inexact_minimizer_is_not_released(table, monkeypatch):
     X, y = table
     right = solver._solve
 
@@ -163,8 +163,8 @@ def test_a_minimizer_that_is_off_is_not_released(table, monkeypatch):
     assert not hasattr(model, "coef_")
 
 
-def test_noise_is_found_once_for_a_budget():
-    noise_multiplier.cache_clear()
+def test_noise_for_a_budget_is_cached():
+    gaussian_noise_multiplier.cache_clear()
     first = OutputPerturbation(0.5, 1e-6).event()
     assert OutputPerturbation(0.5, 1e-6).event() == first
-    assert noise_multiplier.cache_info().hits == 1
+    assert gaussian_noise_multiplier.cache_info().hits == 1

@@ -1,4 +1,4 @@
-"""Laws of noise on weights: one direction, any direction, and the difference of two draws."""
+"""Distributions of noise on weights: one direction, the length, and differences."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ RNG = np.random.default_rng(0)
 
 
 def drawn(noise, n):
-    """Draws of the noise as the mechanisms make it."""
+    """Draws of the noise by the mechanisms themselves."""
     d = noise.dimension
     if isinstance(noise, GaussianNoise):
         return RNG.normal(0.0, noise.std, (n, d))
@@ -25,15 +25,17 @@ LAWS = [GaussianNoise(1.7, 4), GammaNoise(0.3, 1), GammaNoise(2.0, 2), GammaNois
 
 
 @pytest.mark.parametrize("noise", LAWS, ids=repr)
-def test_the_law_is_that_of_the_noise_and_another_scale_is_not(noise):
+def test_the_distribution_matches_the_noise_and_other_scales_fail(noise):
     b = drawn(noise, 20_000)
     side = RNG.normal(size=noise.dimension)
     along = b @ (side / np.linalg.norm(side))
-    assert stats.kstest(along, lambda y: 1 - noise.beyond(y)).pvalue > 1e-3
-    assert stats.kstest(1.1 * along, lambda y: 1 - noise.beyond(y)).pvalue < 1e-6
+    assert stats.kstest(along, lambda y: 1 - noise.tail_probability(y)).pvalue > 1e-3
+    assert stats.kstest(1.1 * along, lambda y: 1 - noise.tail_probability(y)).pvalue < 1e-6
     apart = (b - drawn(noise, 20_000))[:, 0]
-    assert stats.kstest(apart, lambda y: 1 - noise.difference().beyond(y)).pvalue > 1e-3
-    assert stats.kstest(apart, lambda y: 1 - noise.beyond(y)).pvalue < 1e-6
+    assert (
+        stats.kstest(apart, lambda y: 1 - noise.difference().tail_probability(y)).pvalue > 1e-3
+    )
+    assert stats.kstest(apart, lambda y: 1 - noise.tail_probability(y)).pvalue < 1e-6
 
 
 @pytest.mark.parametrize("noise", LAWS, ids=repr)
@@ -43,41 +45,43 @@ def test_quantiles_leave_their_tail(noise, tail):
     error = 5 * np.sqrt(tail / 50_000)
     assert (b[:, 0] > noise.quantile(tail)).mean() == pytest.approx(tail, abs=error)
     lengths = np.linalg.norm(b, axis=1), np.linalg.norm(b - c, axis=1)
-    assert (lengths[0] > noise.reach(tail)).mean() == pytest.approx(tail, abs=error)
+    assert (lengths[0] > noise.length_quantile(tail)).mean() == pytest.approx(tail, abs=error)
     both = noise.difference()
-    assert (lengths[1] > both.reach(tail)).mean() == pytest.approx(tail, abs=error)
+    assert (lengths[1] > both.length_quantile(tail)).mean() == pytest.approx(tail, abs=error)
     assert ((b - c)[:, 0] > both.quantile(tail)).mean() == pytest.approx(tail, abs=error)
 
 
 @pytest.mark.parametrize("d", [2, 3, 8, 60])
 @pytest.mark.parametrize("y", [0.05, 1.0, 6.0])
 def test_one_direction_equals_its_definition(d, y):
-    """A length by chance, Gamma of shape d, times the cosine of a direction by chance."""
+    """A random length, Gamma of shape d, times the cosine of a random direction."""
 
     def above(g):
         cosine = betainc((d - 1) / 2, (d - 1) / 2, (1 - y / g) / 2) if g > y else 0.0
         return cosine * stats.gamma.pdf(g, d)
 
     slowly = quad(above, y, stats.gamma.isf(1e-15, d), epsabs=1e-12, limit=400)[0]
-    found = GammaNoise(1.0, d).beyond(np.array([y]))[0]
-    assert found == pytest.approx(slowly, abs=2e-9)
+    result = GammaNoise(1.0, d).tail_probability(np.array([y]))[0]
+    assert result == pytest.approx(slowly, abs=2e-9)
 
 
-def test_in_one_dimension_it_is_the_law_of_laplace_far_into_its_tail():
+def test_in_one_dimension_it_is_laplace_far_into_its_tail():
     y = np.array([0.0, 0.1, 1.0, 10.0, 25.0])
-    np.testing.assert_allclose(GammaNoise(1.0, 1).beyond(y), np.exp(-y) / 2, rtol=1e-6)
+    np.testing.assert_allclose(
+        GammaNoise(1.0, 1).tail_probability(y), np.exp(-y) / 2, rtol=1e-6
+    )
 
 
 @pytest.mark.parametrize("d", [1, 3, 200, 100_000])
-def test_the_mixture_has_the_length_that_is_known(d):
-    radii, weights = laws.radii(d, 1)
+def test_the_mixture_has_the_known_length_distribution(d):
+    radii, weights = laws.mixture_radii(d, 1)
     for tail in (0.3, 1e-6):
         length = stats.gamma.isf(tail, d)
         assert weights @ stats.chi.sf(length / radii, d) == pytest.approx(tail, rel=1e-6)
 
 
 @pytest.mark.parametrize("wrong", [0.0, -1.0, np.nan, np.inf, True, "1"])
-def test_wrong_scales_are_refused(wrong):
+def test_wrong_scales_are_rejected(wrong):
     with pytest.raises(ValueError, match="noise_std"):
         GaussianNoise(wrong, 3)
     with pytest.raises(ValueError, match="noise_scale"):
