@@ -1,4 +1,4 @@
-"""How private computations are made: sampling, clipping, noise, optimizers, the DP-SGD loop."""
+"""Components of private computations: samplers, clip rules, noise, optimizers, DP-SGD."""
 
 from typing import TYPE_CHECKING
 
