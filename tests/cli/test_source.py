@@ -408,7 +408,7 @@ def test_a_ledger_that_is_gone_is_told(run: Run, terms: Terms):
     (Path("north/enrolled") / terms.source / "spent.ledger").unlink()
     for command in ("status", "log"):
         code, out, err = run("source", command, "north")
-        assert code == 1 and "found nothing" in " ".join(out.split()), err
+        assert code == 1 and "does not exist" in " ".join(out.split()), err
 
 
 def test_a_revoked_enrolment_is_over(run: Run, terms: Terms, monkeypatch: pytest.MonkeyPatch):

@@ -283,7 +283,7 @@ def test_an_interrupted_fit_keeps_no_older_claim() -> None:
     with pytest.raises(KeyboardInterrupt):
         fitted.set_params(on_step=interrupt).fit(X, Y)
     assert not fitted.private_ and fitted.event_ is None
-    assert "did not end" in fitted.statement_.text()
+    assert "did not finish" in fitted.statement_.text()
 
 
 def test_a_rule_without_a_hash_is_priced_all_the_same() -> None:

@@ -201,7 +201,7 @@ def test_a_damaged_or_missing_ledger_is_refused(north: Made):
     assert north.desk.reply(north.raw()) == north.desk.refusal
     path.unlink()
     assert north.desk.reply(north.raw()) == north.desk.refusal
-    assert "found nothing" in north.why
+    assert "does not exist" in north.why
     path.write_bytes(kept)
     assert north.ask("bins").head.index == 2
 

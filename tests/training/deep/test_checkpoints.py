@@ -247,15 +247,15 @@ def test_no_second_model_for_one_charge(paid, tmp_path, steps):
     holder, told = paid
     with broken_off(steps):
         holder.fit(model(**told), request="one")
-    with pytest.raises(ValueError, match="got none at"):
+    with pytest.raises(ValueError, match="there is none at"):
         holder.fit(model(**{**told, "checkpoint": tmp_path / "other"}), request="one")
-    with pytest.raises(ValueError, match="before 'two' is paid for"):
+    with pytest.raises(ValueError, match="before 'two' is charged"):
         holder.fit(model(**told), request="two")
     other = Curator(Dataset(X, Y, (0, 1), size=60, name="rows"), holder.ledger, version="2")
     with pytest.raises(DataError, match="this charge pays for"):
         other.fit(model(**told), request="one")
     (tmp_path / "run").unlink()
-    with pytest.raises(ValueError, match="got none at"):
+    with pytest.raises(ValueError, match="there is none at"):
         holder.fit(model(**told), request="one")
     with pytest.raises(ValueError, match="without a checkpoint"):
         holder.fit_once(model(**told), lambda model: b"", request="x", body=b"")
