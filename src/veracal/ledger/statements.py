@@ -85,7 +85,7 @@ def ledger_total(ledger: Ledger) -> str:
     >>> from veracal.ledger import open_ledger
     >>> ledger = open_ledger(getfixture("tmp_path") / "study.ledger", Budget(1.0))
     >>> ledger_total(ledger)
-    'All releases charged to the ledger of these records, including this one, cost at most
+    'Everything charged to the ledger of these records, including this release, costs at most
     epsilon = 1.'
     """
     caps, note = ledger.budget, ledger.cap_note
@@ -93,9 +93,9 @@ def ledger_total(ledger: Ledger) -> str:
     raised = "" if note is None else f" ({note})"
     cost = f"at most epsilon = {rounded_up(caps.epsilon, 6)}{delta}{raised}"
     if isinstance(ledger.opening.rule, Planned):
-        subject = "The whole plan of the ledger of these records, including this release, costs"
+        subject = "The whole plan of the ledger of these records, including this release,"
     else:
         subject = (
             "All releases charged to the ledger of these records, including this one, cost"
         )
-    return f"{subject} {cost}."
+    return f"{subject} costs {cost}."
