@@ -55,7 +55,7 @@ def test_an_epsilon_is_a_millionth_or_more(run, ledger, epsilon):
 
 def test_without_a_ledger_nothing_is_counted(run):
     code, out, err = run(*COUNT, "--epsilon", "0.1")
-    assert code == 1 and not out and "expected a ledger, found nothing" in err
+    assert code == 1 and not out and "expected a ledger, but the file does not exist" in err
 
 
 def test_by_default_the_ledger_of_the_data_set_pays(run):

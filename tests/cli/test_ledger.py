@@ -149,9 +149,9 @@ def test_an_export_holds_everything_but_the_answers(run: Run, study: Ledger) -> 
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (("show", "gone"), 1, "found nothing"),
-        (("verify", "gone"), 1, "found nothing"),
-        (("export", "gone"), 1, "found nothing"),
+        (("show", "gone"), 1, "does not exist"),
+        (("verify", "gone"), 1, "does not exist"),
+        (("export", "gone"), 1, "does not exist"),
         (("open", "x", "--epsilon", "-1"), 2, "epsilon > 0"),
         (("open", "x", "--epsilon", "nan"), 2, "epsilon > 0"),
         (("open", "x", "--epsilon", "1", "--delta", "2"), 2, "delta"),
@@ -280,7 +280,7 @@ def test_reservations_and_runs_are_abandoned(run: Run, visits: Ledger) -> None:
         (("open", "--epsilon", "1"), 2, "--data"),
         (("open", "--epsilon", "1", "--data", "gone.csv"), 1, "no such file"),
         (("extend", "visits.csv", "--epsilon", "-1"), 2, "epsilon > 0"),
-        (("extend", "gone", "--epsilon", "1"), 1, "found nothing"),
+        (("extend", "gone", "--epsilon", "1"), 1, "does not exist"),
         (("abandon", "visits.csv"), 2, "--request"),
         (("abandon", "visits.csv", "--request", "r"), 1, "Nothing is reserved"),
         (("abandon", "visits.csv", "--run", "7"), 1, "no run 7"),

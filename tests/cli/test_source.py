@@ -412,7 +412,7 @@ def test_a_missing_ledger_is_reported(run: Run, terms: Terms):
     (Path("north/enrolled") / terms.source / "spent.ledger").unlink()
     for command in ("status", "log"):
         code, out, err = run("source", command, "north")
-        assert code == 1 and "found nothing" in " ".join(out.split()), err
+        assert code == 1 and "does not exist" in " ".join(out.split()), err
 
 
 def test_a_revoked_enrollment_is_over(run: Run, terms: Terms, monkeypatch: pytest.MonkeyPatch):

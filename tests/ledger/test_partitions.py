@@ -403,7 +403,7 @@ def test_another_rule_is_rejected_after_the_first_was_used(tmp_path: Path, chang
     other = replace(store.rule, **change)
     with pytest.raises(LedgerError, match="Use the settings and columns of the first run"):
         PartitionStore.obtain(store.path, other, fresh=False)
-    taken = PartitionStore.obtain(store.path, other, fresh=True)  # nobody has used it yet
+    taken = PartitionStore.obtain(store.path, other, fresh=True)  # no one has used it yet
     assert taken.rule == PartitionStore(store.path).rule == other
     with pytest.raises(LedgerError, match="changed the rule"):
         store.assign(data, fresh=True)

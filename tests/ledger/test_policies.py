@@ -295,9 +295,9 @@ def test_a_budget_below_a_millionth_is_rejected(tmp_path):
 def test_each_kind_has_a_description(tmp_path, pairs, planned):
     pure = open_ledger(tmp_path / "pure", Budget(1.0))
     rdp = open_ledger(tmp_path / "rdp", BUDGET, kind="open")
-    words = [ledger.opening.rule.words for ledger in (pure, pairs, rdp, planned)]
-    assert [word.partition(":")[0] for word in words] == ["pure", "open", "open", "plan"]
-    assert len(set(words)) == 4
+    descriptions = [ledger.opening.rule.description for ledger in (pure, pairs, rdp, planned)]
+    assert [text.partition(":")[0] for text in descriptions] == ["pure", "open", "open", "plan"]
+    assert len(set(descriptions)) == 4
 
 
 # ---------------------------------------------------------------- plans in files

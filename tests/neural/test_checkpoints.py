@@ -247,15 +247,15 @@ def test_one_charge_gives_one_model(paid, tmp_path, steps):
     holder, settings = paid
     with broken_off(steps):
         holder.fit(model(**settings), request="one")
-    with pytest.raises(ValueError, match="got none at"):
+    with pytest.raises(ValueError, match="there is none at"):
         holder.fit(model(**{**settings, "checkpoint": tmp_path / "other"}), request="one")
-    with pytest.raises(ValueError, match="before 'two' is paid for"):
+    with pytest.raises(ValueError, match="before 'two' is charged"):
         holder.fit(model(**settings), request="two")
     other = Curator(Dataset(X, Y, (0, 1), size=60, name="rows"), holder.ledger, version="2")
     with pytest.raises(DataError, match="this charge pays for"):
         other.fit(model(**settings), request="one")
     (tmp_path / "run").unlink()
-    with pytest.raises(ValueError, match="got none at"):
+    with pytest.raises(ValueError, match="there is none at"):
         holder.fit(model(**settings), request="one")
     with pytest.raises(ValueError, match="without a checkpoint"):
         holder.fit_once(model(**settings), lambda model: b"", request="x", body=b"")

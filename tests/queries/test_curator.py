@@ -517,7 +517,7 @@ def test_one_training_curve_serves_one_fit_at_a_time(data, make_ledger):
     refused = []
 
     def note(done, total):
-        with pytest.raises(ValueError, match="a TrainingCurve for each fit"):
+        with pytest.raises(ValueError, match="one TrainingCurve per fit"):
             fit_with_curve(data, other, curve)
         refused.append(done)
 

@@ -43,10 +43,10 @@ class Honest:
     """A source of thirty records with the noise that was asked for."""
 
     def __init__(self, unit=None, relation="add-remove"):
-        self.asked, self.unit, self.relation = 0, unit, relation
+        self.calls, self.unit, self.relation = 0, unit, relation
 
     def answer(self, query, *, micro_epsilon, request=None):
-        self.asked += 1
+        self.calls += 1
         event = laplace_event(query, micro_epsilon, self.relation, self.unit)
         units = add_discrete_laplace(query.evaluate(SCORES), event.noise)
         std = discrete_laplace_std(event.noise) * query.grid.step
@@ -163,7 +163,7 @@ def test_by_default_the_first_dropout_raises():
     last = Honest()
     with pytest.raises(BudgetError):
         Pool([Odd(BudgetError("x")), last]).answer(Count(), micro_epsilon=PRICE)
-    assert last.asked == 0
+    assert last.calls == 0
     with pytest.raises(SilentError, match="invalid"):
         Pool([Odd(LIES["NaN"]), last]).answer(Count(), micro_epsilon=PRICE)
 
@@ -221,13 +221,13 @@ def test_nonadditive_queries_are_rejected_before_any_charge():
 
     source = Honest()
     pool = Pool([source, Honest()], least=1)
-    with pytest.raises(ValueError, match="add up"):
+    with pytest.raises(ValueError, match="cannot be added"):
         pool.answer(AbsoluteGaps(), micro_epsilon=PRICE)
     with pytest.raises(ValueError, match="Gaussian"):
         pool.answer_gaussian(Count(), noise_multiplier=1.0)
     with pytest.raises(ValueError, match="micro_epsilon"):
         pool.answer(Count(), micro_epsilon=0)
-    assert source.asked == 0
+    assert source.calls == 0
 
 
 @pytest.mark.parametrize("least", [0, -1, 3, 1.5, True, "1"])

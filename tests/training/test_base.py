@@ -281,7 +281,7 @@ def test_an_interrupted_fit_discards_earlier_claims() -> None:
     with pytest.raises(KeyboardInterrupt):
         fitted.set_params(on_step=interrupt).fit(X, Y)
     assert not fitted.private_ and fitted.event_ is None
-    assert "did not end" in fitted.statement_.text()
+    assert "did not finish" in fitted.statement_.text()
 
 
 def test_an_unhashable_rule_has_a_cost() -> None:

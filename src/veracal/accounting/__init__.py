@@ -1,4 +1,4 @@
-"""What private computations cost: events, loss distributions, statements."""
+"""Privacy events, loss distributions, Rényi divergences, epsilon and statements."""
 
 from typing import TYPE_CHECKING
 

@@ -137,16 +137,46 @@ class Statement:
 
     def text(self) -> str:
         """The guarantee as paragraphs for decision makers."""
+        meaning = (
+            f"For any test of whether a given {self.unit} is in the data, the true positive "
+            "rate "
+            f"exceeds the false positive rate by at most {rounded_up(100 * self.advantage)} "
+            "percentage points."
+        )
+        covered = "".join(f"\n  + {item}" for item in self.covers)
+        excluded = "".join(f"\n  - {item}" for item in self.not_covered)
+        total = "" if self.ledger_total is None else f"{self.ledger_total}\n\n"
+        scope = f"{total}Covered:{covered}\nNot covered:{excluded}"
+        basis = [
+            f"Accountant: {self.accountant}.",
+            f"Costs: {self.composition}.",
+            f"Batches: {self.sampler}.",
+            f"Noise: {self.numerics}.",
+        ]
+        if self.renyi_epsilon is not None:
+            basis.append(
+                f"By Rényi divergences epsilon is at most {rounded_up(self.renyi_epsilon)}."
+            )
+        if self.epsilon_without_poisson is not None:
+            basis.append(
+                "Without amplification by sampling (batches not drawn at random, no record "
+                "used "
+                "more often than expected), epsilon = "
+                f"{rounded_up(self.epsilon_without_poisson)}."
+            )
+        table = ["      delta   epsilon"]
+        for delta, epsilon in self.curve:
+            table.append(f"  {_format_power(delta):>9}   {rounded_up(epsilon)}")
         return "\n\n".join(
-            [self._promise(), self._meaning(), self._scope(), self._basis(), self._table()]
+            [self._guarantee(), meaning, scope, "\n".join(basis), "\n".join(table)]
         )
 
     def summary(self) -> str:
         """The guarantee of this release, and the ledger's total if there is one."""
         total = () if self.ledger_total is None else (self.ledger_total,)
-        return "\n\n".join([self._promise(), *total])
+        return "\n\n".join([self._guarantee(), *total])
 
-    def _promise(self) -> str:
+    def _guarantee(self) -> str:
         rows = "" if self.at_most == 1 else f" with at most {self.at_most} rows"
         pure = f"epsilon = {rounded_up(self.epsilon)}"
         cost = pure if self.delta == 0 else f"{pure}, delta = {rounded_up(self.delta, 3)}"
@@ -156,47 +186,6 @@ class Statement:
             f"{bound} bounds how well an observer of the release can tell whether it was "
             f"computed {_NEIGHBORS[self.relation].format(unit=self.unit)} ({self.relation})."
         )
-
-    def _meaning(self) -> str:
-        return (
-            f"For any test of whether a given {self.unit} is in the data, the true positive "
-            "rate "
-            f"exceeds the false positive rate by at most {rounded_up(100 * self.advantage)} "
-            "percentage points."
-        )
-
-    def _scope(self) -> str:
-        covered = "".join(f"\n  + {item}" for item in self.covers)
-        excluded = "".join(f"\n  - {item}" for item in self.not_covered)
-        total = "" if self.ledger_total is None else f"{self.ledger_total}\n\n"
-        return f"{total}Covered:{covered}\nNot covered:{excluded}"
-
-    def _basis(self) -> str:
-        lines = [
-            f"Accountant: {self.accountant}.",
-            f"Costs: {self.composition}.",
-            f"Batches: {self.sampler}.",
-            f"Noise: {self.numerics}.",
-        ]
-        if self.renyi_epsilon is not None:
-            lines.append(
-                f"By Rényi divergences epsilon is at most {rounded_up(self.renyi_epsilon)}."
-            )
-        if self.epsilon_without_poisson is not None:
-            lines.append(
-                "Without amplification by sampling (batches not drawn at random, no record "
-                "used "
-                "more often than expected), epsilon = "
-                f"{rounded_up(self.epsilon_without_poisson)}."
-            )
-        return "\n".join(lines)
-
-    def _table(self) -> str:
-        rows = [
-            f"  {_format_power(delta):>9}   {rounded_up(epsilon)}"
-            for delta, epsilon in self.curve
-        ]
-        return "\n".join(["      delta   epsilon", *rows])
 
 
 def statement(

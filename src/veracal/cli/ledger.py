@@ -435,7 +435,7 @@ def _facts(ledger: "Ledger") -> dict[str, Any]:
         "extensions": [asdict(one) for one in ledger.extensions],
         "note": ledger.cap_note,
         "kind": rule.kind,
-        "words": rule.words,
+        "words": rule.description,
         "head": entries[-1].hash if entries else ledger.head,
         "parts": [asdict(part) for part in ledger.parts()],
         "total": {"spent": asdict(ledger.spent()), "left": asdict(ledger.remaining())},

@@ -1,4 +1,4 @@
-"""Who pays: one SQLite file per data set, charged before a record is read."""
+"""The privacy ledger: one SQLite file per data set, charged before a record is read."""
 
 from typing import TYPE_CHECKING
 

@@ -10,18 +10,16 @@ import sqlite3
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import quote
 
 from veracal.errors import LedgerError
-from veracal.ledger.storage import check_local
+from veracal.ledger.storage import check_local, check_path, open_existing, rolling_back
 
 FORMAT = 1
 APPLICATION = 0x56435054  # "VCPT", in the header of the file
 SIDE_FILES = ("-wal", "-shm", "-journal")
 KEY_BYTES = 32
-_BUSY_TIMEOUT = 60.0  # seconds to wait for other writers
 _SYNCHRONOUS = 3  # EXTRA: the deletion of a journal reaches the disk, too
 
 
@@ -96,41 +94,17 @@ def publish(path: Path, folder: int, write: Callable[[Path], object]) -> None:
 def transaction(path: Path, *, write: bool) -> Iterator[sqlite3.Connection]:
     """A transaction; the writes of a block are on the disk once it ends normally."""
     with _translate_errors(path):
-        _check_file(path)
-        connection = connect(path)
-        try:
+        check_path(path)
+        with rolling_back(connect(path)) as connection:
             connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
             _check_database(connection, path)
             yield connection
             connection.execute("COMMIT")
-        finally:
-            if connection.in_transaction:
-                with suppress(sqlite3.Error):  # the next connection rolls back
-                    connection.execute("ROLLBACK")
-            connection.close()
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Open an existing file so that commits reach the disk."""
-    uri = f"file:{quote(os.fsencode(path))}?mode=rw"
-    connection = sqlite3.connect(uri, uri=True, timeout=_BUSY_TIMEOUT, isolation_level=None)
-    try:
-        connection.execute(f"PRAGMA synchronous = {_SYNCHRONOUS}")
-        connection.execute("PRAGMA trusted_schema = OFF")
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def _check_file(path: Path) -> None:
-    """Raise if a file has two names or may be shared between machines."""
-    status = path.lstat()
-    if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
-        raise LedgerError(
-            f"{path}: expected a regular file with one name, found a link. Use the file itself."
-        )
-    check_local(path.parent)
+    """Open an existing store so that commits reach the disk."""
+    return open_existing(path, f"synchronous = {_SYNCHRONOUS}")
 
 
 def _check_database(connection: sqlite3.Connection, path: Path) -> None:

@@ -209,7 +209,7 @@ class Planned:
     kind: ClassVar[Literal["plan"]] = "plan"
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """Description of the composition for statements."""
         return (
             "plan: every cost was fixed, and all were charged by PLD, before the first release"
@@ -267,12 +267,17 @@ def merged(items: Iterable[Item]) -> tuple[Item, ...]:
     return tuple(Item(p, e, count, part) for (p, e, part), count in times.items())
 
 
+def compose_items(items: Iterable[Item], part: str) -> Event | None:
+    """The composition of the items of one partition; None if there are none."""
+    events = [Repeated(item.event, item.times) for item in items if item.part in (part, None)]
+    return Composed(tuple(events)) if events else None
+
+
 def planned_epsilon(items: Sequence[Item], budget: Budget, part: str) -> float:
     """Epsilon of a plan for one partition, at the budget's delta."""
-    events = [Repeated(item.event, item.times) for item in items if item.part in (part, None)]
-    if not events:
+    event = compose_items(items, part)
+    if event is None:
         return 0.0
-    event = Composed(tuple(events))
     exact = pure_epsilon(event, budget.unit)
     if exact is not None and math.ceil(exact * MICRO) <= as_written(budget.epsilon) * MICRO:
         return math.ceil(exact * MICRO) / MICRO

@@ -83,7 +83,7 @@ class EpsilonSums:
     measure: ClassVar[str] = "epsilon"
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """Description of the composition for statements."""
         return "pure: epsilons are added up in whole millionths, each rounded up"
 
@@ -136,7 +136,7 @@ class EpsilonDeltaSums:
     measure: ClassVar[str] = "(epsilon, delta)"
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """Description of the composition for statements."""
         return "open: epsilons and deltas are added up, each rounded up"
 
@@ -241,7 +241,7 @@ class Renyi:
         object.__setattr__(self, "order", float(self.order))
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """Description of the composition for statements."""
         return f"open: Rényi divergences of order {self.order:g} are added up, each rounded up"
 

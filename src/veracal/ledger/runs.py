@@ -6,13 +6,13 @@ seeing the releases of this one. Therefore costs across runs compose by the ledg
 never as one privacy-loss distribution.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from sqlite3 import Connection
 
 from veracal import _checks
-from veracal.accounting import Composed, Event, Repeated, pure_epsilon
+from veracal.accounting import Event, pure_epsilon
 from veracal.errors import AnswerError, BudgetError
 from veracal.ledger import storage
 from veracal.ledger.chain import Entry, canonical, digest
@@ -23,7 +23,7 @@ from veracal.ledger.charging import (
     item_account,
     run_items,
 )
-from veracal.ledger.plan import Cost, Item, Planned, free_event_error, merged
+from veracal.ledger.plan import Cost, Item, Planned, compose_items, free_event_error, merged
 from veracal.ledger.policies import (
     Caps,
     EpsilonDeltaSums,
@@ -195,12 +195,6 @@ def part_costs(
             at = delta if isinstance(rule, EpsilonDeltaSums) and not exact else None
             costs[part] = PartCost(event, at, rule.run_cost(event, budget, at))
     return costs
-
-
-def compose_items(items: Iterable[Item], part: str) -> Event | None:
-    """The composition of the items of one partition; None if there are none."""
-    events = [Repeated(item.event, item.times) for item in items if item.part in (part, None)]
-    return Composed(tuple(events)) if events else None
 
 
 def read_runs(connection: Connection) -> tuple[LedgerRun, ...]:

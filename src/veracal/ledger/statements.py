@@ -4,17 +4,15 @@ from dataclasses import replace
 
 from veracal.accounting import (
     Approximate,
-    Composed,
     Event,
     Parallel,
     Pure,
-    Repeated,
     Statement,
     rounded_up,
     statement,
 )
 from veracal.ledger.ledger import Ledger
-from veracal.ledger.plan import Planned
+from veracal.ledger.plan import Planned, compose_items
 
 
 def ledger_statement(ledger: Ledger) -> Statement:
@@ -43,12 +41,13 @@ def ledger_statement(ledger: Ledger) -> Statement:
     purposes |= {entry.purpose for entry in entries if entry.outcome != "run"}
     covers = tuple(sorted(purposes)) or ("nothing yet",)
     if isinstance(rule, Planned):
+        nothing = Pure(0.0, budget.relation)
         event: Event = Parallel(
-            tuple(_planned_event(rule, part, budget.relation) for part in parts)
+            tuple(compose_items(rule.items, part) or nothing for part in parts)
         )
         planned = tuple(sorted({item.purpose for item in rule.items}))
         return statement(
-            event, budget.delta, budget.unit, covers=planned, composition=rule.words
+            event, budget.delta, budget.unit, covers=planned, composition=rule.description
         )
     whole = (
         Pure(budget.epsilon, budget.relation)
@@ -57,7 +56,7 @@ def ledger_statement(ledger: Ledger) -> Statement:
     )
     # The budget holds for the unit with all its rows: state it for one row, then set the unit.
     note = ledger.cap_note
-    composition = rule.words if note is None else f"{rule.words}; {note}"
+    composition = rule.description if note is None else f"{rule.description}; {note}"
     return replace(
         statement(whole, budget.delta, covers=covers, composition=composition),
         epsilon=budget.epsilon,
@@ -86,7 +85,7 @@ def ledger_total(ledger: Ledger) -> str:
     >>> from veracal.ledger import open_ledger
     >>> ledger = open_ledger(getfixture("tmp_path") / "study.ledger", Budget(1.0))
     >>> ledger_total(ledger)
-    'All releases charged to the ledger of these records, including this one, cost at most
+    'Everything charged to the ledger of these records, including this release, costs at most
     epsilon = 1.'
     """
     caps, note = ledger.budget, ledger.cap_note
@@ -94,17 +93,9 @@ def ledger_total(ledger: Ledger) -> str:
     raised = "" if note is None else f" ({note})"
     cost = f"at most epsilon = {rounded_up(caps.epsilon, 6)}{delta}{raised}"
     if isinstance(ledger.opening.rule, Planned):
-        subject = "The whole plan of the ledger of these records, including this release, costs"
+        subject = "The whole plan of the ledger of these records, including this release,"
     else:
         subject = (
             "All releases charged to the ledger of these records, including this one, cost"
         )
-    return f"{subject} {cost}."
-
-
-def _planned_event(rule: Planned, part: str, relation: str) -> Event:
-    """The composition of all planned items of one partition."""
-    events = [
-        Repeated(item.event, item.times) for item in rule.items if item.part in (part, None)
-    ]
-    return Composed(tuple(events)) if events else Pure(0.0, relation)  # type: ignore[arg-type]
+    return f"{subject} costs {cost}."

@@ -445,8 +445,14 @@ def writing(path: Path) -> Iterator[sqlite3.Connection]:
 @contextmanager
 def _open_connection(path: Path) -> Iterator[sqlite3.Connection]:
     """A connection that is rolled back and closed at the end."""
-    _check_path(path)
-    connection = _connect(path)
+    check_path(path)
+    with rolling_back(_connect(path)) as connection:
+        yield connection
+
+
+@contextmanager
+def rolling_back(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    """Roll back an open transaction at the end, and close the connection."""
     try:
         yield connection
     finally:
@@ -457,20 +463,24 @@ def _open_connection(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    """Open an existing file so that commits reach the disk."""
+    """Open an existing ledger so that commits reach the disk."""
+    return open_existing(path, "synchronous = FULL", "foreign_keys = ON")
+
+
+def open_existing(path: Path, *settings: str) -> sqlite3.Connection:
+    """Open an existing SQLite file with the given settings."""
     uri = f"file:{quote(os.fsencode(path))}?mode=rw"
     connection = sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT, isolation_level=None)
     try:
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA foreign_keys = ON")
-        connection.execute("PRAGMA trusted_schema = OFF")
+        for setting in (*settings, "trusted_schema = OFF"):
+            connection.execute(f"PRAGMA {setting}")
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def _check_path(path: Path) -> None:
+def check_path(path: Path) -> None:
     """Raise if a file has two names or may be shared between machines."""
     status = path.lstat()
     if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:

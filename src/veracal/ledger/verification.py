@@ -10,9 +10,8 @@ from veracal.errors import BudgetError, LedgerError
 from veracal.ledger import storage
 from veracal.ledger.chain import Entry, digest
 from veracal.ledger.charging import item_account, run_items
-from veracal.ledger.plan import Cost, Item, Planned, planned_epsilon
+from veracal.ledger.plan import Cost, Item, Planned, compose_items, planned_epsilon
 from veracal.ledger.policies import Caps, Opening, account_name
-from veracal.ledger.runs import compose_items
 from veracal.ledger.storage import reading
 
 _MAX_PROBLEMS = 20  # listed in an error

@@ -1,4 +1,4 @@
-"""How private computations are made: sampling, clipping, noise, optimizers, the DP-SGD loop."""
+"""Components of private computations: samplers, clip rules, noise, optimizers, DP-SGD."""
 
 from typing import TYPE_CHECKING
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
         MOST_NOISE,
         add_discrete_gaussian,
         add_discrete_laplace,
-        discrete_gaussian_reach,
+        discrete_gaussian_bound,
         discrete_gaussian_std,
-        discrete_laplace_reach,
+        discrete_laplace_bound,
         discrete_laplace_std,
         gaussian_noise,
         laplace_noise,
@@ -104,9 +104,9 @@ __all__ = [
     "clipped_sum",
     "contributions",
     "dense_contributions",
-    "discrete_gaussian_reach",
+    "discrete_gaussian_bound",
     "discrete_gaussian_std",
-    "discrete_laplace_reach",
+    "discrete_laplace_bound",
     "discrete_laplace_std",
     "exact_total",
     "gaussian_noise",
@@ -143,9 +143,9 @@ __getattr__, __dir__ = attach(
             "MOST_NOISE",
             "add_discrete_gaussian",
             "add_discrete_laplace",
-            "discrete_gaussian_reach",
+            "discrete_gaussian_bound",
             "discrete_gaussian_std",
-            "discrete_laplace_reach",
+            "discrete_laplace_bound",
             "discrete_laplace_std",
             "gaussian_noise",
             "laplace_noise",

@@ -118,14 +118,14 @@ def discrete_laplace_std(noise: float) -> float:
     return 1 / (math.sqrt(2) * math.sinh(half)) if half < 700 else 0.0
 
 
-def discrete_laplace_reach(noise: float, level: float) -> int:
+def discrete_laplace_bound(noise: float, level: float) -> int:
     r"""Bound on the absolute noise, in units, that holds with probability at least ``level``.
 
     :math:`P(|k| > r) = 2 t^{r+1} / (1 + t)` with :math:`t = e^{-1/s}`.
 
     Examples
     --------
-    >>> discrete_laplace_reach(10.0, 0.95)
+    >>> discrete_laplace_bound(10.0, 0.95)
     30
     """
     _checks.positive(noise=noise)
@@ -135,7 +135,7 @@ def discrete_laplace_reach(noise: float, level: float) -> int:
     return max(0, math.ceil(-noise * tail) - 1)
 
 
-def discrete_gaussian_reach(noise: float, level: float) -> int:
+def discrete_gaussian_bound(noise: float, level: float) -> int:
     r"""The same bound for discrete Gaussian noise.
 
     It follows from :math:`P(|k| \ge r) \le 2 e^{-r^2 / 2 s^2}`. The tails are not heavier than

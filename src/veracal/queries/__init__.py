@@ -1,4 +1,4 @@
-"""Bounded questions to private records, and who answers them: a curator, a source, a pool."""
+"""Bounded queries of private records, and the curators, sources and pools that answer."""
 
 from typing import TYPE_CHECKING
 

@@ -204,7 +204,7 @@ class BoundedSum(ScalarSum):
 
     @property
     def bounds(self) -> Bounds:
-        """What a record contributes, in units."""
+        """Bounds on the contribution of a record, in units."""
         return Bounds.of(self.low, self.high, self.grid)
 
     def per_record(self, records: Any) -> Array:

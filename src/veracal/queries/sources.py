@@ -23,7 +23,7 @@ from veracal.accounting import (
     Unit,
 )
 from veracal.ledger import Item
-from veracal.mechanisms import Grid, discrete_gaussian_reach, discrete_laplace_reach
+from veracal.mechanisms import Grid, discrete_gaussian_bound, discrete_laplace_bound
 from veracal.queries.query import Query, Records
 
 
@@ -116,9 +116,9 @@ def _noise_events(event: Event | None) -> list[Event]:
 def _noise_bound(event: Event, level: float) -> int:
     """Bound on the noise of one source at a confidence level, in units."""
     if isinstance(event, DiscreteLaplace):
-        return discrete_laplace_reach(event.noise, level)
+        return discrete_laplace_bound(event.noise, level)
     if isinstance(event, DiscreteGaussian):
-        return discrete_gaussian_reach(event.noise, level)
+        return discrete_gaussian_bound(event.noise, level)
     raise ValueError(f"Expected discrete noise, got {type(event).__name__}.")
 
 

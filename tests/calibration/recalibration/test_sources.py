@@ -43,7 +43,7 @@ DIFFERENT = ("questions", "ledger_total")  # a pool has many ledgers, and names 
 
 def is_total(line):
     """Whether a line tells the total of the one ledger."""
-    return line.strip().startswith("Everything that the ledger of these records pays for")
+    return line.strip().startswith("Everything charged to the ledger of these records")
 
 
 def keys(value):

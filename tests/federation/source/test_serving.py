@@ -213,7 +213,7 @@ def test_a_damaged_or_missing_ledger_is_refused(north: EnrolledSource):
     assert north.server.reply(north.raw()) == north.server.refusal
     path.unlink()
     assert north.server.reply(north.raw()) == north.server.refusal
-    assert "found nothing" in north.why
+    assert "does not exist" in north.why
     path.write_bytes(kept)
     assert north.ask("bins").head.index == 2
 
