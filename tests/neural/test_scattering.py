@@ -255,7 +255,7 @@ def test_no_images_give_no_features():
         (np.zeros((2, 8, 8), np.float32), r"shape \(n, c, h, w\), got float32 of shape"),
         (np.zeros((2, 1, 8, 8), int), "as floats .* got int64"),
         (np.zeros((2, 1, 10, 8), np.float32), "multiples of 4 pixels, .* got .10, 8."),
-        (np.zeros((2, 1, 4, 4), np.float32), "from 8 on, for scales=2, got .4, 4."),
+        (np.zeros((2, 1, 4, 4), np.float32), "at least 8, for scales=2, got .4, 4."),
     ],
 )
 def test_other_shapes_are_rejected(pictures, message):

@@ -178,7 +178,7 @@ class DistributedClassifier(DescentClassifier):
 
     def _connect(self) -> RankConnection:
         """Return the connection to the other ranks."""
-        if "_link" not in self.__dict__:
+        if "_connection" not in self.__dict__:
             self._connection = RankConnection()
         return self._connection
 
@@ -203,7 +203,7 @@ class DistributedClassifier(DescentClassifier):
         if self.across is None:
             return SingleProcess()
         connection = self._connect()
-        given = self.__dict__.pop("_given", None)
+        given = self.__dict__.pop("_received_module", None)
         return Leader(connection) if given is None else Follower(connection, given)
 
 
