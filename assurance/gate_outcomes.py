@@ -98,7 +98,9 @@ in_range, within_limit, gathered = (
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "a label that there is not stops a training": {READING + "_in_range": range_refused},
-    "a unit with too many rows stops a training": {READING + "_within_unit_limit": limit_refused},
+    "a unit with too many rows stops a training": {
+        READING + "_within_unit_limit": limit_refused
+    },
     "a row that cannot be read stops a training": {READING + "_gather_rows": unread_refused},
     "a module that fails for a record stops a fit": {SUMS + "_add_block": failing},
     "a class that nobody has stops a fit": {

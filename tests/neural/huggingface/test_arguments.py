@@ -44,7 +44,7 @@ def test_steps_equal_those_of_torchs_optimizer(tmp_path, optim):
     """The same gradients lead to the same weights, decay of some of them included."""
     settings = {"optim": optim, "weight_decay": 0.2, "learning_rate": 0.01, "adam_beta2": 0.9}
     ours = trainer(tmp_path, bert(), **settings)
-    descent = ours._plan().descent
+    descent = ours._plan().dp_sgd
     model = bert()
     theirs = Trainer(model, arguments(tmp_path, **settings), train_dataset=texts())
     optimizer = theirs.create_optimizer()

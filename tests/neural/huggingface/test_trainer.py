@@ -151,26 +151,26 @@ def test_the_statement_states_the_guarantee(tmp_path):
 
 
 def of_patients(most):
-    """Rows that say whose they are; every patient has as many."""
+    """Rows with ids; every patient has ``most`` rows."""
     return [{**row, "patient": f"patient {i // most}"} for i, row in enumerate(texts())]
 
 
 def test_the_statement_excludes_an_unchecked_unit_bound(tmp_path):
-    """Rows without ids may all be of one patient: there is nothing but a word for it."""
+    """Rows without ids may all belong to one patient: the bound is only declared."""
     settings = {"unit": Unit("patient", at_most=2), "noise_multiplier": 4.0}
     trusted = trainer(tmp_path, privacy=settings)
     trusted.train()
-    said = "any patient with more than 2 rows: the rows did not say whose they are"
+    said = "any patient with more than 2 rows: the rows had no ids"
     assert trusted.private_ and said in trusted.statement_.text()
     assert any(said in one for one in trusted.statement_.to_json()["not_covered"])
     counted = trainer(
         tmp_path, rows=of_patients(2), privacy={**settings, "unit_column": "patient"}
     )
     counted.train()
-    assert counted.private_ and "did not say whose" not in counted.statement_.text()
+    assert counted.private_ and "the rows had no ids" not in counted.statement_.text()
     plain = trainer(tmp_path)
     plain.train()
-    assert "did not say whose" not in plain.statement_.text()
+    assert "the rows had no ids" not in plain.statement_.text()
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_rows_beyond_the_unit_limit_contribute_nothing(tmp_path, rows, left_out)
     assert private_trainer.private_
     assert private_trainer.internal_.excluded == left_out
     assert set(entries) == {1}
-    with pytest.raises(DataError, match=f"{left_out} that are not so"):
+    with pytest.raises(DataError, match=f"{left_out} invalid ones"):
         private_trainer.check_records()
 
 
@@ -273,8 +273,8 @@ def test_a_batch_is_split_into_blocks_independently_of_its_size(tmp_path, monkey
         tmp_path, max_steps=20, privacy={"random_state": 0, "gradients": "ghost"}
     )
     plan = private_trainer._plan()
-    assert plan.descent.expected_batch == 16 and plan.descent.sampler == Poisson(16 / 60)
-    assert plan.descent.clip == Flat(1.0)
+    assert plan.dp_sgd.expected_batch == 16 and plan.dp_sgd.sampler == Poisson(16 / 60)
+    assert plan.dp_sgd.clip == Flat(1.0)
     engine, _ = private_trainer._choose_engine(plan)
     sizes, add = [], engine.add
 

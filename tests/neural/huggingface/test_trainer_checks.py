@@ -62,9 +62,9 @@ def test_choosing_the_best_of_several_models_is_rejected(tmp_path):
 
 def test_only_one_clip_bound_may_be_given(tmp_path):
     private_trainer = trainer(tmp_path, max_grad_norm=0.3)
-    assert private_trainer._plan().descent.clip == Flat(0.3)
+    assert private_trainer._plan().dp_sgd.clip == Flat(0.3)
     private_trainer = trainer(tmp_path, privacy={"clip": Automatic(0.5)})
-    assert private_trainer._plan().descent.clip == Automatic(0.5)
+    assert private_trainer._plan().dp_sgd.clip == Automatic(0.5)
     with pytest.raises(ValueError, match="one bound on gradients"):
         trainer(tmp_path, max_grad_norm=0.3, privacy={"clip": 0.5})
     with pytest.raises(ValueError, match="which both set the expected batch"):

@@ -153,18 +153,13 @@ def tokenize(
         root = cache_folder(None if folder is None else Path(folder))
         secret = cache_secret(root)
         token_folder = private_folder(root / "tokens")
-        path = (
-            token_folder
-            / f"{_cache_key(rows, backend, int(max_length), tokenizer, secret)}.npz"
-        )
+        key = _cache_key(rows, backend, int(max_length), tokenizer, secret)
+        path = token_folder / f"{key}.npz"
         cached = _load_cached(path, len(rows), int(max_length))
-        arrays = (
-            _encode_texts(rows, backend, int(max_length), tokenizer)
-            if cached is None
-            else cached
-        )
         if cached is None:
-            _save_cached(path, arrays)
+            cached = _encode_texts(rows, backend, int(max_length), tokenizer)
+            _save_cached(path, cached)
+        arrays = cached
     label_array = None if labels is None else np.asarray(labels)
     return Tokens(arrays, label_array, declared=True)
 
