@@ -105,14 +105,6 @@ class DistributedClassifier(DescentClassifier):
                 f"repeat the draws on every rank, got random_state={self.random_state!r}."
             )
 
-    def _check_alone(self) -> None:
-        """Reject arrays in a distributed fit."""
-        if self.across is not None:
-            raise ValueError(
-                "Expected fit_records(dataset) in a distributed fit, got fit(X, y), which "
-                "reads records before rank 0 has paid."
-            )
-
     @abstractmethod
     def _shared_settings(self, facts: TrainingData) -> dict[str, Any]:
         """Settings of a fit that must be equal on all ranks, as JSON values."""
@@ -648,7 +640,11 @@ class PrivateNetwork(NetworkPredictions, DistributedClassifier):
         self._scores = NetworkScores(self.module_, self._form, self._prepare_rows)
 
     def _validated(self, X: Any, y: Any) -> tuple[Any, Array]:
-        self._check_alone()
+        if self.across is not None:
+            raise ValueError(
+                "Expected fit_records(dataset) in a distributed fit, got fit(X, y), which "
+                "reads records before rank 0 has paid."
+            )
         rows, labels = validate_data(
             self, X, y, allow_nd=True, dtype=None, ensure_min_samples=1
         )

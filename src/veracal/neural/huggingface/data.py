@@ -158,7 +158,9 @@ def tokenize(
         cached = _load_cached(path, len(rows), int(max_length))
         if cached is None:
             cached = _encode_texts(rows, backend, int(max_length), tokenizer)
-            _save_cached(path, cached)
+            content: dict[str, Any] = {"key": np.frombuffer(bytes.fromhex(key), np.uint8)}
+            with placed(path, force=True) as file:
+                np.savez_compressed(file, **content, **cached)
         arrays = cached
     label_array = None if labels is None else np.asarray(labels)
     return Tokens(arrays, label_array, declared=True)
@@ -258,13 +260,6 @@ def _load_cached(path: Path, n: int, max_length: int) -> dict[str, Array] | None
         for name, one in arrays.items()
     )
     return arrays if valid and key == path.stem else None
-
-
-def _save_cached(path: Path, arrays: Mapping[str, Array]) -> None:
-    """Write tokens to disk, completely or not at all."""
-    named: dict[str, Any] = {"key": np.frombuffer(bytes.fromhex(path.stem), np.uint8), **arrays}
-    with placed(path, force=True) as file:
-        np.savez_compressed(file, **named)
 
 
 NAMES = ("input_ids", "attention_mask", "token_type_ids")
@@ -448,9 +443,9 @@ def text_format(
             f"independently, got {type(dataset).__name__}."
         )
     config: Any = model.config
-    accepted = tuple(
-        name for name in forward_arguments(model) if name != TYPES or _uses_token_types(config)
-    )
+    # For some models without token types, type 0 would have a meaning.
+    has_types = int(getattr(config, "type_vocab_size", 0) or 0) >= 1
+    accepted = tuple(name for name in forward_arguments(model) if name != TYPES or has_types)
     if isinstance(dataset, Tokens):
         names, length = _tokens_format(dataset, accepted, max_length)
     elif max_length is None:
@@ -477,11 +472,6 @@ def text_format(
     return TextFormat(
         names, length, int(config.vocab_size), int(config.num_labels), padding or 0
     )
-
-
-def _uses_token_types(config: Any) -> bool:
-    """Return whether a model has token types; type 0 may have a meaning."""
-    return int(getattr(config, "type_vocab_size", 0) or 0) >= 1
 
 
 def _tokens_format(
