@@ -187,7 +187,7 @@ def test_leftovers_of_earlier_blocks_are_never_read(name, monkeypatch):
     sums = []
     for fresh in (empty, spoiled):
         monkeypatch.setattr(torch, "empty", fresh)
-        engine = GhostEngine(module, cross_entropy, 8, last=name == "pictures")
+        engine = GhostEngine(module, cross_entropy, 8, channels_last=name == "pictures")
         total = torch.zeros(engine.size, dtype=torch.float64)
         for _ in range(3):  # the first finds out how much there must be
             engine._room._bytes.fill_(255)

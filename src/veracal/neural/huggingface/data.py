@@ -158,9 +158,10 @@ def tokenize(
         cached = _load_cached(path, len(rows), int(max_length))
         if cached is None:
             cached = _encode_texts(rows, backend, int(max_length), tokenizer)
-            content: dict[str, Any] = {"key": np.frombuffer(bytes.fromhex(key), np.uint8)}
+            key_bytes = np.frombuffer(bytes.fromhex(key), np.uint8)
+            content: dict[str, Any] = {"key": key_bytes, **cached}
             with placed(path, force=True) as file:
-                np.savez_compressed(file, **content, **cached)
+                np.savez_compressed(file, **content)
         arrays = cached
     label_array = None if labels is None else np.asarray(labels)
     return Tokens(arrays, label_array, declared=True)
