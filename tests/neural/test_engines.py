@@ -182,7 +182,7 @@ def test_writing_a_layout_restores_what_was_read():
 
 def test_the_number_of_examples_does_not_affect_the_others(monkeypatch):
     """Neither the norm's algorithm nor the slack depends on it: both are public."""
-    monkeypatch.setattr(layers, "_MOST_ENTRIES", 8 * 4 * 5)
+    monkeypatch.setattr(layers, "_MAX_ENTRIES", 8 * 4 * 5)
     module, block = build_network("places")
     few = [engine_norms(module, block.part(0, n)) for n in (1, 2, 4, 5)]
     for norms in few:
