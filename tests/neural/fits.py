@@ -1,4 +1,4 @@
-"""A small network, records for it, and fits that can be watched."""
+"""A small network, records for it, and helpers to observe its fits."""
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ def model(module=None, **changed):
 
 
 class Seen:
-    """Remembers the steps of a fit."""
+    """Records the steps of a fit."""
 
     def __init__(self):
         self.steps = list[Step]()
@@ -34,7 +34,7 @@ class Seen:
 
 
 class Touchy(nn.Module):
-    """Fails for some values, and says which, or makes NaN of them."""
+    """Raises an error that names the value, or returns NaN, for some values."""
 
     def __init__(self, quiet=False):
         super().__init__()

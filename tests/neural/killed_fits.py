@@ -30,7 +30,7 @@ def killed(*_, **__):
 
 
 def after(function, calls):
-    """The same function until it was called so often; then the process is gone."""
+    """Call the function so many times; then kill the process."""
     outputs = []
 
     def called(*given, **settings):
@@ -58,7 +58,7 @@ LIVES = (
 
 
 def live(folder, number):
-    """One process: fit, and say what it became."""
+    """One process: fit, and save the result."""
     note = NoisySumMonitor.record
 
     def noted(self, step):

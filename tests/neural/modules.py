@@ -1,4 +1,4 @@
-"""Small networks of every kind of layer, and examples for them."""
+"""Small networks with every kind of layer, and examples for them."""
 
 import torch
 from torch import nn
@@ -8,7 +8,7 @@ from veracal.neural.gradients.blocks import Block
 
 
 class Attention(nn.Module):
-    """Tokens, positions, torch's own attention, and a head."""
+    """Embeddings, positions, torch's attention, and a head."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class Attention(nn.Module):
 
 
 class PlainAttention(nn.Module):
-    """Attention of linear layers, as transformers has it."""
+    """Attention from linear layers, as in transformers."""
 
     def __init__(self, padding=0) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Tied(nn.Module):
 
 
 class Scaled(nn.Module):
-    """Logits that are multiplied by a single number, which has no dimension."""
+    """Logits multiplied by a scalar parameter."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,13 +67,13 @@ class Scaled(nn.Module):
 
 
 def twice() -> nn.Module:
-    """One layer at two places."""
+    """One layer that is used twice."""
     layer = nn.Linear(6, 6)
     return nn.Sequential(layer, nn.Tanh(), layer, nn.Tanh(), nn.Linear(6, 3))
 
 
 class Conv1D(nn.Module):
-    """A linear layer whose weights have shape (inputs, outputs), as GPT-2 has it."""
+    """A linear layer whose weights have shape (inputs, outputs), as in GPT-2."""
 
     def __init__(self, outputs, inputs) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class Conv1D(nn.Module):
 
 
 class LlamaRMSNorm(nn.Module):
-    """A normalization by the root of the mean square, as Llama has it."""
+    """A normalization by the root mean square, as in Llama."""
 
     def __init__(self, width, start=0.0, eps=1e-6) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class LlamaRMSNorm(nn.Module):
 
 
 def frozen() -> nn.Module:
-    """A backbone that is not trained, one of its biases excepted."""
+    """A frozen backbone with one trained bias."""
     module = nn.Sequential(
         nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3)
     )
@@ -108,13 +108,13 @@ def frozen() -> nn.Module:
 
 
 def weight_norm() -> nn.Module:
-    """Directions and lengths of weights, apart."""
+    """Weights as directions and lengths."""
     first = parametrizations.weight_norm(nn.Linear(6, 4))
     return nn.Sequential(first, nn.Tanh(), nn.Linear(4, 3))
 
 
 def pruned() -> nn.Module:
-    """Half of the weights of a layer are zero, and stay so."""
+    """A layer with half of its weights pruned."""
     first = prune.l1_unstructured(nn.Linear(6, 4), "weight", 0.5)
     return nn.Sequential(first, nn.Tanh(), nn.Linear(4, 3))
 

@@ -1,4 +1,4 @@
-"""Networks of the papers, and what is promised of each."""
+"""Networks of the papers, and their documented properties."""
 
 from functools import partial
 

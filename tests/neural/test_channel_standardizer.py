@@ -1,4 +1,4 @@
-"""Means and spreads of channels, whose noise meets what one record can do."""
+"""Channel means and standard deviations with calibrated noise."""
 
 import math
 from functools import partial
@@ -31,7 +31,7 @@ ODD = [0.0, 5e-324, -1e-200, 1e30, -1e160, 1e308, np.nan, np.inf, -np.inf]
 
 
 def drawn(rng, n):
-    """Features of ordinary and of adversarial values."""
+    """Features with ordinary and adversarial values."""
     rows = rng.standard_normal((n, 3, 2, 2)) * 10.0 ** rng.uniform(-2, 2, (n, 1, 1, 1))
     odd = rng.random((n, 1, 1, 1)) < 0.3
     return np.where(odd & (rng.random(rows.shape) < 0.3), rng.choice(ODD, rows.shape), rows)
@@ -46,7 +46,7 @@ def real_sums(rows, channels, *settings):
 
 
 def slow_sums(rows, mean_norm, square_norm):
-    """The same by its formula, record by record."""
+    """The same by the formula, record by record."""
     sums = np.zeros((2, rows.shape[1]))
     for record in rows.reshape(len(rows), rows.shape[1], -1):
         means = [math.fsum(channel) / len(channel) for channel in record]
@@ -158,7 +158,7 @@ def test_noise_has_its_distribution_and_is_drawn_for_every_entry(rng):
 
 
 def noisy_sums(scaler, size):
-    """What a fit released, before it was divided, in units of the norms."""
+    """The released vector before division, in units of the norms."""
     squares = scaler.scale_**2 + scaler.mean_**2
     return np.array([scaler.mean_ / scaler.mean_norm, squares / scaler.square_norm]) * size
 

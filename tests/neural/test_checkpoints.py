@@ -1,4 +1,4 @@
-"""Fits that are broken off go on, for one charge and with other noise."""
+"""Interrupted fits resume under one charge and with fresh noise."""
 
 import fcntl
 import json
@@ -49,7 +49,7 @@ class BrokenOffError(Exception):
 
 @contextmanager
 def broken_off(at):
-    """Every fit ends while the gradients of a step are summed, as if it were killed."""
+    """Interrupt every fit while the gradients of a step are summed."""
     call, steps = NetworkSums.__call__, []
 
     def stop(self, weights, rows, clip):
@@ -64,7 +64,7 @@ def broken_off(at):
 
 @contextmanager
 def noted():
-    """The steps that are taken meanwhile."""
+    """Record the steps that are taken inside the block."""
     steps, note = list[Step](), NoisySumMonitor.record
 
     def spied(self, step):
@@ -97,7 +97,7 @@ COUNTED = GlobalAdapt(0.1, 50.0, rate=1.5, count_noise=1e-6)
 
 @pytest.mark.parametrize("clip", [0.1, COUNTED], ids=["flat", "counted"])
 def test_an_interrupted_run_equals_an_uninterrupted_one(tmp_path, clip):
-    """Without noise there is nothing left to differ."""
+    """Without noise, both give the same weights."""
     settings = {
         "steps": 6,
         "sampling_rate": 1.0,
@@ -220,7 +220,7 @@ def test_step_counts_may_be_reported_with_a_checkpoint(tmp_path):
 
 @pytest.fixture
 def paid(tmp_path):
-    """A holder, and settings of a fit with a checkpoint."""
+    """A curator, and settings of a fit with a checkpoint."""
     ledger = open_ledger(tmp_path / "a.ledger", Budget(500.0, 1e-2), kind="open")
     holder = Curator(Dataset(X, Y, (0, 1), size=60, name="rows"), ledger)
     settings = {"checkpoint": tmp_path / "run", "checkpoint_every": 1, "random_state": None}
@@ -319,7 +319,7 @@ def test_the_lock_of_another_run_is_not_removed(paid):
 
 
 def test_repeated_steps_have_fresh_noise(tmp_path):
-    """The step that was lost is taken from the same weights on the same records."""
+    """A lost step is repeated from the same weights on the same records."""
     settings = {"checkpoint": tmp_path / "run", "checkpoint_every": 3, "steps": 5}
     settings |= {"random_state": None, "sampling_rate": 1.0}
     with noted() as first, broken_off(4):
@@ -335,7 +335,7 @@ def test_repeated_steps_have_fresh_noise(tmp_path):
 
 
 def test_a_fit_that_is_killed_repeatedly_is_charged_once_and_reuses_no_noise(tmp_path):
-    """By SIGKILL: in a step, and before and after a checkpoint takes the place of another."""
+    """By SIGKILL: in a step, and before and after a checkpoint is replaced."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.neural.killed_fits", str(tmp_path)],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""Convolutions by their patches: the same numbers as torch's, wherever the module allows it."""
+"""Convolutions by patches equal torch's."""
 
 import pytest
 import torch
@@ -90,7 +90,7 @@ def test_a_first_layer_is_a_product_only_during_the_call():
 
 
 class Views(nn.Module):
-    """Takes it for granted that channels come first in memory."""
+    """Assumes that channels come first in memory."""
 
     def __init__(self):
         super().__init__()
@@ -109,7 +109,7 @@ class Views(nn.Module):
     ],
 )
 def test_channels_last_is_used_only_where_the_module_supports_it(module, takes):
-    """Decided by the first block, which is synthetic, and never again."""
+    """Decided once, by the first, synthetic block."""
     engine = GhostEngine(module, cross_entropy, 8)
     total = torch.zeros(engine.size, dtype=torch.float64)
     engine.add(Block(torch.randn(4, 1, 8, 8), torch.arange(4) % 3), Flat(1.0), total)
@@ -128,7 +128,7 @@ def test_squared_norms_are_computed_in_float64():
 
 @pytest.mark.parametrize("scale", [1e-4, 1e-3])
 def test_float32_underflow_is_included_in_a_norm(scale):
-    """A huge record behind a normalization: its gradient is a huge number times a tiny one."""
+    """A huge record behind a normalization: its gradient is a huge times a tiny number."""
     torch.manual_seed(0)
     head = nn.Linear(256, 3).requires_grad_(False)
     with torch.no_grad():
@@ -172,7 +172,7 @@ def test_the_scratch_buffer_is_reused_and_never_shared():
 
 @pytest.mark.parametrize("name", ["conv2d", "few large patches", "pictures"])
 def test_leftovers_of_earlier_blocks_are_never_read(name, monkeypatch):
-    """Memory that is used again is full of NaN here, as it may be after any record."""
+    """Reused memory is full of NaN here, as it may be after any record."""
     if name == "pictures":  # whose first layer is a product
         module = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3))
         block = Block(torch.randn(5, 1, 8, 8), torch.arange(5) % 3)
@@ -187,7 +187,7 @@ def test_leftovers_of_earlier_blocks_are_never_read(name, monkeypatch):
     sums = []
     for fresh in (empty, spoiled):
         monkeypatch.setattr(torch, "empty", fresh)
-        engine = GhostEngine(module, cross_entropy, 8, last=name == "pictures")
+        engine = GhostEngine(module, cross_entropy, 8, channels_last=name == "pictures")
         total = torch.zeros(engine.size, dtype=torch.float64)
         for _ in range(3):  # the first finds out how much there must be
             engine._room._bytes.fill_(255)

@@ -1,4 +1,4 @@
-"""Two ranks train what one process does: the same sums, one noise, one charge."""
+"""Two ranks train like one process: the same sums, one noise, one charge."""
 
 import json
 import queue
@@ -98,9 +98,9 @@ def test_noise_is_added_once(scene):
     assert scene[0]["private"]
 
 
-@of("coins")
+@of("draws")
 def test_ranks_sample_independently_at_the_declared_rate(scene):
-    """Shares of 12,000 coins: off by 0.035 (7.7 standard deviations) once in 1e13 times."""
+    """Shares of 12,000 draws: off by 0.035 (7.7 standard deviations) once in 1e13 times."""
     shape = two_ranks.STEPS, two_ranks.MANY
     taken = np.zeros((2, *shape), dtype=bool)
     for rank, one in enumerate(scene):
@@ -241,7 +241,7 @@ def test_a_single_rank_can_train():
 
 
 class Wires(RankConnection):
-    """A link to other threads; who sends waits until it is received, as gloo's do."""
+    """A connection to other threads; as in gloo, sending blocks until the receipt."""
 
     def __init__(self, rank, wires):
         self.here, self.wires = rank, wires
@@ -264,7 +264,7 @@ class Wires(RankConnection):
 
 
 def three_ranks(work):
-    """What becomes of ``work(link)`` on each of three ranks, in threads."""
+    """Results of ``work(connection)`` on each of three ranks, in threads."""
     wires = {(a, b): queue.Queue() for a in range(3) for b in range(3)}
 
     def tried(rank):

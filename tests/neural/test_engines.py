@@ -1,4 +1,4 @@
-"""Clipped sums of gradients, however they are taken."""
+"""Clipped gradient sums of all engines."""
 
 import numpy as np
 import pytest
@@ -41,14 +41,14 @@ ABLE = [(way, name) for way in ENGINES for name in MODULES if (way, name) not in
 
 
 def summed(engine, block, clip):
-    """A clipped sum, and what came with it."""
+    """A clipped sum, with its norms and counts."""
     total = torch.zeros(engine.size, dtype=torch.float64)
     result = engine.add(block, clip, total)
     return total.numpy(), result
 
 
 def expected(module, block, clip):
-    """The same, from gradients that are taken one by one."""
+    """The same, from gradients of single examples."""
     each = example_gradients(module, cross_entropy, block).numpy()
     norms = np.linalg.norm(each, axis=1)
     return clip.factors(norms) @ each, norms
@@ -68,7 +68,7 @@ def test_sums_equal_those_of_single_example_gradients(way, name, clip):
 
 
 def between_norms(clip, norms):
-    """A rule that jumps, with its threshold where norms may differ a little."""
+    """A discontinuous rule with its threshold between nearly equal norms."""
     ordered = np.sort(norms)
     widest = int(np.argmax(ordered[1:] / ordered[:-1]))
     threshold = float(np.sqrt(ordered[widest] * ordered[widest + 1]))
@@ -151,7 +151,7 @@ def test_no_example_moves_a_sum_beyond_the_bound(way, name, clip):
 
 
 def test_cancelling_terms_do_not_hide_a_gradient_from_the_clip():
-    """Products of both signs, a hundred million times what is left of them."""
+    """Products of both signs, a hundred million times as large as their sum."""
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(3, 400, bias=False), nn.Flatten(), nn.Linear(800, 2))
     with torch.no_grad():
@@ -181,8 +181,8 @@ def test_writing_a_layout_restores_what_was_read():
 
 
 def test_the_number_of_examples_does_not_affect_the_others(monkeypatch):
-    """Neither the way a norm is taken nor what is left to rounding: both are public."""
-    monkeypatch.setattr(layers, "_MOST_ENTRIES", 8 * 4 * 5)
+    """Neither the norm's algorithm nor the slack depends on it: both are public."""
+    monkeypatch.setattr(layers, "_MAX_ENTRIES", 8 * 4 * 5)
     module, block = build_network("places")
     few = [engine_norms(module, block.part(0, n)) for n in (1, 2, 4, 5)]
     for norms in few:

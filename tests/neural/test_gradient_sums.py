@@ -1,4 +1,4 @@
-"""What a record adds to the gradient sum of a network does not depend on the others."""
+"""The contribution of a record to a gradient sum does not depend on the others."""
 
 import numpy as np
 import pytest
@@ -249,7 +249,7 @@ def test_discontinuous_rules_use_one_thread():
 
 @pytest.fixture
 def sizes(monkeypatch):
-    """How many examples there are in each block that is summed for a fit."""
+    """Number of examples in each block of a fit."""
     seen, add = [], GhostEngine.add
 
     def noted(engine, block, clip, total):

@@ -19,7 +19,7 @@ from veracal.queries import Curator
 
 
 class Mixing(nn.Module):
-    """Adds something of other examples, while it is trained or all the time."""
+    """Adds information about other examples, in training mode or always."""
 
     def __init__(self, change, always=False):
         super().__init__()
@@ -62,7 +62,7 @@ def test_a_prepare_that_returns_no_tensor_is_rejected(wrong):
 
 
 def late(change, few=8):
-    """Leaves a few examples as they are, and mixes more of them."""
+    """Mixes only large blocks."""
     return lambda x: change(x) if len(x) > few else torch.zeros_like(x)
 
 
@@ -129,7 +129,7 @@ class Remembering(nn.Module):
 
 
 class Failing(Mixing):
-    """Takes no more than a few examples."""
+    """Raises for more than a few examples."""
 
     def forward(self, x):
         if len(x) > 8:
@@ -151,7 +151,7 @@ def test_a_module_is_tried_on_a_full_block(module, match):
 
 
 class Viewed:
-    """Two views of each example, by what is done to a batch."""
+    """Two views of each example, one by a batch operation."""
 
     views = 2
 
@@ -229,7 +229,7 @@ def test_a_module_with_hidden_state_is_rejected(way):
 
 
 class Writing(nn.Module):
-    """Writes on its weights in a forward pass."""
+    """Changes its weights in a forward pass."""
 
     def __init__(self, trained):
         super().__init__()
@@ -260,7 +260,7 @@ def test_embeddings_with_max_norm_are_rejected(layer):
 
 
 class ByLength(nn.Module):
-    """Every output is its own row's, but layers see the longest first."""
+    """Outputs are independent, but layers see the longest examples first."""
 
     def __init__(self):
         super().__init__()
@@ -285,7 +285,7 @@ def test_ghost_is_not_used_for_layers_that_reorder_examples():
 
 
 class Halved(nn.Module):
-    """Computes in bfloat16, and gives float32."""
+    """Computes in bfloat16 and returns float32."""
 
     def __init__(self):
         super().__init__()
@@ -313,7 +313,7 @@ def test_half_precision_inside_a_module_adds_nothing_to_a_sum(kind):
 
 
 class Skipping(nn.Module):
-    """A layer that is left out by chance while it is trained, by a number Python looks at."""
+    """A layer that is skipped at random in training mode, by a Python condition."""
 
     def __init__(self):
         super().__init__()

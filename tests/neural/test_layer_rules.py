@@ -1,4 +1,4 @@
-"""Layers of other libraries are known by what they compute, and not by their names alone."""
+"""Layers of other libraries are recognized by their computation, not only by name."""
 
 import pytest
 import torch
@@ -51,7 +51,7 @@ def test_layers_of_transformers_are_supported():
 
 
 def called(name, base, forward):
-    """A layer of another kind, under a name that is known."""
+    """Another layer under a known name."""
     return type(name, (base,), {"forward": forward})
 
 

@@ -22,7 +22,7 @@ from veracal.training import ExponentialAverage, PrivateLogisticRegression
 
 
 def test_one_step_equals_its_definition():
-    """Clip each gradient, add them up, add the noise, divide by the declared batch."""
+    """Clip each gradient, sum, add the noise, divide by the declared batch."""
     seen, start = Seen(), network()
     fitted = model(steps=1, sampling_rate=1.0, clip=0.5, update=0.1, on_step=seen).fit(X, Y)
     total = np.zeros(4 * 3 + 3 + 3 * 2 + 2)
@@ -111,7 +111,7 @@ def test_two_workers_give_the_sums_of_one(count):
 
 
 def test_a_partial_sum_ends_the_run():
-    """Taken again one by one, its examples would be in the sum twice."""
+    """Repeating its examples individually would add them twice."""
     module = network()
 
     class Failing(GhostEngine):
@@ -160,7 +160,7 @@ def test_an_empty_batch_takes_a_noisy_step():
 
 
 def test_noise_never_comes_from_torch():
-    """Torch's generator may stand where it likes: the noise is another each time."""
+    """The noise differs although torch's generator is in the same state."""
     sums = []
     for _ in range(2):
         seen = Seen()
@@ -346,7 +346,7 @@ def test_records_that_add_nothing_are_detected_from_released_values(how):
 
 @pytest.mark.parametrize("steps", [1, 200])
 def test_large_noise_gives_no_warning(steps):
-    """Settings alone say that so few records would not show."""
+    """By the settings alone, so few records would not be visible."""
     settings = {"noise_multiplier": 50.0, "sampling_rate": 0.05, "update": 1e-4, "steps": steps}
     assert not model(**settings).fit(X, Y).self_check_.problems
 

@@ -25,7 +25,7 @@ from veracal.training import BoundedScaler, PrivateSearch, make_private_pipeline
 
 
 def filled(layer, value):
-    """A layer with weights that are all the same."""
+    """A layer with constant weights."""
     nn.init.constant_(layer.weight, value)
     return layer
 
@@ -104,7 +104,7 @@ def traced(module):
 
 
 def distributed(module):
-    """Wrapped as ranks have it: without a process group, by hand."""
+    """Wrapped without a process group, by hand."""
     wrapped = nn.parallel.DistributedDataParallel.__new__(nn.parallel.DistributedDataParallel)
     nn.Module.__init__(wrapped)
     wrapped.module = module
@@ -112,7 +112,7 @@ def distributed(module):
 
 
 def with_part(part):
-    """A network one of whose layers has something."""
+    """A network with a modified layer."""
     module = network()
     part(module[0])
     return module
@@ -204,7 +204,7 @@ def test_unwrapped_modules_and_wrapped_frozen_parts_are_trained():
 
 
 class Series(nn.Module):
-    """The last state of a recurrent layer, or of a cell that is called for each number."""
+    """The last state of a recurrent layer, or of a cell that is called for each step."""
 
     def __init__(self, layer, ways=1):
         super().__init__()
@@ -287,7 +287,7 @@ def test_pruned_weights_stay_zero():
 
 
 class Centered(nn.Module):
-    """Mixes examples while it is trained, or all the time."""
+    """Mixes examples in training mode, or always."""
 
     def __init__(self, always):
         super().__init__()
@@ -338,7 +338,7 @@ def test_a_record_for_which_the_module_fails_adds_nothing_and_is_not_reported(gr
 
 
 def test_a_hook_that_seeds_torch_does_not_fix_dropout_masks():
-    """Known masks would be other ones for everybody once a record is gone."""
+    """With fixed draws, removing a record would change the masks of all others."""
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(4, 30), nn.Dropout(0.5), nn.Linear(30, 2))
     result = []
@@ -357,7 +357,7 @@ def test_a_hook_that_seeds_torch_does_not_fix_dropout_masks():
 
 
 class Hoards(nn.Module):
-    """Keeps what it has seen."""
+    """Stores its inputs."""
 
     def __init__(self):
         super().__init__()
@@ -433,7 +433,7 @@ def test_the_batch_norm_replacement_for_series_accepts_series():
 
 @pytest.mark.parametrize("shape", [(5, 6), (5, 6, 7)])
 def test_the_batch_norm_replacement_without_context_accepts_rows_and_series(shape):
-    """Of one group: on plain rows a LayerNorm."""
+    """A single group: a LayerNorm on plain rows."""
     first, between = nn.BatchNorm1d(6), nn.Sequential(nn.Linear(6, 9), nn.ReLU())
     alone = replace_batch_norm(first)
     assert isinstance(replace_batch_norm(nn.Sequential(first, between))[0], nn.GroupNorm)

@@ -1,4 +1,4 @@
-"""Trials of modules in which layers begin at zero."""
+"""Trials of modules with zero-initialized layers."""
 
 from unittest import mock
 
@@ -25,7 +25,7 @@ class Centered(nn.Linear):
 
 
 class Scaled(nn.Module):
-    """A branch that begins without a part in the output."""
+    """A branch that is initially multiplied by zero."""
 
     def __init__(self, branch):
         super().__init__()

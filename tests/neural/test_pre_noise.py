@@ -1,4 +1,4 @@
-"""Noise on each example's gradient before it is clipped."""
+"""Noise on each example's gradient before the clip."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Steps are taken in full precision, whatever the caller, a hook or a module has set."""
+"""Steps are computed in full precision, whatever the caller, a hook or a module has set."""
 
 import threading
 from contextlib import ExitStack, contextmanager
@@ -27,14 +27,14 @@ saved = partial(torch.autograd.graph.saved_tensors_hooks, lambda one: one, lambd
 
 
 class Replacing(TorchFunctionMode):
-    """Could replace any function of torch."""
+    """A mode that could replace any torch function."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         return function(*args, **(kwargs or {}))
 
 
 class Dispatching(TorchDispatchMode):
-    """Could replace any operation."""
+    """A mode that could replace any operation."""
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         return function(*args, **(kwargs or {}))
@@ -42,7 +42,7 @@ class Dispatching(TorchDispatchMode):
 
 @contextmanager
 def cuda():
-    """Autocast for a device that is not here."""
+    """Autocast for a device that is not available."""
     torch.set_autocast_enabled("cuda", True)
     try:
         yield

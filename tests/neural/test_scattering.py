@@ -1,4 +1,4 @@
-"""Scattering features: what they are, and that each picture has its own."""
+"""Scattering features equal their definition and are independent for each image."""
 
 import math
 
@@ -41,7 +41,7 @@ KYMATIO = {
 
 
 def spatial_gabor(side, sigma, frequency, angle, slant):
-    """A wave under a Gaussian at every pixel of a periodic grid, by its formula in space."""
+    """A wave under a Gaussian on a periodic grid, by its spatial formula."""
     total = np.zeros((side, side), complex)
     pixels = np.arange(side)
     for a in range(-4, 5):
@@ -55,7 +55,7 @@ def spatial_gabor(side, sigma, frequency, angle, slant):
 
 
 def spatial_morlet(side, j, angle):
-    """A wave without its mean."""
+    """The same wave with mean zero."""
     sigma, frequency = 0.8 * 2**j, 0.75 * np.pi / 2**j
     wave = spatial_gabor(side, sigma, frequency, angle, 0.5)
     hill = spatial_gabor(side, sigma, 0.0, angle, 0.5)
@@ -63,7 +63,7 @@ def spatial_morlet(side, j, angle):
 
 
 def convolved(x, kernel):
-    """Circular convolution, as a sum of shifted pictures."""
+    """Circular convolution, as a sum of shifted images."""
     total = np.zeros(x.shape, complex)
     for a in range(len(x)):
         for b in range(len(x)):
@@ -72,7 +72,7 @@ def convolved(x, kernel):
 
 
 def halved(kernel):
-    """A kernel for every second pixel: its lower frequencies, summed one by one."""
+    """A kernel for every second pixel: its lower frequencies, summed one at a time."""
     n = len(kernel)
     own, low = np.arange(n), np.arange(-(n // 4), n // 4)
     waves = np.exp(-2j * np.pi * np.outer(low, own) / n)
@@ -81,7 +81,7 @@ def halved(kernel):
 
 
 def slow_scattering(x):
-    """Two scales and eight angles of one square picture."""
+    """Two scales and eight angles of one square image."""
     x = np.pad(x, 4, mode="reflect")
     angles = [math.pi * turn / 8 for turn in range(1, 9)]
     fine, coarse = ([spatial_morlet(len(x), j, angle) for angle in angles] for j in (0, 1))
@@ -126,7 +126,7 @@ def test_it_agrees_with_kymatio():
 
 
 def picture(rng, side=32):
-    """A picture with few high frequencies."""
+    """A smooth image."""
     rough = rng.standard_normal((1, 1, side, side))
     far = np.add.outer(np.fft.fftfreq(side) ** 2, np.fft.fftfreq(side) ** 2)
     return torch.from_numpy(np.fft.ifft2(np.fft.fft2(rough) / (0.05 + far**0.5)).real.copy())
@@ -255,7 +255,7 @@ def test_no_images_give_no_features():
         (np.zeros((2, 8, 8), np.float32), r"shape \(n, c, h, w\), got float32 of shape"),
         (np.zeros((2, 1, 8, 8), int), "as floats .* got int64"),
         (np.zeros((2, 1, 10, 8), np.float32), "multiples of 4 pixels, .* got .10, 8."),
-        (np.zeros((2, 1, 4, 4), np.float32), "from 8 on, for scales=2, got .4, 4."),
+        (np.zeros((2, 1, 4, 4), np.float32), "at least 8, for scales=2, got .4, 4."),
     ],
 )
 def test_other_shapes_are_rejected(pictures, message):

@@ -1,4 +1,4 @@
-"""Training a module by one call."""
+"""Training a module with one call."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ SETTINGS = {"classes": [0, 1], "size": 60, "steps": 4, "gradients": "ghost"}
 
 
 class Pairs(Examples):
-    """Examples by their numbers, in a type of torch's."""
+    """Examples by index, as a torch data set."""
 
     def __init__(self, X, y):
         self.X, self.y = X, y

@@ -64,7 +64,7 @@ def weights(fitted):
 
 
 class Rank:
-    """What one rank does; each method is gone through by both, at the same time."""
+    """The actions of one rank; both ranks call each method at the same time."""
 
     def __init__(self, rank, folder):
         self.rank, self.folder = rank, folder
@@ -82,7 +82,7 @@ class Rank:
         return 0 if self.ledger is None else len(self.ledger.entries())
 
     def exact(self):
-        """Without noise, with all records, from other first weights on rank 1."""
+        """Without noise, with all records, from other initial weights on rank 1."""
         result = {}
         for name, settings in EXACT.items():
             outputs = network(seed=self.rank)
@@ -102,7 +102,7 @@ class Rank:
         return {"moved": ((weights(fit) - before) * 60).tolist(), "private": fit.private_}
 
     def draws(self):
-        """Who takes part in which step."""
+        """Which records take part in which step."""
         seen, original = [], NetworkSums.__call__
 
         def spied(sums, weights, rows, clip):
@@ -159,7 +159,7 @@ class Rank:
         self.paid_fit(model(clip=1.0 + self.rank), share(self.rank))
 
     def other_classes(self):
-        """A data set that does not fit, on rank 1."""
+        """An unsuitable data set on rank 1."""
         dataset = share(0) if self.rank == 0 else Dataset(X[:3], Y[:3], ("no", "yes"))
         self.paid_fit(model(), dataset)
 
@@ -169,7 +169,7 @@ class Rank:
         self.paid_fit(model(unit=Unit("patient", 2)), share(self.rank, **ids))
 
     def replaced(self):
-        """Under replace-one the numbers of records add up, or are refused."""
+        """Under replace-one the numbers of records must add up."""
         fit = model(relation="replace-one").fit_records(share(self.rank))
         try:
             model(relation="replace-one", size=45).fit_records(share(self.rank))
@@ -177,7 +177,7 @@ class Rank:
             return {"private": fit.private_, "text": str(error)}
 
     def units(self):
-        """Rows of a patient on two ranks count together, unless they are on one."""
+        """Rows of a patient on two ranks are added up, unless units are disjoint."""
         patients = np.arange(60)[SHARE[self.rank]]
         records = share(self.rank, units=patients, at_most=2)
         gap = model(unit=Unit("patient", 2), across=Ranks(units_disjoint=True))
@@ -188,12 +188,12 @@ class Rank:
             return {"private": fit.private_, "text": str(error)}
 
     def split_by_themselves(self):
-        """Each rank splits the same records by draws of its own, and takes its share."""
+        """Each rank splits the same records by its own random draws, and takes its share."""
         part = split(Dataset(X, Y, (0, 1), size=60)).train
         self.paid_fit(model(), part.take(np.arange(len(part))[self.rank :: 2]))
 
     def split_by_one_of_them(self):
-        """With one key, by one seed, or by draws of rank 0, which hands the rows on."""
+        """With one key, with one seed, or split by rank 0, which sends the rows."""
         whole, result = Dataset(X, Y, (0, 1), size=60), {}
         path = self.folder / "dealt"
         if self.rank == 0:
@@ -211,7 +211,7 @@ class Rank:
         return result
 
     def rank_1_fails(self):
-        """Something breaks on rank 1, in the middle of a run."""
+        """Rank 1 fails during a run."""
         original, calls = NetworkSums.__call__, []
 
         def broken(sums, weights, rows, clip):
@@ -224,13 +224,13 @@ class Rank:
             model().fit_records(share(self.rank))
 
     def rank_1_cannot_read(self):
-        """The records of rank 1 are gone when rank 0 has begun, before the first step."""
+        """The records of rank 1 disappear after rank 0 has started, before the first step."""
         read = OSError("gone") if self.rank == 1 else estimator.add_labels
         with mock.patch.object(estimator, "add_labels", side_effect=read):
             model().fit_records(share(self.rank))
 
     def rank_0_fails(self):
-        """A hook of rank 0 breaks."""
+        """A hook of rank 0 fails."""
 
         def broken(fitted, step):
             raise KeyError("hook")
@@ -238,13 +238,13 @@ class Rank:
         model(on_step=broken).fit_records(share(self.rank))
 
     def ended_by_a_hook(self):
-        """A hook of rank 0 ends the run, and says so everywhere."""
+        """A hook of rank 0 ends the run on all ranks."""
         fit = model(on_step=lambda fitted, step: step.number == 1)
         fit.fit_records(share(self.rank))
         return {"steps": fit.n_iter_, "private": fit.private_}
 
     def checkpoint(self):
-        """A run that is broken off on rank 0, and goes on for the same charge."""
+        """A run that is interrupted on rank 0 and resumes under the same charge."""
         # Rank 1 has no such folder: only rank 0 writes.
         path = self.folder / ("run" if self.rank == 0 else "no such folder/run")
         before, taken, note = self.entries(), [], TrainingRun.__call__
@@ -269,7 +269,7 @@ class Rank:
         return {"entries": self.entries() - before, "taken": taken, "found": result}
 
     def ledger_elsewhere(self):
-        """Rank 1 has a ledger, too, and is refused; arrays and seeds are refused, too."""
+        """A ledger on rank 1, arrays and seeds are rejected."""
         texts = []
         if self.rank == 1:
             own = open_ledger(self.folder / "own.ledger", Budget(8.0, 1e-5), kind="open")
@@ -290,7 +290,7 @@ class Rank:
         return {"texts": texts}
 
     def rank_1_dies(self):
-        """The process of rank 1 is gone in the middle of a run; it must be the last."""
+        """The process of rank 1 exits during a run; must be the last scene."""
         original = NetworkSums.__call__
 
         def killed(sums, weights, rows, clip):
@@ -310,7 +310,7 @@ SCENES = tuple(
 
 
 def main(rank, folder):
-    """Go through all scenes, and write down what happened."""
+    """Run all scenes, and save the results."""
     store = dist.FileStore(str(folder / "store"), 2)
     patience = timedelta(seconds=600)  # a busy machine takes long to start a process
     dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=patience)

@@ -7,6 +7,7 @@ from veracal._lazy import attach
 
 if TYPE_CHECKING:
     from veracal.neural.architectures import KnownNetwork
+    from veracal.neural.channel_standardizer import PrivateChannelStandardizer
     from veracal.neural.distributed import Ranks
     from veracal.neural.encoders import ImageEncoder, TextEncoder
     from veracal.neural.features import Extractor, extract
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from veracal.neural.network import PrivateNetwork
     from veracal.neural.predictions import NetworkScores
     from veracal.neural.pretrained import EfficientNetLite0, MiniLM, MiniLMTokens
+    from veracal.neural.scattering import Scattering
     from veracal.neural.synthetic_inputs import Augment, Pictures, as_tensor
     from veracal.neural.train_module import TrainedModule, train
 
@@ -48,9 +50,11 @@ __all__ = [
     "NetworkScores",
     "Pictures",
     "PrivacyArguments",
+    "PrivateChannelStandardizer",
     "PrivateNetwork",
     "PrivateTrainer",
     "Ranks",
+    "Scattering",
     "TextEncoder",
     "Tokens",
     "TrainedModule",
@@ -73,6 +77,7 @@ __getattr__, __dir__ = attach(
     __name__,
     {
         "architectures": ("KnownNetwork",),
+        "channel_standardizer": ("PrivateChannelStandardizer",),
         "distributed": ("Ranks",),
         "encoders": (
             "ImageEncoder",
@@ -108,6 +113,7 @@ __getattr__, __dir__ = attach(
             "MiniLM",
             "MiniLMTokens",
         ),
+        "scattering": ("Scattering",),
         "synthetic_inputs": (
             "Augment",
             "Pictures",

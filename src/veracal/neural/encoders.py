@@ -33,6 +33,7 @@ from veracal.neural.pretrained import (
     load_fast_tokenizer,
     mean_token_states,
     pad_tokens,
+    resize_images,
     scale_to_unit_ball,
     synthetic_tokens,
 )
@@ -461,17 +462,14 @@ class ImageEncoder(_FolderEncoder):
     def scorer(self, record: tuple[int, ...]) -> Score:
         """Load the network, for images of one shape."""
         torch = extra("torch", "text")
-        side, (factor, mean, std) = (self._side, self._side), self._scaling()
+        side, (factor, mean, std) = self._side, self._scaling()
         network = self._network()
 
         def forward(rows: Array) -> Floats:
             images = torch.from_numpy(rows if rows.ndim == 4 else rows[..., None])
             scaled = images.permute(0, 3, 1, 2).to(torch.float32) * factor
-            if scaled.shape[2:] != side:
-                scaled = torch.nn.functional.interpolate(
-                    scaled, size=side, mode="bilinear", antialias=True
-                )
-            colored = ((scaled.expand(-1, 3, -1, -1) - mean) / std).contiguous()
+            colored = resize_images(scaled, side).expand(-1, 3, -1, -1)
+            colored = ((colored - mean) / std).contiguous()
             with full_precision(), torch.inference_mode():
                 last = network(pixel_values=colored).last_hidden_state
                 pooled: Floats = last.mean((2, 3) if last.ndim == 4 else 1).numpy()

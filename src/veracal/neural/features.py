@@ -228,7 +228,7 @@ def extract(
     where, n = f"{dataset.name}: features", len(dataset)
     extractor.check(dataset.X, where)
     limits.check("memory_bytes", 4 * n * extractor.dimension, where)
-    report_progress = progress or _no_progress
+    report_progress = progress or (lambda done, total: None)
     if cache is False:
         X = _compute_features(dataset, extractor, report_progress)
     else:
@@ -284,7 +284,3 @@ def _load_or_compute(
     except DataError as cause:  # the features are valid even if the disk is full
         warnings.warn(f"Features were computed but not cached. {cause}", stacklevel=3)
     return features
-
-
-def _no_progress(done: int, total: int | None) -> None:
-    """Ignore progress."""

@@ -282,7 +282,10 @@ class NetworkSums:
         """Return the clipped sum over rows, in full float32 precision."""
         # A hook may have seeded torch's generator, which draws the dropout masks: with known
         # draws, removing a record would change the masks of all later records.
-        _seed_torch(int(self._rng.integers(2**63)))
+        seed = int(self._rng.integers(2**63))
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed is slower than a block
+        if torch.cuda.is_available():
+            torch.cuda.manual_seed_all(seed)
         individually = self._capacity == 1 or not is_continuous(clip)
         blocks = list(rows.reshape(-1, 1)) if individually else self._assign_slots(rows)
         weights, count = aligned(weights), len(self._workers)
@@ -392,10 +395,3 @@ def _torch_threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _seed_torch(seed: int) -> None:
-    """Seed torch's generators; ``torch.manual_seed`` takes longer than a small block."""
-    torch.default_generator.manual_seed(seed)
-    if torch.cuda.is_available():
-        torch.cuda.manual_seed_all(seed)

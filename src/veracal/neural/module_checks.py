@@ -115,7 +115,10 @@ def check_prepare(blocks: Sequence[Block], replacement: Replacement) -> None:
     replacement : callable
         With which they were made.
     """
-    inputs = [_name_inputs(block.inputs) for block in blocks]
+    inputs = [
+        block.inputs if isinstance(block.inputs, Mapping) else {"": block.inputs}
+        for block in blocks
+    ]
     for name in inputs[0]:
         tensors = [one[name] for one in inputs]
         if not all(isinstance(one, Tensor) for one in tensors):
@@ -283,11 +286,6 @@ def _largest_magnitude(values: Tensor) -> float:
     return max(float(values.abs().max()), 1e-6)
 
 
-def _name_inputs(inputs: Inputs) -> dict[str, Any]:
-    """Return inputs by name; the name of a single input is empty."""
-    return dict(inputs) if isinstance(inputs, Mapping) else {"": inputs}
-
-
 # Wrappers of modules by class name (some are slow to import), and how to get the module inside.
 _WRAPPERS = {
     "torch.OptimizedModule": ("torch.compile", "{}._orig_mod"),
@@ -315,7 +313,13 @@ def check_module(module: nn.Module) -> None:
         raise ValueError(
             f"Expected a torch.nn.Module, or a function that returns one, got {module!r}."
         )
-    _check_context()
+    context = find_reduced_context()
+    if context is not None:
+        raise ValueError(
+            f"Expected a call outside of {context}, since gradients are computed in full "
+            "float32 from the actual weights, got one inside. Leave that context first."
+        )
+    check_products()
     _check_unwrapped(module)
     for name, layer in module.named_modules():
         _check_layer(name or type(module).__name__, layer)
@@ -361,17 +365,6 @@ def _check_unwrapped(module: nn.Module) -> None:
                 f"Expected an unwrapped module, got {label!r} with hooks of Opacus. Pass "
                 "wrapped.to_standard_module() of the GradSampleModule around it."
             )
-
-
-def _check_context() -> None:
-    """Reject a call in a context with reduced precision or without gradients."""
-    context = find_reduced_context()
-    if context is not None:
-        raise ValueError(
-            f"Expected a call outside of {context}, since gradients are computed in full "
-            "float32 from the actual weights, got one inside. Leave that context first."
-        )
-    check_products()
 
 
 def _check_values(name: str, one: Tensor) -> None:
@@ -497,44 +490,38 @@ def check_behavior(
             )
     trial = copy_module(module)
     with perturbed_initialization(trial):
-        return _trial_run(trial, blocks, outputs, full_blocks)
-
-
-def _trial_run(
-    trial: nn.Module, blocks: Sequence[Block], outputs: int, full_blocks: Sequence[Block]
-) -> Tensor:
-    """Run the checks of :func:`check_behavior` on a copy of the module."""
-    logits = torch.empty(0)
-    set_train_mode(trial)
-    before = _tensor_digests(trial)
-    for _ in range(_PASSES):  # a layer may be skipped at random
-        with torch.enable_grad(), refuse_half_precision():
-            logits = trial_outputs(trial, blocks[0].inputs)
-            _check_shape(logits, count_rows(blocks[0].inputs), outputs)
-            torch.autograd.backward(logits.double().square().sum())
-        unused = [
-            name
-            for name, one in trial.named_parameters()
-            if one.requires_grad and one.grad is None
-        ]
-        if not unused:
-            break
-    if unused:
-        raise ValueError(
-            "Expected a gradient for every trained parameter, got none for "
-            f"{', '.join(map(repr, unused[:5]))}. Freeze unused parameters with "
-            "requires_grad_(False)."
-        )
-    _check_independence(trial, blocks, full_blocks)
-    after = _tensor_digests(trial)
-    for name in before:
-        if before[name] != after[name]:
+        logits = torch.empty(0)
+        set_train_mode(trial)
+        before = _tensor_digests(trial)
+        for _ in range(_PASSES):  # a layer may be skipped at random
+            with torch.enable_grad(), refuse_half_precision():
+                logits = trial_outputs(trial, blocks[0].inputs)
+                _check_shape(logits, count_rows(blocks[0].inputs), outputs)
+                torch.autograd.backward(logits.double().square().sum())
+            unused = [
+                name
+                for name, one in trial.named_parameters()
+                if one.requires_grad and one.grad is None
+            ]
+            if not unused:
+                break
+        if unused:
             raise ValueError(
-                f"Expected a forward pass without side effects, got one that changes {name!r}: "
-                "it would store information about the records, without noise. Remove it."
+                "Expected a gradient for every trained parameter, got none for "
+                f"{', '.join(map(repr, unused[:5]))}. Freeze unused parameters with "
+                "requires_grad_(False)."
             )
-    _check_independence(trial.eval(), blocks, full_blocks)
-    return logits.detach()
+        _check_independence(trial, blocks, full_blocks)
+        after = _tensor_digests(trial)
+        for name in before:
+            if before[name] != after[name]:
+                raise ValueError(
+                    "Expected a forward pass without side effects, got one that changes "
+                    f"{name!r}: it would store information about the records, without noise. "
+                    "Remove it."
+                )
+        _check_independence(trial.eval(), blocks, full_blocks)
+        return logits.detach()
 
 
 def _check_independence(
@@ -615,17 +602,11 @@ def replace_batch_norm(module: nn.Module, *, groups: int = 32) -> nn.Module:
             preceding[layer] = last
         elif isinstance(layer, nn.Linear | nn.Conv1d):
             last = layer
-    for parent, name, layer in list(_named_children(copied)):
-        if isinstance(layer, _BatchNorm):
-            setattr(parent, name, _replacement_norm(layer, preceding[layer], groups))
+    for parent in list(copied.modules()):
+        for name, layer in list(parent.named_children()):
+            if isinstance(layer, _BatchNorm):
+                setattr(parent, name, _replacement_norm(layer, preceding[layer], groups))
     return _replacement_norm(copied, None, groups) if isinstance(copied, _BatchNorm) else copied
-
-
-def _named_children(module: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Module]]:
-    """Yield every layer with its parent and its name there."""
-    for parent in module.modules():
-        for name, layer in parent.named_children():
-            yield parent, name, layer
 
 
 def _replacement_norm(layer: _BatchNorm, preceding: nn.Module | None, groups: int) -> nn.Module:

@@ -105,14 +105,6 @@ class DistributedClassifier(DescentClassifier):
                 f"repeat the draws on every rank, got random_state={self.random_state!r}."
             )
 
-    def _check_alone(self) -> None:
-        """Reject arrays in a distributed fit."""
-        if self.across is not None:
-            raise ValueError(
-                "Expected fit_records(dataset) in a distributed fit, got fit(X, y), which "
-                "reads records before rank 0 has paid."
-            )
-
     @abstractmethod
     def _shared_settings(self, facts: TrainingData) -> dict[str, Any]:
         """Settings of a fit that must be equal on all ranks, as JSON values."""
@@ -178,7 +170,7 @@ class DistributedClassifier(DescentClassifier):
 
     def _connect(self) -> RankConnection:
         """Return the connection to the other ranks."""
-        if "_link" not in self.__dict__:
+        if "_connection" not in self.__dict__:
             self._connection = RankConnection()
         return self._connection
 
@@ -203,7 +195,7 @@ class DistributedClassifier(DescentClassifier):
         if self.across is None:
             return SingleProcess()
         connection = self._connect()
-        given = self.__dict__.pop("_given", None)
+        given = self.__dict__.pop("_received_module", None)
         return Leader(connection) if given is None else Follower(connection, given)
 
 
@@ -420,9 +412,8 @@ class PrivateNetwork(NetworkPredictions, DistributedClassifier):
         # Dropout draws from the caller's generator.
         with full_precision(), torch.random.fork_rng(devices=[]):
             full = full_block_size(self._block_size, self.sampling_rate * facts.size)
-            many = (
-                full if trial is None else _TRIAL_EXAMPLES
-            )  # nothing of ours goes by their number
+            # Veracal's own networks do not depend on the number of examples.
+            many = full if trial is None else _TRIAL_EXAMPLES
             rows = partial(synthetic_blocks, facts.X, module, k, self._prepare_rows)
             few, full_blocks = build_checked_blocks(rows, (_TRIAL_EXAMPLES, many), self.augment)
             outputs = check_behavior(module, few, k, full_blocks)
@@ -435,22 +426,12 @@ class PrivateNetwork(NetworkPredictions, DistributedClassifier):
 
     def _trial_key(self, facts: TrainingData) -> str | None:
         """Everything a trial depends on, or None if any of it is user code."""
-        named_network, user_code = (
-            KnownNetwork.of(self.module),
-            (self.prepare, self.loss, self.augment),
-        )
-        if named_network is None or user_code != (None, None, None):
+        known = KnownNetwork.of(self.module)
+        if known is None or (self.prepare, self.loss, self.augment) != (None, None, None):
             return None
-        row_format = str(facts.X.dtype), facts.X.shape[1:], len(facts.classes)
-        return repr(
-            (
-                named_network.to_json(),
-                row_format,
-                self._block_size,
-                self.gradients,
-                bool(self._pre_noise),
-            )
-        )
+        rows = str(facts.X.dtype), facts.X.shape[1:], len(facts.classes)
+        settings = self._block_size, self.gradients, bool(self._pre_noise)
+        return repr((known.to_json(), rows, *settings))
 
     @property
     def _block_size(self) -> int:
@@ -488,10 +469,8 @@ class PrivateNetwork(NetworkPredictions, DistributedClassifier):
         self._check_settings()
         _checks.as_part(model=self)
         facts = self._public(dataset)
-        dp_sgd, module = (
-            self._descent(facts.size),
-            self._build_module(np.random.default_rng(0)),
-        )
+        dp_sgd = self._descent(facts.size)
+        module = self._build_module(np.random.default_rng(0))
         set_train_mode(module)
         with torch.random.fork_rng(devices=[]):
             few = synthetic_block(
@@ -556,10 +535,8 @@ class PrivateNetwork(NetworkPredictions, DistributedClassifier):
     ) -> tuple[str, ...]:
         """Take all steps, and store the results."""
         dp_sgd, reasons = self._settled(facts)
-        run, show_progress = (
-            self._start_run(module, dp_sgd, strategy),
-            bool(self.verbose) and strategy.leads,
-        )
+        run = self._start_run(module, dp_sgd, strategy)
+        show_progress = bool(self.verbose) and strategy.leads
         # A paid run writes its file before the engines are tried, which takes a while.
         # numpy's BLAS threads and torch's would wait for each other.
         with (
@@ -663,7 +640,11 @@ class PrivateNetwork(NetworkPredictions, DistributedClassifier):
         self._scores = NetworkScores(self.module_, self._form, self._prepare_rows)
 
     def _validated(self, X: Any, y: Any) -> tuple[Any, Array]:
-        self._check_alone()
+        if self.across is not None:
+            raise ValueError(
+                "Expected fit_records(dataset) in a distributed fit, got fit(X, y), which "
+                "reads records before rank 0 has paid."
+            )
         rows, labels = validate_data(
             self, X, y, allow_nd=True, dtype=None, ensure_min_samples=1
         )

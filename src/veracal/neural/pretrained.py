@@ -76,16 +76,11 @@ class EfficientNetLite0:
     def scorer(self, record: tuple[int, ...]) -> Score:
         """Load the network, for images of one shape."""
         torch, network = extra("torch", "torch"), self._network()
-        side = (self.pixels, self.pixels)
 
         def forward(rows: Array) -> Floats:
             images = torch.from_numpy(rows if rows.ndim == 4 else rows[..., None])
             scaled = (images.permute(0, 3, 1, 2).to(torch.float32) - 127) / 128
-            if scaled.shape[2:] != side:
-                scaled = torch.nn.functional.interpolate(
-                    scaled, size=side, mode="bilinear", antialias=True
-                )
-            colored = scaled.expand(-1, 3, -1, -1)
+            colored = resize_images(scaled, self.pixels).expand(-1, 3, -1, -1)
             with full_precision(), torch.inference_mode():
                 maps = network.extract_features(
                     colored.contiguous(memory_format=torch.channels_last)
@@ -197,6 +192,14 @@ class MiniLM:
             return scale_to_unit_ball(means) if self.normalize else means
 
         return build_text_scorer(forward, tokenizer, self.max_tokens, self.dimension)
+
+
+def resize_images(images: Any, pixels: int) -> Any:
+    """Resize images of shape (n, c, h, w) to squares, by antialiased bilinear interpolation."""
+    if images.shape[2:] == (pixels, pixels):
+        return images
+    interpolate = extra("torch", "torch").nn.functional.interpolate
+    return interpolate(images, size=(pixels, pixels), mode="bilinear", antialias=True)
 
 
 def build_text_scorer(forward: Score, tokenizer: Any, max_tokens: int, dimension: int) -> Score:

@@ -150,7 +150,12 @@ def synthetic_rows(X: Any, module: nn.Module, n: int) -> Any:
         tokens = rng.integers(0, min(tables, default=2), shape)
         if len(shape) > 1:  # texts of different lengths
             beyond = np.arange(shape[-1]) >= fill * shape[-1]
-            tokens[np.broadcast_to(beyond, shape)] = _padding_token(module)
+            padding = (
+                one.padding_idx
+                for one in module.modules()
+                if isinstance(one, nn.Embedding) and one.padding_idx is not None
+            )
+            tokens[np.broadcast_to(beyond, shape)] = next(padding, 0)
         return tokens.astype(X.dtype)
     if X.dtype.kind == "b":
         return rng.random(shape) < 0.5
@@ -219,9 +224,3 @@ def replace_halves(n: int) -> tuple[list[int], ...]:
 def _build_block(rows: Any, n: int, classes: int, prepare: Any) -> Block:
     """Add targets with different class counts, since a loss may depend on these."""
     return Block(select_inputs(rows, slice(None), prepare), torch.arange(n) // 3 % classes)
-
-
-def _padding_token(module: nn.Module) -> int:
-    """Token that fills texts up."""
-    tables = (one.padding_idx for one in module.modules() if isinstance(one, nn.Embedding))
-    return next((one for one in tables if one is not None), 0)

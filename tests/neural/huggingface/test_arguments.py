@@ -1,4 +1,4 @@
-"""Arguments of Hugging Face mean in our descent what they mean in theirs."""
+"""Hugging Face's arguments have the same effect in a private training."""
 
 import numpy as np
 import pytest
@@ -41,10 +41,10 @@ def test_a_zero_learning_rate_is_rejected(tmp_path):
 
 @pytest.mark.parametrize("optim", ["adamw_torch", "sgd"])
 def test_steps_equal_those_of_torchs_optimizer(tmp_path, optim):
-    """The same gradients lead to the same weights, decay of some of them included."""
+    """The same gradients give the same weights, including weight decay of some of them."""
     settings = {"optim": optim, "weight_decay": 0.2, "learning_rate": 0.01, "adam_beta2": 0.9}
     ours = trainer(tmp_path, bert(), **settings)
-    descent = ours._plan().descent
+    descent = ours._plan().dp_sgd
     model = bert()
     theirs = Trainer(model, arguments(tmp_path, **settings), train_dataset=texts())
     optimizer = theirs.create_optimizer()

@@ -1,4 +1,4 @@
-"""Tokens of one length, which come back from the disk as they were or not at all."""
+"""Tokens of one length, loaded from disk unchanged or not at all."""
 
 import stat
 

@@ -1,4 +1,4 @@
-"""A trainer finds a way to take gradients of examples, or says why there is none."""
+"""A trainer chooses a gradient engine, or explains why there is none."""
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ def test_decoders_are_trained_completely(tmp_path, family):
 
 
 class Gate(nn.Module):
-    """Scales what it gets, unless that is very large: no way of taking gradients knows it."""
+    """Scales its input, except for very large values; no gradient engine supports it."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Gradients of models of Hugging Face are those of examples taken one by one."""
+"""Gradient sums of Hugging Face models equal those of single examples."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ ENGINES = {"ghost": GhostEngine, "functional": FunctionalEngine}
 
 
 def block(model, n=5):
-    """Padded texts, and one that is not."""
+    """Texts with and without padding."""
     result = arrays(texts(n, seed=3), pad=model.config.pad_token_id)
     labels = torch.from_numpy(result.pop("labels"))
     result["input_ids"][0], result["attention_mask"][0] = np.arange(5, 5 + LENGTH), 1
@@ -155,7 +155,7 @@ def test_padding_does_not_matter(build):
 
 
 def test_norms_and_sums_use_the_same_dropout_masks():
-    """With nothing clipped, the sum is what autograd gives for the same random draws."""
+    """Without clipping, the sum equals autograd's for the same random draws."""
     model = bert(hidden_dropout_prob=0.4, attention_probs_dropout_prob=0.4)
     module, batch = settled(model).train(), block(model)
     engine = GhostEngine(module, cross_entropy, 8)
@@ -197,7 +197,7 @@ def test_a_model_without_four_axis_masks_gets_two_axis_masks():
 
 
 class Deaf(nn.Module):
-    """Takes masks of four axes, and does not look at them."""
+    """Accepts four-axis masks and ignores them."""
 
     def __init__(self):
         super().__init__()
@@ -211,7 +211,7 @@ class Deaf(nn.Module):
 
 @pytest.mark.parametrize("zeros", [False, True])
 def test_a_zero_head_does_not_hide_ignored_masks(zeros):
-    """All logits are then zero, whatever the mask; the trial is one of other weights."""
+    """All logits are zero for any mask; the trial perturbs the weights."""
     model = Deaf()
     if zeros:
         for one in model.inner.classifier.parameters():
@@ -226,7 +226,7 @@ def test_a_zero_head_does_not_hide_ignored_masks(zeros):
 
 
 def test_token_types_are_omitted_for_models_without_them():
-    """GPT-2 has no table of kinds: it looks kind 0 up among its words, and adds that."""
+    """GPT-2 has no token types: it would add the word embedding of type 0."""
     model = gpt2().eval()
     rows = [{**row, "token_type_ids": [0] * len(row["input_ids"])} for row in texts(6)]
     ids = torch.from_numpy(arrays(rows)["input_ids"])

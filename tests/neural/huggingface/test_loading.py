@@ -1,4 +1,4 @@
-"""Models come from a folder: whole, offline, and without code."""
+"""Models are loaded from a folder: completely, offline, and without executing code."""
 
 import json
 import socket
@@ -28,7 +28,7 @@ from veracal.neural.huggingface import (
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A saved model, and no network."""
+    """A saved model, without network access."""
     bert().save_pretrained(tmp_path / "model")
 
     def refuse(*_, **__):

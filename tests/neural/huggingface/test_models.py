@@ -1,4 +1,4 @@
-"""Classifiers on means of hidden states, whole and split into frozen and trained layers."""
+"""Mean-pooled classifiers, whole and split into frozen and trained layers."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from veracal.neural.huggingface import LastLayers, MeanPooled, Tokens, encode_fr
 
 
 def pooled(**settings):
-    """A small classifier whose head is not zero."""
+    """A small classifier with a nonzero head."""
     model = MeanPooled(bert(), **settings)
     torch.manual_seed(1)
     torch.nn.init.normal_(model.head.weight)
@@ -89,7 +89,7 @@ def test_models_that_cannot_be_split_are_rejected(model, layers, says):
 
 
 def test_states_of_a_text_do_not_depend_on_others():
-    """One text more, or fewer, changes nothing of what is learnt from others."""
+    """Adding or removing a text changes no state of another one."""
     model, model_ = pooled(), arrays(texts(n=90))
     every = encode_frozen_layers(model, Tokens.of(model_))
     fewer = {name: np.delete(one, [3, 40], axis=0) for name, one in model_.items()}

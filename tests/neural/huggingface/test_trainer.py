@@ -1,4 +1,4 @@
-"""A trainer that promises what it charges, and trains what it says."""
+"""The private trainer charges its cost and keeps its guarantee."""
 
 import json
 import math
@@ -40,7 +40,7 @@ def moved(before, model):
 
 
 class Watched(list):
-    """Rows that take note of when they are read."""
+    """Rows that report when they are read."""
 
     def __init__(self, rows, on_read):
         super().__init__(rows)
@@ -55,7 +55,7 @@ class Watched(list):
 
 
 def test_a_script_changes_by_two_lines(tmp_path):
-    """The same call with another class and one argument more."""
+    """The same call with another class and one more argument."""
     given = {
         "model": bert(),
         "args": arguments(tmp_path),
@@ -91,7 +91,7 @@ def test_the_weights_can_be_saved_and_loaded(tmp_path):
 
 @pytest.mark.parametrize("rows", [texts(), arrays(texts())], ids=["rows", "arrays"])
 def test_rows_and_arrays_give_the_same_result(tmp_path, rows):
-    """Draws that can be repeated lead to the same weights from both."""
+    """Seeded runs give the same weights for both."""
     private_trainer = trainer(tmp_path, distilbert(), rows, privacy={"random_state": 3})
     private_trainer.train()
     other = trainer(tmp_path, distilbert(), privacy={"random_state": 3})
@@ -104,7 +104,7 @@ def test_rows_and_arrays_give_the_same_result(tmp_path, rows):
 
 
 def test_the_charge_equals_the_event_of_the_run(tmp_path):
-    """Charged once, before the first record is read, at the cost that was announced."""
+    """Charged once, before the first record is read, at the announced cost."""
     ledger = open_ledger(tmp_path / "ledger", Budget(8.0, 1e-3), kind="open")
     entries = []
     rows = Watched(texts(), lambda: entries.append(ledger.length()))
@@ -151,26 +151,26 @@ def test_the_statement_states_the_guarantee(tmp_path):
 
 
 def of_patients(most):
-    """Rows that say whose they are; every patient has as many."""
+    """Rows with ids; every patient has ``most`` rows."""
     return [{**row, "patient": f"patient {i // most}"} for i, row in enumerate(texts())]
 
 
 def test_the_statement_excludes_an_unchecked_unit_bound(tmp_path):
-    """Rows without ids may all be of one patient: there is nothing but a word for it."""
+    """Rows without ids may all belong to one patient: the bound is only declared."""
     settings = {"unit": Unit("patient", at_most=2), "noise_multiplier": 4.0}
     trusted = trainer(tmp_path, privacy=settings)
     trusted.train()
-    said = "any patient with more than 2 rows: the rows did not say whose they are"
+    said = "any patient with more than 2 rows: the rows had no ids"
     assert trusted.private_ and said in trusted.statement_.text()
     assert any(said in one for one in trusted.statement_.to_json()["not_covered"])
     counted = trainer(
         tmp_path, rows=of_patients(2), privacy={**settings, "unit_column": "patient"}
     )
     counted.train()
-    assert counted.private_ and "did not say whose" not in counted.statement_.text()
+    assert counted.private_ and "the rows had no ids" not in counted.statement_.text()
     plain = trainer(tmp_path)
     plain.train()
-    assert "did not say whose" not in plain.statement_.text()
+    assert "the rows had no ids" not in plain.statement_.text()
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_rows_beyond_the_unit_limit_contribute_nothing(tmp_path, rows, left_out)
     assert private_trainer.private_
     assert private_trainer.internal_.excluded == left_out
     assert set(entries) == {1}
-    with pytest.raises(DataError, match=f"{left_out} that are not so"):
+    with pytest.raises(DataError, match=f"{left_out} invalid ones"):
         private_trainer.check_records()
 
 
@@ -261,7 +261,7 @@ def test_it_trains_once(tmp_path):
 
 
 def test_empty_batches_take_noisy_steps(tmp_path):
-    """No record at all: every batch is empty, and every parameter moves."""
+    """Without records every batch is empty, and every parameter changes."""
     private_trainer = trainer(tmp_path, rows=[], eval_strategy="no")
     before = weights(private_trainer.model)
     assert private_trainer.train().global_step == 3
@@ -273,8 +273,8 @@ def test_a_batch_is_split_into_blocks_independently_of_its_size(tmp_path, monkey
         tmp_path, max_steps=20, privacy={"random_state": 0, "gradients": "ghost"}
     )
     plan = private_trainer._plan()
-    assert plan.descent.expected_batch == 16 and plan.descent.sampler == Poisson(16 / 60)
-    assert plan.descent.clip == Flat(1.0)
+    assert plan.dp_sgd.expected_batch == 16 and plan.dp_sgd.sampler == Poisson(16 / 60)
+    assert plan.dp_sgd.clip == Flat(1.0)
     engine, _ = private_trainer._choose_engine(plan)
     sizes, add = [], engine.add
 
@@ -321,7 +321,7 @@ def test_callbacks_are_called_for_steps_and_epochs(tmp_path):
 
 
 class Remembers(TrainerCallback, ExportableState):
-    """Makes something of evaluations, and asks for it to be kept."""
+    """Stores evaluation results in the trainer's state."""
 
     def __init__(self):
         self.last = {}
@@ -466,7 +466,7 @@ ODD = {
 
 @pytest.mark.parametrize("odd", ODD.values(), ids=list(ODD))
 def test_an_invalid_record_is_treated_as_absent(tmp_path, odd):
-    """The charge, the outcome and the weights are the same with it and without it."""
+    """Charge, outcome and weights are the same with it and without it."""
     result = {}
     for name in ("with", "without"):
         rows = texts(59) + [{"input_ids": [5], "labels": 0, **odd}] * (name == "with")

@@ -1,4 +1,4 @@
-"""What a private training could not honor is refused before it begins."""
+"""Arguments that a private training cannot honor are rejected before it starts."""
 
 import numpy as np
 import pytest
@@ -62,9 +62,9 @@ def test_choosing_the_best_of_several_models_is_rejected(tmp_path):
 
 def test_only_one_clip_bound_may_be_given(tmp_path):
     private_trainer = trainer(tmp_path, max_grad_norm=0.3)
-    assert private_trainer._plan().descent.clip == Flat(0.3)
+    assert private_trainer._plan().dp_sgd.clip == Flat(0.3)
     private_trainer = trainer(tmp_path, privacy={"clip": Automatic(0.5)})
-    assert private_trainer._plan().descent.clip == Automatic(0.5)
+    assert private_trainer._plan().dp_sgd.clip == Automatic(0.5)
     with pytest.raises(ValueError, match="one bound on gradients"):
         trainer(tmp_path, max_grad_norm=0.3, privacy={"clip": 0.5})
     with pytest.raises(ValueError, match="which both set the expected batch"):
@@ -160,7 +160,7 @@ def test_records_without_indices_are_rejected(tmp_path):
 
 
 def test_a_model_without_a_padding_token_is_rejected(tmp_path):
-    """Decoders find the last token by it, and take no two texts at once without."""
+    """Decoders need it to find the last token, and for batches of several texts."""
     model = gpt2()
     model.config.pad_token_id = None
     with pytest.raises(ValueError, match=r"pad_token_id=None. Set model\.config\.pad_token_id"):
@@ -190,7 +190,7 @@ def test_meta_and_inference_models_are_rejected(tmp_path):
 
 
 class Late(torch.nn.Linear):
-    """Mixes the texts of a block, and leaves a few of them apart."""
+    """Mixes the texts of a large block, but not a few texts."""
 
     def forward(self, hidden):
         return super().forward(hidden - hidden.mean(0) if len(hidden) > 5 else hidden)
@@ -220,7 +220,7 @@ def test_the_unit_must_be_that_of_the_ledger(tmp_path):
 
 @pytest.mark.parametrize("rate", [None, 0.1])
 def test_a_ledger_requires_a_declared_size(tmp_path, rate):
-    """The rate would be in the ledger, and with it how many records there are."""
+    """The charged rate would reveal the number of records."""
     ledger = open_ledger(tmp_path / "ledger", Budget(8.0, 1e-3), kind="open")
     undeclared = {"size": None, "noise_multiplier": 4.0, "sampling_rate": rate}
     settings = {"gradient_accumulation_steps": 1}

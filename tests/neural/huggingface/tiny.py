@@ -1,4 +1,4 @@
-"""Tiny models of several families, and made-up texts for them."""
+"""Tiny models of several families, and synthetic texts for them."""
 
 import numpy as np
 import torch
@@ -64,7 +64,7 @@ FAMILIES = {"bert": bert, "distilbert": distilbert, "roberta": roberta, **DECODE
 
 
 def texts(n=60, pad=0, classes=3, seed=0):
-    """A class says which tokens a text is made of; texts have different lengths."""
+    """Texts of different lengths; the class determines the tokens."""
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, classes, n)
     rows = []
@@ -75,7 +75,7 @@ def texts(n=60, pad=0, classes=3, seed=0):
 
 
 def arrays(rows, pad=0):
-    """The same as arrays."""
+    """The same texts as arrays."""
     ids = np.full((len(rows), LENGTH), pad)
     mask = np.zeros_like(ids)
     for i, row in enumerate(rows):

@@ -538,12 +538,12 @@ class GhostEngine:
         """Return whether the module computes the same for channels-last images."""
         if not isinstance(block.inputs, Tensor) or block.inputs.ndim != 4:
             return False
-        block_size, converted = (
+        contiguous, converted = (
             self._try_layout(block, channels_last) for channels_last in (False, True)
         )
-        if block_size is None or converted is None:
+        if contiguous is None or converted is None:
             return False
-        return torch.allclose(block_size, converted, rtol=1e-3, atol=1e-4)
+        return torch.allclose(contiguous, converted, rtol=1e-3, atol=1e-4)
 
     def _try_layout(self, block: Block, channels_last: bool) -> Tensor | None:
         """Outputs for a block; None if the forward or backward pass fails."""

@@ -483,7 +483,10 @@ def find_rule(layer: nn.Module) -> Rule | None:
     if type(layer) in RULES:
         rule: Rule | None = RULES[type(layer)] if is_supported(layer) else None
         return rule
-    name, shapes = type(layer).__name__, _parameter_shapes(layer)
+    if next(layer.children(), None) is not None or next(layer.buffers(), None) is not None:
+        return None
+    name = type(layer).__name__
+    shapes = {key: one.shape for key, one in layer.named_parameters()}
     if name == "Conv1D" and shapes.keys() == {"weight", "bias"}:
         return (
             transposed_linear_gradients
@@ -520,13 +523,6 @@ def rms_norm_gradients(
             per_position.reshape(n, -1, per_position.shape[-1]).sum(1)
         )
     }
-
-
-def _parameter_shapes(layer: nn.Module) -> dict[str, torch.Size]:
-    """Shapes of all parameters of a layer without sublayers or buffers; else an empty dict."""
-    if next(layer.children(), None) is not None or next(layer.buffers(), None) is not None:
-        return {}
-    return {name: one.shape for name, one in layer.named_parameters()}
 
 
 def _transposed_linear(x: Tensor, weights: dict[str, Tensor], layer: nn.Module) -> Tensor:

@@ -153,18 +153,16 @@ def tokenize(
         root = cache_folder(None if folder is None else Path(folder))
         secret = cache_secret(root)
         token_folder = private_folder(root / "tokens")
-        path = (
-            token_folder
-            / f"{_cache_key(rows, backend, int(max_length), tokenizer, secret)}.npz"
-        )
+        key = _cache_key(rows, backend, int(max_length), tokenizer, secret)
+        path = token_folder / f"{key}.npz"
         cached = _load_cached(path, len(rows), int(max_length))
-        arrays = (
-            _encode_texts(rows, backend, int(max_length), tokenizer)
-            if cached is None
-            else cached
-        )
         if cached is None:
-            _save_cached(path, arrays)
+            cached = _encode_texts(rows, backend, int(max_length), tokenizer)
+            key_bytes = np.frombuffer(bytes.fromhex(key), np.uint8)
+            content: dict[str, Any] = {"key": key_bytes, **cached}
+            with placed(path, force=True) as file:
+                np.savez_compressed(file, **content)
+        arrays = cached
     label_array = None if labels is None else np.asarray(labels)
     return Tokens(arrays, label_array, declared=True)
 
@@ -263,13 +261,6 @@ def _load_cached(path: Path, n: int, max_length: int) -> dict[str, Array] | None
         for name, one in arrays.items()
     )
     return arrays if valid and key == path.stem else None
-
-
-def _save_cached(path: Path, arrays: Mapping[str, Array]) -> None:
-    """Write tokens to disk, completely or not at all."""
-    named: dict[str, Any] = {"key": np.frombuffer(bytes.fromhex(path.stem), np.uint8), **arrays}
-    with placed(path, force=True) as file:
-        np.savez_compressed(file, **named)
 
 
 NAMES = ("input_ids", "attention_mask", "token_type_ids")
@@ -453,9 +444,9 @@ def text_format(
             f"independently, got {type(dataset).__name__}."
         )
     config: Any = model.config
-    accepted = tuple(
-        name for name in forward_arguments(model) if name != TYPES or _uses_token_types(config)
-    )
+    # For some models without token types, type 0 would have a meaning.
+    has_types = int(getattr(config, "type_vocab_size", 0) or 0) >= 1
+    accepted = tuple(name for name in forward_arguments(model) if name != TYPES or has_types)
     if isinstance(dataset, Tokens):
         names, length = _tokens_format(dataset, accepted, max_length)
     elif max_length is None:
@@ -482,11 +473,6 @@ def text_format(
     return TextFormat(
         names, length, int(config.vocab_size), int(config.num_labels), padding or 0
     )
-
-
-def _uses_token_types(config: Any) -> bool:
-    """Return whether a model has token types; type 0 may have a meaning."""
-    return int(getattr(config, "type_vocab_size", 0) or 0) >= 1
 
 
 def _tokens_format(

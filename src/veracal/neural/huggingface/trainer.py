@@ -160,10 +160,8 @@ class CallbackNotifier:
 _FEW = 3  # synthetic examples on which a model and its gradients are tried
 _TARGETS = torch.arange(_FEW)
 _RELEASED = ("step", "epoch", "grad_norm", "learning_rate")  # in the log of a step
-_ENGINES: tuple[EngineName, ...] = (
-    "ghost",
-    "functional",
-)  # in this order, and not timed, which needs more memory
+# Tried in this order and not timed, since timing needs more memory.
+_ENGINES: tuple[EngineName, ...] = ("ghost", "functional")
 _UNTRAINED = "this trainer has not trained it"
 _UNDECLARED = "the number of records was read from them; declare size=..."
 _ENDED = "its run was ended by a hook, which may have seen records"
