@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
@@ -53,8 +53,12 @@ from veracal.calibration import (
 )
 from veracal.data import Dataset, Kind, MappedRows, Schema, Scores, logits_of
 from veracal.errors import DataError
-from veracal.neural import EfficientNetLite0, MiniLM, MiniLMTokens, extract
 from veracal.training import Arbitrariness
+
+if TYPE_CHECKING:
+    from veracal.neural import EfficientNetLite0, MiniLM, MiniLMTokens
+
+    Extractors = EfficientNetLite0 | MiniLM | MiniLMTokens
 
 _FAR = 800.0  # logits beyond have probabilities that are 0 and 1, for all that float64 can say
 
@@ -148,12 +152,6 @@ def _crossing(map_: CalibrationMap) -> float:
     return low
 
 
-Extractors = EfficientNetLite0 | MiniLM | MiniLMTokens
-_EXTRACTORS: Mapping[str, type[Extractors]] = {
-    one.name: one for one in (EfficientNetLite0, MiniLM, MiniLMTokens)
-}
-
-
 @dataclass(frozen=True, eq=False)
 class FrozenEncoder:
     """A frozen network of published weights, by its name and settings.
@@ -165,11 +163,11 @@ class FrozenEncoder:
         SHA-256 of the weights it had when the classifier was trained.
     """
 
-    extractor: Extractors
+    extractor: "Extractors"
     weights: str
 
     @classmethod
-    def of(cls, extractor: Extractors) -> "FrozenEncoder":
+    def of(cls, extractor: "Extractors") -> "FrozenEncoder":
         """The network as it is installed here."""
         return cls(extractor, str(extractor.fingerprint()["weights"]))
 
@@ -187,16 +185,19 @@ class FrozenEncoder:
         DataError
             For a network that is not known, or settings that it does not have.
         """
+        from veracal.neural import EfficientNetLite0, MiniLM, MiniLMTokens
+
+        known = {one.name: one for one in (EfficientNetLite0, MiniLM, MiniLMTokens)}
         try:
             if set(written) != {"name", "settings", "weights"}:
                 raise ValueError
             if not isinstance(written["weights"], str):
                 raise TypeError
-            return cls(_EXTRACTORS[written["name"]](**written["settings"]), written["weights"])
+            return cls(known[written["name"]](**written["settings"]), written["weights"])
         except (KeyError, TypeError, ValueError) as cause:
             raise DataError(
                 where,
-                f"one of the frozen networks {', '.join(_EXTRACTORS)}, with its settings",
+                f"one of the frozen networks {', '.join(known)}, with its settings",
                 repr(written)[:80],
                 "Update Veracal.",
             ) from cause
@@ -212,6 +213,8 @@ class FrozenEncoder:
 
     def dataset(self, dataset: Dataset, progress: Progress | None = None) -> Dataset:
         """Features of a data set, kept in the cache."""
+        from veracal.neural import extract
+
         self._check_weights()
         return extract(dataset, self.extractor, progress=progress)
 

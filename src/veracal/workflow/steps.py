@@ -28,7 +28,6 @@ from veracal.data import (
 )
 from veracal.errors import DataError
 from veracal.ledger import AssignmentNotice, Item, PartitionRule
-from veracal.neural import EfficientNetLite0, MiniLM, MiniLMTokens
 from veracal.workflow.config import Config, ModelConfig
 
 if TYPE_CHECKING:
@@ -40,16 +39,16 @@ _GRAY, _COLOR = (28, 28), (32, 32, 3)  # pictures that have networks of their ow
 
 def front_for(kind: str, records: Dataset) -> FrozenEncoder | None:
     """The frozen network that records go through first, by their form and the kind of model."""
+    texts = records.X.dtype.kind == "T"
+    images = records.X.dtype == np.uint8 and records.X.ndim > 2
+    if kind != "text" and not (kind == "features" and (texts or images)):
+        return None  # rows of numbers are features already
+    from veracal.neural import EfficientNetLite0, MiniLM, MiniLMTokens
+
     if kind == "text":
         MiniLMTokens().check(records.X, records.name)
         return FrozenEncoder.of(MiniLMTokens())
-    if kind != "features":
-        return None
-    if records.X.dtype.kind == "T":
-        return FrozenEncoder.of(MiniLM())
-    if records.X.dtype == np.uint8 and records.X.ndim > 2:
-        return FrozenEncoder.of(EfficientNetLite0())
-    return None  # rows of numbers: features already
+    return FrozenEncoder.of(MiniLM() if texts else EfficientNetLite0())
 
 
 def private_network(
