@@ -25,7 +25,7 @@ from veracal.errors import DataError, MissingExtraError
 from veracal.multiplicity import audit_predictions, disagreement, normalized, plan_audit
 from veracal.workflow import Config
 from veracal.workflow.config import DataConfig, PrivacyConfig
-from veracal.workflow.steps import loaded
+from veracal.workflow.records import load_records
 
 AUDIT = ["audit", "breast-cancer", "--model", "output", "--norm", "2", "--runs", "50"]
 VISITS = ["audit", "visits.csv", "--schema", "visits.toml", "--model", "output", "--norm", "2"]
@@ -42,7 +42,7 @@ def found(run, *words):
 
 def parts(source, schema=None, **choices):
     """Records as a run deals them."""
-    return loaded(Config(DataConfig(source, schema, **choices), PrivacyConfig(1.0)))
+    return load_records(Config(DataConfig(source, schema, **choices), PrivacyConfig(1.0)))
 
 
 # ---------------------------------------------------------------- what is told

@@ -142,9 +142,9 @@ def test_options_come_before_the_config(run, visits):
     (typed,), (filed,) = (call.args[:1] for call in asked.call_args_list)
     assert filed == Config.load("quick.toml").within(Path())
     assert (typed.privacy.epsilon, typed.privacy.delta) == (2.0, 1e-7)
-    assert (typed.data.test, typed.data.seed, typed.data.version) == (0.5, "s", "v")
+    assert (typed.data.test, typed.data.split_key, typed.data.version) == (0.5, "s", "v")
     assert (typed.recalibration.method, typed.measurement.group) == ("none", "sex")
-    assert (typed.measurement.bins, typed.measurement.later) == (4, 0)
+    assert (typed.measurement.bins, typed.measurement.reserve) == (4, 0)
     assert typed.model == filed.model and typed.model.epochs == 5
 
 
@@ -265,10 +265,10 @@ def test_a_network_that_cannot_be_trained_leaves_nothing(run, tmp_path, old, new
 
 
 def test_stopping_it_leaves_no_model_and_can_be_gone_on_from(run, visits):
-    with mock.patch("veracal.workflow.job.measurement", side_effect=KeyboardInterrupt):
+    with mock.patch("veracal.workflow.planning.measurement", side_effect=KeyboardInterrupt):
         code, out, err = run(*FIT, *PAID)
     assert code == 1 and not out and "same command" in err and not Path("model").exists()
-    with mock.patch("veracal.workflow.job.RunPlan.asked", side_effect=KeyboardInterrupt):
+    with mock.patch("veracal.workflow.planning.RunPlan.measure", side_effect=KeyboardInterrupt):
         code, out, err = run(*FIT, *PAID)
     assert code == 1 and not Path("model").exists()
     paid = Ledger("model.ledger").entries()

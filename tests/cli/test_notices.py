@@ -161,7 +161,7 @@ def test_a_later_measurement_tells_before_its_charge_and_leaves_new_units_out(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("veracal.workflow.remeasuring.RunPlan.asked", interrupt)
+        patch.setattr("veracal.workflow.remeasuring.RunPlan.measure", interrupt)
         code, out, err = run("evaluate", "model", "--again")
     assert code == 1 and not out
     assert_told(err, 100, 100, "100 rows of theirs are in no partition")

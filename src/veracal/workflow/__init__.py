@@ -12,15 +12,18 @@ if TYPE_CHECKING:
         open_data_ledger,
         partitions_path,
     )
-    from veracal.workflow.comparing import Configuration, check_ways, compare_ways, is_begun
+    from veracal.workflow.comparing import compare, is_unfinished
     from veracal.workflow.config import (
         Config,
+        Configuration,
         DataConfig,
+        MeasurementConfig,
+        ModelConfig,
         PrivacyConfig,
         RecalibrationConfig,
-        check_used,
+        check_configurations,
+        check_settings_apply,
     )
-    from veracal.workflow.job import today
     from veracal.workflow.local_federation import (
         EACH,
         Courier,
@@ -30,10 +33,11 @@ if TYPE_CHECKING:
         make_local,
         open_local,
     )
-    from veracal.workflow.remeasuring import found_near, measure_again
-    from veracal.workflow.results import RESULTS, results_of, write_recalibrated
+    from veracal.workflow.planning import today
+    from veracal.workflow.records import TEST
+    from veracal.workflow.remeasuring import find_table, remeasure
+    from veracal.workflow.results import RESULTS, load_results, write_recalibrated
     from veracal.workflow.running import OnProgress, RunResult, run
-    from veracal.workflow.steps import TEST
 
 __all__ = [
     "EACH",
@@ -46,6 +50,8 @@ __all__ = [
     "DataConfig",
     "Hospital",
     "LocalFederation",
+    "MeasurementConfig",
+    "ModelConfig",
     "OnNotice",
     "OnProgress",
     "OnRuns",
@@ -53,20 +59,20 @@ __all__ = [
     "RecalibrationConfig",
     "RunResult",
     "audit_config",
-    "check_used",
-    "check_ways",
-    "compare_ways",
-    "found_near",
-    "is_begun",
+    "check_configurations",
+    "check_settings_apply",
+    "compare",
+    "find_table",
     "is_made",
+    "is_unfinished",
     "keep_place",
     "ledger_path",
+    "load_results",
     "make_local",
-    "measure_again",
     "open_data_ledger",
     "open_local",
     "partitions_path",
-    "results_of",
+    "remeasure",
     "run",
     "today",
     "write_recalibrated",
@@ -87,20 +93,19 @@ __getattr__, __dir__ = attach(
             "open_data_ledger",
             "partitions_path",
         ),
-        "comparing": (
-            "Configuration",
-            "check_ways",
-            "compare_ways",
-            "is_begun",
-        ),
+        "comparing": ("compare", "is_unfinished"),
         "config": (
             "Config",
+            "Configuration",
             "DataConfig",
+            "MeasurementConfig",
+            "ModelConfig",
             "PrivacyConfig",
             "RecalibrationConfig",
-            "check_used",
+            "check_configurations",
+            "check_settings_apply",
         ),
-        "job": ("today",),
+        "planning": ("today",),
         "local_federation": (
             "Courier",
             "EACH",
@@ -111,12 +116,12 @@ __getattr__, __dir__ = attach(
             "open_local",
         ),
         "remeasuring": (
-            "found_near",
-            "measure_again",
+            "find_table",
+            "remeasure",
         ),
         "results": (
             "RESULTS",
-            "results_of",
+            "load_results",
             "write_recalibrated",
         ),
         "running": (
@@ -124,6 +129,6 @@ __getattr__, __dir__ = attach(
             "RunResult",
             "run",
         ),
-        "steps": ("TEST",),
+        "records": ("TEST",),
     },
 )

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.pipeline.own_ledgers import run
+from tests.workflow.own_ledgers import run
 from veracal.accounting import Budget
 from veracal.calibration import metrics
 from veracal.data import load
@@ -18,8 +18,8 @@ from veracal.queries import Curator
 from veracal.training import PrivateLogisticRegression
 from veracal.workflow import Config
 from veracal.workflow.config import DataConfig, ModelConfig, PrivacyConfig
-from veracal.workflow.job import internal_facts
-from veracal.workflow.steps import loaded
+from veracal.workflow.records import load_records
+from veracal.workflow.results import internal_figures
 
 CONFIG = Config(DataConfig("breast-cancer"), PrivacyConfig(3.0), model=ModelConfig(epochs=5))
 
@@ -48,8 +48,8 @@ def test_what_is_published_is_the_same_with_and_without_it(made, tmp_path):
 
 
 def test_it_holds_counts_and_plain_figures(made):
-    records = loaded(CONFIG)
-    facts = internal_facts(CONFIG, records, made.classifier, [0.5])
+    records = load_records(CONFIG)
+    facts = internal_figures(CONFIG, records, made.classifier, [0.5])
     whole = load("breast-cancer")
     assert facts["records"] == {"training": len(records.train), "test": len(records.test)}
     assert sum(facts["records"].values()) == len(whole)
@@ -113,7 +113,7 @@ def test_by_group(tmp_path):
     data = DataConfig(str(tmp_path / "visits.csv"), str(tmp_path / "visits.toml"))
     config = replace(CONFIG, data=data, measurement=replace(CONFIG.measurement, group="sex"))
     made = run(config, tmp_path / "model", internal=True)
-    facts = internal_facts(config, loaded(config), made.classifier)
+    facts = internal_figures(config, load_records(config), made.classifier)
     assert set(facts["by group after"]) == {"f", "m"}
     for figures in facts["by group after"].values():
         for one in figures.values():

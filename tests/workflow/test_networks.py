@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.pipeline.own_ledgers import run
+from tests.workflow.own_ledgers import run
 from veracal.artifact import PrivateClassifier
 from veracal.data import Dataset, load
 from veracal.errors import DataError
@@ -21,9 +21,10 @@ from veracal.workflow.config import (
     ModelConfig,
     PrivacyConfig,
     RecalibrationConfig,
-    check_used,
+    check_settings_apply,
 )
-from veracal.workflow.steps import _network, budget_of, front_for, loaded
+from veracal.workflow.models import build_network, choose_encoder
+from veracal.workflow.records import load_records, run_budget
 
 DIGITS = Config(DataConfig("digits"), PrivacyConfig(8.0), model=ModelConfig("mlp", epochs=0.5))
 TEXTS = """format = 1
@@ -117,22 +118,22 @@ def pictures(shape, dtype=np.uint8):
     ],
 )
 def test_which_network_takes_which_rows(kind, records, network):
-    chosen = ModelConfig(kind, hidden=(4,)).settled()
-    assert _network(chosen, records) == KnownNetwork(*network)
-    assert front_for(kind, records) is None or kind == "features"
+    chosen = ModelConfig(kind, hidden=(4,)).with_defaults()
+    assert build_network(chosen, records) == KnownNetwork(*network)
+    assert choose_encoder(kind, records) is None or kind == "features"
 
 
 @pytest.mark.parametrize(
     ("kind", "records", "match"),
     [
-        ("cnn", pictures((12, 10)), "square pictures"),
-        ("cnn", pictures((65,), np.float64), "square pictures"),
+        ("cnn", pictures((12, 10)), "square images"),
+        ("cnn", pictures((65,), np.float64), "square images"),
         ("mlp", pictures((8, 8)), "rows of numbers"),
     ],
 )
 def test_rows_of_another_form_are_refused(kind, records, match):
     with pytest.raises(DataError, match=match):
-        _network(ModelConfig(kind).settled(), records)
+        build_network(ModelConfig(kind).with_defaults(), records)
 
 
 def test_what_was_not_chosen_is_the_usual_of_the_kind():
@@ -155,21 +156,23 @@ def test_a_setting_that_no_model_uses_is_refused(tmp_path):
         audit_config(wrong, [8.0], AuditSettings(3))
     assert not list(tmp_path.iterdir())
     for kind, used in (("mlp", "hidden"), ("features", "hidden"), ("output", "norm")):
-        check_used(ModelConfig(kind, **{used: (4,) if used == "hidden" else 4.0}), [kind])
-    check_used(ModelConfig(norm=3.0), ["mlp", "output"])  # one of them does
+        check_settings_apply(
+            ModelConfig(kind, **{used: (4,) if used == "hidden" else 4.0}), [kind]
+        )
+    check_settings_apply(ModelConfig(norm=3.0), ["mlp", "output"])  # one of them does
 
 
 def test_units_of_a_named_set_need_a_bound(tmp_path):
     """Pictures of persons, as a catalog gives them: no schema says how many one has."""
-    records = loaded(DIGITS)
-    whole = replace(records.whole, units=np.arange(len(records.whole)) // 2)
-    with pytest.raises(DataError, match="--at-most"):
-        budget_of(DIGITS, replace(records, whole=whole, schema=None))
+    records = load_records(DIGITS)
+    whole = replace(records.dataset, units=np.arange(len(records.dataset)) // 2)
+    with pytest.raises(DataError, match="--max-contributions"):
+        run_budget(DIGITS, replace(records, dataset=whole, schema=None))
     bounded = replace(whole, at_most=2)
-    found = budget_of(DIGITS, replace(records, whole=bounded, schema=None))
+    found = run_budget(DIGITS, replace(records, dataset=bounded, schema=None))
     assert (found.unit.name, found.unit.at_most) == ("unit", 2)
-    with pytest.raises(DataError, match="belong to nobody|a schema says it"):
-        loaded(replace(DIGITS, data=DataConfig("digits", at_most=2)))
+    with pytest.raises(DataError, match="rows have no units|the schema states it"):
+        load_records(replace(DIGITS, data=DataConfig("digits", max_contributions=2)))
 
 
 def test_an_audit_of_a_network_is_repeated_bit_for_bit():

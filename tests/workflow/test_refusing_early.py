@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.pipeline.own_ledgers import compare_ways, run
+from tests.workflow.own_ledgers import compare, run
 from veracal.accounting import Budget
 from veracal.data.builtin import SCHEMAS
 from veracal.errors import AnswerError, BudgetError, DataError, LedgerError
 from veracal.ledger import Ledger
-from veracal.workflow import Config, Configuration, steps
+from veracal.workflow import Config, Configuration, records
 from veracal.workflow.charging import open_data_ledger
 from veracal.workflow.config import (
     DataConfig,
@@ -21,8 +21,8 @@ from veracal.workflow.config import (
     PrivacyConfig,
     RecalibrationConfig,
 )
-from veracal.workflow.job import RunPlan
-from veracal.workflow.steps import budget_of, declared, loaded
+from veracal.workflow.planning import RunPlan
+from veracal.workflow.records import declare_records, load_records, run_budget
 
 PRIVACY = PrivacyConfig(3.0, 1e-5)
 HEAD = """format = 1
@@ -99,7 +99,7 @@ def config(folder: Path, kind: str) -> Config:
         model = "text" if kind == "text" else "features"
     else:
         name, model, *at_most = NAMED[kind]
-        chosen = DataConfig(name, at_most=at_most[0] if at_most else None)
+        chosen = DataConfig(name, max_contributions=at_most[0] if at_most else None)
         relation = "replace-one" if kind == "built in, slots" else relation
     if kind in ("vector columns", "npz", "array folder"):
         (folder / "visits.toml").write_text(HEAD + TARGET + VECTOR)
@@ -108,7 +108,7 @@ def config(folder: Path, kind: str) -> Config:
         replace(PRIVACY, relation=relation),
         model=ModelConfig(model, epochs=1.0 if model != "output" else None,
                           norm=3.0 if model == "output" else None),
-        measurement=MeasurementConfig(later=0, bins=2),
+        measurement=MeasurementConfig(reserve=0, bins=2),
     )  # fmt: skip
 
 
@@ -152,7 +152,7 @@ def unread(monkeypatch):
         raise RecordsReadError
 
     def start():
-        monkeypatch.setattr(steps, "load", read)
+        monkeypatch.setattr(records, "load", read)
 
     return start
 
@@ -163,12 +163,12 @@ def test_what_is_declared_says_what_a_run_costs(kind, tmp_path):
     if kind in HEAVY:
         pytest.importorskip(HEAVY[kind])
     chosen = config(tmp_path, kind)
-    records = loaded(chosen)
+    records = load_records(chosen)
     slots = None
     if chosen.privacy.relation == "replace-one":
         slots = (len(records.train), 0, len(records.test))
-    told = declared(chosen, slots)
-    assert len(told.whole) == 0 and budget_of(chosen, told) == budget_of(chosen, records)
+    told = declare_records(chosen, slots)
+    assert len(told.dataset) == 0 and run_budget(chosen, told) == run_budget(chosen, records)
     planned, real = (RunPlan.of(chosen, each, check=False) for each in (told, records))
     assert planned.items == real.items
     assert (planned.body, planned.request) == (real.body, real.request)
@@ -189,7 +189,7 @@ def test_a_run_beyond_the_caps_is_refused_before_a_record_is_read(
     if chosen.privacy.relation == "replace-one":  # the number of slots is recorded by a run
         run(replace(chosen, privacy=first), tmp_path / "first", ledger=place)
     else:
-        whole = budget_of(chosen, declared(chosen))
+        whole = run_budget(chosen, declare_records(chosen))
         open_data_ledger(place, Budget(1.0, 1e-5, whole.relation, whole.unit), "")
     unread()
     head = Ledger(place).head
@@ -211,10 +211,10 @@ def test_a_comparison_beyond_the_caps_is_refused_before_a_record_is_read(
     unread()
     ways = (Configuration("logistic", "none"), Configuration("logistic", "temperature"))
     with pytest.raises(BudgetError, match="veracal ledger extend"):
-        compare_ways(chosen, ways, tmp_path / "all")
+        compare(chosen, ways, tmp_path / "all")
     Ledger(place).extend(epsilon=3.0, delta=1e-5)
     with pytest.raises(RecordsReadError):
-        compare_ways(chosen, ways, tmp_path / "all")
+        compare(chosen, ways, tmp_path / "all")
 
 
 @pytest.mark.parametrize("kind", ["table", "slots", "built in"])
@@ -223,7 +223,7 @@ def test_other_refusals_come_before_a_record_is_read(kind, tmp_path, unread):
     run(chosen, tmp_path / "model")
     Ledger(place).extend(epsilon=9.0, delta=1e-4)
     unread()
-    other = replace(chosen, data=replace(chosen.data, seed="another"))
+    other = replace(chosen, data=replace(chosen.data, split_key="another"))
     with pytest.raises(LedgerError, match="in two partitions"):
         run(other, tmp_path / "other", ledger=place)
     relation = "add-remove" if kind == "slots" else "replace-one"
@@ -269,9 +269,9 @@ def test_a_file_without_a_schema_is_told_so(tmp_path):
     write_csv(tmp_path, age=range(200))
     chosen = Config(DataConfig(str(tmp_path / "visits.csv")), PRIVACY)
     with pytest.raises(DataError, match="a schema"):
-        declared(chosen)
+        declare_records(chosen)
 
 
 def test_schemas_of_built_in_sets_are_those_of_their_declarations():
     for name, schema in SCHEMAS.items():
-        assert declared(Config(DataConfig(name), PRIVACY)).schema is schema
+        assert declare_records(Config(DataConfig(name), PRIVACY)).schema is schema

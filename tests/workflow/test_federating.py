@@ -6,14 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.pipeline.own_ledgers import run
+from tests.workflow.own_ledgers import run
 from veracal.artifact import PrivateClassifier
 from veracal.artifact.storage import parse_manifest
 from veracal.calibration.maps import Identity, Platt, Temperature
 from veracal.federation.models import model_hash
 from veracal.workflow import Config
 from veracal.workflow.config import DataConfig, PrivacyConfig
-from veracal.workflow.results import arranged, write_recalibrated
+from veracal.workflow.results import reorder_classes, write_recalibrated
 
 RECORD = {"study": "s", "sources": [{"name": "North", "epsilon": 1.0}], "map": {}}
 
@@ -67,7 +67,7 @@ def test_an_affine_map_follows_the_order_of_the_weights(folder, form):
     for manifest in (replace(turned, classes=have), turned):
         made = PrivateClassifier(classifier.weights, classifier.map, manifest)
         order = [have.index(label) for label in manifest.classes]
-        found = arranged(map_, made)
+        found = reorder_classes(map_, made)
         given = np.array([1.0, -2.0])
         np.testing.assert_allclose(_mapped(found, given[order]), _mapped(map_, given)[order])
 

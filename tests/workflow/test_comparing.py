@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from tests.pipeline.own_ledgers import compare_ways
+from tests.workflow.own_ledgers import compare
 from veracal.accounting import Composed, Repeated, epsilon_for
 from veracal.errors import BudgetError, DataError
 from veracal.ledger import Ledger
 from veracal.report.results import Results
 from veracal.workflow import Config, Configuration
-from veracal.workflow.comparing import share
+from veracal.workflow.comparing import share_config
 from veracal.workflow.config import DataConfig, ModelConfig, PrivacyConfig
-from veracal.workflow.job import RunPlan
-from veracal.workflow.steps import loaded, together
+from veracal.workflow.planning import RunPlan
+from veracal.workflow.records import load_records, merge_items
 
 CONFIG = Config(
     DataConfig("breast-cancer"), PrivacyConfig(8.0), "bc", ModelConfig(epochs=3, norm=3.0)
@@ -29,7 +29,7 @@ WAYS = (
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    return compare_ways(CONFIG, WAYS, tmp_path_factory.mktemp("run") / "all")
+    return compare(CONFIG, WAYS, tmp_path_factory.mktemp("run") / "all")
 
 
 def test_each_way_has_an_artifact_that_promises_for_all_of_them(made):
@@ -59,15 +59,15 @@ def test_everything_that_was_planned_is_used_and_nothing_else(made):
 
 
 def test_a_way_has_an_equal_share_of_epsilon_and_delta():
-    found = share(CONFIG, WAYS[1], 4, 1e-4)
+    found = share_config(CONFIG, WAYS[1], 4, 1e-4)
     assert (found.privacy.epsilon, found.privacy.delta) == (2.0, 2.5e-5)
-    assert found.measurement.later == 0 and found.recalibration.method == "temperature"
+    assert found.measurement.reserve == 0 and found.recalibration.method == "temperature"
 
 
 def test_what_is_alike_is_planned_once_with_its_number_of_times():
-    records = loaded(CONFIG)
-    jobs = [RunPlan.of(share(CONFIG, way, 2, 1e-4), records) for way in WAYS[:1] * 2]
-    items = together(item for job in jobs for item in job.items)
+    records = load_records(CONFIG)
+    jobs = [RunPlan.of(share_config(CONFIG, way, 2, 1e-4), records) for way in WAYS[:1] * 2]
+    items = merge_items(item for job in jobs for item in job.items)
     assert (items[0].part, items[0].times) == ("train", 2)
     assert {item.times for item in items if item.part == "test"} == {2}
 
@@ -78,14 +78,14 @@ def test_it_goes_on_where_it_was_interrupted(tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        compare_ways(CONFIG, WAYS, tmp_path / "all", on_progress=stop)
+        compare(CONFIG, WAYS, tmp_path / "all", on_progress=stop)
     before = Ledger(tmp_path / "all.ledger").entries()
     assert len(before) == 2 + 2 * 2 + (1 + 2) * 5
-    made = compare_ways(CONFIG, WAYS, tmp_path / "all")
+    made = compare(CONFIG, WAYS, tmp_path / "all")
     assert made[0].ledger.entries()[: len(before)] == before
     assert len(made[0].ledger.entries()) == ENTRIES
     with pytest.raises(DataError, match="one that exists"):  # it is finished now
-        compare_ways(CONFIG, WAYS, tmp_path / "all")
+        compare(CONFIG, WAYS, tmp_path / "all")
 
 
 @pytest.mark.parametrize("force", [False, True])
@@ -95,26 +95,26 @@ def test_what_is_somebody_elses_stays(force, tmp_path):
     other.parent.mkdir(parents=True)
     other.write_text("mine")
     with pytest.raises(DataError, match="thesis" if force else "one that exists"):
-        compare_ways(CONFIG, WAYS, tmp_path / "all", force=force)
+        compare(CONFIG, WAYS, tmp_path / "all", force=force)
     assert other.read_text() == "mine" and not (tmp_path / "all.ledger").exists()
 
 
 def test_a_ledger_of_other_ways_is_refused(made, tmp_path):
     with pytest.raises(BudgetError, match="veracal ledger extend"):
-        compare_ways(CONFIG, WAYS[:2], tmp_path / "all", ledger=made[0].ledger.path)
+        compare(CONFIG, WAYS[:2], tmp_path / "all", ledger=made[0].ledger.path)
 
 
 @pytest.mark.parametrize("ways", [(), WAYS[:1], (WAYS[0], WAYS[0], WAYS[1])])
 def test_ways_are_two_or_more_and_different(ways, tmp_path):
     with pytest.raises(ValueError, match="two or more different"):
-        compare_ways(CONFIG, ways, tmp_path / "all")
+        compare(CONFIG, ways, tmp_path / "all")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_way_that_cannot_be_made_leaves_nothing(tmp_path):
     config = replace(CONFIG, model=ModelConfig())  # no norm
     with pytest.raises((DataError, ValueError), match="norm"):
-        compare_ways(config, WAYS, tmp_path / "all")
+        compare(config, WAYS, tmp_path / "all")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -7,7 +7,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from tests.pipeline.own_ledgers import measure_again, run
+from tests.workflow.own_ledgers import remeasure, run
 from veracal import workflow as pipeline
 from veracal.accounting import Budget, Repeated, epsilon_for
 from veracal.artifact import PrivateClassifier
@@ -29,9 +29,9 @@ from veracal.workflow.config import (
     PrivacyConfig,
     RecalibrationConfig,
 )
-from veracal.workflow.job import RunPlan
-from veracal.workflow.results import files_of
-from veracal.workflow.steps import loaded
+from veracal.workflow.planning import RunPlan
+from veracal.workflow.records import load_records
+from veracal.workflow.results import result_files
 
 # Of a run: one for each partition; a reservation and its model; five questions twice.
 ENTRIES = 2 + 2 + 2 * 5
@@ -114,7 +114,8 @@ def test_two_runs_have_the_same_split_and_other_batches_and_noise(tmp_path):
 
 def test_another_key_deals_otherwise():
     first, other = (
-        loaded(replace(QUICK, data=DataConfig("breast-cancer", seed=s))) for s in "ab"
+        load_records(replace(QUICK, data=DataConfig("breast-cancer", split_key=s)))
+        for s in "ab"
     )
     assert len(first.train) + len(first.test) == len(other.train) + len(other.test)
     shared = {row.tobytes() for row in first.test.X} & {row.tobytes() for row in other.test.X}
@@ -236,12 +237,12 @@ def test_no_record_is_read_where_the_schema_says_that_it_costs_too_much(visits, 
         run(other, tmp_path / "other", ledger=tmp_path / "model.ledger")
 
 
-@pytest.mark.parametrize("change", ["seed", "test"])
+@pytest.mark.parametrize("change", ["split_key", "test"])
 def test_runs_split_alike_or_are_refused(change, tmp_path):
     place = tmp_path / "all.ledger"
     run(replace(QUICK, privacy=PrivacyConfig(1.0, 1e-5)), tmp_path / "one", ledger=place)
     Ledger(place).extend(epsilon=5.0, delta=1e-4)
-    data = DataConfig("breast-cancer", **{change: {"seed": "other", "test": 0.5}[change]})
+    data = DataConfig("breast-cancer", **{change: {"split_key": "other", "test": 0.5}[change]})
     with pytest.raises(LedgerError, match="in two partitions"):
         run(replace(QUICK, data=data, privacy=PrivacyConfig(2.0, 1e-5)), tmp_path / "two",
             ledger=place)  # fmt: skip
@@ -250,10 +251,10 @@ def test_runs_split_alike_or_are_refused(change, tmp_path):
 def test_a_ledger_that_vanished_is_an_error_where_an_artifact_remembers_it(tmp_path):
     run(QUICK, tmp_path / "model")
     (tmp_path / "model.ledger").unlink()
-    with pytest.raises(LedgerError, match="nothing is there"):
+    with pytest.raises(LedgerError, match="no ledger is at this path"):
         run(QUICK, tmp_path / "model", force=True)
     with pytest.raises(DataError, match="nothing at that path"):
-        measure_again(tmp_path / "model")
+        remeasure(tmp_path / "model")
     run(QUICK, tmp_path / "other")  # opens another
     (tmp_path / "other.ledger").rename(tmp_path / "model.ledger")
     with pytest.raises(LedgerError, match="does not know of that"):
@@ -264,7 +265,7 @@ def test_partitions_that_vanished_are_not_drawn_again(tmp_path):
     made = run(QUICK, tmp_path / "model")
     (tmp_path / "model.ledger.partitions").unlink()
     with pytest.raises(LedgerError, match="expected the assignment"):
-        measure_again(tmp_path / "model")
+        remeasure(tmp_path / "model")
     assert not (tmp_path / "model.ledger.partitions").exists()
     made.ledger.verify()
 
@@ -276,7 +277,7 @@ def test_corrected_and_new_rows_are_in_no_partition_and_only_the_holder_hears_of
     rows = TABLE.splitlines(keepends=True)
     rows[1] = rows[1].replace("20,", "21,")
     (tmp_path / "visits.csv").write_text("".join([*rows, "97,f,1\n"]))
-    again = measure_again(tmp_path / "model")
+    again = remeasure(tmp_path / "model")
     assert made.notice is None and again.notice == AssignmentNotice("row", 399, 2, 1, 2)
     assert "left_out" not in again.results.to_bytes().decode()
     assert all(b"left" not in path.read_bytes() for path in made.folder.glob("*.json"))
@@ -297,9 +298,9 @@ def test_a_place_that_is_taken_is_refused_before_anything_is_charged(tmp_path):
         replace(QUICK, recalibration=RecalibrationConfig("none")),
         replace(QUICK, recalibration=RecalibrationConfig("two-temperatures", 0.2)),
         replace(QUICK, data=DataConfig("digits", test=0.5)),
-        replace(QUICK, measurement=MeasurementConfig(later=0, bins=3)),
+        replace(QUICK, measurement=MeasurementConfig(reserve=0, bins=3)),
     ],
-    ids=["objective", "output", "no map", "two", "digits", "no later"],
+    ids=["objective", "output", "no map", "two", "digits", "nothing reserved"],
 )
 def test_every_kind_of_run(config, tmp_path):
     made = run(config, tmp_path / "model")
@@ -359,7 +360,7 @@ def test_replace_one_needs_slots_that_a_replacement_inherits(visits, tmp_path):
     # sorted otherwise, and with somebody else in a bed, the partitions are the same
     beds[3] = "3,99,m,0"
     (tmp_path / "visits.csv").write_text("\n".join([f"bed,{head}", *reversed(beds)]))
-    again = measure_again(tmp_path / "model")
+    again = remeasure(tmp_path / "model")
     assert again.notice is None and again.results.measured[-1].when == "later 1"
 
 
@@ -387,13 +388,13 @@ def test_a_model_is_measured_again_until_nothing_is_left(tmp_path):
     made = run(QUICK, tmp_path / "model")
     weights = (tmp_path / "model" / "model.safetensors").read_bytes()
     for i in (1, 2):
-        again = measure_again(tmp_path / "model")
+        again = remeasure(tmp_path / "model")
         assert [one.when for one in again.results.measured][-1] == f"later {i}"
         assert again.results.measured[:2] == read(made.results).measured
     figures = [one.figures["overall"] for one in again.results.measured[1:]]
     assert len({json.dumps(one) for one in figures}) == 3  # new noise each time
     with pytest.raises(BudgetError):
-        measure_again(tmp_path / "model")
+        remeasure(tmp_path / "model")
     assert (tmp_path / "model" / "model.safetensors").read_bytes() == weights
     kept = Results.from_bytes((tmp_path / "model" / "results.json").read_bytes())
     assert len(kept.measured) == 4
@@ -403,7 +404,7 @@ def test_a_model_is_measured_again_until_nothing_is_left(tmp_path):
 def test_another_ledger_pays_for_no_measurement(made, tmp_path):
     other = run(QUICK, tmp_path / "model")
     with pytest.raises(DataError, match="was charged to"):
-        measure_again(tmp_path / "model", ledger=made.ledger.path)
+        remeasure(tmp_path / "model", ledger=made.ledger.path)
     assert len(other.ledger.entries()) == ENTRIES
 
 
@@ -429,7 +430,7 @@ def test_a_schema_that_was_changed_since_is_refused(visits, before, after, tmp_p
     (tmp_path / "visits.csv").write_text(f"age,sex,ill\n{rows}")
     made = run(replace(visits, measurement=MeasurementConfig()), tmp_path / "model")
     path.write_text("nothing that anybody reads: the artifact has the schema")
-    assert measure_again(tmp_path / "model").results.measured[-1].when == "later 1"
+    assert remeasure(tmp_path / "model").results.measured[-1].when == "later 1"
     model, files = PrivateClassifier.load(made.folder), {}
     for name in ("results.json", "MODEL_CARD.md", "report.html"):
         files[name] = (made.folder / name).read_bytes()
@@ -442,18 +443,18 @@ def test_a_schema_that_was_changed_since_is_refused(visits, before, after, tmp_p
     )
     head = Ledger(made.ledger.path).head
     with pytest.raises((DataError, LedgerError)):
-        measure_again(tmp_path / "model")
+        remeasure(tmp_path / "model")
     assert Ledger(made.ledger.path).head == head
 
 
 def test_another_deal_of_records_than_was_trained_on_is_refused(tmp_path):
     """With another key, people who were learnt from would be measured on, too."""
     made = run(QUICK, tmp_path / "model")
-    settings = replace(QUICK, data=replace(QUICK.data, seed="other")).to_json()
+    settings = replace(QUICK, data=replace(QUICK.data, split_key="other")).to_json()
     other = replace(made.results, settings=settings)
-    made.classifier.save(made.folder, more=files_of(other), force=True)
+    made.classifier.save(made.folder, more=result_files(other), force=True)
     with pytest.raises(LedgerError, match="in two partitions"):
-        measure_again(tmp_path / "model")
+        remeasure(tmp_path / "model")
     assert Ledger(made.ledger.path).head == made.ledger.head
 
 
@@ -462,7 +463,7 @@ def test_results_that_were_changed_get_no_new_hash(tmp_path):
     path = tmp_path / "model" / "results.json"
     path.write_text(path.read_text().replace('"private": true', '"private": 1234'))
     with pytest.raises(DataError, match="was changed"):
-        measure_again(tmp_path / "model")
+        remeasure(tmp_path / "model")
     assert Ledger(made.ledger.path).head == made.ledger.head
 
 
@@ -471,7 +472,7 @@ def test_records_that_are_elsewhere_now_are_measured_again(visits, tmp_path):
     path.write_text(SCHEMA.replace('name = "visits"\n', ""))  # called after its file
     run(visits, tmp_path / "model")
     (tmp_path / "visits.csv").rename(tmp_path / "moved.csv")
-    again = measure_again(tmp_path / "model", source=str(tmp_path / "moved.csv"))
+    again = remeasure(tmp_path / "model", source=str(tmp_path / "moved.csv"))
     assert again.results.measured[-1].when == "later 1"
 
 
@@ -479,7 +480,7 @@ def test_what_else_is_in_the_folder_is_not_lost_to_another_measurement(tmp_path)
     made = run(QUICK, tmp_path / "model")
     (tmp_path / "model" / "notes.txt").write_text("mine")
     with pytest.raises(DataError, match=r"'notes\.txt' in it"):
-        measure_again(tmp_path / "model")
+        remeasure(tmp_path / "model")
     assert (tmp_path / "model" / "notes.txt").read_text() == "mine"
     assert Ledger(made.ledger.path).head == made.ledger.head
 
@@ -506,8 +507,8 @@ def test_everything_in_an_artifact_is_declared_or_was_charged(visits, tmp_path):
 
 def test_a_run_that_is_repeated_keeps_the_later_measurements(tmp_path):
     run(QUICK, tmp_path / "model")
-    with mock.patch("veracal.workflow.job.today", return_value="2031-01-02"):
-        again = measure_again(tmp_path / "model")
+    with mock.patch("veracal.workflow.planning.today", return_value="2031-01-02"):
+        again = remeasure(tmp_path / "model")
     repeated = run(QUICK, tmp_path / "model", force=True)
     assert read(repeated.results).measured == read(again.results).measured
     assert [one.when for one in repeated.results.measured] == ["before", "after", "later 1"]
@@ -566,13 +567,13 @@ def test_an_artifact_does_not_tell_where_files_are(visits, tmp_path):
 def test_the_table_of_an_artifact_is_found_beside_it_or_named(visits, tmp_path, monkeypatch):
     run(visits, tmp_path / "model")
     (tmp_path / "visits.toml").unlink()  # the artifact has the schema
-    assert len(measure_again(tmp_path / "model").results.measured) == 3
+    assert len(remeasure(tmp_path / "model").results.measured) == 3
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "visits.csv").rename(tmp_path / "elsewhere" / "moved.csv")
     with pytest.raises(DataError, match="--data"):
-        measure_again(tmp_path / "model")
+        remeasure(tmp_path / "model")
     moved = str(tmp_path / "elsewhere" / "moved.csv")
-    assert len(measure_again(tmp_path / "model", source=moved).results.measured) == 4
+    assert len(remeasure(tmp_path / "model", source=moved).results.measured) == 4
 
 
 def test_without_a_map_there_is_one_measurement_for_all_of_its_budget(tmp_path):
@@ -582,12 +583,12 @@ def test_without_a_map_there_is_one_measurement_for_all_of_its_budget(tmp_path):
     assert made.results.measured[0].figures["micro_epsilon"] == 999_999  # of 3,000,000, thrice
     page = (made.folder / "report.html").read_text().split("<script")[0]
     assert "efore the repair" not in page and "<fieldset>" not in page
-    again = measure_again(tmp_path / "model")
+    again = remeasure(tmp_path / "model")
     assert [one.when for one in again.results.measured] == ["after", "later 1"]
 
 
 def test_another_model_in_the_folder_lends_no_dates(visits, tmp_path):
-    with mock.patch("veracal.workflow.job.today", return_value="2019-01-02"):
+    with mock.patch("veracal.workflow.planning.today", return_value="2019-01-02"):
         run(QUICK, tmp_path / "model")
     made = run(visits, tmp_path / "model", ledger=tmp_path / "new.ledger", force=True)
     assert all(one.made > "2019-01-02" for one in made.results.measured)
@@ -604,7 +605,7 @@ def test_ids_that_are_spelt_otherwise_are_in_no_partition_of_a_later_measurement
     lines = [f"{20 + i % 60},{i // 2}.0,{int(i % 60 > 30)}" for i in range(400)]
     (tmp_path / "visits.csv").write_text("\n".join(["age,sex,ill", *lines]))
     told = []
-    again = measure_again(tmp_path / "model", on_notice=told.append)
+    again = remeasure(tmp_path / "model", on_notice=told.append)
     assert told == [again.notice] == [AssignmentNotice("unit", 0, 200, 200, 400)]
 
 

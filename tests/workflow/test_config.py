@@ -17,7 +17,7 @@ name = "readmission"
 source = "visits.csv"
 schema = "visits.toml"
 test = 0.25
-seed = "2026"
+split_key = "2026"
 version = "May"
 
 [privacy]
@@ -35,7 +35,7 @@ method = "two-temperatures"
 share = 0.05
 
 [measurement]
-later = 3
+reserve = 3
 bins = 15
 group = "sex"
 """
@@ -43,13 +43,13 @@ group = "sex"
 
 def test_every_word_is_read():
     found = Config.from_toml(WHOLE)
-    assert found.name == "readmission" and found.data.seed == "2026"
+    assert found.name == "readmission" and found.data.split_key == "2026"
     assert found.privacy.relation == "replace-one" and found.model.strength == 0.1
     assert found.recalibration.share == 0.05 and found.measurement.group == "sex"
     again = Config.from_entries(json.loads(json.dumps(found.to_json())))
     assert again.to_json() == found.to_json()
     # What was not chosen is written down with its usual value; everything else is the same.
-    settled = [replace(one, model=one.model.settled()) for one in (again, found)]
+    settled = [replace(one, model=one.model.with_defaults()) for one in (again, found)]
     assert settled[0] == settled[1]
 
 
@@ -88,11 +88,11 @@ HEAD = 'format = 1\n[data]\nsource = "x"\n'
         ("format = 1", "'data' to be declared"),
         ("format = 1\n[data]", "'source' to be declared"),
         ('format = 1\ndata = "x"', "a table"),
-        ('format = 1\n[data]\nsource = "x"\nsed = "1"', "mean 'seed'"),
+        ('format = 1\n[data]\nsource = "x"\nsplit_ky = "1"', "mean 'split_key'"),
         ('format = 1\n[data]\nsource = "x"\n[privcy]\nepsilon = 1', "mean 'privacy'"),
         ('format = 1\n[data]\nsource = "x"\ntest = 1.0', "test between 0 and 1"),
         ('format = 1\n[data]\nsource = "x"\n[privacy]\nepsilon = -1', "epsilon > 0"),
-        ('format = 1\n[data]\nsource = "x"\n[privacy]\nepsilon = "1"', "make sense"),
+        ('format = 1\n[data]\nsource = "x"\n[privacy]\nepsilon = "1"', "valid settings"),
         (
             'format = 1\n[data]\nsource = "x"\n[privacy]\nepsilon = 1\ndelta = 2',
             "delta between",
@@ -105,7 +105,7 @@ HEAD = 'format = 1\n[data]\nsource = "x"\n'
         ('format = 1\n[data]\nsource = "x"\n[model]\nclip = 0', "clip > 0"),
         ('format = 1\n[data]\nsource = "x"\n[recalibration]\nmethod = "magic"', "method"),
         ('format = 1\n[data]\nsource = "x"\n[recalibration]\nshare = 1', "share between"),
-        ('format = 1\n[data]\nsource = "x"\n[measurement]\nlater = -1', "later"),
+        ('format = 1\n[data]\nsource = "x"\n[measurement]\nreserve = -1', "reserve"),
         ("format = 1\n[data", "TOML"),
     ],
 )

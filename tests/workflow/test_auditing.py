@@ -18,14 +18,14 @@ from veracal.workflow.auditing import (
     AuditRun,
     Deployed,
     audit_config,
-    found_in_order,
     keep_place,
+    locate_in_order,
     row_numbers,
-    trainer,
+    build_trainer,
 )
 from veracal.workflow.config import DataConfig, ModelConfig, PrivacyConfig, RecalibrationConfig
-from veracal.workflow.steps import budget_of, loaded
-from veracal.workflow.training import private_model
+from veracal.workflow.models import build_model
+from veracal.workflow.records import load_records, run_budget
 
 ASKED = AuditSettings(40)
 FIXED = AuditRun(random_state=3)
@@ -43,24 +43,24 @@ def config():
 
 def test_it_is_the_audit_of_the_parts_of_a_run(config):
     found = audit_config(config, [2.0], ASKED, FIXED)
-    records = loaded(config)
+    records = load_records(config)
     model = OutputPerturbation(
-        2.0, norm=2.0, classes=records.whole.classes, size=records.train.size
+        2.0, norm=2.0, classes=records.dataset.classes, size=records.train.size
     )
     same = audit(model, records.train, records.test, runs=40, random_state=3)
     np.testing.assert_array_equal(found.audits[0].persons.counts, same.persons.counts)
-    assert found.notes == ("The whole budget goes to training: nothing is laid by for a map.",)
+    assert found.notes == ("The whole budget goes to training. No budget is reserved for a calibration map.",)
 
 
 def test_where_a_map_is_planned_training_has_what_it_leaves(config):
     """The audited training is the one that a run of the same settings would do."""
     mapped = replace(config, recalibration=RecalibrationConfig("temperature", 0.25))
-    records = loaded(mapped)
-    model = trainer(mapped, records)
-    whole = private_model(mapped, records.train, budget_of(mapped, records))
+    records = load_records(mapped)
+    model = build_trainer(mapped, records)
+    whole = build_model(mapped, records.train, run_budget(mapped, records))
     trained = whole.fit_records(records.train).estimator_
     assert type(model) is OutputPerturbation and model.epsilon == trained.epsilon < 1.6
-    assert trainer(config, records).epsilon == 2.0
+    assert build_trainer(config, records).epsilon == 2.0
     (note,) = audit_config(mapped, [2.0], ASKED, FIXED).notes
     assert "the budget that the map of these settings leaves" in note
 
@@ -77,8 +77,8 @@ def test_maps_of_runs_are_fitted_on_others_than_the_audited(config):
 
 
 def test_the_model_in_use_decides_at_the_threshold(config):
-    records = loaded(config)
-    fitted = trainer(config, records).fit_records(records.train)
+    records = load_records(config)
+    fitted = build_trainer(config, records).fit_records(records.train)
     model = PrivateClassifier.of(fitted, schema=records.schema)
     X = records.test.X
     shares = model.predict_proba(X)[:, 1]
@@ -102,7 +102,7 @@ def test_budgets_have_files_of_their_own():
 
 def test_nobody_to_audit(config):
     few = replace(config, data=DataConfig("wine", test=1e-6))
-    with pytest.raises(DataError, match="somebody in the test part"):
+    with pytest.raises(DataError, match="at least one record in the test partition"):
         audit_config(few, [2.0], ASKED)
 
 
@@ -119,8 +119,8 @@ def test_rows_are_found_where_units_lost_some(tmp_path, monkeypatch):
     ids = [f"p{number // 3}" for number in range(300)]
     frame.with_columns(id=np.array(ids)).write_csv("visits.csv")
     config = Config(DataConfig("visits.csv", "visits.toml"), PrivacyConfig(1.0))
-    records = loaded(config)
-    assert len(records.whole) == 200
+    records = load_records(config)
+    assert len(records.dataset) == 200
     rows = row_numbers(records.test, records, "visits.csv")
     assert (np.diff(rows) > 0).all() and rows.max() <= 300
     assert [ids[row - 1] for row in rows] == records.test.units.tolist()
@@ -130,4 +130,4 @@ def test_rows_are_found_where_units_lost_some(tmp_path, monkeypatch):
 
 def test_rows_that_are_not_there_are_our_mistake():
     with pytest.raises(AssertionError):
-        found_in_order([(0, b"z")], [(0, b"a")])
+        locate_in_order([(0, b"z")], [(0, b"a")])
