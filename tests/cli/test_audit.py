@@ -133,8 +133,8 @@ def test_people_are_told_by_their_number_in_the_table(run):
 
 
 def test_the_people_are_those_whom_fit_measures_on(run):
-    rows = found(run, *AUDIT, "--epsilon", "1", "--seed", "k", "--test", "0.3")["rows"]
-    whole, test = load("breast-cancer"), parts("breast-cancer", test=0.3, seed="k").test
+    rows = found(run, *AUDIT, "--epsilon", "1", "--split-key", "k", "--test", "0.3")["rows"]
+    whole, test = load("breast-cancer"), parts("breast-cancer", test=0.3, split_key="k").test
     np.testing.assert_array_equal(whole.X[np.array(rows) - 1], test.X)
     np.testing.assert_array_equal(whole.y[np.array(rows) - 1], test.y)
 

@@ -18,7 +18,7 @@ import pytest
 
 from veracal import __version__
 from veracal.cli import GROUPS
-from veracal.cli import _output as _show
+from veracal.cli import _output
 from veracal.data import load
 from veracal.data.sets.catalog import CATALOG
 from veracal.errors import DataError
@@ -131,7 +131,7 @@ def test_errors_speak_of_what_the_command_takes(run, visits):
     code, _, err = run("data", "show", "visits.csv")
     assert code == 1
     assert "expected a schema" in err
-    assert "name it with --schema." in err
+    assert "pass --schema." in err
     for command in ("fetch", "path"):
         code, _, err = run("data", command, "nosuch")
         assert code == 1
@@ -177,7 +177,7 @@ def test_nothing_out_of_a_file_commands_the_terminal(run, tmp_path):
 def test_json_holds_json_or_nothing(capsys):
     for value in (float("-inf"), date(2020, 1, 1)):
         with pytest.raises(DataError, match="JSON can hold"):
-            _show.print_json({"value": value})
+            _output.print_json({"value": value})
     assert capsys.readouterr().out == ""
 
 
@@ -194,20 +194,20 @@ def test_every_terminal_shows_something(encoding, tmp_path):
 
 
 def test_lists_are_clear():
-    assert _show.listed(["a", "b, c", "", " d", "[0, 18]", "(18, 65]"]) == (
+    assert _output.listed(["a", "b, c", "", " d", "[0, 18]", "(18, 65]"]) == (
         "a, 'b, c', '', ' d', [0, 18], (18, 65]"
     )
-    assert _show.listed(range(10), 2) == "0, 1, … (10 in all)"
-    assert _show.listed(["?", ","], quote=True) == "'?', ','"
-    assert _show.counted(1, "row") == "1 row"
-    assert _show.counted(1200, "row") == "1,200 rows"
+    assert _output.listed(range(10), 2) == "0, 1, … (10 in all)"
+    assert _output.listed(["?", ","], quote=True) == "'?', ','"
+    assert _output.counted(1, "row") == "1 row"
+    assert _output.counted(1200, "row") == "1,200 rows"
 
 
 def test_a_bug_gives_a_traceback_without_the_records(monkeypatch):
     code = (
         "import veracal.data.loading as t\n"
         "def broken(*args, **more):\n    record = 'very private'; raise RuntimeError('a bug')\n"
-        "t.tally = broken\n"
+        "t.count_records = broken\n"
         "open('s.toml', 'w').write('''" + SCHEMA + "''')\n"
         "from veracal.cli import main; main()"
     )
@@ -378,7 +378,7 @@ def test_show_describes_a_table_of_ones_own(run, visits):
     assert re.search(r"sex +category +f, m +error +2", out)
     assert re.search(r"unit +id, with at most 2 rows", out)
     assert re.search(r"missing marks +'\?'", out)
-    assert "each unit by a secret coin" in out
+    assert "independent for each unit" in out
 
 
 def test_show_says_every_treatment_of_a_column(run, tmp_path):
@@ -495,7 +495,7 @@ def test_features_are_extracted_into_a_folder(run, data_folder, monkeypatch):
         "data", "features", "wnli", "--part", "dev", "--out", "f", "--no-cache"
     )
     assert (code, out) == (0, "f\n")
-    assert "treat them as the records" in err
+    assert "Treat them like the records" in err
     assert load("f", schema="f/schema.toml").X.shape == (71, 384)
     code, _, err = run("data", "features", "wnli", "--out", "f")
     assert code == 1

@@ -297,7 +297,7 @@ def test_patients_need_a_ledger_that_protects_them(run):
     np.savez("u.npz", logits=logits, labels=labels, who=np.arange(60) // 2)
     words = ["evaluate", "u.npz", "--unit", "who", "--epsilon", "1"]
     code, out, err = run(*words)
-    assert code == 2 and not out and "--at-most 3" in err
+    assert code == 2 and not out and "--max-contributions 3" in err
     assert not default_ledger_path("u.npz").exists()
     open_ledger("one.ledger", Budget(1.0, unit=Unit("patient", at_most=1)))
     code, out, err = run(*words, "--ledger", "one.ledger")

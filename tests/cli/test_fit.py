@@ -90,7 +90,7 @@ def test_it_makes_a_model_and_says_what_it_promises(run, visits):
     # other settings on the same ledger are refused, and nothing is lost
     code, out, err = run(*FIT, *words, "--force", "--bins", "3")
     assert code == 1 and not out and "veracal ledger extend" in err
-    code, out, err = run(*FIT, *words, "--force", "--seed", "another")
+    code, out, err = run(*FIT, *words, "--force", "--split-key", "another")
     assert code == 1 and not out and "in two partitions" in err  # no extension would help
     code, out, err = run(*FIT, "--epsilon", "7", *PAID, "--force")
     assert code == 1 and not out and "veracal ledger extend" in err
@@ -102,7 +102,7 @@ def test_the_internal_report_is_beside_the_model(run, visits):
     assert code == 0, err
     assert "by sex, after the map" in out
     page = Path("model.internal/report-internal.html")
-    assert str(page) in out and "not to be published" in out
+    assert str(page) in out and "do not publish it" in out
     assert "internal" in page.read_text().lower()
     assert not list(Path("model").glob("*internal*"))
     again = ("--out", "model", "--internal", "--group", "sex", "--force", "--json")
@@ -118,7 +118,7 @@ def test_without_a_schema_it_teaches_the_next_command_which_works(run, tmp_path)
     code, out, err = run("fit", "my visits.csv", "--target", "back", "--epsilon", "3")
     assert code == 2 and not out and left(tmp_path) == before
     sentences = err.splitlines()[0]
-    assert sentences.count(". ") == 1 and "public knowledge" in sentences
+    assert sentences.count(". ") == 2 and "public knowledge" in sentences
     assert run(*shlex.split(err.splitlines()[1])[1:])[0] == 0
     drafted = (tmp_path / "my visits.toml").read_text()
     assert "draft = true" in drafted and 'kind = "target"' in drafted
@@ -135,12 +135,12 @@ def test_a_draft_says_how_to_go_on(run, tmp_path):
 
 def test_options_come_before_the_config(run, visits):
     with mock.patch("veracal.workflow.run", side_effect=KeyboardInterrupt) as asked:
-        run(*FIT, "--epsilon", "2", "--delta", "1e-7", "--test", "0.5", "--seed", "s",
+        run(*FIT, "--epsilon", "2", "--delta", "1e-7", "--test", "0.5", "--split-key", "s",
             "--version", "v", "--model", "logistic", "--method", "none", "--group", "sex",
-            "--bins", "4", "--later", "0")  # fmt: skip
+            "--bins", "4", "--reserve", "0")  # fmt: skip
         run(*FIT)
     (typed,), (filed,) = (call.args[:1] for call in asked.call_args_list)
-    assert filed == Config.load("quick.toml").within(Path())
+    assert filed == Config.load("quick.toml")._resolve_paths(Path())
     assert (typed.privacy.epsilon, typed.privacy.delta) == (2.0, 1e-7)
     assert (typed.data.test, typed.data.split_key, typed.data.version) == (0.5, "s", "v")
     assert (typed.recalibration.method, typed.measurement.group) == ("none", "sex")
@@ -162,7 +162,7 @@ def test_options_come_before_the_config(run, visits):
         ((*FIT, "--method", "magic"), "--method"),
         ((*FIT, "--bins", "0"), "--bins"),
         ((*FIT, "--epsilon", "0.00001"), "at least 0.0004 for 4"),
-        (("fit", "breast-cancer", "--epsilon", "1", "--schema", "visits.toml"), "brings its"),
+        (("fit", "breast-cancer", "--epsilon", "1", "--schema", "visits.toml"), "has its own"),
         ((*FIT, "--model", "mlp", "--norm", "3"), "no norm for the model 'mlp'"),
         ((*FIT, "--norm", "3"), "no norm for the model 'logistic'"),
     ],
@@ -265,9 +265,11 @@ def test_a_network_that_cannot_be_trained_leaves_nothing(run, tmp_path, old, new
 
 
 def test_stopping_it_leaves_no_model_and_can_be_gone_on_from(run, visits):
-    with mock.patch("veracal.workflow.planning.measurement", side_effect=KeyboardInterrupt):
+    with mock.patch(
+        "veracal.workflow.planning.measurement_plan", side_effect=KeyboardInterrupt
+    ):
         code, out, err = run(*FIT, *PAID)
-    assert code == 1 and not out and "same command" in err and not Path("model").exists()
+    assert code == 1 and not out and "Repeat the command" in err and not Path("model").exists()
     with mock.patch("veracal.workflow.planning.RunPlan.measure", side_effect=KeyboardInterrupt):
         code, out, err = run(*FIT, *PAID)
     assert code == 1 and not Path("model").exists()

@@ -35,7 +35,17 @@ def study(run: Run) -> Ledger:
 
 def test_a_ledger_is_opened_and_shown(run: Run) -> None:
     code, out, err = run(
-        *("ledger", "open", "study", "--epsilon", "0.7", "--unit", "patient", "--at-most", "3")
+        *(
+            "ledger",
+            "open",
+            "study",
+            "--epsilon",
+            "0.7",
+            "--unit",
+            "patient",
+            "--max-contributions",
+            "3",
+        )
     )
     assert code == 0 and err == ""
     assert "epsilon 0.7, delta 0" in out and "one patient (at most 3 rows)" in out
@@ -81,7 +91,7 @@ def test_a_shown_ledger(run: Run, study: Ledger) -> None:
     assert ["b", "epsilon", "0.5", "epsilon", "0.5"] in rows
     assert ["1", "count[bold]", "Pure", "a", "0.25", "charged"] in rows
     assert ["2", "asking", "Pure", "all", "0.5", "answered"] in rows
-    assert study.head in out and "Parts are disjoint" in out
+    assert study.head in out and "Partitions are disjoint" in out
 
 
 def test_a_shown_ledger_as_json(run: Run, study: Ledger) -> None:
@@ -113,9 +123,9 @@ def test_a_shown_plan(run: Run) -> None:
 def test_a_sound_ledger_verifies(run: Run, study: Ledger) -> None:
     code, out, err = run("ledger", "verify", "study", "--head", study.entries()[0].hash)
     assert (code, err) == (0, "")
-    assert "2 charges, and everything adds up" in out and study.head in out
+    assert "2 charges; all hashes, costs and sums are correct" in out and study.head in out
     verified = json.loads(run("ledger", "verify", "study", "--json")[1])
-    assert verified == {"sound": True, "head": study.head, "problems": []}
+    assert verified == {"valid": True, "head": study.head, "problems": []}
 
 
 def test_a_damaged_ledger_says_where(run: Run, study: Ledger) -> None:
@@ -130,7 +140,7 @@ def test_a_damaged_ledger_says_where(run: Run, study: Ledger) -> None:
     assert (code, out) == (1, "") and "Entry 2: its answer does not match its hash" in err
     code, out, _ = run("ledger", "verify", "study", "--json")
     verified = json.loads(out)
-    assert code == 1 and verified["sound"] is False and len(verified["problems"]) == 2
+    assert code == 1 and verified["valid"] is False and len(verified["problems"]) == 2
 
 
 def test_a_head_that_is_gone_is_missed(run: Run, study: Ledger) -> None:
@@ -257,7 +267,7 @@ def test_reservations_and_runs_are_abandoned(run: Run, visits: Ledger) -> None:
         view = begin(visits, name)
         view.reserve(Pure(0.5), "count", request="r", body=b"", part="test")
     out = run("ledger", "show", "visits.csv")[1]
-    assert "reserved, and not settled" in out
+    assert "pending charges" in out
     code, _, err = run("ledger", "abandon", "visits.csv", "--request", "r")
     assert code == 1 and "several runs" in err
     code, out, _ = run(

@@ -37,7 +37,7 @@ epsilon = 3
 epochs = 2.0
 [measurement]
 bins = 2
-later = 1
+reserve = 1
 """
 FIT = ("fit", "--config", "quick.toml")
 
@@ -63,7 +63,7 @@ def ledger(run, tmp_path) -> Ledger:
     Path("quick.toml").write_text(QUICK)
     write_table()
     code, _, err = run(*FIT, "--out", "model")
-    assert code == 0 and "For you alone" not in err, err
+    assert code == 0 and "For the data holder only" not in err, err
     found = Ledger(default_ledger_path("visits.csv"))
     found.extend(epsilon=3.0, delta=1e-3)
     return found
@@ -75,8 +75,8 @@ def store(ledger: Ledger) -> bytes:
 
 def assert_told(err: str, new: int, absent: int, what: str = "draws a partition") -> None:
     err = " ".join(err.split())
-    assert f"For you alone: {new} of {N} units are new to this ledger" in err, err
-    assert f"{absent} that earlier runs recorded are not in these records" in err
+    assert f"For the data holder only: {new} of {N} units are new to this ledger" in err, err
+    assert f"{absent} of earlier runs are not in these records" in err
     assert what in err and "spelt otherwise" in err
 
 
@@ -100,7 +100,7 @@ def test_a_fit_tells_of_ids_that_are_spelt_otherwise_before_its_charge(
         assert_told(err, new, new)
         assert (ledger.head, store(ledger)) == (head, kept)
     code, _, err = run(*FIT, "--version", "2", "--out", "other")
-    assert code == 0 and err.count("For you alone") == 1
+    assert code == 0 and err.count("For the data holder only") == 1
     assert_told(err, new, new)
 
 
@@ -114,7 +114,9 @@ def test_what_the_data_holder_is_told_is_in_no_result(run, ledger):
     assert keys(json.loads(out)) == keys(json.loads(first[1]))
     for name in sorted(path.name for path in Path("model").iterdir()):
         content = Path("other", name).read_bytes()
-        assert b"For you alone" not in content and b"new to this" not in content, name
+        assert b"For the data holder only" not in content and b"new to this" not in content, (
+            name
+        )
         if name.endswith(".json"):
             before = Path("model", name).read_bytes()
             assert keys(json.loads(content)) == keys(json.loads(before)), name
@@ -128,7 +130,7 @@ def test_what_the_data_holder_is_told_is_in_no_result(run, ledger):
 def test_fewer_or_the_same_units_are_nothing_to_tell(run, ledger):
     write_table(n=100)
     code, _, err = run(*FIT, "--version", "2", "--out", "other")
-    assert code == 0 and "For you alone" not in err
+    assert code == 0 and "For the data holder only" not in err
 
 
 def test_a_comparison_tells_of_new_units_before_its_charge(run, ledger, monkeypatch):
@@ -162,11 +164,11 @@ def test_a_later_measurement_tells_before_its_charge_and_leaves_new_units_out(
 
     with monkeypatch.context() as patch:
         patch.setattr("veracal.workflow.remeasuring.RunPlan.measure", interrupt)
-        code, out, err = run("evaluate", "model", "--again")
+        code, out, err = run("evaluate", "model", "--remeasure")
     assert code == 1 and not out
     assert_told(err, 100, 100, "100 rows of theirs are in no partition")
     assert (ledger.head, store(ledger)) == (head, kept)
-    code, out, err = run("evaluate", "model", "--again", "--json")
+    code, out, err = run("evaluate", "model", "--remeasure", "--json")
     assert code == 0 and "new" not in keys(json.loads(out))
     assert_told(err, 100, 100, "100 rows of theirs are in no partition")
     assert store(ledger) == kept
@@ -226,7 +228,7 @@ def test_an_enrollment_beyond_a_cap_is_refused_before_a_record_is_read(
     def read(*_, **__):
         raise AssertionError("a record was read")
 
-    monkeypatch.setattr("veracal.cli._artifacts.load", read)
+    monkeypatch.setattr("veracal.data.load", read)
     head = ledger.head
     code, out, err = enroll("--yes", "--epsilon", "9")
     assert code == 1 and not out and "veracal ledger extend" in err
@@ -280,4 +282,4 @@ def test_at_a_terminal_one_is_asked_where_most_units_are_new(ledger, at_terminal
 def test_at_a_terminal_nobody_is_asked_where_most_units_are_known(ledger, at_terminal):
     write_table(first=40)
     code, told = at_terminal("")
-    assert code == 0 and "For you alone" in told and "all the same?" not in told, told
+    assert code == 0 and "For the data holder only" in told and "anyway?" not in told, told

@@ -40,7 +40,7 @@ def test_files_hold_what_the_library_says(run, model, expected, suffix, labeled)
     rows = table() if labeled else table().drop("back")
     rows.write_csv("new.csv")
     code, out, err = run("predict", model, "new.csv", "--out", f"p{suffix}")
-    assert code == 0 and not out and "treat it as the records" in err
+    assert code == 0 and not out and "Treat the file like the records" in err
     assert Path(f"p{suffix}").stat().st_mode & 0o077 == 0
     names, shares = expected
     if suffix == ".npz":
@@ -149,7 +149,7 @@ def test_a_set_with_other_bounds_is_not_taken_for_the_models(run, model, home):
         (("MODEL", "few.csv"), 1, "a column 'stay'"),
         (("MODEL", "more.csv"), 1, "'extra'"),
         (("MODEL", "new.csv", "--out", "new.csv", "--force"), 2, "is DATA"),
-        (("MODEL", "new.csv", "--out", "MODEL/p.csv"), 2, "inside MODEL"),
+        (("MODEL", "new.csv", "--out", "MODEL/p.csv"), 2, "is in MODEL"),
     ],
 )
 def test_what_cannot_be_done(run, model, words, code, said):

@@ -70,7 +70,7 @@ def test_control_c_while_it_trains(command, tmp_path):
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=240)
-    assert process.returncode == 1 and "same command goes on" in err
+    assert process.returncode == 1 and "Repeat the command" in err
     assert len(err.splitlines()) == 1 and "Traceback" not in err
     assert left(tmp_path) == set()
     pending = Ledger("model.ledger").pending()  # the same command takes it up
@@ -104,12 +104,12 @@ def test_a_disk_without_room_for_the_ledger(command, tmp_path):
 
 
 def test_a_disk_without_room_for_the_report(run, command, tmp_path):
-    """What was paid for is in the ledger; with more room the same command goes on."""
+    """What was paid for is in the ledger; with more room the Repeat the command."""
     done = subprocess.run(
         command(5), capture_output=True, text=True, preexec_fn=limited(300_000)
     )
     assert done.returncode == 1 and not done.stdout
-    assert "expected a place to write" in done.stderr and "goes on" in done.stderr
+    assert "expected a place to write" in done.stderr and "repeat the command" in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert left(tmp_path) == set()
     before = Ledger("model.ledger").head

@@ -49,7 +49,9 @@ def test_it_is_the_audit_of_the_parts_of_a_run(config):
     )
     same = audit(model, records.train, records.test, runs=40, random_state=3)
     np.testing.assert_array_equal(found.audits[0].persons.counts, same.persons.counts)
-    assert found.notes == ("The whole budget goes to training. No budget is reserved for a calibration map.",)
+    assert found.notes == (
+        "The whole budget goes to training. No budget is reserved for a calibration map.",
+    )
 
 
 def test_where_a_map_is_planned_training_has_what_it_leaves(config):

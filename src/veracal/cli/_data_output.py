@@ -196,7 +196,7 @@ def _narrowed(row: Sequence[str]) -> tuple[str, str, str]:
 
 def _column_row(name: str, column: Column) -> tuple[str, ...]:
     """One row of the table of columns."""
-    kind = type(column).__name__.lower()
+    kind = type(column).__name__.removesuffix("Column").lower()
     width = "–"
     if not isinstance(column, Target | UnitColumn | Slot | Ignore) and column.feature:
         width = str(len(column.feature_names(name)))

@@ -76,7 +76,8 @@ def draft(
     if out is not None:
         _output.status(
             "To train on it, also write size = … at its top: the approximate number of "
-            f"records, from public knowledge. Then:  veracal fit {shlex.quote(str(file))} --schema "
+            "records, from public knowledge. Then:  veracal fit "
+            f"{shlex.quote(str(file))} --schema "
             f"{shlex.quote(str(out))} --epsilon 3"
         )
 
