@@ -200,6 +200,18 @@ def check_data(config: "Config", target: str | None, kinds: Sequence[str] = ()) 
                 )
 
 
+def check_folder(folder: Path, *, force: bool) -> None:
+    """Reject an existing output folder without ``force``."""
+    if _output.is_there(folder) and not force:
+        raise DataError(
+            str(folder),
+            "a new folder",
+            "one that exists",
+            "Add --force to replace it (its ledger stays, and nothing is charged twice), or "
+            "name another with --out.",
+        )
+
+
 def _explain_schema(path: Path, target: str | None) -> None:
     """Explain why a file needs a schema, and print the command that drafts one."""
     toml_path = path.with_suffix(".toml")

@@ -24,7 +24,7 @@ _WIDE = 0.2  # an interval of the accuracy that says too little
 
 @contextmanager
 def guard_run(
-    config: "Config", folder: Path, ledger: Path | None, *, force: bool
+    config: "Config", folder: Path, ledger: Path | None
 ) -> "Iterator[tuple[Path, OnProgress, OnNotice]]":
     """Report errors and interruptions of a run with what they mean for its ledger.
 
@@ -38,14 +38,6 @@ def guard_run(
     from veracal.workflow import ledger_path
 
     path = ledger_path(config.data.source, ledger, outside=folder)
-    if _output.is_there(folder) and not force:
-        raise DataError(
-            str(folder),
-            "a new folder",
-            "one that exists",
-            f"Add --force to replace it ({path} stays, and what it paid for is not charged "
-            "again), or name another with --out.",
-        )
     is_new = not _output.is_there(path)
     try:
         with step_bars() as (progress, notify):

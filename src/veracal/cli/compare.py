@@ -139,18 +139,19 @@ def _train(
         check_settings_apply(config.model, kinds)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
+    from veracal.workflow import is_unfinished
+
+    _options.check_folder(folder, force=force or is_unfinished(folder, configurations))
     from veracal.accounting import rounded_up
     from veracal.cli import _run_output
-    from veracal.workflow import compare, is_unfinished
+    from veracal.workflow import compare
 
     n, epsilon = len(configurations), config.privacy.epsilon
     _output.status(
         f"Each of {n} methods has epsilon {rounded_up(epsilon / n, 6)}; all together "
         f"{rounded_up(epsilon, 6)}."
     )
-    may_exist = force or is_unfinished(folder, configurations)
-    with _run_output.guard_run(config, folder, ledger, force=may_exist) as guarded:
-        path, progress, notify = guarded
+    with _run_output.guard_run(config, folder, ledger) as (path, progress, notify):
         runs = compare(
             config,
             configurations,

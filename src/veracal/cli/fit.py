@@ -83,10 +83,11 @@ def fit(
     settings = _options.build_config(data, typed, config)
     _options.check_data(settings, target)
     folder = Path(f"{Path(settings.data.source).stem}-model") if out is None else out
+    _options.check_folder(folder, force=force)
     from veracal.cli import _run_output
     from veracal.workflow import run
 
-    with _run_output.guard_run(settings, folder, ledger, force=force) as (
+    with _run_output.guard_run(settings, folder, ledger) as (
         path,
         progress,
         notify,

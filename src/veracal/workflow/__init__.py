@@ -12,7 +12,7 @@ if TYPE_CHECKING:
         open_data_ledger,
         partitions_path,
     )
-    from veracal.workflow.comparing import compare, is_unfinished
+    from veracal.workflow.comparing import compare
     from veracal.workflow.config import (
         Config,
         Configuration,
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         RecalibrationConfig,
         check_configurations,
         check_settings_apply,
+        is_unfinished,
     )
     from veracal.workflow.local_federation import (
         EACH,
@@ -93,7 +94,7 @@ __getattr__, __dir__ = attach(
             "open_data_ledger",
             "partitions_path",
         ),
-        "comparing": ("compare", "is_unfinished"),
+        "comparing": ("compare",),
         "config": (
             "Config",
             "Configuration",
@@ -104,6 +105,7 @@ __getattr__, __dir__ = attach(
             "RecalibrationConfig",
             "check_configurations",
             "check_settings_apply",
+            "is_unfinished",
         ),
         "planning": ("today",),
         "local_federation": (

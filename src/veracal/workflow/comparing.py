@@ -16,7 +16,13 @@ from veracal.workflow.charging import (
     check_known_ledger,
     ledger_path,
 )
-from veracal.workflow.config import Config, Configuration, PrivacyConfig, check_configurations
+from veracal.workflow.config import (
+    Config,
+    Configuration,
+    PrivacyConfig,
+    check_configurations,
+    is_unfinished,
+)
 from veracal.workflow.planning import RunPlan
 from veracal.workflow.records import load_records, run_budget
 from veracal.workflow.results import COVERS, add_provenance, build_results, result_files
@@ -97,13 +103,6 @@ def compare(
         _run_plan(plan, charged, folder / each.folder, n, budget, callback)
         for each, plan, callback in zip(configurations, plans, callbacks, strict=True)
     )
-
-
-def is_unfinished(folder: Path, configurations: Sequence[Configuration]) -> bool:
-    """Whether a folder holds some of the configurations, not all, and nothing else."""
-    if folder.is_symlink() or not folder.is_dir():
-        return False
-    return {each.name for each in folder.iterdir()} < {each.folder for each in configurations}
 
 
 def share_config(config: Config, configuration: Configuration, n: int, delta: float) -> Config:

@@ -447,3 +447,10 @@ def check_configurations(configurations: Sequence[Configuration]) -> None:
     if len(set(configurations)) < 2 or len(set(configurations)) < len(configurations):
         named = ", ".join(map(str, configurations)) or "none"
         raise ValueError(f"Expected two or more different methods, got {named}.")
+
+
+def is_unfinished(folder: Path, configurations: Sequence[Configuration]) -> bool:
+    """Whether a folder holds some of the configurations, not all, and nothing else."""
+    if folder.is_symlink() or not folder.is_dir():
+        return False
+    return {each.name for each in folder.iterdir()} < {each.folder for each in configurations}
