@@ -64,9 +64,9 @@ def ledger(run, tmp_path) -> Ledger:
     write_table()
     code, _, err = run(*FIT, "--out", "model")
     assert code == 0 and "For the data holder only" not in err, err
-    found = Ledger(default_ledger_path("visits.csv"))
-    found.extend(epsilon=3.0, delta=1e-3)
-    return found
+    actual = Ledger(default_ledger_path("visits.csv"))
+    actual.extend(epsilon=3.0, delta=1e-3)
+    return actual
 
 
 def store(ledger: Ledger) -> bytes:
@@ -83,9 +83,7 @@ def assert_told(err: str, new: int, absent: int, what: str = "draws a partition"
 @pytest.mark.parametrize(
     ("spelling", "new"), [("{:03}", 100), ("{} ", N), ("p{}", N)], ids=["zeros", "blank", "p"]
 )
-def test_a_fit_tells_of_ids_that_are_spelt_otherwise_before_its_charge(
-    run, ledger, spelling, new, monkeypatch
-):
+def test_fit_reports_respelled_ids_before_its_charge(run, ledger, spelling, new, monkeypatch):
     write_table(spelling)
     head, kept = ledger.head, store(ledger)
 
@@ -104,7 +102,7 @@ def test_a_fit_tells_of_ids_that_are_spelt_otherwise_before_its_charge(
     assert_told(err, new, new)
 
 
-def test_what_the_data_holder_is_told_is_in_no_result(run, ledger):
+def test_the_notice_is_in_no_result(run, ledger):
     """Results, artifact and ledger of a run with new units look as those of one without."""
     first = run(*FIT, "--out", "model", "--force", "--json")
     write_table(first=40)
@@ -127,13 +125,13 @@ def test_what_the_data_holder_is_told_is_in_no_result(run, ledger):
     assert code == 0 and keys(half) == keys(later)
 
 
-def test_fewer_or_the_same_units_are_nothing_to_tell(run, ledger):
+def test_fewer_or_equal_units_give_no_notice(run, ledger):
     write_table(n=100)
     code, _, err = run(*FIT, "--version", "2", "--out", "other")
     assert code == 0 and "For the data holder only" not in err
 
 
-def test_a_comparison_tells_of_new_units_before_its_charge(run, ledger, monkeypatch):
+def test_compare_reports_new_units_before_its_charge(run, ledger, monkeypatch):
     write_table("p{}")
     head, kept = ledger.head, store(ledger)
 
@@ -153,9 +151,7 @@ def test_a_comparison_tells_of_new_units_before_its_charge(run, ledger, monkeypa
     assert_told(err, N, N)
 
 
-def test_a_later_measurement_tells_before_its_charge_and_leaves_new_units_out(
-    run, ledger, monkeypatch
-):
+def test_remeasure_reports_and_omits_new_units_before_its_charge(run, ledger, monkeypatch):
     write_table("{:03}")
     head, kept = ledger.head, store(ledger)
 
@@ -190,7 +186,7 @@ def enroll(run):
     return command
 
 
-def test_an_enrollment_tells_of_new_units_before_it_is_allowed(enroll, ledger, monkeypatch):
+def test_an_enrollment_reports_new_units_before_it_is_accepted(enroll, ledger, monkeypatch):
     write_table("{:03}")
     head, kept = ledger.head, store(ledger)
     monkeypatch.setattr("typer.confirm", lambda *_, **__: False)
@@ -206,7 +202,7 @@ def test_an_enrollment_tells_of_new_units_before_it_is_allowed(enroll, ledger, m
     assert b"new to this ledger" not in Path("north.terms").read_bytes()
 
 
-def test_an_enrollment_by_another_id_column_is_refused(enroll, run, ledger):
+def test_an_enrollment_by_another_id_column_is_rejected(enroll, run, ledger):
     """By another column each individual is somebody else, and draws another partition."""
     kept = store(ledger)
     other = SCHEMA.replace("[columns.who]", "[columns.bed]")
@@ -222,7 +218,7 @@ def test_an_enrollment_by_another_id_column_is_refused(enroll, run, ledger):
     assert store(ledger) == kept
 
 
-def test_an_enrollment_beyond_a_cap_is_refused_before_a_record_is_read(
+def test_an_enrollment_beyond_a_cap_is_rejected_before_a_record_is_read(
     enroll, ledger, monkeypatch
 ):
     def read(*_, **__):
@@ -267,19 +263,21 @@ def at_terminal(monkeypatch):
     return command
 
 
-def test_at_a_terminal_one_is_asked_where_most_units_are_new(ledger, at_terminal):
+def test_a_terminal_asks_for_confirmation_if_most_units_are_new(ledger, at_terminal):
     """The charge would follow before anybody has read the figures."""
     write_table("p{}")
     head, kept = ledger.head, store(ledger)
-    code, told = at_terminal("n\n")
-    assert code == 1 and "nothing was charged" in told, told
-    assert_told(told, N, N)
+    code, reported = at_terminal("n\n")
+    assert code == 1 and "nothing was charged" in reported, reported
+    assert_told(reported, N, N)
     assert (ledger.head, store(ledger)) == (head, kept)
-    code, told = at_terminal("y\n")
-    assert code == 0 and len(ledger.runs()) == 2, told
+    code, reported = at_terminal("y\n")
+    assert code == 0 and len(ledger.runs()) == 2, reported
 
 
-def test_at_a_terminal_nobody_is_asked_where_most_units_are_known(ledger, at_terminal):
+def test_a_terminal_does_not_ask_if_most_units_are_known(ledger, at_terminal):
     write_table(first=40)
-    code, told = at_terminal("")
-    assert code == 0 and "For the data holder only" in told and "anyway?" not in told, told
+    code, reported = at_terminal("")
+    assert code == 0 and "For the data holder only" in reported and "anyway?" not in reported, (
+        reported
+    )

@@ -158,7 +158,7 @@ def unread(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", HERE)
-def test_what_is_declared_says_what_a_run_costs(kind, tmp_path):
+def test_the_cost_of_a_run_follows_from_declared_facts(kind, tmp_path):
     """The same events, to the last bit, and the same request: a refusal is not a guess."""
     if kind in HEAVY:
         pytest.importorskip(HEAVY[kind])
@@ -167,17 +167,19 @@ def test_what_is_declared_says_what_a_run_costs(kind, tmp_path):
     slots = None
     if chosen.privacy.relation == "replace-one":
         slots = (len(records.train), 0, len(records.test))
-    told = declare_records(chosen, slots)
-    assert len(told.dataset) == 0 and run_budget(chosen, told) == run_budget(chosen, records)
-    planned, real = (RunPlan.of(chosen, each, check=False) for each in (told, records))
+    reported = declare_records(chosen, slots)
+    assert len(reported.dataset) == 0 and run_budget(chosen, reported) == run_budget(
+        chosen, records
+    )
+    planned, real = (RunPlan.of(chosen, each, check=False) for each in (reported, records))
     assert planned.items == real.items
     assert (planned.body, planned.request) == (real.body, real.request)
     for name in ("train", "test"):
-        assert getattr(told, name).size == getattr(records, name).size
+        assert getattr(reported, name).size == getattr(records, name).size
 
 
 @pytest.mark.parametrize("kind", [*FILES, *NAMED, "text features", "text"])
-def test_a_run_beyond_the_caps_is_refused_before_a_record_is_read(
+def test_a_run_beyond_the_caps_is_rejected_before_a_record_is_read(
     kind, tmp_path, unread, monkeypatch
 ):
     """Named sets that are not here are not even fetched."""
@@ -202,7 +204,7 @@ def test_a_run_beyond_the_caps_is_refused_before_a_record_is_read(
 
 
 @pytest.mark.parametrize("kind", ["built in", "npz", "slots"])
-def test_a_comparison_beyond_the_caps_is_refused_before_a_record_is_read(
+def test_a_comparison_beyond_the_caps_is_rejected_before_a_record_is_read(
     kind, tmp_path, unread
 ):
     chosen, place = config(tmp_path, kind), tmp_path / "all.ledger"
@@ -218,7 +220,7 @@ def test_a_comparison_beyond_the_caps_is_refused_before_a_record_is_read(
 
 
 @pytest.mark.parametrize("kind", ["table", "slots", "built in"])
-def test_other_refusals_come_before_a_record_is_read(kind, tmp_path, unread):
+def test_other_rejections_precede_reading_records(kind, tmp_path, unread):
     chosen, place = config(tmp_path, kind), tmp_path / "model.ledger"
     run(chosen, tmp_path / "model")
     Ledger(place).extend(epsilon=9.0, delta=1e-4)
@@ -238,7 +240,7 @@ def test_other_refusals_come_before_a_record_is_read(kind, tmp_path, unread):
         run(chosen, tmp_path / "model", force=True)
 
 
-def test_a_run_that_was_paid_for_goes_on_though_slots_are_missing_since(tmp_path):
+def test_a_paid_run_resumes_although_slots_are_missing(tmp_path):
     """Its cost is the one that was charged, not that of the slots that were recorded first."""
     chosen, place = config(tmp_path, "slots"), tmp_path / "model.ledger"
     chosen = replace(chosen, recalibration=RecalibrationConfig("auto"))
@@ -247,10 +249,10 @@ def test_a_run_that_was_paid_for_goes_on_though_slots_are_missing_since(tmp_path
     lines = Path(chosen.data.source).read_text().splitlines(keepends=True)
     Path(chosen.data.source).write_text("".join(lines[:-40]))
     later = replace(chosen, data=replace(chosen.data, version="2"))
-    made = run(later, tmp_path / "second", ledger=place)
+    result = run(later, tmp_path / "second", ledger=place)
     head = Ledger(place).head
     again = run(later, tmp_path / "second", ledger=place, force=True)
-    assert again.ledger.head == head == made.ledger.head
+    assert again.ledger.head == head == result.ledger.head
 
 
 def test_the_first_run_of_a_ledger_under_replace_one_is_loaded_first(tmp_path, unread):
@@ -265,7 +267,7 @@ def test_the_first_run_of_a_ledger_under_replace_one_is_loaded_first(tmp_path, u
         run(chosen, tmp_path / "model", ledger=place)
 
 
-def test_a_file_without_a_schema_is_told_so(tmp_path):
+def test_a_file_without_a_schema_is_rejected(tmp_path):
     write_csv(tmp_path, age=range(200))
     chosen = Config(DataConfig(str(tmp_path / "visits.csv")), PRIVACY)
     with pytest.raises(DataError, match="a schema"):

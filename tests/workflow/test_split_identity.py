@@ -32,7 +32,7 @@ def slots_of(records: Dataset) -> set[str]:
 
 
 @pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
-def test_sorting_a_table_moves_nobody(tmp_path: Path, relation: str) -> None:
+def test_sorting_a_table_changes_no_assignment(tmp_path: Path, relation: str) -> None:
     first = load_records(config(tmp_path, ROWS, relation))
     order = np.random.default_rng(0).permutation(300)
     second = load_records(config(tmp_path, [ROWS[i] for i in order], relation))
@@ -40,7 +40,7 @@ def test_sorting_a_table_moves_nobody(tmp_path: Path, relation: str) -> None:
     assert not slots_of(first.train) & slots_of(second.test)
 
 
-def test_who_replaces_a_record_inherits_its_partition(tmp_path: Path) -> None:
+def test_a_replacement_record_inherits_the_partition(tmp_path: Path) -> None:
     first = load_records(config(tmp_path, ROWS, "replace-one"))
     others = [f"{row.split(',')[0]},7,a" for row in ROWS[:150]] + ROWS[150:]
     second = load_records(config(tmp_path, others, "replace-one"))
@@ -48,7 +48,7 @@ def test_who_replaces_a_record_inherits_its_partition(tmp_path: Path) -> None:
     assert second.test.size == len(second.test) == 60
 
 
-def test_without_slots_nothing_is_partitioned_under_replace_one(tmp_path: Path) -> None:
+def test_replace_one_without_slots_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"Declare a column as kind = 'slot'.*add-remove"):
         load_records(config(tmp_path, ROWS, "replace-one", slot=False))
     assert load_records(config(tmp_path, ROWS, "add-remove", slot=False)).split.left_out == 0

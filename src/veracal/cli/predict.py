@@ -117,12 +117,12 @@ def _report(summary: "Predicted", out: Path | None) -> None:
         rows = _output.counted(summary.dropped, "row")
         _output.status(f"No prediction for {rows}, dropped for a missing value: {first}{more}.")
     if summary.arbitrariness is not None:
-        found = summary.arbitrariness
+        decisions = summary.arbitrariness
         _output.status(
-            f"Disagreement: at level {found.level:g}, for {found.holds_for}. The intervals are "
-            f"informative for {found.informative} of {_output.counted(summary.rows, 'row')}."
+            f"Disagreement: at level {decisions.level:g}, for {decisions.holds_for}. The intervals are "
+            f"informative for {decisions.informative} of {_output.counted(summary.rows, 'row')}."
         )
-        for caveat in found.caveats:
+        for caveat in decisions.caveats:
             _output.status(f"  {caveat}")
     if out is not None:
         rows = _output.counted(summary.rows, "prediction")
