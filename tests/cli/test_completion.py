@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from veracal.cli import _run_options as _fitting
+from veracal.cli import _options
 from veracal.workflow import config
 
 
@@ -35,7 +35,7 @@ def test_option_values_are_completed(line, offered):
 
 
 def test_completions_are_the_known_values():
-    assert (_fitting.MODELS, _fitting.METHODS) == (config.MODELS, config.METHODS)
+    assert (_options.MODELS, _options.METHODS) == (config.MODELS, config.METHODS)
 
 
 def test_completion_imports_no_heavy_library():

@@ -202,9 +202,7 @@ def begin(ledger: Ledger, request: str = "first", epsilon: float = 0.5) -> Ledge
     return ledger.begin_run(items, name="fit", request=request, body=b"")
 
 
-def test_the_default_ledger_of_a_data_set_is_opened_and_resolved(
-    run: Run, visits: Ledger
-) -> None:
+def test_the_default_ledger_is_opened_and_resolved(run: Run, visits: Ledger) -> None:
     assert visits.path.parent == default_folder()
     assert visits.opening.data == "visits.csv" and visits.opening.parts == ("train", "test")
     assert visits.opening.rule.to_json()["composition"] == "addition"

@@ -73,11 +73,13 @@ def store(ledger: Ledger) -> bytes:
     return Path(f"{ledger.path}.partitions").read_bytes()
 
 
-def assert_told(err: str, new: int, absent: int, what: str = "draws a partition") -> None:
+def assert_notice(
+    err: str, new: int, absent: int, what: str = "is assigned to a partition"
+) -> None:
     err = " ".join(err.split())
     assert f"For the data holder only: {new} of {N} units are new to this ledger" in err, err
     assert f"{absent} of earlier runs are not in these records" in err
-    assert what in err and "spelt otherwise" in err
+    assert what in err and "spelled differently" in err
 
 
 @pytest.mark.parametrize(
@@ -95,11 +97,11 @@ def test_fit_reports_respelled_ids_before_its_charge(run, ledger, spelling, new,
             patch.setattr("veracal.workflow.charging.DataAccount.charge", interrupt)
             code, out, err = run(*FIT, "--version", "2", "--out", "other")
         assert code == 1 and not out and "Stopped" in err
-        assert_told(err, new, new)
+        assert_notice(err, new, new)
         assert (ledger.head, store(ledger)) == (head, kept)
     code, _, err = run(*FIT, "--version", "2", "--out", "other")
     assert code == 0 and err.count("For the data holder only") == 1
-    assert_told(err, new, new)
+    assert_notice(err, new, new)
 
 
 def test_the_notice_is_in_no_result(run, ledger):
@@ -108,7 +110,7 @@ def test_the_notice_is_in_no_result(run, ledger):
     write_table(first=40)
     code, out, err = run(*FIT, "--version", "2", "--out", "other", "--json")
     assert code == 0
-    assert_told(err, 40, 40)
+    assert_notice(err, 40, 40)
     assert keys(json.loads(out)) == keys(json.loads(first[1]))
     for name in sorted(path.name for path in Path("model").iterdir()):
         content = Path("other", name).read_bytes()
@@ -144,11 +146,11 @@ def test_compare_reports_new_units_before_its_charge(run, ledger, monkeypatch):
         patch.setattr("veracal.workflow.charging.DataAccount.charge", interrupt)
         code, _, err = run(*words, "--config", "quick.toml")
     assert code == 1
-    assert_told(err, N, N)
+    assert_notice(err, N, N)
     assert (ledger.head, store(ledger)) == (head, kept)
     code, _, err = run(*words, "--config", "quick.toml")
     assert code == 0
-    assert_told(err, N, N)
+    assert_notice(err, N, N)
 
 
 def test_remeasure_reports_and_omits_new_units_before_its_charge(run, ledger, monkeypatch):
@@ -162,11 +164,11 @@ def test_remeasure_reports_and_omits_new_units_before_its_charge(run, ledger, mo
         patch.setattr("veracal.workflow.remeasuring.RunPlan.measure", interrupt)
         code, out, err = run("evaluate", "model", "--remeasure")
     assert code == 1 and not out
-    assert_told(err, 100, 100, "100 rows of theirs are in no partition")
+    assert_notice(err, 100, 100, "100 rows of theirs are in no partition")
     assert (ledger.head, store(ledger)) == (head, kept)
     code, out, err = run("evaluate", "model", "--remeasure", "--json")
     assert code == 0 and "new" not in keys(json.loads(out))
-    assert_told(err, 100, 100, "100 rows of theirs are in no partition")
+    assert_notice(err, 100, 100, "100 rows of theirs are in no partition")
     assert store(ledger) == kept
 
 
@@ -193,11 +195,11 @@ def test_an_enrollment_reports_new_units_before_it_is_accepted(enroll, ledger, m
     for _ in range(2):
         code, _, err = enroll()
         assert code == 1
-        assert_told(err, 100, 100)
+        assert_notice(err, 100, 100)
         assert (ledger.head, store(ledger)) == (head, kept)
     code, out, err = enroll("--yes", "--json")
     assert code == 0, err
-    assert_told(err, 100, 100)
+    assert_notice(err, 100, 100)
     assert store(ledger) != kept and "new to this ledger" not in out
     assert b"new to this ledger" not in Path("north.terms").read_bytes()
 
@@ -269,7 +271,7 @@ def test_a_terminal_asks_for_confirmation_if_most_units_are_new(ledger, at_termi
     head, kept = ledger.head, store(ledger)
     code, reported = at_terminal("n\n")
     assert code == 1 and "nothing was charged" in reported, reported
-    assert_told(reported, N, N)
+    assert_notice(reported, N, N)
     assert (ledger.head, store(ledger)) == (head, kept)
     code, reported = at_terminal("y\n")
     assert code == 0 and len(ledger.runs()) == 2, reported

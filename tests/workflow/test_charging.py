@@ -167,15 +167,15 @@ def test_the_cost_of_a_run_follows_from_declared_facts(kind, tmp_path):
     slots = None
     if chosen.privacy.relation == "replace-one":
         slots = (len(records.train), 0, len(records.test))
-    reported = declare_records(chosen, slots)
-    assert len(reported.dataset) == 0 and run_budget(chosen, reported) == run_budget(
+    declared = declare_records(chosen, slots)
+    assert len(declared.dataset) == 0 and run_budget(chosen, declared) == run_budget(
         chosen, records
     )
-    planned, real = (RunPlan.of(chosen, each, check=False) for each in (reported, records))
+    planned, real = (RunPlan.of(chosen, each, check=False) for each in (declared, records))
     assert planned.items == real.items
     assert (planned.body, planned.request) == (real.body, real.request)
     for name in ("train", "test"):
-        assert getattr(reported, name).size == getattr(records, name).size
+        assert getattr(declared, name).size == getattr(records, name).size
 
 
 @pytest.mark.parametrize("kind", [*FILES, *NAMED, "text features", "text"])

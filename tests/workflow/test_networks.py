@@ -137,8 +137,8 @@ def test_rows_of_another_form_are_rejected(kind, records, match):
 
 
 def test_missing_settings_take_the_defaults_of_the_kind():
-    reported = DIGITS.to_json()["model"]
-    assert (reported["hidden"], reported["optimizer"], reported["epochs"]) == (
+    model = DIGITS.to_json()["model"]
+    assert (model["hidden"], model["optimizer"], model["epochs"]) == (
         (64, 64),
         "sgd",
         0.5,
