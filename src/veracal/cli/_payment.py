@@ -133,7 +133,7 @@ def called(ledger: "Ledger") -> str:
     return ledger.path.name if data is None else f"the ledger of {data}"
 
 
-def unanswered(
+def unpaid_items(
     curator: "Curator", scores: "Scores", queries: "Iterable[PricedQuery]"
 ) -> "list[Item]":
     """Charges for the queries that a ledger has not answered before."""

@@ -7,7 +7,9 @@ import typer
 
 from veracal.cli import _output
 
-app = typer.Typer(no_args_is_help=True, help="Find, fetch, inspect and count data sets.")
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="Find, fetch, inspect and count data sets."
+)
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Folder = Annotated[

@@ -11,7 +11,11 @@ if TYPE_CHECKING:
     from veracal.ledger import Entry, Ledger, LedgerRun, Opening
 
 
-app = typer.Typer(no_args_is_help=True, help="Open, extend, show and verify privacy ledgers.")
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="Open, extend, show and verify privacy ledgers.",
+)
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 File = Annotated[

@@ -12,7 +12,11 @@ if TYPE_CHECKING:
     from veracal.data import Draft
 
 
-app = typer.Typer(no_args_is_help=True, help="Declare what is publicly known about a table.")
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="Declare what is publicly known about a table.",
+)
 
 
 @app.command(
