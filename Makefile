@@ -1,10 +1,10 @@
-# Every target makes its own environment the first time and reuses it afterwards.
+# Every target creates the environment the first time and reuses it afterwards.
 
 VENV ?= .venv
 WORKERS ?= 2
 MINUTES ?= 60
 
-# The first of these that runs and is new enough; `make PYTHON=...` overrules the search.
+# The first of these that exists and is new enough; `make PYTHON=...` overrides the search.
 ifndef PYTHON
 PYTHON := $(shell for p in python3.11 python3 python3.12 python3.13 python3.14; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 \
@@ -21,7 +21,7 @@ DEMO := build/demo
 
 say = @echo '==>'
 
-# Tests and gates start hundreds of interpreters: what they import is compiled once, not by each.
+# Tests and gates start hundreds of interpreters: bytecode is compiled once, not by each.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test check branches test-long mutate lint format assure assure-long bench docs clean
@@ -30,28 +30,28 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 
 help:
-	@echo 'make demo         set up the core; from a table to a private model and its report'
-	@echo 'make test         set up what it needs and run the tests that a change should pass'
-	@echo 'make check        set up everything and run every test: Flower, Ray, Dask, browser, peers'
-	@echo 'make lint         formatting, style, types and import contracts'
-	@echo 'make format       apply the formatting that lint asks for'
+	@echo 'make demo         install the core; from a table to a private model and its report'
+	@echo 'make test         install test dependencies; run the tests that every change should pass'
+	@echo 'make check        install everything; run every test: Flower, Ray, Dask, browser, peers'
+	@echo 'make lint         check formatting, style, types and import contracts'
+	@echo 'make format       apply the formatting that lint checks'
 	@echo 'make assure       run the assurance gates, each on its mutants first'
-	@echo 'make bench        time Veracal beside its peers'
+	@echo 'make bench        benchmark Veracal against peer libraries'
 	@echo 'make docs         build the documentation into site/, offline'
-	@echo 'make branches     make check, and which branches of the release path it takes'
-	@echo 'make test-long    the tests too slow for make check'
-	@echo 'make assure-long  the gates with their long settings'
-	@echo 'make mutate       change lines of the release path and see whether a test notices'
-	@echo 'make clean        remove the environment and everything built'
+	@echo 'make branches     make check with branch coverage of the release path'
+	@echo 'make test-long    run the tests that are too slow for make check'
+	@echo 'make assure-long  run the gates with their long settings'
+	@echo 'make mutate       mutate lines of the release path; check that a test fails'
+	@echo 'make clean        remove the environment and all build output'
 	@echo ''
 	@echo 'Variables: VENV=$(VENV)  PYTHON=$(PYTHON)  WORKERS=$(WORKERS)  MINUTES=$(MINUTES) (of make mutate)'
 
 # ---------------------------------------------------------------- environment
 
 $(BIN)/python:
-	@test -n '$(PYTHON)' || { echo 'Veracal needs Python 3.11 or newer, and none was found on the path. Install one, or name it: make PYTHON=/path/to/python3.11'; exit 1; }
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { echo "Veracal needs Python 3.11 or newer, and PYTHON=$(PYTHON) is not ($$($(PYTHON) --version 2>&1 | head -n 1)). Name another: make PYTHON=/path/to/python3.11"; exit 1; }
-	$(say) "Making the environment $(VENV) with $$($(PYTHON) --version)"
+	@test -n '$(PYTHON)' || { echo 'Veracal needs Python 3.11 or newer, but none was found on the path. Install one, or name it: make PYTHON=/path/to/python3.11'; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { echo "Veracal needs Python 3.11 or newer, but PYTHON=$(PYTHON) is not ($$($(PYTHON) --version 2>&1 | head -n 1)). Name another: make PYTHON=/path/to/python3.11"; exit 1; }
+	$(say) "Creating the environment $(VENV) with $$($(PYTHON) --version)"
 	@$(PYTHON) -m venv $(VENV)
 
 $(CORE): $(INPUTS) | $(BIN)/python
@@ -59,15 +59,15 @@ $(CORE): $(INPUTS) | $(BIN)/python
 	@$(PIP) --constraint constraints.txt --editable '.[report]'
 	@touch $@
 
-# torch is named beside everything else: resolved on its own it may bring gigabytes of CUDA.
+# torch is named in the same command: resolved separately it may install gigabytes of CUDA.
 $(TEST): $(INPUTS) | $(BIN)/python
-	$(say) 'Installing Veracal with what its tests need (about a minute)'
+	$(say) 'Installing Veracal and its test dependencies (about a minute)'
 	@start=$$(date +%s); \
 	$(PIP) --no-compile --constraint constraints.txt torch==2.13.0 --editable '.[test]' && \
 	echo "    installed in $$(($$(date +%s) - start)) s"
 	@touch $(CORE) $@
 
-# Modules are compiled when they are imported: most of what all extras bring never is.
+# No bytecode is compiled here: most modules of the extras are never imported.
 $(ALL): $(INPUTS) | $(BIN)/python
 	$(say) 'Installing Veracal with every extra (about three minutes)'
 	@$(PIP) --no-compile --constraint constraints.txt torch==2.13.0 --editable '.[all]'
@@ -75,23 +75,23 @@ $(ALL): $(INPUTS) | $(BIN)/python
 
 # ---------------------------------------------------------------- work
 
-# The demo has ledgers of its own, so that it never spends a budget of the user's.
+# The demo uses its own ledgers, so that it never spends the user's budget.
 demo: export VERACAL_LEDGERS := $(abspath $(DEMO))/ledgers
 demo: $(CORE)
 	@rm -rf $(DEMO) && mkdir -p $(DEMO)
-	$(say) 'A built-in table, through its declared schema'
+	$(say) 'Load a built-in table through its declared schema, and split it'
 	@$(BIN)/veracal data show digits
-	$(say) 'A private classifier of it: charged, trained, repaired, measured, reported'
+	$(say) 'Train a private classifier: charge, train, calibrate, measure, report'
 	@$(BIN)/veracal fit digits --epsilon 8 --out $(DEMO)/model
-	$(say) 'What was charged, and that nothing of it was changed'
+	$(say) 'Show the ledger, and verify its hashes and sums'
 	@$(BIN)/veracal ledger show digits
 	@$(BIN)/veracal ledger verify digits
-	$(say) 'How much of each decision is the luck of the noise: 200 models, told to whoever holds the records'
+	$(say) 'Audit how much decisions depend on the noise: 200 models, for the data holder only'
 	@$(BIN)/veracal audit breast-cancer --epsilon 1 4 --runs 200 --out $(DEMO)/audit
-	$(say) 'The report: $(DEMO)/model/report.html; the audit: $(DEMO)/audit/audit.html'
+	$(say) 'Done. Report: $(DEMO)/model/report.html. Audit: $(DEMO)/audit/audit.html'
 
-# One thread per worker: two workers on two cores are faster alone than crowded. Each begins with
-# half of the tests, in their order, and whoever ends first takes over what the other has left.
+# One thread per worker avoids oversubscription. Each worker starts with an equal share of the
+# tests, in order, and takes over tests of others when it is done.
 PYTEST := -m pytest -n $(WORKERS) --dist worksteal -p no:benchmark
 
 test: $(TEST)
@@ -103,7 +103,7 @@ check: $(ALL)
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python $(PYTEST)
 
 branches: $(ALL)
-	$(say) 'Running the full suite, counting the branches of the release path ($(WORKERS) at a time)'
+	$(say) 'Running the full suite with branch coverage of the release path ($(WORKERS) at a time)'
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python $(PYTEST) -p tests.tools.branches
 	@$(BIN)/python -m tests.tools.branches
 
@@ -112,8 +112,8 @@ test-long: $(ALL)
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python $(PYTEST) -m long --timeout 3600
 
 mutate: $(ALL)
-	@test -f build/branches.npz || { echo 'Run make branches first: it notes which tests enter which lines.'; exit 1; }
-	$(say) 'Changing lines of the release path for $(MINUTES) minutes'
+	@test -f build/branches.npz || { echo 'Run make branches first: it records which tests execute which lines.'; exit 1; }
+	$(say) 'Mutating lines of the release path for $(MINUTES) minutes'
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m tests.tools.mutate --minutes $(MINUTES)
 
 lint: $(ALL)
@@ -150,6 +150,6 @@ docs: $(ALL)
 	@echo 'Open site/index.html.'
 
 clean:
-	$(say) 'Removing $(VENV) and everything built'
+	$(say) 'Removing $(VENV) and all build output'
 	@rm -rf $(VENV) site dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .benchmarks
 	@find src tests assurance benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

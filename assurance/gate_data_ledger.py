@@ -5,7 +5,7 @@ one table, by other paths of it too, after the first has spent its epsilon, and 
 ledger's caps raised. What all of
 them cost together must stay within the caps, and nobody may be in two partitions.
 
-Then models are trained and measured again through ``measure_again``, after three changes that
+Then models are trained and measured again through ``remeasure``, after three changes that
 put trained rows into the test partition in the first build: features computed on another
 machine, which differ in their last bits; corrected cells; and a table that was sorted, under
 replace-one. Each row holds a number that tells who it is, whatever is changed, so that who was
@@ -30,7 +30,7 @@ from veracal.ledger import Ledger
 from veracal.ledger import partitions as library
 from veracal.ledger.locations import ledger_name
 from veracal.ledger.partitions import PartitionStore
-from veracal.workflow import Config, RunResult, measure_again
+from veracal.workflow import Config, RunResult, remeasure
 from veracal.workflow import run as fit
 from veracal.workflow.config import (
     DataConfig,
@@ -39,8 +39,8 @@ from veracal.workflow.config import (
     PrivacyConfig,
     RecalibrationConfig,
 )
-from veracal.workflow.job import RunPlan
-from veracal.workflow.steps import loaded
+from veracal.workflow.planning import RunPlan
+from veracal.workflow.records import load_records
 
 NAME = "data_ledger"
 RAISED = "cap raised after releases"
@@ -148,7 +148,7 @@ MUTANTS = {
         patches=(("veracal.ledger.partitions._identifying_columns", lambda *_: ()),)
     ),
     "a ledger that vanished is opened anew": Subject(
-        patches=(("veracal.workflow.running.check_remembered", lambda *_: None),)
+        patches=(("veracal.workflow.running.check_known_ledger", lambda *_: None),)
     ),
     "partitions that a vanished ledger left tell nothing": Subject(
         patches=(("veracal.workflow.charging.check_not_lost", lambda *_: None),)
@@ -168,7 +168,7 @@ MUTANTS = {
         patches=(("veracal.workflow.remeasuring.with_total", lambda told, _: told),)
     ),
     "a later measurement does not consult the assignment": Subject(
-        patches=(("veracal.workflow.remeasuring.assigned", not_consulted),)
+        patches=(("veracal.workflow.remeasuring.assign_recorded", not_consulted),)
     ),
 }
 
@@ -222,7 +222,7 @@ def config(folder: Path) -> Config:
         "visits",
         ModelConfig(epochs=2.0),
         RecalibrationConfig("none"),
-        MeasurementConfig(later=0, bins=2),
+        MeasurementConfig(reserve=0, bins=2),
     )
 
 
@@ -242,7 +242,7 @@ def spellings(folder: Path) -> Iterator[str]:
 
 def splits(first: Config) -> Iterator[Config]:
     """Runs that split otherwise."""
-    for change in ({"seed": "another"}, {"test": 0.5}):
+    for change in ({"split_key": "another"}, {"test": 0.5}):
         yield replace(first, data=replace(first.data, **change))  # type: ignore[arg-type]
 
 
@@ -293,7 +293,7 @@ def rows(made: RunResult, part: str = "test") -> set[bytes]:
     folder = made.folder.parent
     places = {"source": str(folder / "visits.csv"), "schema": str(folder / "visits.toml")}
     settings = replace(settings, data=replace(settings.data, **places))  # type: ignore[arg-type]
-    return {row.tobytes() for row in getattr(loaded(settings), part).X}
+    return {row.tobytes() for row in getattr(load_records(settings), part).X}
 
 
 def vanish(ledger: Path) -> None:
@@ -351,19 +351,19 @@ class Used:
 @contextmanager
 def watched() -> Iterator[Used]:
     """Note whose records a job is trained on and measured on."""
-    used, trained, asked = Used(set(), set()), RunPlan.trained, RunPlan.asked
+    used, real_train, real_measure = Used(set(), set()), RunPlan.train, RunPlan.measure
 
-    def train(job: RunPlan, book: Ledger) -> Any:
-        used.trained.update(individuals(job.records.train))
-        return trained(job, book)
+    def train(plan: RunPlan, ledger: Ledger) -> Any:
+        used.trained.update(individuals(plan.records.train))
+        return real_train(plan, ledger)
 
-    def measure(job: RunPlan, *given: Any) -> Any:
-        used.measured.update(individuals(job.records.test))
-        return asked(job, *given)
+    def measure(plan: RunPlan, *given: Any) -> Any:
+        used.measured.update(individuals(plan.records.test))
+        return real_measure(plan, *given)
 
     with (
-        mock.patch.object(RunPlan, "trained", train),
-        mock.patch.object(RunPlan, "asked", measure),
+        mock.patch.object(RunPlan, "train", train),
+        mock.patch.object(RunPlan, "measure", measure),
     ):
         yield used
 
@@ -386,7 +386,7 @@ def measured_again(
         first,
         data=replace(first.data, source=str(path), schema=str(folder / f"{name}.toml")),
         privacy=replace(first.privacy, relation=relation),
-        measurement=replace(first.measurement, later=1),
+        measurement=replace(first.measurement, reserve=1),
     )
     place = None if subject.ledger is None else subject.ledger(out)
     with watched() as before:
@@ -394,7 +394,7 @@ def measured_again(
     Ledger(made.ledger.path).extend(epsilon=1.0)
     path.write_text("\n".join(lines[1]))
     with watched() as after, mock.patch.object(Encoder, "another_machine", True):
-        measure_again(out, source=str(path), ledger=place)
+        remeasure(out, source=str(path), ledger=place)
     for written_again in ("model.json", "results.json", "MODEL_CARD.md"):
         told = (out / written_again).read_text()
         assert f"epsilon = {EPSILON + 1:g}," in told and RAISED in told, (
@@ -415,8 +415,8 @@ def features(subject: Subject, folder: Path) -> int:
     encoder = FrozenEncoder.of(Encoder())  # type: ignore[arg-type]
     known = {Encoder.name: Encoder}
     with (
-        mock.patch("veracal.workflow.steps.front_for", return_value=encoder),
-        mock.patch("veracal.artifact.classifier._EXTRACTORS", known),
+        mock.patch("veracal.workflow.records.choose_encoder", return_value=encoder),
+        mock.patch("veracal.artifact.classifier._known_extractors", return_value=known),
     ):
         return measured_again(subject, folder, "features", (written(), written()))
 

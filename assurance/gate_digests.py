@@ -29,7 +29,7 @@ from veracal.neural import features as extraction
 from veracal.training import OutputPerturbation
 from veracal.workflow import run as fit
 from veracal.workflow import running
-from veracal.workflow.job import RunPlan
+from veracal.workflow.planning import RunPlan
 
 NAME = "digests"
 SECONDS = 8
@@ -38,7 +38,7 @@ KINDS: tuple[tuple[str, Settings], ...] = (
     *((name, {}) for name in ("md5", "sha1", "sha256", "sha512", "blake2s", "sha3_256")),
     *(("blake2b", {"digest_size": size}) for size in (16, 20, 32, 64)),
 )
-BODY, TOLD = RunPlan.body, running.results
+BODY, TOLD = RunPlan.body, running.build_results
 
 
 @dataclass(frozen=True)
@@ -74,10 +74,10 @@ MUTANTS: dict[str, Subject] = {
     "one secret for everybody": Subject(secret=lambda folder: bytes(32)),
     "audits show hashes of records": Subject(shareable=dict),
     "results show a hash of the table": Subject(
-        patches=(("veracal.workflow.running.results", results_with_hash),)
+        patches=(("veracal.workflow.running.build_results", results_with_hash),)
     ),
     "requests hang on a hash of the table": Subject(
-        patches=(("veracal.workflow.job.RunPlan.body", property(body_with_hash)),)
+        patches=(("veracal.workflow.planning.RunPlan.body", property(body_with_hash)),)
     ),
 }
 

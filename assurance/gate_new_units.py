@@ -30,8 +30,8 @@ from veracal.workflow import (
     Configuration,
     RunResult,
     charging,
-    compare_ways,
-    measure_again,
+    compare,
+    remeasure,
 )
 from veracal.workflow import run as fit
 from veracal.workflow.config import (
@@ -41,8 +41,8 @@ from veracal.workflow.config import (
     PrivacyConfig,
     RecalibrationConfig,
 )
-from veracal.workflow.job import RunPlan
-from veracal.workflow.results import results
+from veracal.workflow.planning import RunPlan
+from veracal.workflow.results import build_results
 
 NAME = "new_units"
 SECONDS = 8
@@ -78,7 +78,7 @@ def patched(name: str, new: object) -> Subject:
     return Subject(((name, new),))
 
 
-ASSIGN, CHARGE, RESULTS = PartitionStore.assign, charging.DataAccount.charge, results
+ASSIGN, CHARGE, RESULTS = PartitionStore.assign, charging.DataAccount.charge, build_results
 
 
 def recorded_at_once(store: PartitionStore, dataset: Dataset, **how: bool) -> Any:
@@ -115,7 +115,7 @@ def refused(records: Any, on_notice: Any) -> None:
 
 def drawn_later(config: Config, records: Any, ledger: Ledger) -> Any:
     """Let units that are new draw a partition in a later measurement."""
-    return charging._assigned(config, records, ledger)[2]
+    return charging._assign(config, records, ledger)[2]
 
 
 def shown(notice: AssignmentNotice) -> str:
@@ -128,27 +128,27 @@ MUTANTS = {
     "new units are recorded before anybody is told": patched(
         "veracal.ledger.partitions.PartitionStore.assign", recorded_at_once
     ),
-    "nobody is told": patched("veracal.workflow.charging.tell_notice", lambda *_: None),
+    "nobody is told": patched("veracal.workflow.charging.send_notice", lambda *_: None),
     "a later measurement tells nobody": patched(
-        "veracal.workflow.remeasuring.tell_notice", lambda *_: None
+        "veracal.workflow.remeasuring.send_notice", lambda *_: None
     ),
     "told after the charge": Subject(
         (
-            ("veracal.workflow.charging.tell_notice", lambda *_: None),
+            ("veracal.workflow.charging.send_notice", lambda *_: None),
             ("veracal.workflow.charging.DataAccount.charge", told_afterwards),
         )
     ),
     "the number of new units is in the results": patched(
-        "veracal.workflow.running.results", in_the_results
+        "veracal.workflow.running.build_results", in_the_results
     ),
     "figures are shown by repr": patched(
         "veracal.ledger.partitions.AssignmentNotice.__repr__", shown
     ),
     "a table of new units alone is refused": patched(
-        "veracal.workflow.charging.tell_notice", refused
+        "veracal.workflow.charging.send_notice", refused
     ),
     "a later measurement lets new units draw": patched(
-        "veracal.workflow.remeasuring.assigned", drawn_later
+        "veracal.workflow.remeasuring.assign_recorded", drawn_later
     ),
 }
 
@@ -184,7 +184,7 @@ class World:
         self.respell("{}")
         self.trained: set[int] = set()
         heard: list[AssignmentNotice] = []
-        with self.watched("trained", self.trained):
+        with self.watched("train", self.trained):
             self.first = self.fit(heard.append, "1")
         assert not heard, "a first run was told of new units"
         self.ledger = Ledger(self.first.ledger.path)
@@ -219,7 +219,7 @@ class World:
             "visits",
             ModelConfig(epochs=2.0),
             RecalibrationConfig("none"),
-            MeasurementConfig(later=1, bins=2),
+            MeasurementConfig(reserve=1, bins=2),
         )
 
     def fit(self, on_notice: Any, version: str = "2") -> RunResult:
@@ -230,7 +230,7 @@ class World:
     def compare(self, on_notice: Any) -> tuple[RunResult, ...]:
         """Compare two methods."""
         out = self.folder / "both"
-        return compare_ways(self.config("2"), WAYS, out, on_notice=on_notice, force=True)
+        return compare(self.config("2"), WAYS, out, on_notice=on_notice, force=True)
 
     def state(self) -> tuple[str, bytes]:
         """The chain, and who is recorded."""
@@ -267,8 +267,8 @@ class World:
             assert self.state() == before, "something was charged before"
 
         source = str(self.folder / "visits.csv")
-        with self.watched("asked", measured):
-            measure_again(self.first.folder, source=source, on_notice=hear)
+        with self.watched("measure", measured):
+            remeasure(self.first.folder, source=source, on_notice=hear)
         both = self.trained & measured
         assert not both, f"{len(both)} of {len(measured)} measured rows were trained on"
         assert heard == [expected], f"the data holder heard {list(map(vars, heard))}"
@@ -299,7 +299,7 @@ class World:
         original = getattr(RunPlan, step)
 
         def noted(job: RunPlan, *given: Any) -> Any:
-            records = job.records.train if step == "trained" else job.records.test
+            records = job.records.train if step == "train" else job.records.test
             ages = (np.asarray(records.X, np.float64)[:, 0] + 1) * UNITS / 2
             seen.update(np.rint(ages).astype(int).tolist())
             return original(job, *given)

@@ -22,7 +22,7 @@ from veracal.accounting import Budget
 from veracal.data import loading
 from veracal.errors import BudgetError, VeracalError
 from veracal.ledger import Ledger
-from veracal.workflow import Config, Configuration, charging, compare_ways, steps
+from veracal.workflow import Config, Configuration, charging, compare, records
 from veracal.workflow import run as fit
 from veracal.workflow.config import (
     DataConfig,
@@ -74,7 +74,7 @@ class Subject:
     patches: tuple[tuple[str, object], ...] = ()
 
 
-REFUSE, DECLARE = charging.refuse_early, loading.declare
+REFUSE, DECLARE = charging.check_before_loading, loading.declare
 
 
 def only_schemas(config: Config, *given: Any) -> None:
@@ -89,7 +89,7 @@ def never(*_: Any) -> None:
 
 def by_loading(what: Any, *, schema: Any = None) -> Any:
     """Take what is declared from the records."""
-    found = vars(steps)["load"](what, schema=schema, row_digests=True)
+    found = vars(records)["load"](what, schema=schema, row_digests=True)
     return found.take(np.arange(0))
 
 
@@ -100,7 +100,9 @@ def uncapped(ledger: Any, *_: Any, **__: Any) -> None:
 def early(new: object) -> Subject:
     """A library that refuses early in another way."""
     places = ("running", "comparing")
-    return Subject(tuple((f"veracal.workflow.{one}.refuse_early", new) for one in places))
+    return Subject(
+        tuple((f"veracal.workflow.{one}.check_before_loading", new) for one in places)
+    )
 
 
 CORRECT = Subject()
@@ -108,7 +110,7 @@ MUTANTS = {
     "records are loaded first": early(never),
     "only tables are planned before they are read": early(only_schemas),
     "what is declared is read from the records": Subject(
-        (("veracal.workflow.steps.declare", by_loading),)
+        (("veracal.workflow.records.declare", by_loading),)
     ),
     "the plan is not compared with the caps": Subject(
         (("veracal.ledger.ledger.Ledger.require_run", uncapped),)
@@ -129,8 +131,8 @@ def beyond(folder: Path, kind: str) -> int:
     """A run and a comparison beyond the caps are refused unread; within them, they read."""
     chosen, place = config(folder, kind), folder / f"{kind}.ledger"
     if kind in NAMED:
-        records = steps.declared(chosen)
-        budget = replace(steps.budget_of(chosen, records), epsilon=1.0)
+        declared = records.declare_records(chosen)
+        budget = replace(records.run_budget(chosen, declared), epsilon=1.0)
         charging.open_data_ledger(place, Budget(**vars(budget)), "")
     else:
         fit(chosen, folder / f"{kind} 1", ledger=place)
@@ -165,7 +167,7 @@ def attempts(chosen: Config) -> Iterator[Any]:
     """What costs something: a fit, and a comparison where models of tables can be compared."""
     yield lambda out, place: fit(chosen, out, ledger=place)
     if chosen.model.kind == "logistic":
-        yield lambda out, place: compare_ways(chosen, WAYS, out, ledger=place)
+        yield lambda out, place: compare(chosen, WAYS, out, ledger=place)
 
 
 class ReadError(Exception):
@@ -181,7 +183,7 @@ def unread() -> Iterator[list[Any]]:
         asked.append(given)
         raise ReadError
 
-    with mock.patch("veracal.workflow.steps.load", read):
+    with mock.patch("veracal.workflow.records.load", read):
         yield asked
 
 
@@ -211,7 +213,7 @@ def config(folder: Path, kind: str) -> Config:
         "visits",
         ModelConfig(model, epochs=2.0),  # type: ignore[arg-type]
         RecalibrationConfig("none"),
-        MeasurementConfig(later=0, bins=2),
+        MeasurementConfig(reserve=0, bins=2),
     )
 
 

@@ -62,7 +62,7 @@ class RepeatableNoise:
         os.register_at_fork(before=self._before_fork, after_in_child=self._after_fork)
 
     def install(self, module: ModuleType) -> None:
-        """Replace the constructors that a module took from OpenDP, once."""
+        """Replace the constructors of OpenDP's mechanisms in a module, once."""
         if module in self._modules:
             return
         self._modules.append(module)
@@ -84,8 +84,8 @@ class RepeatableNoise:
     def _replacement(
         self, kind: str, sample: Sampler, original: Callable[..., object]
     ) -> Callable[..., object]:
-        def make(domain: object, metric: object, scale: float) -> object:
-            measurement = original(domain, metric, scale=scale)  # refuses what OpenDP refuses
+        def make(scale: float) -> object:
+            measurement = original(scale)  # refuses what OpenDP refuses
 
             def noised(units: list[int]) -> list[int]:
                 exact = np.array(units, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Turn the reStructuredText roles of docstrings, which the site does not know, into code."""
+"""Convert reStructuredText roles and formulas in docstrings to Markdown for the site."""
 
 import re
 from typing import Any
@@ -10,7 +10,7 @@ FORMULA = re.compile(r"^( *)\.\. math::[ \n]*(.+?)(?=\n\s*\n|\Z)", re.MULTILINE 
 
 
 class Roles(griffe.Extension):
-    """Applied to every docstring as it is collected."""
+    """A griffe extension that converts each docstring."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         if obj.docstring is not None:

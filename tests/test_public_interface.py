@@ -1,4 +1,4 @@
-"""Each package lists its public names three times: the lists agree, and every name imports."""
+"""The lists of public names of each package agree, every name imports, and imports are lazy."""
 
 import ast
 import re
@@ -31,14 +31,14 @@ def imported_names(package: str, module: ast.Module) -> list[tuple[str, str]]:
         for node in module.body
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
     )
-    found = []
+    names = []
     for node in block.body:
         assert isinstance(node, ast.ImportFrom) and node.module is not None, ast.unparse(node)
         assert node.module.startswith(f"{package}."), ast.unparse(node)
         assert all(alias.asname is None for alias in node.names), ast.unparse(node)
         submodule = node.module.removeprefix(f"{package}.")
-        found += [(submodule, alias.name) for alias in node.names]
-    return found
+        names += [(submodule, alias.name) for alias in node.names]
+    return names
 
 
 def declared_names(module: ast.Module) -> list[str]:
@@ -78,6 +78,8 @@ def test_every_public_name_imports(package):
     need_extras(package)
     module = import_module(package)
     for name in module.__all__:
+        if (package, name) == ("veracal", "PrivateNetwork"):
+            need_extras("veracal.neural")
         assert getattr(module, name) is not None
         assert name in dir(module)
 
@@ -95,16 +97,78 @@ def test_every_layer_imports_its_names_lazily():
     assert layers - {"veracal.cli"} == {name for name in PACKAGES if name.count(".") == 1}
 
 
+def test_the_top_level_names_are_those_of_the_packages():
+    import veracal
+    from veracal.data import load
+    from veracal.training import PrivateLogisticRegression
+
+    assert veracal.load is load
+    assert veracal.PrivateLogisticRegression is PrivateLogisticRegression
+    assert 25 <= len(veracal.__all__) <= 40
+
+
 def test_measuring_imports_no_accounting():
-    code = (
-        "import sys, veracal.calibration as calibration\n"
-        "calibration.measure, calibration.stream_totals\n"
-        "heavy = {'opendp', 'dp_accounting', 'veracal.queries'} & set(sys.modules)\n"
-        "calibration.PrivateTemperature\n"
-        "sys.exit(', '.join(heavy) or 'opendp' not in sys.modules)"
+    assert modules_after(
+        "import veracal.calibration as c; c.measure, c.stream_totals"
+    ).isdisjoint({"opendp", "dp_accounting", "veracal.queries", "scipy.stats"})
+
+
+HEAVY = {"sklearn", "scipy", "opendp", "altair", "torch", "polars", "pyarrow", "dp_accounting"}
+COMMAND = "import sys; sys.argv = ['veracal', *{!r}]; from veracal.cli import main; main()"
+
+
+@pytest.mark.parametrize(
+    ("code", "absent"),
+    [
+        ("import veracal", HEAVY | {"numpy", "typer"}),
+        ("import veracal; veracal.Budget", HEAVY - {"scipy", "dp_accounting"}),
+        (COMMAND.format(["--help"]), HEAVY | {"numpy"}),
+        (COMMAND.format(["fit", "--help"]), HEAVY | {"numpy"}),
+        (COMMAND.format(["fit", "--no-such-option"]), HEAVY | {"numpy"}),
+        (COMMAND.format(["fit", "digits"]), HEAVY),
+        (COMMAND.format(["fit", "digits", "--epsilon", "-1"]), HEAVY),
+        (COMMAND.format(["fit", "no.csv", "--epsilon", "1"]), HEAVY - {"polars", "pyarrow"}),
+        (
+            COMMAND.format(["fit", "no-such-set", "--epsilon", "1"]),
+            HEAVY - {"polars", "pyarrow"},
+        ),
+        (
+            COMMAND.format(["compare", "digits", "--methods", "x", "--epsilon", "1"]),
+            HEAVY - {"polars", "pyarrow"},
+        ),
+        (COMMAND.format(["evaluate", "no.npz", "--level", "2"]), HEAVY | {"numpy"}),
+        (
+            COMMAND.format(["predict", "model", "x.csv", "--review-above", "1"]),
+            HEAVY | {"numpy"},
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_heavy_modules_are_imported_only_when_they_are_used(code, absent):
+    assert modules_after(code) & absent == set()
+
+
+def test_a_fit_imports_no_noise_chart_or_torch_before_training(tmp_path):
+    stop = (
+        f"import os; os.environ['VERACAL_LEDGERS'] = {str(tmp_path)!r}\n"
+        "from unittest import mock\n"
+        "from veracal.workflow import planning\n"
+        "mock.patch.object(planning.RunPlan, 'train', side_effect=KeyboardInterrupt).start()\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
+    words = ["fit", "breast-cancer", "--epsilon", "1", "--out", str(tmp_path / "model")]
+    modules = modules_after(stop + COMMAND.format(words))
+    assert "veracal.workflow.planning" in modules and list(tmp_path.iterdir())
+    assert modules & {"opendp", "altair", "torch"} == set()
+
+
+def modules_after(code: str) -> set[str]:
+    """Names of the modules that a fresh interpreter has imported after some code."""
+    script = (
+        "import atexit, sys\n"
+        "atexit.register(lambda: print(*sys.modules, file=sys.__stderr__))\n" + code
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    return set(done.stderr.split("\n")[-2].split())
 
 
 def test_the_reference_lists_each_name_once():
@@ -120,7 +184,7 @@ def test_entries_of_the_reference_are_public(page):
         need_extras(entry)
         package, _, name = entry.rpartition(".")
         assert getattr(import_module(package), name, None) or import_module(entry)
-        if package in PACKAGES:
+        if package in PACKAGES and package != "veracal":  # a module of it is an entry, too
             assert name in import_module(package).__all__
 
 

@@ -16,18 +16,18 @@ def attach(
     package : str
         The package's ``__name__``.
     exports : Mapping of str to tuple of str
-        The public names that each of the package's modules defines.
+        The public names that the package takes from each of its modules or sub-packages.
     """
-    origins = {name: module for module, names in exports.items() for name in names}
+    modules = {name: module for module, names in exports.items() for name in names}
 
     def getattr_(name: str) -> Any:
-        if name not in origins:
+        if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(import_module(f"{package}.{origins[name]}"), name)
-        setattr(sys.modules[package], name, value)  # later accesses bypass this function
+        value = getattr(import_module(f"{package}.{modules[name]}"), name)
+        setattr(sys.modules[package], name, value)  # __getattr__ is not called again
         return value
 
     def dir_() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *origins})
+        return sorted({*vars(sys.modules[package]), *modules})
 
     return getattr_, dir_

@@ -30,7 +30,7 @@ from veracal.multiplicity import (
 )
 from veracal.workflow import Config
 from veracal.workflow.config import DataConfig, PrivacyConfig
-from veracal.workflow.steps import loaded
+from veracal.workflow.records import load_records
 
 AUDIT = ["audit", "breast-cancer", "--model", "output", "--norm", "2", "--runs", "50"]
 VISITS = ["audit", "visits.csv", "--schema", "visits.toml", "--model", "output", "--norm", "2"]
@@ -47,7 +47,7 @@ def json_of(run, *words):
 
 def parts(source, schema=None, **choices):
     """Records as a run splits them."""
-    return loaded(Config(DataConfig(source, schema, **choices), PrivacyConfig(1.0)))
+    return load_records(Config(DataConfig(source, schema, **choices), PrivacyConfig(1.0)))
 
 
 # ---------------------------------------------------------------- results
@@ -142,8 +142,8 @@ def test_individuals_are_identified_by_their_table_row(run):
 
 
 def test_the_audited_individuals_are_the_test_partition_of_fit(run):
-    rows = json_of(run, *AUDIT, "--epsilon", "1", "--seed", "k", "--test", "0.3")["rows"]
-    whole, test = load("breast-cancer"), parts("breast-cancer", test=0.3, seed="k").test
+    rows = json_of(run, *AUDIT, "--epsilon", "1", "--split-key", "k", "--test", "0.3")["rows"]
+    whole, test = load("breast-cancer"), parts("breast-cancer", test=0.3, split_key="k").test
     np.testing.assert_array_equal(whole.X[np.array(rows) - 1], test.X)
     np.testing.assert_array_equal(whole.y[np.array(rows) - 1], test.y)
 

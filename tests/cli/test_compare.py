@@ -10,7 +10,7 @@ import pytest
 from tests.cli.made import write_model
 from veracal.artifact import PrivateClassifier
 from veracal.calibration import metrics
-from veracal.cli._artifacts import labeled_scores, model_mark
+from veracal.cli._artifacts import labeled_scores, model_id
 from veracal.data import load
 from veracal.ledger import Ledger, default_ledger_path
 from veracal.report.results import Results
@@ -26,9 +26,9 @@ def home(tmp_path_factory):
 def saved(home, name, **changes):
     """The model again, with other results."""
     results = Results.from_bytes((home / "model" / "results.json").read_bytes())
-    made = replace(results, **{key: change(results) for key, change in changes.items()})
+    result = replace(results, **{key: change(results) for key, change in changes.items()})
     model = PrivateClassifier.load(home / "model")
-    model.save(Path(name), more={"results.json": made.to_bytes()})
+    model.save(Path(name), more={"results.json": result.to_bytes()})
     return name
 
 
@@ -45,16 +45,16 @@ def measured(low, high):
     return change
 
 
-def test_intervals_that_meet_decide_nothing(run, home):
+def test_overlapping_intervals_give_no_verdict(run, home):
     one = saved(home, "one", measured=measured(0.1, 0.2))
     two = saved(home, "two", measured=measured(0.2, 0.3))
     far = saved(home, "far", measured=measured(0.21, 0.3))
-    found = json.loads(run("compare", one, two, "--json")[1])
-    assert found["comparable"] and found["better"]["ece"] == "cannot be told apart"
+    actual = json.loads(run("compare", one, two, "--json")[1])
+    assert actual["comparable"] and actual["better"]["ece"] == "no significant difference"
     for pair in ((one, far), (far, one)):
-        found = json.loads(run("compare", *pair, "--json")[1])
-        assert found["better"]["ece"] == "one"  # the lower, and of the accuracy the higher
-        assert found["better"]["accuracy"] == "far"
+        actual = json.loads(run("compare", *pair, "--json")[1])
+        assert actual["better"]["ece"] == "one"  # the lower, and of the accuracy the higher
+        assert actual["better"]["accuracy"] == "far"
     code, out, _ = run("compare", one, far)
     assert code == 0 and "ece: one is better" in out and "0.1000 (0.1000 to 0.2000)" in out
 
@@ -62,8 +62,8 @@ def test_intervals_that_meet_decide_nothing(run, home):
 def test_costs_add_up_unless_they_protect_differently(run, home):
     one, two = saved(home, "one"), saved(home, "two")
     each = json.loads((home / "model" / "results.json").read_text())["guarantee"]
-    found = json.loads(run("compare", one, two, "--json")[1])["together"]
-    assert found == {"epsilon": 2 * each["epsilon"], "delta": 2 * each["delta"]}
+    actual = json.loads(run("compare", one, two, "--json")[1])["together"]
+    assert actual == {"epsilon": 2 * each["epsilon"], "delta": 2 * each["delta"]}
     other = saved(home, "other", guarantee=lambda r: {**r.guarantee, "unit": "patient"})
     assert json.loads(run("compare", one, other, "--json")[1])["together"] is None
     assert "cannot be added" in run("compare", one, other)[1]
@@ -80,12 +80,12 @@ def test_costs_add_up_unless_they_protect_differently(run, home):
         ),
     ],
 )
-def test_it_says_what_cannot_be_compared(run, home, change, said):
+def test_differences_that_prevent_a_comparison_are_named(run, home, change, said):
     one, two = saved(home, "one"), saved(home, "two", **change)
     code, out, _ = run("compare", one, two)
     assert code == 0 and "Not comparable" in out and said in out and "better" not in out
-    found = json.loads(run("compare", one, two, "--json")[1])
-    assert not found["comparable"] and found["better"] == {}
+    actual = json.loads(run("compare", one, two, "--json")[1])
+    assert not actual["comparable"] and actual["better"] == {}
 
 
 @pytest.mark.parametrize(
@@ -99,13 +99,13 @@ def test_it_says_what_cannot_be_compared(run, home, change, said):
         {"measured": measured("nan", True)},
     ],
 )
-def test_results_of_a_stranger_are_refused_in_a_line(run, home, change):
+def test_invalid_results_are_rejected_in_one_line(run, home, change):
     one, odd = saved(home, "one"), saved(home, "odd", **change)
     code, out, err = run("compare", one, odd)
     assert code == 1 and not out and len(err.splitlines()) == 1 and err.startswith("error: odd")
 
 
-def test_what_is_no_pair_of_models(run, home):
+def test_two_different_models_are_needed(run, home):
     one = saved(home, "one")
     assert run("compare", one, one)[0] == 2
     assert run("compare", one, "no-model")[0] == 1
@@ -120,21 +120,21 @@ def test_what_is_no_pair_of_models(run, home):
 # ---------------------------------------------------------------- evaluate, of a model
 
 
-def test_a_model_is_measured_as_its_scores_are(run, home):
+def test_a_model_is_measured_like_its_scores(run, home):
     model, data = str(home / "model"), str(home / "visits.csv")
     words = ("evaluate", model, "--data", data, "--replicates", "0", "--json")
     code, out, err = run(*words)
-    assert code == 0 and "flatter" in err
+    assert code == 0 and "optimistic" in err
     classifier = PrivateClassifier.load(model)
     scores = classifier.scores(load(data, schema=classifier.schema))
-    found = json.loads(out)["internal"]
-    assert found["figures"]["ece"]["value"] == metrics.ece(scores, bins=15)
-    assert set(found["groups"]["sex"]) == {"f", "m"} and "internal" in found["note"]
+    actual = json.loads(out)["internal"]
+    assert actual["figures"]["ece"]["value"] == metrics.ece(scores, bins=15)
+    assert set(actual["groups"]["sex"]) == {"f", "m"} and "internal" in actual["note"]
     code, _, err = run(*words, "--fail-above", "ece=0")
     assert code == 1 and "above 0" in err
 
 
-def test_private_figures_of_a_model_are_paid_by_the_tables_ledger(run, home):
+def test_the_ledger_of_the_table_pays_for_private_figures(run, home):
     shutil.copy(home / "visits.csv", "visits.csv")
     words = (
         "evaluate",
@@ -153,10 +153,10 @@ def test_private_figures_of_a_model_are_paid_by_the_tables_ledger(run, home):
     assert Ledger(home / "model.ledger").head == heads
 
 
-def test_figures_of_one_model_are_not_given_for_another(home):
-    write_model(home, "second", seed="another")
+def test_figures_of_one_model_do_not_answer_for_another(home):
+    write_model(home, "second", split_key="another")
     models = [PrivateClassifier.load(home / name) for name in ("model", "second")]
-    assert model_mark(models[0]) != model_mark(models[1])
+    assert model_id(models[0]) != model_id(models[1])
     names = {labeled_scores(model, str(home / "visits.csv")).name for model in models}
     assert len(names) == 2
 
@@ -192,7 +192,7 @@ def test_the_report_is_that_of_the_results(run, home):
     assert run("report", str(model), "--force", "--out", "r.html", "--json")[0] == 0
 
 
-def test_several_methods_for_one_budget(run, home, monkeypatch):
+def test_several_methods_within_one_budget(run, home, monkeypatch):
     monkeypatch.chdir(home)
     table = ("compare", "visits.csv", "--schema", "visits.toml", "--norm", "2")
     methods = "logistic/none,objective,output/none"
@@ -200,7 +200,7 @@ def test_several_methods_for_one_budget(run, home, monkeypatch):
              "all.ledger")  # fmt: skip
     code, out, err = run(*words)
     assert code == 0 and "Each of 3 methods has epsilon 3; all together 9." in err, err
-    assert "every model and every figure, costs at most epsilon" in out
+    assert "all figures together cost at most epsilon" in out
     ledger = Ledger("all.ledger", run=1)
     assert ledger.budget.epsilon == 9 and all(i.times == n for i, n in ledger.planned())
     for name in ("logistic-none", "objective", "output-none"):
@@ -210,10 +210,10 @@ def test_several_methods_for_one_budget(run, home, monkeypatch):
     code, _, err = run(*words)
     assert code == 1 and "--force" in err
     code, out, _ = run(*words, "--force", "--json")
-    found = json.loads(out)
+    actual = json.loads(out)
     assert code == 0 and Ledger("all.ledger").head == ledger.head
-    assert found["together"]["epsilon"] <= 9
-    assert [each["folder"] for each in found["models"]] == [
+    assert actual["together"]["epsilon"] <= 9
+    assert [each["folder"] for each in actual["models"]] == [
         "all/logistic-none", "all/objective", "all/output-none",
     ]  # fmt: skip
 
@@ -240,7 +240,7 @@ def test_several_methods_for_one_budget(run, home, monkeypatch):
         ),
     ],
 )
-def test_what_cannot_be_compared(run, words, said):
+def test_invalid_comparisons_are_rejected(run, words, said):
     code, out, err = run("compare", *words)
     assert code == 2 and not out and said in " ".join(err.replace("│", " ").split())
     assert list(Path().iterdir()) == []

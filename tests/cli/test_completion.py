@@ -6,16 +6,16 @@ import sys
 
 import pytest
 
-from veracal.cli import _run_options as _fitting
+from veracal.cli import _options
 from veracal.workflow import config
 
 
 def completed(line: str) -> list[str]:
     """What bash offers at the end of a line."""
     words = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1)}
-    asked = {**os.environ, **words, "_VERACAL_COMPLETE": "complete_bash"}
+    requested = {**os.environ, **words, "_VERACAL_COMPLETE": "complete_bash"}
     command = [sys.executable, "-c", "from veracal.cli import main; main()"]
-    done = subprocess.run(command, env=asked, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, env=requested, capture_output=True, text=True, check=True)
     return done.stdout.split()
 
 
@@ -30,15 +30,15 @@ def completed(line: str) -> list[str]:
         ("veracal compare --meth", ["--methods"]),
     ],
 )
-def test_words_are_completed(line, offered):
+def test_option_values_are_completed(line, offered):
     assert completed(line) == offered
 
 
-def test_the_words_are_those_that_are_known():
-    assert (_fitting.MODELS, _fitting.METHODS) == (config.MODELS, config.METHODS)
+def test_completions_are_the_known_values():
+    assert (_options.MODELS, _options.METHODS) == (config.MODELS, config.METHODS)
 
 
-def test_a_completion_imports_none_of_the_libraries():
+def test_completion_imports_no_heavy_library():
     code = (
         "import sys, veracal.cli.fit, veracal.cli.compare, veracal.cli.evaluate; "
         "print(sorted({'numpy', 'torch', 'sklearn', 'polars'} & set(sys.modules)))"

@@ -18,22 +18,22 @@ def ledger():
 
 def test_a_count_is_near_the_truth_and_charged(run, ledger):
     code, out, _ = run(*COUNT, "--epsilon", "0.5", "--json")
-    found = json.loads(out)
+    actual = json.loads(out)
     truth = len(load("breast-cancer"))
-    assert code == 0 and abs(found["count"] - truth) < 100  # off by more once in e^50 times
-    assert found["interval"]["low"] < found["count"] < found["interval"]["high"]
-    assert found["left"]["epsilon"] == 0.5 == ledger.remaining().epsilon
-    assert found["head"] == ledger.head
+    assert code == 0 and abs(actual["count"] - truth) < 100  # off by more once in e^50 times
+    assert actual["interval"]["low"] < actual["count"] < actual["interval"]["high"]
+    assert actual["left"]["epsilon"] == 0.5 == ledger.remaining().epsilon
+    assert actual["head"] == ledger.head
 
 
-def test_asking_again_costs_nothing_and_says_the_same(run, ledger):
+def test_a_repeated_count_costs_nothing_and_is_equal(run, ledger):
     first, again = (run(*COUNT, "--epsilon", "0.2")[1] for _ in range(2))
     assert first == again and len(ledger.entries()) == 1
     other = run(*COUNT, "--epsilon", "0.2", "--version", "2")[1]
     assert len(ledger.entries()) == 2 and "0.6 left" in other
 
 
-def test_a_ledger_for_patients_refuses_a_table_without_their_ids(run):
+def test_a_ledger_for_patients_rejects_a_table_without_ids(run):
     open_ledger("study.ledger", Budget(1.0, unit=Unit("patient")))
     code, out, err = run(*COUNT, "--epsilon", "0.5")
     assert code == 1 and not out
@@ -48,7 +48,7 @@ def test_what_is_notaffordable_is_refused(run, ledger):
 
 
 @pytest.mark.parametrize("epsilon", ["0", "-1", "nan", "1e-9"])
-def test_an_epsilon_is_a_millionth_or_more(run, ledger, epsilon):
+def test_an_epsilon_is_at_least_a_millionth(run, ledger, epsilon):
     code, out, err = run(*COUNT, "--epsilon", epsilon)
     assert code == 2 and not out and "--epsilon" in err
 
@@ -58,7 +58,7 @@ def test_without_a_ledger_nothing_is_counted(run):
     assert code == 1 and not out and "expected a ledger, but the file does not exist" in err
 
 
-def test_by_default_the_ledger_of_the_data_set_pays(run):
+def test_the_default_ledger_of_the_data_set_pays(run):
     words = ["data", "count", "breast-cancer", "--epsilon", "0.25"]
     code, out, err = run(*words)
     assert code == 1 and not out and "has no ledger yet" in err
@@ -69,7 +69,7 @@ def test_by_default_the_ledger_of_the_data_set_pays(run):
     assert len(ledger.entries()) == 1
 
 
-def test_a_part_pays_for_itself(run):
+def test_a_partition_pays_for_itself(run):
     open_ledger("study.ledger", Budget(1.0), parts=("train", "test"))
     code, _, _ = run(*COUNT, "--epsilon", "0.7", "--ledger-part", "train")
     assert code == 0

@@ -17,8 +17,7 @@ import numpy as np
 import pytest
 
 from veracal import __version__
-from veracal.cli import GROUPS
-from veracal.cli import _output as _show
+from veracal.cli import GROUPS, _output
 from veracal.data import CATALOG, load
 from veracal.errors import DataError
 from veracal.neural.pretrained import minilm_folder
@@ -68,9 +67,9 @@ def test_every_command_has_an_example_of_itself(run, group):
     names = re.findall(r"^│ (\w+) ", listed, re.MULTILINE)
     assert names
     for name in names:
-        code, shown, _ = run(group, name, "--help")
+        code, printed, _ = run(group, name, "--help")
         assert code == 0
-        assert f"veracal {group} {name}" in shown.partition("Example:")[2]
+        assert f"veracal {group} {name}" in printed.partition("Example:")[2]
 
 
 def test_nothing_heavy_is_imported_for_help():
@@ -99,7 +98,7 @@ def test_nothing_heavy_is_imported_for_help():
         ("data", "show", "a/b", "--part", "train"),
     ],
 )
-def test_wrong_usage_is_2_and_says_so_on_stderr(run, words):
+def test_wrong_usage_exits_with_2(run, words):
     code, out, err = run(*words)
     assert (code, out) == (2, "")
     assert "Usage: veracal data" in err
@@ -115,17 +114,17 @@ def test_wrong_usage_is_2_and_says_so_on_stderr(run, words):
         ("data", "show", "digits", "--part", "train"),
     ],
 )
-def test_an_error_we_foresaw_is_1_and_one_line(run, words):
+def test_a_foreseen_error_exits_with_1_and_one_line(run, words):
     code, out, err = run(*words)
     assert (code, out) == (1, "")
     assert re.fullmatch(r"error: .*expected .*found .*\.\n", err)
 
 
-def test_errors_speak_of_what_the_command_takes(run, visits):
+def test_errors_name_the_command_line_arguments(run, visits):
     code, _, err = run("data", "show", "visits.csv")
     assert code == 1
     assert "expected a schema" in err
-    assert "name it with --schema." in err
+    assert "pass --schema." in err
     code, _, err = run("data", "show", "nosuch")
     assert code == 1
     assert "expected the name of a built-in set, or the path of a file, found 'nosuch'" in err
@@ -141,7 +140,7 @@ def test_a_schema_belongs_to_a_file_that_exists(run, visits, words):
     )
 
 
-def test_nothing_out_of_a_file_commands_the_terminal(run, tmp_path):
+def test_control_characters_in_files_are_escaped(run, tmp_path):
     """Names and values in a schema, and errors about them, are escaped."""
     evil = "\x1b[2J\u202e\x9b"
     (tmp_path / "t.toml").write_text(
@@ -167,15 +166,15 @@ def test_nothing_out_of_a_file_commands_the_terminal(run, tmp_path):
     assert "\\u001b[2J\\u202e\\u009b" in run(*words[0])[1]
 
 
-def test_json_holds_json_or_nothing(capsys):
+def test_json_output_is_valid_or_an_error(capsys):
     for value in (float("-inf"), date(2020, 1, 1)):
         with pytest.raises(DataError, match="JSON can hold"):
-            _show.print_json({"value": value})
+            _output.print_json({"value": value})
     assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
-def test_every_terminal_shows_something(encoding, tmp_path):
+def test_every_encoding_prints_something(encoding, tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", "from veracal.cli import main; main()", "data", "list"],
         capture_output=True,
@@ -187,13 +186,13 @@ def test_every_terminal_shows_something(encoding, tmp_path):
 
 
 def test_lists_are_clear():
-    assert _show.listed(["a", "b, c", "", " d", "[0, 18]", "(18, 65]"]) == (
+    assert _output.listed(["a", "b, c", "", " d", "[0, 18]", "(18, 65]"]) == (
         "a, 'b, c', '', ' d', [0, 18], (18, 65]"
     )
-    assert _show.listed(range(10), 2) == "0, 1, … (10 in all)"
-    assert _show.listed(["?", ","], quote=True) == "'?', ','"
-    assert _show.counted(1, "row") == "1 row"
-    assert _show.counted(1200, "row") == "1,200 rows"
+    assert _output.listed(range(10), 2) == "0, 1, … (10 in all)"
+    assert _output.listed(["?", ","], quote=True) == "'?', ','"
+    assert _output.counted(1, "row") == "1 row"
+    assert _output.counted(1200, "row") == "1,200 rows"
 
 
 def test_a_bug_gives_a_traceback_without_the_records(monkeypatch):
@@ -224,20 +223,20 @@ def test_the_list_has_every_set_in_a_hundred_columns(run):
 
 @pytest.mark.parametrize("width", [60, 80])
 def test_the_list_loses_nothing_in_a_terminal(tmp_path, width):
-    shown = in_terminal(width, "data", "list")
-    lines = shown.splitlines()
+    printed = in_terminal(width, "data", "list")
+    lines = printed.splitlines()
     assert max(map(len, lines)) <= width
-    assert "…" not in shown
+    assert "…" not in printed
     for known in CATALOG.values():
         assert any(re.match(rf" {known.name} +{known.title.split()[0]}", x) for x in lines)
-    assert re.search(r"digits +8×8 handwritten digits +\n +1,797 × 64 × 10", shown)
+    assert re.search(r"digits +8×8 handwritten digits +\n +1,797 × 64 × 10", printed)
 
 
 def test_show_loses_nothing_in_a_terminal(tmp_path):
-    shown = in_terminal(60, "data", "show", "breast-cancer")
-    assert max(map(len, shown.splitlines())) <= 60
-    assert "…" not in shown
-    assert re.search(r"worst fractal dimension +number; 0 to 0\.3 +1", shown)
+    printed = in_terminal(60, "data", "show", "breast-cancer")
+    assert max(map(len, printed.splitlines())) <= 60
+    assert "…" not in printed
+    assert re.search(r"worst fractal dimension +number; 0 to 0\.3 +1", printed)
     assert re.search(
         r"mean radius +number +0 to 40 +error +1",
         in_terminal(80, "data", "show", "breast-cancer"),
@@ -259,8 +258,8 @@ def in_terminal(width: int, *words: str) -> str:
     ) as running:
         os.close(follower)
         parts = []
-        with suppress(OSError), os.fdopen(leader, "rb", buffering=0) as shown:
-            while part := shown.read(65536):  # Linux ends a terminal with an error
+        with suppress(OSError), os.fdopen(leader, "rb", buffering=0) as printed:
+            while part := printed.read(65536):  # Linux ends a terminal with an error
                 parts.append(part)
     assert running.returncode == 0
     text = b"".join(parts).decode().replace("\r", "")
@@ -296,12 +295,12 @@ def test_show_gives_the_schema_and_a_split(run):
     assert sum(int(row[3]) for row in rows) == 569
 
 
-def test_the_split_is_fresh_each_time(run):
-    found = {run("data", "show", "digits", "--json")[1] for _ in range(4)}
-    assert len({json.dumps(json.loads(out)["internal"]) for out in found}) > 1
+def test_each_split_is_new(run):
+    actual = {run("data", "show", "digits", "--json")[1] for _ in range(4)}
+    assert len({json.dumps(json.loads(out)["internal"]) for out in actual}) > 1
 
 
-def test_show_as_json_keeps_real_counts_apart(run, visits):
+def test_show_as_json_marks_real_counts_as_internal(run, visits):
     code, out, _ = run("data", "show", "visits.csv", "--schema", "visits.toml", "--json")
     facts = json.loads(out)
     assert code == 0
@@ -321,7 +320,7 @@ def test_show_as_json_keeps_real_counts_apart(run, visits):
     assert "private under add/remove" in internal["note"]
 
 
-def test_show_describes_a_table_of_ones_own(run, visits):
+def test_show_describes_a_user_table(run, visits):
     code, out, _ = run("data", "show", "visits.csv", "--schema", "visits.toml")
     assert code == 0
     assert re.search(r"id +unit +at most 2 rows +error +–", out)
@@ -329,7 +328,7 @@ def test_show_describes_a_table_of_ones_own(run, visits):
     assert re.search(r"sex +category +f, m +error +2", out)
     assert re.search(r"unit +id, with at most 2 rows", out)
     assert re.search(r"missing marks +'\?'", out)
-    assert "each unit by a secret coin" in out
+    assert "independent for each unit" in out
 
 
 def test_show_says_every_treatment_of_a_column(run, tmp_path):
@@ -400,7 +399,7 @@ def test_check_names_the_record_that_is_wrong(run, visits):
     assert "'200' in record 6" in err
 
 
-def test_check_takes_a_matrix_on_disk(run, tmp_path):
+def test_check_accepts_a_matrix_on_disk(run, tmp_path):
     np = pytest.importorskip("numpy")
     (tmp_path / "m").mkdir()
     np.save(tmp_path / "m" / "X.npy", np.zeros((7, 3), np.float32))
@@ -414,7 +413,7 @@ def test_check_takes_a_matrix_on_disk(run, tmp_path):
     assert json.loads(out)["internal"]["read"] == json.loads(out)["internal"]["kept"] == 7
 
 
-def test_a_group_that_cannot_be_saved_is_refused_before_the_work(run, tmp_path, monkeypatch):
+def test_a_group_that_cannot_be_saved_is_rejected_before_the_work(run, tmp_path, monkeypatch):
     def extract(*_, **__):
         raise AssertionError("the work began")
 
@@ -452,14 +451,14 @@ def test_features_by_a_network_in_a_folder(run, reviews):
     code, out, _ = run(*words, "--out", "f", "--network", str(minilm_folder()))
     assert (code, out) == (0, "f\n")
     assert run(*words, "--out", "g")[0] == 0
-    given, usual = (load(one, schema=f"{one}/schema.toml").X[:] for one in "fg")
-    np.testing.assert_allclose(given, usual, atol=1e-6)
+    actual, usual = (load(one, schema=f"{one}/schema.toml").X[:] for one in "fg")
+    np.testing.assert_allclose(actual, usual, atol=1e-6)
 
 
 def test_features_are_extracted_into_a_folder(run, reviews):
     code, out, err = run("data", "features", *reviews, "--out", "f", "--no-cache")
     assert (code, out) == (0, "f\n")
-    assert "treat them as the records" in err
+    assert "Treat them like the records" in err
     assert load("f", schema="f/schema.toml").X.shape == (12, 384)
     code, _, err = run("data", "features", *reviews, "--out", "f")
     assert code == 1

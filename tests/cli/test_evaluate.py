@@ -26,7 +26,7 @@ N = 900
 QUICK = ["--replicates", "2"]
 
 
-def made(n=N, k=3, factor=2.0, seed=0):
+def create(n=N, k=3, factor=2.0, seed=0):
     """Logits that are ``factor`` times too large, and labels."""
     rng = np.random.default_rng(seed)
     logits = rng.normal(size=(n, k)) * 2
@@ -35,7 +35,7 @@ def made(n=N, k=3, factor=2.0, seed=0):
 
 @pytest.fixture(scope="module")
 def scores():
-    logits, labels = made()
+    logits, labels = create()
     return Scores.from_logits(logits, labels)
 
 
@@ -49,8 +49,8 @@ def predictions(scores):
 @pytest.fixture
 def measured(run, predictions):
     def command(*words, code=0):
-        found, out, err = run("evaluate", predictions, *words, "--json")
-        assert found == code, err
+        actual, out, err = run("evaluate", predictions, *words, "--json")
+        assert actual == code, err
         return json.loads(out)
 
     return command
@@ -73,33 +73,33 @@ def slow_ece(scores, bins):
 
 
 def test_figures_are_those_of_the_library_and_of_the_definition(measured, scores):
-    found = measured(*QUICK)["internal"]
-    assert set(found["figures"]) == set(figure_names(3))
-    for name, estimate in found["figures"].items():
+    actual = measured(*QUICK)["internal"]
+    assert set(actual["figures"]) == set(figure_names(3))
+    for name, estimate in actual["figures"].items():
         assert estimate["value"] == pytest.approx(getattr(metrics, name)(scores), abs=1e-12)
         assert estimate["low"] is not None and estimate["n"] == N
-    assert found["figures"]["ece"]["value"] == pytest.approx(slow_ece(scores, 15), abs=1e-9)
-    assert found["ece_10_bins"]["value"] == pytest.approx(slow_ece(scores, 10), abs=1e-9)
+    assert actual["figures"]["ece"]["value"] == pytest.approx(slow_ece(scores, 15), abs=1e-9)
+    assert actual["ece_10_bins"]["value"] == pytest.approx(slow_ece(scores, 10), abs=1e-9)
     assert slow_ece(scores, 10) != pytest.approx(slow_ece(scores, 15), abs=1e-9)
-    assert sum(each["n"] for each in found["curve"]["bins"]) == N
+    assert sum(each["n"] for each in actual["curve"]["bins"]) == N
 
 
-def test_every_form_of_a_file_gives_the_same(run, scores):
+def test_every_file_format_gives_the_same_figures(run, scores):
     p = scores.probabilities
     frame = pl.DataFrame({"labels": scores.labels})
     columns = {f"probabilities_{i}": p[:, i] for i in range(3)}
     frame.with_columns(**columns).write_csv("p.csv")
     frame.with_columns(probabilities=pl.Series(p)).write_parquet("p.parquet")
     np.savez("p.npz", logits_test=scores.values, labels_test=scores.labels)
-    found = []
+    actual = []
     for words in (["p.csv"], ["p.parquet"], ["p.npz", "--part", "test"]):
         code, out, _ = run("evaluate", *words, "--replicates", "0", "--json")
         assert code == 0
-        found.append(json.loads(out)["internal"]["figures"]["ece"]["value"])
-    assert found == pytest.approx([metrics.ece(scores)] * 3, abs=1e-9)
+        actual.append(json.loads(out)["internal"]["figures"]["ece"]["value"])
+    assert actual == pytest.approx([metrics.ece(scores)] * 3, abs=1e-9)
 
 
-def test_the_names_in_the_file_say_which_of_the_two_it_holds(run):
+def test_column_names_distinguish_logits_from_probabilities(run):
     p = np.full((4, 2), 0.5)
     np.savez("logits.npz", logits=p, labels=[0, 1, 0, 1])
     np.savez("both.npz", logits=p, probabilities=p, labels=[0, 1, 0, 1])
@@ -110,7 +110,7 @@ def test_the_names_in_the_file_say_which_of_the_two_it_holds(run):
     assert code == 1 and not out and "expected logits or probabilities, found only" in err
 
 
-def test_the_table_says_everything_once(run, predictions):
+def test_the_table_contains_each_figure_once(run, predictions):
     code, out, err = run("evaluate", predictions, *QUICK)
     assert code == 0 and not err
     for name in figure_names(3):
@@ -121,14 +121,14 @@ def test_the_table_says_everything_once(run, predictions):
     assert max(map(len, out.splitlines())) <= 100
 
 
-def test_with_ten_bins_the_ten_are_not_shown_twice(run, predictions):
+def test_ten_bins_are_not_printed_twice(run, predictions):
     assert "10 bins" in run("evaluate", predictions, "--replicates", "0")[1]
     out = run("evaluate", predictions, "--bins", "10", "--replicates", "0")[1]
     assert "ece, 10 bins" not in out
 
 
 def test_two_classes_have_figures_of_their_own(run):
-    logits, labels = made(k=2)
+    logits, labels = create(k=2)
     words = np.array(["well", "ill"])[labels]
     pl.DataFrame({"logits": logits[:, 1] - logits[:, 0], "labels": words}).write_csv("b.csv")
     code, out, _ = run("evaluate", "b.csv", "--classes", "well,ill", *QUICK)
@@ -137,26 +137,26 @@ def test_two_classes_have_figures_of_their_own(run):
     assert code == 1 and not out and "expected one of 0, 1, found" in err
 
 
-def test_every_figure_has_words():
+def test_every_figure_has_a_description():
     assert set(_figures.WORDS) == set(figure_names(2))
 
 
-def test_groups_are_measured_apart(measured, run, predictions, scores):
-    found = measured("--group", "sex=f,m,x", *QUICK)["internal"]
+def test_groups_are_measured_separately(measured, run, predictions, scores):
+    actual = measured("--group", "sex=f,m,x", *QUICK)["internal"]
     women = scores.take(np.arange(N) % 3 < 2)
-    assert found["groups"]["sex"]["f"]["n"] == len(women)
-    value = found["groups"]["sex"]["f"]["ece"]["value"]
+    assert actual["groups"]["sex"]["f"]["n"] == len(women)
+    value = actual["groups"]["sex"]["f"]["ece"]["value"]
     assert value == pytest.approx(slow_ece(women, 15), abs=1e-9)
-    assert found["groups"]["sex"]["x"] == {"n": 0}
-    men = found["groups"]["sex"]["m"]["ece"]["value"]
-    assert found["gaps"]["sex"]["value"] == pytest.approx(abs(value - men), abs=1e-9)
+    assert actual["groups"]["sex"]["x"] == {"n": 0}
+    men = actual["groups"]["sex"]["m"]["ece"]["value"]
+    assert actual["gaps"]["sex"]["value"] == pytest.approx(abs(value - men), abs=1e-9)
     out = run("evaluate", predictions, "--group", "sex=f,m,x", *QUICK)[1]
     assert "by sex" in out and "Largest difference of ece" in out
 
 
-def test_units_are_drawn_whole(run):
+def test_the_bootstrap_resamples_whole_units(run):
     """Every record five times over: five times as many rows say nothing more."""
-    logits, labels = made(200)
+    logits, labels = create(200)
     repeated = {"logits": np.repeat(logits, 5, axis=0), "labels": np.repeat(labels, 5)}
     np.savez("u.npz", **repeated, who=np.repeat(np.arange(200), 5))
     wide = {}
@@ -174,23 +174,23 @@ def test_intervals_are_the_same_in_every_run(measured):
 # ---------------------------------------------------------------- streams
 
 
-def test_a_stream_tells_the_same_as_the_whole(measured, monkeypatch, predictions, run):
+def test_a_stream_gives_the_same_figures(measured, monkeypatch, predictions, run):
     whole = measured("--group", "sex=f,m", "--replicates", "0")["internal"]
     monkeypatch.setattr("veracal.data.load_scores", None)  # the whole is never loaded
     blocks = partial(scan_scores, rows=64)  # and several blocks of it are
     monkeypatch.setattr("veracal.data.scan_scores", blocks)
-    found = measured("--group", "sex=f,m", "--stream")["internal"]
-    assert {"accuracy", "ece", "brier", "nll"} < set(found["figures"])
-    for name, estimate in found["figures"].items():
+    actual = measured("--group", "sex=f,m", "--stream")["internal"]
+    assert {"accuracy", "ece", "brier", "nll"} < set(actual["figures"])
+    for name, estimate in actual["figures"].items():
         assert estimate["value"] == pytest.approx(whole["figures"][name]["value"], abs=1e-12)
     for side in ("f", "m"):
-        one, other = (each["groups"]["sex"][side] for each in (found, whole))
+        one, other = (each["groups"]["sex"][side] for each in (actual, whole))
         assert one["n"] == other["n"]
         assert one["ece"]["value"] == pytest.approx(other["ece"]["value"], abs=1e-12)
-    assert found["ece_10_bins"]["value"] == pytest.approx(
+    assert actual["ece_10_bins"]["value"] == pytest.approx(
         whole["ece_10_bins"]["value"], abs=1e-12
     )
-    assert [b["n"] for b in found["curve"]["bins"]] == [b["n"] for b in whole["curve"]["bins"]]
+    assert [b["n"] for b in actual["curve"]["bins"]] == [b["n"] for b in whole["curve"]["bins"]]
     out = run("evaluate", predictions, "--stream")[1]
     assert "interval" not in out.partition("●")[0] and "internal:" in out
 
@@ -200,8 +200,8 @@ def test_a_stream_tells_the_same_as_the_whole(measured, monkeypatch, predictions
 
 @pytest.mark.parametrize(("limit", "code"), [("0.5", 0), ("0.001", 1)])
 def test_a_figure_above_its_limit_fails(run, predictions, limit, code):
-    found, out, err = run("evaluate", predictions, *QUICK, "--fail-above", f"ece={limit}")
-    assert found == code and "ece" in out  # the figures are shown all the same
+    actual, out, err = run("evaluate", predictions, *QUICK, "--fail-above", f"ece={limit}")
+    assert actual == code and "ece" in out  # the figures are shown all the same
     assert ("above 0.001" in err) == bool(code)
 
 
@@ -212,7 +212,7 @@ def test_a_figure_at_its_limit_passes(run, predictions, scores):
         assert run("evaluate", predictions, *words)[0] == code
 
 
-def test_a_figure_that_is_not_there_fails(run, predictions):
+def test_a_missing_figure_fails(run, predictions):
     code, _, err = run("evaluate", predictions, *QUICK, "--fail-above", "binary_ece=1")
     assert code == 1 and "binary_ece is not known" in err
 
@@ -222,25 +222,25 @@ def test_a_figure_that_is_not_there_fails(run, predictions):
 
 def test_a_private_measurement_is_near_the_truth_and_charged(measured, scores):
     ledger = open_ledger("study.ledger", Budget(30.0))
-    found = measured("--epsilon", "20", "--ledger", "study.ledger")
-    assert found["private"] and "internal" not in found
-    assert found["overall"]["count"]["value"] == pytest.approx(N, abs=40)
-    assert found["overall"]["ece"]["value"] == pytest.approx(metrics.ece(scores), abs=0.03)
-    assert found["overall"]["brier"]["value"] == pytest.approx(metrics.brier(scores), abs=0.05)
+    actual = measured("--epsilon", "20", "--ledger", "study.ledger")
+    assert actual["private"] and "internal" not in actual
+    assert actual["overall"]["count"]["value"] == pytest.approx(N, abs=40)
+    assert actual["overall"]["ece"]["value"] == pytest.approx(metrics.ece(scores), abs=0.03)
+    assert actual["overall"]["brier"]["value"] == pytest.approx(metrics.brier(scores), abs=0.05)
     assert ledger.spent().epsilon == pytest.approx(20, abs=1e-5)
-    assert found["ledger"]["left"]["epsilon"] == ledger.remaining().epsilon
-    assert found["statement"]["epsilon"] == pytest.approx(20, abs=1e-5)
+    assert actual["ledger"]["left"]["epsilon"] == ledger.remaining().epsilon
+    assert actual["statement"]["epsilon"] == pytest.approx(20, abs=1e-5)
 
 
 def test_figures_have_noise(measured, scores):
-    found = measured("--epsilon", "0.2")["overall"]
+    actual = measured("--epsilon", "0.2")["overall"]
     exact = {"count": N, "accuracy": metrics.accuracy(scores), "ece": metrics.ece(scores)}
-    off = [abs(found[name]["value"] - value) > 1e-5 for name, value in exact.items()]
+    off = [abs(actual[name]["value"] - value) > 1e-5 for name, value in exact.items()]
     assert sum(off) >= 2  # each of them is right by chance once in a hundred times
-    assert found["ece"]["low"] < found["ece"]["high"]
+    assert actual["ece"]["low"] < actual["ece"]["high"]
 
 
-def test_asked_again_it_costs_nothing_and_says_the_same(measured):
+def test_a_repeated_measurement_costs_nothing_and_is_equal(measured):
     words = ["--epsilon", "1", "--curve", "--group", "sex=f,m"]
     first = measured(*words)
     assert measured(*words) == first
@@ -248,7 +248,7 @@ def test_asked_again_it_costs_nothing_and_says_the_same(measured):
     assert Ledger(default_ledger_path("p.npz")).spent().epsilon <= 1
 
 
-def test_what_was_paid_before_is_not_demanded_again(measured, predictions):
+def test_paid_queries_are_not_charged_again(measured, predictions):
     """A ledger that has answered the first question pays for the others alone."""
     ledger = open_ledger("study.ledger", Budget(0.9))
     plan = plan_measurement(epsilon=0.9)
@@ -258,7 +258,7 @@ def test_what_was_paid_before_is_not_demanded_again(measured, predictions):
     assert len(ledger.entries()) == len(plan.asks)
 
 
-def test_without_a_budget_nothing_is_charged_at_all(run, predictions):
+def test_an_insufficient_budget_is_not_charged(run, predictions):
     """Not even the first of several questions, which alone would fit."""
     ledger = open_ledger("study.ledger", Budget(0.5))
     words = ["--epsilon", "0.6", "--ledger", "study.ledger"]
@@ -267,7 +267,7 @@ def test_without_a_budget_nothing_is_charged_at_all(run, predictions):
     assert ledger.entries() == ()
 
 
-def test_a_cap_that_was_raised_is_said(run, measured, predictions):
+def test_a_raised_cap_is_reported(run, measured, predictions):
     ledger = open_ledger("study.ledger", Budget(1.0))
     words = ["--epsilon", "0.5", "--ledger", "study.ledger"]
     total = measured(*words)["statement"]["ledger_total"]
@@ -278,7 +278,7 @@ def test_a_cap_that_was_raised_is_said(run, measured, predictions):
     assert raised in " ".join(run("evaluate", predictions, *words)[1].split())
 
 
-def test_the_output_says_what_is_promised(run, predictions):
+def test_the_output_contains_the_guarantee(run, predictions):
     code, out, err = run("evaluate", predictions, "--epsilon", "2", "--curve")
     assert code == 0 and str(default_ledger_path("p.npz")) in err
     assert "differentially private for one record: epsilon = 2" in out
@@ -293,11 +293,11 @@ def test_a_private_figure_can_fail_too(run, predictions):
 
 
 def test_patients_need_a_ledger_that_protects_them(run):
-    logits, labels = made(60)
+    logits, labels = create(60)
     np.savez("u.npz", logits=logits, labels=labels, who=np.arange(60) // 2)
     words = ["evaluate", "u.npz", "--unit", "who", "--epsilon", "1"]
     code, out, err = run(*words)
-    assert code == 2 and not out and "--at-most 3" in err
+    assert code == 2 and not out and "--max-contributions 3" in err
     assert not default_ledger_path("u.npz").exists()
     open_ledger("one.ledger", Budget(1.0, unit=Unit("patient", at_most=1)))
     code, out, err = run(*words, "--ledger", "one.ledger")
@@ -336,13 +336,13 @@ def test_patients_need_a_ledger_that_protects_them(run):
     ],
     ids=" ".join,
 )
-def test_wrong_usage_is_refused_before_a_file_is_read(run, words, said):
+def test_wrong_usage_is_rejected_before_a_file_is_read(run, words, said):
     code, out, err = run("evaluate", "no-such-file.npz", *words)
     assert code == 2 and not out and said in err
 
 
 @pytest.mark.parametrize("words", [[], ["--stream"], ["--epsilon", "1"]], ids=str)
-def test_a_bad_file_is_refused_and_nothing_is_left_behind(run, tmp_path, words):
+def test_an_invalid_file_is_rejected_and_leaves_nothing(run, tmp_path, words):
     p = np.array([[0.5, 0.5], [0.7, 0.3]])
     files = {
         "nan.npz": {"logits": [[0.0, np.nan], [1, 2]], "labels": [0, 1]},
@@ -364,7 +364,7 @@ def test_a_bad_file_is_refused_and_nothing_is_left_behind(run, tmp_path, words):
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_one_record_and_infinite_loss_are_shown(run):
+def test_one_record_with_infinite_loss_is_printed(run):
     np.savez("p.npz", probabilities=[[1.0, 0.0]], labels=[1])
     code, out, _ = run("evaluate", "p.npz")
     assert code == 0 and re.search(r"nll +infinite", out)
@@ -373,7 +373,7 @@ def test_one_record_and_infinite_loss_are_shown(run):
     assert "NaN" not in out and "Infinity" not in out
 
 
-def test_names_of_files_do_not_reach_the_terminal_as_they_are(run):
+def test_file_names_are_escaped(run):
     np.savez("p\x1b[2J.npz", probabilities=[[0.4, 0.6]] * 3, labels=[1, 1, 0])
     code, out, _ = run("evaluate", "p\x1b[2J.npz", "--replicates", "0")
     assert code == 0 and "\x1b" not in out and r"p\u001b[2J.npz" in out
@@ -384,9 +384,9 @@ def test_names_of_files_do_not_reach_the_terminal_as_they_are(run):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_an_example_of_itself(run, name):
-    code, shown, _ = run(name, "--help")
-    assert code == 0 and f"veracal {name}" in shown.partition("Example:")[2]
-    assert "completion" not in shown
+    code, printed, _ = run(name, "--help")
+    assert code == 0 and f"veracal {name}" in printed.partition("Example:")[2]
+    assert "completion" not in printed
 
 
 def test_nothing_heavy_is_imported_for_help():
@@ -402,11 +402,11 @@ def test_nothing_heavy_is_imported_for_help():
         assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_points_stand_in_the_row_of_their_accuracy(scores):
-    found = drawable(curve(scores, 10))
-    lines = _curve.drawn(found).splitlines()[1:12]
+def test_points_are_drawn_at_their_accuracy(scores):
+    actual = drawable(curve(scores, 10))
+    lines = _curve.drawn(actual).splitlines()[1:12]
     assert len(lines) == 11 and lines[0].startswith(" 1.0 ┤")
-    for b, each in enumerate(found.bins):
+    for b, each in enumerate(actual.bins):
         column = [line[6:].ljust(40)[4 * b : 4 * b + 4].strip() for line in lines][::-1]
         if each.accuracy is None:
             assert "●" not in column and column.count("·") == 1
@@ -417,7 +417,7 @@ def test_points_stand_in_the_row_of_their_accuracy(scores):
 
 
 @pytest.mark.parametrize("bins", [1, 2, 7, 15, 60, 90])
-def test_a_drawing_fits_on_a_page(scores, bins):
+def test_a_drawing_fits_the_width(scores, bins):
     lines = _curve.drawn(drawable(curve(scores, bins))).splitlines()
     assert max(map(len, lines)) <= 110 and len(lines) == 15
     marked = lines[-1][6:].partition("records")[0].rstrip()
@@ -428,7 +428,7 @@ def test_too_many_bins_are_not_drawn(scores):
     assert "too many to draw" in _curve.drawn(drawable(curve(scores, 91)))
 
 
-def test_where_only_ascii_is_shown_the_drawing_is_ascii(scores, monkeypatch):
+def test_the_drawing_is_ascii_for_an_ascii_terminal(scores, monkeypatch):
     assert _curve.drawn(drawable(curve(scores)), _curve.ASCII).isascii()
 
     class Old:
@@ -443,8 +443,8 @@ def test_where_only_ascii_is_shown_the_drawing_is_ascii(scores, monkeypatch):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
 @pytest.mark.parametrize("words", [[], ["--json"]])
-def test_a_result_that_cannot_be_written_is_told_in_a_line(words):
-    np.savez("p.npz", logits=made(50)[0], labels=made(50)[1])
+def test_a_write_error_is_reported_in_one_line(words):
+    np.savez("p.npz", logits=create(50)[0], labels=create(50)[1])
     line = ["evaluate", "p.npz", "--replicates", "0", *words]
     command = [sys.executable, "-c", "from veracal.cli import main; main()", *line]
     with Path("/dev/full").open("w") as full:
@@ -453,27 +453,27 @@ def test_a_result_that_cannot_be_written_is_told_in_a_line(words):
     assert done.stderr == "error: the result could not be written: No space left on device.\n"
 
 
-def test_a_closed_stdout_is_no_error(run, monkeypatch):
-    np.savez("p.npz", logits=made(50)[0], labels=made(50)[1])
+def test_a_closed_stdout_is_not_an_error(run, monkeypatch):
+    np.savez("p.npz", logits=create(50)[0], labels=create(50)[1])
     monkeypatch.setattr(sys, "stdout", None)
     code, _, err = run("evaluate", "p.npz", "--replicates", "0")
     sys.stdout.close()
     assert (code, err) == (0, "")
 
 
-def test_sets_of_one_file_are_asked_of_apart(run):
-    (sure, y), (unsure, z) = made(), made(factor=0.5, seed=1)
+def test_parts_of_one_file_are_separate_queries(run):
+    (sure, y), (unsure, z) = create(), create(factor=0.5, seed=1)
     np.savez("p.npz", logits_a=sure, labels_a=y, logits_b=unsure, labels_b=z)
     open_ledger("two.ledger", Budget(40.0))
     words = ["recalibrate", "p.npz", "--epsilon", "20", "--ledger", "two.ledger", "--json"]
-    found = [json.loads(run(*words, "--part", part)[1])["map"]["inverse"] for part in "ab"]
-    assert found[0] < 0.7 < 1.5 < found[1]
+    actual = [json.loads(run(*words, "--part", part)[1])["map"]["inverse"] for part in "ab"]
+    assert actual[0] < 0.7 < 1.5 < actual[1]
     assert Ledger("two.ledger").spent().epsilon == 40.0
 
 
 @pytest.mark.parametrize("command", ["evaluate", "recalibrate"])
-def test_classes_in_another_order_are_another_question(run, command):
-    logits, labels = made()
+def test_another_class_order_is_another_query(run, command):
+    logits, labels = create()
     np.savez("p.npz", logits=logits, labels=np.array(["a", "b", "c"])[labels])
     open_ledger("two.ledger", Budget(40.0))
     words = [command, "p.npz", "--epsilon", "20", "--ledger", "two.ledger", "--json"]

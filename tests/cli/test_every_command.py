@@ -69,7 +69,7 @@ def registered() -> set[str]:
             (name, command.get_command(context, name))
             for name in command.list_commands(context)
         ]
-        return {each for name, found in named for each in below(found, *names, name)}
+        return {each for name, actual in named for each in below(actual, *names, name)}
 
     return below(typer.main.get_command(app))
 
@@ -79,7 +79,7 @@ def typed() -> list[list[str]]:
     return [shlex.split(line) for line in DAY.strip().replace("\\\n", "").splitlines()]
 
 
-def test_every_command_is_tried_here_or_elsewhere():
+def test_every_command_is_tested():
     commands = registered()
     here = {
         name
@@ -91,12 +91,12 @@ def test_every_command_is_tried_here_or_elsewhere():
 
 
 @pytest.mark.parametrize("name", ELSEWHERE)
-def test_the_others_say_how_they_are_used(run, name):
+def test_groups_print_their_help(run, name):
     code, out, _ = run(*name.split(), "--help")
     assert code == 0 and f"veracal {name}" in " ".join(out.split())
 
 
-def test_a_day_of_work(run, tmp_path):
+def test_a_typical_workflow(run, tmp_path):
     write(tmp_path)
     table().write_csv("plain.csv")
     rng = np.random.default_rng(0)

@@ -61,7 +61,7 @@ def state(folder):
     return (folder / "model" / "model.json").read_bytes(), Ledger("model.ledger").head
 
 
-def test_it_makes_a_model_and_says_what_it_promises(run, visits):
+def test_fit_writes_a_model_and_prints_its_guarantee(run, visits):
     words = ("--target", "back", "--epsilon", "8", *PAID)
     code, out, err = run(*FIT, *words)
     assert code == 0, err
@@ -83,14 +83,14 @@ def test_it_makes_a_model_and_says_what_it_promises(run, visits):
     assert code == 1 and not out and "--force" in err and len(err.splitlines()) == 1
     code, out, err = run(*FIT, *words, "--force", "--json")
     assert code == 0 and "Opened" not in err
-    found = json.loads(out)
-    assert found["results"]["guarantee"] == json.loads(results.to_bytes())["guarantee"]
+    actual = json.loads(out)
+    assert actual["results"]["guarantee"] == json.loads(results.to_bytes())["guarantee"]
     assert before == state(visits)
 
     # other settings on the same ledger are refused, and nothing is lost
     code, out, err = run(*FIT, *words, "--force", "--bins", "3")
     assert code == 1 and not out and "veracal ledger extend" in err
-    code, out, err = run(*FIT, *words, "--force", "--seed", "another")
+    code, out, err = run(*FIT, *words, "--force", "--split-key", "another")
     assert code == 1 and not out and "in two partitions" in err  # no extension would help
     code, out, err = run(*FIT, "--epsilon", "7", *PAID, "--force")
     assert code == 1 and not out and "veracal ledger extend" in err
@@ -102,7 +102,7 @@ def test_the_internal_report_is_beside_the_model(run, visits):
     assert code == 0, err
     assert "by sex, after the map" in out
     page = Path("model.internal/report-internal.html")
-    assert str(page) in out and "not to be published" in out
+    assert str(page) in out and "do not publish it" in out
     assert "internal" in page.read_text().lower()
     assert not list(Path("model").glob("*internal*"))
     again = ("--out", "model", "--internal", "--group", "sex", "--force", "--json")
@@ -110,7 +110,7 @@ def test_the_internal_report_is_beside_the_model(run, visits):
     assert code == 0 and json.loads(out)["internal"] == str(page)
 
 
-def test_without_a_schema_it_teaches_the_next_command_which_works(run, tmp_path):
+def test_without_a_schema_the_printed_command_drafts_one(run, tmp_path):
     write(tmp_path)
     (tmp_path / "visits.toml").unlink()
     (tmp_path / "visits.csv").rename(tmp_path / "my visits.csv")
@@ -118,7 +118,7 @@ def test_without_a_schema_it_teaches_the_next_command_which_works(run, tmp_path)
     code, out, err = run("fit", "my visits.csv", "--target", "back", "--epsilon", "3")
     assert code == 2 and not out and left(tmp_path) == before
     sentences = err.splitlines()[0]
-    assert sentences.count(". ") == 1 and "public knowledge" in sentences
+    assert sentences.count(". ") == 2 and "public knowledge" in sentences
     assert run(*shlex.split(err.splitlines()[1])[1:])[0] == 0
     drafted = (tmp_path / "my visits.toml").read_text()
     assert "draft = true" in drafted and 'kind = "target"' in drafted
@@ -126,25 +126,25 @@ def test_without_a_schema_it_teaches_the_next_command_which_works(run, tmp_path)
     assert code == 2 and "--schema 'my visits.toml'" in err
 
 
-def test_a_draft_says_how_to_go_on(run, tmp_path):
+def test_a_draft_prints_the_next_command(run, tmp_path):
     write(tmp_path)
     code, _, err = run("schema", "draft", "visits.csv", "--target", "back", "--out", "s.toml")
     assert code == 0 and "size = " in err
     assert "veracal fit visits.csv --schema s.toml" in err
 
 
-def test_options_come_before_the_config(run, visits):
-    with mock.patch("veracal.workflow.run", side_effect=KeyboardInterrupt) as asked:
-        run(*FIT, "--epsilon", "2", "--delta", "1e-7", "--test", "0.5", "--seed", "s",
+def test_options_override_the_config(run, visits):
+    with mock.patch("veracal.workflow.run", side_effect=KeyboardInterrupt) as requested:
+        run(*FIT, "--epsilon", "2", "--delta", "1e-7", "--test", "0.5", "--split-key", "s",
             "--version", "v", "--model", "logistic", "--method", "none", "--group", "sex",
-            "--bins", "4", "--later", "0")  # fmt: skip
+            "--bins", "4", "--reserve", "0")  # fmt: skip
         run(*FIT)
-    (typed,), (filed,) = (call.args[:1] for call in asked.call_args_list)
-    assert filed == Config.load("quick.toml").within(Path())
+    (typed,), (filed,) = (call.args[:1] for call in requested.call_args_list)
+    assert filed == Config.load("quick.toml")._resolve_paths(Path())
     assert (typed.privacy.epsilon, typed.privacy.delta) == (2.0, 1e-7)
-    assert (typed.data.test, typed.data.seed, typed.data.version) == (0.5, "s", "v")
+    assert (typed.data.test, typed.data.split_key, typed.data.version) == (0.5, "s", "v")
     assert (typed.recalibration.method, typed.measurement.group) == ("none", "sex")
-    assert (typed.measurement.bins, typed.measurement.later) == (4, 0)
+    assert (typed.measurement.bins, typed.measurement.reserve) == (4, 0)
     assert typed.model == filed.model and typed.model.epochs == 5
 
 
@@ -162,12 +162,12 @@ def test_options_come_before_the_config(run, visits):
         ((*FIT, "--method", "magic"), "--method"),
         ((*FIT, "--bins", "0"), "--bins"),
         ((*FIT, "--epsilon", "0.00001"), "at least 0.0004 for 4"),
-        (("fit", "breast-cancer", "--epsilon", "1", "--schema", "visits.toml"), "brings its"),
+        (("fit", "breast-cancer", "--epsilon", "1", "--schema", "visits.toml"), "has its own"),
         ((*FIT, "--model", "mlp", "--norm", "3"), "no norm for the model 'mlp'"),
         ((*FIT, "--norm", "3"), "no norm for the model 'logistic'"),
     ],
 )
-def test_wrong_usage_is_2_and_writes_nothing(run, visits, words, said):
+def test_wrong_usage_exits_with_2_and_writes_nothing(run, visits, words, said):
     before = left(visits)
     code, out, err = run(*words)
     assert code == 2 and not out and said in re.sub(r"\s*│\s*", " ", err)
@@ -187,7 +187,7 @@ def test_wrong_usage_is_2_and_writes_nothing(run, visits, words, said):
         ((*FIT, "--out", "no/such/folder"), "no such folder"),
     ],
 )
-def test_what_was_foreseen_is_1_and_a_line(run, visits, words, said):
+def test_foreseen_errors_exit_with_1_and_one_line(run, visits, words, said):
     before = left(visits)
     code, out, err = run(*words)
     assert code == 1 and not out and said in err and len(err.splitlines()) == 1
@@ -204,7 +204,7 @@ def test_what_was_foreseen_is_1_and_a_line(run, visits, words, said):
         ("one class", "class"),
     ],
 )
-def test_records_that_are_not_as_declared(run, visits, change, said):
+def test_undeclared_values_are_an_error(run, visits, change, said):
     table = pl.read_csv("visits.csv")
     if change == "size":
         Path("visits.toml").write_text(SCHEMA.replace("size = 600\n", ""))
@@ -222,7 +222,7 @@ def test_records_that_are_not_as_declared(run, visits, change, said):
     assert left(visits) == before
 
 
-def test_a_network_is_trained_and_read_by_other_commands(run, tmp_path):
+def test_other_commands_read_a_network(run, tmp_path):
     pytest.importorskip("torch")
     Path("network.toml").write_text(NETWORK)
     code, out, err = run("fit", "--config", "network.toml", *PAID)
@@ -259,16 +259,18 @@ def test_a_network_is_trained_and_read_by_other_commands(run, tmp_path):
 def test_a_network_that_cannot_be_trained_leaves_nothing(run, tmp_path, old, new, code, said):
     pytest.importorskip("torch")
     Path("network.toml").write_text(NETWORK.replace(old, new))
-    found, out, err = run("fit", "--config", "network.toml", "--out", "model")
-    assert found == code and not out and said in re.sub(r"\s*│\s*", " ", err)
+    actual, out, err = run("fit", "--config", "network.toml", "--out", "model")
+    assert actual == code and not out and said in re.sub(r"\s*│\s*", " ", err)
     assert left(tmp_path) == ["network.toml"]  # no model, and no ledger that was charged
 
 
-def test_stopping_it_leaves_no_model_and_can_be_gone_on_from(run, visits):
-    with mock.patch("veracal.workflow.job.measurement", side_effect=KeyboardInterrupt):
+def test_a_stopped_fit_leaves_no_model_and_resumes(run, visits):
+    with mock.patch(
+        "veracal.workflow.planning.measurement_plan", side_effect=KeyboardInterrupt
+    ):
         code, out, err = run(*FIT, *PAID)
-    assert code == 1 and not out and "same command" in err and not Path("model").exists()
-    with mock.patch("veracal.workflow.job.RunPlan.asked", side_effect=KeyboardInterrupt):
+    assert code == 1 and not out and "Repeat the command" in err and not Path("model").exists()
+    with mock.patch("veracal.workflow.planning.RunPlan.measure", side_effect=KeyboardInterrupt):
         code, out, err = run(*FIT, *PAID)
     assert code == 1 and not Path("model").exists()
     paid = Ledger("model.ledger").entries()
@@ -280,26 +282,26 @@ def test_stopping_it_leaves_no_model_and_can_be_gone_on_from(run, visits):
 
 def examples(run, name):
     """The commands that its help shows."""
-    shown = run(name, "--help")[1].split("Example:")[1:]
-    return [shlex.split(" ".join(each.split()))[1:] for each in shown]
+    printed = run(name, "--help")[1].split("Example:")[1:]
+    return [shlex.split(" ".join(each.split()))[1:] for each in printed]
 
 
-def test_the_examples_of_the_helps_work_one_after_the_other(run, tmp_path, monkeypatch):
+def test_the_examples_in_help_texts_work(run, tmp_path, monkeypatch):
     for name in ("fit", "predict", "report", "doctor"):
         for command in examples(run, name):
             code, _, err = run(*command)
             assert code == 0, (name, err)
     assert pl.read_csv("predictions.csv").height == 569
     monkeypatch.setenv("VERACAL_LEDGERS", str(tmp_path / "others"))  # of another table
-    saved, made = examples(run, "compare")
+    saved, result = examples(run, "compare")
     for place in saved[1:]:
         shutil.copytree("model", place)
-    for command in (saved, made):
+    for command in (saved, result):
         code, out, err = run(*command)
         assert code == 0 and "Comparable" in out, err
 
 
-def test_a_unit_without_a_bound_is_told_where_to_write_one(run, visits):
+def test_a_unit_without_a_bound_is_an_error(run, visits):
     pl.read_csv("visits.csv").with_row_index("who").write_csv("visits.csv")
     declared = SCHEMA.replace("[columns.age]", '[columns.who]\nkind = "unit"\n\n[columns.age]')
     Path("visits.toml").write_text(declared)
@@ -310,7 +312,7 @@ def test_a_unit_without_a_bound_is_told_where_to_write_one(run, visits):
 
 
 @pytest.mark.parametrize("what", ["run", "reservation"])
-def test_what_was_abandoned_says_what_to_type(run, visits, what):
+def test_an_abandoned_run_names_the_next_command(run, visits, what):
     """Request ids are no option of a fit, so no message may send the user to one."""
     with mock.patch("veracal.queries.Curator._fitted", side_effect=KeyboardInterrupt):
         assert run(*FIT, *PAID)[0] == 1

@@ -33,9 +33,19 @@ def study(run: Run) -> Ledger:
     return ledger
 
 
-def test_a_ledger_is_opened_and_shown(run: Run) -> None:
+def test_open_prints_the_ledger(run: Run) -> None:
     code, out, err = run(
-        *("ledger", "open", "study", "--epsilon", "0.7", "--unit", "patient", "--at-most", "3")
+        *(
+            "ledger",
+            "open",
+            "study",
+            "--epsilon",
+            "0.7",
+            "--unit",
+            "patient",
+            "--max-contributions",
+            "3",
+        )
     )
     assert code == 0 and err == ""
     assert "epsilon 0.7, delta 0" in out and "one patient (at most 3 rows)" in out
@@ -44,7 +54,7 @@ def test_a_ledger_is_opened_and_shown(run: Run) -> None:
     assert Ledger(Path("study")).opening.accounts()["records"].amount == 700_000
 
 
-def test_what_was_promised_or_spent_is_rounded_up_and_what_is_left_down(run: Run) -> None:
+def test_spending_is_rounded_up_and_the_rest_down(run: Run) -> None:
     code, out, _ = run(
         "ledger", "open", "study", "--epsilon", "12.345604", "--delta", "0.00017544"
     )
@@ -55,7 +65,7 @@ def test_what_was_promised_or_spent_is_rounded_up_and_what_is_left_down(run: Run
     assert out.count("epsilon 11.1112") == 1 and out.count("epsilon 11.1111") == 1
 
 
-def test_the_kind_follows_from_what_is_asked_for(run: Run) -> None:
+def test_the_kind_follows_from_the_options(run: Run) -> None:
     Path("plan.toml").write_text(PLAN)
     delta = ("--delta", "1e-5")
     for settings, kind in (
@@ -67,13 +77,13 @@ def test_the_kind_follows_from_what_is_asked_for(run: Run) -> None:
     ):
         name = "ledger" + "".join(settings[-2:]).strip("-")
         code, out, _ = run("ledger", "open", name, "--epsilon", "1", *settings, "--json")
-        shown = json.loads(out)
-        assert code == 0 and shown["kind"] == kind
-        assert shown["words"].startswith(kind)
-        assert len(shown["plan"]) == (kind == "plan")
+        printed = json.loads(out)
+        assert code == 0 and printed["kind"] == kind
+        assert printed["words"].startswith(kind)
+        assert len(printed["plan"]) == (kind == "plan")
 
 
-def test_a_shown_ledger(run: Run, study: Ledger) -> None:
+def test_show_prints_partitions_and_entries(run: Run, study: Ledger) -> None:
     code, out, _ = run("ledger", "show", "study")
     assert code == 0
     rows = [line.split() for line in out.splitlines()]
@@ -81,25 +91,25 @@ def test_a_shown_ledger(run: Run, study: Ledger) -> None:
     assert ["b", "epsilon", "0.5", "epsilon", "0.5"] in rows
     assert ["1", "count[bold]", "Pure", "a", "0.25", "charged"] in rows
     assert ["2", "asking", "Pure", "all", "0.5", "answered"] in rows
-    assert study.head in out and "Parts are disjoint" in out
+    assert study.head in out and "Partitions are disjoint" in out
 
 
-def test_a_shown_ledger_as_json(run: Run, study: Ledger) -> None:
-    shown = json.loads(run("ledger", "show", "study", "--json")[1])
-    assert shown["budget"]["epsilon"] == 1 and shown["head"] == study.head
-    assert [part["left"]["epsilon"] for part in shown["parts"]] == [0.25, 0.5]
-    assert [entry["charged"] for entry in shown["entries"]] == ["0.25", "0.5"]
-    assert "answer_hex" not in shown["entries"][1]
+def test_show_as_json(run: Run, study: Ledger) -> None:
+    printed = json.loads(run("ledger", "show", "study", "--json")[1])
+    assert printed["budget"]["epsilon"] == 1 and printed["head"] == study.head
+    assert [part["left"]["epsilon"] for part in printed["parts"]] == [0.25, 0.5]
+    assert [entry["charged"] for entry in printed["entries"]] == ["0.25", "0.5"]
+    assert "answer_hex" not in printed["entries"][1]
 
 
-def test_only_the_last_entries_are_shown(run: Run, study: Ledger) -> None:
+def test_show_prints_the_last_entries(run: Run, study: Ledger) -> None:
     for _ in range(21):
         study.charge(Pure(0.01), "more")
     out = run("ledger", "show", "study")[1]
     assert "3 earlier ones not shown." in out and "asking" not in out
 
 
-def test_a_shown_plan(run: Run) -> None:
+def test_show_prints_a_plan(run: Run) -> None:
     Path("plan.toml").write_text(PLAN)
     run("ledger", "open", "p", "--epsilon", "1", "--delta", "1e-5", "--plan", "plan.toml")
     Ledger(Path("p")).charge(Gaussian(20.0), "count")
@@ -110,15 +120,15 @@ def test_a_shown_plan(run: Run) -> None:
     )
 
 
-def test_a_sound_ledger_verifies(run: Run, study: Ledger) -> None:
+def test_a_valid_ledger_verifies(run: Run, study: Ledger) -> None:
     code, out, err = run("ledger", "verify", "study", "--head", study.entries()[0].hash)
     assert (code, err) == (0, "")
-    assert "2 charges, and everything adds up" in out and study.head in out
+    assert "2 charges; all hashes, costs and sums are correct" in out and study.head in out
     verified = json.loads(run("ledger", "verify", "study", "--json")[1])
-    assert verified == {"sound": True, "head": study.head, "problems": []}
+    assert verified == {"valid": True, "head": study.head, "problems": []}
 
 
-def test_a_damaged_ledger_says_where(run: Run, study: Ledger) -> None:
+def test_verify_locates_damage(run: Run, study: Ledger) -> None:
     with closing(sqlite3.connect(study.path, isolation_level=None)) as connection:
         (trigger,) = connection.execute(
             "SELECT sql FROM sqlite_master WHERE name = 'entries_stay'"
@@ -130,15 +140,15 @@ def test_a_damaged_ledger_says_where(run: Run, study: Ledger) -> None:
     assert (code, out) == (1, "") and "Entry 2: its answer does not match its hash" in err
     code, out, _ = run("ledger", "verify", "study", "--json")
     verified = json.loads(out)
-    assert code == 1 and verified["sound"] is False and len(verified["problems"]) == 2
+    assert code == 1 and verified["valid"] is False and len(verified["problems"]) == 2
 
 
-def test_a_head_that_is_gone_is_missed(run: Run, study: Ledger) -> None:
+def test_verify_reports_a_missing_head(run: Run, study: Ledger) -> None:
     code, _, err = run("ledger", "verify", "study", "--head", "0" * 64)
     assert code == 1 and "is not in the chain" in err
 
 
-def test_an_export_holds_everything_but_the_answers(run: Run, study: Ledger) -> None:
+def test_an_export_omits_the_answers(run: Run, study: Ledger) -> None:
     code, out, _ = run("ledger", "export", "study")
     assert code == 0 and json.loads(out) == study.to_json()
     assert "0102" not in json.loads(out)["entries"][1].values()
@@ -163,14 +173,14 @@ def test_an_export_holds_everything_but_the_answers(run: Run, study: Ledger) -> 
         (("open", "x"), 2, "epsilon"),
     ],
 )
-def test_what_is_wrong_is_said(run: Run, words: tuple[str, ...], code: int, said: str) -> None:
-    found, out, err = run("ledger", *words)
-    assert (found, out) == (code, "")
+def test_errors_are_reported(run: Run, words: tuple[str, ...], code: int, said: str) -> None:
+    actual, out, err = run("ledger", *words)
+    assert (actual, out) == (code, "")
     assert said in " ".join(err.replace("│", " ").split())
     assert not list(Path().glob("x*"))
 
 
-def test_no_ledger_is_opened_over_another(run: Run, study: Ledger) -> None:
+def test_an_existing_ledger_is_not_replaced(run: Run, study: Ledger) -> None:
     code, _, err = run("ledger", "open", "study", "--epsilon", "9")
     assert code == 1 and "expected a new file" in err and len(study.entries()) == 2
 
@@ -192,12 +202,12 @@ def begin(ledger: Ledger, request: str = "first", epsilon: float = 0.5) -> Ledge
     return ledger.begin_run(items, name="fit", request=request, body=b"")
 
 
-def test_the_default_ledger_of_a_data_set_is_opened_and_meant(run: Run, visits: Ledger) -> None:
+def test_the_default_ledger_is_opened_and_resolved(run: Run, visits: Ledger) -> None:
     assert visits.path.parent == default_folder()
     assert visits.opening.data == "visits.csv" and visits.opening.parts == ("train", "test")
     assert visits.opening.rule.to_json()["composition"] == "addition"
-    shown = json.loads(run("ledger", "show", "visits.csv", "--json")[1])
-    assert shown["path"] == str(visits.path) and shown["data"] == "visits.csv"
+    printed = json.loads(run("ledger", "show", "visits.csv", "--json")[1])
+    assert printed["path"] == str(visits.path) and printed["data"] == "visits.csv"
     assert run("ledger", "verify", "visits.csv")[0] == 0
     assert run("ledger", "export", "visits.csv")[0] == 0
     code, _, err = run("ledger", "open", "--data", "visits.csv", "--epsilon", "1")
@@ -220,7 +230,7 @@ def test_ledgers_are_listed(run: Run, visits: Ledger) -> None:
     assert row["caps"] == {"epsilon": 3, "delta": 1e-5} and row["left"]["epsilon"] == 2
 
 
-def test_no_ledgers_are_listed(run: Run) -> None:
+def test_an_empty_list_is_reported(run: Run) -> None:
     code, out, _ = run("ledger", "list")
     assert (
         code == 0 and "There is no ledger" in out and not default_folder(create=False).exists()
@@ -228,36 +238,36 @@ def test_no_ledgers_are_listed(run: Run) -> None:
     assert json.loads(run("ledger", "list", "--json")[1])["ledgers"] == []
 
 
-def test_runs_are_shown(run: Run, visits: Ledger) -> None:
+def test_show_prints_runs(run: Run, visits: Ledger) -> None:
     view = begin(visits)
     view.charge(Pure(0.5), "count", part="test")
     out = run("ledger", "show", "visits.csv")[1]
     rows = [line.split() for line in out.splitlines()]
     assert ["1", "fit", "test", "epsilon", "1", "1", "begun"] in rows
     assert ["2", "count", "Pure", "test", "of", "run", "1", "charged"] in rows
-    (shown,) = json.loads(run("ledger", "show", "visits.csv", "--json")[1])["runs"]
-    assert shown["items"][0]["used"] == "1 of 2" and shown["epsilons"] == {"test": 1.0}
+    (printed,) = json.loads(run("ledger", "show", "visits.csv", "--json")[1])["runs"]
+    assert printed["items"][0]["used"] == "1 of 2" and printed["epsilons"] == {"test": 1.0}
 
 
-def test_caps_are_extended_and_that_is_said(run: Run, visits: Ledger) -> None:
+def test_extended_caps_are_reported(run: Run, visits: Ledger) -> None:
     begin(visits).charge(Pure(0.5), "count", part="test")
     code, out, _ = run(
         *("ledger", "extend", "visits.csv", "--epsilon", "1", "--delta", "1e-6", "--json")
     )
-    shown = json.loads(out)
-    assert code == 0 and shown["caps"] == {"epsilon": 4, "delta": 1.1e-5}
-    assert shown["budget"]["epsilon"] == 3 and shown["note"] == "cap raised after releases"
-    assert shown["extensions"][0]["filter"] == 2
+    printed = json.loads(out)
+    assert code == 0 and printed["caps"] == {"epsilon": 4, "delta": 1.1e-5}
+    assert printed["budget"]["epsilon"] == 3 and printed["note"] == "cap raised after releases"
+    assert printed["extensions"][0]["filter"] == 2
     assert "cap raised after releases" in run("ledger", "show", "visits.csv", "--statement")[1]
     assert run("ledger", "verify", "visits.csv")[0] == 0
 
 
-def test_reservations_and_runs_are_abandoned(run: Run, visits: Ledger) -> None:
+def test_pending_charges_and_runs_are_abandoned(run: Run, visits: Ledger) -> None:
     for name in ("one", "two"):
         view = begin(visits, name)
         view.reserve(Pure(0.5), "count", request="r", body=b"", part="test")
     out = run("ledger", "show", "visits.csv")[1]
-    assert "reserved, and not settled" in out
+    assert "pending charges" in out
     code, _, err = run("ledger", "abandon", "visits.csv", "--request", "r")
     assert code == 1 and "several runs" in err
     code, out, _ = run(
@@ -286,9 +296,9 @@ def test_reservations_and_runs_are_abandoned(run: Run, visits: Ledger) -> None:
         (("abandon", "visits.csv", "--run", "7"), 1, "no run 7"),
     ],
 )
-def test_what_is_wrong_with_runs_and_data_is_said(
+def test_errors_of_runs_and_data_are_reported(
     run: Run, visits: Ledger, words: tuple[str, ...], code: int, said: str
 ) -> None:
-    found, out, err = run("ledger", *words)
-    assert (found, out) == (code, "") and said in " ".join(err.replace("│", " ").split())
+    actual, out, err = run("ledger", *words)
+    assert (actual, out) == (code, "") and said in " ".join(err.replace("│", " ").split())
     assert visits.entries() == ()

@@ -37,7 +37,7 @@ epsilon = 3
 epochs = 2.0
 [measurement]
 bins = 2
-later = 1
+reserve = 1
 """
 FIT = ("fit", "--config", "quick.toml")
 
@@ -63,29 +63,29 @@ def ledger(run, tmp_path) -> Ledger:
     Path("quick.toml").write_text(QUICK)
     write_table()
     code, _, err = run(*FIT, "--out", "model")
-    assert code == 0 and "For you alone" not in err, err
-    found = Ledger(default_ledger_path("visits.csv"))
-    found.extend(epsilon=3.0, delta=1e-3)
-    return found
+    assert code == 0 and "For the data holder only" not in err, err
+    actual = Ledger(default_ledger_path("visits.csv"))
+    actual.extend(epsilon=3.0, delta=1e-3)
+    return actual
 
 
 def store(ledger: Ledger) -> bytes:
     return Path(f"{ledger.path}.partitions").read_bytes()
 
 
-def assert_told(err: str, new: int, absent: int, what: str = "draws a partition") -> None:
+def assert_notice(
+    err: str, new: int, absent: int, what: str = "is assigned to a partition"
+) -> None:
     err = " ".join(err.split())
-    assert f"For you alone: {new} of {N} units are new to this ledger" in err, err
-    assert f"{absent} that earlier runs recorded are not in these records" in err
-    assert what in err and "spelt otherwise" in err
+    assert f"For the data holder only: {new} of {N} units are new to this ledger" in err, err
+    assert f"{absent} of earlier runs are not in these records" in err
+    assert what in err and "spelled differently" in err
 
 
 @pytest.mark.parametrize(
     ("spelling", "new"), [("{:03}", 100), ("{} ", N), ("p{}", N)], ids=["zeros", "blank", "p"]
 )
-def test_a_fit_tells_of_ids_that_are_spelt_otherwise_before_its_charge(
-    run, ledger, spelling, new, monkeypatch
-):
+def test_fit_reports_respelled_ids_before_its_charge(run, ledger, spelling, new, monkeypatch):
     write_table(spelling)
     head, kept = ledger.head, store(ledger)
 
@@ -97,24 +97,26 @@ def test_a_fit_tells_of_ids_that_are_spelt_otherwise_before_its_charge(
             patch.setattr("veracal.workflow.charging.DataAccount.charge", interrupt)
             code, out, err = run(*FIT, "--version", "2", "--out", "other")
         assert code == 1 and not out and "Stopped" in err
-        assert_told(err, new, new)
+        assert_notice(err, new, new)
         assert (ledger.head, store(ledger)) == (head, kept)
     code, _, err = run(*FIT, "--version", "2", "--out", "other")
-    assert code == 0 and err.count("For you alone") == 1
-    assert_told(err, new, new)
+    assert code == 0 and err.count("For the data holder only") == 1
+    assert_notice(err, new, new)
 
 
-def test_what_the_data_holder_is_told_is_in_no_result(run, ledger):
+def test_the_notice_is_in_no_result(run, ledger):
     """Results, artifact and ledger of a run with new units look as those of one without."""
     first = run(*FIT, "--out", "model", "--force", "--json")
     write_table(first=40)
     code, out, err = run(*FIT, "--version", "2", "--out", "other", "--json")
     assert code == 0
-    assert_told(err, 40, 40)
+    assert_notice(err, 40, 40)
     assert keys(json.loads(out)) == keys(json.loads(first[1]))
     for name in sorted(path.name for path in Path("model").iterdir()):
         content = Path("other", name).read_bytes()
-        assert b"For you alone" not in content and b"new to this" not in content, name
+        assert b"For the data holder only" not in content and b"new to this" not in content, (
+            name
+        )
         if name.endswith(".json"):
             before = Path("model", name).read_bytes()
             assert keys(json.loads(content)) == keys(json.loads(before)), name
@@ -125,13 +127,13 @@ def test_what_the_data_holder_is_told_is_in_no_result(run, ledger):
     assert code == 0 and keys(half) == keys(later)
 
 
-def test_fewer_or_the_same_units_are_nothing_to_tell(run, ledger):
+def test_fewer_or_equal_units_give_no_notice(run, ledger):
     write_table(n=100)
     code, _, err = run(*FIT, "--version", "2", "--out", "other")
-    assert code == 0 and "For you alone" not in err
+    assert code == 0 and "For the data holder only" not in err
 
 
-def test_a_comparison_tells_of_new_units_before_its_charge(run, ledger, monkeypatch):
+def test_compare_reports_new_units_before_its_charge(run, ledger, monkeypatch):
     write_table("p{}")
     head, kept = ledger.head, store(ledger)
 
@@ -144,16 +146,14 @@ def test_a_comparison_tells_of_new_units_before_its_charge(run, ledger, monkeypa
         patch.setattr("veracal.workflow.charging.DataAccount.charge", interrupt)
         code, _, err = run(*words, "--config", "quick.toml")
     assert code == 1
-    assert_told(err, N, N)
+    assert_notice(err, N, N)
     assert (ledger.head, store(ledger)) == (head, kept)
     code, _, err = run(*words, "--config", "quick.toml")
     assert code == 0
-    assert_told(err, N, N)
+    assert_notice(err, N, N)
 
 
-def test_a_later_measurement_tells_before_its_charge_and_leaves_new_units_out(
-    run, ledger, monkeypatch
-):
+def test_remeasure_reports_and_omits_new_units_before_its_charge(run, ledger, monkeypatch):
     write_table("{:03}")
     head, kept = ledger.head, store(ledger)
 
@@ -161,14 +161,14 @@ def test_a_later_measurement_tells_before_its_charge_and_leaves_new_units_out(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("veracal.workflow.remeasuring.RunPlan.asked", interrupt)
-        code, out, err = run("evaluate", "model", "--again")
+        patch.setattr("veracal.workflow.remeasuring.RunPlan.measure", interrupt)
+        code, out, err = run("evaluate", "model", "--remeasure")
     assert code == 1 and not out
-    assert_told(err, 100, 100, "100 rows of theirs are in no partition")
+    assert_notice(err, 100, 100, "100 rows of theirs are in no partition")
     assert (ledger.head, store(ledger)) == (head, kept)
-    code, out, err = run("evaluate", "model", "--again", "--json")
+    code, out, err = run("evaluate", "model", "--remeasure", "--json")
     assert code == 0 and "new" not in keys(json.loads(out))
-    assert_told(err, 100, 100, "100 rows of theirs are in no partition")
+    assert_notice(err, 100, 100, "100 rows of theirs are in no partition")
     assert store(ledger) == kept
 
 
@@ -188,23 +188,23 @@ def enroll(run):
     return command
 
 
-def test_an_enrollment_tells_of_new_units_before_it_is_allowed(enroll, ledger, monkeypatch):
+def test_an_enrollment_reports_new_units_before_it_is_accepted(enroll, ledger, monkeypatch):
     write_table("{:03}")
     head, kept = ledger.head, store(ledger)
     monkeypatch.setattr("typer.confirm", lambda *_, **__: False)
     for _ in range(2):
         code, _, err = enroll()
         assert code == 1
-        assert_told(err, 100, 100)
+        assert_notice(err, 100, 100)
         assert (ledger.head, store(ledger)) == (head, kept)
     code, out, err = enroll("--yes", "--json")
     assert code == 0, err
-    assert_told(err, 100, 100)
+    assert_notice(err, 100, 100)
     assert store(ledger) != kept and "new to this ledger" not in out
     assert b"new to this ledger" not in Path("north.terms").read_bytes()
 
 
-def test_an_enrollment_by_another_id_column_is_refused(enroll, run, ledger):
+def test_an_enrollment_by_another_id_column_is_rejected(enroll, run, ledger):
     """By another column each individual is somebody else, and draws another partition."""
     kept = store(ledger)
     other = SCHEMA.replace("[columns.who]", "[columns.bed]")
@@ -220,13 +220,13 @@ def test_an_enrollment_by_another_id_column_is_refused(enroll, run, ledger):
     assert store(ledger) == kept
 
 
-def test_an_enrollment_beyond_a_cap_is_refused_before_a_record_is_read(
+def test_an_enrollment_beyond_a_cap_is_rejected_before_a_record_is_read(
     enroll, ledger, monkeypatch
 ):
     def read(*_, **__):
         raise AssertionError("a record was read")
 
-    monkeypatch.setattr("veracal.cli._artifacts.load", read)
+    monkeypatch.setattr("veracal.data.load", read)
     head = ledger.head
     code, out, err = enroll("--yes", "--epsilon", "9")
     assert code == 1 and not out and "veracal ledger extend" in err
@@ -265,19 +265,21 @@ def at_terminal(monkeypatch):
     return command
 
 
-def test_at_a_terminal_one_is_asked_where_most_units_are_new(ledger, at_terminal):
+def test_a_terminal_asks_for_confirmation_if_most_units_are_new(ledger, at_terminal):
     """The charge would follow before anybody has read the figures."""
     write_table("p{}")
     head, kept = ledger.head, store(ledger)
-    code, told = at_terminal("n\n")
-    assert code == 1 and "nothing was charged" in told, told
-    assert_told(told, N, N)
+    code, reported = at_terminal("n\n")
+    assert code == 1 and "nothing was charged" in reported, reported
+    assert_notice(reported, N, N)
     assert (ledger.head, store(ledger)) == (head, kept)
-    code, told = at_terminal("y\n")
-    assert code == 0 and len(ledger.runs()) == 2, told
+    code, reported = at_terminal("y\n")
+    assert code == 0 and len(ledger.runs()) == 2, reported
 
 
-def test_at_a_terminal_nobody_is_asked_where_most_units_are_known(ledger, at_terminal):
+def test_a_terminal_does_not_ask_if_most_units_are_known(ledger, at_terminal):
     write_table(first=40)
-    code, told = at_terminal("")
-    assert code == 0 and "For you alone" in told and "all the same?" not in told, told
+    code, reported = at_terminal("")
+    assert code == 0 and "For the data holder only" in reported and "anyway?" not in reported, (
+        reported
+    )

@@ -36,45 +36,47 @@ def expected(home):
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ".npz"])
 @pytest.mark.parametrize("labeled", [True, False])
-def test_files_hold_what_the_library_says(run, model, expected, suffix, labeled):
+def test_files_contain_the_predictions_of_the_library(run, model, expected, suffix, labeled):
     rows = table() if labeled else table().drop("back")
     rows.write_csv("new.csv")
     code, out, err = run("predict", model, "new.csv", "--out", f"p{suffix}")
-    assert code == 0 and not out and "treat it as the records" in err
+    assert code == 0 and not out and "Treat the file like the records" in err
     assert Path(f"p{suffix}").stat().st_mode & 0o077 == 0
     names, shares = expected
     if suffix == ".npz":
-        with np.load(f"p{suffix}") as found:
-            number, label, got = found["row"], found["prediction"], found["probabilities"]
-            assert found["classes"].tolist() == names
+        with np.load(f"p{suffix}") as actual:
+            number, label, got = actual["row"], actual["prediction"], actual["probabilities"]
+            assert actual["classes"].tolist() == names
     else:
         read = pl.read_csv if suffix == ".csv" else pl.read_parquet
-        found = read(f"p{suffix}")
-        assert found.columns == ["row", "prediction", *(f"probability_{c}" for c in names)]
-        number, label = found["row"].to_numpy(), found["prediction"].to_numpy()
-        got = found.drop("row", "prediction").to_numpy()
+        actual = read(f"p{suffix}")
+        assert actual.columns == ["row", "prediction", *(f"probability_{c}" for c in names)]
+        number, label = actual["row"].to_numpy(), actual["prediction"].to_numpy()
+        got = actual.drop("row", "prediction").to_numpy()
     np.testing.assert_array_equal(number, np.arange(1, 601))
     np.testing.assert_array_equal(label, np.array(names)[shares.argmax(axis=1)])
     np.testing.assert_array_equal(got, shares)
 
 
-def test_stdout_and_json_say_the_same(run, model, expected):
+def test_stdout_and_json_agree(run, model, expected):
     table().drop("back").write_parquet("new.parquet")
     code, out, err = run("predict", model, "new.parquet")
     assert code == 0 and not err
-    shown = pl.read_csv(out.encode())
+    printed = pl.read_csv(out.encode())
     code, out, _ = run("predict", model, "new.parquet", "--json")
-    found = json.loads(out)
-    assert code == 0 and found["rows"] == 600 and found["dropped"] == 0
+    actual = json.loads(out)
+    assert code == 0 and actual["rows"] == 600 and actual["dropped"] == 0
     names, shares = expected
-    assert found["classes"] == names
-    assert [one["row"] for one in found["predictions"]] == shown["row"].to_list()
-    assert [one["prediction"] for one in found["predictions"]] == shown["prediction"].to_list()
-    told = [[one["probabilities"][name] for name in names] for one in found["predictions"]]
-    np.testing.assert_array_equal(told, shares)
+    assert actual["classes"] == names
+    assert [one["row"] for one in actual["predictions"]] == printed["row"].to_list()
+    assert [one["prediction"] for one in actual["predictions"]] == printed[
+        "prediction"
+    ].to_list()
+    reported = [[one["probabilities"][name] for name in names] for one in actual["predictions"]]
+    np.testing.assert_array_equal(reported, shares)
 
 
-def test_dropped_rows_are_told_by_number_and_labels_do_not_matter(run, model, expected):
+def test_dropped_rows_are_reported_by_number(run, model, expected):
     rows = table().with_columns(pl.col("stay").cast(pl.String), back=pl.lit("nobody knows"))
     rows[4, "stay"] = rows[598, "stay"] = ""
     rows.write_csv("new.csv")
@@ -83,13 +85,13 @@ def test_dropped_rows_are_told_by_number_and_labels_do_not_matter(run, model, ex
     facts = json.loads(out)
     assert (facts["rows"], facts["dropped"], facts["first_dropped"]) == (598, 2, [5, 599])
     kept = np.setdiff1d(np.arange(600), [4, 598])
-    found = pl.read_csv("p.csv")
-    np.testing.assert_array_equal(found["row"], kept + 1)
-    np.testing.assert_array_equal(found.to_numpy()[:, 2:].astype(float), expected[1][kept])
+    actual = pl.read_csv("p.csv")
+    np.testing.assert_array_equal(actual["row"], kept + 1)
+    np.testing.assert_array_equal(actual.to_numpy()[:, 2:].astype(float), expected[1][kept])
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ".npz"])
-def test_blocks_change_nothing(run, model, suffix):
+def test_results_do_not_depend_on_the_block_size(run, model, suffix):
     from veracal.data import loading as scanning
 
     rows = table().with_columns(pl.col("stay").cast(pl.String))
@@ -122,7 +124,7 @@ def test_a_file_without_a_header_may_lack_the_target(home):
     np.testing.assert_array_equal(one.X, load("all.csv", schema=bare).X)
 
 
-def test_a_wrong_row_late_in_the_table_leaves_nothing(run, model, tmp_path):
+def test_an_invalid_late_row_leaves_no_output(run, model, tmp_path):
     rows = table().drop("back")
     rows[599, "age"] = 101
     rows.write_csv("new.csv")
@@ -132,7 +134,7 @@ def test_a_wrong_row_late_in_the_table_leaves_nothing(run, model, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["new.csv"]
 
 
-def test_a_set_with_other_bounds_is_not_taken_for_the_models(run, model, home):
+def test_a_set_with_other_bounds_is_rejected(run, model, home):
     code, out, err = run("predict", model, "breast-cancer")
     assert code == 1 and not out and "another schema" in err
     assert PrivateClassifier.load(model).schema != SCHEMAS["breast-cancer"]
@@ -149,21 +151,21 @@ def test_a_set_with_other_bounds_is_not_taken_for_the_models(run, model, home):
         (("MODEL", "few.csv"), 1, "a column 'stay'"),
         (("MODEL", "more.csv"), 1, "'extra'"),
         (("MODEL", "new.csv", "--out", "new.csv", "--force"), 2, "is DATA"),
-        (("MODEL", "new.csv", "--out", "MODEL/p.csv"), 2, "inside MODEL"),
+        (("MODEL", "new.csv", "--out", "MODEL/p.csv"), 2, "is in MODEL"),
     ],
 )
-def test_what_cannot_be_done(run, model, words, code, said):
+def test_invalid_arguments_are_rejected(run, model, words, code, said):
     table().write_csv("new.csv")
     table().drop("back", "stay").write_csv("few.csv")
     table().with_columns(extra=1).write_csv("more.csv")
     Path("there.csv").write_text("mine")
-    found, out, err = run("predict", *(word.replace("MODEL", model) for word in words))
-    told = " ".join(err.replace("│", " ").split())  # where lines end depends on the path
-    assert found == code and not out and said in told
+    actual, out, err = run("predict", *(word.replace("MODEL", model) for word in words))
+    reported = " ".join(err.replace("│", " ").split())  # where lines end depends on the path
+    assert actual == code and not out and said in reported
     assert Path("there.csv").read_text() == "mine"
 
 
-def test_a_file_is_replaced_only_by_force(run, model):
+def test_a_file_is_replaced_only_with_force(run, model):
     table().write_csv("new.csv")
     Path("p.csv").write_text("old")
     assert run("predict", model, "new.csv", "--out", "p.csv", "--force")[0] == 0

@@ -44,16 +44,16 @@ def expected(home):
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ".npz"])
-def test_files_hold_what_the_library_says(run, home, expected, suffix):
+def test_files_contain_the_predictions_of_the_library(run, home, expected, suffix):
     table().write_csv("new.csv")
     code, out, _err = run(
         "predict", str(home / "model"), "new.csv", *FLAGS, "--out", f"p{suffix}"
     )
-    labels, luck = expected
+    labels, arbitrariness = expected
     assert code == 0 and not out
     if suffix == ".npz":
-        with np.load(f"p{suffix}") as found:
-            got = {name: found[name] for name in found.files}
+        with np.load(f"p{suffix}") as actual:
+            got = {name: actual[name] for name in actual.files}
         decisions = [
             None if gone else label
             for label, gone in zip(got["prediction"], got["abstained"], strict=True)
@@ -68,38 +68,40 @@ def test_files_hold_what_the_library_says(run, home, expected, suffix):
             assert set(got["review"]) == {"yes", "no"}
             got |= {name: got[name] == "yes" for name in ("review", "abstained")}
         decisions = frame["prediction"].to_list()
-    np.testing.assert_array_equal(got["disagreement_low"], luck.low)
-    np.testing.assert_array_equal(got["disagreement_high"], luck.high)
-    np.testing.assert_array_equal(got["flip"], luck.flip)
-    np.testing.assert_array_equal(got["review"], luck.high > 0.3)
-    gone = luck.high > 0.6
+    np.testing.assert_array_equal(got["disagreement_low"], arbitrariness.low)
+    np.testing.assert_array_equal(got["disagreement_high"], arbitrariness.high)
+    np.testing.assert_array_equal(got["flip"], arbitrariness.flip)
+    np.testing.assert_array_equal(got["review"], arbitrariness.high > 0.3)
+    gone = arbitrariness.high > 0.6
     np.testing.assert_array_equal(got["abstained"], gone)
     assert 0 < gone.mean() < 1  # so that both are tested
     assert decisions == [None if x else label for x, label in zip(gone, labels, strict=True)]
 
 
-def test_json_says_the_same_and_caveats_are_printed_once(run, home, expected):
+def test_json_agrees_and_caveats_are_printed_once(run, home, expected):
     table().write_csv("new.csv")
     code, out, err = run("predict", str(home / "model"), "new.csv", *FLAGS, "--json")
-    found, (_labels, luck) = json.loads(out), expected
+    actual, (_labels, arbitrariness) = json.loads(out), expected
     assert code == 0
-    one = found["predictions"][0]
+    one = actual["predictions"][0]
     assert list(one)[-5:] == NAMES and isinstance(one["review"], bool)
-    gone = [each["abstained"] for each in found["predictions"]]
-    assert [each["prediction"] is None for each in found["predictions"]] == gone
-    told = found["arbitrariness"]
-    assert told["level"] == 0.95 and told["holds_for"] == "all individuals at once"
-    assert told["told"] == round(luck.told * 600) and told["abstained"] == sum(gone)
-    assert told["caveats"] == list(luck.caveats)
-    for caveat in luck.caveats:
+    gone = [each["abstained"] for each in actual["predictions"]]
+    assert [each["prediction"] is None for each in actual["predictions"]] == gone
+    reported = actual["arbitrariness"]
+    assert reported["level"] == 0.95 and reported["holds_for"] == "all individuals at once"
+    assert reported["informative"] == round(arbitrariness.told * 600) and reported[
+        "abstained"
+    ] == sum(gone)
+    assert reported["caveats"] == list(arbitrariness.caveats)
+    for caveat in arbitrariness.caveats:
         assert err.count(caveat) == 1
     code, out, _ = run(
         "predict", str(home / "model"), "new.csv", *FLAGS, "--json", "--out", "p.csv"
     )
-    assert code == 0 and json.loads(out)["arbitrariness"] == told
+    assert code == 0 and json.loads(out)["arbitrariness"] == reported
 
 
-def test_stdout_is_a_table_and_the_level_is_obeyed(run, home, expected):
+def test_stdout_is_a_table_at_the_requested_level(run, home, expected):
     table().write_csv("new.csv")
     code, out, _ = run(
         "predict", str(home / "model"), "new.csv", "--arbitrariness", "--level", "0.5"
@@ -111,7 +113,7 @@ def test_stdout_is_a_table_and_the_level_is_obeyed(run, home, expected):
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ".npz"])
-def test_blocks_change_nothing(run, home, suffix, monkeypatch):
+def test_results_do_not_depend_on_the_block_size(run, home, suffix, monkeypatch):
     from veracal.data import loading as scanning
 
     table().write_csv("new.csv")
@@ -143,14 +145,14 @@ def test_a_table_without_rows_has_its_columns(run, home):
             assert "row" in err or "record" in err  # an empty table may be refused as such
             continue
         if suffix == ".npz":
-            with np.load(out) as found:
-                assert set(NAMES) <= set(found.files) and len(found["abstained"]) == 0
+            with np.load(out) as actual:
+                assert set(NAMES) <= set(actual.files) and len(actual["abstained"]) == 0
         else:
             frame = (pl.read_csv if suffix == ".csv" else pl.read_parquet)(out)
             assert frame.columns[-5:] == NAMES and len(frame) == 0
 
 
-def test_a_model_without_a_law_says_why_and_what_to_do_instead(run, home, tmp_path):
+def test_a_model_without_a_noise_model_explains_why(run, home, tmp_path):
     write(tmp_path)
     schema = Schema.load("visits.toml")
     steps = PrivateLogisticRegression(8.0, 1e-5, epochs=1, sampling_rate=0.5)

@@ -24,7 +24,7 @@ from veracal.federation.models import model_hash
 from veracal.federation.source.serving import SourceServer
 from veracal.federation.transports.files import serve_folder
 from veracal.ledger import Ledger
-from veracal.workflow.results import results_of
+from veracal.workflow.results import load_results
 
 WORDS = ["recalibrate", "m", "--sources", "study/federation.toml", "--epsilon", "2"]
 
@@ -78,7 +78,7 @@ def test_a_new_artifact_has_the_map_and_names_every_cost(run):
         assert f"{one['name']} ({one['key']}): epsilon 4 for each record" in out
     assert "Recalibrated by 3 institutions" in (Path("new") / "report.html").read_text()
     assert "Recalibrated by 3 institutions" in (Path("new") / "MODEL_CARD.md").read_text()
-    assert results_of(Path("new")).federation == told
+    assert load_results(Path("new")).federation == told
     assert re.search(r"The plan \(pooled\)", err)
     assert "round 5 of 5, gaps by bin, mapped: North answered" in err
 

@@ -66,7 +66,7 @@ def test_a_draft_of_a_file_with_semicolons(run: Run, tmp_path: Path) -> None:
         assert code == 0 and f'separator = "{written}"' in out
 
 
-def test_placeholders_are_counted_apart(run: Run, tmp_path: Path) -> None:
+def test_placeholders_are_counted_separately(run: Run, tmp_path: Path) -> None:
     (tmp_path / "u.csv").write_text("x,y\n1,a\n7,a\n")
     _, out, err = run("schema", "draft", "u.csv")
     assert "  # ? to be filled in: only one class occurs" in out
@@ -74,7 +74,7 @@ def test_placeholders_are_counted_apart(run: Run, tmp_path: Path) -> None:
     assert ", fill in 1 field, then" in err
 
 
-def test_a_draft_is_safe_to_show_and_means_the_same(run: Run, tmp_path: Path) -> None:
+def test_an_escaped_draft_keeps_its_meaning(run: Run, tmp_path: Path) -> None:
     name, value = "\x1b[31mred", "\u202ertl \x9b2J \U000e0041 ä"
     (tmp_path / "u.csv").write_text(f"{name},y\n{value},a\nö,b\n")
     code, out, err = run("schema", "draft", "u.csv", "--target", "y")
@@ -86,7 +86,7 @@ def test_a_draft_is_safe_to_show_and_means_the_same(run: Run, tmp_path: Path) ->
     assert schema.columns[name] == Category(("ö", value))
 
 
-def test_a_terminal_that_lacks_characters(tmp_path: Path) -> None:
+def test_missing_characters_are_escaped(tmp_path: Path) -> None:
     (tmp_path / "u.csv").write_text("ä,y\nü,a\nö,b\n")
 
     def ascii_only(*words: str) -> subprocess.CompletedProcess[str]:
@@ -113,7 +113,7 @@ def test_lists_of_values_with_commas_are_clear(run: Run, tmp_path: Path) -> None
     assert "classes  a, 'b, c'\n" in run("schema", "check", "s.toml")[1]
 
 
-def test_check(run: Run, tmp_path: Path) -> None:
+def test_check_prints_the_declared_facts(run: Run, tmp_path: Path) -> None:
     run("schema", "draft", "t.csv", "--target", "y", "--group", "sex", "--out", "s.toml")
     code, out, err = run("schema", "check", "s.toml")
     assert (code, out) == (1, "") and "delete that line" in err
@@ -127,14 +127,14 @@ def test_check(run: Run, tmp_path: Path) -> None:
     assert result["features"] == 4
 
 
-def test_wrong_usage_is_2_and_a_wrong_file_is_1(run: Run) -> None:
+def test_exit_codes_of_usage_and_file_errors(run: Run) -> None:
     assert run("schema", "draft")[0] == 2
     assert run("schema", "check", "--nonsense")[0] == 2
     code, out, err = run("schema", "draft", "gone.csv")
     assert (code, out) == (1, "") and err.startswith("error: gone.csv: expected an existing")
 
 
-def test_help_tells_what_arguments_are(run: Run) -> None:
+def test_help_describes_arguments(run: Run) -> None:
     """A combination of typer and click once left it out in silence."""
     code, out, _ = run("schema", "draft", "--help")
     assert code == 0 and "CSV, TSV, Parquet, Arrow or npz file" in " ".join(out.split())

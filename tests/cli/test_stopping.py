@@ -62,7 +62,7 @@ def left(folder):
     return {name for name in names if not name.startswith("model.ledger")}
 
 
-def test_control_c_while_it_trains(command, tmp_path):
+def test_control_c_during_training(command, tmp_path):
     """The real signal: exit code 1, one line, no model, a reservation, nothing locked."""
     process = subprocess.Popen(command(2e4), stderr=subprocess.PIPE, text=True)
     ledger, end = Path("model.ledger"), time.monotonic() + 240
@@ -70,7 +70,7 @@ def test_control_c_while_it_trains(command, tmp_path):
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=240)
-    assert process.returncode == 1 and "same command goes on" in err
+    assert process.returncode == 1 and "Repeat the command" in err
     assert len(err.splitlines()) == 1 and "Traceback" not in err
     assert left(tmp_path) == set()
     pending = Ledger("model.ledger").pending()  # the same command takes it up
@@ -78,7 +78,7 @@ def test_control_c_while_it_trains(command, tmp_path):
 
 
 @pytest.mark.parametrize(("times", "code"), [(1, 130), (2, -signal.SIGINT)])
-def test_control_c_that_a_compiled_module_would_lose(times, code, tmp_path):
+def test_control_c_during_the_import_of_a_compiled_module(times, code, tmp_path):
     """While a module is imported: no error of that module's, and no going on."""
     (tmp_path / "losing.py").write_text(LOSING.replace("TIMES", str(times)))
     main = (
@@ -96,20 +96,20 @@ def limited(size):
     return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
 
-def test_a_disk_without_room_for_the_ledger(command, tmp_path):
+def test_a_full_disk_for_the_ledger(command, tmp_path):
     done = subprocess.run(command(5), capture_output=True, text=True, preexec_fn=limited(8_000))
     assert done.returncode == 1 and not done.stdout
     assert "has room" in done.stderr and len(done.stderr.splitlines()) == 1
     assert left(tmp_path) == set()
 
 
-def test_a_disk_without_room_for_the_report(run, command, tmp_path):
-    """What was paid for is in the ledger; with more room the same command goes on."""
+def test_a_full_disk_for_the_report(run, command, tmp_path):
+    """What was paid for is in the ledger; with more room the Repeat the command."""
     done = subprocess.run(
         command(5), capture_output=True, text=True, preexec_fn=limited(300_000)
     )
     assert done.returncode == 1 and not done.stdout
-    assert "expected a place to write" in done.stderr and "goes on" in done.stderr
+    assert "expected a place to write" in done.stderr and "repeat the command" in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert left(tmp_path) == set()
     before = Ledger("model.ledger").head
@@ -119,7 +119,7 @@ def test_a_disk_without_room_for_the_report(run, command, tmp_path):
     assert PrivateClassifier.load("model").private_
 
 
-def test_a_table_that_vanishes_before_it_is_read(run, command, tmp_path):
+def test_a_table_that_is_deleted_before_it_is_read(run, command, tmp_path):
     command(5)
 
     def vanishing(*given, **more):
@@ -132,7 +132,7 @@ def test_a_table_that_vanishes_before_it_is_read(run, command, tmp_path):
     assert left(tmp_path) == set()
 
 
-def test_a_folder_that_may_not_be_written_to(run, command, tmp_path, monkeypatch):
+def test_a_read_only_folder(run, command, tmp_path, monkeypatch):
     command(5)
     (tmp_path / "locked").mkdir()
     allowed = os.access

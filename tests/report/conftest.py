@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.own_ledgers import run
+from tests.workflow.own_ledgers import run
 from veracal.report.results import Results
 from veracal.workflow import Config
 from veracal.workflow.config import DataConfig, PrivacyConfig

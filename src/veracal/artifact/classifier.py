@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
@@ -45,8 +45,12 @@ from veracal.calibration import (
 )
 from veracal.data import Dataset, Kind, MappedRows, Schema, Scores, logits_of
 from veracal.errors import DataError
-from veracal.neural import EfficientNetLite0, MiniLM, MiniLMTokens, extract
 from veracal.training import Arbitrariness
+
+if TYPE_CHECKING:
+    from veracal.neural import EfficientNetLite0, MiniLM, MiniLMTokens
+
+    Extractors = EfficientNetLite0 | MiniLM | MiniLMTokens
 
 _MAX_LOGIT = 800.0  # beyond it, probabilities in float64 are 0 and 1
 
@@ -141,10 +145,11 @@ def _find_threshold(map_: CalibrationMap) -> float:
     return low
 
 
-Extractors = EfficientNetLite0 | MiniLM | MiniLMTokens
-_EXTRACTORS: Mapping[str, type[Extractors]] = {
-    one.name: one for one in (EfficientNetLite0, MiniLM, MiniLMTokens)
-}
+def _known_extractors() -> "Mapping[str, type[Extractors]]":
+    """The frozen networks by name. They need the torch extra."""
+    from veracal.neural import EfficientNetLite0, MiniLM, MiniLMTokens
+
+    return {one.name: one for one in (EfficientNetLite0, MiniLM, MiniLMTokens)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,11 +163,11 @@ class FrozenEncoder:
         SHA-256 of the weights at training time.
     """
 
-    extractor: Extractors
+    extractor: "Extractors"
     weights: str
 
     @classmethod
-    def of(cls, extractor: Extractors) -> "FrozenEncoder":
+    def of(cls, extractor: "Extractors") -> "FrozenEncoder":
         """Record the network that is installed here."""
         return cls(extractor, str(extractor.fingerprint()["weights"]))
 
@@ -180,16 +185,17 @@ class FrozenEncoder:
         DataError
             For an unknown network, or settings that it does not have.
         """
+        known = _known_extractors()
         try:
             if set(written) != {"name", "settings", "weights"}:
                 raise ValueError
             if not isinstance(written["weights"], str):
                 raise TypeError
-            return cls(_EXTRACTORS[written["name"]](**written["settings"]), written["weights"])
+            return cls(known[written["name"]](**written["settings"]), written["weights"])
         except (KeyError, TypeError, ValueError) as cause:
             raise DataError(
                 where,
-                f"one of the encoders {', '.join(_EXTRACTORS)}, with its settings",
+                f"one of the encoders {', '.join(known)}, with its settings",
                 repr(written)[:80],
                 "Update Veracal.",
             ) from cause
@@ -205,6 +211,8 @@ class FrozenEncoder:
 
     def encode_dataset(self, dataset: Dataset, progress: Progress | None = None) -> Dataset:
         """Features of a data set, cached on disk."""
+        from veracal.neural import extract
+
         self._check_weights()
         return extract(dataset, self.extractor, progress=progress)
 

@@ -11,8 +11,7 @@ from functools import partial
 from typing import Any, Literal
 
 import numpy as np
-from scipy.special import betaincinv
-from scipy.stats import norm
+from scipy.special import betaincinv, ndtri
 
 from veracal import _checks
 from veracal._types import Floats, Frozen, Ints
@@ -202,7 +201,7 @@ def wilson(right: Ints, n: Ints, level: float) -> tuple[Floats, Floats]:
     .. math::
         \frac{\hat p + z^2/2n \pm z \sqrt{\hat p (1 - \hat p) / n + z^2 / 4n^2}}{1 + z^2 / n}
     """
-    z2, share = norm.ppf((1 + level) / 2) ** 2, right / n
+    z2, share = ndtri((1 + level) / 2) ** 2, right / n
     middle = share + z2 / (2 * n)
     half = np.sqrt(z2 * (share * (1 - share) / n + z2 / (4 * n**2.0)))
     low, high = (middle - half) / (1 + z2 / n), (middle + half) / (1 + z2 / n)

@@ -16,8 +16,8 @@ from veracal import __version__
 from veracal.cli._output import drop_stdout, prepare_streams, status
 from veracal.errors import VeracalError
 
-# Groups of commands and the modules that hold them. A module is imported when it is asked
-# for, and imports the library when one of its commands runs.
+# Groups of commands and their modules. A module is imported when its command is named, and
+# imports the library when the command runs.
 GROUPS: Mapping[str, str] = MappingProxyType(
     {
         "data": "veracal.cli.data",
@@ -28,7 +28,7 @@ GROUPS: Mapping[str, str] = MappingProxyType(
         "federation": "veracal.cli.federation",
     }
 )
-# Commands of their own.
+# Single commands.
 COMMANDS: Mapping[str, str] = MappingProxyType(
     {
         "fit": "veracal.cli.fit",
@@ -43,11 +43,11 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
 )
 
 
-class _LateGroups(TyperGroup):
-    """Finds a command, or a group of them, only when it is named or listed."""
+class _LazyGroup(TyperGroup):
+    """Imports a command, or a group of commands, only when it is named or listed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Name every command, in the order of a day's work."""
+        """Names of all commands, in the order of a typical workflow."""
         return [*super().list_commands(ctx), *GROUPS, *COMMANDS]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -60,18 +60,18 @@ class _LateGroups(TyperGroup):
         return command
 
 
-# Typer's own tracebacks print local variables, and those may be records.
+# Tracebacks of Typer print local variables, which may contain records.
 app = typer.Typer(
-    cls=_LateGroups,
+    cls=_LazyGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
-def _show_version(wanted: bool) -> None:
-    """Print the version and leave."""
-    if wanted:
+def _show_version(show: bool) -> None:
+    """Print the version and exit."""
+    if show:
         typer.echo(f"veracal {__version__}")
         raise typer.Exit
 
@@ -84,48 +84,50 @@ def veracal(
             "--version",
             callback=_show_version,
             is_eager=True,
-            help="Show the version and leave.",
+            help="Show the version and exit.",
         ),
     ] = False,
 ) -> None:
-    """Private classifiers whose confidence can be believed.
+    """Private classifiers with calibrated probabilities and audited decisions.
 
     Start with:  veracal data show breast-cancer
     """
 
 
-def _interrupted(number: int, frame: FrameType | None) -> None:
-    """Stop, on Ctrl-C, once no module is being imported.
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt on Ctrl-C, but not while a module is being imported.
 
-    Compiled modules turn an exception that meets their import into an error of their own, or
-    lose it, and the command would go on. Who presses it a second time does not wait.
+    An exception during the import of a compiled module may become another error or be lost,
+    and the command would continue. A second Ctrl-C does not wait.
     """
     while frame is not None:
         if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
-            signal.signal(signal.SIGALRM, _interrupted)  # to be called again soon
+            signal.signal(signal.SIGALRM, _interrupt)  # try again soon
             signal.setitimer(signal.ITIMER_REAL, 0.02)
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             return
         frame = frame.f_back
-    signal.signal(signal.SIGINT, _interrupted)
+    signal.signal(signal.SIGINT, _interrupt)
     raise KeyboardInterrupt
 
 
 def main() -> None:
-    """Run the command line: 0 done, 1 an error we foresaw, 2 wrong usage."""
+    """Run the command line. Exit codes: 0 success, 1 a foreseen error, 2 wrong usage."""
     prepare_streams()
-    # Where there are alarms, that is, not on Windows.
-    ours = threading.current_thread() is threading.main_thread() and hasattr(signal, "SIGALRM")
-    if ours and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _interrupted)
+    # Alarms do not exist on Windows.
+    can_defer = threading.current_thread() is threading.main_thread() and hasattr(
+        signal, "SIGALRM"
+    )
+    if can_defer and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupt)
     try:
         app(prog_name="veracal")
-    except KeyboardInterrupt:  # outside of the command, which has an answer of its own
+    except KeyboardInterrupt:  # outside of the command, which handles it itself
         sys.exit(130)
     except VeracalError as error:
         status("error: " + " ".join(str(error).split()))
         sys.exit(1)
-    except OSError as error:  # of stdout; files have errors of ours
+    except OSError as error:  # of stdout; errors of files are VeracalErrors
         drop_stdout()
         status(f"error: the result could not be written: {error.strerror or error}.")
         sys.exit(1)

@@ -1,44 +1,43 @@
-"""Saved classifiers on the command line: what they promise, and how they were measured."""
+"""Saved classifiers on the command line: their statements and their figures."""
 
 import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from veracal.accounting import rounded_up
-from veracal.artifact import NAME, PrivateClassifier, read_manifest
-from veracal.calibration import from_json
-from veracal.cli import _methods
-from veracal.cli import _output as _show
+from veracal.cli import _output
 from veracal.cli._figures import interval, number
-from veracal.data import SCHEMAS, Dataset, Estimate, Scores, entry, load
+from veracal.cli._options import is_name
 from veracal.errors import DataError, VeracalError
-from veracal.ledger import Ledger
-from veracal.report import MeasurementRecord, Results
-from veracal.workflow import RESULTS, TEST, results_of
+
+if TYPE_CHECKING:
+    from veracal.artifact import PrivateClassifier
+    from veracal.data import Dataset, Estimate, Scores
+    from veracal.ledger import Ledger
+    from veracal.report import MeasurementRecord, Results
 
 REPORT = "report.html"
 FIGURES = ("accuracy", "ece", "brier")
+NOISY_NOTE = "Released with noise, on held-out records. Intervals account for the noise."
 
 
 def is_artifact(path: Path) -> bool:
-    """Tell whether a path is the folder of a saved classifier, by its looks."""
+    """Whether a path looks like the folder of a saved classifier."""
+    from veracal.artifact import NAME
+
     return path.is_dir() and (path / NAME).exists()
 
 
-def is_name(data: str) -> bool:
-    """Tell the name of a built-in set from a path."""
-    path = Path(data)
-    return not (path.exists() or path.suffix or len(path.parts) > 1)
+def check_named(classifier: "PrivateClassifier", name: str) -> None:
+    """Reject a built-in set with another encoding than the classifier was trained on.
 
-
-def check_named(classifier: PrivateClassifier, name: str) -> None:
-    """Refuse a built-in set that is encoded otherwise than the classifier learnt.
-
-    As many columns are not enough: with other bounds the same numbers mean something else.
+    The same number of columns is not enough: with other bounds the same numbers have another
+    meaning.
     """
-    # Pictures and texts have no schema: their form is compared when they are scored.
+    from veracal.data import SCHEMAS, entry
+
+    # Images and texts have no schema: their form is checked when they are scored.
     if SCHEMAS.get(entry(name).name) != classifier.schema:
         raise DataError(
             name,
@@ -48,52 +47,57 @@ def check_named(classifier: PrivateClassifier, name: str) -> None:
         )
 
 
-def model_mark(classifier: PrivateClassifier) -> str:
-    """A few letters that differ between models: figures of one are not those of another."""
+def model_id(classifier: "PrivateClassifier") -> str:
+    """Short id that differs between models."""
     written = json.dumps(classifier.map_.to_json(), sort_keys=True).encode()
     return hashlib.sha256(classifier.weights.to_bytes() + written).hexdigest()[:16]
 
 
-def labeled_scores(classifier: PrivateClassifier, data: str) -> Scores:
-    """What a classifier says of records whose labels are known.
+def labeled_scores(classifier: "PrivateClassifier", data: str) -> "Scores":
+    """Scores of a classifier on labeled records.
 
-    They are called after the table and the model, by which a ledger tells questions apart.
+    Their name contains the table and the model, so that a ledger distinguishes the queries.
     """
-    name = f"{Path(data).name} by model {model_mark(classifier)}"
+    name = f"{Path(data).name} by model {model_id(classifier)}"
     return classifier.scores(read_table(classifier, data)).renamed(name)
 
 
 def read_table(
-    classifier: PrivateClassifier, data: str, *, row_digests: bool = False
-) -> Dataset:
-    """A table or a built-in set, through the schema of a classifier."""
+    classifier: "PrivateClassifier", data: str, *, row_digests: bool = False
+) -> "Dataset":
+    """Load a table or a built-in set through the schema of a classifier."""
+    from veracal.data import load
+
     if is_name(data):
         check_named(classifier, data)
     elif classifier.schema is None:
         raise no_schema(data)
-    with _show.progress_bar(f"Reading {data}") as progress:
+    with _output.progress_bar(f"Reading {data}") as progress:
         schema = None if is_name(data) else classifier.schema
         return load(data, schema=schema, row_digests=row_digests, progress=progress)
 
 
 def no_schema(data: str) -> DataError:
-    """Error for a model that does not know how to read a table."""
+    """Error for a model without a schema, which cannot read a table."""
     return DataError(
         data,
-        "a model with a schema, which says how a table becomes numbers",
+        "a model with a schema, which defines how a table becomes numbers",
         "one without",
-        "Load the rows yourself, and use PrivateClassifier.load(MODEL).predict_proba(X).",
+        "Load the rows in Python, and use PrivateClassifier.load(MODEL).predict_proba(X).",
     )
 
 
-def read_results(folder: Path) -> Results:
-    """What an artifact says of itself, as its hashes say it was written.
+def read_results(folder: Path) -> "Results":
+    """Read the results of an artifact, and check them against its hashes.
 
     Raises
     ------
     DataError
-        If there is no artifact, if it has no results, or if they are not as they should be.
+        If there is no artifact, if it has no results, or if they are not valid.
     """
+    from veracal.artifact import read_manifest
+    from veracal.workflow import RESULTS, load_results
+
     _, files = read_manifest(folder)
     if RESULTS not in files:
         raise DataError(
@@ -102,32 +106,31 @@ def read_results(folder: Path) -> Results:
             "one without",
             "Name another, or measure it with 'veracal evaluate MODEL --data TABLE'.",
         )
-    results = results_of(folder)
-    # A figure that cannot be shown is told here, and not half-way.
-    facts(results, str(folder / RESULTS))
+    results = load_results(folder)
+    facts(results, str(folder / RESULTS))  # report an invalid figure now, before any output
     return results
 
 
-def facts(results: Results, where: str) -> dict[str, Any]:
-    """What is compared and shown of results: words, numbers and estimates."""
+def facts(results: "Results", where: str) -> dict[str, Any]:
+    """The facts of results that commands compare and print."""
     try:
-        promise, data = results.guarantee, results.data
+        guarantee, data, settings = results.guarantee, results.data, results.settings
         return {
             "data": str(data["name"]),
             "classes": [str(label) for label in data["classes"]],
             "features": int(data["features"]),
             "test": float(data["test"]),
-            "unit": str(promise["unit"]),
-            "at_most": int(promise["at_most"]),
-            "relation": str(promise["relation"]),
-            "epsilon": float(promise["epsilon"]),
-            "delta": float(promise["delta"]),
-            "text": str(promise["text"]),
+            "unit": str(guarantee["unit"]),
+            "at_most": int(guarantee["at_most"]),
+            "relation": str(guarantee["relation"]),
+            "epsilon": float(guarantee["epsilon"]),
+            "delta": float(guarantee["delta"]),
+            "text": str(guarantee["text"]),
             "model": str(results.model["kind"]),
-            "map": map_words(results.map, where),
-            "bins": int(results.settings["measurement"]["bins"]),
-            "seed": str(results.settings["data"]["seed"]),
-            "version": str(results.settings["data"]["version"]),
+            "map": describe_map(results.map, where),
+            "bins": int(settings["measurement"]["bins"]),
+            "split_key": str(settings["data"]["split_key"]),
+            "version": str(settings["data"]["version"]),
             "measured": {one.when: estimates(one) for one in results.measured},
         }
     except VeracalError:
@@ -137,60 +140,69 @@ def facts(results: Results, where: str) -> dict[str, Any]:
             where,
             "results as this version writes them",
             "others",
-            "Get the artifact again from whoever made it.",
+            "Get the artifact again from its source.",
         ) from cause
 
 
-def estimates(measured: MeasurementRecord, group: str | None = None) -> dict[str, Estimate]:
-    """Figures of one measurement that could be told, of everybody or of a group."""
-    overall = measured.figures["overall" if group is None else "groups"]
-    overall = overall if group is None else overall[group]
-    found = {name: overall.get(name) for name in FIGURES}
-    return {name: _estimate(one) for name, one in found.items() if one is not None}
+def estimates(measured: "MeasurementRecord", group: str | None = None) -> "dict[str, Estimate]":
+    """Figures of one measurement that were released, overall or of a group."""
+    figures = measured.figures["overall" if group is None else "groups"]
+    figures = figures if group is None else figures[group]
+    values = {name: figures.get(name) for name in FIGURES}
+    return {name: _estimate(one) for name, one in values.items() if one is not None}
 
 
-def _estimate(found: Mapping[str, Any]) -> Estimate:
-    """A figure with its interval, refused if anything in it is no number."""
-    value, low, high, level = (_real(found[k]) for k in ("value", "low", "high", "level"))
-    if level is None or type(found["n"]) is not int:
+def _estimate(written: Mapping[str, Any]) -> "Estimate":
+    """Parse a figure with its interval; every value must be a number."""
+    from veracal.data import Estimate
+
+    value, low, high, level = (_real(written[k]) for k in ("value", "low", "high", "level"))
+    if level is None or type(written["n"]) is not int:
         raise TypeError
-    return Estimate(value, low, high, level, found["n"])
+    return Estimate(value, low, high, level, written["n"])
 
 
-def _real(found: object) -> float | None:
-    """A number or none; text that reads like one is neither."""
-    if found is None:
+def _real(value: object) -> float | None:
+    """A number or None; text that looks like a number is an error."""
+    if value is None:
         return None
-    if not isinstance(found, int | float) or isinstance(found, bool):
+    if not isinstance(value, int | float) or isinstance(value, bool):
         raise TypeError
-    return float(found)
+    return float(value)
 
 
-def map_words(written: Mapping[str, Any], where: str) -> str:
-    """A map in words."""
+def describe_map(written: Mapping[str, Any], where: str) -> str:
+    """Describe a calibration map in words."""
+    from veracal.calibration import from_json
+    from veracal.cli import _methods
+
     return _methods.words(from_json(dict(written), where))
 
 
-def protected(told: Mapping[str, Any]) -> str:
-    """Whom a promise protects."""
-    rows = "" if told["at_most"] == 1 else f" with at most {told['at_most']} rows"
-    return f"one {told['unit']}{rows}, {told['relation']}"
+def protected(facts: Mapping[str, Any]) -> str:
+    """The unit that a statement protects, in words."""
+    rows = "" if facts["at_most"] == 1 else f" with at most {facts['at_most']} rows"
+    return f"one {facts['unit']}{rows}, {facts['relation']}"
 
 
-def cost(told: Mapping[str, Any]) -> str:
-    """How strong a promise is."""
-    return f"epsilon {rounded_up(told['epsilon'])}, delta {rounded_up(told['delta'], 3)}"
+def cost(facts: Mapping[str, Any]) -> str:
+    """Epsilon and delta of a statement, in words."""
+    from veracal.accounting import rounded_up
+
+    return f"epsilon {rounded_up(facts['epsilon'])}, delta {rounded_up(facts['delta'], 3)}"
 
 
-def left(ledger: Ledger) -> int:
-    """How often a model can be measured again from the ledger of its run."""
+def left(ledger: "Ledger") -> int:
+    """Number of reserved measurements that are left in the run of a model."""
+    from veracal.workflow import TEST
+
     return min(
         (item.times - used for item, used in ledger.planned() if item.part == TEST), default=0
     )
 
 
-def shown(estimate: Estimate | None) -> str:
-    """A figure and its interval on a line."""
+def format_estimate(estimate: "Estimate | None") -> str:
+    """A figure and its interval on one line."""
     if estimate is None:
         return "–"
     return f"{number(estimate.value)} ({interval(estimate)})"

@@ -12,9 +12,10 @@ import typer
 
 from veracal.artifact import PrivateClassifier, check_place, write_folder
 from veracal.cli import _methods
+from veracal.cli import _options as _fitting
 from veracal.cli import _output as _show
-from veracal.cli import _run_options as _fitting
-from veracal.cli._artifacts import is_artifact, is_name, read_results
+from veracal.cli._artifacts import is_artifact, read_results
+from veracal.cli._options import is_name
 from veracal.cli._output import check_new
 from veracal.data import Schema
 from veracal.errors import DataError, MissingExtraError, VeracalError
@@ -27,7 +28,7 @@ from veracal.workflow import (
     PrivacyConfig,
     RecalibrationConfig,
     audit_config,
-    found_near,
+    find_table,
     keep_place,
 )
 
@@ -130,7 +131,7 @@ class AuditedTraining:
             raise typer.BadParameter(
                 "give a file, a built-in set, or --predictions.", param_hint="DATA"
             )
-        chosen = _fitting.configured(data, first, config)
+        chosen = _fitting.build_config(data, first, config)
         if config is None:
             chosen = replace(chosen, recalibration=RecalibrationConfig("none"))
         return cls(chosen, budgets or (chosen.privacy.epsilon,))
@@ -150,11 +151,11 @@ class AuditedTraining:
         schema = None
         if data is None:
             data = chosen.data.source
-            data = data if chosen.data.schema is None else found_near(folder, data)
+            data = data if chosen.data.schema is None else find_table(folder, data)
         own = replace(chosen.data, source=data, schema=None)
         if not is_name(data) and options["--schema"] is None:
             schema = classifier.schema
-        chosen = _fitting.overruled(replace(chosen, data=own), options)
+        chosen = _fitting.override(replace(chosen, data=own), options)
         return cls(chosen, epsilons or (chosen.privacy.epsilon,), classifier, schema)
 
 

@@ -1,4 +1,4 @@
-"""What 'veracal doctor' looks at."""
+"""The checks of 'veracal doctor'."""
 
 import os
 import platform
@@ -14,17 +14,17 @@ from typing import Any
 import typer
 
 from veracal import __version__
-from veracal.cli import _output as _show
+from veracal.cli import _output
 from veracal.data import cache_folder
 from veracal.errors import VeracalError
 
-LEAST_PVALUE = 1e-6 / 3  # of three laws: a good machine fails in one run of a million
-_LEAST_DISK = 2**28  # bytes without which nothing larger can be fetched or kept
+MIN_PVALUE = 1e-6 / 3  # of three distributions: a false alarm in one run of a million
+_MIN_DISK = 2**28  # bytes
 _LIBRARIES = (
     "numpy", "scipy", "scikit-learn", "polars", "pyarrow", "opendp", "dp-accounting",
     "randomgen", "safetensors", "typer", "rich",
 )  # fmt: skip
-# A module of each extra that nothing else brings.
+# Modules that only this extra installs.
 _EXTRAS: Mapping[str, tuple[str, ...]] = {
     "torch": ("torch", "opacus"),
     "text": ("transformers", "peft"),
@@ -38,25 +38,25 @@ _EXTRAS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at.
+    """One check.
 
     Attributes
     ----------
-    name, found : str
-    well : bool
+    name, result : str
+    passed : bool
     remedy : str
-        What to do if it is not.
+        What to do if it failed.
     """
 
     name: str
-    found: str
-    well: bool = True
+    result: str
+    passed: bool = True
     remedy: str = ""
 
 
 @dataclass(frozen=True)
 class Checkup:
-    """Everything that was looked at.
+    """All checks.
 
     Attributes
     ----------
@@ -64,7 +64,7 @@ class Checkup:
     extras : mapping of str to bool
         Whether each is installed.
     tests : tuple of Check
-        Of noise, of the secret generator and of ledgers.
+        Of the noise, the random generator and the ledger.
     """
 
     environment: tuple[Check, ...]
@@ -72,22 +72,22 @@ class Checkup:
     tests: tuple[Check, ...]
 
     @property
-    def wrong(self) -> list[Check]:
-        """What is not well."""
-        return [check for check in (*self.environment, *self.tests) if not check.well]
+    def failed(self) -> list[Check]:
+        """The checks that failed."""
+        return [check for check in (*self.environment, *self.tests) if not check.passed]
 
     def to_json(self) -> dict[str, Any]:
-        """Everything as what JSON can hold."""
+        """All checks as values that JSON can hold."""
         return {
-            "well": not self.wrong,
+            "passed": not self.failed,
             "environment": [asdict(check) for check in self.environment],
             "extras": dict(self.extras),
             "tests": [asdict(check) for check in self.tests],
         }
 
 
-def checked() -> Checkup:
-    """Look at everything."""
+def run_checks() -> Checkup:
+    """Run all checks."""
     extras = {
         name: all(util.find_spec(module) is not None for module in modules)
         for name, modules in _EXTRAS.items()
@@ -97,7 +97,7 @@ def checked() -> Checkup:
 
 
 def _environment() -> Iterator[Check]:
-    """What is installed, and what there is room for."""
+    """Versions, processors and disk space."""
     yield Check("veracal", __version__)
     yield Check("Python", f"{platform.python_version()} on {platform.platform(terse=True)}")
     for name in _LIBRARIES:
@@ -113,47 +113,49 @@ def _environment() -> Iterator[Check]:
 
 
 def _disk() -> Check:
-    """Room where fetched sets are kept."""
+    """Free space for cached data sets."""
     folder = cache_folder()
-    there = next(p for p in (folder, *folder.parents) if p.exists())
-    free = shutil.disk_usage(there).free
+    existing = next(p for p in (folder, *folder.parents) if p.exists())
+    free = shutil.disk_usage(existing).free
     words = f"{free / 2**30:,.1f} GiB free in {folder}"
-    remedy = "Free some, or set VERACAL_CACHE to a folder elsewhere."
-    return Check("disk of the cache", words, free >= _LEAST_DISK, remedy)
+    remedy = "Free some space, or set VERACAL_CACHE to a folder on another disk."
+    return Check("cache disk", words, free >= _MIN_DISK, remedy)
 
 
 def _noise() -> Iterator[Check]:
-    """Whether noise has its law."""
+    """Test the distributions of the noise."""
     from veracal.testing import DRAWS, noise_pvalues
 
-    for law, pvalue in noise_pvalues().items():
+    for name, pvalue in noise_pvalues().items():
         words = f"{DRAWS:,} draws, p-value {pvalue:.3g}"
-        remedy = "Release nothing from this machine; run again, and report it if it stays."
-        yield Check(f"{law} noise", words, pvalue >= LEAST_PVALUE, remedy)
+        remedy = (
+            "Release nothing from this machine. Run again, and report it if it fails again."
+        )
+        yield Check(f"{name} noise", words, pvalue >= MIN_PVALUE, remedy)
 
 
 def _generator() -> Check:
-    """Whether two secret generators share nothing, and keep their state to themselves."""
+    """Check that secret generators are independent and hide their state."""
     from veracal import _random
 
     one, two = _random.secret_generator(), _random.secret_generator()
-    apart = not set(one.integers(2**63, size=4)) & set(two.integers(2**63, size=4))
+    differ = not set(one.integers(2**63, size=4)) & set(two.integers(2**63, size=4))
     try:
         _ = one.bit_generator.state
         hidden = False
     except TypeError:
         hidden = True
-    well = apart and hidden and _random.is_secret(one)
-    words = "two differ, and neither shows its state" if well else "it can be repeated or read."
-    return Check("secret generator", words, well, "Release nothing; install randomgen anew.")
+    passed = differ and hidden and _random.is_secret(one)
+    words = "two differ, and both hide their state" if passed else "it can be repeated or read."
+    return Check("secret generator", words, passed, "Release nothing. Reinstall randomgen.")
 
 
 def _ledger() -> Check:
-    """Whether a ledger can be written where the command was started."""
+    """Check that a ledger can be written in the working folder."""
     from veracal.accounting import Budget, Pure
     from veracal.ledger import Ledger, open_ledger
 
-    remedy = "Start in a folder on a local disk that you can write to, or name one by --ledger."
+    remedy = "Start in a writable folder on a local disk, or name one with --ledger."
     try:
         with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".veracal-doctor.") as folder:
             place = Path(folder) / "test.ledger"
@@ -167,22 +169,21 @@ def _ledger() -> Check:
     return Check("a ledger here", words, kept, remedy)
 
 
-def show(found: Checkup) -> None:
-    """Print what was found."""
-    console = _show.console()
-    rows = [(check.name, _mark(check.well), check.found) for check in found.environment]
-    console.print(_show.table("environment", ("", "", ""), rows))
+def show(checkup: Checkup) -> None:
+    """Print all checks."""
+    console = _output.console()
+    rows = [(check.name, _mark(check.passed), check.result) for check in checkup.environment]
+    console.print(_output.table("environment", ("", "", ""), rows))
     rows = [
         (name, _mark(here) if here else "–", "" if here else f'pip install "veracal[{name}]"')
-        for name, here in found.extras.items()
+        for name, here in checkup.extras.items()
     ]
-    console.print(_show.table("extras", ("", "", ""), rows))
-    rows = [(check.name, _mark(check.well), check.found) for check in found.tests]
-    console.print(_show.table("self-test", ("", "", ""), rows))
-    if not found.wrong:
-        typer.echo("\nAll is well.")
+    console.print(_output.table("extras", ("", "", ""), rows))
+    rows = [(check.name, _mark(check.passed), check.result) for check in checkup.tests]
+    console.print(_output.table("self-test", ("", "", ""), rows))
+    if not checkup.failed:
+        typer.echo("\nAll checks passed.")
 
 
-def _mark(well: bool) -> str:
-    """Whether something is as it should be."""
-    return "ok" if well else "WRONG"
+def _mark(passed: bool) -> str:
+    return "ok" if passed else "FAILED"

@@ -1,4 +1,4 @@
-"""Saved classifiers side by side, by what was released of them."""
+"""Saved classifiers side by side, from their released results."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,93 +9,104 @@ from typing import Any
 import typer
 
 from veracal.accounting import rounded_up
-from veracal.cli import _artifacts
-from veracal.cli import _output as _show
+from veracal.cli import _artifacts, _output
 from veracal.cli._figures import plain
 from veracal.data import Estimate
 
-# What must be the same for figures to be comparable, and how to say it.
+# Settings that must agree for figures to be comparable, and how to say that they differ.
 _SAME = {
     "data": "other data",
     "version": "another version of the records",
     "classes": "other classes",
     "test": "another share for testing",
-    "seed": "another split",
+    "split_key": "another split",
     "bins": "other bins",
 }
 _LOWER_IS_BETTER = {"accuracy": False, "ece": True, "brier": True}
+_NO_DIFFERENCE = "no significant difference"
 
 
 @dataclass(frozen=True)
 class ArtifactComparison:
-    """Facts of two or more artifacts.
+    """Two or more artifacts side by side.
 
     Attributes
     ----------
     names : tuple of str
-    sides : tuple of mapping
-        As :func:`veracal.cli._artifacts.facts` gives them.
+    artifacts : tuple of mapping
+        As :func:`veracal.cli._artifacts.facts` returns them.
     one_ledger : bool
-        Whether one ledger paid for all of them, so that each promise is that of all.
+        Whether one ledger paid for all of them, so that each statement covers all.
     """
 
     names: tuple[str, ...]
-    sides: tuple[Mapping[str, Any], ...]
+    artifacts: tuple[Mapping[str, Any], ...]
     one_ledger: bool = False
 
     @property
     def reasons(self) -> list[str]:
-        """Why the figures cannot be compared; none if they can."""
-        first, *rest = self.sides
+        """Reasons why the figures cannot be compared; none if they can."""
+        first, *rest = self.artifacts
         return [
             words
             for name, words in _SAME.items()
-            if any(side[name] != first[name] for side in rest)
+            if any(other[name] != first[name] for other in rest)
         ]
 
-    def last(self, side: int) -> Mapping[str, Estimate]:
-        """Figures of the finished model."""
-        measured = self.sides[side]["measured"]
+    def final_figures(self, i: int) -> Mapping[str, Estimate]:
+        """Figures of a finished model."""
+        measured = self.artifacts[i]["measured"]
         return measured.get("after") or next(reversed(measured.values()), {})
 
     def verdicts(self) -> dict[str, str]:
-        """For each figure, which is better than all others, where no interval meets its own."""
-        sides = [self.last(i) for i in range(len(self.sides))]
+        """For each figure, the model whose interval lies beyond those of all others."""
+        figures = [self.final_figures(i) for i in range(len(self.artifacts))]
         if self.reasons:
             return {}
         return {
-            name: self._verdict(name, [side[name] for side in sides])
-            for name in sides[0]
-            if all(name in side for side in sides)
+            name: self._best(name, [each[name] for each in figures])
+            for name in figures[0]
+            if all(name in each for each in figures)
         }
 
-    def _verdict(self, name: str, found: Sequence[Estimate]) -> str:
-        """The best of some estimates, if their intervals leave one."""
+    def _best(self, name: str, estimates: Sequence[Estimate]) -> str:
+        """The best of several estimates, if the intervals determine it."""
         sign = 1 if _LOWER_IS_BETTER[name] else -1
-        for i, one in enumerate(found):
-            if all(_below(one, other, sign) for j, other in enumerate(found) if j != i):
+        for i, one in enumerate(estimates):
+            if all(_is_beyond(one, other, sign) for j, other in enumerate(estimates) if j != i):
                 return self.names[i]
-        return "cannot be told apart"
+        return _NO_DIFFERENCE
 
-    def together(self) -> tuple[float, float] | None:
-        """Most that all releases cost whoever is in all; None if they protect differently.
+    def total_cost(self) -> tuple[float, float] | None:
+        """Epsilon and delta of all releases for an individual in all data sets.
 
         Epsilons and deltas add up (Dwork and Roth 2014, Theorem 3.16), unless one ledger paid
-        for all of them, and each statement is that of the whole.
+        for all of them, where each statement covers the whole. None if the models protect
+        different units.
         """
-        first, *rest = self.sides
-        if any(side[n] != first[n] for side in rest for n in ("unit", "at_most", "relation")):
+        first, *rest = self.artifacts
+        if any(other[n] != first[n] for other in rest for n in ("unit", "at_most", "relation")):
             return None
         total = max if self.one_ledger else sum
-        return total(s["epsilon"] for s in self.sides), total(s["delta"] for s in self.sides)
+        return (
+            total(each["epsilon"] for each in self.artifacts),
+            total(each["delta"] for each in self.artifacts),
+        )
 
     def to_json(self) -> dict[str, Any]:
-        """Everything as what JSON can hold."""
-        total = self.together()
+        """The comparison as values that JSON can hold."""
+        total = self.total_cost()
         return {
             "models": [
-                {**side, "folder": name, "measured": _plain(side["measured"])}
-                for name, side in zip(self.names, self.sides, strict=True)
+                {
+                    **each,
+                    "folder": name,
+                    "measured": {
+                        when: {figure: plain(one) for figure, one in figures.items()}
+                        for when, figures in each["measured"].items()
+                    },
+                }
+                for name, each in zip(self.names, self.artifacts, strict=True)
             ],
             "comparable": not self.reasons,
             "differ": self.reasons,
@@ -104,100 +115,93 @@ class ArtifactComparison:
         }
 
 
-def compared(folders: Sequence[Path], *, one_ledger: bool = False) -> ArtifactComparison:
-    """Read some artifacts."""
-    sides = [_artifacts.facts(_artifacts.read_results(p), str(p)) for p in folders]
-    return ArtifactComparison(tuple(map(str, folders)), tuple(sides), one_ledger)
+def load_comparison(folders: Sequence[Path], *, one_ledger: bool = False) -> ArtifactComparison:
+    """Read the artifacts to compare."""
+    artifacts = [_artifacts.facts(_artifacts.read_results(p), str(p)) for p in folders]
+    return ArtifactComparison(tuple(map(str, folders)), tuple(artifacts), one_ledger)
 
 
-def _below(one: Estimate, other: Estimate, sign: int) -> bool:
-    """Whether an interval lies below another; above it for a sign of -1."""
+def _is_beyond(one: Estimate, other: Estimate, sign: int) -> bool:
+    """Whether an interval lies below another (``sign`` 1), or above it (-1)."""
     if one.low is None or one.high is None or other.low is None or other.high is None:
         return False
     return one.high < other.low if sign > 0 else one.low > other.high
 
 
-def show(found: ArtifactComparison) -> None:
-    """Print all of them, and what may be concluded."""
-    tables = [_in_columns(found)] if len(found.names) == 2 else _in_rows(found)
+def show(comparison: ArtifactComparison) -> None:
+    """Print all artifacts, and the conclusions."""
+    names = comparison.names
+    tables = [_columns(comparison)] if len(names) == 2 else _rows(comparison)
     for table in tables:
-        _show.console().print(table)
-    if found.reasons:
-        typer.echo(f"\nNot comparable: {', '.join(found.reasons)}.")
+        _output.console().print(table)
+    if comparison.reasons:
+        typer.echo(f"\nNot comparable: {', '.join(comparison.reasons)}.")
     else:
-        typer.echo("\nComparable: the same data, split and bins, as far as they tell.")
-        for name, better in found.verdicts().items():
-            _show.say(f"  {name}: {_verdict(better, found)}")
-    _show.say(_cost(found))
-
-
-def _verdict(better: str, found: ArtifactComparison) -> str:
-    """Which is better, and what that rests on."""
-    if better not in found.names:
-        return f"{better} (intervals meet)"
-    return f"{better} is {'better' if len(found.names) == 2 else 'best'} (no interval meets it)"
-
-
-def _cost(found: ArtifactComparison) -> str:
-    """What all of them cost together."""
-    total = found.together()
+        typer.echo("\nComparable: they report the same data, split and bins.")
+        word = "better" if len(names) == 2 else "best"
+        for name, best in comparison.verdicts().items():
+            verdict = (
+                f"{best} is {word} (its interval overlaps no other)"
+                if best in names
+                else f"{best} (intervals overlap)"
+            )
+            _output.say(f"  {name}: {verdict}")
+    total = comparison.total_cost()
     if total is None:
-        return "They protect differently, so that their costs cannot be added."
+        _output.say("They protect different units, so their costs cannot be added.")
+        return
     most = f"at most epsilon {rounded_up(total[0])} and delta {rounded_up(total[1], 3)}"
-    if found.one_ledger:
-        return f"All of it together, every model and every figure, costs {most}."
-    return (
-        "If they were made of the same people's records, each on a ledger of its own, they "
-        f"cost them {most} together."
-    )
+    if comparison.one_ledger:
+        _output.say(f"All models and all figures together cost {most}.")
+    else:
+        _output.say(
+            "If they were trained on records of the same individuals, each on a ledger of its "
+            f"own, they cost {most} together."
+        )
 
 
-def _in_columns(found: ArtifactComparison) -> object:
-    """Two models beside each other, everything of them below."""
+def _columns(comparison: ArtifactComparison) -> object:
+    """Two models in columns."""
 
     def line(head: str, words: Callable[[Mapping[str, Any]], str]) -> tuple[str, ...]:
-        return head, *(words(side) for side in found.sides)
+        return head, *(words(each) for each in comparison.artifacts)
 
     rows = [
-        line("data", lambda side: side["data"]),
+        line("data", lambda each: each["data"]),
         line("protects", _artifacts.protected),
         line("cost", _artifacts.cost),
-        line("model", lambda side: side["model"]),
-        line("map", lambda side: side["map"]),
-        line("test share, bins", lambda side: f"{side['test']:.0%}, {side['bins']}"),
+        line("model", lambda each: each["model"]),
+        line("map", lambda each: each["map"]),
+        line("test share, bins", lambda each: f"{each['test']:.0%}, {each['bins']}"),
     ]
     rows += [
         line(f"{name} {when}", partial(_figure, when, name))
         for when in ("before", "after")
         for name in _artifacts.FIGURES
     ]
-    return _show.table("side by side", ("", *found.names), rows)
+    return _output.table("side by side", ("", *comparison.names), rows)
 
 
-def _in_rows(found: ArtifactComparison) -> list[object]:
-    """Many models below each other: what they are, and figures after the map."""
-    named = list(zip(found.names, found.sides, strict=True))
-    what = [
-        (name, side["model"], side["map"], _artifacts.protected(side), _artifacts.cost(side))
-        for name, side in named
+def _rows(comparison: ArtifactComparison) -> list[object]:
+    """Many models in rows: their settings, and their figures after the map."""
+    named = list(zip(comparison.names, comparison.artifacts, strict=True))
+    settings = [
+        (name, each["model"], each["map"], _artifacts.protected(each), _artifacts.cost(each))
+        for name, each in named
     ]
     figures = [
-        (name, *(_figure("after", each, side) for each in _artifacts.FIGURES))
-        for name, side in named
+        (name, *(_figure("after", figure, each) for figure in _artifacts.FIGURES))
+        for name, each in named
     ]
     heads = ("", "model", "map", "protects", "cost")
-    note = "Released with noise, on records that nobody trained on; intervals count the noise."
     return [
-        _show.table("side by side", heads, what),
-        _show.table("after the map", ("", *_artifacts.FIGURES), figures, note=note),
+        _output.table("side by side", heads, settings),
+        _output.table(
+            "after the map", ("", *_artifacts.FIGURES), figures, note=_artifacts.NOISY_NOTE
+        ),
     ]
 
 
-def _figure(when: str, name: str, side: Mapping[str, Any]) -> str:
-    """A figure of one side, with its interval."""
-    return _artifacts.shown(side["measured"].get(when, {}).get(name))
-
-
-def _plain(measured: Mapping[str, Mapping[str, Estimate]]) -> dict[str, Any]:
-    """Figures as what JSON can hold."""
-    return {w: {name: plain(one) for name, one in e.items()} for w, e in measured.items()}
+def _figure(when: str, name: str, artifact: Mapping[str, Any]) -> str:
+    """A figure of one artifact, with its interval."""
+    return _artifacts.format_estimate(artifact["measured"].get(when, {}).get(name))

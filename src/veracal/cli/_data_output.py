@@ -1,4 +1,4 @@
-"""Data sets, schemas and splits as tables for people and as facts for programs."""
+"""Data sets, schemas and splits as tables and as JSON."""
 
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 INTERNAL = "internal: private under add/remove"
 _WIDE = 100  # characters that the list of sets needs to have one line for each
-_NARROW = 80  # below it, what is declared about a column stands in one column
+_NARROW = 80  # below it, the declaration of a column is one cell
 
 
 def entry_facts(known: CatalogEntry) -> dict[str, Any]:
@@ -58,8 +58,8 @@ def catalog_table(entries: Iterable[CatalogEntry], width: int) -> "Group":
     return table("Built-in data sets", columns, rows, whole=columns[0::2])
 
 
-def dataset_facts(dataset: Dataset, schema: Schema | None, dealt: Split) -> dict[str, Any]:
-    """What is declared about a set and how it was dealt, apart from its real counts."""
+def dataset_facts(dataset: Dataset, schema: Schema | None, parts: Split) -> dict[str, Any]:
+    """The declaration of a set and its split; exact counts are marked as internal."""
     return {
         "name": dataset.name,
         "features": {"shape": list(dataset.X.shape[1:]), "names": list(dataset.feature_names)},
@@ -71,38 +71,38 @@ def dataset_facts(dataset: Dataset, schema: Schema | None, dealt: Split) -> dict
         "size": dataset.size,
         "schema": None if schema is None else tomllib.loads(schema.to_toml()),
         "split": {
-            "relation": dealt.relation,
+            "relation": parts.relation,
             "parts": {
                 name: {"share": share, "nominal_size": part.size}
-                for (name, part), share in zip(_parts(dealt), dealt.fractions, strict=True)
+                for (name, part), share in zip(_parts(parts), parts.fractions, strict=True)
                 if part is not None
             },
         },
         "internal": {
             "note": INTERNAL,
             "rows": len(dataset),
-            "parts": {name: len(part) for name, part in dealt.parts.items()},
+            "parts": {name: len(part) for name, part in parts.parts.items()},
         },
     }
 
 
 def dataset_tables(
-    dataset: Dataset, schema: Schema | None, dealt: Split, width: int
+    dataset: Dataset, schema: Schema | None, parts: Split, width: int
 ) -> Iterator["Group"]:
-    """The schema, the figures that are public, and the split."""
+    """Tables of the schema, the public figures and the split."""
     if schema is not None:
         columns: tuple[str, ...] = ("column", "kind", "declared", "if missing", "in X")
         rows = [_column_row(name, column) for name, column in schema.columns.items()]
         if width < _NARROW:
             columns, rows = ("column", "declared", "in X"), list(map(_narrowed, rows))
         yield table(f"{dataset.name}: the schema", columns, rows, right=("in X",))
-    yield table(f"{dataset.name}: what is public", ("", ""), _public(dataset, schema))
+    yield table(f"{dataset.name}: public facts", ("", ""), _public(dataset, schema))
     yield table(
-        f"{dataset.name}: a fresh split, each {_unit(dataset)} by a secret coin of its own",
+        f"{dataset.name}: a new random split, independent for each {_unit(dataset)}",
         ("part", "share", "nominal size", "real rows"),
         [
             (name, f"{share:.0%}", _or_not(part.size), f"{len(part):,}")
-            for (name, part), share in zip(_parts(dealt), dealt.fractions, strict=True)
+            for (name, part), share in zip(_parts(parts), parts.fractions, strict=True)
             if part is not None
         ],
         right=("share", "nominal size", "real rows"),
@@ -110,18 +110,18 @@ def dataset_tables(
     )
 
 
-def _parts(dealt: Split) -> list[tuple[str, Dataset | None]]:
-    """All three parts by name, those without a share included."""
-    return [(name, getattr(dealt, name)) for name in ("train", "calibration", "test")]
+def _parts(parts: Split) -> list[tuple[str, Dataset | None]]:
+    """All three parts by name, including those without a share."""
+    return [(name, getattr(parts, name)) for name in ("train", "calibration", "test")]
 
 
 def _unit(dataset: Dataset) -> str:
-    """What one coin is thrown for."""
+    """What is split independently."""
     return "row" if dataset.units is None else "unit"
 
 
 def _record(dataset: Dataset) -> str:
-    """What one record consists of."""
+    """The form of one record."""
     shape = dataset.X.shape[1:]
     if dataset.X.dtype.kind == "T":
         return "a text" if shape == (1,) else "a pair of texts"
@@ -131,12 +131,12 @@ def _record(dataset: Dataset) -> str:
 
 
 def _or_not(value: object) -> str:
-    """Write a figure that need not be declared."""
+    """Format a figure that may not be declared."""
     return "not declared" if value is None else f"{value:,}"
 
 
 def _public(dataset: Dataset, schema: Schema | None) -> Iterator[tuple[str, str]]:
-    """Figures that are declared about a set."""
+    """Declared figures of a set."""
     yield "classes", listed(dataset.classes)
     yield "a record is", _record(dataset)
     for name, group in dataset.groups.items():
@@ -160,12 +160,12 @@ def _rows(most: int | None) -> str:
 
 
 def _short(number: float) -> str:
-    """Write a number so that two that differ look different."""
+    """Format a number with 12 digits."""
     return f"{number:.12g}"
 
 
 def _narrowed(row: Sequence[str]) -> tuple[str, str, str]:
-    """One line of the table of columns, for a terminal with little room."""
+    """One row of the table of columns, for a narrow terminal."""
     name, kind, declared, missing, width = row
     usual = missing in ("", "error")
     words = [kind, declared, "" if usual else f"if missing: {missing}"]
@@ -173,7 +173,7 @@ def _narrowed(row: Sequence[str]) -> tuple[str, str, str]:
 
 
 def _column_row(name: str, column: Column) -> tuple[str, ...]:
-    """One line of the table of columns."""
+    """One row of the table of columns."""
     kind = "unit" if isinstance(column, UnitColumn) else type(column).__name__.lower()
     width = "–"
     if not isinstance(column, Target | UnitColumn | Slot | Ignore) and column.feature:
@@ -182,7 +182,7 @@ def _column_row(name: str, column: Column) -> tuple[str, ...]:
 
 
 def _declared(column: Column) -> str:
-    """What a column was declared to hold."""
+    """The declared values of a column."""
     match column:
         case Number():
             return _bounds(column)
@@ -199,17 +199,17 @@ def _declared(column: Column) -> str:
 
 
 def _bounds(column: Number | Vector) -> str:
-    """Bounds of numbers, and what becomes of others."""
+    """Bounds of numbers, and the treatment of others."""
     return f"{_short(column.lower)} to {_short(column.upper)}" + _outside(column.outside)
 
 
 def _outside(rule: str) -> str:
-    """What becomes of values that were not declared, where that is no error."""
+    """The treatment of undeclared values, unless it is an error."""
     return {"error": "", "clip": ", clipped", "ignore": ", others ignored"}[rule]
 
 
 def _missing(column: Column) -> str:
-    """What becomes of a missing value."""
+    """The treatment of a missing value."""
     treatment = getattr(column, "missing", None)
     if isinstance(treatment, FillValue):
         return f"{listed([treatment.value])} instead"

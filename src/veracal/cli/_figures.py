@@ -1,7 +1,4 @@
-"""A reliability curve drawn in characters.
-
-Figures of calibration as tables for people and as facts for programs.
-"""
+"""Calibration figures as tables, and reliability curves drawn in characters."""
 
 import math
 import sys
@@ -23,7 +20,7 @@ if TYPE_CHECKING:
 _ROWS = 11  # one for each tenth
 _WIDEST = 60  # characters for all bins together
 _MOST = 90  # bins that still fit on a line
-_MARGIN = 6  # characters left of the picture
+_MARGIN = 6  # characters left of the curve
 
 
 @dataclass(frozen=True)
@@ -45,7 +42,7 @@ ASCII = Marks("o", "|", ".", "|", "+", "|", "-", " .:-=+*#@")
 
 
 def marks() -> Marks:
-    """What the output can show."""
+    """The characters that the output can encode."""
     try:
         "".join(vars(UNICODE).values()).encode(sys.stdout.encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
@@ -56,9 +53,9 @@ def marks() -> Marks:
 def drawn(curve: "CurveData", use: Marks = UNICODE) -> str:
     """Draw a curve: bins from left to right, their accuracy from 0 at the bottom to 1.
 
-    A point stands in the row of the bin's accuracy, a stroke covers its interval, dots are
-    where the point of a calibrated classifier would be. Below is how many records each bin
-    has. With more bins than fit on a line there is no drawing, and that is said.
+    A point marks the bin's accuracy, a stroke its interval, and a dot where a calibrated
+    classifier would be. The number of records in each bin is below. With more bins than fit on
+    a line, a note replaces the drawing.
     """
     bins = curve.bins
     if len(bins) > _MOST:
@@ -104,49 +101,49 @@ def _row(share: float) -> int:
 
 
 def _bar(n: int, curve: "CurveData", use: Marks) -> str:
-    """One character for how many records there are; any at all can be seen."""
+    """A bar for the number of records, visible unless it is zero."""
     steps = len(use.bars) - 1
     tallest = max(max(curve.counts), 1)
     return use.bars[-(-n * steps // tallest)]
 
 
-# In few words, beside the name under which the library has it.
+# Short descriptions of the figures.
 WORDS: Mapping[str, str] = {
-    "accuracy": "right predictions",
+    "accuracy": "share of correct predictions",
     "f1": "mean of the classes' F1",
-    "auc": "ranking; with more classes, mean of one against the rest",
-    "nll": "negative log-likelihood, mean",
-    "brier": "squared distance from the truth, all classes",
-    "top_label_brier": "the same of the predicted class alone",
+    "auc": "ranking; for several classes, mean of one against the rest",
+    "nll": "mean negative log-likelihood",
+    "brier": "mean squared error of the probabilities, all classes",
+    "top_label_brier": "the same for the predicted class only",
     "ece": "calibration error, mean over bins",
     "mce": "calibration error, worst bin",
-    "over_confidence": "the part of ece from bins too sure",
-    "under_confidence": "the part of ece from bins not sure enough",
+    "over_confidence": "the part of ece from overconfident bins",
+    "under_confidence": "the part of ece from underconfident bins",
     "confidence_gap": "mean confidence minus accuracy",
     "ace": "ece with equally many records in each bin",
-    "sce": "ece of every class, mean",
-    "classwise_ace": "ace of every class, mean",
-    "debiased_l2": "root mean square error, sampling bias taken off",
+    "sce": "mean ece of all classes",
+    "classwise_ace": "mean ace of all classes",
+    "debiased_l2": "root mean square error, corrected for sampling bias",
     "smooth_ece": "calibration error without bins",
-    "ks": "largest gap of cumulative sums",
+    "ks": "largest gap of the cumulative sums",
     "top_label_calibration_intercept": "0 if calibrated",
-    "top_label_calibration_slope": "1 if calibrated, below if too sure",
+    "top_label_calibration_slope": "1 if calibrated, lower if overconfident",
     "binary_f1": "F1 of the second class",
-    "binary_ece": "ece of the second class' probability",
-    "binary_smooth_ece": "smooth_ece of the second class' probability",
+    "binary_ece": "ece of the probability of the second class",
+    "binary_smooth_ece": "smooth_ece of the probability of the second class",
     "calibration_in_the_large": "mean probability minus frequency",
     "calibration_intercept": "0 if calibrated",
-    "calibration_slope": "1 if calibrated, below if too extreme",
+    "calibration_slope": "1 if calibrated, lower if overconfident",
 }
 # Number of records and figures of each group.
 Groups = Mapping[str, tuple[int, Mapping[str, "Estimate"]]]
 BY_GROUP = ("accuracy", "nll", "brier", "ece", "smooth_ece", "confidence_gap")
-_SHOWN = ("accuracy", "brier", "ece", "confidence_gap")  # of these, in a table
+_IN_TABLE = ("accuracy", "brier", "ece", "confidence_gap")  # of these, in a table
 _WIDE = 130  # characters that a table with intervals and words needs
 
 
 def number(value: float | None) -> str:
-    """Write a figure with four decimals; fewer where it is large."""
+    """Format a figure with four decimals, fewer for large ones."""
     if value is None:
         return "–"
     if not math.isfinite(value):
@@ -155,14 +152,14 @@ def number(value: float | None) -> str:
 
 
 def interval(estimate: "Estimate") -> str:
-    """Write the ends of an interval, if there is one."""
+    """Format the ends of an interval, if there is one."""
     if estimate.low is None or estimate.high is None:
         return "–"
     return f"{number(estimate.low)} to {number(estimate.high)}"
 
 
 def plain(estimate: "Estimate") -> dict[str, Any]:
-    """Fields of an estimate, as JSON has no infinity."""
+    """Fields of an estimate as values that JSON can hold, which has no infinity."""
     return {
         name: str(value) if isinstance(value, float) and math.isinf(value) else value
         for name, value in vars(estimate).items()
@@ -176,14 +173,14 @@ def figure_table(
     words: Mapping[str, str] = WORDS,
     note: str = INTERNAL,
 ) -> "Group":
-    """One line for each figure; with floors, what a calibrated classifier would show."""
+    """One row for each figure; with floors, the value of a calibrated classifier."""
     level = next(iter(figures.values())).level
-    drawn = any(found.low is not None for found in figures.values())
-    room = not drawn or console().width >= _WIDE
+    intervals = any(each.low is not None for each in figures.values())
+    room = not intervals or console().width >= _WIDE
     columns = {
         "figure": list(figures),
-        "value": [number(found.value) for found in figures.values()],
-        f"{level:.0%} interval": [interval(e) for e in figures.values()] if drawn else [],
+        "value": [number(each.value) for each in figures.values()],
+        f"{level:.0%} interval": [interval(e) for e in figures.values()] if intervals else [],
         "if calibrated": [_floor(floors, name) for name in figures] if floors else [],
         "": [words.get(name, "") for name in figures] if room else [],
     }
@@ -203,36 +200,41 @@ def group_tables(
         columns = ("group", "records", *_columns(values))
         rows: list[tuple[str, ...]] = []
         for value, (n, figures) in values.items():
-            found = [figures.get(figure) for figure in columns[2:]]
+            cells = [figures.get(figure) for figure in columns[2:]]
             rows.append(
                 (
                     value,
                     f"{n:,}",
-                    *("–" if each is None else number(each.value) for each in found),
+                    *("–" if each is None else number(each.value) for each in cells),
                 )
             )
-            if any(each is not None and each.low is not None for each in found):
-                ends = ("" if each is None else interval(each) for each in found)
+            if any(each is not None and each.low is not None for each in cells):
+                ends = ("" if each is None else interval(each) for each in cells)
                 rows.append(("", "", *ends))
         gap = gaps.get(name)
-        said = "" if gap is None or gap.value is None else _gap_words(gap)
+        gap_note = "" if gap is None or gap.value is None else _describe_gap(gap)
         yield table(
-            f"by {name}", columns, rows, right=columns[1:], whole=columns[2:], note=said + note
+            f"by {name}",
+            columns,
+            rows,
+            right=columns[1:],
+            whole=columns[2:],
+            note=gap_note + note,
         )
 
 
 def _floor(floors: "Mapping[str, Estimate]", name: str) -> str:
-    """What a calibrated classifier would show on as many records."""
+    """The value of a calibrated classifier on as many records."""
     return number(floors[name].value) if name in floors else ""
 
 
 def _columns(values: Groups) -> tuple[str, ...]:
-    """Figures that any group has, in a fixed order."""
-    had = {name for _, found in values.values() for name in found}
-    return tuple(name for name in _SHOWN if name in had)
+    """The figures that at least one group has, in a fixed order."""
+    present = {name for _, figures in values.values() for name in figures}
+    return tuple(name for name in _IN_TABLE if name in present)
 
 
-def _gap_words(gap: "Estimate") -> str:
-    """Say how far apart groups are."""
+def _describe_gap(gap: "Estimate") -> str:
+    """Describe the largest difference between groups."""
     ends = "" if gap.low is None else f" ({interval(gap)})"
     return f"Largest difference of ece between groups: {number(gap.value)}{ends}.\n"

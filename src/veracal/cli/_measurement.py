@@ -1,7 +1,4 @@
-"""Figures released with noise: charged, then shown.
-
-Figures of records as they are: measured at once or in one pass, shown as internal.
-"""
+"""Measurements of commands: private figures with noise, and internal figures without."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,8 +19,7 @@ from veracal.calibration import (
     measure,
     plan_measurement,
 )
-from veracal.cli import _output as _show
-from veracal.cli import _predictions
+from veracal.cli import _output, _predictions
 from veracal.cli._figures import (
     BY_GROUP,
     WORDS,
@@ -41,10 +37,10 @@ from veracal.report import drawable
 FIGURES = ("accuracy", "ece", "brier")
 
 
-def planned(given: Mapping[str, Any], hint: str) -> MeasurementPlan:
-    """Questions of a measurement, or an error about the option that was wrong."""
+def plan_queries(settings: Mapping[str, Any], hint: str) -> MeasurementPlan:
+    """Plan the queries of a measurement; an error names the option ``hint``."""
     try:
-        return plan_measurement(**given)
+        return plan_measurement(**settings)
     except VeracalError:
         raise
     except ValueError as error:
@@ -52,32 +48,32 @@ def planned(given: Mapping[str, Any], hint: str) -> MeasurementPlan:
 
 
 def one_group(groups: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """The group to tell apart, of which a private measurement has one at most."""
+    """Settings for the group of a private measurement, which has one at most."""
     if len(groups) > 1:
         raise typer.BadParameter(
-            "name one at most where figures are released with noise.", param_hint="--group"
+            "Name at most one, because figures are released with noise.", param_hint="--group"
         )
     name, names = next(iter(groups.items()), (None, ()))
     return {"group": name, "group_names": names}
 
 
-def figures_of(found: PrivateFigures) -> dict[str, Estimate]:
-    """Figures that were asked for, by name."""
-    each = {name: getattr(found, name) for name in ("count", *FIGURES)}
-    return {name: estimate for name, estimate in each.items() if estimate is not None}
+def figures_of(figures: PrivateFigures) -> dict[str, Estimate]:
+    """The figures that were measured, by name."""
+    estimates = {name: getattr(figures, name) for name in ("count", *FIGURES)}
+    return {name: estimate for name, estimate in estimates.items() if estimate is not None}
 
 
 def show(title: str, measured: PrivateMeasurement) -> None:
-    """Print what was released, overall and by group, and the curve if there is one."""
-    console, overall = _show.console(), measured.overall
-    note = "Intervals count the noise, and the chance of which records there are."
+    """Print the released figures, overall and by group, and the curve if there is one."""
+    console, overall = _output.console(), measured.overall
+    note = "Intervals account for the noise and for sampling."
     if overall.ece_floor is not None:
         note += f"\nA calibrated classifier shows an ece of {overall.ece_floor:.4f} at most."
     words = {**WORDS, "count": "records"}
     console.print(figure_table(title, figures_of(overall), words=words, note=note))
     if measured.plan.groups is not None:
         groups: Groups = {
-            name: (found.count.n, figures_of(found)) for name, found in measured.groups.items()
+            name: (each.count.n, figures_of(each)) for name, each in measured.groups.items()
         }
         for table in group_tables({measured.plan.groups.name: groups}, {}, note=""):
             console.print(table)
@@ -86,8 +82,8 @@ def show(title: str, measured: PrivateMeasurement) -> None:
 
 
 PAPER_BINS = 10  # of Zhang et al. 2022, shown beside the usual 15
-_WORK = 20_000_000  # numbers that are drawn again before replicates become fewer
-_USUAL, _FEWEST = 100, 20  # replicates
+_WORK = 20_000_000  # resampled numbers before replicates become fewer
+_REPLICATES, _MIN_REPLICATES = 100, 20  # replicates
 _STREAMED = (
     "accuracy", "nll", "brier", "top_label_brier", "ece", "mce",
     "over_confidence", "under_confidence", "confidence_gap",
@@ -96,7 +92,7 @@ _STREAMED = (
 
 @dataclass(frozen=True)
 class InternalMeasurement:
-    """What was measured of a file.
+    """Exact figures of a file.
 
     Attributes
     ----------
@@ -123,7 +119,7 @@ class InternalMeasurement:
     gaps: Mapping[str, Estimate] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Everything as what JSON can hold, under a note that it is internal."""
+        """The figures as values that JSON can hold, with a note that they are internal."""
         return {
             "note": _predictions.INTERNAL,
             "n": self.n,
@@ -134,33 +130,33 @@ class InternalMeasurement:
             "floors": _plain(self.floors),
             "curve": self.curve.to_json(),
             "groups": {
-                name: {value: {"n": n, **_plain(found)} for value, (n, found) in each.items()}
+                name: {value: {"n": n, **_plain(group)} for value, (n, group) in each.items()}
                 for name, each in self.groups.items()
             },
             "gaps": _plain(self.gaps),
         }
 
-    def show(self, name: str) -> None:
+    def show(self, file: str) -> None:
         """Print tables, and the curve below them."""
         records = f"{self.kind} of {self.n:,} records for {self.n_classes:,} classes"
-        title = f"{name}: {records}, {self.bins} bins"
-        shown: dict[str, Estimate] = {}
-        for figure, found in self.figures.items():
-            shown[figure] = found
-            if figure == "ece" and self.bins != PAPER_BINS:
-                shown[f"ece, {PAPER_BINS} bins"] = self.paper
-        console = _show.console()
-        console.print(figure_table(title, shown, self.floors))
+        title = f"{file}: {records}, {self.bins} bins"
+        figures: dict[str, Estimate] = {}
+        for name, estimate in self.figures.items():
+            figures[name] = estimate
+            if name == "ece" and self.bins != PAPER_BINS:
+                figures[f"ece, {PAPER_BINS} bins"] = self.paper
+        console = _output.console()
+        console.print(figure_table(title, figures, self.floors))
         for one in group_tables(self.groups, self.gaps):
             console.print(one)
         typer.echo("\n" + drawn(drawable(self.curve), marks()))
 
 
-def measured_scores(
+def measure_scores(
     scores: Scores, bins: int, level: float, replicates: int
 ) -> InternalMeasurement:
     """Measure all figures of scores."""
-    # The same intervals in every run: nothing is released, so nothing needs a secret.
+    # A fixed seed: nothing is released, so the randomness need not be secret.
     rng = np.random.default_rng(0)
     given: dict[str, Any] = {"level": level, "replicates": replicates, "rng": rng}
     result = measure(scores, bins=bins, **given)
@@ -183,40 +179,40 @@ def measured_scores(
 
 
 def _groups(scores: Scores, name: str, bins: int, given: Mapping[str, Any]) -> Groups:
-    """Some figures of every group; of one that nobody is in, none."""
-    attribute, found = scores.groups[name], {}
+    """Figures of each group; none for an empty group."""
+    attribute, groups = scores.groups[name], {}
     for code, value in enumerate(attribute.names):
         rows = scores.take(attribute.codes == code)
         figures: Mapping[str, Estimate] = {}
         if len(rows):
             figures = measure(rows, figures=BY_GROUP, bins=bins, **given).figures
-        found[value] = len(rows), figures
-    return found
+        groups[value] = len(rows), figures
+    return groups
 
 
-def streamed(
-    path: Path, told: Mapping[str, Any], bins: int, level: float
+def measure_stream(
+    path: Path, about: Mapping[str, Any], bins: int, level: float
 ) -> InternalMeasurement:
-    """Measure what one pass can tell, keeping no records."""
+    """Measure the figures that one pass can compute, keeping no records."""
     totals: dict[tuple[str, ...], StreamTotals] = {}
-    for block in _predictions.scan(path, told):
+    for block in _predictions.scan(path, about):
         for key, rows, count in _slices(block, bins):
             part = StreamTotals.of(rows, count)
             totals[key] = totals[key] + part if key in totals else part
     if not totals or not totals[()].n:
         raise DataError(str(path), "at least one record", "none", "Name a file with records.")
     groups: dict[str, dict[str, tuple[int, Mapping[str, Estimate]]]] = {}
-    for key, found in totals.items():
+    for key, part in totals.items():
         if len(key) == 2:
-            groups.setdefault(key[0], {})[key[1]] = found.n, _of_stream(found, level)
+            groups.setdefault(key[0], {})[key[1]] = part.n, _stream_figures(part, level)
     whole = totals[()]
     return InternalMeasurement(
         whole.kind,
         whole.n,
         len(whole.classes),
         bins,
-        _of_stream(whole, level),
-        _of_stream(totals[_PAPER], level)["ece"],
+        _stream_figures(whole, level),
+        _stream_figures(totals[_PAPER], level)["ece"],
         whole.curve(level=level),
         groups=groups,
     )
@@ -226,7 +222,7 @@ _PAPER = ("paper",)
 
 
 def _slices(block: Scores, bins: int) -> Iterator[tuple[tuple[str, ...], Scores, int]]:
-    """A block whole, with the paper's bins, and by group: what is counted apart."""
+    """The parts of a block to total separately: all, with the paper's bins, and each group."""
     yield (), block, bins
     yield _PAPER, block, PAPER_BINS
     for name, attribute in block.groups.items():
@@ -234,8 +230,8 @@ def _slices(block: Scores, bins: int) -> Iterator[tuple[tuple[str, ...], Scores,
             yield (name, value), block.take(attribute.codes == code), bins
 
 
-def _of_stream(totals: StreamTotals, level: float) -> dict[str, Estimate]:
-    """Figures of a stream, which have no intervals; of nobody, none."""
+def _stream_figures(totals: StreamTotals, level: float) -> dict[str, Estimate]:
+    """Figures of a stream, which have no intervals; none without records."""
     if not totals.n:
         return {}
     return {
@@ -244,14 +240,14 @@ def _of_stream(totals: StreamTotals, level: float) -> dict[str, Estimate]:
 
 
 def replicates_for(scores: Scores) -> int:
-    """How often records are drawn again, where nobody says: less often if they are many."""
-    turns = min(_USUAL, _WORK // max(1, scores.values.size))
-    if turns >= _FEWEST:
-        return turns
-    _show.status("Without intervals, which would take long: ask for them with --replicates 20.")
+    """Default number of bootstrap replicates, smaller for many records."""
+    replicates = min(_REPLICATES, _WORK // max(1, scores.values.size))
+    if replicates >= _MIN_REPLICATES:
+        return replicates
+    _output.status("Without intervals, which would take long; --replicates 20 computes them.")
     return 0
 
 
 def _plain(figures: Mapping[str, Estimate]) -> dict[str, Any]:
-    """Figures as what JSON can hold."""
-    return {name: plain(found) for name, found in figures.items()}
+    """Figures as values that JSON can hold."""
+    return {name: plain(estimate) for name, estimate in figures.items()}

@@ -1,7 +1,4 @@
-"""What commands print: results on stdout, everything else on stderr.
-
-Places that a command writes to.
-"""
+"""Output of commands: results on stdout, everything else on stderr; checks of output paths."""
 
 import codecs
 import io
@@ -24,14 +21,14 @@ if TYPE_CHECKING:
     from veracal._types import Progress
 
 
-_WIDTH = 100  # where the output is no terminal
+_WIDTH = 100  # where the output is not a terminal
 
 
 def visible(text: str, keep: str = "") -> str:
-    r"""Write characters that a terminal would obey, hide or reorder as escapes.
+    r"""Escape characters that a terminal would interpret, hide or reorder.
 
-    Names and values come out of files. The escapes are those of TOML, so that text in TOML
-    means the same afterwards. Characters in ``keep`` stay.
+    Names and values come from files. The escapes are those of TOML, so that TOML text keeps
+    its meaning. Characters in ``keep`` stay.
 
     Examples
     --------
@@ -49,9 +46,9 @@ def _escape(character: str) -> str:
 
 
 def prepare_streams() -> None:
-    """Let stdout and stderr escape what their encoding lacks, instead of failing.
+    """Let stdout and stderr escape characters that their encoding lacks, instead of failing.
 
-    Where one of them was closed, what is written to it goes nowhere.
+    If one of them was closed, it discards its output.
     """
     codecs.register_error("veracal-escape", _replace)
     for name in ("stdout", "stderr"):
@@ -63,11 +60,11 @@ def prepare_streams() -> None:
 
 
 def drop_stdout() -> None:
-    """Let what is left for stdout go nowhere, so that leaving is no second error."""
+    """Discard the remaining output, so that flushing at exit does not fail again."""
     with suppress(OSError, ValueError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+        devnull = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(devnull, sys.stdout.fileno())
+        os.close(devnull)
 
 
 def _replace(error: UnicodeError) -> tuple[str, int]:
@@ -77,7 +74,7 @@ def _replace(error: UnicodeError) -> tuple[str, int]:
 
 
 def print_json(result: Mapping[str, Any]) -> None:
-    """Print one JSON object, in characters that every terminal can show."""
+    """Print one JSON object in ASCII."""
     try:
         text = _json.dumps(result, indent=2, allow_nan=False)
     except (TypeError, ValueError) as cause:
@@ -91,17 +88,17 @@ def print_json(result: Mapping[str, Any]) -> None:
 
 
 def say(text: str) -> None:
-    """Print a line of a result that may hold names and values of files."""
+    """Print a line of the result, in which names and values from files are escaped."""
     typer.echo(visible(text))
 
 
 def status(text: str) -> None:
-    """Say something that is no result."""
+    """Print a message that is not part of the result, on stderr."""
     typer.echo(visible(text), err=True)
 
 
 def console() -> "Console":
-    """Open a console on stdout, of a fixed width unless it is a terminal."""
+    """A console on stdout, of a fixed width unless it is a terminal."""
     from rich.console import Console
 
     return Console(
@@ -118,14 +115,16 @@ def table(
     whole: Sequence[str] = (),
     note: str = "",
 ) -> "Group":
-    """Lay rows of text out below a title.
+    """A table with a title.
 
     Parameters
     ----------
     columns : sequence of str
-        Headings. If all are empty there is no line of them.
-    right : sequence of columns whose text ends at one edge
-    whole : sequence of columns that are never folded
+        Headings. If all are empty, no heading is printed.
+    right : sequence of str
+        Columns that are aligned to the right.
+    whole : sequence of str
+        Columns that are never wrapped.
     note : str, optional
         A line below the rows.
     """
@@ -145,19 +144,19 @@ def table(
         result.add_column(name, justify=align, no_wrap=name in whole, overflow="fold")
     for row in rows:
         result.add_row(*(Text(visible(cell)) for cell in row))
-    # As text: brackets in a name or a value are no markup.
+    # As Text: brackets in a name or a value are not markup.
     below = [Text(note, style="dim")] if note else []
     return Group(Text("\n" + visible(title), style="bold"), result, *below)
 
 
 @contextmanager
 def progress_bar(what: str) -> "Iterator[Progress]":
-    """Show progress on stderr, if somebody is watching, and clean up after it.
+    """Show progress on stderr if it is a terminal, and clean up afterwards.
 
     Yields
     ------
     callable
-        To be called with how much is done, and how much there is or None.
+        ``progress(done, total)``, where the total may be None.
     """
     from rich.console import Console
     from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
@@ -178,38 +177,38 @@ def progress_bar(what: str) -> "Iterator[Progress]":
 
 
 def counted(number: int, noun: str) -> str:
-    """Write how many there are of something."""
+    """A number with its noun, in the plural unless it is one."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def listed(values: Iterable[object], most: int = 8, *, quote: bool = False) -> str:
-    """Write some values, and how many more there are.
+    """The first values of a list, and how many there are in all.
 
-    Values in which a comma or a blank would mislead stand in quotation marks; an interval
-    is told apart by its brackets.
+    Values with a comma or a blank at the end are quoted, unless they are intervals in
+    brackets.
     """
     words = [str(value) for value in values]
-    shown = [repr(word) if quote or _is_unclear(word) else word for word in words[:most]]
+    first = [repr(word) if quote or _is_ambiguous(word) else word for word in words[:most]]
     more = f", … ({len(words)} in all)" if len(words) > most else ""
-    return ", ".join(shown) + more
+    return ", ".join(first) + more
 
 
-def _is_unclear(word: str) -> bool:
-    """Tell whether a value in a list could be taken for something else."""
+def _is_ambiguous(word: str) -> bool:
+    """Whether a value could be misread in a list that commas separate."""
     interval = re.fullmatch(r"[\[(][^\[\]()]*[\])]", word)
     return word != word.strip() or not word or ("," in word and not interval)
 
 
-def is_there(place: Path) -> bool:
-    """Tell whether there is anything at a place, a link that leads nowhere included."""
-    return os.path.lexists(place)
+def is_there(path: Path) -> bool:
+    """Whether anything exists at a path, including a broken link."""
+    return os.path.lexists(path)
 
 
-def check_new(place: Path, *, force: bool, what: str = "file", option: str = "--out") -> None:
-    """Refuse to write over something unless that was wanted, and say how to want it."""
-    if is_there(place) and not force:
+def check_new(path: Path, *, force: bool, what: str = "file", option: str = "--out") -> None:
+    """Refuse to overwrite a file without ``force``, and name the option that allows it."""
+    if is_there(path) and not force:
         raise DataError(
-            str(place),
+            str(path),
             f"a new {what}",
             "one that exists",
             f"Add --force to replace it, or name another with {option}.",

@@ -1,4 +1,4 @@
-"""Who pays for what a command releases: a ledger that is there, or one made for the purpose."""
+"""The ledger that pays for what a command releases: an existing one, or a new one."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from veracal.cli import _output as _show
+from veracal.cli import _output
+from veracal.cli._options import is_name
 from veracal.cli._output import is_there
 
 if TYPE_CHECKING:
@@ -21,28 +22,27 @@ LedgerFile = Annotated[
     Path | None,
     typer.Option(
         "--ledger",
-        help="Ledger that pays; if there is none, a new one with just this budget. By default "
-        "that of PREDICTIONS or --data, see 'veracal ledger list'.",
+        help="Ledger to charge; if it does not exist, a new one with exactly this budget. By "
+        "default that of PREDICTIONS or --data, see 'veracal ledger list'.",
     ),
 ]
 LedgerPart = Annotated[
-    str | None, typer.Option(help="Part of the ledger that these records are.")
+    str | None, typer.Option(help="Partition of the ledger that these records are.")
 ]
 Version = Annotated[
-    str, typer.Option(help="Public mark of the records; change it when they change.")
+    str, typer.Option(help="Public version of the records; change it when they change.")
 ]
 
 
 def ledger_place(records: str | Path, ledger: Path | None) -> Path:
-    """Where the ledger of records is, or will be: one for one file, whoever asks."""
-    from veracal.cli._artifacts import is_name
+    """Path of the ledger of records: one for each file, whichever command uses it."""
     from veracal.data import readable
     from veracal.ledger import default_ledger_path
 
     if ledger is not None:
         return ledger
     if not Path(records).exists() and not is_name(str(records)):
-        readable(Path(records))  # says that nothing is there
+        readable(Path(records))  # raises the usual error for a missing file
     return default_ledger_path(records)
 
 
@@ -58,11 +58,11 @@ def paying(
     records: str | Path | None = None,
     table: bool = False,
 ) -> "Curator":
-    """Put a ledger in front of scores: the one at that place, or a new one for these items.
+    """A curator of scores whose queries a ledger pays for: an existing or a new one.
 
-    A new one protects one record under add-remove. Whoever needs another promise opens the
-    ledger beforehand. ``records`` says which file it belongs to, and ``table`` that models may
-    be fitted to it, so that further runs can be charged to the same ledger.
+    A new ledger protects one record under add-remove; for any other guarantee, it must be
+    opened beforehand. ``records`` is the file that it belongs to, and ``table`` says that
+    models may be fitted to it, so that later runs can be charged to the same ledger.
     """
     from veracal.accounting import Budget
     from veracal.ledger import Ledger, restore_data_note
@@ -72,9 +72,9 @@ def paying(
     if not is_there(place):
         if scores.units is not None or part is not None:
             raise typer.BadParameter(
-                "these records have no ledger, and a new one would protect one record of all. "
-                "Open it first, as in:  veracal ledger open FILE --epsilon 1 --unit patient "
-                "--at-most 3",
+                "These records have no ledger, and a new one would protect single records, "
+                "without partitions. Open it first, as in:  veracal ledger open FILE "
+                "--epsilon 1 --unit patient --max-contributions 3",
                 param_hint="--ledger",
             )
         if table and records is not None:
@@ -94,10 +94,10 @@ def _open(
     delta: float,
     records: str | Path | None,
 ) -> None:
-    """Make a ledger with caps that are just enough for what is about to be asked.
+    """Open a ledger with caps that are just enough for these items.
 
-    That of a file can be extended, and further runs are charged to it. One without a file, of
-    an institution, pays for these items alone if they have a delta.
+    The ledger of a file can be extended, and later runs are charged to it. A ledger without a
+    file, such as an institution's, pays for these items only if they have a delta.
     """
     from veracal.accounting import Budget
     from veracal.ledger import open_for_data, open_ledger
@@ -116,50 +116,56 @@ def _open(
 
 
 def say_opened(place: Path, epsilon: float, delta: float) -> None:
-    """Say which ledger was opened, and what it is for."""
+    """Report a newly opened ledger and its budget."""
     from veracal.accounting import rounded_up
 
     at = f" at delta {rounded_up(delta)}" if delta else ""
     budget = f"epsilon {rounded_up(epsilon, 6)}{at}"
-    _show.status(
+    _output.status(
         f"Opened {place} with a budget of {budget} for each record. "
-        "Keep it: whatever else is released about these records must be charged to it, too."
+        "Keep it: every other release about these records must be charged to it, too."
     )
 
 
 def called(ledger: "Ledger") -> str:
-    """What to call a ledger: by its data, or by its file."""
+    """Name of a ledger, from its data or its file."""
     data = ledger.opening.data
     return ledger.path.name if data is None else f"the ledger of {data}"
 
 
-def unanswered(
-    holder: "Curator", scores: "Scores", asks: "Iterable[PricedQuery]"
+def unpaid_items(
+    curator: "Curator", scores: "Scores", queries: "Iterable[PricedQuery]"
 ) -> "list[Item]":
-    """What is left to pay of questions, each of which is its own request id."""
+    """Charges for the queries that a ledger has not answered before."""
     import hashlib
 
     from veracal.ledger import Item
     from veracal.queries import canonical_request
 
-    known = {entry.request for entry in holder.ledger.entries()}
+    known = {entry.request for entry in curator.ledger.entries()}
     items = []
-    for ask in asks:
-        event = holder.event(ask.query, ask.micro_epsilon)
-        body = canonical_request(ask.query, event, scores, holder.part, holder.version)
+    for priced in queries:
+        event = curator.event(priced.query, priced.micro_epsilon)
+        body = canonical_request(priced.query, event, scores, curator.part, curator.version)
         if hashlib.sha256(body).hexdigest() not in known:
-            items.append(Item(ask.query.name, event, 1, holder.part))
+            items.append(Item(priced.query.name, event, 1, curator.part))
     return items
 
 
-def fingerprint(holder: "Curator", scores: "Scores", what: Mapping[str, Any]) -> str:
-    """Id of a request: the same for the same question about the same records."""
+def fingerprint(curator: "Curator", scores: "Scores", what: Mapping[str, Any]) -> str:
+    """Id of a request, equal for equal queries of the same records."""
     import hashlib
     import json
 
-    told = {"records": scores.name, "classes": list(scores.classes), "scores": scores.kind}
-    about = {**what, **told, "part": holder.part, "version": holder.version}
-    written = json.dumps(about, sort_keys=True, default=repr)
+    request = {
+        **what,
+        "records": scores.name,
+        "classes": list(scores.classes),
+        "scores": scores.kind,
+        "part": curator.part,
+        "version": curator.version,
+    }
+    written = json.dumps(request, sort_keys=True, default=repr)
     return hashlib.sha256(written.encode()).hexdigest()
 
 
@@ -170,7 +176,7 @@ def stated(
     *covers: str,
     ledger: "Ledger | None" = None,
 ) -> "Statement":
-    """What is promised of everything that items release together, and by their ledger."""
+    """The guarantee for everything that items release together, and for their ledger."""
     from veracal.accounting import Composed, Repeated, statement
     from veracal.ledger import ledger_total
 
@@ -185,7 +191,7 @@ def stated(
 
 
 def rounded(epsilon: float) -> float:
-    """An epsilon in whole millionths, rounded up."""
+    """Round an epsilon up to whole millionths."""
     import math
 
     from veracal.accounting import MICRO
@@ -194,7 +200,7 @@ def rounded(epsilon: float) -> float:
 
 
 def left(ledger: "Ledger", part: str | None) -> dict[str, Any]:
-    """Where the money went: the ledger, what is left in it, its head."""
+    """Spending of a ledger: its path, what is spent and left, and its head."""
     spent, amount = ledger.spent(part), ledger.remaining(part)
     return {
         "path": str(ledger.path),
@@ -205,8 +211,8 @@ def left(ledger: "Ledger", part: str | None) -> dict[str, Any]:
 
 
 def promise(statement: "Statement | None", *, whole: bool) -> str:
-    """What is promised: in full, or its first paragraph and the ledger's total."""
+    """Text of a guarantee: in full, or its first paragraph and the total of the ledger."""
     if statement is None:
         return ""
     text = statement.text() if whole else statement.summary()
-    return _show.visible(text, keep="\n")
+    return _output.visible(text, keep="\n")

@@ -1,7 +1,4 @@
-"""What predictions tell of the luck in each decision, from the model alone.
-
-Predictions for a table, a block of rows at a time, so that memory stays as it is.
-"""
+"""Predictions for a table in blocks of rows, so that memory stays bounded."""
 
 import io
 import json
@@ -19,8 +16,9 @@ import typer
 
 from veracal._types import Array, Ints, Progress
 from veracal.artifact import PrivateClassifier
-from veracal.cli import _output as _show
-from veracal.cli._artifacts import check_named, is_name, no_schema
+from veracal.cli import _output
+from veracal.cli._artifacts import check_named, no_schema
+from veracal.cli._options import is_name
 from veracal.cli._output import check_new
 from veracal.data import (
     ABSTAINED,
@@ -41,148 +39,150 @@ LOW, HIGH, FLIP, REVIEW = "disagreement_low", "disagreement_high", "flip", "revi
 
 @dataclass(frozen=True)
 class ArbitrarinessSummary:
-    """What was found of the people so far, and what to print with it.
+    """Counts of the arbitrariness of decisions, and what to print with them.
 
     Attributes
     ----------
     level : float
         Of the intervals.
     holds_for : str
-        Of whom they hold at once.
+        The rows that the level covers simultaneously.
     estimated : bool
         Whether there are estimates of flips.
     caveats : tuple of str
-    told, review, abstained : int
-        People of whom an interval says anything; whose decision should be looked at, or is
-        left out.
+    informative, review, abstained : int
+        Rows with an informative interval, rows to review, and rows without a decision.
     """
 
     level: float
     holds_for: str
     estimated: bool
     caveats: tuple[str, ...]
-    told: int = 0
+    informative: int = 0
     review: int = 0
     abstained: int = 0
 
-    def and_block(self, found: Mapping[str, Array]) -> "ArbitrarinessSummary":
-        """The same after some more people."""
-        told = informative(found[LOW], found[HIGH])
+    def add(self, columns: Mapping[str, Array]) -> "ArbitrarinessSummary":
+        """Add a block of rows."""
         return replace(
             self,
-            told=self.told + int(told.sum()),
-            review=self.review + int(np.sum(found.get(REVIEW, 0))),
-            abstained=self.abstained + int(np.sum(found.get(ABSTAINED, 0))),
+            informative=self.informative + int(informative(columns[LOW], columns[HIGH]).sum()),
+            review=self.review + int(np.sum(columns.get(REVIEW, 0))),
+            abstained=self.abstained + int(np.sum(columns.get(ABSTAINED, 0))),
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Everything as what JSON can hold."""
+        """All values as JSON can hold them."""
         return {**asdict(self), "caveats": list(self.caveats)}
 
 
 @dataclass(frozen=True)
 class PredictOptions:
-    """What is asked of each decision.
+    """Options of the arbitrariness of decisions.
 
     Attributes
     ----------
     level : float
-        Of the intervals, which are those for everybody at once: rows come one block after the
-        other, and nobody named them before the model was released.
+        Simultaneous level of the intervals: rows come in blocks, and were not fixed before the
+        model was released.
     review, abstain : float or None
-        Disagreement that is too much, so that a decision should be looked at or is left out:
-        wherever it cannot be shown to be at most that.
+        Largest acceptable disagreement. Unless a decision is shown to have at most that, it is
+        marked for review, or left out.
     """
 
     level: float = 0.95
     review: float | None = None
     abstain: float | None = None
 
-    def of_nobody(self, classifier: PrivateClassifier) -> ArbitrarinessSummary:
-        """What there will be, or an error that says why there is nothing."""
-        none = classifier.arbitrariness(
+    def start(self, classifier: PrivateClassifier) -> ArbitrarinessSummary:
+        """A summary of no rows; an error explains why a model has no arbitrariness."""
+        empty = classifier.arbitrariness(
             np.zeros((0, classifier.n_features_in_)), level=self.level
         )
         return ArbitrarinessSummary(
-            none.level, none.holds_for, none.flip is not None, none.caveats
+            empty.level, empty.holds_for, empty.flip is not None, empty.caveats
         )
 
-    def columns(self, luck: ArbitrarinessSummary) -> Columns:
-        """Names of the columns, and whether each holds yes or no."""
-        found = {LOW: False, HIGH: False}
-        found |= {FLIP: False} if luck.estimated else {}
-        found |= {} if self.review is None else {REVIEW: True}
-        return found | ({} if self.abstain is None else {ABSTAINED: True})
+    def column_types(self, summary: ArbitrarinessSummary) -> Columns:
+        """Names of the columns, and whether each is boolean."""
+        columns = {LOW: False, HIGH: False}
+        columns |= {FLIP: False} if summary.estimated else {}
+        columns |= {} if self.review is None else {REVIEW: True}
+        return columns | ({} if self.abstain is None else {ABSTAINED: True})
 
-    def of(self, classifier: PrivateClassifier, X: Any) -> dict[str, Array]:
+    def compute(self, classifier: PrivateClassifier, X: Any) -> dict[str, Array]:
         """The columns for some rows."""
-        told = classifier.arbitrariness(X, level=self.level)
-        found: dict[str, Array] = {LOW: told.low, HIGH: told.high}
-        if told.flip is not None:
-            found[FLIP] = told.flip
+        result = classifier.arbitrariness(X, level=self.level)
+        columns: dict[str, Array] = {LOW: result.low, HIGH: result.high}
+        if result.flip is not None:
+            columns[FLIP] = result.flip
         if self.review is not None:
-            found[REVIEW] = told.high > self.review
+            columns[REVIEW] = result.high > self.review
         if self.abstain is not None:
-            found[ABSTAINED] = told.high > self.abstain
-        return found
+            columns[ABSTAINED] = result.high > self.abstain
+        return columns
 
 
-_KEPT = 1_000  # numbers of dropped rows that are remembered
-_SMALL = 2**24  # bytes that may wait in memory until all rows are known to be well-formed
-_ROWS = 65_536
+_MAX_DROPPED = 1_000  # numbers of dropped rows that are kept
+_MEMORY = 2**24  # bytes kept in memory until all rows are known to be valid
+_ROWS = 65_536  # of a block
 
-# How many rows of the table came before, how many were read, numbers of those kept, and
-# their features.
+# First row of the block, number of rows read, indices of those kept, and their features.
 Block = tuple[int, int, Ints, Any]
 
 
 @dataclass(frozen=True)
 class Predicted:
-    """How many rows were read, and what became of them.
+    """Counts of the rows of a table.
 
     Attributes
     ----------
     rows, dropped : int
         With a prediction, and without.
     first : tuple of int
-        Numbers of the first rows without one, counted from 1.
-    luck : Luck or None
-        What was found of arbitrariness, if it was asked for.
+        Numbers of the first rows without a prediction, counted from 1.
+    arbitrariness : ArbitrarinessSummary or None
     """
 
     rows: int = 0
     dropped: int = 0
     first: tuple[int, ...] = ()
-    luck: ArbitrarinessSummary | None = None
+    arbitrariness: ArbitrarinessSummary | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Everything as what JSON can hold."""
-        told = {"rows": self.rows, "dropped": self.dropped, "first_dropped": list(self.first)}
-        return told if self.luck is None else {**told, "arbitrariness": self.luck.to_json()}
+        """All values as JSON can hold them."""
+        counts = {"rows": self.rows, "dropped": self.dropped, "first_dropped": list(self.first)}
+        if self.arbitrariness is None:
+            return counts
+        return {**counts, "arbitrariness": self.arbitrariness.to_json()}
 
-    def and_block(self, start: int, height: int, kept: Ints) -> "Predicted":
-        """The same after some more rows."""
+    def add(self, start: int, height: int, kept: Ints) -> "Predicted":
+        """Add a block of rows."""
         dropped = height - len(kept)
         first = self.first
-        if dropped and len(first) < _KEPT:
-            lost = np.setdiff1d(np.arange(start, start + height), kept) + 1
-            first = (*first, *lost[: _KEPT - len(first)].tolist())
+        if dropped and len(first) < _MAX_DROPPED:
+            missing = np.setdiff1d(np.arange(start, start + height), kept) + 1
+            first = (*first, *missing[: _MAX_DROPPED - len(first)].tolist())
         return replace(
             self, rows=self.rows + len(kept), dropped=self.dropped + dropped, first=first
         )
 
 
 def check_out(out: Path, model: Path, data: str, *, force: bool) -> None:
-    """Refuse a place to write to, before the work and not after it."""
+    """Reject an output path before the predictions are made."""
     prediction_writer(out)
     real = Path(os.path.realpath(out))
     if real == Path(os.path.realpath(data)) or Path(os.path.realpath(model)) in real.parents:
-        raise typer.BadParameter(f"{out} is DATA, or inside MODEL.", param_hint="--out")
+        raise typer.BadParameter(
+            f"{out} is DATA, or is in MODEL. Choose another path.", param_hint="--out"
+        )
     check_new(out, force=force)
     check_place(out, force=force)
 
 
-def blocks(classifier: PrivateClassifier, data: str, progress: Progress) -> Iterator[Block]:
+def read_blocks(
+    classifier: PrivateClassifier, data: str, progress: Progress
+) -> Iterator[Block]:
     """Rows of a table or of a built-in set, encoded by the schema of a classifier."""
     path = Path(data)
     if is_name(data):
@@ -202,86 +202,89 @@ def blocks(classifier: PrivateClassifier, data: str, progress: Progress) -> Iter
 
 def to_file(
     classifier: PrivateClassifier,
-    given: Iterable[Block],
+    blocks: Iterable[Block],
     out: Path,
     *,
     force: bool,
-    asked: PredictOptions | None = None,
+    options: PredictOptions | None = None,
 ) -> Predicted:
-    """Write predictions to a file, which appears whole or not at all."""
+    """Write predictions to a file, which appears complete or not at all."""
     with placed(out, force=force) as file:
-        return _write(classifier, given, prediction_writer(out), file, asked)
+        return _write(classifier, blocks, prediction_writer(out), file, options)
 
 
 def to_stdout(
     classifier: PrivateClassifier,
-    given: Iterable[Block],
+    blocks: Iterable[Block],
     *,
-    json: bool,
-    asked: PredictOptions | None = None,
+    as_json: bool,
+    options: PredictOptions | None = None,
 ) -> Predicted:
-    """Print predictions once all rows turned out to be well-formed."""
-    with tempfile.SpooledTemporaryFile(max_size=_SMALL) as file:
-        writer = _json_items if json else _csv
-        done = writer(classifier, given, file, asked)  # type: ignore[arg-type]
+    """Print predictions once all rows are known to be valid."""
+    with tempfile.SpooledTemporaryFile(max_size=_MEMORY) as file:
+        write = _write_json if as_json else _write_csv
+        summary = write(classifier, blocks, file, options)  # type: ignore[arg-type]
         file.seek(0)
         text = io.TextIOWrapper(file, "utf-8", newline="")
-        if sys.stdout.isatty():  # which would obey what a stranger's classes are called
+        if sys.stdout.isatty():  # which would interpret control characters in class names
             for line in text:
-                typer.echo(_show.visible(line, keep="\n"), nl=False)
+                typer.echo(_output.visible(line, keep="\n"), nl=False)
         else:
             shutil.copyfileobj(text, sys.stdout)
         sys.stdout.flush()
-    return done
+    return summary
 
 
-def _csv(
+def _write_csv(
     classifier: PrivateClassifier,
-    given: Iterable[Block],
+    blocks: Iterable[Block],
     file: BinaryIO,
-    asked: PredictOptions | None,
+    options: PredictOptions | None,
 ) -> Predicted:
-    """Lines of a table."""
-    return _write(classifier, given, CsvPredictions, file, asked)
+    """Write the rows of a CSV table."""
+    return _write(classifier, blocks, CsvPredictions, file, options)
 
 
-def _json_items(
+def _write_json(
     classifier: PrivateClassifier,
-    given: Iterable[Block],
+    blocks: Iterable[Block],
     file: BinaryIO,
-    asked: PredictOptions | None,
+    options: PredictOptions | None,
 ) -> Predicted:
-    """One JSON object, with the predictions first: what is counted is known at the end."""
+    """Write one JSON object, with the predictions first, because counts follow from them."""
     classes = _classes(classifier)
     file.write(f'{{"classes": {json.dumps(classes)},\n "predictions": ['.encode())
-    done = _write(classifier, given, JsonPredictions, file, asked)
-    file.write(f"],\n {json.dumps(done.to_json())[1:]}\n".encode())
-    return done
+    summary = _write(classifier, blocks, JsonPredictions, file, options)
+    file.write(f"],\n {json.dumps(summary.to_json())[1:]}\n".encode())
+    return summary
 
 
 def _write(
     classifier: PrivateClassifier,
-    given: Iterable[Block],
-    open_on: Writer,
+    blocks: Iterable[Block],
+    open_writer: Writer,
     file: BinaryIO,
-    asked: PredictOptions | None,
+    options: PredictOptions | None,
 ) -> Predicted:
-    """Predict and write, block by block."""
-    luck = None if asked is None else asked.of_nobody(classifier)
-    done = Predicted(luck=luck)
-    columns = {} if luck is None or asked is None else asked.columns(luck)
-    with open_on(file, _classes(classifier), columns) as writer:
-        for start, height, numbers, X in given:
-            done = done.and_block(start, height, numbers)
+    """Predict and write block by block."""
+    arbitrariness = None if options is None else options.start(classifier)
+    summary = Predicted(arbitrariness=arbitrariness)
+    types: Columns = {}
+    if options is not None and arbitrariness is not None:
+        types = options.column_types(arbitrariness)
+    with open_writer(file, _classes(classifier), types) as writer:
+        for start, height, numbers, X in blocks:
+            summary = summary.add(start, height, numbers)
             if len(numbers):
-                shares = classifier.predict_proba(X)
-                labels = classifier.classes_[shares.argmax(axis=1)]
-                more: dict[str, Any] = {}
-                if asked is not None and done.luck is not None:
-                    more = asked.of(classifier, X)
-                    done = replace(done, luck=done.luck.and_block(more))
-                writer.write(numbers, labels, shares, more)
-    return done
+                probabilities = classifier.predict_proba(X)
+                labels = classifier.classes_[probabilities.argmax(axis=1)]
+                columns: dict[str, Any] = {}
+                if options is not None and summary.arbitrariness is not None:
+                    columns = options.compute(classifier, X)
+                    added = summary.arbitrariness.add(columns)
+                    summary = replace(summary, arbitrariness=added)
+                writer.write(numbers, labels, probabilities, columns)
+    return summary
 
 
 def _classes(classifier: PrivateClassifier) -> list[str | int]:

@@ -1,7 +1,4 @@
-"""A run while it goes on, and what it left, for people and for programs.
-
-A model measured once more, from the ledger that its run was charged to.
-"""
+"""A run, and another measurement of its model, on the terminal and as JSON."""
 
 import shlex
 import sys
@@ -12,49 +9,97 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from veracal.cli import _artifacts
-from veracal.cli import _output as _show
+from veracal.cli import _artifacts, _output
 from veracal.cli._figures import interval, number
-from veracal.errors import BudgetError
-from veracal.workflow import measure_again
+from veracal.errors import BudgetError, DataError, VeracalError
 
 if TYPE_CHECKING:
     from veracal.data import Estimate
     from veracal.ledger import AssignmentNotice
-    from veracal.workflow import OnNotice, OnProgress, RunResult
+    from veracal.workflow import Config, OnNotice, OnProgress, RunResult
 
 
-_WIDE = 0.2  # an interval of the accuracy in which a report finds nothing to tell
+_WIDE = 0.2  # an interval of the accuracy that says too little
+
+
+@contextmanager
+def guard_run(
+    config: "Config", folder: Path, ledger: Path | None
+) -> "Iterator[tuple[Path, OnProgress, OnNotice]]":
+    """Report errors and interruptions of a run with what they mean for its ledger.
+
+    Yields
+    ------
+    tuple of path and two callables
+        The ledger, the progress callback, and the callback for the data holder.
+    """
+    from veracal.accounting import rounded_up
+    from veracal.ledger import Ledger
+    from veracal.workflow import ledger_path
+
+    path = ledger_path(config.data.source, ledger, outside=folder)
+    is_new = not _output.is_there(path)
+    try:
+        with step_bars() as (progress, notify):
+            yield path, progress, notify
+    except KeyboardInterrupt:
+        _output.status(
+            "Stopped. No incomplete files are left. Repeat the command to resume from the "
+            f"ledger, {path}, if it exists: nothing is charged twice."
+        )
+        raise typer.Exit(1) from None
+    except DataError as error:
+        if not _output.is_there(path):
+            raise
+        raise DataError(
+            error.where,
+            error.expected,
+            error.found,
+            f"{error.remedy} What was paid for is kept in {path}: repeat the command to resume "
+            "from there, at no further cost.",
+        ) from error
+    except VeracalError:
+        raise
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    if is_new:
+        caps = Ledger(path).budget
+        _output.status(
+            f"Opened the ledger of {config.data.source} with caps epsilon "
+            f"{rounded_up(caps.epsilon, 6)} and delta {rounded_up(caps.delta, 3)}: {path}. "
+            "Every later run on these records is charged to it, wherever its --out is. To go "
+            "beyond the caps, use 'veracal ledger extend'."
+        )
 
 
 @contextmanager
 def step_bars() -> "Iterator[tuple[OnProgress, OnNotice]]":
-    """Show every step of a run on stderr, if somebody is watching, and clean up after it.
+    """Show each step of a run on stderr if it is a terminal, and clean up afterwards.
 
     Yields
     ------
     pair of callables
-        What shows a step, and what tells the data holder how the records compare with those
-        of earlier runs. At a terminal the latter asks whether to go on if more individuals
-        are new than known: the charge would follow before anybody has read the figures. Where
-        nobody can be asked the run goes on, since a refusal would depend on the records.
+        The progress callback, and the callback with the notice for the data holder. At a
+        terminal the latter asks whether to continue if more individuals are new than known,
+        because the charge would follow before the figures could be read. Without a terminal
+        the run continues, since a rejection would depend on the records.
     """
     from rich.console import Console
     from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars
 
-    watched = sys.stderr.isatty()  # now: bars put something else in its place
+    is_terminal = sys.stderr.isatty()  # before the bars replace the stream
     bars = Bars(
         TextColumn("{task.description:18}", markup=False),
         BarColumn(),
         TimeElapsedColumn(),
         console=Console(stderr=True),
         transient=True,
-        disable=not watched,
+        disable=not is_terminal,
     )
     steps: dict[str, TaskID] = {}
 
-    def tell(step: str, done: float, total: float | None) -> None:
+    def progress(step: str, done: float, total: float | None) -> None:
         if step not in steps:
             for earlier in steps.values():
                 bars.update(earlier, completed=1, total=1)
@@ -64,207 +109,194 @@ def step_bars() -> "Iterator[tuple[OnProgress, OnNotice]]":
 
     def notify(notice: "AssignmentNotice") -> None:
         show_notice(notice)
-        if notice.new > notice.known and watched and sys.stdin.isatty():
+        if notice.new > notice.known and is_terminal and sys.stdin.isatty():
             bars.stop()
-            if not typer.confirm("Go on all the same?", err=True):
-                _show.status("Stopped: nothing was charged.")
+            if not typer.confirm("Continue anyway?", err=True):
+                _output.status("Stopped: nothing was charged.")
                 raise typer.Exit(1)
             bars.start()
 
     with bars:
-        yield tell, notify
+        yield progress, notify
 
 
 def show_notice(notice: "AssignmentNotice") -> None:
-    """Tell the data holder, and nobody else, how records compare with those of earlier runs."""
-    rows = _show.counted(notice.left_out, "row")
+    """Print, for the data holder only, how the records compare with those of earlier runs."""
+    rows = _output.counted(notice.left_out, "row")
     if notice.keyed_by == "row":
-        _show.status(
-            f"For you alone: {rows} in no partition, since no earlier run recorded the "
-            "content. Corrected rows count as new ones where the schema has no unit column."
+        _output.status(
+            f"For the data holder only: {rows} were not in the records of earlier runs, and "
+            "are in no partition. Without a unit column in the schema, a corrected row counts "
+            "as a new one."
         )
         return
-    fate = "each draws a partition by its id"
-    danger = "individuals who were trained on may be measured"
+    fate = "each is assigned to a partition by its id"
+    danger = "individuals in the training partition may be measured"
     if notice.left_out:
-        fate, danger = f"{rows} of theirs are in no partition", "they are missed here"
-    found = _show.counted(notice.known + notice.new, notice.keyed_by)
-    _show.status(
-        f"For you alone: {notice.new:,} of {found} are new to this ledger, and {fate}; "
-        f"{notice.absent:,} that earlier runs recorded are not in these records. If ids are "
-        "only spelt otherwise than before (7 as 007, a blank, another prefix), "
-        f"{danger}: stop now (Ctrl-C; nothing is charged yet), and write the ids as they were."
+        fate, danger = f"{rows} of theirs are in no partition", "their rows are missing here"
+    total = _output.counted(notice.known + notice.new, notice.keyed_by)
+    _output.status(
+        f"For the data holder only: {notice.new:,} of {total} are new to this ledger, and "
+        f"{fate}; {notice.absent:,} of earlier runs are not in these records. If ids are only "
+        f"spelled differently than before (7 as 007, a blank, another prefix), {danger}: stop "
+        "now (Ctrl-C; nothing is charged yet), and restore the spelling of the ids."
     )
 
 
-def facts(made: "RunResult") -> dict[str, Any]:
-    """Everything as what JSON can hold."""
-    report = made.folder / _artifacts.REPORT
+def to_json(result: "RunResult") -> dict[str, Any]:
+    """The result of a run as values that JSON can hold."""
+    report = result.folder / _artifacts.REPORT
     return {
-        "folder": str(made.folder),
+        "folder": str(result.folder),
         "report": str(report) if report.exists() else None,
-        "internal": None if made.internal is None else str(made.internal),
-        "ledger": str(made.ledger.path),
-        "results": made.results.to_json(),
+        "internal": None if result.internal is None else str(result.internal),
+        "ledger": str(result.ledger.path),
+        "results": result.results.to_json(),
     }
 
 
-def show(made: "RunResult", *, whole: bool) -> None:
-    """Print what was protected, figures of both sides, the promise and where everything is."""
-    told = _artifacts.facts(made.results, made.folder.name)
-    console = _show.console()
-    title = f"{made.folder.name}: a private classifier"
-    console.print(_show.table(title, ("", ""), list(_lines(made, told))))
-    sides = told["measured"]
-    console.print(_sides(sides))
-    if (groups := _by_group(made)) is not None:
+def show(result: "RunResult", *, whole: bool) -> None:
+    """Print the settings, the figures, the guarantee and the paths of a run."""
+    facts = _artifacts.facts(result.results, result.folder.name)
+    console = _output.console()
+    title = f"{result.folder.name}: a private classifier"
+    console.print(_output.table(title, ("", ""), list(_summary(result, facts))))
+    measured = facts["measured"]
+    console.print(_measured_table(measured))
+    if (groups := _group_table(result)) is not None:
         console.print(groups)
-    text = told["text"] if whole else "\n\n".join(told["text"].split("\n\n")[:2])
-    typer.echo("\n" + _show.visible(text, keep="\n"))
-    _advise(sides["after"], made.folder)
+    text = facts["text"] if whole else "\n\n".join(facts["text"].split("\n\n")[:2])
+    typer.echo("\n" + _output.visible(text, keep="\n"))
+    accuracy = measured["after"].get("accuracy")
+    if accuracy is None or accuracy.low is None or accuracy.high - accuracy.low > _WIDE:
+        _output.status(
+            "The intervals are wide: there are few test records for this epsilon. A larger "
+            "--test, fewer --bins or --reserve 0 would have made them narrower. Running again "
+            "on the same records costs the same again, and needs 'veracal ledger extend'."
+        )
+    folder = shlex.quote(str(result.folder))
+    _output.status(f"Next:  veracal predict {folder} NEW.csv --out predictions.csv")
 
 
-def _lines(made: "RunResult", told: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What there is to say of a run."""
-    yield "protects", _artifacts.protected(told)
-    yield "cost", _artifacts.cost(told)
-    yield "all runs", _total(made)
-    columns = f"{told['features']} features, {len(told['classes'])} classes"
-    yield (
-        "trained on",
-        f"{1 - told['test']:.0%} of {told['data']}: {columns}",
-    )
-    yield "measured on", f"the other {told['test']:.0%}, with noise"
-    yield "model", told["model"]
-    yield "map", told["map"]
-    yield "artifact", str(made.folder)
-    report = made.folder / _artifacts.REPORT
-    if report.exists():
-        yield "report", str(report)
-    if made.internal is not None:
-        yield "internal report", f"{made.internal}: not to be published"
-    yield "ledger", f"{_near(made.ledger.path)}, {_later(made)}"
-
-
-def _total(made: "RunResult") -> str:
-    """What all runs on the records have spent, and may."""
+def _summary(result: "RunResult", facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Labels and values that describe a run."""
     from veracal.accounting import rounded_up
 
-    total = made.results.ledger["total"]
+    yield "protects", _artifacts.protected(facts)
+    yield "cost", _artifacts.cost(facts)
+    total = result.results.ledger["total"]
     spent, note = total["spent"], total["note"]
-    text = f"epsilon {rounded_up(spent['epsilon'])} spent of {rounded_up(total['epsilon'], 6)}"
-    delta = f"delta {rounded_up(spent['delta'], 3)} of {rounded_up(total['delta'], 3)}"
-    runs = _show.counted(total["runs"], "run")
-    return f"{text}, {delta}, by {runs}" + (f"; {note}" if note else "")
+    yield (
+        "all runs",
+        f"epsilon {rounded_up(spent['epsilon'])} spent of {rounded_up(total['epsilon'], 6)}, "
+        f"delta {rounded_up(spent['delta'], 3)} of {rounded_up(total['delta'], 3)}, by "
+        f"{_output.counted(total['runs'], 'run')}" + (f"; {note}" if note else ""),
+    )
+    columns = f"{facts['features']} features, {len(facts['classes'])} classes"
+    yield "trained on", f"{1 - facts['test']:.0%} of {facts['data']}: {columns}"
+    yield "measured on", f"the other {facts['test']:.0%}, with noise"
+    yield "model", facts["model"]
+    yield "map", facts["map"]
+    yield "artifact", str(result.folder)
+    report = result.folder / _artifacts.REPORT
+    if report.exists():
+        yield "report", str(report)
+    if result.internal is not None:
+        yield "internal report", f"{result.internal}: do not publish it"
+    path, here = result.ledger.path, Path.cwd()
+    path = path.relative_to(here) if path.is_relative_to(here) else path
+    left = _output.counted(_artifacts.left(result.ledger), "more measurement")
+    yield "ledger", f"{path}, which has reserved budget for {left}"
 
 
-def _near(path: Path) -> Path:
-    """A path as somebody would type it here."""
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-
-
-def _later(made: "RunResult") -> str:
-    """How often the model can be measured again."""
-    left = _artifacts.left(made.ledger)
-    return f"which has paid for {_show.counted(left, 'more measurement')}"
-
-
-def _sides(measured: Mapping[str, Mapping[str, Any]]) -> object:
-    """Figures of both sides of the map, or of the model alone where there is no map."""
+def _measured_table(measured: Mapping[str, Mapping[str, Any]]) -> object:
+    """Figures before and after the map, or of the model alone if it has no map."""
     sides = {when: measured[when] for when in ("before", "after") if when in measured}
     after = measured["after"]
-    ends = f"{next(iter(after.values())).level:.0%} interval"
+    level = f"{next(iter(after.values())).level:.0%} interval"
     heads = ["figure"]
     for i, when in enumerate(sides):  # blanks make headings different
-        heads += [when, ends + " " * i]
+        heads += [when, level + " " * i]
     rows = []
     for name in after:
-        found = [side[name] for side in sides.values() if name in side]
-        cells = [cell for one in found for cell in (number(one.value), interval(one))]
-        rows += [(name, *cells)] if len(found) == len(sides) else []
-    note = "Released with noise, on records that nobody trained on; intervals count the noise."
+        values = [side[name] for side in sides.values() if name in side]
+        cells = [cell for one in values for cell in (number(one.value), interval(one))]
+        rows += [(name, *cells)] if len(values) == len(sides) else []
     title = "before and after the map" if len(sides) > 1 else "figures"
-    return _show.table(title, heads, rows, right=heads[1:], note=note)
+    return _output.table(title, heads, rows, right=heads[1:], note=_artifacts.NOISY_NOTE)
 
 
-def _by_group(made: "RunResult") -> object | None:
-    """Figures of each group after the map, if groups were told apart."""
-    after = made.results.when("after")
+def _group_table(result: "RunResult") -> object | None:
+    """Figures of each group after the map, if they were broken down by groups."""
+    after = result.results.when("after")
     names = [] if after is None else list(after.figures["groups"])
     if after is None or not names:
         return None
     rows = []
     for name in names:
-        found = _artifacts.estimates(after, name)
-        rows.append((name, *(_artifacts.shown(found.get(f)) for f in _artifacts.FIGURES)))
-    title = f"by {made.results.settings['measurement']['group']}, after the map"
-    return _show.table(title, ("group", *_artifacts.FIGURES), rows)
+        values = _artifacts.estimates(after, name)
+        cells = (_artifacts.format_estimate(values.get(f)) for f in _artifacts.FIGURES)
+        rows.append((name, *cells))
+    title = f"by {result.results.settings['measurement']['group']}, after the map"
+    return _output.table(title, ("group", *_artifacts.FIGURES), rows)
 
 
-def _advise(after: Mapping[str, Any], folder: Path) -> None:
-    """Say what comes next, and what to do about intervals that say nothing."""
-    found = after.get("accuracy")
-    if found is None or found.low is None or found.high - found.low > _WIDE:
-        _show.status(
-            "The intervals are wide: there are few test records for this epsilon. A larger "
-            "--test, fewer --bins or --later 0 would have made them narrower; to run again on "
-            "the same people costs them as much again, and takes 'veracal ledger extend'."
-        )
-    place = shlex.quote(str(folder))
-    _show.status(f"Next:  veracal predict {place} NEW.csv --out predictions.csv")
-
-
-def again(
+def remeasure_model(
     model: Path, data: str | None, ledger: Path | None, *, json: bool
 ) -> "Mapping[str, Estimate]":
-    """Measure, add it to the model's report, and print the series."""
+    """Measure a model again, add it to its report, and print all measurements."""
+    from veracal.workflow import remeasure
+
     try:
-        with step_bars() as (tell, notify):
-            made = measure_again(
-                model, source=data, ledger=ledger, on_progress=tell, on_notice=notify
+        with step_bars() as (progress, notify):
+            result = remeasure(
+                model, source=data, ledger=ledger, on_progress=progress, on_notice=notify
             )
     except KeyboardInterrupt:
-        _show.status(
-            "Stopped; the model's folder is as it was. The same command goes on from what is "
-            "in the ledger: nothing is paid twice."
+        _output.status(
+            "Stopped. The model's folder is unchanged. Repeat the command to resume from the "
+            "ledger: nothing is charged twice."
         )
         raise typer.Exit(1) from None
     except BudgetError as error:
         raise BudgetError(
-            f"{error} Every measurement that the run laid by was made; 'veracal fit --later' "
-            "says how many there are, before the first."
+            f"{error} All reserved measurements were made. 'veracal fit --reserve' sets their "
+            "number, before the first."
         ) from error
-    told = _artifacts.facts(made.results, str(model))["measured"]
+    measured = result.results.measured
+    figures = _artifacts.facts(result.results, str(model))["measured"]
+    left = _artifacts.left(result.ledger)
     if json:
-        _show.print_json(_facts(made))
-    else:
-        _show.console().print(_series(made, told))
-        more = _show.counted(_artifacts.left(made.ledger), "measurement")
-        _show.say(f"It cost what was laid by for it; {more} left in {made.ledger.path.name}.")
-    last: Mapping[str, Estimate] = told[made.results.measured[-1].when]
-    return last
-
-
-def _facts(made: "RunResult") -> dict[str, Any]:
-    """The newest measurement and all before it, as what JSON can hold."""
-    return {
-        "model": str(made.folder),
-        "when": made.results.measured[-1].when,
-        "measured": [vars(one) for one in made.results.measured],
-        "left": _artifacts.left(made.ledger),
-        "ledger": str(made.ledger.path),
-    }
-
-
-def _series(made: "RunResult", told: Mapping[str, Any]) -> object:
-    """All measurements below each other, in their order."""
-    rows = [
-        (
-            f"{one.when}, {one.date}",
-            *(_artifacts.shown(told[one.when].get(name)) for name in _artifacts.FIGURES),
+        _output.print_json(
+            {
+                "model": str(result.folder),
+                "when": measured[-1].when,
+                "measured": [vars(one) for one in measured],
+                "left": left,
+                "ledger": str(result.ledger.path),
+            }
         )
-        for one in made.results.measured
-    ]
-    note = "Released with noise, new each time; intervals count it."
-    heads = ("measured", *_artifacts.FIGURES)
-    return _show.table(f"{made.folder.name}, again and again", heads, rows, note=note)
+    else:
+        rows = [
+            (
+                f"{one.when}, {one.made}",
+                *(
+                    _artifacts.format_estimate(figures[one.when].get(name))
+                    for name in _artifacts.FIGURES
+                ),
+            )
+            for one in measured
+        ]
+        table = _output.table(
+            f"{result.folder.name}: all measurements",
+            ("measured", *_artifacts.FIGURES),
+            rows,
+            note="Released with noise, new each time. Intervals account for the noise.",
+        )
+        _output.console().print(table)
+        _output.say(
+            f"It cost what was reserved for it. {_output.counted(left, 'measurement')} left in "
+            f"{result.ledger.path.name}."
+        )
+    last: Mapping[str, Estimate] = figures[measured[-1].when]
+    return last

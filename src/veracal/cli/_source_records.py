@@ -11,7 +11,8 @@ import typer
 from veracal.accounting import Relation
 from veracal.artifact import PrivateClassifier
 from veracal.cli import _payment, _predictions
-from veracal.cli._artifacts import is_name, read_table
+from veracal.cli._artifacts import read_table
+from veracal.cli._options import is_name
 from veracal.cli._run_output import show_notice
 from veracal.data import Dataset, Schema, Scores
 from veracal.errors import DataError

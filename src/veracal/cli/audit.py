@@ -12,8 +12,8 @@ import typer
 from click.core import ParameterSource
 from typer.core import TyperCommand
 
+from veracal.cli import _options as _fitting
 from veracal.cli import _output as _show
-from veracal.cli import _run_options as _fitting
 from veracal.errors import VeracalError
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def audit(
     delta: _fitting.Delta = None,
     schema: _fitting.SchemaFile = None,
     test: _fitting.Test = None,
-    seed: _fitting.Seed = None,
+    split_key: _fitting.SplitKey = None,
     norm: _fitting.Norm = None,
     config: _fitting.ConfigFile = None,
     out: Annotated[
@@ -233,7 +233,7 @@ def audit(
         options = {
             "--schema": None if schema is None else str(schema),
             "--test": test,
-            "--seed": seed,
+            "--split-key": split_key,
             "--epsilon": None,
             "--delta": delta,
             "--model": model,

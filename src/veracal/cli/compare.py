@@ -1,4 +1,4 @@
-"""The command that puts models side by side: saved ones, or several ways to make one."""
+"""The command that compares models, saved ones or several trained on one table."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from veracal.cli import _output as _show
-from veracal.cli import _run_options as _fitting
+from veracal.cli import _options, _output
 
 if TYPE_CHECKING:
     from veracal.workflow import Config, Configuration
@@ -25,49 +24,49 @@ def compare(
         list[str],
         typer.Argument(
             metavar="A B…",
-            help="Folders of 'veracal fit'; with --methods, a table or a built-in set.",
+            help="Folders of 'veracal fit'; with --methods, one table or built-in set.",
         ),
     ],
     methods: Annotated[
         str | None,
         typer.Option(
             metavar="A,B,…",
-            help="Train each: logistic, objective or output, alone or with a map as in "
-            "logistic/none.",
+            help="Train each of these: logistic, objective or output, alone or with a "
+            "calibration method, as in logistic/none.",
         ),
     ] = None,
-    target: _fitting.Target = None,
-    epsilon: _fitting.Epsilon = None,
-    delta: _fitting.Delta = None,
-    schema: _fitting.SchemaFile = None,
+    target: _options.Target = None,
+    epsilon: _options.Epsilon = None,
+    delta: _options.Delta = None,
+    schema: _options.SchemaFile = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder for the models; by default DATA's name and '-compared'."),
     ] = None,
-    ledger: _fitting.LedgerFile = None,
-    test: _fitting.Test = None,
-    seed: _fitting.Seed = None,
-    norm: _fitting.Norm = None,
-    group: _fitting.Group = None,
-    bins: _fitting.Bins = None,
-    version: _fitting.Version = None,
-    config: _fitting.ConfigFile = None,
+    ledger: _options.LedgerFile = None,
+    test: _options.Test = None,
+    split_key: _options.SplitKey = None,
+    norm: _options.Norm = None,
+    group: _options.Group = None,
+    bins: _options.Bins = None,
+    version: _options.Version = None,
+    config: _options.ConfigFile = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Put the models in the place of those at --out.")
+        bool, typer.Option("--force", help="Replace existing models at --out.")
     ] = False,
-    json: _fitting.Json = False,
+    json: _options.Json = False,
 ) -> None:
-    """Compare what models promise, and how they were measured.
+    """Compare the guarantees and the measured figures of models.
 
-    Of saved models A, B, … only what was released is read, no record and no
-    ledger, so it costs nothing. With --methods a model is made of a table in
-    each way, and all of them together cost --epsilon: each has an equal share.
-    Either way it says whether noise leaves a difference to be seen.
+    For saved models A, B, …, only released results are read, no record and no
+    ledger, so it costs nothing. With --methods, a model of each configuration
+    is trained on one table, and all of them together cost --epsilon: each has
+    an equal share. Either way it says which differences exceed the noise.
     """
     typed = {
         "--schema": None if schema is None else str(schema),
         "--test": test,
-        "--seed": seed,
+        "--split-key": split_key,
         "--version": version,
         "--epsilon": epsilon,
         "--delta": delta,
@@ -81,80 +80,85 @@ def compare(
         folders = [Path(name) for name in names]
     else:
         if len(names) != 1:
-            raise typer.BadParameter("with --methods, name one table.", param_hint="A B…")
-        ways = _ways(methods)
-        chosen = _fitting.configured(names[0], typed, config)
-        _fitting.check_data(chosen, target, [way.model for way in ways])
-        place = Path(f"{Path(names[0]).stem}-compared") if out is None else out
-        folders = _made(chosen, ways, place, ledger, force=force)
-    from veracal.cli import _compare_output as _comparing
+            raise typer.BadParameter("With --methods, name one table.", param_hint="A B…")
+        configurations = _parse_methods(methods)
+        settings = _options.build_config(names[0], typed, config)
+        _options.check_data(settings, target, [each.model for each in configurations])
+        folder = Path(f"{Path(names[0]).stem}-compared") if out is None else out
+        folders = _train(settings, configurations, folder, ledger, force=force)
+    from veracal.cli import _compare_output
 
-    found = _comparing.compared(folders, one_ledger=methods is not None)
+    comparison = _compare_output.load_comparison(folders, one_ledger=methods is not None)
     if json:
-        _show.print_json(found.to_json())
+        _output.print_json(comparison.to_json())
     else:
-        _comparing.show(found)
+        _compare_output.show(comparison)
 
 
 def _check_saved(names: Sequence[str], typed: dict[str, object]) -> None:
-    """Refuse one model alone, the same twice, and options of training."""
+    """Reject a single model, one that is named twice, and options of training."""
     import os
 
     for option, value in typed.items():
         if value is not None:
-            raise typer.BadParameter("needs --methods.", param_hint=option)
+            raise typer.BadParameter("This needs --methods.", param_hint=option)
     if len(names) < 2:
         raise typer.BadParameter(
-            "name two or more folders of 'veracal fit', or add --methods to train on a table.",
+            "Name two or more folders of 'veracal fit', or add --methods to train on a table.",
             param_hint="A B…",
         )
     if len({os.path.realpath(name) for name in names}) < len(names):
-        raise typer.BadParameter("the same folder is named twice.", param_hint="A B…")
+        raise typer.BadParameter("The same folder is named twice.", param_hint="A B…")
 
 
-def _ways(methods: str) -> "list[Configuration]":
-    """Read the list of methods."""
-    from veracal.workflow import Configuration, check_ways
+def _parse_methods(methods: str) -> "list[Configuration]":
+    """Parse the list of configurations."""
+    from veracal.workflow import Configuration, check_configurations
 
     try:
-        ways = [Configuration.parse(each) for each in methods.split(",")]
-        check_ways(ways)
+        configurations = [Configuration.parse(each) for each in methods.split(",")]
+        check_configurations(configurations)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--methods") from error
-    return ways
+    return configurations
 
 
-def _made(
-    chosen: "Config",
-    ways: "Sequence[Configuration]",
-    place: Path,
+def _train(
+    config: "Config",
+    configurations: "Sequence[Configuration]",
+    folder: Path,
     ledger: Path | None,
     *,
     force: bool,
 ) -> list[Path]:
-    """Train and measure in every way; the folders of the models."""
-    from veracal.accounting import rounded_up
-    from veracal.workflow import check_used, compare_ways, is_begun
+    """Train and measure a model of each configuration; return their folders."""
+    from veracal.workflow import check_settings_apply
 
-    kinds = tuple(dict.fromkeys(way.model for way in ways))
+    kinds = tuple(dict.fromkeys(each.model for each in configurations))
     try:
-        check_used(chosen.model, kinds)
+        check_settings_apply(config.model, kinds)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
-    whole = chosen.privacy.epsilon
-    _show.status(
-        f"Each of {len(ways)} methods has epsilon {rounded_up(whole / len(ways), 6)}; all "
-        f"together {rounded_up(whole, 6)}."
+    from veracal.workflow import is_unfinished
+
+    _options.check_folder(folder, force=force or is_unfinished(folder, configurations))
+    from veracal.accounting import rounded_up
+    from veracal.cli import _run_output
+    from veracal.workflow import compare
+
+    n, epsilon = len(configurations), config.privacy.epsilon
+    _output.status(
+        f"Each of {n} methods has epsilon {rounded_up(epsilon / n, 6)}; all together "
+        f"{rounded_up(epsilon, 6)}."
     )
-    fine = force or is_begun(place, ways)
-    with _fitting.running(chosen, place, ledger, force=fine) as (book, tell, notify):
-        runs = compare_ways(
-            chosen,
-            ways,
-            place,
-            ledger=book,
+    with _run_output.guard_run(config, folder, ledger) as (path, progress, notify):
+        runs = compare(
+            config,
+            configurations,
+            folder,
+            ledger=path,
             force=force,
-            on_progress=tell,
+            on_progress=progress,
             on_notice=notify,
         )
-    return [made.folder for made in runs]
+    return [run.folder for run in runs]

@@ -1,13 +1,15 @@
-"""Commands about data sets."""
+"""The commands that find, fetch, check, count and encode data sets."""
 
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from veracal.cli import _output as _show
+from veracal.cli import _output
 
-app = typer.Typer(no_args_is_help=True, help="List and inspect data sets.")
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="List, inspect and count data sets."
+)
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
@@ -26,9 +28,9 @@ def list_(json: Json = False) -> None:
     from veracal.data import CATALOG
 
     if json:
-        _show.print_json({"sets": [entry_facts(known) for known in CATALOG.values()]})
+        _output.print_json({"sets": [entry_facts(known) for known in CATALOG.values()]})
         return
-    console = _show.console()
+    console = _output.console()
     console.print(catalog_table(CATALOG.values(), console.width))
 
 
@@ -41,48 +43,48 @@ def show(
         ),
     ],
     schema: Annotated[
-        Path | None, typer.Option(help="Schema of a file: what is publicly known about it.")
+        Path | None, typer.Option(help="Schema of a file, with the public facts about it.")
     ] = None,
-    part: Annotated[str | None, typer.Option(help="Which part: train, test, …")] = None,
-    variant: Annotated[str | None, typer.Option(help="Which published version.")] = None,
+    part: Annotated[str | None, typer.Option(help="Published part: train, test, …")] = None,
+    variant: Annotated[str | None, typer.Option(help="Published version.")] = None,
     json: Json = False,
 ) -> None:
-    """Load a data set through its schema, split it by secret coins, and show both."""
+    """Load a data set through its schema, split it at random, and show both."""
     from veracal.cli._data_output import dataset_facts, dataset_tables
     from veracal.data import split
 
-    dataset, declared = _loaded(what, schema, part, variant)
+    dataset, declared = _load(what, schema, part, variant)
     declared = declared or _named_schema(what)
-    dealt = split(dataset)
+    parts = split(dataset)
     if json:
-        _show.print_json(dataset_facts(dataset, declared, dealt))
+        _output.print_json(dataset_facts(dataset, declared, parts))
         return
-    console = _show.console()
-    for table in dataset_tables(dataset, declared, dealt, console.width):
+    console = _output.console()
+    for table in dataset_tables(dataset, declared, parts, console.width):
         console.print(table)
 
 
 @app.command(epilog="Example:  veracal data check visits.csv --schema visits.toml")
 def check(
     file: Annotated[Path, typer.Argument(help="CSV, TSV, Parquet, Arrow, npz or npy file.")],
-    schema: Annotated[Path, typer.Option(help="What is publicly known about it.")],
+    schema: Annotated[Path, typer.Option(help="Schema with the public facts about FILE.")],
     json: Json = False,
 ) -> None:
-    """Stream FILE through its schema and count its records, keeping none."""
+    """Check FILE against its schema, and count its records, in one pass."""
     from veracal.cli._data_output import INTERNAL
     from veracal.data import Schema, count_records
 
     declared = Schema.load(schema)
-    with _show.progress_bar(f"Checking {file.name}") as progress:
-        found = count_records(file, declared, progress=progress)
-    figures = {"read": found.read, "kept": found.kept, "dropped": found.dropped}
+    with _output.progress_bar(f"Checking {file.name}") as progress:
+        counts = count_records(file, declared, progress=progress)
+    figures = {"read": counts.read, "kept": counts.kept, "dropped": counts.dropped}
     if json:
-        _show.print_json({"file": str(file), "internal": {**figures, "note": INTERNAL}})
+        _output.print_json({"file": str(file), "internal": {**figures, "note": INTERNAL}})
         return
-    _show.say(f"{file.name} is as {schema.name} declares.")
+    _output.say(f"{file.name} matches {schema.name}.")
     for word, count in figures.items():
-        _show.say(f"{word:>9}  {_show.counted(count, 'record')}")
-    _show.say(f"           ({INTERNAL})")
+        _output.say(f"{word:>9}  {_output.counted(count, 'record')}")
+    _output.say(f"           ({INTERNAL})")
 
 
 @app.command(
@@ -95,50 +97,50 @@ def count(
             metavar="NAME|FILE", help="A name, or a file of records.", autocompletion=_names
         ),
     ],
-    epsilon: Annotated[float, typer.Option(help="What the answer may cost.")],
+    epsilon: Annotated[float, typer.Option(help="Privacy cost of the answer.")],
     ledger: Annotated[
         str | None,
         typer.Option(
             metavar="FILE|DATA",
-            help="Ledger that pays for the answer, or the data set whose ledger does; by "
-            "default that of NAME or FILE, see 'veracal ledger list'.",
+            help="Ledger to charge, or a data set with a default ledger; by default that of "
+            "NAME or FILE, see 'veracal ledger list'.",
         ),
     ] = None,
     schema: Annotated[
-        Path | None, typer.Option(help="Schema of a file: what is publicly known about it.")
+        Path | None, typer.Option(help="Schema of a file, with the public facts about it.")
     ] = None,
     ledger_part: Annotated[
-        str | None, typer.Option(help="Part of the ledger that these records are.")
+        str | None, typer.Option(help="Partition of the ledger that these records are.")
     ] = None,
     version: Annotated[
-        str, typer.Option(help="Public mark of the records; change it when they change.")
+        str, typer.Option(help="Public version of the records; change it when they change.")
     ] = "",
-    part: Annotated[str | None, typer.Option(help="Which part of the set: train, …")] = None,
-    variant: Annotated[str | None, typer.Option(help="Which published version.")] = None,
+    part: Annotated[str | None, typer.Option(help="Published part: train, …")] = None,
+    variant: Annotated[str | None, typer.Option(help="Published version.")] = None,
     json: Json = False,
 ) -> None:
-    """Count rows privately: with exact noise, paid for by a ledger before they are counted.
+    """Count rows privately, with discrete noise, charged to a ledger first.
 
-    The same question asked again gets the same answer and costs nothing.
+    The same query again returns the same answer, and costs nothing.
     """
     from veracal.accounting import rounded_down, rounded_up, to_micro
     from veracal.ledger import Ledger, resolve_ledger
     from veracal.queries import Count, Curator, laplace_event
 
-    paying = Ledger(resolve_ledger(what if ledger is None else ledger))
+    account = Ledger(resolve_ledger(what if ledger is None else ledger))
     try:
         cost = to_micro(epsilon)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--epsilon") from error
-    budget = paying.budget
-    event = laplace_event(Count(), cost, budget.relation, budget.unit)
-    if not any(entry.event == event for entry in paying.entries()):  # it may be asked again
-        paying.require(event, Count.name, part=ledger_part)
-    records, _ = _loaded(what, schema, part, variant)
-    holder = Curator(records, paying, part=ledger_part, version=version)
-    release = holder.answer(Count(), micro_epsilon=cost)
+    event = laplace_event(Count(), cost, account.budget.relation, account.budget.unit)
+    is_repeated = any(entry.event == event for entry in account.entries())
+    if not is_repeated:
+        account.require(event, Count.name, part=ledger_part)
+    records, _ = _load(what, schema, part, variant)
+    curator = Curator(records, account, part=ledger_part, version=version)
+    release = curator.answer(Count(), micro_epsilon=cost)
     low, high = release.intervals(0.95)[0]
-    left = paying.remaining(ledger_part)
+    left = account.remaining(ledger_part)
     if json:
         figures = {
             "count": int(release.value),
@@ -147,12 +149,12 @@ def count(
             "left": {"epsilon": left.epsilon, "delta": left.delta},
             "head": release.head,
         }
-        _show.print_json(figures)
+        _output.print_json(figures)
         return
-    _show.say(f"about {int(release.value):,} rows")
-    _show.say(f"95 % of such answers are off by {int(high - release.value):,} at most")
+    _output.say(f"about {int(release.value):,} rows")
+    _output.say(f"95 % of such answers are within {int(high - release.value):,} of the count")
     paid, rest = rounded_up(epsilon, 6), rounded_down(left.epsilon, 6)
-    _show.say(f"epsilon {paid} paid, {rest} left in {paying.path.name}")
+    _output.say(f"epsilon {paid} paid, {rest} left in {account.path.name}")
 
 
 @app.command(epilog="Example:  veracal data features sst2 --out sst2-train --part train")
@@ -167,25 +169,27 @@ def features(
     ],
     out: Annotated[Path, typer.Option(help="New folder for the features.")],
     schema: Annotated[
-        Path | None, typer.Option(help="Schema of a file: what is publicly known about it.")
+        Path | None, typer.Option(help="Schema of a file, with the public facts about it.")
     ] = None,
-    part: Annotated[str | None, typer.Option(help="Which part: train, test, …")] = None,
+    part: Annotated[str | None, typer.Option(help="Published part: train, test, …")] = None,
     pixels: Annotated[
         int | None,
-        typer.Option(min=32, help="Side that images are resized to; 96, or as a folder says."),
+        typer.Option(
+            min=32, help="Side of the resized images; by default 96, or that of --network."
+        ),
     ] = None,
-    tokens: Annotated[int, typer.Option(min=8, max=512, help="Where texts are cut.")] = 128,
+    tokens: Annotated[int, typer.Option(min=8, max=512, help="Longest text, in tokens.")] = 128,
     network: Annotated[
-        Path | None, typer.Option(help="Folder of a Hugging Face model to take instead.")
+        Path | None, typer.Option(help="Folder of a Hugging Face model to use instead.")
     ] = None,
-    cache: Annotated[bool, typer.Option(help="Keep the features for the next time.")] = True,
+    cache: Annotated[bool, typer.Option(help="Cache the features.")] = True,
     json: Json = False,
 ) -> None:
-    """Turn images or text into vectors by a frozen network, one record at a time.
+    """Encode images or text as vectors with a frozen network, each record independently.
 
-    Images go through EfficientNet-Lite0, text through MiniLM, or both through a model that
-    is in a folder; nothing is fetched. The folder of features holds X.npy, y.npy and
-    schema.toml, and loads as a matrix that stays on disk.
+    Images are encoded by EfficientNet-Lite0 and text by MiniLM, or either by a model in a
+    folder; nothing is fetched. The output folder contains X.npy, y.npy and schema.toml, and
+    is loaded as a matrix that stays on disk.
     """
     from veracal.data import (
         SCHEMA_FILE,
@@ -198,16 +202,16 @@ def features(
     from veracal.neural import extract
 
     source = _source(what, schema, part)
-    new_folder(out)  # before the work, not after it
+    new_folder(out)  # fail before the work
     declared = None if schema is None else Schema.load(schema)
-    with _show.progress_bar(f"Loading {what}") as progress:
+    with _output.progress_bar(f"Loading {what}") as progress:
         dataset = load(source, schema=declared, part=part, progress=progress)
-    check_group_names(dataset)  # again before the work
+    check_group_names(dataset)  # fail before the work
     extractor = _extractor(dataset.X.dtype.kind == "T", pixels, tokens, network)
-    with _show.progress_bar(f"Extracting {extractor.name}") as progress:
-        found = extract(dataset, extractor, cache=None if cache else False, progress=progress)
+    with _output.progress_bar(f"Extracting {extractor.name}") as progress:
+        encoded = extract(dataset, extractor, cache=None if cache else False, progress=progress)
     assert extractor.bounds is not None
-    save_matrix(found, out, bounds=extractor.bounds)
+    save_matrix(encoded, out, bounds=extractor.bounds)
     figures = {
         "folder": str(out),
         "schema": str(out / SCHEMA_FILE),
@@ -215,14 +219,16 @@ def features(
         "numbers": extractor.dimension,
     }
     if json:
-        _show.print_json(figures)
+        _output.print_json(figures)
     else:
         typer.echo(out)
-    _show.status(f"{extractor.dimension} numbers for each record; treat them as the records.")
+    _output.status(
+        f"{extractor.dimension} numbers for each record. Treat them like the records."
+    )
 
 
 def _extractor(is_text: bool, pixels: int | None, tokens: int, network: Path | None) -> Any:
-    """The frozen network that is asked for."""
+    """The frozen network of the options."""
     from veracal.neural import EfficientNetLite0, ImageEncoder, MiniLM, TextEncoder
 
     if network is None:
@@ -230,15 +236,15 @@ def _extractor(is_text: bool, pixels: int | None, tokens: int, network: Path | N
     return TextEncoder(network, tokens) if is_text else ImageEncoder(network, pixels)
 
 
-def _loaded(
+def _load(
     what: str, schema: Path | None, part: str | None, variant: str | None
 ) -> tuple[Any, Any]:
-    """Load a set or a file, and return it with the schema that was named."""
+    """Load a set or a file; return it with the schema of the options."""
     from veracal.data import Schema, load
 
     source = _source(what, schema, part or variant)
     declared = None if schema is None else Schema.load(schema)
-    with _show.progress_bar(f"Loading {what}") as progress:
+    with _output.progress_bar(f"Loading {what}") as progress:
         dataset = load(
             source,
             schema=declared,
@@ -250,7 +256,7 @@ def _loaded(
 
 
 def _source(what: str, schema: Path | None, choice: str | None) -> str | Path:
-    """Return the name or the path that is meant, or refuse options that do not fit it."""
+    """Parse NAME or FILE, and reject options that do not apply to it."""
     from veracal.data import CATALOG, no_surprises, readable
     from veracal.errors import DataError
 
@@ -259,20 +265,22 @@ def _source(what: str, schema: Path | None, choice: str | None) -> str | Path:
         is_here = path.exists()
     is_name = not (is_here or path.suffix or len(path.parts) > 1)
     if schema is not None and is_name and what in CATALOG:
-        raise typer.BadParameter(f"{what!r} brings its own.", param_hint="--schema")
+        raise typer.BadParameter(
+            f"{what!r} has its own. Leave this out.", param_hint="--schema"
+        )
     if choice is not None and not is_name:
-        raise typer.BadParameter("only named sets have any.", param_hint="--part, --variant")
+        raise typer.BadParameter("Only named sets have these.", param_hint="--part, --variant")
     if is_name and schema is None:
         return what
     if not is_here:
-        readable(path)  # says that nothing is there
+        readable(path)  # raises the usual error for a missing file
     if schema is None:
         raise DataError(
             what,
-            "a schema: bounds, categories and classes that are publicly known",
+            "a schema with public bounds, categories and classes",
             "none",
-            "Nothing is inferred from records. Start from `veracal schema draft FILE`, replace "
-            "what it read by public knowledge, and name it with --schema.",
+            "Nothing is inferred from records. Draft one with `veracal schema draft FILE`, "
+            "replace what it read from the records by public knowledge, and pass --schema.",
         )
     return path
 

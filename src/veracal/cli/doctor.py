@@ -1,10 +1,10 @@
-"""The command that looks whether this machine can keep the promises."""
+"""The command that checks whether this machine can keep the privacy guarantees."""
 
 from typing import Annotated
 
 import typer
 
-from veracal.cli import _output as _show
+from veracal.cli import _output
 
 app = typer.Typer(add_completion=False)
 
@@ -13,22 +13,22 @@ app = typer.Typer(add_completion=False)
 def doctor(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Check the environment, and that noise has the law it is taken for.
+    """Check the environment, the noise and the ledger.
 
-    Draws some noise of every kind and tests its law (a machine that is well
-    fails about once in a million runs), makes a ledger in this folder and removes
-    it, and lists versions and extras. Exit code 1 if something is wrong; an extra
-    that is not installed is not.
+    Draws noise of every kind and tests its distribution (with a false alarm in
+    one run of a million), writes a temporary ledger in this folder, and lists
+    versions and extras. Exits with 1 if a check fails. A missing extra is not a
+    failure.
     """
     from veracal.cli import _checkup
 
-    with _show.progress_bar("Drawing noise"):
-        found = _checkup.checked()
+    with _output.progress_bar("Drawing noise"):
+        checkup = _checkup.run_checks()
     if json:
-        _show.print_json(found.to_json())
+        _output.print_json(checkup.to_json())
     else:
-        _checkup.show(found)
-    for check in found.wrong:
-        _show.status(f"error: {check.name}: {check.found} {check.remedy}".rstrip())
-    if found.wrong:
+        _checkup.show(checkup)
+    for check in checkup.failed:
+        _output.status(f"error: {check.name}: {check.result} {check.remedy}".rstrip())
+    if checkup.failed:
         raise typer.Exit(1)

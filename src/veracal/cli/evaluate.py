@@ -6,12 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from veracal.cli import _figures, _predictions
-from veracal.cli import _output as _show
-from veracal.cli import _payment as _paying
+from veracal.cli import _figures, _output, _payment, _predictions
 
 if TYPE_CHECKING:
-    from veracal.data import Estimate, Schema, Scores
+    from veracal.data import Estimate, Scores
 
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
@@ -29,16 +27,16 @@ def evaluate(
     data: Annotated[
         str | None,
         typer.Option(
-            help="Where PREDICTIONS is a model of 'veracal fit': labeled table to measure it "
-            "on, or the name of a built-in set."
+            help="Labeled table or built-in set to measure on, if PREDICTIONS is the folder of "
+            "a model."
         ),
     ] = None,
-    again: Annotated[
+    remeasure: Annotated[
         bool,
         typer.Option(
-            "--again",
-            help="Measure a model of 'veracal fit' once more on its own test records, from its "
-            "ledger, and add that to its report.",
+            "--remeasure",
+            help="Measure a model of 'veracal fit' again on its own test records, from its "
+            "reserved budget, and add the figures to its report.",
         ),
     ] = False,
     classes: _predictions.Classes = None,
@@ -46,168 +44,149 @@ def evaluate(
     unit: _predictions.UnitColumn = None,
     part: _predictions.Part = None,
     bins: Annotated[int, typer.Option(min=1, max=10_000, help="Equal-width bins.")] = _BINS,
-    level: Annotated[float, typer.Option(help="Of the intervals.")] = _LEVEL,
+    level: Annotated[float, typer.Option(help="Confidence level of the intervals.")] = _LEVEL,
     replicates: Annotated[
         int | None,
         typer.Option(
             min=0,
             max=100_000,
-            help="Bootstrap draws for intervals; by default up to 100, none for huge files.",
+            help="Bootstrap replicates for intervals; by default 100, fewer for large files.",
         ),
     ] = None,
     stream: Annotated[
         bool,
         typer.Option(
             "--stream",
-            help="Read Parquet, Arrow or CSV of any size in one pass; no intervals.",
+            help="Read Parquet, Arrow or CSV of any size in one pass, without intervals.",
         ),
     ] = False,
     epsilon: Annotated[
         float | None,
-        typer.Option(help="Measure privately: with noise, at this cost, charged first."),
+        typer.Option(
+            help="Measure privately at this cost: with noise, charged to a ledger first."
+        ),
     ] = None,
     curve: Annotated[
-        bool, typer.Option("--curve", help="With --epsilon: ask for a curve, too.")
+        bool, typer.Option("--curve", help="With --epsilon: measure a reliability curve, too.")
     ] = False,
-    ledger: _paying.LedgerFile = None,
-    ledger_part: _paying.LedgerPart = None,
-    version: _paying.Version = "",
+    ledger: _payment.LedgerFile = None,
+    ledger_part: _payment.LedgerPart = None,
+    version: _payment.Version = "",
     fail_above: Annotated[
         list[str] | None,
-        typer.Option(metavar="FIGURE=LIMIT", help="Exit 1 if a figure is larger; repeats."),
+        typer.Option(
+            metavar="FIGURE=LIMIT",
+            help="Exit 1 if a figure exceeds its limit; may be repeated.",
+        ),
     ] = None,
     json: _predictions.Json = False,
 ) -> None:
-    """Measure how far the probabilities in PREDICTIONS are from frequencies.
+    """Measure the calibration of PREDICTIONS.
 
-    PREDICTIONS holds 'logits' or 'probabilities', as one array or as columns
-    logits_0, logits_1, …, and the right answers as 'labels'. Without --epsilon
-    figures are those of the records as they are: internal, if records are
-    private. With it they are released with noise, and charged to a ledger.
-    PREDICTIONS may also be the folder of a model, with --data or --again.
+    PREDICTIONS contains 'logits' or 'probabilities', as one array or as columns
+    logits_0, logits_1, …, and the true classes as 'labels'. Without --epsilon
+    the figures are exact, and internal if the records are private. With it
+    they are released with noise, and charged to a ledger. PREDICTIONS may also
+    be the folder of a model, with --data or --remeasure.
     """
-    if again:
+    if remeasure:
         others = (classes, group, unit, part, replicates, epsilon, ledger_part)
         more = stream or curve or version or (bins, level) != (_BINS, _LEVEL)
-        _check_again(others, more=bool(more))
-        limits = _limits(fail_above or (), _PRIVATE)
-        from veracal.cli._run_output import again as measured_again
+        if more or any(other is not None for other in others):
+            raise typer.BadParameter(
+                "Use only --data, --ledger, --fail-above and --json with it: the run decided "
+                "what is measured, and reserved its cost.",
+                param_hint="--remeasure",
+            )
+        limits = _parse_limits(fail_above or (), _PRIVATE)
+        from veracal.cli._run_output import remeasure_model
 
-        _judge(limits, measured_again(predictions, data, ledger, json=json))
+        _check_limits(limits, remeasure_model(predictions, data, ledger, json=json))
         return
-    if data is not None or (predictions / "model.json").exists():
-        told = _of_model(predictions, data, group, (classes, unit, part, stream or None))
-    else:
-        told = _predictions.settings(classes, group, unit, part)
-    _check_level(level)
+    if not 0 < level < 1:
+        raise typer.BadParameter(
+            f"Expected 0 < level < 1, got {level!r}.", param_hint="--level"
+        )
     if epsilon is None:
-        _check_internal(ledger, ledger_part, version, curve)
+        if ledger is not None or ledger_part is not None or version:
+            raise typer.BadParameter("This needs --epsilon.", param_hint="--ledger")
+        if curve:
+            raise typer.BadParameter(
+                "This needs --epsilon; without it the curve is always drawn.",
+                param_hint="--curve",
+            )
     elif replicates is not None:
-        raise typer.BadParameter("leave it out with --epsilon.", param_hint="--replicates")
+        raise typer.BadParameter("Leave it out with --epsilon.", param_hint="--replicates")
     if stream and (epsilon is not None or unit is not None or replicates):
         raise typer.BadParameter(
-            "leave out --epsilon, --unit and --replicates: a stream is measured as it is, "
+            "Leave out --epsilon, --unit and --replicates: a stream is measured exactly, "
             "without intervals.",
             param_hint="--stream",
         )
-    limits = _limits(fail_above or (), _PRIVATE if epsilon is not None else None)
-    if epsilon is not None:
-        asked = {"epsilon": epsilon, "bins": bins, "level": level, "curve": curve}
-        figures = _release(predictions, told, asked, ledger, ledger_part, version, json=json)
+    limits = _parse_limits(fail_above or (), _PRIVATE if epsilon is not None else None)
+    if data is not None or (predictions / "model.json").exists():
+        about = _describe_model(predictions, data, group, (classes, unit, part, stream or None))
     else:
-        figures = _measure(predictions, told, bins, level, replicates, stream, json=json)
-    _judge(limits, figures)
+        about = _predictions.settings(classes, group, unit, part)
+    if epsilon is not None:
+        given = {"epsilon": epsilon, "bins": bins, "level": level, "curve": curve}
+        figures = _release(predictions, about, given, ledger, ledger_part, version, json=json)
+    else:
+        figures = _measure(predictions, about, bins, level, replicates, stream, json=json)
+    _check_limits(limits, figures)
 
 
-def _check_again(others: Sequence[object], *, more: bool) -> None:
-    """Refuse options where the run has decided everything."""
-    if more or any(other is not None for other in others):
-        raise typer.BadParameter(
-            "leave out all but --data, --ledger, --fail-above and --json: the run said "
-            "what is measured, and laid by what it costs.",
-            param_hint="--again",
-        )
-
-
-def _of_model(
+def _describe_model(
     model: Path, data: str | None, groups: Sequence[str] | None, others: Sequence[object]
 ) -> dict[str, Any]:
-    """What there is to know of a model's scores on a table, in place of a file of them."""
+    """A model, its groups and a table, in place of the settings of a file of predictions."""
     from veracal.artifact import PrivateClassifier
 
     if data is None:
         raise typer.BadParameter(
-            f"{model} is a folder; if it is a model, say what to measure it on, as in --data "
-            "visits.csv, or measure it once more on its own test records with --again.",
+            f"{model} is a folder. If it is a model, name the records to measure it on, as in "
+            "--data visits.csv, or measure it again on its own test records with --remeasure.",
             param_hint="PREDICTIONS",
         )
     if any(other is not None for other in others):
         raise typer.BadParameter(
-            "leave out --classes, --unit, --part and --stream: the model's schema says how to "
-            "read the table.",
+            "Leave out --classes, --unit, --part and --stream: the model's schema defines how "
+            "to read the table.",
             param_hint="--data",
         )
     classifier = PrivateClassifier.load(model)
-    declared = {} if classifier.schema is None else _declared_groups(classifier.schema)
+    declared: dict[str, Sequence[str]] = {}
+    if (schema := classifier.schema) is not None:
+        declared = {
+            name: grouping.names(schema.columns[grouping.column])
+            for name, grouping in schema.groups.items()
+        }
     for name in groups or ():
         if name not in declared:
             raise typer.BadParameter(
-                f"expected the name of a group in the model's schema ("
-                f"{_show.listed(declared) or 'it has none'}), got {name!r}.",
+                f"Expected the name of a group in the model's schema ("
+                f"{_output.listed(declared) or 'it has none'}), got {name!r}.",
                 param_hint="--group",
             )
     chosen = {name: declared[name] for name in groups or ()}
     return {"groups": chosen, "model": classifier, "data": data}
 
 
-def _declared_groups(schema: "Schema") -> dict[str, Sequence[str]]:
-    """Groups of a schema, and the names of each."""
-    return {
-        name: grouping.names(schema.columns[grouping.column])
-        for name, grouping in schema.groups.items()
-    }
-
-
-def _records(predictions: Path, told: Mapping[str, Any]) -> str:
-    """Whose ledger pays: that of the records, which for a model are those of the table."""
-    return str(told["data"] if "model" in told else predictions)
-
-
-def _scores(path: Path, told: Mapping[str, Any]) -> "Scores":
-    """Labeled scores: those of a file, or of a model on a table."""
-    if "model" not in told:
-        return _predictions.load(path, told)
+def _scores(path: Path, about: Mapping[str, Any]) -> "Scores":
+    """Labeled scores of a file, or of a model on a table."""
+    if "model" not in about:
+        return _predictions.load(path, about)
     from veracal.cli._artifacts import labeled_scores
 
-    _show.status(
-        "If the model was made of records of this table, figures flatter it, and what is "
-        "released costs those people on top of what the model's own ledger says."
+    _output.status(
+        "If the model was trained on records of this table, the figures are optimistic, and a "
+        "release costs those individuals in addition to the model's own ledger."
     )
-    return labeled_scores(told["model"], told["data"])
+    return labeled_scores(about["model"], about["data"])
 
 
-def _check_level(level: float) -> None:
-    """Refuse what is no level of an interval."""
-    if not 0 < level < 1:
-        raise typer.BadParameter(
-            f"expected 0 < level < 1, got {level!r}.", param_hint="--level"
-        )
-
-
-def _check_internal(
-    ledger: Path | None, ledger_part: str | None, version: str, curve: bool
-) -> None:
-    """Refuse options of a private measurement where none is wanted."""
-    if ledger is not None or ledger_part is not None or version:
-        raise typer.BadParameter("needs --epsilon.", param_hint="--ledger")
-    if curve:
-        raise typer.BadParameter(
-            "needs --epsilon; without it the curve is drawn anyway.", param_hint="--curve"
-        )
-
-
-def _limits(texts: Sequence[str], known: Sequence[str] | None) -> dict[str, float]:
-    """Largest figures that are allowed."""
+def _parse_limits(texts: Sequence[str], known: Sequence[str] | None) -> dict[str, float]:
+    """Parse the limits of figures."""
     import math
 
     names = tuple(_figures.WORDS) if known is None else known
@@ -220,32 +199,32 @@ def _limits(texts: Sequence[str], known: Sequence[str] | None) -> dict[str, floa
             limits[name] = math.nan
         if name not in names or not math.isfinite(limits[name]):
             raise typer.BadParameter(
-                f"expected a number for one of {', '.join(names)}, got {text!r}.",
+                f"Expected a number for one of {', '.join(names)}, got {text!r}.",
                 param_hint="--fail-above",
             )
     return limits
 
 
-def _judge(limits: Mapping[str, float], figures: "Mapping[str, Estimate]") -> None:
-    """Exit 1 if a figure is above its limit, or not known."""
+def _check_limits(limits: Mapping[str, float], figures: "Mapping[str, Estimate]") -> None:
+    """Exit 1 if a figure exceeds its limit, or is not known."""
     from veracal.cli._figures import number
 
     failed = False
     for name, limit in limits.items():
-        found = figures.get(name)
-        if found is None or found.value is None:
+        estimate = figures.get(name)
+        if estimate is None or estimate.value is None:
             failed = True
-            _show.status(f"error: {name} is not known, and may be above {limit:g}.")
-        elif not found.value <= limit:
+            _output.status(f"error: {name} is not known, and may be above {limit:g}.")
+        elif not estimate.value <= limit:
             failed = True
-            _show.status(f"error: {name} is {number(found.value)}, above {limit:g}.")
+            _output.status(f"error: {name} is {number(estimate.value)}, above {limit:g}.")
     if failed:
         raise typer.Exit(1)
 
 
 def _measure(
     path: Path,
-    told: Mapping[str, Any],
+    about: Mapping[str, Any],
     bins: int,
     level: float,
     replicates: int | None,
@@ -253,69 +232,70 @@ def _measure(
     *,
     json: bool,
 ) -> "Mapping[str, Estimate]":
-    """Measure the records as they are, and print."""
-    from veracal.cli._measurement import measured_scores, replicates_for, streamed
+    """Measure without noise, and print."""
+    from veracal.cli._measurement import measure_scores, measure_stream, replicates_for
 
     if stream:
-        found = streamed(path, told, bins, level)
+        result = measure_stream(path, about, bins, level)
     else:
-        scores = _scores(path, told)
-        turns = replicates_for(scores) if replicates is None else replicates
-        with _show.progress_bar(f"Measuring {path.name}"):
-            found = measured_scores(scores, bins, level, turns)
+        scores = _scores(path, about)
+        replicates = replicates_for(scores) if replicates is None else replicates
+        with _output.progress_bar(f"Measuring {path.name}"):
+            result = measure_scores(scores, bins, level, replicates)
     if json:
-        data = {"data": told["data"]} if "model" in told else {}
-        facts = {"file": str(path), **data, "kind": found.kind, "internal": found.to_json()}
-        _show.print_json(facts)
+        data = {"data": about["data"]} if "model" in about else {}
+        _output.print_json(
+            {"file": str(path), **data, "kind": result.kind, "internal": result.to_json()}
+        )
     else:
-        found.show(path.name)
-    return found.figures
+        result.show(path.name)
+    return result.figures
 
 
 def _release(
     path: Path,
-    told: Mapping[str, Any],
-    asked: Mapping[str, Any],
+    about: Mapping[str, Any],
+    given: Mapping[str, Any],
     ledger: Path | None,
     part: str | None,
     version: str,
     *,
     json: bool,
 ) -> "Mapping[str, Estimate]":
-    """Measure with noise, charged first, and print."""
+    """Charge a private measurement, measure with noise, and print."""
     from veracal.accounting import rounded_down
     from veracal.calibration import measure_private
-    from veracal.cli import _measurement as _released
+    from veracal.cli import _measurement
 
-    given = {
-        "epsilon": asked["epsilon"],
-        "figures": (*_released.FIGURES, "curve") if asked["curve"] else _released.FIGURES,
-        "bins": asked["bins"],
-        **_released.one_group(told["groups"]),
+    settings = {
+        "epsilon": given["epsilon"],
+        "figures": (*_measurement.FIGURES, "curve") if given["curve"] else _measurement.FIGURES,
+        "bins": given["bins"],
+        **_measurement.one_group(about["groups"]),
     }
-    plan = _released.planned(given, "--epsilon")
-    place = _paying.ledger_place(_records(path, told), ledger)
-    scores = _scores(path, told)
-    holder = _paying.paying(
-        place,
+    plan = _measurement.plan_queries(settings, "--epsilon")
+    records = str(about["data"] if "model" in about else path)  # their ledger pays
+    ledger_path = _payment.ledger_place(records, ledger)
+    scores = _scores(path, about)
+    curator = _payment.paying(
+        ledger_path,
         scores,
         plan.items(),
-        epsilon=asked["epsilon"],
+        epsilon=given["epsilon"],
         part=part,
         version=version,
-        records=_records(path, told),
-        table="model" in told,
+        records=records,
+        table="model" in about,
     )
-    asks = plan.asks.values()
-    holder.require(_paying.unanswered(holder, scores, asks))
-    measured = measure_private(holder, **given, level=asked["level"])
-    account = _paying.left(holder.ledger, part)
+    curator.require(_payment.unpaid_items(curator, scores, plan.asks.values()))
+    measured = measure_private(curator, **settings, level=given["level"])
+    account = _payment.left(curator.ledger, part)
     if json:
-        _show.print_json(
+        _output.print_json(
             {
                 "file": str(path),
                 "kind": scores.kind,
-                "bins": asked["bins"],
+                "bins": given["bins"],
                 **measured.to_json(),
                 "statement": None
                 if measured.statement is None
@@ -324,8 +304,8 @@ def _release(
             }
         )
     else:
-        _released.show(f"{path.name}: released with noise, {asked['bins']} bins", measured)
-        typer.echo("\n" + _paying.promise(measured.statement, whole=False))
+        _measurement.show(f"{path.name}: released with noise, {given['bins']} bins", measured)
+        typer.echo("\n" + _payment.promise(measured.statement, whole=False))
         left = rounded_down(account["left"]["epsilon"], 6)
-        _show.say(f"epsilon {left} is left in {_paying.called(holder.ledger)}.")
-    return _released.figures_of(measured.overall)
+        _output.say(f"epsilon {left} is left in {_payment.called(curator.ledger)}.")
+    return _measurement.figures_of(measured.overall)

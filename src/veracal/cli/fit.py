@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from veracal.cli import _output as _show
-from veracal.cli import _run_options as _fitting
+from veracal.cli import _options, _output
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 
@@ -17,61 +16,61 @@ def fit(
         str | None,
         typer.Argument(
             metavar="DATA",
-            help="CSV, TSV, Parquet, Arrow or npz file, or a name of 'veracal data list'.",
+            help="CSV, TSV, Parquet, Arrow or npz file, or a name from 'veracal data list'.",
         ),
     ] = None,
-    target: _fitting.Target = None,
-    epsilon: _fitting.Epsilon = None,
-    delta: _fitting.Delta = None,
-    schema: _fitting.SchemaFile = None,
+    target: _options.Target = None,
+    epsilon: _options.Epsilon = None,
+    delta: _options.Delta = None,
+    schema: _options.SchemaFile = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder for the model; by default DATA's name and '-model'."),
     ] = None,
-    ledger: _fitting.LedgerFile = None,
-    test: _fitting.Test = None,
-    seed: _fitting.Seed = None,
-    model: _fitting.ModelKind = None,
-    method: _fitting.Method = None,
-    norm: _fitting.Norm = None,
-    group: _fitting.Group = None,
-    bins: _fitting.Bins = None,
-    later: Annotated[
-        int | None, typer.Option(min=0, help="Measurements to keep budget for: 2.")
+    ledger: _options.LedgerFile = None,
+    test: _options.Test = None,
+    split_key: _options.SplitKey = None,
+    model: _options.ModelKind = None,
+    method: _options.Method = None,
+    norm: _options.Norm = None,
+    group: _options.Group = None,
+    bins: _options.Bins = None,
+    reserve: Annotated[
+        int | None,
+        typer.Option(min=0, help="Later measurements to reserve budget for; by default 2."),
     ] = None,
-    version: _fitting.Version = None,
-    at_most: _fitting.AtMost = None,
-    config: _fitting.ConfigFile = None,
+    version: _options.Version = None,
+    max_contributions: _options.MaxContributions = None,
+    config: _options.ConfigFile = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Put the model in the place of one at --out.")
+        bool, typer.Option("--force", help="Replace an existing model at --out.")
     ] = False,
     internal: Annotated[
         bool,
         typer.Option(
             "--internal",
-            help="Write a second report, of the records as they are, beside the model: not to "
-            "be published.",
+            help="Write a second report with exact figures, which must not be published.",
         ),
     ] = False,
     statement: Annotated[
-        bool, typer.Option("--statement", help="Print the guarantee in full.")
+        bool, typer.Option("--statement", help="Print the full privacy guarantee.")
     ] = False,
-    json: _fitting.Json = False,
+    json: _options.Json = False,
 ) -> None:
-    """Train a private classifier on DATA, repair its confidence, and measure both.
+    """Train a private classifier on DATA, calibrate it, and measure it.
 
-    A file needs a schema, which 'veracal schema draft' begins. Everything is
-    charged to the data set's ledger before a record is used: all runs on the
-    same DATA share one budget, which the first opens with its --epsilon. A run
-    that broke off, or whose model was lost, is run again by the same command,
-    at no further cost.
+    A file needs a schema; 'veracal schema draft' proposes one. Everything is
+    charged to the ledger of DATA before a record is used. All runs on the same
+    DATA share one budget, which the first run opens with its --epsilon. To
+    resume a run that was interrupted, or whose model was lost, repeat the
+    command: it costs nothing more.
     """
     typed = {
         "--schema": None if schema is None else str(schema),
         "--test": test,
-        "--seed": seed,
+        "--split-key": split_key,
         "--version": version,
-        "--at-most": at_most,
+        "--max-contributions": max_contributions,
         "--epsilon": epsilon,
         "--delta": delta,
         "--model": model,
@@ -79,26 +78,30 @@ def fit(
         "--norm": norm,
         "--group": group,
         "--bins": bins,
-        "--later": later,
+        "--reserve": reserve,
     }
-    chosen = _fitting.configured(data, typed, config)
-    _fitting.check_data(chosen, target)
-    place = Path(f"{Path(chosen.data.source).stem}-model") if out is None else out
+    settings = _options.build_config(data, typed, config)
+    _options.check_data(settings, target)
+    folder = Path(f"{Path(settings.data.source).stem}-model") if out is None else out
+    _options.check_folder(folder, force=force)
+    from veracal.cli import _run_output
     from veracal.workflow import run
 
-    with _fitting.running(chosen, place, ledger, force=force) as (book, tell, notify):
-        made = run(
-            chosen,
-            place,
-            ledger=book,
+    with _run_output.guard_run(settings, folder, ledger) as (
+        path,
+        progress,
+        notify,
+    ):
+        result = run(
+            settings,
+            folder,
+            ledger=path,
             force=force,
             internal=internal,
-            on_progress=tell,
+            on_progress=progress,
             on_notice=notify,
         )
-    from veracal.cli import _run_output as _run_show
-
     if json:
-        _show.print_json(_run_show.facts(made))
+        _output.print_json(_run_output.to_json(result))
     else:
-        _run_show.show(made, whole=statement)
+        _run_output.show(result, whole=statement)

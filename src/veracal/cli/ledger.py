@@ -1,18 +1,20 @@
-"""Commands about ledgers."""
+"""The commands that open, extend, show and verify ledgers."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from veracal.cli import _output as _show
+from veracal.cli import _output
 
 if TYPE_CHECKING:
     from veracal.ledger import Entry, Ledger, LedgerRun, Opening
 
 
 app = typer.Typer(
-    no_args_is_help=True, help="Open, look at, verify and extend privacy ledgers."
+    no_args_is_help=True,
+    add_completion=False,
+    help="Open, extend, show and verify privacy ledgers.",
 )
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -20,18 +22,18 @@ File = Annotated[
     str,
     typer.Argument(
         metavar="LEDGER",
-        help="Ledger file; or a data file or built-in data set, whose default ledger is meant.",
+        help="Ledger file, or a data file or built-in data set with a default ledger.",
     ),
 ]
-_LAST = 20  # entries that are shown
-_SPLIT = ("train", "test")  # parts of a data set's own ledger
+_LAST = 20  # entries to show
+_SPLIT = ("train", "test")  # partitions of a data set's default ledger
 
 
 @app.command("list", epilog="Example:  veracal ledger list")
 def list_(json: Json = False) -> None:
-    """List the default ledgers: of which data, what was spent, what is left, what is pending.
+    """List the default ledgers with their data, caps, spending and pending charges.
 
-    They are in $VERACAL_LEDGERS, or in $XDG_DATA_HOME/veracal/ledgers, by default
+    Their folder is $VERACAL_LEDGERS, or else $XDG_DATA_HOME/veracal/ledgers, by default
     ~/.local/share/veracal/ledgers.
     """
     from veracal.ledger import default_folder, default_ledgers
@@ -39,10 +41,10 @@ def list_(json: Json = False) -> None:
     rows = [_row(path) for path in default_ledgers()]
     if json:
         folder = str(default_folder(create=False))
-        _show.print_json({"folder": folder, "ledgers": rows})
+        _output.print_json({"folder": folder, "ledgers": rows})
         return
     if not rows:
-        _show.say(f"There is no ledger in {default_folder(create=False)}.")
+        _output.say(f"There is no ledger in {default_folder(create=False)}.")
         return
     columns = ("ledger", "data", "caps", "spent", "left", "runs", "pending")
     lines = [
@@ -53,12 +55,12 @@ def list_(json: Json = False) -> None:
         )
         for row in rows
     ]
-    console = _show.console()
+    console = _output.console()
     title = f"Ledgers in {default_folder(create=False)}"
-    console.print(_show.table(title, columns, lines, right=("runs", "pending")))
+    console.print(_output.table(title, columns, lines, right=("runs", "pending")))
     for row in rows:
         if row["problem"]:
-            _show.status(f"error: {row['problem']}")
+            _output.status(f"error: {row['problem']}")
 
 
 @app.command(
@@ -67,42 +69,46 @@ def list_(json: Json = False) -> None:
     "veracal ledger open --data visits.csv --epsilon 3 --delta 1e-6",
 )
 def open_(
-    epsilon: Annotated[float, typer.Option(help="Most that all releases may cost.")],
+    epsilon: Annotated[float, typer.Option(help="Cap on the cost of all releases together.")],
     path: Annotated[
         Path | None, typer.Argument(metavar="[LEDGER]", help="New file, on a local disk.")
     ] = None,
-    delta: Annotated[float, typer.Option(help="Failure probability; 0 for pure.")] = 0.0,
+    delta: Annotated[
+        float, typer.Option(help="Cap on delta; 0 for pure differential privacy.")
+    ] = 0.0,
     data: Annotated[
         str | None,
-        typer.Option(help="Data file or built-in data set whose default ledger to open."),
+        typer.Option(help="Data file or built-in data set: open its default ledger."),
     ] = None,
     relation: Annotated[str, typer.Option(help="add-remove or replace-one.")] = "add-remove",
-    unit: Annotated[str, typer.Option(help="Whom to protect: record, patient, …")] = "record",
-    at_most: Annotated[int, typer.Option(help="Most rows of one unit.")] = 1,
+    unit: Annotated[str, typer.Option(help="Unit to protect: record, patient, …")] = "record",
+    max_contributions: Annotated[int, typer.Option(help="Most rows of one unit.")] = 1,
     kind: Annotated[
         str | None,
-        typer.Option(help="pure, open or plan; by default as --delta and --plan ask for."),
+        typer.Option(help="pure, open or plan; the default follows from --delta and --plan."),
     ] = None,
     composition: Annotated[
         str | None,
-        typer.Option(
-            help="Of an open ledger: rdp (default) or addition (default with --data)."
-        ),
+        typer.Option(help="For kind open: rdp (default) or addition (default with --data)."),
     ] = None,
-    order: Annotated[float | None, typer.Option(help="Order of the Rényi divergence.")] = None,
+    order: Annotated[
+        float | None, typer.Option(help="For rdp: order of the Rényi divergence.")
+    ] = None,
     plan: Annotated[
-        Path | None, typer.Option(help="TOML or JSON file of every event, charged at once.")
+        Path | None, typer.Option(help="TOML or JSON file with all events, charged at once.")
     ] = None,
     part: Annotated[
         list[str] | None,
-        typer.Option(help="Disjoint part of the records; repeats. With --data: train, test."),
+        typer.Option(
+            help="Disjoint partition of the records; may be repeated. With --data: train, test."
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Make a new ledger with caps on epsilon and delta, for all releases together.
+    """Open a new ledger with caps on epsilon and delta, for all releases together.
 
-    With --data it is the default ledger of that data set, which every later run on the same
-    file uses, wherever its results are put.
+    With --data, it is the default ledger of that data set, which every later run on the same
+    file uses, wherever its output is.
     """
     from veracal.accounting import Budget, Unit
     from veracal.errors import VeracalError
@@ -115,7 +121,7 @@ def open_(
         composition = "addition"
     place = path if path is not None else default_ledger_path(data or "")
     try:
-        budget = Budget(epsilon, delta, relation, Unit(unit, at_most))  # type: ignore[arg-type]
+        budget = Budget(epsilon, delta, relation, Unit(unit, max_contributions))  # type: ignore[arg-type]
         settings: dict[str, Any] = {
             "kind": kind,
             "composition": composition,
@@ -131,7 +137,7 @@ def open_(
         raise
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
-    _report(ledger, json=json)
+    _print_ledger(ledger, json=json)
 
 
 @app.command(
@@ -139,14 +145,18 @@ def open_(
 )
 def extend(
     path: File,
-    epsilon: Annotated[float, typer.Option(help="By how much to raise the cap.")],
-    delta: Annotated[float, typer.Option(help="By how much to raise that on delta.")] = 0.0,
+    epsilon: Annotated[
+        float, typer.Option(help="Amount by which to raise the cap on epsilon.")
+    ],
+    delta: Annotated[
+        float, typer.Option(help="Amount by which to raise the cap on delta.")
+    ] = 0.0,
     json: Json = False,
 ) -> None:
-    """Raise the caps of a ledger, by a second filter that is recorded in its chain.
+    """Raise the caps of a ledger, by another filter that is recorded in its chain.
 
-    Each run must fit wholly into one filter, and the totals add. What was released before may
-    have led to this, so every later statement says that the cap was raised after releases.
+    Each run must fit into one filter, and the totals add up. Earlier releases may have
+    influenced the decision, so every later statement says that the cap was raised.
     """
     from veracal.errors import VeracalError
 
@@ -157,7 +167,7 @@ def extend(
         raise
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
-    _report(ledger, json=json)
+    _print_ledger(ledger, json=json)
 
 
 @app.command(
@@ -167,20 +177,21 @@ def extend(
 def abandon(
     path: File,
     request: Annotated[
-        str | None, typer.Option(help="Id of a pending reservation, as `show` prints it.")
+        str | None, typer.Option(help="Id of a pending charge, as 'ledger show' prints it.")
     ] = None,
     run: Annotated[
-        int | None, typer.Option(help="Number of a run; alone, the whole run is abandoned.")
+        int | None,
+        typer.Option(help="Number of a run; without --request, abandon the whole run."),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Give up a pending reservation or a run. Nothing is refunded, and it is never resumed."""
+    """Abandon a pending charge or a run. Nothing is refunded, and it cannot be resumed."""
     from veracal.errors import LedgerError
     from veracal.ledger import Ledger
 
     ledger = _ledger(path)
     if request is None and run is None:
-        raise typer.BadParameter("Name a reservation with --request, or a run with --run.")
+        raise typer.BadParameter("Name a pending charge with --request, or a run with --run.")
     if request is None:
         ledger.abandon_run(run)
     else:
@@ -190,60 +201,60 @@ def abandon(
                 f"Request {request!r} is pending in several runs: name one of them with --run."
             )
         Ledger(ledger.path, run if run is not None else next(iter(runs), None)).abandon(request)
-    _report(ledger, json=json)
+    _print_ledger(ledger, json=json)
 
 
 @app.command(epilog="Example:  veracal ledger show study.ledger --statement")
 def show(
     path: File,
     statement: Annotated[
-        bool, typer.Option("--statement", help="Print what the ledger promises, in full.")
+        bool, typer.Option("--statement", help="Print the full guarantee of the ledger.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Show a ledger: its caps, what each part spent and has left, its runs and entries."""
+    """Show the caps, partitions, runs and entries of a ledger."""
     from veracal.ledger import ledger_statement
 
     ledger = _ledger(path)
     if not statement:
-        _report(ledger, json=json)
+        _print_ledger(ledger, json=json)
         return
-    promised = ledger_statement(ledger)
+    guarantee = ledger_statement(ledger)
     if json:
-        _show.print_json(promised.to_json())
+        _output.print_json(guarantee.to_json())
     else:
-        typer.echo(_show.visible(promised.text(), keep="\n"))
+        typer.echo(_output.visible(guarantee.text(), keep="\n"))
 
 
 @app.command(epilog="Example:  veracal ledger verify study.ledger --json")
 def verify(
     path: File,
     head: Annotated[
-        str | None, typer.Option(help="A head written down earlier, to be found again.")
+        str | None, typer.Option(help="A head recorded earlier, which the chain must contain.")
     ] = None,
     json: Json = False,
 ) -> None:
-    """Compute every hash, cost and sum of a ledger again; exit 1 if something is wrong."""
+    """Recompute all hashes, costs and sums of a ledger; exit 1 if one is wrong."""
     from veracal.errors import LedgerError
 
     problems: tuple[str, ...] = ()
     try:
         ledger = _ledger(path)
-        found = ledger.verify(head)
+        verified = ledger.verify(head)
     except LedgerError as error:
-        found, problems = "", error.problems
+        verified, problems = "", error.problems
     if json:
-        _show.print_json(
-            {"sound": not problems, "head": found or None, "problems": list(problems)}
+        _output.print_json(
+            {"valid": not problems, "head": verified or None, "problems": list(problems)}
         )
     elif problems:
         for problem in problems:
-            _show.status(f"error: {problem}")
+            _output.status(f"error: {problem}")
     else:
         charges = sum(entry.event is not None for entry in ledger.entries())
-        count = _show.counted(charges, "charge")
-        _show.say(f"{path}: {count}, and everything adds up.")
-        _show.say(f"head  {found}")
+        count = _output.counted(charges, "charge")
+        _output.say(f"{path}: {count}; all hashes, costs and sums are correct.")
+        _output.say(f"head  {verified}")
     if problems:
         raise typer.Exit(1)
 
@@ -252,27 +263,29 @@ def verify(
 def export(
     path: File,
     answers: Annotated[
-        bool, typer.Option("--answers", help="Include what was answered, in hexadecimal.")
+        bool, typer.Option("--answers", help="Include the answers, in hexadecimal.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="The same: it is JSON anyway.")] = True,
+    json: Annotated[
+        bool, typer.Option("--json", help="No effect: the output is always JSON.")
+    ] = True,
 ) -> None:
-    """Print a whole ledger as one JSON object, with everything needed to check its chain.
+    """Print a ledger as one JSON object, with everything needed to verify its chain.
 
-    Answers were released, though perhaps not to everybody: without --answers their hashes
-    stand for them.
+    Answers were released, but perhaps not to the public: without --answers, their hashes
+    replace them.
     """
-    _show.print_json(_ledger(path).to_json(answers=answers))
+    _output.print_json(_ledger(path).to_json(answers=answers))
 
 
 def _ledger(given: str) -> "Ledger":
-    """The ledger that an argument means."""
+    """Open the ledger of an argument."""
     from veracal.ledger import Ledger, resolve_ledger
 
     return Ledger(resolve_ledger(given))
 
 
 def _row(path: Path) -> dict[str, Any]:
-    """What is listed of one ledger."""
+    """Figures of one ledger for the list."""
     from dataclasses import asdict
 
     from veracal.errors import VeracalError
@@ -293,7 +306,7 @@ def _row(path: Path) -> dict[str, Any]:
             "pending": len(ledger.pending()),
             "problem": None,
         }
-    except VeracalError as error:  # one ledger that is damaged does not hide the others
+    except VeracalError as error:  # a damaged ledger must not hide the others
         return {**row, "data": None, "problem": str(error)}
 
 
@@ -308,27 +321,27 @@ def _figures(row: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _report(ledger: "Ledger", *, json: bool) -> None:
+def _print_ledger(ledger: "Ledger", *, json: bool) -> None:
     """Print a ledger as tables or as one JSON object."""
     from veracal.accounting import rounded_up
 
     facts = _facts(ledger)
     if json:
-        _show.print_json(facts)
+        _output.print_json(facts)
         return
-    console, budget = _show.console(), ledger.budget
+    console, budget = _output.console(), ledger.budget
     rows = [
         (
-            "promise",
+            "guarantee",
             f"epsilon {rounded_up(budget.epsilon, 6)}, delta {rounded_up(budget.delta)}",
         ),
-        ("to", f"{budget.unit}, under {budget.relation}"),
+        ("protects", f"{budget.unit}, under {budget.relation}"),
         ("kind", facts["words"]),
         *([("data", facts["data"])] if facts["data"] else []),
         *([("note", facts["note"])] if facts["note"] else []),
         ("head", facts["head"]),
     ]
-    console.print(_show.table(f"{ledger.path.name}: the budget", ("", ""), rows))
+    console.print(_output.table(f"{ledger.path.name}: the budget", ("", ""), rows))
     figures = ("spent", "left")
     parts = [
         (part["name"], *(_amount(part[figure], figure) for figure in figures))
@@ -338,11 +351,11 @@ def _report(ledger: "Ledger", *, json: bool) -> None:
         parts.append(
             ("total", *(_amount(facts["total"][figure], figure) for figure in figures))
         )
-    note = "Parts are disjoint: the total is the most that any of them spent."
+    note = "Partitions are disjoint: the total is the largest of them."
     console.print(
-        _show.table(
-            f"{ledger.path.name}: the parts",
-            ("part", *figures),
+        _output.table(
+            f"{ledger.path.name}: the partitions",
+            ("partition", *figures),
             parts,
             note=note if len(facts["parts"]) > 1 else "",
         )
@@ -352,8 +365,8 @@ def _report(ledger: "Ledger", *, json: bool) -> None:
 
 
 def _print_runs(ledger: "Ledger", facts: dict[str, Any]) -> None:
-    """Print the runs, and what is pending."""
-    console = _show.console()
+    """Print the runs and the pending charges."""
+    console = _output.console()
     if facts["runs"]:
         rows = [
             (
@@ -367,34 +380,34 @@ def _print_runs(ledger: "Ledger", facts: dict[str, Any]) -> None:
             for run in facts["runs"]
             for part, epsilon in run["epsilons"].items()
         ]
-        columns = ("", "run", "part", "cost", "filter", "")
-        console.print(_show.table(f"{ledger.path.name}: the runs", columns, rows))
+        columns = ("", "run", "partition", "cost", "filter", "")
+        console.print(_output.table(f"{ledger.path.name}: the runs", columns, rows))
     if facts["pending"]:
         pending = [
             (entry["request"], entry["purpose"], str(entry["run"] or ""))
             for entry in facts["pending"]
         ]
         console.print(
-            _show.table(
-                f"{ledger.path.name}: reserved, and not settled",
+            _output.table(
+                f"{ledger.path.name}: pending charges",
                 ("request", "purpose", "run"),
                 pending,
-                note="Repeat the command that reserved it, or give it up: `veracal ledger "
+                note="Repeat the command that made the charge, or abandon it: `veracal ledger "
                 "abandon LEDGER --request …`. Nothing is refunded.",
             )
         )
 
 
 def _print_entries(ledger: "Ledger", facts: dict[str, Any]) -> None:
-    """Print what a plan lists, and the last entries."""
-    console = _show.console()
+    """Print the items of a plan, and the last entries."""
+    console = _output.console()
     if facts["plan"]:
         rows = [
             (item["purpose"], item["event"]["kind"], item["part"] or "all", item["used"])
             for item in facts["plan"]
         ]
-        columns = ("purpose", "event", "part", "used")
-        console.print(_show.table(f"{ledger.path.name}: the plan", columns, rows))
+        columns = ("purpose", "event", "partition", "used")
+        console.print(_output.table(f"{ledger.path.name}: the plan", columns, rows))
     entries = facts["entries"]
     if not entries:
         console.print("\nNothing was charged yet.")
@@ -412,18 +425,18 @@ def _print_entries(ledger: "Ledger", facts: dict[str, Any]) -> None:
     ]
     hidden = len(entries) - len(lines)
     console.print(
-        _show.table(
+        _output.table(
             f"{ledger.path.name}: the entries",
-            ("", "purpose", "event", "part", "cost", "outcome"),
+            ("", "purpose", "event", "partition", "cost", "outcome"),
             lines,
             right=("",),
-            note=f"{_show.counted(hidden, 'earlier one')} not shown." if hidden else "",
+            note=f"{_output.counted(hidden, 'earlier one')} not shown." if hidden else "",
         )
     )
 
 
 def _facts(ledger: "Ledger") -> dict[str, Any]:
-    """Everything that is shown about a ledger."""
+    """All facts about a ledger."""
     from dataclasses import asdict
 
     opening, entries = ledger.opening, ledger.entries()
@@ -449,7 +462,7 @@ def _facts(ledger: "Ledger") -> dict[str, Any]:
 
 
 def _charged(opening: "Opening", entry: "Entry") -> str:
-    """What an entry cost, for people."""
+    """Cost of an entry, in words."""
     from veracal.ledger import Cost
 
     if entry.event is None:
@@ -460,7 +473,7 @@ def _charged(opening: "Opening", entry: "Entry") -> str:
 
 
 def _outcome(entry: dict[str, Any]) -> str:
-    """What became of an entry, or what it settles."""
+    """Outcome of an entry, and the entry that it settles."""
     settles = entry["settles"]
     return str(entry["outcome"]) + ("" if settles is None else f" (entry {settles})")
 
@@ -492,7 +505,7 @@ def _plan(ledger: "Ledger") -> list[dict[str, Any]]:
 
 
 def _amount(amount: dict[str, float], figure: str) -> str:
-    """Write a part of a budget: never less than was spent, nor more than is left."""
+    """Format a part of a budget, rounding spending up and the rest down."""
     from veracal.accounting import rounded_down, rounded_up
 
     rounded = rounded_down if figure == "left" else rounded_up

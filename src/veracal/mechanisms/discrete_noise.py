@@ -13,20 +13,15 @@ below :math:`e^{-65000}`; larger ones are rejected.
 
 import math
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from opendp.domains import atom_domain, vector_domain
-from opendp.measurements import make_gaussian, make_laplace
-from opendp.metrics import l1_distance, l2_distance
-from opendp.mod import enable_features
 
 from veracal import _checks
 from veracal._types import Ints
 from veracal.accounting import MICRO, round_up_float
 from veracal.mechanisms.grid import MOST_TOTAL
-
-enable_features("contrib")  # both mechanisms are proved, but not yet by OpenDP's full process
 
 MOST_NOISE = 2**46  # such noise exceeds the 2^53 units of a float with probability e^-128
 
@@ -89,8 +84,7 @@ def add_discrete_laplace(units: ArrayLike, noise: float) -> Ints:
     :math:`\Delta/s`-differentially private, exactly (Ghosh, Roughgarden and Sundararajan
     2012; sampled as in Canonne, Kamath and Steinke 2020).
     """
-    space = vector_domain(atom_domain(T="i64")), l1_distance(T="i64")
-    return _release(make_laplace(*space, scale=_check_noise(noise)), units)
+    return _release(make_laplace(_check_noise(noise)), units)
 
 
 def add_discrete_gaussian(units: ArrayLike, noise: float) -> Ints:
@@ -101,8 +95,7 @@ def add_discrete_gaussian(units: ArrayLike, noise: float) -> Ints:
     For integers of L2 sensitivity :math:`\Delta`, the result is
     :math:`\Delta^2/2s^2`-zCDP (Canonne, Kamath and Steinke 2020, Theorem 14).
     """
-    space = vector_domain(atom_domain(T="i64")), l2_distance(T="f64")
-    return _release(make_gaussian(*space, scale=_check_noise(noise)), units)
+    return _release(make_gaussian(_check_noise(noise)), units)
 
 
 def discrete_laplace_std(noise: float) -> float:
@@ -158,6 +151,28 @@ def discrete_gaussian_std(noise: float) -> float:
     k = np.arange(-128, 129)
     weights = np.exp(-((k / noise) ** 2) / 2)
     return float(np.sqrt((weights * k**2).sum() / weights.sum()))
+
+
+def make_laplace(scale: float) -> Any:
+    """OpenDP's mechanism that adds discrete Laplace noise to a list of integers."""
+    from opendp.domains import atom_domain, vector_domain
+    from opendp.measurements import make_laplace
+    from opendp.metrics import l1_distance
+    from opendp.mod import enable_features
+
+    enable_features("contrib")  # proved, but not yet by OpenDP's full process
+    return make_laplace(vector_domain(atom_domain(T="i64")), l1_distance(T="i64"), scale=scale)
+
+
+def make_gaussian(scale: float) -> Any:
+    """OpenDP's mechanism that adds discrete Gaussian noise to a list of integers."""
+    from opendp.domains import atom_domain, vector_domain
+    from opendp.measurements import make_gaussian
+    from opendp.metrics import l2_distance
+    from opendp.mod import enable_features
+
+    enable_features("contrib")  # proved, but not yet by OpenDP's full process
+    return make_gaussian(vector_domain(atom_domain(T="i64")), l2_distance(T="f64"), scale=scale)
 
 
 def _release(measurement: object, units: ArrayLike) -> Ints:

@@ -12,15 +12,19 @@ if TYPE_CHECKING:
         open_data_ledger,
         partitions_path,
     )
-    from veracal.workflow.comparing import Configuration, check_ways, compare_ways, is_begun
+    from veracal.workflow.comparing import compare
     from veracal.workflow.config import (
         Config,
+        Configuration,
         DataConfig,
+        MeasurementConfig,
+        ModelConfig,
         PrivacyConfig,
         RecalibrationConfig,
-        check_used,
+        check_configurations,
+        check_settings_apply,
+        is_unfinished,
     )
-    from veracal.workflow.job import today
     from veracal.workflow.local_federation import (
         STUDY_EPSILON,
         Courier,
@@ -30,15 +34,13 @@ if TYPE_CHECKING:
         make_local,
         open_local,
     )
-    from veracal.workflow.remeasuring import found_near, measure_again
-    from veracal.workflow.results import RESULTS, results_of, write_recalibrated
+    from veracal.workflow.planning import today
+    from veracal.workflow.records import TEST
+    from veracal.workflow.remeasuring import find_table, remeasure
+    from veracal.workflow.results import RESULTS, load_results, write_recalibrated
     from veracal.workflow.running import OnProgress, RunResult, run
-    from veracal.workflow.steps import TEST
 
 __all__ = [
-    "RESULTS",
-    "STUDY_EPSILON",
-    "TEST",
     "AuditRun",
     "Config",
     "Configuration",
@@ -46,27 +48,32 @@ __all__ = [
     "DataConfig",
     "Hospital",
     "LocalFederation",
+    "MeasurementConfig",
+    "ModelConfig",
     "OnNotice",
     "OnProgress",
     "OnRuns",
     "PrivacyConfig",
+    "RESULTS",
     "RecalibrationConfig",
     "RunResult",
+    "STUDY_EPSILON",
+    "TEST",
     "audit_config",
-    "check_used",
-    "check_ways",
-    "compare_ways",
+    "check_configurations",
+    "check_settings_apply",
+    "compare",
     "exists_local",
-    "found_near",
-    "is_begun",
+    "find_table",
+    "is_unfinished",
     "keep_place",
     "ledger_path",
+    "load_results",
     "make_local",
-    "measure_again",
     "open_data_ledger",
     "open_local",
     "partitions_path",
-    "results_of",
+    "remeasure",
     "run",
     "today",
     "write_recalibrated",
@@ -87,20 +94,20 @@ __getattr__, __dir__ = attach(
             "open_data_ledger",
             "partitions_path",
         ),
-        "comparing": (
-            "Configuration",
-            "check_ways",
-            "compare_ways",
-            "is_begun",
-        ),
+        "comparing": ("compare",),
         "config": (
             "Config",
+            "Configuration",
             "DataConfig",
+            "MeasurementConfig",
+            "ModelConfig",
             "PrivacyConfig",
             "RecalibrationConfig",
-            "check_used",
+            "check_configurations",
+            "check_settings_apply",
+            "is_unfinished",
         ),
-        "job": ("today",),
+        "planning": ("today",),
         "local_federation": (
             "Courier",
             "STUDY_EPSILON",
@@ -111,12 +118,12 @@ __getattr__, __dir__ = attach(
             "open_local",
         ),
         "remeasuring": (
-            "found_near",
-            "measure_again",
+            "find_table",
+            "remeasure",
         ),
         "results": (
             "RESULTS",
-            "results_of",
+            "load_results",
             "write_recalibrated",
         ),
         "running": (
@@ -124,6 +131,6 @@ __getattr__, __dir__ = attach(
             "RunResult",
             "run",
         ),
-        "steps": ("TEST",),
+        "records": ("TEST",),
     },
 )

@@ -1,7 +1,4 @@
-"""Numbers of rows in the table that records came from.
-
-The audit of a training that a config describes: the same records, people and model.
-"""
+"""The multiplicity audit of a training run that a config describes."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -17,115 +14,42 @@ from veracal.data import Dataset, Group, Label, Schema, scan_rows, split
 from veracal.errors import DataError
 from veracal.multiplicity import Audit, AuditSettings, audit
 from veracal.report import AuditResults
-from veracal.workflow.config import Config, check_used
-from veracal.workflow.job import today
-from veracal.workflow.results import published
-from veracal.workflow.steps import LoadedRecords, budget_of, loaded
-from veracal.workflow.training import private_model
+from veracal.workflow.config import Config, check_settings_apply
+from veracal.workflow.models import build_model
+from veracal.workflow.planning import today
+from veracal.workflow.records import LoadedRecords, load_records, run_budget
+from veracal.workflow.results import public_settings
 
-Content = tuple[int, bytes]  # number of a row, and all there is to tell it by
-
-
-def row_numbers(part: Dataset, records: LoadedRecords, source: str) -> Ints:
-    """Where in the table each record of a part stands, counted from 1.
-
-    Loading may have left out rows, and dealing keeps the others in their order: so a part is
-    found again in the whole, and the whole in the table. Rows that are alike in everything
-    the model sees may be taken for each other.
-
-    Parameters
-    ----------
-    part : Dataset
-        A part of ``records``, in its order.
-    records : Loaded
-    source : str
-        The file, or the name of a built-in set, whose own rows count.
-    """
-    whole, path = records.whole, Path(source)
-    within = found_in_order(contents(part), contents(whole))
-    if not (whole.may_drop and path.is_file() and isinstance(records.schema, Schema)):
-        return within + 1
-    unlabeled = contents(whole, labeled=False)
-    return found_in_order(unlabeled, _table(path, records.schema))[within] + 1
-
-
-def found_in_order(some: Iterable[Content], among: Iterable[Content]) -> Ints:
-    """Places of rows in a sequence that holds all of them in the same order.
-
-    Examples
-    --------
-    >>> rows = list(enumerate([b"a", b"b", b"a", b"c"]))
-    >>> found_in_order([(0, b"a"), (1, b"c")], rows)
-    array([0, 3])
-    """
-    places, rest = [], iter(among)
-    for _, wanted in some:
-        place = next((number for number, content in rest if content == wanted), None)
-        assert place is not None
-        places.append(place)
-    return np.array(places, dtype=np.int64)
-
-
-def contents(records: Dataset, *, labeled: bool = True) -> Iterator[Content]:
-    """Each record as bytes: its features, groups, unit and, if wanted, its label."""
-    start = 0
-    for batch in records.batches():
-        labels = batch.y if labeled else None
-        numbers = start + np.arange(len(batch))
-        yield from _bytes(numbers, batch.X[:], batch.groups.values(), batch.units, labels)
-        start += len(batch)
-
-
-def _table(path: Path, schema: Schema) -> Iterator[Content]:
-    """The rows of a file that its schema keeps, likewise."""
-    for _, rows in scan_rows(path, schema):
-        yield from _bytes(rows.numbers, rows.X, rows.groups.values(), rows.units, None)
-
-
-def _bytes(
-    numbers: Ints,
-    X: Array,
-    groups: Iterable[Group],
-    units: Array | None,
-    labels: Ints | None,
-) -> Iterator[Content]:
-    """Rows with their numbers."""
-    columns = [group.codes for group in groups]
-    columns += [] if labels is None else [labels]
-    told = np.stack(columns, axis=1).tolist() if columns else [[]] * len(numbers)
-    whose = [""] * len(numbers) if units is None else units.tolist()
-    for number, row, codes, unit in zip(numbers.tolist(), X, told, whose, strict=True):
-        yield number, row.tobytes() + repr((codes, unit)).encode()
-
-
-OnRuns = Callable[[float, int, int | None], None]  # epsilon, runs that are done, and in all
-_MAPS = (0.5, 0.0, 0.5)  # of the test part, when maps are fitted on half of it
+OnRuns = Callable[[float, int, int | None], None]  # epsilon, completed runs, and all runs
+RowBytes = tuple[int, bytes]  # number of a row, and its content
+_MAP_SPLIT = (0.5, 0.0, 0.5)  # of the test partition, when maps are fitted on half of it
 KINDS = {
-    "logistic": "logistic regression by noisy gradient descent",
+    "logistic": "logistic regression by DP-SGD",
     "objective": "objective perturbation",
     "output": "output perturbation",
-    "mlp": "a network of dense layers by noisy gradient descent",
-    "cnn": "a convolutional network by noisy gradient descent",
-    "features": "dense layers on frozen features by noisy gradient descent",
-    "text": "fine-tuning of a network for texts by noisy gradient descent",
+    "mlp": "a network of dense layers by DP-SGD",
+    "cnn": "a convolutional network by DP-SGD",
+    "features": "dense layers on frozen features by DP-SGD",
+    "text": "fine-tuning of a network for texts by DP-SGD",
 }
-WHOLE = "The whole budget goes to training: nothing is laid by for a map."
+WHOLE = "The whole budget goes to training. No budget is reserved for a calibration map."
 
 
 @dataclass(frozen=True)
 class AuditRun:
-    """How an audit is carried out, beside what is asked of it.
+    """How an audit is executed. :class:`~veracal.multiplicity.AuditSettings` say what it asks.
 
     Attributes
     ----------
     plane : pair of str, optional
-        Two features, for a map.
+        Two features, for a map of the disagreement.
     recalibrate : MapFitter, optional
-        How every run is repaired, on half of the test part; the other half is audited.
+        Fits a calibration map of each run on half of the test partition; the other half is
+        audited.
     jobs, backend, address
-        Where models are trained one by one, as of :func:`veracal.multiplicity.audit`.
+        Where models are trained one by one, as for :func:`veracal.multiplicity.audit`.
     keep : path, optional
-        Where runs are kept as they arrive; with several budgets, one file for each.
+        File that keeps runs as they arrive; with several budgets, one file for each.
     random_state : int, optional
     """
 
@@ -140,13 +64,13 @@ class AuditRun:
 
 @dataclass(frozen=True, eq=False)
 class Deployed:
-    """The model in use, deciding at the threshold of an audit.
+    """The deployed model, deciding at the threshold of an audit.
 
     Attributes
     ----------
     classifier : PrivateClassifier
     classes : tuple of str or int
-        As they are declared, which need not be the order of the classifier.
+        In the declared order, which need not be that of the classifier.
     threshold : float or None
     """
 
@@ -155,14 +79,13 @@ class Deployed:
     threshold: float | None = None
 
     def predict(self, X: Array) -> Array:
-        """Decisions: the likeliest class, or the second declared one above the threshold."""
-        found: Array = self.classifier.predict(X)
-        if self.threshold is None:
-            return found
-        place = self.classifier.classes_.tolist().index(self.classes[1])
-        second = self.classifier.predict_proba(X)[:, place] > self.threshold
-        decided: Array = np.array(self.classes)[second.astype(int)]
-        return decided
+        """Predict the likeliest class, or the second declared class above the threshold."""
+        decisions: Array = self.classifier.predict(X)
+        if self.threshold is not None:
+            column = self.classifier.classes_.tolist().index(self.classes[1])
+            second = self.classifier.predict_proba(X)[:, column] > self.threshold
+            decisions = np.array(self.classes)[second.astype(int)]
+        return decisions
 
 
 def audit_config(
@@ -176,87 +99,94 @@ def audit_config(
     on_load: Callable[[int, int | None], None] | None = None,
     on_progress: OnRuns | None = None,
 ) -> AuditResults:
-    """Audit the training of a config, on its training part, for the people of its test part.
+    """Audit the training of a config for the records of its test partition.
 
     Parameters
     ----------
     config : Config
-        As for :func:`veracal.workflow.run`: the same key deals the same people to the same
-        parts. Where it plans a map, runs have the budget that the map leaves, and no map:
-        maps of temperatures change no decision.
+        As for :func:`veracal.workflow.run`: the same split key gives the same partitions. If
+        it plans a calibration map, runs have the budget that the map leaves, and no map: maps
+        of temperatures change no decision.
     epsilons : sequence of float
-        Budgets, each audited for itself.
-    question : Question
+        Budgets, each audited separately.
+    question : AuditSettings
     how : AuditRun, optional
     against : PrivateClassifier, optional
-        The model in use: how many runs contradict its decisions.
+        The deployed model: count the runs that contradict its decisions.
     schema : Schema, optional
         In place of the file that the config names.
     on_load, on_progress : callable, optional
 
     Guarantees
     ----------
-    None: nothing is charged, because nothing may leave. See :func:`veracal.multiplicity.audit`.
+    None: nothing is charged, because the results must not be released. See
+    :func:`veracal.multiplicity.audit`.
     """
-    chosen = AuditRun() if how is None else how
-    if against is None:  # whose settings go along, whatever is trained instead
-        check_used(config.model, (config.model.kind,))
-    records = loaded(config, on_load, schema)
+    how = AuditRun() if how is None else how
+    if against is None:  # otherwise settings of the deployed model may come along unused
+        check_settings_apply(config.model, (config.model.kind,))
+    records = load_records(config, on_load, schema)
+    if against is not None and (against.schema is None or against.schema != records.schema):
+        raise DataError(
+            records.dataset.name,
+            "a model that was trained with the schema of this table",
+            "one with another schema",
+            "Name the table it was trained on, or another model.",
+        )
+    audited, calibration = _audited_records(records, config, how.recalibrate)
+    trainers = [
+        build_trainer(replace(config, privacy=replace(config.privacy, epsilon=each)), records)
+        for each in epsilons
+    ]
+    deployed = None
     if against is not None:
-        check_same(against, records)
-    individuals, calibration = _people(records, config, chosen.recalibrate)
-    trainers = [trainer(replace_epsilon(config, each), records) for each in epsilons]
-    found: list[Audit] = []
-    for epsilon, model in zip(epsilons, trainers, strict=True):
-        tell = _telling(on_progress, epsilon)
-        found.append(
+        deployed = Deployed(against, records.train.classes, question.threshold)
+    audits: list[Audit] = []
+    for epsilon, trainer in zip(epsilons, trainers, strict=True):
+
+        def report(done: int, total: int | None, epsilon: float = epsilon) -> None:
+            if on_progress is not None:
+                on_progress(epsilon, done, total)
+
+        audits.append(
             audit(
-                model,
+                trainer,
                 records.train,
-                individuals,
+                audited,
                 **asdict(question),
-                deployed=None
-                if against is None
-                else Deployed(against, records.train.classes, question.threshold),
-                plane=chosen.plane,
-                recalibrate=chosen.recalibrate,
+                deployed=deployed,
+                plane=how.plane,
+                recalibrate=how.recalibrate,
                 calibration=calibration,
-                jobs=chosen.jobs,
-                backend=chosen.backend,
-                address=chosen.address,
-                keep=keep_place(chosen.keep, epsilon, several=len(epsilons) > 1),
-                random_state=chosen.random_state,
-                on_progress=tell,
+                jobs=how.jobs,
+                backend=how.backend,
+                address=how.address,
+                keep=keep_place(how.keep, epsilon, several=len(epsilons) > 1),
+                random_state=how.random_state,
+                on_progress=report,
             )
         )
     return AuditResults(
-        name=records.whole.name,
+        name=records.dataset.name,
         date=today(),
         what=KINDS[config.model.kind],
-        rows=row_numbers(individuals, records, config.data.source),
-        audits=tuple(found),
+        rows=row_numbers(audited, records, config.data.source),
+        audits=tuple(audits),
         epsilons=tuple(map(float, epsilons)),
-        settings={**published(config), "audit": asdict(question)},
-        notes=_notes(config, question, chosen.recalibrate, calibration),
+        settings={**public_settings(config), "audit": asdict(question)},
+        notes=_notes(config, question, calibration),
     )
 
 
-def replace_epsilon(config: Config, epsilon: float) -> Config:
-    """The same with another budget."""
-    return replace(config, privacy=replace(config.privacy, epsilon=epsilon))
-
-
-def trainer(config: Config, records: LoadedRecords) -> Any:
-    """What is trained again: the classifier with its share of the budget, without a map."""
-    model = private_model(config, records.train, budget_of(config, records))
+def build_trainer(config: Config, records: LoadedRecords) -> Any:
+    """The model to retrain: the classifier with its share of the budget, without a map."""
+    model = build_model(config, records.train, run_budget(config, records))
     model.check_records(records.train)
-    if isinstance(model, PrivateCalibratedClassifier):
-        return model.trainer()
-    return model
+    return model.trainer() if isinstance(model, PrivateCalibratedClassifier) else model
 
 
 def keep_place(keep: Path | None, epsilon: float, *, several: bool) -> Path | None:
-    """Where the runs at one budget are kept.
+    """Path of the file that keeps the runs at one budget.
 
     Examples
     --------
@@ -268,66 +198,115 @@ def keep_place(keep: Path | None, epsilon: float, *, several: bool) -> Path | No
     return keep.with_name(f"{keep.stem}-epsilon-{epsilon:.6g}{keep.suffix}")
 
 
-def check_same(against: PrivateClassifier, records: LoadedRecords) -> None:
-    """Refuse a model that reads the table otherwise: its decisions would be of other rows."""
-    if against.schema is None or against.schema != records.schema:
-        raise DataError(
-            records.whole.name,
-            "a model that was made with the schema of this table",
-            "one with another schema",
-            "Name the table it was made of, or another model.",
-        )
-
-
-def _people(
+def _audited_records(
     records: LoadedRecords, config: Config, recalibrate: MapFitter | None
 ) -> tuple[Dataset, Dataset | None]:
-    """Who is audited, and whom maps are fitted on."""
+    """The records to audit, and those that maps are fitted on."""
     test, calibration = records.test, None
     if recalibrate is not None:
-        privacy = config.privacy.relation
-        dealt = split(test, _MAPS, relation=privacy, key=f"{config.data.seed}: maps")
-        assert dealt.test is not None
-        test, calibration = dealt.test, dealt.train
+        halves = split(
+            test,
+            _MAP_SPLIT,
+            relation=config.privacy.relation,
+            key=f"{config.data.split_key}: maps",
+        )
+        assert halves.test is not None
+        test, calibration = halves.test, halves.train
     if not len(test) or (calibration is not None and not len(calibration)):
         raise DataError(
-            records.whole.name,
-            "somebody in the test part, whose decisions are audited",
-            "nobody",
-            "Give a larger --test, or more records.",
+            records.dataset.name,
+            "at least one record in the test partition, whose decisions are audited",
+            "none",
+            "Pass a larger --test, or use more records.",
         )
     return test, calibration
 
 
 def _notes(
-    config: Config,
-    question: AuditSettings,
-    recalibrate: MapFitter | None,
-    calibration: Dataset | None,
+    config: Config, question: AuditSettings, calibration: Dataset | None
 ) -> tuple[str, ...]:
-    """What was done with budget and people."""
-    found = []
-    if config.recalibration.method == "none":
-        found.append(WHOLE)
-    else:
-        found.append(
+    """Notes on how the budget and the test records were used."""
+    notes = [WHOLE]
+    if config.recalibration.method != "none":
+        notes = [
             "Runs have the budget that the map of these settings leaves for training. They "
             "have no map, because maps of temperatures change no decision"
             + (" at 0.5; at another threshold they might." if question.threshold else ".")
+        ]
+    if calibration is not None:
+        notes.append(
+            f"The map of every run is fitted on {len(calibration)} records of the test "
+            "partition, which are not audited."
         )
-    if recalibrate is not None and calibration is not None:
-        found.append(
-            f"The map of every run is fitted on {len(calibration)} people of the test part, "
-            "who are not audited."
-        )
-    return tuple(found)
+    return tuple(notes)
 
 
-def _telling(on_progress: OnRuns | None, epsilon: float) -> Callable[[int, int | None], None]:
-    """Progress of one budget."""
+def row_numbers(part: Dataset, records: LoadedRecords, source: str) -> Ints:
+    """Number in the table of each record of a partition, counted from 1.
 
-    def tell(done: int, total: int | None) -> None:
-        if on_progress is not None:
-            on_progress(epsilon, done, total)
+    Loading may leave out rows, and splitting keeps the order. So the partition is located in
+    the data set, and the data set in the table. Rows that are equal in everything the model
+    sees may be confused with each other.
 
-    return tell
+    Parameters
+    ----------
+    part : Dataset
+        A partition of ``records``, in its order.
+    records : LoadedRecords
+    source : str
+        The file, or the name of a built-in set, whose own rows count.
+    """
+    dataset, path = records.dataset, Path(source)
+    indices = locate_in_order(dataset_bytes(part), dataset_bytes(dataset))
+    if not (dataset.may_drop and path.is_file() and isinstance(records.schema, Schema)):
+        return indices + 1
+    unlabeled = dataset_bytes(dataset, labeled=False)
+    return locate_in_order(unlabeled, _table_bytes(path, records.schema))[indices] + 1
+
+
+def locate_in_order(rows: Iterable[RowBytes], among: Iterable[RowBytes]) -> Ints:
+    """Indices of rows in a sequence that holds all of them in the same order.
+
+    Examples
+    --------
+    >>> among = list(enumerate([b"a", b"b", b"a", b"c"]))
+    >>> locate_in_order([(0, b"a"), (1, b"c")], among)
+    array([0, 3])
+    """
+    indices, rest = [], iter(among)
+    for _, content in rows:
+        index = next((number for number, other in rest if other == content), None)
+        assert index is not None
+        indices.append(index)
+    return np.array(indices, dtype=np.int64)
+
+
+def dataset_bytes(records: Dataset, *, labeled: bool = True) -> Iterator[RowBytes]:
+    """Each record as bytes: its features, groups, unit and, if ``labeled``, its label."""
+    start = 0
+    for batch in records.batches():
+        labels = batch.y if labeled else None
+        numbers = start + np.arange(len(batch))
+        yield from _row_bytes(numbers, batch.X[:], batch.groups.values(), batch.units, labels)
+        start += len(batch)
+
+
+def _table_bytes(path: Path, schema: Schema) -> Iterator[RowBytes]:
+    """The rows of a file that its schema keeps, as bytes."""
+    for _, rows in scan_rows(path, schema):
+        yield from _row_bytes(rows.numbers, rows.X, rows.groups.values(), rows.units, None)
+
+
+def _row_bytes(
+    numbers: Ints,
+    X: Array,
+    groups: Iterable[Group],
+    units: Array | None,
+    labels: Ints | None,
+) -> Iterator[RowBytes]:
+    columns = [group.codes for group in groups]
+    columns += [] if labels is None else [labels]
+    codes = np.stack(columns, axis=1).tolist() if columns else [[]] * len(numbers)
+    ids = [""] * len(numbers) if units is None else units.tolist()
+    for number, row, row_codes, unit in zip(numbers.tolist(), X, codes, ids, strict=True):
+        yield number, row.tobytes() + repr((row_codes, unit)).encode()

@@ -1,10 +1,10 @@
-"""What a run is to do: every choice, before a record is read."""
+"""The settings of a run, validated before a record is read."""
 
 import tomllib
-from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from veracal import _checks
 from veracal.accounting import RELATIONS, Relation
@@ -12,7 +12,7 @@ from veracal.data import Limits, construct, opened, table
 from veracal.errors import DataError, SchemaError
 
 FORMAT = 1
-_LARGEST_FILE = 2**20
+_MAX_BYTES = 2**20
 PERTURBED = ("objective", "output")
 NETWORKS = ("mlp", "cnn", "features", "text")
 MODELS = ("logistic", *PERTURBED, *NETWORKS)
@@ -25,51 +25,51 @@ Method = Literal["auto", "temperature", "two-temperatures", "none"]
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Which records, and how many of them are kept for testing.
+    """The records, and how they are split.
 
     Attributes
     ----------
     source : str
         A file, or the name of a built-in set.
     schema : str or None
-        TOML file with what is public about a file. Built-in sets bring their own.
+        TOML file with the public facts about a file. Built-in sets have their own.
     test : float
-        Share of the records that nobody trains on, for measuring.
-    seed : str
-        Public key of the split: the same key deals the same records to the same part.
+        Share of the records that is held out for measurement.
+    split_key : str
+        Public string that determines the train/test split.
     version : str
-        Public mark of the records; change it when they change.
-    at_most : int or None
-        Rows that are kept of one unit, chosen at random, where records say whom they belong to
-        and no schema says how many of them one has.
+        Public version of the records; change it when they change.
+    max_contributions : int or None
+        Rows kept of one unit, chosen at random, where records have units and no schema states
+        how many rows one has.
     """
 
     source: str
     schema: str | None = None
     test: float = 0.2
-    seed: str = "veracal"
+    split_key: str = "veracal"
     version: str = ""
-    at_most: int | None = None
+    max_contributions: int | None = None
 
     def __post_init__(self) -> None:
         _checks.fraction(test=self.test)
-        if self.at_most is not None:
-            _checks.whole(at_most=self.at_most)
+        if self.max_contributions is not None:
+            _checks.whole(max_contributions=self.max_contributions)
         if self.test in (0, 1):
             raise ValueError(f"Expected test between 0 and 1, got test={self.test!r}.")
 
 
 @dataclass(frozen=True)
 class PrivacyConfig:
-    """How much may be told about one person.
+    """The privacy budget of a run.
 
     Attributes
     ----------
     epsilon : float
-        Never by default. Of the whole: of training and map on the training records, and of all
-        measurements on the test records, which nobody is in who is in the others.
+        Has no default. It covers training and calibration on the training records, and all
+        measurements on the test records. No individual is in both.
     delta : float or None
-        By default one over ten times the declared number of records.
+        By default 1 / (10 n) for n declared records.
     relation : {"add-remove", "replace-one"}
     """
 
@@ -86,28 +86,29 @@ class PrivacyConfig:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """What is trained.
+    """The model and its training settings.
 
-    Settings that are None take the usual value of the kind (:meth:`settled`).
+    Settings that are None take the default of the kind (:meth:`with_defaults`).
 
     Attributes
     ----------
     kind : str
-        "logistic": logistic regression by noisy gradient descent. "objective", "output": by
-        perturbing the objective or the minimum. Networks, which need the extra ``torch``:
-        "mlp", dense layers for rows of numbers; "cnn", convolutions for pictures; "features",
-        two dense layers on what a frozen network makes of pictures or texts; "text", the last
-        layers of such a network for texts are trained as well.
+        "logistic": logistic regression by DP-SGD. "objective", "output": logistic regression
+        by objective or output perturbation. Networks, which need the extra ``torch``: "mlp",
+        dense layers for rows of numbers; "cnn", a convolutional network for images;
+        "features", two dense layers on frozen features of images or texts; "text", which also
+        fine-tunes the last layers of the frozen network for texts.
     epochs, sampling_rate, clip, learning_rate, weight_decay
-        Of "logistic" and of networks.
+        For "logistic" and networks.
     optimizer : {"sgd", "adam"}
-        Of the same.
+        For "logistic" and networks.
     hidden : tuple of int or None
-        Of "mlp" and "features": units of the layers between.
+        For "mlp" and "features": units of the hidden layers.
     strength : float
-        Of objective and output perturbation: the parameter C, large for a weak penalty.
+        For "objective" and "output": the parameter C; a larger C is a weaker penalty.
     norm : float or None
-        Of the same: declared bound on the norm of a row; by default the schema's.
+        For "objective" and "output": declared bound on the norm of a row; by default the
+        schema's.
     """
 
     kind: Model = "logistic"
@@ -141,16 +142,16 @@ class ModelConfig:
             for units in self.hidden:
                 _checks.whole(hidden=units)
 
-    def settled(self) -> "ModelConfig":
-        """The same, with the usual value of the kind wherever none was chosen."""
-        usual = _USUAL.get(self.kind, _USUAL["logistic"])
+    def with_defaults(self) -> "ModelConfig":
+        """Fill in the defaults of the kind for settings that are None."""
+        defaults = _DEFAULTS.get(self.kind, _DEFAULTS["logistic"])
         return replace(
             self,
-            **{name: value for name, value in usual.items() if getattr(self, name) is None},
+            **{name: value for name, value in defaults.items() if getattr(self, name) is None},
         )
 
 
-# Settings that only some kinds have a use for.
+# Settings that apply to some kinds only.
 _ONLY: Mapping[str, tuple[str, ...]] = {
     "hidden": ("mlp", "features"),
     "strength": PERTURBED,
@@ -158,27 +159,27 @@ _ONLY: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def check_used(chosen: ModelConfig, kinds: Collection[str]) -> None:
-    """Refuse a setting that no kind of model that is to be trained has a use for.
+def check_settings_apply(model: ModelConfig, kinds: Collection[str]) -> None:
+    """Reject a setting that applies to none of the kinds of model to be trained.
 
     Raises
     ------
     ValueError
-        Which names the setting, and the kinds that it is for.
+        Names the setting, and the kinds that it applies to.
     """
-    usual = ModelConfig()
+    defaults = ModelConfig()
     for name, users in _ONLY.items():
-        value = getattr(chosen, name)
-        if value != getattr(usual, name) and not set(users) & set(kinds):
+        value = getattr(model, name)
+        if value != getattr(defaults, name) and not set(users) & set(kinds):
             raise ValueError(
-                f"Expected no {name} for the model {' or '.join(map(repr, kinds))}, which has "
-                f"no use for it, got {name}={value!r}. Leave it out, or take the model "
+                f"Expected no {name} for the model {' or '.join(map(repr, kinds))}, which does "
+                f"not use it, got {name}={value!r}. Leave it out, or choose the model "
                 f"{' or '.join(map(repr, users))}."
             )
 
 
-# Found on public data (docs/benchmarks.md), and public: nothing of them is read from records.
-_USUAL: Mapping[str, Mapping[str, Any]] = {
+# Tuned on public data (docs/benchmarks.md); nothing in them depends on private records.
+_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "logistic": {
         "epochs": 40.0,
         "sampling_rate": 0.1,
@@ -221,13 +222,13 @@ _USUAL: Mapping[str, Mapping[str, Any]] = {
 
 @dataclass(frozen=True)
 class RecalibrationConfig:
-    """How confidence is repaired, on the records of training.
+    """The calibration map, which is fitted on the training records.
 
     Attributes
     ----------
     method : {"auto", "temperature", "two-temperatures", "none"}
     share : float or None
-        Of epsilon, for the map; by default what the planner advises.
+        Share of epsilon for the calibration map; by default the planner chooses it.
     """
 
     method: Method = "auto"
@@ -241,38 +242,38 @@ class RecalibrationConfig:
 
 @dataclass(frozen=True)
 class MeasurementConfig:
-    """What is measured on the test records, with noise.
+    """The noisy measurement on the test records.
 
     Attributes
     ----------
-    later : int
-        Measurements that may follow those before and after the map (or the one, without a
-        map). All of them cost the same, and together the whole epsilon.
+    reserve : int
+        Later measurements to reserve budget for, besides those before and after calibration
+        (or the only one, without a map). All cost the same; together they cost epsilon.
     bins : int
-        Of the calibration error and of the curve.
+        Bins of the calibration error and of the curve.
     group : str or None
-        Attribute of the schema by which figures are told apart.
+        Group of the schema by which figures are broken down.
     """
 
-    later: int = 2
+    reserve: int = 2
     bins: int = 10
     group: str | None = None
 
     def __post_init__(self) -> None:
-        _checks.whole(later=self.later, least=0)
+        _checks.whole(reserve=self.reserve, least=0)
         _checks.whole(bins=self.bins)
 
 
 @dataclass(frozen=True)
 class Config:
-    """Everything that a run depends on, but for secret noise and batches.
+    """Everything that a run depends on, except for secret randomness.
 
     Attributes
     ----------
     data : DataConfig
     privacy : PrivacyConfig
     name : str
-        Of the model, for its report.
+        Name of the model, for its report.
     model : ModelConfig
     recalibration : RecalibrationConfig
     measurement : MeasurementConfig
@@ -287,22 +288,22 @@ class Config:
 
     @property
     def sides(self) -> tuple[str, ...]:
-        """What is measured first: before and after the map, or once where there is none."""
+        """Measurements of the run itself: before and after the map, or one without a map."""
         return ("after",) if self.recalibration.method == "none" else ("before", "after")
 
     @classmethod
     def load(cls, path: str | Path, *, epsilon: float | None = None) -> "Config":
-        """Read a TOML file; paths in it are relative to its folder.
+        """Read a TOML file. Paths in it are relative to its folder.
 
         Parameters
         ----------
         path : path
         epsilon : float, optional
-            In place of the file's, which need not have one then.
+            Replaces the epsilon of the file, which may then be left out.
         """
         path = Path(path)
-        with opened(path, Limits(file_bytes=_LARGEST_FILE)) as file:
-            content = file.read(_LARGEST_FILE)
+        with opened(path, Limits(file_bytes=_MAX_BYTES)) as file:
+            content = file.read(_MAX_BYTES)
         try:
             text = content.decode()
         except UnicodeDecodeError as cause:
@@ -320,61 +321,61 @@ class Config:
         folder: Path | None = None,
         epsilon: float | None = None,
     ) -> "Config":
-        """Parse TOML text. Words that are not known are refused, with the nearest known one."""
+        """Parse TOML text. An unknown key is an error that names the nearest known one."""
         try:
             entries = tomllib.loads(text)
         except (tomllib.TOMLDecodeError, RecursionError) as cause:
             raise SchemaError(where, "TOML", str(cause), "Correct the file.") from cause
         if entries.pop("format", None) != FORMAT:
             raise SchemaError(
-                where, f"format = {FORMAT}", "another, or none", f"Write format = {FORMAT}."
+                where,
+                f"format = {FORMAT}",
+                "another format, or none",
+                f"Write format = {FORMAT}.",
             )
         if epsilon is not None:
             privacy = table(entries.get("privacy", {}), f"{where}: privacy")
             entries["privacy"] = {**privacy, "epsilon": epsilon}
-        found = cls.from_entries(entries, where=where)
-        return found if folder is None else found.within(folder)
+        config = cls.from_entries(entries, where=where)
+        return config if folder is None else config._resolve_paths(folder)
 
     @classmethod
     def from_entries(cls, entries: Mapping[str, Any], *, where: str = "config") -> "Config":
-        """Make one of sections and their settings, as :meth:`to_json` writes them."""
-        parts = {part.name: part for part in fields(cls) if part.name in _SECTIONS}
-        made: dict[str, Any] = {}
+        """Build a config from sections and their settings, as :meth:`to_json` writes them."""
+        settings: dict[str, Any] = {}
         for name, entry in entries.items():
-            if name not in parts:
-                made[name] = entry
-                continue
             section = f"{where}: {name}"
-            made[name] = _section(_SECTIONS[name], table(entry, section), section)
-        found: Config = _section(cls, made, where)
-        return found
+            settings[name] = (
+                _build(_SECTIONS[name], table(entry, section), section)
+                if name in _SECTIONS
+                else entry
+            )
+        config: Config = _build(cls, settings, where)
+        return config
 
-    def within(self, folder: Path) -> "Config":
-        """The same with files that are named relative to a folder."""
+    def _resolve_paths(self, folder: Path) -> "Config":
+        """Replace names of files in a folder by their paths."""
 
-        def inside(name: str | None) -> str | None:
-            if name is None:
-                return None
-            there = folder / name
-            return str(there) if there.exists() else name
+        def resolve(name: str) -> str:
+            path = folder / name
+            return str(path) if path.exists() else name
 
-        data = asdict(self.data)
-        data["source"], data["schema"] = inside(data["source"]), inside(data["schema"])
-        return replace(self, data=DataConfig(**data))
+        schema = None if self.data.schema is None else resolve(self.data.schema)
+        data = replace(self.data, source=resolve(self.data.source), schema=schema)
+        return replace(self, data=data)
 
     def to_json(self) -> dict[str, Any]:
-        """Everything as what JSON can hold, with the usual values of what was not chosen.
+        """All settings as values that JSON can hold, with defaults filled in.
 
-        What the kind of model has no use for is left out.
+        Settings that do not apply to the kind of model are left out.
         """
-        told = asdict(replace(self, model=self.model.settled()))
+        settings = asdict(replace(self, model=self.model.with_defaults()))
         if self.model.optimizer is None and self.model.kind not in NETWORKS:
-            del told["model"]["optimizer"]
-        if told["model"]["hidden"] is None:
-            del told["model"]["hidden"]
-        if told["data"]["at_most"] is None:
-            del told["data"]["at_most"]
-        return told
+            del settings["model"]["optimizer"]
+        for section, name in (("model", "hidden"), ("data", "max_contributions")):
+            if settings[section][name] is None:
+                del settings[section][name]
+        return settings
 
 
 _SECTIONS: dict[str, type] = {
@@ -386,13 +387,70 @@ _SECTIONS: dict[str, type] = {
 }
 
 
-def _section(kind: type, settings: dict[str, Any], where: str) -> Any:
-    """Make a record, and say in which file and section it was wrong."""
+def _build(kind: type, settings: dict[str, Any], where: str) -> Any:
+    """Construct a section; an error names the file and the section."""
     try:
         return construct(kind, settings, where)
     except DataError:
         raise
     except (TypeError, ValueError) as cause:
         raise SchemaError(
-            where, "settings that make sense", str(cause).rstrip("."), "Correct it."
+            where, "valid settings", str(cause).rstrip("."), "Correct it."
         ) from cause
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """A kind of model and a calibration method, written as ``logistic`` or ``logistic/none``.
+
+    Attributes
+    ----------
+    model : str
+        As of :class:`ModelConfig`.
+    method : {"auto", "temperature", "two-temperatures", "none"}
+    """
+
+    model: Model
+    method: Method = "auto"
+
+    def __post_init__(self) -> None:
+        if self.model not in MODELS or self.method not in METHODS:
+            raise ValueError(
+                f"Expected one of {', '.join(MODELS)}, alone or followed by a calibration "
+                f"method as in logistic/none ({', '.join(METHODS)}), got {str(self)!r}."
+            )
+
+    @classmethod
+    def parse(cls, text: str) -> "Configuration":
+        """Parse the written form.
+
+        Examples
+        --------
+        >>> Configuration.parse("objective/none")
+        Configuration(model='objective', method='none')
+        """
+        model, slash, method = text.strip().partition("/")
+        # The constructor rejects unknown words.
+        return cls(cast(Model, model), cast(Method, method if slash else "auto"))
+
+    def __str__(self) -> str:
+        return self.model if self.method == "auto" else f"{self.model}/{self.method}"
+
+    @property
+    def folder(self) -> str:
+        """Name of its artifact."""
+        return str(self).replace("/", "-")
+
+
+def check_configurations(configurations: Sequence[Configuration]) -> None:
+    """Reject fewer than two configurations, and one that is named twice."""
+    if len(set(configurations)) < 2 or len(set(configurations)) < len(configurations):
+        named = ", ".join(map(str, configurations)) or "none"
+        raise ValueError(f"Expected two or more different methods, got {named}.")
+
+
+def is_unfinished(folder: Path, configurations: Sequence[Configuration]) -> bool:
+    """Whether a folder holds some of the configurations, not all, and nothing else."""
+    if folder.is_symlink() or not folder.is_dir():
+        return False
+    return {each.name for each in folder.iterdir()} < {each.folder for each in configurations}

@@ -1,12 +1,9 @@
-"""What is told of a run: results, the files beside the classifier, where it came from.
-
-Writes what institutions found into the artifact of a model, and into its report.
-"""
+"""Results of a run, the files beside its classifier, and artifacts recalibrated elsewhere."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,19 +16,18 @@ from veracal.accounting import (
     Composed,
     Parallel,
     Repeated,
-    Statement,
     epsilon_for,
     statement,
 )
 from veracal.artifact import WEIGHTS, PrivateClassifier, read_listed, read_manifest
-from veracal.calibration import CalibrationMap, Identity, Platt
-from veracal.data import Label
+from veracal.calibration import CalibrationMap, CalibrationResult, Identity, Platt, measure
+from veracal.data import Label, Scores
 from veracal.errors import DataError, MissingExtraError
 from veracal.ledger import Item, Ledger, ledger_total
-from veracal.report import MOST, MeasurementRecord, Results, model_card, render
+from veracal.report import MOST, MeasurementRecord, Results
 from veracal.workflow.config import Config
-from veracal.workflow.job import RunPlan, today
-from veracal.workflow.steps import TEST, TRAIN
+from veracal.workflow.planning import RunPlan, today
+from veracal.workflow.records import TEST, TRAIN, LoadedRecords
 
 RESULTS = "results.json"
 NOT_MEASURED = (
@@ -40,81 +36,79 @@ NOT_MEASURED = (
     "whether the records are correct, complete, or similar to those that the model will meet",
 )
 COVERS = ("the model and its map", "every figure marked as released")
+_MAX_BYTES = 64 * 2**20  # of a file beside the classifier
+_BOOTSTRAP_WORK, _REPLICATES = 20_000_000, 100  # resampled numbers, and replicates
+_FIGURES = ("accuracy", "ece", "brier", "nll")
 
 
-def results(
-    job: RunPlan,
+def build_results(
+    plan: RunPlan,
     classifier: PrivateClassifier,
-    book: Ledger,
+    ledger: Ledger,
     measured: tuple[MeasurementRecord, ...],
     covers: tuple[str, ...] = COVERS,
     *,
     budget: Budget | None = None,
 ) -> Results:
-    """What may be told of a run.
+    """The results of a run that may be published.
 
-    The promise is that of everything the run was charged for, whether or not it was used;
-    ``budget`` is the run's, where that is more than the job's.
+    The statement covers everything that the run was charged for, whether or not it was used.
+    ``budget`` is that of the run, where it is more than that of the plan.
     """
-    config, whole = job.config, job.records.whole
-    budget = job.budget if budget is None else budget
-    promise = promised(book, budget, covers)
-    return Results(
-        name=config.name,
-        date=today(),
-        data={
-            "name": whole.name,
-            "classes": list(whole.classes),
-            "features": math.prod(whole.X.shape[1:]),
-            "groups": {name: list(group.names) for name, group in whole.groups.items()},
-            "unit": budget.unit.name,
-            "at_most": budget.unit.at_most,
-            "size": whole.size,
-            "test": config.data.test,
-        },
-        guarantee={**promise.to_json(), "private": True, "text": promise.text()},
-        ledger=ledger_facts(book, budget),
-        model={**config.to_json()["model"], "kind": config.model.kind},
-        map=classifier.map_.to_json(),
-        measured=measured,
-        settings=published(config),
-        versions=versions(),
-        not_measured=NOT_MEASURED,
-    )
-
-
-def published(config: Config) -> dict[str, Any]:
-    """Every choice, but not where files are: that tells of a machine, and of nothing else."""
-    told = config.to_json()
-    for name in ("source", "schema"):
-        if told["data"][name] is not None:
-            told["data"][name] = Path(told["data"][name]).name
-    return told
-
-
-def promised(book: Ledger, budget: Budget, covers: tuple[str, ...]) -> Statement:
-    """The promise of everything that a run has room for, and of its ledger."""
-    items = [item for item, _ in book.planned()]
+    config, dataset = plan.config, plan.records.dataset
+    budget = plan.budget if budget is None else budget
+    items = [item for item, _ in ledger.planned()]
     events = [
         Composed(tuple(Repeated(i.event, i.times) for i in items if i.part == part))
         for part in (TRAIN, TEST)
     ]
-    return statement(
+    guarantee = statement(
         Parallel(tuple(events)),
         budget.delta,
         budget.unit,
         covers=covers,
-        ledger_total=ledger_total(book),
+        ledger_total=ledger_total(ledger),
+    )
+    return Results(
+        name=config.name,
+        date=today(),
+        data={
+            "name": dataset.name,
+            "classes": list(dataset.classes),
+            "features": math.prod(dataset.X.shape[1:]),
+            "groups": {name: list(group.names) for name, group in dataset.groups.items()},
+            "unit": budget.unit.name,
+            "at_most": budget.unit.at_most,
+            "size": dataset.size,
+            "test": config.data.test,
+        },
+        guarantee={**guarantee.to_json(), "private": True, "text": guarantee.text()},
+        ledger=summarize_ledger(ledger, budget),
+        model={**config.to_json()["model"], "kind": config.model.kind},
+        map=classifier.map_.to_json(),
+        measured=measured,
+        settings=public_settings(config),
+        versions=_versions(),
+        not_measured=NOT_MEASURED,
     )
 
 
-def ledger_facts(book: Ledger, budget: Budget) -> dict[str, Any]:
-    """What a report tells of a run's ledger.
+def public_settings(config: Config) -> dict[str, Any]:
+    """All settings, with file names in place of paths, which describe only this machine."""
+    settings = config.to_json()
+    for name in ("source", "schema"):
+        if settings["data"][name] is not None:
+            settings["data"][name] = Path(settings["data"][name]).name
+    return settings
 
-    Not where it is, and not the name of its file by default, which has a hash of where the
-    data is.
+
+def summarize_ledger(ledger: Ledger, budget: Budget) -> dict[str, Any]:
+    """What a report states about the ledger of a run.
+
+    Its path is left out, and so is its default file name, which contains a hash of the path of
+    the data.
     """
-    lines = [
+    planned = [
         {
             "purpose": item.purpose,
             "part": item.part,
@@ -122,25 +116,25 @@ def ledger_facts(book: Ledger, budget: Budget) -> dict[str, Any]:
             "used": count,
             **_cost(item, budget),
         }
-        for item, count in book.planned()
+        for item, count in ledger.planned()
     ]
-    data, caps, spent = book.opening.data, book.budget, book.spent()
+    data, caps, spent = ledger.opening.data, ledger.budget, ledger.spent()
     return {
-        "name": book.path.name if data is None else data,
-        "head": book.head,
-        "planned": lines,
+        "name": ledger.path.name if data is None else data,
+        "head": ledger.head,
+        "planned": planned,
         "total": {
             "epsilon": caps.epsilon,
             "delta": caps.delta,
             "spent": {"epsilon": spent.epsilon, "delta": spent.delta},
-            "runs": len(book.runs()),
-            "note": book.cap_note,
+            "runs": len(ledger.runs()),
+            "note": ledger.cap_note,
         },
     }
 
 
 def _cost(item: Item, budget: Budget) -> dict[str, float]:
-    """What all uses of an item cost by themselves, at no delta where that is enough."""
+    """Cost of all uses of an item alone, at delta 0 where that is finite."""
     event = Repeated(item.event, item.times)
     for delta in (0.0, budget.delta):
         epsilon = epsilon_for(event, delta, budget.unit)
@@ -149,18 +143,18 @@ def _cost(item: Item, budget: Budget) -> dict[str, float]:
     return {"epsilon": epsilon, "delta": delta}
 
 
-def stamped(classifier: PrivateClassifier, made: Results) -> PrivateClassifier:
-    """The classifier with the ledger that paid for it, and what it was made with."""
-    ledger = {name: made.ledger[name] for name in ("name", "head")}
-    guarantee = with_total(classifier.manifest.guarantee, str(made.guarantee["ledger_total"]))
+def add_provenance(classifier: PrivateClassifier, results: Results) -> PrivateClassifier:
+    """Record in a classifier the ledger that paid for it and the versions that made it."""
+    ledger = {name: results.ledger[name] for name in ("name", "head")}
+    guarantee = with_total(classifier.manifest.guarantee, str(results.guarantee["ledger_total"]))
     manifest = replace(
-        classifier.manifest, guarantee=guarantee, ledger=ledger, versions=made.versions
+        classifier.manifest, guarantee=guarantee, ledger=ledger, versions=results.versions
     )
     return PrivateClassifier(classifier.weights, classifier.map, manifest)
 
 
 def with_total(guarantee: Mapping[str, Any], total: str) -> dict[str, Any]:
-    """A guarantee that was stated before, with the total of its ledger as it is now.
+    """Return an earlier guarantee with the present total of its ledger.
 
     A cap may have been raised since then, which every later statement has to say.
     """
@@ -170,31 +164,95 @@ def with_total(guarantee: Mapping[str, Any], total: str) -> dict[str, Any]:
     return {**guarantee, "ledger_total": total, "text": text}
 
 
-def files_of(made: Results) -> dict[str, bytes]:
-    """What is kept of results beside the classifier.
+def result_files(results: Results) -> dict[str, bytes]:
+    """The files of the results beside the classifier.
 
-    Without the extra that draws there is no page; ``veracal report`` makes it later.
+    Without the extra that draws charts there is no page; ``veracal report`` makes it later.
     """
-    files = {RESULTS: made.to_bytes(), "MODEL_CARD.md": model_card(made).encode()}
+    from veracal.report import model_card, render
+
+    files = {RESULTS: results.to_bytes(), "MODEL_CARD.md": model_card(results).encode()}
     with suppress(MissingExtraError):
-        files["report.html"] = render(made).encode()
+        files["report.html"] = render(results).encode()
     return files
 
 
-def results_of(folder: Path) -> Results:
-    """The results of an artifact, as its hashes say that they were written."""
+def load_results(folder: Path) -> Results:
+    """Read the results of an artifact, and check them against its hashes."""
     _, files = read_manifest(folder)
     content = read_listed(folder, RESULTS, files, MOST)
     return Results.from_bytes(content, str(folder / RESULTS))
 
 
-def versions() -> dict[str, str]:
-    """Of this library, and of those that numbers depend on."""
+def _versions() -> dict[str, str]:
+    """Versions of this library and of those that its numbers depend on."""
     names = ("numpy", "scipy", "scikit-learn", "opendp", "dp-accounting")
     return {"veracal": __version__, **{name: version(name) for name in names}}
 
 
-_MOST = 64 * 2**20  # bytes of a file beside the classifier
+# ------------------------------------------------------------------ internal figures
+
+
+def internal_figures(
+    config: Config,
+    records: LoadedRecords,
+    classifier: PrivateClassifier,
+    losses: Sequence[float] = (),
+) -> dict[str, Any]:
+    """Counts and exact figures, for the internal page of :func:`veracal.report.render`.
+
+    Guarantees
+    ----------
+    None. Every number is an exact function of the records.
+    """
+    settings = config.measurement
+    figures: dict[str, Any] = {
+        "records": {"training": len(records.train), "test": len(records.test)},
+        "classes": _counts(records.dataset.classes, records.dataset.y),
+        "groups": {
+            name: _counts(group.names, group.codes)
+            for name, group in records.dataset.groups.items()
+        },
+    }
+    for when in ("before", "after") if len(records.test) else ():
+        scores = classifier.scores(records.test, mapped=when == "after")
+        result = _measure(scores, settings.bins)
+        figures[f"plain figures {when}"] = _plain_figures(result)
+        rows = [asdict(each) for each in result.curve.bins]
+        figures[f"plain curve {when}"] = [{"count": row.pop("n"), **row} for row in rows]
+        if settings.group is not None:
+            group = scores.groups[settings.group]
+            members = {
+                name: scores.take(group.codes == code) for code, name in enumerate(group.names)
+            }
+            figures[f"by group {when}"] = {
+                name: _plain_figures(_measure(each, settings.bins))
+                for name, each in members.items()
+                if len(each)
+            }
+    return {**figures, **({"training": list(losses)} if losses else {})}
+
+
+def _counts(names: Sequence[object], codes: Any) -> dict[str, int]:
+    """Number of records of each name."""
+    counts = np.bincount(codes[codes >= 0], minlength=len(names))
+    return {str(name): int(n) for name, n in zip(names, counts, strict=True)}
+
+
+def _measure(scores: Scores, bins: int) -> CalibrationResult:
+    """Exact figures, with intervals unless they would take long."""
+    replicates = min(_REPLICATES, _BOOTSTRAP_WORK // max(1, scores.values.size))
+    # A fixed seed: nothing is released, so the randomness need not be secret.
+    rng = np.random.default_rng(0)
+    return measure(scores, figures=_FIGURES, bins=bins, replicates=replicates, rng=rng)
+
+
+def _plain_figures(result: CalibrationResult) -> dict[str, Any]:
+    """Figures with their intervals, as values that JSON can hold."""
+    return {name: asdict(one) for name, one in result.figures.items()}
+
+
+# ------------------------------------------------- artifacts recalibrated by institutions
 
 
 def write_recalibrated(
@@ -205,18 +263,17 @@ def write_recalibrated(
     *,
     force: bool = False,
 ) -> PrivateClassifier:
-    """Write an artifact with the map that institutions found, and who they are.
+    """Write an artifact with a map that institutions fitted, and a record of who they are.
 
     Parameters
     ----------
     folder : path
         The artifact as it is.
-    map_ : Map
-        What they found, of scores that no map was applied to, with classes in the order of the
-        artifact's schema. The identity stands for nothing better: the artifact then keeps its
-        map, and says so.
+    map_ : CalibrationMap
+        For scores without a map, with classes in the order of the artifact's schema. The
+        identity means that no better map was fitted: the artifact keeps its map, and says so.
     record : mapping
-        Who they are and what it cost whom, as
+        The institutions and what each of them was charged, as
         :func:`veracal.federation.coordinator.pool.record` writes it.
     out : path
         The artifact to write; the same folder, with ``force``, is replaced.
@@ -225,34 +282,38 @@ def write_recalibrated(
     Guarantees
     ----------
     Weights, guarantee and results of the training stay as they are. What institutions were
-    charged for earlier maps of this artifact stays in it. The new folder appears whole or not
-    at all.
+    charged for earlier maps of this artifact stays in it. The new folder appears complete or
+    not at all.
     """
     classifier = PrivateClassifier.load(folder)
-    told = {**record, "earlier": _earlier(classifier)}
-    kept = classifier.map if map_ == Identity() else arranged(map_, classifier)
-    manifest = replace(classifier.manifest, map=kept.to_json(), federation=told)
-    made = PrivateClassifier(classifier.weights, kept, manifest)
-    made.save(out, other_files=_beside(folder, told), force=force)
-    return made
+    record = {**record, "earlier": _earlier_recalibrations(classifier)}
+    new = classifier.map if map_ == Identity() else reorder_classes(map_, classifier)
+    manifest = replace(classifier.manifest, map=new.to_json(), federation=record)
+    recalibrated = PrivateClassifier(classifier.weights, new, manifest)
+    _, listed = read_manifest(folder)
+    files = {
+        name: read_listed(folder, name, listed, _MAX_BYTES)
+        for name in listed
+        if name != WEIGHTS
+    }
+    if RESULTS in files:
+        files |= result_files(replace(load_results(folder), federation=record))
+    recalibrated.save(out, other_files=files, force=force)
+    return recalibrated
 
 
-def arranged(map_: CalibrationMap, classifier: PrivateClassifier) -> CalibrationMap:
-    """A map with its classes in the order of the weights, which the artifact goes by."""
-    declared = classifier.manifest.classes
+def reorder_classes(map_: CalibrationMap, classifier: PrivateClassifier) -> CalibrationMap:
+    """Reorder the classes of a map from the order of the schema to that of the weights."""
     if not isinstance(map_, Platt) or classifier.schema is None:
         return map_
-    return _reordered(map_, classifier.schema.classes, declared)
-
-
-def _reordered(map_: Platt, have: tuple[Label, ...], want: tuple[Label, ...]) -> Platt:
-    """An affine map for the same classes in another order."""
+    have: tuple[Label, ...] = classifier.schema.classes
+    want: tuple[Label, ...] = classifier.manifest.classes
     if set(have) != set(want) or len(map_.bias) != len(want):
         raise DataError(
             "the map",
             f"one for the classes {list(want)}",
             f"one for {len(map_.bias)} classes, {list(have)}"[:200],
-            "Ask sources that have scored their records by this model.",
+            "Query sources that scored their records with this model.",
         )
     order = np.array([have.index(label) for label in want])
     weights = np.asarray(map_.weights)
@@ -261,22 +322,11 @@ def _reordered(map_: Platt, have: tuple[Label, ...], want: tuple[Label, ...]) ->
     return Platt(weights, map_.bias[order], map_.reads)
 
 
-def _earlier(classifier: PrivateClassifier) -> list[Any]:
-    """Recalibrations before this one: what they cost stays told."""
+def _earlier_recalibrations(classifier: PrivateClassifier) -> list[Any]:
+    """Records of all recalibrations before this one, whose costs remain documented."""
     before = classifier.manifest.federation
     if before is None:
         return []
     listed = before.get("earlier")
-    one = {name: value for name, value in before.items() if name != "earlier"}
-    return [*(listed if isinstance(listed, list) else []), one]
-
-
-def _beside(folder: Path, record: Mapping[str, Any]) -> dict[str, bytes]:
-    """The files beside the classifier, with the record in those that are about it."""
-    _, listed = read_manifest(folder)
-    files = {
-        name: read_listed(folder, name, listed, _MOST) for name in listed if name != WEIGHTS
-    }
-    if RESULTS in files:
-        files |= files_of(replace(results_of(folder), federation=record))
-    return files
+    last = {name: value for name, value in before.items() if name != "earlier"}
+    return [*(listed if isinstance(listed, list) else []), last]

@@ -1,4 +1,4 @@
-"""The whole job: plan, load, split, charge, train, score, recalibrate, measure, report."""
+"""The whole job: plan, load, split, charge, train, recalibrate, measure, report."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,18 +8,24 @@ from veracal.artifact import PrivateClassifier, check_place, write_folder
 from veracal.errors import DataError
 from veracal.ledger import AssignmentNotice, Ledger
 from veracal.mechanisms import StepProgress, TrainingCurve
-from veracal.report import Results, render
+from veracal.report import Results
 from veracal.workflow.charging import (
     DataAccount,
     OnNotice,
-    check_remembered,
+    check_before_loading,
+    check_known_ledger,
     ledger_path,
-    refuse_early,
 )
-from veracal.workflow.config import Config, check_used
-from veracal.workflow.job import RunPlan, internal_facts
-from veracal.workflow.results import files_of, results, results_of, stamped
-from veracal.workflow.steps import loaded
+from veracal.workflow.config import Config, check_settings_apply
+from veracal.workflow.planning import RunPlan
+from veracal.workflow.records import load_records
+from veracal.workflow.results import (
+    add_provenance,
+    build_results,
+    internal_figures,
+    load_results,
+    result_files,
+)
 
 OnProgress = Callable[[str, float, float | None], None]
 INTERNAL = "report-internal.html"
@@ -27,7 +33,7 @@ INTERNAL = "report-internal.html"
 
 @dataclass(frozen=True, eq=False)
 class RunResult:
-    """What a run left.
+    """The result of a run.
 
     Attributes
     ----------
@@ -38,10 +44,10 @@ class RunResult:
     ledger : Ledger
         The run, as a view of the data set's ledger.
     internal : Path or None
-        The second report, which is not to be published.
+        The internal report, which must not be published.
     notice : AssignmentNotice or None
-        How the records compare with those of earlier runs. For the data holder only: it is in
-        no file.
+        How the records compare with those of earlier runs. For the data holder only: no file
+        contains it.
     """
 
     folder: Path
@@ -64,11 +70,11 @@ def run(
 ) -> RunResult:
     """Train, recalibrate, measure and report, as one run of the data set's ledger.
 
-    The first run on a data set opens its ledger, with the config's epsilon and delta as caps.
-    A further one that does not fit is refused before a record is read
-    (:func:`~veracal.workflow.charging.refuse_early`). A run that was interrupted, or whose
-    output was lost, is run again: what was charged is in the ledger, and what was answered
-    comes from there, the same to the last bit.
+    The first run on a data set opens its ledger, with the epsilon and delta of the config as
+    caps. A later run that exceeds the remaining budget is rejected before a record is read
+    (:func:`~veracal.workflow.charging.check_before_loading`). To resume a run that was
+    interrupted, or whose output was lost, call it again: the charges are in the ledger, and
+    so are the answers, identical to the last bit.
 
     Parameters
     ----------
@@ -79,86 +85,79 @@ def run(
         By default that of the data set, wherever ``out`` is
         (:func:`veracal.ledger.default_ledger_path`).
     force : bool
-        Whether the artifact may take the place of one that is there.
+        Whether the artifact may replace an existing one.
     internal : bool
-        Whether to write a second, watermarked report of the records as they are, for whoever
-        holds them. It is put beside the artifact, in a folder with ``.internal`` after its
-        name, because artifacts are handed on whole.
+        Whether to write a second, watermarked report with exact figures, for the data holder.
+        It is put beside the artifact, in a folder with the suffix ``.internal``, because
+        artifacts are shared as a whole.
     on_progress : callable
         ``on_progress(step, done, total)``.
     on_notice : callable
-        ``on_notice(notice)``, before anything is charged or recorded, if individuals are new
-        beside those of earlier runs, or rows are in no partition
-        (:class:`~veracal.ledger.partitions.AssignmentNotice`): figures for the data holder
-        only. What it raises ends the run, and nothing is left of it.
+        ``on_notice(notice)``, called before anything is charged or recorded if individuals are
+        new since the earlier runs, or if rows are in no partition
+        (:class:`~veracal.ledger.partitions.AssignmentNotice`). The figures are for the data
+        holder only. An exception that it raises ends the run without a trace.
 
     Guarantees
     ----------
-    Whoever is in the records, with all of their rows up to the declared number, is protected
-    at the config's epsilon and delta against everything in the artifact: the training part
-    pays for model and map, the test part for all measurements, and nobody is in both, in this
-    or any other run of the ledger (parallel composition). All runs of the ledger together keep
-    its caps. The internal report is not covered.
+    Each individual, with all rows up to the declared number, is protected at the epsilon and
+    delta of the config against everything in the artifact. The training partition pays for
+    model and calibration map, the test partition for all measurements, and no individual is in
+    both, in this or any other run of the ledger (parallel composition). All runs of the ledger
+    together keep its caps. The internal report is not covered.
     """
-    tell = on_progress or silent
-    check_used(config.model, (config.model.kind,))
-    folder, second = Path(out), internal_place(out)
+    progress = on_progress or ignore_progress
+    check_settings_apply(config.model, (config.model.kind,))
+    folder, second = Path(out), Path(f"{out}.internal")
     check_place(folder, force=force)
     if internal:
         check_place(second, force=force)
-    place = ledger_path(config.data.source, ledger, outside=folder)
-    check_remembered(folder, place, config)
-    tell("planning", 0, None)
-    refuse_early(config, place)
-    tell("loading", 0, None)
-    records = loaded(config, lambda done, total: tell("loading", done, total))
-    account = DataAccount(config, records, place, on_notice)
-    counted = step_counter(tell)
-    curve = TrainingCurve(account.records.train, counted) if internal else None
-    tell("charging", 0, None)
-    hook = StepProgress(counted) if curve is None else curve
-    book, (job,) = account.charge([RunPlan.of(config, account.records, hook)])
-    tell("training", 0, None)
-    classifier = job.trained(book)
-    measured, dates = [], dates_of(folder, book)
-    for when in (*config.sides, *job.later(book)):
-        tell(f"measuring {when}", 0, None)
-        measured.append(job.asked(classifier, when, book, dates.get(when)))
-    tell("reporting", 0, None)
-    made = results(job, classifier, book, tuple(measured))
-    classifier = stamped(classifier, made)
-    classifier.save(folder, other_files=files_of(made), force=force)
+    path = ledger_path(config.data.source, ledger, outside=folder)
+    check_known_ledger(folder, path, config)
+    progress("planning", 0, None)
+    check_before_loading(config, path)
+    progress("loading", 0, None)
+    records = load_records(config, lambda done, total: progress("loading", done, total))
+    account = DataAccount(config, records, path, on_notice)
+    on_training_step = report_steps(progress)
+    curve = TrainingCurve(account.records.train, on_training_step) if internal else None
+    progress("charging", 0, None)
+    hook = StepProgress(on_training_step) if curve is None else curve
+    charged, (plan,) = account.charge([RunPlan.of(config, account.records, hook)])
+    progress("training", 0, None)
+    classifier = plan.train(charged)
+    measured, dates = [], measurement_dates(folder, charged)
+    for when in (*config.sides, *plan.later_measurements(charged)):
+        progress(f"measuring {when}", 0, None)
+        measured.append(plan.measure(classifier, when, charged, dates.get(when)))
+    progress("reporting", 0, None)
+    results = build_results(plan, classifier, charged, tuple(measured))
+    classifier = add_provenance(classifier, results)
+    classifier.save(folder, other_files=result_files(results), force=force)
     if curve is not None:
-        facts = internal_facts(config, job.records, classifier, curve.losses)
-        page = {INTERNAL: render(made, internal=facts).encode()}
+        from veracal.report import render
+
+        figures = internal_figures(config, plan.records, classifier, curve.losses)
+        page = {INTERNAL: render(results, internal=figures).encode()}
         write_folder(second, page, force=force, shared=False)
-    page_place = second / INTERNAL if internal else None
-    return RunResult(folder, classifier, made, book, page_place, job.records.notice)
+    page_path = second / INTERNAL if internal else None
+    return RunResult(folder, classifier, results, charged, page_path, plan.records.notice)
 
 
-def internal_place(folder: str | Path) -> Path:
-    """Where an artifact's internal report is: not in it."""
-    return Path(f"{folder}.internal")
-
-
-def dates_of(folder: Path, book: Ledger) -> dict[str, str]:
-    """When the measurements of an artifact were made, if a ledger paid for the one there."""
+def measurement_dates(folder: Path, ledger: Ledger) -> dict[str, str]:
+    """Dates of the measurements in an existing artifact, if this ledger paid for it."""
     try:
-        known = results_of(folder)
+        known = load_results(folder)
     except DataError:
         return {}
-    ours = known.ledger.get("head") in {entry.hash for entry in book.entries()}
+    ours = known.ledger.get("head") in {entry.hash for entry in ledger.entries()}
     return {one.when: one.date for one in known.measured} if ours else {}
 
 
-def step_counter(tell: OnProgress) -> Callable[[int, int], None]:
-    """A callback that reports the steps of training."""
-
-    def count(done: int, total: int) -> None:
-        tell("training", done, total)
-
-    return count
+def report_steps(progress: OnProgress) -> Callable[[int, int], None]:
+    """A callback that reports each training step as progress."""
+    return lambda done, total: progress("training", done, total)
 
 
-def silent(step: str, done: float, total: float | None) -> None:
-    """Tell nobody."""
+def ignore_progress(step: str, done: float, total: float | None) -> None:
+    """Report nothing."""

@@ -1,4 +1,4 @@
-"""`veracal evaluate MODEL --again` uses what the run laid by, and the report shows it."""
+"""`veracal evaluate MODEL --remeasure` uses the reserved budget, and the report shows it."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ from tests.cli.made import write, write_model
 from veracal.ledger import Ledger
 from veracal.report.results import Results
 
-AGAIN = ("evaluate", "model", "--again", "--ledger", "model.ledger")
+REMEASURE = ("evaluate", "model", "--remeasure", "--ledger", "model.ledger")
 
 
 @pytest.fixture(scope="module")
@@ -19,9 +19,9 @@ def home(tmp_path_factory):
     return folder
 
 
-def test_a_model_is_measured_again_until_nothing_is_left(run, home, monkeypatch):
+def test_a_model_is_remeasured_until_no_budget_is_left(run, home, monkeypatch):
     monkeypatch.chdir(home)
-    code, out, err = run(*AGAIN)
+    code, out, err = run(*REMEASURE)
     assert code == 0, err
     results = Results.from_bytes(Path("model/results.json").read_bytes())
     assert [one.when for one in results.measured] == ["before", "after", "later 1"]
@@ -29,15 +29,20 @@ def test_a_model_is_measured_again_until_nothing_is_left(run, home, monkeypatch)
         assert f"{one.figures['overall']['ece']['value']:.4f}" in out
     assert "1 measurement left" in out and "later 1" in Path("model/report.html").read_text()
 
-    # as a gate for releases: the figure is told, and the exit code is 1
-    code, out, err = run(*AGAIN, "--json", "--fail-above", "ece=-1")
-    found = json.loads(out)
+    # as a gate for releases: the figure is printed, and the exit code is 1
+    code, out, err = run(*REMEASURE, "--json", "--fail-above", "ece=-1")
+    result = json.loads(out)
     assert code == 1 and "ece is" in err and "above -1" in err
-    assert found["when"] == "later 2" and found["left"] == 0 and len(found["measured"]) == 4
+    assert result["when"] == "later 2" and result["left"] == 0 and len(result["measured"]) == 4
 
     head, before = Ledger("model.ledger").head, Path("model/results.json").read_bytes()
-    code, out, err = run(*AGAIN)
-    assert code == 1 and not out and len(err.splitlines()) == 1 and "laid by" in err
+    code, out, err = run(*REMEASURE)
+    assert (
+        code == 1
+        and not out
+        and len(err.splitlines()) == 1
+        and "reserved measurements were made" in err
+    )
     assert (Ledger("model.ledger").head, Path("model/results.json").read_bytes()) == (
         head,
         before,
@@ -48,11 +53,11 @@ def test_a_model_is_measured_again_until_nothing_is_left(run, home, monkeypatch)
     "words",
     [("--epsilon", "1"), ("--bins", "5"), ("--group", "sex"), ("--stream",), ("--curve",)],
 )
-def test_what_the_run_has_decided_is_not_said_again(run, home, monkeypatch, words):
+def test_settings_of_the_run_cannot_be_changed(run, home, monkeypatch, words):
     monkeypatch.chdir(home)
     head = Ledger("model.ledger").head
-    code, out, err = run(*AGAIN, *words)
-    assert code == 2 and not out and "leave out" in err
+    code, out, err = run(*REMEASURE, *words)
+    assert code == 2 and not out and "Use only" in err
     assert Ledger("model.ledger").head == head
 
 
@@ -64,38 +69,38 @@ def test_what_the_run_has_decided_is_not_said_again(run, home, monkeypatch, word
         (("--fail-above", "mce=1"), "--fail-above"),
     ],
 )
-def test_what_is_not_there_costs_nothing(run, home, monkeypatch, words, said):
+def test_a_missing_file_costs_nothing(run, home, monkeypatch, words, said):
     monkeypatch.chdir(home)
     head = Ledger("model.ledger").head
-    code, out, err = run(*AGAIN, *words)
+    code, out, err = run(*REMEASURE, *words)
     assert code in (1, 2) and not out and said in err
     assert Ledger("model.ledger").head == head and not Path("no.ledger").exists()
 
 
-def test_a_file_of_predictions_has_no_run(run):
-    code, out, err = run("evaluate", "predictions.npz", "--again")
+def test_a_file_of_predictions_cannot_be_remeasured(run):
+    code, out, err = run("evaluate", "predictions.npz", "--remeasure")
     assert code == 1 and not out and len(err.splitlines()) == 1
 
 
-def test_a_ledger_that_was_moved_can_be_named(run, tmp_path, monkeypatch):
+def test_a_moved_ledger_can_be_named(run, tmp_path, monkeypatch):
     write_model(tmp_path)
     monkeypatch.chdir(tmp_path)
     for ending in ("", ".partitions", ".partitions.key"):
         Path(f"model.ledger{ending}").rename(f"paid.ledger{ending}")
-    code, out, err = run("evaluate", "model", "--again")
+    code, out, err = run("evaluate", "model", "--remeasure")
     assert code == 1 and not out and "with --ledger" in err and len(err.splitlines()) == 1
     assert not Path("model.ledger").exists()
-    code, out, err = run("evaluate", "model", "--again", "--ledger", "paid.ledger")
+    code, out, err = run("evaluate", "model", "--remeasure", "--ledger", "paid.ledger")
     assert code == 0 and "later 1" in out, err
 
 
-def test_the_ledger_of_the_table_is_found_by_itself_and_rows_are_left_out(run, tmp_path):
+def test_the_default_ledger_is_found_and_new_rows_are_left_out(run, tmp_path):
     write(tmp_path)
     words = ("fit", "visits.csv", "--schema", "visits.toml", "--epsilon", "8", "--out", "model")
     assert run(*words)[0] == 0
     with Path("visits.csv").open("a") as file:
         file.write("50,a,f,3,no\n")
-    code, out, err = run("evaluate", "model", "--again")
+    code, out, err = run("evaluate", "model", "--remeasure")
     assert code == 0 and "later 1" in out, err
-    assert "For you alone: 1 row" in err and "in no partition" not in out
+    assert "For the data holder only: 1 row" in err and "in no partition" not in out
     assert b"in no partition" not in Path("model/report.html").read_bytes()

@@ -11,13 +11,13 @@ def run(config: pipeline.Config, out: Path, **choices: Any) -> pipeline.RunResul
     return pipeline.run(config, out, **{"ledger": f"{out}.ledger", **choices})
 
 
-def measure_again(folder: Path, **choices: Any) -> pipeline.RunResult:
-    """As :func:`veracal.workflow.measure_again`."""
-    return pipeline.measure_again(folder, **{"ledger": f"{folder}.ledger", **choices})
+def remeasure(folder: Path, **choices: Any) -> pipeline.RunResult:
+    """As :func:`veracal.workflow.remeasure`."""
+    return pipeline.remeasure(folder, **{"ledger": f"{folder}.ledger", **choices})
 
 
-def compare_ways(
+def compare(
     config: pipeline.Config, ways: Any, out: Path, **choices: Any
 ) -> tuple[pipeline.RunResult, ...]:
-    """As :func:`veracal.workflow.compare_ways`."""
-    return pipeline.compare_ways(config, ways, out, **{"ledger": f"{out}.ledger", **choices})
+    """As :func:`veracal.workflow.compare`."""
+    return pipeline.compare(config, ways, out, **{"ledger": f"{out}.ledger", **choices})

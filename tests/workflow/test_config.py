@@ -17,7 +17,7 @@ name = "readmission"
 source = "visits.csv"
 schema = "visits.toml"
 test = 0.25
-seed = "2026"
+split_key = "2026"
 version = "May"
 
 [privacy]
@@ -35,46 +35,46 @@ method = "two-temperatures"
 share = 0.05
 
 [measurement]
-later = 3
+reserve = 3
 bins = 15
 group = "sex"
 """
 
 
-def test_every_word_is_read():
-    found = Config.from_toml(WHOLE)
-    assert found.name == "readmission" and found.data.seed == "2026"
-    assert found.privacy.relation == "replace-one" and found.model.strength == 0.1
-    assert found.recalibration.share == 0.05 and found.measurement.group == "sex"
-    again = Config.from_entries(json.loads(json.dumps(found.to_json())))
-    assert again.to_json() == found.to_json()
+def test_every_setting_is_read():
+    actual = Config.from_toml(WHOLE)
+    assert actual.name == "readmission" and actual.data.split_key == "2026"
+    assert actual.privacy.relation == "replace-one" and actual.model.strength == 0.1
+    assert actual.recalibration.share == 0.05 and actual.measurement.group == "sex"
+    again = Config.from_entries(json.loads(json.dumps(actual.to_json())))
+    assert again.to_json() == actual.to_json()
     # What was not chosen is written down with its usual value; everything else is the same.
-    settled = [replace(one, model=one.model.settled()) for one in (again, found)]
+    settled = [replace(one, model=one.model.with_defaults()) for one in (again, actual)]
     assert settled[0] == settled[1]
 
 
-def test_what_is_not_said_has_a_default():
-    found = Config.from_toml('format = 1\n[data]\nsource = "digits"\n[privacy]\nepsilon = 2')
-    assert found == Config(DataConfig("digits"), PrivacyConfig(2))
+def test_missing_settings_have_defaults():
+    actual = Config.from_toml('format = 1\n[data]\nsource = "digits"\n[privacy]\nepsilon = 2')
+    assert actual == Config(DataConfig("digits"), PrivacyConfig(2))
 
 
-def test_epsilon_is_never_a_default():
+def test_epsilon_has_no_default():
     text = 'format = 1\n[data]\nsource = "digits"'
     with pytest.raises(SchemaError, match="'privacy' to be declared"):
         Config.from_toml(text)
     with pytest.raises(SchemaError, match="'epsilon' to be declared"):
         Config.from_toml(f"{text}\n[privacy]\ndelta = 1e-6")
     for more in ("", "\n[privacy]\nepsilon = 9"):
-        found = Config.from_toml(text + more, epsilon=2.0)
-        assert found == Config(DataConfig("digits"), PrivacyConfig(2.0))
+        actual = Config.from_toml(text + more, epsilon=2.0)
+        assert actual == Config(DataConfig("digits"), PrivacyConfig(2.0))
 
 
-def test_files_are_looked_for_beside_the_config(tmp_path):
+def test_paths_are_relative_to_the_config(tmp_path):
     (tmp_path / "visits.csv").write_text("a\n")
     (tmp_path / "run.toml").write_text(WHOLE)
-    found = Config.load(tmp_path / "run.toml")
-    assert found.data.source == str(tmp_path / "visits.csv")
-    assert found.data.schema == "visits.toml"  # which is not there, and is told so later
+    actual = Config.load(tmp_path / "run.toml")
+    assert actual.data.source == str(tmp_path / "visits.csv")
+    assert actual.data.schema == "visits.toml"  # which is not there, and is told so later
 
 
 HEAD = 'format = 1\n[data]\nsource = "x"\n'
@@ -88,11 +88,11 @@ HEAD = 'format = 1\n[data]\nsource = "x"\n'
         ("format = 1", "'data' to be declared"),
         ("format = 1\n[data]", "'source' to be declared"),
         ('format = 1\ndata = "x"', "a table"),
-        ('format = 1\n[data]\nsource = "x"\nsed = "1"', "mean 'seed'"),
+        ('format = 1\n[data]\nsource = "x"\nsplit_ky = "1"', "mean 'split_key'"),
         ('format = 1\n[data]\nsource = "x"\n[privcy]\nepsilon = 1', "mean 'privacy'"),
         ('format = 1\n[data]\nsource = "x"\ntest = 1.0', "test between 0 and 1"),
         ('format = 1\n[data]\nsource = "x"\n[privacy]\nepsilon = -1', "epsilon > 0"),
-        ('format = 1\n[data]\nsource = "x"\n[privacy]\nepsilon = "1"', "make sense"),
+        ('format = 1\n[data]\nsource = "x"\n[privacy]\nepsilon = "1"', "valid settings"),
         (
             'format = 1\n[data]\nsource = "x"\n[privacy]\nepsilon = 1\ndelta = 2',
             "delta between",
@@ -105,17 +105,17 @@ HEAD = 'format = 1\n[data]\nsource = "x"\n'
         ('format = 1\n[data]\nsource = "x"\n[model]\nclip = 0', "clip > 0"),
         ('format = 1\n[data]\nsource = "x"\n[recalibration]\nmethod = "magic"', "method"),
         ('format = 1\n[data]\nsource = "x"\n[recalibration]\nshare = 1', "share between"),
-        ('format = 1\n[data]\nsource = "x"\n[measurement]\nlater = -1', "later"),
+        ('format = 1\n[data]\nsource = "x"\n[measurement]\nreserve = -1', "reserve"),
         ("format = 1\n[data", "TOML"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_place(text, said):
+def test_errors_name_the_section(text, said):
     with pytest.raises(SchemaError, match=said) as caught:
         Config.from_toml(text, where="run.toml")
     assert str(caught.value).startswith("run.toml")
 
 
-def test_a_file_that_is_no_text(tmp_path):
+def test_a_binary_file_is_rejected(tmp_path):
     (tmp_path / "run.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(SchemaError, match="UTF-8"):
         Config.load(tmp_path / "run.toml")

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.pipeline.own_ledgers import run
+from tests.workflow.own_ledgers import run
 from veracal.accounting import Budget
 from veracal.calibration import metrics
 from veracal.data import load
@@ -18,50 +18,50 @@ from veracal.queries import Curator
 from veracal.training import PrivateLogisticRegression
 from veracal.workflow import Config
 from veracal.workflow.config import DataConfig, ModelConfig, PrivacyConfig
-from veracal.workflow.job import internal_facts
-from veracal.workflow.steps import loaded
+from veracal.workflow.records import load_records
+from veracal.workflow.results import internal_figures
 
 CONFIG = Config(DataConfig("breast-cancer"), PrivacyConfig(3.0), model=ModelConfig(epochs=5))
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def result(tmp_path_factory):
     return run(CONFIG, tmp_path_factory.mktemp("run") / "model", internal=True)
 
 
-def test_it_stands_beside_the_artifact_for_its_owner_alone(made):
-    assert made.internal == made.folder.with_name("model.internal") / "report-internal.html"
-    assert stat.S_IMODE(made.internal.parent.stat().st_mode) == 0o700
-    assert stat.S_IMODE(made.internal.stat().st_mode) == 0o600
-    names = {path.name for path in made.folder.iterdir()}
+def test_the_internal_report_is_beside_the_artifact_and_private(result):
+    assert result.internal == result.folder.with_name("model.internal") / "report-internal.html"
+    assert stat.S_IMODE(result.internal.parent.stat().st_mode) == 0o700
+    assert stat.S_IMODE(result.internal.stat().st_mode) == 0o600
+    names = {path.name for path in result.folder.iterdir()}
     assert names == {
         "model.json", "model.safetensors", "report.html", "results.json", "MODEL_CARD.md",
     }  # fmt: skip
 
 
-def test_what_is_published_is_the_same_with_and_without_it(made, tmp_path):
+def test_published_files_do_not_depend_on_the_internal_report(result, tmp_path):
     """Run again without it, from the same ledger: no byte of the artifact differs."""
-    other = run(CONFIG, tmp_path / "model", ledger=made.ledger.path)
-    for path in made.folder.iterdir():
+    other = run(CONFIG, tmp_path / "model", ledger=result.ledger.path)
+    for path in result.folder.iterdir():
         assert path.read_bytes() == (other.folder / path.name).read_bytes(), path.name
     assert other.internal is None
 
 
-def test_it_holds_counts_and_plain_figures(made):
-    records = loaded(CONFIG)
-    facts = internal_facts(CONFIG, records, made.classifier, [0.5])
+def test_the_internal_report_contains_counts_and_exact_figures(result):
+    records = load_records(CONFIG)
+    facts = internal_figures(CONFIG, records, result.classifier, [0.5])
     whole = load("breast-cancer")
     assert facts["records"] == {"training": len(records.train), "test": len(records.test)}
     assert sum(facts["records"].values()) == len(whole)
     assert list(facts["classes"].values()) == np.bincount(whole.y).tolist()
-    scores = made.classifier.scores(records.test)
+    scores = result.classifier.scores(records.test)
     assert facts["plain figures after"]["accuracy"]["value"] == metrics.accuracy(scores)
     assert sum(each["count"] for each in facts["plain curve after"]) == len(records.test)
-    page = made.internal.read_text()
+    page = result.internal.read_text()
     assert f"{len(records.train)}" in page and "internal" in page.lower()
 
 
-def test_the_training_curve_is_the_loss_of_the_weights_as_they_are(tmp_path, monkeypatch):
+def test_the_training_curve_is_the_loss_of_the_current_weights(tmp_path, monkeypatch):
     data, logits = load("digits"), progress._logits
     curve, seen = TrainingCurve(data), []
 
@@ -80,7 +80,7 @@ def test_the_training_curve_is_the_loss_of_the_weights_as_they_are(tmp_path, mon
     np.testing.assert_allclose(curve.losses, expected, rtol=1e-9)
 
 
-def test_the_curve_has_a_hundred_points_at_most():
+def test_the_curve_has_at_most_a_hundred_points():
     data = load("breast-cancer")
     curve = TrainingCurve(data)
     model = PrivateLogisticRegression(8.0, 1e-5, steps=250)
@@ -93,27 +93,27 @@ def test_the_curve_has_a_hundred_points_at_most():
     assert curve.losses[0] == pytest.approx(np.log(2))
 
 
-def test_a_model_from_the_ledger_has_no_training_curve(made):
-    again = run(CONFIG, made.folder, force=True, internal=True)
+def test_a_model_from_the_ledger_has_no_training_curve(result):
+    again = run(CONFIG, result.folder, force=True, internal=True)
     assert "the model came from the ledger" in again.internal.read_text()
 
 
-def test_a_place_that_is_taken_is_refused_before_anything_is_charged(tmp_path):
+def test_an_existing_folder_is_rejected_before_any_charge(tmp_path):
     (tmp_path / "model.internal").mkdir()
     with pytest.raises(DataError, match="a new folder"):
         run(CONFIG, tmp_path / "model", internal=True)
     assert [path.name for path in tmp_path.iterdir()] == ["model.internal"]
 
 
-def test_by_group(tmp_path):
+def test_internal_figures_by_group(tmp_path):
     """Figures of each group, if the run tells groups apart."""
     from tests.cli.made import write
 
     write(tmp_path)
     data = DataConfig(str(tmp_path / "visits.csv"), str(tmp_path / "visits.toml"))
     config = replace(CONFIG, data=data, measurement=replace(CONFIG.measurement, group="sex"))
-    made = run(config, tmp_path / "model", internal=True)
-    facts = internal_facts(config, loaded(config), made.classifier)
+    result = run(config, tmp_path / "model", internal=True)
+    facts = internal_figures(config, load_records(config), result.classifier)
     assert set(facts["by group after"]) == {"f", "m"}
     for figures in facts["by group after"].values():
         for one in figures.values():

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.pipeline.own_ledgers import compare_ways, run
+from tests.workflow.own_ledgers import compare, run
 from veracal.accounting import Budget
 from veracal.data.builtin import SCHEMAS
 from veracal.errors import AnswerError, BudgetError, DataError, LedgerError
 from veracal.ledger import Ledger
-from veracal.workflow import Config, Configuration, steps
+from veracal.workflow import Config, Configuration, records
 from veracal.workflow.charging import open_data_ledger
 from veracal.workflow.config import (
     DataConfig,
@@ -21,8 +21,8 @@ from veracal.workflow.config import (
     PrivacyConfig,
     RecalibrationConfig,
 )
-from veracal.workflow.job import RunPlan
-from veracal.workflow.steps import budget_of, declared, loaded
+from veracal.workflow.planning import RunPlan
+from veracal.workflow.records import declare_records, load_records, run_budget
 
 PRIVACY = PrivacyConfig(3.0, 1e-5)
 HEAD = """format = 1
@@ -108,7 +108,7 @@ def config(folder: Path, kind: str) -> Config:
         replace(PRIVACY, relation=relation),
         model=ModelConfig(model, epochs=1.0 if model != "output" else None,
                           norm=3.0 if model == "output" else None),
-        measurement=MeasurementConfig(later=0, bins=2),
+        measurement=MeasurementConfig(reserve=0, bins=2),
     )  # fmt: skip
 
 
@@ -144,32 +144,34 @@ def unread(monkeypatch):
         raise RecordsReadError
 
     def start():
-        monkeypatch.setattr(steps, "load", read)
+        monkeypatch.setattr(records, "load", read)
 
     return start
 
 
 @pytest.mark.parametrize("kind", HERE)
-def test_what_is_declared_says_what_a_run_costs(kind, tmp_path):
+def test_the_cost_of_a_run_follows_from_declared_facts(kind, tmp_path):
     """The same events, to the last bit, and the same request: a refusal is not a guess."""
     if kind in HEAVY:
         pytest.importorskip(HEAVY[kind])
     chosen = config(tmp_path, kind)
-    records = loaded(chosen)
+    records = load_records(chosen)
     slots = None
     if chosen.privacy.relation == "replace-one":
         slots = (len(records.train), 0, len(records.test))
-    told = declared(chosen, slots)
-    assert len(told.whole) == 0 and budget_of(chosen, told) == budget_of(chosen, records)
-    planned, real = (RunPlan.of(chosen, each, check=False) for each in (told, records))
+    declared = declare_records(chosen, slots)
+    assert len(declared.dataset) == 0 and run_budget(chosen, declared) == run_budget(
+        chosen, records
+    )
+    planned, real = (RunPlan.of(chosen, each, check=False) for each in (declared, records))
     assert planned.items == real.items
     assert (planned.body, planned.request) == (real.body, real.request)
     for name in ("train", "test"):
-        assert getattr(told, name).size == getattr(records, name).size
+        assert getattr(declared, name).size == getattr(records, name).size
 
 
 @pytest.mark.parametrize("kind", [*FILES, *NAMED, "text features", "text"])
-def test_a_run_beyond_the_caps_is_refused_before_a_record_is_read(kind, tmp_path, unread):
+def test_a_run_beyond_the_caps_is_rejected_before_a_record_is_read(kind, tmp_path, unread):
     if kind in HEAVY:
         pytest.importorskip(HEAVY[kind])
     chosen, place = config(tmp_path, kind), tmp_path / "model.ledger"
@@ -177,7 +179,7 @@ def test_a_run_beyond_the_caps_is_refused_before_a_record_is_read(kind, tmp_path
     if chosen.privacy.relation == "replace-one":  # the number of slots is recorded by a run
         run(replace(chosen, privacy=first), tmp_path / "first", ledger=place)
     else:
-        whole = budget_of(chosen, declared(chosen))
+        whole = run_budget(chosen, declare_records(chosen))
         open_data_ledger(place, Budget(1.0, 1e-5, whole.relation, whole.unit), "")
     unread()
     head = Ledger(place).head
@@ -190,7 +192,7 @@ def test_a_run_beyond_the_caps_is_refused_before_a_record_is_read(kind, tmp_path
 
 
 @pytest.mark.parametrize("kind", ["built in", "npz", "slots"])
-def test_a_comparison_beyond_the_caps_is_refused_before_a_record_is_read(
+def test_a_comparison_beyond_the_caps_is_rejected_before_a_record_is_read(
     kind, tmp_path, unread
 ):
     chosen, place = config(tmp_path, kind), tmp_path / "all.ledger"
@@ -199,19 +201,19 @@ def test_a_comparison_beyond_the_caps_is_refused_before_a_record_is_read(
     unread()
     ways = (Configuration("logistic", "none"), Configuration("logistic", "temperature"))
     with pytest.raises(BudgetError, match="veracal ledger extend"):
-        compare_ways(chosen, ways, tmp_path / "all")
+        compare(chosen, ways, tmp_path / "all")
     Ledger(place).extend(epsilon=3.0, delta=1e-5)
     with pytest.raises(RecordsReadError):
-        compare_ways(chosen, ways, tmp_path / "all")
+        compare(chosen, ways, tmp_path / "all")
 
 
 @pytest.mark.parametrize("kind", ["table", "slots", "built in"])
-def test_other_refusals_come_before_a_record_is_read(kind, tmp_path, unread):
+def test_other_rejections_precede_reading_records(kind, tmp_path, unread):
     chosen, place = config(tmp_path, kind), tmp_path / "model.ledger"
     run(chosen, tmp_path / "model")
     Ledger(place).extend(epsilon=9.0, delta=1e-4)
     unread()
-    other = replace(chosen, data=replace(chosen.data, seed="another"))
+    other = replace(chosen, data=replace(chosen.data, split_key="another"))
     with pytest.raises(LedgerError, match="in two partitions"):
         run(other, tmp_path / "other", ledger=place)
     relation = "add-remove" if kind == "slots" else "replace-one"
@@ -226,7 +228,7 @@ def test_other_refusals_come_before_a_record_is_read(kind, tmp_path, unread):
         run(chosen, tmp_path / "model", force=True)
 
 
-def test_a_run_that_was_paid_for_goes_on_though_slots_are_missing_since(tmp_path):
+def test_a_paid_run_resumes_although_slots_are_missing(tmp_path):
     """Its cost is the one that was charged, not that of the slots that were recorded first."""
     chosen, place = config(tmp_path, "slots"), tmp_path / "model.ledger"
     chosen = replace(chosen, recalibration=RecalibrationConfig("auto"))
@@ -235,10 +237,10 @@ def test_a_run_that_was_paid_for_goes_on_though_slots_are_missing_since(tmp_path
     lines = Path(chosen.data.source).read_text().splitlines(keepends=True)
     Path(chosen.data.source).write_text("".join(lines[:-40]))
     later = replace(chosen, data=replace(chosen.data, version="2"))
-    made = run(later, tmp_path / "second", ledger=place)
+    result = run(later, tmp_path / "second", ledger=place)
     head = Ledger(place).head
     again = run(later, tmp_path / "second", ledger=place, force=True)
-    assert again.ledger.head == head == made.ledger.head
+    assert again.ledger.head == head == result.ledger.head
 
 
 def test_the_first_run_of_a_ledger_under_replace_one_is_loaded_first(tmp_path, unread):
@@ -253,13 +255,13 @@ def test_the_first_run_of_a_ledger_under_replace_one_is_loaded_first(tmp_path, u
         run(chosen, tmp_path / "model", ledger=place)
 
 
-def test_a_file_without_a_schema_is_told_so(tmp_path):
+def test_a_file_without_a_schema_is_rejected(tmp_path):
     write_csv(tmp_path, age=range(200))
     chosen = Config(DataConfig(str(tmp_path / "visits.csv")), PRIVACY)
     with pytest.raises(DataError, match="a schema"):
-        declared(chosen)
+        declare_records(chosen)
 
 
 def test_schemas_of_built_in_sets_are_those_of_their_declarations():
     for name, schema in SCHEMAS.items():
-        assert declared(Config(DataConfig(name), PRIVACY)).schema is schema
+        assert declare_records(Config(DataConfig(name), PRIVACY)).schema is schema

@@ -10,7 +10,7 @@ from veracal.data import Dataset, Number, Schema, Slot, Target
 from veracal.errors import DataError
 from veracal.workflow import Config
 from veracal.workflow.config import DataConfig, PrivacyConfig
-from veracal.workflow.steps import loaded
+from veracal.workflow.records import load_records
 
 ROWS = [f"s{i},{(i * 37) % 101}.50,{'ab'[i % 2]}" for i in range(300)]
 
@@ -32,23 +32,23 @@ def slots_of(records: Dataset) -> set[str]:
 
 
 @pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
-def test_sorting_a_table_moves_nobody(tmp_path: Path, relation: str) -> None:
-    first = loaded(config(tmp_path, ROWS, relation))
+def test_sorting_a_table_changes_no_assignment(tmp_path: Path, relation: str) -> None:
+    first = load_records(config(tmp_path, ROWS, relation))
     order = np.random.default_rng(0).permutation(300)
-    second = loaded(config(tmp_path, [ROWS[i] for i in order], relation))
+    second = load_records(config(tmp_path, [ROWS[i] for i in order], relation))
     assert slots_of(first.test) == slots_of(second.test)
     assert not slots_of(first.train) & slots_of(second.test)
 
 
-def test_who_replaces_a_record_inherits_its_partition(tmp_path: Path) -> None:
-    first = loaded(config(tmp_path, ROWS, "replace-one"))
+def test_a_replacement_record_inherits_the_partition(tmp_path: Path) -> None:
+    first = load_records(config(tmp_path, ROWS, "replace-one"))
     others = [f"{row.split(',')[0]},7,a" for row in ROWS[:150]] + ROWS[150:]
-    second = loaded(config(tmp_path, others, "replace-one"))
+    second = load_records(config(tmp_path, others, "replace-one"))
     assert slots_of(first.test) == slots_of(second.test)
     assert second.test.size == len(second.test) == 60
 
 
-def test_without_slots_nothing_is_partitioned_under_replace_one(tmp_path: Path) -> None:
+def test_replace_one_without_slots_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"Declare a column as kind = 'slot'.*add-remove"):
-        loaded(config(tmp_path, ROWS, "replace-one", slot=False))
-    assert loaded(config(tmp_path, ROWS, "add-remove", slot=False)).parts.left_out == 0
+        load_records(config(tmp_path, ROWS, "replace-one", slot=False))
+    assert load_records(config(tmp_path, ROWS, "add-remove", slot=False)).split.left_out == 0

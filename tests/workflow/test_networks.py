@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.pipeline.own_ledgers import run
+from tests.workflow.own_ledgers import run
 from veracal.artifact import PrivateClassifier
 from veracal.data import Dataset, load
 from veracal.errors import DataError
@@ -21,9 +21,10 @@ from veracal.workflow.config import (
     ModelConfig,
     PrivacyConfig,
     RecalibrationConfig,
-    check_used,
+    check_settings_apply,
 )
-from veracal.workflow.steps import _network, budget_of, front_for, loaded
+from veracal.workflow.models import build_network, choose_encoder
+from veracal.workflow.records import load_records, run_budget
 
 DIGITS = Config(DataConfig("digits"), PrivacyConfig(8.0), model=ModelConfig("mlp", epochs=0.5))
 TEXTS = """format = 1
@@ -55,34 +56,34 @@ def reviews(tmp_path):
 
 @pytest.mark.parametrize("kind", ["mlp", "cnn"])
 def test_a_network_of_a_table_and_its_artifact(kind, tmp_path):
-    made = run(
+    result = run(
         replace(DIGITS, model=ModelConfig(kind, epochs=0.2)), tmp_path / "model", internal=True
     )
-    found = PrivateClassifier.load(made.folder)
+    actual = PrivateClassifier.load(result.folder)
     rows = load("digits").X[:50]
-    assert np.array_equal(found.predict_proba(rows), made.classifier.predict_proba(rows))
-    assert found.private_ and made.results.guarantee["epsilon"] <= 8.0
-    assert made.results.model["kind"] == kind
-    assert "training" in made.internal.read_text()
-    head = made.ledger.head
-    again = run(replace(DIGITS, model=ModelConfig(kind, epochs=0.2)), made.folder, force=True)
+    assert np.array_equal(actual.predict_proba(rows), result.classifier.predict_proba(rows))
+    assert actual.private_ and result.results.guarantee["epsilon"] <= 8.0
+    assert result.results.model["kind"] == kind
+    assert "training" in result.internal.read_text()
+    head = result.ledger.head
+    again = run(replace(DIGITS, model=ModelConfig(kind, epochs=0.2)), result.folder, force=True)
     assert again.ledger.head == head  # the model that was paid for
-    assert again.classifier.files()["model.safetensors"] == found.weights.to_bytes()
+    assert again.classifier.files()["model.safetensors"] == actual.weights.to_bytes()
 
 
-def test_texts_by_frozen_features_and_by_a_last_layer(reviews, tmp_path):
+def test_texts_with_frozen_features_and_with_fine_tuning(reviews, tmp_path):
     pytest.importorskip("transformers")
     features = replace(reviews, model=ModelConfig("features", epochs=1))
-    made = run(features, tmp_path / "features")
+    result = run(features, tmp_path / "features")
     texts = [["lovely, part 3"], ["awful, part 4"]]
-    assert PrivateClassifier.load(made.folder).predict_proba(texts).shape == (2, 2)
+    assert PrivateClassifier.load(result.folder).predict_proba(texts).shape == (2, 2)
     text = replace(reviews, model=ModelConfig("text", epochs=0.01, sampling_rate=0.05))
-    made = run(text, tmp_path / "text")
-    found = PrivateClassifier.load(made.folder)
-    assert np.array_equal(found.predict_proba(texts), made.classifier.predict_proba(texts))
+    result = run(text, tmp_path / "text")
+    actual = PrivateClassifier.load(result.folder)
+    assert np.array_equal(actual.predict_proba(texts), result.classifier.predict_proba(texts))
     # Frozen weights, of ninety megabytes, come with a package: the trained layer alone is kept.
-    assert 7e6 < (made.folder / "model.safetensors").stat().st_size < 8e6
-    assert found.encoder.extractor.name == "minilm-tokens"
+    assert 7e6 < (result.folder / "model.safetensors").stat().st_size < 8e6
+    assert actual.encoder.extractor.name == "minilm-tokens"
 
 
 def pictures(shape, dtype=np.uint8):
@@ -116,28 +117,32 @@ def pictures(shape, dtype=np.uint8):
         ),
     ],
 )
-def test_which_network_takes_which_rows(kind, records, network):
-    chosen = ModelConfig(kind, hidden=(4,)).settled()
-    assert _network(chosen, records) == KnownNetwork(*network)
-    assert front_for(kind, records) is None or kind == "features"
+def test_the_network_follows_from_the_form_of_rows(kind, records, network):
+    chosen = ModelConfig(kind, hidden=(4,)).with_defaults()
+    assert build_network(chosen, records) == KnownNetwork(*network)
+    assert choose_encoder(kind, records) is None or kind == "features"
 
 
 @pytest.mark.parametrize(
     ("kind", "records", "match"),
     [
-        ("cnn", pictures((12, 10)), "square pictures"),
-        ("cnn", pictures((65,), np.float64), "square pictures"),
+        ("cnn", pictures((12, 10)), "square images"),
+        ("cnn", pictures((65,), np.float64), "square images"),
         ("mlp", pictures((8, 8)), "rows of numbers"),
     ],
 )
-def test_rows_of_another_form_are_refused(kind, records, match):
+def test_rows_of_another_form_are_rejected(kind, records, match):
     with pytest.raises(DataError, match=match):
-        _network(ModelConfig(kind).settled(), records)
+        build_network(ModelConfig(kind).with_defaults(), records)
 
 
-def test_what_was_not_chosen_is_the_usual_of_the_kind():
-    told = DIGITS.to_json()["model"]
-    assert (told["hidden"], told["optimizer"], told["epochs"]) == ((64, 64), "sgd", 0.5)
+def test_missing_settings_take_the_defaults_of_the_kind():
+    model = DIGITS.to_json()["model"]
+    assert (model["hidden"], model["optimizer"], model["epochs"]) == (
+        (64, 64),
+        "sgd",
+        0.5,
+    )
     assert replace(DIGITS, model=ModelConfig("cnn")).to_json()["model"]["clip"] == 0.1
     plain = replace(DIGITS, model=ModelConfig()).to_json()["model"]
     assert "hidden" not in plain and "optimizer" not in plain and plain["epochs"] == 40.0
@@ -147,7 +152,7 @@ def test_what_was_not_chosen_is_the_usual_of_the_kind():
             ModelConfig(**wrong)
 
 
-def test_a_setting_that_no_model_uses_is_refused(tmp_path):
+def test_a_setting_that_does_not_apply_is_rejected(tmp_path):
     wrong = replace(DIGITS, model=ModelConfig("mlp", norm=3.0))
     with pytest.raises(ValueError, match="no norm for the model 'mlp'"):
         run(wrong, tmp_path / "model")
@@ -155,34 +160,36 @@ def test_a_setting_that_no_model_uses_is_refused(tmp_path):
         audit_config(wrong, [8.0], AuditSettings(3))
     assert not list(tmp_path.iterdir())
     for kind, used in (("mlp", "hidden"), ("features", "hidden"), ("output", "norm")):
-        check_used(ModelConfig(kind, **{used: (4,) if used == "hidden" else 4.0}), [kind])
-    check_used(ModelConfig(norm=3.0), ["mlp", "output"])  # one of them does
+        check_settings_apply(
+            ModelConfig(kind, **{used: (4,) if used == "hidden" else 4.0}), [kind]
+        )
+    check_settings_apply(ModelConfig(norm=3.0), ["mlp", "output"])  # one of them does
 
 
 def test_units_of_a_named_set_need_a_bound(tmp_path):
     """Pictures of persons, as a catalog gives them: no schema says how many one has."""
-    records = loaded(DIGITS)
-    whole = replace(records.whole, units=np.arange(len(records.whole)) // 2)
-    with pytest.raises(DataError, match="--at-most"):
-        budget_of(DIGITS, replace(records, whole=whole, schema=None))
+    records = load_records(DIGITS)
+    whole = replace(records.dataset, units=np.arange(len(records.dataset)) // 2)
+    with pytest.raises(DataError, match="--max-contributions"):
+        run_budget(DIGITS, replace(records, dataset=whole, schema=None))
     bounded = replace(whole, at_most=2)
-    found = budget_of(DIGITS, replace(records, whole=bounded, schema=None))
-    assert (found.unit.name, found.unit.at_most) == ("unit", 2)
-    with pytest.raises(DataError, match="belong to nobody|a schema says it"):
-        loaded(replace(DIGITS, data=DataConfig("digits", at_most=2)))
+    actual = run_budget(DIGITS, replace(records, dataset=bounded, schema=None))
+    assert (actual.unit.name, actual.unit.at_most) == ("unit", 2)
+    with pytest.raises(DataError, match="rows have no units|the schema states it"):
+        load_records(replace(DIGITS, data=DataConfig("digits", max_contributions=2)))
 
 
-def test_an_audit_of_a_network_is_repeated_bit_for_bit():
+def test_an_audit_of_a_network_is_reproducible():
     """Every run has the noise that was found once, and the same way to take gradients."""
     how = AuditRun(random_state=3, jobs=1)
     quick = replace(DIGITS, model=ModelConfig("mlp", epochs=0.2, hidden=(4,)))
-    found = [audit_config(quick, [8.0], AuditSettings(3), how) for _ in range(2)]
-    counts = [one.audits[0].individuals.counts for one in found]
+    actual = [audit_config(quick, [8.0], AuditSettings(3), how) for _ in range(2)]
+    counts = [one.audits[0].individuals.counts for one in actual]
     np.testing.assert_array_equal(*counts)
-    assert "dense layers" in found[0].what
+    assert "dense layers" in actual[0].what
 
 
-def test_settled_networks_leave_nothing_to_be_found():
+def test_resolved_networks_have_no_open_settings():
     data = load("digits")
     model = PrivateNetwork(
         KnownNetwork("mlp", {"features": 64, "classes": 10}), 2.0, epochs=0.3, size=1797

@@ -7,7 +7,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from tests.pipeline.own_ledgers import measure_again, run
+from tests.workflow.own_ledgers import remeasure, run
 from veracal import workflow as pipeline
 from veracal.accounting import Budget, Repeated, epsilon_for
 from veracal.artifact import PrivateClassifier
@@ -29,9 +29,9 @@ from veracal.workflow.config import (
     PrivacyConfig,
     RecalibrationConfig,
 )
-from veracal.workflow.job import RunPlan
-from veracal.workflow.results import files_of
-from veracal.workflow.steps import loaded
+from veracal.workflow.planning import RunPlan
+from veracal.workflow.records import load_records
+from veracal.workflow.results import result_files
 
 # Of a run: one for each partition; a reservation and its model; five questions twice.
 ENTRIES = 2 + 2 + 2 * 5
@@ -39,54 +39,54 @@ QUICK = Config(DataConfig("breast-cancer"), PrivacyConfig(3.0), model=ModelConfi
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def result(tmp_path_factory):
     return run(QUICK, tmp_path_factory.mktemp("run") / "model")
 
 
-def test_it_leaves_a_classifier_and_its_results(made):
-    loaded = PrivateClassifier.load(made.folder)
+def test_run_writes_a_classifier_and_its_results(result):
+    loaded = PrivateClassifier.load(result.folder)
     rows = load("breast-cancer").X
     np.testing.assert_array_equal(
-        loaded.predict_proba(rows), made.classifier.predict_proba(rows)
+        loaded.predict_proba(rows), result.classifier.predict_proba(rows)
     )
     assert loaded.private_ and loaded.schema == SCHEMAS["breast-cancer"]
-    found = Results.from_bytes((made.folder / "results.json").read_bytes())
-    assert found.to_bytes() == made.results.to_bytes()
-    assert [one.when for one in found.measured] == ["before", "after"]
+    actual = Results.from_bytes((result.folder / "results.json").read_bytes())
+    assert actual.to_bytes() == result.results.to_bytes()
+    assert [one.when for one in actual.measured] == ["before", "after"]
 
 
-def test_both_parts_together_cost_what_was_said(made):
-    promise = made.results.guarantee
+def test_both_partitions_together_cost_the_stated_epsilon(result):
+    promise = result.results.guarantee
     assert promise["epsilon"] <= 3.0 and promise["delta"] == 1 / 5_690
     for part in ("train", "test"):
-        items = [i for i, _ in made.ledger.planned() if i.part == part]
+        items = [i for i, _ in result.ledger.planned() if i.part == part]
         assert items
         cost = sum(epsilon_for(i.event, 0.0) * i.times for i in items if part == "test")
         assert cost <= 3.0 + 1e-9
-    used = {(i.purpose, i.part): n for i, n in made.ledger.planned()}
+    used = {(i.purpose, i.part): n for i, n in result.ledger.planned()}
     assert used["training and map", "train"] == 1
-    assert made.ledger.verify() == made.results.ledger["head"]
+    assert result.ledger.verify() == result.results.ledger["head"]
 
 
-def test_results_hold_nothing_that_was_not_declared_or_charged(made):
+def test_results_contain_only_declared_and_charged_facts(result):
     """Under add-remove the number of records is neither, nor is any plain figure."""
-    text = made.results.to_bytes().decode()
+    text = result.results.to_bytes().decode()
     whole = load("breast-cancer")
-    told = json.loads(text)
-    assert told["data"]["size"] == SCHEMAS["breast-cancer"].size
-    assert all(one["figures"]["private"] for one in told["measured"])
-    test = made.classifier.scores(whole)
+    reported = json.loads(text)
+    assert reported["data"]["size"] == SCHEMAS["breast-cancer"].size
+    assert all(one["figures"]["private"] for one in reported["measured"])
+    test = result.classifier.scores(whole)
     assert repr(float(test.correct.mean())) not in text
 
 
-def test_run_again_it_is_the_same_and_costs_nothing(made):
-    again = run(QUICK, made.folder, force=True)
-    np.testing.assert_array_equal(again.classifier.weights.coef, made.classifier.weights.coef)
-    assert again.results.measured == made.results.measured
-    assert again.ledger.head == made.ledger.head
+def test_repeating_a_run_gives_the_same_result_at_no_cost(result):
+    again = run(QUICK, result.folder, force=True)
+    np.testing.assert_array_equal(again.classifier.weights.coef, result.classifier.weights.coef)
+    assert again.results.measured == result.results.measured
+    assert again.ledger.head == result.ledger.head
 
 
-def test_two_runs_have_the_same_split_and_other_batches_and_noise(tmp_path):
+def test_two_runs_share_the_split_but_not_batches_or_noise(tmp_path):
     """Batches that could be foretold would void the amplification that is counted on."""
     batch, drawn, seen = Poisson.batch, [], []
 
@@ -112,9 +112,10 @@ def test_two_runs_have_the_same_split_and_other_batches_and_noise(tmp_path):
     assert other.results.measured != one.results.measured
 
 
-def test_another_key_deals_otherwise():
+def test_another_split_key_gives_another_split():
     first, other = (
-        loaded(replace(QUICK, data=DataConfig("breast-cancer", seed=s))) for s in "ab"
+        load_records(replace(QUICK, data=DataConfig("breast-cancer", split_key=s)))
+        for s in "ab"
     )
     assert len(first.train) + len(first.test) == len(other.train) + len(other.test)
     shared = {row.tobytes() for row in first.test.X} & {row.tobytes() for row in other.test.X}
@@ -124,22 +125,22 @@ def test_another_key_deals_otherwise():
 @pytest.mark.parametrize(
     "step", ["training", "measuring before", "measuring after", "reporting"]
 )
-def test_an_interrupted_run_goes_on_where_it_was(step, tmp_path):
-    def stop(told, done, total):
-        if told == step:
+def test_an_interrupted_run_resumes(step, tmp_path):
+    def stop(reported, done, total):
+        if reported == step:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         run(QUICK, tmp_path / "model", on_progress=stop)
     assert not (tmp_path / "model").exists()
     before = Ledger(tmp_path / "model.ledger").entries()
-    made = run(QUICK, tmp_path / "model")
-    entries = made.ledger.entries()
+    result = run(QUICK, tmp_path / "model")
+    entries = result.ledger.entries()
     assert entries[: len(before)] == before
     assert len(entries) == ENTRIES
 
 
-def test_an_interrupted_training_is_repeated_under_its_reservation(tmp_path):
+def test_interrupted_training_is_repeated_under_its_reservation(tmp_path):
     with (
         mock.patch(
             "veracal.calibration.private_classifier.PrivateCalibratedClassifier.fit_records",
@@ -151,27 +152,27 @@ def test_an_interrupted_training_is_repeated_under_its_reservation(tmp_path):
     ledger = Ledger(tmp_path / "model.ledger")
     spent, (pending,) = ledger.spent(), ledger.pending()
     assert pending.outcome == "reserved" and spent.epsilon > 2.9
-    made = run(QUICK, tmp_path / "model")
-    assert made.classifier.private_ and not ledger.pending()
+    result = run(QUICK, tmp_path / "model")
+    assert result.classifier.private_ and not ledger.pending()
     assert ledger.spent() == spent and len(ledger.entries()) == ENTRIES
 
 
 @pytest.mark.parametrize("internal", [False, True])
-def test_a_failed_training_is_the_answer_ever_after(tmp_path, internal):
+def test_a_failed_training_remains_the_answer(tmp_path, internal):
     with (
         mock.patch(
             "veracal.calibration.private_classifier.PrivateCalibratedClassifier.fit_records",
             side_effect=ValueError("about a record"),
         ),
-        pytest.raises(AnswerError) as told,
+        pytest.raises(AnswerError) as reported,
     ):
         run(QUICK, tmp_path / "model", internal=internal)
-    assert "about a record" not in str(told.value)
+    assert "about a record" not in str(reported.value)
     with pytest.raises(AnswerError):
         run(QUICK, tmp_path / "model", internal=internal)
 
 
-def test_an_interrupted_training_with_a_curve_is_repeated_at_no_cost(tmp_path):
+def test_interrupted_training_with_a_curve_is_repeated_at_no_cost(tmp_path):
     """What the internal report notes stays in the process until the model is recorded."""
 
     def stop(step, done, total):
@@ -180,8 +181,8 @@ def test_an_interrupted_training_with_a_curve_is_repeated_at_no_cost(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         run(QUICK, tmp_path / "model", internal=True, on_progress=stop)
-    made = run(QUICK, tmp_path / "model", internal=True)
-    assert len(made.ledger.entries()) == ENTRIES and made.internal is not None
+    result = run(QUICK, tmp_path / "model", internal=True)
+    assert len(result.ledger.entries()) == ENTRIES and result.internal is not None
 
 
 @pytest.mark.parametrize(
@@ -193,14 +194,14 @@ def test_an_interrupted_training_with_a_curve_is_repeated_at_no_cost(tmp_path):
     ],
     ids=["epsilon", "learning rate", "version"],
 )
-def test_another_run_that_exceeds_the_caps_is_refused(other, made, tmp_path):
-    head = made.ledger.head
+def test_a_run_that_exceeds_the_caps_is_rejected(other, result, tmp_path):
+    head = result.ledger.head
     with pytest.raises(BudgetError, match="veracal ledger extend"):
-        run(other, tmp_path / "model", ledger=made.ledger.path)
-    assert not (tmp_path / "model").exists() and made.ledger.head == head
+        run(other, tmp_path / "model", ledger=result.ledger.path)
+    assert not (tmp_path / "model").exists() and result.ledger.head == head
 
 
-def test_runs_with_other_outputs_share_the_budget_of_their_data(tmp_path):
+def test_runs_with_different_outputs_share_the_budget_of_their_data(tmp_path):
     """Eight runs with eight outputs once spent eight budgets on one table."""
     first = pipeline.run(QUICK, tmp_path / "one")
     for i in range(3):
@@ -228,7 +229,7 @@ def test_after_an_extension_every_statement_says_so(tmp_path):
     second.ledger.verify()
 
 
-def test_no_record_is_read_where_the_schema_says_that_it_costs_too_much(visits, tmp_path):
+def test_no_record_is_read_if_the_declared_cost_exceeds_the_budget(visits, tmp_path):
     run(visits, tmp_path / "model")
     (tmp_path / "visits.csv").write_text("not a table at all")
     other = replace(visits, model=replace(visits.model, learning_rate=0.5))
@@ -236,69 +237,69 @@ def test_no_record_is_read_where_the_schema_says_that_it_costs_too_much(visits, 
         run(other, tmp_path / "other", ledger=tmp_path / "model.ledger")
 
 
-@pytest.mark.parametrize("change", ["seed", "test"])
-def test_runs_split_alike_or_are_refused(change, tmp_path):
+@pytest.mark.parametrize("change", ["split_key", "test"])
+def test_a_run_with_another_split_is_rejected(change, tmp_path):
     place = tmp_path / "all.ledger"
     run(replace(QUICK, privacy=PrivacyConfig(1.0, 1e-5)), tmp_path / "one", ledger=place)
     Ledger(place).extend(epsilon=5.0, delta=1e-4)
-    data = DataConfig("breast-cancer", **{change: {"seed": "other", "test": 0.5}[change]})
+    data = DataConfig("breast-cancer", **{change: {"split_key": "other", "test": 0.5}[change]})
     with pytest.raises(LedgerError, match="in two partitions"):
         run(replace(QUICK, data=data, privacy=PrivacyConfig(2.0, 1e-5)), tmp_path / "two",
             ledger=place)  # fmt: skip
 
 
-def test_a_ledger_that_vanished_is_an_error_where_an_artifact_remembers_it(tmp_path):
+def test_a_missing_ledger_of_an_existing_artifact_is_an_error(tmp_path):
     run(QUICK, tmp_path / "model")
     (tmp_path / "model.ledger").unlink()
-    with pytest.raises(LedgerError, match="nothing is there"):
+    with pytest.raises(LedgerError, match="no ledger is at this path"):
         run(QUICK, tmp_path / "model", force=True)
     with pytest.raises(DataError, match="nothing at that path"):
-        measure_again(tmp_path / "model")
+        remeasure(tmp_path / "model")
     run(QUICK, tmp_path / "other")  # opens another
     (tmp_path / "other.ledger").rename(tmp_path / "model.ledger")
     with pytest.raises(LedgerError, match="does not know of that"):
         run(QUICK, tmp_path / "model", force=True)
 
 
-def test_a_ledger_that_vanished_is_an_error_where_its_partitions_were_used(tmp_path):
-    made = run(QUICK, tmp_path / "model")
-    kept = made.ledger.path.read_bytes()
-    made.ledger.path.unlink()
+def test_a_missing_ledger_is_an_error_if_its_partitions_were_used(tmp_path):
+    result = run(QUICK, tmp_path / "model")
+    content = result.ledger.path.read_bytes()
+    result.ledger.path.unlink()
     with (
-        mock.patch("veracal.workflow.running.loaded", side_effect=AssertionError("read")),
-        pytest.raises(LedgerError, match="put the ledger back"),
+        mock.patch("veracal.workflow.running.load_records", side_effect=AssertionError("read")),
+        pytest.raises(LedgerError, match="restore the ledger"),
     ):
-        run(QUICK, tmp_path / "other", ledger=made.ledger.path)
+        run(QUICK, tmp_path / "other", ledger=result.ledger.path)
     with pytest.raises(LedgerError, match="would be forgotten"):
-        open_data_ledger(made.ledger.path, Budget(3.0, 1e-6), "breast-cancer")
-    made.ledger.path.write_bytes(kept)
-    again = run(QUICK, tmp_path / "other", ledger=made.ledger.path)
-    assert again.results.measured == made.results.measured
+        open_data_ledger(result.ledger.path, Budget(3.0, 1e-6), "breast-cancer")
+    result.ledger.path.write_bytes(content)
+    again = run(QUICK, tmp_path / "other", ledger=result.ledger.path)
+    assert again.results.measured == result.results.measured
 
 
-def test_partitions_that_vanished_are_not_drawn_again(tmp_path):
-    made = run(QUICK, tmp_path / "model")
+def test_missing_partitions_are_not_drawn_again(tmp_path):
+    result = run(QUICK, tmp_path / "model")
     (tmp_path / "model.ledger.partitions").unlink()
     with pytest.raises(LedgerError, match="expected the assignment"):
-        measure_again(tmp_path / "model")
+        remeasure(tmp_path / "model")
     assert not (tmp_path / "model.ledger.partitions").exists()
-    made.ledger.verify()
+    result.ledger.verify()
 
 
-def test_corrected_and_new_rows_are_in_no_partition_and_only_the_holder_hears_of_it(
+def test_corrected_and_new_rows_are_in_no_partition_and_only_the_holder_is_notified(
     visits, tmp_path
 ):
-    made = run(visits, tmp_path / "model")
+    result = run(visits, tmp_path / "model")
     rows = TABLE.splitlines(keepends=True)
     rows[1] = rows[1].replace("20,", "21,")
     (tmp_path / "visits.csv").write_text("".join([*rows, "97,f,1\n"]))
-    again = measure_again(tmp_path / "model")
-    assert made.notice is None and again.notice == AssignmentNotice("row", 399, 2, 1, 2)
+    again = remeasure(tmp_path / "model")
+    assert result.notice is None and again.notice == AssignmentNotice("row", 399, 2, 1, 2)
     assert "left_out" not in again.results.to_bytes().decode()
-    assert all(b"left" not in path.read_bytes() for path in made.folder.glob("*.json"))
+    assert all(b"left" not in path.read_bytes() for path in result.folder.glob("*.json"))
 
 
-def test_a_place_that_is_taken_is_refused_before_anything_is_charged(tmp_path):
+def test_an_existing_folder_is_rejected_before_any_charge(tmp_path):
     (tmp_path / "model").mkdir()
     with pytest.raises(DataError, match="a new folder"):
         run(QUICK, tmp_path / "model")
@@ -313,15 +314,15 @@ def test_a_place_that_is_taken_is_refused_before_anything_is_charged(tmp_path):
         replace(QUICK, recalibration=RecalibrationConfig("none")),
         replace(QUICK, recalibration=RecalibrationConfig("two-temperatures", 0.2)),
         replace(QUICK, data=DataConfig("digits", test=0.5)),
-        replace(QUICK, measurement=MeasurementConfig(later=0, bins=3)),
+        replace(QUICK, measurement=MeasurementConfig(reserve=0, bins=3)),
     ],
-    ids=["objective", "output", "no map", "two", "digits", "no later"],
+    ids=["objective", "output", "no map", "two", "digits", "nothing reserved"],
 )
-def test_every_kind_of_run(config, tmp_path):
-    made = run(config, tmp_path / "model")
-    assert made.classifier.private_
-    assert made.results.guarantee["epsilon"] <= config.privacy.epsilon
-    assert made.results.guarantee["relation"] == config.privacy.relation
+def test_every_kind_of_run_works(config, tmp_path):
+    result = run(config, tmp_path / "model")
+    assert result.classifier.private_
+    assert result.results.guarantee["epsilon"] <= config.privacy.epsilon
+    assert result.results.guarantee["relation"] == config.privacy.relation
 
 
 TABLE = "age,sex,ill\n" + "".join(
@@ -354,12 +355,12 @@ def visits(tmp_path):
 
 
 def test_a_table_through_its_schema_with_groups(visits, tmp_path):
-    made = run(visits, tmp_path / "model")
-    assert set(made.results.measured[1].figures["groups"]) == {"f", "m"}
-    assert PrivateClassifier.load(made.folder).schema.classes == (0, 1)
+    result = run(visits, tmp_path / "model")
+    assert set(result.results.measured[1].figures["groups"]) == {"f", "m"}
+    assert PrivateClassifier.load(result.folder).schema.classes == (0, 1)
 
 
-def test_replace_one_needs_slots_that_a_replacement_inherits(visits, tmp_path):
+def test_replace_one_needs_slot_ids(visits, tmp_path):
     config = replace(visits, privacy=PrivacyConfig(8.0, 1e-5, "replace-one"))
     with pytest.raises(DataError, match="slot"):
         run(config, tmp_path / "model")
@@ -369,13 +370,13 @@ def test_replace_one_needs_slots_that_a_replacement_inherits(visits, tmp_path):
     head, *rows = TABLE.splitlines()
     beds = [f"{i},{row}" for i, row in enumerate(rows)]
     (tmp_path / "visits.csv").write_text("\n".join([f"bed,{head}", *beds]))
-    made = run(config, tmp_path / "model")
-    assert made.results.guarantee["relation"] == "replace-one"
-    assert made.results.guarantee["epsilon"] <= 8.0
+    result = run(config, tmp_path / "model")
+    assert result.results.guarantee["relation"] == "replace-one"
+    assert result.results.guarantee["epsilon"] <= 8.0
     # sorted otherwise, and with somebody else in a bed, the partitions are the same
     beds[3] = "3,99,m,0"
     (tmp_path / "visits.csv").write_text("\n".join([f"bed,{head}", *reversed(beds)]))
-    again = measure_again(tmp_path / "model")
+    again = remeasure(tmp_path / "model")
     assert again.notice is None and again.results.measured[-1].when == "later 1"
 
 
@@ -399,27 +400,27 @@ def read(results):
     return Results.from_bytes(results.to_bytes())
 
 
-def test_a_model_is_measured_again_until_nothing_is_left(tmp_path):
-    made = run(QUICK, tmp_path / "model")
+def test_a_model_is_remeasured_until_no_budget_is_left(tmp_path):
+    result = run(QUICK, tmp_path / "model")
     weights = (tmp_path / "model" / "model.safetensors").read_bytes()
     for i in (1, 2):
-        again = measure_again(tmp_path / "model")
+        again = remeasure(tmp_path / "model")
         assert [one.when for one in again.results.measured][-1] == f"later {i}"
-        assert again.results.measured[:2] == read(made.results).measured
+        assert again.results.measured[:2] == read(result.results).measured
     figures = [one.figures["overall"] for one in again.results.measured[1:]]
     assert len({json.dumps(one) for one in figures}) == 3  # new noise each time
     with pytest.raises(BudgetError):
-        measure_again(tmp_path / "model")
+        remeasure(tmp_path / "model")
     assert (tmp_path / "model" / "model.safetensors").read_bytes() == weights
     kept = Results.from_bytes((tmp_path / "model" / "results.json").read_bytes())
     assert len(kept.measured) == 4
     assert {line["used"] for line in kept.ledger["planned"] if line["part"] == "test"} == {4}
 
 
-def test_another_ledger_pays_for_no_measurement(made, tmp_path):
+def test_another_ledger_cannot_pay_for_a_measurement(result, tmp_path):
     other = run(QUICK, tmp_path / "model")
     with pytest.raises(DataError, match="was charged to"):
-        measure_again(tmp_path / "model", ledger=made.ledger.path)
+        remeasure(tmp_path / "model", ledger=result.ledger.path)
     assert len(other.ledger.entries()) == ENTRIES
 
 
@@ -438,83 +439,83 @@ PATIENTS = SCHEMA.split("[groups")[0].replace(
     ],
     ids=["unit", "bounds", "classes"],
 )
-def test_a_schema_that_was_changed_since_is_refused(visits, before, after, tmp_path):
+def test_a_changed_schema_is_rejected(visits, before, after, tmp_path):
     path = tmp_path / "visits.toml"
     path.write_text(PATIENTS)
     rows = "".join(f"{20 + i % 60},p{i // 2},{int(i % 60 > 30)}\n" for i in range(400))
     (tmp_path / "visits.csv").write_text(f"age,sex,ill\n{rows}")
-    made = run(replace(visits, measurement=MeasurementConfig()), tmp_path / "model")
+    result = run(replace(visits, measurement=MeasurementConfig()), tmp_path / "model")
     path.write_text("nothing that anybody reads: the artifact has the schema")
-    assert measure_again(tmp_path / "model").results.measured[-1].when == "later 1"
-    model, files = PrivateClassifier.load(made.folder), {}
+    assert remeasure(tmp_path / "model").results.measured[-1].when == "later 1"
+    model, files = PrivateClassifier.load(result.folder), {}
     for name in ("results.json", "MODEL_CARD.md", "report.html"):
-        files[name] = (made.folder / name).read_bytes()
+        files[name] = (result.folder / name).read_bytes()
     kept = Schema.from_toml(PATIENTS)
     changed = Schema.from_toml(PATIENTS.replace(before, after))
     assert kept.to_toml() == model.manifest.schema != changed.to_toml()
     manifest = replace(model.manifest, schema=changed.to_toml())
     PrivateClassifier(model.weights, model.map, manifest).save(
-        made.folder, more=files, force=True
+        result.folder, more=files, force=True
     )
-    head = Ledger(made.ledger.path).head
+    head = Ledger(result.ledger.path).head
     with pytest.raises((DataError, LedgerError)):
-        measure_again(tmp_path / "model")
-    assert Ledger(made.ledger.path).head == head
+        remeasure(tmp_path / "model")
+    assert Ledger(result.ledger.path).head == head
 
 
-def test_another_deal_of_records_than_was_trained_on_is_refused(tmp_path):
+def test_another_split_than_that_of_training_is_rejected(tmp_path):
     """With another key, people who were learnt from would be measured on, too."""
-    made = run(QUICK, tmp_path / "model")
-    settings = replace(QUICK, data=replace(QUICK.data, seed="other")).to_json()
-    other = replace(made.results, settings=settings)
-    made.classifier.save(made.folder, more=files_of(other), force=True)
+    result = run(QUICK, tmp_path / "model")
+    settings = replace(QUICK, data=replace(QUICK.data, split_key="other")).to_json()
+    other = replace(result.results, settings=settings)
+    result.classifier.save(result.folder, more=result_files(other), force=True)
     with pytest.raises(LedgerError, match="in two partitions"):
-        measure_again(tmp_path / "model")
-    assert Ledger(made.ledger.path).head == made.ledger.head
+        remeasure(tmp_path / "model")
+    assert Ledger(result.ledger.path).head == result.ledger.head
 
 
-def test_results_that_were_changed_get_no_new_hash(tmp_path):
-    made = run(QUICK, tmp_path / "model")
+def test_changed_results_are_rejected(tmp_path):
+    result = run(QUICK, tmp_path / "model")
     path = tmp_path / "model" / "results.json"
     path.write_text(path.read_text().replace('"private": true', '"private": 1234'))
     with pytest.raises(DataError, match="was changed"):
-        measure_again(tmp_path / "model")
-    assert Ledger(made.ledger.path).head == made.ledger.head
+        remeasure(tmp_path / "model")
+    assert Ledger(result.ledger.path).head == result.ledger.head
 
 
-def test_a_cap_that_was_raised_is_said_when_a_model_is_written_again(tmp_path):
-    made = run(QUICK, tmp_path / "model")
-    Ledger(made.ledger.path).extend(epsilon=1.0)
-    for rewritten in (measure_again(tmp_path / "model"), run(QUICK, made.folder, force=True)):
+def test_a_raised_cap_is_stated_when_a_model_is_written_again(tmp_path):
+    result = run(QUICK, tmp_path / "model")
+    Ledger(result.ledger.path).extend(epsilon=1.0)
+    for rewritten in (remeasure(tmp_path / "model"), run(QUICK, result.folder, force=True)):
         total = "costs at most epsilon = 4, delta"
         for name in ("MODEL_CARD.md", "report.html", "model.json", "results.json"):
-            told = (rewritten.folder / name).read_text()
-            assert "(cap raised after releases)" in told and total in told, name
-            assert "costs at most epsilon = 3, delta" not in told, name
+            text = (rewritten.folder / name).read_text()
+            assert "(cap raised after releases)" in text and total in text, name
+            assert "costs at most epsilon = 3, delta" not in text, name
         same = {**rewritten.results.guarantee, "ledger_total": "", "text": ""}
-        assert same == {**made.results.guarantee, "ledger_total": "", "text": ""}
+        assert same == {**result.results.guarantee, "ledger_total": "", "text": ""}
 
 
-def test_records_that_are_elsewhere_now_are_measured_again(visits, tmp_path):
+def test_moved_records_can_be_remeasured(visits, tmp_path):
     path = tmp_path / "visits.toml"
     path.write_text(SCHEMA.replace('name = "visits"\n', ""))  # called after its file
     run(visits, tmp_path / "model")
     (tmp_path / "visits.csv").rename(tmp_path / "moved.csv")
-    again = measure_again(tmp_path / "model", source=str(tmp_path / "moved.csv"))
+    again = remeasure(tmp_path / "model", source=str(tmp_path / "moved.csv"))
     assert again.results.measured[-1].when == "later 1"
 
 
-def test_what_else_is_in_the_folder_is_not_lost_to_another_measurement(tmp_path):
-    made = run(QUICK, tmp_path / "model")
+def test_remeasuring_keeps_other_files_of_the_folder(tmp_path):
+    result = run(QUICK, tmp_path / "model")
     (tmp_path / "model" / "notes.txt").write_text("mine")
     with pytest.raises(DataError, match=r"'notes\.txt' in it"):
-        measure_again(tmp_path / "model")
+        remeasure(tmp_path / "model")
     assert (tmp_path / "model" / "notes.txt").read_text() == "mine"
-    assert Ledger(made.ledger.path).head == made.ledger.head
+    assert Ledger(result.ledger.path).head == result.ledger.head
 
 
 @pytest.mark.parametrize("inside", ["model/run.ledger", "link/run.ledger", "model"])
-def test_a_ledger_is_not_kept_in_the_folder_that_is_replaced(inside, tmp_path):
+def test_a_ledger_in_the_artifact_folder_is_rejected(inside, tmp_path):
     (tmp_path / "model").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "model")
     with pytest.raises(DataError, match="replaced as a whole"):
@@ -522,21 +523,21 @@ def test_a_ledger_is_not_kept_in_the_folder_that_is_replaced(inside, tmp_path):
     assert list((tmp_path / "model").iterdir()) == []
 
 
-def test_everything_in_an_artifact_is_declared_or_was_charged(visits, tmp_path):
+def test_everything_in_an_artifact_is_declared_or_charged(visits, tmp_path):
     """Of entirely other records the same answers of the ledger give the same bytes."""
-    made = run(visits, tmp_path / "model")
-    before = {path.name: path.read_bytes() for path in made.folder.iterdir()}
+    result = run(visits, tmp_path / "model")
+    before = {path.name: path.read_bytes() for path in result.folder.iterdir()}
     assert set(before) == KNOWN_FILES - {"report-internal.html"}
     rows = "".join(f"{99 - i % 7},{'mf'[i % 5 == 0]},{i % 2}\n" for i in range(91))
     (tmp_path / "visits.csv").write_text(f"age,sex,ill\n{rows}")
     run(visits, tmp_path / "model", force=True)
-    assert {path.name: path.read_bytes() for path in made.folder.iterdir()} == before
+    assert {path.name: path.read_bytes() for path in result.folder.iterdir()} == before
 
 
-def test_a_run_that_is_repeated_keeps_the_later_measurements(tmp_path):
+def test_a_repeated_run_keeps_later_measurements(tmp_path):
     run(QUICK, tmp_path / "model")
-    with mock.patch("veracal.workflow.job.today", return_value="2031-01-02"):
-        again = measure_again(tmp_path / "model")
+    with mock.patch("veracal.workflow.planning.today", return_value="2031-01-02"):
+        again = remeasure(tmp_path / "model")
     repeated = run(QUICK, tmp_path / "model", force=True)
     assert read(repeated.results).measured == read(again.results).measured
     assert [one.when for one in repeated.results.measured] == ["before", "after", "later 1"]
@@ -544,87 +545,87 @@ def test_a_run_that_is_repeated_keeps_the_later_measurements(tmp_path):
     assert repeated.ledger.head == again.ledger.head
 
 
-def test_the_same_records_at_another_place_are_the_same_run(visits, tmp_path, monkeypatch):
-    made = run(visits, tmp_path / "model")
+def test_the_same_records_at_another_path_are_the_same_run(visits, tmp_path, monkeypatch):
+    result = run(visits, tmp_path / "model")
     monkeypatch.chdir(tmp_path)
     data = replace(visits.data, source="visits.csv", schema="visits.toml")
     again = run(replace(visits, data=data), tmp_path / "model", force=True)
-    assert again.ledger.head == made.ledger.head
-    assert again.classifier.weights.to_bytes() == made.classifier.weights.to_bytes()
+    assert again.ledger.head == result.ledger.head
+    assert again.classifier.weights.to_bytes() == result.classifier.weights.to_bytes()
 
 
-def test_the_artifact_names_the_ledger_that_paid_and_what_it_was_made_with(made):
-    manifest = PrivateClassifier.load(made.folder).manifest
-    assert manifest.ledger == {"name": "breast-cancer", "head": made.ledger.head}
-    assert manifest.versions == made.results.versions
+def test_the_artifact_names_its_ledger_and_versions(result):
+    manifest = PrivateClassifier.load(result.folder).manifest
+    assert manifest.ledger == {"name": "breast-cancer", "head": result.ledger.head}
+    assert manifest.versions == result.results.versions
 
 
-def test_a_model_that_cannot_be_made_opens_no_ledger(tmp_path):
+def test_a_model_that_cannot_be_trained_opens_no_ledger(tmp_path):
     config = replace(QUICK, model=ModelConfig("objective"))  # no norm is declared
     with pytest.raises((DataError, ValueError), match="norm"):
         run(config, tmp_path / "model")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_every_item_of_the_ledger_says_what_it_costs_at_most(made):
-    lines = made.results.ledger["planned"]
-    for line, (item, _) in zip(lines, made.ledger.planned(), strict=True):
+def test_each_planned_item_states_its_largest_cost(result):
+    lines = result.results.ledger["planned"]
+    for line, (item, _) in zip(lines, result.ledger.planned(), strict=True):
         event = Repeated(item.event, item.times)
         assert line["epsilon"] >= epsilon_for(event, line["delta"]) * (1 - 1e-12)
-        assert line["delta"] in (0.0, made.results.guarantee["delta"])
+        assert line["delta"] in (0.0, result.results.guarantee["delta"])
 
 
-def test_progress_tells_every_step_of_training(tmp_path):
-    told = []
-    run(QUICK, tmp_path / "model", on_progress=lambda *each: told.append(each))
-    steps = [each for each in told if each[0] == "training" and each[2] is not None]
+def test_progress_reports_each_training_step(tmp_path):
+    reported = []
+    run(QUICK, tmp_path / "model", on_progress=lambda *each: reported.append(each))
+    steps = [each for each in reported if each[0] == "training" and each[2] is not None]
     assert steps == [("training", i, 50) for i in range(1, 51)]
-    assert list(dict.fromkeys(step for step, _, _ in told)) == [
+    assert list(dict.fromkeys(step for step, _, _ in reported)) == [
         "planning", "loading", "charging", "training",
         "measuring before", "measuring after", "reporting",
     ]  # fmt: skip
 
 
-def test_an_artifact_does_not_tell_where_files_are(visits, tmp_path):
-    made = run(visits, tmp_path / "model")
-    for path in made.folder.iterdir():
+def test_an_artifact_contains_no_paths(visits, tmp_path):
+    result = run(visits, tmp_path / "model")
+    for path in result.folder.iterdir():
         assert str(tmp_path).encode() not in path.read_bytes(), path.name
-    assert made.results.settings["data"]["source"] == "visits.csv"
+    assert result.results.settings["data"]["source"] == "visits.csv"
 
 
-def test_the_table_of_an_artifact_is_found_beside_it_or_named(visits, tmp_path, monkeypatch):
+def test_the_table_is_located_beside_the_artifact_or_named(visits, tmp_path, monkeypatch):
     run(visits, tmp_path / "model")
     (tmp_path / "visits.toml").unlink()  # the artifact has the schema
-    assert len(measure_again(tmp_path / "model").results.measured) == 3
+    assert len(remeasure(tmp_path / "model").results.measured) == 3
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "visits.csv").rename(tmp_path / "elsewhere" / "moved.csv")
     with pytest.raises(DataError, match="--data"):
-        measure_again(tmp_path / "model")
+        remeasure(tmp_path / "model")
     moved = str(tmp_path / "elsewhere" / "moved.csv")
-    assert len(measure_again(tmp_path / "model", source=moved).results.measured) == 4
+    assert len(remeasure(tmp_path / "model", source=moved).results.measured) == 4
 
 
-def test_without_a_map_there_is_one_measurement_for_all_of_its_budget(tmp_path):
+def test_without_a_map_one_measurement_has_the_whole_share(tmp_path):
     config = replace(QUICK, recalibration=RecalibrationConfig("none"))
-    made = run(config, tmp_path / "model")
-    assert [one.when for one in made.results.measured] == ["after"]
-    assert made.results.measured[0].figures["micro_epsilon"] == 999_999  # of 3,000,000, thrice
-    page = (made.folder / "report.html").read_text().split("<script")[0]
+    result = run(config, tmp_path / "model")
+    assert [one.when for one in result.results.measured] == ["after"]
+    assert (
+        result.results.measured[0].figures["micro_epsilon"] == 999_999
+    )  # of 3,000,000, thrice
+    page = (result.folder / "report.html").read_text().split("<script")[0]
     assert "efore the repair" not in page and "<fieldset>" not in page
-    again = measure_again(tmp_path / "model")
+    again = remeasure(tmp_path / "model")
     assert [one.when for one in again.results.measured] == ["after", "later 1"]
 
 
-def test_another_model_in_the_folder_lends_no_dates(visits, tmp_path):
-    with mock.patch("veracal.workflow.job.today", return_value="2019-01-02"):
+def test_dates_of_another_model_are_not_used(visits, tmp_path):
+    with mock.patch("veracal.workflow.planning.today", return_value="2019-01-02"):
         run(QUICK, tmp_path / "model")
-    made = run(visits, tmp_path / "model", ledger=tmp_path / "new.ledger", force=True)
-    assert all(one.date > "2019-01-02" for one in made.results.measured)
+    result = run(visits, tmp_path / "model", ledger=tmp_path / "new.ledger", force=True)
+    assert all(one.date > "2019-01-02" for one in result.results.measured)
 
 
-def test_ids_that_are_spelt_otherwise_are_in_no_partition_of_a_later_measurement(
-    visits, tmp_path
-):
+def test_respelled_ids_are_in_no_partition_of_a_later_measurement(visits, tmp_path):
     """As new ids they would draw anew, and people who were trained on would be tested on."""
     (tmp_path / "visits.toml").write_text(PATIENTS)
     lines = [f"{20 + i % 60},{i // 2},{int(i % 60 > 30)}" for i in range(400)]
@@ -632,12 +633,12 @@ def test_ids_that_are_spelt_otherwise_are_in_no_partition_of_a_later_measurement
     run(replace(visits, measurement=MeasurementConfig()), tmp_path / "model")
     lines = [f"{20 + i % 60},{i // 2}.0,{int(i % 60 > 30)}" for i in range(400)]
     (tmp_path / "visits.csv").write_text("\n".join(["age,sex,ill", *lines]))
-    told = []
-    again = measure_again(tmp_path / "model", on_notice=told.append)
-    assert told == [again.notice] == [AssignmentNotice("unit", 0, 200, 200, 400)]
+    reported = []
+    again = remeasure(tmp_path / "model", on_notice=reported.append)
+    assert reported == [again.notice] == [AssignmentNotice("unit", 0, 200, 200, 400)]
 
 
-def test_another_schema_of_the_same_file_is_refused(visits, tmp_path):
+def test_another_schema_of_the_same_file_is_rejected(visits, tmp_path):
     """By other columns an individual would be somebody else, and in another partition."""
     place = tmp_path / "model.ledger"
     run(replace(visits, measurement=MeasurementConfig()), tmp_path / "model")
@@ -649,7 +650,7 @@ def test_another_schema_of_the_same_file_is_refused(visits, tmp_path):
         run(changed, tmp_path / "other", ledger=place)
 
 
-def test_a_ledger_that_is_opened_for_a_data_set_serves_a_run(tmp_path):
+def test_a_ledger_opened_for_a_data_set_can_pay_for_a_run(tmp_path):
     ledger = open_data_ledger(tmp_path / "l", Budget(3.0), "breast-cancer")
     with pytest.raises(BudgetError, match="delta"):
         run(QUICK, tmp_path / "model", ledger=ledger.path)
@@ -657,30 +658,28 @@ def test_a_ledger_that_is_opened_for_a_data_set_serves_a_run(tmp_path):
     assert run(QUICK, tmp_path / "model", ledger=ledger.path).classifier.private_
 
 
-def test_the_data_holder_hears_of_rows_that_are_left_out_before_anything_is_charged(
-    visits, tmp_path
-):
+def test_the_data_holder_is_notified_of_omitted_rows_before_any_charge(visits, tmp_path):
     """A table that was saved with other spellings would be trained on nothing, at full cost."""
-    place, told = tmp_path / "model.ledger", []
+    place, reported = tmp_path / "model.ledger", []
     run(visits, tmp_path / "model")
     Ledger(place).extend(epsilon=5.0, delta=1e-3)
     spent = Ledger(place).spent()
     (tmp_path / "visits.csv").write_text(TABLE.replace(",f,", ".0,f,"))
 
     def stop(notice):
-        told.append(notice.left_out)
+        reported.append(notice.left_out)
         raise KeyboardInterrupt
 
     other = replace(visits, data=replace(visits.data, version="2"))
     with pytest.raises(KeyboardInterrupt):
         run(other, tmp_path / "other", ledger=place, on_notice=stop)
-    assert told == [200] and Ledger(place).spent() == spent
+    assert reported == [200] and Ledger(place).spent() == spent
 
 
-def test_the_note_of_where_the_data_is_comes_back_with_the_next_run(visits, tmp_path):
+def test_the_next_run_restores_the_note_of_the_data_path(visits, tmp_path):
     """A process that is killed between two files leaves one of them."""
-    made = run(visits, tmp_path / "model")
+    result = run(visits, tmp_path / "model")
     noted = tmp_path / "model.ledger.data.json"
     noted.unlink()
     run(visits, tmp_path / "model", force=True)
-    assert noted_data(made.ledger.path) == str(tmp_path / "visits.csv")
+    assert noted_data(result.ledger.path) == str(tmp_path / "visits.csv")

@@ -1,0 +1,262 @@
+"""The records of a run: loading, splitting, their budget and what will be charged for them."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from veracal._types import Progress
+from veracal.accounting import Budget, Unit, to_micro
+from veracal.artifact import FrozenEncoder
+from veracal.calibration import MeasurementPlan, plan_measurement
+from veracal.data import (
+    SCHEMAS,
+    Dataset,
+    Schema,
+    Split,
+    declare,
+    limit_contributions,
+    load,
+    split,
+)
+from veracal.errors import DataError
+from veracal.ledger import AssignmentNotice, Item, PartitionRule
+from veracal.workflow.config import Config
+from veracal.workflow.models import choose_encoder
+
+TRAIN, TEST = "train", "test"
+TRAINING = "training and map"
+MIN_MICRO_EPSILON = 100  # of one measurement, so that each of its queries has a share
+FIGURES = ("accuracy", "ece", "brier", "curve")
+Slots = tuple[int, int, int]
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedRecords:
+    """Records in their partitions, with the schema and encoder that they were read through.
+
+    Attributes
+    ----------
+    dataset : Dataset
+        All records.
+    split : Split
+    schema : Schema or None
+    encoder : FrozenEncoder or None
+    notice : AssignmentNotice or None
+        How the records compare with those of earlier runs. For the data holder only.
+    """
+
+    dataset: Dataset
+    split: Split
+    schema: Schema | None
+    encoder: FrozenEncoder | None = None
+    notice: AssignmentNotice | None = None
+
+    @property
+    def train(self) -> Dataset:
+        """Records that the model is trained on."""
+        return self.split.train
+
+    @property
+    def test(self) -> Dataset:
+        """Records that the model is measured on."""
+        assert self.split.test is not None
+        return self.split.test
+
+
+def load_records(
+    config: Config, progress: Progress | None = None, schema: Schema | None = None
+) -> LoadedRecords:
+    """Load the records, and split them as a new ledger would.
+
+    Assignments of earlier runs are not consulted
+    (:class:`~veracal.workflow.charging.DataAccount` does that).
+
+    Parameters
+    ----------
+    config : Config
+    progress : callable, optional
+    schema : Schema, optional
+        In place of the file that the config names.
+
+    Raises
+    ------
+    DataError
+        If the number of records is not declared, since nothing can be planned without it. Under
+        replace-one also without slot ids, since nothing else ties a record to its partition.
+    """
+    if schema is None and config.data.schema is not None:
+        schema = Schema.load(config.data.schema)
+    dataset = load(config.data.source, schema=schema, row_digests=True, progress=progress)
+    encoder = choose_encoder(config.model.kind, dataset)
+    if encoder is not None:
+        dataset = encoder.encode_dataset(dataset, progress)
+    return _partition(config, dataset, schema, encoder)
+
+
+def declare_records(config: Config, slots: Slots | None = None) -> LoadedRecords:
+    """What is declared about the records, without reading one.
+
+    This determines the cost of a run: the form of a record, classes, groups and declared
+    numbers, from the schema or from the catalog of named sets.
+
+    Parameters
+    ----------
+    config : Config
+    slots : three ints, optional
+        Slots in each partition, as earlier runs recorded them. Under replace-one, where sizes
+        are exact, nothing can be planned without them.
+
+    Raises
+    ------
+    DataError
+        As :func:`load_records` does, for errors in the declaration.
+    """
+    schema = None if config.data.schema is None else Schema.load(config.data.schema)
+    dataset = declare(config.data.source, schema=schema)
+    encoder = choose_encoder(config.model.kind, dataset)
+    if encoder is not None:
+        dataset = encoder.declare(dataset)
+    return _partition(config, dataset, schema, encoder, slots or (0, 0, 0))
+
+
+def _partition(
+    config: Config,
+    dataset: Dataset,
+    schema: Schema | None,
+    encoder: FrozenEncoder | None,
+    slots: Slots | None = None,
+) -> LoadedRecords:
+    """Split the records as a new ledger would record it, with the given numbers of slots."""
+    if config.data.max_contributions is not None:
+        dataset = limit_rows(dataset, config.data.max_contributions, schema)
+    known = SCHEMAS.get(config.data.source) if schema is None else schema
+    rule = partition_rule(config, dataset, known)
+    if dataset.size is None:
+        raise DataError(
+            dataset.name,
+            "a declared number of records",
+            "none",
+            "Write size = … at the top of the schema: a figure that may be public, such as "
+            "the planned number. It is never compared with the real number.",
+        )
+    exact = rule.relation == "replace-one"  # then the number of records is public
+    parts = split(
+        dataset, rule.fractions, relation=rule.relation, fixed_size=exact, key=rule.split_key
+    )
+    if exact:
+        assert parts.test is not None
+        train, _, test = slots or (len(parts.train), 0, len(parts.test))
+        parts = replace(
+            parts,
+            train=parts.train._changed(size=train),
+            test=parts.test._changed(size=test),
+        )
+    return LoadedRecords(dataset, parts, known, encoder)
+
+
+def partition_rule(config: Config, dataset: Dataset, schema: Schema | None) -> PartitionRule:
+    """The rule by which a config splits records that were loaded through a schema."""
+    test = config.data.test
+    return PartitionRule.for_dataset(
+        dataset,
+        (1 - test, 0.0, test),
+        config.privacy.relation,
+        config.data.split_key,
+        schema=schema,
+    )
+
+
+def limit_rows(dataset: Dataset, most: int, schema: Schema | None) -> Dataset:
+    """Keep at most so many rows of each unit, where the records have units but no schema."""
+    if schema is not None or dataset.units is None:
+        where = "the schema states it" if schema else "rows have no units"
+        raise DataError(
+            dataset.name,
+            f"no max_contributions where {where}",
+            f"max_contributions={most}",
+            "Leave it out, or write it in the schema.",
+        )
+    return limit_contributions(dataset, at_most=most)
+
+
+def run_budget(config: Config, records: LoadedRecords) -> Budget:
+    """The budget of each partition, and the unit that it protects."""
+    dataset, schema = records.dataset, records.schema
+    assert dataset.size is not None
+    unit = Unit()
+    if schema is not None and schema.unit is not None:
+        if schema.at_most is None:
+            raise DataError(
+                dataset.name,
+                f"a declared maximum number of rows per {schema.unit}",
+                "none",
+                f"Write at_most = … under [columns.{schema.unit}] in the schema. Of a "
+                f"{schema.unit} with more rows, that many are drawn at random.",
+            )
+        unit = Unit(schema.unit, schema.at_most)
+    elif dataset.units is not None:
+        if dataset.at_most is None:
+            raise DataError(
+                dataset.name,
+                "a declared maximum number of rows per unit",
+                "none",
+                "Pass --max-contributions …, or write max_contributions = … under [data]. Of a "
+                "unit with more rows, that many are drawn at random.",
+            )
+        unit = Unit("unit", dataset.at_most)
+    privacy = config.privacy
+    delta = 1 / (10 * dataset.size) if privacy.delta is None else privacy.delta
+    return Budget(privacy.epsilon, delta, privacy.relation, unit)
+
+
+def measurement_plan(config: Config, records: LoadedRecords) -> MeasurementPlan:
+    """The queries of one measurement, for an equal share of epsilon."""
+    settings, groups = config.measurement, records.dataset.groups
+    names: tuple[str, ...] = ()
+    if settings.group is not None:
+        if settings.group not in groups:
+            raise DataError(
+                records.dataset.name,
+                f"a declared group {settings.group!r}",
+                ", ".join(groups) or "none",
+                "Declare it in the schema, under [groups.NAME].",
+            )
+        names = groups[settings.group].names
+    times = len(config.sides) + settings.reserve
+    micro_epsilon = to_micro(config.privacy.epsilon) // times
+    if micro_epsilon < MIN_MICRO_EPSILON:
+        raise ValueError(
+            f"Expected epsilon of at least {MIN_MICRO_EPSILON * times / 1e6:g} for {times} "
+            f"measurements, got epsilon={config.privacy.epsilon:g}. Spend more, or reserve "
+            "fewer measurements."
+        )
+    return plan_measurement(
+        micro_epsilon=micro_epsilon,
+        figures=FIGURES,  # type: ignore[arg-type]
+        bins=settings.bins,
+        group=settings.group,
+        group_names=names,
+    )
+
+
+def list_charges(
+    config: Config, model: Any, plan: MeasurementPlan, budget: Budget
+) -> list[Item]:
+    """Everything that the run will be charged for."""
+    times = len(config.sides) + config.measurement.reserve
+    queries = plan.items(budget.relation, budget.unit, TEST)
+    return merge_items(
+        [
+            Item(TRAINING, model.event(), 1, TRAIN),
+            *(Item(item.purpose, item.event, times * item.times, TEST) for item in queries),
+        ]
+    )
+
+
+def merge_items(items: Iterable[Item]) -> list[Item]:
+    """Merge equal items into one with the sum of their times, as a ledger keeps them."""
+    times: Counter[Item] = Counter()
+    for item in items:
+        times[replace(item, times=1)] += item.times
+    return [replace(item, times=n) for item, n in times.items()]
