@@ -74,12 +74,12 @@ def test_secret_generators_share_nothing() -> None:
 
 
 @pytest.mark.parametrize("state", ["x", -1, 0.5, [1], "0"], ids=repr)
-def test_what_is_no_source_of_randomness_is_refused(state):
+def test_invalid_random_states_are_refused(state):
     with pytest.raises(ValueError, match="Expected random_state to be None"):
         _random.check_state(state)
 
 
-def test_sources_of_randomness_are_not():
+def test_valid_random_states_are_accepted():
     for state in (None, 0, np.int64(7), np.random.default_rng(0), _random.secret_generator()):
         _random.check_state(state)
 
@@ -205,10 +205,10 @@ def test_a_secret_state_is_never_read_copied_or_written(
     assert len(rng.bytes(8)) == 8
 
 
-def test_what_a_secret_generator_shows_does_not_tell_its_draws() -> None:
+def test_the_repr_of_a_secret_generator_does_not_reveal_its_draws() -> None:
     rng = _random.secret_generator()
-    shown = AESCounter(seed=rng.bit_generator.seed_seq)
-    assert np.random.Generator(shown).bytes(32) != rng.bytes(32)
+    text = AESCounter(seed=rng.bit_generator.seed_seq)
+    assert np.random.Generator(text).bytes(32) != rng.bytes(32)
 
 
 def test_the_secret_stream_is_aes_in_counter_mode() -> None:

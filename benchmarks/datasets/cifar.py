@@ -1,7 +1,4 @@
-"""Published names of CIFAR's classes and of the corruptions of CIFAR-C.
-
-CIFAR-10, CIFAR-100 and CIFAR-C in the forms in which they are published.
-"""
+"""CIFAR-10, CIFAR-100 and CIFAR-C in their published forms, with the names of their classes."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -114,7 +111,7 @@ def load_cifar10(
     else:
         X, numbers = _binary(files, 1, limits, progress)
         labels = numbers[:, 0]
-    return _worthy(Dataset(X, labels, CIFAR10, size=size, name=f"CIFAR-10 {part}"), folder)
+    return _check(Dataset(X, labels, CIFAR10, size=size, name=f"CIFAR-10 {part}"), folder)
 
 
 def load_cifar100(
@@ -146,9 +143,9 @@ def load_cifar100(
     coarse, fine = numbers.T
     name = f"CIFAR-100 {part}"
     if labels == "coarse":
-        return _worthy(Dataset(X, coarse, CIFAR100_COARSE, size=size, name=name), folder)
+        return _check(Dataset(X, coarse, CIFAR100_COARSE, size=size, name=name), folder)
     groups = {"superclass": Group(coarse, CIFAR100_COARSE)}
-    return _worthy(Dataset(X, fine, CIFAR100, groups=groups, size=size, name=name), folder)
+    return _check(Dataset(X, fine, CIFAR100, groups=groups, size=size, name=name), folder)
 
 
 def load_cifar_c(
@@ -193,29 +190,29 @@ def load_cifar_c(
     limits.check("memory_bytes", n * _PIXELS * 3, path)
     name = f"CIFAR-C {corruption} {severity}"
     dataset = Dataset(rows[chosen], labels[chosen], tuple(classes), size=size, name=name)
-    return _worthy(dataset, folder)
+    return _check(dataset, folder)
 
 
-def _worthy(dataset: Dataset, folder: Path) -> Dataset:
-    """Return a data set from which something can be learnt."""
+def _check(dataset: Dataset, folder: Path) -> Dataset:
+    """Return the data set if it has records of several classes."""
     check_learnable(dataset, folder)
     return dataset
 
 
 def _suffix(folder: Path, stem: str, name: str, known: Sequence[str] = (".bin", ".png")) -> str:
-    """Find out which published form a folder holds."""
+    """Suffix of the published form in a folder."""
     with no_surprises(folder):
         for suffix in known:
             if (folder / f"{stem}{suffix}").exists():
                 return suffix
         pickled = (folder / stem).exists()
-    found = (
+    problem = (
         "the Python version, which only pickle can read" if pickled else "none of these files"
     )
     raise DataError(
         str(folder),
         " or ".join(f"{stem}{suffix}" for suffix in known),
-        found,
+        problem,
         f"Pickle runs whatever code a file holds, so it is never used here: fetch the binary "
         f"version of {name} and name its unpacked folder.",
     )

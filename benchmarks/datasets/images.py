@@ -1,7 +1,4 @@
-"""Forms of published collections of images.
-
-Collections of images that are known by name.
-"""
+"""Published collections of images: their forms and catalog entries."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -249,7 +246,7 @@ def _declare(
 
 
 def _declare_cifar100(entry: CatalogEntry, request: DatasetRequest) -> Dataset:
-    """What is published about CIFAR-100, by its labels."""
+    """Declare the published facts of CIFAR-100, by its labels."""
     classes, groups = CIFAR100, {"superclass": CIFAR100_COARSE}
     if request.variant == "coarse":
         classes, groups = CIFAR100_COARSE, {}
@@ -257,11 +254,11 @@ def _declare_cifar100(entry: CatalogEntry, request: DatasetRequest) -> Dataset:
 
 
 def _declare_cifar10_c(entry: CatalogEntry, request: DatasetRequest) -> Dataset:
-    """What is published about one corruption at one severity."""
+    """Declare the published facts of one corruption at one severity."""
     assert request.variant is not None
     corruption, _, severity = request.variant.rpartition("-")
-    found = _declare("", (32, 32, 3), CIFAR10)(entry, request)
-    return found._changed(name=f"CIFAR-C {corruption} {severity}")
+    declared = _declare("", (32, 32, 3), CIFAR10)(entry, request)
+    return declared._changed(name=f"CIFAR-C {corruption} {severity}")
 
 
 _image_entry = partial(CatalogEntry, kind="images")

@@ -1,4 +1,4 @@
-"""Published models and their outputs, known by name beside the data they were made for."""
+"""Published models and their outputs in the catalog."""
 
 from benchmarks.datasets.entries import CatalogEntry
 from benchmarks.datasets.sources import FromExtra, FromFolder, in_folder

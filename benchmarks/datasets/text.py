@@ -1,7 +1,4 @@
-"""Forms of published collections of labelled text.
-
-Collections of labelled text that are known by name.
-"""
+"""Published collections of labeled text: their forms and catalog entries."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -152,7 +149,7 @@ def _load(
 def _declare(
     parts: Mapping[str, CollectionFile], entry: CatalogEntry, request: DatasetRequest
 ) -> Dataset:
-    """What is published about one part of a collection."""
+    """Declare the published facts of one part of a collection."""
     part, form = _form(parts, request)
     return empty_dataset(
         (len(form.text),),
@@ -373,7 +370,7 @@ _SHIFT = (
     ),
     _entry(
         "rte-nli",
-        "RTE, all labelled pairs",
+        "RTE, all labeled pairs",
         "2,767 × pair × 2",
         _ENTAILMENT,
         "research use",

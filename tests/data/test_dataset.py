@@ -345,7 +345,7 @@ def test_an_error_names_the_wrong_label() -> None:
         encode_labels([0, np.nan], [0, 1], "y")
 
 
-# ---------------------------------------------------------------- image and text forms, pickling
+# ---------------------------------------------------------------- forms and pickling
 
 
 FORM = ImageForm(

@@ -170,7 +170,7 @@ def readers() -> list[threading.Thread]:
 def broken(items: int) -> Iterator[int]:
     """So many items, and then an error."""
     yield from range(items)
-    raise DataError("items", "more", "none", "PricedQuery for fewer.")
+    raise DataError("items", "more", "none", "Request fewer.")
 
 
 def test_items_come_in_their_order_and_none_is_lost() -> None:

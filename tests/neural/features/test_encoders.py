@@ -1,13 +1,13 @@
-"""Frozen networks from folders: each record by itself, as they were saved, and nothing else."""
+"""Frozen networks from folders encode each record independently, with the saved weights."""
 
 import json
 import shutil
 
 import numpy as np
 import pytest
-from tests.data.features.test_networks import WORDS as SAID
-from tests.data.features.test_networks import check_apart, of, pictures, same, texts
 
+from tests.neural.features.test_networks import WORDS as SAID
+from tests.neural.features.test_networks import check_independent, of, pictures, same, texts
 from veracal.data.labels import TEXT
 from veracal.errors import DataError
 from veracal.neural import ImageEncoder, MiniLM, TextEncoder, extract
@@ -91,10 +91,10 @@ def test_a_text_is_the_mean_of_its_states(folders, name, columns):
     extractor, X = TextEncoder(folders[name], max_tokens=32), texts(23, columns, longest=14)
     X[:3] = "no fever"
     score = extractor.scorer((columns,))
-    found = score(X)
-    check_apart(score, X)
+    features = score(X)
+    check_independent(score, X)
     network = transformers.AutoModel.from_pretrained(folders[name]).eval()
-    for row, feature in zip(X.tolist(), found, strict=True):
+    for row, feature in zip(X.tolist(), features, strict=True):
         words = [WORDS.index(word) for text in row for word in text.split()][:32]
         if not words:
             assert not feature.any()
@@ -107,8 +107,8 @@ def test_a_text_is_the_mean_of_its_states(folders, name, columns):
             states = network(input_ids=torch.tensor([words]), **kinds).last_hidden_state[0]
         mean = states.mean(0).numpy()
         np.testing.assert_allclose(feature, mean / np.linalg.norm(mean), atol=1e-5)
-    lengths = np.linalg.norm(found.astype(float), axis=1)
-    assert lengths.max() <= extractor.norm and extractor.dimension == found.shape[1] == 16
+    lengths = np.linalg.norm(features.astype(float), axis=1)
+    assert lengths.max() <= extractor.norm and extractor.dimension == features.shape[1] == 16
 
 
 def test_minilm_from_its_folder_is_minilm():
@@ -124,7 +124,7 @@ def test_a_picture_is_the_mean_of_its_places(folders, name, shape):
     if name == "resnet":
         extractor = ImageEncoder(folders[name], pixels=32)
     score = extractor.scorer(shape)
-    check_apart(score, X)
+    check_independent(score, X)
     network = transformers.AutoModel.from_pretrained(folders[name]).eval()
     scaled = torch.from_numpy(X if X.ndim == 4 else X[..., None]).permute(0, 3, 1, 2) / 255
     square = torch.nn.functional.interpolate(
@@ -301,7 +301,7 @@ def test_what_a_config_leaves_out_is_as_usual(folders, bert):
     assert same(TextEncoder(bare, 32).scorer((2,))(X), usual)
 
 
-def test_sizes_are_found_however_they_are_written(folders, tmp_path):
+def test_image_sizes_are_read_in_every_spelling(folders, tmp_path):
     X = pictures(3, (32, 32, 3))
     usual = ImageEncoder(folders["vit"]).scorer(X.shape[1:])(X)
     folder = shutil.copytree(folders["vit"], tmp_path / "vit")
@@ -320,7 +320,7 @@ def test_an_encoder_of_two_parts_is_taken_alone(tmp_path):
     t5 = transformers.T5EncoderModel(transformers.T5Config(**sizes, num_layers=1))
     X = texts(9, longest=14)
     score = TextEncoder(saved(t5, tmp_path / "t5"), 32).scorer((1,))
-    check_apart(score, X)
+    check_independent(score, X)
 
 
 def test_an_empty_set_of_texts_has_no_features(folders):

@@ -14,7 +14,7 @@ from veracal.neural import features as feature_cache
 from veracal.neural.features import CachedFeatures, cache_key
 
 SECRET = b"k" * 32
-MADE_BY = {"name": "nobody", "threads": 1}
+EXTRACTOR = {"name": "extractor", "threads": 1}
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_a_folder_that_was_open_is_closed(tmp_path):
     assert permissions(private_folder(folder)) == 0o700
 
 
-def test_a_folder_of_somebody_else_is_refused(tmp_path, monkeypatch):
+def test_a_folder_of_another_user_is_refused(tmp_path, monkeypatch):
     def not_yours(path, mode):
         raise PermissionError(1, "Operation not permitted")
 
@@ -158,7 +158,7 @@ def test_a_file_of_another_shape_is_noticed(entry):
     assert CachedFeatures(entry.folder, entry.key, (5, 7)).read() is None
 
 
-def test_a_broken_file_can_be_written_anew(entry, features):
+def test_a_broken_file_is_written_again(entry, features):
     entry.path.write_bytes(b"broken")
 
     entry.write(features)
@@ -205,12 +205,12 @@ def test_the_key_follows_every_record_and_every_setting(rng):
     one_more = X.copy()
     one_more[5, 3, 3] ^= 1
     keys = [
-        cache_key(of(X), MADE_BY, SECRET),
-        cache_key(of(X[:8]), MADE_BY, SECRET),
-        cache_key(of(X[::-1]), MADE_BY, SECRET),
-        cache_key(of(one_more), MADE_BY, SECRET),
-        cache_key(of(X.reshape(9, 2, 8)), MADE_BY, SECRET),
-        cache_key(of(X), MADE_BY | {"threads": 2}, SECRET),
+        cache_key(of(X), EXTRACTOR, SECRET),
+        cache_key(of(X[:8]), EXTRACTOR, SECRET),
+        cache_key(of(X[::-1]), EXTRACTOR, SECRET),
+        cache_key(of(one_more), EXTRACTOR, SECRET),
+        cache_key(of(X.reshape(9, 2, 8)), EXTRACTOR, SECRET),
+        cache_key(of(X), EXTRACTOR | {"threads": 2}, SECRET),
     ]
 
     assert len(set(keys)) == len(keys)
@@ -227,17 +227,17 @@ def test_the_key_is_blind_to_labels_and_people(rng):
         name="other",
     )
 
-    assert cache_key(other, MADE_BY, SECRET) == cache_key(of(X), MADE_BY, SECRET)
+    assert cache_key(other, EXTRACTOR, SECRET) == cache_key(of(X), EXTRACTOR, SECRET)
 
 
-def test_the_key_tells_where_a_text_ends():
+def test_the_key_depends_on_the_ends_of_texts():
     texts = [
         [["ab", "c"], ["d", ""]],
         [["a", "bc"], ["d", ""]],
         [["ab", "c"], ["", "d"]],
         [["ab", "ć"], ["d", ""]],
     ]
-    keys = {cache_key(of(np.array(pairs)), MADE_BY, SECRET) for pairs in texts}
+    keys = {cache_key(of(np.array(pairs)), EXTRACTOR, SECRET) for pairs in texts}
 
     assert len(keys) == len(texts)
 
@@ -246,11 +246,13 @@ def test_the_key_is_the_same_in_memory_and_on_disk(tmp_path, rng, monkeypatch):
     X = rng.integers(0, 256, (9, 4, 4), np.uint8)
     np.save(tmp_path / "x.npy", X)
     mapped = of_rows(np.load(tmp_path / "x.npy", mmap_mode="r"))
-    whole = cache_key(of(X), MADE_BY, SECRET)
+    whole = cache_key(of(X), EXTRACTOR, SECRET)
     monkeypatch.setattr(feature_cache, "_BLOCK", 40)  # two pictures and a half
 
     assert isinstance(mapped.X, MappedRows)
-    assert cache_key(mapped, MADE_BY, SECRET) == whole == cache_key(of(X), MADE_BY, SECRET)
+    assert (
+        cache_key(mapped, EXTRACTOR, SECRET) == whole == cache_key(of(X), EXTRACTOR, SECRET)
+    )
 
 
 def of_rows(rows):

@@ -76,12 +76,12 @@ def test_features_replace_records_and_nothing_else(pictures, tmp_path):
 
 def test_the_second_time_nothing_is_computed(pictures, tmp_path):
     extract(pictures, Corners(), cache=tmp_path)
-    again, told = Corners(), []
+    again, steps = Corners(), []
 
-    result = extract(pictures, again, cache=tmp_path, progress=lambda *p: told.append(p))
+    result = extract(pictures, again, cache=tmp_path, progress=lambda *p: steps.append(p))
 
     assert again.handed_over == []
-    assert told == [(10, 10)]
+    assert steps == [(10, 10)]
     np.testing.assert_array_equal(result.X, corners(pictures))
 
 
@@ -111,7 +111,7 @@ def test_false_keeps_nothing(pictures, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_broken_file_is_made_again(pictures, tmp_path):
+def test_a_broken_file_is_computed_again(pictures, tmp_path):
     extract(pictures, Corners(), cache=tmp_path)
     (kept,) = (tmp_path / "features").iterdir()
     whole = kept.read_bytes()
@@ -125,15 +125,15 @@ def test_a_broken_file_is_made_again(pictures, tmp_path):
     assert kept.read_bytes() == whole
 
 
-def test_progress_is_told_after_each_block(pictures):
-    told = []
+def test_progress_is_reported_after_each_block(pictures):
+    steps = []
 
-    extract(pictures, Corners(), cache=False, progress=lambda *p: told.append(p))
+    extract(pictures, Corners(), cache=False, progress=lambda *p: steps.append(p))
 
-    assert told == [(0, 10), (4, 10), (8, 10), (10, 10)]
+    assert steps == [(0, 10), (4, 10), (8, 10), (10, 10)]
 
 
-def test_records_of_another_kind_are_refused_before_anything_is_made(tmp_path):
+def test_records_of_another_kind_are_refused_first(tmp_path):
     numbers = Dataset(np.ones((3, 2)), np.zeros(3, int), (0, 1))
 
     with pytest.raises(DataError, match="expected bytes, found float64"):
@@ -184,10 +184,10 @@ def test_features_that_are_no_numbers_are_refused(pictures):
 
 
 def test_no_records_give_no_features(tmp_path):
-    nobody = Dataset(np.empty((0, 3, 3), np.uint8), np.empty(0, int), (0, 1))
+    empty = Dataset(np.empty((0, 3, 3), np.uint8), np.empty(0, int), (0, 1))
 
-    assert extract(nobody, Corners(), cache=tmp_path).X.shape == (0, 2)
-    assert extract(nobody, Corners(), cache=tmp_path).X.shape == (0, 2)
+    assert extract(empty, Corners(), cache=tmp_path).X.shape == (0, 2)
+    assert extract(empty, Corners(), cache=tmp_path).X.shape == (0, 2)
 
 
 def test_a_file_larger_than_memory_is_read_a_block_at_a_time(tmp_path):

@@ -1,4 +1,4 @@
-"""The frozen networks: each record by itself, as published, offline, and of some use."""
+"""The frozen networks: each record independently, as published, offline, and of some use."""
 
 import io
 import socket
@@ -72,16 +72,16 @@ CASES = {
 }
 
 
-# ------------------------------------------------------------------ each record by itself
+# ------------------------------------------------------------------ each record independently
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_feature_belongs_to_its_record(case):
     extractor, X = CASES[case]
-    check_apart(scorer(extractor, X.shape[1:]), X)
+    check_independent(scorer(extractor, X.shape[1:]), X)
 
 
-def check_apart(score, X):
+def check_independent(score, X):
     whole, rng = score(X), np.random.default_rng(3)
 
     order = rng.permutation(len(X))
@@ -139,7 +139,7 @@ def test_neighboring_data_sets_have_neighboring_features(case):
 def test_a_feature_belongs_to_its_record_on_any_number_of_threads(case, threads):
     torch.set_num_threads(threads)
     extractor, X = CASES[case]
-    check_apart(extractor.scorer(X.shape[1:]), X)
+    check_independent(extractor.scorer(X.shape[1:]), X)
 
 
 @pytest.mark.long
@@ -262,9 +262,9 @@ def test_meaning_is_near_meaning():
 
 
 @pytest.mark.parametrize("extractor", [EfficientNetLite0(), MiniLM()], ids=repr)
-def test_the_network_is_not_asked_and_generators_are_left_alone(extractor, monkeypatch, capfd):
+def test_nothing_is_downloaded_and_generators_are_unchanged(extractor, monkeypatch, capfd):
     def refuse(*args):
-        raise AssertionError("somebody called home")
+        raise AssertionError("a download")
 
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     monkeypatch.setattr(socket.socket, "connect", refuse)
@@ -290,7 +290,7 @@ def test_networks_do_not_learn():
     [(EfficientNetLite0(), EfficientNetLite0(64)), (MiniLM(), MiniLM(64)),
      (MiniLM(), MiniLM(normalize=False)), (MiniLM(), EfficientNetLite0())],
 )  # fmt: skip
-def test_fingerprints_tell_settings_apart(one, other):
+def test_fingerprints_depend_on_the_settings(one, other):
     assert one.fingerprint() == type(one)(**vars(one)).fingerprint()
     assert one.fingerprint() != other.fingerprint()
 
@@ -326,7 +326,7 @@ def test_a_missing_extra_is_one_sentence(
 
 
 @pytest.mark.parametrize(
-    ("extractor", "X", "found"),
+    ("extractor", "X", "kind"),
     [(EfficientNetLite0(), np.zeros((2, 8, 8)), r"float64 of shape \(2, 8, 8\)"),
      (EfficientNetLite0(), np.zeros((2, 8), np.uint8), r"uint8 of shape \(2, 8\)"),
      (EfficientNetLite0(), np.zeros((2, 8, 8, 4), np.uint8), r"\(2, 8, 8, 4\)"),
@@ -336,8 +336,8 @@ def test_a_missing_extra_is_one_sentence(
      (MiniLM(), np.zeros((2, 1)), "float64"),
      (MiniLM(), texts(2, columns=3), r"\(2, 3\)")],
 )  # fmt: skip
-def test_records_of_another_kind_are_refused(extractor, X, found):
-    with pytest.raises(DataError, match=f"data: features: expected .* found .*{found}"):
+def test_records_of_another_kind_are_refused(extractor, X, kind):
+    with pytest.raises(DataError, match=f"data: features: expected .* found .*{kind}"):
         extract(of(X), extractor, cache=False)
 
 
@@ -379,7 +379,7 @@ def xrays(path, part, each):
     return Dataset(np.stack(rows), np.array(labels), ("normal", "pneumonia"))
 
 
-def test_a_line_through_features_tells_pneumonia(data_folder):
+def test_a_linear_model_of_features_detects_pneumonia(data_folder):
     path = data_folder("chestxray128/chestxray128.zip")
     train, test = (
         extract(xrays(path, part, each), EfficientNetLite0(), cache=False)
@@ -399,7 +399,7 @@ def sst2(path, rows):
     return Dataset.from_labels(X, np.array(labels, int), (0, 1))
 
 
-def test_a_line_through_features_tells_praise_from_blame(data_folder):
+def test_a_linear_model_of_features_classifies_reviews(data_folder):
     folder = data_folder("glue/SST-2")
     train = extract(sst2(folder / "train.tsv", 400), MiniLM(), cache=False)
     test = extract(sst2(folder / "dev.tsv", 200), MiniLM(), cache=False)
