@@ -45,7 +45,7 @@ from veracal.calibration.queries import (
 from veracal.calibration.queries.scalars import top_label_brier
 from veracal.queries import NonAdditive
 from veracal.testing import check_query, check_statistic
-from veracal.testing.queries import evaluate_checked, check_neighbors
+from veracal.testing.queries import check_neighbors, evaluate_checked
 
 EVALUATE = "veracal.calibration.queries.scalars.TemperatureGradient.evaluate"
 

@@ -279,7 +279,7 @@ def remeasure_model(
     else:
         rows = [
             (
-                f"{one.when}, {one.made}",
+                f"{one.when}, {one.date}",
                 *(
                     _artifacts.format_estimate(figures[one.when].get(name))
                     for name in _artifacts.FIGURES

@@ -160,8 +160,8 @@ def audit(
     predictions: Annotated[
         Path | None,
         typer.Option(
-            help="npz file of runs made elsewhere, instead of DATA: 'decisions', 'probabilities' "
-            "or 'logits' (runs × individuals), and optionally 'labels', 'classes', 'deployed', "
+            help="npz file of runs made elsewhere, instead of DATA: 'decisions', "
+            "'probabilities' or 'logits' (runs × individuals), and optionally 'labels', 'classes', 'deployed', "
             "'rows', 'group:NAME'."
         ),
     ] = None,

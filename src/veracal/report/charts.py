@@ -226,12 +226,11 @@ def by_group(results: Results) -> Spec | None:
     for when in STAGES:
         record = results.when(when)
         measured = {} if record is None else record.groups
+        accuracies = {name: measured[name].accuracy for name in names if name in measured}
         rows += [
-            {"when": when, "group": visible(str(name)), **ends(measured[name].accuracy)}
-            for name in names
-            if name in measured
-            and measured[name].accuracy is not None
-            and measured[name].accuracy.value is not None
+            {"when": when, "group": visible(str(name)), **ends(accuracy)}
+            for name, accuracy in accuracies.items()
+            if accuracy is not None and accuracy.value is not None
         ]
     groups = {
         "field": "group",

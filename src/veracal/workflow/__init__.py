@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     from veracal.workflow.running import OnProgress, RunResult, run
 
 __all__ = [
+    "RESULTS",
+    "STUDY_EPSILON",
+    "TEST",
     "AuditRun",
     "Config",
     "Configuration",
@@ -54,11 +57,8 @@ __all__ = [
     "OnProgress",
     "OnRuns",
     "PrivacyConfig",
-    "RESULTS",
     "RecalibrationConfig",
     "RunResult",
-    "STUDY_EPSILON",
-    "TEST",
     "audit_config",
     "check_configurations",
     "check_settings_apply",

@@ -1,6 +1,7 @@
 """Another measurement of an artifact, from the budget that its run reserved."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -86,7 +87,9 @@ def remeasure(
         guarantee=with_total(known.guarantee, ledger_total(charged)),
     )
     progress("reporting", 0, None)
-    add_provenance(classifier, results).save(folder, other_files=result_files(results), force=True)
+    add_provenance(classifier, results).save(
+        folder, other_files=result_files(results), force=True
+    )
     return RunResult(folder, classifier, results, charged, notice=records.notice)
 
 
@@ -103,7 +106,7 @@ def find_table(folder: Path, name: str) -> str:
     )
 
 
-def _open_ledger(path: Path, known: dict[str, object], folder: Path) -> Ledger:
+def _open_ledger(path: Path, known: Mapping[str, object], folder: Path) -> Ledger:
     """Open the ledger that an artifact was charged to; reject any other."""
     if not os.path.lexists(path):
         raise DataError(

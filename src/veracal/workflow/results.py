@@ -146,7 +146,9 @@ def _cost(item: Item, budget: Budget) -> dict[str, float]:
 def add_provenance(classifier: PrivateClassifier, results: Results) -> PrivateClassifier:
     """Record in a classifier the ledger that paid for it and the versions that made it."""
     ledger = {name: results.ledger[name] for name in ("name", "head")}
-    guarantee = with_total(classifier.manifest.guarantee, str(results.guarantee["ledger_total"]))
+    guarantee = with_total(
+        classifier.manifest.guarantee, str(results.guarantee["ledger_total"])
+    )
     manifest = replace(
         classifier.manifest, guarantee=guarantee, ledger=ledger, versions=results.versions
     )

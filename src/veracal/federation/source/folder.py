@@ -37,8 +37,8 @@ from veracal.federation.protocol.envelopes import (
     PublicKey,
     parse_object,
 )
-from veracal.federation.protocol.messages import HASH_DIGITS, MAX_INDEX, Head
-from veracal.federation.protocol.terms import ID_DIGITS
+from veracal.federation.protocol.messages import MAX_INDEX, Head
+from veracal.federation.protocol.terms import HASH_DIGITS, ID_DIGITS
 from veracal.ledger import Ledger, canonical, open_ledger
 
 MARK_KEY = "mark.key"  # only the owner of the source can read this file
