@@ -92,10 +92,6 @@ def ledger_total(ledger: Ledger) -> str:
     delta = "" if caps.delta == 0 else f", delta = {rounded_up(caps.delta, 3)}"
     raised = "" if note is None else f" ({note})"
     cost = f"at most epsilon = {rounded_up(caps.epsilon, 6)}{delta}{raised}"
-    if isinstance(ledger.opening.rule, Planned):
-        subject = "The whole plan of the ledger of these records, including this release,"
-    else:
-        subject = (
-            "All releases charged to the ledger of these records, including this one, cost"
-        )
-    return f"{subject} costs {cost}."
+    planned = isinstance(ledger.opening.rule, Planned)
+    subject = "The whole plan of" if planned else "Everything charged to"
+    return f"{subject} the ledger of these records, including this release, costs {cost}."
