@@ -31,7 +31,7 @@ choose = adding._clip_factors
 
 
 def unclipped(norms: Any, clip: Any, slack: float) -> Any:
-    """Leave gradients as long as they are."""
+    """Do not clip gradients."""
     selected = choose(norms, clip, slack)
     return type(selected)(torch.ones_like(selected.factors), selected.kept, selected.exceeding)
 
@@ -68,7 +68,7 @@ MUTANTS: dict[str, Callable[[], Patches]] = {
 
 
 def run(subject: Callable[[], Patches], *, long: bool) -> str:
-    """Look for the record."""
+    """Attack the planted record."""
     steps = 15_000 if long else 2_500
     with patched(subject()):
         check_secret()

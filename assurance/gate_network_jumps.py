@@ -62,7 +62,7 @@ ATTACKS: dict[str, tuple[Place, Place]] = {
 
 
 class Network(nn.Module):
-    """Two layers and a ReLU, which round by place if they are to."""
+    """Two layers and a ReLU, optionally with rounding that depends on the position."""
 
     def __init__(self, *, by_place: bool) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class Network(nn.Module):
 
 @cache
 def weights_of() -> dict[str, torch.Tensor]:
-    """The same weights each time, but for the bias of a ReLU: far from zero, as at a kink."""
+    """The same weights each time; the biases of the ReLU are far from zero."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         state: dict[str, torch.Tensor] = Network(by_place=False).state_dict()
@@ -97,7 +97,7 @@ def network(*, by_place: bool) -> Network:
 
 
 def prepare(rows: Any) -> torch.Tensor:
-    """Turn rows into a tensor, but for one that raises."""
+    """Convert rows to a tensor, and raise for one of them."""
     if (rows[:, 0] == RAISES).any():
         raise ValueError("Expected another record.")
     return as_tensor(rows)
@@ -110,7 +110,7 @@ def prepare(rows: Any) -> torch.Tensor:
 def tuned(
     engine_case: str, by_place: bool, rule: str, attack: str
 ) -> tuple[ClipRule, Any] | None:
-    """A rule and a record that adds something else in the two places of an attack.
+    """A rule and a record whose contribution differs between the two positions of an attack.
 
     None where rounding makes no difference between them.
     """
@@ -138,7 +138,7 @@ def tuned(
 
 
 def at_a_kink(n: int, rng: np.random.Generator) -> Any:
-    """Records for which a hidden unit is at zero, but for rounding."""
+    """Records for which a hidden unit is zero up to rounding."""
     state = {name: one.double().numpy() for name, one in weights_of().items()}
     heads = np.abs(np.subtract(*state["second.weight"]))
     unit = int(np.argmax(heads))
@@ -149,7 +149,7 @@ def at_a_kink(n: int, rng: np.random.Generator) -> Any:
 
 
 def in_place(row: Any, place: Place) -> Block:
-    """A block in which a record is at a place, and nothing else counts."""
+    """A block with a record at a position, and otherwise padding."""
     n, position = place
     inputs = torch.from_numpy(np.random.default_rng(1).standard_normal((n, WIDTH)).astype("f"))
     inputs[position] = torch.from_numpy(row)
@@ -157,7 +157,7 @@ def in_place(row: Any, place: Place) -> Block:
 
 
 def added(engine: Any, row: Any, places: tuple[Place, ...], clip: ClipRule) -> list[Any]:
-    """What a record adds at some places."""
+    """Contributions of a record at several positions."""
     totals = [torch.zeros(engine.size, dtype=torch.float64) for _ in places]
     for place, total in zip(places, totals, strict=True):
         engine.add(in_place(row, place), clip, total)
@@ -165,13 +165,13 @@ def added(engine: Any, row: Any, places: tuple[Place, ...], clip: ClipRule) -> l
 
 
 def norms(engine: Any, row: Any, places: tuple[Place, ...]) -> list[float]:
-    """Norms of its gradient at some places."""
+    """Norms of its gradient at several positions."""
     total = torch.zeros(engine.size, dtype=torch.float64)
     return [float(engine.add(in_place(row, one), Flat(1.0), total).norms) for one in places]
 
 
 def records(row: Any, attack: str) -> Any:
-    """The record that comes or goes, and all others."""
+    """The added or removed record, and all others."""
     X = np.random.default_rng(2).standard_normal((ROWS + 1, WIDTH)).astype(np.float32)
     X[1::2] = row
     if attack == "one raises":
@@ -180,7 +180,7 @@ def records(row: Any, attack: str) -> Any:
 
 
 def attacked(engine_case: str, by_place: bool, rule: str, attack: str) -> float | None:
-    """How far the sum or the count moves by one record, in units of what is declared."""
+    """Change of the sum or the count by one record, in units of the declared bound."""
     case = tuned(engine_case, by_place, rule, attack)
     if case is None:
         return None
@@ -200,7 +200,7 @@ def attacked(engine_case: str, by_place: bool, rule: str, attack: str) -> float 
 
 
 def far(one: Clipped, other: Clipped, clip: ClipRule) -> float:
-    """How far two sums are apart, and two counts."""
+    """Distance of two sums and of two counts."""
     gap = float(np.linalg.norm(one.total - other.total) / clip.bound)
     return max(gap, float(abs(one.exceeding - other.exceeding)))
 
@@ -257,7 +257,7 @@ def addresses(rule: str) -> None:
 
 
 def shifted(tensor: torch.Tensor, places: int) -> torch.Tensor:
-    """The same numbers some places behind an address that is a multiple of 64 bytes."""
+    """The same numbers at an offset from an address that is a multiple of 64 bytes."""
     buffer = torch.empty(tensor.numel() + places, dtype=tensor.dtype)[places:]
     return buffer.view(tensor.shape).copy_(tensor)
 
@@ -272,12 +272,12 @@ def same_slots(sums: NetworkSums, rows: Any) -> Any:
 
 
 def by_order(sums: NetworkSums, rows: Any) -> Any:
-    """Slots in the order of the rows, which a record in front shifts."""
+    """Slots in the order of the rows, shifted by a record in front."""
     return np.arange(len(rows))
 
 
 def old_blocks(sums: NetworkSums, rows: Any) -> Any:
-    """Blocks of as many rows as there are, cut where there are too many."""
+    """Blocks that depend on the number of rows."""
     return np.array_split(rows, -(-len(rows) // BLOCK)) if len(rows) else []
 
 
@@ -289,7 +289,7 @@ def alone_after_error(
     total: Any,
     tally: Any,
 ) -> None:
-    """Redo a block that fails row by row, each in a block of one."""
+    """Repeat a failed block row by row, each in a block of one."""
     real, part = block >= 0, torch.zeros_like(total)
     rows = np.where(real, block, block[real][0])
     try:
@@ -309,19 +309,19 @@ def ramp(clip: GlobalV2, values: Any) -> Any:
 
 
 def all_counted(values: Any, real: Any, clip: ClipRule, slack: float) -> Any:
-    """Count what fills a block up."""
+    """Count the padding of a block."""
     from veracal.neural.gradients.engines import _clip_factors
 
     return _clip_factors(values, clip, slack)
 
 
 def unchanged(values: Any) -> Any:
-    """Leave values where they are."""
+    """Keep the addresses of values."""
     return values
 
 
 def known(clip: ClipRule) -> bool:
-    """Take every rule for continuous."""
+    """Treat every rule as continuous."""
     return True
 
 
@@ -356,7 +356,7 @@ MUTANTS: dict[str, Patches] = {
 
 
 def run(subject: Patches, *, long: bool) -> str:
-    """Attack."""
+    """Run all attacks."""
     every = list(product(WAYS, RULES, ATTACKS))
     for engine_case, rule, attack in every:
         with _torch_threads(1):

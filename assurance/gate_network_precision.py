@@ -44,7 +44,7 @@ autocast = partial(torch.autocast, "cpu", dtype=torch.bfloat16)
 
 
 def cast_up(values: Tensor, layer: nn.Module) -> Tensor:
-    """Take what was computed in half precision for float32."""
+    """Accept half-precision results as float32."""
     return values.float() if values.dtype.itemsize < 4 else values
 
 
@@ -95,20 +95,20 @@ MUTANTS: dict[str, Patches] = {
 
 
 class Halved(nn.Module):
-    """Turns autocast on for itself."""
+    """Uses autocast inside."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
         self.inner = inner
 
     def forward(self, x: Tensor) -> Any:
-        """Logits, which say they are in float32."""
+        """Logits, cast to float32."""
         with autocast():
             return self.inner(x).float()
 
 
 class Seeing(nn.Module):
-    """Writes down under which settings it is called."""
+    """Records the settings under which it is called."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -127,7 +127,7 @@ class Seeing(nn.Module):
 
 
 def settings() -> dict[str, object]:
-    """Whatever decides in which precision something is computed here."""
+    """All settings that determine the precision of a computation."""
     read = torch._C._get_fp32_precision_getter
     reduced = {
         f"{name} of mkldnn": read("mkldnn", name) not in ("none", "ieee")
@@ -235,7 +235,7 @@ def sums_of(n: int, way: str, module: nn.Module, **more: Any) -> list[Any]:
 
 
 def moved(fits: Callable[[int], list[Any]]) -> float:
-    """By how many clip bounds the last sum moves with one record; 0 if the fit is refused."""
+    """Change of the last sum by one record, in clip bounds; 0 if the fit is rejected."""
     try:
         last = [fits(n)[-1] for n in (ROWS, ROWS - 1)]
     except (ValueError, PrecisionError):
@@ -265,7 +265,7 @@ def between(way: str) -> float:
 
 
 def left_on(way: str) -> float:
-    """A preparation of rows that turns autocast on, once records come, and leaves it on."""
+    """A ``prepare`` that turns autocast on for records, and leaves it on."""
 
     try:
         return moved(lambda n: sums_of(n, way, network(), prepare=leave_on))
@@ -282,7 +282,7 @@ def leave_on(rows: Any) -> Tensor:
 
 
 def stops_in_threads() -> bool:
-    """Whether a fit with two threads notices that one of them has autocast on."""
+    """Whether a fit with two threads detects autocast in one of them."""
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
@@ -295,7 +295,7 @@ def stops_in_threads() -> bool:
 
 
 def accepted(way: str) -> bool:
-    """Whether a module is trained that computes in half precision inside."""
+    """Whether a module with half precision inside is trained."""
     try:
         sums_of(ROWS, way, Halved(network()))
     except ValueError:
@@ -304,7 +304,7 @@ def accepted(way: str) -> bool:
 
 
 def check_steps(name: str) -> None:
-    """Lower the precision between two steps, and look at it in the second."""
+    """Lower the precision between two steps, and check it in the second."""
     module, here = Seeing(network()), list[dict[str, object]]()
     with ExitStack() as stack:
 

@@ -69,7 +69,7 @@ def sums_times(factor: float) -> Patches:
 
 
 def count_lost(connection: RankConnection, rank: int, buffer: Any) -> Any:
-    """Forget what other ranks have counted for an adaptive rule."""
+    """Ignore the counts of other ranks for an adaptive rule."""
     counts = receive_sum(connection, rank, buffer)
     return counts and [0.0, *counts[1:]]
 
@@ -109,7 +109,7 @@ MUTANTS: dict[str, Patches] = {
 
 
 class Wires(RankConnection):
-    """A link of queues, to another thread."""
+    """A connection to another thread by queues."""
 
     def __init__(self, rank: int, world: int, wires: dict[Any, Any]) -> None:
         self._place, self._wires = (rank, world), wires
@@ -124,7 +124,7 @@ class Wires(RankConnection):
         self._wires[self.rank, to].put(tensor.clone())
 
     def receive(self, tensor: Any, of: int = 0) -> Any:
-        """Wait for what comes."""
+        """Wait for a message."""
         try:
             return tensor.copy_(self._wires[of, self.rank].get(timeout=PATIENCE))
         except queue.Empty as error:
@@ -132,7 +132,7 @@ class Wires(RankConnection):
 
 
 def fitted(shares: Sequence[Dataset], **settings: Any) -> list[Any]:
-    """Noisy sums of rank 0, from fits of all ranks at once; of one process, if it is one."""
+    """Noisy sums of rank 0, from simultaneous fits of all ranks or of one process."""
     seen: list[Any] = []
     options = {"epsilon": None, "delta": 1e-9, "classes": (0, 1), "gradients": "ghost"}
     options |= {"on_step": lambda model, step: seen.append(step.noisy_sum), **settings}
@@ -216,7 +216,7 @@ def first_weights(rng: np.random.Generator) -> nn.Module:
 
 
 def noise(times: int) -> float:
-    """Variance of the noise in units of what is paid for, over all weights of some steps."""
+    """Variance of the noise in units of the charged one, over all weights of some steps."""
     X, y = records(10, np.random.default_rng(1))
     shares = [Dataset(X[:6], y[:6], (0, 1)), Dataset(X[6:], y[6:], (0, 1))]
     settings = {"clip": BOUND, "noise_multiplier": NOISE, "sampling_rate": 1.0, "size": 10}
@@ -229,7 +229,7 @@ def noise(times: int) -> float:
 
 
 def batches(shares: Sequence[Dataset], **settings: Any) -> dict[int, list[Any]]:
-    """Which rows were in which batch, on rank 0 and on the other."""
+    """Rows of every batch, on both ranks."""
     seen: dict[int, list[Any]] = {0: [], 1: []}
 
     def spied(sums: NetworkSums, weights: Any, rows: Any, clip: ClipRule) -> Clipped:
@@ -243,7 +243,7 @@ def batches(shares: Sequence[Dataset], **settings: Any) -> dict[int, list[Any]]:
 
 
 def check_draws(steps: int) -> None:
-    """Coins of both ranks have the rate, and are not the same."""
+    """Draws of both ranks have the declared rate, and are independent."""
     rng = np.random.default_rng(2)
     shares = [Dataset(*records(MANY, rng), (0, 1)) for _ in range(2)]
     with mock.patch(f"{__name__}.network", nn.Sequential(nn.Linear(4, 2))):
@@ -272,7 +272,7 @@ def check_empty(steps: int) -> None:
 
 
 def check_splits() -> None:
-    """Records are on one rank only, or the fit is refused; with one key it is not."""
+    """Records are on one rank only, or the fit is rejected; with one key it is accepted."""
     rng = np.random.default_rng(4)
     whole = Dataset(*records(200, rng), (0, 1), size=200)
     for key in (None, "the same everywhere"):

@@ -59,7 +59,7 @@ MUTANTS: dict[str, Callable[[], Patches]] = {
 
 
 def run(subject: Callable[[], Patches], *, long: bool) -> str:
-    """Put the batches of some fits to the test."""
+    """Test the batches of some fits."""
 
     def members(*setting: Any, seed: int) -> Any:
         with patched(subject()):
@@ -69,7 +69,7 @@ def run(subject: Callable[[], Patches], *, long: bool) -> str:
 
 
 def taken_part(size: int, real: int, rate: float, steps: int, *, seed: int) -> Any:
-    """Who took part in which step."""
+    """Which records took part in which step."""
     times = np.zeros((steps, real), dtype=int)
     seen = {"step": 0}
 

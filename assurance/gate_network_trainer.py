@@ -45,7 +45,7 @@ planned, note, whole_event = PrivateTrainer._plan, NoisySumMonitor.record, DPSGD
 
 
 def charged_late(trainer: PrivateTrainer, *given: Any) -> Any:
-    """Charge what was spent, once it is."""
+    """Charge after the training."""
     ledger, trainer.ledger = trainer.ledger, None
     done = train(trainer, *given)
     if ledger is not None:
@@ -54,7 +54,7 @@ def charged_late(trainer: PrivateTrainer, *given: Any) -> Any:
 
 
 def size_counted(args: Any, privacy: Any, size: int, *more: Any) -> DPSGD:
-    """Divide by the records that there are."""
+    """Divide by the real number of records."""
     return descent_for(args, privacy, COUNTED[-1], *more)
 
 
@@ -72,7 +72,7 @@ def half_the_steps(descent: DPSGD) -> Any:
 
 
 def all_saved(trainer: PrivateTrainer, folder: Path) -> None:
-    """Save what Hugging Face does."""
+    """Save the same state as Hugging Face."""
     trainer.state.save_to_json(str(folder / "trainer_state.json"))
 
 
@@ -126,7 +126,7 @@ def bert() -> Any:
 
 
 def trainer(folder: Path, rows: Any, *, ledger: Any = None, **given: Any) -> PrivateTrainer:
-    """A trainer of the tiny model; what ``TrainingArguments`` know is for them."""
+    """A trainer of the tiny model; settings go to ``TrainingArguments`` if they exist there."""
     known = TrainingArguments.__dataclass_fields__
     private_trainer = PrivateTrainer(
         bert(),
@@ -177,7 +177,7 @@ def trained(folder: Path, rows: Any, **given: Any) -> tuple[PrivateTrainer, list
 
 
 def texts(n: int, rng: np.random.Generator, some: Any = (1, 3, LENGTH)) -> list[dict[str, Any]]:
-    """Rows with texts of one token, of all places, or between."""
+    """Rows with texts of one token, of full length, or between."""
     lengths = rng.choice(some, n)
     return [
         {"input_ids": rng.integers(1, WORDS, length).tolist(), "labels": int(rng.integers(2))}
@@ -186,7 +186,7 @@ def texts(n: int, rng: np.random.Generator, some: Any = (1, 3, LENGTH)) -> list[
 
 
 class PrepaidSource(list[Any]):
-    """Rows that take note of what the ledger has when they are read."""
+    """Rows that record the number of ledger entries when they are read."""
 
     ledger: Any
 
@@ -199,7 +199,7 @@ class PrepaidSource(list[Any]):
 
 
 def run(subject: Patches, *, long: bool) -> str:
-    """Ask what is quick first, then replay neighbors."""
+    """Run the fast checks first, then replay neighbors."""
     rng = np.random.default_rng(0)
     without_trial = {TRAINER + "check_behavior": lambda *given: None}
     with (
@@ -246,7 +246,7 @@ def charges(folder: Path, rng: np.random.Generator) -> None:
 
 
 def noise(folder: Path, rng: np.random.Generator) -> float:
-    """Whether noise has the size that is charged, and never comes again."""
+    """Noise has the charged size, and is never repeated."""
     rows = texts(SIZE, rng)
     (_, first), (private_trainer, second) = [trained(folder, rows) for _ in range(2)]
     event: Any = private_trainer.event_
@@ -259,7 +259,7 @@ def noise(folder: Path, rng: np.random.Generator) -> float:
 
 
 def compare(folder: Path, rng: np.random.Generator) -> float:
-    """Remove or replace one text, and return how much of the allowance is used."""
+    """Remove or replace one text, and return the used fraction of the bound."""
     relation = str(rng.choice(["add-remove", "replace-one"]))
     rows = texts(int(rng.integers(2, SIZE + 1)), rng)
     row = int(rng.integers(len(rows)))

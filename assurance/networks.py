@@ -67,7 +67,7 @@ def convolved() -> nn.Module:
 
 
 def frozen() -> nn.Module:
-    """A layer that is not trained, and one behind it that is."""
+    """A frozen layer, followed by a trained one."""
     return nn.Sequential(nn.Linear(4, 3).requires_grad_(False), nn.Linear(3, 2))
 
 

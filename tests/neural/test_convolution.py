@@ -154,20 +154,20 @@ def test_product_norms_are_never_underestimated(places):
 
 
 def test_the_scratch_buffer_is_reused_and_never_shared():
-    room = ScratchBuffer()
-    first = room.empty(3, 5, dtype=torch.float32)
-    room.clear()
-    one, other = (room.empty(3, 5, dtype=torch.float32).fill_(k) for k in (1.0, 2.0))
+    buffer = ScratchBuffer()
+    first = buffer.empty(3, 5, dtype=torch.float32)
+    buffer.clear()
+    one, other = (buffer.empty(3, 5, dtype=torch.float32).fill_(k) for k in (1.0, 2.0))
     assert (one == 1.0).all() and (other == 2.0).all()  # the second did not fit
-    room.clear()
-    one, other = (room.empty(3, 5, dtype=torch.float64).fill_(k) for k in (1.0, 2.0))
+    buffer.clear()
+    one, other = (buffer.empty(3, 5, dtype=torch.float64).fill_(k) for k in (1.0, 2.0))
     assert (one == 1.0).all() and (other == 2.0).all()
     assert first.untyped_storage().data_ptr() != one.untyped_storage().data_ptr()
-    room.clear()
-    again = room.empty(2, 2, dtype=torch.float32)
+    buffer.clear()
+    again = buffer.empty(2, 2, dtype=torch.float32)
     kept = again.data_ptr()
-    room.clear()
-    assert room.empty(2, 2, dtype=torch.float32).data_ptr() == kept
+    buffer.clear()
+    assert buffer.empty(2, 2, dtype=torch.float32).data_ptr() == kept
 
 
 @pytest.mark.parametrize("name", ["conv2d", "few large patches", "pictures"])
@@ -190,7 +190,7 @@ def test_leftovers_of_earlier_blocks_are_never_read(name, monkeypatch):
         engine = GhostEngine(module, cross_entropy, 8, channels_last=name == "pictures")
         total = torch.zeros(engine.size, dtype=torch.float64)
         for _ in range(3):  # the first finds out how much there must be
-            engine._room._bytes.fill_(255)
+            engine._buffer._bytes.fill_(255)
             engine.add(block, Flat(0.5), total)
         sums.append(total)
     assert sums[0].isfinite().all() and sums[0].any()

@@ -226,7 +226,7 @@ class _FolderEncoder(ABC):
 
     directory: str | Path
 
-    files: ClassVar[tuple[str, ...]] = ("config.json",)  # beside the weights
+    files: ClassVar[tuple[str, ...]] = ("config.json",)  # in addition to the weights
     norm: ClassVar[float] = 1.0
     bounds: ClassVar[tuple[float, float]] = (-1.0, 1.0)
 

@@ -259,17 +259,17 @@ def morlet(height: int, width: int, scale: int, angle: float, angles: int) -> Fl
         total = np.zeros((height, width))
         for row_frequencies in _frequencies(height):
             for column_frequencies in _frequencies(width):
-                along = (
+                parallel = (
                     np.add.outer(
                         row_frequencies * math.sin(angle), column_frequencies * math.cos(angle)
                     )
                     - center
                 )
-                beside = np.add.outer(
+                perpendicular = np.add.outer(
                     row_frequencies * math.cos(angle), column_frequencies * -math.sin(angle)
                 )
                 total += np.exp(
-                    -0.5 * ((sigma * along) ** 2 + (sigma * angles / 4 * beside) ** 2)
+                    -0.5 * ((sigma * parallel) ** 2 + (sigma * angles / 4 * perpendicular) ** 2)
                 )
         return total
 

@@ -49,10 +49,10 @@ class Pictures:
 
     def __call__(self, rows: Array) -> Tensor:
         """Convert images of shape (n, h, w) or (n, h, w, c) to floats of shape (n, c, h, w)."""
-        pictures = torch.from_numpy(np.ascontiguousarray(rows))
-        pictures = pictures[:, None] if pictures.ndim == 3 else pictures.permute(0, 3, 1, 2)
+        images = torch.from_numpy(np.ascontiguousarray(rows))
+        images = images[:, None] if images.ndim == 3 else images.permute(0, 3, 1, 2)
         mean, std = (torch.tensor(x, dtype=torch.float32) for x in (self.mean, self.std))
-        scaled = pictures.to(torch.float32).mul_(1 / 255)
+        scaled = images.to(torch.float32).mul_(1 / 255)
         return scaled.sub_(mean.view(-1, 1, 1)).div_(std.view(-1, 1, 1)).contiguous()
 
 
