@@ -12,7 +12,7 @@ import signal
 import time
 
 from assurance import ledgers, sources
-from assurance.gate_source_kill import DESKS, LATER, head_first, kept_later
+from assurance.gate_source_kill import SERVERS, LATER, head_first, kept_later
 from assurance.sources import EnrolledSource, Patches, make_source
 from veracal.accounting import Budget
 from veracal.errors import VeracalError
@@ -37,11 +37,11 @@ def run(subject: Patches, *, long: bool) -> str:
     kills = 1_000 if long else 100
     pick = random.Random(0)
     left = 0
-    DESKS.clear()
+    SERVERS.clear()
     with ledgers.patched(subject, disk=True) as folder:
         for kill in range(kills):
             if kill % AT_ONCE == 0:
-                DESKS.clear()
+                SERVERS.clear()
                 place = folder / f"{kill}"
                 place.mkdir()
                 north = make_source(
@@ -71,7 +71,7 @@ def killed(north: EnrolledSource, start: int, delay: float) -> list[bytes]:
         try:
             LATER.clear()
             server = north.reopened().server
-            DESKS[:] = [server]
+            SERVERS[:] = [server]
             os.write(writer, b"\n")  # it is open, and at full speed from now on
             for number in range(start, start + 10_000):
                 os.write(writer, server.reply(query(north, number)) + b"\0\n")
@@ -102,7 +102,7 @@ def judge(north: EnrolledSource, known: list[bytes]) -> bytes:
             assert answer.head in heads, f"the head of answer {number} is not kept"
         LATER.clear()
         again = north.reopened()
-        DESKS[:] = [again.server]
+        SERVERS[:] = [again.server]
         if known:
             same = again.server.reply(query(north, len(known) - 1))
             assert same == known[-1], "a reply has changed"

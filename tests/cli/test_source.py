@@ -105,7 +105,7 @@ def test_a_new_source_is_printed_with_an_explanation_of_its_budget(run: Run):
 
 def test_a_source_without_external_heads_prints_a_warning(run: Run):
     out = run("source", "init", "n", "--name", "N", "--epsilon", "1")[1]
-    assert "Without a file outside of the folder would notice" in " ".join(out.split())
+    assert "Without a file outside of the folder, a restored backup" in " ".join(out.split())
     assert json.loads(run("source", "init", "m", "--name", "N", "--epsilon", "1", "--json")[1])
 
 
@@ -236,8 +236,8 @@ def test_questions_are_named_by_a_method_too(run: Run):
         (("--bins", "0"), 2, "bins >= 1"),
         (("--clamp", "nan"), 2, "clamp > 0"),
         (("--deadline", "0"), 2, "deadline > 0"),
-        (("--expires", "2020-01-01"), 2, "still to come"),
-        (("--expires", "soon"), 2, "Expected a day"),
+        (("--expires", "2020-01-01"), 2, "in the future"),
+        (("--expires", "soon"), 2, "Expected a date"),
         (("--min-records", "301"), 1, "from 301 to"),
         (("--max-records", "299"), 1, "from 100 to 299"),
         (("--model-hash", "xyz"), 2, "SHA-256"),
