@@ -12,7 +12,7 @@ import signal
 import time
 
 from assurance import ledgers, sources
-from assurance.gate_source_kill import SERVERS, LATER, head_first, kept_later
+from assurance.gate_source_kill import LATER, SERVERS, head_first, kept_later
 from assurance.sources import EnrolledSource, Patches, make_source
 from veracal.accounting import Budget
 from veracal.errors import VeracalError
