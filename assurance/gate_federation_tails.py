@@ -29,7 +29,7 @@ from assurance.federations import (
     shifted,
 )
 from assurance.gate_federation import (
-    REACH,
+    RANGE,
     an_extra_sample,
     and_its_price,
     epsilon_by_k,
@@ -139,7 +139,7 @@ MUTANTS: dict[str, Patches] = {
         "veracal.calibration.queries.scalars.LossAt.evaluate": unclamped
     },
     "a gap's sensitivity of the wrong relation": {
-        "veracal.calibration.queries.scalars.Gap.sensitivity": lambda self, relation: REACH(
+        "veracal.calibration.queries.scalars.Gap.sensitivity": lambda self, relation: RANGE(
             self, "add-remove"
         )
     },

@@ -96,7 +96,7 @@ def test_several_are_added_at_once_and_in_order(run, study):
 
 
 @pytest.mark.parametrize(
-    ("changed", "found"),
+    ("changed", "actual"),
     [
         ({"model": "0" * 64}, "another model"),
         ({"classes": 4}, "another number of classes"),
@@ -104,18 +104,18 @@ def test_several_are_added_at_once_and_in_order(run, study):
         ({"reads": "probabilities"}, "another kind of scores"),
         ({"bins": 10}, "another number of bins"),
         ({"source": "a" * 32}, "its enrollment in the list"),
-        ({"name": "north"}, "one of that name in the list"),
+        ({"name": "north"}, "a source of that name in the list"),
         ({"coordinator": PrivateKey.new().public}, "terms for another"),
-        ({"expires": "2020-01-31"}, "an end at 2020-01-31"),
+        ({"expires": "2020-01-31"}, "terms that expired on 2020-01-31"),
     ],
 )
-def test_who_does_not_go_with_the_others_is_refused(run, study, changed, found):
+def test_incompatible_terms_are_rejected(run, study, changed, actual):
     terms(study, "north", "a")
     assert run("federation", "add", "study", "north.terms", "--yes")[0] == 0
     before = Path("study/federation.toml").read_bytes()
     created = terms(study, "south", "b", **changed)
     code, _, err = run("federation", "add", "study", "south.terms", "--yes")
-    assert code == 1 and found in err and created.name in err
+    assert code == 1 and actual in err and created.name in err
     assert Path("study/federation.toml").read_bytes() == before
 
 
@@ -232,7 +232,7 @@ def test_an_empty_federation_says_so(run, study):
 
 @pytest.mark.parametrize(
     ("text", "found"),
-    [("[coordinator", "Expected"), ("sources = 3", "no tables"), ("a = 1", "no table")],
+    [("[coordinator", "Expected"), ("sources = 3", "not tables"), ("a = 1", "no table")],
 )
 def test_a_list_that_cannot_be_read_is_named(run, study, text, found):
     terms(study, "north", "a")

@@ -105,7 +105,7 @@ def test_a_new_source_is_printed_with_an_explanation_of_its_budget(run: Run):
 
 def test_a_source_without_external_heads_prints_a_warning(run: Run):
     out = run("source", "init", "n", "--name", "N", "--epsilon", "1")[1]
-    assert "Without a file outside of the folder would notice" in " ".join(out.split())
+    assert "Without a file outside of the folder, a restored backup" in " ".join(out.split())
     assert json.loads(run("source", "init", "m", "--name", "N", "--epsilon", "1", "--json")[1])
 
 
@@ -177,7 +177,7 @@ def test_everything_that_is_declared_is_in_the_terms(run: Run, north: Path):
     Path("key.pub").write_text(f"Heart study: {COORDINATOR.public.text}\n")
     more = {
         "--coordinator": "key.pub",
-        "--kinds": "usual,bins,loss",
+        "--kinds": "default,bins,loss",
         "--temperatures": "0.25,8",
         "--bins": "7",
         "--clamp": "5",
@@ -230,14 +230,14 @@ def test_questions_are_named_by_a_method_too(run: Run):
         (("--kinds", "weights"), 2, "different kinds"),
         (("--kinds", "platt"), 2, "delta above 0"),
         (("--kinds", "platt", "--delta", "1e-5"), 2, "pure cost"),
-        (("--temperatures", "5"), 2, "2 numbers"),
+        (("--temperatures", "5"), 2, "2 comma-separated numbers"),
         (("--temperatures", "6,0.5"), 2, "low < high"),
-        (("--parameters", "1,2,x"), 2, "3 numbers"),
+        (("--parameters", "1,2,x"), 2, "3 comma-separated numbers"),
         (("--bins", "0"), 2, "bins >= 1"),
         (("--clamp", "nan"), 2, "clamp > 0"),
         (("--deadline", "0"), 2, "deadline > 0"),
-        (("--expires", "2020-01-01"), 2, "still to come"),
-        (("--expires", "soon"), 2, "Expected a day"),
+        (("--expires", "2020-01-01"), 2, "in the future"),
+        (("--expires", "soon"), 2, "Expected a date"),
         (("--min-records", "301"), 1, "from 301 to"),
         (("--max-records", "299"), 1, "from 100 to 299"),
         (("--model-hash", "xyz"), 2, "SHA-256"),
@@ -249,7 +249,7 @@ def test_questions_are_named_by_a_method_too(run: Run):
         (("--out", "no/terms"), 1, "no such folder"),
     ],
 )
-def test_what_cannot_be_enrolled_is_refused_and_nothing_is_left(
+def test_an_invalid_enrollment_is_rejected_without_trace(
     run: Run, north: Path, more: tuple[str, ...], code: int, why: str
 ):
     result, out, err = enroll(run, *more)
@@ -301,7 +301,7 @@ def test_a_table_is_scored_by_an_artifact_before_its_map(run: Run, tmp_path: Pat
 def test_classes_in_another_order_than_the_schemas_stay_with_their_scores(tmp_path: Path):
     from dataclasses import replace
 
-    from veracal.cli._source_records import _in_order
+    from veracal.cli._source_records import _reorder_classes
 
     write_model(tmp_path)
     classifier = PrivateClassifier.load("model")
@@ -311,7 +311,7 @@ def test_classes_in_another_order_than_the_schemas_stay_with_their_scores(tmp_pa
         classifier.map_,
         replace(classifier.manifest, classes=("yes", "no")),
     )
-    result = _in_order(turned, scores)
+    result = _reorder_classes(turned, scores)
     assert result.classes == ("yes", "no")
     assert result.values.tolist() == [[2.0, 1.0], [4.0, 3.0]]
     assert result.known_labels.tolist() == [1, 0]
@@ -327,7 +327,7 @@ def serve_once(run: Run, *raws: bytes) -> tuple[int, str, str]:
     for i, raw in enumerate(raws):
         path = Path("inbox") / f"{i}.request"
         path.write_bytes(raw)
-        os.utime(path, (time.time() - 3_600,) * 2)  # nobody is still writing to it
+        os.utime(path, (time.time() - 3_600,) * 2)  # the file is complete
     return run("source", "serve", "north", "--inbox", "inbox", "--outbox", "outbox", "--once")
 
 
@@ -358,7 +358,7 @@ def test_requests_in_files_are_answered_and_logged(run: Run, north: Path):
     assert "The ledger is valid" in text
 
     body = json.loads(run("source", "log", "north", "--json")[1])["enrollments"][0]
-    assert body["answers"][0]["values"] == [right, wrong] and body["sound"]
+    assert body["answers"][0]["values"] == [right, wrong] and body["valid"]
     assert len(body["refusals"]) == 1
 
     code, out, _ = run("source", "status", "north")
@@ -415,7 +415,9 @@ def test_a_missing_ledger_is_reported(run: Run, terms: Terms):
         assert code == 1 and "does not exist" in " ".join(out.split()), err
 
 
-def test_a_revoked_enrollment_is_over(run: Run, terms: Terms, monkeypatch: pytest.MonkeyPatch):
+def test_a_revoked_enrollment_refuses_requests(
+    run: Run, terms: Terms, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
     assert run("source", "revoke", "north", terms.source[:6])[0] == 1
     assert not read_enrollment(read_source("north"), terms.source).is_revoked
@@ -425,7 +427,7 @@ def test_a_revoked_enrollment_is_over(run: Run, terms: Terms, monkeypatch: pytes
     assert run("source", "revoke", "north", terms.source, "--yes", "--json")[0] == 0
     server = open_source("north", terms.source)
     assert server.reply(request(terms)) == server.refusal
-    assert "revoked: nothing is answered" in run("source", "status", "north")[1]
+    assert "revoked: all requests are refused" in run("source", "status", "north")[1]
     code, _, err = run("source", "revoke", "north", "zz", "--yes")
     assert code == 1 and "0 of 1" in err
 
@@ -445,11 +447,11 @@ def test_exactly_one_transport_is_required(run: Run, terms: Terms, words: tuple[
     assert run("source", "serve", "north", *words)[0] == 2
 
 
-def test_folders_that_are_none_are_refused(run: Run, north: Path):
+def test_invalid_folders_are_rejected(run: Run, north: Path):
     for command in (("status",), ("log",), ("serve", "--inbox", "a", "--outbox", "b")):
         code, _, err = run("source", command[0], "nowhere", *command[1:])
         assert code == 1 and "the folder of a source" in err
-    assert "none yet" in run("source", "log", "north")[2]
+    assert "expected an enrollment" in run("source", "log", "north")[2]
     code, _, err = run("source", "serve", "north", "--inbox", "a", "--outbox", "b")
     assert code == 1 and "Enroll some records first" in err
 

@@ -95,7 +95,7 @@ def test_a_request_is_answered_and_no_app_is_fetched(tmp_path, files, link):
     with running(tmp_path, address, files.authority) as node:
         until(lambda: len(handler.pushed) == 2)
     assert node.calls == [b"one", b"two"] and node.problem is None
-    assert node.lines == [f"Connected to {address}; requests are answered."]
+    assert node.lines == [f"Connected to {address}. Requests are answered."]
     assert set(handler.visits) <= ALLOWED
     assert handler.visits[-1] == "deactivate-node"
 
