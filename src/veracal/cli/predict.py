@@ -119,8 +119,9 @@ def _report(summary: "Predicted", out: Path | None) -> None:
     if summary.arbitrariness is not None:
         decisions = summary.arbitrariness
         _output.status(
-            f"Disagreement: at level {decisions.level:g}, for {decisions.holds_for}. The intervals are "
-            f"informative for {decisions.informative} of {_output.counted(summary.rows, 'row')}."
+            f"Disagreement: at level {decisions.level:g}, for {decisions.holds_for}. The "
+            f"intervals are informative for {decisions.informative} of "
+            f"{_output.counted(summary.rows, 'row')}."
         )
         for caveat in decisions.caveats:
             _output.status(f"  {caveat}")
