@@ -345,11 +345,7 @@ def test_an_error_names_the_wrong_label() -> None:
         encode_labels([0, np.nan], [0, 1], "y")
 
 
-<<<<<<< Updated upstream
 # ---------------------------------------------------------------- forms and pickling
-=======
-# ---------------------------------------------------------------- forms, pickling
->>>>>>> Stashed changes
 
 
 FORM = ImageForm(
