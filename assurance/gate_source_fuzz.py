@@ -167,7 +167,7 @@ def quiet(north: EnrolledSource) -> None:
 
 def memory() -> int:
     """Bytes that this process holds, without files, which the system may take out of memory."""
-    # What was freed before, and what nobody refers to, goes first: a leak could fill it unseen.
+    # Collect garbage first: a leak could fill freed memory without being noticed.
     gc.collect()
     if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
         trim(0)

@@ -94,7 +94,7 @@ def slowly_outside(path: Any, pending: Any, compute: Any) -> Any:
 
 
 THREADS, PATIENCE = 6, 300.0
-BARRIER = threading.Barrier(THREADS)  # two rounds of which are more than the budget affords
+BARRIER = threading.Barrier(THREADS)  # two rounds exceed the budget
 CHARGED, LOADED, REFUSE, EVALUATED = (
     SourceServer._charge_and_answer,
     SourceServer._load_records,

@@ -184,7 +184,7 @@ def serve(folder: Path, mutant: str) -> None:
         for raw in raws[: ANSWERS // 2]:
             os.write(left, server.reply(raw))
         with closing(sqlite3.connect(server._enrollment.ledger.path)) as other:
-            # As long as somebody else looks at the ledger, its log is not emptied.
+            # While another connection reads the ledger, its log is not truncated.
             other.execute("SELECT * FROM opening").fetchall()
             for raw in raws[ANSWERS // 2 :]:
                 os.write(left, server.reply(raw))

@@ -104,7 +104,7 @@ def test_files_of_strangers_are_refused_and_charge_nothing(federation, run):
     (inbox / "link.request").symlink_to(request.absolute())
     (inbox / "folder.request").mkdir()
     (inbox / "half.request").write_bytes(request.read_bytes()[:-1])
-    for other in ("south", "west"):  # asked of somebody else
+    for other in ("south", "west"):  # requests to other sources
         (path,) = Path("study/requests").glob(f"{other}-*.request")
         shutil.copy(path, inbox)
     boxes = ("--inbox", "north-in", "--outbox", "north-out", "--once")

@@ -137,7 +137,7 @@ def test_a_read_only_folder(run, command, tmp_path, monkeypatch):
     (tmp_path / "locked").mkdir()
     allowed = os.access
 
-    def access(path, *mode, **more):  # root may write anywhere, so that it is told otherwise
+    def access(path, *mode, **more):  # root can write anywhere, so simulate a refusal
         return Path(path) != Path("locked") and allowed(path, *mode, **more)
 
     monkeypatch.setattr(os, "access", access)

@@ -98,7 +98,7 @@ def test_temperatures_bins_and_classes_are_those_of_the_terms(tmp_path):
     servers = [StandIn(tmp_path, scores(800, seed=i), **fields) for i in range(2)]
     result = recalibrate(federated(servers), "acc-t", epsilon=9.0)
     assert 2.3 < result.map.value <= 2.5  # the right one is beyond
-    assert result.before is None  # at a temperature of 1 nobody may ask
+    assert result.before is None  # a temperature of 1 is not allowed
     fresh = [StandIn(tmp_path, scores(800, seed=i), **fields) for i in range(2)]
     assert recalibrate(federated(fresh), "binning", epsilon=9.0, guard=None).map.bins.count == 7
     for wrong in ({"bins": 15}, {"classes": 3}, {"temperatures": (0.5, 6.0)}):

@@ -93,7 +93,7 @@ class StoppedError(Exception):
     """Power loss."""
 
 
-@pytest.mark.parametrize("where", ["told", "carried"])
+@pytest.mark.parametrize("where", ["watched", "carried"])
 @pytest.mark.parametrize("method", ["pooled", "acc-t"])
 def test_an_interrupted_recalibration_continues_without_double_charges(
     tmp_path, three, method, where
@@ -117,7 +117,7 @@ def test_an_interrupted_recalibration_continues_without_double_charges(
         left[0] = tries
         tries += 1
         with RequestHistory(tmp_path / "history", COORDINATOR.public) as history:
-            watch = {"watch": stop} if where == "told" else {}
+            watch = {"watch": stop} if where == "watched" else {}
             source = federated(three, history=history, **watch)
             if where == "carried":
                 source._transport = Cut({one.terms.source: one.reply for one in three})

@@ -30,7 +30,7 @@ class Federation:
 
     def __init__(self, folder: Path, link: SuperLink) -> None:
         self.folder, self.link = folder, link
-        self.user = folder / "user"  # the home of whoever runs all this
+        self.user = folder / "user"  # the home of the user
         self.user.mkdir()
         self._started = ExitStack()
 

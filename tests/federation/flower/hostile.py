@@ -107,7 +107,7 @@ def served(files, handler) -> Iterator[str]:
     server.socket = context.wrap_socket(
         server.socket, server_side=True, do_handshake_on_connect=False
     )
-    server.handle_error = lambda *_: None  # whoever does not believe us hangs up
+    server.handle_error = lambda *_: None  # clients that do not trust the server hang up
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     yield f"127.0.0.1:{server.server_port}"

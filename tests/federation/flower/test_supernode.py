@@ -141,7 +141,7 @@ def test_a_node_survives_errors_of_a_superlink(tmp_path, files, link, mode, call
         handler.letters.append(letter(b"last"))
         until(lambda: handler.pushed and node.calls[-1] == b"last")
     assert node.problem is None
-    assert set(handler.visits) <= ALLOWED  # nobody was led astray
+    assert set(handler.visits) <= ALLOWED  # no redirect was followed
     assert "essay" not in "".join(node.lines)
 
 

@@ -77,7 +77,7 @@ UNANSWERED = "A request was not answered (ValueError)."
 
 @pytest.fixture
 def later(monkeypatch):
-    """A function that lets time pass for transports, and for nobody else."""
+    """A function that advances the clock of transports only."""
     passed = [0.0]
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + passed[0], sleep=time.sleep)
     monkeypatch.setattr(flower_transport, "time", clock)
@@ -202,7 +202,7 @@ def test_a_node_cannot_register_its_own_key(three):
 
 
 def test_a_run_cannot_be_taken_without_the_secret(three):
-    """Otherwise whoever reaches the SuperLink could ask in the coordinator's place."""
+    """Otherwise every client of the SuperLink could act as the coordinator."""
     request = flower().runtime.AcquireTaskRequest(supported_task_types=["flwr-serverapp"])
     address, ca = three.link.address, three.link.files.authority
     with (

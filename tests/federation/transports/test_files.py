@@ -296,7 +296,7 @@ def test_only_small_regular_files_are_read(kind, server, inbox, outbox):
             place.write_bytes(server.request())
             place.chmod(0)
             if os.access(place, os.R_OK):
-                place.unlink()  # whoever may read everything sees a socket instead
+                place.unlink()  # root can read every file: use a socket instead
                 place.symlink_to("/dev/zero")
     lines: list[str] = []
     assert serve_folder(server, inbox, outbox, once=True, log=lines.append) == 0
