@@ -11,7 +11,7 @@ from scipy import stats
 
 from veracal.accounting import Composed, DiscreteGaussian, DiscreteLaplace, Pure, Repeated, Unit
 from veracal.calibration.bins import Bins
-from veracal.calibration.prepaid import PrepaidSource, announced, noised
+from veracal.calibration.prepaid import PrepaidSource, add_noise, declared_noises
 from veracal.calibration.queries import CorrectWrong, Gap, TemperatureGradient
 from veracal.data import Scores
 from veracal.errors import AnswerError, BudgetError, ConflictError
@@ -36,9 +36,9 @@ def ask(source, query=COUNTS, price=PRICE, request=None):
 def test_the_list_of_noises_is_what_the_event_says() -> None:
     other, gauss = DiscreteLaplace(3.0, 1), DiscreteGaussian(5.0, 2)
     whole = Composed((ONE, Repeated(Composed((other, ONE)), 3), gauss))
-    assert announced(whole) == {ONE: 4, other: 3, gauss: 1}
+    assert declared_noises(whole) == {ONE: 4, other: 3, gauss: 1}
     with pytest.raises(ValueError, match="Expected discrete noise"):
-        announced(Composed((ONE, Pure(1.0))))
+        declared_noises(Composed((ONE, Pure(1.0))))
 
 
 def test_every_noise_is_answered_once_and_no_more() -> None:
@@ -105,7 +105,7 @@ def test_a_failure_stays_paid() -> None:
 def test_there_are_no_copies_that_would_answer_anew() -> None:
     source = paid()
     for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):
-        with pytest.raises(TypeError, match="paid for once"):
+        with pytest.raises(TypeError, match="charged once"):
             duplicate(source)
 
 
@@ -139,7 +139,7 @@ def test_noise_is_made_for_all_rows_of_a_unit() -> None:
 def test_noise_has_the_announced_law(rng) -> None:
     noise, n = DiscreteLaplace(3.0, 1), 20_000
     rng = PrepaidSource(SCORES, noise)._rng if rng is None else rng
-    drawn = noised(np.zeros(n, dtype=np.int64), noise, rng=rng)
+    drawn = add_noise(np.zeros(n, dtype=np.int64), noise, rng=rng)
 
     def fits(scale: float) -> float:
         inside = np.clip(drawn, -12, 12)
@@ -157,7 +157,7 @@ def test_noise_has_the_announced_law(rng) -> None:
 def test_gaussian_noise_has_the_announced_spread(rng) -> None:
     noise, n = DiscreteGaussian(6.0, 1), 5_000
     rng = PrepaidSource(SCORES, noise)._rng if rng is None else rng
-    drawn = noised(np.zeros(n, dtype=np.int64), noise, rng=rng)
+    drawn = add_noise(np.zeros(n, dtype=np.int64), noise, rng=rng)
 
     def fits(std: float) -> float:
         total = float((drawn / std).astype(float) @ (drawn / std))

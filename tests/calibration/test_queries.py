@@ -24,7 +24,7 @@ from veracal.calibration.queries import (
     TemperatureGradient,
 )
 from veracal.calibration.queries.records import loss_at, slope_at, softplus
-from veracal.calibration.queries.scalars import MappedQuery, of_mapped
+from veracal.calibration.queries.scalars import MappedQuery, on_mapped_scores
 from veracal.data import Group, Scores
 from veracal.errors import DataError
 from veracal.ledger import open_ledger
@@ -69,8 +69,8 @@ def of_four(n, rng):
         ConfidenceWeightedGaps(TwoTemperatures(1.0, 1.0), bits=3),
         ConfidenceWeightedSlopes(TwoTemperatures(3.0, 1.0)),
         ConfidenceWeightedSlopes(TwoTemperatures(1.0, 1.0), most=0.01),
-        of_mapped(BinnedGap(Bins(3)), Temperature(0.3)),
-        of_mapped(CorrectWrong(Bins(1)), Binned(Bins(3), [0.1, 0.5, 0.9])),
+        on_mapped_scores(BinnedGap(Bins(3)), Temperature(0.3)),
+        on_mapped_scores(CorrectWrong(Bins(1)), Binned(Bins(3), [0.1, 0.5, 0.9])),
     ],
     ids=repr,
 )
@@ -199,7 +199,7 @@ def test_slopes_have_the_bounds_that_are_said(k):
 
 def test_other_maps_are_refused():
     for kind in (ConfidenceWeightedGaps, ConfidenceWeightedSlopes):
-        with pytest.raises(ValueError, match="two temperatures"):
+        with pytest.raises(ValueError, match="TwoTemperatures"):
             kind(Temperature(1.0))
 
 
@@ -388,11 +388,11 @@ def test_a_question_about_mapped_scores_is_that_question_about_them(rng):
     scores = adversarial_scores(50, rng)
     for map_ in (Temperature(0.3), Binned(Bins(3), [0.1, 0.5, 0.9])):
         for query in (BinnedGap(Bins(4)), CorrectWrong(Bins(1)), AbsoluteGaps(Bins(4))):
-            asked = of_mapped(query, map_)
+            asked = on_mapped_scores(query, map_)
             assert np.array_equal(
                 asked.evaluate(scores), query.evaluate(map_.transform(scores))
             )
-            assert asked.settings != of_mapped(query, Temperature(0.4)).settings
+            assert asked.settings != on_mapped_scores(query, Temperature(0.4)).settings
             told = {f"of {name}": value for name, value in query.settings.items()}
             assert asked.settings.items() > told.items()
             for relation in ("add-remove", "replace-one"):
@@ -403,9 +403,9 @@ def test_a_question_about_mapped_scores_is_that_question_about_them(rng):
 def test_mapped_questions_about_different_maps_are_different_questions():
     """A gain has settings of the same names as the map that comes first."""
     first = Temperature(0.5)
-    one, other = (of_mapped(BrierGain(Temperature(x)), first) for x in (0.3, 0.4))
+    one, other = (on_mapped_scores(BrierGain(Temperature(x)), first) for x in (0.3, 0.4))
     assert one.settings != other.settings
-    assert one.settings != of_mapped(BrierGain(first), Temperature(0.3)).settings
+    assert one.settings != on_mapped_scores(BrierGain(first), Temperature(0.3)).settings
 
 
 def test_a_record_is_mapped_to_the_last_bit_whoever_else_is_there(rng):
@@ -417,7 +417,7 @@ def test_a_record_is_mapped_to_the_last_bit_whoever_else_is_there(rng):
     k = 10
     map_ = Platt(np.eye(k) + 0.3 * rng.normal(size=(k, k)), rng.normal(size=k))
     scores = Scores.from_logits(3 * rng.normal(size=(300, k)), rng.integers(0, k, 300))
-    asked = of_mapped(BoundedSum("last bit", last_bit, 0, 1, bits=0), map_)
+    asked = on_mapped_scores(BoundedSum("last bit", last_bit, 0, 1, bits=0), map_)
     alone = [asked.evaluate(scores.take([i]))[0] for i in range(300)]
     assert asked.evaluate(scores)[0] == sum(alone)
     singly = [last_bit(map_.transform(scores.take([i])))[0] for i in range(300)]
@@ -426,10 +426,10 @@ def test_a_record_is_mapped_to_the_last_bit_whoever_else_is_there(rng):
 
 
 def test_what_does_not_add_up_does_not_when_mapped(rng):
-    asked = of_mapped(AbsoluteGaps(Bins(3)), Temperature(0.3))
+    asked = on_mapped_scores(AbsoluteGaps(Bins(3)), Temperature(0.3))
     check_statistic(asked, trials=20)
     source = Public(adversarial_scores(9, rng))
     with pytest.raises(ValueError, match="do not add up"):
         Pool([source, Public(adversarial_scores(9, rng))]).answer(asked, micro_epsilon=9)
-    with pytest.raises(ValueError, match="of_mapped"):
+    with pytest.raises(ValueError, match="on_mapped_scores"):
         MappedQuery(AbsoluteGaps(), Temperature(0.3))

@@ -152,15 +152,15 @@ def test_a_map_that_helps_is_kept(fitted):
 
 def test_a_map_that_does_harm_is_not_kept(run, predictions, monkeypatch):
     """The fit is made to find a map that leaves no confidence; the guard is the real one."""
-    keep = PrivateTemperature._keep
+    store = PrivateTemperature._store
     monkeypatch.setattr(
         PrivateTemperature,
-        "_keep",
-        lambda self, map_, *args, **kwargs: keep(self, Temperature(1e-3), *args, **kwargs),
+        "_store",
+        lambda self, map_, *args, **kwargs: store(self, Temperature(1e-3), *args, **kwargs),
     )
     words = ["--epsilon", "1", "--guard", "2", "--map-out", "m.json", "--out", "c.npz"]
     code, out, _ = run("recalibrate", predictions, *words)
-    assert code == 0 and "not kept" in out and "scores stay as they are" in out
+    assert code == 0 and "not kept" in out and "scores are not changed" in out
     assert load_map("m.json") == Identity()
     assert np.array_equal(load_scores("c.npz").values, load_scores(predictions).values)
 
@@ -186,10 +186,10 @@ def test_the_output_says_the_map_its_cost_and_the_promise(run, predictions):
         and f"Opened {default_ledger_path('p.npz')} with a budget of epsilon 20" in err
     )
     assert "temperature" in out and "(logits are divided by it)" in out
-    assert "epsilon 20 in all: 10 for the map, 5 for the guard, 5 for figures" in out
+    assert "epsilon 20 in total: 10 for the map, 5 for the guard, 5 for figures" in out
     assert "differentially private for one record: epsilon = 20." in out
     assert "whether it was kept" not in out
-    assert "whether it was kept" in run("recalibrate", predictions, *words, "--statement")[1]
+    assert "the guard's decision" in run("recalibrate", predictions, *words, "--statement")[1]
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_the_best_map_is_chosen_by_what_is_declared(fitted, run, words, kind):
     assert set(found["temperatures"]) == (names if found["private"] else set())
     if kind == "two temperatures" and found["private"]:
         out = run("recalibrate", "p.npz", *words)[1]
-        assert "temperature, unsure found" in out and "for the sure (logits" in out
+        assert "fitted temperature, unsure" in out and "(high confidence)" in out
 
 
 def test_curves_are_drawn_where_they_are_paid_for(fitted, run):
@@ -441,7 +441,7 @@ def test_nothing_is_overwritten_unless_told_to(fitted, option):
 def test_files_of_one_command_are_different(run, predictions, words):
     before = Path(predictions).read_bytes()
     code, out, err = run("recalibrate", predictions, "--epsilon", "1", *words)
-    assert code == 2 and not out and "another file of this command" in " ".join(err.split())
+    assert code == 2 and not out and "already another file" in " ".join(err.split())
     assert Path(predictions).read_bytes() == before and len(list(Path().iterdir())) == 1
 
 

@@ -18,7 +18,7 @@ from tests.cli.federation_made import NAMES, desk, federation, model
 from veracal.artifact import PrivateClassifier
 from veracal.artifact.storage import read_manifest
 from veracal.calibration.maps import load_map
-from veracal.cli._recalibrate_remote import Board
+from veracal.cli._recalibrate_remote import ProgressBoard as Board
 from veracal.federation.coordinator.federated import RoundEvent
 from veracal.federation.models import model_hash
 from veracal.federation.source.serving import SourceServer

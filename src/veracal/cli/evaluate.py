@@ -306,7 +306,7 @@ def _release(
         records=_records(path, told),
         table="model" in told,
     )
-    asks = plan.asks.values()
+    asks = plan.queries.values()
     holder.require(_paying.unanswered(holder, scores, asks))
     measured = measure_private(holder, **given, level=asked["level"])
     account = _paying.left(holder.ledger, part)

@@ -27,7 +27,7 @@ def test_parts_have_nominal_sizes_whatever_their_number(asked) -> None:
     declared = Dataset(X, DATA.y, DATA.classes, size=10_000)
     method = PrivateTemperature("descent", epsilon=1.0, delta=1e-6, steps=3)
     model = calibrated(recalibrate="split", method=method)
-    made = model._arranged(declared.size)
+    made = model._plan_budget(declared.size)
     model.fit_records(declared)
     assert FITS[0].size == 9_000 and made.method.size == 1_000
 

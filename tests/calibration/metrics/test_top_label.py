@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from tests.calibration.metrics.made import scores
-from veracal.calibration.bins import Bins, places
+from veracal.calibration.bins import Bins, bin_indices
 from veracal.calibration.metrics.base import BinTotals, Outcomes, gap_totals, top_label, two_sum
 from veracal.data import Scores
 
@@ -44,7 +44,7 @@ def test_bins_are_those_that_a_search_among_the_edges_finds(count, dtype, rng):
     searched = np.searchsorted(bins.edges[1:-1], every, side="left")
     np.testing.assert_array_equal(bins.of(every), searched)
     inside = (every >= 0) & (every <= 1)
-    np.testing.assert_array_equal(places(every[inside], bins), searched[inside])
+    np.testing.assert_array_equal(bin_indices(every[inside], bins), searched[inside])
 
 
 def test_bins_of_anything_exist():

@@ -9,8 +9,8 @@ from scipy import optimize
 from veracal.calibration.private.golden_section import (
     RATIO,
     Bracket,
-    evaluations,
     golden_section,
+    n_evaluations,
 )
 from veracal.calibration.private.temperature_grid import TemperatureGrid
 
@@ -74,7 +74,7 @@ def test_it_is_the_search_as_defined(reductions, least):
     np.testing.assert_allclose(one.asked, other.asked, atol=1e-13)
     np.testing.assert_array_equal(found.points, one.asked)
     np.testing.assert_array_equal(found.values, [valley(least)(t) for t in one.asked])
-    assert found.least == pytest.approx((low + high) / 2)
+    assert found.minimum == pytest.approx((low + high) / 2)
 
 
 @pytest.mark.parametrize("reductions", [1, 2, 5, 12])
@@ -82,7 +82,7 @@ def test_it_asks_one_more_time_than_it_cuts_and_never_twice_in_a_place(reduction
     for least in (0.1, 0.9, 1.75, 2.5, 9.0):
         asked = Counting(valley(least))
         golden_section(asked, 0.5, 3.0, reductions)
-        assert len(asked.asked) == reductions + 1 == evaluations(reductions)
+        assert len(asked.asked) == reductions + 1 == n_evaluations(reductions)
         assert np.diff(np.sort(asked.asked)).min() > 1e-9
         assert min(asked.asked) > 0.5 and max(asked.asked) < 3.0
 
@@ -100,7 +100,7 @@ def test_the_least_of_a_valley_is_within_half_the_last_width(shape, rng):
     for reductions in (1, 3, 5, 9):
         found = golden_section(lambda t: shape(t - least), low, high, reductions)
         half = (high - low) * RATIO**reductions / 2
-        assert (np.abs(found.least - least) <= half * (1 + 1e-9)).all()
+        assert (np.abs(found.minimum - least) <= half * (1 + 1e-9)).all()
 
 
 def test_many_searches_at_once_are_the_same_as_one_by_one(rng):
@@ -114,7 +114,7 @@ def test_many_searches_at_once_are_the_same_as_one_by_one(rng):
     every = golden_section(noisy(least), np.full((20, 3), 0.5), 3.0, 5)
     for index in np.ndindex(20, 3):
         one = golden_section(noisy(least[index], index), 0.5, 3.0, 5)
-        assert one.least == every.least[index]
+        assert one.minimum == every.minimum[index]
         np.testing.assert_array_equal(one.points, every.points[(slice(None), *index)])
 
 
@@ -128,23 +128,23 @@ def test_a_new_point_of_the_old_bracket_is_seen_to_go_astray():
     """The mistake ends far from the least, which the search of the library finds."""
     grid = np.linspace(0.6, 2.9, 47)
     wrong = [abs(sum(old_bracket(valley(t), 0.5, 3.0, 5)) / 2 - t) for t in grid]
-    right = [abs(float(golden_section(valley(t), 0.5, 3.0, 5).least) - t) for t in grid]
+    right = [abs(float(golden_section(valley(t), 0.5, 3.0, 5).minimum) - t) for t in grid]
     assert max(right) <= 0.1128 < 0.2 < max(wrong)
 
 
 def test_another_library_finds_the_same_least(rng):
     for least in rng.uniform(0.6, 2.9, 10):
         known = optimize.golden(valley(least), brack=(0.5, least + 0.01, 3.0), tol=1e-10)
-        assert golden_section(valley(least), 0.5, 3.0, 45).least == pytest.approx(known)
+        assert golden_section(valley(least), 0.5, 3.0, 45).minimum == pytest.approx(known)
 
 
 def test_points_of_a_bracket_are_golden():
     for bracket in (Bracket(0.5, 3.0), Bracket(-1.0, 1e3)):
         lower, upper = bracket.points()
-        after = bracket.narrowed(np.array(True))
+        after = bracket.narrow(np.array(True))
         assert (after.low, after.high) == (bracket.low, upper)
         assert after.points()[1] == pytest.approx(lower)
-        after = bracket.narrowed(np.array(False))
+        after = bracket.narrow(np.array(False))
         assert (after.low, after.high) == (lower, bracket.high)
         assert after.points()[0] == pytest.approx(upper)
 

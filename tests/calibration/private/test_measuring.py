@@ -9,8 +9,13 @@ import pytest
 from tests.calibration.private.conftest import Quick, miscalibrated
 from veracal.accounting import Budget, micro_epsilon
 from veracal.calibration.private import measure_private, plan_measurement
-from veracal.calibration.private.estimates import Noisy, mean_estimate, share_estimate, widest
-from veracal.calibration.private.measurement import absolute_total, ece_floor
+from veracal.calibration.private.estimates import (
+    NoisyValue,
+    max_variance,
+    mean_estimate,
+    share_estimate,
+)
+from veracal.calibration.private.measurement import absolute_gap_total, ece_floor
 from veracal.calibration.queries import AbsoluteGaps, BinnedGap, CorrectWrong
 from veracal.data import Group, Scores
 from veracal.errors import DataError
@@ -88,7 +93,7 @@ def test_a_measurement_costs_what_its_plan_says(holder, rng, micro, relation):
     found = measure_private(source, micro_epsilon=micro, **about)
     spent = round(source.ledger.spent().epsilon * 1e6)
     assert spent == plan.micro_epsilon == micro_epsilon(plan.event(relation))
-    assert micro - len(plan.asks) < spent <= micro
+    assert micro - len(plan.queries) < spent <= micro
     assert found.statement.epsilon == pytest.approx(spent / 1e6, abs=1e-12)
     again = measure_private(source, micro_epsilon=micro, **about)
     assert again.overall == found.overall
@@ -109,9 +114,9 @@ def test_one_source_is_asked_for_one_number_and_several_for_sums(rng):
     queries = [query for query, _, _ in source.asked]
     assert [type(query) for query in queries] == [CorrectWrong, AbsoluteGaps]
     assert [request for _, _, request in source.asked] == ["now: counts", "now: ece"]
-    asks = plan_measurement(epsilon=1.0, figures=["ece"], by_bins=True).asks
+    asks = plan_measurement(epsilon=1.0, figures=["ece"], by_bins=True).queries
     assert [type(ask.query) for ask in asks.values()] == [CorrectWrong, BinnedGap]
-    both = plan_measurement(epsilon=1.0, figures=["ece", "curve"], by_bins=True).asks
+    both = plan_measurement(epsilon=1.0, figures=["ece", "curve"], by_bins=True).queries
     assert list(both) == ["counts", "gaps", "bins"]
 
 
@@ -139,9 +144,9 @@ def test_noise_adds_no_more_than_the_stated_bias(sources, largest, rng):
     raised = []
     for _ in range(500):
         noisy = exact + rng.laplace(scale=5.0, size=(sources, 16)).sum(axis=0)
-        total, bias = absolute_total([Noisy(v, std, (5.0,) * sources) for v in noisy])
+        total, bias = absolute_gap_total([NoisyValue(v, std, (5.0,) * sources) for v in noisy])
         raised.append(total.value - np.abs(exact).sum())
-        assert total.ends(1e-9)[0] <= np.abs(exact).sum() <= total.ends(1e-9)[1]
+        assert total.interval(1e-9)[0] <= np.abs(exact).sum() <= total.interval(1e-9)[1]
     assert np.mean(raised) < 1.05 * bias
     assert (np.mean(raised) > 0.9 * bias) == (largest == 0)
 
@@ -190,14 +195,16 @@ def test_whatever_the_noise_does_no_figure_is_none_of_a_number(n, micro, rng):
 
 def test_counts_below_their_noise_tell_nothing():
     for correct, wrong in ((-5.0, 2.0), (3.0, -3.0), (0.0, 0.0), (4.0, 4.0)):
-        pair = Noisy(correct, 10.0, (7.0,)), Noisy(wrong, 10.0, (7.0,))
+        pair = NoisyValue(correct, 10.0, (7.0,)), NoisyValue(wrong, 10.0, (7.0,))
         assert share_estimate(*pair, 0.95).value is None
-        made = mean_estimate(Noisy(5.0, 1.0, (1.0,)), *pair, 0.95, most=2.0)
+        made = mean_estimate(NoisyValue(5.0, 1.0, (1.0,)), *pair, 0.95, most=2.0)
         assert (made.value, made.low, made.high) == (None, 0.0, 2.0)
 
 
 def test_exact_counts_give_the_interval_of_clopper_and_pearson():
-    made = share_estimate(Noisy(8.0), Noisy(2.0), 0.85)  # a third of what is left: 0.95
+    made = share_estimate(
+        NoisyValue(8.0), NoisyValue(2.0), 0.85
+    )  # a third of what is left: 0.95
     assert made.value == 0.8
     assert (made.low, made.high) == (
         pytest.approx(0.4439, abs=1e-4),
@@ -207,8 +214,8 @@ def test_exact_counts_give_the_interval_of_clopper_and_pearson():
 
 @pytest.mark.parametrize("mean", [0.0, 0.3, 1.0, 1.7, 2.0])
 def test_no_numbers_vary_more_than_said(mean):
-    assert widest(mean, mean, 2.0) == pytest.approx(mean * (2 - mean))
-    assert widest(0.0, 2.0, 2.0) == 1.0
+    assert max_variance(mean, mean, 2.0) == pytest.approx(mean * (2 - mean))
+    assert max_variance(0.0, 2.0, 2.0) == 1.0
 
 
 def test_a_calibrated_classifier_stays_below_the_floor(rng):

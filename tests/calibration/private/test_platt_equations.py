@@ -368,12 +368,12 @@ def test_what_counts_is_records_by_the_root_of_sources():
     one = plan_platt(size=10_000, sources=1, **told)
     many = plan_platt(size=100_000, sources=100, **told)
     assert one.parameter_std == pytest.approx(many.parameter_std)
-    assert one.survives == pytest.approx(many.survives)
+    assert one.shrinkage == pytest.approx(many.shrinkage)
     few = plan_platt(size=1_000, sources=1, **told)
-    assert few.advice == "temperature" and few.survives < 0.2
-    assert "temperature is expected to do better" in few.text()
+    assert few.advice == "temperature" and few.shrinkage < 0.2
+    assert "temperature is expected to be more accurate" in few.text()
     enough = plan_platt(size=100_000, **told)
-    assert enough.advice == "platt" and "Enough" in enough.text()
+    assert enough.advice == "platt" and "Sufficient" in enough.text()
     assert enough.excess < one.excess
     fitter = PrivatePlatt(**told)
     event = fitter.event().events[2].event

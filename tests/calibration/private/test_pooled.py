@@ -12,7 +12,7 @@ from veracal.calibration.maps import Temperature, UniformMixing
 from veracal.calibration.prepaid import PrepaidSource
 from veracal.calibration.private import PooledTemperature
 from veracal.calibration.private.pooled import CENTER
-from veracal.calibration.simulated import Simulated
+from veracal.calibration.simulated import SimulatedSources
 from veracal.data import Scores
 from veracal.errors import BudgetError
 from veracal.queries import Pool, Public
@@ -24,7 +24,7 @@ def simulated(scores, sources, seed=0, **settings):
     """Sources of equal size with noise that repeats itself."""
     place = np.arange(len(scores)) % sources
     rng = np.random.default_rng(seed)
-    return Simulated(scores, place, micro_epsilon=MICRO, rng=rng, **settings)
+    return SimulatedSources(scores, place, micro_epsilon=MICRO, rng=rng, **settings)
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def test_it_asks_for_counts_and_two_gaps_at_their_shares(scores):
     found = PooledTemperature(micro_epsilon=MICRO).fit(simulated(scores, 30))
     assert [release.query for release in found.releases_] == ["correct and wrong", "gap", "gap"]
     assert [release.micro_epsilon for release in found.releases_] == [100_000, 300_000, 600_000]
-    assert (found.asked_, found.answered_) == (30, 30)
+    assert (found.n_sources_, found.n_answered_) == (30, 30)
     assert isinstance(found.map_, Temperature)
 
 
@@ -101,14 +101,18 @@ def test_doubt_takes_over_where_no_temperature_is_enough():
     rng = np.random.default_rng(1)
     scores = Scores.from_logits(9 * rng.normal(size=(4_000, 4)), rng.integers(0, 4, 4_000))
     found = PooledTemperature(epsilon=1.0, classes=4).fit(simulated(scores, 40))
-    assert isinstance(found.map_, UniformMixing) and found.doubt_ > 0.3
-    assert (found.doubt_ * 2**16).is_integer() and found.map_.doubt == found.doubt_
+    assert isinstance(found.map_, UniformMixing) and found.uniform_weight_ > 0.3
+    assert (
+        found.uniform_weight_ * 2**16
+    ).is_integer() and found.map_.uniform_weight == found.uniform_weight_
     assert found.map_.value == pytest.approx(6.0, abs=1e-3)
     mapped = found.transform(scores)
     assert metrics.ece(mapped) < 0.1 < 0.2 < metrics.ece(Temperature(1 / 6).transform(scores))
     np.testing.assert_array_equal(mapped.predictions, scores.predictions)
     plain = PooledTemperature(epsilon=1.0).fit(simulated(scores, 40))
-    assert isinstance(plain.map_, Temperature) and plain.doubt_ == 0.0  # classes not declared
+    assert (
+        isinstance(plain.map_, Temperature) and plain.uniform_weight_ == 0.0
+    )  # classes not declared
     assert found.temperature_.high == pytest.approx(6.0, abs=1e-3)
 
 
@@ -119,7 +123,7 @@ def test_the_interval_holds_the_right_temperature_as_often_as_it_says():
     for trial in range(trials):
         scores = miscalibrated(400, 2.5, rng)
         found = PooledTemperature(epsilon=50.0).fit(
-            Simulated(
+            SimulatedSources(
                 scores,
                 np.arange(400) % 20,
                 micro_epsilon=50 * MICRO,
@@ -144,7 +148,7 @@ def test_sources_that_fall_silent_widen_the_interval_if_they_differ():
     place = np.arange(2_000) // 100
     widths = []
     for silent in ((), range(1, 20, 4)):
-        source = Simulated(
+        source = SimulatedSources(
             mixed,
             place,
             micro_epsilon=40 * MICRO,
@@ -154,7 +158,7 @@ def test_sources_that_fall_silent_widen_the_interval_if_they_differ():
         )
         found = PooledTemperature(epsilon=40.0).fit(source)
         widths.append(math.log(found.temperature_.high / found.temperature_.low))
-    assert found.answered_ == 15 and found.asked_ == 20
+    assert found.n_answered_ == 15 and found.n_sources_ == 20
     assert widths[1] > 1.3 * widths[0]
 
 

@@ -6,7 +6,7 @@ import pytest
 from veracal.calibration import recalibrate
 from veracal.calibration.bins import Bins
 from veracal.calibration.private import PrivatePlatt, PrivateTemperature
-from veracal.calibration.private.binning import shares_of
+from veracal.calibration.private.binning import bin_shares
 from veracal.calibration.private.platt_solver import LogOddsTransform
 from veracal.calibration.private.temperature_grid import TemperatureGrid
 from veracal.calibration.queries import Gap, ParameterGrid, PlattCurvature
@@ -31,7 +31,7 @@ def scores():
 def test_accuracies_of_bins_are_multiples_of_two_to_minus_twenty():
     rng = np.random.default_rng(0)
     correct, total = rng.normal(10, 5, size=15), rng.normal(15, 9, size=15)
-    shares, known = shares_of(correct, total, 12.0, Bins(15))
+    shares, known = bin_shares(correct, total, 12.0, Bins(15))
     assert 0 < known.sum() < 15  # centers of bins are rounded, too
     assert is_whole(shares, 20)
     assert not is_whole(Bins(15).centers, 20)
@@ -44,7 +44,7 @@ def test_center_and_spread_are_multiples_of_two_to_minus_twelve(bits, inverse):
     view = LogOddsTransform("vector", 3, inverse, -1.234567, ParameterGrid(bits))
     assert is_whole([view.center, view.spread], 12)
     assert view.spread >= 2**-12
-    assert abs(view.center - view.level / inverse) <= 2**-13
+    assert abs(view.center - view.offset / inverse) <= 2**-13
 
 
 class Listening(Public):

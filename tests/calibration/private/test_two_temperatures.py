@@ -11,14 +11,19 @@ from veracal.accounting import Budget, Unit, micro_epsilon
 from veracal.calibration.maps import TwoTemperatures
 from veracal.calibration.metrics import ece
 from veracal.calibration.private import PrivateTemperature, PrivateTwoTemperatures
-from veracal.calibration.private.root_search import GapContext
-from veracal.calibration.private.two_temperatures import SHARES, Seen, as_slopes, bend, mapped
+from veracal.calibration.private.two_temperatures import (
+    SHARES,
+    GapObservation,
+    map_at,
+    slope_matrix,
+    two_temperature_posterior,
+)
 from veracal.calibration.queries import ConfidenceWeightedGaps
 from veracal.data import Scores
 from veracal.errors import BudgetError
 from veracal.queries import Public
 
-SETTING = GapContext(1_000.0, 1.0, 0.8, (0.05, 20.0))
+ACCURACY = 0.8
 
 
 def bent(n, unsure, sure, rng, *, classes=2):
@@ -138,33 +143,37 @@ def test_intervals_hold_the_right_temperatures(epsilon, rng):
 
 
 def test_slopes_have_no_direction_that_rises():
-    assert np.linalg.eigvalsh(as_slopes([5.0, 40.0, 10.0])).min() >= -1e-12
-    np.testing.assert_allclose(as_slopes([5.0, 3.0, 10.0]), [[5, 3], [3, 10]])
-    np.testing.assert_allclose(as_slopes([-5.0, 0.0, -1.0]), 0, atol=1e-12)
+    assert np.linalg.eigvalsh(slope_matrix([5.0, 40.0, 10.0])).min() >= -1e-12
+    np.testing.assert_allclose(slope_matrix([5.0, 3.0, 10.0]), [[5, 3], [3, 10]])
+    np.testing.assert_allclose(slope_matrix([-5.0, 0.0, -1.0]), 0, atol=1e-12)
 
 
 def test_the_root_is_that_of_the_lines_where_there_is_no_noise():
     slopes, root = np.array([[40.0, 15.0], [15.0, 90.0]]), np.array([0.3, -0.2])
     places = [np.zeros(2), np.array([0.2, 0.1])]
-    seen = [Seen(place, -slopes @ (place - root), 1e-3) for place in places]
-    np.testing.assert_allclose(bend(slopes, seen, SETTING).moves, root, atol=0.02)
+    seen = [GapObservation(place, -slopes @ (place - root), 1e-3) for place in places]
+    np.testing.assert_allclose(
+        two_temperature_posterior(slopes, seen, ACCURACY).offsets, root, atol=0.02
+    )
 
 
 def test_a_sum_of_gaps_tells_the_mean_and_not_the_bend():
     slopes = np.array([[40.0, 15.0], [15.0, 90.0]])
-    both = bend(slopes, [Seen(np.zeros(2), np.array([30.0]), 1.0)], SETTING)
-    assert both.moves.mean() > 0.15 and abs(np.diff(both.moves)[0]) < 0.1
-    assert bend(slopes, [], SETTING).moves.tolist() == [0, 0]
-    assert (both.stds < bend(slopes, [], SETTING).stds).all()
+    both = two_temperature_posterior(
+        slopes, [GapObservation(np.zeros(2), np.array([30.0]), 1.0)], ACCURACY
+    )
+    assert both.offsets.mean() > 0.15 and abs(np.diff(both.offsets)[0]) < 0.1
+    assert two_temperature_posterior(slopes, [], ACCURACY).offsets.tolist() == [0, 0]
+    assert (both.stds < two_temperature_posterior(slopes, [], ACCURACY).stds).all()
 
 
 def test_maps_stay_within_what_a_map_may_be():
-    found = mapped(2.0, np.array([30.0, -30.0]))
+    found = map_at(2.0, np.array([30.0, -30.0]))
     assert found.unsure > found.sure and math.log(found.unsure / found.sure) < 4
-    assert mapped(2.0, np.zeros(2)) == TwoTemperatures(2.0, 2.0, 2.0)
+    assert map_at(2.0, np.zeros(2)) == TwoTemperatures(2.0, 2.0, 2.0)
     for at in (1e-6, 1e6):
         for move in (-50.0, 50.0):
-            assert 1e-6 <= mapped(at, np.full(2, move)).sure <= 1e6
+            assert 1e-6 <= map_at(at, np.full(2, move)).sure <= 1e6
 
 
 @pytest.mark.parametrize("classes", [2, 10])
@@ -180,7 +189,7 @@ def test_logits_far_from_right_are_not_thrown_further(classes, rng):
 
 def test_no_question_is_asked_twice_for_one_price():
     fitter = PrivateTwoTemperatures(epsilon=1.0)
-    asked = [(ask.query.name, ask.micro_epsilon) for ask in fitter._asks()]
+    asked = [(ask.query.name, ask.micro_epsilon) for ask in fitter._queries()]
     assert len(set(asked)) == len(asked)
 
 

@@ -8,7 +8,8 @@ import pytest
 from tests.calibration.recalibration.conftest import FACTOR, N, spent
 from veracal.accounting import Budget, Unit
 from veracal.calibration import metrics, recalibrate
-from veracal.calibration.recalibration.sources import SourceProfile, measuring_share
+from veracal.calibration.recalibration.budget import measure_share
+from veracal.calibration.recalibration.sources import SourceProfile
 
 
 def test_numbers_that_the_map_keeps_are_asked_for_once(holders):
@@ -40,8 +41,8 @@ def test_figures_are_measured_where_the_budget_has_room(holders, count, size, ep
     sources = holders(count, Budget(10.0))
     found = recalibrate(sources if count > 1 else sources[0], epsilon=epsilon, size=size)
     assert (found.before is not None) == on == (found.after is not None)
-    assert (found.spending.measure > 0) == on
-    assert found.spending.total == epsilon * 1e6 >= max(spent(sources)) * 1e6 - 1e-6
+    assert (found.budget.measure > 0) == on
+    assert found.budget.total == epsilon * 1e6 >= max(spent(sources)) * 1e6 - 1e-6
     assert ("No figures" in found.text()) != on
 
 
@@ -54,16 +55,16 @@ def test_the_rule_for_figures_is_about_noise_that_can_be_computed():
             paid = 0.25 * epsilon / 3  # for each calibration error
             scale = (1 if asked is one else 2 * 2) / paid
             noise = scale if asked is one else bins * math.sqrt(2 / math.pi * 2 * 50) * scale
-            share = measuring_share(epsilon, asked, size, bins)
+            share = measure_share(epsilon, asked, size, bins)
             assert (share > 0) == (noise / size <= 0.02)
             assert share <= 0.25 and (share == 0.25 or share == 0 or noise / size < 0.005)
-    assert measuring_share(99.0, one, None, 15) == 0
-    assert measuring_share(99.0, replace(one, exact=True), None, 15) == 0.25
+    assert measure_share(99.0, one, None, 15) == 0
+    assert measure_share(99.0, replace(one, exact=True), None, 15) == 0.25
 
 
 def test_no_figures_if_nobody_wants_them(holders):
     found = recalibrate(holders(1, Budget(10.0))[0], epsilon=9.0, size=N, measure=None)
-    assert found.before is found.after is None and found.spending.measure == 0
+    assert found.before is found.after is None and found.budget.measure == 0
 
 
 def test_figures_are_those_of_the_records(holders, scores):

@@ -6,7 +6,7 @@ import pytest
 from tests.calibration.recalibration.conftest import Breaks, N, spent
 from veracal.accounting import Budget
 from veracal.calibration import recalibrate
-from veracal.calibration.simulated import Simulated
+from veracal.calibration.simulated import SimulatedSources
 from veracal.errors import BudgetError, SilentError
 
 
@@ -15,10 +15,10 @@ def test_whoever_cannot_pay_is_left_out_uncharged_and_named(holders):
     with pytest.raises(BudgetError):
         recalibrate(sources, epsilon=1.0)
     found = recalibrate(sources, "temperature", epsilon=1.0, measure=0.3, least=2)
-    assert (found.asked, found.answered) == (3, 2) and found.silences[:2] == (None, None)
-    assert "cannot pay" in found.silences[2] and spent(sources)[2] == 0
-    assert "2 of 3 sources answered everything" in found.text()
-    assert "Source 3 was silent: it cannot pay" in found.text()
+    assert (found.n_sources, found.n_answered) == (3, 2) and found.dropouts[:2] == (None, None)
+    assert "cannot pay" in found.dropouts[2] and spent(sources)[2] == 0
+    assert "2 of 3 sources answered every query" in found.text()
+    assert "Source 3 dropped out: its budget cannot pay" in found.text()
     assert found.to_json()["sources"]["answered"] == 2
     assert found.before.count.value == pytest.approx(N, abs=300)
     with pytest.raises(SilentError):
@@ -31,7 +31,7 @@ def test_whoever_falls_silent_is_paid_for_and_not_asked_again(holders, at):
     sources = holders(3, Budget(40.0))
     broken = [*sources[:2], Breaks(sources[2], at)]
     found = recalibrate(broken, "temperature", epsilon=40.0, measure=0.3, least=2)
-    assert found.silences == (None, None, "it could not be reached")
+    assert found.dropouts == (None, None, "it could not be reached")
     assert broken[2].left == 0  # it would have answered the next question, and was not asked
     assert found.before.count.value == pytest.approx(2 * N / 3, abs=30)
     assert found.after.ece.value < found.before.ece.value
@@ -46,13 +46,13 @@ def test_whoever_has_records_at_two_sources_pays_twice(holders):
     twice = recalibrate(sources, "binning", epsilon=0.5, at_sources=2)
     assert twice.map == once.map and max(spent(sources)) <= 0.5
     assert twice.statement.epsilon == pytest.approx(2 * once.statement.epsilon)
-    assert "nobody has records at two" in once.text()
-    assert "nobody has records at two" not in twice.text()
+    assert "records at one source only" in once.text()
+    assert "records at one source only" not in twice.text()
 
 
 def test_thousands_of_simulated_sources_are_a_pool_like_any_other(scores):
     place = np.arange(N) % 100
-    source = Simulated(scores, place, micro_epsilon=5_000_000)
+    source = SimulatedSources(scores, place, micro_epsilon=5_000_000)
     found = recalibrate(source, "temperature", epsilon=5.0, guard=0.3, measure=0.3)
-    assert found.asked == found.answered == 100 and found.private
+    assert found.n_sources == found.n_answered == 100 and found.private
     assert found.statement.epsilon <= 5.0 and found.before.ece_noise_bias > 0

@@ -110,7 +110,7 @@ def test_whoever_is_silent_is_left_out_and_named(three, silent):
             recalibrate(federated(three, replies, least=1), epsilon=2.0)
         return
     found = recalibrate(federated(three, replies, least=1), epsilon=2.0)
-    assert [why is not None for why in found.silences] == [i in silent for i in range(3)]
+    assert [why is not None for why in found.dropouts] == [i in silent for i in range(3)]
     assert found.statement.epsilon == pytest.approx(2.0)
 
 
@@ -126,8 +126,8 @@ def test_whoever_is_silent_is_left_out_and_named(three, silent):
 )
 def test_a_liar_is_silent_and_the_others_find_the_map(three, change):
     found = recalibrate(federated(three, {1: lying(three[1], change)}, least=2), epsilon=4.0)
-    assert found.silences[0] is found.silences[2] is None
-    assert "nonsense" in found.silences[1]
+    assert found.dropouts[0] is found.dropouts[2] is None
+    assert "nonsense" in found.dropouts[1]
     assert 2.0 < found.temperature.value < 5.0
 
 
@@ -245,7 +245,7 @@ def test_nobody_is_asked_what_one_has_not_declared(tmp_path, three):
 def test_a_source_that_cannot_pay_for_everything_is_left_out_uncharged(tmp_path, three):
     poor = StandIn(tmp_path, scores(), micro_epsilon=500_000)
     found = recalibrate(federated([*three, poor], least=3), epsilon=1.0)
-    assert "cannot pay" in found.silences[3]
+    assert "cannot pay" in found.dropouts[3]
     assert not poor.seen
     with pytest.raises(BudgetError, match=poor.terms.name):
         recalibrate(federated([*three, poor]), epsilon=1.0)

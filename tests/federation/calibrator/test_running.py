@@ -7,9 +7,7 @@ import pytest
 
 from tests.federation.calibrator.standing import CALIBRATOR, StandIn, federated, scores
 from veracal.accounting import Unit
-from veracal.calibration.methods import METHODS, Settings
-from veracal.calibration.recalibration.sources import BudgetDivision, profile_source
-from veracal.calibration.recalibration.steps import plan_steps
+from veracal.calibration import BudgetDivision, plan_recalibration
 from veracal.errors import BudgetError, SilentError, WaitingError
 from veracal.federation.coordinator.federated import (
     charged,
@@ -25,10 +23,8 @@ from veracal.federation.transports.base import LocalTransport
 
 
 def steps_for(source, method="pooled", *, measure=0, delta=None, size=None):
-    about = profile_source(source)
-    settings = Settings(2_000_000, sources=about.sources, delta=delta, size=size)
-    settings = about.enrolled.adopted(settings, METHODS[method], bins=None)
-    return plan_steps(METHODS[method], settings, BudgetDivision(2_000_000, 0, measure), about)
+    budget = BudgetDivision(2_000_000, 0, measure)
+    return plan_recalibration(source, method, budget=budget, delta=delta, size=size)
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from veracal.calibration.queries import (
     PlattEquations,
 )
 from veracal.calibration.queries.platt import platt_counts
-from veracal.calibration.queries.scalars import MappedQuery, of_mapped
+from veracal.calibration.queries.scalars import MappedQuery, on_mapped_scores
 from veracal.data import Scores
 from veracal.federation.protocol.envelopes import EnvelopeError
 from veracal.federation.protocol.questions import KINDS, OffGridError, built, encoded
@@ -130,7 +130,7 @@ def test_what_is_off_the_grid_is_refused_before_anything_is_sent(query):
 
 
 @pytest.mark.parametrize(
-    "query", [AbsoluteGaps(Bins(15)), of_mapped(AbsoluteGaps(Bins(15)), Identity())]
+    "query", [AbsoluteGaps(Bins(15)), on_mapped_scores(AbsoluteGaps(Bins(15)), Identity())]
 )
 def test_what_has_no_kind_cannot_be_asked_from_afar(query):
     with pytest.raises(ValueError, match="Expected a question that can be asked from afar"):

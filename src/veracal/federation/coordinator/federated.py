@@ -15,9 +15,9 @@ from veracal.accounting import Event, Relation, Unit, rounded_up
 from veracal.calibration import (
     EnrolledBounds,
     Recalibration,
-    RecalibrationSteps,
+    RecalibrationPlan,
     find_unaffordable,
-    run_steps,
+    run_recalibration,
 )
 from veracal.errors import BudgetError, SilentError
 from veracal.federation.coordinator.history import Closed, RequestHistory
@@ -478,14 +478,12 @@ class SourceCost:
         return f"{self.name} ({self.key}): {cost} for each {who} ({self.relation}); {told}."
 
 
-def plan_for(asked: RemotePool, steps: RecalibrationSteps) -> tuple[SourcePlan, ...]:
+def plan_for(asked: RemotePool, steps: RecalibrationPlan) -> tuple[SourcePlan, ...]:
     """What each source will be asked and pay, and whether it can; nobody is asked anything."""
     return tuple(_plan(one, steps) for one in asked.sources)
 
 
-def check_plan(
-    asked: RemotePool, steps: RecalibrationSteps, plan: Sequence[SourcePlan]
-) -> None:
+def check_plan(asked: RemotePool, steps: RecalibrationPlan, plan: Sequence[SourcePlan]) -> None:
     """Refuse to begin what too few sources could pay for to the end, and name them.
 
     Raises
@@ -513,16 +511,16 @@ def _others(number: int) -> str:
     return f" And {number} more, as the plan shows." if number else ""
 
 
-def run(asked: RemotePool, steps: RecalibrationSteps, *, at_sources: int = 1) -> Recalibration:
+def run(asked: RemotePool, steps: RecalibrationPlan, *, at_sources: int = 1) -> Recalibration:
     """Ask everything; what broke off before goes on."""
-    return run_steps(asked, steps, at_sources=at_sources)
+    return run_recalibration(asked, steps, at_sources=at_sources)
 
 
 def charged(asked: RemotePool, found: Recalibration) -> tuple[SourceCost, ...]:
     """What every source was charged for a result."""
     return tuple(
         _charged(one, found, i, why)
-        for i, (one, why) in enumerate(zip(asked.sources, found.silences, strict=True))
+        for i, (one, why) in enumerate(zip(asked.sources, found.dropouts, strict=True))
     )
 
 
@@ -569,7 +567,7 @@ def _finite(told: Any) -> Any:
     return None if isinstance(told, float) and not math.isfinite(told) else told
 
 
-def _plan(one: Remote, steps: RecalibrationSteps) -> SourcePlan:
+def _plan(one: Remote, steps: RecalibrationPlan) -> SourcePlan:
     """What one source will be asked."""
     items = steps.items(one.relation, one.unit)
     unpaid = one.unpaid(items)

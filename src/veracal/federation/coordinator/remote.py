@@ -18,7 +18,13 @@ from scipy import stats
 from veracal import _checks
 from veracal._types import Frozen
 from veracal.accounting import DiscreteGaussian, DiscreteLaplace, Event, Relation, Unit
-from veracal.calibration import CorrectTotal, CorrectWrong, EnrolledBounds, MappedQuery
+from veracal.calibration import (
+    METHODS,
+    CorrectTotal,
+    CorrectWrong,
+    EnrolledBounds,
+    MappedQuery,
+)
 from veracal.errors import BudgetError, SilentError
 from veracal.federation.coordinator.history import RequestHistory, Sent, SourceAccount
 from veracal.federation.protocol.envelopes import MOST_REQUEST, EnvelopeError, PrivateKey
@@ -97,21 +103,11 @@ def noise_reach(
     return entries * event.noise * math.sqrt(2 * math.log(2 * entries / rare))
 
 
-_FOUND = ("counts", "gap")
 _FIGURES = ("counts", "bin-gaps", "map-bin-gaps")
 _ALL_ELSE = 1_300  # bytes of a request beside the parameters of a map
-# Kinds of question that each method asks, its guard and its figures aside.
+# Kinds of queries that each method needs, apart from its guard and its figures.
 ASKS: Mapping[str, tuple[str, ...]] = Frozen(
-    {
-        "pooled": _FOUND,
-        "temperature": _FOUND,
-        "acc-t": ("gap",),
-        "nll-t": ("loss",),
-        "ece-t": ("bin-gaps",),
-        "binning": ("bins",),
-        "binning-paper": ("bins-paper",),
-        "platt": ("platt-counts", "gap", "platt-curvature", "platt-equations"),
-    }
+    {method.name: method.remote_queries for method in METHODS.values() if method.remote_queries}
 )
 
 

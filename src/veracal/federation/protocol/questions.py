@@ -22,8 +22,8 @@ import numpy as np
 from veracal._types import Frozen
 from veracal.accounting import MICRO, rounded_up
 from veracal.calibration import (
-    DOUBT_BITS,
-    MOST_DOUBT,
+    MAX_UNIFORM_WEIGHT,
+    UNIFORM_WEIGHT_BITS,
     Binned,
     BinnedGap,
     Bins,
@@ -93,7 +93,7 @@ def map_units(map_: CalibrationMap, terms: Terms) -> dict[str, Any]:
         return {"inverse": inverse_units(map_.inverse, terms.temperatures)}
     if isinstance(map_, UniformMixing):
         inverse = inverse_units(map_.inverse, terms.temperatures)
-        return {"doubt": _exact(map_.doubt, DOUBT_BITS), "inverse": inverse}
+        return {"doubt": _exact(map_.uniform_weight, UNIFORM_WEIGHT_BITS), "inverse": inverse}
     if isinstance(map_, Binned) and map_.bins.count == terms.bins:
         return {"accuracies": [_exact(float(a), ACCURACY_BITS) for a in map_.accuracies]}
     if isinstance(map_, Platt) and map_.reads in (None, terms.reads):
@@ -117,7 +117,7 @@ def map_of(told: Mapping[str, Any], terms: Terms) -> CalibrationMap:
     if "doubt" in told:
         checks = {"doubt": schema.integer(0, _most_doubt()), "inverse": inverse_check(terms)}
         found = schema.closed(told, checks, "the map")
-        return UniformMixing(found["inverse"] * step, found["doubt"] / 2**DOUBT_BITS)
+        return UniformMixing(found["inverse"] * step, found["doubt"] / 2**UNIFORM_WEIGHT_BITS)
     if "accuracies" in told:
         share = schema.integer(0, 2**ACCURACY_BITS)
         checks = {"accuracies": schema.listed(share, terms.bins, terms.bins)}
@@ -156,7 +156,7 @@ def _exact(value: float, bits: int) -> int:
 
 def _most_doubt() -> int:
     """The largest doubt, in steps."""
-    return math.floor(MOST_DOUBT * 2.0**DOUBT_BITS)
+    return math.floor(MAX_UNIFORM_WEIGHT * 2.0**UNIFORM_WEIGHT_BITS)
 
 
 MOST_STEPS = 1_000
