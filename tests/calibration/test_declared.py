@@ -72,7 +72,7 @@ def test_sources_say_whom_they_protect(holder):
         assert ExpectedResponse(Count(), micro_epsilon=500_000).event_of(source) == EVENT
 
 
-def test_who_says_nothing_protects_nobody_that_is_known(holder):
+def test_an_undeclared_source_has_no_known_unit(holder):
     wanted = ExpectedResponse(Count(), micro_epsilon=500_000)
     odd = [
         RemoteOptions(holder, "both"),
@@ -87,7 +87,7 @@ def test_who_says_nothing_protects_nobody_that_is_known(holder):
     assert PrepaidSource(SCORES, laplace_event(Count(), 1, "add-remove")).unit == Unit()
 
 
-def test_whoever_keeps_an_account_is_asked_beforehand(holder):
+def test_a_paying_source_is_checked_beforehand(holder):
     for source in (holder, RemoteOptions(holder)):
         assert isinstance(source, PayingSource)
         with pytest.raises(BudgetError, match="needs"):

@@ -44,8 +44,8 @@ def test_the_list_of_noises_is_what_the_event_says() -> None:
 def test_every_noise_is_answered_once_and_no_more() -> None:
     source, watched = paid(Repeated(ONE, 2)), CountingQuery(COUNTS)
     for request in ("a", "b"):
-        found = ask(source, watched, request=request)
-        assert found.private and found.event == ONE and found.micro_epsilon == PRICE
+        result = ask(source, watched, request=request)
+        assert result.private and result.event == ONE and result.micro_epsilon == PRICE
     assert len(watched.seen) == 2
     with pytest.raises(BudgetError, match="no record was read"):
         ask(source, watched, request="c")
@@ -75,9 +75,9 @@ def test_laplace_noise_does_not_pay_for_gaussian_noise() -> None:
     ):
         with pytest.raises(BudgetError):
             refused()
-    found = source.answer_gaussian(slope, noise_multiplier=4.0)
-    assert found.private and found.micro_epsilon is None
-    assert found.noise_std == pytest.approx(4 * 10, rel=1e-6)
+    result = source.answer_gaussian(slope, noise_multiplier=4.0)
+    assert result.private and result.micro_epsilon is None
+    assert result.noise_std == pytest.approx(4 * 10, rel=1e-6)
 
 
 def test_the_same_question_gets_the_same_answer() -> None:
@@ -102,7 +102,7 @@ def test_a_failure_stays_paid() -> None:
         ask(source, request="again")
 
 
-def test_there_are_no_copies_that_would_answer_anew() -> None:
+def test_copies_are_rejected() -> None:
     source = paid()
     for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):
         with pytest.raises(TypeError, match="charged once"):
@@ -125,12 +125,12 @@ def test_of_many_who_ask_at_once_one_is_answered() -> None:
     assert len(got) == 1
 
 
-def test_noise_is_made_for_all_rows_of_a_unit() -> None:
+def test_noise_covers_all_rows_of_a_unit() -> None:
     unit = Unit("patient", at_most=4)
     event = laplace_event(COUNTS, PRICE, "add-remove", unit)
     assert event.noise == 4 * ONE.noise
-    found = ask(paid(event, unit=unit))
-    assert found.noise_std == pytest.approx(4 * ask(paid()).noise_std, rel=0.01)
+    result = ask(paid(event, unit=unit))
+    assert result.noise_std == pytest.approx(4 * ask(paid()).noise_std, rel=0.01)
     with pytest.raises(BudgetError):
         ask(paid(ONE, unit=unit))
 

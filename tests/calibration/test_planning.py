@@ -47,13 +47,13 @@ def test_errors_are_those_of_simulated_fits(n, k, sharp, inverse) -> None:
     plan = plan_temperatures(n, k, BUDGET, accuracy=accuracy)
     root = brentq(lambda u: gap(scores, u), -3, 3)
     method = PrivateTemperature(epsilon=plan.epsilon)
-    found = []
+    result = []
     for _ in range(40):
         fitted = method.fit(PrepaidSource(scores, method.event(), rng=rng))
         u = np.log(fitted.map_.inverse)
-        found.append((abs(gap(scores, u)), abs(u - root)))
-    apart, off = np.mean(found, axis=0)
-    assert 0.6 < apart / plan.ece_error < 1.5
+        result.append((abs(gap(scores, u)), abs(u - root)))
+    separate, off = np.mean(result, axis=0)
+    assert 0.6 < separate / plan.ece_error < 1.5
     assert 0.5 < off / plan.temperature_error < 2
 
 
@@ -114,7 +114,7 @@ def test_relation_and_unit_are_paid_for() -> None:
     )
 
 
-def test_what_no_budget_makes_up_for_is_told() -> None:
+def test_the_sampling_error_is_reported() -> None:
     plan = plan_temperatures(10_000, 2, BUDGET, accuracy=0.8)
     right = np.random.default_rng(0).binomial(10_000, 0.8, 20_000) / 10_000
     assert np.abs(right - 0.8).mean() == pytest.approx(plan.sampling_error, rel=0.05)
@@ -180,11 +180,11 @@ def test_the_error_of_two_is_that_of_simulated_fits() -> None:
     plan = plan_temperatures(20_000, 5, Budget(4.0, 1e-6))
     assert plan.temperatures == 2 and "two temperatures" in plan.text()
     best = PrivateTwoTemperatures(epsilon=1.0).fit(Public(scores)).transform(scores)
-    found = []
+    result = []
     for _ in range(30):
         fitted = PrivateTwoTemperatures(epsilon=plan.epsilon).fit(Quick(scores, rng))
-        found.append(np.abs(fitted.transform(scores).confidence - best.confidence).mean())
-    assert 0.3 < np.mean(found) / plan.ece_error < 2
+        result.append(np.abs(fitted.transform(scores).confidence - best.confidence).mean())
+    assert 0.3 < np.mean(result) / plan.ece_error < 2
     assert plan.temperature_error is None and "off by" not in plan.text()
 
 

@@ -31,12 +31,12 @@ def test_they_keep_the_contract_of_a_source(query):
 
 def test_every_source_answers_about_its_own_records_with_noise_of_its_own():
     source = SimulatedSources(SCORES, PLACE, sources=5, micro_epsilon=10**12)
-    found = source.answer(BinnedGap(Bins(3)), micro_epsilon=10**11)  # next to no noise
-    for i, part in enumerate(found.parts):
+    result = source.answer(BinnedGap(Bins(3)), micro_epsilon=10**11)  # next to no noise
+    for i, part in enumerate(result.parts):
         exact = BinnedGap(Bins(3)).evaluate(SCORES.take(np.flatnonzero(PLACE == i)))
         assert np.abs(np.array(part.units) - exact).max() < 1_000
-    assert found.private and found.units == tuple(
-        np.sum([part.units for part in found.parts], axis=0).tolist()
+    assert result.private and result.units == tuple(
+        np.sum([part.units for part in result.parts], axis=0).tolist()
     )
     assert len({part.units for part in source.answer(Count(), micro_epsilon=1).parts}) == 5
 
@@ -46,9 +46,9 @@ def test_the_noise_of_all_sources_has_the_law_of_one(rng):
     """Against the probabilities of the discrete Laplace law, and not a law close to it."""
     n, scale = 20_000, 2.0
     source = SimulatedSources(SCORES, PLACE, sources=n, micro_epsilon=10**7, rng=rng)
-    found = source.answer(Count(), micro_epsilon=500_000)
-    noise = np.array([part.units[0] for part in found.parts[4:]])
-    assert found.private == (rng is None)
+    result = source.answer(Count(), micro_epsilon=500_000)
+    noise = np.array([part.units[0] for part in result.parts[4:]])
+    assert result.private == (rng is None)
 
     def off(s):
         t = math.exp(-1 / s)
@@ -77,8 +77,8 @@ def test_units_and_relation_are_those_that_were_said():
     source = SimulatedSources(
         SCORES, PLACE, micro_epsilon=10**6, relation="replace-one", unit=unit
     )
-    found = source.answer(Brier(), micro_epsilon=10**6)
-    assert found.parts[0].event == laplace_event(Brier(), 10**6, "replace-one", unit)
+    result = source.answer(Brier(), micro_epsilon=10**6)
+    assert result.parts[0].event == laplace_event(Brier(), 10**6, "replace-one", unit)
     assert unit_of(source) == unit
     with pytest.raises(BudgetError):
         source.answer(Count(), micro_epsilon=1)

@@ -142,7 +142,8 @@ class CalibrationMethod:
         if self.private is None:
             raise ValueError(
                 f"Expected a method with a private fitter, got {self.name!r}, which reads "
-                "public records directly. Use another method, or pass public scores and private=False."
+                "public records directly. Use another method, or pass public scores and "
+                "private=False."
             )
         if missing:
             raise ValueError(

@@ -44,7 +44,7 @@ class _Answer:
 
 
 class SimulatedSources(AnswersByRound):
-    r"""Scores divided among many simulated sources, each of which adds its own noise.
+    r"""Scores divided among many simulated sources with their own noise.
 
     They answer like a :class:`~veracal.queries.Pool` of curators, with the same noise, but are
     evaluated together and charged to an account in memory: 10,000 sources answer in a fraction
@@ -56,7 +56,7 @@ class SimulatedSources(AnswersByRound):
     index : array of ints of shape (n,)
         Source of each record, from 0.
     sources : int, optional
-        Number of sources, some of which may have no record; by default the largest index + 1.
+        Number of sources, possibly without records; by default the largest index + 1.
     micro_epsilon : int, optional
         Budget of each source, in millionths of epsilon.
     event : Event, optional

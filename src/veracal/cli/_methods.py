@@ -34,7 +34,7 @@ from veracal.data import (
     writer_for,
 )
 
-_MAX_SHOWN = 8  # numbers of a map that are printed
+_MAX_PRINTED = 8  # numbers of a map that are printed
 
 
 def method_choices(*, private: bool) -> tuple[str, ...]:
@@ -98,8 +98,8 @@ def map_summary(map_: CalibrationMap) -> str:
 def _first_numbers(numbers: Any) -> str:
     """The first numbers of an array as text."""
     flat = np.asarray(numbers, dtype=np.float64).ravel().tolist()
-    more = f", … ({len(flat)} numbers)" if len(flat) > _MAX_SHOWN else ""
-    return ", ".join(f"{number:.3g}" for number in flat[:_MAX_SHOWN]) + more
+    more = f", … ({len(flat)} numbers)" if len(flat) > _MAX_PRINTED else ""
+    return ", ".join(f"{number:.3g}" for number in flat[:_MAX_PRINTED]) + more
 
 
 @dataclass(frozen=True)

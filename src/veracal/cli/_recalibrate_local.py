@@ -172,21 +172,21 @@ def require_recalibration(
     """
     if not _places.is_there(ledger.path):
         return
-    book, part = Ledger(ledger.path), ledger.part
-    relation, unit = book.budget.relation, book.budget.unit
+    existing, part = Ledger(ledger.path), ledger.part
+    relation, unit = existing.budget.relation, existing.budget.unit
     fit, extras = plan.fit_items(relation, unit, part), plan.extra_items(relation, unit, part)
     if is_run(ledger.path, options.delta):
-        _, name, items = _next_run(book, fit, extras, ids)
+        _, name, items = _next_run(existing, fit, extras, ids)
         if items:
-            known = [run for run in book.runs() if run.request == ids.request(name)]
-            book.require_run(known[0].items if known else items, **ids.settings(name))
+            known = [run for run in existing.runs() if run.request == ids.request(name)]
+            existing.require_run(known[0].items if known else items, **ids.settings(name))
         return
     items = [*fit, *extras]
-    charged = {entry.purpose for entry in book.entries() if entry.event is not None}
+    charged = {entry.purpose for entry in existing.entries() if entry.event is not None}
     repeated = any(item.purpose in charged for item in items)  # a repetition may be free
-    if not repeated and book.opening.rule.kind != "plan":
+    if not repeated and existing.opening.rule.kind != "plan":
         whole = Composed(tuple(Repeated(item.event, item.times) for item in items))
-        book.require(whole, items[0].purpose, part=part)
+        existing.require(whole, items[0].purpose, part=part)
 
 
 def _next_run(

@@ -3,12 +3,7 @@
 from typing import Any
 
 from veracal.accounting import Budget
-from veracal.calibration import (
-    PrivateCalibratedClassifier,
-    PrivateFitter,
-    PrivateTemperature,
-    PrivateTwoTemperatures,
-)
+from veracal.calibration import AUTO, METHODS, NONE, PrivateCalibratedClassifier
 from veracal.data import Dataset
 from veracal.mechanisms import SGD, Adam
 from veracal.training import (
@@ -20,11 +15,6 @@ from veracal.training import (
 )
 from veracal.workflow.config import PERTURBED, Config
 from veracal.workflow.steps import private_network
-
-_METHODS: dict[str, type[PrivateFitter]] = {
-    "temperature": PrivateTemperature,
-    "two-temperatures": PrivateTwoTemperatures,
-}
 
 
 def private_model(
@@ -51,9 +41,9 @@ def private_model(
     }
     method = config.recalibration.method
     trainer = _trainer(config, train, budget, public, on_step)
-    if method == "none":
+    if method == NONE:
         return trainer
-    fitter = _METHODS[method]() if method in _METHODS else None
+    fitter = None if method == AUTO else METHODS[method].unpriced_fitter()
     return PrivateCalibratedClassifier(
         trainer,
         method=fitter,

@@ -71,11 +71,13 @@ def test_a_total_is_shared_by_map_and_guard() -> None:
     both = calibrated(epsilon=2.0, share=0.1, guard=Guard()).event()
     assert [epsilon_for(event, 0.0) for event in both.events[1:]] == pytest.approx([0.1, 0.1])
     assert 1.98 < epsilon_for(both, 1e-5) <= 2.0
-    apart = calibrated(epsilon=2.0, guard=Guard(), recalibrate="split").event()
-    assert [epsilon_for(event, 0.0) for event in apart.events[1:]] == pytest.approx([2.0, 2.0])
+    separate = calibrated(epsilon=2.0, guard=Guard(), recalibrate="split").event()
+    assert [epsilon_for(event, 0.0) for event in separate.events[1:]] == pytest.approx(
+        [2.0, 2.0]
+    )
 
 
-def test_without_a_share_the_planner_is_asked() -> None:
+def test_without_a_share_the_planner_chooses_it() -> None:
     spent = []
     for size in (1_000, 100_000):
         model = calibrated(epsilon=3.0, delta=1e-6, size=size, classes=["no", "yes"])

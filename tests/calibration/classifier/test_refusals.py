@@ -59,7 +59,7 @@ def test_a_pipeline_must_name_what_sets_its_noise() -> None:
         calibrated(pipe, epsilon=1.0).event()
 
 
-def test_a_guard_is_checked_when_it_is_made() -> None:
+def test_a_guard_is_checked_at_construction() -> None:
     for wrong in ({"epsilon": 0.0}, {"beta": 0.5}, {"beta": 0.0}):
         with pytest.raises(ValueError, match="Expected"):
             Guard(**wrong)

@@ -114,7 +114,7 @@ def test_a_fitter_that_asks_for_more_than_it_announced_gets_nothing() -> None:
             calibrated(method=method).fit_records(DATA)
 
 
-def test_no_error_tells_of_a_record() -> None:
+def test_no_error_depends_on_a_record() -> None:
     huge = X.copy()
     huge[3] = np.finfo(float).max
     fitted = calibrated().fit_records(Dataset(huge, DATA.y, DATA.classes, size=400))

@@ -66,7 +66,7 @@ def test_an_ask_costs_what_it_says(holder, rng):
     assert source.ledger.spent().epsilon == 0.0001
 
 
-def test_a_statement_is_about_everything_asked(holder, rng):
+def test_a_statement_covers_every_query(holder, rng):
     unit = Unit("patient", 2)
     scores = miscalibrated(50, 1.0, rng)
     mine = replace(scores, units=np.arange(50) // 2)
@@ -103,7 +103,7 @@ def asked_of(paths, query):
     )
 
 
-def test_whoever_has_records_at_several_sources_pays_at_each():
+def test_records_at_several_sources_cost_at_each():
     queries = [
         PricedQuery(Gap(), 200_000),
         PricedQuery(Count(), 100_000),
@@ -135,11 +135,11 @@ def test_with_a_delta_no_sources_cost_more_than_is_stated():
         )
         for k in (0, 1, 2)
     ]
-    told = combined_statement(
+    settings = combined_statement(
         releases, Unit(), covers="this", delta=delta, at_sources=2
     ).epsilon
     for one, other in itertools.combinations(columns, 2):
-        assert epsilon_for(Composed((*one, *other)), delta) <= told + 1e-9
+        assert epsilon_for(Composed((*one, *other)), delta) <= settings + 1e-9
 
 
 def test_moving_between_sources_is_said_to_cost_both(holder, rng):

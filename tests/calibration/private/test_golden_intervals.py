@@ -59,8 +59,8 @@ def coverage(kind, rule, rng, *, trials, alter=None, truth=RIGHT, **settings):
     for _ in range(trials):
         world = World(rng, **settings)
         golden_section(world.ask(kind), *ENDS, 5)
-        told = [alter(one) for one in world.told] if alter else world.told
-        low, high = ends_of(kind)(np.array(world.points), told, rule, ENDS)
+        observed = [alter(one) for one in world.told] if alter else world.told
+        low, high = ends_of(kind)(np.array(world.points), observed, rule, ENDS)
         assert ENDS[0] <= low <= high <= ENDS[1]
         hits += low <= truth <= high
         width += (high - low) / trials
@@ -78,7 +78,7 @@ def without_noise(told):
 
 
 @pytest.mark.parametrize(("sources", "n", "scale"), [(30, 20, 3.0), (100, 6, 8.0)])
-def test_sources_tell_where_the_root_is(rng, sources, n, scale):
+def test_variation_between_sources_locates_the_root(rng, sources, n, scale):
     world = {"sources": sources, "n": n, "scale": scale}
     held, _ = coverage("gap", ErrorBound(0.05, None, 2.0), rng, trials=100, **world)
     assert held >= 0.94
@@ -109,7 +109,7 @@ def test_a_declared_size_counts_the_sampling_of_one_source(rng):
 
 
 @pytest.mark.parametrize(("sources", "n", "scale"), [(12, 400, 0.5), (40, 400, 5.0)])
-def test_sources_tell_where_the_loss_is_least(rng, sources, n, scale):
+def test_variation_between_sources_locates_the_minimum(rng, sources, n, scale):
     world = {"sources": sources, "n": n, "scale": scale}
     held, width = coverage("loss", ErrorBound(0.05, None, 20.0), rng, trials=60, **world)
     assert held >= 0.94
@@ -133,17 +133,17 @@ def test_a_root_beyond_the_range_counts_as_its_end(rng):
     assert low == 0.5 and high < 1.0
 
 
-def test_hoeffdings_reach_is_its_formula():
-    told = SourceSums(np.array([[1.0, 2.0]]), (), 1.0)
-    reach = ErrorBound(0.1, 400, 3.0, n_candidates=7).half_widths(told, n_sums=6)
+def test_hoeffdings_half_width_is_its_formula():
+    settings = SourceSums(np.array([[1.0, 2.0]]), (), 1.0)
+    reach = ErrorBound(0.1, 400, 3.0, n_candidates=7).half_widths(settings, n_sums=6)
     n, width, alpha = 400, 3.0, 0.05  # the other half is for noise
     assert reach == pytest.approx([reach[0]] * 2)
     assert 2 * 7 * math.exp(-2 * reach[0] ** 2 / (n * width**2)) == pytest.approx(alpha)
-    assert ErrorBound(0.1, None, 3.0).half_widths(told, n_sums=6).tolist() == [0.0, 0.0]
-    assert includes_sampling(told, 400) and not includes_sampling(told, None)
+    assert ErrorBound(0.1, None, 3.0).half_widths(settings, n_sums=6).tolist() == [0.0, 0.0]
+    assert includes_sampling(settings, 400) and not includes_sampling(settings, None)
 
 
-def test_students_reach_is_its_formula(rng):
+def test_students_half_width_is_its_formula(rng):
     parts = rng.normal(size=(14, 3))
     reach = ErrorBound(0.05, None, 2.0).half_widths(
         SourceSums(parts, (1.0,) * 14, 1.0), n_sums=5
@@ -157,11 +157,17 @@ def test_students_reach_is_its_formula(rng):
 def test_gaps_of_bins_are_compared_by_where_their_absolutes_may_be():
     points = np.array([1.0, 2.0, 4.0])
     sums = [[30.0, -30.0], [1.0, 1.0], [20.0, 5.0]]
-    told = [SourceSums(np.array([row]), (1.0,), 1.0) for row in sums]
-    assert absolute_sum_interval(points, told, ErrorBound(0.05, None, 2.0), ENDS) == (1.0, 4.0)
+    settings = [SourceSums(np.array([row]), (1.0,), 1.0) for row in sums]
+    assert absolute_sum_interval(points, settings, ErrorBound(0.05, None, 2.0), ENDS) == (
+        1.0,
+        4.0,
+    )
     # With a reach of about 11 for each bin, 25 is no longer surely above 2.
-    told = [SourceSums(np.array([row]), (2.0,), 1.0) for row in sums]
-    assert absolute_sum_interval(points, told, ErrorBound(0.05, None, 2.0), ENDS) == (1.0, 6.0)
+    settings = [SourceSums(np.array([row]), (2.0,), 1.0) for row in sums]
+    assert absolute_sum_interval(points, settings, ErrorBound(0.05, None, 2.0), ENDS) == (
+        1.0,
+        6.0,
+    )
 
 
 def test_a_valley_lies_between_what_is_surely_larger():

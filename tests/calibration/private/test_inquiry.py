@@ -147,14 +147,14 @@ class Counting:
 
 
 @pytest.mark.parametrize("gives", [0, 2, 5])
-def test_who_was_silent_once_is_never_asked_again_nor_charged(holder, rng, gives):
+def test_a_dropped_out_source_is_neither_queried_nor_charged_again(holder, rng, gives):
     holders = [holder(miscalibrated(20, 1.0, rng)) for _ in range(3)]
     late = Counting(holders[0], gives)
     session = asked(Pool([late, *holders[1:]], least=2))
     assert late.asked == min(gives + 1, len(ASKS))
     assert holders[0].ledger.spent().epsilon == pytest.approx(0.1 * min(gives, 5))
-    told = combined_statement(session.answers, unit_of(session.source), covers="x")
-    assert told.epsilon == pytest.approx(0.5, abs=1e-12)
+    settings = combined_statement(session.answers, unit_of(session.source), covers="x")
+    assert settings.epsilon == pytest.approx(0.5, abs=1e-12)
     charged = [release.asked for release in session.releases]
     # It counts with everything it was asked for: the question that it let pass included.
     assert sum((0,) in paths for paths in charged) == min(gives + 1, len(ASKS))
@@ -201,7 +201,7 @@ def test_affording_in_pools_of_pools(holder, rng):
         check_affordable(Pool([Pool([poor]), rich]), items)
 
 
-def test_one_source_is_asked_as_it_is(holder, rng):
+def test_a_single_source_is_queried_directly(holder, rng):
     one = holder(miscalibrated(20, 1.0, rng))
     session = QuerySession(one, "fit")
     first = session.ask(ASKS[0], "counts")
@@ -215,10 +215,10 @@ def test_one_source_is_asked_as_it_is(holder, rng):
 @pytest.mark.parametrize("fitter", [PrivateTemperature, PrivateTwoTemperatures])
 def test_fits_are_of_the_sources_that_answered_everything(fitter):
     """As of a pool that never had the others: with the same draws, the same questions."""
-    made = fitter(epsilon=4.0).fit(simulated(4_000, silent={1: 3, 3: 2}))
-    assert all(len(r.parts) - r.parts.count(None) == 3 for r in made.releases_)
+    result = fitter(epsilon=4.0).fit(simulated(4_000, silent={1: 3, 3: 2}))
+    assert all(len(r.parts) - r.parts.count(None) == 3 for r in result.releases_)
     assert np.isfinite(
-        made.map_.transform(miscalibrated(9, 1.0, np.random.default_rng(0))).values
+        result.map_.transform(miscalibrated(9, 1.0, np.random.default_rng(0))).values
     ).all()
 
 
@@ -234,15 +234,15 @@ def test_a_search_with_dropouts_ends_where_one_without_them_does():
 
 def test_measuring_over_silent_sources():
     source = simulated(3_000, silent={0: 1, 2: 0})
-    made = measure_private(source, epsilon=4.0)
-    assert all(r.silences[0] and r.silences[2] for r in made.releases.values())
+    result = measure_private(source, epsilon=4.0)
+    assert all(r.silences[0] and r.silences[2] for r in result.releases.values())
     exact = measure_private(simulated(3_000, silent=[0, 2]), epsilon=4.0)
-    assert made.overall == exact.overall
-    assert made.plan.by_bins
+    assert result.overall == exact.overall
+    assert result.plan.by_bins
 
 
 def test_the_guard_over_silent_sources():
-    made = guard_map(Temperature(0.5), simulated(3_000, silent=[0, 2]), epsilon=1.0)
-    assert made.kept and made.release.parts[0] is None
+    result = guard_map(Temperature(0.5), simulated(3_000, silent=[0, 2]), epsilon=1.0)
+    assert result.kept and result.release.parts[0] is None
     with pytest.raises(VeracalError):
         guard_map(Temperature(0.5), simulated(silent=range(5)), epsilon=1.0)

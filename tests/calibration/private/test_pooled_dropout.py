@@ -22,8 +22,8 @@ def spread_of_interval(silent, sources=8):
     source = SimulatedSources(
         scores, place, micro_epsilon=200_000_000, silent=silent, least=1, rng=rng
     )
-    found = PooledTemperature(epsilon=200.0).fit(source).temperature_
-    return math.log(found.high / found.low)
+    result = PooledTemperature(epsilon=200.0).fit(source).temperature_
+    return math.log(result.high / result.low)
 
 
 def normal_spread(silent):

@@ -56,8 +56,8 @@ def test_what_it_expects_is_what_happens():
     for seed in range(60):
         rng = np.random.default_rng(seed)
         source = SimulatedSources(scores, np.arange(4_000) % 100, micro_epsilon=10**6, rng=rng)
-        found = PooledTemperature(epsilon=1.0, shares=plan.shares).fit(source)
-        mapped = found.transform(scores)
+        result = PooledTemperature(epsilon=1.0, shares=plan.shares).fit(source)
+        mapped = result.transform(scores)
         off.append(abs(float(mapped.confidence.mean() - mapped.correct.mean())))
     assert np.mean(off) == pytest.approx(plan.gap_error, rel=0.35)
 
@@ -70,7 +70,7 @@ def test_the_method_by_name_takes_the_plan():
     assert (few.shares, many.shares) == (ONE, TWO)
 
 
-def test_it_is_told_to_people_and_machines():
+def test_it_has_text_and_json():
     plan = plan_pooled(50, epsilon=1.0, records=1_500)
     assert "Query 50 sources 3 times" in plan.text() and "10 : 30 : 60" in plan.text()
     assert json.loads(json.dumps(plan.to_json()))["rounds"] == 3
@@ -88,6 +88,6 @@ def test_it_is_told_to_people_and_machines():
     ],
 )
 def test_what_makes_no_sense_is_refused(wrong):
-    told = {"sources": 5, "epsilon": 1.0, **wrong}
+    settings = {"sources": 5, "epsilon": 1.0, **wrong}
     with pytest.raises(ValueError, match="Expected"):
-        plan_pooled(told.pop("sources"), **told)
+        plan_pooled(settings.pop("sources"), **settings)

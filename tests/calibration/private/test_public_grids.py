@@ -67,17 +67,17 @@ def test_a_search_asks_on_the_grid_and_within_the_range(scores, temperatures):
     ends = TemperatureGrid(*temperatures).inverse_ends
     inverses = 1 / temperatures[1], 1 / temperatures[0]
     source = Listening(scores)
-    found = PrivateTemperature(epsilon=1.0, classes=3, inverses=inverses).fit(source)
+    result = PrivateTemperature(epsilon=1.0, classes=3, inverses=inverses).fit(source)
     affine = Listening(scores)
     settings = {"epsilon": 1.0, "delta": 1e-5, "classes": 3, "temperatures": temperatures}
     PrivatePlatt("vector", **settings).fit(affine)
-    for asked in ([*source.heard, found.map_.inverse], affine.heard):
-        assert len(asked) >= 4
-        assert is_whole(asked, 16)
-        assert ends[0] <= min(asked) <= max(asked) <= ends[1]
+    for queried in ([*source.heard, result.map_.inverse], affine.heard):
+        assert len(queried) >= 4
+        assert is_whole(queried, 16)
+        assert ends[0] <= min(queried) <= max(queried) <= ends[1]
 
 
 def test_an_affine_map_takes_a_range_of_temperatures(scores):
-    told = {"delta": 1e-5, "size": 2_000, "classes": 3, "temperatures": (1.0, 2.0)}
-    found = recalibrate(scores, "platt", private=False, **told)
-    assert found.method == "platt"
+    settings = {"delta": 1e-5, "size": 2_000, "classes": 3, "temperatures": (1.0, 2.0)}
+    result = recalibrate(scores, "platt", private=False, **settings)
+    assert result.method == "platt"

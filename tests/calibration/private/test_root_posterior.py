@@ -151,7 +151,7 @@ def test_a_map_improves_where_the_root_is_on_its_side():
     assert (
         0 <= float(posterior.improved(np.array(0.0))) < 1e-9
     )  # no map is not better than none
-    # Uniform mixing at the root takes confidence below accuracy, too much of it further than before.
+    # Uniform mixing at the root lowers confidence below accuracy.
     assert float(posterior.improved(np.array(-1.2), uniform_weight=0.9, chance=0.1)) < 0.001
 
 

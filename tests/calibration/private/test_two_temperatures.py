@@ -38,14 +38,14 @@ def bent(n, unsure, sure, rng, *, classes=2):
 @pytest.mark.parametrize(("unsure", "sure"), [(1.5, 0.7), (0.5, 1.0), (3.0, 2.0)])
 def test_both_gaps_vanish_where_it_ends(unsure, sure, classes, rng):
     scores = bent(20_000, unsure, sure, rng, classes=classes)
-    found = PrivateTwoTemperatures(epsilon=20.0).fit(Public(scores))
-    left = ConfidenceWeightedGaps(found.map_).evaluate(scores) / 2**20 / len(scores)
+    result = PrivateTwoTemperatures(epsilon=20.0).fit(Public(scores))
+    left = ConfidenceWeightedGaps(result.map_).evaluate(scores) / 2**20 / len(scores)
     assert np.abs(left).max() < 3e-3
     at_one = (
         ConfidenceWeightedGaps(TwoTemperatures(1.0, 1.0)).evaluate(scores) / 2**20 / len(scores)
     )
     assert np.abs(at_one).max() > 4 * np.abs(left).max()
-    assert not found.private_ and found.statement_ is None
+    assert not result.private_ and result.statement_ is None
 
 
 def test_it_repairs_what_one_temperature_leaves(rng):
@@ -63,8 +63,8 @@ def test_it_does_no_worse_where_one_is_right(classes, rng):
     scores = miscalibrated(30_000, 2.0, rng, classes=classes)
     source = Quick(scores, rng)
     for _ in range(5):
-        found = PrivateTwoTemperatures(epsilon=0.1).fit(source)
-        assert ece(found.transform(scores)) < 0.012 < 0.07 < ece(scores)
+        result = PrivateTwoTemperatures(epsilon=0.1).fit(source)
+        assert ece(result.transform(scores)) < 0.012 < 0.07 < ece(scores)
 
 
 @pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
@@ -111,8 +111,8 @@ def test_it_depends_on_answers_alone(rng):
     said = []
     for scores in (bent(2_000, 1.5, 0.7, rng), bent(2_000, 0.5, 1.0, rng), bent(3, 1, 1, rng)):
         source = SameForAll(scores, np.random.default_rng(1))
-        found = PrivateTwoTemperatures(epsilon=0.5).fit(source)
-        said.append((source.asked, found.map_, found.unsure_, found.sure_))
+        result = PrivateTwoTemperatures(epsilon=0.5).fit(source)
+        said.append((source.asked, result.map_, result.unsure_, result.sure_))
     assert said[0] == said[1] == said[2]
     prices = [micro for _, micro, _ in source.asked]
     assert prices == [5_000 * share for share in SHARES] and sum(prices) == 500_000
@@ -122,10 +122,10 @@ def test_it_depends_on_answers_alone(rng):
 def test_noise_alone_leaves_temperatures_near_one_another(n, rng):
     scores = bent(max(n, 1), 1.0, 1.0, rng).take(np.arange(n))
     for _ in range(30):
-        found = PrivateTwoTemperatures(epsilon=0.05).fit(Quick(scores, rng))
-        assert 0.04 < found.map_.at < 25
-        assert abs(math.log(found.map_.sure / found.map_.unsure)) <= 4
-        for estimate in (found.unsure_, found.sure_):
+        result = PrivateTwoTemperatures(epsilon=0.05).fit(Quick(scores, rng))
+        assert 0.04 < result.map_.at < 25
+        assert abs(math.log(result.map_.sure / result.map_.unsure)) <= 4
+        for estimate in (result.unsure_, result.sure_):
             assert math.isfinite(estimate.low) and math.isfinite(estimate.high)
             assert estimate.low < estimate.value < estimate.high
 
@@ -136,9 +136,9 @@ def test_intervals_hold_the_right_temperatures(epsilon, rng):
     hits = 0
     for _ in range(40):
         scores = miscalibrated(4_000, 1.3, rng, classes=3)
-        found = PrivateTwoTemperatures(epsilon=epsilon).fit(Quick(scores, rng))
-        hits += found.unsure_.low <= 1.3 <= found.unsure_.high
-        hits += found.sure_.low <= 1.3 <= found.sure_.high
+        result = PrivateTwoTemperatures(epsilon=epsilon).fit(Quick(scores, rng))
+        hits += result.unsure_.low <= 1.3 <= result.unsure_.high
+        hits += result.sure_.low <= 1.3 <= result.sure_.high
     assert hits >= 68  # of 80 at a level of 0.95, though two of a fit go together
 
 
@@ -157,7 +157,7 @@ def test_the_root_is_that_of_the_lines_where_there_is_no_noise():
     )
 
 
-def test_a_sum_of_gaps_tells_the_mean_and_not_the_bend():
+def test_a_sum_of_gaps_determines_the_mean_and_not_the_difference():
     slopes = np.array([[40.0, 15.0], [15.0, 90.0]])
     both = two_temperature_posterior(
         slopes, [GapObservation(np.zeros(2), np.array([30.0]), 1.0)], ACCURACY
@@ -168,8 +168,8 @@ def test_a_sum_of_gaps_tells_the_mean_and_not_the_bend():
 
 
 def test_maps_stay_within_what_a_map_may_be():
-    found = map_at(2.0, np.array([30.0, -30.0]))
-    assert found.unsure > found.sure and math.log(found.unsure / found.sure) < 4
+    result = map_at(2.0, np.array([30.0, -30.0]))
+    assert result.unsure > result.sure and math.log(result.unsure / result.sure) < 4
     assert map_at(2.0, np.zeros(2)) == TwoTemperatures(2.0, 2.0, 2.0)
     for at in (1e-6, 1e6):
         for move in (-50.0, 50.0):
@@ -182,15 +182,15 @@ def test_logits_far_from_right_are_not_thrown_further(classes, rng):
     scores = miscalibrated(5_000, 1 / 100, rng, classes=classes)
     source = Quick(scores, rng)
     for _ in range(10):
-        found = PrivateTwoTemperatures(epsilon=5.0).fit(source).map_
-        assert max(found.sure, found.unsure) < 20 * math.e**2
-        assert ece(found.transform(scores)) < ece(scores)
+        result = PrivateTwoTemperatures(epsilon=5.0).fit(source).map_
+        assert max(result.sure, result.unsure) < 20 * math.e**2
+        assert ece(result.transform(scores)) < ece(scores)
 
 
-def test_no_question_is_asked_twice_for_one_price():
+def test_no_query_is_repeated_at_the_same_cost():
     fitter = PrivateTwoTemperatures(epsilon=1.0)
-    asked = [(ask.query.name, ask.micro_epsilon) for ask in fitter._queries()]
-    assert len(set(asked)) == len(asked)
+    queried = [(ask.query.name, ask.micro_epsilon) for ask in fitter._queries()]
+    assert len(set(queried)) == len(queried)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_no_question_is_asked_twice_for_one_price():
         {"micro_epsilon": 3},
     ],
 )
-def test_settings_are_refused_before_anything_is_asked(settings, rng):
+def test_invalid_settings_are_rejected_before_any_query(settings, rng):
     source = Quick(bent(10, 1.0, 1.0, rng), rng)
     for act in (lambda f: f.fit(source), lambda f: f.event()):
         with pytest.raises(ValueError, match="Expected"):

@@ -25,9 +25,9 @@ def source():
     return RemoteOptions(Scores.from_logits([[2.0, 0.0], [0.0, 1.0]], [0, 1]))
 
 
-def test_settings_are_taken_over_where_nobody_says_anything():
-    found = ALL.apply_to(MethodSettings(1), METHODS["pooled"], bins=None)
-    assert (found.classes, found.temperatures, found.reads) == (2, (0.5, 6.0), "logits")
+def test_declarations_complete_the_settings():
+    result = ALL.apply_to(MethodSettings(1), METHODS["pooled"], bins=None)
+    assert (result.classes, result.temperatures, result.reads) == (2, (0.5, 6.0), "logits")
     counting = ALL.apply_to(MethodSettings(1), METHODS["binning"], bins=None)
     assert counting.temperatures is None  # it searches for none
     narrow = ALL.apply_to(
@@ -42,7 +42,7 @@ def test_other_settings_are_refused(wrong):
         ALL.apply_to(MethodSettings(1, **wrong), METHODS["pooled"], bins=None)
 
 
-def test_several_are_asked_what_all_have_declared():
+def test_several_sources_answer_what_all_have_declared():
     other = replace(ALL, reads="probabilities", temperatures=(1.0, 9.0), methods=("binning",))
     other = replace(other, guards=False, parameters=7)
     both = ALL.intersect(other)
@@ -76,7 +76,7 @@ def test_guard_and_figures_are_left_out_where_they_are_not_answered():
         without.limit_shares(None, 0.1, changing)
 
 
-def test_an_affine_map_too_long_to_ask_about_is_refused_before_anything_is_asked():
+def test_an_affine_map_with_too_many_parameters_is_rejected_before_any_query():
     small = replace(ALL, classes=3, parameters=6)
     known = METHODS["platt"]
     small.apply_to(MethodSettings(1, form="vector"), known, bins=None)

@@ -17,12 +17,12 @@ def test_it_reads_the_same_for_one_and_for_many(holders, method):
     """The same call, word for word; what is told differs in numbers and noise alone."""
     rich = Budget(40.0)
     (one,), many = holders(1, rich), holders(3, rich)
-    told = []
+    settings = []
     for source in (one, many):
-        found = recalibrate(source, method, epsilon=40.0, measure=0.25, request="first")
-        told.append(found)
-        assert isinstance(found, Recalibration) and found.private and found.guard.kept
-    alone, pooled = told
+        result = recalibrate(source, method, epsilon=40.0, measure=0.25, request="first")
+        settings.append(result)
+        assert isinstance(result, Recalibration) and result.private and result.guard.kept
+    alone, pooled = settings
     assert (alone.n_sources, pooled.n_sources) == (1, 3) and pooled.dropouts == (None,) * 3
     assert (alone.method, alone.budget) == (pooled.method, pooled.budget)
     assert alone.statement.epsilon == pytest.approx(pooled.statement.epsilon, abs=1e-9)
@@ -67,10 +67,10 @@ def differs(line):
 
 def test_scores_with_a_ledger_are_a_holder(scores, tmp_path):
     ledger = open_ledger(tmp_path / "own.ledger", Budget(1.0))
-    found = recalibrate(scores, "temperature", epsilon=0.5, ledger=ledger)
+    result = recalibrate(scores, "temperature", epsilon=0.5, ledger=ledger)
     again = recalibrate(Curator(scores, ledger), "temperature", epsilon=0.5)
     by_path = recalibrate(scores, "temperature", epsilon=0.5, ledger=tmp_path / "own.ledger")
-    assert found.map == again.map == by_path.map and found.private
+    assert result.map == again.map == by_path.map and result.private
     assert ledger.spent().epsilon == pytest.approx(0.5, abs=1e-5)
 
 
@@ -88,11 +88,11 @@ def test_scores_are_never_taken_for_public_in_silence(scores, tmp_path):
 @pytest.mark.parametrize("public", [True, False])
 def test_public_scores_are_marked(scores, public):
     source = Public(scores) if public else scores
-    found = recalibrate(source, "temperature", private=public)
-    assert not found.private and found.statement is None and found.guard.kept
-    assert "NOT private" in found.text() and found.to_json()["private"] is False
-    assert found.before.ece.value == pytest.approx(metrics.ece(scores), abs=1e-5)
-    assert found.temperature.value == pytest.approx(FACTOR, rel=0.1)
+    result = recalibrate(source, "temperature", private=public)
+    assert not result.private and result.statement is None and result.guard.kept
+    assert "NOT private" in result.text() and result.to_json()["private"] is False
+    assert result.before.ece.value == pytest.approx(metrics.ece(scores), abs=1e-5)
+    assert result.temperature.value == pytest.approx(FACTOR, rel=0.1)
 
 
 @pytest.mark.parametrize(

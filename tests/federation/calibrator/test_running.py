@@ -127,7 +127,7 @@ def test_broken_off_anywhere_it_goes_on_and_nothing_is_paid_twice(
     for one in three:
         assert one.ledger.spent().epsilon <= 2.0
         assert len(list(one.ledger.entries())) == rounds
-    assert done.silences == (None, None, None)
+    assert done.dropouts == (None, None, None)
 
 
 def test_answers_on_their_way_leave_the_round_open(three):
@@ -144,7 +144,7 @@ def test_answers_on_their_way_leave_the_round_open(three):
     for _ in range(2):
         with pytest.raises(WaitingError):
             run(source, steps)
-    assert run(source, steps).silences == (None, None, None)
+    assert run(source, steps).dropouts == (None, None, None)
     assert [len(one.seen) for one in three].count(1) >= 1
     assert all(len(list(one.ledger.entries())) == 1 for one in three)
 

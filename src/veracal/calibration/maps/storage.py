@@ -7,32 +7,22 @@ from pathlib import Path
 from typing import Any
 
 from veracal.calibration.bins import Bins
-from veracal.calibration.maps.base import CalibrationMap, Identity
-from veracal.calibration.maps.nonparametric import Binned, Isotonic
-from veracal.calibration.maps.parametric import (
-    Beta,
-    Platt,
-    Temperature,
-    TwoTemperatures,
-    UniformMixing,
-)
+from veracal.calibration.maps import base, nonparametric, parametric
+from veracal.calibration.maps.base import CalibrationMap
 from veracal.data import Limits, opened, parse_json, write_new
 from veracal.errors import DataError
 
 _LIMITS = Limits(file_bytes=128 * 2**20)  # four million numbers take about 80 MiB
 
+# Every map class of this package, by kind: a new one needs no entry.
 KINDS: dict[str, type[CalibrationMap]] = {
     map_type.kind: map_type
-    for map_type in (
-        Identity,
-        Temperature,
-        TwoTemperatures,
-        UniformMixing,
-        Platt,
-        Binned,
-        Isotonic,
-        Beta,
-    )
+    for module in (base, nonparametric, parametric)
+    for map_type in vars(module).values()
+    if isinstance(map_type, type)
+    and issubclass(map_type, CalibrationMap)
+    and map_type.__module__ == module.__name__
+    and hasattr(map_type, "kind")
 }
 
 
@@ -48,6 +38,7 @@ def from_json(data: Mapping[str, Any], where: str = "map") -> CalibrationMap:
 
     Examples
     --------
+    >>> from veracal.calibration.maps import Temperature
     >>> from_json(Temperature(0.5).to_json())
     Temperature(inverse=0.5)
     """

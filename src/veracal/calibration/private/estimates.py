@@ -150,7 +150,7 @@ def between_source_variance(
     weights: Sequence[Sequence[float]],
     *,
     sampling: float = 0.0,
-    asked: int | None = None,
+    n_sources: int | None = None,
 ) -> CohortSpread:
     r"""Variance of a weighted sum of answers, including the selection of sources.
 
@@ -162,7 +162,8 @@ def between_source_variance(
               - \tfrac1m \sum_i \sigma_i^2 \Bigr) .
 
     It includes the sampling of records, so it is at least ``sampling``. If the figure is
-    about the ``asked`` sources themselves, of which the m are a sample without replacement,
+    about the ``n_sources`` sources themselves, and the m are a sample
+    without replacement,
     the part beyond sampling is multiplied by :math:`1 - m / M` (Cochran 1977, Sampling
     Techniques, §2.6), which is 0 if all answered.
 
@@ -179,7 +180,7 @@ def between_source_variance(
     sampling : float
         Bound on the sampling variance of the sum: one quarter of the number of records for
         a count of correct predictions.
-    asked : int, optional
+    n_sources : int, optional
         Number of sources that the figure is about. None: the population of such sources.
 
     Returns
@@ -198,9 +199,9 @@ def between_source_variance(
     if m < 2:
         return CohortSpread(noise, float(sampling), 0.0)
     beyond = max(m * float(x.var(ddof=1)) - noise - sampling, 0.0)
-    if asked is not None:
-        _checks.whole(asked=asked)
-        beyond *= max(1 - m / asked, 0.0)
+    if n_sources is not None:
+        _checks.whole(n_sources=n_sources)
+        beyond *= max(1 - m / n_sources, 0.0)
     return CohortSpread(noise, float(sampling), beyond)
 
 

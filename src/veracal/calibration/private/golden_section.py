@@ -91,8 +91,8 @@ class Bracket:
 
     def points(self) -> tuple[Floats, Floats]:
         """The two golden points, the lower one first."""
-        reach = RATIO * (self.high - self.low)
-        return self.high - reach, self.low + reach
+        distance = RATIO * (self.high - self.low)
+        return self.high - distance, self.low + distance
 
     def narrow(self, rises: Bools) -> "Bracket":
         """The new bracket: the lower part where ``rises``, else the upper part.

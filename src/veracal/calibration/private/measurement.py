@@ -267,8 +267,8 @@ def _ece(
     total, bias = (
         absolute_gap_total(answers["gaps"]) if plan.by_bins else (answers["ece"][0], 0.0)
     )
-    made = mean_estimate(total, correct, wrong, level, most=1.0, spread=_ece_spread)
-    return made, bias / max(correct.value + wrong.value, 1.0)
+    estimate = mean_estimate(total, correct, wrong, level, most=1.0, spread=_ece_spread)
+    return estimate, bias / max(correct.value + wrong.value, 1.0)
 
 
 def _ece_spread(low: float, high: float, most: float) -> float:

@@ -271,7 +271,7 @@ def _sampling_std(
         [session.answers[-1]],
         [[1.0]],
         sampling=n * accuracy * (1 - accuracy),
-        asked=session.n_sources,
+        n_sources=session.n_sources,
     )
     slope = max(float(posterior.slope), _MIN_SLOPE)
     return math.sqrt(spread.sampling + spread.between) / (n * slope)

@@ -239,7 +239,7 @@ def search_posterior(
     inverses : pair of float
         Public range of inverse temperatures.
     sampled : bool
-        Whether the root of the population is estimated, of which the records are a sample.
+        Whether the root of the population is estimated, so that sampling counts.
     """
     n, accuracy = counts.n, counts.accuracy
     # The sampling error is common to all answers, so more answers do not average it out.

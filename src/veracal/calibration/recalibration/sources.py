@@ -119,8 +119,8 @@ class EnrolledBounds:
         if method.name == "platt" and weights + self.classes > self.parameters:
             raise ValueError(
                 f"Expected an affine map of at most {self.parameters} parameters, the limit of "
-                f"a request, got a {settings.form} of {self.classes} classes. Use another form, "
-                "or one temperature."
+                f"a request, got a {settings.form} of {self.classes} classes. Use another "
+                "form, or one temperature."
             )
         searched = settings.temperatures
         low, high = self.temperatures
@@ -167,8 +167,8 @@ class EnrolledBounds:
             if not possible and share not in ("auto", None, 0):
                 raise ValueError(
                     f"Expected no {name}, because not all sources have enrolled its queries "
-                    f"(or not at a temperature of 1), got {name}={share!r}. Omit it, or let the "
-                    "sources enroll for it."
+                    f"(or not at a temperature of 1), got {name}={share!r}. Omit it, or let "
+                    "the sources enroll for it."
                 )
         return guard if self.guards else None, measure if measures else None
 
