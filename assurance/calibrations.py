@@ -29,7 +29,7 @@ from veracal.calibration.queries import (
     TemperatureGradient,
 )
 from veracal.calibration.queries.platt import platt_counts
-from veracal.calibration.queries.scalars import of_mapped
+from veracal.calibration.queries.scalars import on_mapped_scores
 from veracal.data import Group, Scores
 from veracal.ledger import open_ledger
 from veracal.queries import Curator
@@ -65,9 +65,9 @@ QUERIES = [
     ConfidenceWeightedSlopes(TwoTemperatures(2.0, 0.4), most=0.1),
     BrierGain(Temperature(0.2)),
     BrierGain(Binned(Bins(3), [0.0, 0.4, 0.0])),
-    of_mapped(BinnedGap(), Temperature(0.3)),
-    of_mapped(CorrectWrong(), Binned(Bins(3), [0.0, 0.4, 0.0])),
-    of_mapped(AbsoluteGaps(), Platt(np.full(10, 2.0), np.zeros(10))),
+    on_mapped_scores(BinnedGap(), Temperature(0.3)),
+    on_mapped_scores(CorrectWrong(), Binned(Bins(3), [0.0, 0.4, 0.0])),
+    on_mapped_scores(AbsoluteGaps(), Platt(np.full(10, 2.0), np.zeros(10))),
 ]
 
 

@@ -33,9 +33,9 @@ from veracal.calibration.private import (
     plan_measurement,
 )
 from veracal.calibration.private import measurement as planning
-from veracal.calibration.private.root_search import GapContext
+from veracal.calibration.private.root_posterior import SearchCounts
 from veracal.calibration.private.session import PricedQuery
-from veracal.calibration.private.two_temperatures import as_slopes
+from veracal.calibration.private.two_temperatures import slope_matrix
 from veracal.calibration.queries import (
     BinnedGap,
     BrierGain,
@@ -110,7 +110,11 @@ def true_number(source: Any, **about: Any) -> Any:
 
     def known(total: Any, *_: Any, **settings: Any) -> Any:
         return MEAN(
-            total, estimates.Noisy(n), estimates.Noisy(0.0), 0.95, most=settings["most"]
+            total,
+            estimates.NoisyValue(n),
+            estimates.NoisyValue(0.0),
+            0.95,
+            most=settings["most"],
         )
 
     with mock.patch("veracal.calibration.private.measurement.mean_estimate", known):
@@ -121,11 +125,11 @@ def true_start(self: PrivateTemperature, source: Any, request: Any) -> Any:
     """Begin where the exact accuracy says, instead of a noisy one."""
     records = source._records
 
-    def exact(*_: Any) -> GapContext:
+    def exact(*_: Any) -> SearchCounts:
         right = float(records.correct.sum())
-        return SETTING(right, len(records) - right, 1.0, (0.05, 20.0))
+        return COUNTS_OF(right, len(records) - right, 1.0)
 
-    with mock.patch.object(GapContext, "of", exact):
+    with mock.patch.object(SearchCounts, "of", exact):
         return SEARCH(self, source, request)
 
 
@@ -137,7 +141,7 @@ def true_slopes(self: PrivateTwoTemperatures, source: Any, **about: Any) -> Any:
         slopes = ConfidenceWeightedSlopes(TwoTemperatures(1.0, 1.0)).evaluate(records) / 2**20
         return SLOPES(slopes)
 
-    with mock.patch("veracal.calibration.private.two_temperatures.as_slopes", exact):
+    with mock.patch("veracal.calibration.private.two_temperatures.slope_matrix", exact):
         return FIT_TWO(self, source, **about)
 
 
@@ -174,8 +178,8 @@ def only_if_kept(map_: CalibrationMap, source: Any, **about: Any) -> Any:
 
 SUM = BrierGain.evaluate
 NEVER_WORSE, MEASURE, PLAN = guard_map, measure_private, planning.plan_measurement
-MEAN, SETTING, SEARCH = estimates.mean_estimate, GapContext.of, PrivateTemperature._search
-FIT_TWO, SLOPES = PrivateTwoTemperatures.fit, as_slopes
+MEAN, COUNTS_OF, SEARCH = estimates.mean_estimate, SearchCounts.of, PrivateTemperature._search
+FIT_TWO, SLOPES = PrivateTwoTemperatures.fit, slope_matrix
 SENSITIVITY = BinnedGap.sensitivity
 GATE = __name__
 CORRECT: Patches = {}
@@ -232,10 +236,12 @@ MUTANTS: dict[str, Patches] = {
     },
     "noise on every bin": {"veracal.calibration.private.measurement.plan_measurement": by_bins},
     "epsilon/K for K+1 questions": {
-        "veracal.calibration.private.temperature.split": a_question_too_many
+        "veracal.calibration.private.temperature.divide_epsilon": a_question_too_many
     },
     "M20 float Laplace": {ADD: float_laplace},
-    "a retry is asked anew": {"veracal.calibration.private.session.PricedQuery.of": asked_anew},
+    "a retry is asked anew": {
+        "veracal.calibration.private.session.PricedQuery.ask": asked_anew
+    },
     "guard charged only if the map is kept": {f"{GATE}.guard_map": only_if_kept},
 }
 

@@ -33,7 +33,7 @@ from veracal.calibration.queries import (
     PlattGradient,
     TemperatureGradient,
 )
-from veracal.calibration.queries.scalars import of_mapped
+from veracal.calibration.queries.scalars import on_mapped_scores
 from veracal.data import Scores
 from veracal.ledger import Ledger, open_ledger
 from veracal.queries import curator as holder
@@ -130,12 +130,12 @@ def queries() -> Iterator[Any]:
     for map_ in (*affine, Temperature(0.7), Temperature(1e6), two):
         yield BrierGain(map_)
         for query in (BinnedGap(), CorrectWrong(), AbsoluteGaps(), LossAt()):
-            yield of_mapped(query, map_)
+            yield on_mapped_scores(query, map_)
 
 
 def charged(subject: Evaluate) -> None:
     """An answer that was charged in a strict context is an answer."""
-    query = of_mapped(BinnedGap(), Temperature(0.7))
+    query = on_mapped_scores(BinnedGap(), Temperature(0.7))
     with ExitStack() as stack:
         folder = stack.enter_context(ledgers.patched({}))
         stack.enter_context(mock.patch.object(holder, "evaluate_query", subject))

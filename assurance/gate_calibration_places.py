@@ -21,7 +21,7 @@ from veracal.calibration.maps import parametric as platt_maps
 from veracal.calibration.queries import BinnedGap, CorrectWrong, PlattEquations, PlattGradient
 from veracal.calibration.queries import platt as platt_gradients
 from veracal.calibration.queries.platt import ParameterGrid
-from veracal.calibration.queries.scalars import mapped_rows, of_mapped
+from veracal.calibration.queries.scalars import map_in_blocks, on_mapped_scores
 from veracal.data import Scores
 from veracal.queries.curator import evaluate_query
 
@@ -108,10 +108,10 @@ def shifted(k: int, kind: str, threads: int) -> int:
     changed = 0
     with threadpool_limits(threads):
         for map_ in maps(k):
-            straight = mapped_rows(map_, some).values
+            straight = map_in_blocks(map_, some).values
             for shift in SHIFTS:
                 more = some.take(np.concatenate([np.zeros(shift, int), np.arange(700)]))
-                found = mapped_rows(map_, more).values[shift:]
+                found = map_in_blocks(map_, more).values[shift:]
                 changed += int((found != straight).any(axis=1).sum())
     return changed
 
@@ -121,8 +121,8 @@ def taken_apart(k: int) -> int:
     some, grid = records(60, k, "logits"), ParameterGrid()
     matrix = grid.nearest(np.random.default_rng(k).normal(size=(k, k)), np.zeros(k))
     asked = (
-        of_mapped(BinnedGap(), matrix),
-        of_mapped(CorrectWrong(), matrix),
+        on_mapped_scores(BinnedGap(), matrix),
+        on_mapped_scores(CorrectWrong(), matrix),
         PlattEquations(matrix),
         PlattGradient(matrix),
     )

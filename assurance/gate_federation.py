@@ -35,14 +35,19 @@ from assurance.ledgers import FORGOTTEN, Patches, patched
 from veracal.accounting import Budget, DiscreteLaplace, epsilon_for, micro_epsilon
 from veracal.accounting.events import RELATIONS
 from veracal.calibration.maps import Identity
-from veracal.calibration.prepaid import announced
+from veracal.calibration.prepaid import declared_noises
 from veracal.calibration.private import PooledTemperature
 from veracal.calibration.private import pooled as pooled_module
-from veracal.calibration.private.golden_section import BracketSearch, narrowed
-from veracal.calibration.private.session import PricedQuery, QuerySession, split, stated
+from veracal.calibration.private.golden_section import BracketSearch, narrow_bracket
+from veracal.calibration.private.session import (
+    PricedQuery,
+    QuerySession,
+    combined_statement,
+    divide_epsilon,
+)
 from veracal.calibration.queries import Gap, LossAt
 from veracal.calibration.queries.records import loss_at
-from veracal.calibration.recalibration.steps import asked_about
+from veracal.calibration.recalibration.plan import query_comparison
 from veracal.ledger import open_ledger
 from veracal.queries import Curator, Pool
 from veracal.queries.pools import PooledRelease
@@ -60,12 +65,12 @@ UNKNOWN = shifted(0, np.random.default_rng(0))
 
 def an_extra_sample(ask: Any, low: Any, high: Any, reductions: int) -> BracketSearch:
     """One cut more than was announced: a value that is not used."""
-    return narrowed(ask, low, high, reductions + 1)
+    return narrow_bracket(ask, low, high, reductions + 1)
 
 
 def and_its_price(micro: int, shares: Any) -> tuple[int, ...]:
     """Prices for it, as if there were enough."""
-    parts = split(micro, shares)
+    parts = divide_epsilon(micro, shares)
     return (*parts, parts[-1])
 
 
@@ -80,11 +85,11 @@ def unclamped(self: LossAt, records: Any) -> np.ndarray:
     return np.array([int(np.rint(np.minimum(losses, 1e6) * 2**self.bits).sum())])
 
 
-def query_twice(self: QuerySession, ask: PricedQuery, what: str) -> Any:
+def query_twice(self: QuerySession, query: PricedQuery, name: str) -> Any:
     """Every gap once more, one millionth cheaper, for the mean of both."""
-    first = ASK(self, ask, what)
-    if isinstance(ask.query, Gap):
-        replace(ask, micro_epsilon=ask.micro_epsilon - 1).of(self.source)
+    first = ASK(self, query, name)
+    if isinstance(query.query, Gap):
+        replace(query, micro_epsilon=query.micro_epsilon - 1).ask(self.source)
     return first
 
 
@@ -114,12 +119,12 @@ def begins_at_the_truth(self: PooledTemperature, source: Any, **about: Any) -> A
         return FIT(self, source, **about)
 
 
-def only_if_better(self: QuerySession, ask: PricedQuery, what: str) -> Any:
+def only_if_better(self: QuerySession, query: PricedQuery, name: str) -> Any:
     """Look whether a query is worth its price, and ask a cheaper one if not."""
     pool: Any = getattr(self.source, "source", self.source)
-    if isinstance(ask.query, Gap) and len(pool.sources[0]._records) % 2:
-        ask = PricedQuery(ask.query, ask.micro_epsilon // 2)
-    return ASK(self, ask, what)
+    if isinstance(query.query, Gap) and len(pool.sources[0]._records) % 2:
+        query = PricedQuery(query.query, query.micro_epsilon // 2)
+    return ASK(self, query, name)
 
 
 def last_only(self: QuerySession) -> tuple[Any, ...]:
@@ -135,7 +140,7 @@ def answering_forgotten(releases: Any, unit: Any, **about: Any) -> Any:
         else r
         for r in releases
     ]
-    return stated(answered, unit, **about)
+    return combined_statement(answered, unit, **about)
 
 
 def silent_in(releases: Any) -> set[Any]:
@@ -145,13 +150,13 @@ def silent_in(releases: Any) -> set[Any]:
 
 def at_one_source(releases: Any, unit: Any, **about: Any) -> Any:
     """Ignore that an individual may be at several sources."""
-    return stated(releases, unit, **{**about, "at_sources": 1})
+    return combined_statement(releases, unit, **{**about, "at_sources": 1})
 
 
 def after_unasked(plan: Any, ask: Any, map_: Any) -> Any:
     """The figures after the map, asked for at the price of both."""
-    double = {n: PricedQuery(a.query, 2 * a.micro_epsilon) for n, a in plan.asks.items()}
-    return asked_about(replace(plan, asks=double), ask, map_)
+    double = {n: PricedQuery(a.query, 2 * a.micro_epsilon) for n, a in plan.queries.items()}
+    return query_comparison(replace(plan, queries=double), ask, map_)
 
 
 ASK, FIT = QuerySession.ask, PooledTemperature.fit
@@ -159,11 +164,11 @@ RANGE: Callable[..., int] = Gap.sensitivity
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "golden section with an extra sample": {
-        "veracal.calibration.private.golden_section.narrowed": an_extra_sample,
-        "veracal.calibration.private.golden_section.split": and_its_price,
+        "veracal.calibration.private.golden_section.narrow_bracket": an_extra_sample,
+        "veracal.calibration.private.golden_section.divide_epsilon": and_its_price,
     },
     "golden section with epsilon/K": {
-        "veracal.calibration.private.golden_section.split": epsilon_by_k
+        "veracal.calibration.private.golden_section.divide_epsilon": epsilon_by_k
     },
     "losses without a clamp": {
         "veracal.calibration.queries.scalars.LossAt.evaluate": unclamped
@@ -183,10 +188,10 @@ MUTANTS: dict[str, Patches] = {
         "veracal.calibration.private.session.QuerySession.ask": query_twice
     },
     "a pool that knows its number of records": {
-        "veracal.calibration.private.pooled._counted": true_count
+        "veracal.calibration.private.pooled._counts": true_count
     },
     "equations divided by the true number": {
-        "veracal.calibration.private.platt_solver._count": true_size
+        "veracal.calibration.private.platt_solver._record_count": true_size
     },
     "a search that starts from the records": {
         "veracal.calibration.private.pooled.PooledTemperature.fit": begins_at_the_truth
@@ -198,11 +203,13 @@ MUTANTS: dict[str, Patches] = {
         "veracal.calibration.private.session.QuerySession.releases": property(last_only)
     },
     "a statement without those who fell silent": {
-        "veracal.calibration.recalibration.steps.stated": answering_forgotten
+        "veracal.calibration.recalibration.run.combined_statement": answering_forgotten
     },
-    "at_sources ignored": {"veracal.calibration.recalibration.steps.stated": at_one_source},
+    "at_sources ignored": {
+        "veracal.calibration.recalibration.run.combined_statement": at_one_source
+    },
     "figures at twice their price": {
-        "veracal.calibration.recalibration.steps.asked_about": after_unasked
+        "veracal.calibration.recalibration.run.query_comparison": after_unasked
     },
 }
 
@@ -286,8 +293,8 @@ def announced_to_all(
     for source in sources:
         requested = Counter(one.event for one in source.asked)
         if method.event is not None:
-            due = announced(method.event(relation))
-            assert requested == due, f"{name}: asked for {requested}, announced {due}"
+            due = declared_noises(method.event(relation))
+            assert requested == due, f"{name}: asked for {requested}, declared {due}"
         if method.delta:
             cost = epsilon_for(method.event(relation), method.delta)  # type: ignore[misc]
             assert cost <= MICRO / 1e6, f"{name} costs {cost}, more than {MICRO / 1e6}"

@@ -31,10 +31,10 @@ from assurance.ledgers import Patches, patched
 from veracal.calibration.maps.base import digest
 from veracal.calibration.private import GoldenTemperature, PooledTemperature
 from veracal.calibration.private import estimates as cohort_module
-from veracal.calibration.private.estimates import noise_reach
-from veracal.calibration.private.golden_section import Rule, SourceSums
+from veracal.calibration.private.estimates import noise_half_width
+from veracal.calibration.private.golden_section import ErrorBound, SourceSums
 from veracal.calibration.private.session import QuerySession
-from veracal.calibration.simulated import Simulated
+from veracal.calibration.simulated import SimulatedSources
 from veracal.data import Scores
 from veracal.errors import SilentError
 from veracal.mechanisms import Grid
@@ -85,15 +85,15 @@ def without_noise(self: Any, inverse: float, session: Any, wide: Any, ends: Any)
     return ESTIMATE(self, inverse, session, sure, ends)
 
 
-def noise_alone(self: Rule, sums: SourceSums, count: int) -> np.ndarray:
-    """Half-width for the noise only, ignoring differences of sources."""
-    bound = noise_reach(sums.noises, self.alpha / count / 2) * sums.step
-    return np.full(sums.parts.shape[1], bound)
+def noise_alone(self: ErrorBound, sums: SourceSums, n_sums: int) -> np.ndarray:
+    """The half-width of the noise alone, however much sources differ."""
+    half_width = noise_half_width(sums.noises, self.alpha / n_sums / 2) * sums.step
+    return np.full(sums.parts.shape[1], half_width)
 
 
-def of_a_mean(self: Rule, sums: SourceSums, count: int) -> np.ndarray:
-    """Half-width for the mean of the sources, used for their sum."""
-    return REACHES(self, sums, count) / len(sums.parts)
+def of_a_mean(self: ErrorBound, sums: SourceSums, n_sums: int) -> np.ndarray:
+    """The half-width of a mean of the sources, for their sum."""
+    return HALF_WIDTHS(self, sums, n_sums) / len(sums.parts)
 
 
 def none_between(*given: Any, **about: Any) -> Any:
@@ -101,7 +101,11 @@ def none_between(*given: Any, **about: Any) -> Any:
     return replace(BETWEEN(*given, **about), between=0.0)
 
 
-BETWEEN, ESTIMATE, REACHES = cohort_module.between, PooledTemperature._estimate, Rule.reaches
+BETWEEN, ESTIMATE, HALF_WIDTHS = (
+    cohort_module.between_source_variance,
+    PooledTemperature._estimate,
+    ErrorBound.half_widths,
+)
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "liars are believed": {"veracal.queries.pools.find_invalid_responses": lambda *_: {}},
@@ -115,16 +119,16 @@ MUTANTS: dict[str, Patches] = {
         "veracal.calibration.private.pooled.PooledTemperature._estimate": without_noise
     },
     "an interval without sampling": {
-        "veracal.calibration.private.pooled._chance": lambda *_: 0.0
+        "veracal.calibration.private.pooled._sampling_std": lambda *_: 0.0
     },
     "an interval without drop-outs": {
-        "veracal.calibration.private.pooled.between": none_between
+        "veracal.calibration.private.pooled.between_source_variance": none_between
     },
     "golden section: an interval of noise alone": {
-        "veracal.calibration.private.golden_section.Rule.reaches": noise_alone
+        "veracal.calibration.private.golden_section.ErrorBound.half_widths": noise_alone
     },
     "golden section: the reach of a mean": {
-        "veracal.calibration.private.golden_section.Rule.reaches": of_a_mean
+        "veracal.calibration.private.golden_section.ErrorBound.half_widths": of_a_mean
     },
 }
 
@@ -239,9 +243,13 @@ SCENES = {
     "with noise": Scene(30, (200, 201), 1.3, 0.0, 0.1, 0.0),
 }
 SEEN: dict[tuple[Any, str], set[str]] = {  # intervals that are judged, and what they show
-    (GoldenTemperature, UNEQUAL): {"veracal.calibration.private.golden_section.Rule.reaches"},
-    (PooledTemperature, UNEQUAL): {"veracal.calibration.private.pooled.between"},
-    (PooledTemperature, "of few records"): {"veracal.calibration.private.pooled._chance"},
+    (GoldenTemperature, UNEQUAL): {
+        "veracal.calibration.private.golden_section.ErrorBound.half_widths"
+    },
+    (PooledTemperature, UNEQUAL): {
+        "veracal.calibration.private.pooled.between_source_variance"
+    },
+    (PooledTemperature, "of few records"): {"veracal.calibration.private.pooled._sampling_std"},
     (PooledTemperature, "with noise"): {
         "veracal.calibration.private.pooled.PooledTemperature._estimate"
     },
@@ -272,7 +280,7 @@ def covered(method: Any, name: str, rng: np.random.Generator, rounds: int) -> fl
         odds = temperatures[place] * np.log(p / (1 - p))
         labels = (rng.random(len(p)) < p).astype(int)
         gone = np.flatnonzero(rng.random(scene.sources) < scene.silent)
-        source = Simulated(
+        source = SimulatedSources(
             Scores.from_logits(odds, labels),
             place,
             sources=scene.sources,

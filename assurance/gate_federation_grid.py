@@ -109,10 +109,10 @@ MUTANTS: dict[str, Patches] = {
         "veracal.calibration.private.temperature_grid.TemperatureGrid.inverses": not_clipped
     },
     "equations about a center off the grid": {
-        "veracal.calibration.private.platt_solver._on_scale": float
+        "veracal.calibration.private.platt_solver._round_to_scale": float
     },
     "golden section in the old bracket": {
-        "veracal.calibration.private.golden_section.narrowed": of_the_old_bracket
+        "veracal.calibration.private.golden_section.narrow_bracket": of_the_old_bracket
     },
 }
 
@@ -218,4 +218,4 @@ def arrives(rng: np.random.Generator, rounds: int) -> None:
         assert off <= width / 2 + 1e-3, (
             f"golden section ended {off:.3f} from the root {root:.3f}"
         )
-        assert len({probe.temperature for probe in result.probes_}) == 6
+        assert len({probe.temperature for probe in result.evaluations_}) == 6

@@ -129,11 +129,11 @@ MUTANTS: dict[str, Patches] = {
     "Gaussian for Laplace": {ADD: gaussian},
     "charged once, answered twice": {ANSWER: answers_twice},
     "golden section with an extra sample": {
-        "veracal.calibration.private.golden_section.narrowed": an_extra_sample,
-        "veracal.calibration.private.golden_section.split": and_its_price,
+        "veracal.calibration.private.golden_section.narrow_bracket": an_extra_sample,
+        "veracal.calibration.private.golden_section.divide_epsilon": and_its_price,
     },
     "golden section with epsilon/K": {
-        "veracal.calibration.private.golden_section.split": epsilon_by_k
+        "veracal.calibration.private.golden_section.divide_epsilon": epsilon_by_k
     },
     "losses without a clamp": {
         "veracal.calibration.queries.scalars.LossAt.evaluate": unclamped

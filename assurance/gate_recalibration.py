@@ -40,8 +40,8 @@ def charged_as(event: Callable[[BudgetPlan], Event]) -> Subject:
     """Charge something else, before and after the fit."""
 
     class SourceCost(PrivateCalibratedClassifier):
-        def _arranged(self, size: int | None) -> Any:
-            parts = super()._arranged(size)
+        def _plan_budget(self, size: int | None) -> Any:
+            parts = super()._plan_budget(size)
 
             class Cheaper(BudgetPlan):
                 @property
@@ -81,10 +81,12 @@ class Twice(PrepaidSource):
 
     __slots__ = ()
 
-    def _answered(self, query: Any, event: Any, micro_epsilon: Any, request: Any) -> Any:
-        self._left[event] = max(self._left[event], 1 if event in self._left else 0)
-        found = super()._answered(query, event, micro_epsilon, request)
-        self._left[event] += 1
+    def _answer(self, query: Any, event: Any, micro_epsilon: Any, request: Any) -> Any:
+        self._remaining[event] = max(
+            self._remaining[event], 1 if event in self._remaining else 0
+        )
+        found = super()._answer(query, event, micro_epsilon, request)
+        self._remaining[event] += 1
         return found
 
 
@@ -93,11 +95,11 @@ class AnyPrice(PrepaidSource):
 
     __slots__ = ()
 
-    def _answered(self, query: Any, event: Any, micro_epsilon: Any, request: Any) -> Any:
-        if event not in self._left and sum(self._left.values()):
-            self._left.subtract([next(iter(+self._left))])
-            self._left[event] += 1
-        return super()._answered(query, event, micro_epsilon, request)
+    def _answer(self, query: Any, event: Any, micro_epsilon: Any, request: Any) -> Any:
+        if event not in self._remaining and sum(self._remaining.values()):
+            self._remaining.subtract([next(iter(+self._remaining))])
+            self._remaining[event] += 1
+        return super()._answer(query, event, micro_epsilon, request)
 
 
 class FailuresFree(PrepaidSource):
@@ -109,7 +111,7 @@ class FailuresFree(PrepaidSource):
         try:
             return super()._release(query, event, micro_epsilon)
         except Exception:
-            self._left[event] += 1
+            self._remaining[event] += 1
             raise
 
 
@@ -122,7 +124,7 @@ class Copied(PrepaidSource):
         twin = object.__new__(Copied)
         for name in PrepaidSource.__slots__:
             setattr(twin, name, getattr(self, name))
-        twin._left, twin._given = self._left.copy(), {}
+        twin._remaining, twin._answers = self._remaining.copy(), {}
         return twin
 
 
@@ -145,8 +147,8 @@ class ReadsInSilence(PrivateCalibratedClassifier):
 class SizeFromRecords(PrivateCalibratedClassifier):
     """Let the share of the map depend on how many records there are."""
 
-    def _checked(self, dataset: Any) -> Any:
-        parts = super()._checked(dataset)
+    def _check_records(self, dataset: Any) -> Any:
+        parts = super()._check_records(dataset)
         method = PrivateTemperature(epsilon=40 / (100 + len(dataset)))
         return replace(parts, method=method, mapping=method.event())
 

@@ -12,7 +12,7 @@ from scipy import stats
 
 from assurance.recalibrations import ASKED, FITS, MAP, Subject, fitted, records, using
 from veracal.calibration.private import PrivateBinning
-from veracal.calibration.private_classifier import dealt
+from veracal.calibration.private_classifier import split_records
 from veracal.data import Dataset, split
 
 NAME = "recalibration_parts"
@@ -41,7 +41,7 @@ def exact_shares(dataset: Dataset, shares: Any, relation: Any, *, rng: Any) -> A
 
 def published(dataset: Dataset, shares: Any, relation: Any, *, rng: Any) -> Any:
     """Deal by a seed that everybody knows."""
-    return dealt(dataset, shares, relation, rng=np.random.default_rng(2026))
+    return split_records(dataset, shares, relation, rng=np.random.default_rng(2026))
 
 
 def balanced(dataset: Dataset, shares: Any, relation: Any, *, rng: Any) -> Any:
@@ -57,31 +57,31 @@ def balanced(dataset: Dataset, shares: Any, relation: Any, *, rng: Any) -> Any:
 
 def counted(dataset: Dataset, shares: Any, relation: Any, *, rng: Any) -> Any:
     """Give parts the sizes that they have."""
-    parts = dealt(dataset, shares, relation, rng=rng)
+    parts = split_records(dataset, shares, relation, rng=rng)
     return tuple(replace(part, size=max(1, len(part))) for part in parts)
 
 
 def map_on_training(dataset: Dataset, shares: Any, relation: Any, *, rng: Any) -> Any:
     """Fit the map to records of the training, and charge as if apart."""
-    train, _, last = dealt(dataset, shares, relation, rng=rng)
+    train, _, last = split_records(dataset, shares, relation, rng=rng)
     return train, train, last
 
 
 def guard_on_map(dataset: Dataset, shares: Any, relation: Any, *, rng: Any) -> Any:
     """Ask the guard of the map's records, and charge as if apart."""
-    train, held, _ = dealt(dataset, shares, relation, rng=rng)
+    train, held, _ = split_records(dataset, shares, relation, rng=rng)
     return train, held, held
 
 
 CORRECT = Subject()
 MUTANTS = {
-    "split by row number": Subject(dealt=first_rows),
-    "exact shares under add/remove": Subject(dealt=exact_shares),
-    "split by a published seed": Subject(dealt=published),
-    "split balanced by class": Subject(dealt=balanced),
-    "sizes of parts are counted": Subject(dealt=counted),
-    "split, and the map on training": Subject(dealt=map_on_training),
-    "split, and the guard on the map's": Subject(dealt=guard_on_map),
+    "split by row number": Subject(split_records=first_rows),
+    "exact shares under add/remove": Subject(split_records=exact_shares),
+    "split by a published seed": Subject(split_records=published),
+    "split balanced by class": Subject(split_records=balanced),
+    "sizes of parts are counted": Subject(split_records=counted),
+    "split, and the map on training": Subject(split_records=map_on_training),
+    "split, and the guard on the map's": Subject(split_records=guard_on_map),
 }
 
 

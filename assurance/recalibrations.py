@@ -13,7 +13,7 @@ from veracal.calibration import private_classifier as module
 from veracal.calibration.budgeting import Guard
 from veracal.calibration.prepaid import PrepaidSource
 from veracal.calibration.private import PrivateTemperature
-from veracal.calibration.private_classifier import PrivateCalibratedClassifier, dealt
+from veracal.calibration.private_classifier import PrivateCalibratedClassifier, split_records
 from veracal.data import Dataset, Scores
 from veracal.data.scoring import logits_of
 from veracal.training.base import LinearClassifier, TrainingData
@@ -56,7 +56,7 @@ class Subject:
 
     classifier: type[PrivateCalibratedClassifier] = PrivateCalibratedClassifier
     paid: type[PrepaidSource] = PrepaidSource
-    dealt: Callable[..., Any] = dealt
+    split_records: Callable[..., Any] = split_records
     logits_of: Callable[..., Any] = logits_of
 
 
@@ -73,7 +73,7 @@ def using(subject: Subject) -> Iterator[None]:
 
     changed = {
         "PrepaidSource": Watching,
-        "dealt": subject.dealt,
+        "split_records": subject.split_records,
         "logits_of": subject.logits_of,
     }
     with mock.patch.multiple(module, **changed):

@@ -20,7 +20,7 @@ import pytest
 from veracal.accounting import Budget
 from veracal.calibration.bins import Bins
 from veracal.calibration.queries import BinnedGap, Gap
-from veracal.calibration.simulated import Simulated
+from veracal.calibration.simulated import SimulatedSources
 from veracal.data import Scores
 from veracal.ledger import open_ledger
 from veracal.mechanisms.discrete_noise import add_discrete_laplace
@@ -56,7 +56,9 @@ def test_simulated_sources(tables: list[str], query: Query):
     exact = query.evaluate(scores)
 
     def round_() -> None:
-        source = Simulated(scores, place, micro_epsilon=10**6, least=SOURCES, most_records=EACH)
+        source = SimulatedSources(
+            scores, place, micro_epsilon=10**6, least=SOURCES, most_records=EACH
+        )
         found = source.answer(query, micro_epsilon=PRICE)
         # A fast wrong answer is not a result: within six deviations of the exact sum.
         assert len(found.parts) == SOURCES and found.private
@@ -93,7 +95,7 @@ def test_holders_with_a_ledger_each(tables: list[str], tmp_path: Path):
 
     def round_() -> None:
         found = pool.answer(Gap(), micro_epsilon=PRICE, request=f"{next(asked)}")
-        assert found.silences == (None,) * HOLDERS
+        assert found.dropouts == (None,) * HOLDERS
 
     def inserts() -> None:
         for path in bare:

@@ -25,7 +25,8 @@ from benchmarks.shift.trials import Sources, doubted_error, error
 from veracal._types import Floats
 from veracal.calibration import plan_pooled
 from veracal.calibration.private.guard import BETA
-from veracal.calibration.private.pooled import WIDE, NoisyCounts, NoisyGap, meeting
+from veracal.calibration.private.pooled import WIDE
+from veracal.calibration.private.root_posterior import NoisyCounts, NoisyGap, pooled_posterior
 
 ENDS = -float(np.log(RANGE[1])), -float(np.log(RANGE[0]))
 
@@ -73,7 +74,7 @@ def _chance(sources: Seen, temperature: Floats, doubt: Floats) -> Floats:
     found = np.empty(place.size)
     for start in range(0, place.size, TOGETHER):
         rows = slice(start, start + TOGETHER)
-        met = meeting(
+        met = pooled_posterior(
             NoisyCounts(*(x[rows] for x in flat)),
             [NoisyGap(*(x[rows] for x in gap)) for gap in seen],
             ENDS,

@@ -21,10 +21,16 @@ from benchmarks.shift.trials import (
 )
 from veracal._types import Floats
 from veracal.calibration.bins import Bins
-from veracal.calibration.maps.parametric import MOST_DOUBT
-from veracal.calibration.private.binning import accuracies_of
-from veracal.calibration.private.golden_section import evaluations, golden_section
-from veracal.calibration.private.pooled import CENTER, SHARES, NoisyCounts, NoisyGap, meeting
+from veracal.calibration.maps.parametric import MAX_UNIFORM_WEIGHT
+from veracal.calibration.private.binning import bin_accuracies
+from veracal.calibration.private.golden_section import golden_section, n_evaluations
+from veracal.calibration.private.pooled import SHARES
+from veracal.calibration.private.root_posterior import (
+    CENTER,
+    NoisyCounts,
+    NoisyGap,
+    pooled_posterior,
+)
 
 Method = Callable[[Sources], Floats]
 Range = tuple[float, float]
@@ -73,7 +79,7 @@ def binning(sources: Sources, *, totals: bool = False) -> Floats:
     bins = Bins(BINS)
     std = sources.std(0.5 if totals else 1.0)[..., None]
     # The noisy number of all has the noise of one count in the paper's form, of two in ours.
-    accuracies, _ = accuracies_of(right, wrong, std / (np.sqrt(2) if totals else 1.0), bins)
+    accuracies, _ = bin_accuracies(right, wrong, std / (np.sqrt(2) if totals else 1.0), bins)
     return binned_error(sources, accuracies)
 
 
@@ -119,7 +125,7 @@ def pooled_fit(sources: Sources, shares: tuple[int, ...]) -> tuple[Floats, Float
         best, end_gap, accuracy = _posterior(about, gaps, ends)
         place = np.clip(best, *ends)
     room = accuracy - end_gap - 1 / CLASSES
-    wanted = np.clip(-end_gap / np.where(room > 0, room, np.inf), 0.0, MOST_DOUBT)
+    wanted = np.clip(-end_gap / np.where(room > 0, room, np.inf), 0.0, MAX_UNIFORM_WEIGHT)
     return np.exp(-place), np.where(best < ends[0], wanted, 0.0)
 
 
@@ -133,7 +139,7 @@ def _posterior(
     found = np.empty((3, flat[0].size))
     for start in range(0, flat[0].size, TOGETHER):
         rows = slice(start, start + TOGETHER)
-        met = meeting(
+        met = pooled_posterior(
             NoisyCounts(*(x[rows] for x in flat)),
             [NoisyGap(*(x[rows] for x in gap)) for gap in seen],
             ends,
@@ -151,7 +157,7 @@ def _golden(objective: Callable[[Floats], Floats], sources: Sources, within: Ran
 
 def _each() -> float:
     """Share of epsilon of one value of golden section."""
-    return 1 / evaluations(REDUCTIONS)
+    return 1 / n_evaluations(REDUCTIONS)
 
 
 PRIVATE: dict[str, Method] = {

@@ -24,7 +24,7 @@ from benchmarks.shift.grid import (
     TRIALS,
 )
 from veracal._types import Array, Bools, Floats, Ints
-from veracal.calibration.bins import Bins, places
+from veracal.calibration.bins import Bins, bin_indices
 
 CLAMP = 10.0  # of the negative log likelihood of one record, as in the paper
 COLUMNS = 256
@@ -103,14 +103,14 @@ def tables(logits: Floats, labels: Ints, seed: str, trials: int = TRIALS) -> Tab
     first = np.empty((COLUMNS, trials, len(FIRST)), np.float32)
     for i, temperature in enumerate(TEMPERATURES):
         total = np.exp(below / temperature).sum(axis=1)
-        by_bin = _by_cell(correct - 1 / total, places(1 / total, Bins(BINS)), BINS)
+        by_bin = _by_cell(correct - 1 / total, bin_indices(1 / total, Bins(BINS)), BINS)
         gaps[i] = sums.of(by_bin)
         all_gaps[i] = by_bin.sum(axis=0)
         loss = np.log(total) - below[np.arange(PICTURES), labels] / temperature
         losses[i] = sums.of(np.clip(loss, 0, CLAMP)[:, None])[..., 0]
         first[i] = sums.of_first(correct - 1 / total)
     plain = 1 / np.exp(below).sum(axis=1)
-    cells = places(plain, Bins(BINS))
+    cells = bin_indices(plain, Bins(BINS))
     sides = _by_cell(np.ones(PICTURES), 2 * cells + ~correct, 2 * BINS)
     plain_gaps = _by_cell(correct - plain, cells, BINS)
     counts = np.rint(sums.of(sides)).astype(np.int64)

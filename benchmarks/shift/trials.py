@@ -17,7 +17,7 @@ from benchmarks.shift.grid import (
 )
 from benchmarks.shift.tables import Tables, column
 from veracal._types import Floats, Ints
-from veracal.calibration.bins import Bins, places
+from veracal.calibration.bins import Bins, bin_indices
 
 REST = PICTURES - RECORDS
 
@@ -146,7 +146,7 @@ def binned_error(sources: Sources, accuracies: Floats) -> Floats:
     table = sources.tables
     rest = table.all_counts - table.counts[:, SIZE_OF]
     gaps = rest[..., 0] - accuracies * rest.sum(axis=-1)
-    new = places(accuracies, Bins(BINS))
+    new = bin_indices(accuracies, Bins(BINS))
     merged = np.stack([np.where(new == b, gaps, 0).sum(axis=-1) for b in range(BINS)], axis=-1)
     result: Floats = np.abs(merged).sum(axis=-1) / REST
     return result
@@ -166,7 +166,7 @@ def _hot_error(sources: Sources, doubt: Floats, point: int) -> Floats:
     """Error of doubt at the largest temperature: of all pictures, without the sources'."""
     table, used = sources.tables, sources.tables.order[:, : RECORDS[point]]
     mapped = (1 - doubt)[:, None] * table.hottest[used] + (doubt / CLASSES)[:, None]
-    cells = np.arange(len(doubt))[:, None] * BINS + places(mapped, Bins(BINS))
+    cells = np.arange(len(doubt))[:, None] * BINS + bin_indices(mapped, Bins(BINS))
     gaps = table.correct[used] - mapped
     taken = np.bincount(cells.ravel(), gaps.ravel(), len(doubt) * BINS).reshape(-1, BINS)
     result: Floats = np.abs(_of_all(table, doubt) - taken).sum(axis=1) / REST[point]

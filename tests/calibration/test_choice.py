@@ -27,8 +27,8 @@ def data() -> Dataset:
 
 def model(**settings) -> PrivateCalibratedClassifier:
     inner = PrivateLogisticRegression(noise_multiplier=2.0, epochs=2)
-    told = {"epsilon": 8.0, "delta": 1e-5, "share": 0.1, "classes": (0, 1), **settings}
-    return PrivateCalibratedClassifier(inner, **told)
+    observed = {"epsilon": 8.0, "delta": 1e-5, "share": 0.1, "classes": (0, 1), **settings}
+    return PrivateCalibratedClassifier(inner, **observed)
 
 
 @pytest.mark.parametrize(
@@ -50,20 +50,20 @@ def test_two_temperatures_where_the_declared_size_is_enough(data, settings, kind
 
 
 def test_a_guard_takes_half_of_the_share_and_so_of_what_is_enough(data):
-    told = model(size=2_000, guard=Guard())  # 2,000 × 0.4 = 800, below 1,500
-    assert told.event().events[1] == PrivateTemperature(epsilon=0.4, classes=2).event()
-    fitted = told.fit_records(data)
-    assert fitted.event_ == told.event() and fitted.map_.kind != "two temperatures"
+    observed = model(size=2_000, guard=Guard())  # 2,000 × 0.4 = 800, below 1,500
+    assert observed.event().events[1] == PrivateTemperature(epsilon=0.4, classes=2).event()
+    fitted = observed.fit_records(data)
+    assert fitted.event_ == observed.event() and fitted.map_.kind != "two temperatures"
     larger = model(size=2_000, guard=Guard(), share=0.2).event().events[1]
     assert larger == PrivateTwoTemperatures(epsilon=0.8, classes=2).event()
 
 
 def test_a_size_that_only_the_data_set_declares_changes_no_cost(data, tmp_path):
     """A holder charges before it names the data set; its fit must cost what was charged."""
-    told = model()
-    before = told.event()
+    observed = model()
+    before = observed.event()
     plan = [Item("training", before, 1)]
     ledger = open_ledger(tmp_path / "ledger", Budget(8.0, 1e-5), kind="plan", plan=plan)
-    fitted = Curator(data, ledger).fit(told)
+    fitted = Curator(data, ledger).fit(observed)
     assert fitted.event_ == before and fitted.map_.kind == "temperature"
     assert fitted.private_

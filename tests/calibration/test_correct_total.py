@@ -25,11 +25,11 @@ def test_it_keeps_its_contract(query):
 def test_it_counts_right_ones_and_all(query, rng):
     scores = adversarial_scores(500, rng)
     sides = CorrectWrong(query.bins, query.inverse).evaluate(scores)
-    found = query.evaluate(scores)
-    np.testing.assert_array_equal(found[0::2], sides[0::2])
-    np.testing.assert_array_equal(found[1::2], sides[0::2] + sides[1::2])
-    assert found[1::2].sum() == 500
-    assert found[0::2].sum() == scores.correct.sum()
+    result = query.evaluate(scores)
+    np.testing.assert_array_equal(result[0::2], sides[0::2])
+    np.testing.assert_array_equal(result[1::2], sides[0::2] + sides[1::2])
+    assert result[1::2].sum() == 500
+    assert result[0::2].sum() == scores.correct.sum()
 
 
 def test_one_record_moves_it_as_far_as_is_stated_and_no_less():
@@ -56,7 +56,7 @@ def test_the_contract_sees_the_sensitivity_of_the_other_form_or_relation(relatio
         check_query(TooSmall(), trials=40)
 
 
-def test_settings_tell_questions_apart():
+def test_settings_distinguish_queries():
     settings = [dict(query.settings) for query in QUERIES]
     assert settings[0] == {"bins": 15, "inverse": 1.0}
     assert settings[2] == {"bins": 3, "inverse": 0.2}

@@ -17,10 +17,10 @@ from veracal.data import Scores
 @pytest.mark.parametrize("made", [scores(500), scores(300, 2, kind="logits"), tied()], ids=repr)
 @pytest.mark.parametrize("bins", [1, 10, 15])
 def test_bins_hold_what_they_should(made, bins):
-    found = curve(made, bins)
+    result = curve(made, bins)
     cells = figures.equal_width(figures.top(made), bins)
-    assert found.counts == tuple(map(len, cells))
-    for each, cell in zip(found.bins, cells, strict=True):
+    assert result.counts == tuple(map(len, cells))
+    for each, cell in zip(result.bins, cells, strict=True):
         if not cell:
             assert (each.n, each.confidence, each.accuracy) == (0, None, None)
             assert each.accuracy_low is each.accuracy_high is None
@@ -30,10 +30,10 @@ def test_bins_hold_what_they_should(made, bins):
         assert each.accuracy == right / len(cell)
         test = binomtest(right, len(cell)).proportion_ci(0.95, method="wilson")
         assert (each.accuracy_low, each.accuracy_high) == pytest.approx(test, abs=1e-12)
-    assert found.ece == pytest.approx(ece(made, bins), abs=1e-14)
-    assert found.accuracy == accuracy(made)
-    assert found.confidence == pytest.approx(made.confidence.mean(), abs=1e-14)
-    assert [b.high for b in found.bins[:-1]] == [b.low for b in found.bins[1:]]
+    assert result.ece == pytest.approx(ece(made, bins), abs=1e-14)
+    assert result.accuracy == accuracy(made)
+    assert result.confidence == pytest.approx(made.confidence.mean(), abs=1e-14)
+    assert [b.high for b in result.bins[:-1]] == [b.low for b in result.bins[1:]]
 
 
 @pytest.mark.parametrize("method", ["wilson", "exact"])
@@ -48,19 +48,19 @@ def test_intervals_are_those_of_scipy(method):
 
 
 def test_the_second_class_has_a_curve_of_its_own():
-    made = scores(400, 2)
-    found = binary_curve(made, interval="clopper-pearson")
-    assert found.of == "second class" and found.interval == "clopper-pearson"
-    assert found.ece == pytest.approx(binary_ece(made), abs=1e-14)
-    assert found.bins[0].n > 0 == curve(made).bins[0].n
+    built = scores(400, 2)
+    result = binary_curve(built, interval="clopper-pearson")
+    assert result.of == "second class" and result.interval == "clopper-pearson"
+    assert result.ece == pytest.approx(binary_ece(built), abs=1e-14)
+    assert result.bins[0].n > 0 == curve(built).bins[0].n
     with pytest.raises(ValueError, match="two classes, found 3"):
         binary_curve(scores(5, 3))
 
 
 def test_zero_and_one_have_a_bin():
-    made = Scores.from_probabilities([0.0, -0.0, 1.0, 5e-324], [0, 0, 1, 1])
-    found = binary_curve(made, 10)
-    assert found.counts == (3, *[0] * 8, 1)
+    built = Scores.from_probabilities([0.0, -0.0, 1.0, 5e-324], [0, 0, 1, 1])
+    result = binary_curve(built, 10)
+    assert result.counts == (3, *[0] * 8, 1)
 
 
 @pytest.mark.parametrize(
@@ -75,17 +75,17 @@ def test_wrong_settings_are_refused(wrong):
     ("interval", "method"), [("wilson", "wilson"), ("clopper-pearson", "exact")]
 )
 def test_the_histogram_has_intervals(interval, method):
-    found = curve(scores(300, 3), 10, interval=interval, level=0.9)
-    assert sum(each.value for each in found.histogram) == pytest.approx(1)
-    for count, each in zip(found.counts, found.histogram, strict=True):
+    result = curve(scores(300, 3), 10, interval=interval, level=0.9)
+    assert sum(each.value for each in result.histogram) == pytest.approx(1)
+    for count, each in zip(result.counts, result.histogram, strict=True):
         expected = binomtest(count, 300).proportion_ci(0.9, method)
         assert (each.low, each.high) == pytest.approx((expected.low, expected.high), abs=1e-12)
         assert each.value == count / 300 and each.level == 0.9
 
 
 def test_a_curve_is_frozen_and_plain():
-    found = curve(tied(3))
+    result = curve(tied(3))
     with pytest.raises(FrozenInstanceError):
-        found.n = 4  # type: ignore[misc]
-    read = json.loads(json.dumps(found.to_json(), allow_nan=False))
+        result.n = 4  # type: ignore[misc]
+    read = json.loads(json.dumps(result.to_json(), allow_nan=False))
     assert read["n"] == 3 and len(read["bins"]) == 15 and read["bins"][0]["accuracy"] is None

@@ -9,7 +9,7 @@ from veracal.accounting import Budget, Unit
 from veracal.calibration.prepaid import PrepaidSource
 from veracal.calibration.private.session import find_unaffordable, unit_of
 from veracal.calibration.recalibration.sources import profile_source
-from veracal.calibration.simulated import Simulated
+from veracal.calibration.simulated import SimulatedSources
 from veracal.data import Scores
 from veracal.errors import BudgetError
 from veracal.ledger import Item, open_ledger
@@ -62,7 +62,7 @@ def costs(relation, unit, part):
 
 def test_sources_say_whom_they_protect(holder):
     paid = PrepaidSource(SCORES, EVENT, unit=PATIENT)
-    many = Simulated(SCORES, [0, 1, 1], event=EVENT, unit=PATIENT)
+    many = SimulatedSources(SCORES, [0, 1, 1], event=EVENT, unit=PATIENT)
     for source in (holder, paid, many, RemoteOptions(holder)):
         assert is_declared(source)
         assert isinstance(source, DeclaredSource)
@@ -72,7 +72,7 @@ def test_sources_say_whom_they_protect(holder):
         assert ExpectedResponse(Count(), micro_epsilon=500_000).event_of(source) == EVENT
 
 
-def test_who_says_nothing_protects_nobody_that_is_known(holder):
+def test_an_undeclared_source_has_no_known_unit(holder):
     wanted = ExpectedResponse(Count(), micro_epsilon=500_000)
     odd = [
         RemoteOptions(holder, "both"),
@@ -87,7 +87,7 @@ def test_who_says_nothing_protects_nobody_that_is_known(holder):
     assert PrepaidSource(SCORES, laplace_event(Count(), 1, "add-remove")).unit == Unit()
 
 
-def test_whoever_keeps_an_account_is_asked_beforehand(holder):
+def test_a_paying_source_is_checked_beforehand(holder):
     for source in (holder, RemoteOptions(holder)):
         assert isinstance(source, PayingSource)
         with pytest.raises(BudgetError, match="needs"):
@@ -104,7 +104,9 @@ def test_a_silent_source_is_counted_by_what_it_declares(holder):
 
 
 def test_several_that_are_silent_together_are_counted_one_by_one():
-    many = Simulated(SCORES, [0, 1, 1], event=EVENT, unit=PATIENT, silent=[0, 1], least=1)
+    many = SimulatedSources(
+        SCORES, [0, 1, 1], event=EVENT, unit=PATIENT, silent=[0, 1], least=1
+    )
     release = Pool([many, Public(SCORES)], least=1).answer(Count(), micro_epsilon=500_000)
     assert dict(release.asked) == {(0, 0): EVENT, (0, 1): EVENT}
 

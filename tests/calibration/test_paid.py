@@ -11,7 +11,7 @@ from scipy import stats
 
 from veracal.accounting import Composed, DiscreteGaussian, DiscreteLaplace, Pure, Repeated, Unit
 from veracal.calibration.bins import Bins
-from veracal.calibration.prepaid import PrepaidSource, announced, noised
+from veracal.calibration.prepaid import PrepaidSource, add_noise, declared_noises
 from veracal.calibration.queries import CorrectWrong, Gap, TemperatureGradient
 from veracal.data import Scores
 from veracal.errors import AnswerError, BudgetError, ConflictError
@@ -36,16 +36,16 @@ def ask(source, query=COUNTS, price=PRICE, request=None):
 def test_the_list_of_noises_is_what_the_event_says() -> None:
     other, gauss = DiscreteLaplace(3.0, 1), DiscreteGaussian(5.0, 2)
     whole = Composed((ONE, Repeated(Composed((other, ONE)), 3), gauss))
-    assert announced(whole) == {ONE: 4, other: 3, gauss: 1}
+    assert declared_noises(whole) == {ONE: 4, other: 3, gauss: 1}
     with pytest.raises(ValueError, match="Expected discrete noise"):
-        announced(Composed((ONE, Pure(1.0))))
+        declared_noises(Composed((ONE, Pure(1.0))))
 
 
 def test_every_noise_is_answered_once_and_no_more() -> None:
     source, watched = paid(Repeated(ONE, 2)), CountingQuery(COUNTS)
     for request in ("a", "b"):
-        found = ask(source, watched, request=request)
-        assert found.private and found.event == ONE and found.micro_epsilon == PRICE
+        result = ask(source, watched, request=request)
+        assert result.private and result.event == ONE and result.micro_epsilon == PRICE
     assert len(watched.seen) == 2
     with pytest.raises(BudgetError, match="no record was read"):
         ask(source, watched, request="c")
@@ -75,9 +75,9 @@ def test_laplace_noise_does_not_pay_for_gaussian_noise() -> None:
     ):
         with pytest.raises(BudgetError):
             refused()
-    found = source.answer_gaussian(slope, noise_multiplier=4.0)
-    assert found.private and found.micro_epsilon is None
-    assert found.noise_std == pytest.approx(4 * 10, rel=1e-6)
+    result = source.answer_gaussian(slope, noise_multiplier=4.0)
+    assert result.private and result.micro_epsilon is None
+    assert result.noise_std == pytest.approx(4 * 10, rel=1e-6)
 
 
 def test_the_same_question_gets_the_same_answer() -> None:
@@ -102,10 +102,10 @@ def test_a_failure_stays_paid() -> None:
         ask(source, request="again")
 
 
-def test_there_are_no_copies_that_would_answer_anew() -> None:
+def test_copies_are_rejected() -> None:
     source = paid()
     for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):
-        with pytest.raises(TypeError, match="paid for once"):
+        with pytest.raises(TypeError, match="charged once"):
             duplicate(source)
 
 
@@ -125,12 +125,12 @@ def test_of_many_who_ask_at_once_one_is_answered() -> None:
     assert len(got) == 1
 
 
-def test_noise_is_made_for_all_rows_of_a_unit() -> None:
+def test_noise_covers_all_rows_of_a_unit() -> None:
     unit = Unit("patient", at_most=4)
     event = laplace_event(COUNTS, PRICE, "add-remove", unit)
     assert event.noise == 4 * ONE.noise
-    found = ask(paid(event, unit=unit))
-    assert found.noise_std == pytest.approx(4 * ask(paid()).noise_std, rel=0.01)
+    result = ask(paid(event, unit=unit))
+    assert result.noise_std == pytest.approx(4 * ask(paid()).noise_std, rel=0.01)
     with pytest.raises(BudgetError):
         ask(paid(ONE, unit=unit))
 
@@ -139,7 +139,7 @@ def test_noise_is_made_for_all_rows_of_a_unit() -> None:
 def test_noise_has_the_announced_law(rng) -> None:
     noise, n = DiscreteLaplace(3.0, 1), 20_000
     rng = PrepaidSource(SCORES, noise)._rng if rng is None else rng
-    drawn = noised(np.zeros(n, dtype=np.int64), noise, rng=rng)
+    drawn = add_noise(np.zeros(n, dtype=np.int64), noise, rng=rng)
 
     def fits(scale: float) -> float:
         inside = np.clip(drawn, -12, 12)
@@ -157,7 +157,7 @@ def test_noise_has_the_announced_law(rng) -> None:
 def test_gaussian_noise_has_the_announced_spread(rng) -> None:
     noise, n = DiscreteGaussian(6.0, 1), 5_000
     rng = PrepaidSource(SCORES, noise)._rng if rng is None else rng
-    drawn = noised(np.zeros(n, dtype=np.int64), noise, rng=rng)
+    drawn = add_noise(np.zeros(n, dtype=np.int64), noise, rng=rng)
 
     def fits(std: float) -> float:
         total = float((drawn / std).astype(float) @ (drawn / std))

@@ -12,11 +12,11 @@ from tests.calibration.private.conftest import Quick
 from veracal.accounting import Budget, Composed, PoissonGaussian, Repeated, Unit, noise_for
 from veracal.calibration.maps import TwoTemperatures
 from veracal.calibration.metrics import ece
-from veracal.calibration.planning import confidence_slope, fitter_for, plan_recalibration
+from veracal.calibration.planning import confidence_slope, default_fitter, plan_temperatures
 from veracal.calibration.prepaid import PrepaidSource
 from veracal.calibration.private import PrivateTemperature, PrivateTwoTemperatures
 from veracal.calibration.private.temperature import SHARES
-from veracal.calibration.private.two_temperatures import ENOUGH
+from veracal.calibration.private.two_temperatures import MIN_RECORDS_TIMES_EPSILON
 from veracal.calibration.queries.records import confidence_at
 from veracal.data import Scores
 from veracal.queries import Public
@@ -44,21 +44,21 @@ def test_errors_are_those_of_simulated_fits(n, k, sharp, inverse) -> None:
     rng = np.random.default_rng(0)
     scores = made(n, k, sharp, inverse, rng)
     accuracy = float(scores.correct.mean())
-    plan = plan_recalibration(n, k, BUDGET, accuracy=accuracy)
+    plan = plan_temperatures(n, k, BUDGET, accuracy=accuracy)
     root = brentq(lambda u: gap(scores, u), -3, 3)
     method = PrivateTemperature(epsilon=plan.epsilon)
-    found = []
+    result = []
     for _ in range(40):
         fitted = method.fit(PrepaidSource(scores, method.event(), rng=rng))
         u = np.log(fitted.map_.inverse)
-        found.append((abs(gap(scores, u)), abs(u - root)))
-    apart, off = np.mean(found, axis=0)
-    assert 0.6 < apart / plan.ece_error < 1.5
+        result.append((abs(gap(scores, u)), abs(u - root)))
+    separate, off = np.mean(result, axis=0)
+    assert 0.6 < separate / plan.ece_error < 1.5
     assert 0.5 < off / plan.temperature_error < 2
 
 
 def test_the_error_is_the_noise_of_the_last_answer() -> None:
-    plan = plan_recalibration(10_000, 10, BUDGET)
+    plan = plan_temperatures(10_000, 10, BUDGET)
     scale = 1 / (plan.epsilon * SHARES[-1] / sum(SHARES))
     assert plan.ece_error == pytest.approx(scale / 10_000)
     draws = np.random.default_rng(0).laplace(0, scale, 200_000)
@@ -75,17 +75,17 @@ def test_the_slope_of_the_curve_is_the_derivative_of_confidence() -> None:
 
 def test_a_sliver_is_enough_for_many_records() -> None:
     for n, k, epsilon in product((20_000, 60_000, 10**7), (2, 10, 1_000), (0.1, 1.0, 3.0, 8.0)):
-        plan = plan_recalibration(n, k, Budget(epsilon, 1e-8))
+        plan = plan_temperatures(n, k, Budget(epsilon, 1e-8))
         assert 0 < plan.share <= 0.02 and plan.epsilon <= 0.02 * epsilon
-        assert plan.enough or epsilon <= 1.0
+        assert plan.sufficient or epsilon <= 1.0
 
 
 def test_fewer_records_take_a_larger_share() -> None:
-    shares = [plan_recalibration(n, 10, BUDGET).share for n in (500, 2_000, 8_000, 50_000)]
+    shares = [plan_temperatures(n, 10, BUDGET).share for n in (500, 2_000, 8_000, 50_000)]
     assert shares == sorted(shares, reverse=True) and shares[0] == 0.1
-    small = plan_recalibration(500, 10, Budget(1.0, 1e-5))
-    assert not small.enough and "more than the 0.005" in small.text()
-    assert plan_recalibration(500, 10, BUDGET, error=0.05).enough
+    small = plan_temperatures(500, 10, Budget(1.0, 1e-5))
+    assert not small.sufficient and "exceeds the requested 0.005" in small.text()
+    assert plan_temperatures(500, 10, BUDGET, error=0.05).sufficient
 
 
 def test_training_hardly_feels_it() -> None:
@@ -100,22 +100,22 @@ def test_training_hardly_feels_it() -> None:
 
 
 def test_the_share_is_the_least_that_keeps_the_error() -> None:
-    plan = plan_recalibration(3_000, 10, BUDGET, error=0.01)
-    assert plan.enough and plan.ece_error == pytest.approx(0.01, rel=1e-4)
+    plan = plan_temperatures(3_000, 10, BUDGET, error=0.01)
+    assert plan.sufficient and plan.ece_error == pytest.approx(0.01, rel=1e-4)
 
 
 def test_relation_and_unit_are_paid_for() -> None:
-    plain = plan_recalibration(1_000, 2, BUDGET, error=0.03)
-    replacing = plan_recalibration(1_000, 2, Budget(3.0, 1e-5, "replace-one"), error=0.03)
+    plain = plan_temperatures(1_000, 2, BUDGET, error=0.03)
+    replacing = plan_temperatures(1_000, 2, Budget(3.0, 1e-5, "replace-one"), error=0.03)
     assert replacing.share == pytest.approx(1.5 * plain.share)  # 2 - 1/2 classes
     patients = Budget(3.0, 1e-5, unit=Unit("patient", at_most=3))
-    assert plan_recalibration(1_000, 2, patients, error=0.03).share == pytest.approx(
+    assert plan_temperatures(1_000, 2, patients, error=0.03).share == pytest.approx(
         3 * plain.share
     )
 
 
-def test_what_no_budget_makes_up_for_is_told() -> None:
-    plan = plan_recalibration(10_000, 2, BUDGET, accuracy=0.8)
+def test_the_sampling_error_is_reported() -> None:
+    plan = plan_temperatures(10_000, 2, BUDGET, accuracy=0.8)
     right = np.random.default_rng(0).binomial(10_000, 0.8, 20_000) / 10_000
     assert np.abs(right - 0.8).mean() == pytest.approx(plan.sampling_error, rel=0.05)
 
@@ -135,7 +135,7 @@ def test_what_no_budget_makes_up_for_is_told() -> None:
 def test_what_makes_no_sense_is_refused(changes, said) -> None:
     settings = {"n": 1_000, "classes": 2, "budget": BUDGET, **changes}
     with pytest.raises(ValueError, match=said):
-        plan_recalibration(**settings)
+        plan_temperatures(**settings)
 
 
 @pytest.mark.parametrize(
@@ -151,14 +151,14 @@ def test_what_makes_no_sense_is_refused(changes, said) -> None:
 )
 def test_two_temperatures_where_there_is_enough_for_them(n, epsilon, relation, unit, two):
     expected = PrivateTwoTemperatures if two else PrivateTemperature
-    assert type(fitter_for(n, epsilon, relation, unit)) is expected
+    assert type(default_fitter(n, epsilon, relation, unit)) is expected
 
 
 def test_two_temperatures_do_better_from_there_on() -> None:
     """On scores that one temperature does not repair."""
     rng = np.random.default_rng(2)
     scores = bent(6_000, rng)
-    enough = ENOUGH / len(scores)
+    enough = MIN_RECORDS_TIMES_EPSILON / len(scores)
     one, two = (
         [ece(m(epsilon=enough).fit(Quick(scores, rng)).transform(scores)) for _ in range(12)]
         for m in (PrivateTemperature, PrivateTwoTemperatures)
@@ -177,23 +177,23 @@ def bent(n: int, rng) -> Scores:
 def test_the_error_of_two_is_that_of_simulated_fits() -> None:
     rng = np.random.default_rng(0)
     scores = made(20_000, 5, 3.0, 0.7, rng)
-    plan = plan_recalibration(20_000, 5, Budget(4.0, 1e-6))
+    plan = plan_temperatures(20_000, 5, Budget(4.0, 1e-6))
     assert plan.temperatures == 2 and "two temperatures" in plan.text()
     best = PrivateTwoTemperatures(epsilon=1.0).fit(Public(scores)).transform(scores)
-    found = []
+    result = []
     for _ in range(30):
         fitted = PrivateTwoTemperatures(epsilon=plan.epsilon).fit(Quick(scores, rng))
-        found.append(np.abs(fitted.transform(scores).confidence - best.confidence).mean())
-    assert 0.3 < np.mean(found) / plan.ece_error < 2
+        result.append(np.abs(fitted.transform(scores).confidence - best.confidence).mean())
+    assert 0.3 < np.mean(result) / plan.ece_error < 2
     assert plan.temperature_error is None and "off by" not in plan.text()
 
 
 def test_the_share_of_two_is_the_least_that_keeps_the_error_too() -> None:
-    plan = plan_recalibration(10_000, 10, Budget(8.0, 1e-5), error=0.001)
+    plan = plan_temperatures(10_000, 10, Budget(8.0, 1e-5), error=0.001)
     assert plan.temperatures == 2 and 0.02 < plan.share < 0.1
-    assert plan.enough and plan.ece_error == pytest.approx(0.001, rel=1e-4)
+    assert plan.sufficient and plan.ece_error == pytest.approx(0.001, rel=1e-4)
     adding, replacing = (
-        plan_recalibration(10_000, 10, Budget(16.0, 1e-5, relation), error=error)
+        plan_temperatures(10_000, 10, Budget(16.0, 1e-5, relation), error=error)
         for relation, error in (("add-remove", 0.001), ("replace-one", 0.002))
     )
     assert adding.temperatures == replacing.temperatures == 2
@@ -212,7 +212,7 @@ def test_one_temperature_does_better_below() -> None:
 
 
 def test_it_is_said_in_words_and_as_json() -> None:
-    plan = plan_recalibration(5_000, 10, BUDGET)
+    plan = plan_temperatures(5_000, 10, BUDGET)
     written = json.loads(json.dumps(plan.to_json()))
     assert written["share"] == plan.share and written["budget"]["epsilon"] == 3.0
     assert f"{100 * plan.share:.2g} % of epsilon" in plan.text()

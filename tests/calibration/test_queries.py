@@ -24,7 +24,7 @@ from veracal.calibration.queries import (
     TemperatureGradient,
 )
 from veracal.calibration.queries.records import loss_at, slope_at, softplus
-from veracal.calibration.queries.scalars import MappedQuery, of_mapped
+from veracal.calibration.queries.scalars import MappedQuery, on_mapped_scores
 from veracal.data import Group, Scores
 from veracal.errors import DataError
 from veracal.ledger import open_ledger
@@ -69,8 +69,8 @@ def of_four(n, rng):
         ConfidenceWeightedGaps(TwoTemperatures(1.0, 1.0), bits=3),
         ConfidenceWeightedSlopes(TwoTemperatures(3.0, 1.0)),
         ConfidenceWeightedSlopes(TwoTemperatures(1.0, 1.0), most=0.01),
-        of_mapped(BinnedGap(Bins(3)), Temperature(0.3)),
-        of_mapped(CorrectWrong(Bins(1)), Binned(Bins(3), [0.1, 0.5, 0.9])),
+        on_mapped_scores(BinnedGap(Bins(3)), Temperature(0.3)),
+        on_mapped_scores(CorrectWrong(Bins(1)), Binned(Bins(3), [0.1, 0.5, 0.9])),
     ],
     ids=repr,
 )
@@ -164,7 +164,7 @@ def test_gaps_and_slopes_of_the_sure_are_those_of_the_definition(scores):
         expected += (right - confidence) * np.array([1 - sure, sure])
     gaps = ConfidenceWeightedGaps(map_).evaluate(scores) / ONE
     np.testing.assert_allclose(gaps, expected, atol=300 / ONE)
-    found = ConfidenceWeightedSlopes(map_, most=10.0).evaluate(scores) / ONE
+    result = ConfidenceWeightedSlopes(map_, most=10.0).evaluate(scores) / ONE
     for i, (low, high) in enumerate(((1, 0), (0, 1))):
         ends = [
             ConfidenceWeightedGaps(
@@ -174,7 +174,7 @@ def test_gaps_and_slopes_of_the_sure_are_those_of_the_definition(scores):
             for d in (-h, h)
         ]
         slope = (ends[0] - ends[1]) / (2 * h)  # gaps fall
-        np.testing.assert_allclose(slope, found[i : i + 2], rtol=0.02)
+        np.testing.assert_allclose(slope, result[i : i + 2], rtol=0.02)
 
 
 def test_both_gaps_add_up_to_the_gap_and_cost_as_much(scores):
@@ -199,11 +199,11 @@ def test_slopes_have_the_bounds_that_are_said(k):
 
 def test_other_maps_are_refused():
     for kind in (ConfidenceWeightedGaps, ConfidenceWeightedSlopes):
-        with pytest.raises(ValueError, match="two temperatures"):
+        with pytest.raises(ValueError, match="TwoTemperatures"):
             kind(Temperature(1.0))
 
 
-def test_groups_are_told_apart_and_add_up(scores):
+def test_groups_are_separate_and_add_up(scores):
     whole = BinnedGap().evaluate(scores)
     parts = BinnedGap(groups=SEX).evaluate(scores).reshape(3, 15)
     assert (parts.sum(axis=0) == whole).all()
@@ -270,7 +270,7 @@ def test_a_gap_that_changes_sign_within_a_wide_bin_is_within_its_sensitivity():
     check_neighbors(BinnedGap(Bins(2)), pool, 0)
 
 
-def test_absolute_gaps_reach_their_sensitivity_and_no_more():
+def test_absolute_gaps_attain_their_sensitivity():
     wrong = Scores.from_logits([[1000.0, 0.0]], [1])
     assert AbsoluteGaps().evaluate(wrong) == ONE  # added to none: exactly 1
     sure, unsure = 1000.0 * np.eye(20)[0], np.zeros(20)
@@ -287,7 +287,7 @@ def test_absolute_gaps_reach_their_sensitivity_and_no_more():
     assert AbsoluteGaps().sensitivity_l2("replace-one") >= moved  # one number: no root of two
 
 
-def test_several_sources_are_not_asked_for_what_does_not_add_up(scores, tmp_path):
+def test_several_sources_reject_non_additive_queries(scores, tmp_path):
     halves = [scores.take(scores.correct), scores.take(~scores.correct)]
     whole = AbsoluteGaps().evaluate(scores)[0]
     assert sum(AbsoluteGaps().evaluate(half)[0] for half in halves) > 1.05 * whole
@@ -311,7 +311,7 @@ def test_the_slope_is_the_derivative_of_the_loss(scores):
 @pytest.mark.parametrize("map_", AFFINE, ids=lambda map_: map_.form)
 def test_platt_gradients_are_derivatives_of_the_loss(map_, scores):
     one, h = scores.take([3]), 1e-6
-    found = PlattGradient(map_, clip=1e3, bits=18).evaluate(one) / 2**18
+    result = PlattGradient(map_, clip=1e3, bits=18).evaluate(one) / 2**18
     weights, bias = np.array(map_.weights), np.array(map_.bias)
     flat = np.concatenate([weights.ravel(), bias])
 
@@ -322,14 +322,14 @@ def test_platt_gradients_are_derivatives_of_the_loss(map_, scores):
     for i in range(len(flat)):
         step = h * (np.arange(len(flat)) == i)
         slope = (loss(flat + step) - loss(flat - step)) / (2 * h)
-        assert found[i] == pytest.approx(slope, abs=1e-5)
+        assert result[i] == pytest.approx(slope, abs=1e-5)
 
 
 def test_weights_and_bias_are_clipped_together():
     far = Scores.from_logits([[300.0, 400.0, 0.0]], [0])
     for map_ in (Platt(1.0, np.zeros(3)), Platt(np.eye(3), np.zeros(3))):
-        found = PlattGradient(map_, clip=2.0).evaluate(far) / 1024
-        assert 1.99 < np.linalg.norm(found) <= 2.0
+        result = PlattGradient(map_, clip=2.0).evaluate(far) / 1024
+        assert 1.99 < np.linalg.norm(result) <= 2.0
 
 
 def test_the_gain_of_a_map_is_a_difference_of_brier_scores(scores):
@@ -354,8 +354,8 @@ def test_what_differs_is_another_question():
         TemperatureGradient(0.1, step=1),
     ]
     queries += [BinnedGap(), BinnedGap(Bins(3)), BinnedGap(groups=SEX)]
-    told = {(q.name, tuple(sorted(q.settings.items()))) for q in queries}
-    assert len(told) == len(queries)
+    settings = {(q.name, tuple(sorted(q.settings.items()))) for q in queries}
+    assert len(settings) == len(queries)
 
 
 @pytest.mark.parametrize(
@@ -388,27 +388,27 @@ def test_a_question_about_mapped_scores_is_that_question_about_them(rng):
     scores = adversarial_scores(50, rng)
     for map_ in (Temperature(0.3), Binned(Bins(3), [0.1, 0.5, 0.9])):
         for query in (BinnedGap(Bins(4)), CorrectWrong(Bins(1)), AbsoluteGaps(Bins(4))):
-            asked = of_mapped(query, map_)
+            queried = on_mapped_scores(query, map_)
             assert np.array_equal(
-                asked.evaluate(scores), query.evaluate(map_.transform(scores))
+                queried.evaluate(scores), query.evaluate(map_.transform(scores))
             )
-            assert asked.settings != of_mapped(query, Temperature(0.4)).settings
-            told = {f"of {name}": value for name, value in query.settings.items()}
-            assert asked.settings.items() > told.items()
+            assert queried.settings != on_mapped_scores(query, Temperature(0.4)).settings
+            settings = {f"of {name}": value for name, value in query.settings.items()}
+            assert queried.settings.items() > settings.items()
             for relation in ("add-remove", "replace-one"):
-                assert asked.sensitivity(relation) == query.sensitivity(relation)
-                assert asked.sensitivity_l2(relation) == query.sensitivity_l2(relation)
+                assert queried.sensitivity(relation) == query.sensitivity(relation)
+                assert queried.sensitivity_l2(relation) == query.sensitivity_l2(relation)
 
 
 def test_mapped_questions_about_different_maps_are_different_questions():
     """A gain has settings of the same names as the map that comes first."""
     first = Temperature(0.5)
-    one, other = (of_mapped(BrierGain(Temperature(x)), first) for x in (0.3, 0.4))
+    one, other = (on_mapped_scores(BrierGain(Temperature(x)), first) for x in (0.3, 0.4))
     assert one.settings != other.settings
-    assert one.settings != of_mapped(BrierGain(first), Temperature(0.3)).settings
+    assert one.settings != on_mapped_scores(BrierGain(first), Temperature(0.3)).settings
 
 
-def test_a_record_is_mapped_to_the_last_bit_whoever_else_is_there(rng):
+def test_a_record_is_mapped_independently_of_others_to_the_last_bit(rng):
     """A matrix product by BLAS is other in its last bit where a row stands alone."""
 
     def last_bit(scores):
@@ -417,19 +417,19 @@ def test_a_record_is_mapped_to_the_last_bit_whoever_else_is_there(rng):
     k = 10
     map_ = Platt(np.eye(k) + 0.3 * rng.normal(size=(k, k)), rng.normal(size=k))
     scores = Scores.from_logits(3 * rng.normal(size=(300, k)), rng.integers(0, k, 300))
-    asked = of_mapped(BoundedSum("last bit", last_bit, 0, 1, bits=0), map_)
-    alone = [asked.evaluate(scores.take([i]))[0] for i in range(300)]
-    assert asked.evaluate(scores)[0] == sum(alone)
+    queried = on_mapped_scores(BoundedSum("last bit", last_bit, 0, 1, bits=0), map_)
+    alone = [queried.evaluate(scores.take([i]))[0] for i in range(300)]
+    assert queried.evaluate(scores)[0] == sum(alone)
     singly = [last_bit(map_.transform(scores.take([i])))[0] for i in range(300)]
     together = last_bit(map_.transform(scores))
     assert singly == together.tolist()  # even where all of them are mapped at once
 
 
 def test_what_does_not_add_up_does_not_when_mapped(rng):
-    asked = of_mapped(AbsoluteGaps(Bins(3)), Temperature(0.3))
-    check_statistic(asked, trials=20)
+    queried = on_mapped_scores(AbsoluteGaps(Bins(3)), Temperature(0.3))
+    check_statistic(queried, trials=20)
     source = Public(adversarial_scores(9, rng))
     with pytest.raises(ValueError, match="cannot be added"):
-        Pool([source, Public(adversarial_scores(9, rng))]).answer(asked, micro_epsilon=9)
-    with pytest.raises(ValueError, match="of_mapped"):
+        Pool([source, Public(adversarial_scores(9, rng))]).answer(queried, micro_epsilon=9)
+    with pytest.raises(ValueError, match="on_mapped_scores"):
         MappedQuery(AbsoluteGaps(), Temperature(0.3))

@@ -11,7 +11,7 @@ from veracal.accounting import Composed, Unit
 from veracal.calibration.bins import Bins
 from veracal.calibration.private.session import unit_of
 from veracal.calibration.queries import BinnedGap, CorrectWrong, Gap
-from veracal.calibration.simulated import Simulated
+from veracal.calibration.simulated import SimulatedSources
 from veracal.data import Scores
 from veracal.errors import BudgetError, DataError, SilentError
 from veracal.queries import Brier, Count, gaussian_event, laplace_event
@@ -26,17 +26,17 @@ PLACE = np.arange(60) % 4
     "query", [Count(), Brier(), Gap(), CorrectWrong(Bins(2))], ids=lambda q: q.name
 )
 def test_they_keep_the_contract_of_a_source(query):
-    check_source(lambda total: Simulated(SCORES, PLACE, micro_epsilon=total), query)
+    check_source(lambda total: SimulatedSources(SCORES, PLACE, micro_epsilon=total), query)
 
 
 def test_every_source_answers_about_its_own_records_with_noise_of_its_own():
-    source = Simulated(SCORES, PLACE, sources=5, micro_epsilon=10**12)
-    found = source.answer(BinnedGap(Bins(3)), micro_epsilon=10**11)  # next to no noise
-    for i, part in enumerate(found.parts):
+    source = SimulatedSources(SCORES, PLACE, sources=5, micro_epsilon=10**12)
+    result = source.answer(BinnedGap(Bins(3)), micro_epsilon=10**11)  # next to no noise
+    for i, part in enumerate(result.parts):
         exact = BinnedGap(Bins(3)).evaluate(SCORES.take(np.flatnonzero(PLACE == i)))
         assert np.abs(np.array(part.units) - exact).max() < 1_000
-    assert found.private and found.units == tuple(
-        np.sum([part.units for part in found.parts], axis=0).tolist()
+    assert result.private and result.units == tuple(
+        np.sum([part.units for part in result.parts], axis=0).tolist()
     )
     assert len({part.units for part in source.answer(Count(), micro_epsilon=1).parts}) == 5
 
@@ -45,10 +45,10 @@ def test_every_source_answers_about_its_own_records_with_noise_of_its_own():
 def test_the_noise_of_all_sources_has_the_law_of_one(rng):
     """Against the probabilities of the discrete Laplace law, and not a law close to it."""
     n, scale = 20_000, 2.0
-    source = Simulated(SCORES, PLACE, sources=n, micro_epsilon=10**7, rng=rng)
-    found = source.answer(Count(), micro_epsilon=500_000)
-    noise = np.array([part.units[0] for part in found.parts[4:]])
-    assert found.private == (rng is None)
+    source = SimulatedSources(SCORES, PLACE, sources=n, micro_epsilon=10**7, rng=rng)
+    result = source.answer(Count(), micro_epsilon=500_000)
+    noise = np.array([part.units[0] for part in result.parts[4:]])
+    assert result.private == (rng is None)
 
     def off(s):
         t = math.exp(-1 / s)
@@ -65,7 +65,7 @@ def test_what_was_announced_and_nothing_else():
     event = Composed(
         (laplace_event(Gap(), 100, "add-remove"), gaussian_event(Gap(), 5.0, "add-remove"))
     )
-    source = Simulated(SCORES, PLACE, event=event)
+    source = SimulatedSources(SCORES, PLACE, event=event)
     source.answer(Gap(), micro_epsilon=100)
     source.answer_gaussian(Gap(), noise_multiplier=5.0)
     with pytest.raises(BudgetError, match="no record was read"):
@@ -74,27 +74,31 @@ def test_what_was_announced_and_nothing_else():
 
 def test_units_and_relation_are_those_that_were_said():
     unit = Unit("patient", 2)
-    source = Simulated(SCORES, PLACE, micro_epsilon=10**6, relation="replace-one", unit=unit)
-    found = source.answer(Brier(), micro_epsilon=10**6)
-    assert found.parts[0].event == laplace_event(Brier(), 10**6, "replace-one", unit)
+    source = SimulatedSources(
+        SCORES, PLACE, micro_epsilon=10**6, relation="replace-one", unit=unit
+    )
+    result = source.answer(Brier(), micro_epsilon=10**6)
+    assert result.parts[0].event == laplace_event(Brier(), 10**6, "replace-one", unit)
     assert unit_of(source) == unit
     with pytest.raises(BudgetError):
         source.answer(Count(), micro_epsilon=1)
 
 
 def test_silence_begins_when_it_was_said():
-    source = Simulated(SCORES, PLACE, micro_epsilon=10**6, silent={1: 1, 2: 0}, least=1)
+    source = SimulatedSources(SCORES, PLACE, micro_epsilon=10**6, silent={1: 1, 2: 0}, least=1)
     silent = [source.answer(q, micro_epsilon=10).silences for q in (Count(), Brier())]
     assert [why is not None for why in silent[0]] == [False, False, True, False]
     assert [why is not None for why in silent[1]] == [False, True, True, False]
     again = source.answer(Count(), micro_epsilon=10)
     assert again.silences == silent[0]
     with pytest.raises(SilentError):
-        Simulated(SCORES, PLACE, micro_epsilon=10, silent=[0]).answer(Count(), micro_epsilon=1)
+        SimulatedSources(SCORES, PLACE, micro_epsilon=10, silent=[0]).answer(
+            Count(), micro_epsilon=1
+        )
 
 
 def test_there_are_no_copies():
-    source = Simulated(SCORES, PLACE, micro_epsilon=10**6)
+    source = SimulatedSources(SCORES, PLACE, micro_epsilon=10**6)
     for make in (copy.copy, copy.deepcopy, pickle.dumps):
         with pytest.raises(TypeError, match="copy"):
             make(source)
@@ -104,13 +108,13 @@ def test_there_are_no_copies():
     "place", [PLACE[:-1], PLACE - 1, PLACE + 0.5, PLACE[:, None]], ids=range(4)
 )
 def test_wrong_places_are_refused(place):
-    with pytest.raises(DataError, match="place"):
-        Simulated(SCORES, place, micro_epsilon=1)
+    with pytest.raises(DataError, match="index"):
+        SimulatedSources(SCORES, place, micro_epsilon=1)
 
 
 def test_wrong_settings_are_refused():
     for wrong in ({}, {"micro_epsilon": 1, "event": laplace_event(Gap(), 1, "add-remove")}):
         with pytest.raises(ValueError, match="one of"):
-            Simulated(SCORES, PLACE, **wrong)
+            SimulatedSources(SCORES, PLACE, **wrong)
     with pytest.raises(ValueError, match="sources"):
-        Simulated(SCORES, PLACE, micro_epsilon=1, sources=3)
+        SimulatedSources(SCORES, PLACE, micro_epsilon=1, sources=3)

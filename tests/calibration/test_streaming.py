@@ -23,19 +23,19 @@ FIGURES = [
 @pytest.mark.parametrize("size", [1, 7, 1_000])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_stream_equals_the_whole(kind, size, dtype):
-    made = scores(400, 5, kind=kind, dtype=dtype)
-    blocks = (made.take(np.arange(i, min(i + size, 400))) for i in range(0, 400, size))
-    found = stream_totals(blocks)
+    built = scores(400, 5, kind=kind, dtype=dtype)
+    blocks = (built.take(np.arange(i, min(i + size, 400))) for i in range(0, 400, size))
+    result = stream_totals(blocks)
     for name in FIGURES:
-        whole = getattr(metrics, name)(made)
-        assert getattr(found, name) == pytest.approx(whole, abs=1e-12, rel=0), name
-    assert found.n == 400
-    assert found.curve().counts == curve(made).counts
+        whole = getattr(metrics, name)(built)
+        assert getattr(result, name) == pytest.approx(whole, abs=1e-12, rel=0), name
+    assert result.n == 400
+    assert result.curve().counts == curve(built).counts
 
 
 def test_a_long_stream_loses_no_digits():
-    made = tied(300)
-    part = StreamTotals.of(made)
+    result = tied(300)
+    part = StreamTotals.of(result)
     total = part
     for _ in range(12):  # two to the twelfth copies
         total = total + total
@@ -50,17 +50,17 @@ def test_a_long_stream_loses_no_digits():
 def test_an_impossible_label_makes_an_infinite_likelihood_and_nothing_else():
     fine, wrong = Scores.from_probabilities([0.5], [1]), Scores.from_probabilities([0.0], [1])
     for order in ([fine, wrong, fine, wrong], [wrong, fine], [wrong, wrong]):
-        found = stream_totals(order)
-        assert found.nll == np.inf and np.isfinite(found.brier)
+        result = stream_totals(order)
+        assert result.nll == np.inf and np.isfinite(result.brier)
 
 
 def test_files_are_streamed(tmp_path):
-    made = scores(500, 3, dtype=np.float32)
-    columns = {f"probabilities_{j}": made.values[:, j] for j in range(3)}
-    frame = pl.DataFrame({**columns, "labels": made.labels})
+    built = scores(500, 3, dtype=np.float32)
+    columns = {f"probabilities_{j}": built.values[:, j] for j in range(3)}
+    frame = pl.DataFrame({**columns, "labels": built.labels})
     frame.write_parquet(tmp_path / "p.parquet", row_group_size=100)
-    found = stream_totals(scan_scores(tmp_path / "p.parquet", rows=64))
-    assert found.ece == pytest.approx(metrics.ece(made), abs=1e-12)
+    result = stream_totals(scan_scores(tmp_path / "p.parquet", rows=64))
+    assert result.ece == pytest.approx(metrics.ece(built), abs=1e-12)
 
 
 def test_nothing_to_measure_is_said():
@@ -77,18 +77,18 @@ def test_nothing_to_measure_is_said():
 
 
 def test_empty_blocks_change_nothing():
-    made = scores(50, 3)
-    none = made.take(np.zeros(0, dtype=int))
-    assert stream_totals([none, made, none]).ece == stream_totals([made]).ece
+    result = scores(50, 3)
+    none = result.take(np.zeros(0, dtype=int))
+    assert stream_totals([none, result, none]).ece == stream_totals([result]).ece
 
 
 def test_blocks_of_another_sort_are_refused():
-    made = scores(5, 3)
+    result = scores(5, 3)
     for other in (scores(5, 4), scores(5, 3, kind="logits")):
         with pytest.raises(ValueError, match="in every block"):
-            stream_totals([made, other])
+            stream_totals([result, other])
     with pytest.raises(ValueError, match="Expected totals over"):
-        StreamTotals.of(made, 10) + StreamTotals.of(made, 15)
+        StreamTotals.of(result, 10) + StreamTotals.of(result, 15)
 
 
 PEAK = """

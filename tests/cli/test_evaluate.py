@@ -252,10 +252,10 @@ def test_paid_queries_are_not_charged_again(measured, predictions):
     """A ledger that has answered the first question pays for the others alone."""
     ledger = open_ledger("study.ledger", Budget(0.9))
     plan = plan_measurement(epsilon=0.9)
-    next(iter(plan.asks.values())).of(Curator(load_scores(predictions), ledger))
+    next(iter(plan.queries.values())).ask(Curator(load_scores(predictions), ledger))
     assert 0 < ledger.remaining().epsilon < 0.9 and len(ledger.entries()) == 1
     measured("--epsilon", "0.9", "--ledger", "study.ledger")
-    assert len(ledger.entries()) == len(plan.asks)
+    assert len(ledger.entries()) == len(plan.queries)
 
 
 def test_an_insufficient_budget_is_not_charged(run, predictions):

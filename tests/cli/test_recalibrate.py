@@ -42,8 +42,8 @@ def scores(predictions):
 @pytest.fixture
 def fitted(run, predictions):
     def command(*words, code=0):
-        found, out, err = run("recalibrate", predictions, *words, "--json")
-        assert found == code, err
+        result, out, err = run("recalibrate", predictions, *words, "--json")
+        assert result == code, err
         return json.loads(out) if out else err
 
     return command
@@ -54,15 +54,15 @@ def fitted(run, predictions):
 
 def test_a_private_map_is_near_the_open_one_and_charged(fitted, scores):
     ledger = open_ledger("study.ledger", Budget(30.0))
-    found = fitted("--epsilon", "20", *LEDGER, "--map-out", "m.json", "--out", "c.npz")
+    result = fitted("--epsilon", "20", *LEDGER, "--map-out", "m.json", "--out", "c.npz")
     best = TemperatureScaling().fit(scores).map_
     written = load_map("m.json")
-    assert found["private"] and found["map"] == written.to_json()
+    assert result["private"] and result["map"] == written.to_json()
     assert written.value == pytest.approx(best.value, rel=0.15) and best.value > 1.7
     assert ledger.spent().epsilon == pytest.approx(20, abs=1e-5)
-    assert found["epsilon"] == 20 and found["statement"]["epsilon"] == pytest.approx(20)
-    assert found["temperatures"]["temperature"]["low"] < written.value
-    assert written.value < found["temperatures"]["temperature"]["high"]
+    assert result["epsilon"] == 20 and result["statement"]["epsilon"] == pytest.approx(20)
+    assert result["temperatures"]["temperature"]["low"] < written.value
+    assert written.value < result["temperatures"]["temperature"]["high"]
     mapped = load_scores("c.npz")
     assert np.array_equal(mapped.values, written.transform(scores).values)
     assert metrics.ece(mapped) < metrics.ece(scores) / 3
@@ -108,11 +108,11 @@ def test_without_a_budget_nothing_is_charged_at_all(fitted, extra):
 
 def test_a_fit_that_was_interrupted_goes_on_where_it_stopped(fitted, run, monkeypatch):
     ledger = open_ledger("study.ledger", Budget(0.3))
-    answer, asked = Curator.answer, []
+    answer, queried = Curator.answer, []
 
     def interrupted(self, *args, **kwargs):
-        asked.append(1)
-        if len(asked) == 3:
+        queried.append(1)
+        if len(queried) == 3:
             raise KeyboardInterrupt
         return answer(self, *args, **kwargs)
 
@@ -125,9 +125,9 @@ def test_a_fit_that_was_interrupted_goes_on_where_it_stopped(fitted, run, monkey
 
 
 def test_figures_before_and_after_are_released_with_noise(fitted):
-    found = fitted("--epsilon", "20", "--measure", "40")
-    before, after = (found["released"][side]["overall"] for side in ("before", "after"))
-    assert found["internal"] is None and found["released"]["before"]["private"]
+    result = fitted("--epsilon", "20", "--measure", "40")
+    before, after = (result["released"][side]["overall"] for side in ("before", "after"))
+    assert result["internal"] is None and result["released"]["before"]["private"]
     assert before["ece"]["value"] > 0.1 > after["ece"]["value"]  # not the same answer twice
     assert before["accuracy"]["value"] == pytest.approx(after["accuracy"]["value"], abs=0.03)
     assert Ledger(default_ledger_path("p.npz")).spent().epsilon == pytest.approx(60, abs=1e-4)
@@ -135,10 +135,10 @@ def test_figures_before_and_after_are_released_with_noise(fitted):
 
 def test_plain_figures_are_shown_only_on_demand_and_as_internal(run, fitted, scores):
     assert fitted("--epsilon", "1")["internal"] is None
-    found = fitted("--epsilon", "1", "--internal", "--replicates", "2")["internal"]
-    assert "do not publish" in found["note"]
-    assert found["before"]["ece"]["value"] == pytest.approx(metrics.ece(scores))
-    assert found["before"]["ece"]["low"] is not None
+    result = fitted("--epsilon", "1", "--internal", "--replicates", "2")["internal"]
+    assert "do not publish" in result["note"]
+    assert result["before"]["ece"]["value"] == pytest.approx(metrics.ece(scores))
+    assert result["before"]["ece"]["low"] is not None
     code, out, err = run("recalibrate", "p.npz", "--epsilon", "1")
     assert code == 0 and "internal" not in out and "--measure" in err
     code, out, _ = run("recalibrate", "p.npz", "--epsilon", "1", "--internal", *QUICK)
@@ -146,21 +146,21 @@ def test_plain_figures_are_shown_only_on_demand_and_as_internal(run, fitted, sco
 
 
 def test_a_map_that_helps_is_kept(fitted):
-    found = fitted("--epsilon", "5", "--guard", "5")
-    assert found["guard"]["kept"] and found["map"]["kind"] == "temperature"
+    result = fitted("--epsilon", "5", "--guard", "5")
+    assert result["guard"]["kept"] and result["map"]["kind"] == "temperature"
 
 
 def test_a_map_that_does_harm_is_not_kept(run, predictions, monkeypatch):
     """The fit is made to find a map that leaves no confidence; the guard is the real one."""
-    keep = PrivateTemperature._keep
+    store = PrivateTemperature._store
     monkeypatch.setattr(
         PrivateTemperature,
-        "_keep",
-        lambda self, map_, *args, **kwargs: keep(self, Temperature(1e-3), *args, **kwargs),
+        "_store",
+        lambda self, map_, *args, **kwargs: store(self, Temperature(1e-3), *args, **kwargs),
     )
     words = ["--epsilon", "1", "--guard", "2", "--map-out", "m.json", "--out", "c.npz"]
     code, out, _ = run("recalibrate", predictions, *words)
-    assert code == 0 and "not kept" in out and "scores stay as they are" in out
+    assert code == 0 and "not kept" in out and "scores are not changed" in out
     assert load_map("m.json") == Identity()
     assert np.array_equal(load_scores("c.npz").values, load_scores(predictions).values)
 
@@ -186,10 +186,10 @@ def test_the_output_says_the_map_its_cost_and_the_promise(run, predictions):
         and f"Opened {default_ledger_path('p.npz')} with a budget of epsilon 20" in err
     )
     assert "temperature" in out and "(logits are divided by it)" in out
-    assert "epsilon 20 in all: 10 for the map, 5 for the guard, 5 for figures" in out
+    assert "epsilon 20 in total: 10 for the map, 5 for the guard, 5 for figures" in out
     assert "differentially private for one record: epsilon = 20." in out
     assert "whether it was kept" not in out
-    assert "whether it was kept" in run("recalibrate", predictions, *words, "--statement")[1]
+    assert "the guard's decision" in run("recalibrate", predictions, *words, "--statement")[1]
 
 
 @pytest.mark.parametrize(
@@ -203,12 +203,12 @@ def test_the_output_says_the_map_its_cost_and_the_promise(run, predictions):
     ids=["binning", "two temperatures", "descent", "platt"],
 )
 def test_every_private_method(fitted, scores, words, kind):
-    found = fitted("--epsilon", "8", *words, "--out", "c.parquet", "--map-out", "m.json")
-    assert found["map"]["kind"] == kind and found["private"]
+    result = fitted("--epsilon", "8", *words, "--out", "c.parquet", "--map-out", "m.json")
+    assert result["map"]["kind"] == kind and result["private"]
     assert metrics.ece(load_scores("c.parquet")) < metrics.ece(scores)
-    assert load_map("m.json").to_json() == found["map"]
-    assert found["statement"]["delta"] == (1e-5 if len(words) > 2 else 0)
-    assert found["statement"]["epsilon"] <= found["ledger"]["spent"]["epsilon"] + 1e-6
+    assert load_map("m.json").to_json() == result["map"]
+    assert result["statement"]["delta"] == (1e-5 if len(words) > 2 else 0)
+    assert result["statement"]["epsilon"] <= result["ledger"]["spent"]["epsilon"] + 1e-6
 
 
 @pytest.mark.parametrize(
@@ -222,21 +222,21 @@ def test_every_private_method(fitted, scores, words, kind):
     ],
 )
 def test_the_best_map_is_chosen_by_what_is_declared(fitted, run, words, kind):
-    found = fitted(*words)
-    assert found["map"]["kind"] == kind
-    assert found["method"] == kind.replace(" ", "-")
+    result = fitted(*words)
+    assert result["map"]["kind"] == kind
+    assert result["method"] == kind.replace(" ", "-")
     names = {"temperature": {"temperature"}, "two temperatures": {"unsure", "sure"}}[kind]
-    assert set(found["temperatures"]) == (names if found["private"] else set())
-    if kind == "two temperatures" and found["private"]:
+    assert set(result["temperatures"]) == (names if result["private"] else set())
+    if kind == "two temperatures" and result["private"]:
         out = run("recalibrate", "p.npz", *words)[1]
-        assert "temperature, unsure found" in out and "for the sure (logits" in out
+        assert "fitted temperature, unsure" in out and "(high confidence)" in out
 
 
 def test_curves_are_drawn_where_they_are_paid_for(fitted, run):
     words = ["--epsilon", "1", "--measure", "9", "--curve"]
-    found = fitted(*words)
+    result = fitted(*words)
     for side in ("before", "after"):
-        assert found["released"][side]["overall"]["curve"]["bins"] == 15
+        assert result["released"][side]["overall"]["curve"]["bins"] == 15
     out = run("recalibrate", "p.npz", *words)[1]
     assert out.count("● accuracy") + out.count("o accuracy") == 2
     assert "before\n" in out and "after\n" in out
@@ -248,9 +248,9 @@ def test_curves_are_drawn_where_they_are_paid_for(fitted, run):
 def test_noise_for_figures_beside_gaussian_steps_is_in_the_total(fitted):
     """Which the accountant may put above the sum of both: a new ledger has room for that."""
     words = ["--method", "platt", "--delta", "1e-5", "--size", str(N), "--measure", "0.2"]
-    found = fitted("--epsilon", "1", *words)
-    assert 1.2 < found["statement"]["epsilon"] < 1.4
-    assert found["ledger"]["spent"]["epsilon"] >= found["statement"]["epsilon"] - 1e-9
+    result = fitted("--epsilon", "1", *words)
+    assert 1.2 < result["statement"]["epsilon"] < 1.4
+    assert result["ledger"]["spent"]["epsilon"] >= result["statement"]["epsilon"] - 1e-9
 
 
 def test_the_ledger_says_whom_to_protect(run):
@@ -262,9 +262,9 @@ def test_the_ledger_says_whom_to_protect(run):
     budget = Budget(5.0, relation="replace-one", unit=Unit("patient", at_most=3))
     open_ledger("study.ledger", budget)
     code, out, _ = run(*words, *LEDGER, "--out", "c.csv", "--json")
-    found = json.loads(out)["statement"]
-    assert code == 0 and (found["relation"], found["at_most"]) == ("replace-one", 3)
-    assert found["epsilon"] == pytest.approx(5)
+    result = json.loads(out)["statement"]
+    assert code == 0 and (result["relation"], result["at_most"]) == ("replace-one", 3)
+    assert result["epsilon"] == pytest.approx(5)
     assert load_scores("c.csv", unit="who").units is not None
 
 
@@ -321,8 +321,8 @@ def test_a_recalibration_with_a_delta_is_one_run_of_an_open_ledger(fitted, run):
 def test_a_second_recalibration_fits_within_caps_that_leave_room(fitted, run, predictions):
     words = ["--data", predictions, "--epsilon", "2", "--delta", "2e-5", "--part", "records"]
     assert run("ledger", "open", *words)[0] == 0
-    found = [fitted("--epsilon", "1", *GAUSSIAN, "--version", mark) for mark in ("1", "2")]
-    assert found[0]["map"] != found[1]["map"]
+    result = [fitted("--epsilon", "1", *GAUSSIAN, "--version", mark) for mark in ("1", "2")]
+    assert result[0]["map"] != result[1]["map"]
     assert len(Ledger(default_ledger_path(predictions)).runs()) == 2
 
 
@@ -354,14 +354,14 @@ def test_figures_on_top_of_a_map_that_was_paid_for_are_charged_alone(fitted, run
     words = ["--epsilon", "2", *GAUSSIAN, "--measure", "0.5"]
     assert "veracal ledger extend" in fitted(*words, code=1)
     assert run("ledger", "extend", "p.npz", "--epsilon", "0.5")[0] == 0
-    found = fitted(*words)
-    assert found["map"] == first["map"] and found["released"]["after"]["private"]
+    result = fitted(*words)
+    assert result["map"] == first["map"] and result["released"]["after"]["private"]
     ledger = Ledger(default_ledger_path("p.npz"))
     assert [one.epsilons["records"] for one in ledger.runs()] == pytest.approx(
         [2, 0.5], abs=0.01
     )
     head = ledger.head
-    assert fitted(*words)["released"] == found["released"] and ledger.head == head
+    assert fitted(*words)["released"] == result["released"] and ledger.head == head
 
 
 def test_an_abandoned_recalibration_says_what_to_type(fitted, run, monkeypatch):
@@ -384,9 +384,11 @@ def test_an_abandoned_recalibration_says_what_to_type(fitted, run, monkeypatch):
 )
 def test_every_open_method(fitted, run, scores, method):
     words = ["--not-private", "--method", method, *QUICK]
-    found = fitted(*words, "--out", "c.npz")
-    assert found["private"] is False and found["statement"] is None and found["ledger"] is None
-    assert "do not publish" in found["internal"]["note"]
+    result = fitted(*words, "--out", "c.npz")
+    assert (
+        result["private"] is False and result["statement"] is None and result["ledger"] is None
+    )
+    assert "do not publish" in result["internal"]["note"]
     assert metrics.brier(load_scores("c.npz")) < metrics.brier(scores)
     assert not list(Path().glob("*.ledger"))
     out = run("recalibrate", "p.npz", *words)[1]
@@ -412,8 +414,8 @@ def test_a_group_that_cannot_be_written_is_refused_before_anything_is_charged(ru
 def test_groups_and_their_names_come_along(run, predictions):
     words = ["--group", "sex=f,m", "--not-private", *QUICK, "--out", "c.csv"]
     assert run("recalibrate", predictions, *words)[0] == 0
-    found = load_scores("c.csv", groups={"sex": ["f", "m"]}).groups["sex"]
-    assert found.codes[:3].tolist() == [0, 1, 0]
+    result = load_scores("c.csv", groups={"sex": ["f", "m"]}).groups["sex"]
+    assert result.codes[:3].tolist() == [0, 1, 0]
 
 
 @pytest.mark.parametrize("option", ["--out", "--map-out"])
@@ -441,7 +443,7 @@ def test_nothing_is_overwritten_unless_told_to(fitted, option):
 def test_files_of_one_command_are_different(run, predictions, words):
     before = Path(predictions).read_bytes()
     code, out, err = run("recalibrate", predictions, "--epsilon", "1", *words)
-    assert code == 2 and not out and "another file of this command" in " ".join(err.split())
+    assert code == 2 and not out and "already another file" in " ".join(err.split())
     assert Path(predictions).read_bytes() == before and len(list(Path().iterdir())) == 1
 
 

@@ -18,7 +18,7 @@ from tests.cli.federation_made import NAMES, federation, model, server
 from veracal.artifact import PrivateClassifier
 from veracal.artifact.storage import read_manifest
 from veracal.calibration.maps import load_map
-from veracal.cli._recalibrate_remote import Board
+from veracal.cli._recalibrate_remote import ProgressBoard
 from veracal.federation.coordinator.pool import RoundEvent
 from veracal.federation.models import model_hash
 from veracal.federation.source.serving import SourceServer
@@ -55,8 +55,8 @@ def at_once(monkeypatch):
 
 def ledger(i):
     """What a hospital's ledger has paid."""
-    (found,) = Path(f"study/source{i}/enrolled").glob("*/spent.ledger")
-    return Ledger(found)
+    (estimate,) = Path(f"study/source{i}/enrolled").glob("*/spent.ledger")
+    return Ledger(estimate)
 
 
 def test_a_new_artifact_has_the_map_and_names_every_cost(run):
@@ -68,17 +68,19 @@ def test_a_new_artifact_has_the_map_and_names_every_cost(run):
     assert new.map_ == load_map("map.json") != old.map_
     assert 2.5 < new.map_.value < 4.5
     assert (model_hash("new"), model_hash("m")) == (before, before)
-    told = new.manifest.federation
-    assert [one["name"] for one in told["sources"]] == list(NAMES)
-    for i, one in enumerate(told["sources"]):
+    settings = new.manifest.federation
+    assert [one["name"] for one in settings["sources"]] == list(NAMES)
+    for i, one in enumerate(settings["sources"]):
         assert (one["epsilon"], one["answered"], one["why"]) == (4.0, True, None)
         assert one["head"] == {"index": 5, "hash": ledger(i).head}
         assert ledger(i).spent().epsilon == 4.0
-        assert f"{one['name']} ({one['key']}): epsilon 4 for each record" in told["statement"]
+        assert (
+            f"{one['name']} ({one['key']}): epsilon 4 for each record" in settings["statement"]
+        )
         assert f"{one['name']} ({one['key']}): epsilon 4 for each record" in out
     assert "Recalibrated by 3 institutions" in (Path("new") / "report.html").read_text()
     assert "Recalibrated by 3 institutions" in (Path("new") / "MODEL_CARD.md").read_text()
-    assert load_results(Path("new")).federation == told
+    assert load_results(Path("new")).federation == settings
     assert re.search(r"The plan \(pooled\)", err)
     assert "round 5 of 5, gaps by bin, mapped: North answered" in err
 
@@ -112,13 +114,13 @@ def test_force_writes_into_the_model_itself_and_earlier_costs_stay_told(run):
 
 def test_json_has_plan_and_institutions(run):
     code, out, _ = run(*WORDS, "--map-out", "a.json", "--json")
-    found = json.loads(out)
+    estimate = json.loads(out)
     assert code == 0
-    assert found["study"] == "Heart study"
-    assert [one["name"] for one in found["plan"]] == list(NAMES)
-    assert {one["left"] for one in found["plan"]} == {20.0}
-    assert found["out"] is None
-    assert found["map_out"] == "a.json"
+    assert estimate["study"] == "Heart study"
+    assert [one["name"] for one in estimate["plan"]] == list(NAMES)
+    assert {one["left"] for one in estimate["plan"]} == {20.0}
+    assert estimate["out"] is None
+    assert estimate["map_out"] == "a.json"
 
 
 def test_a_map_that_was_not_kept_leaves_the_artifacts_own(run):
@@ -136,10 +138,10 @@ def test_other_methods_by_name(run, method):
     words = [*WORDS[:-1], "4", "--method", method, "--guard", "2", "--measure", "2"]
     code, out, err = run(*words, "--map-out", "a.json", "--json")
     assert code == 0, err
-    found = json.loads(out)
-    assert found["method"] == method
-    assert found["guard"]["kind"] == "asked"
-    assert found["institutions"][0]["epsilon"] == pytest.approx(8.0, abs=1e-4)
+    estimate = json.loads(out)
+    assert estimate["method"] == method
+    assert estimate["guard"]["kind"] == "asked"
+    assert estimate["institutions"][0]["epsilon"] == pytest.approx(8.0, abs=1e-4)
 
 
 def test_of_any_other_model_only_the_map_is_written(run, tmp_path):
@@ -303,17 +305,17 @@ def test_killed_at_any_moment_the_same_command_goes_on(place):
         with subprocess.Popen(
             words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, env=environment, text=True
         ) as process:
-            told = list(itertools.islice(_rounds(process.stderr), lines))
+            settings = list(itertools.islice(_rounds(process.stderr), lines))
             process.send_signal(signal.SIGKILL)
-        assert told, "it ended before it could be killed"
+        assert settings, "it ended before it could be killed"
         assert not Path("new").exists()
     done = subprocess.run(words, capture_output=True, text=True, env=environment, check=True)
-    found = json.loads(done.stdout)
-    assert [one["answered"] for one in found["institutions"]] == [True] * 3
+    estimate = json.loads(done.stdout)
+    assert [one["answered"] for one in estimate["institutions"]] == [True] * 3
     for i in range(3):
         assert ledger(i).spent().epsilon == 2.0
         assert len(list(ledger(i).entries())) == 3
-    assert PrivateClassifier.load("new").map_.to_json() == found["map"]
+    assert PrivateClassifier.load("new").map_.to_json() == estimate["map"]
 
 
 def _rounds(stream):
@@ -332,11 +334,11 @@ def test_ctrl_c_says_that_nothing_is_lost(place):
 
 
 def test_the_board_shows_every_institution():
-    board = Board(["a", "b"], 3)
+    board = ProgressBoard(["a", "b"], 3)
     line = board.note(RoundEvent(1, "gap", 1, "silent", "it did not answer in time"))
     assert line == "round 1 of 3, gap: b dropped out: it did not answer in time"
     board.note(RoundEvent(1, "gap", 0, "answered"))
     console = Console(width=100, record=True, file=io.StringIO())
     console.print(board.table())
-    shown = console.export_text()
-    assert "1 of 3" in shown and "0 of 3" in shown and "did not answer" in shown
+    printed = console.export_text()
+    assert "1 of 3" in printed and "0 of 3" in printed and "did not answer" in printed

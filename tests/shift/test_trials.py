@@ -130,7 +130,7 @@ def test_without_noise_the_library_finds_the_same(scores, made, exact, point):
     pool = pooled_records(scores, used, point)
     found = PooledTemperature(epsilon=1.0, classes=10, temperatures=RANGE).fit(pool)
     assert temperatures[0, point] == pytest.approx(found.map_.value, rel=0.02)
-    assert doubts[0, point] == found.doubt_ == 0
+    assert doubts[0, point] == found.uniform_weight_ == 0
     golden = GoldenTemperature("accuracy", epsilon=1.0, temperatures=RANGE).fit(pool)
     slow = metrics.ece(golden.transform(scores.take(rest)))
     assert methods.acc_t(exact)[0, point] == pytest.approx(slow, abs=0.004)

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from veracal.calibration.maps.base import CalibrationMap, Identity
     from veracal.calibration.maps.nonparametric import Binned, Isotonic
     from veracal.calibration.maps.parametric import (
-        DOUBT_BITS,
-        MOST_DOUBT,
+        MAX_UNIFORM_WEIGHT,
+        UNIFORM_WEIGHT_BITS,
         Beta,
         Form,
         Platt,
@@ -42,7 +42,18 @@ if TYPE_CHECKING:
         measure,
         stream_totals,
     )
-    from veracal.calibration.methods import AUTO, METHODS, NONE, PRIVATE, Settings, auto
+    from veracal.calibration.methods import (
+        AUTO,
+        METHODS,
+        NONE,
+        CalibrationMethod,
+        MethodSettings,
+        default_method,
+        method_names,
+        register_method,
+        training_methods,
+        unregister_method,
+    )
     from veracal.calibration.metrics.binned import (
         ace,
         binary_ece,
@@ -75,9 +86,9 @@ if TYPE_CHECKING:
     from veracal.calibration.metrics.smooth import binary_smooth_ece, smooth_ece
     from veracal.calibration.planning import (
         PooledPlan,
-        RecalibrationPlan,
+        TemperaturePlan,
         plan_pooled,
-        plan_recalibration,
+        plan_temperatures,
     )
     from veracal.calibration.private.binning import PrivateBinning
     from veracal.calibration.private.golden_section import GoldenTemperature
@@ -135,33 +146,31 @@ if TYPE_CHECKING:
         MappedQuery,
         TemperatureGradient,
     )
+    from veracal.calibration.recalibration.budget import BINS, BudgetDivision
+    from veracal.calibration.recalibration.plan import RecalibrationPlan, plan_recalibration
     from veracal.calibration.recalibration.result import Recalibration
+    from veracal.calibration.recalibration.run import (
+        FITTED_ON,
+        fitted_temperatures,
+        recalibrate,
+        run_recalibration,
+    )
     from veracal.calibration.recalibration.sources import (
-        BINS,
-        BudgetDivision,
         EnrolledBounds,
         SourceProfile,
         profile_source,
-    )
-    from veracal.calibration.recalibration.steps import (
-        RecalibrationSteps,
-        choose_method,
-        plan_steps,
-        recalibrate,
-        run_steps,
-        temperatures_of,
     )
 
 __all__ = [
     "AUTO",
     "BINS",
-    "DOUBT_BITS",
+    "FITTED_ON",
     "FORMS",
+    "MAX_UNIFORM_WEIGHT",
     "METHODS",
-    "MOST_DOUBT",
     "NONE",
     "PART",
-    "PRIVATE",
+    "UNIFORM_WEIGHT_BITS",
     "AbsoluteGaps",
     "Beta",
     "BetaCalibration",
@@ -173,6 +182,7 @@ __all__ = [
     "BudgetDivision",
     "CalibratedClassifier",
     "CalibrationMap",
+    "CalibrationMethod",
     "CalibrationResult",
     "ConfidenceWeightedGaps",
     "ConfidenceWeightedSlopes",
@@ -197,6 +207,7 @@ __all__ = [
     "MappedPredictions",
     "MappedQuery",
     "MeasurementPlan",
+    "MethodSettings",
     "ParameterGrid",
     "Platt",
     "PlattCurvature",
@@ -218,15 +229,14 @@ __all__ = [
     "PrivateTwoTemperatures",
     "Recalibration",
     "RecalibrationPlan",
-    "RecalibrationSteps",
     "ReliabilityBin",
     "ReliabilityCurve",
-    "Settings",
     "SourceProfile",
     "StreamTotals",
     "Temperature",
     "TemperatureGradient",
     "TemperatureGrid",
+    "TemperaturePlan",
     "TemperatureScaling",
     "TwoTemperatureScaling",
     "TwoTemperatures",
@@ -234,7 +244,6 @@ __all__ = [
     "accuracy",
     "ace",
     "auc",
-    "auto",
     "binary_curve",
     "binary_ece",
     "binary_f1",
@@ -244,15 +253,16 @@ __all__ = [
     "calibration_intercept",
     "calibration_slope",
     "check_affordable",
-    "choose_method",
     "classwise_ace",
     "confidence_gap",
     "curve",
     "debiased_l2",
+    "default_method",
     "ece",
     "f1",
     "figure_names",
     "find_unaffordable",
+    "fitted_temperatures",
     "from_json",
     "guard_event",
     "guard_map",
@@ -263,26 +273,29 @@ __all__ = [
     "measure",
     "measure_planned",
     "measure_private",
+    "method_names",
     "nll",
     "over_confidence",
     "plan_measurement",
     "plan_platt",
     "plan_pooled",
     "plan_recalibration",
-    "plan_steps",
+    "plan_temperatures",
     "platt_counts",
     "profile_source",
     "recalibrate",
-    "run_steps",
+    "register_method",
+    "run_recalibration",
     "save_map",
     "sce",
     "smooth_ece",
     "stream_totals",
-    "temperatures_of",
     "top_label_brier",
     "top_label_calibration_intercept",
     "top_label_calibration_slope",
+    "training_methods",
     "under_confidence",
+    "unregister_method",
     "weight_shape",
 ]
 
@@ -305,8 +318,8 @@ __getattr__, __dir__ = attach(
             "TwoTemperatureScaling",
         ),
         "maps.base": (
-            "Identity",
             "CalibrationMap",
+            "Identity",
         ),
         "maps.nonparametric": (
             "Binned",
@@ -314,13 +327,13 @@ __getattr__, __dir__ = attach(
         ),
         "maps.parametric": (
             "Beta",
-            "DOUBT_BITS",
-            "UniformMixing",
+            "UNIFORM_WEIGHT_BITS",
             "Form",
-            "MOST_DOUBT",
+            "MAX_UNIFORM_WEIGHT",
             "Platt",
             "Temperature",
             "TwoTemperatures",
+            "UniformMixing",
         ),
         "maps.storage": (
             "from_json",
@@ -341,11 +354,15 @@ __getattr__, __dir__ = attach(
         ),
         "methods": (
             "AUTO",
+            "CalibrationMethod",
             "METHODS",
+            "MethodSettings",
             "NONE",
-            "PRIVATE",
-            "Settings",
-            "auto",
+            "default_method",
+            "method_names",
+            "register_method",
+            "training_methods",
+            "unregister_method",
         ),
         "metrics.binned": (
             "ace",
@@ -382,9 +399,9 @@ __getattr__, __dir__ = attach(
         ),
         "planning": (
             "PooledPlan",
-            "RecalibrationPlan",
+            "TemperaturePlan",
             "plan_pooled",
-            "plan_recalibration",
+            "plan_temperatures",
         ),
         "private.binning": ("PrivateBinning",),
         "private.golden_section": ("GoldenTemperature",),
@@ -392,8 +409,8 @@ __getattr__, __dir__ = attach(
             "GuardResult",
             "InferredGuardResult",
             "guard_event",
-            "infer_guard",
             "guard_map",
+            "infer_guard",
         ),
         "private.measurement": (
             "Figure",
@@ -443,28 +460,32 @@ __getattr__, __dir__ = attach(
         "queries.records": ("Groups",),
         "queries.scalars": (
             "BrierGain",
+            "ConfidenceWeightedGaps",
+            "ConfidenceWeightedSlopes",
             "Gap",
             "LossAt",
             "MappedQuery",
-            "ConfidenceWeightedGaps",
-            "ConfidenceWeightedSlopes",
             "TemperatureGradient",
         ),
-        "recalibration.result": ("Recalibration",),
-        "recalibration.sources": (
-            "SourceProfile",
+        "recalibration.budget": (
             "BINS",
-            "EnrolledBounds",
             "BudgetDivision",
-            "profile_source",
         ),
-        "recalibration.steps": (
-            "RecalibrationSteps",
-            "run_steps",
-            "choose_method",
-            "plan_steps",
+        "recalibration.plan": (
+            "RecalibrationPlan",
+            "plan_recalibration",
+        ),
+        "recalibration.result": ("Recalibration",),
+        "recalibration.run": (
+            "FITTED_ON",
+            "fitted_temperatures",
             "recalibrate",
-            "temperatures_of",
+            "run_recalibration",
+        ),
+        "recalibration.sources": (
+            "EnrolledBounds",
+            "SourceProfile",
+            "profile_source",
         ),
     },
 )

@@ -1,4 +1,4 @@
-"""Who pays what: training, the map and the guard of a calibrated classifier."""
+"""Division of a privacy budget over training, calibration map and guard of a classifier."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -11,28 +11,28 @@ from sklearn.frozen import FrozenEstimator
 from veracal import _checks
 from veracal.accounting import Budget, Composed, Event, Parallel, Relation, Unit, noise_for
 from veracal.calibration.maps.base import Identity
-from veracal.calibration.planning import fitter_for
+from veracal.calibration.planning import default_fitter
 from veracal.calibration.private.guard import guard_event
 from veracal.calibration.private.session import PrivateFitter
 from veracal.queries import RecordsModel
 
 Recalibrate = Literal["reuse", "split"]
 RECALIBRATE: tuple[Recalibrate, ...] = ("reuse", "split")
-EPSILON = 0.1  # of a map or a guard of which nothing else is said
-LEVELS = ("noise_multiplier", "epsilon")
+EPSILON = 0.1  # default cost of a map or a guard without a total
+NOISE_PARAMETERS = ("noise_multiplier", "epsilon")
 
 
 @dataclass(frozen=True)
 class Guard:
-    """Settings of the guard that keeps a map only if it seems to help.
+    """Settings of the guard, which keeps a map only if it improves the Brier score.
 
     Attributes
     ----------
     epsilon : float, optional
-        What its question costs. None: half of the share of the map's where there is a total,
-        or else 0.1; on records of its own, the whole total.
+        Cost of its query. None: half of the map's share of a total, or 0.1 without a total; on
+        separate records, the whole total.
     beta : float in (0, 0.5)
-        Probability, at most, that a map that is no better on the records asked is kept.
+        Upper bound on the probability of keeping a map that is no better on these records.
     """
 
     epsilon: float | None = None
@@ -47,7 +47,7 @@ class Guard:
 
 @dataclass(frozen=True, eq=False)
 class BudgetPlan:
-    """Parts of a calibrated classifier with the settings that they are fitted with.
+    """The parts of a calibrated classifier with their final settings and costs.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class BudgetPlan:
     guard : Guard or None
     recalibrate : {"reuse", "split"}
     training, mapping : Event
-        What each of the two costs.
+        Cost of each of the two.
     guarding : Event or None
     """
 
@@ -70,15 +70,15 @@ class BudgetPlan:
 
     @property
     def event(self) -> Event:
-        """What they cost together: on the same records, or on three parts of them."""
-        found = (self.training, self.mapping, self.guarding)
-        events = tuple(event for event in found if event is not None)
+        """Cost of all parts: composed on the same records, or in parallel on disjoint ones."""
+        parts = (self.training, self.mapping, self.guarding)
+        events = tuple(event for event in parts if event is not None)
         return Composed(events) if self.recalibrate == "reuse" else Parallel(events)
 
 
 @dataclass(frozen=True, eq=False)
 class BudgetSettings:
-    """What a calibrated classifier was told.
+    """Settings of a calibrated classifier from which a budget is planned.
 
     Attributes
     ----------
@@ -87,19 +87,19 @@ class BudgetSettings:
     guard : Guard or None
     recalibrate : {"reuse", "split"}
     epsilon : float or None
-        The total, if there is one.
+        The total, if one is given.
     delta : float
     share : float
-        Of the total, for the map and its guard where they use the same records as training.
-    level : str or None
+        Share of the total for the map and its guard if they use the training records.
+    noise_parameter : str or None
         Parameter of the estimator that is set to meet the total.
     classes : int or None
         Declared number of classes.
     size : int or None
         Declared number of records that the map is fitted to.
-    planned : int or None
-        The same, as far as the settings tell it. The choice of the map rests on this alone:
-        its cost is told before a data set is named.
+    planned_size : int or None
+        The same, from the settings alone. The choice of the map depends only on this, because
+        its cost is announced before a data set is given.
     relation : {"add-remove", "replace-one"}
     unit : Unit or None
     """
@@ -111,158 +111,167 @@ class BudgetSettings:
     epsilon: float | None
     delta: float
     share: float
-    level: str | None
+    noise_parameter: str | None
     classes: int | None
     size: int | None
-    planned: int | None
+    planned_size: int | None
     relation: Relation
     unit: Unit | None
 
 
-def arranged(wishes: BudgetSettings) -> BudgetPlan:
-    """Divide a total, or take the parts at their own settings.
+def plan_budget(settings: BudgetSettings) -> BudgetPlan:
+    """Divide a total over the parts, or use the parts' own settings.
 
-    With a total and one set of records, the map and the guard cost what they are given, and
-    the noise of training is the least with which the composition keeps the total. On disjoint
-    parts each may cost the whole total.
+    With a total and the same records, the map and the guard get their shares, and training gets
+    the smallest noise for which the composition stays within the total. On disjoint records
+    each part may cost the whole total.
 
     Raises
     ------
     ValueError
-        If the settings make no sense, or protect somebody else than the classifier says.
+        If the settings are invalid, or protect another unit than the classifier.
     """
-    method, guard = _method(wishes), _guard(wishes)
-    mapping = method.event(wishes.relation, wishes.unit)
+    method, guard = _method(settings), _guard(settings)
+    mapping = method.event(settings.relation, settings.unit)
     guarding = None
     if guard is not None:
         guarding = guard_event(
-            Identity(), epsilon=guard.epsilon, relation=wishes.relation, unit=wishes.unit
+            Identity(), epsilon=guard.epsilon, relation=settings.relation, unit=settings.unit
         )
-    beside = (mapping, *([] if guarding is None else [guarding]))
-    estimator = _estimator(wishes, beside if wishes.recalibrate == "reuse" else ())
-    training = training_event(estimator, wishes.relation, wishes.unit)
-    return BudgetPlan(estimator, method, guard, wishes.recalibrate, training, mapping, guarding)
+    other = (mapping, *([] if guarding is None else [guarding]))
+    estimator = _estimator(settings, other if settings.recalibrate == "reuse" else ())
+    training = training_event(estimator, settings.relation, settings.unit)
+    return BudgetPlan(
+        estimator, method, guard, settings.recalibrate, training, mapping, guarding
+    )
 
 
 def training_event(estimator: Any, relation: Relation, unit: Unit | None) -> Event:
-    """What training costs, if it protects whom the whole is said to protect."""
+    """Cost of training, after checking that unit and relation match those of the whole."""
     if not is_private(estimator):
         raise ValueError(
-            f"Expected a private classifier, got {estimator!r}, which does not say what it "
-            "costs. For one that is not private use CalibratedClassifier."
+            f"Expected a private classifier with an event() method, got {estimator!r}. Use "
+            "CalibratedClassifier for a classifier that is not private."
         )
     protects = estimator.get_params(deep=False).get("unit", unit) or Unit()
     if protects != (unit or Unit()):
         raise ValueError(
-            f"Expected the estimator to protect {unit or Unit()}, as the whole does, got "
-            f"{protects}. Give both the same unit=..."
+            f"Expected the estimator to protect {unit or Unit()}, like the whole, got "
+            f"{protects}. Pass the same unit=... to both."
         )
     cost: Event | None = estimator.event()
     if cost is None or cost.relation != relation:
         raise ValueError(
-            f"Expected training to be charged under {relation}, as the map is, got "
-            f"{'nothing' if cost is None else cost.relation}. Give both the same relation=..."
+            f"Expected training to be charged under {relation}, like the map, got "
+            f"{'nothing' if cost is None else cost.relation}. Pass both the same relation=..."
         )
     return cost
 
 
 def is_private(estimator: Any) -> bool:
-    """Whether an estimator states its cost and takes data sets; a frozen one does neither."""
+    """Whether an estimator states its cost and fits data sets; a frozen estimator does not."""
     return isinstance(estimator, RecordsModel) and not isinstance(estimator, FrozenEstimator)
 
 
-def _method(wishes: BudgetSettings) -> Any:
-    """A fresh fitter, with what it was not told filled in from what is public."""
-    if wishes.method is not None and not isinstance(wishes.method, PrivateFitter):
+def _method(settings: BudgetSettings) -> Any:
+    """A copy of the fitter, with missing settings filled in from public facts."""
+    if settings.method is not None and not isinstance(settings.method, PrivateFitter):
         raise ValueError(
-            f"Expected a private fitter such as PrivateTemperature, got {wishes.method!r}."
+            f"Expected a private fitter such as PrivateTemperature, got {settings.method!r}."
         )
-    method = _best(wishes) if wishes.method is None else clone(wishes.method)
+    method = _default_fitter(settings) if settings.method is None else clone(settings.method)
     known = method.get_params(deep=False)
     if known.get("reads") == "probabilities":
-        raise ValueError(
-            f"Expected a fitter that reads logits, which the map is fitted to, got {method!r}. "
-            "Leave reads out."
-        )
+        raise ValueError(f"Expected a fitter that reads logits, got {method!r}. Omit reads.")
     if known.get("epsilon") is None and known.get("micro_epsilon") is None:
-        method.set_params(epsilon=_beside(wishes))
-    # The number of records is a divisor where it is one at all: it is in no event.
-    told = {"classes": wishes.classes, "size": wishes.size or 1, "delta": wishes.delta}
-    missing = {name: value for name, value in told.items() if known.get(name, 0) is None}
+        method.set_params(epsilon=_default_epsilon(settings))
+    # The number of records is only a divisor; no event depends on it.
+    defaults = {
+        "classes": settings.classes,
+        "size": settings.size or 1,
+        "delta": settings.delta,
+    }
+    missing = {name: value for name, value in defaults.items() if known.get(name, 0) is None}
     return method.set_params(**missing)
 
 
-def _best(wishes: BudgetSettings) -> PrivateFitter:
-    """What does best for the declared number of records, or one temperature without one."""
-    unit, n = wishes.unit or Unit(), wishes.planned or 0
-    return fitter_for(n, _beside(wishes), wishes.relation, unit)
+def _default_fitter(settings: BudgetSettings) -> PrivateFitter:
+    """Default fitter for the declared number of records; one temperature without a size."""
+    unit, n = settings.unit or Unit(), settings.planned_size or 0
+    return default_fitter(n, _default_epsilon(settings), settings.relation, unit)
 
 
-def _guard(wishes: BudgetSettings) -> Guard | None:
-    """The guard with what it costs."""
-    if wishes.guard is None or wishes.guard.epsilon is not None:
-        return wishes.guard
-    return replace(wishes.guard, epsilon=_beside(wishes))
+def _guard(settings: BudgetSettings) -> Guard | None:
+    """The guard with its cost."""
+    if settings.guard is None or settings.guard.epsilon is not None:
+        return settings.guard
+    return replace(settings.guard, epsilon=_default_epsilon(settings))
 
 
-def _beside(wishes: BudgetSettings) -> float:
-    """What the map, or the guard, costs if nothing else is said."""
-    if wishes.epsilon is None:
+def _default_epsilon(settings: BudgetSettings) -> float:
+    """Default cost of the map or the guard."""
+    if settings.epsilon is None:
         return EPSILON
-    if wishes.recalibrate == "split":
-        return wishes.epsilon
-    return wishes.share * wishes.epsilon / (1 if wishes.guard is None else 2)
+    if settings.recalibrate == "split":
+        return settings.epsilon
+    return settings.share * settings.epsilon / (1 if settings.guard is None else 2)
 
 
-def _estimator(wishes: BudgetSettings, beside: tuple[Event, ...]) -> Any:
-    """A fresh estimator, with the noise that meets the total beside other events."""
-    model = clone(wishes.estimator)
-    if wishes.epsilon is None:
+def _estimator(settings: BudgetSettings, other: tuple[Event, ...]) -> Any:
+    """A copy of the estimator with the noise that meets the total, given other events."""
+    model = clone(settings.estimator)
+    if settings.epsilon is None:
         return model
-    budget = Budget(wishes.epsilon, wishes.delta, wishes.relation, wishes.unit or Unit())
-    name = wishes.level or _level(model)
+    budget = Budget(
+        settings.epsilon, settings.delta, settings.relation, settings.unit or Unit()
+    )
+    name = settings.noise_parameter or _noise_parameter(model)
 
     def event(noise: float) -> Event:
-        cost = training_event(_at(model, name, noise), wishes.relation, wishes.unit)
-        return Composed((cost, *beside))
+        cost = training_event(_with_noise(model, name, noise), settings.relation, settings.unit)
+        return Composed((cost, *other))
 
-    return _at(model, name, _least(budget, _Family(event, event(1.0), event(2.0))))
+    return _with_noise(
+        model, name, _smallest_noise(budget, _EventFamily(event, event(1.0), event(2.0)))
+    )
 
 
 @dataclass(frozen=True)
-class _Family:
-    """Events by their noise, told from others by two of them."""
+class _EventFamily:
+    """Events as a function of the noise, identified by two of their values for caching."""
 
     event: Callable[[float], Event] = field(compare=False)
     one: Event
     two: Event
 
 
-@lru_cache(maxsize=64)  # an estimator is asked for its cost several times in a fit
-def _least(budget: Budget, family: _Family) -> float:
-    """The least noise that keeps a budget."""
+@lru_cache(maxsize=64)  # event() is called several times in a fit
+def _smallest_noise(budget: Budget, family: _EventFamily) -> float:
+    """The smallest noise that keeps a budget."""
     return noise_for(budget, family.event)
 
 
-def _level(model: Any) -> str:
+def _noise_parameter(model: Any) -> str:
     """Name of the parameter that sets the noise of a model."""
     known = model.get_params(deep=False)
-    for name in LEVELS:
+    for name in NOISE_PARAMETERS:
         if name in known:
             return name
     raise ValueError(
-        f"Expected level=..., the name of the parameter that sets the noise of {model!r}: a "
-        "noise multiplier or an epsilon, such as 'privatelogisticregression__epsilon'."
+        f"Expected noise_parameter=..., the name of the noise parameter of {model!r}: a noise "
+        "multiplier or an epsilon, such as 'privatelogisticregression__epsilon'."
     )
 
 
-def _at(model: Any, name: str, noise: float) -> Any:
-    """A model with a level of noise, given as it takes it."""
-    inside, _, last = name.rpartition("__")
-    known, prefix = model.get_params(), f"{inside}__" if inside else ""
+def _with_noise(model: Any, name: str, noise: float) -> Any:
+    """A copy of a model with a noise level in the given parameter."""
+    prefix_path, _, last = name.rpartition("__")
+    known, prefix = model.get_params(), f"{prefix_path}__" if prefix_path else ""
     if name not in known:
-        raise ValueError(f"Expected level to be a parameter of {model!r}, got {name!r}.")
+        raise ValueError(
+            f"Expected noise_parameter to be a parameter of {model!r}, got {name!r}."
+        )
     if last == "epsilon":
         return clone(model).set_params(**{name: 1 / noise})
-    free = {f"{prefix}epsilon": None} if f"{prefix}epsilon" in known else {}
-    return clone(model).set_params(**{name: noise, **free})
+    unset = {f"{prefix}epsilon": None} if f"{prefix}epsilon" in known else {}
+    return clone(model).set_params(**{name: noise, **unset})

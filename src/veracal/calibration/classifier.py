@@ -1,7 +1,4 @@
-"""Predictions of a fitted classifier with a map behind it.
-
-A fitted classifier with a map behind it, for scikit-learn.
-"""
+"""Fitted classifiers whose probabilities pass through a calibration map, for scikit-learn."""
 
 from typing import Any, ClassVar, Literal, Self, cast
 
@@ -22,9 +19,9 @@ from veracal.errors import DataError
 
 
 def _gives_logits(model: "MappedPredictions") -> bool:
-    """Tell whether the map gives logits; raises what scikit-learn expects if not.
+    """Whether the calibration map returns logits; raises ``AttributeError`` if it does not.
 
-    Before a fit nobody knows, and whoever asks is told that there was none.
+    Before the fit this is unknown, and a ``NotFittedError`` is raised.
     """
     if not model._may_give_logits:
         check_is_fitted(model)
@@ -34,7 +31,7 @@ def _gives_logits(model: "MappedPredictions") -> bool:
 
 
 class MappedPredictions:
-    """Whatever predicts by ``map_`` of the logits of ``estimator_``, row by row.
+    """Mixin that predicts by applying ``map_`` to the logits of ``estimator_``, row by row.
 
     Attributes
     ----------
@@ -43,7 +40,7 @@ class MappedPredictions:
     classes_ : array of shape (k,)
         In the order of the estimator's.
     gives_ : 'logits' or 'probabilities'
-        What the map makes of logits.
+        Kind of scores that the map returns for logits.
     """
 
     classes_: Array
@@ -53,7 +50,7 @@ class MappedPredictions:
     _may_give_logits = True  # whether the methods for logits are there before a fit
 
     def predict(self, X: ArrayLike) -> Array:
-        """The likeliest class of each row after the map, the first of equal ones."""
+        """Most probable class of each row after the map; ties go to the first class."""
         scores = self._mapped(X)
         labels: Array = self.classes_[scores.predictions]
         return labels
@@ -73,7 +70,7 @@ class MappedPredictions:
 
     @available_if(_gives_logits)  # type: ignore[untyped-decorator]
     def decision_function(self, X: ArrayLike) -> Floats:
-        """Mapped logits of shape (n, k), or for two classes their difference, of shape (n,)."""
+        """Mapped logits of shape (n, k); for two classes their difference, of shape (n,)."""
         logits = self._mapped(X).logits
         if logits.shape[1] > 2:
             return logits
@@ -91,7 +88,7 @@ class MappedPredictions:
 
 
 def rows_for(model: Any) -> dict[str, Any]:
-    """What scikit-learn is to check of rows for a model: numbers, or whatever it takes."""
+    """Arguments of scikit-learn's ``validate_data``: numeric rows, or any rows."""
     if getattr(model, "any_rows", False) is True:
         return {"dtype": None, "allow_nd": True}
     return {"dtype": [np.float64, np.float32]}
@@ -107,46 +104,44 @@ class CalibratedClassifier(
     MetaEstimatorMixin,  # type: ignore[misc]
     DisplayMixin,
 ):
-    """A fitted classifier whose probabilities are mapped, **not private**.
+    """A fitted classifier with a calibration map, **not private**.
 
-    ``fit`` leaves the classifier as it is and fits the map alone, so X and y must be records
-    the classifier was not fitted on: on its own records it is surer than elsewhere, and the
-    map would learn that. To fit the classifier there would be guessing which part of the
-    records is for which; one that is not fitted is refused.
+    ``fit`` fits only the map, so X and y must be records that the classifier was not trained
+    on: a classifier is more confident on its training records than on others. An estimator
+    that is not fitted is rejected, because Veracal does not guess which records to train on.
 
     Parameters
     ----------
     estimator : classifier
-        Fitted. Inside a search or another meta-estimator, which clone what they are given,
-        wrap it in :class:`sklearn.frozen.FrozenEstimator`.
+        Fitted. Inside a search or another meta-estimator, which clones its estimator, wrap it
+        in :class:`sklearn.frozen.FrozenEstimator`.
     method : MapFitter, optional
-        How the map is fitted; :class:`TemperatureScaling` by default.
+        Fitter of the calibration map; :class:`TemperatureScaling` by default.
     response : 'logits', 'decision_function' or 'predict_proba', optional
-        The method of the estimator that is asked; by default the first of them that it has.
-        The first two are taken for logits and the last for probabilities: which of them
-        numbers are is never guessed from the numbers.
+        Method of the estimator that gives the scores; by default the first of these that it
+        has. The first two give logits and the last gives probabilities; the kind is never
+        guessed from the values.
 
     Attributes
     ----------
     response_ : str
-        Method of the estimator that is asked.
+        Method of the estimator that gives the scores.
     kind_ : 'logits' or 'probabilities'
-        What the estimator gives.
+        Kind of scores that the estimator gives.
     map_ : Map
     method_ : MapFitter
-        The fitted one.
+        The fitted copy of ``method``.
     classes_ : array of shape (k,)
-        Those of the estimator; records of the fit need not have them all.
+        Classes of the estimator; not all of them need to occur in the calibration records.
     private_ : bool
         False.
 
     Notes
     -----
-    A decision function is taken for logits even where softmax of it is not the estimator's
-    own ``predict_proba`` (as with classifiers that learn each class against the rest): the
-    map is fitted to what softmax gives. scikit-learn's ``check_estimator`` passes for a
-    subclass that fits its estimator first; as it stands the checks cannot be run, because they
-    bring records that the estimator was not fitted for.
+    A decision function is read as logits even where its softmax differs from the estimator's
+    own ``predict_proba`` (as for one-vs-rest classifiers): the map is fitted to the softmax.
+    scikit-learn's ``check_estimator`` passes for a subclass that fits its estimator first; it
+    cannot run on this class, because it brings records that the estimator was not fitted to.
 
     Examples
     --------
@@ -176,7 +171,7 @@ class CalibratedClassifier(
         self.response = response
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Fit the map to records that the classifier has not seen."""
+        """Fit the map to records that the classifier was not trained on."""
         check_is_fitted(self.estimator)
         labels = column_or_1d(y)
         check_consistent_length(X, labels)
@@ -197,7 +192,7 @@ class CalibratedClassifier(
 
     @property
     def feature_names_in_(self) -> Array:
-        """Names of the features of the estimator, if it has any."""
+        """Feature names of the estimator, if it has any."""
         return cast(Array, self.estimator.feature_names_in_)
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -214,35 +209,35 @@ class CalibratedClassifier(
         return self.map_.transform(_scores(self.estimator, self.response_, X, None))
 
 
-def _response(estimator: Any, asked: Response | None) -> Response:
-    """Name the method of the estimator that is asked."""
-    if asked is not None:
-        _checks.one_of(_RESPONSES, response=asked)
-    for name in _RESPONSES if asked is None else (asked,):
+def _response(estimator: Any, requested: Response | None) -> Response:
+    """Name of the estimator's method that gives the scores."""
+    if requested is not None:
+        _checks.one_of(_RESPONSES, response=requested)
+    for name in _RESPONSES if requested is None else (requested,):
         if getattr(estimator, name, None) is not None:
             return name
     raise ValueError(
-        f"Expected an estimator with {asked or ' or '.join(_RESPONSES)}, got {estimator!r}."
+        f"Expected an estimator with {requested or ' or '.join(_RESPONSES)}, got {estimator!r}."
     )
 
 
 def _codes(labels: Array, classes: Array) -> Ints:
-    """Positions of labels among the classes of the estimator."""
-    places = {label: place for place, label in enumerate(classes.tolist())}
-    codes = np.array([places.get(label, -1) for label in labels.tolist()], dtype=np.int64)
+    """Index of each label among the classes of the estimator."""
+    index = {label: i for i, label in enumerate(classes.tolist())}
+    codes = np.array([index.get(label, -1) for label in labels.tolist()], dtype=np.int64)
     if (codes < 0).any():
         row = int(np.argmax(codes < 0))
         raise DataError(
             "y",
             f"classes of the estimator, {classes.tolist()!r:.80}",
             f"{labels.tolist()[row]!r:.60} in record {row + 1}",
-            "Pass labels as the estimator was fitted to them.",
+            "Use the labels that the estimator was trained with.",
         )
     return codes
 
 
 def _scores(estimator: Any, response: Response, X: Any, codes: Ints | None) -> Scores:
-    """Scores of rows by one method of the estimator, for classes named by position."""
+    """Scores of rows by one method of the estimator, with classes named by index."""
     k = len(estimator.classes_)
     values = np.atleast_1d(getattr(estimator, response)(X))
     if values.shape not in ((len(values), k), (len(values),) if k == 2 else ()):

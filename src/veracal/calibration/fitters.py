@@ -1,16 +1,8 @@
-"""What every fitter that is not private shares: its manner, and that it does no harm.
+"""Fitters of calibration maps without privacy, for public records.
 
-The temperature under which labels are likeliest.
-
-The two temperatures under which labels are likeliest.
-
-The affine map of logits under which labels are likeliest.
-
-The beta map under which labels are likeliest.
-
-The increasing curve closest to the labels.
-
-How often each confidence was right.
+Temperature scaling, two temperatures, Platt scaling and beta calibration maximize the
+likelihood; isotonic regression and histogram binning minimize a squared error. Every fitter
+keeps its map only if the loss on the calibration records does not increase.
 """
 
 import math
@@ -47,19 +39,19 @@ from veracal.calibration.metrics.proper import brier, nll
 from veracal.data import Scores
 from veracal.errors import DataError
 
-_ROUNDING = 1e-13  # of a mean over records; a rise no larger is none
+_ROUNDING = 1e-13  # relative increase of a mean that counts as rounding
 
 
 class MapFitter(DisplayMixin, ABC):
-    """Settings, and after :meth:`fit` a map. **Not private**: it tells about the records.
+    """Base class of fitters of calibration maps. **Not private**: the map reveals its records.
 
     Attributes
     ----------
     map_ : Map
-        What was fitted, or :class:`~veracal.calibration.Identity` if that would have
-        been worse on the very records it was fitted on.
+        The fitted map, or :class:`~veracal.calibration.Identity` if the fitted map has a
+        larger loss on the calibration records.
     kept_ : bool
-        Whether ``map_`` is what was fitted, and not the identity in its place.
+        Whether ``map_`` is the fitted map and not the identity.
     private_ : bool
         False.
     """
@@ -69,7 +61,7 @@ class MapFitter(DisplayMixin, ABC):
     kept_: bool
 
     def fit(self, scores: Scores) -> Self:
-        """Fit to labeled scores of one record or more."""
+        """Fit to labeled scores of at least one record."""
         fitted = self._fitted(labeled(scores))
         before, after = (self._loss(s, scores) for s in (scores, fitted.transform(scores)))
         self.kept_ = after <= before + _ROUNDING * max(1.0, before)
@@ -82,40 +74,42 @@ class MapFitter(DisplayMixin, ABC):
         return self.map_.transform(scores)
 
     def fit_transform(self, scores: Scores) -> Scores:
-        """Fit to labeled scores, and map them."""
+        """Fit to labeled scores and map them."""
         return self.fit(scores).transform(scores)
 
     @abstractmethod
     def _fitted(self, scores: Scores) -> CalibrationMap:
-        """The map that fits the scores."""
+        """The calibration map fitted to the scores."""
 
     @abstractmethod
     def _loss(self, mapped: Scores, given: Scores) -> float:
-        """What must not rise on the records of the fit."""
+        """Loss that must not increase on the calibration records."""
 
 
 def labeled(scores: Scores) -> Scores:
-    """Return scores of at least one record whose label is known, or raise."""
+    """Return labeled scores of at least one record, or raise an error."""
     if not isinstance(scores, Scores):
         raise ValueError(
             f"Expected Scores, got {type(scores).__name__}. Make them with "
-            "Scores.from_logits or Scores.from_probabilities: which of the two the numbers are "
-            "is never guessed."
+            "Scores.from_logits or Scores.from_probabilities; the kind is never guessed from "
+            "the values."
         )
     if not len(scores.known_labels):
-        raise DataError(scores.name, "one record or more", "none", "Pass some to fit to.")
+        raise DataError(
+            scores.name, "one record or more", "none", "Pass labeled scores to fit the map to."
+        )
     return scores
 
 
 def said_brier(mapped: Scores, given: Scores) -> float:
-    """Mean squared gap between being right and the probability of what ``given`` predicts."""
+    """Mean squared error of the probability of the class that ``given`` predicts."""
     top = given.predictions[:, None]
-    said = np.take_along_axis(mapped.probabilities, top, axis=1)[:, 0].astype(np.float64)
-    return float(np.square(said - given.correct).mean())
+    probability = np.take_along_axis(mapped.probabilities, top, axis=1)[:, 0].astype(np.float64)
+    return float(np.square(probability - given.correct).mean())
 
 
 _BLOCK = 1 << 17  # numbers worked on at a time
-_FAR = 1e150  # logits further apart are read as that: their squares stay finite
+_FAR = 1e150  # logit differences are clipped here, so that their squares stay finite
 _TOL = 1e-11  # of the inverse temperature, relative
 _STEPS = 100
 
@@ -133,11 +127,10 @@ class TemperatureScaling(MapFitter):
     is where :math:`f'` changes sign: it is found by Newton's method kept inside a bracket,
     to about eleven digits. Guo et al. 2017 (https://arxiv.org/abs/1706.04599), Section 4.2.
 
-    On records that are all classified rightly, :math:`f` falls for ever; then the answer is
-    the upper end of the range, and never a number in the millions. Where no temperature makes
-    a difference, it is 1. A label with probability exactly 0 would make the loss infinite at
-    every temperature; the fit reads it as :math:`2^{-52}`, so that such records still ask
-    for less confidence.
+    If all records are classified correctly, :math:`f` has no minimum and the result is the
+    upper end of the range. If the loss does not depend on the temperature, the result is 1. A
+    label with probability exactly 0 would make the loss infinite at every temperature; the fit
+    reads it as :math:`2^{-52}`, so that such records still lower the confidence.
 
     Parameters
     ----------
@@ -146,7 +139,7 @@ class TemperatureScaling(MapFitter):
 
     Guarantees
     ----------
-    The negative log-likelihood never rises on the records of the fit, and no prediction
+    The negative log-likelihood never increases on the calibration records, and no prediction
     changes anywhere.
 
     Examples
@@ -175,7 +168,7 @@ class TemperatureScaling(MapFitter):
 
 
 def slopes(scores: Scores, inverse: float) -> tuple[float, float]:
-    r"""First and second derivative of the mean NLL in the inverse temperature.
+    r"""First and second derivative of the mean NLL with respect to the inverse temperature.
 
     With :math:`d_{ij} = z_{ij} - z_{i y_i}` and probabilities at :math:`\beta`, they are the
     means over records of the expectation and of the variance of :math:`d_{ij}`.
@@ -193,10 +186,10 @@ def slopes(scores: Scores, inverse: float) -> tuple[float, float]:
 
 
 def where_level(slopes: Slopes, low: float, high: float) -> float:
-    """Where a rising slope is 0, from 1 on: by Newton's method inside a bracket.
+    """Root of an increasing derivative, by Newton's method inside a bracket, from 1 on.
 
-    Returns 1 if the slope is 0 there, and the end of the range it points to if it does not
-    change its sign before.
+    Returns 1 if the derivative is 0 there, and an end of the range if the derivative does not
+    change sign within it.
     """
     first, second = slopes(1.0)
     if first == 0:
@@ -209,7 +202,7 @@ def where_level(slopes: Slopes, low: float, high: float) -> float:
         newton = at - first / second if second > 0 else math.nan
         if abs(newton - at) <= _TOL * at or high - low <= _TOL * low:
             break
-        # Halving the bracket by factors, not by differences: an inverse temperature has scale.
+        # Bisect on the log scale, because inverse temperatures are scale parameters.
         at = newton if low < newton < high else math.sqrt(low * high)
         first, second = slopes(at)
         low, high = (at, high) if first < 0 else (low, at)
@@ -217,11 +210,11 @@ def where_level(slopes: Slopes, low: float, high: float) -> float:
 
 
 def label_gaps(scores: Scores) -> Iterator[Floats]:
-    """How far each logit is above the label's, of shape (k, records), block by block."""
+    """Differences of the logits from the label's logit, of shape (k, records), in blocks."""
     rows = max(1, _BLOCK // scores.n_classes)
     for start in range(0, len(scores), rows):
         labels = scores.known_labels[start : start + rows]
-        # A row for each class: sums over few classes are quick when records lie side by side.
+        # One row per class: sums over few classes are fast when records are contiguous.
         values = np.array(scores.values[start : start + rows].T, dtype=np.float64, order="C")
         at = labels, np.arange(len(labels))
         if scores.kind == "probabilities":
@@ -236,29 +229,29 @@ def label_gaps(scores: Scores) -> Iterator[Floats]:
 class TwoTemperatureScaling(MapFitter):
     r"""Two temperatures by maximum likelihood, **not private**.
 
-    The confidence s is read at the temperature that :class:`TemperatureScaling` finds. From
+    The confidence s is computed at the temperature that :class:`TemperatureScaling` finds. From
     there the loss
 
     .. math:: \frac1n \sum_i \log \sum_j e^{\beta(s_i) (z_{ij} - z_{i y_i})}
 
-    is made smaller in both logarithms of the inverse temperatures, each at most 2 away (L-BFGS,
-    scipy). Records of one confidence leave the two as they are.
+    is minimized over both logarithms of the inverse temperatures, each within 2 of the start
+    (L-BFGS, scipy). If all records have the same confidence, both stay at the start.
 
     Parameters
     ----------
     inverse_range : two floats, default=(0.01, 100)
-        Public bounds on the temperature at which the confidence is read.
+        Public bounds on the inverse temperature at which the confidence is computed.
 
     Guarantees
     ----------
-    The negative log-likelihood never rises on the records of the fit, and no prediction
+    The negative log-likelihood never increases on the calibration records, and no prediction
     changes anywhere.
 
     Examples
     --------
-    >>> said = np.repeat([0.6, 0.9], 20)
+    >>> confidence = np.repeat([0.6, 0.9], 20)
     >>> right = np.repeat([1, 0, 1, 0], [13, 7, 18, 2])  # 65 % and 90 %
-    >>> scores = Scores.from_probabilities(said, right)
+    >>> scores = Scores.from_probabilities(confidence, right)
     >>> TwoTemperatureScaling().fit_transform(scores).confidence[[0, -1]].round(3)
     array([0.65, 0.9 ])
     """
@@ -268,31 +261,31 @@ class TwoTemperatureScaling(MapFitter):
 
     def _fitted(self, scores: Scores) -> TwoTemperatures:
         at = TemperatureScaling(self.inverse_range)._fitted(scores).inverse
-        reach = STEEPEST / 2
-        found = minimize(
-            lambda moves: loss_and_slopes(scores, at, moves),
+        bound = STEEPEST / 2
+        result = minimize(
+            lambda offsets: loss_and_slopes(scores, at, offsets),
             np.zeros(2),
             jac=True,
             method="L-BFGS-B",
-            bounds=Bounds(-reach, reach),
+            bounds=Bounds(-bound, bound),
             options={"ftol": 1e-15, "gtol": 1e-9},
         )
-        unsure, sure = np.clip(at * np.exp(found.x), LEAST_INVERSE, MOST_INVERSE).tolist()
+        unsure, sure = np.clip(at * np.exp(result.x), LEAST_INVERSE, MOST_INVERSE).tolist()
         return TwoTemperatures(unsure, sure, at)
 
     def _loss(self, mapped: Scores, given: Scores) -> float:
         return nll(mapped)
 
 
-def loss_and_slopes(scores: Scores, at: float, moves: Floats) -> tuple[float, Floats]:
-    r"""Mean NLL, and its derivatives in both logarithms.
+def loss_and_slopes(scores: Scores, at: float, offsets: Floats) -> tuple[float, Floats]:
+    r"""Mean NLL and its derivatives with respect to both log inverse temperatures.
 
     Parameters
     ----------
     scores : Scores
     at : float
-        Inverse temperature at which the confidence is read.
-    moves : array of shape (2,)
+        Inverse temperature at which the confidence is computed.
+    offsets : array of shape (2,)
         Logarithms of both inverse temperatures minus that of ``at``.
     """
     loss, slopes = 0.0, np.zeros(2)
@@ -300,7 +293,7 @@ def loss_and_slopes(scores: Scores, at: float, moves: Floats) -> tuple[float, Fl
         below = gaps - gaps.max(axis=0)
         sure = 1 / np.exp(at * below).sum(axis=0)
         shares = np.stack([1 - sure, sure])
-        inverse = at * np.exp(moves @ shares)
+        inverse = at * np.exp(offsets @ shares)
         p = np.exp(inverse * below)
         total = p.sum(axis=0)
         loss += float((np.log(total) + inverse * gaps.max(axis=0)).sum())
@@ -321,25 +314,24 @@ class PlattScaling(MapFitter):
         + \frac{\lambda}{2} \lVert \theta - \theta_0 \rVert^2 ,
 
     where :math:`\theta` are W and b for logits centered and scaled to a mean absolute value
-    of 1, and :math:`\theta_0` is the identity. The ridge is there to choose among the many
-    (W, b) that give the same probabilities and to stay finite on records that a plane can
-    separate; it is too small to be seen otherwise. Guo et al. 2017
-    (https://arxiv.org/abs/1706.04599), Section 4.2, solved by L-BFGS. Labels are taken as
-    they are: Platt's own smoothing of the targets, which scikit-learn uses for its 'sigmoid',
-    is not applied.
+    of 1, and :math:`\theta_0` is the identity. The ridge selects one of the many
+    (W, b) that give the same probabilities and keeps the solution finite on linearly separable
+    records; otherwise its effect is negligible. Guo et al. 2017
+    (https://arxiv.org/abs/1706.04599), Section 4.2, solved by L-BFGS. Platt's
+    smoothing of the targets, which scikit-learn applies for 'sigmoid', is not used.
 
     Parameters
     ----------
     form : 'scalar', 'vector' or 'matrix'
-        Whether W is a number, a diagonal or a matrix: 1, k or k² weights beside k of b. A
-        matrix for many classes needs many records.
+        Whether W is a number, a diagonal or a matrix, with 1, k or k² weights. A matrix for
+        many classes needs many records.
     ridge : float, default=1e-6
         The number :math:`\lambda`.
 
     Guarantees
     ----------
-    The negative log-likelihood never rises on the records of the fit. A vector or a matrix
-    fitted on logits refuses probabilities, and the other way round.
+    The negative log-likelihood never increases on the calibration records. A vector or a matrix
+    fitted to logits rejects probabilities, and vice versa.
 
     Examples
     --------
@@ -378,7 +370,7 @@ class PlattScaling(MapFitter):
 
 @dataclass(frozen=True)
 class _Problem:
-    """Multinomial regression on centered and scaled logits, from the identity on."""
+    """Multinomial regression on centered and scaled logits, starting from the identity."""
 
     z: Floats
     labels: Ints
@@ -389,21 +381,21 @@ class _Problem:
 
     @cached_property
     def start(self) -> Floats:
-        """The identity, in the units of the problem."""
+        """The identity in the parameters of the problem."""
         k = len(self.center)
         diagonal = np.ones(1 if self.form == "scalar" else k)
         weights = np.diag(diagonal).ravel() if self.form == "matrix" else diagonal
         return np.concatenate([self.scale * weights, self.center])
 
     def solution(self, reads: str | None) -> CalibrationMap:
-        """The best map, in the units of the logits; the identity if none is finite."""
-        with np.errstate(all="ignore"):  # absurd logits: the guard of the fit judges the result
-            found = minimize(
+        """The optimal map of the original logits; the identity if no finite map is found."""
+        with np.errstate(all="ignore"):  # extreme logits: ``fit`` checks the loss of the result
+            result = minimize(
                 self.loss, self.start, jac=True, method="L-BFGS-B", options=_OPTIONS
             ).x
-            weights, bias = self.parts(found)
+            weights, bias = self.parts(result)
             weights = weights / self.scale
-            bias = bias - self.applied(weights, self.center[None])[0]
+            bias = bias - self.apply_weights(weights, self.center[None])[0]
             parameters = np.concatenate([np.ravel(weights), bias])
         if not (np.abs(parameters) <= LARGEST).all():
             return Identity()
@@ -413,31 +405,33 @@ class _Problem:
         """Penalized mean negative log-likelihood, with its gradient."""
         weights, bias = self.parts(theta)
         n = len(self.labels)
-        log_p = log_softmax(self.applied(weights, self.z) + bias, axis=1)
+        log_p = log_softmax(self.apply_weights(weights, self.z) + bias, axis=1)
         value = -log_p[np.arange(n), self.labels].mean()
         residual = np.exp(log_p)
         residual[np.arange(n), self.labels] -= 1
         residual /= n
-        away = theta - self.start
-        gradient = np.concatenate([np.ravel(self.pulled(residual)), residual.sum(axis=0)])
+        offset = theta - self.start
+        gradient = np.concatenate(
+            [np.ravel(self.weight_gradient(residual)), residual.sum(axis=0)]
+        )
         return (
-            float(value + self.ridge / 2 * (away @ away)),
-            gradient + self.ridge * away,
+            float(value + self.ridge / 2 * (offset @ offset)),
+            gradient + self.ridge * offset,
         )
 
     def parts(self, theta: Floats) -> tuple[Floats, Floats]:
-        """Weights, in the shape of their form, and bias."""
+        """Weights in the shape of their form, and bias."""
         k = len(self.center)
         shape = {"scalar": (), "vector": (k,), "matrix": (k, k)}[self.form]
         return theta[:-k].reshape(shape), theta[-k:]
 
-    def applied(self, weights: Floats, z: Floats) -> Floats:
-        """Weights times rows of logits."""
+    def apply_weights(self, weights: Floats, z: Floats) -> Floats:
+        """Product of weights and rows of logits."""
         result: Floats = z @ weights.T if self.form == "matrix" else z * weights
         return result
 
-    def pulled(self, residual: Floats) -> Floats:
-        """Gradient in the weights."""
+    def weight_gradient(self, residual: Floats) -> Floats:
+        """Gradient with respect to the weights."""
         if self.form == "matrix":
             result: Floats = residual.T @ self.z
         elif self.form == "vector":
@@ -447,7 +441,7 @@ class _Problem:
         return result
 
 
-_MOST_CLASSES = 1_000  # each is a fit of its own
+_MAX_CLASSES = 1_000  # each class is fitted separately
 _START = np.array([1.0, 1.0, 0.0])  # the identity
 _BOUNDS = [(0.0, 1e6), (0.0, 1e6), (-1e6, 1e6)]
 _BETA_OPTIONS = {"maxiter": 2_000, "maxfun": 10_000, "ftol": 1e-15, "gtol": 1e-10}
@@ -459,11 +453,11 @@ class BetaCalibration(MapFitter):
     For each class against the rest, minimizes over :math:`a, b \ge 0` and c the mean log loss
     of log-odds :math:`a \log p - b \log(1-p) + c` (Kull, Silva Filho & Flach 2017,
     https://proceedings.mlr.press/v54/kull17a.html), which is convex, by L-BFGS with bounds.
-    The bounds are kept by the solver, where the paper fits again without a coefficient that
-    came out negative; both arrive at the same minimum. A ridge towards the identity, too small
-    to be seen otherwise, keeps the numbers finite on records that a threshold can separate.
+    The solver enforces the bounds, where the paper refits without a negative coefficient; both
+    reach the same minimum. A small ridge towards the identity keeps the parameters finite on
+    records that a threshold separates.
 
-    Of two classes the second is fitted; of more, each one, up to 1,000.
+    For two classes the second is fitted; for more, each of them, up to 1,000.
 
     Parameters
     ----------
@@ -471,9 +465,8 @@ class BetaCalibration(MapFitter):
 
     Guarantees
     ----------
-    The negative log-likelihood never rises on the records of the fit. For three classes or
-    more, scaling rows to sum to one is not proved to keep it; where it would not, the identity
-    is kept.
+    The negative log-likelihood never increases on the calibration records. For three classes or
+    more, normalizing the rows may increase it; the identity is then used instead.
 
     Examples
     --------
@@ -487,10 +480,10 @@ class BetaCalibration(MapFitter):
 
     def _fitted(self, scores: Scores) -> Beta:
         _checks.positive(ridge=self.ridge)
-        if scores.n_classes > _MOST_CLASSES:
+        if scores.n_classes > _MAX_CLASSES:
             raise DataError(
                 scores.name,
-                f"at most {_MOST_CLASSES:,} classes for a beta map",
+                f"at most {_MAX_CLASSES:,} classes for a beta map",
                 f"{scores.n_classes:,}",
                 "Use a temperature.",
             )
@@ -513,40 +506,40 @@ def _fit_one(log_p: Floats, log_rest: Floats, hits: Array, ridge: float) -> Floa
 
     def loss(theta: Floats) -> tuple[float, Floats]:
         margins = sign * (features @ theta)
-        away = theta - _START
+        offset = theta - _START
         gradient = -((sign * expit(-margins)) @ features) / len(sign)
-        value = -log_expit(margins).mean() + ridge / 2 * (away @ away)
-        return float(value), gradient + ridge * away
+        value = -log_expit(margins).mean() + ridge / 2 * (offset @ offset)
+        return float(value), gradient + ridge * offset
 
-    found: Floats = minimize(
+    result: Floats = minimize(
         loss, _START, jac=True, method="L-BFGS-B", bounds=_BOUNDS, options=_BETA_OPTIONS
     ).x
-    return found
+    return result
 
 
-_MOST_ISOTONIC_CLASSES = 10_000  # each is a fit of its own
+_MAX_ISOTONIC_CLASSES = 10_000  # each class is fitted separately
 
 
 class IsotonicCalibration(MapFitter):
     r"""Isotonic regression of the labels on probabilities, **not private**.
 
     Each curve is the increasing function with the least squared error (Zadrozny & Elkan 2002),
-    found by pooling adjacent violators, straight between its points. What each form maps is
-    told by :class:`~veracal.calibration.Isotonic`. A class that no record has gets
-    probability 0 everywhere from *one-vs-rest*, which takes 10,000 classes at most.
+    computed by pooling adjacent violators, and linear between its points. See
+    :class:`~veracal.calibration.Isotonic` for the two forms. A class without records gets
+    probability 0 everywhere with *one-vs-rest*, which supports at most 10,000 classes.
 
     Parameters
     ----------
     form : 'one-vs-rest' or 'top-label'
-        *one-vs-rest*: a curve for each class, and rows scaled to sum to one, as scikit-learn
-        does; of two classes, the curve of the second. *top-label*: one curve, for the
-        predicted class.
+        *one-vs-rest*: a curve for each class, with rows normalized, as scikit-learn does; for
+        two classes, only the curve of the second. *top-label*: one curve, for the predicted
+        class.
 
     Guarantees
     ----------
-    On the records of the fit the Brier score never rises (for *top-label*, that of the label
-    that was predicted). For one curve that is a theorem. Scaling the rows of three classes or
-    more is not proved to keep it; where it would not, the identity is kept.
+    On the calibration records the Brier score never increases (for *top-label*, that of the
+    predicted label). For one curve that is a theorem. For three classes or more, normalizing
+    the rows may increase it; the identity is then used instead.
 
     Examples
     --------
@@ -563,10 +556,10 @@ class IsotonicCalibration(MapFitter):
         if self.form == "top-label":
             curves = [_curve(scores.confidence, scores.correct)]
         else:
-            if scores.n_classes > _MOST_ISOTONIC_CLASSES:
+            if scores.n_classes > _MAX_ISOTONIC_CLASSES:
                 raise DataError(
                     scores.name,
-                    f"at most {_MOST_ISOTONIC_CLASSES:,} classes for a curve each",
+                    f"at most {_MAX_ISOTONIC_CLASSES:,} classes for a curve each",
                     f"{scores.n_classes:,}",
                     "Use form='top-label', or a temperature.",
                 )
@@ -583,13 +576,13 @@ class IsotonicCalibration(MapFitter):
 
 
 def _curve(probabilities: Floats, hits: Array) -> tuple[Floats, Floats]:
-    """Points of the increasing curve closest to hits, without those on a level stretch."""
-    # Not scikit-learn's IsotonicRegression: it pools inputs closer than 1e-15, and the curve
-    # then passes by the points that were pooled.
-    inputs, place, counts = np.unique(
+    """Breakpoints of the closest increasing curve, without those inside flat segments."""
+    # scikit-learn's IsotonicRegression pools inputs closer than 1e-15, so that its curve can
+    # miss the pooled points.
+    inputs, index, counts = np.unique(
         np.asarray(probabilities, dtype=np.float64), return_inverse=True, return_counts=True
     )
-    means = np.bincount(place, weights=hits) / counts
+    means = np.bincount(index, weights=hits) / counts
     outputs = np.clip(isotonic_regression(means, weights=counts).x, 0, 1)
     same = np.diff(outputs) == 0
     inner = np.concatenate([[False], same[:-1] & same[1:], [False]])[: len(inputs)]
@@ -599,9 +592,9 @@ def _curve(probabilities: Floats, hits: Array) -> tuple[Floats, Floats]:
 class HistogramBinning(MapFitter):
     r"""Histogram binning of the top label, **not private**.
 
-    The accuracy of each bin of confidence takes the confidence's place (Zadrozny & Elkan
-    2001; see :class:`~veracal.calibration.Binned` for the other classes). A bin in which
-    no record fell gets its middle, which is about what it says already.
+    The confidence is replaced by the accuracy of its bin (Zadrozny & Elkan 2001; see
+    :class:`~veracal.calibration.Binned` for the other classes). An empty bin gets its
+    midpoint.
 
     Parameters
     ----------
@@ -610,9 +603,9 @@ class HistogramBinning(MapFitter):
 
     Guarantees
     ----------
-    On the records of the fit, every bin's mean confidence is its accuracy, and the Brier
-    score of the top label never rises: where bins are so wide that their accuracy says less
-    than the confidences did, the identity is kept.
+    On the calibration records, the mean confidence of every bin equals its accuracy, and the
+    top-label Brier score never increases: if wide bins would increase it, the identity is
+    used instead.
 
     Examples
     --------
@@ -626,9 +619,9 @@ class HistogramBinning(MapFitter):
 
     def _fitted(self, scores: Scores) -> Binned:
         bins = self.bins if isinstance(self.bins, Bins) else Bins(self.bins)
-        place = bins.of(scores.confidence)
-        counts = np.bincount(place, minlength=bins.count)
-        right = np.bincount(place, weights=scores.correct, minlength=bins.count)
+        index = bins.of(scores.confidence)
+        counts = np.bincount(index, minlength=bins.count)
+        right = np.bincount(index, weights=scores.correct, minlength=bins.count)
         empty = counts == 0
         return Binned(bins, np.where(empty, bins.centers, right / np.maximum(counts, 1)))
 

@@ -1,8 +1,6 @@
-"""Reliability curves and histograms of confidence, as numbers.
+"""Measurement of calibration: metrics with bootstrap intervals, and reliability curves.
 
-All figures of calibration at once, with intervals.
-
-Calibration of more records than fit into memory, in one pass.
+:class:`StreamTotals` computes the same figures for a stream of blocks in constant memory.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -50,9 +48,9 @@ class ReliabilityBin:
     n : int
         Records in it.
     confidence, accuracy : float or None
-        Mean confidence and share of right predictions; None where nobody is in the bin.
+        Mean confidence and share of correct predictions; None in an empty bin.
     accuracy_low, accuracy_high : float or None
-        Interval around the accuracy; without records, None.
+        Confidence interval of the accuracy; None in an empty bin.
     """
 
     low: float
@@ -71,7 +69,8 @@ class ReliabilityCurve:
     Attributes
     ----------
     of : 'top label' or 'second class'
-        Whose probability it is; for the second class, read frequency for accuracy.
+        The event whose probability is shown; for the second class, ``accuracy`` is its
+        frequency.
     bins : tuple of ReliabilityBin
         Bins of equal width, empty ones included.
     n : int
@@ -79,12 +78,13 @@ class ReliabilityCurve:
     confidence, accuracy : float
         Their means over all records.
     level : float
-        Of each bin's interval by itself.
+        Confidence level of the interval of each single bin.
     interval : 'wilson' or 'clopper-pearson'
 
     Notes
     -----
-    Numbers are plain functions of the records, hence *internal* where those are private.
+    All numbers are exact functions of the records, and therefore *internal* if those are
+    private.
     """
 
     of: Literal["top label", "second class"]
@@ -97,7 +97,7 @@ class ReliabilityCurve:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """The histogram of confidence: records in each bin."""
+        """The histogram of confidence: number of records in each bin."""
         return tuple(each.n for each in self.bins)
 
     @property
@@ -119,7 +119,7 @@ class ReliabilityCurve:
         return sum(gaps) / self.n
 
     def to_json(self) -> dict[str, Any]:
-        """Plain numbers and text."""
+        """All attributes as JSON values."""
         own = {k: v for k, v in vars(self).items() if k != "bins"}
         return {**own, "bins": [dict(vars(each)) for each in self.bins]}
 
@@ -166,14 +166,16 @@ def curve_of(
     level: float = 0.95,
     interval: Interval = "wilson",
 ) -> ReliabilityCurve:
-    """Reliability curve of totals by bin, which may have been added up over a stream."""
+    """Reliability curve of bin totals, which may come from a stream."""
     _checks.one_of(_INTERVALS, interval=interval)
     check_level(level)
-    n, right, edges = totals.counts, totals.happened, totals.bins.edges.tolist()
-    held = np.maximum(n, 1)
+    n, correct, edges = totals.counts, totals.happened, totals.bins.edges.tolist()
+    n_or_one = np.maximum(n, 1)
     sums = totals.probability + totals.rest
-    low, high = _INTERVALS[interval](right, held, level)
-    numbers = np.stack([np.clip(sums / held, 0, 1), right / held, low, high], axis=1).tolist()
+    low, high = _INTERVALS[interval](correct, n_or_one, level)
+    numbers = np.stack(
+        [np.clip(sums / n_or_one, 0, 1), correct / n_or_one, low, high], axis=1
+    ).tolist()
     return ReliabilityCurve(
         of,
         tuple(
@@ -182,38 +184,38 @@ def curve_of(
         ),
         totals.n,
         float(sums.sum() / totals.n),
-        int(right.sum()) / totals.n,
+        int(correct.sum()) / totals.n,
         level,
         interval,
     )
 
 
 def check_level(level: float) -> None:
-    """Refuse what is not the level of an interval."""
+    """Reject a confidence level outside (0, 1)."""
     _checks.fraction(level=level)
     if not 0 < level < 1:
         raise ValueError(f"Expected a level between 0 and 1, got level={level!r}.")
 
 
-def wilson(right: Ints, n: Ints, level: float) -> tuple[Floats, Floats]:
-    r"""Wilson's interval for a share.
+def wilson(correct: Ints, n: Ints, level: float) -> tuple[Floats, Floats]:
+    r"""Wilson's confidence interval of a proportion.
 
     .. math::
         \frac{\hat p + z^2/2n \pm z \sqrt{\hat p (1 - \hat p) / n + z^2 / 4n^2}}{1 + z^2 / n}
     """
-    z2, share = ndtri((1 + level) / 2) ** 2, right / n
+    z2, share = ndtri((1 + level) / 2) ** 2, correct / n
     middle = share + z2 / (2 * n)
     half = np.sqrt(z2 * (share * (1 - share) / n + z2 / (4 * n**2.0)))
     low, high = (middle - half) / (1 + z2 / n), (middle + half) / (1 + z2 / n)
-    return np.where(right == 0, 0, np.maximum(low, 0)), np.where(right == n, 1, high)
+    return np.where(correct == 0, 0, np.maximum(low, 0)), np.where(correct == n, 1, high)
 
 
-def clopper_pearson(right: Ints, n: Ints, level: float) -> tuple[Floats, Floats]:
-    """Clopper and Pearson's interval for a share: quantiles of beta distributions."""
-    tail, wrong = (1 - level) / 2, n - right
-    low = betaincinv(np.maximum(right, 1), wrong + 1, tail)
-    high = betaincinv(right + 1, np.maximum(wrong, 1), 1 - tail)
-    return np.where(right == 0, 0, low), np.where(wrong == 0, 1, high)
+def clopper_pearson(correct: Ints, n: Ints, level: float) -> tuple[Floats, Floats]:
+    """Clopper and Pearson's confidence interval of a proportion, from beta quantiles."""
+    tail, wrong = (1 - level) / 2, n - correct
+    low = betaincinv(np.maximum(correct, 1), wrong + 1, tail)
+    high = betaincinv(correct + 1, np.maximum(wrong, 1), 1 - tail)
+    return np.where(correct == 0, 0, low), np.where(wrong == 0, 1, high)
 
 
 _INTERVALS: Mapping[str, Any] = {"wilson": wilson, "clopper-pearson": clopper_pearson}
@@ -258,36 +260,41 @@ _BINNED = {
     "debiased_l2", "binary_ece",
 }  # fmt: skip
 _RANGES = {**_ANY, **_BINARY}
-_ERRORS = {*_BINNED, "smooth_ece", "binary_smooth_ece", "ks"}  # 0 if perfectly calibrated
+_ERRORS = {
+    *_BINNED,
+    "smooth_ece",
+    "binary_smooth_ece",
+    "ks",
+}  # metrics that calibration makes 0
 
 
 @dataclass(frozen=True)
 class CalibrationResult:
-    """Figures of one set of scores.
+    """Calibration and accuracy metrics of one set of scores.
 
     Attributes
     ----------
     name : str
         Of the scores.
     n, n_units, n_classes : int
-        Records, independent units behind them, and classes.
+        Number of records, of independent units, and of classes.
     bins : int
-        Of all figures that have bins.
+        Number of bins of all binned metrics.
     level : float
-        Of the intervals.
+        Confidence level of the intervals.
     replicates : int
-        Of the bootstrap.
+        Number of bootstrap replicates.
     figures : mapping of str to Estimate
-        By the names of :mod:`veracal.calibration.metrics`.
+        Estimates by the names of :mod:`veracal.calibration.metrics`.
     floors : mapping of str to Estimate
-        Of each calibration error, the mean that a perfectly calibrated classifier with the
-        same probabilities would show on as many records, and the range of ``level`` around
-        it. No repair passes it.
+        For each calibration error, the mean that a perfectly calibrated classifier with the
+        same probabilities would have on as many records, and its interval at ``level``. No
+        recalibration is expected to go below it.
     curve : ReliabilityCurve
         Of the top label.
     private : bool
-        Always False: figures are plain functions of the records, hence *internal* where
-        those are private.
+        Always False: the figures are exact functions of the records, and therefore *internal*
+        if those are private.
     """
 
     name: str
@@ -306,15 +313,15 @@ class CalibrationResult:
         return self.figures[figure]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain numbers and text; an infinite number becomes the text 'inf'."""
-        own = dict(vars(self))
+        """All attributes as JSON values; an infinite number becomes the text 'inf'."""
+        attributes = dict(vars(self))
         for part in ("figures", "floors"):
-            own[part] = {name: _plain(estimate) for name, estimate in own[part].items()}
-        return {**own, "curve": self.curve.to_json()}
+            attributes[part] = {k: _plain(estimate) for k, estimate in attributes[part].items()}
+        return {**attributes, "curve": self.curve.to_json()}
 
 
 def figure_names(n_classes: int) -> tuple[str, ...]:
-    """Names of all figures of scores for so many classes."""
+    """Names of all metrics of scores for a number of classes."""
     return (*_ANY, *(_BINARY if n_classes == 2 else ()))
 
 
@@ -327,24 +334,23 @@ def measure(
     replicates: int = 200,
     rng: np.random.Generator,
 ) -> CalibrationResult:
-    r"""Measure calibration and what goes with it, with bootstrap intervals.
+    r"""Measure calibration and accuracy with bootstrap intervals.
 
-    Whole units are drawn with replacement where scores have unit ids, else records; the
-    figures of those draws give the intervals. Labels drawn from the probabilities themselves
-    say what a perfectly calibrated classifier would show (Bröcker & Smith 2007): the
-    ``floors``. The interval of a calibration error that is within its floor's range begins
-    at 0.
+    The bootstrap resamples whole units if scores have unit ids, and records otherwise. The
+    ``floors`` are the metrics of labels drawn from the probabilities themselves, as for a
+    perfectly calibrated classifier (Bröcker & Smith 2007). If a calibration error is within
+    the interval of its floor, its own interval begins at 0.
 
     Parameters
     ----------
     scores : Scores
         Labeled, of at least one record.
     figures : sequence of str, optional
-        Some of :func:`figures_for`; by default all of them.
+        Some of :func:`figure_names`; by default all of them.
     bins : int
     level : float in (0, 1)
     replicates : int
-        With 0 there are no intervals, only figures.
+        Number of bootstrap replicates; 0 computes no intervals.
     rng : Generator
 
     Returns
@@ -353,26 +359,26 @@ def measure(
 
     Notes
     -----
-    An infinite negative log-likelihood has the interval of its replicates' percentiles. One
-    unit alone has no interval: nothing says how another would differ.
+    An infinite negative log-likelihood gets the percentile interval of its replicates. With a
+    single unit there is no interval, because the variation between units is unknown.
     """
     need_records(scores)
     _checks.whole(least=0, replicates=replicates)
     check_level(level)
-    chosen = _chosen(scores, figures, bins)
+    metric_functions = _metric_functions(scores, figures, bins)
     units = UnitRows.of(scores.units, len(scores))
-    points = _values(chosen, scores)
-    turns = int(replicates) if len(units.sizes) > 1 else 0
-    known, draws = Draws.of(scores), np.empty((turns, len(chosen)))
-    for turn in range(turns):
-        draws[turn] = _values(chosen, known.take(units.resample(rng)))
-    floors = _floors(chosen, known, level, turns, rng)
+    points = _values(metric_functions, scores)
+    n_draws = int(replicates) if len(units.sizes) > 1 else 0
+    base, draws = Draws.of(scores), np.empty((n_draws, len(metric_functions)))
+    for i in range(n_draws):
+        draws[i] = _values(metric_functions, base.take(units.resample(rng)))
+    floors = _floors(metric_functions, base, level, n_draws, rng)
     estimates = {
         name: estimate(points[j], draws[:, j], level, len(scores), "basic", _RANGES[name])
-        for j, name in enumerate(chosen)
+        for j, name in enumerate(metric_functions)
     }
     for name, floor in floors.items():
-        if points[list(chosen).index(name)] <= (floor.high or 0.0):
+        if points[list(metric_functions).index(name)] <= (floor.high or 0.0):
             estimates[name] = replace(estimates[name], low=0.0)
     return CalibrationResult(
         scores.name,
@@ -388,17 +394,19 @@ def measure(
     )
 
 
-def _chosen(scores: Scores, figures: Sequence[str] | None, bins: int) -> dict[str, Metric]:
-    """Functions of the figures asked for."""
+def _metric_functions(
+    scores: Scores, figures: Sequence[str] | None, bins: int
+) -> dict[str, Metric]:
+    """Metric functions by name, with the number of bins set."""
     known = figure_names(scores.n_classes)
     names = known if figures is None else tuple(figures)
     for name in names:
         if name not in known:
             raise DataError(
                 f"{scores.name}: figures",
-                f"some of {', '.join(known)}",
+                f"a selection of {', '.join(known)}",
                 repr(name),
-                "Check the spelling; some figures are for two classes only.",
+                "Check the spelling; some metrics are for two classes only.",
             )
     each: dict[str, Callable[..., float]] = {name: getattr(metrics, name) for name in names}
     return {
@@ -407,28 +415,28 @@ def _chosen(scores: Scores, figures: Sequence[str] | None, bins: int) -> dict[st
     }
 
 
-def _values(chosen: Mapping[str, Metric], scores: Scores) -> list[float]:
-    """All figures of some records."""
-    return [metric(scores) for metric in chosen.values()]
+def _values(metric_functions: Mapping[str, Metric], scores: Scores) -> list[float]:
+    """All metrics of some records."""
+    return [metric(scores) for metric in metric_functions.values()]
 
 
 def _floors(
-    chosen: Mapping[str, Metric],
+    metric_functions: Mapping[str, Metric],
     scores: Draws,
     level: float,
-    turns: int,
+    n_draws: int,
     rng: np.random.Generator,
 ) -> dict[str, Estimate]:
     """Calibration errors of the same probabilities with labels drawn from them."""
-    errors = {name: metric for name, metric in chosen.items() if name in _ERRORS}
-    if not errors or not turns:
+    errors = {name: metric for name, metric in metric_functions.items() if name in _ERRORS}
+    if not errors or not n_draws:
         return {}
     steps = np.cumsum(scores.probabilities, axis=1, dtype=np.float64)
-    draws = np.empty((turns, len(errors)))
-    for turn in range(turns):
-        drawn = rng.random(len(scores)) * steps[:, -1]
-        labels = np.minimum((steps <= drawn[:, None]).sum(axis=1), scores.n_classes - 1)
-        draws[turn] = _values(errors, scores.relabeled(labels))
+    draws = np.empty((n_draws, len(errors)))
+    for i in range(n_draws):
+        uniform = rng.random(len(scores)) * steps[:, -1]
+        labels = np.minimum((steps <= uniform[:, None]).sum(axis=1), scores.n_classes - 1)
+        draws[i] = _values(errors, scores.relabeled(labels))
     means = draws.mean(axis=0).tolist()
     return {
         name: estimate(means[j], draws[:, j], level, len(scores))
@@ -437,7 +445,7 @@ def _floors(
 
 
 def _plain(estimate: Estimate) -> dict[str, Any]:
-    """Fields of an estimate, as JSON has no infinity."""
+    """Fields of an estimate as JSON values; JSON has no infinity."""
     return {
         name: str(value) if value in (np.inf, -np.inf) else value
         for name, value in vars(estimate).items()
@@ -446,20 +454,20 @@ def _plain(estimate: Estimate) -> dict[str, Any]:
 
 @dataclass(frozen=True, eq=False)
 class StreamTotals:
-    """What has been counted so far; totals of blocks add up with ``+``.
+    """Sums over the blocks of a stream; totals add up with ``+``.
 
-    Make them with :func:`stream_totals` or :meth:`of`. Their size depends on the number of
-    bins alone, and figures equal those of the whole to 1e-12, in whatever blocks it came.
+    Create them with :func:`stream_totals` or :meth:`of`. Their size depends only on the number
+    of bins. The figures equal those of all records together to 1e-12, whatever the blocks.
 
     Attributes
     ----------
     kind : 'logits' or 'probabilities'
     classes : tuple of str or int
     totals : BinTotals
-        By bin of the top label.
+        Totals by bin of the top label.
     sums, rests : arrays of shape (3,)
         Sums of the Brier score, the top-label Brier score and the negative log-likelihood,
-        and what rounding took from them.
+        and their rounding errors.
     """
 
     kind: str
@@ -482,7 +490,7 @@ class StreamTotals:
                 "stream",
                 f"{self.kind} for {len(self.classes)} classes in every block",
                 f"{other.kind} for {len(other.classes)}, or other classes",
-                "Measure them apart.",
+                "Measure them separately.",
             )
         with np.errstate(invalid="ignore", over="ignore"):  # infinite sums lose nothing
             sums, lost = two_sum(self.sums, other.sums)
@@ -491,38 +499,38 @@ class StreamTotals:
 
     @property
     def n(self) -> int:
-        """Records so far."""
+        """Number of records so far."""
         return self.totals.n
 
     @property
     def accuracy(self) -> float:
         """Share of right predictions."""
-        return int(self._held.happened.sum()) / self.n
+        return int(self._nonempty.happened.sum()) / self.n
 
     @property
     def ece(self) -> float:
         """Top-label expected calibration error."""
-        return float(np.abs(self._held.gaps).sum() / self.n)
+        return float(np.abs(self._nonempty.gaps).sum() / self.n)
 
     @property
     def mce(self) -> float:
         """Top-label maximum calibration error."""
-        return largest_gap(self._held)
+        return largest_gap(self._nonempty)
 
     @property
     def over_confidence(self) -> float:
         """Part of the ECE from bins whose confidence exceeds their accuracy."""
-        return float(np.maximum(self._held.gaps, 0).sum() / self.n)
+        return float(np.maximum(self._nonempty.gaps, 0).sum() / self.n)
 
     @property
     def under_confidence(self) -> float:
         """Part of the ECE from bins whose accuracy exceeds their confidence."""
-        return float(np.maximum(-self._held.gaps, 0).sum() / self.n)
+        return float(np.maximum(-self._nonempty.gaps, 0).sum() / self.n)
 
     @property
     def confidence_gap(self) -> float:
         """Mean confidence minus accuracy."""
-        return float(self._held.gaps.sum() / self.n)
+        return float(self._nonempty.gaps.sum() / self.n)
 
     @property
     def brier(self) -> float:
@@ -541,29 +549,30 @@ class StreamTotals:
 
     def curve(self, *, level: float = 0.95, interval: Interval = "wilson") -> ReliabilityCurve:
         """Top-label reliability curve; see :func:`~veracal.calibration.measurement.curve`."""
-        return curve_of(self._held, "top label", level=level, interval=interval)
+        return curve_of(self._nonempty, "top label", level=level, interval=interval)
 
     @property
-    def _held(self) -> BinTotals:
-        """Totals of at least one record."""
+    def _nonempty(self) -> BinTotals:
+        """The totals; raises an error if there is no record."""
         if not self.n:
             raise DataError(
-                "stream", "at least one record", "none", "A mean over nobody has no value."
+                "stream", "at least one record", "none", "A mean needs at least one record."
             )
         return self.totals
 
     def _mean(self, i: int) -> float:
-        """Mean of a sum over the records."""
-        return max(0.0, float(self.sums[i] + self.rests[i]) / self._held.n)  # not -0
+        """Mean of one of the sums over the records."""
+        return max(0.0, float(self.sums[i] + self.rests[i]) / self._nonempty.n)  # not -0
 
 
 def stream_totals(blocks: Iterable[Scores], bins: int = 15) -> StreamTotals:
-    """Add up labeled scores that come in blocks, each looked at once and forgotten.
+    """Sum labeled scores that arrive in blocks, each read once.
 
     Parameters
     ----------
     blocks : iterable of Scores
-        Such as :func:`~veracal.data.scan_scores` gives, of one kind and one set of classes.
+        Blocks such as :func:`~veracal.data.scan_scores` gives, of one kind and the same
+        classes.
     bins : int
         Number of bins, those of :func:`~veracal.calibration.ece`.
 
@@ -573,10 +582,10 @@ def stream_totals(blocks: Iterable[Scores], bins: int = 15) -> StreamTotals:
     >>> round(stream_totals(halves).ece, 3)
     0.3
     """
-    found = None
+    totals = None
     for block in blocks:
-        part = StreamTotals.of(block, bins)
-        found = part if found is None else found + part
-    if found is None:
-        raise DataError("stream", "at least one block", "none", "Name a file with records.")
-    return found
+        block_totals = StreamTotals.of(block, bins)
+        totals = block_totals if totals is None else totals + block_totals
+    if totals is None:
+        raise DataError("stream", "at least one block", "none", "Pass a file with records.")
+    return totals

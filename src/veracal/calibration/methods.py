@@ -1,72 +1,58 @@
-"""Ways to recalibrate, by name: what each of them is, and the fitter behind it.
+"""The registry of calibration methods: one record per method.
 
-This is the one list. The command line and :func:`veracal.calibration.recalibrate` know what is
-here and nothing else; a new method is one entry of ``_LISTED``, and a line of ``auto`` if it is
-to be chosen by itself.
+:func:`veracal.calibration.recalibrate`, the choices of the command line, the config of a run,
+the federation protocol and the table in the documentation are read from it. A new private
+calibration map needs a map class, a fitter, one record in ``_BUILT_IN`` and a test. Fitters are
+imported when they are built, so that reading the registry stays fast.
 """
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
-
-import numpy as np
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal
 
 from veracal import _checks
-from veracal._types import Frozen
 from veracal.accounting import MICRO, Relation, Unit
-from veracal.calibration.fitters import (
-    BetaCalibration,
-    HistogramBinning,
-    IsotonicCalibration,
-    MapFitter,
-    PlattScaling,
-    TemperatureScaling,
-    TwoTemperatureScaling,
-)
-from veracal.calibration.maps.parametric import Form
-from veracal.calibration.planning import is_enough_for_two, plan_pooled
-from veracal.calibration.private.binning import PrivateBinning
-from veracal.calibration.private.golden_section import GoldenObjective, GoldenTemperature
-from veracal.calibration.private.platt import FORMS, PrivatePlatt
-from veracal.calibration.private.pooled import PooledTemperature
-from veracal.calibration.private.session import PrivateFitter
-from veracal.calibration.private.temperature import PrivateTemperature
-from veracal.calibration.private.two_temperatures import PrivateTwoTemperatures
-from veracal.calibration.queries.platt import ParameterGrid
+
+if TYPE_CHECKING:
+    from veracal.calibration.fitters import MapFitter
+    from veracal.calibration.maps.parametric import Form
+    from veracal.calibration.private.session import PrivateFitter
+    from veracal.calibration.queries.platt import ParameterGrid
 
 AUTO, NONE = "auto", "none"
-NOISE = "the noise of the answers alone"
-NOISE_AND_SAMPLING = "the noise of the answers, and the chance of which records there were"
-NOISE_SAMPLING_SILENCE = f"{NOISE_AND_SAMPLING}, and of which sources answered"
+NOISE = "the noise of the answers"
+NOISE_AND_SAMPLING = f"{NOISE} and the sampling of the records"
+NOISE_SAMPLING_DROPOUT = f"{NOISE}, the sampling of the records and the drop-out of sources"
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What a fitter may be told; all of it is public.
+class MethodSettings:
+    """Public settings from which a method builds its fitter.
 
     Attributes
     ----------
     micro_epsilon : int
-        What one unit pays for the map, in millionths of epsilon.
+        Cost of the map for each privacy unit, in millionths of epsilon.
     delta : float or None
     temperatures : pair of float, or None
-        Range of temperatures to search; None is the method's own.
+        Range of temperatures to search; None: the default of the method.
     classes, size : int or None
         Declared number of classes, and of records at all sources together.
     bins : int
     level : float
-        Of intervals.
+        Confidence level of the intervals.
     form : {"scalar", "vector", "matrix"}
-        Of a Platt map.
+        Shape of the weights of a Platt map.
     reads : "logits", "probabilities" or None
-        Kind of the scores, where that is known.
+        Kind of the scores, if known.
     sources : int
-        How many are asked.
+        Number of sources.
     clamp : float
         Largest loss of one record.
     grid : ParameterGrid or None
-        Of affine maps; None is the usual one.
+        Grid of affine maps; None: the default.
     """
 
     micro_epsilon: int
@@ -76,18 +62,25 @@ class Settings:
     size: int | None = None
     bins: int = 15
     level: float = 0.95
-    form: Form = "vector"
+    form: "Form" = "vector"
     reads: Literal["logits", "probabilities"] | None = None
     sources: int = 1
     clamp: float = 10.0
-    grid: ParameterGrid | None = None
+    grid: "ParameterGrid | None" = None
 
-    @property
-    def inverses(self) -> dict[str, Any]:
-        """The range as inverse temperatures, for fitters that want it so; if there is one."""
+    def pick(self, *names: str) -> dict[str, Any]:
+        """Some of the settings as keyword arguments; a range of None is omitted."""
+        arguments = {name: getattr(self, name) for name in names}
+        if arguments.get("temperatures", 0) is None:
+            del arguments["temperatures"]
+        return arguments
+
+    def inverse_range(self) -> dict[str, Any]:
+        """The range as inverse temperatures, for fitters with that argument; empty if None."""
         if self.temperatures is None:
             return {}
-        if np.shape(self.temperatures) != (2,):
+        pair = hasattr(self.temperatures, "__len__") and not isinstance(self.temperatures, str)
+        if not pair or len(self.temperatures) != 2:
             raise ValueError(
                 "Expected temperatures to be a pair of numbers, as in (0.5, 6.0), got "
                 f"temperatures={self.temperatures!r}."
@@ -98,249 +91,331 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Method:
-    """A way to recalibrate.
+class CalibrationMethod:
+    """The record of a calibration method.
 
     Attributes
     ----------
     name : str
-    words : str
-        What it does, in half a line.
-    asking : callable or None
-        From settings to a fitter that asks a source; None where there is none.
-    openly : callable or None
-        From settings to a fitter that reads public records as they are.
-    needs : tuple of str
-        Settings without which there is no asking: ``delta``, ``size``, ``classes``.
-    keeps : bool
-        Whether its maps are known to keep all predictions.
-    searches : bool
-        Whether it looks for temperatures in a range.
-    sized : bool
-        Whether it makes use of a declared number of records.
-    counted : str
-        What the intervals of its temperatures count.
-    infers : bool
-        Whether the answers that lead to its map also say whether it helps.
+        Name in Python, on the command line, in configs and in messages of a federation.
+    summary : str
+        Description in half a line.
+    private : callable or None
+        Builds the private fitter from settings; None if there is none.
+    public : callable or None
+        Builds the fitter for public records from settings; None if there is none.
+    requires : tuple of str
+        Settings that the private fitter needs: ``delta``, ``size``, ``classes``.
+    keeps_predictions : bool
+        Whether its maps never change a prediction.
+    searches_temperature : bool
+        Whether it searches a range of temperatures.
+    uses_size : bool
+        Whether it uses a declared number of records.
+    interval_covers : str
+        Errors that the intervals of its temperatures cover.
+    infers_guard : bool
+        Whether the answers of the fit also tell whether the map improves calibration.
+    in_training : bool
+        Whether ``veracal fit`` offers it for the map of a new model.
+    remote_queries : tuple of str
+        Kinds of queries in the federation protocol that it needs; empty if it cannot be used
+        there.
     """
 
     name: str
-    words: str
-    asking: Callable[[Settings], PrivateFitter] | None = None
-    openly: Callable[[Settings], MapFitter] | None = None
-    needs: tuple[str, ...] = ()
-    keeps: bool = False
-    searches: bool = False
-    sized: bool = False
-    counted: str = NOISE_AND_SAMPLING
-    infers: bool = False
+    summary: str
+    private: "Callable[[MethodSettings], PrivateFitter] | None" = None
+    public: "Callable[[MethodSettings], MapFitter] | None" = None
+    requires: tuple[str, ...] = ()
+    keeps_predictions: bool = False
+    searches_temperature: bool = False
+    uses_size: bool = False
+    interval_covers: str = NOISE_AND_SAMPLING
+    infers_guard: bool = False
+    in_training: bool = False
+    remote_queries: tuple[str, ...] = ()
 
-    def fitter(self, settings: Settings) -> PrivateFitter:
-        """A fitter that asks, once what it needs is there."""
-        missing = [name for name in self.needs if getattr(settings, name) is None]
-        if self.asking is None:
+    def fitter(self, settings: MethodSettings) -> "PrivateFitter":
+        """The private fitter, after checking that its settings are complete."""
+        missing = [name for name in self.requires if getattr(settings, name) is None]
+        if self.private is None:
             raise ValueError(
-                f"Expected a method that works by noisy answers, got {self.name!r}, which "
-                "reads records as they are. Use another, or pass public scores and "
+                f"Expected a method with a private fitter, got {self.name!r}, which reads "
+                "public records directly. Use another method, or pass public scores and "
                 "private=False."
             )
         if missing:
             raise ValueError(
                 f"Expected {', '.join(missing)} for method={self.name!r}, got none. Declare "
-                "what is missing (it is public), or use 'temperature'."
+                "the missing values (they are public), or use 'temperature'."
             )
-        if settings.temperatures is not None and not self.searches:
+        if settings.temperatures is not None and not self.searches_temperature:
             raise ValueError(
-                f"Expected no range of temperatures for method={self.name!r}, which looks for "
-                f"none, got temperatures={settings.temperatures!r}. Leave it out."
+                f"Expected no range of temperatures for method={self.name!r}, which does not "
+                f"search for one, got temperatures={settings.temperatures!r}. Omit it."
             )
-        return self.asking(settings)
+        return self.private(settings)
+
+    def unpriced_fitter(self) -> "PrivateFitter":
+        """The private fitter without a cost, for a classifier that divides its own budget."""
+        fitter: PrivateFitter = self.fitter(MethodSettings(1)).set_params(micro_epsilon=None)
+        return fitter
 
 
-def _temperature(settings: Settings) -> PrivateFitter:
-    return PrivateTemperature("search", **_told(settings), **settings.inverses)
+def _temperature(settings: MethodSettings) -> "PrivateFitter":
+    from veracal.calibration.private.temperature import PrivateTemperature
+
+    arguments = settings.pick("micro_epsilon", "classes", "level")
+    return PrivateTemperature("search", **arguments, **settings.inverse_range())
 
 
-def _two_temperatures(settings: Settings) -> PrivateFitter:
-    return PrivateTwoTemperatures(**_told(settings), **settings.inverses)
+def _public_temperature(settings: MethodSettings) -> "MapFitter":
+    from veracal.calibration.fitters import TemperatureScaling
+
+    return TemperatureScaling()
 
 
-def _pooled(settings: Settings) -> PrivateFitter:
-    told = _told(settings)
-    if settings.temperatures is not None:
-        told["temperatures"] = settings.temperatures
-    plan = plan_pooled(
-        settings.sources,
-        records=settings.size,
-        **{name: value for name, value in told.items() if name != "level"},
-    )
-    return PooledTemperature(shares=plan.shares, **told)
+def _two_temperatures(settings: MethodSettings) -> "PrivateFitter":
+    from veracal.calibration.private.two_temperatures import PrivateTwoTemperatures
+
+    arguments = settings.pick("micro_epsilon", "classes", "level")
+    return PrivateTwoTemperatures(**arguments, **settings.inverse_range())
 
 
-def _descent(settings: Settings) -> PrivateFitter:
-    told = _told(settings) | {"delta": settings.delta, "size": settings.size}
-    return PrivateTemperature("descent", **told, **settings.inverses)
+def _public_two_temperatures(settings: MethodSettings) -> "MapFitter":
+    from veracal.calibration.fitters import TwoTemperatureScaling
+
+    return TwoTemperatureScaling()
 
 
-def _platt(settings: Settings) -> PrivateFitter:
-    return PrivatePlatt(
-        settings.form,
-        micro_epsilon=settings.micro_epsilon,
-        delta=settings.delta,
-        classes=settings.classes,
-        size=settings.size,
-        reads=settings.reads,
-        grid=settings.grid,
-        temperatures=settings.temperatures,
-    )
+def _pooled(settings: MethodSettings) -> "PrivateFitter":
+    from veracal.calibration.planning import plan_pooled
+    from veracal.calibration.private.pooled import PooledTemperature
+
+    shared = settings.pick("micro_epsilon", "classes", "temperatures")
+    plan = plan_pooled(settings.sources, records=settings.size, **shared)
+    return PooledTemperature(shares=plan.shares, level=settings.level, **shared)
 
 
-def _golden(objective: GoldenObjective) -> Callable[[Settings], PrivateFitter]:
-    """Golden section with one of the paper's objectives."""
+def _golden(objective: str) -> "Callable[[MethodSettings], PrivateFitter]":
+    """Golden section with one of the objectives of Luo et al. 2020."""
 
-    def asking(settings: Settings) -> PrivateFitter:
-        names = ("classes", "size", "bins", "level", "clamp")
-        told = {name: getattr(settings, name) for name in names}
-        if settings.temperatures is not None:
-            told["temperatures"] = settings.temperatures
-        return GoldenTemperature(objective, micro_epsilon=settings.micro_epsilon, **told)
+    def build(settings: MethodSettings) -> "PrivateFitter":
+        from veracal.calibration.private.golden_section import GoldenTemperature
 
-    return asking
+        names = ("micro_epsilon", "classes", "size", "bins", "level", "clamp", "temperatures")
+        return GoldenTemperature(objective, **settings.pick(*names))  # type: ignore[arg-type]
 
-
-def _binning(settings: Settings) -> PrivateFitter:
-    return _counting(settings, "correct-wrong")
+    return build
 
 
-def _binning_of_the_paper(settings: Settings) -> PrivateFitter:
-    return _counting(settings, "correct-total")
+def _binning(form: str) -> "Callable[[MethodSettings], PrivateFitter]":
+    """Histogram binning with one of two forms of the counts."""
+
+    def build(settings: MethodSettings) -> "PrivateFitter":
+        from veracal.calibration.private.binning import PrivateBinning
+
+        return PrivateBinning(form=form, **settings.pick("micro_epsilon", "bins", "level"))  # type: ignore[arg-type]
+
+    return build
 
 
-def _counting(
-    settings: Settings, form: Literal["correct-wrong", "correct-total"]
-) -> PrivateFitter:
-    return PrivateBinning(
-        micro_epsilon=settings.micro_epsilon,
-        bins=settings.bins,
-        form=form,
-        level=settings.level,
-    )
+def _public_binning(settings: MethodSettings) -> "MapFitter":
+    from veracal.calibration.fitters import HistogramBinning
+
+    return HistogramBinning(settings.bins)
 
 
-def _told(settings: Settings) -> dict[str, Any]:
-    """What every temperature wants to know."""
-    return {
-        "micro_epsilon": settings.micro_epsilon,
-        "classes": settings.classes,
-        "level": settings.level,
-    }
+def _descent(settings: MethodSettings) -> "PrivateFitter":
+    from veracal.calibration.private.temperature import PrivateTemperature
+
+    arguments = settings.pick("micro_epsilon", "classes", "level", "delta", "size")
+    return PrivateTemperature("descent", **arguments, **settings.inverse_range())
 
 
-_GOLDEN: tuple[tuple[str, str, GoldenObjective], ...] = (
-    ("acc-t", "a temperature by golden section on the gap to accuracy", "accuracy"),
-    ("nll-t", "the same on the clamped negative log-likelihood", "likelihood"),
-    ("ece-t", "the same on the calibration error", "calibration error"),
-)
-_LISTED = (
-    Method(
+def _platt(settings: MethodSettings) -> "PrivateFitter":
+    from veracal.calibration.private.platt import PrivatePlatt
+
+    names = ("micro_epsilon", "delta", "classes", "size", "reads", "grid", "temperatures")
+    return PrivatePlatt(settings.form, **settings.pick(*names))
+
+
+def _public_platt(settings: MethodSettings) -> "MapFitter":
+    from veracal.calibration.fitters import PlattScaling
+
+    return PlattScaling(settings.form)
+
+
+def _isotonic(settings: MethodSettings) -> "MapFitter":
+    from veracal.calibration.fitters import IsotonicCalibration
+
+    return IsotonicCalibration()
+
+
+def _beta(settings: MethodSettings) -> "MapFitter":
+    from veracal.calibration.fitters import BetaCalibration
+
+    return BetaCalibration()
+
+
+_COUNTS_AND_GAPS = ("counts", "gap")
+_ONE_TEMPERATURE: dict[str, Any] = {"keeps_predictions": True, "searches_temperature": True}
+_BUILT_IN = (
+    CalibrationMethod(
         "temperature",
-        "one temperature, where mean confidence meets accuracy",
+        "one temperature at which mean confidence equals accuracy",
         _temperature,
-        lambda _: TemperatureScaling(),
-        keeps=True,
-        searches=True,
+        _public_temperature,
+        in_training=True,
+        remote_queries=_COUNTS_AND_GAPS,
+        **_ONE_TEMPERATURE,
     ),
-    Method(
+    CalibrationMethod(
         "two-temperatures",
-        "one for unsure and one for sure predictions",
+        "one temperature for low and one for high confidence",
         _two_temperatures,
-        lambda _: TwoTemperatureScaling(),
-        keeps=True,
-        searches=True,
+        _public_two_temperatures,
+        in_training=True,
+        **_ONE_TEMPERATURE,
     ),
-    Method(
+    CalibrationMethod(
         "pooled",
-        "one temperature from many sources, then doubt if none is enough",
+        "one temperature from many sources, with uniform mixing beyond the range",
         _pooled,
-        keeps=True,
-        searches=True,
-        sized=True,
-        counted=NOISE_SAMPLING_SILENCE,
-        infers=True,
+        uses_size=True,
+        interval_covers=NOISE_SAMPLING_DROPOUT,
+        infers_guard=True,
+        remote_queries=_COUNTS_AND_GAPS,
+        **_ONE_TEMPERATURE,
     ),
-    *(
-        Method(name, words, _golden(objective), keeps=True, searches=True, sized=True)
-        for name, words, objective in _GOLDEN
+    CalibrationMethod(
+        "acc-t",
+        "one temperature by golden section on the gap to accuracy",
+        _golden("accuracy"),
+        uses_size=True,
+        remote_queries=("gap",),
+        **_ONE_TEMPERATURE,
     ),
-    Method(
+    CalibrationMethod(
+        "nll-t",
+        "one temperature by golden section on the clamped negative log-likelihood",
+        _golden("likelihood"),
+        uses_size=True,
+        remote_queries=("loss",),
+        **_ONE_TEMPERATURE,
+    ),
+    CalibrationMethod(
+        "ece-t",
+        "one temperature by golden section on the calibration error",
+        _golden("calibration error"),
+        uses_size=True,
+        remote_queries=("bin-gaps",),
+        **_ONE_TEMPERATURE,
+    ),
+    CalibrationMethod(
         "binning",
-        "accuracy by bin, from right and wrong predictions",
-        _binning,
-        lambda settings: HistogramBinning(settings.bins),
+        "accuracy by bin, from correct and wrong predictions",
+        _binning("correct-wrong"),
+        _public_binning,
+        remote_queries=("bins",),
     ),
-    Method(
+    CalibrationMethod(
         "binning-paper",
-        "the same as printed, from right predictions and all",
-        _binning_of_the_paper,
-        lambda settings: HistogramBinning(settings.bins),
+        "accuracy by bin, from correct and all predictions",
+        _binning("correct-total"),
+        _public_binning,
+        remote_queries=("bins-paper",),
     ),
-    Method(
+    CalibrationMethod(
         "descent",
-        "a temperature by noisy gradients",
+        "one temperature by noisy gradient descent",
         _descent,
-        needs=("delta", "size"),
-        sized=True,
-        keeps=True,
-        searches=True,
-        counted=NOISE,
+        requires=("delta", "size"),
+        uses_size=True,
+        interval_covers=NOISE,
+        **_ONE_TEMPERATURE,
     ),
-    Method(
+    CalibrationMethod(
         "platt",
-        "an affine map of the logits by noisy gradients",
+        "an affine map of the logits by noisy estimating equations",
         _platt,
-        lambda settings: PlattScaling(settings.form),
-        needs=("delta", "size", "classes"),
-        sized=True,
-        searches=True,
+        _public_platt,
+        requires=("delta", "size", "classes"),
+        uses_size=True,
+        searches_temperature=True,
+        remote_queries=("platt-counts", "gap", "platt-curvature", "platt-equations"),
     ),
-    Method("isotonic", "a rising step function", openly=lambda _: IsotonicCalibration()),
-    Method("beta", "a beta curve", openly=lambda _: BetaCalibration()),
+    CalibrationMethod("isotonic", "an increasing step function", public=_isotonic),
+    CalibrationMethod("beta", "a beta curve", public=_beta),
 )
-METHODS: Mapping[str, Method] = Frozen({method.name: method for method in _LISTED})
-PRIVATE = (AUTO, *(m.name for m in _LISTED if m.asking is not None), NONE)
-OPEN = (AUTO, *METHODS, NONE)
+_REGISTRY = {method.name: method for method in _BUILT_IN}
+METHODS: Mapping[str, CalibrationMethod] = MappingProxyType(_REGISTRY)
 
 
-def check_method(name: str, *, private: bool = True) -> None:
-    """Refuse names that nothing has, and name those that there are."""
-    _checks.one_of(PRIVATE if private else OPEN, method=name)
+def register_method(method: CalibrationMethod) -> None:
+    """Add a method to the registry.
+
+    Parameters
+    ----------
+    method : CalibrationMethod
+        Its name must be new. :func:`~veracal.calibration.recalibrate` and the command line
+        accept it from then on, in this process.
+    """
+    if method.name in (AUTO, NONE, *_REGISTRY):
+        raise ValueError(f"Expected a new name for a method, got {method.name!r}.")
+    if method.private is None and method.public is None:
+        raise ValueError(f"Expected a fitter for method {method.name!r}, got none.")
+    _REGISTRY[method.name] = method
 
 
-def auto(
-    settings: Settings, relation: Relation = "add-remove", unit: Unit | None = None
+def unregister_method(name: str) -> None:
+    """Remove a method that was added by :func:`register_method`."""
+    if name in {method.name for method in _BUILT_IN}:
+        raise ValueError(f"Expected a registered method, got the built-in method {name!r}.")
+    del _REGISTRY[name]
+
+
+def method_names(*, private: bool = True) -> tuple[str, ...]:
+    """Names that :func:`~veracal.calibration.recalibrate` accepts.
+
+    Parameters
+    ----------
+    private : bool
+        True: ``"auto"``, methods with a private fitter, and ``"none"``. False: all methods.
+    """
+    listed = (m.name for m in METHODS.values() if m.private is not None or not private)
+    return (AUTO, *listed, NONE)
+
+
+def training_methods() -> tuple[str, ...]:
+    """Names of the methods that ``veracal fit`` offers for the map of a new model."""
+    return (AUTO, *(m.name for m in METHODS.values() if m.in_training), NONE)
+
+
+def default_method(
+    settings: MethodSettings, relation: Relation = "add-remove", unit: Unit | None = None
 ) -> str:
-    r"""Name of the method that does best, by what is public.
+    r"""Name of the method that ``"auto"`` selects from public facts.
 
     Two temperatures need many records times epsilon
-    (:data:`veracal.calibration.private.two_temperatures.ENOUGH`). Of m sources each adds its
-    own noise, together :math:`\sqrt m` times that of one. Where no size is declared nothing is
-    known of the number of records, which is private: one temperature does well for any. Of
-    several sources it is found in fewer rounds.
+    (:data:`veracal.calibration.private.two_temperatures.MIN_RECORDS_TIMES_EPSILON`). Each of m
+    sources adds its own noise, with :math:`\sqrt m` times the standard deviation in total.
+    Without a declared size the number of records is unknown, because it is private, and one
+    temperature is used. With several sources a pooled temperature needs fewer rounds.
 
     Examples
     --------
-    >>> auto(Settings(1_000_000, size=1_000)), auto(Settings(1_000_000, size=2_000))
+    >>> from dataclasses import replace
+    >>> one = MethodSettings(1_000_000, size=1_000)
+    >>> default_method(one), default_method(replace(one, size=2_000))
     ('temperature', 'two-temperatures')
-    >>> auto(Settings(1_000_000, size=2_000, sources=50))
+    >>> default_method(replace(one, size=2_000, sources=50))
     'pooled'
     """
+    from veracal.calibration.planning import supports_two_temperatures
+
     epsilon = settings.micro_epsilon / MICRO / math.sqrt(settings.sources)
-    two = is_enough_for_two(settings.size or 0, epsilon, relation, unit or Unit())
-    if two:
+    if supports_two_temperatures(settings.size or 0, epsilon, relation, unit or Unit()):
         return "two-temperatures"
     return "temperature" if settings.sources == 1 else "pooled"
-
-
-def check_form(form: str) -> None:
-    """Refuse forms of a Platt map that there are not."""
-    _checks.one_of(FORMS, form=form)

@@ -1,33 +1,31 @@
-r"""What share of a budget private temperatures need, before a record is read.
+r"""Planning of private temperatures from public facts: budget shares and expected errors.
 
-A search for the temperature ends where the sum of confidences equals the number of right
-predictions, up to the noise of its last answer, Laplace noise of scale
-:math:`b = \Delta / (w \varepsilon)`, where w is that answer's share of the search's epsilon.
-Mean confidence and accuracy of n records are then apart by
+A root search ends where the sum of confidences equals the number of correct predictions, up to
+the noise of its last answer: Laplace noise of scale :math:`b = \Delta / (w \varepsilon)`, where
+w is that answer's share of the epsilon of the search. Mean confidence and accuracy of n records
+then differ by
 
 .. math:: g = \mathrm{E}|L| / n = \frac{\Delta}{w \, \varepsilon \, n}
 
-on average, whatever the model and the number of classes. A temperature moves all confidences to
-the same side, so it moves no bin's by more than all together: noise adds at most g to the
-expected calibration error, but for records that change their bin. How far the temperature
-itself is off depends on how fast confidence follows it, for which a curve is assumed.
+on average, for any model and number of classes. A temperature changes all confidences in the
+same direction, so noise adds at most g to the expected calibration error, except for records
+that change their bin. The error of the temperature itself depends on the slope of the mean
+confidence, for which a curve is assumed.
 
-Two temperatures repair more and ask for more: their last answer has two numbers, each with
-noise, and a smaller share. They are worth it from some number of records times epsilon on
-(:data:`veracal.calibration.private.two_temperatures.ENOUGH`, found in trials).
+Two temperatures correct more miscalibration but need more budget: their last answer has two
+noisy numbers and a smaller share. They are better above a number of records times epsilon
+(:data:`veracal.calibration.private.two_temperatures.MIN_RECORDS_TIMES_EPSILON`, from trials).
 
-How many rounds a pooled temperature takes, and what to expect, before anybody is asked.
-
-Of m sources each adds Laplace noise, so a gap that gets a share w of epsilon is off by a
-standard deviation of :math:`\sqrt{2m} \, \Delta / (w \varepsilon)`, or for each of n records
+**Pooled temperatures.** Each of m sources adds Laplace noise, so a gap with a share w of
+epsilon has a standard deviation of :math:`\sqrt{2m} \, \Delta / (w \varepsilon)`, or for each
+of n records
 
 .. math:: \nu(w) = \frac{\sqrt{2m} \, \Delta}{w \, \varepsilon \, n} .
 
-The first of two gaps says where to ask the second. If its noise is above about 0.12 a record,
-it says too little, and one gap with all of the budget does better: so it was in trials on
-corruptions, or severities of them, and random orders that are in no table (``python -m
-benchmarks.shift choose``; pictures and network are in one). A range of temperatures so narrow
-that the prior spans it needs no second gap either.
+The first of two gaps determines the temperature of the second. If its noise is above about
+0.12 per record it is not informative, and one gap with all of the budget is more accurate,
+according to trials on settings outside the published tables (``python -m benchmarks.shift
+choose``). A range of temperatures as narrow as the prior needs no second gap either.
 """
 
 import math
@@ -39,23 +37,30 @@ from veracal.accounting import MICRO, Budget, Relation, Unit, rounded_up
 from veracal.calibration.maps.parametric import TwoTemperatures
 from veracal.calibration.private import temperature, two_temperatures
 from veracal.calibration.private.pooled import FEW, SHARES
-from veracal.calibration.private.session import PrivateFitter, price
+from veracal.calibration.private.session import PrivateFitter, micro_epsilon_of
 from veracal.calibration.private.temperature import PrivateTemperature
 from veracal.calibration.private.temperature_grid import TemperatureGrid
-from veracal.calibration.private.two_temperatures import ENOUGH, PrivateTwoTemperatures
+from veracal.calibration.private.two_temperatures import (
+    MIN_RECORDS_TIMES_EPSILON,
+    PrivateTwoTemperatures,
+)
 from veracal.calibration.queries.scalars import ConfidenceWeightedGaps, Gap
 
-LARGE = 20_000  # records from which on a sliver of the budget is enough
-MOST_LARGE, MOST = 0.02, 0.1  # shares of the budget
-LEAST = 0.02  # training does not feel less: losses add up nearly as squares
-STEEPNESS = 1.3  # of the confidence of logits with Gaussian entries, within a factor of two
+MANY_RECORDS = 20_000  # number of records for which a small share is enough
+MAX_SHARE_LARGE, MAX_SHARE = 0.02, 0.1  # shares of the budget
+MIN_SHARE = (
+    0.02  # smaller shares do not help training, because losses compose nearly as squares
+)
+STEEPNESS = 1.3  # of the confidence for Gaussian logits, within a factor of two
 _SHARES = temperature.SHARES, two_temperatures.SHARES
-_LAST, _LAST_OF_TWO = (shares[-1] / sum(shares) for shares in _SHARES)  # for the last answer
+_LAST, _LAST_OF_TWO = (
+    shares[-1] / sum(shares) for shares in _SHARES
+)  # shares of the last answer
 
 
 @dataclass(frozen=True)
-class RecalibrationPlan:
-    """Advice on private temperatures, and what to expect of them.
+class TemperaturePlan:
+    """Advice on private temperatures with their expected errors.
 
     Attributes
     ----------
@@ -63,24 +68,23 @@ class RecalibrationPlan:
         As declared.
     budget : Budget
     temperatures : 1 or 2
-        One for all predictions, or one for the unsure and one for the sure.
+        One for all predictions, or one each for low and high confidence.
     share : float
-        Of the budget's epsilon, for them.
+        Share of the budget's epsilon for the temperatures.
     epsilon : float
         The same as an epsilon, in whole millionths.
     error : float
-        The error that was asked for.
+        The requested error.
     ece_error : float
-        Most that noise adds to the expected calibration error, on average over the noise. It
-        is also how far it puts mean confidence and accuracy apart. For two temperatures it is
-        that of the unsure and of the sure together, which the real error is near, within a
-        factor of two.
+        Upper bound on the mean increase of the expected calibration error by noise, which is
+        also the mean difference between mean confidence and accuracy. For two temperatures the
+        sum over both, within a factor of two of the actual error.
     temperature_error : float or None
-        Expected relative error of one temperature, by the curve: within a factor of two. None
-        for two, of which each may be further off than their effect shows.
+        Expected relative error of one temperature under the curve, within a factor of two. None
+        for two temperatures, whose single errors can be larger than their effect.
     sampling_error : float
-        How far the accuracy of n records is from that of the population, on average: no
-        budget makes up for it.
+        Mean difference between the accuracy of n records and that of the population, which no
+        budget reduces.
     """
 
     n: int
@@ -95,31 +99,33 @@ class RecalibrationPlan:
     sampling_error: float
 
     @property
-    def enough(self) -> bool:
-        """Whether the error that was asked for is met."""
+    def sufficient(self) -> bool:
+        """Whether the requested error is met."""
         return self.ece_error <= self.error
 
     def to_json(self) -> dict[str, Any]:
-        """Everything as what JSON can hold."""
-        return {**asdict(self), "enough": self.enough}
+        """All attributes as JSON values."""
+        return {**asdict(self), "sufficient": self.sufficient}
 
     def text(self) -> str:
-        """The advice as a paragraph."""
-        met = "" if self.enough else f" That is more than the {self.error:.3g} asked for."
+        """The advice in words."""
+        met = "" if self.sufficient else f" This exceeds the requested {self.error:.3g}."
         what = ("one temperature", "two temperatures")[self.temperatures - 1]
         noise = f"adds {self.ece_error:.2g} at most to the calibration error, on average"
         if self.temperature_error is None:
             noise = f"adds about {self.ece_error:.2g} to the calibration error, on average"
         else:
-            noise += f", and puts it off by about {100 * self.temperature_error:.2g} %"
+            noise += (
+                f", and changes the temperature by about {100 * self.temperature_error:.2g} %"
+            )
         return (
             f"Spend {100 * self.share:.2g} % of epsilon, {rounded_up(self.epsilon, 3)}, on "
-            f"{what}. Noise then {noise}.{met} Which {self.n:,} records there are makes "
-            f"{self.sampling_error:.2g} by itself."
+            f"{what}. Noise then {noise}.{met} The sampling error "
+            f"of {self.n:,} records is {self.sampling_error:.2g}."
         )
 
 
-def plan_recalibration(
+def plan_temperatures(
     n: int,
     classes: int,
     budget: Budget,
@@ -127,14 +133,14 @@ def plan_recalibration(
     error: float = 0.005,
     accuracy: float = 0.9,
     most: float | None = None,
-) -> RecalibrationPlan:
-    r"""Say what share of a budget to spend on how many temperatures, and what to expect.
+) -> TemperaturePlan:
+    r"""Advise on the share of a budget for private temperatures, and on their number.
 
-    The share is the least that keeps the error asked for,
-    :math:`\Delta / (w \, \varepsilon \, n) \le` ``error``, but two percent at least. Losses
-    of a small epsilon beside those of training add up nearly as squares: two percent of an
-    epsilon of 3 take 0.1 % more noise in training (800 steps at a rate of 0.05), ten percent
-    2.3 % and twenty percent 8.5 %.
+    The share is the smallest that keeps the requested error,
+    :math:`\Delta / (w \, \varepsilon \, n) \le` ``error``, but at least two percent. The
+    privacy loss of a small epsilon composes with that of training nearly as squares: two
+    percent of an epsilon of 3 cost 0.1 % more noise in training (800 steps at a sampling rate
+    of 0.05), ten percent 2.3 % and twenty percent 8.5 %.
 
     Parameters
     ----------
@@ -142,18 +148,18 @@ def plan_recalibration(
         Declared number of records that the temperature is fitted to.
     classes : int
     budget : Budget
-        Total of training and temperature on the same records.
+        Total budget of training and temperatures on the same records.
     error : float
-        What noise may add to the expected calibration error.
+        Allowed increase of the expected calibration error by noise.
     accuracy : float
-        What the classifier may be expected to reach, for the error of the temperature.
+        Expected accuracy of the classifier, for the error of the temperature.
     most : float, optional
         Largest share. By default 0.02 for 20,000 records or more, and 0.1 for fewer.
 
     Examples
     --------
-    >>> plan = plan_recalibration(60_000, 10, Budget(3.0, 1e-5))
-    >>> round(plan.share, 4), plan.enough
+    >>> plan = plan_temperatures(60_000, 10, Budget(3.0, 1e-5))
+    >>> round(plan.share, 4), plan.sufficient
     (0.02, True)
     """
     _checks.whole(n=n)
@@ -163,19 +169,19 @@ def plan_recalibration(
         raise ValueError(
             f"Expected an accuracy between chance, 1/{classes}, and 1, got {accuracy!r}."
         )
-    largest = (MOST_LARGE if n >= LARGE else MOST) if most is None else most
+    largest = (MAX_SHARE_LARGE if n >= MANY_RECORDS else MAX_SHARE) if most is None else most
     if not 0 < largest <= 1:
         raise ValueError(f"Expected most between 0 and 1, got most={most!r}.")
-    reach = _reach(classes, budget) / n
-    share = min(max(reach / (error * budget.epsilon), LEAST), largest)
-    two = is_enough_for_two(n, share * budget.epsilon, budget.relation, budget.unit)
+    noise = _search_noise(classes, budget) / n
+    share = min(max(noise / (error * budget.epsilon), MIN_SHARE), largest)
+    two = supports_two_temperatures(n, share * budget.epsilon, budget.relation, budget.unit)
     if two:
-        reach = _reach_of_two(budget) / n
-        share = min(max(reach / (error * budget.epsilon), LEAST), largest)
-    least, top = (part * budget.epsilon * MICRO for part in (share, largest))
-    micro = max(min(math.ceil(least), math.floor(top)), 1)
-    ece_error = min(reach * MICRO / micro, 1.0)
-    return RecalibrationPlan(
+        noise = _two_temperature_noise(budget) / n
+        share = min(max(noise / (error * budget.epsilon), MIN_SHARE), largest)
+    smallest, top = (part * budget.epsilon * MICRO for part in (share, largest))
+    micro = max(min(math.ceil(smallest), math.floor(top)), 1)
+    ece_error = min(noise * MICRO / micro, 1.0)
+    return TemperaturePlan(
         int(n),
         int(classes),
         budget,
@@ -189,52 +195,54 @@ def plan_recalibration(
     )
 
 
-def is_enough_for_two(n: int, epsilon: float, relation: Relation, unit: Unit) -> bool:
-    """Whether two temperatures can be expected to do better than one."""
-    return n * epsilon >= ENOUGH * _both(relation) * unit.at_most
+def supports_two_temperatures(n: int, epsilon: float, relation: Relation, unit: Unit) -> bool:
+    """Whether two temperatures are expected to be more accurate than one."""
+    return (
+        n * epsilon >= MIN_RECORDS_TIMES_EPSILON * _two_gap_sensitivity(relation) * unit.at_most
+    )
 
 
-def fitter_for(n: int, epsilon: float, relation: Relation, unit: Unit) -> PrivateFitter:
-    """The fitter that does best, by what is declared."""
-    two = is_enough_for_two(n, epsilon, relation, unit)
+def default_fitter(n: int, epsilon: float, relation: Relation, unit: Unit) -> PrivateFitter:
+    """The default fitter for public facts."""
+    two = supports_two_temperatures(n, epsilon, relation, unit)
     return PrivateTwoTemperatures() if two else PrivateTemperature()
 
 
 def confidence_slope(accuracy: float, classes: int) -> float:
-    r"""How fast mean confidence follows the logarithm of the temperature, where it is right.
+    r"""Slope of the mean confidence in the log temperature, at the root.
 
     Between chance 1/k and certainty it is taken for a logistic curve, through the accuracy
     :math:`a = 1/k + (1 - 1/k) a'`: its slope is there :math:`s (1 - 1/k) a' (1 - a')`.
     """
-    room = 1 - 1 / classes
-    height = (accuracy - 1 / classes) / room
-    return STEEPNESS * room * height * (1 - height)
+    range_ = 1 - 1 / classes
+    height = (accuracy - 1 / classes) / range_
+    return STEEPNESS * range_ * height * (1 - height)
 
 
-def _reach(classes: int, budget: Budget) -> float:
-    """Expected noise of the last answer, in records, for an epsilon of one."""
-    return _row(classes, budget.relation) * budget.unit.at_most / _LAST
+def _search_noise(classes: int, budget: Budget) -> float:
+    """Expected noise of the last answer, in records, at epsilon 1."""
+    return _gap_sensitivity(classes, budget.relation) * budget.unit.at_most / _LAST
 
 
-def _reach_of_two(budget: Budget) -> float:
-    """The same for two temperatures, whose last answer has two numbers."""
-    return 2 * _both(budget.relation) * budget.unit.at_most / _LAST_OF_TWO
+def _two_temperature_noise(budget: Budget) -> float:
+    """Expected noise of the last answer of two temperatures, in records, at epsilon 1."""
+    return 2 * _two_gap_sensitivity(budget.relation) * budget.unit.at_most / _LAST_OF_TWO
 
 
-def _both(relation: Relation) -> float:
-    """Most that one record moves both gaps together."""
+def _two_gap_sensitivity(relation: Relation) -> float:
+    """Sensitivity of both gaps together."""
     gaps = ConfidenceWeightedGaps(TwoTemperatures(1.0, 1.0))
     return gaps.sensitivity(relation) * gaps.grid.step
 
 
-def _row(classes: int, relation: Relation) -> float:
-    """Most that one record moves a gap."""
+def _gap_sensitivity(classes: int, relation: Relation) -> float:
+    """Sensitivity of a gap."""
     gap = Gap(classes=classes)
     return gap.sensitivity(relation) * gap.grid.step
 
 
-BLIND = 0.12  # noise of the first gap for each record, above which it says too little
-NARROW = 1.5  # a range whose ends are no further apart than this factor
+MAX_FIRST_NOISE = 0.12  # noise per record above which the first gap is not informative
+NARROW_RANGE = 1.5  # ratio of the ends of a narrow range
 
 
 @dataclass(frozen=True)
@@ -245,17 +253,17 @@ class PooledPlan:
     ----------
     sources : int
     records : int or None
-        Declared number of records at all sources together.
+        Declared total number of records.
     epsilon : float
     shares : tuple of int
-        Of epsilon for the counts and each gap.
+        Shares of epsilon for the counts and each gap.
     gap_error : float or None
-        How far noise puts mean confidence and accuracy apart, on average; it adds at most that
-        to the calibration error. None where no number of records is declared.
+        Mean difference between mean confidence and accuracy due to noise, an upper bound on the
+        increase of the calibration error. None without a declared number of records.
     temperature_error : float or None
         Expected relative error of the temperature, within a factor of two.
     sampling_error : float or None
-        The same as ``gap_error`` by which records there are: no budget makes up for it.
+        The same due to sampling, which no budget reduces.
     """
 
     sources: int
@@ -268,26 +276,27 @@ class PooledPlan:
 
     @property
     def rounds(self) -> int:
-        """How often the sources are asked."""
+        """Number of rounds of queries."""
         return len(self.shares)
 
     def to_json(self) -> dict[str, Any]:
-        """Everything as what JSON can hold."""
+        """All attributes as JSON values."""
         return {**asdict(self), "shares": list(self.shares), "rounds": self.rounds}
 
     def text(self) -> str:
-        """The advice as a paragraph."""
+        """The advice in words."""
         split = " : ".join(map(str, self.shares))
-        asked = (
-            f"Ask {self.sources} sources {self.rounds} times, and split epsilon "
+        advice = (
+            f"Query {self.sources} sources {self.rounds} times, and divide epsilon "
             f"{rounded_up(self.epsilon, 6)} by {split}: for counts, then for gaps."
         )
         if self.gap_error is None or self.temperature_error is None:
-            return f"{asked} Declare how many records there are to learn what to expect."
+            return f"{advice} Declare the number of records for expected errors."
         return (
-            f"{asked} Noise then puts confidence and accuracy {self.gap_error:.2g} apart, on "
-            f"average, and the temperature off by about {100 * self.temperature_error:.2g} %; "
-            f"which {self.records:,} records there are makes {self.sampling_error:.2g}."
+            f"{advice} Noise then changes mean confidence minus accuracy by "
+            f"{self.gap_error:.2g} on average, and the temperature by about "
+            f"{100 * self.temperature_error:.2g} %; the sampling error of {self.records:,} "
+            f"records is {self.sampling_error:.2g}."
         )
 
 
@@ -303,22 +312,22 @@ def plan_pooled(
     relation: Relation = "add-remove",
     unit: Unit | None = None,
 ) -> PooledPlan:
-    """Choose the shape of a pooled temperature by what is public, and say what to expect.
+    """Choose the queries of a pooled temperature from public facts, with expected errors.
 
     Parameters
     ----------
     sources : int
     epsilon, micro_epsilon : float or int
-        What one unit pays for the map; one of the two.
+        Cost of the map for each privacy unit; one of the two.
     temperatures : pair of float
         Public range.
     classes, records : int, optional
-        Declared numbers of classes, and of records at all sources together. The true number of
-        records is private and plays no part.
+        Declared numbers of classes and of records in total. The actual number of records is
+        private and is not used.
     accuracy : float
-        What the classifier may be expected to reach, for the errors.
+        Expected accuracy of the classifier, for the errors.
     relation, unit
-        Whom the sources protect.
+        Neighboring relation and privacy unit of the sources.
 
     Examples
     --------
@@ -328,18 +337,23 @@ def plan_pooled(
     (10, 90)
     """
     _checks.whole(sources=sources)
-    grid, total = TemperatureGrid.between(temperatures), price(epsilon, micro_epsilon) / MICRO
+    grid, total = (
+        TemperatureGrid.between(temperatures),
+        micro_epsilon_of(epsilon, micro_epsilon) / MICRO,
+    )
     if records is not None:
         _checks.whole(records=records)
     gap = Gap(classes=classes)
-    row = gap.sensitivity(relation) * gap.grid.step * (unit or Unit()).at_most
-    whole = math.sqrt(2 * sources) * row / total  # noise of a gap that gets all of epsilon
-    first = None if records is None else whole / (SHARES[1] / sum(SHARES)) / records
-    blind = first is not None and first > BLIND
-    shares = FEW if blind or grid.high / grid.low <= NARROW else SHARES
+    sensitivity = gap.sensitivity(relation) * gap.grid.step * (unit or Unit()).at_most
+    full_noise = (
+        math.sqrt(2 * sources) * sensitivity / total
+    )  # noise of a gap with all of epsilon
+    first_noise = None if records is None else full_noise / (SHARES[1] / sum(SHARES)) / records
+    uninformative = first_noise is not None and first_noise > MAX_FIRST_NOISE
+    shares = FEW if uninformative or grid.high / grid.low <= NARROW_RANGE else SHARES
     if records is None:
         return PooledPlan(sources, None, total, shares, None, None, None)
-    std = whole / (shares[-1] / sum(shares)) / records
+    std = full_noise / (shares[-1] / sum(shares)) / records
     error = min(std * math.sqrt(2 / math.pi), 1.0)  # a sum of noises is nearly normal
     return PooledPlan(
         sources,

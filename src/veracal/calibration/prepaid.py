@@ -1,4 +1,4 @@
-"""Scores that answer what was paid for beforehand, and nothing else."""
+"""A source that answers only queries whose noise was declared and charged beforehand."""
 
 import threading
 from collections import Counter
@@ -33,30 +33,30 @@ Noise = DiscreteLaplace | DiscreteGaussian
 
 
 class PrepaidSource:
-    r"""Scores whose answers were announced as an event and charged: a ``GaussianSource``.
+    r"""Scores that answer queries with noise from a declared and charged event.
 
-    Inside a fit that was charged as a whole there is no ledger left to ask. This source stands
-    in for one: it holds the list of the announced noises and strikes one off for every answer.
+    A fit that was charged as a whole has no ledger to charge for single queries. This source
+    (a ``GaussianSource``) holds the multiset of declared noises and removes one per answer.
 
     Parameters
     ----------
     scores : Scores
     event : Event
-        What was announced: one discrete noise, or a composition of some.
+        The declared cost: one discrete noise, or a composition of several.
     unit : Unit, optional
-        Whom the noise protects; by default one row.
+        Privacy unit; by default one row.
     rng : Generator
-        Secret: noise is exact and comes from the system's randomness. Any other repeats
-        itself, for tests and public records, and releases say that they are not private.
+        A secret generator gives exact noise from the system's entropy. A seeded one is for
+        tests and public records; its releases are marked as not private.
 
     Guarantees
     ----------
-    An answer has exactly a noise that was announced and is not used up; it is struck off
-    before a record is read, and a failure does not bring it back. Whatever else is asked is a
-    :class:`~veracal.errors.BudgetError` that depends on no record. All answers together
-    therefore cost at most the event, in whatever order and however adaptively they are asked:
-    the list of noises was fixed beforehand. The same question, or the same request, gets the
-    same answer. There are no copies, which would answer anew.
+    Every answer uses exactly one declared noise that is not yet used. The noise is removed
+    before a record is read and is not restored after a failure. Any other query raises a
+    :class:`~veracal.errors.BudgetError` that does not depend on the records. All answers
+    together therefore cost at most the event, in any order and for adaptive queries, because
+    the multiset of noises is fixed beforehand. The same query or the same request id gets the
+    same answer. The source cannot be copied, because a copy would answer with fresh noise.
 
     Examples
     --------
@@ -67,10 +67,10 @@ class PrepaidSource:
     True
     >>> source.answer(Gap(inverse=0.7), micro_epsilon=500_000)
     Traceback (most recent call last):
-    veracal.errors.BudgetError: 'gap' was not announced, or is used up; no record was read...
+    veracal.errors.BudgetError: 'gap' was not declared, or is used up; no record was read...
     """
 
-    __slots__ = ("_given", "_left", "_lock", "_rng", "_scores", "relation", "unit")
+    __slots__ = ("_answers", "_lock", "_remaining", "_rng", "_scores", "relation", "unit")
 
     def __init__(
         self,
@@ -80,53 +80,54 @@ class PrepaidSource:
         unit: Unit | None = None,
         rng: np.random.Generator | None = None,
     ) -> None:
-        self._scores, self._left = scores, announced(event)
+        self._scores, self._remaining = scores, declared_noises(event)
         self._rng = _random.secret_generator() if rng is None else rng
-        self._given: dict[str, tuple[bytes, Release | None]] = {}
+        self._answers: dict[str, tuple[bytes, Release | None]] = {}
         self._lock = threading.Lock()
         self.relation, self.unit = event.relation, unit or Unit()
 
     def __repr__(self) -> str:
-        return f"PrepaidSource({self._scores.name!r}, {sum(self._left.values())} answers left)"
+        remaining = sum(self._remaining.values())
+        return f"PrepaidSource({self._scores.name!r}, {remaining} answers left)"
 
     def answer(
         self, query: Query, *, micro_epsilon: int, request: str | None = None
     ) -> Release:
-        """Answer with discrete Laplace noise, if that was announced."""
+        """Answer with discrete Laplace noise, if it was declared."""
         _checks.whole(micro_epsilon=micro_epsilon)
         event = laplace_event(query, int(micro_epsilon), self.relation, self.unit)
-        return self._answered(query, event, int(micro_epsilon), request)
+        return self._answer(query, event, int(micro_epsilon), request)
 
     def answer_gaussian(
         self, query: Query, *, noise_multiplier: float, request: str | None = None
     ) -> Release:
-        """Answer with discrete Gaussian noise, if that was announced."""
+        """Answer with discrete Gaussian noise, if it was declared."""
         event = gaussian_event(query, noise_multiplier, self.relation, self.unit)
-        return self._answered(query, event, None, request)
+        return self._answer(query, event, None, request)
 
-    def _answered(
+    def _answer(
         self, query: Query, event: Noise, micro_epsilon: int | None, request: str | None
     ) -> Release:
-        """Strike the noise off the list, then read, add the noise and remember."""
+        """Use up a declared noise, then evaluate, add the noise and remember the answer."""
         body = canonical_request(query, event, self._scores, None, "")
         key = body.decode() if request is None else request
         with self._lock:
-            if key in self._given:
-                return _repeated(query, self._given[key], body)
-            if not self._left[event]:
+            if key in self._answers:
+                return _repeat_answer(query, self._answers[key], body)
+            if not self._remaining[event]:
                 raise BudgetError(
-                    f"{query.name!r} was not announced, or is used up; no record was read. "
-                    "Ask for what event() says, once."
+                    f"{query.name!r} was not declared, or is used up; no record was read. "
+                    "Query exactly what event() declares."
                 )
-            self._left[event] -= 1
-            self._given[key] = body, None  # a failure is remembered, and stays paid
+            self._remaining[event] -= 1
+            self._answers[key] = body, None  # a failure is remembered and stays paid
             release = self._release(query, event, micro_epsilon)
-            self._given[key] = body, release
+            self._answers[key] = body, release
         return release
 
     def _release(self, query: Query, event: Noise, micro_epsilon: int | None) -> Release:
         """The answer with its noise."""
-        units = noised(query.evaluate(self._scores), event, rng=self._rng)
+        units = add_noise(query.evaluate(self._scores), event, rng=self._rng)
         return Release(
             query.name,
             tuple(int(unit) for unit in units),
@@ -139,41 +140,42 @@ class PrepaidSource:
 
     def _refuse(self, *_: Any) -> NoReturn:
         raise TypeError(
-            "Expected a source that was paid for to stay where it is: a copy of it would "
-            "answer again what was paid for once."
+            "A prepaid source cannot be copied or pickled: a copy would answer again with "
+            "noise that was charged once."
         )
 
     __reduce_ex__ = __deepcopy__ = __copy__ = __getstate__ = _refuse
 
 
-def announced(event: Event) -> Counter[Noise]:
-    """The noises that an event announces, each with how often.
+def declared_noises(event: Event) -> Counter[Noise]:
+    """The noises in an event with their multiplicities.
 
     Raises
     ------
     ValueError
-        If there is anything else in it: only discrete noise can be added here.
+        If the event contains anything but discrete noise.
 
     Examples
     --------
-    >>> announced(Repeated(DiscreteLaplace(3.0, 1), 2))
+    >>> declared_noises(Repeated(DiscreteLaplace(3.0, 1), 2))
     Counter({DiscreteLaplace(noise=3.0, sensitivity=1, relation='add-remove'): 2})
     """
     if isinstance(event, DiscreteLaplace | DiscreteGaussian):
         return Counter({event: 1})
     if isinstance(event, Repeated):
-        each = announced(event.event)
+        each = declared_noises(event.event)
         return Counter({noise: n * event.times for noise, n in each.items()})
     if isinstance(event, Composed):
-        return sum(map(announced, event.events), Counter())
+        return sum(map(declared_noises, event.events), Counter())
     raise ValueError(f"Expected discrete noise or a composition of it, got {event!r}.")
 
 
-def noised(units: Ints, event: Noise, *, rng: np.random.Generator) -> Ints:
-    r"""Integers with the noise of an event: exact, unless the generator can be repeated.
+def add_noise(units: Ints, event: Noise, *, rng: np.random.Generator) -> Ints:
+    r"""Integers plus the noise of an event; exact if the generator is secret.
 
-    Two independent geometric numbers differ by discrete Laplace noise. Gaussian noise that
-    can be repeated is rounded, and so near the discrete law only.
+    The difference of two independent geometric variables is discrete Laplace noise. Gaussian
+    noise from a seeded generator is rounded, which only approximates the discrete
+    distribution.
     """
     laplace = isinstance(event, DiscreteLaplace)
     if _random.is_secret(rng):
@@ -189,11 +191,13 @@ def noised(units: Ints, event: Noise, *, rng: np.random.Generator) -> Ints:
     return result
 
 
-def _repeated(query: Query, given: tuple[bytes, Release | None], body: bytes) -> Release:
-    """What was answered before to the same question."""
-    asked, release = given
-    if asked != body:
-        raise ConflictError(f"Another question than {query.name!r} had this request id.")
+def _repeat_answer(query: Query, earlier: tuple[bytes, Release | None], body: bytes) -> Release:
+    """The earlier answer to the same request."""
+    earlier_body, release = earlier
+    if earlier_body != body:
+        raise ConflictError(f"This request id was used for another query than {query.name!r}.")
     if release is None:
-        raise AnswerError(f"{query.name!r} could not be answered; asking again is no help.")
+        raise AnswerError(
+            f"{query.name!r} could not be answered; repeating it gives the same error."
+        )
     return release

@@ -1,7 +1,4 @@
-"""Records for training, for the map and for the guard.
-
-A private classifier whose probabilities are repaired within the same guarantee.
-"""
+"""A private classifier with a private calibration map under one guarantee."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -35,10 +32,10 @@ from veracal.calibration.budgeting import (
     BudgetSettings,
     Guard,
     Recalibrate,
-    arranged,
+    plan_budget,
 )
 from veracal.calibration.classifier import MappedPredictions, rows_for
-from veracal.calibration.planning import plan_recalibration
+from veracal.calibration.planning import plan_temperatures
 from veracal.calibration.prepaid import PrepaidSource
 from veracal.calibration.private.guard import GuardResult, guard_map
 from veracal.calibration.private.session import PrivateFitter
@@ -61,44 +58,47 @@ SIZE = "the number of records was read from them; declare size=..."
 Shares = tuple[float, float, float]
 
 
-def dealt(
+def split_records(
     dataset: Dataset, shares: Shares, relation: Relation, *, rng: np.random.Generator
 ) -> tuple[Dataset, Dataset, Dataset]:
-    """Deal records to train on, to fit the map to and to ask the guard of.
+    """Split records into those for training, for the map and for the guard.
 
     Parameters
     ----------
     dataset : Dataset
     shares : three floats that sum to 1
-        Without a last part, the guard's records are the map's.
+        If the last share is 0, the guard uses the records of the map.
     relation : {"add-remove", "replace-one"}
     rng : Generator
-        Of the coins; a secret one.
+        Secret generator of the assignment.
 
     Guarantees
     ----------
-    As of :func:`veracal.data.split`: each unit has a coin of its own, or under replace-one
-    each place, so neighbors differ in one part. The declared size of a part is its share of
-    the whole's; under replace-one, where it is public, its real size.
+    As in :func:`veracal.data.split`: each unit (under replace-one, each index) is assigned
+    independently, so neighboring data sets differ in one split only. The declared size of a
+    split is its share of the declared total; under replace-one, the public actual size.
     """
     exact = relation == "replace-one"
-    made = split(dataset, shares, relation=relation, fixed_size=exact, rng=rng)
-    train, held, last = made.train, made.calibration, made.test
-    assert held is not None
-    if exact:  # rounding may put a part one off its share
-        train, held = replace(train, size=len(train)), replace(held, size=len(held))
-    return train, held, held if last is None else last
+    result = split(dataset, shares, relation=relation, fixed_size=exact, rng=rng)
+    train, calibration, guard_records = result.train, result.calibration, result.test
+    assert calibration is not None
+    if exact:  # rounding may change a size by one
+        train, calibration = (
+            replace(train, size=len(train)),
+            replace(calibration, size=len(calibration)),
+        )
+    return train, calibration, calibration if guard_records is None else guard_records
 
 
-def in_form(dataset: Dataset, shares: Shares, relation: Relation) -> Dataset:
-    """What training gets after the deal, in form alone: of no use but to be checked."""
+def training_form(dataset: Dataset, shares: Shares, relation: Relation) -> Dataset:
+    """An empty training split, to check the form of the records before the fit."""
     rows = len(dataset) if relation == "replace-one" else 0
-    coins = np.random.default_rng(0)  # public ones, for what is thrown away
-    return dealt(dataset.take(np.arange(rows)), shares, relation, rng=coins)[0]
+    unused = np.random.default_rng(0)  # the assignment is discarded
+    return split_records(dataset.take(np.arange(rows)), shares, relation, rng=unused)[0]
 
 
-def sized(dataset: Dataset, size: int | None, relation: Relation) -> Dataset:
-    """The data set with a size that was declared elsewhere, or that is public."""
+def with_size(dataset: Dataset, size: int | None, relation: Relation) -> Dataset:
+    """The data set with a size that is declared elsewhere, or public."""
     if size is None and dataset.size is None and relation == "replace-one":
         size = len(dataset)
     return dataset if size in (None, dataset.size) else replace(dataset, size=size)
@@ -107,7 +107,7 @@ def sized(dataset: Dataset, size: int | None, relation: Relation) -> Dataset:
 def check_declared(
     dataset: object, classes: Sequence[Label] | None, relation: Relation, unit: Unit | None
 ) -> None:
-    """Refuse a data set that is not what was declared, by what is public about it."""
+    """Reject a data set that does not match the declarations, by public facts only."""
     if not isinstance(dataset, Dataset):
         raise ValueError(
             f"Expected a data set of veracal.data, got {type(dataset).__name__}. Use fit(X, y) "
@@ -130,7 +130,7 @@ def dataset_of(
     size: int | None,
     relation: Relation,
 ) -> tuple[Dataset, Array, tuple[str, ...]]:
-    """Arrays as a data set, with what was not declared read from them.
+    """Arrays as a data set; undeclared classes and sizes are read from them.
 
     Returns
     -------
@@ -138,41 +138,41 @@ def dataset_of(
     classes : array of shape (k,)
         In ascending order, of the labels' own type.
     reasons : tuple of str
-        What was read. Not empty: not private.
+        What was read from the records; if not empty, the fit is not private.
     """
-    known, codes, reasons = _known_classes(classes, labels)
+    class_values, codes, reasons = _known_classes(classes, labels)
     if size is None and relation == "add-remove":
         reasons += (SIZE,)
-    # A data set has no labels that are truth values or floats.
-    plain = known.astype(np.int64) if known.dtype.kind in "fb" else known
+    # Data sets do not allow bool or float labels.
+    names = class_values.astype(np.int64) if class_values.dtype.kind in "fb" else class_values
     size = len(rows) if size is None else size
-    return Dataset(rows, codes, tuple(plain.tolist()), size=size), known, reasons
+    return Dataset(rows, codes, tuple(names.tolist()), size=size), class_values, reasons
 
 
 def _known_classes(
     classes: Sequence[Label] | None, labels: Array
 ) -> tuple[Array, Ints, tuple[str, ...]]:
-    """Classes in ascending order, labels among them, and the reason if they were read."""
+    """Classes in ascending order, encoded labels, and the reason if they were read."""
     if classes is not None:
-        known = np.unique(np.asarray(check_classes(list(classes), "model")))
-        return known, encode_labels(labels, known.tolist(), "labels"), ()
-    known, codes = np.unique(labels, return_inverse=True)
-    if len(known) < 2:
+        values = np.unique(np.asarray(check_classes(list(classes), "model")))
+        return values, encode_labels(labels, values.tolist(), "labels"), ()
+    values, codes = np.unique(labels, return_inverse=True)
+    if len(values) < 2:
         raise ValueError(
-            f"Expected two classes or more, got one class ({known[0]!r}) in the labels. "
-            "Declare every class the records may have: classes=..."
+            f"Expected two classes or more, got one class ({values[0]!r}) in the labels. "
+            "Declare every class that records may have: classes=..."
         )
-    return known, codes, (CLASSES,)
+    return values, codes, (CLASSES,)
 
 
-PART = "it is a part of a calibrated classifier, whose statement counts"
-SAME = "the records that the classifier and the map were fitted to, which is optimistic"
+PART = "it is part of a calibrated classifier; see the statement of that classifier"
+SAME_RECORDS = "the records that the classifier and the map were fitted to, which is optimistic"
 COVERS = (
     "the weights of the classifier",
-    "the map, and every answer that led to it",
-    "whether the map was kept, and the noisy gain that decided it",
+    "the calibration map and all answers used to fit it",
+    "the guard's decision and its noisy gain",
 )
-APART = "records that neither the classifier nor the map was fitted to"
+SEPARATE_RECORDS = "records that neither the classifier nor the map was fitted to"
 
 
 class PrivateCalibratedClassifier(
@@ -181,45 +181,43 @@ class PrivateCalibratedClassifier(
     MetaEstimatorMixin,  # type: ignore[misc]
     DisplayMixin,
 ):
-    r"""A private classifier and a private map of its scores, charged as one.
+    r"""A private classifier and a private calibration map of its scores, charged as one.
 
     ``"reuse"`` trains on all records and fits the map to the scores of the *same* records. A
-    model trained with differential privacy is nearly as sure of records it has seen as of
-    others, so these scores will do, and no record is lost to training. ``"split"`` holds some
-    records back for the map, as Zhang et al. 2022 (https://arxiv.org/abs/2210.08248,
-    Proposition A.1) do; each part may then cost the whole budget.
+    model trained with differential privacy is hardly more confident on its training records
+    than on others, so these scores suffice. ``"split"`` holds out records for the map, as Zhang
+    et al. 2022 (https://arxiv.org/abs/2210.08248, Proposition A.1) do; each part may then cost
+    the whole budget.
 
     Parameters
     ----------
     estimator : private classifier
-        Says what it costs (``event``), takes data sets (``check_records``, ``fit_records``)
-        and gives ``logits`` or a ``decision_function``.
+        States its cost (``event``), fits data sets (``check_records``, ``fit_records``) and has
+        ``logits`` or a ``decision_function``.
     method : PrivateFitter, optional
-        How the map is fitted. None: two temperatures where the ``size`` declared here is
-        enough for them, otherwise one (:mod:`veracal.calibration.planning`). A number of
-        classes, a size, a delta or an epsilon that it was not given is filled in from what is
-        declared here.
+        Fitter of the map. None: two temperatures if the declared ``size`` is large enough,
+        otherwise one (:mod:`veracal.calibration.planning`). A missing number of classes, size,
+        delta or epsilon is filled in from the declarations here.
     recalibrate : {"reuse", "split"}
     epsilon : float > 0, optional
-        Total of all parts. The noise of training is then found, whatever the estimator was
-        told. None: the parts' own settings count, a map or a guard without an epsilon costs
-        0.1, and the total is what they compose to.
+        Total of all parts. The noise of training is then computed and replaces the estimator's
+        setting. None: the parts' own settings are used, a map or guard without an epsilon
+        costs 0.1, and the total is their composition.
     delta : float in [0, 1)
-        At which epsilon is meant, here and in ``statement_``.
+        Delta of the guarantee, here and in ``statement_``.
     share : float in (0, 1), optional
-        Share of the total for the map and its guard, with ``"reuse"``. None: what
-        :func:`~veracal.calibration.plan_recalibration` advises for the declared size; 0.02
-        without one.
-    level : str, optional
-        Name of the estimator's parameter that is set to meet the total: a noise multiplier,
-        or an epsilon. None: ``noise_multiplier`` if there is one, or ``epsilon``. Inside a
-        pipeline it must be named.
+        Share of the total for the map and its guard, with ``"reuse"``. None: the advice of
+        :func:`~veracal.calibration.plan_temperatures` for the declared size; 0.02 without one.
+    noise_parameter : str, optional
+        Name of the estimator's parameter that is set to meet the total: a noise multiplier
+        or an epsilon. None: ``noise_multiplier`` or ``epsilon``, whichever exists first. It is
+        required for a pipeline.
     holdout : float in (0, 1)
-        Share of the records held back, with ``"split"``; with a guard, half of them for it.
+        Share of the held-out records, with ``"split"``; the guard uses half of them.
     guard : Guard, optional
-        Keep the map only if a noisy answer says that it helps; otherwise the identity. It
-        costs the same either way. With ``"reuse"`` it is asked of the records of the fit,
-        which is optimistic; with ``"split"``, of records of its own.
+        Keep the map only if a noisy query shows an improvement; otherwise use the identity. The
+        cost does not depend on the decision. With ``"reuse"`` the query is evaluated on the
+        records of the fit, which is optimistic; with ``"split"``, on separate records.
     classes : sequence of str or int, optional
         Declared classes. None: those of the data set or, in :meth:`fit`, read from the
         labels, so not private.
@@ -229,26 +227,26 @@ class PrivateCalibratedClassifier(
     relation : {"add-remove", "replace-one"}
         The estimator's.
     unit : Unit, optional
-        Whom to protect; the estimator's.
+        Privacy unit; must equal the estimator's.
     random_state : int, Generator or None
         None, fresh secret entropy, is the only private choice.
 
     Attributes
     ----------
     estimator_ : private classifier
-        Fitted; by itself it claims nothing.
+        Fitted; it makes no privacy statement of its own.
     map_ : Map
-        The map that is used: the identity if the guard did not keep what was fitted.
-    guarded_ : Guarded or None
-        What the guard decided, on which records.
+        The calibration map in use: the identity if the guard rejected the fitted one.
+    guard_result_ : GuardResult or None
+        Decision of the guard, and on which records.
     releases_ : tuple of Release
-        Every noisy answer that map and guard were made from.
+        All noisy answers used for the map and the guard.
     classes_ : array of shape (k,)
     event_ : Event or None
     private_ : bool
     not_private_because_ : tuple of str
     statement_ : Statement or NotPrivate
-        Where nothing is promised, ``NotPrivate`` says why.
+        ``NotPrivate`` gives the reasons if there is no guarantee.
 
     Guarantees
     ----------
@@ -257,20 +255,20 @@ class PrivateCalibratedClassifier(
     beforehand. This is adaptive composition on the same records, and ``Composed`` is its
     cost, the privacy losses of all parts convolved.
 
-    *Split.* Every unit (under replace-one, every place) draws a secret coin of its own, which
-    depends on no other record and on no row number. Given the coins, neighbors differ in one
-    part. If that is the training part, map and guard are functions of the released model and
-    of records that are the same, so all of it costs what training costs; if it is another
-    part, the model has the same law, and the cost is that part's. Whatever the coins, the
-    cost is at most the largest of the parts, ``Parallel``, and so it is on average. Parts
-    have *declared* sizes, their shares of the whole's; how many records a part has enters
-    nowhere (under replace-one it is public).
+    *Split.* Every unit (under replace-one, every index) is assigned to a split by its own
+    secret random number, independently of other records and row numbers. Given the assignment,
+    neighbors differ in one split. If that is the training split, map and guard are functions of
+    the released model and of unchanged records, so the cost is that of training; if it is
+    another split, the model has the same distribution, and the cost is that of this split. For
+    every assignment the cost is at most the largest of the parts, ``Parallel``, and so it is on
+    average over assignments. Splits have *declared* sizes, their shares of the declared total;
+    the actual sizes are not used (under replace-one they are public).
 
-    *Charged first.* :meth:`event` depends on the settings alone. Inside the fit, answers come
-    from a source that was paid for (:class:`veracal.calibration.prepaid.PrepaidSource`): it has
-    exactly the noises of the event, each once. The logits of a record depend on that record and
-    the model alone, and after :meth:`check_records` no error or warning of :meth:`fit_records`
-    tells of a record.
+    *Charged first.* :meth:`event` depends on the settings alone. Inside the fit, queries are
+    answered by a :class:`veracal.calibration.prepaid.PrepaidSource`, which uses every noise of
+    the event exactly once. The logits of a record depend only on that record and the model,
+    and after :meth:`check_records` no error or warning of :meth:`fit_records` depends on a
+    record.
 
     Examples
     --------
@@ -286,7 +284,7 @@ class PrivateCalibratedClassifier(
     """
 
     event_: Event | None
-    guarded_: GuardResult | None
+    guard_result_: GuardResult | None
     not_private_because_: tuple[str, ...]
     releases_: tuple[Release, ...]
 
@@ -299,7 +297,7 @@ class PrivateCalibratedClassifier(
         epsilon: float | None = None,
         delta: float = 1e-5,
         share: float | None = None,
-        level: str | None = None,
+        noise_parameter: str | None = None,
         holdout: float = 0.1,
         guard: Guard | None = None,
         classes: Sequence[Label] | None = None,
@@ -314,7 +312,7 @@ class PrivateCalibratedClassifier(
         self.epsilon = epsilon
         self.delta = delta
         self.share = share
-        self.level = level
+        self.noise_parameter = noise_parameter
         self.holdout = holdout
         self.guard = guard
         self.classes = classes
@@ -331,19 +329,19 @@ class PrivateCalibratedClassifier(
         Raises
         ------
         ValueError
-            If the settings are wrong, if the estimator has no cost, or if it protects
-            somebody else.
+            If the settings are invalid, if the estimator states no cost, or if it protects
+            another unit.
         """
-        return self._arranged(self.size).event
+        return self._plan_budget(self.size).event
 
     def trainer(self) -> Any:
-        """The estimator as it is fitted: with what map and guard leave it of the budget."""
-        return self._arranged(self.size).estimator
+        """A copy of the estimator with its final noise."""
+        return self._plan_budget(self.size).estimator
 
-    def _arranged(self, size: int | None) -> BudgetPlan:
-        """The parts, with the settings that they are fitted with."""
+    def _plan_budget(self, size: int | None) -> BudgetPlan:
+        """The parts of the classifier with their final settings."""
         self._check_settings()
-        return arranged(
+        return plan_budget(
             BudgetSettings(
                 self.estimator,
                 self.method,
@@ -352,7 +350,7 @@ class PrivateCalibratedClassifier(
                 self.epsilon,
                 float(self.delta),
                 self._share(),
-                self.level,
+                self.noise_parameter,
                 None if self.classes is None else len(set(self.classes)),
                 self._size_of_map(size),
                 self._size_of_map(self.size),
@@ -362,7 +360,7 @@ class PrivateCalibratedClassifier(
         )
 
     def _check_settings(self) -> None:
-        """Raise unless the settings of the whole make sense."""
+        """Check the settings that no part checks."""
         _checks.one_of(RECALIBRATE, recalibrate=self.recalibrate)
         _checks.one_of(RELATIONS, relation=self.relation)
         for name, kind in (("guard", Guard), ("unit", Unit)):
@@ -384,7 +382,7 @@ class PrivateCalibratedClassifier(
         if self.delta * (self.size or 1) >= 1:
             raise ValueError(
                 f"Expected delta below 1 / size, got delta={self.delta!r} with "
-                f"size={self.size}: it would allow publishing some record whole."
+                f"size={self.size}: it would allow publishing single records."
             )
         way_of(self.estimator)
         _checks.as_part(estimator=self.estimator)
@@ -397,24 +395,24 @@ class PrivateCalibratedClassifier(
             return 0.02
         budget = Budget(self.epsilon, self.delta, self.relation, self.unit or Unit())
         classes = 2 if self.classes is None else len(set(self.classes))
-        return plan_recalibration(self.size, classes, budget).share
+        return plan_temperatures(self.size, classes, budget).share
 
     def _shares(self) -> tuple[float, float, float]:
-        """Shares of the records for training, map and guard, if they are dealt."""
-        held = self.holdout if self.guard is None else self.holdout / 2
-        return 1 - self.holdout, held, self.holdout - held
+        """Shares of the records for training, map and guard, with "split"."""
+        calibration = self.holdout if self.guard is None else self.holdout / 2
+        return 1 - self.holdout, calibration, self.holdout - calibration
 
     def _size_of_map(self, size: int | None) -> int | None:
-        """Declared number of records for the map, of all of them."""
+        """Declared number of records for the map, given that of all records."""
         share = self._shares()[1] if self.recalibrate == "split" else 1.0
         return None if size is None else max(1, round(size * share))
 
     # ------------------------------------------------------------ fit
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Fit to rows X of shape (n, d) and labels y of shape (n,), and say what was inferred.
+        """Fit to rows X of shape (n, d) and labels y of shape (n,); record what was inferred.
 
-        It may stop with an error that depends on a record, as scikit-learn demands.
+        As scikit-learn requires, errors may depend on records.
         """
         self._check_settings()
         given = X[:] if isinstance(X, MappedRows) else X
@@ -423,49 +421,51 @@ class PrivateCalibratedClassifier(
         dataset, classes, reasons = dataset_of(
             rows, labels, self.classes, self._known_size(), self.relation
         )
-        self._fitted(dataset, self._checked(dataset), reasons)
+        self._fit(dataset, self._check_records(dataset), reasons)
         self.classes_ = classes
         return self
 
     def _known_size(self) -> int | None:
-        """The declared number of all records, here or by the estimator that gets them all."""
+        """The declared number of all records, here or in the estimator."""
         if self.size is not None or self.recalibrate == "split":
             return self.size
         size: int | None = self.estimator.get_params(deep=False).get("size")
         return size
 
     def check_records(self, dataset: Dataset) -> None:
-        """Refuse a data set that cannot be fitted, by what is public about it.
+        """Reject a data set that cannot be fitted, by public facts only.
 
         :meth:`veracal.queries.Curator.fit` calls this before anything is charged.
         """
-        self._checked(dataset)
+        self._check_records(dataset)
 
     def fit_records(self, dataset: Dataset) -> Self:
-        """Fit to a data set, whose declared classes, size and norm are taken."""
-        parts = self._checked(dataset)
+        """Fit to a data set with declared classes, size and norm."""
+        parts = self._check_records(dataset)
         self.n_features_in_ = dataset.X.shape[1]
         self.__dict__.pop("feature_names_in_", None)  # of an earlier fit; arrays have none
-        return self._fitted(dataset, parts, ())
+        return self._fit(dataset, parts, ())
 
-    def _fitted(self, dataset: Dataset, parts: BudgetPlan, reasons: tuple[str, ...]) -> Self:
-        """Train, repair, and write down what may be claimed."""
+    def _fit(self, dataset: Dataset, parts: BudgetPlan, reasons: tuple[str, ...]) -> Self:
+        """Train, recalibrate and store the guarantee."""
         rng = _random.generator(self.random_state)
-        # What an earlier fit claimed must not outlive one that is interrupted.
+        # An interrupted fit must not keep the statement of an earlier one.
         self.event_, self.not_private_because_ = None, (UNFINISHED,)
         note_charge(self)
-        whole = sized(dataset, self.size, self.relation)
+        whole = with_size(dataset, self.size, self.relation)
         train, fitting, guarding = whole, whole, whole
         if self.recalibrate == "split":
-            train, fitting, guarding = dealt(whole, self._shares(), self.relation, rng=rng)
+            train, fitting, guarding = split_records(
+                whole, self._shares(), self.relation, rng=rng
+            )
         model = _seeded(parts.estimator, rng).fit_records(train)
         if model.event_ != parts.training:
             raise ValueError(
-                f"Training was charged as {parts.training!r}, but its fit says it was "
-                f"{model.event_!r}. Do not release anything of this."
+                f"Training was charged as {parts.training!r}, but its fit reports "
+                f"{model.event_!r}. Do not release this model."
             )
         self.estimator_, self.classes_ = model, model.classes_
-        self._repair(parts, fitting, guarding, rng)
+        self._recalibrate(parts, fitting, guarding, rng)
         own = tuple(model.not_private_because_)
         repeats = () if _random.is_secret(rng) else (REPEATABLE,)
         model.not_private_because_ = (*own, PART)
@@ -473,49 +473,51 @@ class PrivateCalibratedClassifier(
         self.event_ = parts.event
         return self
 
-    def _repair(
+    def _recalibrate(
         self, parts: BudgetPlan, fitting: Dataset, guarding: Dataset, rng: np.random.Generator
     ) -> None:
-        """Fit the map, and ask the guard."""
-        scores = self._scored(fitting)
-        made = parts.method.fit(PrepaidSource(scores, parts.mapping, unit=self.unit, rng=rng))
-        self.map_, self.releases_, self.guarded_ = made.map_, made.releases_, None
+        """Fit the map and query the guard."""
+        scores = self._score(fitting)
+        fitter = parts.method.fit(PrepaidSource(scores, parts.mapping, unit=self.unit, rng=rng))
+        self.map_, self.releases_, self.guard_result_ = fitter.map_, fitter.releases_, None
         if parts.guard is not None and parts.guarding is not None:
-            apart = parts.recalibrate == "split"
-            asked = self._scored(guarding) if apart else scores
-            found = guard_map(
+            separate = parts.recalibrate == "split"
+            guard_scores = self._score(guarding) if separate else scores
+            result = guard_map(
                 self.map_,
-                PrepaidSource(asked, parts.guarding, unit=self.unit, rng=rng),
+                PrepaidSource(guard_scores, parts.guarding, unit=self.unit, rng=rng),
                 epsilon=parts.guard.epsilon,
                 beta=parts.guard.beta,
-                records=APART if apart else SAME,
+                records=SEPARATE_RECORDS if separate else SAME_RECORDS,
             )
-            self.guarded_ = replace(found, statement=None)  # it is a part, and claims nothing
-            self.map_, self.releases_ = found.map, (*self.releases_, found.release)
+            self.guard_result_ = replace(
+                result, statement=None
+            )  # a part makes no statement of its own
+            self.map_, self.releases_ = result.map, (*self.releases_, result.release)
         self.gives_ = self.map_.transform(scores.take(np.arange(0))).kind
 
-    def _scored(self, dataset: Dataset) -> Scores:
-        """Labeled scores of records by the fitted estimator, without any error."""
-        known = self.estimator_.classes_.tolist()
-        place = np.array([known.index(label) for label in dataset.classes])
-        logits = logits_of(self.estimator_, dataset.X, len(known), without_errors=True)
-        return Scores(logits, "logits", tuple(known), place[dataset.y], name=dataset.name)
+    def _score(self, dataset: Dataset) -> Scores:
+        """Labeled scores by the fitted estimator, without record-dependent errors."""
+        classes = self.estimator_.classes_.tolist()
+        index = np.array([classes.index(label) for label in dataset.classes])
+        logits = logits_of(self.estimator_, dataset.X, len(classes), without_errors=True)
+        return Scores(logits, "logits", tuple(classes), index[dataset.y], name=dataset.name)
 
-    def _checked(self, dataset: Dataset) -> BudgetPlan:
-        """Refuse what cannot be fitted; otherwise the parts and their settings."""
+    def _check_records(self, dataset: Dataset) -> BudgetPlan:
+        """Check a data set and return the parts with their final settings."""
         check_declared(dataset, self.classes, self.relation, self.unit)
         _random.check_state(self.random_state)
-        whole = sized(dataset, self.size, self.relation)
-        parts = self._arranged(whole.size)
+        whole = with_size(dataset, self.size, self.relation)
+        parts = self._plan_budget(whole.size)
         if whole.size is None and self.recalibrate == "split":
             raise DataError(
                 dataset.name,
                 "a declared number of records",
                 "none",
-                "Give size=... to the model or to the data set: the real number is private.",
+                "Pass size=... to the model or to the data set: the actual number is private.",
             )
         if self.recalibrate == "split":
-            whole = in_form(whole, self._shares(), self.relation)
+            whole = training_form(whole, self._shares(), self.relation)
         parts.estimator.check_records(whole)
         return parts
 
@@ -529,16 +531,16 @@ class PrivateCalibratedClassifier(
 
     @property
     def statement_(self) -> Statement | NotPrivate:
-        """What this fit promises to whom, computed when asked for."""
+        """The privacy guarantee of this fit."""
         check_is_fitted(self)
         if self.event_ is None or self.not_private_because_:
             return NotPrivate(self.not_private_because_)
-        guarded = self.guarded_ is not None
+        has_guard = self.guard_result_ is not None
         return statement(
             self.event_,
             self.delta,
             self.unit,
-            covers=COVERS[: 2 + guarded],
+            covers=COVERS[: 2 + has_guard],
             **charge_terms(self, self.estimator_),
         )
 
@@ -547,13 +549,13 @@ class PrivateCalibratedClassifier(
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
-        # At the budgets of small test tables the noise outweighs what there is to learn.
+        # At the budgets of small test tables the noise dominates the signal.
         tags.classifier_tags.poor_score = True
         return tags
 
 
 def _seeded(model: Any, rng: np.random.Generator) -> Any:
-    """A model whose draws repeat themselves if the generator's do."""
+    """A model whose random state is drawn from a seeded generator."""
     if not _random.is_secret(rng):
         for name in model.get_params():
             if name.split("__")[-1] == "random_state":

@@ -1,4 +1,4 @@
-"""Thousands of sources in one place, for studies of what many answer together."""
+"""Thousands of simulated sources in one process, for studies of federated queries."""
 
 import threading
 from collections import Counter
@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from veracal import _checks, _random
 from veracal._types import Ints
 from veracal.accounting import Event, Relation, Unit, micro_epsilon
-from veracal.calibration.prepaid import Noise, announced, noised
+from veracal.calibration.prepaid import Noise, add_noise, declared_noises
 from veracal.data import Scores
 from veracal.errors import AnswerError, BudgetError, ConflictError, DataError, SilentError
 from veracal.queries import (
@@ -31,61 +31,64 @@ from veracal.queries import (
     sums_by_source,
 )
 
-Lie = Callable[[Release], object]
+Tampering = Callable[[Release], object]
 
 
 @dataclass(frozen=True)
-class _Given:
-    """What all sources answered to one question: None if they failed."""
+class _Answer:
+    """The answers of all sources to one query; ``units`` is None after a failure."""
 
     body: bytes
     number: int
     units: Ints | None
 
 
-class Simulated(AnswersByRound):
-    r"""Scores that are spread over many sources, each of which adds noise of its own.
+class SimulatedSources(AnswersByRound):
+    r"""Scores divided among many simulated sources with their own noise.
 
-    They answer as a :class:`~veracal.queries.Pool` of that many holders would, with the same
-    noise, but are evaluated together and pay from an account in memory: 10,000 of them answer
-    in a fraction of a second. Whoever holds all of these scores has no need of a federation;
-    this is for studies of one.
+    They answer like a :class:`~veracal.queries.Pool` of curators, with the same noise, but are
+    evaluated together and charged to an account in memory: 10,000 sources answer in a fraction
+    of a second. Use them to study federated recalibration on data that is in one place.
 
     Parameters
     ----------
     scores : Scores
-    place : array of ints of shape (n,)
+    index : array of ints of shape (n,)
         Source of each record, from 0.
     sources : int, optional
-        How many there are, which may have no record; by default as many as ``place`` names.
+        Number of sources, possibly without records; by default the largest index + 1.
     micro_epsilon : int, optional
-        What each source may spend, in millionths of epsilon.
+        Budget of each source, in millionths of epsilon.
     event : Event, optional
-        Instead: what was announced, as of :class:`~veracal.calibration.prepaid.PrepaidSource`.
+        Alternatively, the declared cost as in
+        :class:`~veracal.calibration.prepaid.PrepaidSource`.
     relation, unit
-        Whom the noise protects.
+        Neighboring relation and privacy unit.
     least, most_records
-        As of a pool.
+        As in a pool.
     silent : iterable of int, or mapping of int to int
-        Sources that never answer; or how many answers they give before they fall silent.
-    lying : mapping of int to callable
-        Sources that send something else: what the callable makes of their release.
+        Sources that never answer, or the number of answers before each drops out.
+    tampering : mapping of int to callable
+        Sources that send the result of the callable instead of their release.
     rng : Generator
-        Secret: noise is exact and comes from the system's randomness. Any other repeats
-        itself, and releases say that they are not private.
+        A secret generator gives exact noise from the system's entropy. The releases of a seeded
+        one are marked as not private.
 
     Guarantees
     ----------
-    With a secret generator every source's noise is drawn exactly, all of it at once but each
-    number for itself. What a source may spend is struck off before a record is read, and a
-    failure does not bring it back. The same question, or the same request, gets the same
-    answer. There are no copies, which would answer anew.
+    With a secret generator the noise of every source is drawn exactly and independently. The
+    cost is deducted before a record is read and is not restored after a failure. The same
+    query or the same request id gets the same answer. The sources cannot be copied, because a
+    copy would answer with fresh noise.
 
     Examples
     --------
     >>> from veracal.calibration.queries import Gap
     >>> scores = Scores.from_logits([[2.0, 0.0], [0.0, 1.0], [1.0, 0.0]], [0, 1, 0])
-    >>> source = Simulated(scores, [0, 0, 1], micro_epsilon=1_000_000, silent=[1], least=1)
+    >>> source = SimulatedSources(
+    ...     scores, [0, 0, 1], micro_epsilon=1_000_000, silent=[1],
+    ...     least=1,
+    ... )
     >>> source.answer(Gap(), micro_epsilon=500_000).silences
     (None, 'it did not answer')
     """
@@ -93,7 +96,7 @@ class Simulated(AnswersByRound):
     def __init__(
         self,
         scores: Scores,
-        place: ArrayLike,
+        index: ArrayLike,
         *,
         sources: int | None = None,
         micro_epsilon: int | None = None,
@@ -103,25 +106,27 @@ class Simulated(AnswersByRound):
         least: int | None = None,
         most_records: int | None = None,
         silent: Iterable[int] | Mapping[int, int] = (),
-        lying: Mapping[int, Lie] | None = None,
+        tampering: Mapping[int, Tampering] | None = None,
         rng: np.random.Generator | None = None,
     ) -> None:
-        self._scores, self._place = scores, _checked_place(place, len(scores))
-        named = int(self._place.max(initial=-1)) + 1
-        self.sources = max(named, 1) if sources is None else int(sources)
-        if self.sources < max(named, 1):
-            raise ValueError(f"Expected sources >= {max(named, 1)}, got sources={sources!r}.")
-        self._purse = _Purse(micro_epsilon, event, unit or Unit())
+        self._scores, self._index = scores, _check_index(index, len(scores))
+        n_indexed = int(self._index.max(initial=-1)) + 1
+        self.sources = max(n_indexed, 1) if sources is None else int(sources)
+        if self.sources < max(n_indexed, 1):
+            raise ValueError(
+                f"Expected sources >= {max(n_indexed, 1)}, got sources={sources!r}."
+            )
+        self._account = _Account(micro_epsilon, event, unit or Unit())
         self.relation: Relation = relation if event is None else event.relation
         self.unit, self.least, self.most_records = unit or Unit(), least, most_records
         self._silent = silent if isinstance(silent, Mapping) else dict.fromkeys(silent, 0)
-        self._lying = dict(lying or {})
+        self._tampering = dict(tampering or {})
         self._rng = _random.secret_generator() if rng is None else rng
-        self._given = dict[str, _Given]()
+        self._answers = dict[str, _Answer]()
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
-        return f"Simulated({self._scores.name!r}, {self.sources} sources)"
+        return f"SimulatedSources({self._scores.name!r}, {self.sources} sources)"
 
     def round(
         self,
@@ -130,24 +135,24 @@ class Simulated(AnswersByRound):
         request: str | None = None,
         silent: Mapping[Path, str] | None = None,
     ) -> PooledRelease:
-        """Ask all sources but those that were silent before, as of a pool."""
+        """Query all sources except those that dropped out before, as in a pool."""
         check_sum(wanted.query)
         silent = silent or {}
         event = wanted.event(self.relation, self.unit)
-        given = self._drawn(wanted.query, event, request)
-        if given.units is None:
+        answer = self._answer(wanted.query, event, request)
+        if answer.units is None:
             raise AnswerError(
-                f"{wanted.query.name!r} could not be answered; asking again is no help."
+                f"{wanted.query.name!r} could not be answered; repeating it fails again."
             )
-        sent = [
+        responses = [
             SkippedSource(silent[i,])
             if (i,) in silent
-            else self._sent(wanted, event, given, i, row)
-            for i, row in enumerate(given.units.tolist())
+            else self._respond(wanted, event, answer, i, row)
+            for i, row in enumerate(answer.units.tolist())
         ]
         return combine_answers(
             wanted,
-            sent,
+            responses,
             [ProtectionOnly(self.relation, self.unit)] * self.sources,
             least=self.least,
             most_records=self.most_records,
@@ -155,15 +160,15 @@ class Simulated(AnswersByRound):
         )
 
     def paths(self) -> list[Path]:
-        """Where each single source is."""
+        """Path of each single source."""
         return [(i,) for i in range(self.sources)]
 
-    def _sent(
-        self, wanted: ExpectedResponse, event: Noise, given: _Given, i: int, units: list[int]
+    def _respond(
+        self, wanted: ExpectedResponse, event: Noise, answer: _Answer, i: int, units: list[int]
     ) -> object:
-        """What one source sends."""
-        if given.number >= self._silent.get(i, given.number + 1):
-            return SilentError("It was simulated to be silent.")
+        """Response of one source."""
+        if answer.number >= self._silent.get(i, answer.number + 1):
+            return SilentError("The simulated source dropped out.")
         name, grid, _ = wanted.form
         release = Release(
             name,
@@ -174,39 +179,41 @@ class Simulated(AnswersByRound):
             event,
             private=_random.is_secret(self._rng),
         )
-        return self._lying[i](release) if i in self._lying else release
+        return self._tampering[i](release) if i in self._tampering else release
 
-    def _drawn(self, query: Query, event: Noise, request: str | None) -> _Given:
-        """Pay, then read, add noise and remember: once for each question."""
+    def _answer(self, query: Query, event: Noise, request: str | None) -> _Answer:
+        """Charge, evaluate, add noise and remember, once for each query."""
         body = canonical_request(query, event, self._scores, None, "")
         key = body.decode() if request is None else request
         with self._lock:
-            if key in self._given:
-                if self._given[key].body != body:
-                    raise ConflictError(f"Another question than {query.name!r} had this id.")
-                return self._given[key]
-            self._purse.pay(event, query)
-            number = len(self._given)
-            self._given[key] = _Given(body, number, None)  # a failure stays paid
+            if key in self._answers:
+                if self._answers[key].body != body:
+                    raise ConflictError(
+                        f"This request id was used for another query than {query.name!r}."
+                    )
+                return self._answers[key]
+            self._account.pay(event, query)
+            number = len(self._answers)
+            self._answers[key] = _Answer(body, number, None)  # a failure stays paid
             try:
-                exact = sums_by_source(query, self._scores, self._place, self.sources)
+                exact = sums_by_source(query, self._scores, self._index, self.sources)
             except Exception as error:
                 raise AnswerError(f"{query.name!r} could not be answered.") from error
-            units = noised(exact.ravel(), event, rng=self._rng).reshape(exact.shape)
-            self._given[key] = _Given(body, number, units)
-            return self._given[key]
+            units = add_noise(exact.ravel(), event, rng=self._rng).reshape(exact.shape)
+            self._answers[key] = _Answer(body, number, units)
+            return self._answers[key]
 
     def _refuse(self, *_: Any) -> NoReturn:
         raise TypeError(
-            "Expected simulated sources to stay where they are: a copy of them would answer "
-            "again what was paid for once."
+            "Simulated sources cannot be copied or pickled: a copy would answer again with "
+            "noise that was charged once."
         )
 
     __reduce_ex__ = __deepcopy__ = __copy__ = __getstate__ = _refuse
 
 
-class _Purse:
-    """What every source may still spend: so many millionths, or the noises of a list."""
+class _Account:
+    """Remaining budget of every source: millionths of epsilon, or declared noises."""
 
     def __init__(self, micro: int | None, event: Event | None, unit: Unit) -> None:
         if (micro is None) == (event is None):
@@ -214,10 +221,10 @@ class _Purse:
         if micro is not None:
             _checks.whole(micro_epsilon=micro)
         self._micro, self._unit = micro, unit
-        self._left = Counter[Noise]() if event is None else announced(event)
+        self._left = Counter[Noise]() if event is None else declared_noises(event)
 
     def pay(self, event: Noise, query: Query) -> None:
-        """Strike an event off, or refuse it."""
+        """Deduct the cost of an event, or raise a BudgetError."""
         if self._micro is None:
             enough = self._left[event] > 0
             self._left[event] -= enough
@@ -227,19 +234,19 @@ class _Purse:
             self._micro -= cost * enough
         if not enough:
             raise BudgetError(
-                f"{query.name!r} does not fit into what each source may spend; no record was "
-                "read. Ask for less, or let them spend more."
+                f"{query.name!r} exceeds the remaining budget of each source; no record was "
+                "read. Lower the cost of the query or raise the budget."
             )
 
 
-def _checked_place(place: ArrayLike, n: int) -> Ints:
-    """Where each record is, as ints."""
-    found = np.asarray(place)
-    if found.shape != (n,) or (n and (found.dtype.kind not in "iu" or found.min() < 0)):
+def _check_index(index: ArrayLike, n: int) -> Ints:
+    """Indices of sources as ints."""
+    array = np.asarray(index)
+    if array.shape != (n,) or (n and (array.dtype.kind not in "iu" or array.min() < 0)):
         raise DataError(
-            "place",
+            "index",
             f"an int from 0 for each of {n} records",
-            f"{found.dtype} of shape {found.shape}",
-            "Give the number of every record's source.",
+            f"{array.dtype} of shape {array.shape}",
+            "Pass the index of every record's source.",
         )
-    return found.astype(np.int64)
+    return array.astype(np.int64)

@@ -176,7 +176,7 @@ def describe_map(written: Mapping[str, Any], where: str) -> str:
     from veracal.calibration import from_json
     from veracal.cli import _methods
 
-    return _methods.words(from_json(dict(written), where))
+    return _methods.map_summary(from_json(dict(written), where))
 
 
 def protected(facts: Mapping[str, Any]) -> str:

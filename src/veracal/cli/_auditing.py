@@ -10,8 +10,9 @@ from typing import Any, NoReturn
 
 import typer
 
+from veracal.accounting import MICRO
 from veracal.artifact import PrivateClassifier, check_place, write_folder
-from veracal.cli import _methods
+from veracal.calibration import METHODS, MethodSettings
 from veracal.cli import _options as _fitting
 from veracal.cli import _output as _show
 from veracal.cli._artifacts import is_artifact, read_results
@@ -84,7 +85,8 @@ def make_run(
             )
     fitter = None
     if recalibrate is not None:
-        fitter = _methods.open_fitter(recalibrate, form="vector", bins=_BINS)
+        public = METHODS[recalibrate].public
+        fitter = None if public is None else public(MethodSettings(MICRO, bins=_BINS))
     return AuditRun(plane, fitter, jobs, backend, address, keep, random_state)
 
 

@@ -1,4 +1,4 @@
-"""Options that say what a file of predictions holds, and the scores they lead to."""
+"""Options that describe a file of predictions, and the scores read with them."""
 
 import csv
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from veracal.data import Scores
 
 
-INTERNAL = "internal: from records as they are; do not publish if those are private"
+INTERNAL = "internal: exact figures of the records; do not publish them if those are private"
 
 File = Annotated[
     Path,
@@ -28,7 +28,7 @@ Classes = Annotated[
     str | None,
     typer.Option(
         metavar="A,B,…",
-        help="How labels are written, in the order of the columns; by default 0, 1, …",
+        help="Labels in the order of the columns; by default 0, 1, …",
     ),
 ]
 Groups = Annotated[
@@ -36,14 +36,14 @@ Groups = Annotated[
     typer.Option(
         "--group",
         metavar="COLUMN=A,B,…",
-        help="Column to tell results apart by, and its declared values; repeats.",
+        help="Column by which results are broken down, and its declared values; repeats.",
     ),
 ]
 UnitColumn = Annotated[
-    str | None, typer.Option("--unit", help="Column that says whom a row belongs to.")
+    str | None, typer.Option("--unit", help="Column with the id of the individual of each row.")
 ]
 Part = Annotated[
-    str | None, typer.Option(help="With several sets in one file, the suffix of its arrays.")
+    str | None, typer.Option(help="Suffix of the arrays, if a file holds several sets.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
@@ -51,7 +51,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 def settings(
     classes: str | None, groups: Sequence[str] | None, unit: str | None, part: str | None
 ) -> dict[str, Any]:
-    """Arguments of :func:`veracal.data.load_scores`, from options as they were typed."""
+    """Arguments of :func:`veracal.data.load_scores` from the options."""
     return {
         "classes": None if classes is None else listed(classes, "--classes"),
         "groups": dict(_group(text) for text in groups or ()),
@@ -60,28 +60,28 @@ def settings(
     }
 
 
-def load(path: Path, told: Mapping[str, Any]) -> "Scores":
-    """Read all predictions, whose labels must be known."""
+def load(path: Path, options: Mapping[str, Any]) -> "Scores":
+    """Read labeled predictions."""
     from veracal.data import load_scores
 
     with _show.progress_bar(f"Reading {path.name}") as progress:
-        scores = load_scores(path, **told, progress=progress)
+        scores = load_scores(path, **options, progress=progress)
     check_labeled(scores)
     return scores
 
 
-def scan(path: Path, told: Mapping[str, Any]) -> "Iterator[Scores]":
-    """Read predictions in blocks that are forgotten again."""
+def scan(path: Path, options: Mapping[str, Any]) -> "Iterator[Scores]":
+    """Read labeled predictions in blocks, one after another."""
     from veracal.data import scan_scores
 
     with _show.progress_bar(f"Reading {path.name}") as progress:
-        for block in scan_scores(path, **told, progress=progress):
+        for block in scan_scores(path, **options, progress=progress):
             check_labeled(block)
             yield block
 
 
 def check_labeled(scores: "Scores") -> None:
-    """Refuse predictions without the right answers, in the words of a file."""
+    """Reject predictions without labels."""
     from veracal.errors import DataError
 
     if scores.labels is None:
@@ -89,12 +89,12 @@ def check_labeled(scores: "Scores") -> None:
             scores.name,
             "labels beside the predictions",
             "none",
-            "Put the right answers into a column or array 'labels'.",
+            "Put the labels into a column or array 'labels'.",
         )
 
 
 def listed(text: str, hint: str) -> list[str]:
-    """Values between commas; one that holds a comma stands in quotation marks.
+    """Comma-separated values; a value with a comma is quoted.
 
     Examples
     --------
@@ -104,17 +104,19 @@ def listed(text: str, hint: str) -> list[str]:
     try:
         (values,) = csv.reader([text], strict=True)
     except (csv.Error, ValueError) as error:
-        raise typer.BadParameter(f"{text!r} is no list of values.", param_hint=hint) from error
+        raise typer.BadParameter(
+            f"{text!r} is not a list of values.", param_hint=hint
+        ) from error
     values = [value.strip() for value in values]
     if not all(values) or len(set(values)) < len(values):
         raise typer.BadParameter(
-            f"expected different values between commas, got {text!r}.", param_hint=hint
+            f"expected distinct values separated by commas, got {text!r}.", param_hint=hint
         )
     return values
 
 
 def pair(text: str, hint: str, example: str) -> tuple[str, str]:
-    """What stands before and after the first equals sign."""
+    """The texts before and after the first equals sign."""
     name, sign, value = text.partition("=")
     if not (name.strip() and sign and value.strip()):
         raise typer.BadParameter(f"expected {example}, got {text!r}.", param_hint=hint)

@@ -1,34 +1,30 @@
-"""A map fitted to a file of predictions: charged or not private, with figures of both sides.
-
-A repair as tables for people and as facts for programs.
-"""
+"""Recalibration from one file of predictions: the ledger, the run, tables and JSON."""
 
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import typer
 
-from veracal.accounting import Budget, Composed, Repeated, Statement, rounded_down, rounded_up
+from veracal.accounting import MICRO, Budget, Composed, Repeated, rounded_down, rounded_up
 from veracal.calibration import (
-    BrierGain,
+    AUTO,
+    FITTED_ON,
+    BudgetDivision,
     CalibrationMap,
-    Figure,
     GuardResult,
-    Identity,
     PrivateFitter,
-    PrivateMeasurement,
+    Recalibration,
+    RecalibrationPlan,
     ReliabilityCurve,
-    Settings,
-    guard_event,
-    guard_map,
+    SourceProfile,
     measure,
-    measure_private,
-    plan_measurement,
+    plan_recalibration,
+    run_recalibration,
 )
 from veracal.cli import _methods, _predictions
 from veracal.cli import _output as _places
@@ -38,123 +34,40 @@ from veracal.cli._figures import drawn, interval, marks, number, plain
 from veracal.cli._measurement import figures_of, replicates_for
 from veracal.data import Estimate, Scores
 from veracal.ledger import Item, Ledger
-from veracal.queries import Curator
+from veracal.queries import Curator, Public
 from veracal.report import drawable
 
+if TYPE_CHECKING:
+    from veracal.cli.recalibrate import FitOptions, LedgerOptions
+
 RUN, FIGURES = "recalibration", "figures of a recalibration"
-FITTED_ON = "the records that the map was fitted to"
-_FIGURES = ("accuracy", "nll", "brier", "ece", "smooth_ece", "confidence_gap")
-_MICRO = 1_000_000
+_INTERNAL_FIGURES = ("accuracy", "nll", "brier", "ece", "smooth_ece", "confidence_gap")
+NOT_PRIVATE = "NOT private: the map was fitted to exact records"
 
 
 @dataclass(frozen=True)
-class LocalBudget:
-    """What a private repair may cost, in millionths of epsilon.
+class InternalSides:
+    """Exact figures and curves before and after a map."""
 
-    Attributes
-    ----------
-    fit, guard, measure : int
-        For the map, for asking whether it helps, and for figures before and after; the last
-        two may be 0.
-    delta : float
-        For methods with Gaussian noise; else 0.
-    curve : bool
-        Whether figures before and after include reliability curves.
-    """
-
-    fit: int
-    guard: int
-    measure: int
-    delta: float
-    curve: bool = False
-
-    @property
-    def figures(self) -> tuple[Figure, ...]:
-        """What is measured before and after."""
-        return ("accuracy", "ece", "brier", *(("curve",) if self.curve else ()))
-
-    @property
-    def epsilon(self) -> float:
-        """All of it."""
-        return (self.fit + self.guard + 2 * (self.measure // 2)) / _MICRO
-
-
-@dataclass(frozen=True)
-class Sides:
-    """Figures before and after, released or internal.
-
-    Attributes
-    ----------
-    before, after : PrivateMeasurement or mapping of str to Estimate
-    curves : pair of ReliabilityCurve, or None
-        Of internal figures.
-    """
-
-    before: Any
-    after: Any
-    curves: tuple[ReliabilityCurve, ReliabilityCurve] | None = None
-
-
-@dataclass(frozen=True)
-class Repair:
-    """A map, what it cost and what it does.
-
-    Attributes
-    ----------
-    map : Map
-        The one to use: the identity, where a guard did not keep what was fitted.
-    method : str
-    statement : Statement or None
-        Of everything that was released; None where the map is not private.
-    spending : Spending or None
-    temperatures : mapping of str to Estimate
-        With intervals, where private temperatures were fitted.
-    guarded : Guarded or None
-    released, internal : Sides or None
-    account : mapping or None
-        The ledger and what is left in it.
-    """
-
-    map: CalibrationMap
-    method: str
-    statement: Statement | None = None
-    spending: LocalBudget | None = None
-    temperatures: Mapping[str, Estimate] = field(default_factory=dict)
-    guarded: GuardResult | None = None
-    released: Sides | None = None
-    internal: Sides | None = None
-    account: Mapping[str, Any] | None = None
-
-    @property
-    def private(self) -> bool:
-        """Whether the map may be shown."""
-        return self.statement is not None
-
-
-def repaired_openly(
-    scores: Scores, method: str, settings: Settings, replicates: int | None
-) -> Repair:
-    """Fit a map that is not private."""
-    with _show.progress_bar("Fitting the map"):
-        found = _methods.open_map(method, scores, settings)
-        sides = internal_sides(scores, found, settings.bins, replicates)
-        return Repair(found, method, internal=sides)
+    before: Mapping[str, Estimate]
+    after: Mapping[str, Estimate]
+    curves: tuple[ReliabilityCurve, ReliabilityCurve]
 
 
 @dataclass(frozen=True)
 class RunIds:
-    """What a ledger knows the runs of a recalibration by: options as they were typed.
+    """Ids by which a ledger knows the runs of a recalibration, from the options alone.
 
-    Nothing of it is read from the records, so that a run can be refused before they are.
+    No id depends on the records, so that a run can be rejected before they are read.
 
     Attributes
     ----------
     fit : mapping
-        Everything that tells this map from another.
+        Everything that determines the fit.
     extras : mapping
-        What is asked on top of the map.
+        Settings of the guard and the figures.
     delta : float
-        Of the run.
+        Delta of the run.
     """
 
     fit: Mapping[str, Any]
@@ -162,15 +75,15 @@ class RunIds:
     delta: float
 
     def request(self, name: str) -> str:
-        """Id of a run."""
+        """Request id of a run."""
         return f"{self.prefix(name)}{_digest([self.fit, self.extras])}"
 
     def prefix(self, name: str) -> str:
-        """What the ids of all runs with this map begin with."""
+        """Common prefix of the request ids of all runs with this fit."""
         return f"{name} {_digest(self.fit)}: "
 
     def settings(self, name: str) -> dict[str, Any]:
-        """Arguments of :meth:`veracal.ledger.Ledger.begin_run`, but for the items."""
+        """Arguments of :meth:`veracal.ledger.Ledger.begin_run`, except for the items."""
         body = json.dumps([self.fit, self.extras], sort_keys=True, default=repr).encode()
         return {
             "name": name,
@@ -180,72 +93,109 @@ class RunIds:
         }
 
 
-def _digest(told: object) -> str:
-    """Hash of settings, always of the same bytes."""
-    return hashlib.sha256(json.dumps(told, sort_keys=True, default=repr).encode()).hexdigest()
+def _digest(value: object) -> str:
+    """Hash of settings."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=repr).encode()).hexdigest()
 
 
-def is_run(place: Path, spending: LocalBudget) -> bool:
-    """Whether a ledger that exists is charged a recalibration as one run.
-
-    A delta is spent by the run as a whole. Pure answers are charged one by one, and those of a
-    plan are paid for already.
-    """
-    return bool(spending.delta) and Ledger(place).opening.rule.kind == "open"
-
-
-def require_recalibration(
-    place: Path,
-    fitter: PrivateFitter,
-    spending: LocalBudget,
-    ids: RunIds,
-    *,
-    part: str | None,
-    bins: int,
-) -> None:
-    """Refuse what a ledger cannot pay, before a record is read.
+def plan_local(
+    options: "FitOptions", ledger: Path, scores: Scores | None, classes: int
+) -> RecalibrationPlan:
+    """Plan a private recalibration by one curator from public facts.
 
     Parameters
     ----------
-    place : path
-        Of the ledger. If there is none, nothing is refused.
-    fitter : PrivateFitter
-        For any number of classes: the noise is made for the same cost.
-    spending, ids, part, bins
-        Of the recalibration.
+    options : FitOptions
+    ledger : Path
+        Its relation and unit are used if it exists.
+    scores : Scores or None
+        Their kind and number of classes; None: before they are read.
+    classes : int
+        Number of classes if there are no scores. The cost does not depend on it.
+    """
+    assert options.budget is not None
+    budget = Ledger(ledger).budget if _places.is_there(ledger) else Budget(1.0)
+    profile = SourceProfile(1, budget.relation, budget.unit, sums_only=False, exact=False)
+    plan = plan_recalibration(
+        profile,
+        options.method,
+        budget=options.budget,
+        figures=options.figures,
+        classes=classes if scores is None else scores.n_classes,
+        reads=None if scores is None else scores.kind,
+        keep_total=False,  # the ledger of a file has room for the accountant's bound
+        **options.fitter_settings(),
+    )
+    # On the command line only the guard's own query decides about the map of a single file.
+    return replace(plan, infers_guard=False)
+
+
+def recalibrate_public(scores: Scores, options: "FitOptions") -> Recalibration:
+    """Fit a map to public scores, without privacy."""
+    settings = options.fitter_settings()
+    if options.method == AUTO:
+        settings["size"] = len(scores)
+    source = Public(scores)
+    with _show.progress_bar("Fitting the map"):
+        plan = plan_recalibration(
+            source,
+            options.method,
+            budget=BudgetDivision(MICRO),
+            classes=scores.n_classes,
+            reads=scores.kind,
+            read_public=True,
+            **settings,
+        )
+        return run_recalibration(source, replace(plan, infers_guard=False))
+
+
+def is_run(ledger: Path, delta: float) -> bool:
+    """Whether an existing ledger is charged for a recalibration as one run.
+
+    A run spends a delta as a whole. Pure costs are charged query by query, and those of a plan
+    are reserved already.
+    """
+    return bool(delta) and Ledger(ledger).opening.rule.kind == "open"
+
+
+def require_recalibration(
+    plan: RecalibrationPlan, options: "FitOptions", ledger: "LedgerOptions", ids: RunIds
+) -> None:
+    """Check that a ledger can pay, before a record is read.
 
     Raises
     ------
     BudgetError
-        If it does not fit into what is left.
+        If the cost exceeds the remaining budget.
     AnswerError
         If the run was abandoned.
     """
-    if not _places.is_there(place):
+    if not _places.is_there(ledger.path):
         return
-    ledger = Ledger(place)
-    fit, extras = _items(fitter, spending, ledger.budget, part, bins)
-    if is_run(place, spending):
-        _, name, items = _to_begin(ledger, fit, extras, ids)
+    existing, part = Ledger(ledger.path), ledger.part
+    relation, unit = existing.budget.relation, existing.budget.unit
+    fit, extras = plan.fit_items(relation, unit, part), plan.extra_items(relation, unit, part)
+    if is_run(ledger.path, options.delta):
+        _, name, items = _next_run(existing, fit, extras, ids)
         if items:
-            known = [run for run in ledger.runs() if run.request == ids.request(name)]
-            ledger.require_run(known[0].items if known else items, **ids.settings(name))
+            known = [run for run in existing.runs() if run.request == ids.request(name)]
+            existing.require_run(known[0].items if known else items, **ids.settings(name))
         return
     items = [*fit, *extras]
-    charged = {entry.purpose for entry in ledger.entries() if entry.event is not None}
-    asked_before = any(item.purpose in charged for item in items)  # then it may cost nothing
-    if not asked_before and ledger.opening.rule.kind != "plan":
+    charged = {entry.purpose for entry in existing.entries() if entry.event is not None}
+    repeated = any(item.purpose in charged for item in items)  # a repetition may be free
+    if not repeated and existing.opening.rule.kind != "plan":
         whole = Composed(tuple(Repeated(item.event, item.times) for item in items))
-        ledger.require(whole, items[0].purpose, part=part)
+        existing.require(whole, items[0].purpose, part=part)
 
 
-def _to_begin(
+def _next_run(
     ledger: Ledger, fit: Sequence[Item], extras: Sequence[Item], ids: RunIds
 ) -> tuple[int | None, str, list[Item]]:
-    """The run that has paid for the map, if one has, and name and items of the run to begin.
+    """An existing run that has paid for the fit, and the name and items of the run to begin.
 
-    The whole recalibration is one run. On top of a map that was paid for before, only what is
-    new is charged; there are no items if nothing is.
+    The whole recalibration is one run. If the fit is paid for already, the new run has only the
+    extras; there are no items if these are paid for, too.
     """
     for run in ledger.runs():
         if run.request.startswith(ids.prefix(RUN)) and not run.abandoned:
@@ -254,204 +204,114 @@ def _to_begin(
     return None, RUN, [*fit, *extras]
 
 
-def _begin(
-    ledger: Ledger, fit: Sequence[Item], extras: Sequence[Item], ids: RunIds
-) -> tuple[Ledger, Ledger]:
-    """Views of the runs that pay for the map, and for what is asked on top of it."""
-    paid, name, items = _to_begin(ledger, fit, extras, ids)
-    begun = ledger.begin_run(items, **ids.settings(name)) if items else None
-    view = begun if paid is None else Ledger(ledger.path, paid)
-    assert view is not None
-    return view, begun or view
-
-
-def repaired(
+def recalibrate_local(
     scores: Scores,
-    fitter: PrivateFitter,
-    method: str,
-    place: Path,
-    spending: LocalBudget,
+    plan: RecalibrationPlan,
+    options: "FitOptions",
+    ledger: "LedgerOptions",
     ids: RunIds,
-    *,
-    records: Path,
-    part: str | None,
-    version: str,
-    bins: int,
-    internal: bool,
-    replicates: int | None,
-) -> Repair:
-    """Fit a private map: every question charged before it is answered.
+) -> tuple[Recalibration, Mapping[str, Any]]:
+    """Run a plan with one curator, and return the result and the state of the ledger.
 
-    All that will be asked is checked against the ledger before the first question; with a
-    delta all of it is charged as one run.
+    All queries are checked against the ledger before the first one; with a delta they are
+    charged as one run.
     """
-    there = _places.is_there(place)
-    budget = Ledger(place).budget if there else Budget(spending.epsilon)
-    fit, extras = _items(fitter, spending, budget, part, bins)
-    items = [*fit, *extras]
-    holder = _paying.paying(
+    place, part = ledger.path, ledger.part
+    budget = (
+        Ledger(place).budget if _places.is_there(place) else Budget(plan.budget.total / MICRO)
+    )
+    fit = plan.fit_items(budget.relation, budget.unit, part)
+    extras = plan.extra_items(budget.relation, budget.unit, part)
+    curator = _paying.paying(
         place,
         scores,
-        items,
-        epsilon=spending.epsilon,
-        delta=spending.delta,
+        [*fit, *extras],
+        epsilon=options.epsilon,
+        delta=options.delta,
         part=part,
-        version=version,
-        records=records,
+        version=ledger.version,
+        records=ledger.records,
     )
-    # Of the fit alone: whoever asks for a guard or for figures later gets the same map.
-    request = _paying.fingerprint(holder, scores, {"method": method, **fitter.get_params()})
-    beside = holder
-    if is_run(place, spending):
-        paid, more = _begin(holder.ledger, fit, extras, ids)
-        holder = Curator(scores, paid, part=part, version=version)
-        beside = Curator(scores, more, part=part, version=version)
-    else:
-        holder.require(holder.unpaid(items, request=request))
-    covers = ["the map, and every answer that led to it"]
-    covers += ["whether it was kept, and the noisy gain"] if spending.guard else []
-    covers += ["figures before and after"] if spending.measure else []
+    # Of the fit alone, so that a later guard or measurement gets the same map.
+    assert isinstance(plan.fitter, PrivateFitter)
+    settings = {"method": plan.method, **plan.fitter.get_params()}
+    request = _paying.fingerprint(curator, scores, settings)
+    extra_curator = None
+    if is_run(place, options.delta):
+        number, name, items = _next_run(curator.ledger, fit, extras, ids)
+        begun = curator.ledger.begin_run(items, **ids.settings(name)) if items else None
+        paid = begun if number is None else Ledger(curator.ledger.path, number)
+        assert paid is not None
+        curator = Curator(scores, paid, part=part, version=ledger.version)
+        extra_curator = Curator(scores, begun or paid, part=part, version=ledger.version)
+
+    def mapped(map_: CalibrationMap) -> Curator:
+        charged = extra_curator or curator
+        version = f"{ledger.version}, mapped"  # mapped scores are other records
+        return Curator(map_.transform(scores), charged.ledger, part=part, version=version)
+
     with _show.progress_bar("Fitting the map"):
-        fitter.fit(holder, request=f"{request}: fit")
-        kept, guarded = fitter.map_, None
-        if spending.guard:
-            guarded = guard_map(
-                fitter.map_,
-                beside,
-                micro_epsilon=spending.guard,
-                records=FITTED_ON,
-                request=f"{request}: guard for {spending.guard}",
-            )
-            kept = guarded.map
-        return Repair(
-            kept,
-            method,
-            _paying.stated(items, spending.delta, holder.unit, *covers, ledger=holder.ledger),
-            spending,
-            _methods.temperatures(fitter),
-            guarded,
-            _released_sides(beside, scores, kept, spending, request, bins),
-            internal_sides(scores, kept, bins, replicates) if internal else None,
-            _paying.left(holder.ledger, part),
+        result = run_recalibration(
+            curator, plan, request=request, extras=extra_curator, mapped=mapped
         )
-
-
-def _items(
-    fitter: PrivateFitter,
-    spending: LocalBudget,
-    budget: Budget,
-    part: str | None,
-    bins: int,
-) -> tuple[list[Item], list[Item]]:
-    """What the map is charged and what is asked on top, for the ledger's relation and unit."""
-    relation, unit = budget.relation, budget.unit
-    items: list[Item] = []
-    if spending.guard:
-        event = guard_event(
-            Identity(), micro_epsilon=spending.guard, relation=relation, unit=unit
-        )
-        items.append(Item(BrierGain.name, event, 1, part))
-    if spending.measure:
-        plan = plan_measurement(
-            micro_epsilon=spending.measure // 2, bins=bins, figures=spending.figures
-        )
-        items += 2 * plan.items(relation, unit, part)
-    return fitter.items(relation, unit, part), items
-
-
-def _released_sides(
-    holder: Curator,
-    scores: Scores,
-    map_: CalibrationMap,
-    spending: LocalBudget,
-    request: str,
-    bins: int,
-) -> Sides | None:
-    """Figures before and after with noise, each for half of what measuring may cost."""
-    if not spending.measure:
-        return None
-    mapped = Curator(
-        map_.transform(scores),
-        holder.ledger,
-        part=holder.part,
-        version=f"{holder.version}, mapped",  # other records than those before
-    )
-    half = spending.measure // 2
-    how = f"for {half}, {bins} bins" + (", curve" if spending.curve else "")
-
-    def side(source: Curator, when: str) -> PrivateMeasurement:
-        return measure_private(
-            source,
-            micro_epsilon=half,
-            bins=bins,
-            figures=spending.figures,
-            request=f"{request}: {when}, {how}",
-        )
-
-    return Sides(side(holder, "before"), side(mapped, map_.kind))
+    return result, _paying.left(curator.ledger, part)
 
 
 def internal_sides(
     scores: Scores, map_: CalibrationMap, bins: int, replicates: int | None
-) -> Sides:
-    """Figures before and after, of the records as they are."""
-    turns = replicates_for(scores) if replicates is None else replicates
+) -> InternalSides:
+    """Exact figures of the records before and after a map."""
+    n_draws = replicates_for(scores) if replicates is None else replicates
     before, after = (
         measure(
             side,
-            figures=_FIGURES,
+            figures=_INTERNAL_FIGURES,
             bins=bins,
-            replicates=turns,
+            replicates=n_draws,
             rng=np.random.default_rng(0),
         )
         for side in (scores, map_.transform(scores))
     )
-    return Sides(before.figures, after.figures, (before.curve, after.curve))
+    return InternalSides(before.figures, after.figures, (before.curve, after.curve))
 
 
-NOT_PRIVATE = "NOT private: the map was fitted to the records as they are"
-
-
-def facts(made: Repair) -> dict[str, Any]:
-    """Everything as what JSON can hold."""
-    spent = made.spending
+def local_json(
+    result: Recalibration,
+    options: "FitOptions",
+    internal: InternalSides | None,
+    account: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """The result as JSON values."""
+    private = options.budget is not None
+    guard = result.guard if isinstance(result.guard, GuardResult) else None
+    names = ("kept", "gain", "threshold", "beta", "records")
+    sides = result.measurements
     return {
-        "method": made.method,
-        "private": made.private,
-        "map": made.map.to_json(),
-        "temperatures": {name: plain(found) for name, found in made.temperatures.items()},
-        "epsilon": None if spent is None else spent.epsilon,
-        "delta": None if spent is None else spent.delta,
-        "statement": None if made.statement is None else made.statement.to_json(),
-        "guard": _guard(made),
+        "method": result.method,
+        "private": private,
+        "map": result.map.to_json(),
+        "temperatures": {
+            name: plain(one) for name, one in result.temperatures.items() if private
+        },
+        "epsilon": options.epsilon if private else None,
+        "delta": options.delta if private else None,
+        "statement": None if result.statement is None else result.statement.to_json(),
+        "guard": None if guard is None else {name: getattr(guard, name) for name in names},
         "figures_on": FITTED_ON,
         "released": None
-        if made.released is None
-        else {
-            "before": made.released.before.to_json(),
-            "after": made.released.after.to_json(),
-        },
-        "internal": None if made.internal is None else internal_facts(made.internal),
-        "ledger": made.account,
+        if sides is None
+        else {"before": sides[0].to_json(), "after": sides[1].to_json()},
+        "internal": None if internal is None else internal_json(internal),
+        "ledger": account,
     }
 
 
-def _guard(made: Repair) -> dict[str, Any] | None:
-    """What the guard said."""
-    if made.guarded is None:
-        return None
-    found = made.guarded
-    names = ("kept", "gain", "threshold", "beta", "records")
-    return {name: getattr(found, name) for name in names}
-
-
-def internal_facts(sides: Sides) -> dict[str, Any]:
-    """Internal figures, under a note that they are."""
-    assert sides.curves is not None
+def internal_json(sides: InternalSides) -> dict[str, Any]:
+    """Internal figures as JSON values, with a note."""
     return {
         "note": _predictions.INTERNAL,
-        "before": {name: plain(found) for name, found in sides.before.items()},
-        "after": {name: plain(found) for name, found in sides.after.items()},
+        "before": {name: plain(one) for name, one in sides.before.items()},
+        "after": {name: plain(one) for name, one in sides.after.items()},
         "curves": {
             "before": sides.curves[0].to_json(),
             "after": sides.curves[1].to_json(),
@@ -459,66 +319,84 @@ def internal_facts(sides: Sides) -> dict[str, Any]:
     }
 
 
-def show(made: Repair, name: str, ledger: str) -> None:
-    """Print the map and what it cost, then figures of both sides."""
+def show_local(
+    result: Recalibration,
+    options: "FitOptions",
+    name: str,
+    internal: InternalSides | None,
+    account: Mapping[str, Any] | None,
+    ledger: str,
+) -> None:
+    """Print the map and its cost, then figures before and after."""
     console = _show.console()
-    rows = list(_lines(made, ledger))
+    rows = [("map", _methods.map_summary(result.map))]
+    if options.budget is not None:
+        rows += _temperature_rows(result)
+    if result.guard is not None:
+        rows.append(("guard", result.guard.text()))
+    rows += _cost_rows(result, options, account, ledger)
     console.print(_show.table(f"{name}: the map", ("", ""), rows))
-    if made.released is not None:
-        sides = (
-            figures_of(made.released.before.overall),
-            figures_of(made.released.after.overall),
-        )
+    if result.measurements is not None:
+        before, after = (side.overall for side in result.measurements)
         note = f"Released with noise, on {FITTED_ON}."
+        sides = figures_of(before), figures_of(after)
         console.print(sides_table("before and after", *sides, note=note))
-        released = made.released.before.overall.curve, made.released.after.overall.curve
-        _draw(curve for curve in released if curve is not None)
-    if made.internal is not None:
-        show_internal(made.internal)
-    if made.released is None and made.internal is None:
+        _draw(curve for curve in (before.curve, after.curve) if curve is not None)
+    if internal is not None:
+        show_internal(internal)
+    if result.measurements is None and internal is None:
         _show.status(
-            "No figures before and after: --measure EPSILON releases private ones, for so much "
-            "more (with --curve, drawings, too), and --internal shows plain ones. The map is "
-            "the same."
+            "No figures before and after: --measure EPSILON releases private ones at an "
+            "additional cost (with --curve also reliability curves), and --internal shows "
+            "exact ones. The map is the same."
         )
 
 
-def show_internal(found: Sides) -> None:
-    """Print figures of the records as they are."""
-    note = f"{_predictions.INTERNAL}\nOn {FITTED_ON}, which flatters a map with many numbers."
-    table = sides_table("before and after", found.before, found.after, note=note)
+def show_internal(sides: InternalSides) -> None:
+    """Print exact figures of the records."""
+    note = (
+        f"{_predictions.INTERNAL}\nOn {FITTED_ON}, which is optimistic for a map with many "
+        "parameters."
+    )
+    table = sides_table("before and after", sides.before, sides.after, note=note)
     _show.console().print(table)
-    _draw(found.curves or ())
+    _draw(sides.curves)
 
 
 def _draw(curves: Iterable[Any]) -> None:
-    """Draw the curves of both sides, if there are any."""
+    """Draw the reliability curves of both sides, if there are any."""
     for when, curve in zip(("before", "after"), curves, strict=False):
         typer.echo(f"\n{when}\n{drawn(drawable(curve), marks())}")
 
 
-def _lines(made: Repair, ledger: str) -> Iterator[tuple[str, str]]:
-    """What there is to say of a map."""
-    yield "map", _methods.words(made.map)
-    for name, found in made.temperatures.items():
-        ends = f"{found.level:.0%} interval {found.low:.4g} to {found.high:.4g}"
-        which = name if name == "temperature" else f"temperature, {name}"
-        yield f"{which} found", f"{found.value:.5g}, {ends}"
-    if made.guarded is not None:
-        yield "guard", made.guarded.text()
-    if made.spending is None or made.account is None:
+def _temperature_rows(result: Recalibration) -> Iterator[tuple[str, str]]:
+    """Rows with the fitted temperatures."""
+    for name, one in result.temperatures.items():
+        label = name if name == "temperature" else f"temperature, {name}"
+        ends = f"{one.level:.0%} interval {one.low:.4g} to {one.high:.4g}"
+        yield f"fitted {label}", f"{one.value:.5g}, {ends}"
+
+
+def _cost_rows(
+    result: Recalibration,
+    options: "FitOptions",
+    account: Mapping[str, Any] | None,
+    ledger: str,
+) -> Iterator[tuple[str, str]]:
+    """Rows with the cost and the state of the ledger."""
+    budget = options.budget
+    if budget is None or account is None:
         yield "privacy", NOT_PRIVATE
         return
-    spent, account = made.spending, made.account
-    parts = [f"{rounded_up(spent.fit / 1e6, 6)} for the map"]
-    parts += [f"{rounded_up(spent.guard / 1e6, 6)} for the guard"] if spent.guard else []
-    measuring = rounded_up(2 * (spent.measure // 2) / 1e6, 6)
-    parts += [f"{measuring} for figures"] if spent.measure else []
-    delta = f", delta {rounded_up(spent.delta)}" if spent.delta else ""
-    assert made.statement is not None
-    pure = rounded_up(spent.epsilon, 6)
-    total = rounded_up(made.statement.epsilon) if spent.delta else pure
-    yield "cost", f"epsilon {total}{delta} in all: {', '.join(parts)}"
+    parts = [f"{rounded_up(budget.map / MICRO, 6)} for the map"]
+    parts += [f"{rounded_up(budget.guard / MICRO, 6)} for the guard"] if budget.guard else []
+    measuring = rounded_up(2 * (budget.measure // 2) / MICRO, 6)
+    parts += [f"{measuring} for figures"] if budget.measure else []
+    delta = f", delta {rounded_up(options.delta)}" if options.delta else ""
+    assert result.statement is not None
+    pure = rounded_up(options.epsilon, 6)
+    total = rounded_up(result.statement.epsilon) if options.delta else pure
+    yield "cost", f"epsilon {total}{delta} in total: {', '.join(parts)}"
     paid = rounded_up(account["spent"]["epsilon"], 6)
     left = rounded_down(account["left"]["epsilon"], 6)
     yield "ledger", f"{ledger}: epsilon {paid} spent, {left} left"
@@ -527,7 +405,7 @@ def _lines(made: Repair, ledger: str) -> Iterator[tuple[str, str]]:
 def sides_table(
     title: str, before: Mapping[str, Estimate], after: Mapping[str, Estimate], *, note: str
 ) -> object:
-    """Figures side by side."""
+    """Table of figures before and after."""
     level = next(iter(before.values())).level
     ends = f"{level:.0%} interval"
     rows = [

@@ -1,12 +1,9 @@
-"""A map fitted by institutions elsewhere, each behind its own budget.
-
-What a command shows of institutions elsewhere: the plan, each round, the result.
-"""
+"""Recalibration by remote institutions: plan, progress of each round, and result."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,20 +15,17 @@ from veracal.calibration import (
     BINS,
     Identity,
     Recalibration,
-    RecalibrationSteps,
-    choose_method,
-    plan_steps,
+    RecalibrationPlan,
+    plan_recalibration,
 )
-from veracal.calibration import BudgetDivision as Division
-from veracal.calibration import profile_source as asked_of
 from veracal.cli import _output as _show
 from veracal.cli._artifacts import is_artifact
 from veracal.cli._figures import plain
 from veracal.cli._measurement import figures_of
 from veracal.cli._methods import save_map
 from veracal.cli._output import check_new
-from veracal.cli._recalibrate_local import LocalBudget, sides_table
-from veracal.cli._recalibrate_sources import map_lines
+from veracal.cli._recalibrate_local import sides_table
+from veracal.cli._recalibrate_sources import map_rows
 from veracal.data import check_place
 from veracal.errors import DataError, VeracalError
 from veracal.federation import (
@@ -58,18 +52,18 @@ from veracal.workflow import write_recalibrated
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from veracal.cli.recalibrate import Fit
+    from veracal.cli.recalibrate import FitOptions
 
 
 _STOPPED = (
-    "Stopped. What was answered is kept: the same command goes on from here, and nothing is "
-    "asked or paid twice."
+    "Stopped. The answers so far are kept: the same command continues, and nothing is queried "
+    "or charged twice."
 )
 
 
 @dataclass(frozen=True)
 class RemoteOptions:
-    """Who is asked and how patiently, as it was typed."""
+    """The remote institutions and how long to wait, from the options."""
 
     listing: Path
     least: int | None
@@ -80,8 +74,8 @@ class RemoteOptions:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What is written where, as it was typed."""
+class Outputs:
+    """The model and the output files, from the options."""
 
     model: Path
     out: Path | None
@@ -90,19 +84,18 @@ class Outcome:
 
     @property
     def artifact(self) -> Path | None:
-        """The artifact that is written: another, or the model itself."""
+        """Path of the artifact to write: a new one or the model itself."""
         if not is_artifact(self.model):
             return None
         return self.model if self.out is None and self.force else self.out
 
     def check(self) -> None:
-        """Refuse places that could not be written, before anybody is asked."""
+        """Reject output paths that cannot be written, before any query."""
         if is_artifact(self.model):
             self._check_artifact()
         elif self.out is not None:
             raise typer.BadParameter(
-                f"{self.model} is no artifact that a map could be written into. Write the map "
-                "alone, with --map-out.",
+                f"{self.model} is not an artifact. Write the map alone, with --map-out.",
                 param_hint="--out",
             )
         if self.map_out is not None:
@@ -110,101 +103,113 @@ class Outcome:
             check_place(self.map_out, force=self.force)
 
     def _check_artifact(self) -> None:
-        """A place for the artifact, or at least for the map."""
-        place = self.artifact
-        if place is None and self.map_out is None:
+        """Check the path of the artifact; without one the map must be written."""
+        path = self.artifact
+        if path is None and self.map_out is None:
             raise typer.BadParameter(
-                "say where the result goes: --out FOLDER for an artifact with the new map, "
-                "--force to write it into MODEL itself, or --map-out FILE for the map alone.",
+                "pass an output: --out FOLDER for an artifact with the new map, --force to "
+                "write it into MODEL itself, or --map-out FILE for the map alone.",
                 param_hint="--out",
             )
-        if place is not None:
+        if path is not None:
             if self.out is not None:
-                check_new(place, force=self.force, what="folder")
-            check_folder(place, force=self.force)
+                check_new(path, force=self.force, what="folder")
+            check_folder(path, force=self.force)
 
-    def write(self, found: Recalibration, told: dict[str, Any]) -> None:
-        """Write what was asked for, and say so."""
+    def write(self, result: Recalibration, entry: dict[str, Any]) -> None:
+        """Write the artifact and the map, and report it."""
         if self.artifact is not None:
-            write_recalibrated(self.model, found.map, told, self.artifact, force=self.force)
-            stays = " It keeps its map: the one that was found was not kept."
-            _show.status(f"Wrote {self.artifact}.{stays if found.map == Identity() else ''}")
+            write_recalibrated(self.model, result.map, entry, self.artifact, force=self.force)
+            unchanged = " Its map is unchanged: the guard rejected the new one."
+            note = unchanged if result.map == Identity() else ""
+            _show.status(f"Wrote {self.artifact}.{note}")
         if self.map_out is not None:
-            save_map(found.map, self.map_out, force=self.force)
+            save_map(result.map, self.map_out, force=self.force)
             _show.status(f"Wrote {self.map_out}.")
         if not is_artifact(self.model):
             _show.status(
-                f"{self.model} is no artifact of Veracal: nothing was written into it. Apply "
-                "the map to its scores where you use them."
+                f"{self.model} is not an artifact of Veracal and was not changed. Apply the "
+                "map to its scores where you use them."
             )
 
-    def written(self) -> dict[str, str | None]:
-        """Names of what was written, for programs."""
+    def to_json(self) -> dict[str, str | None]:
+        """Paths of the outputs as JSON values."""
         files = {"out": self.artifact, "map_out": self.map_out}
         return {name: None if path is None else str(path) for name, path in files.items()}
 
 
-def elsewhere(
-    outcome: Outcome,
-    fit: "Fit",
-    spending: LocalBudget,
-    whom: RemoteOptions,
+def recalibrate_remote(
+    outputs: Outputs,
+    options: "FitOptions",
+    remote: RemoteOptions,
     *,
     whole: bool,
     json: bool,
 ) -> None:
-    """Ask the institutions of a list; write and print what comes of it."""
-    listing = _listing(whom)
-    _check_model(outcome.model, listing)
-    outcome.check()
+    """Recalibrate by the institutions of a list; write and print the result."""
+    listing = _listing(remote)
+    _check_model(outputs.model, listing)
+    outputs.check()
     key = PrivateKey.read(listing.key)
     with (
         RequestHistory(listing.history, key.public) as history,
         ConfiguredTransport(listing) as transport,
     ):
         try:
-            asked = RemotePool(
+            pool = RemotePool(
                 listing.terms,
                 key,
                 transport,
                 history,
-                least=whom.least or listing.min_sources,
-                run=_run(fit, spending, whom.run),
+                least=remote.least or listing.min_sources,
+                run=_run(options, remote.run),
                 timeout=listing.timeout,
             )
-            steps = _steps(asked, fit, spending)
+            # The default number of bins counts as undeclared, because the sources declare it.
+            settings = options.fitter_settings()
+            settings["bins"] = None if options.bins == BINS else options.bins
+            plan = plan_recalibration(pool, options.method, budget=options.budget, **settings)
         except VeracalError:
             raise
         except ValueError as error:
             raise typer.BadParameter(str(error)) from error
-        plan = plan_for(asked, steps)
-        show_plan(plan, steps.method)
-        check_plan(asked, steps, plan)
-        found = _asked(asked, steps, plan, whom.at_sources)
-        told = record(asked, found, listing.name)
-        each = charged(asked, found)
-    outcome.write(found, told)
+        source_plans = plan_for(pool, plan)
+        show_plan(source_plans, plan.method)
+        check_plan(pool, plan, source_plans)
+        result = _run_plan(pool, plan, source_plans, remote.at_sources)
+        entry = record(pool, result, listing.name)
+        costs = charged(pool, result)
+    outputs.write(result, entry)
     if json:
-        given = facts(found, plan, each)
+        values = result.to_json()
+        values["temperatures"] = {n: plain(one) for n, one in result.temperatures.items()}
         _show.print_json(
-            {"model": str(outcome.model), "study": listing.name, **given, **outcome.written()}
+            {
+                "model": str(outputs.model),
+                "study": listing.name,
+                **values,
+                "figures_on": ON_REMOTE,
+                "plan": [asdict(one) for one in source_plans],
+                "institutions": [asdict(one) for one in costs],
+                **outputs.to_json(),
+            }
         )
         return
-    show(outcome.model.name, found, each)
-    text = statement_text(found, each)
+    show_remote(outputs.model.name, result, costs)
+    text = statement_text(result, costs)
     typer.echo("\n" + _show.visible(text if whole else text.split("\n\n")[0], keep="\n"))
 
 
-def _listing(whom: RemoteOptions) -> SourceList:
-    """The list, with the patience that was typed."""
-    listing = read_listing(whom.listing)
+def _listing(remote: RemoteOptions) -> SourceList:
+    """The list of institutions with the waiting time of the options."""
+    listing = read_listing(remote.listing)
     try:
-        listing = listing.with_wait(whom.wait, whom.given_up)
+        listing = listing.with_wait(remote.wait, remote.given_up)
     except VeracalError:
         raise
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--wait") from error
-    least = whom.least or listing.min_sources
+    least = remote.least or listing.min_sources
     if least is not None and not 1 <= least <= len(listing.sources):
         raise typer.BadParameter(
             f"expected at most {len(listing.sources)}, the number of institutions, got "
@@ -215,67 +220,62 @@ def _listing(whom: RemoteOptions) -> SourceList:
 
 
 def _check_model(model: Path, listing: SourceList) -> None:
-    """Refuse sources that have scored their records by another model, and name them."""
-    found = model_hash(model)
-    others = [one.name for one in listing.terms if one.model != found]
+    """Reject institutions that scored their records with another model."""
+    actual = model_hash(model)
+    others = [one.name for one in listing.terms if one.model != actual]
     if others:
         raise DataError(
             str(model),
-            "the model that all institutions have scored their records by",
-            f"another (hash {found[:12]}…) than that of {_show.listed(others)}",
-            "Name that model, or ask them to enroll again for this one.",
+            "the model with which all institutions have scored their records",
+            f"another (hash {actual[:12]}…) than that of {_show.listed(others)}",
+            "Pass that model, or let them enroll again for this one.",
         )
 
 
-def _run(fit: "Fit", spending: LocalBudget, name: str) -> str:
-    """Everything that tells this run from another, so that the same command goes on."""
-    told = {
-        "name": name,
-        "method": fit.method,
-        "form": fit.form,
-        "bins": fit.bins,
-        "size": fit.size,
-        "temperatures": None if fit.temperatures is None else list(fit.temperatures),
-        "spending": [spending.fit, spending.guard, spending.measure, spending.delta],
-    }
-    return digest(canonical(told))
+def _run(options: "FitOptions", name: str) -> str:
+    """Id of the run, which the same command continues."""
+    budget = options.budget
+    assert budget is not None
+    return digest(
+        canonical(
+            {
+                "name": name,
+                "method": options.method,
+                "form": options.form,
+                "bins": options.bins,
+                "size": options.size,
+                "temperatures": None
+                if options.temperatures is None
+                else [*options.temperatures],
+                "budget": [budget.map, budget.guard, budget.measure, options.delta],
+            }
+        )
+    )
 
 
-def _steps(asked: RemotePool, fit: "Fit", spending: LocalBudget) -> RecalibrationSteps:
-    """Everything that will be asked."""
-    about = asked_of(asked)
-    settings = replace(fit.settings(spending), sources=about.sources)
-    known = choose_method(fit.method, settings, about)
-    assert about.enrolled is not None
-    about.enrolled.shares(spending.guard or None, spending.measure or None, known)
-    bins = None if fit.bins == BINS else fit.bins  # as where nobody says how many
-    settings = about.enrolled.adopted(settings, known, bins=bins)
-    division = Division(spending.fit, spending.guard, spending.measure)
-    steps = plan_steps(known, settings, division, about)
-    # Without a question of its own the guard goes by the answers that led to the map.
-    return replace(steps, infers=known.infers and not spending.guard)
-
-
-def _asked(
-    asked: RemotePool, steps: RecalibrationSteps, plan: tuple[SourcePlan, ...], at_sources: int
+def _run_plan(
+    pool: RemotePool,
+    plan: RecalibrationPlan,
+    source_plans: tuple[SourcePlan, ...],
+    at_sources: int,
 ) -> Recalibration:
-    """Ask, and show every institution's progress."""
-    rounds = max(one.answers for one in plan)
+    """Run the plan and show the progress of every institution."""
+    rounds = max(one.answers for one in source_plans)
     try:
-        with watching([one.name for one in plan], rounds) as watch:
-            asked.watch = watch
-            return run(asked, steps, at_sources=at_sources)
+        with watching([one.name for one in source_plans], rounds) as watch:
+            pool.watch = watch
+            return run(pool, plan, at_sources=at_sources)
     except KeyboardInterrupt:
         _show.status(_STOPPED)
         raise
 
 
-ON_THEIRS = "the institutions' records"
+ON_REMOTE = "the institutions' records"
 Watch = Callable[[RoundEvent], None]
 
 
 def show_plan(plan: Sequence[SourcePlan], method: str) -> None:
-    """Say, before anybody is asked, what each will be asked and what it pays."""
+    """Print the queries and the cost of every institution, before the first query."""
     from rich.console import Console
 
     rows = [
@@ -288,20 +288,20 @@ def show_plan(plan: Sequence[SourcePlan], method: str) -> None:
         )
         for one in plan
     ]
-    heads = ("institution", "answers", "cost in all", "left before", "can pay")
+    heads = ("institution", "answers", "total cost", "left before", "can pay")
     table = _show.table(f"The plan ({method})", heads, rows, right=heads[1:4])
     width = None if sys.stderr.isatty() else 100
     Console(stderr=True, width=width, highlight=False).print(table)
 
 
-class Board:
-    """What is known of every institution while rounds go on.
+class ProgressBoard:
+    """Progress of every institution during the rounds.
 
     Parameters
     ----------
     names : sequence of str
     rounds : int
-        How many there will be, at most.
+        Largest number of rounds.
     """
 
     def __init__(self, names: Sequence[str], rounds: int) -> None:
@@ -309,91 +309,77 @@ class Board:
         self._last: list[RoundEvent | None] = [None] * len(self._names)
         self._answers = [0] * len(self._names)
 
-    def note(self, heard: RoundEvent) -> str:
-        """Take note of something; the line that says it."""
-        self._last[heard.source] = heard
-        if heard.status == "answered":  # and so did it in every round before
-            self._answers[heard.source] = heard.round
-        who, why = self._names[heard.source], f": {heard.why}" if heard.why else ""
-        where = f"round {heard.round} of {max(self._rounds, heard.round)}, {heard.query}"
-        return f"{where}: {who} {heard.status}{why}"
+    def update(self, event: RoundEvent) -> str:
+        """Record an event and return it as a line."""
+        self._last[event.source] = event
+        if event.status == "answered":  # also in all earlier rounds
+            self._answers[event.source] = event.round
+        who, why = self._names[event.source], f": {event.why}" if event.why else ""
+        where = f"round {event.round} of {max(self._rounds, event.round)}, {event.query}"
+        return f"{where}: {who} {event.status}{why}"
 
     def table(self) -> "Group":
-        """All of them, as they are now."""
+        """Table of all institutions."""
         rows = [
             (name, *self._row(last), f"{answers} of {self._rounds}")
             for name, last, answers in zip(self._names, self._last, self._answers, strict=True)
         ]
-        heads = ("institution", "round", "question", "", "answers")
-        return _show.table("Asking", heads, rows, right=("round", "answers"))
+        heads = ("institution", "round", "query", "", "answers")
+        return _show.table("Progress", heads, rows, right=("round", "answers"))
 
     def _row(self, last: RoundEvent | None) -> tuple[str, str, str]:
-        """Round, question and fate of one of them."""
+        """Round, query and state of an institution."""
         if last is None:
-            return "", "", "not asked yet"
+            return "", "", "not queried yet"
         why = f": {last.why}" if last.why else ""
         return f"{last.round}", last.query, f"{last.status}{why}"
 
 
 @contextmanager
 def watching(names: Sequence[str], rounds: int) -> Iterator[Watch]:
-    """Show every institution's progress on stderr: a table that changes, or lines of a log."""
-    board = Board(names, rounds)
+    """Show the progress on stderr, as a live table or as lines."""
+    board = ProgressBoard(names, rounds)
     if not sys.stderr.isatty():
-        yield lambda heard: _show.status(board.note(heard))
+        yield lambda event: _show.status(board.update(event))
         return
     from rich.console import Console
     from rich.live import Live
 
     with Live(board.table(), console=Console(stderr=True), transient=True) as live:
 
-        def watch(heard: RoundEvent) -> None:
-            board.note(heard)
+        def watch(event: RoundEvent) -> None:
+            board.update(event)
             live.update(board.table())
 
         yield watch
 
 
-def facts(
-    found: Recalibration, plan: Sequence[SourcePlan], each: Sequence[SourceCost]
-) -> dict[str, Any]:
-    """Everything as what JSON can hold."""
-    written = found.to_json()
-    written["temperatures"] = {name: plain(one) for name, one in found.temperatures.items()}
-    return {
-        **written,
-        "figures_on": ON_THEIRS,
-        "plan": [asdict(one) for one in plan],
-        "institutions": [asdict(one) for one in each],
-    }
-
-
-def show(title: str, found: Recalibration, each: Sequence[SourceCost]) -> None:
-    """Print the map, who answered and at which cost, and figures of both sides."""
+def show_remote(title: str, result: Recalibration, costs: Sequence[SourceCost]) -> None:
+    """Print the map, the cost of every institution, and figures before and after."""
     console = _show.console()
-    console.print(_show.table(f"{title}: the map", ("", ""), list(map_lines(found))))
+    console.print(_show.table(f"{title}: the map", ("", ""), list(map_rows(result))))
     rows = [
         (
             one.name,
-            one.why or "answered everything",
+            one.why or "answered every query",
             _cost(one.epsilon, one.delta),
             one.unit if one.at_most == 1 else f"{one.unit} (up to {one.at_most})",
             "" if one.head is None else f"{one.head['index']}",
         )
-        for one in each
+        for one in costs
     ]
-    heads = ("institution", "", "charged", "for each", "last entry signed")
-    note = "Charged as its own ledger counts, whether or not its answers were used."
+    heads = ("institution", "", "charged", "for each", "last signed entry")
+    note = "Charged in the institution's own ledger, whether or not its answers were used."
     console.print(
-        _show.table("who was asked", heads, rows, right=("charged", heads[-1]), note=note)
+        _show.table("institutions", heads, rows, right=("charged", heads[-1]), note=note)
     )
-    if found.before is not None and found.after is not None:
-        sides = figures_of(found.before), figures_of(found.after)
-        note = f"Released with noise, on {ON_THEIRS}: without a map, and with this one."
+    if result.before is not None and result.after is not None:
+        sides = figures_of(result.before), figures_of(result.after)
+        note = f"Released with noise, on {ON_REMOTE}: without a map, and with this one."
         console.print(sides_table("before and after", *sides, note=note))
 
 
 def _cost(epsilon: float, delta: float) -> str:
-    """Epsilon, and delta where there is one."""
+    """Epsilon and, if nonzero, delta as text."""
     at = f", delta {rounded_up(delta)}" if delta else ""
     return f"{rounded_up(epsilon, 6)}{at}"

@@ -97,7 +97,7 @@ def describe_query(kind: str, argument: Mapping[str, Any], terms: Terms) -> str:
         return text.replace("at a temperature", f"at temperature {value:.5g}")
     if "map" in argument:
         map_ = decode_map(argument["map"], terms)
-        return f"{text}; the map: {_methods.words(map_)}"
+        return f"{text}; the map: {_methods.map_summary(map_)}"
     return text
 
 

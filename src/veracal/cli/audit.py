@@ -161,8 +161,8 @@ def audit(
         Path | None,
         typer.Option(
             help="npz file of runs made elsewhere, instead of DATA: 'decisions', "
-            "'probabilities' or 'logits' (runs × individuals), and optionally 'labels', 'classes', 'deployed', "
-            "'rows', 'group:NAME'."
+            "'probabilities' or 'logits' (runs × individuals), and optionally 'labels', "
+            "'classes', 'deployed', 'rows', 'group:NAME'."
         ),
     ] = None,
     keep: Annotated[

@@ -287,7 +287,7 @@ def _release(
         records=records,
         table="model" in about,
     )
-    curator.require(_payment.unpaid_items(curator, scores, plan.asks.values()))
+    curator.require(_payment.unpaid_items(curator, scores, plan.queries.values()))
     measured = measure_private(curator, **settings, level=given["level"])
     account = _payment.left(curator.ledger, part)
     if json:

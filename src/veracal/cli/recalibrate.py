@@ -1,7 +1,7 @@
-"""The command that repairs calibration."""
+"""The command that recalibrates predictions."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,50 +13,80 @@ from veracal.cli import _payment as _paying
 from veracal.cli import _predictions
 
 if TYPE_CHECKING:
-    from veracal.calibration import Settings
-    from veracal.cli._methods import RecalibrationFiles
-    from veracal.cli._recalibrate_local import LocalBudget, Repair, RunIds
-    from veracal.data import Scores
+    from veracal.calibration import BudgetDivision, Figure
+    from veracal.cli._recalibrate_local import RunIds
 
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 
 
 @dataclass(frozen=True)
-class Fit:
-    """How a map is fitted and shown, as it was typed."""
+class FitOptions:
+    """Options of the fit.
+
+    Attributes
+    ----------
+    budget : BudgetDivision or None
+        Cost of the map, the guard and the figures; None without privacy.
+    """
 
     method: str
     form: str
     bins: int
     size: int | None
-    internal: bool
-    replicates: int | None
-    temperatures: tuple[float, float] | None = None
+    temperatures: tuple[float, float] | None
+    budget: "BudgetDivision | None"
+    delta: float = 0.0
+    curve: bool = False
+    internal: bool = False
+    replicates: int | None = None
 
-    def settings(self, spending: "LocalBudget | None") -> "Settings":
-        """What a fitter is told."""
+    @property
+    def epsilon(self) -> float:
+        """Total cost for a single file, whose two sides cost the same."""
         from veracal.accounting import MICRO
-        from veracal.calibration import Settings
 
-        return Settings(
-            MICRO if spending is None else spending.fit,
-            delta=None if spending is None else spending.delta or None,
-            temperatures=self.temperatures,
-            size=self.size,
-            bins=self.bins,
-            form=self.form,  # type: ignore[arg-type]
-        )
+        if self.budget is None:
+            return 0.0
+        measure = 2 * (self.budget.measure // 2)
+        return (self.budget.map + self.budget.guard + measure) / MICRO
+
+    @property
+    def figures(self) -> "tuple[Figure, ...]":
+        """Figures that are measured before and after on a single file."""
+        return ("accuracy", "ece", "brier", *(("curve",) if self.curve else ()))
+
+    def fitter_settings(self) -> dict[str, Any]:
+        """Keyword arguments of :func:`veracal.calibration.plan_recalibration`."""
+        return {
+            "delta": self.delta or None,
+            "temperatures": self.temperatures,
+            "size": self.size,
+            "bins": self.bins,
+            "form": self.form,
+        }
 
 
 @dataclass(frozen=True)
 class LedgerOptions:
-    """Where the ledger is, and what it knows the records by."""
+    """The ledger to charge, and how it identifies the records."""
 
-    place: Path
+    path: Path
     records: Path
     part: str | None
     version: str
+
+
+def _method_help() -> str:
+    """Help of ``--method``, from the registry."""
+    from veracal.calibration import METHODS, method_names
+
+    private = [name for name in method_names() if name in METHODS]
+    public = [name for name in METHODS if name not in private]
+    return (
+        "auto (by --size, --epsilon and the number of sources), "
+        f"{', '.join(private)}; with --not-private also {', '.join(public)}."
+    )
 
 
 @app.command(
@@ -72,18 +102,17 @@ def recalibrate(
         ),
     ],
     epsilon: Annotated[
-        float | None, typer.Option(help="What the map may cost; charged before it is fitted.")
+        float | None, typer.Option(help="Cost of the map, charged before it is fitted.")
     ] = None,
     method: Annotated[
         str,
         typer.Option(
-            help="auto (by --size, --epsilon and the number of sources), temperature, "
-            "two-temperatures (for unsure and sure predictions), pooled (for many sources), "
-            "acc-t, nll-t, ece-t (golden section), binning, binning-paper, descent (a "
-            "temperature by noisy gradients), platt; with --not-private also isotonic, beta."
+            help=_method_help(),
         ),
     ] = "auto",
-    form: Annotated[str, typer.Option(help="Of platt: scalar, vector or matrix.")] = "vector",
+    form: Annotated[
+        str, typer.Option(help="Form of a Platt map: scalar, vector or matrix.")
+    ] = "vector",
     bins: Annotated[int, typer.Option(min=1, max=10_000, help="Equal-width bins.")] = 15,
     delta: Annotated[
         float | None, typer.Option(help="Failure probability, for descent and platt.")
@@ -94,30 +123,36 @@ def recalibrate(
     ] = None,
     size: Annotated[
         int | None,
-        typer.Option(min=1, help="Declared records in all, for auto, descent, platt, acc-t …"),
+        typer.Option(
+            min=1, help="Declared total number of records, for auto, descent, platt, acc-t …"
+        ),
     ] = None,
     guard: Annotated[
         float | None,
-        typer.Option(help="Epsilon on top, to keep the map only if it helps, told by noise."),
+        typer.Option(
+            help="Additional epsilon of a noisy query that keeps the map only if it helps."
+        ),
     ] = None,
     measure: Annotated[
         float | None,
-        typer.Option(help="Epsilon on top, for private figures before and after."),
+        typer.Option(help="Additional epsilon for private figures before and after."),
     ] = None,
     curve: Annotated[
-        bool, typer.Option("--curve", help="With --measure: ask for curves, too.")
+        bool, typer.Option("--curve", help="With --measure: also reliability curves.")
     ] = False,
     internal: Annotated[
         bool,
-        typer.Option("--internal", help="Show figures of the records as they are, too."),
+        typer.Option("--internal", help="Also show exact figures of the records."),
     ] = False,
     replicates: Annotated[
         int | None,
-        typer.Option(min=0, max=100_000, help="Bootstrap draws for internal intervals."),
+        typer.Option(
+            min=0, max=100_000, help="Bootstrap replicates of the internal intervals."
+        ),
     ] = None,
     not_private: Annotated[
         bool,
-        typer.Option("--not-private", help="Fit without privacy, in place of --epsilon."),
+        typer.Option("--not-private", help="Fit without privacy, instead of --epsilon."),
     ] = False,
     classes: _predictions.Classes = None,
     group: _predictions.Groups = None,
@@ -130,48 +165,50 @@ def recalibrate(
         str | None,
         typer.Option(
             metavar="COLUMN[=A,B,…]",
-            help="Column that says which institution a record belongs to, and their names "
-            "(which are public; by default those in the file). Each answers for itself and "
-            "pays from a ledger of its own in the folder --ledger; what one record pays is "
-            "charged to the ledger of PREDICTIONS, too.",
+            help="Column with the institution of each record, and the (public) names of the "
+            "institutions; by default those in the file. Each institution adds its own noise "
+            "and is charged in its own ledger in the folder --ledger; the cost for one record "
+            "is also charged to the ledger of PREDICTIONS.",
         ),
     ] = None,
     least: Annotated[
         int | None,
-        typer.Option(min=1, help="Of several sources: how many must answer; by default all."),
+        typer.Option(min=1, help="With several sources: how many must answer; by default all."),
     ] = None,
     at_sources: Annotated[
         int,
-        typer.Option(min=1, help="Of several sources: where one person may have records."),
+        typer.Option(
+            min=1, help="With several sources: at how many one individual may have records."
+        ),
     ] = 1,
     sources: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="List of institutions elsewhere (federation.toml of 'veracal federation "
-            "init'), which are asked in place of predictions at hand.",
+            help="List of remote institutions (federation.toml of 'veracal federation init') "
+            "that answer the queries instead of a file.",
         ),
     ] = None,
     wait: Annotated[
         float | None,
-        typer.Option(min=0, help="With --sources, by files: seconds to watch for answers."),
+        typer.Option(min=0, help="With --sources, by files: seconds to wait for answers."),
     ] = None,
     give_up: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME", help="With --sources, by files: who is not waited for; repeats."
+            metavar="NAME", help="With --sources, by files: do not wait for NAME; repeats."
         ),
     ] = None,
     run: Annotated[
         str,
         typer.Option(
-            help="With --sources: name of a new run, in which who was silent is asked again."
+            help="With --sources: name of a new run, which queries dropped-out sources again."
         ),
     ] = "",
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Write the recalibrated predictions: .npz, .parquet or .csv; with --sources "
+            help="Write the recalibrated predictions (.npz, .parquet or .csv); with --sources "
             "the folder of the model with its new map."
         ),
     ] = None,
@@ -189,67 +226,148 @@ def recalibrate(
     ] = False,
     json: _predictions.Json = False,
 ) -> None:
-    """Fit a map to PREDICTIONS that brings their probabilities closer to frequencies.
+    """Fit a calibration map to PREDICTIONS.
 
-    PREDICTIONS is as for 'veracal evaluate'. The map is made of noisy answers,
-    each charged to a ledger before it is given, and may be published. Asked for
-    again, the same map comes from the ledger at no cost. Mapped predictions are
-    still those of people: keep them like the records. With --sources-by several
-    institutions answer, each with its own noise from its own ledger, and the
-    ledger of PREDICTIONS pays what one record pays. With --sources they are
-    elsewhere, and MODEL gets the map that they find.
+    PREDICTIONS is as for 'veracal evaluate'. The map is computed from noisy
+    answers, each charged to a ledger before it is given, and may be published.
+    Repeating the command returns the same map from the ledger at no cost.
+    Mapped predictions are still personal data: protect them like the records.
+    With --sources-by several institutions answer, each with its own noise and
+    ledger, and the ledger of PREDICTIONS is charged the cost for one record.
+    With --sources remote institutions answer, and MODEL gets the map.
     """
     from veracal.cli._methods import RecalibrationFiles
 
     several = sources_by is not None or sources is not None
     _check_sources(several, least, at_sources, ledger_part, not_private, curve)
     if sources is not None:
-        here = (sources_by, classes, group, unit, part, ledger, version, internal, replicates)
-        _check_elsewhere(here)
-        fit = Fit(method, form, bins, size, False, None, _range(temperatures))
-        spent = _spending(epsilon, delta, guard, measure, curve=False)
-        _check_fit(fit, spent)
-        from veracal.cli._recalibrate_remote import Outcome, RemoteOptions, elsewhere
-
-        asked = RemoteOptions(sources, least, at_sources, wait, tuple(give_up or ()), run)
-        outcome = Outcome(predictions, out, map_out, force)
-        elsewhere(outcome, fit, spent, asked, whole=statement, json=json)
-        return
-    if wait is not None or give_up or run:
+        local = (sources_by, classes, group, unit, part, ledger, version, internal, replicates)
+        if any(option not in (None, "", False, []) for option in local):
+            raise typer.BadParameter(
+                "omit --sources-by, --classes, --group, --unit, --part, --ledger, --version, "
+                "--internal and --replicates: the institutions have declared these themselves.",
+                param_hint="--sources",
+            )
+    elif wait is not None or give_up or run:
         raise typer.BadParameter("needs --sources.", param_hint="--wait, --give-up or --run")
-    told = _predictions.settings(classes, group, unit, part)
-    searched = _range(temperatures)
-    fit = Fit(method, form, bins, size, internal, replicates, searched)
-    spending = None
+    budget = None
     if not_private:
-        _check_open(epsilon, delta, size, guard, measure, ledger, ledger_part, version)
+        private_options = (epsilon, delta, size, guard, measure, ledger, ledger_part, version)
+        if any(option not in (None, "") for option in private_options):
+            raise typer.BadParameter(
+                "omit --epsilon, --delta, --size, --guard, --measure and the options of the "
+                "ledger: nothing is charged.",
+                param_hint="--not-private",
+            )
     else:
-        spending = _spending(epsilon, delta, guard, measure, curve=curve)
-    _check_fit(fit, spending)
-    if sources_by is not None:
-        assert spending is not None
-        from veracal.cli._recalibrate_sources import Federation, federated
+        budget = _budget(epsilon, delta, guard, measure, curve=curve)
+    options = FitOptions(
+        method,
+        form,
+        bins,
+        size,
+        _range(temperatures),
+        budget,
+        delta or 0.0,
+        curve,
+        internal,
+        replicates,
+    )
+    _check_method(options)
+    if sources is not None:
+        from veracal.cli._recalibrate_remote import Outputs, RemoteOptions, recalibrate_remote
 
-        place = Path(f"{predictions}.ledgers") if ledger is None else ledger
-        files = RecalibrationFiles(predictions, place, out, map_out, unit or "unit", force)
-        whom = Federation(sources_by, least, at_sources, version)
-        federated(files, told, fit, spending, whom, whole=statement, json=json)
+        remote = RemoteOptions(sources, least, at_sources, wait, tuple(give_up or ()), run)
+        outputs = Outputs(predictions, out, map_out, force)
+        recalibrate_remote(outputs, options, remote, whole=statement, json=json)
         return
-    place = _paying.ledger_place(predictions, ledger)
-    payer = LedgerOptions(place, predictions, ledger_part, version)
-    files = RecalibrationFiles(predictions, payer.place, out, map_out, unit or "unit", force)
+    reading = _predictions.settings(classes, group, unit, part)
+    if sources_by is not None:
+        from veracal.cli._recalibrate_sources import SourcesOptions, recalibrate_sources
+
+        folder = Path(f"{predictions}.ledgers") if ledger is None else ledger
+        files = RecalibrationFiles(predictions, folder, out, map_out, unit or "unit", force)
+        whom = SourcesOptions(sources_by, least, at_sources, version)
+        recalibrate_sources(files, reading, options, whom, whole=statement, json=json)
+        return
+    path = _paying.ledger_place(predictions, ledger)
+    charged = LedgerOptions(path, predictions, ledger_part, version)
+    files = RecalibrationFiles(predictions, path, out, map_out, unit or "unit", force)
+    _recalibrate_file(files, reading, options, charged, whole=statement, json=json)
+
+
+def _recalibrate_file(
+    files: Any,
+    reading: Mapping[str, Any],
+    options: FitOptions,
+    ledger: LedgerOptions,
+    *,
+    whole: bool,
+    json: bool,
+) -> None:
+    """Recalibrate one file of predictions; write and print the result."""
+    from veracal.cli import _recalibrate_local as _local
+    from veracal.errors import VeracalError
+    from veracal.ledger import Ledger
+
     files.check()
-    if spending is not None:
-        _refuse_early(fit, payer, spending, told)
-    scores = _predictions.load(predictions, told)
-    files.check_scores(scores)
-    made = _repair(scores, fit, payer, spending, told)
-    files.write(made.map, scores)
-    _tell(made, files, whole=statement, json=json)
+    try:
+        if options.budget is not None and _places.is_there(ledger.path):
+            classes = len(reading["classes"] or ()) or 2  # the cost does not depend on it
+            plan = _local.plan_local(options, ledger.path, None, classes)
+            ids = _run_ids(options, plan.method, ledger, reading)
+            _local.require_recalibration(plan, options, ledger, ids)
+        scores = _predictions.load(files.predictions, reading)
+        files.check_scores(scores)
+        if options.budget is None:
+            result, account = _local.recalibrate_public(scores, options), None
+        else:
+            plan = _local.plan_local(options, ledger.path, scores, 0)
+            ids = _run_ids(options, plan.method, ledger, reading)
+            result, account = _local.recalibrate_local(scores, plan, options, ledger, ids)
+    except VeracalError:
+        raise
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    internal = None
+    if options.internal or options.budget is None:
+        internal = _local.internal_sides(scores, result.map, options.bins, options.replicates)
+    files.write(result.map, scores)
+    if json:
+        values = _local.local_json(result, options, internal, account)
+        _show.print_json({"file": str(files.predictions), **values, **files.to_json()})
+        return
+    name = "no ledger" if account is None else _paying.called(Ledger(ledger.path))
+    _local.show_local(result, options, files.predictions.name, internal, account, name)
+    if result.statement is not None:
+        typer.echo("\n" + _paying.promise(result.statement, whole=whole))
+
+
+def _run_ids(
+    options: FitOptions, method: str, ledger: LedgerOptions, reading: Mapping[str, Any]
+) -> "RunIds":
+    """Ids of the runs of a recalibration, from the options alone."""
+    from veracal.cli._recalibrate_local import RunIds
+    from veracal.ledger import display_name
+
+    budget = options.budget
+    assert budget is not None
+    settings = options.fitter_settings()
+    bins = settings.pop("bins")  # of figures; methods with a delta have no bins
+    fit = {
+        "records": display_name(ledger.records),
+        "reading": {name: reading[name] for name in ("classes", "unit", "part")},
+        "method": method,
+        "settings": {**settings, "micro_epsilon": budget.map},
+        "part": ledger.part,
+        "version": ledger.version,
+    }
+    extras = {"guard": budget.guard, "measure": budget.measure, "curve": options.curve}
+    return RunIds(fit, {**extras, "bins": bins}, options.delta)
 
 
 def _range(text: str | None) -> tuple[float, float] | None:
-    """A range of temperatures, as it was typed."""
+    """The range of temperatures of an option."""
     if text is None:
         return None
     try:
@@ -264,16 +382,6 @@ def _range(text: str | None) -> tuple[float, float] | None:
     return low, high
 
 
-def _check_elsewhere(here: tuple[object, ...]) -> None:
-    """Refuse what is for predictions at hand."""
-    if any(option not in (None, "", False, []) for option in here):
-        raise typer.BadParameter(
-            "leave out --sources-by, --classes, --group, --unit, --part, --ledger, --version, "
-            "--internal and --replicates: institutions have declared all of that themselves.",
-            param_hint="--sources",
-        )
-
-
 def _check_sources(
     several: bool,
     least: int | None,
@@ -282,51 +390,39 @@ def _check_sources(
     not_private: bool,
     curve: bool,
 ) -> None:
-    """Refuse what is for several sources where there is one, and the other way round."""
+    """Reject options of several sources for a single one, and vice versa."""
     if not several:
         if least is not None or at_sources != 1:
             hint = "--least" if least is not None else "--at-sources"
-            raise typer.BadParameter(
-                "needs --sources-by or --sources, which say whose.", param_hint=hint
-            )
+            raise typer.BadParameter("needs --sources-by or --sources.", param_hint=hint)
     elif ledger_part is not None or not_private or curve:
         raise typer.BadParameter(
-            "leave out --ledger-part, --not-private and --curve: each institution answers for "
-            "itself, with noise.",
+            "omit --ledger-part, --not-private and --curve: each institution answers with its "
+            "own noise.",
             param_hint="--sources-by or --sources",
         )
 
 
-def _check_open(*private: object) -> None:
-    """Refuse options of a private fit where none is wanted."""
-    if any(option not in (None, "") for option in private):
-        raise typer.BadParameter(
-            "leave out --epsilon, --delta, --size, --guard, --measure and what is for the "
-            "ledger: nothing is charged.",
-            param_hint="--not-private",
-        )
-
-
-def _spending(
+def _budget(
     epsilon: float | None,
     delta: float | None,
     guard: float | None,
     measure: float | None,
     *,
     curve: bool,
-) -> "LocalBudget":
-    """What may be spent on what."""
+) -> "BudgetDivision":
+    """The cost of each part, as given by the options."""
     from veracal.accounting import to_micro
-    from veracal.cli._recalibrate_local import LocalBudget
+    from veracal.calibration import BudgetDivision
 
     if epsilon is None:
         raise typer.BadParameter(
-            "say what the map may cost, as in --epsilon 0.1, or that it need not be private: "
-            "--not-private.",
+            "pass the cost of the map, as in --epsilon 0.1, or --not-private for public "
+            "records.",
             param_hint="--epsilon",
         )
 
-    def price(hint: str, value: float | None) -> int:
+    def cost(hint: str, value: float | None) -> int:
         try:
             return 0 if value is None else to_micro(value)
         except ValueError as error:
@@ -338,154 +434,32 @@ def _spending(
         )
     if curve and measure is None:
         raise typer.BadParameter("needs --measure, which pays for it.", param_hint="--curve")
-    return LocalBudget(
-        price("--epsilon", epsilon),
-        price("--guard", guard),
-        price("--measure", measure),
-        delta or 0.0,
-        curve,
+    return BudgetDivision(
+        cost("--epsilon", epsilon), cost("--guard", guard), cost("--measure", measure)
     )
 
 
-def _check_fit(fit: Fit, spending: "LocalBudget | None") -> None:
-    """Refuse methods there are not; ask for what Gaussian noise needs, and for no more."""
+def _check_method(options: FitOptions) -> None:
+    """Reject unknown methods, missing settings of Gaussian noise, and unused options."""
     from veracal.calibration import AUTO, METHODS
-    from veracal.cli._methods import check_method, is_gaussian, sized
+    from veracal.cli._methods import check_method, methods_with_size, needs_delta
 
-    check_method(fit.method, fit.form, private=spending is not None)
-    if fit.temperatures and fit.method != AUTO and not METHODS[fit.method].searches:
+    method = options.method
+    check_method(method, options.form, private=options.budget is not None)
+    if options.temperatures and method != AUTO and not METHODS[method].searches_temperature:
         raise typer.BadParameter(
-            f"{fit.method} looks for no temperature.", param_hint="--temperatures"
+            f"{method} does not search for a temperature.", param_hint="--temperatures"
         )
-    if spending is None:
+    if options.budget is None:
         return
-    gaussian = is_gaussian(fit.method)
-    if gaussian and not (spending.delta and fit.size):
+    gaussian = needs_delta(method)
+    if gaussian and not (options.delta and options.size):
         raise typer.BadParameter(
-            f"{fit.method} also needs --delta and --size, the declared number of records.",
+            f"{method} also needs --delta and --size, the declared number of records.",
             param_hint="--method",
         )
-    if not gaussian and (spending.delta or (fit.size and fit.method not in sized())):
+    if not gaussian and (options.delta or (options.size and method not in methods_with_size())):
         raise typer.BadParameter(
-            f"{fit.method} needs no --delta, and --size is for {', '.join(sized())}.",
+            f"{method} needs no --delta, and --size is for {', '.join(methods_with_size())}.",
             param_hint="--method",
         )
-
-
-def _refuse_early(
-    fit: Fit, payer: LedgerOptions, spending: "LocalBudget", told: Mapping[str, Any]
-) -> None:
-    """Refuse what the ledger cannot pay, before the predictions are read."""
-    from veracal.calibration import METHODS
-    from veracal.cli._recalibrate_local import require_recalibration
-    from veracal.errors import VeracalError
-
-    if not _places.is_there(payer.place):
-        return
-    method = _chosen(fit, payer, spending)
-    classes = len(told["classes"] or ()) or 2  # any number: the cost is the same
-    try:
-        settings = replace(fit.settings(spending), classes=classes)
-        require_recalibration(
-            payer.place,
-            METHODS[method].fitter(settings),
-            spending,
-            _run_ids(fit, method, payer, spending, told),
-            part=payer.part,
-            bins=fit.bins,
-        )
-    except VeracalError:
-        raise
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
-
-
-def _chosen(fit: Fit, payer: LedgerOptions, spending: "LocalBudget") -> str:
-    """The method, for whom the ledger protects."""
-    from veracal.accounting import MICRO, Budget
-    from veracal.cli._methods import chosen
-    from veracal.ledger import Ledger
-
-    there = _places.is_there(payer.place)
-    protects = Ledger(payer.place).budget if there else Budget(1.0)
-    return chosen(fit.method, fit.size, replace(protects, epsilon=spending.fit / MICRO))
-
-
-def _run_ids(
-    fit: Fit,
-    method: str,
-    payer: LedgerOptions,
-    spending: "LocalBudget",
-    told: Mapping[str, Any],
-) -> "RunIds":
-    """What a ledger knows a recalibration by, from options as they were typed."""
-    from dataclasses import asdict
-
-    from veracal.cli._recalibrate_local import RunIds
-    from veracal.ledger import display_name
-
-    settings = asdict(fit.settings(spending))
-    bins = settings.pop("bins")  # of figures; no method with a delta has some
-    asked = {
-        "records": display_name(payer.records),
-        "read as": {name: told[name] for name in ("classes", "unit", "part")},
-        "method": method,
-        "settings": settings,
-        "part": payer.part,
-        "version": payer.version,
-    }
-    extras = {"guard": spending.guard, "measure": spending.measure, "curve": spending.curve}
-    return RunIds(asked, {**extras, "bins": bins}, spending.delta)
-
-
-def _repair(
-    scores: "Scores",
-    fit: Fit,
-    payer: LedgerOptions,
-    spending: "LocalBudget | None",
-    told: Mapping[str, Any],
-) -> "Repair":
-    """Fit a map, private if something is spent; what cannot be meant is a matter of usage."""
-    from veracal.accounting import Budget
-    from veracal.cli._methods import chosen, private_fitter
-    from veracal.cli._recalibrate_local import repaired, repaired_openly
-    from veracal.errors import VeracalError
-
-    if spending is None:
-        method = chosen(fit.method, len(scores), Budget(1.0))  # as if for an epsilon of 1
-        return repaired_openly(scores, method, fit.settings(None), fit.replicates)
-    method = _chosen(fit, payer, spending)
-    try:
-        fitter = private_fitter(method, scores, fit.settings(spending))
-        return repaired(
-            scores,
-            fitter,
-            method,
-            payer.place,
-            spending,
-            _run_ids(fit, method, payer, spending, told),
-            records=payer.records,
-            part=payer.part,
-            version=payer.version,
-            bins=fit.bins,
-            internal=fit.internal,
-            replicates=fit.replicates,
-        )
-    except VeracalError:
-        raise
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
-
-
-def _tell(made: "Repair", files: "RecalibrationFiles", *, whole: bool, json: bool) -> None:
-    """Print the map, what it cost, and figures of both sides."""
-    from veracal.cli._recalibrate_local import facts, show
-    from veracal.ledger import Ledger
-
-    if json:
-        _show.print_json({"file": str(files.predictions), **facts(made), **files.written()})
-        return
-    paid = "no ledger" if made.account is None else _paying.called(Ledger(files.ledger))
-    show(made, files.predictions.name, paid)
-    if made.statement is not None:
-        typer.echo("\n" + _paying.promise(made.statement, whole=whole))

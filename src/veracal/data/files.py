@@ -63,7 +63,7 @@ class Limits:
             )
 
 
-DEFAULT_LIMITS = Limits()
+DEFAULT_LIMITS: Limits = Limits()
 
 
 def readable(path: Path, limits: Limits = DEFAULT_LIMITS) -> Path:

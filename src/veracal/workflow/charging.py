@@ -203,8 +203,8 @@ def check_not_lost(path: Path) -> None:
     if PartitionStore(beside).sealed and not os.path.lexists(path):
         raise LedgerError(
             f"{path}: the ledger is missing, but {beside.name} was used by runs that were "
-            "charged to it. Their costs would be forgotten: restore the ledger. Another ledger, named "
-            "with --ledger, grants one more full budget for the same individuals."
+            "charged to it. Their costs would be forgotten: restore the ledger. Another "
+            "ledger, named with --ledger, grants one more full budget for the same individuals."
         )
 
 

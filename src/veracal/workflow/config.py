@@ -8,6 +8,7 @@ from typing import Any, Literal, cast
 
 from veracal import _checks
 from veracal.accounting import RELATIONS, Relation
+from veracal.calibration import training_methods
 from veracal.data import Limits, construct, opened, table
 from veracal.errors import DataError, SchemaError
 
@@ -17,7 +18,7 @@ PERTURBED = ("objective", "output")
 NETWORKS = ("mlp", "cnn", "features", "text")
 MODELS = ("logistic", *PERTURBED, *NETWORKS)
 OPTIMIZERS = ("sgd", "adam")
-METHODS = ("auto", "temperature", "two-temperatures", "none")
+METHODS = training_methods()
 Model = Literal["logistic", "objective", "output", "mlp", "cnn", "features", "text"]
 Optimizer = Literal["sgd", "adam"]
 Method = Literal["auto", "temperature", "two-temperatures", "none"]

@@ -8,12 +8,7 @@ import numpy as np
 from veracal._checks import extra
 from veracal.accounting import Budget
 from veracal.artifact import FrozenEncoder
-from veracal.calibration import (
-    PrivateCalibratedClassifier,
-    PrivateFitter,
-    PrivateTemperature,
-    PrivateTwoTemperatures,
-)
+from veracal.calibration import AUTO, METHODS, NONE, PrivateCalibratedClassifier
 from veracal.data import Dataset
 from veracal.errors import DataError
 from veracal.mechanisms import SGD, Adam
@@ -29,10 +24,6 @@ from veracal.workflow.config import PERTURBED, Config, ModelConfig
 if TYPE_CHECKING:
     from veracal.neural import KnownNetwork
 
-_METHODS: dict[str, type[PrivateFitter]] = {
-    "temperature": PrivateTemperature,
-    "two-temperatures": PrivateTwoTemperatures,
-}
 _GRAY, _COLOR = (28, 28), (32, 32, 3)  # image shapes with published architectures
 
 
@@ -74,9 +65,9 @@ def build_model(
     }
     method = config.recalibration.method
     trainer = _trainer(config, train, budget, public, on_step)
-    if method == "none":
+    if method == NONE:
         return trainer
-    fitter = _METHODS[method]() if method in _METHODS else None
+    fitter = None if method == AUTO else METHODS[method].unpriced_fitter()
     return PrivateCalibratedClassifier(
         trainer,
         method=fitter,

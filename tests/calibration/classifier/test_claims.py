@@ -76,12 +76,12 @@ def test_a_model_that_says_it_cost_something_else_is_not_released() -> None:
 
 def test_seeds_repeat_everything_and_secrets_nothing() -> None:
     for how in ("reuse", "split"):
-        made = [
+        scores = [
             calibrated(training(), recalibrate=how, random_state=s)
             for s in (7, 7, 8, None, None)
         ]
-        found = [model.fit_records(DATA).logits(X).tobytes() for model in made]
-        assert found[0] == found[1] and len(set(found)) == 4
+        result = [model.fit_records(DATA).logits(X).tobytes() for model in scores]
+        assert result[0] == result[1] and len(set(result)) == 4
 
 
 def test_units_pay_for_all_their_rows() -> None:

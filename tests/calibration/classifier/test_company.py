@@ -45,7 +45,7 @@ def test_scikit_learn_is_content(changes) -> None:
     check_estimator(calibrated(quick, **changes), on_skip=None)  # one wants other arrays
 
 
-def test_digits_are_better_calibrated_and_as_well_told_apart() -> None:
+def test_digits_are_better_calibrated_with_the_same_auc() -> None:
     digits = load("digits")
     rows = np.asarray(digits.X).reshape(len(digits), -1)
     order = np.random.default_rng(0).permutation(len(rows))

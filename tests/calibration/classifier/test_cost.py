@@ -58,7 +58,7 @@ def test_a_guard_is_charged_whether_or_not_it_keeps_the_map(how) -> None:
 @pytest.mark.parametrize("how", ["reuse", "split"])
 def test_a_total_is_met(estimator, level, delta, how) -> None:
     model = calibrated(
-        estimator, epsilon=2.0, delta=delta, level=level, share=0.1, recalibrate=how
+        estimator, epsilon=2.0, delta=delta, noise_parameter=level, share=0.1, recalibrate=how
     )
     cost = epsilon_for(model.event(), delta)
     assert 2.0 * 0.99 < cost <= 2.0
@@ -71,16 +71,18 @@ def test_a_total_is_shared_by_map_and_guard() -> None:
     both = calibrated(epsilon=2.0, share=0.1, guard=Guard()).event()
     assert [epsilon_for(event, 0.0) for event in both.events[1:]] == pytest.approx([0.1, 0.1])
     assert 1.98 < epsilon_for(both, 1e-5) <= 2.0
-    apart = calibrated(epsilon=2.0, guard=Guard(), recalibrate="split").event()
-    assert [epsilon_for(event, 0.0) for event in apart.events[1:]] == pytest.approx([2.0, 2.0])
+    separate = calibrated(epsilon=2.0, guard=Guard(), recalibrate="split").event()
+    assert [epsilon_for(event, 0.0) for event in separate.events[1:]] == pytest.approx(
+        [2.0, 2.0]
+    )
 
 
-def test_without_a_share_the_planner_is_asked() -> None:
+def test_without_a_share_the_planner_chooses_it() -> None:
     spent = []
     for size in (1_000, 100_000):
         model = calibrated(epsilon=3.0, delta=1e-6, size=size, classes=["no", "yes"])
         spent.append(model._share())
-        plan = module.plan_recalibration(size, 2, Budget(3.0, 1e-6))
+        plan = module.plan_temperatures(size, 2, Budget(3.0, 1e-6))
         cost = epsilon_for(model.event().events[1], 0.0)
         assert cost == pytest.approx(plan.share * 3.0, rel=1e-3)
     assert spent[1] <= 0.02 < spent[0]

@@ -27,12 +27,12 @@ def test_parts_have_nominal_sizes_whatever_their_number(asked) -> None:
     declared = Dataset(X, DATA.y, DATA.classes, size=10_000)
     method = PrivateTemperature("descent", epsilon=1.0, delta=1e-6, steps=3)
     model = calibrated(recalibrate="split", method=method)
-    made = model._arranged(declared.size)
+    result = model._plan_budget(declared.size)
     model.fit_records(declared)
-    assert FITS[0].size == 9_000 and made.method.size == 1_000
+    assert FITS[0].size == 9_000 and result.method.size == 1_000
 
 
-def test_coins_are_secret_and_know_no_row_number(asked) -> None:
+def test_the_assignment_is_secret_and_ignores_row_numbers(asked) -> None:
     held = np.zeros(400)
     method = PrivateBinning(epsilon=1.0, bins=1)  # the quickest
     for _ in range(30):

@@ -29,7 +29,7 @@ from veracal.training import NormClipper, make_private_pipeline
         ({"method": PrivatePlatt(reads="probabilities")}, "a fitter that reads logits"),
         ({"unit": Unit("patient", 2)}, "the patient of each row"),
         ({"relation": "replace-one"}, "the same relation"),
-        ({"level": "nothing", "epsilon": 1.0}, "a parameter of"),
+        ({"noise_parameter": "nothing", "epsilon": 1.0}, "a parameter of"),
         ({"random_state": "x"}, "random_state to be None"),
         ({"classes": ["a", "b"]}, "classes of the model"),
     ],
@@ -49,17 +49,17 @@ def test_another_unit_than_that_of_the_training_is_refused() -> None:
     "estimator", [LogisticRegression(), FrozenEstimator(Known().fit_records(DATA))]
 )
 def test_what_does_not_say_its_cost_is_refused(estimator) -> None:
-    with pytest.raises(ValueError, match="does not say what it costs"):
+    with pytest.raises(ValueError, match="a private classifier with an event"):
         calibrated(estimator).event()
 
 
 def test_a_pipeline_must_name_what_sets_its_noise() -> None:
     pipe = make_private_pipeline(NormClipper(1.0), training())
-    with pytest.raises(ValueError, match="Expected level"):
+    with pytest.raises(ValueError, match="Expected noise_parameter"):
         calibrated(pipe, epsilon=1.0).event()
 
 
-def test_a_guard_is_checked_when_it_is_made() -> None:
+def test_a_guard_is_checked_at_construction() -> None:
     for wrong in ({"epsilon": 0.0}, {"beta": 0.5}, {"beta": 0.0}):
         with pytest.raises(ValueError, match="Expected"):
             Guard(**wrong)

@@ -39,8 +39,8 @@ def test_an_overconfident_model_is_repaired(how) -> None:
     ).fit_records(train)
     assert isinstance(fitted.map_, Temperature)
     assert fitted.map_.value == pytest.approx(5.0, rel=0.35)
-    assert fitted.guarded_.kept and fitted.guarded_.statement is None
-    assert ("optimistic" in fitted.guarded_.text()) == (how == "reuse")
+    assert fitted.guard_result_.kept and fitted.guard_result_.statement is None
+    assert ("optimistic" in fitted.guard_result_.text()) == (how == "reuse")
     before, after = score(fitted.estimator_, test), score(fitted, test)
     assert ece(before) > 0.1 and ece(after) < 0.04
     np.testing.assert_array_equal(before.predictions, after.predictions)
@@ -49,7 +49,7 @@ def test_an_overconfident_model_is_repaired(how) -> None:
 def test_a_guard_that_sees_nothing_to_gain_keeps_the_scores() -> None:
     fitted = calibrated(Known(steep=1.0), guard=Guard(0.001), random_state=2)
     fitted.fit_records(DATA)
-    assert not fitted.guarded_.kept and fitted.map_ == Identity()
+    assert not fitted.guard_result_.kept and fitted.map_ == Identity()
     np.testing.assert_array_equal(fitted.logits(X), fitted.estimator_.logits(X))
 
 
@@ -110,11 +110,11 @@ def test_a_fitter_that_asks_for_more_than_it_announced_gets_nothing() -> None:
             return PrivateTemperature(epsilon=0.01).event(relation, unit)
 
     for method in (Greedy(epsilon=0.1), Dearer(epsilon=0.1)):
-        with pytest.raises(BudgetError, match="not announced, or is used up"):
+        with pytest.raises(BudgetError, match="not declared, or is used up"):
             calibrated(method=method).fit_records(DATA)
 
 
-def test_no_error_tells_of_a_record() -> None:
+def test_no_error_depends_on_a_record() -> None:
     huge = X.copy()
     huge[3] = np.finfo(float).max
     fitted = calibrated().fit_records(Dataset(huge, DATA.y, DATA.classes, size=400))

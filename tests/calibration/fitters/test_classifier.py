@@ -178,10 +178,10 @@ def test_what_is_not_fitted_is_refused(digits: tuple[np.ndarray, np.ndarray]) ->
 def test_the_response_can_be_chosen(digits: tuple[np.ndarray, np.ndarray]) -> None:
     (X, y), held, (new, _) = thirds(*digits)
     linear = LogisticRegression(max_iter=1_000).fit(X, y)
-    asked = CalibratedClassifier(linear, response="predict_proba").fit(*held)
-    assert asked.kind_ == "probabilities"
+    queried = CalibratedClassifier(linear, response="predict_proba").fit(*held)
+    assert queried.kind_ == "probabilities"
     own = CalibratedClassifier(linear).fit(*held)
-    np.testing.assert_allclose(own.predict_proba(new), asked.predict_proba(new), atol=1e-6)
+    np.testing.assert_allclose(own.predict_proba(new), queried.predict_proba(new), atol=1e-6)
     with pytest.raises(ValueError, match="logits"):
         CalibratedClassifier(linear, response="logits").fit(*held)
     with pytest.raises(ValueError, match="response"):

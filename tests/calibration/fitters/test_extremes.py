@@ -92,6 +92,6 @@ def test_platt_takes_logits_of_any_size(form: str, scale: float) -> None:
 @pytest.mark.parametrize(
     "labels", [[-1, 0], [0, 2], [0.5, 1], ["a", "b"], [True, np.nan], [[0, 1]], [0]]
 )
-def test_labels_nobody_declared(labels: object) -> None:
+def test_undeclared_labels(labels: object) -> None:
     with pytest.raises(DataError):
         Scores.from_logits(np.eye(2), labels)  # type: ignore[arg-type]

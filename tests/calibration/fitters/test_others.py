@@ -58,7 +58,7 @@ def test_equal_inputs_weigh_as_many_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("bins", [0, -1, 1.5, 10_001, "15", None])
-def test_bins_nobody_can_mean(bins: object) -> None:
+def test_invalid_bins(bins: object) -> None:
     with pytest.raises(ValueError, match="bins"):
         HistogramBinning(bins).fit(Scores.from_logits([[1.0, 0.0]], [0]))  # type: ignore[arg-type]
 
@@ -74,11 +74,13 @@ def test_isotonic_is_scikit_learns_regression(form: str) -> None:
     grid = Scores.from_probabilities(np.linspace(0, 1, 501))
     mapped = fitter.transform(grid).probabilities
     column = grid.predictions if top else 1
-    asked = grid.confidence if top else grid.probabilities[:, 1]
-    np.testing.assert_allclose(mapped[np.arange(501), column], peer.predict(asked), atol=1e-12)
+    queried = grid.confidence if top else grid.probabilities[:, 1]
+    np.testing.assert_allclose(
+        mapped[np.arange(501), column], peer.predict(queried), atol=1e-12
+    )
 
 
-def test_isotonic_tells_inputs_apart_however_close() -> None:
+def test_isotonic_distinguishes_close_inputs() -> None:
     # scikit-learn pools inputs closer than 1e-15 and then misses the points it pooled.
     x = np.array([0.0, 9e-16, 9e-16, 9e-16, 1.8e-15])
     scores = Scores.from_probabilities(x, [0, 0, 0, 0, 1])
@@ -96,7 +98,7 @@ def test_isotonic_keeps_no_needless_points() -> None:
     assert len(y) < 200 and not ((y[:-2] == y[1:-1]) & (y[1:-1] == y[2:])).any()
 
 
-def test_isotonic_gives_nothing_to_a_class_nobody_has() -> None:
+def test_isotonic_gives_zero_to_a_class_without_records() -> None:
     z, y = logits(300, 3)
     scores = Scores.from_logits(z[y < 2], y[y < 2])
     mapped = IsotonicCalibration().fit_transform(scores)

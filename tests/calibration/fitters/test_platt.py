@@ -21,7 +21,7 @@ def biased(n: int, k: int) -> Scores:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_the_minimum_is_found(form: str) -> None:
+def test_the_loss_is_minimal(form: str) -> None:
     scores = biased(800, 3)
     map_ = PlattScaling(form).fit(scores).map_  # type: ignore[arg-type]
     assert isinstance(map_, Platt) and map_.form == form
@@ -111,7 +111,7 @@ def test_vector_and_matrix_know_what_they_were_fitted_on() -> None:
     )
 
 
-def test_settings_nobody_can_mean() -> None:
+def test_invalid_settings() -> None:
     scores = biased(10, 2)
     with pytest.raises(ValueError, match="form"):
         PlattScaling("tensor").fit(scores)  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ def inverse(scores: Scores, **settings: object) -> float:
 
 @pytest.mark.parametrize("k", [2, 10])
 @pytest.mark.parametrize("true", [0.05, 0.7, 1.0, 3.0])
-def test_the_minimum_is_found(k: int, true: float) -> None:
+def test_the_loss_is_minimal(k: int, true: float) -> None:
     z, y = logits(2_000, k, inverse=true)
 
     def loss(log_beta: float) -> float:
@@ -94,7 +94,7 @@ def test_other_classes_of_probability_zero_are_no_trouble() -> None:
 
 
 @given(st.floats(1e-3, 1e3), st.sampled_from([0.2, 1.0, 5.0]))
-def test_zeros_of_rising_functions_are_found(zero: float, power: float) -> None:
+def test_roots_of_increasing_functions(zero: float, power: float) -> None:
     def cubic(x: float) -> tuple[float, float]:
         t = x**power - zero**power
         return t**3 + 1e-3 * t, (3 * t**2 + 1e-3) * power * x ** (power - 1)
@@ -117,6 +117,6 @@ def test_few_evaluations_are_enough() -> None:
 @pytest.mark.parametrize(
     "bounds", [(2.0, 3.0), (0.1, 0.5), (0.0, 2.0), (-1.0, 2.0), (1e-7, 2.0), (0.1, np.nan)]
 )
-def test_ranges_nobody_can_mean(bounds: tuple[float, float]) -> None:
+def test_invalid_ranges(bounds: tuple[float, float]) -> None:
     with pytest.raises(ValueError, match="Expected"):
         TemperatureScaling(bounds).fit(Scores.from_logits([[1.0, 0.0]], [0]))

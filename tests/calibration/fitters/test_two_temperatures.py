@@ -14,18 +14,18 @@ from veracal.data import Scores
 
 
 @pytest.mark.parametrize("k", [2, 5])
-def test_the_map_that_made_the_labels_is_found(k: int) -> None:
+def test_the_map_behind_the_labels_is_recovered(k: int) -> None:
     rng = np.random.default_rng(0)
     z = 2 * rng.normal(size=(60_000, k))
     truth = TwoTemperatures(1.6, 0.5)
     p = truth.transform(Scores.from_logits(z)).probabilities
     y = (p.cumsum(axis=1) > rng.random((len(z), 1))).argmax(axis=1)
-    found = TwoTemperatureScaling().fit(Scores.from_logits(z, y)).map_
-    assert isinstance(found, TwoTemperatures)
-    said = [m.transform(Scores.from_logits(z)).confidence for m in (truth, found)]
+    result = TwoTemperatureScaling().fit(Scores.from_logits(z, y)).map_
+    assert isinstance(result, TwoTemperatures)
+    said = [m.transform(Scores.from_logits(z)).confidence for m in (truth, result)]
     # Its confidence is read at another temperature, so that it bends a little differently.
     assert np.abs(said[0] - said[1]).mean() < 0.01
-    assert found.unsure > 2 * found.sure
+    assert result.unsure > 2 * result.sure
 
 
 @pytest.mark.parametrize("k", [2, 4])
@@ -53,7 +53,7 @@ def test_it_is_never_less_likely_than_one_temperature() -> None:
         assert gain > 1e-4
 
 
-def test_records_of_one_confidence_tell_one_temperature() -> None:
+def test_records_of_equal_confidence_give_one_temperature() -> None:
     scores = Scores.from_logits([3.0, 3.0, 3.0, 3.0], [1, 1, 1, 0])
     mapped = TwoTemperatureScaling().fit_transform(scores)
     np.testing.assert_allclose(mapped.confidence, 0.75, atol=1e-6)

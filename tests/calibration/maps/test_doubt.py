@@ -20,7 +20,7 @@ def test_it_is_the_mixture_written_out(scores):
         np.testing.assert_allclose(row, expected, rtol=1e-12)
 
 
-def test_without_doubt_it_is_a_temperature(scores):
+def test_without_weight_it_is_a_temperature(scores):
     same = Temperature(0.5).transform(scores).probabilities
     np.testing.assert_allclose(
         UniformMixing(0.5, 0.0).transform(scores).values, same, rtol=1e-12
@@ -28,7 +28,7 @@ def test_without_doubt_it_is_a_temperature(scores):
 
 
 def test_confidences_fall_toward_an_equal_share_and_predictions_stay(scores):
-    sure = [UniformMixing(0.5, doubt).transform(scores) for doubt in (0.0, 0.5, 0.99)]
+    sure = [UniformMixing(0.5, weight).transform(scores) for weight in (0.0, 0.5, 0.99)]
     assert (np.diff([s.confidence for s in sure], axis=0) < 0).all()
     assert sure[-1].confidence.max() < 0.26 and sure[-1].confidence.min() > 0.25
     for mapped in sure:
@@ -46,5 +46,5 @@ def test_it_is_written_and_read_back():
 
 @pytest.mark.parametrize("wrong", [(0.0, 0.5), (1.0, -0.1), (1.0, 1.0), (1.0, np.nan)])
 def test_what_is_no_share_is_refused(wrong):
-    with pytest.raises(ValueError, match="Expected (inverse|doubt) between"):
+    with pytest.raises(ValueError, match="Expected (inverse|uniform_weight) between"):
         UniformMixing(*wrong)

@@ -77,7 +77,7 @@ def test_temperature_changes_no_prediction_of_probabilities(
     np.testing.assert_array_equal(mapped.values[given_.values == 0], 0)  # zero stays zero
 
 
-def test_neighbors_that_a_product_would_round_together_stay_apart() -> None:
+def test_neighbors_that_a_product_would_round_together_stay_distinct() -> None:
     near = np.linspace(1, 2, 100, endpoint=False)
     close = np.stack([near, np.nextafter(near, 2)], axis=1)
     product = close * 1.1
@@ -181,7 +181,7 @@ def test_binned_has_bins_closed_on_the_right(confidence: float, place: int) -> N
     assert mapped.values[0, 0] == place
 
 
-def test_binned_shares_equally_what_nobody_claims() -> None:
+def test_binned_divides_the_rest_equally_among_zeros() -> None:
     sure = Scores.from_probabilities([[0.0, 1.0, 0.0, 0.0]])
     mapped = Binned(Bins(2), [0.5, 0.4]).transform(sure)
     np.testing.assert_allclose(mapped.values, [[0.2, 0.4, 0.2, 0.2]])
@@ -254,8 +254,8 @@ def test_what_belongs_to_the_records_stays(map_: CalibrationMap) -> None:
     mapped = map_.transform(given_)
     assert mapped.labels is not None and mapped.labels.tolist() == [2, 0, 1]
     assert mapped.classes == ("a", "b", "c")
-    told = "named" if map_ == Identity() else f"named, {map_.mark}"
-    assert mapped.name == told and map_.kind in map_.mark
+    settings = "named" if map_ == Identity() else f"named, {map_.mark}"
+    assert mapped.name == settings and map_.kind in map_.mark
     assert mapped.groups["side"].codes.tolist() == [0, 1, 0]
     assert mapped.units is not None and mapped.units.tolist() == ["u", "v", "v"]
     assert given_.values.tolist() == np.eye(3).tolist()  # and was not written to
@@ -299,7 +299,7 @@ def test_parameters_are_copied() -> None:
 @pytest.mark.parametrize(
     "value", [0, -1, np.nan, np.inf, 1e-7, 1e7, True, "1", None, [1.0], 1j]
 )
-def test_temperatures_nobody_can_mean(value: object) -> None:
+def test_invalid_temperatures(value: object) -> None:
     with pytest.raises(ValueError, match="Expected inverse"):
         Temperature(value)  # type: ignore[arg-type]
 
@@ -322,13 +322,13 @@ def test_temperatures_nobody_can_mean(value: object) -> None:
         (1.0, [0, 10**400]),
     ],
 )
-def test_platt_parameters_nobody_can_mean(weights: object, bias: object) -> None:
+def test_invalid_platt_parameters(weights: object, bias: object) -> None:
     with pytest.raises(ValueError, match="xpected"):
         Platt(weights, bias)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("accuracies", [[0.5], [0.5, 1.1], [0.5, -0.1], [0.5, np.nan], [], 0.5])
-def test_accuracies_nobody_can_mean(accuracies: object) -> None:
+def test_invalid_accuracies(accuracies: object) -> None:
     with pytest.raises(ValueError, match="Expected"):
         Binned(Bins(2), accuracies)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="Expected bins"):
@@ -353,7 +353,7 @@ def test_accuracies_nobody_can_mean(accuracies: object) -> None:
         ("0", "0", "top-label"),
     ],
 )
-def test_curves_nobody_can_mean(inputs: object, outputs: object, form: str) -> None:
+def test_invalid_curves(inputs: object, outputs: object, form: str) -> None:
     with pytest.raises(ValueError, match="Expected"):
         Isotonic(inputs, outputs, form)  # type: ignore[arg-type]
 
@@ -369,7 +369,7 @@ def test_curves_nobody_can_mean(inputs: object, outputs: object, form: str) -> N
         (1.0, 1.0, 0.0),
     ],
 )
-def test_beta_parameters_nobody_can_mean(a: object, b: object, c: object) -> None:
+def test_invalid_beta_parameters(a: object, b: object, c: object) -> None:
     with pytest.raises(ValueError, match="Expected"):
         Beta(a, b, c)  # type: ignore[arg-type]
 

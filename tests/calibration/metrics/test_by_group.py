@@ -11,13 +11,13 @@ from veracal.data import Group, Scores, by_group
 
 @pytest.mark.parametrize("name", metrics.__all__)
 def test_by_group(name, rng):
-    made, metric = scores(60, 2), getattr(metrics, name)
-    found = by_group(metric, made, "site", replicates=20, rng=rng)
+    built, metric = scores(60, 2), getattr(metrics, name)
+    result = by_group(metric, built, "site", replicates=20, rng=rng)
     for code, group in enumerate(("a", "b")):
-        part = made.take(made.groups["site"].codes == code)
-        assert found.values[group].value == metric(part)
-        assert np.isfinite([found.values[group].low, found.values[group].high]).all()
-    assert found.values["nobody"].value is None
+        part = built.take(built.groups["site"].codes == code)
+        assert result.values[group].value == metric(part)
+        assert np.isfinite([result.values[group].low, result.values[group].high]).all()
+    assert result.values["nobody"].value is None
 
 
 def made(n, stretch, rng) -> Scores:
@@ -33,7 +33,7 @@ def held(interval, *, n=300, stretch=1.25, truth=0.0328, trials=25):
     """How often intervals of groups hold the true calibration error, and gaps the true 0."""
     rng, errors, gaps = np.random.default_rng(3), 0, 0
     for _ in range(trials):
-        found = by_group(
+        result = by_group(
             ece,
             made(n, stretch, rng),
             "site",
@@ -42,8 +42,8 @@ def held(interval, *, n=300, stretch=1.25, truth=0.0328, trials=25):
             within=(0.0, 1.0),
             rng=rng,
         )
-        errors += sum(each.low <= truth <= each.high for each in found.values.values())
-        gaps += found.gap().low == 0
+        errors += sum(each.low <= truth <= each.high for each in result.values.values())
+        gaps += result.gap().low == 0
     return errors / (2 * trials), gaps / trials
 
 

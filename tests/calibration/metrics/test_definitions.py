@@ -23,26 +23,26 @@ BINNED = ["ece", "mce", "ace", "sce", "classwise_ace", "debiased_l2", "over_conf
 @pytest.mark.parametrize("kind", ["logits", "probabilities"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_metrics_equal_their_definitions(k, kind, dtype):
-    made = scores(240, k, kind=kind, dtype=dtype)
+    built = scores(240, k, kind=kind, dtype=dtype)
     for name in ANY + (BINARY if k == 2 else []):
-        found, expected = getattr(metrics, name)(made), getattr(definitions, name)(made)
-        assert isinstance(found, float)
-        assert found == pytest.approx(expected, abs=1e-13), name
+        result, expected = getattr(metrics, name)(built), getattr(definitions, name)(built)
+        assert isinstance(result, float)
+        assert result == pytest.approx(expected, abs=1e-13), name
 
 
 @pytest.mark.parametrize("name", ANY)
 def test_equal_values_and_values_on_edges_count_as_defined(name):
-    for made in (tied(), tied(7), tied(2)):
-        expected = getattr(definitions, name)(made)
-        assert getattr(metrics, name)(made) == pytest.approx(expected, abs=1e-13)
+    for result in (tied(), tied(7), tied(2)):
+        expected = getattr(definitions, name)(result)
+        assert getattr(metrics, name)(result) == pytest.approx(expected, abs=1e-13)
 
 
 @pytest.mark.parametrize("name", BINNED)
 @pytest.mark.parametrize("bins", [1, 2, 10, 100, 10_000])
 def test_any_number_of_bins(name, bins):
-    made = tied(50)
-    expected = getattr(definitions, name)(made, bins)
-    assert getattr(metrics, name)(made, bins) == pytest.approx(expected, abs=1e-13)
+    result = tied(50)
+    expected = getattr(definitions, name)(result, bins)
+    assert getattr(metrics, name)(result, bins) == pytest.approx(expected, abs=1e-13)
 
 
 @pytest.mark.parametrize("name", [*BINNED, "under_confidence", "binary_ece"])
@@ -53,37 +53,37 @@ def test_what_is_no_number_of_bins_is_refused(name, bins):
 
 
 def test_order_and_layout_of_records_do_not_matter(rng):
-    made = tied(500)
-    shuffled = made.take(rng.permutation(len(made)))
-    columns = Scores.from_probabilities(np.asfortranarray(made.values), made.labels)
+    result = tied(500)
+    shuffled = result.take(rng.permutation(len(result)))
+    columns = Scores.from_probabilities(np.asfortranarray(result.values), result.labels)
     for name in ANY:
-        whole = getattr(metrics, name)(made)
+        whole = getattr(metrics, name)(result)
         assert getattr(metrics, name)(shuffled) == pytest.approx(whole, abs=1e-14), name
         assert getattr(metrics, name)(columns) == pytest.approx(whole, abs=1e-14), name
 
 
 def test_parts_of_the_error_add_up():
-    made = scores(2_000)
-    over, under = metrics.over_confidence(made), metrics.under_confidence(made)
+    result = scores(2_000)
+    over, under = metrics.over_confidence(result), metrics.under_confidence(result)
     assert over > 0.05 > under > 0
-    assert over + under == pytest.approx(metrics.ece(made), abs=1e-14)
-    assert over - under == pytest.approx(metrics.confidence_gap(made), abs=1e-14)
+    assert over + under == pytest.approx(metrics.ece(result), abs=1e-14)
+    assert over - under == pytest.approx(metrics.confidence_gap(result), abs=1e-14)
 
 
 def test_top_label_and_binary_errors_are_not_the_same():
-    made = Scores.from_probabilities([0.1, 0.1, 0.9, 0.9], [1, 0, 1, 0])
-    assert metrics.ece(made) == pytest.approx(0.4)
-    assert metrics.binary_ece(made) == pytest.approx(0.4)
+    result = Scores.from_probabilities([0.1, 0.1, 0.9, 0.9], [1, 0, 1, 0])
+    assert metrics.ece(result) == pytest.approx(0.4)
+    assert metrics.binary_ece(result) == pytest.approx(0.4)
     # Wrong in opposite directions: the top label cancels what the second class does not.
-    made = Scores.from_probabilities([0.1, 0.9], [1, 1])
-    assert metrics.ece(made) == pytest.approx(0.4)
-    assert metrics.binary_ece(made) == pytest.approx(0.5)
+    result = Scores.from_probabilities([0.1, 0.9], [1, 1])
+    assert metrics.ece(result) == pytest.approx(0.4)
+    assert metrics.binary_ece(result) == pytest.approx(0.5)
 
 
 def test_ten_bins_are_another_figure():
-    made = scores(2_000)
-    assert metrics.ece(made, 10) == pytest.approx(definitions.ece(made, 10), abs=1e-13)
-    assert abs(metrics.ece(made, 10) - metrics.ece(made)) > 1e-4
+    result = scores(2_000)
+    assert metrics.ece(result, 10) == pytest.approx(definitions.ece(result, 10), abs=1e-13)
+    assert abs(metrics.ece(result, 10) - metrics.ece(result)) > 1e-4
 
 
 def test_a_calibrated_classifier_has_a_small_error_and_a_distorted_one_a_large():
@@ -96,15 +96,15 @@ def test_a_calibrated_classifier_has_a_small_error_and_a_distorted_one_a_large()
 
 def test_debiasing_takes_off_what_sampling_adds():
     rng = np.random.default_rng(2)
-    found = []
+    result = []
     for _ in range(60):
-        made = scores(300, stretch=1.0, rng=rng)
+        built = scores(300, stretch=1.0, rng=rng)
         squares = [
             len(cell) / 300 * definitions.gap(cell) ** 2
-            for cell in definitions.equal_mass(definitions.top(made), 15)
+            for cell in definitions.equal_mass(definitions.top(built), 15)
         ]
-        found.append((metrics.debiased_l2(made) ** 2, math.fsum(squares)))
-    debiased, plain = np.mean(found, axis=0)
+        result.append((metrics.debiased_l2(built) ** 2, math.fsum(squares)))
+    debiased, plain = np.mean(result, axis=0)
     assert debiased < plain / 3
 
 
@@ -113,21 +113,21 @@ def test_debiasing_takes_off_what_sampling_adds():
 
 @pytest.mark.parametrize("bandwidth", [0.02, 0.1, 1.0])
 def test_smooth_error_equals_its_definition(bandwidth):
-    for made in (scores(120, 3), scores(40, 2, kind="logits"), tied(30)):
-        found = metrics.smooth_ece(made, bandwidth=bandwidth)
-        expected = definitions.smooth_ece(made, bandwidth)
-        assert found == pytest.approx(expected, abs=1e-6)
-    made = scores(60, 2)
-    expected = definitions.binary_smooth_ece(made, bandwidth)
-    found = metrics.binary_smooth_ece(made, bandwidth=bandwidth)
-    assert found == pytest.approx(expected, abs=1e-6)
-    assert found != pytest.approx(metrics.smooth_ece(made, bandwidth=bandwidth), abs=1e-4)
+    for built in (scores(120, 3), scores(40, 2, kind="logits"), tied(30)):
+        result = metrics.smooth_ece(built, bandwidth=bandwidth)
+        expected = definitions.smooth_ece(built, bandwidth)
+        assert result == pytest.approx(expected, abs=1e-6)
+    built = scores(60, 2)
+    expected = definitions.binary_smooth_ece(built, bandwidth)
+    result = metrics.binary_smooth_ece(built, bandwidth=bandwidth)
+    assert result == pytest.approx(expected, abs=1e-6)
+    assert result != pytest.approx(metrics.smooth_ece(built, bandwidth=bandwidth), abs=1e-4)
 
 
 @pytest.mark.parametrize("n", [1, 2, 30, 1_000])
 def test_smooth_error_is_its_own_bandwidth(n):
-    found = metrics.smooth_ece(made := scores(n, 3))
-    assert metrics.smooth_ece(made, bandwidth=found) == pytest.approx(found, abs=1e-9)
+    result = metrics.smooth_ece(built := scores(n, 3))
+    assert metrics.smooth_ece(built, bandwidth=result) == pytest.approx(result, abs=1e-9)
 
 
 def test_smooth_error_hardly_moves_when_scores_do():
@@ -153,28 +153,28 @@ def test_a_bandwidth_is_positive(bandwidth):
 
 @pytest.mark.parametrize("kind", ["logits", "probabilities"])
 def test_slope_is_that_of_logistic_regression(kind):
-    made = scores(400, 2, kind=kind)
-    odds = made.logits[:, 1] - made.logits[:, 0]
+    result = scores(400, 2, kind=kind)
+    odds = result.logits[:, 1] - result.logits[:, 0]
     model = LogisticRegression(C=np.inf, solver="newton-cholesky", tol=1e-12)
-    model.fit(odds[:, None], made.labels)
-    assert metrics.calibration_slope(made) == pytest.approx(model.coef_[0, 0], abs=1e-8)
-    assert metrics.calibration_slope(made) < 0.8  # too extreme, as they were made
+    model.fit(odds[:, None], result.labels)
+    assert metrics.calibration_slope(result) == pytest.approx(model.coef_[0, 0], abs=1e-8)
+    assert metrics.calibration_slope(result) < 0.8  # too extreme, as they were made
 
 
 @pytest.mark.parametrize("kind", ["logits", "probabilities"])
 def test_intercept_makes_the_mean_right(kind):
-    made = scores(400, 2, kind=kind)
-    odds = made.logits[:, 1] - made.logits[:, 0]
-    shifted = 1 / (1 + np.exp(-(odds + metrics.calibration_intercept(made))))
-    assert shifted.mean() == pytest.approx(made.labels.mean(), abs=1e-12)
+    result = scores(400, 2, kind=kind)
+    odds = result.logits[:, 1] - result.logits[:, 0]
+    shifted = 1 / (1 + np.exp(-(odds + metrics.calibration_intercept(result))))
+    assert shifted.mean() == pytest.approx(result.labels.mean(), abs=1e-12)
 
 
 def test_top_label_slope_and_intercept_are_those_of_being_right():
-    made = scores(500, 5)
-    event = Scores.from_probabilities(made.confidence, made.correct.astype(int))
+    built = scores(500, 5)
+    event = Scores.from_probabilities(built.confidence, built.correct.astype(int))
     for name in ("calibration_slope", "calibration_intercept"):
-        found = getattr(metrics, f"top_label_{name}")(made)
-        assert found == pytest.approx(getattr(metrics, name)(event), abs=1e-9)
+        result = getattr(metrics, f"top_label_{name}")(built)
+        assert result == pytest.approx(getattr(metrics, name)(event), abs=1e-9)
 
 
 def test_slope_has_a_stated_value_where_there_is_no_best_one():
@@ -189,8 +189,8 @@ def test_slope_has_a_stated_value_where_there_is_no_best_one():
 
 def test_intercept_has_a_stated_value_for_one_class():
     for label, sign in ((0, -1), (1, 1)):
-        made = Scores.from_probabilities([0.2, 0.6], [label] * 2)
-        assert metrics.calibration_intercept(made) == sign * math.log(2**53 - 1)
+        result = Scores.from_probabilities([0.2, 0.6], [label] * 2)
+        assert metrics.calibration_intercept(result) == sign * math.log(2**53 - 1)
 
 
 @pytest.mark.parametrize(
@@ -215,8 +215,8 @@ def test_metrics_need_records_and_labels(name):
 
 
 def test_blocks_do_not_show(monkeypatch):
-    made = scores(500, 7)
-    whole = {name: getattr(metrics, name)(made) for name in ANY}
+    result = scores(500, 7)
+    whole = {name: getattr(metrics, name)(result) for name in ANY}
     for at in (
         "binned._CELLS",
         "binned._CLASSWISE_CELLS",
@@ -227,4 +227,4 @@ def test_blocks_do_not_show(monkeypatch):
     monkeypatch.setattr("veracal.calibration.metrics.smooth._BLOCK", 3)
     monkeypatch.setattr("veracal.calibration.metrics.base._BYTES", 200)
     for name in ANY:
-        assert getattr(metrics, name)(made) == pytest.approx(whole[name], abs=1e-13), name
+        assert getattr(metrics, name)(result) == pytest.approx(whole[name], abs=1e-13), name

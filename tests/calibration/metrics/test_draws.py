@@ -31,16 +31,16 @@ def test_a_figure_of_draws_is_that_of_the_rows(made, rng):
         rows = rng.integers(len(made), size=len(made))
         for name in figure_names(made.n_classes):
             metric = getattr(metrics, name)
-            found, plain = metric(drawn.take(rows)), metric(made.take(rows))
-            assert found == pytest.approx(plain, abs=1e-14, rel=1e-13), name
+            result, plain = metric(drawn.take(rows)), metric(made.take(rows))
+            assert result == pytest.approx(plain, abs=1e-14, rel=1e-13), name
 
 
 def test_draws_of_draws_are_rows_of_the_whole(rng):
-    made = scores(90, 3, kind="logits")
+    result = scores(90, 3, kind="logits")
     one, two = rng.integers(90, size=70), rng.integers(70, size=50)
-    drawn = Draws.of(made).take(one)
+    drawn = Draws.of(result).take(one)
     _ = drawn.probabilities  # remembered for these rows, not for others
-    twice, plain = drawn.take(two), made.take(one).take(two)
+    twice, plain = drawn.take(two), result.take(one).take(two)
     np.testing.assert_array_equal(twice.probabilities, plain.probabilities)
     np.testing.assert_array_equal(twice.predictions, plain.predictions)
     mask = np.arange(50) % 2 == 0
@@ -48,12 +48,12 @@ def test_draws_of_draws_are_rows_of_the_whole(rng):
 
 
 def test_other_labels_are_other_figures(rng):
-    made = scores(120, 3)
+    result = scores(120, 3)
     labels = rng.integers(3, size=120)
-    drawn = Draws.of(made)
+    drawn = Draws.of(result)
     before = metrics.ece(drawn)
-    other = Draws.of(made).relabeled(labels)
-    renewed = type(made).from_probabilities(made.values, labels)
+    other = Draws.of(result).relabeled(labels)
+    renewed = type(result).from_probabilities(result.values, labels)
     for name in figure_names(3):
         metric = getattr(metrics, name)
         assert metric(drawn.relabeled(labels)) == metric(other), name
@@ -64,10 +64,10 @@ def test_other_labels_are_other_figures(rng):
 @pytest.mark.parametrize("n", [1, 2, 50, 2**16, 2**16 + 1])
 def test_codes_have_the_order_of_the_values_and_their_ties(n, rng):
     values = rng.integers(max(2, n // 2), size=(n, 2)) / 7
-    found = codes(values)
+    result = codes(values)
     for column in range(2):
         order = np.argsort(values[:, column], kind="stable")
-        ranked, coded = values[order, column], found[order, column].astype(np.int64)
+        ranked, coded = values[order, column], result[order, column].astype(np.int64)
         np.testing.assert_array_equal(np.sign(np.diff(coded)), np.sign(np.diff(ranked)))
 
 

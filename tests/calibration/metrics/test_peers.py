@@ -95,16 +95,16 @@ def test_relplot():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         relplot = pytest.importorskip("relplot", reason="the peers extra is not installed")
-    made = scores(2_000, 2)
-    p, y = made.values[:, 1], made.labels
+    result = scores(2_000, 2)
+    p, y = result.values[:, 1], result.labels
     # It works on a coarser grid and stops the search for the bandwidth at 1/1024.
-    assert metrics.binary_smooth_ece(made) == pytest.approx(relplot.smECE(p, y), abs=5e-4)
+    assert metrics.binary_smooth_ece(result) == pytest.approx(relplot.smECE(p, y), abs=5e-4)
     for sigma in (0.03, 0.1):
         theirs = relplot.metrics.smECE_sigma(p, y, sigma)
-        ours = metrics.binary_smooth_ece(made, bandwidth=sigma)
+        ours = metrics.binary_smooth_ece(result, bandwidth=sigma)
         assert ours == pytest.approx(theirs, abs=5e-4)
     binned = relplot.metrics.binnedECE(p, y, 15)
-    assert metrics.binary_ece(made) == pytest.approx(binned, **CLOSE)
+    assert metrics.binary_ece(result) == pytest.approx(binned, **CLOSE)
 
 
 def test_a_confidence_on_an_edge_is_one_bin_higher_elsewhere():
@@ -114,9 +114,9 @@ def test_a_confidence_on_an_edge_is_one_bin_higher_elsewhere():
             "netcal.metrics", reason="the peers extra is not installed"
         )
         relplot = pytest.importorskip("relplot", reason="the peers extra is not installed")
-    made = Scores.from_probabilities([0.75, 0.8], [1, 0])
-    p, apart, together = made.values[:, 1], (0.25 + 0.8) / 2, abs(0.75 + 0.8 - 1) / 2
-    assert metrics.binary_ece(made, 4) == pytest.approx(apart)
-    assert netcal.ECE(4).measure(p, made.labels) == pytest.approx(together)
-    assert netcal.ECE(4).measure(made.values, made.labels) == pytest.approx(together)
-    assert relplot.metrics.binnedECE(p, made.labels, 4) == pytest.approx(together)
+    result = Scores.from_probabilities([0.75, 0.8], [1, 0])
+    p, separate, together = result.values[:, 1], (0.25 + 0.8) / 2, abs(0.75 + 0.8 - 1) / 2
+    assert metrics.binary_ece(result, 4) == pytest.approx(separate)
+    assert netcal.ECE(4).measure(p, result.labels) == pytest.approx(together)
+    assert netcal.ECE(4).measure(result.values, result.labels) == pytest.approx(together)
+    assert relplot.metrics.binnedECE(p, result.labels, 4) == pytest.approx(together)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from tests.calibration.metrics.made import scores
-from veracal.calibration.bins import Bins, places
+from veracal.calibration.bins import Bins, bin_indices
 from veracal.calibration.metrics.base import BinTotals, Outcomes, gap_totals, top_label, two_sum
 from veracal.data import Scores
 
@@ -17,10 +17,10 @@ from veracal.data import Scores
 @pytest.mark.parametrize("k", [2, 3, 4, 5, 7, 8, 9, 10, 16, 33, 63, 64, 65, 200])
 @pytest.mark.parametrize("kind", ["logits", "probabilities"])
 def test_top_labels_are_those_of_the_scores(k, kind):
-    for made in (scores(50, k, kind=kind), scores(1, k, kind=kind, dtype=np.float32)):
-        found = top_label(made)
-        assert (found.happened == made.correct).all()
-        np.testing.assert_allclose(found.probability, made.confidence, rtol=4e-16 * k)
+    for built in (scores(50, k, kind=kind), scores(1, k, kind=kind, dtype=np.float32)):
+        result = top_label(built)
+        assert (result.happened == built.correct).all()
+        np.testing.assert_allclose(result.probability, built.confidence, rtol=4e-16 * k)
 
 
 @given(arrays(np.float32, st.tuples(st.integers(1, 9), st.integers(2, 9)),
@@ -28,10 +28,10 @@ def test_top_labels_are_those_of_the_scores(k, kind):
 def test_the_first_of_equal_scores_is_predicted(logits, data):
     n, k = logits.shape
     labels = data.draw(st.lists(st.integers(0, k - 1), min_size=n, max_size=n))
-    made = Scores.from_logits(logits, labels)
+    result = Scores.from_logits(logits, labels)
     first = [row.index(max(row)) for row in logits.tolist()]
     expected = [a == b for a, b in zip(first, labels, strict=True)]
-    assert top_label(made).happened.tolist() == expected
+    assert top_label(result).happened.tolist() == expected
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 10, 15, 49, 100, 999, 10_000])
@@ -44,16 +44,16 @@ def test_bins_are_those_that_a_search_among_the_edges_finds(count, dtype, rng):
     searched = np.searchsorted(bins.edges[1:-1], every, side="left")
     np.testing.assert_array_equal(bins.of(every), searched)
     inside = (every >= 0) & (every <= 1)
-    np.testing.assert_array_equal(places(every[inside], bins), searched[inside])
+    np.testing.assert_array_equal(bin_indices(every[inside], bins), searched[inside])
 
 
 def test_bins_of_anything_exist():
     odd = [-1e300, -1, 0, 1, 2, 1e300, np.inf, -np.inf, np.nan]
     for dtype in (np.float64, np.float32):
         with np.errstate(over="ignore"):
-            found = Bins(15).of(np.array(odd, dtype))
-        assert found[:8].tolist() == [0, 0, 0, 14, 14, 14, 14, 0] and 0 <= found[8] < 15
-        assert found.dtype == np.int64
+            result = Bins(15).of(np.array(odd, dtype))
+        assert result[:8].tolist() == [0, 0, 0, 14, 14, 14, 14, 0] and 0 <= result[8] < 15
+        assert result.dtype == np.int64
     assert Bins(3).of(0.5) == 1 and Bins(2).of(np.float16(0.5)) == 0
     assert Bins(4).of([[0, 1], [1, 0]]).tolist() == [[0, 3], [3, 0]]
 

@@ -50,12 +50,12 @@ class Quick:
 @pytest.fixture
 def holder(tmp_path):
     """A function that makes holders with ledgers of their own."""
-    made = []
+    result = []
 
     def make(records, budget=ONE, **settings):
-        made.append(records)
+        result.append(records)
         return Curator(
-            records, open_ledger(tmp_path / f"{len(made)}.ledger", budget, **settings)
+            records, open_ledger(tmp_path / f"{len(result)}.ledger", budget, **settings)
         )
 
     return make

@@ -67,7 +67,7 @@ def test_what_was_paid_for_before_it_broke_off_counts(holder, rng, request_id):
     assert again.map_ == first.map_ and source.ledger.remaining().epsilon < 1e-5
 
 
-def test_the_same_questions_under_another_id_are_paid_anew(holder, rng):
+def test_the_same_queries_under_another_id_are_charged_again(holder, rng):
     source = holder(miscalibrated(300, 2.0, rng), Budget(1.5))
     PrivateTemperature(epsilon=0.9).fit(source, request="one")
     entries = source.ledger.entries()

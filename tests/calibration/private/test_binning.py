@@ -7,7 +7,7 @@ from tests.calibration.private.conftest import Quick, miscalibrated
 from veracal.accounting import Budget, micro_epsilon
 from veracal.calibration.bins import Bins
 from veracal.calibration.private import PrivateBinning
-from veracal.calibration.private.binning import accuracies_of, shares_of
+from veracal.calibration.private.binning import bin_accuracies, bin_shares
 from veracal.data import Scores
 from veracal.errors import BudgetError
 from veracal.queries import Public
@@ -18,22 +18,22 @@ FORMS = "correct-wrong", "correct-total"
 @pytest.mark.parametrize("form", FORMS)
 def test_exact_counts_give_the_accuracy_of_each_bin(form, rng):
     scores = miscalibrated(4_000, 3.0, rng)
-    found = PrivateBinning(epsilon=1.0, bins=10, form=form).fit(Public(scores))
+    result = PrivateBinning(epsilon=1.0, bins=10, form=form).fit(Public(scores))
     bins = np.clip(np.ceil(scores.confidence * 10) - 1, 0, 9)
     for b in range(10):
         right = scores.correct[bins == b]
         expected = right.mean() if len(right) else (b + 0.5) / 10
-        assert found.map_.accuracies[b] == pytest.approx(expected, abs=2**-21)  # on a grid
-    assert found.fallbacks_ == 5  # of two classes no confidence is below one half
-    assert not found.private_ and found.statement_ is None
+        assert result.map_.accuracies[b] == pytest.approx(expected, abs=2**-21)  # on a grid
+    assert result.fallbacks_ == 5  # of two classes no confidence is below one half
+    assert not result.private_ and result.statement_ is None
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_every_kind_of_source_repairs(source_of, form, rng):
     scores = miscalibrated(4_000, 3.0, rng)
-    found = PrivateBinning(epsilon=1.0, form=form).fit(source_of(scores))
+    result = PrivateBinning(epsilon=1.0, form=form).fit(source_of(scores))
     before, after = (
-        abs(s.confidence.mean() - s.correct.mean()) for s in (scores, found.transform(scores))
+        abs(s.confidence.mean() - s.correct.mean()) for s in (scores, result.transform(scores))
     )
     assert before > 0.08 > 0.02 > after
 
@@ -48,7 +48,7 @@ def test_it_costs_what_it_says(holder, rng):
 def test_bins_of_which_nothing_is_known_keep_their_confidence():
     correct = np.array([-3.0, 5.0, 100.0, 120.0, 0.0])
     wrong = np.array([1.0, -5.0, 50.0, -10.0, 200.0])
-    accuracies, known = accuracies_of(correct, wrong, 10.0, Bins(5))
+    accuracies, known = bin_accuracies(correct, wrong, 10.0, Bins(5))
     assert known.tolist() == [False, False, True, True, True]
     assert accuracies.tolist() == pytest.approx([0.1, 0.3, 2 / 3, 1.0, 0.0], abs=2**-21)
 
@@ -57,24 +57,24 @@ def test_no_noise_makes_a_number_that_is_none(rng):
     for n in (0, 1, 3):
         scores = miscalibrated(max(n, 1), 1.0, rng).take(np.arange(n))
         for _ in range(50):
-            found = PrivateBinning(micro_epsilon=1_000).fit(Quick(scores, rng))
-            values = found.map_.accuracies
+            result = PrivateBinning(micro_epsilon=1_000).fit(Quick(scores, rng))
+            values = result.map_.accuracies
             assert ((values >= 0) & (values <= 1)).all()
-            assert 0 <= found.fallbacks_ <= 15
+            assert 0 <= result.fallbacks_ <= 15
 
 
 @pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
 def test_the_form_of_the_paper_costs_the_same_and_has_twice_the_noise(holder, rng, relation):
     scores = miscalibrated(300, 2.0, rng)
-    found = {}
+    result = {}
     for form in FORMS:
         source = holder(scores, Budget(0.5, relation=relation))
-        found[form] = PrivateBinning(epsilon=0.5, form=form).fit(source)
+        result[form] = PrivateBinning(epsilon=0.5, form=form).fit(source)
         assert source.ledger.spent().epsilon == 0.5
-        assert micro_epsilon(found[form].event(relation)) == 500_000
+        assert micro_epsilon(result[form].event(relation)) == 500_000
         with pytest.raises(BudgetError):
             PrivateBinning(epsilon=0.5, form=form, bins=3).fit(source)
-    theirs, ours = (found[form].event(relation) for form in reversed(FORMS))
+    theirs, ours = (result[form].event(relation) for form in reversed(FORMS))
     moved = {"add-remove": 2, "replace-one": 4}[relation]
     assert theirs.sensitivity == moved == 2 * ours.sensitivity
     assert theirs.noise == 2 * ours.noise == moved / 0.5
@@ -83,7 +83,7 @@ def test_the_form_of_the_paper_costs_the_same_and_has_twice_the_noise(holder, rn
 def test_totals_that_are_not_above_their_noise_fall_back():
     correct = np.array([[3.0, -2.0, 8.0], [5.0, 5.0, 5.0]])
     total = np.array([[10.0, 10.0, 0.0], [-4.0, 6.0, 5.0]])
-    accuracies, known = shares_of(correct, total, 5.0, Bins(3))
+    accuracies, known = bin_shares(correct, total, 5.0, Bins(3))
     assert known.tolist() == [[True, True, False], [False, True, False]]
     expected = [[0.3, 0.0, 5 / 6], [1 / 6, 5 / 6, 5 / 6]]
     np.testing.assert_allclose(accuracies, expected, rtol=0, atol=2**-21)  # on a grid
@@ -99,17 +99,17 @@ def test_intervals_of_accuracies_cover_noise_and_sampling(form, rng):
         logits = np.stack([logit[which], np.zeros(400)], axis=1)
         right = rng.random(400) < np.array([0.5, 0.8])[which]
         scores = Scores.from_logits(logits, np.where(right, 0, 1))
-        found = PrivateBinning(epsilon=4.0, bins=4, form=form, level=0.9).fit(
+        result = PrivateBinning(epsilon=4.0, bins=4, form=form, level=0.9).fit(
             Quick(scores, rng)
         )
-        assert len(found.accuracies_) == 4
+        assert len(result.accuracies_) == 4
         for b, truth in ((2, 0.5), (3, 0.8)):
-            estimate = found.accuracies_[b]
-            assert estimate.value == found.map_.accuracies[b]
+            estimate = result.accuracies_[b]
+            assert estimate.value == result.map_.accuracies[b]
             assert 0 <= estimate.low <= estimate.value <= estimate.high <= 1
             hits += estimate.low <= truth <= estimate.high
             # A close mistake: an interval for the noise alone.
-            reach = 1.65 * found.releases_[0].noise_std / estimate.n
+            reach = 1.65 * result.releases_[0].noise_std / estimate.n
             narrow += abs(estimate.value - truth) <= reach
             total += 1
     assert hits >= 0.9 * total
@@ -117,9 +117,9 @@ def test_intervals_of_accuracies_cover_noise_and_sampling(form, rng):
 
 
 def test_bins_of_which_nothing_is_known_have_the_widest_interval(rng):
-    found = PrivateBinning(epsilon=1.0, bins=4).fit(Quick(miscalibrated(2_000, 1.0, rng), rng))
-    unknown = [e for e in found.accuracies_ if e.value is None]
-    assert len(unknown) == found.fallbacks_ >= 1
+    result = PrivateBinning(epsilon=1.0, bins=4).fit(Quick(miscalibrated(2_000, 1.0, rng), rng))
+    unknown = [e for e in result.accuracies_ if e.value is None]
+    assert len(unknown) == result.fallbacks_ >= 1
     assert all((e.low, e.high) == (0.0, 1.0) for e in unknown)
 
 

@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 
 from veracal.accounting import Parallel
-from veracal.calibration.private.estimates import between, contributions_of, single_answers
+from veracal.calibration.private.estimates import (
+    between_source_variance,
+    single_answers,
+    source_contributions,
+)
 from veracal.mechanisms import Grid
 from veracal.queries import Count, Pool, PooledRelease, Public, Release, laplace_event
 
@@ -37,31 +41,35 @@ def pooled(units, std):
 def test_it_equals_its_definition_written_out():
     rng = np.random.default_rng(0)
     first, second = rng.integers(-50, 50, size=(7, 2)), rng.integers(0, 90, size=(7, 1))
-    found = between(
+    result = between_source_variance(
         [pooled(first, 2.0), pooled(second, 3.0)],
         [(1.0, -0.5), (0.25,)],
         sampling=10.0,
-        asked=10,
+        n_sources=10,
     )
     x = [a - 0.5 * b + 0.25 * c for (a, b), (c,) in zip(first, second, strict=True)]
     noise = 7 * (4.0 * (1 + 0.25) + 9.0 * 0.0625)
     sample = sum((v - sum(x) / 7) ** 2 for v in x) / 6
-    assert found.noise == pytest.approx(noise)
-    assert found.between == pytest.approx((7 * sample - noise - 10.0) * (1 - 7 / 10))
-    assert found.std == pytest.approx(math.sqrt(noise + 10.0 + found.between))
+    assert result.noise == pytest.approx(noise)
+    assert result.between == pytest.approx((7 * sample - noise - 10.0) * (1 - 7 / 10))
+    assert result.std == pytest.approx(math.sqrt(noise + 10.0 + result.between))
 
 
 def test_it_is_right_on_average_and_never_negative():
     """Unbiased before it is cut off at zero: noise and difference of sources apart."""
     rng = np.random.default_rng(1)
     m, spread, noise = 12, 30.0, 20.0
-    made = []
+    result = []
     for _ in range(1_500):
         sums = rng.normal(5, spread, size=m) + rng.laplace(0, noise / math.sqrt(2), size=m)
-        made.append(between([pooled(np.rint(sums)[:, None], noise)], [(1.0,)]).between)
-    assert np.mean(made) == pytest.approx(m * spread**2, rel=0.05)
+        result.append(
+            between_source_variance([pooled(np.rint(sums)[:, None], noise)], [(1.0,)]).between
+        )
+    assert np.mean(result) == pytest.approx(m * spread**2, rel=0.05)
     alike = [
-        between([pooled(np.rint(rng.normal(0, noise, size=(m, 1))), noise)], [(1.0,)]).between
+        between_source_variance(
+            [pooled(np.rint(rng.normal(0, noise, size=(m, 1))), noise)], [(1.0,)]
+        ).between
         for _ in range(300)
     ]
     assert min(alike) == 0.0
@@ -85,7 +93,7 @@ def covered(rng, *, with_between):
     share = right / n
     # The residual of the ratio: right - share * (right + wrong).
     weights, sampling = [(1 - share, -share)], n * share * (1 - share)
-    spread = between([answer], weights, sampling=sampling, asked=everyone)
+    spread = between_source_variance([answer], weights, sampling=sampling, n_sources=everyone)
     without = math.sqrt(spread.noise + spread.sampling)
     return abs(share - target) <= Z * (spread.std if with_between else without) / n
 
@@ -100,29 +108,29 @@ def test_intervals_cover_a_mean_under_random_dropout_of_different_sources():
 
 def test_nothing_is_known_beyond_one_source_and_nothing_is_missing_if_all_answered():
     one = pooled(np.array([[7]]), 2.0)
-    assert between([one], [(1.0,)], sampling=3.0).between == 0.0
-    assert between([one.parts[0]], [(1.0,)]).noise == 4.0
+    assert between_source_variance([one], [(1.0,)], sampling=3.0).between == 0.0
+    assert between_source_variance([one.parts[0]], [(1.0,)]).noise == 4.0
     all_here = pooled(np.array([[1], [90], [40]]), 1.0)
-    assert between([all_here], [(1.0,)], asked=3).between == 0.0
-    assert between([all_here], [(1.0,)]).between > 0
+    assert between_source_variance([all_here], [(1.0,)], n_sources=3).between == 0.0
+    assert between_source_variance([all_here], [(1.0,)]).between > 0
 
 
-def test_pools_inside_of_a_pool_are_taken_apart(rng):
+def test_nested_pools_are_flattened(rng):
     from tests.calibration.private.conftest import miscalibrated
 
     sources = [Public(miscalibrated(n, 1.0, rng)) for n in (3, 5, 9)]
-    found = Pool([Pool(sources[:2]), sources[2]]).answer(Count(), micro_epsilon=1)
-    assert [one.value for one in single_answers(found)] == [3, 5, 9]
-    x, variances = contributions_of([found], [(2.0,)])
+    result = Pool([Pool(sources[:2]), sources[2]]).answer(Count(), micro_epsilon=1)
+    assert [one.value for one in single_answers(result)] == [3, 5, 9]
+    x, variances = source_contributions([result], [(2.0,)])
     assert x.tolist() == [6, 10, 18] and not variances.any()
 
 
 def test_answers_of_different_sources_are_refused():
     with pytest.raises(ValueError, match="same sources"):
-        contributions_of(
+        source_contributions(
             [pooled(np.ones((2, 1)), 1.0), pooled(np.ones((3, 1)), 1.0)], [(1,), (1,)]
         )
     with pytest.raises(ValueError, match="same sources"):
-        between([], [])
+        between_source_variance([], [])
     with pytest.raises(ValueError, match="sampling"):
-        between([pooled(np.ones((2, 1)), 1.0)], [(1.0,)], sampling=math.nan)
+        between_source_variance([pooled(np.ones((2, 1)), 1.0)], [(1.0,)], sampling=math.nan)

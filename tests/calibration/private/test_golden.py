@@ -14,7 +14,7 @@ from veracal.calibration.private.golden_section import (
     OBJECTIVES,
     GoldenTemperature,
     SourceSums,
-    narrowed,
+    narrow_bracket,
 )
 from veracal.calibration.queries import Gap
 from veracal.data import Scores
@@ -45,15 +45,15 @@ def slowly(scores, objective, t):
 def test_public_records_give_the_search_as_defined(objective, temperatures, rng):
     scores = miscalibrated(120, 2.0, rng, classes=3)
     fitter = GoldenTemperature(objective, epsilon=1.0, temperatures=temperatures)
-    found = fitter.fit(Public(scores))
+    result = fitter.fit(Public(scores))
     low, high = as_defined(lambda t: slowly(scores, objective, t), *temperatures, 5)
-    assert found.map_.value == pytest.approx((low + high) / 2, rel=1e-4)  # up to its grid
-    assert isinstance(found.map_, Temperature)
-    assert not found.private_ and found.statement_ is None
-    assert [probe.noise_std for probe in found.probes_] == [0.0] * 6
-    expected = [slowly(scores, objective, probe.temperature) for probe in found.probes_]
+    assert result.map_.value == pytest.approx((low + high) / 2, rel=1e-4)  # up to its grid
+    assert isinstance(result.map_, Temperature)
+    assert not result.private_ and result.statement_ is None
+    assert [probe.noise_std for probe in result.evaluations_] == [0.0] * 6
+    expected = [slowly(scores, objective, probe.temperature) for probe in result.evaluations_]
     short = 5 * 120 if objective == "likelihood" else 0  # centered
-    values = [probe.value for probe in found.probes_]
+    values = [probe.value for probe in result.evaluations_]
     np.testing.assert_allclose(values, np.array(expected) - short, atol=1e-4)
 
 
@@ -61,12 +61,12 @@ def test_public_records_give_the_search_as_defined(objective, temperatures, rng)
 def test_every_kind_of_source_finds_it(source_of, objective, rng):
     scores = miscalibrated(3_000, 2.5, rng)
     fitter = GoldenTemperature(objective, epsilon=60.0, level=0.99)
-    found = fitter.fit(source_of(scores, Budget(60.0)))
-    assert found.map_.value == pytest.approx(2.5, abs=0.7)
-    estimate = found.temperature_
-    assert 0.5 <= estimate.low <= estimate.value == found.map_.value <= estimate.high <= 6
+    result = fitter.fit(source_of(scores, Budget(60.0)))
+    assert result.map_.value == pytest.approx(2.5, abs=0.7)
+    estimate = result.temperature_
+    assert 0.5 <= estimate.low <= estimate.value == result.map_.value <= estimate.high <= 6
     assert estimate.low <= 2.5 <= estimate.high
-    assert (found.transform(scores).predictions == scores.predictions).all()
+    assert (result.transform(scores).predictions == scores.predictions).all()
 
 
 @of_objectives
@@ -125,21 +125,21 @@ def test_what_was_announced_is_enough_and_not_one_question_more(objective, relat
 
 def one_value_more(ask, low, high, reductions):
     """The printed search: a value after the last cut as well."""
-    found = narrowed(ask, low, high, reductions)
-    new = max(found.bracket.points(), key=lambda point: np.abs(found.points - point).min())
+    result = narrow_bracket(ask, low, high, reductions)
+    new = max(result.bracket.points(), key=lambda point: np.abs(result.points - point).min())
     ask(new)
-    return found
+    return result
 
 
 def test_a_value_after_the_last_cut_is_seen(holder, rng, monkeypatch):
     scores = miscalibrated(60, 2.0, rng)
     fitter = GoldenTemperature(micro_epsilon=600_000)
-    monkeypatch.setattr(golden, "narrowed", one_value_more)
+    monkeypatch.setattr(golden, "narrow_bracket", one_value_more)
     with pytest.raises(IndexError):  # there is no price for it
         fitter.fit(PrepaidSource(scores, fitter.event()))
     # Even if somebody gives it one, nobody pays.
-    asks = fitter._asks()
-    monkeypatch.setattr(GoldenTemperature, "_asks", lambda _: [*asks, asks[0]])
+    asks = fitter._queries()
+    monkeypatch.setattr(GoldenTemperature, "_queries", lambda _: [*asks, asks[0]])
     announced = golden.PricedQuery.event(asks[0], "add-remove")
     with pytest.raises(BudgetError):
         fitter.fit(PrepaidSource(scores, type(fitter.event())((announced,) * 6)))
@@ -152,7 +152,7 @@ def test_a_share_of_one_in_k_is_seen(rng):
     scores = miscalibrated(60, 2.0, rng)
     right = GoldenTemperature(micro_epsilon=600_000)
     wrong = GoldenTemperature(micro_epsilon=720_000)
-    assert wrong._asks()[0].micro_epsilon == 600_000 // 5
+    assert wrong._queries()[0].micro_epsilon == 600_000 // 5
     with pytest.raises(BudgetError):
         wrong.fit(PrepaidSource(scores, right.event()))
 
@@ -204,7 +204,7 @@ def test_a_fit_that_broke_off_goes_on_where_it_was(holder, rng, objective, reque
     assert source.ledger.spent().epsilon == pytest.approx(0.6)
     again = clone(fitter).fit(source, request=request_id)  # there is no budget left to ask anew
     assert again.map_ == first.map_ and again.releases_ == first.releases_
-    assert again.probes_ == first.probes_ and again.temperature_ == first.temperature_
+    assert again.evaluations_ == first.evaluations_ and again.temperature_ == first.temperature_
 
 
 def test_what_cannot_be_paid_to_the_last_is_not_begun(holder, rng):
@@ -223,13 +223,13 @@ def test_a_plan_is_opened_for_a_fit(tmp_path, rng):
     assert all(used == item.times for item, used in ledger.planned())
 
 
-def test_temperatures_asked_for_are_on_the_public_grid(rng):
+def test_queried_temperatures_are_on_the_public_grid(rng):
     source = Quick(miscalibrated(500, 2.0, rng), rng)
-    found = GoldenTemperature(epsilon=1.0, temperatures=(0.7, 4.3)).fit(source)
-    inverses = [query.inverse for query, _, _ in source.asked] + [found.map_.inverse]
+    result = GoldenTemperature(epsilon=1.0, temperatures=(0.7, 4.3)).fit(source)
+    inverses = [query.inverse for query, _, _ in source.asked] + [result.map_.inverse]
     assert all(inverse * 2**16 == int(inverse * 2**16) for inverse in inverses)
     assert all(1 / 4.3 <= inverse <= 1 / 0.7 for inverse in inverses)
-    assert [1 / p.temperature for p in found.probes_] == pytest.approx(inverses[:-1])
+    assert [1 / p.temperature for p in result.evaluations_] == pytest.approx(inverses[:-1])
     assert len({inverse for inverse in inverses[:-1]}) == 6
 
 
@@ -244,11 +244,13 @@ def test_a_source_that_falls_silent_is_left_out_of_every_value(rng):
     sources = [Quick(part, rng) for part in sixths(scores)]
     sources[5] = Breaks(sources[5], 1)
     fitter = GoldenTemperature("likelihood", epsilon=1e5)
-    found = fitter.fit(Pool(sources, least=3))
+    result = fitter.fit(Pool(sources, least=3))
     left = scores.take(np.arange(900))
-    expected = [slowly(left, "likelihood", p.temperature) - 5 * 900 for p in found.probes_]
-    np.testing.assert_allclose([p.value for p in found.probes_], expected, atol=0.02)
-    assert found.map_.value == pytest.approx(4.5, abs=0.5)
+    expected = [
+        slowly(left, "likelihood", p.temperature) - 5 * 900 for p in result.evaluations_
+    ]
+    np.testing.assert_allclose([p.value for p in result.evaluations_], expected, atol=0.02)
+    assert result.map_.value == pytest.approx(4.5, abs=0.5)
 
 
 def stale(ask, low, high, reductions):
@@ -259,36 +261,36 @@ def stale(ask, low, high, reductions):
         seen.append(ask(point)[-1])
         return seen
 
-    return narrowed(remember, low, high, reductions)
+    return narrow_bracket(remember, low, high, reductions)
 
 
 def test_values_of_other_sources_than_before_would_lead_astray(rng, monkeypatch):
-    monkeypatch.setattr(golden, "narrowed", stale)
+    monkeypatch.setattr(golden, "narrow_bracket", stale)
     sources = [Quick(part, rng) for part in sixths(miscalibrated(1_600, 4.5, rng))]
     sources[5] = Breaks(sources[5], 1)
-    found = GoldenTemperature("likelihood", epsilon=1e5).fit(Pool(sources, least=3))
-    assert found.map_.value < 4.0
+    result = GoldenTemperature("likelihood", epsilon=1e5).fit(Pool(sources, least=3))
+    assert result.map_.value < 4.0
 
 
-def test_who_fell_silent_is_charged_and_told(holder, rng):
+def test_a_dropped_out_source_is_charged_and_named(holder, rng):
     parts = sixths(miscalibrated(320, 2.5, rng))
     holders = [holder(part, Budget(0.6)) for part in parts]
     pool = Pool([Breaks(holders[0], 2), *holders[1:]], least=5)
-    found = GoldenTemperature(epsilon=0.6).fit(pool)
+    result = GoldenTemperature(epsilon=0.6).fit(pool)
     assert [one.ledger.spent().epsilon for one in holders] == pytest.approx([0.2] + [0.6] * 5)
-    assert found.private_ and found.statement_.epsilon == pytest.approx(0.6)
-    assert len(found.releases_) == 6
-    given = [release.parts[0] is not None for release in found.releases_]
+    assert result.private_ and result.statement_.epsilon == pytest.approx(0.6)
+    assert len(result.releases_) == 6
+    given = [release.parts[0] is not None for release in result.releases_]
     assert given == [True, True, False, False, False, False]  # what was released stays listed
 
 
 def test_rows_of_one_unit_are_not_so_many_chances():
     """Rows of one person may all be alike, so a sample of them says less."""
-    told = [SourceSums(np.array([[gap]]), (), 1.0) for gap in (-80.0, 80.0)]
+    settings = [SourceSums(np.array([[gap]]), (), 1.0) for gap in (-80.0, 80.0)]
     fitter = GoldenTemperature(epsilon=1.0, size=500)
     points = np.array([2.0, 4.0])
-    assert fitter._ends(points, told, rows=1) == (2.0, 4.0)
-    assert fitter._ends(points, told, rows=3) == (0.5, 6.0)
+    assert fitter._interval(points, settings, rows=1) == (2.0, 4.0)
+    assert fitter._interval(points, settings, rows=3) == (0.5, 6.0)
 
 
 def test_the_interval_says_what_it_counts(rng):
@@ -300,13 +302,13 @@ def test_the_interval_says_what_it_counts(rng):
             Pool([Quick(part, rng) for part in parts])
         )
 
-    assert fitted(2).counted_ == "noise"
+    assert fitted(2).interval_covers_ == "noise"
     assert fitted(2).temperature_.n == 0
-    assert fitted(2, size=600).counted_ == "noise and sampling"
+    assert fitted(2, size=600).interval_covers_ == "noise and sampling"
     assert fitted(2, size=600).temperature_.n == 600
-    assert fitted(10).counted_ == "noise and sampling"
+    assert fitted(10).interval_covers_ == "noise and sampling"
     quiet = GoldenTemperature(epsilon=1.0).fit(Pool([Public(scores.take(np.arange(300)))]))
-    assert quiet.counted_ == "noise" and not quiet.private_
+    assert quiet.interval_covers_ == "noise" and not quiet.private_
 
 
 @of_objectives
@@ -329,9 +331,9 @@ def test_with_hardly_any_epsilon_the_interval_is_the_whole_range(rng):
 def test_no_records_give_a_temperature_all_the_same(rng):
     empty = miscalibrated(5, 2.0, rng).take(np.arange(0))
     for objective in OBJECTIVES:
-        found = GoldenTemperature(objective, epsilon=1.0).fit(Public(empty))
-        assert (found.temperature_.low, found.temperature_.high) == (0.5, 6.0)
-        assert 0.5 < found.map_.value < 6.0
+        result = GoldenTemperature(objective, epsilon=1.0).fit(Public(empty))
+        assert (result.temperature_.low, result.temperature_.high) == (0.5, 6.0)
+        assert 0.5 < result.map_.value < 6.0
 
 
 def test_the_baselines_of_the_paper_are_a_source_alone_and_no_map(rng):
@@ -377,6 +379,6 @@ def test_nonsense_is_refused_before_anything_is_charged(holder, rng, settings):
 
 def test_gaps_of_the_search_are_those_of_the_query(rng):
     scores = miscalibrated(200, 2.0, rng)
-    for probe in GoldenTemperature(epsilon=1.0).fit(Public(scores)).probes_:
+    for probe in GoldenTemperature(epsilon=1.0).fit(Public(scores)).evaluations_:
         gap = Gap(1 / probe.temperature)
         assert probe.value == abs(gap.evaluate(scores)[0]) * gap.grid.step

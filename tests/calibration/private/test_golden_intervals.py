@@ -7,14 +7,14 @@ import pytest
 from scipy.special import expit
 
 from veracal.calibration.private.golden_section import (
-    Rule,
+    ErrorBound,
     SourceSums,
-    absolute_ends,
-    counts_sampling,
+    absolute_sum_interval,
     golden_section,
-    loss_ends,
-    root_ends,
-    valley_ends,
+    includes_sampling,
+    loss_interval,
+    minimum_interval,
+    root_interval,
 )
 
 ENDS = (0.5, 6.0)
@@ -50,7 +50,7 @@ class World:
 
 
 def ends_of(kind):
-    return {"gap": root_ends, "loss": loss_ends}[kind]
+    return {"gap": root_interval, "loss": loss_interval}[kind]
 
 
 def coverage(kind, rule, rng, *, trials, alter=None, truth=RIGHT, **settings):
@@ -59,8 +59,8 @@ def coverage(kind, rule, rng, *, trials, alter=None, truth=RIGHT, **settings):
     for _ in range(trials):
         world = World(rng, **settings)
         golden_section(world.ask(kind), *ENDS, 5)
-        told = [alter(one) for one in world.told] if alter else world.told
-        low, high = ends_of(kind)(np.array(world.points), told, rule, ENDS)
+        observed = [alter(one) for one in world.told] if alter else world.told
+        low, high = ends_of(kind)(np.array(world.points), observed, rule, ENDS)
         assert ENDS[0] <= low <= high <= ENDS[1]
         hits += low <= truth <= high
         width += (high - low) / trials
@@ -78,15 +78,15 @@ def without_noise(told):
 
 
 @pytest.mark.parametrize(("sources", "n", "scale"), [(30, 20, 3.0), (100, 6, 8.0)])
-def test_sources_tell_where_the_root_is(rng, sources, n, scale):
+def test_variation_between_sources_locates_the_root(rng, sources, n, scale):
     world = {"sources": sources, "n": n, "scale": scale}
-    held, _ = coverage("gap", Rule(0.05, None, 2.0), rng, trials=100, **world)
+    held, _ = coverage("gap", ErrorBound(0.05, None, 2.0), rng, trials=100, **world)
     assert held >= 0.94
 
 
 def test_with_many_records_the_noise_alone_is_not_enough(rng):
     world = {"sources": 12, "n": 300, "scale": 0.05}
-    rule = Rule(0.05, None, 2.0)
+    rule = ErrorBound(0.05, None, 2.0)
     held, width = coverage("gap", rule, rng, trials=100, **world)
     wrong, _ = coverage("gap", rule, rng, trials=100, alter=one_source, **world)
     assert wrong < 0.85 < 0.94 <= held
@@ -95,7 +95,7 @@ def test_with_many_records_the_noise_alone_is_not_enough(rng):
 
 def test_with_few_records_the_sampling_alone_is_not_enough(rng):
     world = {"sources": 5, "n": 60, "scale": 40.0}
-    rule = Rule(0.05, 5 * 90, 2.0)
+    rule = ErrorBound(0.05, 5 * 90, 2.0)
     held, _ = coverage("gap", rule, rng, trials=100, **world)
     wrong, _ = coverage("gap", rule, rng, trials=100, alter=without_noise, **world)
     assert wrong < 0.85 < 0.94 <= held
@@ -103,15 +103,15 @@ def test_with_few_records_the_sampling_alone_is_not_enough(rng):
 
 def test_a_declared_size_counts_the_sampling_of_one_source(rng):
     world = {"sources": 1, "n": 20_000, "scale": 3.0}
-    held, width = coverage("gap", Rule(0.05, 30_000, 2.0), rng, trials=40, **world)
+    held, width = coverage("gap", ErrorBound(0.05, 30_000, 2.0), rng, trials=40, **world)
     assert held >= 0.94
     assert width < 3.5
 
 
 @pytest.mark.parametrize(("sources", "n", "scale"), [(12, 400, 0.5), (40, 400, 5.0)])
-def test_sources_tell_where_the_loss_is_least(rng, sources, n, scale):
+def test_variation_between_sources_locates_the_minimum(rng, sources, n, scale):
     world = {"sources": sources, "n": n, "scale": scale}
-    held, width = coverage("loss", Rule(0.05, None, 20.0), rng, trials=60, **world)
+    held, width = coverage("loss", ErrorBound(0.05, None, 20.0), rng, trials=60, **world)
     assert held >= 0.94
     assert width < 5.0
 
@@ -120,28 +120,34 @@ def test_a_root_beyond_the_range_counts_as_its_end(rng):
     world = World(rng, sources=12, n=300, scale=0.1)
     world.right[:] = False
     golden_section(world.ask("gap"), *ENDS, 5)
-    low, high = root_ends(np.array(world.points), world.told, Rule(0.05, None, 2.0), ENDS)
+    low, high = root_interval(
+        np.array(world.points), world.told, ErrorBound(0.05, None, 2.0), ENDS
+    )
     assert high == 6.0 and low > 5.0
     world = World(rng, sources=12, n=300, scale=0.1)
     world.right[:] = True
     golden_section(world.ask("gap"), *ENDS, 5)
-    low, high = root_ends(np.array(world.points), world.told, Rule(0.05, None, 2.0), ENDS)
+    low, high = root_interval(
+        np.array(world.points), world.told, ErrorBound(0.05, None, 2.0), ENDS
+    )
     assert low == 0.5 and high < 1.0
 
 
-def test_hoeffdings_reach_is_its_formula():
-    told = SourceSums(np.array([[1.0, 2.0]]), (), 1.0)
-    reach = Rule(0.1, 400, 3.0, places=7).reaches(told, asked=6)
+def test_hoeffdings_half_width_is_its_formula():
+    settings = SourceSums(np.array([[1.0, 2.0]]), (), 1.0)
+    reach = ErrorBound(0.1, 400, 3.0, n_candidates=7).half_widths(settings, n_sums=6)
     n, width, alpha = 400, 3.0, 0.05  # the other half is for noise
     assert reach == pytest.approx([reach[0]] * 2)
     assert 2 * 7 * math.exp(-2 * reach[0] ** 2 / (n * width**2)) == pytest.approx(alpha)
-    assert Rule(0.1, None, 3.0).reaches(told, asked=6).tolist() == [0.0, 0.0]
-    assert counts_sampling(told, 400) and not counts_sampling(told, None)
+    assert ErrorBound(0.1, None, 3.0).half_widths(settings, n_sums=6).tolist() == [0.0, 0.0]
+    assert includes_sampling(settings, 400) and not includes_sampling(settings, None)
 
 
-def test_students_reach_is_its_formula(rng):
+def test_students_half_width_is_its_formula(rng):
     parts = rng.normal(size=(14, 3))
-    reach = Rule(0.05, None, 2.0).reaches(SourceSums(parts, (1.0,) * 14, 1.0), asked=5)
+    reach = ErrorBound(0.05, None, 2.0).half_widths(
+        SourceSums(parts, (1.0,) * 14, 1.0), n_sums=5
+    )
     for entry in range(3):
         deviation = math.sqrt(((parts[:, entry] - parts[:, entry].mean()) ** 2).sum() / 13)
         quantile = 3.0123  # of Student's law with 13 degrees, two-sided 0.01, from tables
@@ -151,25 +157,31 @@ def test_students_reach_is_its_formula(rng):
 def test_gaps_of_bins_are_compared_by_where_their_absolutes_may_be():
     points = np.array([1.0, 2.0, 4.0])
     sums = [[30.0, -30.0], [1.0, 1.0], [20.0, 5.0]]
-    told = [SourceSums(np.array([row]), (1.0,), 1.0) for row in sums]
-    assert absolute_ends(points, told, Rule(0.05, None, 2.0), ENDS) == (1.0, 4.0)
+    settings = [SourceSums(np.array([row]), (1.0,), 1.0) for row in sums]
+    assert absolute_sum_interval(points, settings, ErrorBound(0.05, None, 2.0), ENDS) == (
+        1.0,
+        4.0,
+    )
     # With a reach of about 11 for each bin, 25 is no longer surely above 2.
-    told = [SourceSums(np.array([row]), (2.0,), 1.0) for row in sums]
-    assert absolute_ends(points, told, Rule(0.05, None, 2.0), ENDS) == (1.0, 6.0)
+    settings = [SourceSums(np.array([row]), (2.0,), 1.0) for row in sums]
+    assert absolute_sum_interval(points, settings, ErrorBound(0.05, None, 2.0), ENDS) == (
+        1.0,
+        6.0,
+    )
 
 
 def test_a_valley_lies_between_what_is_surely_larger():
     points = np.array([2.0, 4.0, 3.0, 5.0])
     nothing = np.zeros((4, 4), dtype=bool)
-    assert valley_ends(points, nothing, ENDS) == ENDS
+    assert minimum_interval(points, nothing, ENDS) == ENDS
     falls = nothing.copy()
     falls[0, 2] = True  # larger at 2 than at 3: the least is above 2
-    assert valley_ends(points, falls, ENDS) == (2.0, 6.0)
+    assert minimum_interval(points, falls, ENDS) == (2.0, 6.0)
     rises = nothing.copy()
     rises[1, 2] = True  # larger at 4 than at 3: the least is below 4
-    assert valley_ends(points, rises, ENDS) == (0.5, 4.0)
-    assert valley_ends(points, falls | rises, ENDS) == (2.0, 4.0)
+    assert minimum_interval(points, rises, ENDS) == (0.5, 4.0)
+    assert minimum_interval(points, falls | rises, ENDS) == (2.0, 4.0)
     nonsense = nothing.copy()
     nonsense[3, 2] = nonsense[0, 1] = nonsense[2, 0] = True  # no valley has this
-    low, high = valley_ends(points, nonsense, ENDS)
+    low, high = minimum_interval(points, nonsense, ENDS)
     assert low <= high

@@ -9,8 +9,8 @@ from scipy import optimize
 from veracal.calibration.private.golden_section import (
     RATIO,
     Bracket,
-    evaluations,
     golden_section,
+    n_evaluations,
 )
 from veracal.calibration.private.temperature_grid import TemperatureGrid
 
@@ -68,29 +68,29 @@ def valley(least):
 @pytest.mark.parametrize("least", [0.4, 0.7, 1.3, 2.2, 2.99])
 def test_it_is_the_search_as_defined(reductions, least):
     one, other = Counting(valley(least)), Counting(valley(least))
-    found = golden_section(one, 0.5, 3.0, reductions)
+    result = golden_section(one, 0.5, 3.0, reductions)
     low, high = as_defined(other, 0.5, 3.0, reductions)
-    assert (found.bracket.low, found.bracket.high) == pytest.approx((low, high), abs=1e-14)
+    assert (result.bracket.low, result.bracket.high) == pytest.approx((low, high), abs=1e-14)
     np.testing.assert_allclose(one.asked, other.asked, atol=1e-13)
-    np.testing.assert_array_equal(found.points, one.asked)
-    np.testing.assert_array_equal(found.values, [valley(least)(t) for t in one.asked])
-    assert found.least == pytest.approx((low + high) / 2)
+    np.testing.assert_array_equal(result.points, one.asked)
+    np.testing.assert_array_equal(result.values, [valley(least)(t) for t in one.asked])
+    assert result.minimum == pytest.approx((low + high) / 2)
 
 
 @pytest.mark.parametrize("reductions", [1, 2, 5, 12])
 def test_it_asks_one_more_time_than_it_cuts_and_never_twice_in_a_place(reductions):
     for least in (0.1, 0.9, 1.75, 2.5, 9.0):
-        asked = Counting(valley(least))
-        golden_section(asked, 0.5, 3.0, reductions)
-        assert len(asked.asked) == reductions + 1 == evaluations(reductions)
-        assert np.diff(np.sort(asked.asked)).min() > 1e-9
-        assert min(asked.asked) > 0.5 and max(asked.asked) < 3.0
+        queried = Counting(valley(least))
+        golden_section(queried, 0.5, 3.0, reductions)
+        assert len(queried.asked) == reductions + 1 == n_evaluations(reductions)
+        assert np.diff(np.sort(queried.asked)).min() > 1e-9
+        assert min(queried.asked) > 0.5 and max(queried.asked) < 3.0
 
 
 def test_five_cuts_of_the_papers_range_leave_0_225():
-    found = golden_section(valley(1.5), 0.5, 3.0, 5)
-    assert found.bracket.high - found.bracket.low == pytest.approx(0.2254, abs=5e-5)
-    assert found.bracket.high - found.bracket.low == pytest.approx(2.5 * RATIO**5)
+    result = golden_section(valley(1.5), 0.5, 3.0, 5)
+    assert result.bracket.high - result.bracket.low == pytest.approx(0.2254, abs=5e-5)
+    assert result.bracket.high - result.bracket.low == pytest.approx(2.5 * RATIO**5)
 
 
 @pytest.mark.parametrize("shape", [np.abs, np.square, np.expm1], ids=["V", "U", "rising"])
@@ -98,9 +98,9 @@ def test_the_least_of_a_valley_is_within_half_the_last_width(shape, rng):
     low, high = rng.uniform(0.1, 1, 200), rng.uniform(2, 9, 200)
     least = rng.uniform(low, high) if shape is not np.expm1 else low
     for reductions in (1, 3, 5, 9):
-        found = golden_section(lambda t: shape(t - least), low, high, reductions)
+        result = golden_section(lambda t: shape(t - least), low, high, reductions)
         half = (high - low) * RATIO**reductions / 2
-        assert (np.abs(found.least - least) <= half * (1 + 1e-9)).all()
+        assert (np.abs(result.minimum - least) <= half * (1 + 1e-9)).all()
 
 
 def test_many_searches_at_once_are_the_same_as_one_by_one(rng):
@@ -114,37 +114,37 @@ def test_many_searches_at_once_are_the_same_as_one_by_one(rng):
     every = golden_section(noisy(least), np.full((20, 3), 0.5), 3.0, 5)
     for index in np.ndindex(20, 3):
         one = golden_section(noisy(least[index], index), 0.5, 3.0, 5)
-        assert one.least == every.least[index]
+        assert one.minimum == every.minimum[index]
         np.testing.assert_array_equal(one.points, every.points[(slice(None), *index)])
 
 
 def test_equal_values_keep_the_upper_part():
-    found = golden_section(np.zeros_like, 0.5, 3.0, 3)
-    assert found.bracket.high == 3.0
-    assert found.bracket.low == pytest.approx(3 - 2.5 * RATIO**3)
+    result = golden_section(np.zeros_like, 0.5, 3.0, 3)
+    assert result.bracket.high == 3.0
+    assert result.bracket.low == pytest.approx(3 - 2.5 * RATIO**3)
 
 
 def test_a_new_point_of_the_old_bracket_is_seen_to_go_astray():
     """The mistake ends far from the least, which the search of the library finds."""
     grid = np.linspace(0.6, 2.9, 47)
     wrong = [abs(sum(old_bracket(valley(t), 0.5, 3.0, 5)) / 2 - t) for t in grid]
-    right = [abs(float(golden_section(valley(t), 0.5, 3.0, 5).least) - t) for t in grid]
+    right = [abs(float(golden_section(valley(t), 0.5, 3.0, 5).minimum) - t) for t in grid]
     assert max(right) <= 0.1128 < 0.2 < max(wrong)
 
 
 def test_another_library_finds_the_same_least(rng):
     for least in rng.uniform(0.6, 2.9, 10):
         known = optimize.golden(valley(least), brack=(0.5, least + 0.01, 3.0), tol=1e-10)
-        assert golden_section(valley(least), 0.5, 3.0, 45).least == pytest.approx(known)
+        assert golden_section(valley(least), 0.5, 3.0, 45).minimum == pytest.approx(known)
 
 
 def test_points_of_a_bracket_are_golden():
     for bracket in (Bracket(0.5, 3.0), Bracket(-1.0, 1e3)):
         lower, upper = bracket.points()
-        after = bracket.narrowed(np.array(True))
+        after = bracket.narrow(np.array(True))
         assert (after.low, after.high) == (bracket.low, upper)
         assert after.points()[1] == pytest.approx(lower)
-        after = bracket.narrowed(np.array(False))
+        after = bracket.narrow(np.array(False))
         assert (after.low, after.high) == (lower, bracket.high)
         assert after.points()[0] == pytest.approx(upper)
 
@@ -153,22 +153,22 @@ def test_points_of_a_bracket_are_golden():
     ("low", "high", "reductions"),
     [(3.0, 0.5, 5), (1.0, 1.0, 5), (0.5, math.inf, 5), (math.nan, 1.0, 5), (0.5, 3.0, 0)],
 )
-def test_nonsense_is_refused_before_anything_is_asked(low, high, reductions):
-    asked = Counting(valley(1.0))
+def test_invalid_settings_are_rejected_before_any_query(low, high, reductions):
+    queried = Counting(valley(1.0))
     with pytest.raises(ValueError, match="Expected"):
-        golden_section(asked, low, high, reductions)
-    assert not asked.asked
+        golden_section(queried, low, high, reductions)
+    assert not queried.asked
 
 
 def test_temperatures_of_a_grid_are_the_nearest_and_in_the_range(rng):
     wanted = rng.uniform(0.3, 8.0, size=(50, 4))
     for bits in (3, 8, 12):
         grid = TemperatureGrid(0.5, 6.0, bits)
-        found = grid.inverses(wanted)
+        result = grid.inverses(wanted)
         every = np.arange(1, 2 * 2**bits + 1) / 2**bits
         every = every[(1 / every <= 6.0) & (1 / every >= 0.5)]
         nearest = np.abs(every - 1 / wanted[..., None]).argmin(axis=-1)
-        np.testing.assert_array_equal(found, every[nearest])
+        np.testing.assert_array_equal(result, every[nearest])
         assert grid.inverses(1.0) == 1.0
 
 

@@ -13,7 +13,7 @@ from veracal.accounting import Pure, micro_epsilon
 from veracal.calibration.bins import Bins
 from veracal.calibration.maps import Binned, Identity, Temperature
 from veracal.calibration.private import guard_event, guard_map
-from veracal.calibration.private.estimates import noise_reach
+from veracal.calibration.private.estimates import noise_half_width
 from veracal.calibration.queries import BrierGain
 from veracal.data import Scores
 from veracal.queries import Pool, Public
@@ -26,7 +26,7 @@ def test_a_map_that_helps_is_kept_and_one_that_harms_is_not(source_of, rng):
     assert good.kept and good.map == Temperature(1 / 3) and good.gain > good.threshold
     assert not bad.kept and bad.map == Identity() and bad.gain <= bad.threshold
     assert "kept" in good.text() and "held-out records" in good.text() and "0.05" in good.text()
-    assert "not kept" in bad.text() and "stay as they are" in bad.text()
+    assert "not kept" in bad.text() and "are not changed" in bad.text()
     if good.private:
         assert good.statement.epsilon == pytest.approx(0.4, abs=1e-12)
     else:
@@ -64,9 +64,9 @@ def test_a_useless_map_is_kept_as_rarely_as_stated(beta, rng):
     n = 20_000
     many = Copies(BrierGain(Identity()), n)  # one answer with many noises
     source = Quick(miscalibrated(30, 1.0, rng), rng)
-    found = guard_map(Identity(), source, epsilon=0.5, beta=beta)
-    kept = int((source.answer(many, micro_epsilon=500_000).values > found.threshold).sum())
-    assert found.kept == (found.gain > found.threshold)
+    result = guard_map(Identity(), source, epsilon=0.5, beta=beta)
+    kept = int((source.answer(many, micro_epsilon=500_000).values > result.threshold).sum())
+    assert result.kept == (result.gain > result.threshold)
     assert stats.binom.sf(kept - 1, n, beta) > 1e-4  # not more often
     assert stats.binom.cdf(kept, n, 0.8 * beta) > 1e-4  # nor far from the bound
 
@@ -74,7 +74,7 @@ def test_a_useless_map_is_kept_as_rarely_as_stated(beta, rng):
 @pytest.mark.parametrize("scale", [0.3, 1.0, 7.7, 1e6])
 @pytest.mark.parametrize("beta", [0.4, 0.05, 1e-4])
 def test_one_noise_reaches_as_far_as_its_law_says(scale, beta):
-    t, reach = math.exp(-1 / scale), noise_reach([scale], beta)
+    t, reach = math.exp(-1 / scale), noise_half_width([scale], beta)
     beyond = [t ** (r + 1) / (1 + t) for r in (reach, reach - 1)]
     assert beyond[0] <= beta * (1 + 1e-12)
     assert beyond[1] > beta * (1 - 1e-12) or reach == 0
@@ -82,17 +82,17 @@ def test_one_noise_reaches_as_far_as_its_law_says(scale, beta):
         assert reach == pytest.approx(scale * math.log(1 / (2 * beta)), rel=0.01, abs=1)
 
 
-def test_several_noises_reach_less_far_than_each_at_once(rng):
+def test_the_bound_of_a_sum_is_below_the_sum_of_bounds(rng):
     scales = [3.0] * 20 + [10.0] * 5
     t = np.exp(-1 / np.array(scales))
     draws = rng.geometric(1 - t, size=(100_000, 25)) - rng.geometric(1 - t, size=(100_000, 25))
     sums = draws.sum(axis=1)
     for beta in (0.2, 0.05, 0.001):
-        reach = noise_reach(scales, beta)
+        reach = noise_half_width(scales, beta)
         assert (sums > reach).mean() <= beta
         assert reach < 2.6 * np.quantile(sums, 1 - beta)  # Chernoff is not far off
-        assert reach < sum(noise_reach([s], beta / 25) for s in scales)
-    assert noise_reach([5.0, 5.0], 0.05) >= noise_reach([5.0], 0.05)
+        assert reach < sum(noise_half_width([s], beta / 25) for s in scales)
+    assert noise_half_width([5.0, 5.0], 0.05) >= noise_half_width([5.0], 0.05)
 
 
 def test_a_pool_errs_as_rarely_as_stated(rng):
@@ -107,12 +107,12 @@ def test_a_pool_errs_as_rarely_as_stated(rng):
 
 def test_a_map_may_change_predictions(rng):
     scores = Scores.from_probabilities([[0.9, 0.1]] * 50, [1] * 50)
-    found = guard_map(Binned(Bins(15), [0.1] * 15), Public(scores), epsilon=1.0)
-    assert found.kept and found.gain == pytest.approx(50 * (0.81 - 0.01), abs=1e-3)
+    result = guard_map(Binned(Bins(15), [0.1] * 15), Public(scores), epsilon=1.0)
+    assert result.kept and result.gain == pytest.approx(50 * (0.81 - 0.01), abs=1e-3)
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.5, 1.0, float("nan")])
-def test_a_bad_beta_is_refused_before_anything_is_asked(beta, rng):
+def test_an_invalid_beta_is_rejected_before_any_query(beta, rng):
     source = Quick(miscalibrated(10, 1.0, rng), rng)
     with pytest.raises(ValueError, match="beta"):
         guard_map(Identity(), source, epsilon=1.0, beta=beta)

@@ -21,11 +21,11 @@ from veracal.calibration.private.session import (
     PricedQuery,
     QuerySession,
     check_affordable,
-    stated,
+    combined_statement,
     unit_of,
 )
 from veracal.calibration.queries import BinnedGap, BrierGain, CorrectWrong, Gap
-from veracal.calibration.simulated import Simulated
+from veracal.calibration.simulated import SimulatedSources
 from veracal.errors import BudgetError, SilentError, VeracalError
 from veracal.ledger import Item
 from veracal.queries import Count, Pool, Public, Release
@@ -47,15 +47,15 @@ def simulated(n=200, sources=5, *, seed=0, sizes=None, **settings):
     place = rng.integers(sources, size=n) if sizes is None else np.repeat(np.arange(5), sizes)
     usual = {"micro_epsilon": 10_000_000, "least": 1, "most_records": n}
     settings = {**usual, "rng": np.random.default_rng(seed), **settings}
-    return Simulated(scores, place, sources=sources, **settings)
+    return SimulatedSources(scores, place, sources=sources, **settings)
 
 
 def asked(source, asks=ASKS):
     """Everything asked of a source."""
-    inquiry = QuerySession(source)
+    session = QuerySession(source)
     for i, ask in enumerate(asks):
-        inquiry.ask(ask, str(i))
-    return inquiry
+        session.ask(ask, str(i))
+    return session
 
 
 def silent_sets(m):
@@ -74,10 +74,10 @@ def check_every_silent_set(m):
             with pytest.raises(SilentError):
                 asked(source)
             continue
-        inquiry = asked(source)
-        assert (inquiry.present, inquiry.asked) == (len(left), m)
-        assert set(inquiry.silences) == {(i,) for i in out}
-        for answer, all_of_it in zip(inquiry.answers, whole, strict=True):
+        session = asked(source)
+        assert (session.n_present, session.n_sources) == (len(left), m)
+        assert set(session.dropouts) == {(i,) for i in out}
+        for answer, all_of_it in zip(session.answers, whole, strict=True):
             parts = [all_of_it.parts[i] for i in left]
             # The same draws: as of a pool that never had the others.
             sums = tuple(sum(entry) for entry in zip(*(p.units for p in parts), strict=True))
@@ -104,33 +104,33 @@ def test_lies_leave_finite_answers(number, bounded):
         return replace(release, units=(number,) * len(release.units))
 
     settings = {} if bounded else {"most_records": None}
-    inquiry = asked(simulated(lying={1: lie, 3: lie}, **settings))
+    session = asked(simulated(tampering={1: lie, 3: lie}, **settings))
     honest = asked(simulated(silent=[1, 3]))
-    assert inquiry.present == 3
-    for answer, right in zip(inquiry.answers, honest.answers, strict=True):
+    assert session.n_present == 3
+    for answer, right in zip(session.answers, honest.answers, strict=True):
         assert answer.units == right.units
     with pytest.raises(SilentError, match="at least 4 of 5"):
-        asked(simulated(lying={1: lie, 3: lie}, least=4))
+        asked(simulated(tampering={1: lie, 3: lie}, least=4))
 
 
 def test_who_lies_later_is_out_of_the_earlier_answers_too():
     def lie(release):
         return replace(release, units=(2**70,)) if release.query == "gap" else release
 
-    inquiry = asked(simulated(lying={0: lie}))
-    assert inquiry.answers[0].units == asked(simulated(silent=[0])).answers[0].units
-    assert inquiry.releases[0].units == asked(simulated()).answers[0].units
+    session = asked(simulated(tampering={0: lie}))
+    assert session.answers[0].units == asked(simulated(silent=[0])).answers[0].units
+    assert session.releases[0].units == asked(simulated()).answers[0].units
 
 
 def test_sources_of_unequal_size():
     source = simulated(10_030, sizes=[0, 10_000, 1, 9, 20])
-    inquiry = asked(source)
-    assert inquiry.present == 5
-    n = sum(inquiry.answers[0].values)
+    session = asked(source)
+    assert session.n_present == 5
+    n = sum(session.answers[0].values)
     assert n == pytest.approx(10_030, abs=2_000)
     # What is declared is about the largest; without room for it that one is left out.
-    inquiry = asked(simulated(10_030, sizes=[0, 10_000, 1, 9, 20], most_records=20))
-    assert inquiry.present == 4 and (1,) in inquiry.silences
+    session = asked(simulated(10_030, sizes=[0, 10_000, 1, 9, 20], most_records=20))
+    assert session.n_present == 4 and (1,) in session.dropouts
 
 
 class Counting:
@@ -147,26 +147,28 @@ class Counting:
 
 
 @pytest.mark.parametrize("gives", [0, 2, 5])
-def test_who_was_silent_once_is_never_asked_again_nor_charged(holder, rng, gives):
+def test_a_dropped_out_source_is_neither_queried_nor_charged_again(holder, rng, gives):
     holders = [holder(miscalibrated(20, 1.0, rng)) for _ in range(3)]
     late = Counting(holders[0], gives)
-    inquiry = asked(Pool([late, *holders[1:]], least=2))
+    session = asked(Pool([late, *holders[1:]], least=2))
     assert late.asked == min(gives + 1, len(ASKS))
     assert holders[0].ledger.spent().epsilon == pytest.approx(0.1 * min(gives, 5))
-    told = stated(inquiry.answers, unit_of(inquiry.source), covers="x")
-    assert told.epsilon == pytest.approx(0.5, abs=1e-12)
-    charged = [release.asked for release in inquiry.releases]
+    settings = combined_statement(session.answers, unit_of(session.source), covers="x")
+    assert settings.epsilon == pytest.approx(0.5, abs=1e-12)
+    charged = [release.asked for release in session.releases]
     # It counts with everything it was asked for: the question that it let pass included.
     assert sum((0,) in paths for paths in charged) == min(gives + 1, len(ASKS))
 
 
 def test_a_statement_counts_the_worst_source_whether_or_not_it_answered(holder, rng):
     poor, rich = (holder(miscalibrated(20, 1.0, rng), Budget(b)) for b in (0.1, 1.0))
-    inquiry = QuerySession(Pool([poor, rich], least=1))
-    inquiry.ask(PricedQuery(Gap(), 100_000), "a")
-    inquiry.ask(PricedQuery(Gap(inverse=0.5), 300_000), "b")
-    only = [replace(r, asked={(0,): r.asked[0,]}) for r in inquiry.releases]
-    assert stated(only, unit_of(poor), covers="x").epsilon == pytest.approx(0.4, abs=1e-12)
+    session = QuerySession(Pool([poor, rich], least=1))
+    session.ask(PricedQuery(Gap(), 100_000), "a")
+    session.ask(PricedQuery(Gap(inverse=0.5), 300_000), "b")
+    only = [replace(r, asked={(0,): r.asked[0,]}) for r in session.releases]
+    assert combined_statement(only, unit_of(poor), covers="x").epsilon == pytest.approx(
+        0.4, abs=1e-12
+    )
 
 
 def test_sources_that_cannot_pay_for_all_are_left_out_uncharged(holder, rng):
@@ -189,22 +191,22 @@ def test_affording_in_pools_of_pools(holder, rng):
     def items(relation, unit, part):
         return [Item("count", PricedQuery(Count(), 500_000).event(relation, unit), 1, part)]
 
-    inquiry = QuerySession(
+    session = QuerySession(
         Pool([Pool([poor, rich], least=1), Public(miscalibrated(9, 1.0, rng))])
     )
-    inquiry.afford(items)
-    assert set(inquiry.silences) == {(0, 0)}
-    assert (inquiry.present, inquiry.asked) == (2, 3)
+    session.check_affordable(items)
+    assert set(session.dropouts) == {(0, 0)}
+    assert (session.n_present, session.n_sources) == (2, 3)
     with pytest.raises(BudgetError):
         check_affordable(Pool([Pool([poor]), rich]), items)
 
 
-def test_one_source_is_asked_as_it_is(holder, rng):
+def test_a_single_source_is_queried_directly(holder, rng):
     one = holder(miscalibrated(20, 1.0, rng))
-    inquiry = QuerySession(one, "fit")
-    first = inquiry.ask(ASKS[0], "counts")
-    assert inquiry.answers == inquiry.releases == (first,)
-    assert (inquiry.present, inquiry.asked, inquiry.silences) == (1, 1, {})
+    session = QuerySession(one, "fit")
+    first = session.ask(ASKS[0], "counts")
+    assert session.answers == session.releases == (first,)
+    assert (session.n_present, session.n_sources, session.dropouts) == (1, 1, {})
     again = one.answer(QUERIES[0], micro_epsilon=100_000, request="fit: counts")
     assert again == first
     assert type(first) is Release
@@ -213,10 +215,10 @@ def test_one_source_is_asked_as_it_is(holder, rng):
 @pytest.mark.parametrize("fitter", [PrivateTemperature, PrivateTwoTemperatures])
 def test_fits_are_of_the_sources_that_answered_everything(fitter):
     """As of a pool that never had the others: with the same draws, the same questions."""
-    made = fitter(epsilon=4.0).fit(simulated(4_000, silent={1: 3, 3: 2}))
-    assert all(len(r.parts) - r.parts.count(None) == 3 for r in made.releases_)
+    result = fitter(epsilon=4.0).fit(simulated(4_000, silent={1: 3, 3: 2}))
+    assert all(len(r.parts) - r.parts.count(None) == 3 for r in result.releases_)
     assert np.isfinite(
-        made.map_.transform(miscalibrated(9, 1.0, np.random.default_rng(0))).values
+        result.map_.transform(miscalibrated(9, 1.0, np.random.default_rng(0))).values
     ).all()
 
 
@@ -232,15 +234,15 @@ def test_a_search_with_dropouts_ends_where_one_without_them_does():
 
 def test_measuring_over_silent_sources():
     source = simulated(3_000, silent={0: 1, 2: 0})
-    made = measure_private(source, epsilon=4.0)
-    assert all(r.silences[0] and r.silences[2] for r in made.releases.values())
+    result = measure_private(source, epsilon=4.0)
+    assert all(r.silences[0] and r.silences[2] for r in result.releases.values())
     exact = measure_private(simulated(3_000, silent=[0, 2]), epsilon=4.0)
-    assert made.overall == exact.overall
-    assert made.plan.by_bins
+    assert result.overall == exact.overall
+    assert result.plan.by_bins
 
 
 def test_the_guard_over_silent_sources():
-    made = guard_map(Temperature(0.5), simulated(3_000, silent=[0, 2]), epsilon=1.0)
-    assert made.kept and made.release.parts[0] is None
+    result = guard_map(Temperature(0.5), simulated(3_000, silent=[0, 2]), epsilon=1.0)
+    assert result.kept and result.release.parts[0] is None
     with pytest.raises(VeracalError):
         guard_map(Temperature(0.5), simulated(silent=range(5)), epsilon=1.0)

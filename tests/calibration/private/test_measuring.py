@@ -9,8 +9,13 @@ import pytest
 from tests.calibration.private.conftest import Quick, miscalibrated
 from veracal.accounting import Budget, micro_epsilon
 from veracal.calibration.private import measure_private, plan_measurement
-from veracal.calibration.private.estimates import Noisy, mean_estimate, share_estimate, widest
-from veracal.calibration.private.measurement import absolute_total, ece_floor
+from veracal.calibration.private.estimates import (
+    NoisyValue,
+    max_variance,
+    mean_estimate,
+    share_estimate,
+)
+from veracal.calibration.private.measurement import absolute_gap_total, ece_floor
 from veracal.calibration.queries import AbsoluteGaps, BinnedGap, CorrectWrong
 from veracal.data import Group, Scores
 from veracal.errors import DataError
@@ -38,7 +43,7 @@ def plain(scores, bins=15):
 
 def test_every_kind_of_source_measures(source_of, rng):
     scores = with_groups(4_000, rng)
-    found = measure_private(
+    result = measure_private(
         source_of(scores, Budget(4.0)),
         epsilon=4.0,
         figures=ALL,
@@ -47,8 +52,8 @@ def test_every_kind_of_source_measures(source_of, rng):
     )
     parts = {name: scores.take(scores.groups["sex"].codes == i) for i, name in enumerate(NAMES)}
     for figures, own in [
-        (found.overall, scores),
-        *((found.groups[n], parts[n]) for n in NAMES),
+        (result.overall, scores),
+        *((result.groups[n], parts[n]) for n in NAMES),
     ]:
         accuracy, ece, brier = plain(own)
         bias = figures.ece_noise_bias
@@ -65,18 +70,18 @@ def test_every_kind_of_source_measures(source_of, rng):
         edges = figures.curve.bins.edges
         inside = zip(edges, figures.curve.confidences, edges[1:], strict=False)
         assert all(low <= sure <= high for low, sure, high in inside)
-    json.dumps(found.to_json(), allow_nan=False)
+    json.dumps(result.to_json(), allow_nan=False)
 
 
 def test_public_figures_are_exact_and_say_so(rng):
     scores = with_groups(1_000, rng)
-    found = measure_private(Public(scores), epsilon=0.1, figures=ALL)
+    result = measure_private(Public(scores), epsilon=0.1, figures=ALL)
     accuracy, ece, brier = plain(scores)
-    assert found.overall.accuracy.value == pytest.approx(accuracy)
-    assert found.overall.ece.value == pytest.approx(ece, abs=1e-5)
-    assert found.overall.brier.value == pytest.approx(brier, abs=1e-5)
-    assert found.overall.ece_noise_bias == 0
-    assert not found.private and found.statement is None
+    assert result.overall.accuracy.value == pytest.approx(accuracy)
+    assert result.overall.ece.value == pytest.approx(ece, abs=1e-5)
+    assert result.overall.brier.value == pytest.approx(brier, abs=1e-5)
+    assert result.overall.ece_noise_bias == 0
+    assert not result.private and result.statement is None
 
 
 @pytest.mark.parametrize("micro", [1_000_000, 99_991])
@@ -85,13 +90,13 @@ def test_a_measurement_costs_what_its_plan_says(holder, rng, micro, relation):
     about = {"figures": ALL, "group": "sex", "group_names": NAMES}
     plan = plan_measurement(micro_epsilon=micro, **about)
     source = holder(with_groups(200, rng), Budget(micro / 1e6, relation=relation))
-    found = measure_private(source, micro_epsilon=micro, **about)
+    result = measure_private(source, micro_epsilon=micro, **about)
     spent = round(source.ledger.spent().epsilon * 1e6)
     assert spent == plan.micro_epsilon == micro_epsilon(plan.event(relation))
-    assert micro - len(plan.asks) < spent <= micro
-    assert found.statement.epsilon == pytest.approx(spent / 1e6, abs=1e-12)
+    assert micro - len(plan.queries) < spent <= micro
+    assert result.statement.epsilon == pytest.approx(spent / 1e6, abs=1e-12)
     again = measure_private(source, micro_epsilon=micro, **about)
-    assert again.overall == found.overall
+    assert again.overall == result.overall
     assert round(source.ledger.spent().epsilon * 1e6) == spent
 
 
@@ -102,16 +107,16 @@ def test_a_plan_is_opened_for_a_measurement(tmp_path, rng):
     assert all(used == item.times for item, used in ledger.planned())
 
 
-def test_one_source_is_asked_for_one_number_and_several_for_sums(rng):
+def test_one_source_answers_one_number_and_several_answer_sums(rng):
     scores = with_groups(100, rng)
     source = Quick(scores, rng)
     measure_private(source, epsilon=1.0, figures=["ece"], request="now")
     queries = [query for query, _, _ in source.asked]
     assert [type(query) for query in queries] == [CorrectWrong, AbsoluteGaps]
     assert [request for _, _, request in source.asked] == ["now: counts", "now: ece"]
-    asks = plan_measurement(epsilon=1.0, figures=["ece"], by_bins=True).asks
+    asks = plan_measurement(epsilon=1.0, figures=["ece"], by_bins=True).queries
     assert [type(ask.query) for ask in asks.values()] == [CorrectWrong, BinnedGap]
-    both = plan_measurement(epsilon=1.0, figures=["ece", "curve"], by_bins=True).asks
+    both = plan_measurement(epsilon=1.0, figures=["ece", "curve"], by_bins=True).queries
     assert list(both) == ["counts", "gaps", "bins"]
 
 
@@ -139,9 +144,9 @@ def test_noise_adds_no_more_than_the_stated_bias(sources, largest, rng):
     raised = []
     for _ in range(500):
         noisy = exact + rng.laplace(scale=5.0, size=(sources, 16)).sum(axis=0)
-        total, bias = absolute_total([Noisy(v, std, (5.0,) * sources) for v in noisy])
+        total, bias = absolute_gap_total([NoisyValue(v, std, (5.0,) * sources) for v in noisy])
         raised.append(total.value - np.abs(exact).sum())
-        assert total.ends(1e-9)[0] <= np.abs(exact).sum() <= total.ends(1e-9)[1]
+        assert total.interval(1e-9)[0] <= np.abs(exact).sum() <= total.interval(1e-9)[1]
     assert np.mean(raised) < 1.05 * bias
     assert (np.mean(raised) > 0.9 * bias) == (largest == 0)
 
@@ -155,17 +160,17 @@ def test_intervals_hold_the_truth(epsilon, rng):
     hits = np.zeros(3)
     for _ in range(80):
         source = Quick(miscalibrated(800, 2.0, rng), rng)
-        found = measure_private(source, epsilon=epsilon).overall
+        result = measure_private(source, epsilon=epsilon).overall
         for i, (estimate, truth) in enumerate(
-            [(found.accuracy, accuracy), (found.ece, expected), (found.brier, brier)]
+            [(result.accuracy, accuracy), (result.ece, expected), (result.brier, brier)]
         ):
             hits[i] += estimate.low <= truth <= estimate.high
     assert (hits >= 72).all()  # of 80 at a level of 0.95
 
 
 def test_intervals_are_not_all_there_is(rng):
-    found = measure_private(Quick(miscalibrated(20_000, 2.0, rng), rng), epsilon=1.0).overall
-    for estimate in (found.accuracy, found.ece, found.brier):
+    result = measure_private(Quick(miscalibrated(20_000, 2.0, rng), rng), epsilon=1.0).overall
+    for estimate in (result.accuracy, result.ece, result.brier):
         assert estimate.high - estimate.low < 0.05
 
 
@@ -175,11 +180,11 @@ def test_whatever_the_noise_does_no_figure_is_none_of_a_number(n, micro, rng):
     scores = with_groups(max(n, 1), rng).take(np.arange(n))
     nothing = 0
     for _ in range(40):
-        found = measure_private(
+        result = measure_private(
             Quick(scores, rng), micro_epsilon=micro, figures=ALL, group="sex", group_names=NAMES
         )
-        json.dumps(found.to_json(), allow_nan=False)
-        for figures in (found.overall, *found.groups.values()):
+        json.dumps(result.to_json(), allow_nan=False)
+        for figures in (result.overall, *result.groups.values()):
             for estimate, most in ((figures.accuracy, 1), (figures.ece, 1), (figures.brier, 2)):
                 nothing += estimate.value is None
                 assert 0 <= estimate.low <= estimate.high <= most
@@ -188,18 +193,20 @@ def test_whatever_the_noise_does_no_figure_is_none_of_a_number(n, micro, rng):
     assert nothing > 0
 
 
-def test_counts_below_their_noise_tell_nothing():
+def test_counts_below_their_noise_give_no_value():
     for correct, wrong in ((-5.0, 2.0), (3.0, -3.0), (0.0, 0.0), (4.0, 4.0)):
-        pair = Noisy(correct, 10.0, (7.0,)), Noisy(wrong, 10.0, (7.0,))
+        pair = NoisyValue(correct, 10.0, (7.0,)), NoisyValue(wrong, 10.0, (7.0,))
         assert share_estimate(*pair, 0.95).value is None
-        made = mean_estimate(Noisy(5.0, 1.0, (1.0,)), *pair, 0.95, most=2.0)
-        assert (made.value, made.low, made.high) == (None, 0.0, 2.0)
+        result = mean_estimate(NoisyValue(5.0, 1.0, (1.0,)), *pair, 0.95, most=2.0)
+        assert (result.value, result.low, result.high) == (None, 0.0, 2.0)
 
 
 def test_exact_counts_give_the_interval_of_clopper_and_pearson():
-    made = share_estimate(Noisy(8.0), Noisy(2.0), 0.85)  # a third of what is left: 0.95
-    assert made.value == 0.8
-    assert (made.low, made.high) == (
+    result = share_estimate(
+        NoisyValue(8.0), NoisyValue(2.0), 0.85
+    )  # a third of what is left: 0.95
+    assert result.value == 0.8
+    assert (result.low, result.high) == (
         pytest.approx(0.4439, abs=1e-4),
         pytest.approx(0.9748, abs=1e-4),
     )
@@ -207,13 +214,13 @@ def test_exact_counts_give_the_interval_of_clopper_and_pearson():
 
 @pytest.mark.parametrize("mean", [0.0, 0.3, 1.0, 1.7, 2.0])
 def test_no_numbers_vary_more_than_said(mean):
-    assert widest(mean, mean, 2.0) == pytest.approx(mean * (2 - mean))
-    assert widest(0.0, 2.0, 2.0) == 1.0
+    assert max_variance(mean, mean, 2.0) == pytest.approx(mean * (2 - mean))
+    assert max_variance(0.0, 2.0, 2.0) == 1.0
 
 
 def test_a_calibrated_classifier_stays_below_the_floor(rng):
-    shown = np.mean([plain(miscalibrated(500, 1.0, rng))[1] for _ in range(50)])
-    assert 0.3 * ece_floor(15, 500) < shown < ece_floor(15, 500)
+    printed = np.mean([plain(miscalibrated(500, 1.0, rng))[1] for _ in range(50)])
+    assert 0.3 * ece_floor(15, 500) < printed < ece_floor(15, 500)
     assert ece_floor(15, 0) == ece_floor(15, -3) == 1.0
 
 
@@ -238,7 +245,7 @@ def test_groups_must_be_those_declared(holder, rng):
         {"epsilon": 1.0, "level": 0.0},
     ],
 )
-def test_nonsense_is_refused_before_anything_is_asked(settings, rng):
+def test_invalid_settings_are_rejected_before_any_query(settings, rng):
     source = Quick(with_groups(10, rng), rng)
     with pytest.raises(ValueError, match="Expected"):
         measure_private(source, **settings)

@@ -29,22 +29,22 @@ def loss(scores):
 @pytest.mark.parametrize("form", FORMS)
 def test_every_kind_of_source_improves_the_loss(source_of, rng, form):
     scores = shifted(1_000, rng)
-    told = {"epsilon": 8.0, "delta": 1e-5, "classes": 3, "size": 1_000, "steps": 12}
-    fitter = PrivatePlatt(form, method="descent", **told)
+    settings = {"epsilon": 8.0, "delta": 1e-5, "classes": 3, "size": 1_000, "steps": 12}
+    fitter = PrivatePlatt(form, method="descent", **settings)
     source = source_of(scores, Budget(8.0, 1e-5), kind="plan", plan=fitter.items())
-    found = fitter.fit(source)
-    assert found.map_.form == form
-    assert loss(found.transform(scores)) < loss(scores) - 0.01
-    exact = PrivatePlatt(form, method="descent", **told)
+    result = fitter.fit(source)
+    assert result.map_.form == form
+    assert loss(result.transform(scores)) < loss(scores) - 0.01
+    exact = PrivatePlatt(form, method="descent", **settings)
     exact.fit(Public(scores))
-    flat = [np.concatenate([np.ravel(m.weights), m.bias]) for m in (found.map_, exact.map_)]
+    flat = [np.concatenate([np.ravel(m.weights), m.bias]) for m in (result.map_, exact.map_)]
     # The noise of all parameters: at most 5 standard deviations.
-    assert np.abs(flat[0] - flat[1]).max() < 5 * found.noise_std_ + 1e-12
-    if found.private_:
-        assert found.statement_.epsilon <= 8.0 + 1e-9
+    assert np.abs(flat[0] - flat[1]).max() < 5 * result.noise_std_ + 1e-12
+    if result.private_:
+        assert result.statement_.epsilon <= 8.0 + 1e-9
 
 
-def test_many_steps_reach_the_least_loss(rng):
+def test_many_steps_minimize_the_loss(rng):
     scores = shifted(1_000, rng)
     fitter = PrivatePlatt(
         "scalar",
@@ -56,13 +56,13 @@ def test_many_steps_reach_the_least_loss(rng):
         steps=120,
         learning_rate=3.0,
     )
-    found = fitter.fit(Public(scores))
+    result = fitter.fit(Public(scores))
 
     def at(parameters):
         return loss(Platt(parameters[0], parameters[1:]).transform(scores))
 
     best = optimize.minimize(at, np.array([1.0, 0, 0, 0])).fun
-    assert loss(found.transform(scores)) == pytest.approx(best, abs=2e-4)
+    assert loss(result.transform(scores)) == pytest.approx(best, abs=2e-4)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -78,9 +78,9 @@ def test_the_map_insists_on_the_kind_it_was_fitted_on(rng):
     fitter = PrivatePlatt(
         "vector", epsilon=1.0, delta=1e-5, classes=3, size=100, steps=2, reads="logits"
     )
-    found = fitter.fit(Public(shifted(100, rng)))
+    result = fitter.fit(Public(shifted(100, rng)))
     with pytest.raises(DataError, match="logits"):
-        found.transform(Scores.from_probabilities([[0.2, 0.3, 0.5]]))
+        result.transform(Scores.from_probabilities([[0.2, 0.3, 0.5]]))
 
 
 def test_other_classes_than_declared_are_refused_before_a_charge(holder, rng):
@@ -101,7 +101,7 @@ def test_scores_of_another_kind_than_it_reads_are_refused_before_a_charge(holder
     assert [used for _, used in source.ledger.planned()] == [0] * len(fitter.items())
 
 
-def test_classes_that_were_not_declared_are_asked_for():
+def test_undeclared_classes_are_required():
     with pytest.raises(ValueError, match="got classes=None. Declare classes="):
         PrivatePlatt(epsilon=1.0, delta=1e-5, size=100).event()
 

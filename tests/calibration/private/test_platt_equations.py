@@ -88,8 +88,8 @@ def test_equations_equal_their_definition(form, rng):
         r = softmax(u + map_.bias) - (np.arange(3) == y)
         parts = {"scalar": [r @ f], "vector": r * f, "matrix": np.outer(r, f).ravel()}
         expected += np.concatenate([parts[form], r])
-    found = query.evaluate(scores) / 2**20
-    np.testing.assert_allclose(found, expected, atol=30 * 2.0**-20)
+    result = query.evaluate(scores) / 2**20
+    np.testing.assert_allclose(result, expected, atol=30 * 2.0**-20)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -113,8 +113,8 @@ def test_the_curvature_equals_its_definition(rng):
     p = softmax(0.7 * scores.values, axis=1)
     q = p * (1 - p)
     expected = q.sum(), (q * np.clip(0.7 * scores.values / 8, -1, 1)).sum()
-    found = PlattCurvature(0.7, k, bits=20).evaluate(scores) / 2**20
-    np.testing.assert_allclose(found, expected, atol=40 * 2.0**-20)
+    result = PlattCurvature(0.7, k, bits=20).evaluate(scores) / 2**20
+    np.testing.assert_allclose(result, expected, atol=40 * 2.0**-20)
     tied = Scores.from_logits(np.full((1, k), 1e6), [0])  # as unsure as can be, and far up
     reached = np.linalg.norm(PlattCurvature(1.0, k).evaluate(tied) / 2**12)
     assert 0.99 < reached / PlattCurvature(1.0, k).bound <= 1 + 2**-10
@@ -141,8 +141,8 @@ def test_what_differs_is_another_question():
     queries += [PlattEquations(map_, 0.0, 2.0), PlattEquations(map_of("vector", weight=0.75))]
     queries += [PlattEquations(map_, parameters=ParameterGrid(8)), PlattCurvature(1.0, 4)]
     queries += [PlattEquations(Platt(map_.weights, map_.bias, "logits"))]
-    told = {(q.name, tuple(sorted(q.settings.items()))) for q in queries}
-    assert len(told) == len(queries)
+    settings = {(q.name, tuple(sorted(q.settings.items()))) for q in queries}
+    assert len(settings) == len(queries)
     assert PlattEquations(map_).settings["parameters"] == "2048 2048 2048 2048 0 1024 2048 3072"
 
 
@@ -184,22 +184,22 @@ def test_the_nearest_map_is_on_the_grid_and_its_integers_are_the_map(bits, value
     assert all(abs(k) <= 4 << bits for k in units[:3])
     assert all(abs(k) <= 2 << bits for k in units[3:])
     assert grid.map(units, "vector", 3) == map_
-    for found, wanted, most in zip(
+    for result, wanted, most in zip(
         [*map_.weights, *map_.bias], values, [4] * 3 + [2] * 3, strict=True
     ):
-        assert abs(found - np.clip(wanted, -most, most)) <= grid.step / 2
-        assert found == round(found * 2**bits) / 2**bits
+        assert abs(result - np.clip(wanted, -most, most)) <= grid.step / 2
+        assert result == round(result * 2**bits) / 2**bits
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_map_that_is_asked_about_is_on_the_grid(form, rng):
+def test_every_queried_map_is_on_the_grid(form, rng):
     grid = ParameterGrid(6, most_weight=4, most_bias=4)
     source = Noisy(biased(500, rng), rng)
-    found = PrivatePlatt(form, grid=grid, **TOLD).fit(source)
-    asked = [q for q, _ in source.asked_gaussian if isinstance(q, PlattEquations)]
-    assert len(asked) == 8 and all(q.parameters == grid for q in asked)
-    assert len({q.settings["parameters"] for q in asked}) > 4
-    assert grid.units(found.map_)
+    result = PrivatePlatt(form, grid=grid, **TOLD).fit(source)
+    queried = [q for q, _ in source.asked_gaussian if isinstance(q, PlattEquations)]
+    assert len(queried) == 8 and all(q.parameters == grid for q in queried)
+    assert len({q.settings["parameters"] for q in queried}) > 4
+    assert grid.units(result.map_)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -212,8 +212,8 @@ def test_steps_in_log_odds_are_the_map_they_say(form, rng):
     a = theta[:-3].reshape({"scalar": (), "vector": (3,), "matrix": (3, 3)}[form])
     moved = x @ a.T if form == "matrix" else a * x
     expected = softmax(0.5 * z + moved + theta[-3:], axis=1)
-    found = view.map(theta).transform(Scores.from_logits(z)).probabilities
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    result = view.map(theta).transform(Scores.from_logits(z)).probabilities
+    np.testing.assert_allclose(result, expected, atol=1e-5)
 
 
 # ---------------------------------------------------------------- the fit
@@ -222,13 +222,13 @@ def test_steps_in_log_odds_are_the_map_they_say(form, rng):
 @pytest.mark.parametrize("form", FORMS)
 def test_without_noise_it_is_nearly_the_best_map(form, rng):
     scores = biased(4_000, rng)
-    found = PrivatePlatt(form, steps=40, **TOLD).fit(Public(scores))
+    result = PrivatePlatt(form, steps=40, **TOLD).fit(Public(scores))
     true = Scores.from_logits((scores.values - np.array([2.0, 0, -2.0])) / 2, scores.labels)
     one = PrivateTemperature(epsilon=1.0).fit(Public(scores))
-    best, reached = nll(true), nll(found.transform(scores))
+    best, reached = nll(true), nll(result.transform(scores))
     near = 0.01 if form == "matrix" else 0.003  # many weights converge slowly
     assert reached < best + near < nll(one.transform(scores)) - 0.05
-    assert not found.private_ and found.statement_ is None
+    assert not result.private_ and result.statement_ is None
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -236,14 +236,14 @@ def test_every_kind_of_source_beats_a_temperature(source_of, rng, form):
     scores = biased(3_000, rng)
     fitter = PrivatePlatt(form, **TOLD)
     source = source_of(scores, Budget(4.0, 1e-5), kind="plan", plan=fitter.items())
-    found = fitter.fit(source)
+    result = fitter.fit(source)
     one = PrivateTemperature(epsilon=1.0).fit(Public(scores))
-    assert nll(found.transform(scores)) < nll(one.transform(scores)) - 0.05
-    assert found.map_.form == form
-    if found.private_:
-        assert 3.9 < found.statement_.epsilon <= 4.0 and found.statement_.delta == 1e-5
+    assert nll(result.transform(scores)) < nll(one.transform(scores)) - 0.05
+    assert result.map_.form == form
+    if result.private_:
+        assert 3.9 < result.statement_.epsilon <= 4.0 and result.statement_.delta == 1e-5
         again = fitter.fit(source)  # everything was answered: nothing is left to pay
-        assert again.map_ == found.map_
+        assert again.map_ == result.map_
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -257,7 +257,7 @@ def test_a_fit_costs_at_most_epsilon(form, relation, rows):
 
 
 @pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
-def test_the_event_is_exactly_what_is_asked(rng, relation):
+def test_the_event_is_exactly_the_queries(rng, relation):
     fitter = PrivatePlatt(**TOLD)
     source = PrepaidSource(biased(300, rng), fitter.event(relation))
     assert fitter.fit(source).private_ and "0 answers left" in repr(source)
@@ -271,13 +271,13 @@ def test_the_event_is_exactly_what_is_asked(rng, relation):
 
 def test_noises_depend_on_no_record(rng):
     """Neighbors, and quite other records: the same noises for the same kinds of question."""
-    asked = []
+    queried = []
     for scores in (biased(300, rng), biased(299, rng), adversarial_scores(50, rng, classes=3)):
         source = Noisy(scores, np.random.default_rng(0))
         PrivatePlatt(**TOLD).fit(source)
         laws = [(q.name, q.sensitivity_l2("add-remove"), m) for q, m in source.asked_gaussian]
-        asked.append(laws)
-    assert asked[0] == asked[1] == asked[2]
+        queried.append(laws)
+    assert queried[0] == queried[1] == queried[2]
 
 
 def test_the_same_answers_lead_to_the_same_map(rng):
@@ -316,9 +316,9 @@ def test_much_noise_leaves_a_temperature(rng):
     worst = 0.0
     for seed in range(8):
         source = Noisy(scores, np.random.default_rng(seed), sources=1_000_000)
-        found = PrivatePlatt(**TOLD, size=2_000).fit(source)
-        worst = max(worst, float(np.ptp(found.map_.bias)))
-        assert found.map_.weights.min() > 0
+        result = PrivatePlatt(**TOLD, size=2_000).fit(source)
+        worst = max(worst, float(np.ptp(result.map_.bias)))
+        assert result.map_.weights.min() > 0
     assert worst < 0.5
 
 
@@ -345,11 +345,11 @@ def test_sources_that_drop_out_are_left_out(holder, rng):
                 raise TimeoutError("gone")
             return getattr(self.source, how)(query, **told)
 
-    found = fitter.fit(Pool([*able, Leaving()], least=2))
+    result = fitter.fit(Pool([*able, Leaving()], least=2))
     one = PrivateTemperature(epsilon=1.0).fit(Public(scores))
-    assert nll(found.transform(scores)) < nll(one.transform(scores)) - 0.05
+    assert nll(result.transform(scores)) < nll(one.transform(scores)) - 0.05
     # The number that was divided by is that of those who stayed.
-    assert found.effective_temperature_.n == pytest.approx(4_000, abs=400)
+    assert result.effective_temperature_.n == pytest.approx(4_000, abs=400)
 
 
 def test_the_guard_keeps_it_where_it_helps_and_not_where_it_does_not(holder, rng):
@@ -364,18 +364,18 @@ def test_the_guard_keeps_it_where_it_helps_and_not_where_it_does_not(holder, rng
 
 
 def test_what_counts_is_records_by_the_root_of_sources():
-    told = {"epsilon": 1.0, "delta": 1e-6, "classes": 10}
-    one = plan_platt(size=10_000, sources=1, **told)
-    many = plan_platt(size=100_000, sources=100, **told)
+    settings = {"epsilon": 1.0, "delta": 1e-6, "classes": 10}
+    one = plan_platt(size=10_000, sources=1, **settings)
+    many = plan_platt(size=100_000, sources=100, **settings)
     assert one.parameter_std == pytest.approx(many.parameter_std)
-    assert one.survives == pytest.approx(many.survives)
-    few = plan_platt(size=1_000, sources=1, **told)
-    assert few.advice == "temperature" and few.survives < 0.2
-    assert "temperature is expected to do better" in few.text()
-    enough = plan_platt(size=100_000, **told)
-    assert enough.advice == "platt" and "Enough" in enough.text()
+    assert one.shrinkage == pytest.approx(many.shrinkage)
+    few = plan_platt(size=1_000, sources=1, **settings)
+    assert few.advice == "temperature" and few.shrinkage < 0.2
+    assert "temperature is expected to be more accurate" in few.text()
+    enough = plan_platt(size=100_000, **settings)
+    assert enough.advice == "platt" and "Sufficient" in enough.text()
     assert enough.excess < one.excess
-    fitter = PrivatePlatt(**told)
+    fitter = PrivatePlatt(**settings)
     event = fitter.event().events[2].event
     assert event.noise == pytest.approx(
         one.noise_multiplier * PlattCurvature(1.0, 10).sensitivity_l2("add-remove")

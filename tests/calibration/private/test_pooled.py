@@ -12,7 +12,7 @@ from veracal.calibration.maps import Temperature, UniformMixing
 from veracal.calibration.prepaid import PrepaidSource
 from veracal.calibration.private import PooledTemperature
 from veracal.calibration.private.pooled import CENTER
-from veracal.calibration.simulated import Simulated
+from veracal.calibration.simulated import SimulatedSources
 from veracal.data import Scores
 from veracal.errors import BudgetError
 from veracal.queries import Pool, Public
@@ -24,7 +24,7 @@ def simulated(scores, sources, seed=0, **settings):
     """Sources of equal size with noise that repeats itself."""
     place = np.arange(len(scores)) % sources
     rng = np.random.default_rng(seed)
-    return Simulated(scores, place, micro_epsilon=MICRO, rng=rng, **settings)
+    return SimulatedSources(scores, place, micro_epsilon=MICRO, rng=rng, **settings)
 
 
 @pytest.fixture(scope="module")
@@ -33,24 +33,32 @@ def scores():
 
 
 def test_it_asks_for_counts_and_two_gaps_at_their_shares(scores):
-    found = PooledTemperature(micro_epsilon=MICRO).fit(simulated(scores, 30))
-    assert [release.query for release in found.releases_] == ["correct and wrong", "gap", "gap"]
-    assert [release.micro_epsilon for release in found.releases_] == [100_000, 300_000, 600_000]
-    assert (found.asked_, found.answered_) == (30, 30)
-    assert isinstance(found.map_, Temperature)
+    result = PooledTemperature(micro_epsilon=MICRO).fit(simulated(scores, 30))
+    assert [release.query for release in result.releases_] == [
+        "correct and wrong",
+        "gap",
+        "gap",
+    ]
+    assert [release.micro_epsilon for release in result.releases_] == [
+        100_000,
+        300_000,
+        600_000,
+    ]
+    assert (result.n_sources_, result.n_answered_) == (30, 30)
+    assert isinstance(result.map_, Temperature)
 
 
 def test_the_first_gap_is_where_the_prior_is_and_the_second_where_the_answers_point(scores):
-    asked = []
+    queried = []
 
     class Seen(PrepaidSource):
         def answer(self, query, **settings):
-            asked.append(query)
+            queried.append(query)
             return super().answer(query, **settings)
 
     fitter = PooledTemperature(micro_epsilon=20 * MICRO)
     fitter.fit(Seen(scores, fitter.event()))
-    first, second = (query.inverse for query in asked[1:])
+    first, second = (query.inverse for query in queried[1:])
     assert math.log(first) == pytest.approx(CENTER, abs=1e-4)
     assert 1 / second == pytest.approx(3.0, rel=0.25)
     for inverse in (first, second, fitter.map_.inverse):
@@ -90,26 +98,30 @@ def test_a_holder_pays_before_it_answers_and_repeats_for_nothing(holder, scores)
 
 def test_exact_answers_end_near_the_right_temperature_and_are_marked(scores):
     thirds = [Public(scores.take(np.arange(i, len(scores), 3))) for i in range(3)]
-    found = PooledTemperature(epsilon=1.0).fit(Pool(thirds))
-    assert not found.private_ and found.statement_ is None
-    assert found.map_.value == pytest.approx(3.0, rel=0.1)
-    assert metrics.ece(found.transform(scores)) < 0.02
+    result = PooledTemperature(epsilon=1.0).fit(Pool(thirds))
+    assert not result.private_ and result.statement_ is None
+    assert result.map_.value == pytest.approx(3.0, rel=0.1)
+    assert metrics.ece(result.transform(scores)) < 0.02
 
 
-def test_doubt_takes_over_where_no_temperature_is_enough():
+def test_uniform_mixing_follows_the_largest_temperature():
     """Labels that have nothing to do with the scores: only an equal share is right."""
     rng = np.random.default_rng(1)
     scores = Scores.from_logits(9 * rng.normal(size=(4_000, 4)), rng.integers(0, 4, 4_000))
-    found = PooledTemperature(epsilon=1.0, classes=4).fit(simulated(scores, 40))
-    assert isinstance(found.map_, UniformMixing) and found.doubt_ > 0.3
-    assert (found.doubt_ * 2**16).is_integer() and found.map_.doubt == found.doubt_
-    assert found.map_.value == pytest.approx(6.0, abs=1e-3)
-    mapped = found.transform(scores)
+    result = PooledTemperature(epsilon=1.0, classes=4).fit(simulated(scores, 40))
+    assert isinstance(result.map_, UniformMixing) and result.uniform_weight_ > 0.3
+    assert (
+        result.uniform_weight_ * 2**16
+    ).is_integer() and result.map_.uniform_weight == result.uniform_weight_
+    assert result.map_.value == pytest.approx(6.0, abs=1e-3)
+    mapped = result.transform(scores)
     assert metrics.ece(mapped) < 0.1 < 0.2 < metrics.ece(Temperature(1 / 6).transform(scores))
     np.testing.assert_array_equal(mapped.predictions, scores.predictions)
     plain = PooledTemperature(epsilon=1.0).fit(simulated(scores, 40))
-    assert isinstance(plain.map_, Temperature) and plain.doubt_ == 0.0  # classes not declared
-    assert found.temperature_.high == pytest.approx(6.0, abs=1e-3)
+    assert (
+        isinstance(plain.map_, Temperature) and plain.uniform_weight_ == 0.0
+    )  # classes not declared
+    assert result.temperature_.high == pytest.approx(6.0, abs=1e-3)
 
 
 def test_the_interval_holds_the_right_temperature_as_often_as_it_says():
@@ -118,18 +130,18 @@ def test_the_interval_holds_the_right_temperature_as_often_as_it_says():
     trials = 120
     for trial in range(trials):
         scores = miscalibrated(400, 2.5, rng)
-        found = PooledTemperature(epsilon=50.0).fit(
-            Simulated(
+        result = PooledTemperature(epsilon=50.0).fit(
+            SimulatedSources(
                 scores,
                 np.arange(400) % 20,
                 micro_epsilon=50 * MICRO,
                 rng=np.random.default_rng(trial),
             )
         )
-        interval = found.temperature_
+        interval = result.temperature_
         held += interval.low <= 2.5 <= interval.high
-        assert interval.low <= found.map_.value <= interval.high
-        noise_only += abs(math.log(found.map_.value / 2.5)) < 0.03
+        assert interval.low <= result.map_.value <= interval.high
+        noise_only += abs(math.log(result.map_.value / 2.5)) < 0.03
     assert held / trials > 0.9
     assert noise_only / trials < 0.6  # as narrow as the noise alone, it would fail
 
@@ -144,7 +156,7 @@ def test_sources_that_fall_silent_widen_the_interval_if_they_differ():
     place = np.arange(2_000) // 100
     widths = []
     for silent in ((), range(1, 20, 4)):
-        source = Simulated(
+        source = SimulatedSources(
             mixed,
             place,
             micro_epsilon=40 * MICRO,
@@ -152,15 +164,15 @@ def test_sources_that_fall_silent_widen_the_interval_if_they_differ():
             silent=list(silent),
             rng=np.random.default_rng(4),
         )
-        found = PooledTemperature(epsilon=40.0).fit(source)
-        widths.append(math.log(found.temperature_.high / found.temperature_.low))
-    assert found.answered_ == 15 and found.asked_ == 20
+        result = PooledTemperature(epsilon=40.0).fit(source)
+        widths.append(math.log(result.temperature_.high / result.temperature_.low))
+    assert result.n_answered_ == 15 and result.n_sources_ == 20
     assert widths[1] > 1.3 * widths[0]
 
 
-def test_with_few_shares_one_gap_is_asked(scores):
-    found = PooledTemperature(epsilon=1.0, shares=(10, 90)).fit(simulated(scores, 30))
-    assert len(found.releases_) == 2
+def test_with_few_shares_one_gap_is_queried(scores):
+    result = PooledTemperature(epsilon=1.0, shares=(10, 90)).fit(simulated(scores, 30))
+    assert len(result.releases_) == 2
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import numpy as np
 from scipy import stats
 
 from veracal.calibration.private import PooledTemperature
-from veracal.calibration.simulated import Simulated
+from veracal.calibration.simulated import SimulatedSources
 from veracal.data import Scores
 
 
@@ -19,17 +19,17 @@ def spread_of_interval(silent, sources=8):
     steep = 2 * np.exp(np.linspace(-0.4, 0.4, sources))[place]
     labels = (rng.random(len(p)) < p).astype(int)
     scores = Scores.from_logits(steep * np.log(p / (1 - p)), labels)
-    source = Simulated(
+    source = SimulatedSources(
         scores, place, micro_epsilon=200_000_000, silent=silent, least=1, rng=rng
     )
-    found = PooledTemperature(epsilon=200.0).fit(source).temperature_
-    return math.log(found.high / found.low)
+    result = PooledTemperature(epsilon=200.0).fit(source).temperature_
+    return math.log(result.high / result.low)
 
 
 def normal_spread(silent):
     """The same, had the normal law been taken."""
-    quantile = "veracal.calibration.private.pooled._reach"
-    with mock.patch(quantile, lambda inquiry, tail: float(stats.norm.isf(tail))):
+    quantile = "veracal.calibration.private.pooled._normal_quantile"
+    with mock.patch(quantile, lambda session, tail: float(stats.norm.isf(tail))):
         return spread_of_interval(silent)
 
 

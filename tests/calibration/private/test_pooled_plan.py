@@ -9,8 +9,8 @@ import pytest
 from tests.calibration.private.conftest import miscalibrated
 from veracal.accounting import Unit
 from veracal.calibration import PooledTemperature, plan_pooled
-from veracal.calibration.methods import METHODS, Settings
-from veracal.calibration.simulated import Simulated
+from veracal.calibration.methods import METHODS, MethodSettings
+from veracal.calibration.simulated import SimulatedSources
 
 TWO, ONE = (10, 30, 60), (10, 90)
 
@@ -55,26 +55,26 @@ def test_what_it_expects_is_what_happens():
     off = []
     for seed in range(60):
         rng = np.random.default_rng(seed)
-        source = Simulated(scores, np.arange(4_000) % 100, micro_epsilon=10**6, rng=rng)
-        found = PooledTemperature(epsilon=1.0, shares=plan.shares).fit(source)
-        mapped = found.transform(scores)
+        source = SimulatedSources(scores, np.arange(4_000) % 100, micro_epsilon=10**6, rng=rng)
+        result = PooledTemperature(epsilon=1.0, shares=plan.shares).fit(source)
+        mapped = result.transform(scores)
         off.append(abs(float(mapped.confidence.mean() - mapped.correct.mean())))
     assert np.mean(off) == pytest.approx(plan.gap_error, rel=0.35)
 
 
 def test_the_method_by_name_takes_the_plan():
     few, many = (
-        METHODS["pooled"].fitter(Settings(10**5, size=size, sources=50, classes=2))
+        METHODS["pooled"].fitter(MethodSettings(10**5, size=size, sources=50, classes=2))
         for size in (1_000, 100_000)
     )
     assert (few.shares, many.shares) == (ONE, TWO)
 
 
-def test_it_is_told_to_people_and_machines():
+def test_it_has_text_and_json():
     plan = plan_pooled(50, epsilon=1.0, records=1_500)
-    assert "Ask 50 sources 3 times" in plan.text() and "10 : 30 : 60" in plan.text()
+    assert "Query 50 sources 3 times" in plan.text() and "10 : 30 : 60" in plan.text()
     assert json.loads(json.dumps(plan.to_json()))["rounds"] == 3
-    assert "Declare how many records" in plan_pooled(50, epsilon=1.0).text()
+    assert "Declare the number of records" in plan_pooled(50, epsilon=1.0).text()
 
 
 @pytest.mark.parametrize(
@@ -88,6 +88,6 @@ def test_it_is_told_to_people_and_machines():
     ],
 )
 def test_what_makes_no_sense_is_refused(wrong):
-    told = {"sources": 5, "epsilon": 1.0, **wrong}
+    settings = {"sources": 5, "epsilon": 1.0, **wrong}
     with pytest.raises(ValueError, match="Expected"):
-        plan_pooled(told.pop("sources"), **told)
+        plan_pooled(settings.pop("sources"), **settings)

@@ -6,7 +6,7 @@ import pytest
 from veracal.calibration import recalibrate
 from veracal.calibration.bins import Bins
 from veracal.calibration.private import PrivatePlatt, PrivateTemperature
-from veracal.calibration.private.binning import shares_of
+from veracal.calibration.private.binning import bin_shares
 from veracal.calibration.private.platt_solver import LogOddsTransform
 from veracal.calibration.private.temperature_grid import TemperatureGrid
 from veracal.calibration.queries import Gap, ParameterGrid, PlattCurvature
@@ -31,7 +31,7 @@ def scores():
 def test_accuracies_of_bins_are_multiples_of_two_to_minus_twenty():
     rng = np.random.default_rng(0)
     correct, total = rng.normal(10, 5, size=15), rng.normal(15, 9, size=15)
-    shares, known = shares_of(correct, total, 12.0, Bins(15))
+    shares, known = bin_shares(correct, total, 12.0, Bins(15))
     assert 0 < known.sum() < 15  # centers of bins are rounded, too
     assert is_whole(shares, 20)
     assert not is_whole(Bins(15).centers, 20)
@@ -44,7 +44,7 @@ def test_center_and_spread_are_multiples_of_two_to_minus_twelve(bits, inverse):
     view = LogOddsTransform("vector", 3, inverse, -1.234567, ParameterGrid(bits))
     assert is_whole([view.center, view.spread], 12)
     assert view.spread >= 2**-12
-    assert abs(view.center - view.level / inverse) <= 2**-13
+    assert abs(view.center - view.offset / inverse) <= 2**-13
 
 
 class Listening(Public):
@@ -67,17 +67,17 @@ def test_a_search_asks_on_the_grid_and_within_the_range(scores, temperatures):
     ends = TemperatureGrid(*temperatures).inverse_ends
     inverses = 1 / temperatures[1], 1 / temperatures[0]
     source = Listening(scores)
-    found = PrivateTemperature(epsilon=1.0, classes=3, inverses=inverses).fit(source)
+    result = PrivateTemperature(epsilon=1.0, classes=3, inverses=inverses).fit(source)
     affine = Listening(scores)
     settings = {"epsilon": 1.0, "delta": 1e-5, "classes": 3, "temperatures": temperatures}
     PrivatePlatt("vector", **settings).fit(affine)
-    for asked in ([*source.heard, found.map_.inverse], affine.heard):
-        assert len(asked) >= 4
-        assert is_whole(asked, 16)
-        assert ends[0] <= min(asked) <= max(asked) <= ends[1]
+    for queried in ([*source.heard, result.map_.inverse], affine.heard):
+        assert len(queried) >= 4
+        assert is_whole(queried, 16)
+        assert ends[0] <= min(queried) <= max(queried) <= ends[1]
 
 
 def test_an_affine_map_takes_a_range_of_temperatures(scores):
-    told = {"delta": 1e-5, "size": 2_000, "classes": 3, "temperatures": (1.0, 2.0)}
-    found = recalibrate(scores, "platt", private=False, **told)
-    assert found.method == "platt"
+    settings = {"delta": 1e-5, "size": 2_000, "classes": 3, "temperatures": (1.0, 2.0)}
+    result = recalibrate(scores, "platt", private=False, **settings)
+    assert result.method == "platt"

@@ -35,21 +35,21 @@ def balanced(scores):
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 3.0])
 def test_every_kind_of_source_finds_it(source_of, temperature, rng):
     scores = miscalibrated(3_000, temperature, rng, classes=4)
-    found = PrivateTemperature(epsilon=1.0, level=0.999).fit(source_of(scores))
-    assert found.map_.value == pytest.approx(1 / balanced(scores), rel=0.08)
-    assert found.map_.value == pytest.approx(temperature, rel=0.25)
-    estimate = found.temperature_
+    result = PrivateTemperature(epsilon=1.0, level=0.999).fit(source_of(scores))
+    assert result.map_.value == pytest.approx(1 / balanced(scores), rel=0.08)
+    assert result.map_.value == pytest.approx(temperature, rel=0.25)
+    estimate = result.temperature_
     assert estimate.low < temperature < estimate.high
-    assert estimate.low <= estimate.value == found.map_.value <= estimate.high
-    assert isinstance(found.map_, Temperature)
-    assert (found.transform(scores).predictions == scores.predictions).all()
+    assert estimate.low <= estimate.value == result.map_.value <= estimate.high
+    assert isinstance(result.map_, Temperature)
+    assert (result.transform(scores).predictions == scores.predictions).all()
 
 
 def test_public_records_are_said_not_to_be_private(rng):
     scores = miscalibrated(2_000, 2.0, rng)
-    found = PrivateTemperature(epsilon=0.1).fit(Public(scores))
-    assert not found.private_ and found.statement_ is None
-    assert found.map_.inverse == pytest.approx(balanced(scores), rel=0.02)
+    result = PrivateTemperature(epsilon=0.1).fit(Public(scores))
+    assert not result.private_ and result.statement_ is None
+    assert result.map_.inverse == pytest.approx(balanced(scores), rel=0.02)
 
 
 @pytest.mark.parametrize("micro", [1_000_000, 123_457, 7_001])
@@ -129,7 +129,7 @@ def test_a_plan_is_opened_for_a_fit(tmp_path, rng):
     assert all(used == item.times for item, used in ledger.planned())
 
 
-def test_probes_are_asked_where_answers_point_with_the_stated_shares(rng):
+def test_gaps_are_queried_at_the_posterior_median_with_the_stated_shares(rng):
     source = Quick(miscalibrated(20_000, 3.0, rng), rng)
     fitter = PrivateTemperature(micro_epsilon=1_000_000, inverses=(0.1, 10.0)).fit(source)
     prices = [price for _, price, _ in source.asked]
@@ -143,9 +143,9 @@ def test_probes_are_asked_where_answers_point_with_the_stated_shares(rng):
 
 @pytest.mark.parametrize("inverses", [(2.0, 10.0), (0.05, 0.5)])
 def test_the_range_is_kept(inverses, rng):
-    found = PrivateTemperature(epsilon=1.0, inverses=inverses)
-    found.fit(Public(miscalibrated(2_000, 1.0, rng)))
-    assert found.map_.inverse == pytest.approx(
+    result = PrivateTemperature(epsilon=1.0, inverses=inverses)
+    result.fit(Public(miscalibrated(2_000, 1.0, rng)))
+    assert result.map_.inverse == pytest.approx(
         min(inverses, key=lambda i: abs(math.log(i))), rel=0.02
     )
 
@@ -154,9 +154,9 @@ def test_the_range_is_kept(inverses, rng):
 def test_few_records_leave_a_temperature_near_one(n, rng):
     scores = miscalibrated(max(n, 1), 5.0, rng).take(np.arange(n))
     for _ in range(40):
-        found = PrivateTemperature(epsilon=0.05).fit(Quick(scores, rng))
-        assert 0.05 <= found.map_.inverse <= 20
-        estimate = found.temperature_
+        result = PrivateTemperature(epsilon=0.05).fit(Quick(scores, rng))
+        assert 0.05 <= result.map_.inverse <= 20
+        estimate = result.temperature_
         assert all(math.isfinite(x) for x in (estimate.low, estimate.value, estimate.high))
         assert 0.05 <= estimate.low < 0.8 and 1.2 < estimate.high <= 20
 
@@ -168,8 +168,8 @@ def test_a_search_beats_bisection_and_comes_near_one_exact_draw(rng):
     for one in scores:
         source = Quick(one, rng)
         for _ in range(8):
-            found = PrivateTemperature(epsilon=0.05).fit(source)
-            ours.append(abs(Gap(found.map_.inverse).evaluate(one)[0]) / 2**20 / len(one))
+            result = PrivateTemperature(epsilon=0.05).fit(source)
+            ours.append(abs(Gap(result.map_.inverse).evaluate(one)[0]) / 2**20 / len(one))
             bisected.append(
                 abs(Gap(bisection(source, 50_000)).evaluate(one)[0]) / 2**20 / len(one)
             )
@@ -202,8 +202,8 @@ def test_intervals_hold_the_right_temperature(epsilon, rng):
 @pytest.mark.parametrize("level", [0.5, 0.95])
 def test_narrower_levels_give_narrower_intervals(level, rng):
     scores = miscalibrated(1_000, 2.0, rng)
-    found = PrivateTemperature(epsilon=0.2, level=level).fit(Quick(scores, rng))
-    width = math.log(found.temperature_.high / found.temperature_.low)
+    result = PrivateTemperature(epsilon=0.2, level=level).fit(Quick(scores, rng))
+    width = math.log(result.temperature_.high / result.temperature_.low)
     assert (width < 0.45) == (level == 0.5)
 
 
@@ -217,11 +217,11 @@ def test_real_scores_end_where_confidence_is_accuracy(tmp_path):
         scores = Scores.from_logits(model.decision_function(rows[cut:]), y[cut:])
         before = abs(scores.confidence.mean() - scores.correct.mean())
         source = Curator(scores, open_ledger(tmp_path / str(i), Budget(2.0)))
-        found = PrivateTemperature(epsilon=2.0, level=0.9999).fit(source)
-        after = found.transform(scores)
+        result = PrivateTemperature(epsilon=2.0, level=0.9999).fit(source)
+        after = result.transform(scores)
         assert before > 0.15
         assert abs(after.confidence.mean() - after.correct.mean()) < 0.03
-        assert found.temperature_.low < 1 / balanced(scores) < found.temperature_.high
+        assert result.temperature_.low < 1 / balanced(scores) < result.temperature_.high
 
 
 # ---------------------------------------------------------------- descent
@@ -232,14 +232,14 @@ DESCENT = {"epsilon": 8.0, "delta": 1e-5, "size": 2_000}
 
 def test_descent_follows_the_paper_step_by_step(rng):
     scores = miscalibrated(500, 2.0, rng)
-    found = PrivateTemperature("descent", **{**DESCENT, "size": 500}).fit(Public(scores))
+    result = PrivateTemperature("descent", **{**DESCENT, "size": 500}).fit(Public(scores))
     p = math.log(math.e - 1)
     for step in range(100):
         beta, h = math.log1p(math.exp(p)), 1e-6
         slopes = (loss_at(scores, math.log1p(math.exp(p + h))) - loss_at(scores, beta)) / h
         p -= 0.1 * (1 - step / 100) * np.clip(slopes, -10, 10).sum() / 500
-    assert found.map_.inverse == pytest.approx(math.log1p(math.exp(p)), abs=2e-3)
-    assert len(found.releases_) == 100
+    assert result.map_.inverse == pytest.approx(math.log1p(math.exp(p)), abs=2e-3)
+    assert len(result.releases_) == 100
 
 
 def test_descent_divides_by_the_declared_size(rng):
@@ -256,13 +256,13 @@ def test_descent_runs_on_every_kind_of_source(source_of, rng):
     fitter = PrivateTemperature("descent", **DESCENT, steps=15, level=0.9999)
     source = source_of(scores, Budget(8.0, 1e-5), kind="plan", plan=fitter.items())
     exact = clone(fitter).fit(Public(scores)).map_.inverse
-    found = fitter.fit(source)
-    assert found.map_.inverse == pytest.approx(exact, abs=0.05)
-    estimate = found.temperature_
-    assert estimate.low <= 1 / exact <= estimate.high or not found.private_
-    if found.private_:
-        assert found.statement_.epsilon <= 8.0 + 1e-9
-        assert found.statement_.delta == 1e-5
+    result = fitter.fit(source)
+    assert result.map_.inverse == pytest.approx(exact, abs=0.05)
+    estimate = result.temperature_
+    assert estimate.low <= 1 / exact <= estimate.high or not result.private_
+    if result.private_:
+        assert result.statement_.epsilon <= 8.0 + 1e-9
+        assert result.statement_.delta == 1e-5
 
 
 @pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
@@ -309,7 +309,7 @@ def test_steps_at_the_same_place_are_different_questions():
         ("bisection", {"epsilon": 1.0}),
     ],
 )
-def test_settings_are_refused_before_anything_is_asked(method, settings, rng):
+def test_invalid_settings_are_rejected_before_any_query(method, settings, rng):
     source = Quick(miscalibrated(10, 1.0, rng), rng)
     with pytest.raises(ValueError, match="Expected"):
         PrivateTemperature(method, **settings).fit(source)
@@ -325,5 +325,5 @@ def test_descent_needs_gaussian_answers(rng):
 
 
 def test_a_fitter_keeps_no_records(rng):
-    found = PrivateTemperature(epsilon=1.0).fit(Public(miscalibrated(50, 1.0, rng)))
-    assert not any(isinstance(value, Scores | Public | Path) for value in vars(found).values())
+    result = PrivateTemperature(epsilon=1.0).fit(Public(miscalibrated(50, 1.0, rng)))
+    assert not any(isinstance(value, Scores | Public | Path) for value in vars(result).values())

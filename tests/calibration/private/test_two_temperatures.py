@@ -11,14 +11,19 @@ from veracal.accounting import Budget, Unit, micro_epsilon
 from veracal.calibration.maps import TwoTemperatures
 from veracal.calibration.metrics import ece
 from veracal.calibration.private import PrivateTemperature, PrivateTwoTemperatures
-from veracal.calibration.private.root_search import GapContext
-from veracal.calibration.private.two_temperatures import SHARES, Seen, as_slopes, bend, mapped
+from veracal.calibration.private.two_temperatures import (
+    SHARES,
+    GapObservation,
+    map_at,
+    slope_matrix,
+    two_temperature_posterior,
+)
 from veracal.calibration.queries import ConfidenceWeightedGaps
 from veracal.data import Scores
 from veracal.errors import BudgetError
 from veracal.queries import Public
 
-SETTING = GapContext(1_000.0, 1.0, 0.8, (0.05, 20.0))
+ACCURACY = 0.8
 
 
 def bent(n, unsure, sure, rng, *, classes=2):
@@ -33,14 +38,14 @@ def bent(n, unsure, sure, rng, *, classes=2):
 @pytest.mark.parametrize(("unsure", "sure"), [(1.5, 0.7), (0.5, 1.0), (3.0, 2.0)])
 def test_both_gaps_vanish_where_it_ends(unsure, sure, classes, rng):
     scores = bent(20_000, unsure, sure, rng, classes=classes)
-    found = PrivateTwoTemperatures(epsilon=20.0).fit(Public(scores))
-    left = ConfidenceWeightedGaps(found.map_).evaluate(scores) / 2**20 / len(scores)
+    result = PrivateTwoTemperatures(epsilon=20.0).fit(Public(scores))
+    left = ConfidenceWeightedGaps(result.map_).evaluate(scores) / 2**20 / len(scores)
     assert np.abs(left).max() < 3e-3
     at_one = (
         ConfidenceWeightedGaps(TwoTemperatures(1.0, 1.0)).evaluate(scores) / 2**20 / len(scores)
     )
     assert np.abs(at_one).max() > 4 * np.abs(left).max()
-    assert not found.private_ and found.statement_ is None
+    assert not result.private_ and result.statement_ is None
 
 
 def test_it_repairs_what_one_temperature_leaves(rng):
@@ -58,8 +63,8 @@ def test_it_does_no_worse_where_one_is_right(classes, rng):
     scores = miscalibrated(30_000, 2.0, rng, classes=classes)
     source = Quick(scores, rng)
     for _ in range(5):
-        found = PrivateTwoTemperatures(epsilon=0.1).fit(source)
-        assert ece(found.transform(scores)) < 0.012 < 0.07 < ece(scores)
+        result = PrivateTwoTemperatures(epsilon=0.1).fit(source)
+        assert ece(result.transform(scores)) < 0.012 < 0.07 < ece(scores)
 
 
 @pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
@@ -106,8 +111,8 @@ def test_it_depends_on_answers_alone(rng):
     said = []
     for scores in (bent(2_000, 1.5, 0.7, rng), bent(2_000, 0.5, 1.0, rng), bent(3, 1, 1, rng)):
         source = SameForAll(scores, np.random.default_rng(1))
-        found = PrivateTwoTemperatures(epsilon=0.5).fit(source)
-        said.append((source.asked, found.map_, found.unsure_, found.sure_))
+        result = PrivateTwoTemperatures(epsilon=0.5).fit(source)
+        said.append((source.asked, result.map_, result.unsure_, result.sure_))
     assert said[0] == said[1] == said[2]
     prices = [micro for _, micro, _ in source.asked]
     assert prices == [5_000 * share for share in SHARES] and sum(prices) == 500_000
@@ -117,10 +122,10 @@ def test_it_depends_on_answers_alone(rng):
 def test_noise_alone_leaves_temperatures_near_one_another(n, rng):
     scores = bent(max(n, 1), 1.0, 1.0, rng).take(np.arange(n))
     for _ in range(30):
-        found = PrivateTwoTemperatures(epsilon=0.05).fit(Quick(scores, rng))
-        assert 0.04 < found.map_.at < 25
-        assert abs(math.log(found.map_.sure / found.map_.unsure)) <= 4
-        for estimate in (found.unsure_, found.sure_):
+        result = PrivateTwoTemperatures(epsilon=0.05).fit(Quick(scores, rng))
+        assert 0.04 < result.map_.at < 25
+        assert abs(math.log(result.map_.sure / result.map_.unsure)) <= 4
+        for estimate in (result.unsure_, result.sure_):
             assert math.isfinite(estimate.low) and math.isfinite(estimate.high)
             assert estimate.low < estimate.value < estimate.high
 
@@ -131,40 +136,44 @@ def test_intervals_hold_the_right_temperatures(epsilon, rng):
     hits = 0
     for _ in range(40):
         scores = miscalibrated(4_000, 1.3, rng, classes=3)
-        found = PrivateTwoTemperatures(epsilon=epsilon).fit(Quick(scores, rng))
-        hits += found.unsure_.low <= 1.3 <= found.unsure_.high
-        hits += found.sure_.low <= 1.3 <= found.sure_.high
+        result = PrivateTwoTemperatures(epsilon=epsilon).fit(Quick(scores, rng))
+        hits += result.unsure_.low <= 1.3 <= result.unsure_.high
+        hits += result.sure_.low <= 1.3 <= result.sure_.high
     assert hits >= 68  # of 80 at a level of 0.95, though two of a fit go together
 
 
 def test_slopes_have_no_direction_that_rises():
-    assert np.linalg.eigvalsh(as_slopes([5.0, 40.0, 10.0])).min() >= -1e-12
-    np.testing.assert_allclose(as_slopes([5.0, 3.0, 10.0]), [[5, 3], [3, 10]])
-    np.testing.assert_allclose(as_slopes([-5.0, 0.0, -1.0]), 0, atol=1e-12)
+    assert np.linalg.eigvalsh(slope_matrix([5.0, 40.0, 10.0])).min() >= -1e-12
+    np.testing.assert_allclose(slope_matrix([5.0, 3.0, 10.0]), [[5, 3], [3, 10]])
+    np.testing.assert_allclose(slope_matrix([-5.0, 0.0, -1.0]), 0, atol=1e-12)
 
 
 def test_the_root_is_that_of_the_lines_where_there_is_no_noise():
     slopes, root = np.array([[40.0, 15.0], [15.0, 90.0]]), np.array([0.3, -0.2])
     places = [np.zeros(2), np.array([0.2, 0.1])]
-    seen = [Seen(place, -slopes @ (place - root), 1e-3) for place in places]
-    np.testing.assert_allclose(bend(slopes, seen, SETTING).moves, root, atol=0.02)
+    seen = [GapObservation(place, -slopes @ (place - root), 1e-3) for place in places]
+    np.testing.assert_allclose(
+        two_temperature_posterior(slopes, seen, ACCURACY).offsets, root, atol=0.02
+    )
 
 
-def test_a_sum_of_gaps_tells_the_mean_and_not_the_bend():
+def test_a_sum_of_gaps_determines_the_mean_and_not_the_difference():
     slopes = np.array([[40.0, 15.0], [15.0, 90.0]])
-    both = bend(slopes, [Seen(np.zeros(2), np.array([30.0]), 1.0)], SETTING)
-    assert both.moves.mean() > 0.15 and abs(np.diff(both.moves)[0]) < 0.1
-    assert bend(slopes, [], SETTING).moves.tolist() == [0, 0]
-    assert (both.stds < bend(slopes, [], SETTING).stds).all()
+    both = two_temperature_posterior(
+        slopes, [GapObservation(np.zeros(2), np.array([30.0]), 1.0)], ACCURACY
+    )
+    assert both.offsets.mean() > 0.15 and abs(np.diff(both.offsets)[0]) < 0.1
+    assert two_temperature_posterior(slopes, [], ACCURACY).offsets.tolist() == [0, 0]
+    assert (both.stds < two_temperature_posterior(slopes, [], ACCURACY).stds).all()
 
 
 def test_maps_stay_within_what_a_map_may_be():
-    found = mapped(2.0, np.array([30.0, -30.0]))
-    assert found.unsure > found.sure and math.log(found.unsure / found.sure) < 4
-    assert mapped(2.0, np.zeros(2)) == TwoTemperatures(2.0, 2.0, 2.0)
+    result = map_at(2.0, np.array([30.0, -30.0]))
+    assert result.unsure > result.sure and math.log(result.unsure / result.sure) < 4
+    assert map_at(2.0, np.zeros(2)) == TwoTemperatures(2.0, 2.0, 2.0)
     for at in (1e-6, 1e6):
         for move in (-50.0, 50.0):
-            assert 1e-6 <= mapped(at, np.full(2, move)).sure <= 1e6
+            assert 1e-6 <= map_at(at, np.full(2, move)).sure <= 1e6
 
 
 @pytest.mark.parametrize("classes", [2, 10])
@@ -173,15 +182,15 @@ def test_logits_far_from_right_are_not_thrown_further(classes, rng):
     scores = miscalibrated(5_000, 1 / 100, rng, classes=classes)
     source = Quick(scores, rng)
     for _ in range(10):
-        found = PrivateTwoTemperatures(epsilon=5.0).fit(source).map_
-        assert max(found.sure, found.unsure) < 20 * math.e**2
-        assert ece(found.transform(scores)) < ece(scores)
+        result = PrivateTwoTemperatures(epsilon=5.0).fit(source).map_
+        assert max(result.sure, result.unsure) < 20 * math.e**2
+        assert ece(result.transform(scores)) < ece(scores)
 
 
-def test_no_question_is_asked_twice_for_one_price():
+def test_no_query_is_repeated_at_the_same_cost():
     fitter = PrivateTwoTemperatures(epsilon=1.0)
-    asked = [(ask.query.name, ask.micro_epsilon) for ask in fitter._asks()]
-    assert len(set(asked)) == len(asked)
+    queried = [(ask.query.name, ask.micro_epsilon) for ask in fitter._queries()]
+    assert len(set(queried)) == len(queried)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +204,7 @@ def test_no_question_is_asked_twice_for_one_price():
         {"micro_epsilon": 3},
     ],
 )
-def test_settings_are_refused_before_anything_is_asked(settings, rng):
+def test_invalid_settings_are_rejected_before_any_query(settings, rng):
     source = Quick(bent(10, 1.0, 1.0, rng), rng)
     for act in (lambda f: f.fit(source), lambda f: f.event()):
         with pytest.raises(ValueError, match="Expected"):

@@ -16,7 +16,7 @@ def test_nothing_is_charged_unless_everything_can_be_paid(holders):
     assert spent([*rich, poor]) == [0, 0]
 
 
-def test_asked_again_it_costs_nothing(holders):
+def test_a_repetition_costs_nothing(holders):
     sources = holders(2)
     for request in (None, "spring"):
         first = recalibrate(sources, epsilon=0.4, measure=0.3, request=request)
@@ -34,9 +34,9 @@ def test_nothing_is_lost_when_a_source_fails_midway(holders, at, request_id):
         recalibrate(broken, "temperature", epsilon=0.5, measure=0.3, request=request_id)
     before = spent(sources)
     assert 0 < before[0] <= 0.5
-    found = recalibrate(broken, "temperature", epsilon=0.5, measure=0.3, request=request_id)
-    assert found.private and max(spent(sources)) <= 0.5
-    assert spent(sources)[0] == pytest.approx(found.statement.epsilon, abs=1e-9)
+    result = recalibrate(broken, "temperature", epsilon=0.5, measure=0.3, request=request_id)
+    assert result.private and max(spent(sources)) <= 0.5
+    assert spent(sources)[0] == pytest.approx(result.statement.epsilon, abs=1e-9)
 
 
 def test_whose_budget_is_short_is_said(holders):

@@ -7,7 +7,7 @@ import pytest
 from tests.calibration.recalibration.conftest import FACTOR, spent
 from veracal.accounting import Budget
 from veracal.calibration import Recalibration, metrics, recalibrate
-from veracal.calibration.methods import OPEN, PRIVATE
+from veracal.calibration.methods import method_names
 from veracal.ledger import open_ledger
 from veracal.queries import Curator, Pool, Public
 
@@ -17,14 +17,14 @@ def test_it_reads_the_same_for_one_and_for_many(holders, method):
     """The same call, word for word; what is told differs in numbers and noise alone."""
     rich = Budget(40.0)
     (one,), many = holders(1, rich), holders(3, rich)
-    told = []
+    settings = []
     for source in (one, many):
-        found = recalibrate(source, method, epsilon=40.0, measure=0.25, request="first")
-        told.append(found)
-        assert isinstance(found, Recalibration) and found.private and found.guarded.kept
-    alone, pooled = told
-    assert (alone.asked, pooled.asked) == (1, 3) and pooled.silences == (None,) * 3
-    assert (alone.method, alone.spending) == (pooled.method, pooled.spending)
+        result = recalibrate(source, method, epsilon=40.0, measure=0.25, request="first")
+        settings.append(result)
+        assert isinstance(result, Recalibration) and result.private and result.guard.kept
+    alone, pooled = settings
+    assert (alone.n_sources, pooled.n_sources) == (1, 3) and pooled.dropouts == (None,) * 3
+    assert (alone.method, alone.budget) == (pooled.method, pooled.budget)
     assert alone.statement.epsilon == pytest.approx(pooled.statement.epsilon, abs=1e-9)
     assert keys(alone.to_json()) == keys(pooled.to_json())
     assert [plain(line) for line in alone.text().splitlines() if not is_total(line)] == [
@@ -38,7 +38,7 @@ def test_it_reads_the_same_for_one_and_for_many(holders, method):
         assert one_side.ece.value == pytest.approx(other.ece.value, abs=0.01)
 
 
-DIFFERENT = ("questions", "ledger_total")  # a pool has many ledgers, and names no total
+DIFFERENT = ("queries", "ledger_total")  # a pool has many ledgers, and names no total
 
 
 def is_total(line):
@@ -62,15 +62,15 @@ def plain(line):
 
 def differs(line):
     """Whether a line is about several sources."""
-    return line.startswith(("Noise raises", "Covered:"))
+    return line.startswith(("Noise increases", "Covered:"))
 
 
 def test_scores_with_a_ledger_are_a_holder(scores, tmp_path):
     ledger = open_ledger(tmp_path / "own.ledger", Budget(1.0))
-    found = recalibrate(scores, "temperature", epsilon=0.5, ledger=ledger)
+    result = recalibrate(scores, "temperature", epsilon=0.5, ledger=ledger)
     again = recalibrate(Curator(scores, ledger), "temperature", epsilon=0.5)
     by_path = recalibrate(scores, "temperature", epsilon=0.5, ledger=tmp_path / "own.ledger")
-    assert found.map == again.map == by_path.map and found.private
+    assert result.map == again.map == by_path.map and result.private
     assert ledger.spent().epsilon == pytest.approx(0.5, abs=1e-5)
 
 
@@ -80,7 +80,7 @@ def test_scores_are_never_taken_for_public_in_silence(scores, tmp_path):
         recalibrate(scores, epsilon=1.0)
     with pytest.raises(ValueError, match="got both"):
         recalibrate(scores, epsilon=1.0, ledger=ledger, private=False)
-    with pytest.raises(ValueError, match="protects its own"):
+    with pytest.raises(ValueError, match="protects its records"):
         recalibrate(Curator(scores, ledger), epsilon=1.0, private=False)
     assert ledger.entries() == ()
 
@@ -88,11 +88,11 @@ def test_scores_are_never_taken_for_public_in_silence(scores, tmp_path):
 @pytest.mark.parametrize("public", [True, False])
 def test_public_scores_are_marked(scores, public):
     source = Public(scores) if public else scores
-    found = recalibrate(source, "temperature", private=public)
-    assert not found.private and found.statement is None and found.guarded.kept
-    assert "NOT private" in found.text() and found.to_json()["private"] is False
-    assert found.before.ece.value == pytest.approx(metrics.ece(scores), abs=1e-5)
-    assert found.temperature.value == pytest.approx(FACTOR, rel=0.1)
+    result = recalibrate(source, "temperature", private=public)
+    assert not result.private and result.statement is None and result.guard.kept
+    assert "NOT private" in result.text() and result.to_json()["private"] is False
+    assert result.before.ece.value == pytest.approx(metrics.ece(scores), abs=1e-5)
+    assert result.temperature.value == pytest.approx(FACTOR, rel=0.1)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_public_scores_are_marked(scores, public):
         ("pool", {"epsilon": -1.0}, "epsilon"),
         ("pool", {"micro_epsilon": 3, "epsilon": None}, "millionth"),
         ("pool", {"method": "isotonic"}, "'temperature'"),
-        ("pool", {"method": "binning", "temperatures": (0.5, 3.0)}, "looks for none"),
+        ("pool", {"method": "binning", "temperatures": (0.5, 3.0)}, "does not search"),
         ("pool", {"method": "descent"}, "delta, size"),
         ("pool", {"method": "platt", "delta": 1e-6, "size": 9}, "Expected classes"),
         ("pool", {"bins": 0, "measure": 0.1}, "bins"),
@@ -139,11 +139,11 @@ def test_what_cannot_be_meant_is_refused_before_anything_is_charged(
 def test_an_unknown_method_lists_those_that_there_are(idle, scores):
     with pytest.raises(ValueError, match="one of") as raised:
         recalibrate(idle, "magic", epsilon=0.1)
-    assert all(repr(name) in str(raised.value) for name in PRIVATE)
+    assert all(repr(name) in str(raised.value) for name in method_names())
     assert "isotonic" not in str(raised.value)
     with pytest.raises(ValueError, match="one of") as raised:
         recalibrate(scores, "magic", private=False)
-    assert all(repr(name) in str(raised.value) for name in OPEN)
+    assert all(repr(name) in str(raised.value) for name in method_names(private=False))
 
 
 def test_what_is_no_source_is_refused_before_its_neighbors_are_charged(idle, scores):

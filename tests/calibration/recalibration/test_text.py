@@ -12,30 +12,30 @@ from veracal.calibration.maps import from_json
 
 
 def test_the_result_goes_through_json(holders):
-    found = recalibrate(holders(2), epsilon=0.5, measure=0.2)
-    written = json.dumps(found.to_json(), allow_nan=False)
+    estimate = recalibrate(holders(2), epsilon=0.5, measure=0.2)
+    written = json.dumps(estimate.to_json(), allow_nan=False)
     read = json.loads(written)
-    assert read == found.to_json() and from_json(read["map"]) == found.map
-    assert read["sources"] == {"asked": 2, "answered": 2, "silences": [None, None]}
+    assert read == estimate.to_json() and from_json(read["map"]) == estimate.map
+    assert read["sources"] == {"number": 2, "answered": 2, "dropouts": [None, None]}
     assert sum(read["epsilon"].values()) == pytest.approx(0.5)
     assert "records" not in read and "releases" not in read
 
 
-def test_the_text_tells_an_officer_what_to_know(holders, scores):
+def test_the_text_has_what_an_officer_needs(holders, scores):
     unit = Unit("patient", at_most=2)
     mine = replace(scores, units=np.arange(len(scores)))
     two = holders(2, Budget(1.0, unit=unit), records=mine)
-    found = recalibrate(two, "temperature", epsilon=1.0, guard=0.1)
-    text = found.text()
+    estimate = recalibrate(two, "temperature", epsilon=1.0, guard=0.1)
+    text = estimate.text()
     for said in (
-        "Asked of 2 sources: correct and wrong, gap (3 times), gain of a map.",
+        "Queries to 2 sources: correct and wrong, gap (3 times), Brier gain of a map.",
         "Cost for one patient: epsilon 1",
         "The budget was 1: 0.9 for the map, 0.1 for the guard.",
         "95% interval",
-        "the interval counts the noise of the answers, and the chance of which records",
+        "the interval covers the noise of the answers and the sampling of the records",
         "The map was",
         "No figures before and after",
         "differentially private for one patient",
-        "nobody has records at two",
+        "records at one source only",
     ):
         assert said in text, said

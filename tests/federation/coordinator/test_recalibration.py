@@ -7,9 +7,7 @@ import pytest
 
 from tests.federation.coordinator.stand_in import COORDINATOR, StandIn, federated, scores
 from veracal.accounting import Unit
-from veracal.calibration.methods import METHODS, Settings
-from veracal.calibration.recalibration.sources import BudgetDivision, profile_source
-from veracal.calibration.recalibration.steps import plan_steps
+from veracal.calibration import BudgetDivision, plan_recalibration
 from veracal.errors import BudgetError, SilentError, WaitingError
 from veracal.federation.coordinator.history import RequestHistory
 from veracal.federation.coordinator.pool import (
@@ -25,10 +23,8 @@ from veracal.federation.transports.base import LocalTransport
 
 
 def steps_for(source, method="pooled", *, measure=0, delta=None, size=None):
-    about = profile_source(source)
-    settings = Settings(2_000_000, sources=about.sources, delta=delta, size=size)
-    settings = about.enrolled.adopted(settings, METHODS[method], bins=None)
-    return plan_steps(METHODS[method], settings, BudgetDivision(2_000_000, 0, measure), about)
+    budget = BudgetDivision(2_000_000, 0, measure)
+    return plan_recalibration(source, method, budget=budget, delta=delta, size=size)
 
 
 @pytest.fixture
@@ -131,7 +127,7 @@ def test_an_interrupted_recalibration_continues_without_double_charges(
     for one in three:
         assert one.ledger.spent().epsilon <= 2.0
         assert len(list(one.ledger.entries())) == rounds
-    assert done.silences == (None, None, None)
+    assert done.dropouts == (None, None, None)
 
 
 def test_answers_on_their_way_leave_the_round_open(three):
@@ -148,7 +144,7 @@ def test_answers_on_their_way_leave_the_round_open(three):
     for _ in range(2):
         with pytest.raises(WaitingError):
             run(source, steps)
-    assert run(source, steps).silences == (None, None, None)
+    assert run(source, steps).dropouts == (None, None, None)
     assert [len(one.seen) for one in three].count(1) >= 1
     assert all(len(list(one.ledger.entries())) == 1 for one in three)
 

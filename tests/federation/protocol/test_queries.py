@@ -26,7 +26,7 @@ from veracal.calibration.queries import (
     PlattEquations,
 )
 from veracal.calibration.queries.platt import platt_counts
-from veracal.calibration.queries.scalars import MappedQuery, of_mapped
+from veracal.calibration.queries.scalars import MappedQuery, on_mapped_scores
 from veracal.data import Scores
 from veracal.federation.protocol.envelopes import EnvelopeError
 from veracal.federation.protocol.queries import KINDS, OffGridError, build_query, encode_query
@@ -130,7 +130,7 @@ def test_a_query_off_the_grid_is_rejected_before_sending(query):
 
 
 @pytest.mark.parametrize(
-    "query", [AbsoluteGaps(Bins(15)), of_mapped(AbsoluteGaps(Bins(15)), Identity())]
+    "query", [AbsoluteGaps(Bins(15)), on_mapped_scores(AbsoluteGaps(Bins(15)), Identity())]
 )
 def test_a_query_without_a_kind_is_rejected(query):
     with pytest.raises(ValueError, match="Expected a query that remote sources can answer"):

@@ -250,9 +250,7 @@ def test_the_key_is_the_same_in_memory_and_on_disk(tmp_path, rng, monkeypatch):
     monkeypatch.setattr(feature_cache, "_BLOCK", 40)  # two pictures and a half
 
     assert isinstance(mapped.X, MappedRows)
-    assert (
-        cache_key(mapped, EXTRACTOR, SECRET) == whole == cache_key(of(X), EXTRACTOR, SECRET)
-    )
+    assert cache_key(mapped, EXTRACTOR, SECRET) == whole == cache_key(of(X), EXTRACTOR, SECRET)
 
 
 def of_rows(rows):

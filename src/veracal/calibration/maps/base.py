@@ -1,4 +1,4 @@
-"""What a map of calibration is, and how new scores are made from old ones."""
+"""The base class of calibration maps, the identity, and helpers that build mapped scores."""
 
 import hashlib
 import json
@@ -16,45 +16,44 @@ from veracal.calibration.bins import Bins
 from veracal.data import Scores, frozen, refuse_mask, restore
 from veracal.errors import DataError
 
-LEAST = 2.0**-52  # what a map that adds or subtracts logits reads a probability of 0 as
-LARGEST = 1e9  # of any parameter: a larger one is a mistake
+LEAST = 2.0**-52  # probabilities are clipped here before their logits are added or multiplied
+LARGEST = 1e9  # largest absolute value of a parameter
 MOST_NUMBERS = 4_000_000  # parameters of one map: a matrix for 2,000 classes
-_LOGIT = 0.9 * np.finfo(np.float64).max  # leaves room for the next float above it
+_LOGIT = 0.9 * np.finfo(np.float64).max  # the next float above it must be finite
 
 
 @dataclass(frozen=True, eq=False)
 class CalibrationMap(ABC):
-    """Public parameters that turn the scores of a classifier into other scores.
+    """Public parameters of a function from scores to recalibrated scores.
 
-    A map does not know how it was fitted: private and other fitters give the same records.
-    Labels, groups, units and classes of the scores stay as they are. Their name tells the map,
-    so that a ledger does not take mapped scores for those before.
+    A map does not store how it was fitted: private and other fitters return the same classes.
+    Labels, groups, units and classes of the scores are unchanged. The name of mapped scores
+    includes the map, so that a ledger can distinguish them from the original scores.
 
     Guarantees
     ----------
-    A record is mapped by its own row alone: the map of part of the rows is that part of the
-    map of all. Two maps with the same parameters are equal, and parameters cannot be
-    written to.
+    Each record is mapped independently of the others. Maps with the same parameters are
+    equal, and parameters are read-only.
     """
 
     kind: ClassVar[str]
 
     def transform(self, scores: Scores) -> Scores:
         """Scores of the same records, mapped."""
-        mapped = self._mapped(scores)
+        mapped = self._map_scores(scores)
         return mapped if mapped is scores else mapped.renamed(f"{scores.name}, {self.mark}")
 
     @abstractmethod
-    def _mapped(self, scores: Scores) -> Scores:
+    def _map_scores(self, scores: Scores) -> Scores:
         """Scores of the same records, mapped."""
 
     @cached_property
     def mark(self) -> str:
-        """Kind and hash of the map, in a few letters."""
+        """Kind and a short hash of the map."""
         return f"{self.kind} {digest(self)[:12]}"
 
     def to_json(self) -> dict[str, Any]:
-        """Kind, version and parameters, for :func:`veracal.calibration.from_json`."""
+        """Kind, version and parameters; see :func:`veracal.calibration.from_json`."""
         state = {known.name: getattr(self, known.name) for known in fields(self)}
         return {"kind": self.kind, "version": 1, **{k: _plain(v) for k, v in state.items()}}
 
@@ -75,11 +74,11 @@ class CalibrationMap(ABC):
 
 @dataclass(frozen=True, eq=False)
 class Identity(CalibrationMap):
-    """The map that changes nothing."""
+    """The calibration map that changes nothing."""
 
     kind: ClassVar[str] = "identity"
 
-    def _mapped(self, scores: Scores) -> Scores:
+    def _map_scores(self, scores: Scores) -> Scores:
         """The same scores."""
         return scores
 
@@ -91,7 +90,7 @@ def parameters(
     low: float = -LARGEST,
     high: float = LARGEST,
 ) -> Floats:
-    """Return numbers in bounds, of one of some dimensions, that nobody can write to."""
+    """Return a read-only array of numbers within bounds and with an allowed dimension."""
     refuse_mask(values, name)
     array = _numbers(values, name)
     if array.dtype.kind not in "fiu" or array.ndim not in dimensions or not array.size:
@@ -104,48 +103,48 @@ def parameters(
         raise ValueError(
             f"Expected at most {MOST_NUMBERS:,} numbers as {name}, got {array.size:,}."
         )
-    with np.errstate(over="ignore"):  # what is too large for a float is out of bounds
+    with np.errstate(over="ignore"):  # values that overflow are rejected below
         array = np.array(array, dtype=np.float64)
     wrong = ~((array >= low) & (array <= high))
     if wrong.any():
         raise ValueError(
             f"Expected {name} between {low:g} and {high:g}, got {array[wrong].flat[0]:g}."
         )
-    array += 0.0  # no -0.0: equal maps are written the same way
+    array += 0.0  # no -0.0: equal maps have the same JSON
     return frozen(array)
 
 
 def digest(map_: CalibrationMap) -> str:
-    """Hash of everything that tells a map from another."""
+    """Hash of the kind and all parameters of a map."""
     written = json.dumps(map_.to_json(), sort_keys=True, allow_nan=False)
     return hashlib.sha256(written.encode()).hexdigest()
 
 
 def check_width(scores: Scores, k: int, what: str) -> None:
-    """Refuse scores with another number of classes than the map has."""
+    """Reject scores whose number of classes differs from that of the map."""
     if scores.n_classes != k:
         raise DataError(
             scores.name,
             f"{k} classes, as the {what} map has",
             str(scores.n_classes),
-            "Use the map on scores of the classifier it was fitted for.",
+            "Apply the map to scores of the classifier that it was fitted for.",
         )
 
 
 def from_logits(scores: Scores, logits: Floats) -> Scores:
-    """Scores of the same kind with other logits, which may be -inf for probabilities only."""
+    """Scores of the same kind with other logits; -inf is allowed for probabilities only."""
     if scores.kind == "logits":
         return replace(scores, values=frozen(np.clip(logits, -_LOGIT, _LOGIT)))
     return from_probabilities(scores, softmax(logits, axis=1))
 
 
 def from_probabilities(scores: Scores, probabilities: Floats) -> Scores:
-    """Probabilities in place of what the scores held."""
+    """Scores with other probabilities, whatever kind they had."""
     return replace(scores, values=frozen(probabilities), kind="probabilities")
 
 
 def _numbers(values: ArrayLike, name: str) -> Array:
-    """Make an array, also of what is not one: lists of different lengths, words."""
+    """Convert to an array; reject ragged lists and text."""
     try:
         return np.asarray(values)
     except (ValueError, OverflowError) as cause:
@@ -153,7 +152,7 @@ def _numbers(values: ArrayLike, name: str) -> Array:
 
 
 def _plain(value: Any) -> Any:
-    """Turn a field into what JSON knows."""
+    """Convert a field to a JSON value."""
     if isinstance(value, np.ndarray):
         return value.tolist()
     return value.count if isinstance(value, Bins) else value

@@ -1,7 +1,4 @@
-"""A confidence replaced by how often it was right.
-
-Increasing curves through probabilities.
-"""
+"""Nonparametric calibration maps: histogram binning and isotonic curves."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,12 +18,12 @@ from veracal.calibration.maps.base import (
 )
 from veracal.data import Scores, frozen
 
-_BELOW = 1e-12  # how much less another class gets, relative: more than rounding
+_BELOW = 1e-12  # relative margin of the predicted class, larger than rounding
 
 
 @dataclass(frozen=True, eq=False)
 class Binned(CalibrationMap):
-    r"""The predicted class gets the accuracy of its bin of confidence, the others the rest.
+    r"""Histogram binning: the predicted class gets the accuracy of its confidence bin.
 
     Histogram binning of the top label (Zadrozny & Elkan 2001; Gupta & Ramdas 2022,
     https://arxiv.org/abs/2107.08353). With confidence :math:`\hat p` in bin b of accuracy
@@ -34,13 +31,12 @@ class Binned(CalibrationMap):
 
     .. math:: (1 - a_b) \, p_j / \textstyle\sum_{i \ne \hat y} p_i ,
 
-    or an equal share of :math:`1 - a_b` if the others all have probability 0. Where one of
-    them would so overtake the predicted class although :math:`a_b > 1/k`, shares are made more
-    equal, just as far as keeps it below. It gives probabilities, whatever it is given.
+    or an equal share of :math:`1 - a_b` if the others all have probability 0. If one of them
+    would exceed the predicted class although :math:`a_b > 1/k`, the others are mixed with
+    equal shares until it does not. The result holds probabilities.
 
-    The prediction changes only where :math:`a_b \le 1/k` and it has to: somebody else then has
-    at least as much. Scores have at least two classes, so there is always somebody to take
-    the rest.
+    The prediction can change only where :math:`a_b \le 1/k`: another class then has at least
+    as much probability.
 
     Parameters
     ----------
@@ -71,17 +67,17 @@ class Binned(CalibrationMap):
             )
         object.__setattr__(self, "accuracies", accuracies)
 
-    def _mapped(self, scores: Scores) -> Scores:
+    def _map_scores(self, scores: Scores) -> Scores:
         """Probabilities."""
         accuracies = self.accuracies[self.bins.of(scores.confidence)]
         return from_probabilities(scores, with_confidence(scores, accuracies))
 
 
 def with_confidence(scores: Scores, confidence: Floats) -> Floats:
-    """Probabilities in which the predicted class has a given one, the others the rest.
+    """Probabilities in which the predicted class has a given confidence.
 
-    The others keep their proportions, or share equally where they have none. A predicted class
-    that is given more than an equal share of the whole stays the predicted one.
+    The others keep their proportions, or share equally if they are all 0. A predicted class
+    with a confidence above 1/k stays the predicted class.
     """
     values = np.array(scores.probabilities, dtype=np.float64)
     top = scores.predictions[:, None]
@@ -90,7 +86,7 @@ def with_confidence(scores: Scores, confidence: Floats) -> Floats:
     values[rest[:, 0] == 0] = 1.0
     np.put_along_axis(values, top, 0.0, axis=1)
     rest[rest == 0] = scores.n_classes - 1
-    values /= rest  # first: the rest may be so small that a factor for it would overflow
+    values /= rest  # before scaling: dividing by a tiny rest could overflow
     values *= (1 - confidence)[:, None]
     _hold_down(values, confidence)
     np.put_along_axis(values, top, confidence[:, None], axis=1)
@@ -99,11 +95,11 @@ def with_confidence(scores: Scores, confidence: Floats) -> Floats:
 
 
 def _hold_down(values: Floats, confidence: Floats) -> None:
-    r"""Mix rows with equal shares, as little as keeps them below the confidence.
+    r"""Mix rows with equal shares just enough to stay below the confidence.
 
     With the largest m and an equal share u below the bound c, the row
-    :math:`(1 - t) v + t u` has the largest value c for :math:`t = (m - c) / (m - u)`. The place
-    of the predicted class gets a share, too, and is overwritten by the caller.
+    :math:`(1 - t) v + t u` has the largest value c for :math:`t = (m - c) / (m - u)`. The entry
+    of the predicted class is overwritten by the caller.
     """
     bound = confidence * (1 - _BELOW)
     share = (1 - confidence) / (values.shape[1] - 1)
@@ -118,22 +114,22 @@ IsotonicForm = Literal["top-label", "one-vs-rest"]
 
 @dataclass(frozen=True, eq=False)
 class Isotonic(CalibrationMap):
-    r"""Probabilities read off increasing curves: straight between points, level beyond them.
+    r"""Isotonic calibration: increasing piecewise-linear curves, constant beyond their ends.
 
     Zadrozny & Elkan 2002, "Transforming classifier scores into accurate multiclass probability
-    estimates". It gives probabilities, whatever it is given. The prediction may change (with
-    *top-label* only where :class:`Binned` would have to), and records that were told apart may
-    tie.
+    estimates". The result holds probabilities. The prediction may change (with
+    *top-label* only where that of :class:`Binned` can), and different scores may become ties.
 
     Parameters
     ----------
     inputs, outputs : sequences of arrays
-        Points of each curve: inputs in [0, 1] that rise, outputs in [0, 1] that do not fall.
+        Breakpoints of each curve: strictly increasing inputs and nondecreasing outputs, all in
+        [0, 1].
     form : 'top-label' or 'one-vs-rest'
-        *top-label*: one curve, from the probability of the predicted class to its new one;
-        the others share the rest as in :class:`Binned`. *one-vs-rest*: a curve for each
-        class, after which rows are scaled to sum to one, or made uniform where every curve
-        gives 0; of two classes only the second has a curve, and the first gets the rest.
+        *top-label*: one curve for the probability of the predicted class; the others share the
+        rest as in :class:`Binned`. *one-vs-rest*: a curve for each class, after which rows are
+        normalized, or uniform where every curve gives 0; for two classes only the second has
+        a curve.
 
     Examples
     --------
@@ -152,22 +148,22 @@ class Isotonic(CalibrationMap):
         _checks.one_of(("top-label", "one-vs-rest"), form=self.form)
         inputs, outputs = _arrays(self.inputs, "inputs"), _arrays(self.outputs, "outputs")
         if [len(x) for x in inputs] != [len(y) for y in outputs]:
-            raise ValueError("Expected as many outputs as inputs of each curve.")
+            raise ValueError("Expected as many outputs as inputs in each curve.")
         n_curves = len(inputs)
         if n_curves > 1 if self.form == "top-label" else n_curves == 2:
             raise ValueError(
                 "Expected one curve (top-label, or two classes), or one for each of three "
                 f"classes or more, got {n_curves} for form={self.form!r}."
             )
-        if (_rises(inputs) <= 0).any():
-            raise ValueError("Expected inputs that rise.")
-        if (_rises(outputs) < 0).any():
-            raise ValueError("Expected outputs that do not fall.")
+        if (_steps(inputs) <= 0).any():
+            raise ValueError("Expected strictly increasing inputs.")
+        if (_steps(outputs) < 0).any():
+            raise ValueError("Expected nondecreasing outputs.")
         object.__setattr__(self, "inputs", inputs)
         object.__setattr__(self, "outputs", outputs)
 
     def to_json(self) -> dict[str, Any]:
-        """Kind, version and parameters, for :func:`veracal.calibration.from_json`."""
+        """Kind, version and parameters; see :func:`veracal.calibration.from_json`."""
         curves = {"inputs": self.inputs, "outputs": self.outputs}
         return {**super().to_json(), **{k: [c.tolist() for c in v] for k, v in curves.items()}}
 
@@ -175,7 +171,7 @@ class Isotonic(CalibrationMap):
         curves = {k: tuple(map(frozen, v)) for k, v in state.items() if k != "form"}
         super().__setstate__({**state, **curves})
 
-    def _mapped(self, scores: Scores) -> Scores:
+    def _map_scores(self, scores: Scores) -> Scores:
         """Probabilities."""
         if self.form == "top-label":
             confidence = np.interp(scores.confidence, self.inputs[0], self.outputs[0])
@@ -184,17 +180,17 @@ class Isotonic(CalibrationMap):
         columns = scores.probabilities.T[-len(self.inputs) :]
         curves = zip(columns, self.inputs, self.outputs, strict=True)
         mapped = np.stack([np.interp(p, x, y) for p, x, y in curves], axis=1)
-        return from_probabilities(scores, shared(mapped))
+        return from_probabilities(scores, normalize_rows(mapped))
 
 
-def shared(values: Floats) -> Floats:
-    """Rows of probabilities from one value a class, or from the second of two classes.
+def normalize_rows(values: Floats) -> Floats:
+    """Normalized rows from one value a class, or from the second of two classes only.
 
-    Rows are divided by their sum; a row of zeros becomes uniform.
+    A row of zeros becomes uniform.
     """
     if values.shape[1] == 1:
         return np.hstack([1 - values, values])
-    # First by the largest: a sum of subnormal numbers has too few digits to divide by.
+    # Divide by the largest first: a sum of subnormal numbers is too imprecise.
     largest = values.max(axis=1, keepdims=True)
     scaled = np.divide(values, largest, out=np.ones_like(values), where=largest > 0)
     result: Floats = scaled / scaled.sum(axis=1, keepdims=True)
@@ -202,19 +198,19 @@ def shared(values: Floats) -> Floats:
 
 
 def _arrays(curves: Sequence[ArrayLike], name: str) -> tuple[Floats, ...]:
-    """Return curves, one or more, as arrays of numbers in [0, 1]."""
+    """Curves as read-only arrays of numbers in [0, 1]."""
     if isinstance(curves, str | bytes) or not isinstance(curves, Sequence) or not len(curves):
         raise ValueError(f"Expected {name} to be a list of arrays, got {curves!r:.60}.")
     arrays = [np.asarray(curve) for curve in curves]
     if any(array.ndim != 1 or not len(array) for array in arrays):
         raise ValueError(f"Expected {name} to be arrays of one dimension, none of them empty.")
-    # All at once: there may be a hundred thousand classes.
+    # Checked together, because there may be 100,000 classes.
     numbers = parameters(np.concatenate(arrays), 1, name=name, low=0.0, high=1.0)
     return tuple(np.split(numbers, np.cumsum([len(array) for array in arrays])[:-1]))
 
 
-def _rises(curves: tuple[Floats, ...]) -> Floats:
-    """Differences from each point to the next of its curve."""
+def _steps(curves: tuple[Floats, ...]) -> Floats:
+    """Differences between consecutive points of each curve."""
     starts = np.cumsum([len(curve) for curve in curves])[:-1]
     result: Floats = np.delete(np.diff(np.concatenate(curves)), starts - 1)
     return result

@@ -1,13 +1,4 @@
-"""One number that makes every confidence larger or smaller.
-
-Two temperatures: one for predictions that are unsure, one for those that are sure.
-
-An affine map of the logits.
-
-A temperature, and a share of plain doubt.
-
-Maps between beta distributions of probabilities.
-"""
+"""Parametric calibration maps: temperatures, affine maps of logits, mixing and beta maps."""
 
 import math
 from dataclasses import dataclass, replace
@@ -26,7 +17,7 @@ from veracal.calibration.maps.base import (
     from_probabilities,
     parameters,
 )
-from veracal.calibration.maps.nonparametric import shared
+from veracal.calibration.maps.nonparametric import normalize_rows
 from veracal.data import Kind, Scores
 from veracal.errors import DataError
 
@@ -45,11 +36,12 @@ class Temperature(CalibrationMap):
     Parameters
     ----------
     inverse : float from 1e-6 to 1e6
-        The inverse temperature :math:`\beta`. Above 1, confidences rise; below, they fall.
+        The inverse temperature :math:`\beta`. Above 1 it raises confidences; below, it lowers
+        them.
 
     Guarantees
     ----------
-    No prediction changes, not even between values that differ in the last digit.
+    Predictions do not change, even where logits differ only in the last digit.
 
     Examples
     --------
@@ -74,15 +66,15 @@ class Temperature(CalibrationMap):
         """The temperature T: what logits are divided by."""
         return 1 / self.inverse
 
-    def _mapped(self, scores: Scores) -> Scores:
-        """Scores of the same kind, sharper or softer."""
-        with np.errstate(over="ignore"):  # what is too large becomes the largest logit
+    def _map_scores(self, scores: Scores) -> Scores:
+        """Scores of the same kind, with higher or lower confidence."""
+        with np.errstate(over="ignore"):  # overflowing logits are clipped
             logits = scores.logits.astype(np.float64) * self.inverse
         return same_predictions(from_logits(scores, logits), scores)
 
 
 def same_predictions(mapped: Scores, given: Scores) -> Scores:
-    """Mapped scores in which the classes that won before win, where rounding made ties."""
+    """Mapped scores with the original predictions, where rounding produced ties."""
     rows = np.flatnonzero(mapped.predictions != given.predictions)
     if not len(rows):
         return mapped
@@ -92,21 +84,22 @@ def same_predictions(mapped: Scores, given: Scores) -> Scores:
     return replace(mapped, values=values)
 
 
-STEEPEST = 4.0  # difference of the two logarithms; up to 4.46 the order of records is kept
+# Largest difference of the two logarithms; up to 4.46 the order of records is preserved.
+STEEPEST = 4.0
 
 
 @dataclass(frozen=True, eq=False)
 class TwoTemperatures(CalibrationMap):
-    r"""Logits multiplied by a number between two, the nearer to one the surer the record.
+    r"""Logits multiplied by an inverse temperature that depends on each record's confidence.
 
     .. math::
         \mathrm{softmax}(\beta(s) z), \qquad
         \log \beta(s) = (1 - s) \log \beta_0 + s \log \beta_1, \qquad
         s = \max_j \, \mathrm{softmax}(\beta_* z)_j
 
-    One temperature moves confidences of all heights together; this moves the low ones and the
-    high ones apart, and is :class:`Temperature` where both numbers are the same. A probability
-    of exactly 0 stays 0.
+    One temperature changes all confidences in the same direction; this map can raise the low
+    ones and lower the high ones, or vice versa. It equals :class:`Temperature` where both
+    parameters are the same. A probability of exactly 0 stays 0.
 
     Parameters
     ----------
@@ -114,13 +107,13 @@ class TwoTemperatures(CalibrationMap):
         Inverse temperatures :math:`\beta_0` and :math:`\beta_1`, for a confidence of 0 and of
         1. Neither is more than :math:`e^4` times the other.
     at : float from 1e-6 to 1e6
-        Inverse temperature :math:`\beta_*` at which the confidence s is read.
+        Inverse temperature :math:`\beta_*` at which the confidence s is computed.
 
     Guarantees
     ----------
-    No prediction changes. For two classes the order of the records by their probability does
-    not change either: the logit of the surer class, :math:`x \beta(\sigma(\beta_* x))`, rises
-    with x, since :math:`x \sigma(x) (1 - \sigma(x)) < 1/4.46`.
+    Predictions do not change. For two classes the order of the records by probability does not
+    change either: the logit of the predicted class, :math:`x \beta(\sigma(\beta_* x))`,
+    increases with x, since :math:`x \sigma(x) (1 - \sigma(x)) < 1/4.46`.
 
     Examples
     --------
@@ -147,31 +140,31 @@ class TwoTemperatures(CalibrationMap):
                 f"got unsure={self.unsure!r}, sure={self.sure!r}."
             )
 
-    def _mapped(self, scores: Scores) -> Scores:
-        """Scores of the same kind, sharper or softer."""
+    def _map_scores(self, scores: Scores) -> Scores:
+        """Scores of the same kind, with higher or lower confidence."""
         logits = scores.logits.astype(np.float64)
-        with np.errstate(over="ignore"):  # what is too large becomes the largest logit
-            logits *= self.inverses(sureness(logits, self.at))[:, None]
+        with np.errstate(over="ignore"):  # overflowing logits are clipped
+            logits *= self.inverses(row_confidence(logits, self.at))[:, None]
         return same_predictions(from_logits(scores, logits), scores)
 
-    def inverses(self, sureness: Floats) -> Floats:
-        """Inverse temperature for a confidence, or an array of them."""
+    def inverses(self, confidences: Floats) -> Floats:
+        """Inverse temperature at one or several confidences."""
         low, high = math.log(self.unsure), math.log(self.sure)
-        result: Floats = np.exp((1 - sureness) * low + sureness * high)
+        result: Floats = np.exp((1 - confidences) * low + confidences * high)
         return result
 
 
-def sureness(logits: Floats, inverse: float) -> Floats:
+def row_confidence(logits: Floats, inverse: float) -> Floats:
     """Confidence of each row of logits at an inverse temperature, of shape (n,)."""
-    with np.errstate(over="ignore"):  # a difference beyond all floats is as good as any
+    with np.errstate(over="ignore"):  # an infinite difference gives the correct limit
         below = inverse * (logits - logits.max(axis=1, keepdims=True))
         result: Floats = 1 / np.exp(below, out=below).sum(axis=1)
     return result
 
 
 Form = Literal["scalar", "vector", "matrix"]
-_CELLS = 2**15  # numbers that are worked on at once
-_FAR = 1e200  # logits beyond are read as that: their products and sums stay finite
+_CELLS = 2**15  # numbers processed at a time
+_FAR = 1e200  # logits are clipped here, so that products and sums stay finite
 _FORMS: tuple[Form, ...] = ("scalar", "vector", "matrix")
 
 
@@ -179,14 +172,14 @@ _FORMS: tuple[Form, ...] = ("scalar", "vector", "matrix")
 class Platt(CalibrationMap):
     r"""Logits :math:`W z + b`, with W a number, a diagonal or a matrix.
 
-    Guo et al. 2017 (https://arxiv.org/abs/1706.04599), Section 4.2, after Platt 1999. Logits
-    stay logits and probabilities stay probabilities, of which the logarithm is mapped. A
-    probability below :math:`2^{-52}`, 0 among them, is read as that, since a logit of -inf
-    cannot be multiplied by 0 or added to another. The prediction may change.
+    Guo et al. 2017 (https://arxiv.org/abs/1706.04599), Section 4.2, after Platt 1999. The
+    result has the kind of the scores; for probabilities the logarithm is mapped. Those below
+    :math:`2^{-52}` are clipped there, because a logit of -inf cannot be multiplied by 0 or
+    added to another. The prediction may change.
 
-    With a vector or a matrix, logits that differ by one constant a row are not the same to
-    this map, although they are the same probabilities: use it on the kind of scores it was
-    fitted on, and say in ``reads`` which that is.
+    A vector or a matrix gives different results for logits that differ by a constant in each
+    row, although their probabilities are equal: apply the map to the kind of scores that it
+    was fitted to, and declare that kind in ``reads``.
 
     Parameters
     ----------
@@ -228,21 +221,21 @@ class Platt(CalibrationMap):
 
     @property
     def form(self) -> Form:
-        """What W is: 'scalar', 'vector' or 'matrix'."""
+        """Shape of W: 'scalar', 'vector' or 'matrix'."""
         return _FORMS[np.ndim(self.weights)]
 
     def check(self, scores: Scores) -> None:
-        """Refuse scores of another width or kind than this map is for."""
+        """Reject scores of another number of classes or another kind."""
         check_width(scores, len(self.bias), self.kind)
         if self.reads not in (None, scores.kind):
             raise DataError(
                 scores.name,
-                f"{self.reads}, which this map was fitted on",
+                f"{self.reads}, which this map was fitted to",
                 scores.kind,
                 f"Pass {self.reads}, or fit another map.",
             )
 
-    def _mapped(self, scores: Scores) -> Scores:
+    def _map_scores(self, scores: Scores) -> Scores:
         """Scores of the same kind."""
         self.check(scores)
         z = readable_logits(scores)
@@ -250,7 +243,7 @@ class Platt(CalibrationMap):
 
 
 def weighted(z: Floats, weights: Floats | float) -> Floats:
-    r"""Rows times weights: :math:`wz`, :math:`w \circ z` or :math:`Wz`.
+    r"""Product of rows and weights: :math:`wz`, :math:`w \circ z` or :math:`Wz`.
 
     Parameters
     ----------
@@ -260,16 +253,16 @@ def weighted(z: Floats, weights: Floats | float) -> Floats:
     Guarantees
     ----------
     The result for a row is a function of that row and the weights, bit for bit. A matrix
-    product by BLAS is not: which of its kernels computes a row depends on where the row stands
-    and on the number of threads, so that one record more shifts the last bits of others, and
-    across the edge of a bin that is a whole record. Here products are added column by column,
-    each rounded by itself.
+    product by BLAS is not: the kernel that computes a row depends on its position and on the
+    number of threads, so that one more record changes the last bits of others, which can move
+    a record across a bin edge. Here products are added column by column, each rounded
+    separately.
     """
     matrix = np.asarray(weights)
     if matrix.ndim < 2:
         return np.asarray(z * matrix)
     result = np.empty((len(z), len(matrix)))
-    rows = max(1, _CELLS // len(matrix))  # few enough to stay in a cache
+    rows = max(1, _CELLS // len(matrix))  # small enough for the cache
     for start in range(0, len(z), rows):
         part, total = z[start : start + rows], result[start : start + rows]
         term = np.empty_like(total)
@@ -281,7 +274,7 @@ def weighted(z: Floats, weights: Floats | float) -> Floats:
 
 
 def readable_logits(scores: Scores) -> Floats:
-    r"""Logits that can be multiplied and added: finite, and none beyond 1e200.
+    r"""Finite logits within ±1e200 that can be multiplied and added.
 
     Those of probabilities are at least :math:`\log 2^{-52}`.
     """
@@ -291,32 +284,31 @@ def readable_logits(scores: Scores) -> Floats:
     return np.log(np.maximum(scores.values.astype(np.float64), LEAST))
 
 
-MOST_DOUBT = 0.99  # a prediction stays a prediction
-DOUBT_BITS = 16  # of a doubt that was fitted privately: it is a multiple of 2^-16
+MAX_UNIFORM_WEIGHT = 0.99  # predictions must not change
+UNIFORM_WEIGHT_BITS = 16  # privately fitted weights are multiples of 2^-16
 
 
 @dataclass(frozen=True, eq=False)
 class UniformMixing(CalibrationMap):
-    r"""Probabilities at a temperature, mixed with equal ones.
+    r"""Probabilities at a temperature, mixed with the uniform distribution.
 
     .. math:: (1 - \lambda) \, \mathrm{softmax}(\beta z) + \lambda / k
 
-    Where even the largest temperature that is allowed leaves predictions too sure, no
-    temperature is right: the rest of the way is doubt, which brings every confidence down to
-    an equal share :math:`1/k` at last (the mixture of Zhang et al. 2020,
-    https://arxiv.org/abs/2003.07329, with two of its three parts). It gives probabilities,
-    whatever it is given.
+    If predictions are overconfident even at the largest allowed temperature, uniform mixing
+    lowers every confidence further, towards :math:`1/k` (the mixture of Zhang et al. 2020,
+    https://arxiv.org/abs/2003.07329, with two of its three components). The result holds
+    probabilities.
 
     Parameters
     ----------
     inverse : float from 1e-6 to 1e6
         The inverse temperature :math:`\beta`.
-    doubt : float from 0 to 0.99
-        The share :math:`\lambda` of equal probabilities.
+    uniform_weight : float from 0 to 0.99
+        The weight :math:`\lambda` of the uniform distribution.
 
     Guarantees
     ----------
-    No prediction changes.
+    Predictions do not change.
 
     Examples
     --------
@@ -327,12 +319,15 @@ class UniformMixing(CalibrationMap):
     """
 
     inverse: float
-    doubt: float
+    uniform_weight: float
 
-    kind: ClassVar[str] = "temperature and doubt"
+    kind: ClassVar[str] = "uniform mixing"
 
     def __post_init__(self) -> None:
-        limits = {"inverse": (LEAST_INVERSE, MOST_INVERSE), "doubt": (0.0, MOST_DOUBT)}
+        limits = {
+            "inverse": (LEAST_INVERSE, MOST_INVERSE),
+            "uniform_weight": (0.0, MAX_UNIFORM_WEIGHT),
+        }
         for name, (low, high) in limits.items():
             value = parameters(getattr(self, name), 0, name=name, low=low, high=high)
             object.__setattr__(self, name, float(value))
@@ -342,14 +337,14 @@ class UniformMixing(CalibrationMap):
         """The temperature T: what logits are divided by."""
         return 1 / self.inverse
 
-    def _mapped(self, scores: Scores) -> Scores:
+    def _map_scores(self, scores: Scores) -> Scores:
         """Probabilities."""
         logits = scores.logits.astype(np.float64)
-        with np.errstate(over="ignore"):  # a difference beyond all floats is as good as any
+        with np.errstate(over="ignore"):  # an infinite difference gives the correct limit
             below = (logits - logits.max(axis=1, keepdims=True)) * self.inverse
         powers = np.exp(below)
         tempered = powers / powers.sum(axis=1, keepdims=True)
-        mixed = (1 - self.doubt) * tempered + self.doubt / scores.n_classes
+        mixed = (1 - self.uniform_weight) * tempered + self.uniform_weight / scores.n_classes
         return same_predictions(from_probabilities(scores, mixed), scores)
 
 
@@ -358,18 +353,18 @@ class Beta(CalibrationMap):
     r"""Log-odds :math:`a \log p - b \log(1 - p) + c` for the probability p of a class.
 
     Kull, Silva Filho & Flach 2017 (https://proceedings.mlr.press/v54/kull17a.html), Section 4:
-    what turns p into a calibrated probability if p follows one beta distribution on records of
-    the class and another on the rest. It gives probabilities, whatever it is given. For more
-    than two classes each is mapped against the rest, and rows are scaled to sum to one; of two
-    classes only the second is mapped, and the first gets the rest.
+    the calibrated probability if p follows one beta distribution on records of the class and
+    another on the rest. The result holds probabilities. For more than two classes each is
+    mapped against the rest, and rows are normalized; for two classes only the second is
+    mapped.
 
-    Both p and 1 - p are read as at least :math:`2^{-52}`: from log-odds of -inf there would be
-    no way back. The prediction may change.
+    Both p and 1 - p are clipped to at least :math:`2^{-52}`, so that log-odds are finite. The
+    prediction may change.
 
     Parameters
     ----------
     a, b : arrays of shape (1,) for two classes, (k,) for more
-        Not negative, so that the map does not fall.
+        Nonnegative, so that the map is nondecreasing.
     c : array of the same shape
 
     Examples
@@ -397,12 +392,12 @@ class Beta(CalibrationMap):
         for name, value in {"a": a, "b": b, "c": c}.items():
             object.__setattr__(self, name, value)
 
-    def _mapped(self, scores: Scores) -> Scores:
+    def _map_scores(self, scores: Scores) -> Scores:
         """Probabilities."""
         check_width(scores, max(2, len(self.a)), self.kind)
         log_p, log_rest = log_parts(scores)
         log_odds = self.a * log_p - self.b * log_rest + self.c
-        return from_probabilities(scores, shared(expit(log_odds)))
+        return from_probabilities(scores, normalize_rows(expit(log_odds)))
 
 
 def log_parts(scores: Scores) -> tuple[Floats, Floats]:
@@ -412,7 +407,7 @@ def log_parts(scores: Scores) -> tuple[Floats, Floats]:
     """
     least = np.log(LEAST)
     log_p = np.maximum(scores.log_probabilities, least)
-    if scores.n_classes == 2:  # the other class's is exact where 1 - p would be rounded
+    if scores.n_classes == 2:  # exact, where 1 - p would be rounded
         return log_p[:, 1:], log_p[:, :1]
     rest = 1 - scores.probabilities.astype(np.float64)
     return log_p, np.log(np.maximum(rest, LEAST))

@@ -1,4 +1,4 @@
-"""Maps written down, and read back from strangers."""
+"""Calibration maps as JSON: writing, and reading files from untrusted sources."""
 
 import json
 from collections.abc import Mapping
@@ -7,81 +7,72 @@ from pathlib import Path
 from typing import Any
 
 from veracal.calibration.bins import Bins
-from veracal.calibration.maps.base import CalibrationMap, Identity
-from veracal.calibration.maps.nonparametric import Binned, Isotonic
-from veracal.calibration.maps.parametric import (
-    Beta,
-    Platt,
-    Temperature,
-    TwoTemperatures,
-    UniformMixing,
-)
+from veracal.calibration.maps import base, nonparametric, parametric
+from veracal.calibration.maps.base import CalibrationMap
 from veracal.data import Limits, opened, parse_json, write_new
 from veracal.errors import DataError
 
 _LIMITS = Limits(file_bytes=128 * 2**20)  # four million numbers take about 80 MiB
 
+# Every map class of this package, by kind: a new one needs no entry.
 KINDS: dict[str, type[CalibrationMap]] = {
-    record.kind: record
-    for record in (
-        Identity,
-        Temperature,
-        TwoTemperatures,
-        UniformMixing,
-        Platt,
-        Binned,
-        Isotonic,
-        Beta,
-    )
+    map_type.kind: map_type
+    for module in (base, nonparametric, parametric)
+    for map_type in vars(module).values()
+    if isinstance(map_type, type)
+    and issubclass(map_type, CalibrationMap)
+    and map_type.__module__ == module.__name__
+    and hasattr(map_type, "kind")
 }
 
 
-def from_json(written: Mapping[str, Any], where: str = "map") -> CalibrationMap:
-    """Make a map from what :meth:`CalibrationMap.to_json` gave.
+def from_json(data: Mapping[str, Any], where: str = "map") -> CalibrationMap:
+    """Read a map from the JSON object of :meth:`CalibrationMap.to_json`.
 
     Raises
     ------
     DataError
-        For anything that is not exactly one: another kind or version, a field that is
-        missing or not known, a number that is not finite, too large or given as text, shapes
-        that do not agree, too many numbers.
+        For any other object: an unknown kind or version, a missing or unknown field, a number
+        that is not finite, too large or given as text, inconsistent shapes, or too many
+        numbers.
 
     Examples
     --------
+    >>> from veracal.calibration.maps import Temperature
     >>> from_json(Temperature(0.5).to_json())
     Temperature(inverse=0.5)
     """
-    kind = written.get("kind") if isinstance(written, Mapping) else None
+    kind = data.get("kind") if isinstance(data, Mapping) else None
     if not isinstance(kind, str) or kind not in KINDS:
         raise _no_map(where, f"a map of kind {', '.join(KINDS)}", repr(kind))
-    record = KINDS[kind]
-    expected = {"kind", "version", *(known.name for known in fields(record))}
-    if set(written) != expected:
+    map_type = KINDS[kind]
+    expected = {"kind", "version", *(known.name for known in fields(map_type))}
+    if set(data) != expected:
         raise _no_map(
-            where, f"exactly the fields {', '.join(sorted(expected))}", repr(sorted(written))
+            where, f"exactly the fields {', '.join(sorted(expected))}", repr(sorted(data))
         )
-    if type(written["version"]) is not int or written["version"] != 1:
-        raise _no_map(where, "version 1", repr(written["version"]))
-    values = {known.name: written[known.name] for known in fields(record)}
+    if type(data["version"]) is not int or data["version"] != 1:
+        raise _no_map(where, "version 1", repr(data["version"]))
+    values = {known.name: data[known.name] for known in fields(map_type)}
     try:
         for value in values.values():
             _check_numbers(value)
         if "bins" in values:
             values["bins"] = Bins(values["bins"])
-        return record(**values)
+        return map_type(**values)
     except (TypeError, ValueError) as cause:
         raise _no_map(where, f"the parameters of a {kind} map", str(cause)) from cause
 
 
 def save_map(map_: CalibrationMap, path: str | Path) -> Path:
-    """Write a map to a new JSON file, whole or not at all."""
+    """Write a map to a new JSON file, atomically."""
     path = Path(path)
     write_new(path, json.dumps(map_.to_json(), allow_nan=False) + "\n")
     return path
 
 
 def load_map(path: str | Path) -> CalibrationMap:
-    """Read the map of a JSON file, which anybody may have written.
+    """Read a map from a JSON file of an untrusted source.
 
     Raises
     ------
@@ -91,7 +82,7 @@ def load_map(path: str | Path) -> CalibrationMap:
     """
     path = Path(path)
     with opened(path, _LIMITS) as file:
-        content = file.read(_LIMITS.file_bytes + 1)  # it may have grown since it was checked
+        content = file.read(_LIMITS.file_bytes + 1)  # the file may have grown since the check
     _LIMITS.check("file_bytes", len(content), path)
     try:
         text = content.decode()
@@ -101,7 +92,7 @@ def load_map(path: str | Path) -> CalibrationMap:
 
 
 def _check_numbers(value: Any) -> None:
-    """Refuse lists that hold anything but numbers and lists: an array would convert it."""
+    """Reject lists with other items than numbers and lists, which an array would convert."""
     if isinstance(value, list) and not {type(v) for v in value} <= {int, float, list}:
         raise ValueError("Expected numbers in every list.")
     for inner in value if isinstance(value, list) else ():
@@ -109,6 +100,6 @@ def _check_numbers(value: Any) -> None:
             _check_numbers(inner)
 
 
-def _no_map(where: str, expected: str, found: str) -> DataError:
-    """Error for what is not a map."""
-    return DataError(where, expected, found[:300], "Write it with save_map, or to_json.")
+def _no_map(where: str, expected: str, actual: str) -> DataError:
+    """Error for an object that is not a calibration map."""
+    return DataError(where, expected, actual[:300], "Write the map with save_map or to_json.")

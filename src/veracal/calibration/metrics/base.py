@@ -1,17 +1,7 @@
-"""What a metric asks of scores before it looks at them.
+"""Shared parts of the metrics: checks, outcomes, sorting, bootstrap draws, bin totals.
 
-Probabilities of events, and whether they happened: what calibration is a property of.
-
-Sorted columns, in which equal values are one.
-
-Arrays have a row for each record, but lie column by column in memory: sorting and whatever
-follows go down the columns, and take a fraction of the time there.
-
-Records drawn again and again, of which everything that costs is found once.
-
-The confidence of each prediction, and whether it is right.
-
-Totals by bin, which add up over blocks of records.
+Sorted arrays have one row per record but are stored column by column, because sorting and the
+steps after it work along columns and are several times faster on contiguous memory.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -23,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from veracal._types import Array, Bools, Floats, Ints
-from veracal.calibration.bins import Bins, places
+from veracal.calibration.bins import Bins, bin_indices
 from veracal.data import Scores, frozen, row_numbers
 from veracal.errors import DataError
 
@@ -32,30 +22,30 @@ def need_records(scores: Scores) -> Scores:
     """Return labeled scores of at least one record, or raise :class:`DataError`."""
     if not len(scores):
         raise DataError(
-            scores.name, "at least one record", "none", "A mean over nobody has no value."
+            scores.name, "at least one record", "none", "A mean needs at least one record."
         )
     _ = scores.known_labels
     return scores
 
 
-def need_two_classes(scores: Scores, instead: str) -> Scores:
-    """Return labeled scores for two classes, or name the metric for more of them."""
+def need_two_classes(scores: Scores, alternative: str) -> Scores:
+    """Return labeled scores for two classes, or raise an error that names the alternative."""
     need_records(scores)
     if scores.n_classes != 2:
         raise DataError(
             scores.name,
             "scores for two classes",
             f"{scores.n_classes} classes",
-            f"Use {instead}, or join classes with Scores.merge.",
+            f"Use {alternative}, or join classes with Scores.merge.",
         )
     return scores
 
 
 @dataclass(frozen=True, eq=False)
 class Outcomes:
-    """Events with the probability each was given.
+    """Events with their predicted probabilities.
 
-    The event of a record may be that its predicted class is right (top label, see
+    The event of a record is that its predicted class is correct (top label, see
     :func:`~veracal.calibration.metrics.base.top_label`), or that it belongs to the
     second of two classes (binary, see :func:`second_class`).
 
@@ -70,7 +60,7 @@ class Outcomes:
 
 
 def second_class(scores: Scores) -> Outcomes:
-    """Probability of the second of two classes, and whether the label is that class."""
+    """Predicted probability of the second of two classes, and whether it is the label."""
     probability = scores.probabilities[:, 1].astype(np.float64)
     return Outcomes(probability, scores.known_labels == 1)
 
@@ -78,8 +68,8 @@ def second_class(scores: Scores) -> Outcomes:
 def log_odds(scores: Scores) -> Floats:
     r"""Log odds :math:`\log p_1 - \log p_0` of the second of two classes.
 
-    From logits it is their difference, without the loss of going through probabilities; a
-    probability of 0 gives an infinity.
+    For logits it is their difference, without the rounding of probabilities; a probability of
+    0 gives an infinite value.
     """
     logits = scores.logits.astype(np.float64)
     with np.errstate(over="ignore"):
@@ -88,22 +78,22 @@ def log_odds(scores: Scores) -> Floats:
 
 
 _CELLS = 2**20  # numbers sorted at a time
-_SMALL = 2**16  # numbers that 16 bits tell apart, which are sorted without comparing them
+_SMALL = 2**16  # up to here codes fit into 16 bits, which numpy sorts by radix
 
 
 def sorted_columns(values: Array) -> tuple[Ints, Array]:
-    """Rows of each column from small to large, and the values in that order.
+    """Row order that sorts each column, and the sorted values.
 
-    Equal values come in no particular order, which takes a fraction of the time.
+    The order of equal values is arbitrary, which makes sorting faster.
     """
     columns = np.ascontiguousarray(values.T)
-    small = values.dtype == np.uint16  # sorted by radix, if stably
+    small = values.dtype == np.uint16  # numpy sorts these by radix if stable
     order: Ints = np.argsort(columns, axis=1, kind="stable" if small else None).T
     return order, in_order(columns.T, order)
 
 
 def in_order(values: Array, order: Ints) -> Array:
-    """Rows of each column in an order of its own."""
+    """The values of each column in an order given for that column."""
     n, k = values.shape
     flat = np.ascontiguousarray(values.T).reshape(-1)
     result: Array = flat.take(order.T + n * np.arange(k)[:, None]).T
@@ -111,17 +101,17 @@ def in_order(values: Array, order: Ints) -> Array:
 
 
 def run_starts(ranked: Array) -> Ints:
-    """Where the run of equal values begins that each sorted value is in."""
+    """Start index of the run of equal values that contains each sorted value."""
     columns = ranked.T
     first = np.zeros(columns.shape, dtype=np.int64)
-    begins = columns[:, 1:] != columns[:, :-1]
-    np.multiply(begins, np.arange(1, columns.shape[1]), out=first[:, 1:])
+    is_new_run = columns[:, 1:] != columns[:, :-1]
+    np.multiply(is_new_run, np.arange(1, columns.shape[1]), out=first[:, 1:])
     result: Ints = np.maximum.accumulate(first, axis=1).T
     return result
 
 
 def mean_ranks(ranked: Array) -> Floats:
-    """Ranks from 1 of sorted values, equal ones sharing their mean."""
+    """Ranks from 1 of sorted values; ties get their mean rank."""
     n, k = ranked.shape
     first = run_starts(ranked).T
     run = first + n * np.arange(k)[:, None]
@@ -131,7 +121,7 @@ def mean_ranks(ranked: Array) -> Floats:
 
 
 def codes(values: Array) -> Ints:
-    """Integers in the order of the values of each column, equal where these are."""
+    """Integer codes with the order of the values of each column, ties included."""
     n, k = values.shape
     result: Ints = np.empty((n, k), dtype=np.uint16 if n <= _SMALL else np.int64)
     width = max(1, _CELLS // max(1, n))
@@ -152,27 +142,27 @@ _PREDICTIONS: Summary = attrgetter("predictions")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Draws(Scores):
-    """Scores whose rows are rows of others, as in a bootstrap.
+    """Scores whose rows are taken from other scores, as in a bootstrap.
 
-    What depends on one row alone, and not on its label, is found for the others once, and
-    then taken like the rows. Every metric gives the figure of the same rows of plain scores.
+    Row-wise values that do not depend on labels are computed once for the original scores and
+    then indexed. Every metric gives the same value as for plain scores with these rows.
 
     Attributes
     ----------
     whole : Scores
-        The others.
+        The original scores.
     rows : array of ints of shape (n,)
-        Which of them.
+        Indices of their rows.
     """
 
     whole: Scores = field(kw_only=True)
     rows: Ints = field(kw_only=True)
-    _found: dict[Any, Array] = field(default_factory=dict, kw_only=True)  # of the whole
-    _taken: dict[Any, Array] = field(default_factory=dict, kw_only=True)  # of it, the rows
+    _summaries: dict[Any, Array] = field(default_factory=dict, kw_only=True)  # of all rows
+    _indexed: dict[Any, Array] = field(default_factory=dict, kw_only=True)  # of these rows
 
     @classmethod
     def of(cls, scores: Scores) -> Self:
-        """Every row of labeled scores, without groups and units."""
+        """All rows of labeled scores, without groups and units."""
         return cls(
             scores.values,
             scores.kind,
@@ -184,56 +174,56 @@ class Draws(Scores):
         )
 
     def take(self, index: ArrayLike) -> Self:
-        """Keep the rows of ``index`` (numbers or a mask), in its order."""
+        """Select rows by ``index`` (numbers or a mask), in its order."""
         rows = row_numbers(index, len(self))
-        return super().take(rows)._changed(rows=self.rows[rows], _taken={})
+        return super().take(rows)._changed(rows=self.rows[rows], _indexed={})
 
     def relabeled(self, labels: Ints) -> Self:
-        """Return the same rows with other labels, by position among the classes."""
+        """The same rows with other labels, as class indices."""
         return self._changed(labels=labels)
 
     @property
     def probabilities(self) -> Floats:
         """Probabilities of shape (n, k)."""
-        return self.known(PROBABILITIES)
+        return self.cached(PROBABILITIES)
 
     @property
     def log_probabilities(self) -> Floats:
         """Logarithms of the probabilities."""
-        return self.known(_LOG_PROBABILITIES)
+        return self.cached(_LOG_PROBABILITIES)
 
     @property
     def predictions(self) -> Ints:
-        """Position of the largest value of each row, the first of equal ones."""
-        return self.known(_PREDICTIONS)
+        """Index of the largest value of each row; ties go to the first."""
+        return self.cached(_PREDICTIONS)
 
-    def known(self, summary: Summary, *, coded: bool = False) -> Array:
-        """Rows of a summary of the whole, or of integers in its order."""
+    def cached(self, summary: Summary, *, coded: bool = False) -> Array:
+        """A row-wise summary at these rows, computed once; optionally as codes."""
         key = summary, coded
-        if key not in self._found:
-            found = summary(self.whole)
-            self._found[key] = codes(found) if coded else found
-        if key not in self._taken:
-            self._taken[key] = frozen(self._found[key].take(self.rows, axis=0))
-        return self._taken[key]
+        if key not in self._summaries:
+            values = summary(self.whole)
+            self._summaries[key] = codes(values) if coded else values
+        if key not in self._indexed:
+            self._indexed[key] = frozen(self._summaries[key].take(self.rows, axis=0))
+        return self._indexed[key]
 
 
 def sortable(scores: Scores, summary: Summary, values: Array | None = None) -> Array:
-    """A summary of shape (n, k), or, of draws, integers of the same order in every column.
+    """A summary of shape (n, k), or for bootstrap draws codes of the same order.
 
-    Whoever has the summary's ``values`` already passes them.
+    Pass ``values`` if the summary is already computed.
     """
     if isinstance(scores, Draws):
-        return scores.known(summary, coded=True)
+        return scores.cached(summary, coded=True)
     return summary(scores) if values is None else values
 
 
-_BYTES = 960_000  # worked on at a time: they stay in the processor's cache
-_WIDE = 64  # from so many classes on, numpy's own row-wise maximum is fast enough
+_BYTES = 960_000  # processed at a time, to fit into the processor's cache
+_WIDE = 64  # with this many classes numpy's row-wise maximum is fast enough
 
 
 def top_label(scores: Scores) -> Outcomes:
-    """Confidence in doubles and correctness of every record, without a copy of the scores."""
+    """Confidence in double precision and correctness of every record, in blocks."""
     confidence, correct = np.empty(len(scores)), np.empty(len(scores), dtype=bool)
     start = 0
     for part in top_label_blocks(scores):
@@ -244,23 +234,22 @@ def top_label(scores: Scores) -> Outcomes:
 
 
 def top_label_blocks(scores: Scores) -> Iterator[Outcomes]:
-    """Confidence and correctness, some records at a time.
+    """Confidence and correctness of one block of records after another.
 
-    The results are those of ``scores.confidence`` and ``scores.correct``, whatever the
-    blocks: of equal scores the first is the prediction.
+    The results equal ``scores.confidence`` and ``scores.correct``; ties go to the first class.
     """
     if isinstance(scores, Draws):
-        yield Outcomes(scores.known(confidence_column)[:, 0], scores.correct)
+        yield Outcomes(scores.cached(confidence_column)[:, 0], scores.correct)
         return
     labels, values, k = scores.known_labels, scores.values, scores.n_classes
     rows = max(1, min(_BYTES // (k * values.itemsize), len(scores)))
-    room, starts = np.empty((3, rows * k), dtype=values.dtype), np.arange(rows) * k
+    buffer, starts = np.empty((3, rows * k), dtype=values.dtype), np.arange(rows) * k
     for start in range(0, len(scores), rows):
-        part, right = values[start : start + rows], labels[start : start + rows]
-        own, rival = _own_and_rival(part, starts[: len(right)] + right, room)
+        part, block_labels = values[start : start + rows], labels[start : start + rows]
+        own, rival = _own_and_rival(part, starts[: len(block_labels)] + block_labels, buffer)
         correct, ties = own > rival, np.flatnonzero(own == rival)
         if len(ties):
-            correct[ties] = part[ties].argmax(axis=1) == right[ties]
+            correct[ties] = part[ties].argmax(axis=1) == block_labels[ties]
         top = np.maximum(own, rival)
         yield Outcomes(
             top if scores.kind == "probabilities" else _confidence(part, top), correct
@@ -272,25 +261,25 @@ def confidence_column(scores: Scores) -> Floats:
     return top_label(scores).probability[:, None]
 
 
-def _own_and_rival(values: Floats, place: Ints, room: Floats) -> tuple[Floats, Floats]:
-    """Score of the right class of each record, and the largest of the others.
+def _own_and_rival(values: Floats, index: Ints, buffer: Floats) -> tuple[Floats, Floats]:
+    """Score of the labeled class of each record, and the largest score of the other classes.
 
-    To compare the two says whether the prediction is right, without its position, which
-    takes longer to find than the maximum.
+    Comparing the two says whether the prediction is correct, without an argmax, which is slower
+    than a maximum.
     """
-    others = room[0, : values.size].reshape(values.shape)
+    others = buffer[0, : values.size].reshape(values.shape)
     np.copyto(others, values)
     flat = others.reshape(-1)
-    own = flat.take(place, mode="clip")
-    flat[place] = -np.inf
-    return own, _largest(others, room[1:])
+    own = flat.take(index, mode="clip")
+    flat[index] = -np.inf
+    return own, _largest(others, buffer[1:])
 
 
-def _largest(values: Floats, room: Floats) -> Floats:
-    """Largest number of each row.
+def _largest(values: Floats, buffer: Floats) -> Floats:
+    """Largest value of each row.
 
-    Rows are short and many, so they are not reduced one by one: the maximum over windows of
-    2, 4, 8, … numbers is taken over all rows end to end, and two windows cover a row.
+    Rows are short and numerous, so they are not reduced one by one: maxima over windows of
+    2, 4, 8, … numbers are computed over the flat array, and two windows cover a row.
     """
     k = values.shape[1]
     if k >= _WIDE:
@@ -298,14 +287,14 @@ def _largest(values: Floats, room: Floats) -> Floats:
         return result
     flat, width = values.reshape(-1), 1
     while 2 * width <= k:
-        out, room = room[0, : len(flat) - width], room[::-1]
+        out, buffer = buffer[0, : len(flat) - width], buffer[::-1]
         flat, width = np.maximum(flat[:-width], flat[width:], out=out), 2 * width
     return np.maximum(flat[::k], flat[k - width :: k])
 
 
 def _confidence(logits: Floats, top: Floats) -> Floats:
     r"""Top probability :math:`1 / \sum_j e^{z_j - \max z}`."""
-    with np.errstate(over="ignore"):  # a difference beyond all floats is as good as any
+    with np.errstate(over="ignore"):  # an infinite difference gives the correct limit
         gaps = logits - top[:, None].astype(np.float64)
         result: Floats = 1 / np.exp(gaps, out=gaps).sum(axis=1)
     return result
@@ -313,11 +302,11 @@ def _confidence(logits: Floats, top: Floats) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class BinTotals:
-    r"""How many events are in each bin, how many of them happened, and their probability.
+    r"""Number of events, number of occurrences and sum of probabilities in each bin.
 
-    Totals of two sets of events add up to those of their union, up to rounding that does
-    not grow with the number of blocks: sums carry what their last addition lost (Knuth, The
-    Art of Computer Programming, vol. 2, §4.2.2, theorem B).
+    Totals of two sets of events add up to those of their union, with a rounding error that does
+    not grow with the number of blocks: sums carry their rounding error (Knuth, The Art of
+    Computer Programming, vol. 2, §4.2.2, theorem B).
 
     Attributes
     ----------
@@ -326,7 +315,7 @@ class BinTotals:
     probability : array of doubles of shape (bins.count,)
         Sums of probability.
     rest : array of doubles of shape (bins.count,)
-        What is missing from ``probability`` by rounding.
+        Rounding error of ``probability``.
     """
 
     bins: Bins
@@ -337,17 +326,19 @@ class BinTotals:
 
     @classmethod
     def of(cls, parts: Iterable[Outcomes], bins: Bins) -> "BinTotals":
-        """Add up events."""
+        """Totals of the events of all blocks."""
         size = 2 * bins.count
         cells, sums, rest = np.zeros(size, dtype=np.int64), zeros(size), zeros(size)
         for part in parts:
-            place = 2 * places(part.probability, bins) + part.happened
-            cells += np.bincount(place, minlength=size)
-            sums, lost = two_sum(sums, sums_by(place, part.probability, size))
+            index = 2 * bin_indices(part.probability, bins) + part.happened
+            cells += np.bincount(index, minlength=size)
+            sums, lost = two_sum(sums, sums_by(index, part.probability, size))
             rest += lost
-        wrong, right = cells.reshape(-1, 2).T
+        wrong, correct = cells.reshape(-1, 2).T
         total, lost = two_sum(*sums.reshape(-1, 2).T)
-        return cls(bins, wrong + right, right, total, rest.reshape(-1, 2).sum(axis=1) + lost)
+        return cls(
+            bins, wrong + correct, correct, total, rest.reshape(-1, 2).sum(axis=1) + lost
+        )
 
     def __add__(self, other: "BinTotals") -> "BinTotals":
         if self.bins != other.bins:
@@ -368,35 +359,35 @@ class BinTotals:
 
     @property
     def gaps(self) -> Floats:
-        """Probability minus what happened, summed by bin, of shape (bins.count,)."""
+        """Sum of probabilities minus occurrences in each bin, of shape (bins.count,)."""
         result: Floats = (self.probability - self.happened) + self.rest
         return result
 
 
 def gap_totals(parts: Iterable[Outcomes], bins: Bins) -> Floats:
-    """:attr:`BinTotals.gaps` alone, in half the time."""
+    """Equal to :attr:`BinTotals.gaps`, in half the time."""
     sums, rest = zeros(bins.count), zeros(bins.count)
     for part in parts:
         gaps = np.subtract(part.probability, part.happened, dtype=np.float64)
-        place = places(part.probability, bins)
-        sums, lost = two_sum(sums, sums_by(place, gaps, bins.count))
+        index = bin_indices(part.probability, bins)
+        sums, lost = two_sum(sums, sums_by(index, gaps, bins.count))
         rest += lost
     result: Floats = sums + rest
     return result
 
 
 def zeros(size: int) -> Floats:
-    """Sums of nothing."""
+    """Initial sums."""
     return np.zeros(size)
 
 
-def sums_by(place: Ints, values: Floats, size: int) -> Floats:
-    """Sum of the values of each place."""
-    return np.bincount(place, values, size).astype(np.float64, copy=False)
+def sums_by(index: Ints, values: Floats, size: int) -> Floats:
+    """Sum of the values at each index."""
+    return np.bincount(index, values, size).astype(np.float64, copy=False)
 
 
 def two_sum(a: Floats, b: Floats) -> tuple[Floats, Floats]:
-    """Sum, and what rounding took from it: together exactly a + b."""
+    """Sum and its rounding error, which together equal a + b exactly."""
     total = a + b
-    kept = total - a
-    return total, (a - (total - kept)) + (b - kept)
+    rounded_b = total - a
+    return total, (a - (total - rounded_b)) + (b - rounded_b)

@@ -1,11 +1,4 @@
-"""Calibration errors over bins of equal width.
-
-Calibration errors over bins of equal mass.
-
-Calibration error of every class, over bins of equal width.
-
-Calibration error of cumulative sums.
-"""
+"""Calibration errors with bins of equal width or mass, and the Kolmogorov-Smirnov error."""
 
 from dataclasses import dataclass
 
@@ -13,7 +6,7 @@ import numpy as np
 
 from veracal import _checks
 from veracal._types import Array, Bools, Floats, Ints
-from veracal.calibration.bins import Bins, places
+from veracal.calibration.bins import Bins, bin_indices
 from veracal.calibration.metrics.base import (
     PROBABILITIES,
     BinTotals,
@@ -37,12 +30,12 @@ from veracal.data import Scores
 
 
 def bin_totals(scores: Scores, bins: int = 15) -> BinTotals:
-    """Counts, right answers and confidence by bin of the top label."""
+    """Counts, correct predictions and confidence sums by bin of the top label."""
     return BinTotals.of(top_label_blocks(need_records(scores)), Bins(bins))
 
 
 def top_label_gaps(scores: Scores, bins: int) -> Floats:
-    """Confidence minus right answers, summed by bin of the top label."""
+    """Sum of confidence minus correct predictions by bin of the top label."""
     return gap_totals(top_label_blocks(need_records(scores)), Bins(bins))
 
 
@@ -62,8 +55,7 @@ def ece(scores: Scores, bins: int = 15) -> float:
     scores : Scores
         Labeled, of at least one record.
     bins : int
-        15 as in Guo et al.; Zhang et al. (https://arxiv.org/abs/2210.08248), whose
-        recalibration is reproduced here, use 10.
+        15 as in Guo et al.; Zhang et al. (https://arxiv.org/abs/2210.08248) use 10.
 
     Returns
     -------
@@ -71,9 +63,9 @@ def ece(scores: Scores, bins: int = 15) -> float:
 
     Notes
     -----
-    The figure is a plain function of the records, hence *internal* where they are private.
-    It is biased upward: a perfectly calibrated classifier shows about 0.03 at 1,000
-    records. See :func:`debiased_l2` and :func:`smooth_ece`.
+    The value is an exact function of the records, and therefore *internal* if they are private.
+    It is biased upward: a perfectly calibrated classifier has about 0.03 at 1,000 records. See
+    :func:`debiased_l2` and :func:`smooth_ece`.
 
     Examples
     --------
@@ -86,9 +78,9 @@ def ece(scores: Scores, bins: int = 15) -> float:
 def binary_ece(scores: Scores, bins: int = 15) -> float:
     r"""Binary expected calibration error: of the probability of the second of two classes.
 
-    The bins of :func:`ece`, filled by :math:`p_i`, the probability of the second class,
-    against :math:`1[y_i = 1]`. For two classes this is not the top-label figure: a
-    prediction of 0.1 stays at 0.1 here and is one of 0.9 for the other class there.
+    The bins of :func:`ece`, applied to :math:`p_i`, the probability of the second class, and
+    to :math:`1[y_i = 1]`. It differs from the top-label error: a prediction of 0.1 stays in
+    its bin here, and counts as 0.9 for the other class there.
     """
     outcomes = second_class(need_two_classes(scores, "ece or sce"))
     return _mean(np.abs(gap_totals([outcomes], Bins(bins))), len(scores))
@@ -97,8 +89,8 @@ def binary_ece(scores: Scores, bins: int = 15) -> float:
 def mce(scores: Scores, bins: int = 15) -> float:
     r"""Top-label maximum calibration error, :math:`\max_b |\mathrm{acc}(b)-\mathrm{conf}(b)|`.
 
-    Over the bins that hold a record (Naeini et al. 2015). One record alone in its bin
-    decides it: read it beside the counts of :func:`~veracal.calibration.curve`.
+    Over the nonempty bins (Naeini et al. 2015). A single record in a bin can determine the
+    value: compare the counts of :func:`~veracal.calibration.curve`.
     """
     return largest_gap(bin_totals(scores, bins))
 
@@ -108,7 +100,7 @@ def over_confidence(scores: Scores, bins: int = 15) -> float:
 
     .. math:: \sum_b \frac{n_b}{n} \max(0, \mathrm{conf}(b) - \mathrm{acc}(b))
 
-    It adds up to :func:`ece` with :func:`under_confidence`, and their difference is
+    Its sum with :func:`under_confidence` is :func:`ece`, and their difference is
     :func:`confidence_gap`.
     """
     return _mean(np.maximum(top_label_gaps(scores, bins), 0), len(scores))
@@ -123,30 +115,30 @@ def under_confidence(scores: Scores, bins: int = 15) -> float:
 
 
 def confidence_gap(scores: Scores) -> float:
-    """Mean confidence of the top label minus accuracy: positive for the overconfident."""
+    """Mean top-label confidence minus accuracy; positive for an overconfident classifier."""
     return _mean(top_label_gaps(scores, 1), len(scores))
 
 
 def largest_gap(totals: BinTotals) -> float:
-    """Maximum calibration error of totals by bin."""
-    held = totals.counts > 0
-    return float(np.max(np.abs(totals.gaps[held]) / totals.counts[held]))
+    """Maximum calibration error of bin totals."""
+    nonempty = totals.counts > 0
+    return float(np.max(np.abs(totals.gaps[nonempty]) / totals.counts[nonempty]))
 
 
 def _mean(parts: Floats, n: int) -> float:
-    """Sum of parts over a number of records."""
+    """Sum of the parts divided by the number of records."""
     return float(parts.sum() / n)
 
 
-_CELLS = 2**14  # numbers sorted at a time: they stay in the processor's cache
+_CELLS = 2**14  # numbers sorted at a time, to fit into the processor's cache
 
 
 def ace(scores: Scores, bins: int = 15) -> float:
     r"""Top-label adaptive calibration error: :func:`ece` over bins of equal mass.
 
-    Predictions are sorted by confidence and cut into ``bins`` pieces of sizes that differ by
-    at most one (fewer pieces where there are fewer records). Equal confidences are never
-    parted: all of them go where the first one is.
+    Predictions are sorted by confidence and divided into ``bins`` bins whose sizes differ by
+    at most one (fewer bins if there are fewer records). Equal confidences stay together, in
+    the bin of the first one.
 
     Equal to ``get_ece_em`` of Kumar et al. (2019, https://arxiv.org/abs/1909.10155). What
     Nixon et al. (2019) call ACE averages over classes: :func:`classwise_ace`.
@@ -165,10 +157,9 @@ def classwise_ace(scores: Scores, bins: int = 15) -> float:
         \frac{1}{K} \sum_k \sum_r \frac{n_{rk}}{n}
             \lvert \mathrm{freq}(r, k) - \mathrm{conf}(r, k) \rvert
 
-    where the records are cut, for each class anew, into pieces r of equal mass by their
-    probability of class k (Nixon et al. 2019, eq. 4, https://arxiv.org/abs/1904.01685,
-    weighted by what pieces really hold). Equal probabilities are never parted. A class that
-    no record has counts like any other.
+    where the records are divided for each class into bins r of equal mass by their probability
+    of class k (Nixon et al. 2019, eq. 4, https://arxiv.org/abs/1904.01685, weighted by the
+    actual bin counts). Equal probabilities stay together. Classes without records count, too.
     """
     need_records(scores)
     width, total, probabilities = max(1, _CELLS // len(scores)), 0.0, scores.probabilities
@@ -181,7 +172,7 @@ def classwise_ace(scores: Scores, bins: int = 15) -> float:
 
 
 def debiased_l2(scores: Scores, bins: int = 15) -> float:
-    r"""Top-label root-mean-square calibration error, with its sampling bias taken off.
+    r"""Top-label root-mean-square calibration error with its sampling bias subtracted.
 
     .. math::
         \sqrt{\max\Bigl(0, \sum_b \frac{n_b}{n} \Bigl[
@@ -189,23 +180,24 @@ def debiased_l2(scores: Scores, bins: int = 15) -> float:
             - \frac{\mathrm{acc}(b)(1 - \mathrm{acc}(b))}{n_b - 1} \Bigr]\Bigr)}
 
     over the bins of equal mass of :func:`ace` (Kumar et al. 2019, definition 5.1,
-    https://arxiv.org/abs/1909.10155). A bin of one record tells nothing of its own
-    variance and contributes 0. The square is unbiased before it is cut off at 0.
+    https://arxiv.org/abs/1909.10155). A bin with one record
+    has no variance estimate and contributes 0. The square is unbiased before it is clipped at
+    0.
     """
     outcomes = top_label(need_records(scores))
     ranked = sortable(scores, confidence_column, outcomes.probability[:, None])
-    order, piece = equal_mass(ranked, bins)
-    happened, piece = outcomes.happened[order[:, 0]], piece[:, 0]
-    counts = np.bincount(piece)
-    gaps = np.bincount(piece, outcomes.probability[order[:, 0]] - happened)
-    held = counts > 1
-    n, right = counts[held], np.bincount(piece, happened)[held]
-    squares = (gaps[held] / n) ** 2 - right * (n - right) / (n**2.0 * (n - 1))
+    order, bin = equal_mass(ranked, bins)
+    happened, bin = outcomes.happened[order[:, 0]], bin[:, 0]
+    counts = np.bincount(bin)
+    gaps = np.bincount(bin, outcomes.probability[order[:, 0]] - happened)
+    has_variance = counts > 1
+    n, correct = counts[has_variance], np.bincount(bin, happened)[has_variance]
+    squares = (gaps[has_variance] / n) ** 2 - correct * (n - correct) / (n**2.0 * (n - 1))
     return float(max(0.0, (squares * n).sum() / len(scores)) ** 0.5)
 
 
 def equal_mass(values: Array, bins: int) -> tuple[Ints, Ints]:
-    """Sort each column and cut it into pieces of equal mass that do not part equal values.
+    """Sort each column and divide it into bins of equal mass that keep equal values together.
 
     Parameters
     ----------
@@ -216,23 +208,23 @@ def equal_mass(values: Array, bins: int) -> tuple[Ints, Ints]:
     -------
     order : array of ints of shape (n, k)
         Rows of each column from small to large.
-    piece : array of ints of shape (n, k)
-        The piece of each of them, in that order.
+    bin : array of ints of shape (n, k)
+        The bin of each of them, in that order.
     """
     _checks.whole(bins=bins)
     order, ranked = sorted_columns(values)
-    n, pieces = len(values), min(int(bins), len(values))
-    sizes = np.full(pieces, n // pieces) + (np.arange(pieces) < n % pieces)
-    return order, np.repeat(np.arange(pieces), sizes).take(run_starts(ranked).T).T
+    n, n_bins = len(values), min(int(bins), len(values))
+    sizes = np.full(n_bins, n // n_bins) + (np.arange(n_bins) < n % n_bins)
+    return order, np.repeat(np.arange(n_bins), sizes).take(run_starts(ranked).T).T
 
 
 def _gaps(ranked: Array, probabilities: Floats, happened: Bools, bins: int) -> Floats:
-    """Probability minus what happened, summed over each piece of each column."""
-    order, piece = equal_mass(ranked, bins)
+    """Sum of probability minus occurrences in each bin of each column."""
+    order, bin = equal_mass(ranked, bins)
     gaps = in_order(np.subtract(probabilities, happened, dtype=np.float64), order)
-    pieces, k = int(piece.max()) + 1, piece.shape[1]
-    cells = piece.T + pieces * np.arange(k)[:, None]
-    return sums_by(cells.ravel(), gaps.T.ravel(), pieces * k)
+    n_bins, k = int(bin.max()) + 1, bin.shape[1]
+    cells = bin.T + n_bins * np.arange(k)[:, None]
+    return sums_by(cells.ravel(), gaps.T.ravel(), n_bins * k)
 
 
 _CLASSWISE_CELLS = 2**18  # probabilities binned at a time
@@ -245,10 +237,9 @@ def sce(scores: Scores, bins: int = 15) -> float:
         \mathrm{SCE} = \frac{1}{K} \sum_k \sum_b \frac{n_{bk}}{n}
             \lvert \mathrm{freq}(b, k) - \mathrm{conf}(b, k) \rvert
 
-    where bin b of class k holds the records whose probability of class k is in bin b, the
-    bins being those of :func:`ece` (Nixon et al. 2019, eq. 2,
-    https://arxiv.org/abs/1904.01685). A class that no record has counts like any other: its
-    probabilities should be near 0.
+    where bin b of class k holds the records whose probability of class k is in bin b of
+    :func:`ece` (Nixon et al. 2019, eq. 2, https://arxiv.org/abs/1904.01685). Classes without
+    records count, too: their probabilities should be near 0.
     """
     need_records(scores)
     cells, k = _Cells(Bins(bins)), scores.n_classes
@@ -257,17 +248,17 @@ def sce(scores: Scores, bins: int = 15) -> float:
     for start in range(0, len(scores), rows):
         part = scores.take(np.arange(start, min(start + rows, len(scores))))
         probabilities = part.probabilities
-        place = part.known(cells) if isinstance(part, Draws) else cells.of(probabilities)
+        index = part.cached(cells) if isinstance(part, Draws) else cells.of(probabilities)
         gaps = probabilities.astype(np.float64)
         gaps[np.arange(len(part)), part.known_labels] -= 1
-        sums, lost = two_sum(sums, sums_by(place.ravel(), gaps.ravel(), size))
+        sums, lost = two_sum(sums, sums_by(index.ravel(), gaps.ravel(), size))
         rest += lost
     return float(np.abs(sums + rest).sum() / (len(scores) * k))
 
 
 @dataclass(frozen=True)
 class _Cells:
-    """Number of the bin of every probability, those of one class after those of another."""
+    """Summary for :class:`Draws`: the bin of every probability, numbered class by class."""
 
     bins: Bins
 
@@ -277,7 +268,7 @@ class _Cells:
     def of(self, probabilities: Floats) -> Ints:
         """Cells of an array of shape (n, k)."""
         columns = np.arange(probabilities.shape[1]) * self.bins.count
-        result: Ints = places(probabilities, self.bins) + columns
+        result: Ints = bin_indices(probabilities, self.bins) + columns
         return result
 
 
@@ -288,13 +279,15 @@ def ks(scores: Scores) -> float:
         \max_t \Bigl\lvert \frac{1}{n} \sum_{i : \hat p_i \le t}
             (\hat p_i - 1[\hat y_i = y_i]) \Bigr\rvert
 
-    the largest gap between what was promised and what was kept, up to any confidence t
-    (Gupta et al. 2021, section 3, https://arxiv.org/abs/2006.12800). It needs no bins, and
-    equal confidences enter together, so that the order of records does not matter.
+    the largest cumulative gap between confidence and accuracy up to any confidence t (Gupta et
+    al. 2021, section 3, https://arxiv.org/abs/2006.12800). It needs no bins. Equal confidences
+    are added together, so that the order of records does not matter.
     """
     outcomes = top_label(need_records(scores))
     values = sortable(scores, confidence_column, outcomes.probability[:, None])
     (order,), (ranked,) = (columns.T for columns in sorted_columns(values))
     sums = np.cumsum(outcomes.probability[order] - outcomes.happened[order])
-    last = np.append(ranked[1:] > ranked[:-1], True)  # of each run of equal confidences
-    return float(np.abs(sums[last]).max() / len(scores))
+    run_ends = np.append(
+        ranked[1:] > ranked[:-1], True
+    )  # last index of each run of equal confidences
+    return float(np.abs(sums[run_ends]).max() / len(scores))

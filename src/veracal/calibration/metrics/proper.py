@@ -1,9 +1,4 @@
-"""Proper scores: least, on average, for the true probabilities.
-
-How good the decisions are, whatever the confidence.
-
-How well scores rank the records of a class above the others.
-"""
+"""Proper scoring rules, accuracy and F1 of predictions, and the area under the ROC curve."""
 
 from collections.abc import Iterator
 
@@ -22,7 +17,7 @@ from veracal.calibration.metrics.base import (
 )
 from veracal.data import Scores
 
-_CELLS = 2**18  # numbers worked on at a time
+_CELLS = 2**18  # numbers processed at a time
 
 
 def brier(scores: Scores) -> float:
@@ -37,7 +32,7 @@ def brier(scores: Scores) -> float:
 def top_label_brier(scores: Scores) -> float:
     r"""Top-label Brier score :math:`\frac1n\sum_i (\hat p_i - 1[\hat y_i = y_i])^2` in [0, 1].
 
-    The square error of the confidence as a probability that the prediction is right.
+    The squared error of the confidence as the probability of a correct prediction.
     """
     need_records(scores)
     return _mean(top_label_brier_blocks(scores), len(scores))
@@ -46,30 +41,29 @@ def top_label_brier(scores: Scores) -> float:
 def nll(scores: Scores) -> float:
     r"""Mean negative log-likelihood :math:`-\frac1n \sum_i \log p_{i, y_i}`.
 
-    In natural logarithms, from logits without going through probabilities. It is infinite
-    when a record's own class was given probability exactly 0, or losses add up to more than a
-    double holds: nothing is cut off.
+    Natural logarithms, computed from logits directly. The value is infinite if a label has
+    probability exactly 0 or the sum overflows: nothing is clipped.
     """
     return _mean(nll_blocks(need_records(scores)), len(scores))
 
 
 def brier_blocks(scores: Scores) -> Iterator[Floats]:
-    """Brier score of each record, some records at a time."""
-    for part in _parts(scores):
+    """Brier scores of one block of records after another."""
+    for part in _blocks(scores):
         gaps = part.probabilities.astype(np.float64)
         gaps[np.arange(len(part)), part.known_labels] -= 1
         yield np.einsum("ij,ij->i", gaps, gaps)
 
 
 def top_label_brier_blocks(scores: Scores) -> Iterator[Floats]:
-    """Top-label Brier score of each record, some records at a time."""
+    """Top-label Brier scores of one block of records after another."""
     for part in top_label_blocks(scores):
         yield (part.probability.astype(np.float64) - part.happened) ** 2
 
 
 def nll_blocks(scores: Scores) -> Iterator[Floats]:
-    """Negative log-likelihood of each record, some records at a time."""
-    for part in _parts(scores):
+    """Negative log-likelihoods of one block of records after another."""
+    for part in _blocks(scores):
         rows = np.arange(len(part))
         if scores.kind == "logits":
             yield -part.log_probabilities[rows, part.known_labels]
@@ -79,8 +73,8 @@ def nll_blocks(scores: Scores) -> Iterator[Floats]:
                 yield -np.log(own)
 
 
-def _parts(scores: Scores) -> Iterator[Scores]:
-    """Some records at a time."""
+def _blocks(scores: Scores) -> Iterator[Scores]:
+    """The scores in blocks of records."""
     rows = max(1, _CELLS // scores.n_classes)
     if len(scores) <= rows:
         yield scores
@@ -90,7 +84,7 @@ def _parts(scores: Scores) -> Iterator[Scores]:
 
 
 def total(blocks: Iterator[Floats]) -> float:
-    """Sum over all blocks, infinite where it is too large for a double."""
+    """Sum over all blocks; infinite on overflow."""
     with np.errstate(over="ignore"):
         return float(sum(block.sum() for block in blocks))
 
@@ -101,7 +95,7 @@ def _mean(blocks: Iterator[Floats], n: int) -> float:
 
 
 def accuracy(scores: Scores) -> float:
-    """Share of records whose predicted class is right; of equal scores the first counts."""
+    """Share of correct predictions; ties go to the first class."""
     need_records(scores)
     return int(sum(part.happened.sum() for part in top_label_blocks(scores))) / len(scores)
 
@@ -109,9 +103,9 @@ def accuracy(scores: Scores) -> float:
 def f1(scores: Scores) -> float:
     r"""Macro F1 score: the mean, over classes, of :math:`2TP / (2TP + FP + FN)`.
 
-    Over the classes that occur among labels or predictions, as in scikit-learn. A class
-    that occurs and is never predicted right has 0. For the F1 score of the second of two
-    classes see :func:`binary_f1`.
+    Over the classes that occur among labels or predictions, as in scikit-learn. A class that
+    occurs and is never predicted correctly has 0. See :func:`binary_f1` for the second of two
+    classes.
     """
     each, occurs = _f1_by_class(need_records(scores))
     return float(each[occurs].mean())
@@ -124,15 +118,15 @@ def binary_f1(scores: Scores) -> float:
 
 
 def _f1_by_class(scores: Scores) -> tuple[Floats, Bools]:
-    """F1 score of every class, 0 where it does not occur, and whether it does."""
+    """F1 score of every class, 0 if the class does not occur, and whether it occurs."""
     labels, predicted, k = scores.known_labels, scores.predictions, scores.n_classes
-    right = np.bincount(labels[labels == predicted], minlength=k)
-    shown = np.bincount(labels, minlength=k) + np.bincount(predicted, minlength=k)
-    each: Floats = 2 * right / np.maximum(shown, 1)
-    return each, shown > 0
+    correct = np.bincount(labels[labels == predicted], minlength=k)
+    n_occurrences = np.bincount(labels, minlength=k) + np.bincount(predicted, minlength=k)
+    each: Floats = 2 * correct / np.maximum(n_occurrences, 1)
+    return each, n_occurrences > 0
 
 
-_RANKED_CELLS = 2**14  # numbers ranked at a time: they stay in the processor's cache
+_RANKED_CELLS = 2**14  # numbers ranked at a time, to fit into the processor's cache
 
 
 def auc(scores: Scores) -> float:
@@ -142,14 +136,12 @@ def auc(scores: Scores) -> float:
         \mathrm{AUC} = \frac{1}{n_+ n_-} \sum_{i : y_i = 1} \sum_{j : y_j = 0}
             \Bigl( 1[s_i > s_j] + \tfrac12 1[s_i = s_j] \Bigr)
 
-    by ranks (Hanley & McNeil 1982). For two classes s are the probabilities of the second;
-    for more, those of each class in turn, against all others. Where scores are logits, log
-    odds and log-probabilities take their place: probabilities near 0 and 1 would be rounded
-    to ties.
+    by ranks (Hanley & McNeil 1982). For two classes s is the probability of the second; for
+    more, that of each class in turn, against all others. Logits are compared as log odds or
+    log-probabilities, because probabilities near 0 and 1 would be rounded to ties.
 
-    Classes that no record has, or that all records have, have no area and are left out of
-    the mean. Where none is left, as when all labels are one class, the value is 0.5: there
-    is nothing to rank, and no ranking was shown to be better than chance.
+    Classes without records, or with all records, have no area and are excluded from the mean.
+    If all labels are one class, the value is 0.5.
     """
     need_records(scores)
     labels = scores.known_labels
@@ -167,14 +159,14 @@ def auc(scores: Scores) -> float:
 
 
 def _ranked(scores: Scores) -> Floats:
-    """What records are ranked by: of two classes the second alone."""
+    """Scores by which records are ranked; for two classes, only those of the second."""
     if scores.n_classes > 2:
         return scores.log_probabilities if scores.kind == "logits" else scores.values
     return log_odds(scores)[:, None] if scores.kind == "logits" else scores.values[:, 1:]
 
 
 def _areas(values: Array, positive: Bools) -> Floats:
-    """Area of each column; every column has positive and negative rows."""
+    """Area under the ROC curve of each column, which has positive and negative rows."""
     order, ranked = sorted_columns(values)
     n, where = positive.sum(axis=0), in_order(positive, order).T
     above = (mean_ranks(ranked).T * where).sum(axis=1) - n * (n + 1) / 2

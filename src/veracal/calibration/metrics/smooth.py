@@ -17,13 +17,13 @@ from veracal.calibration.metrics.base import (
 )
 from veracal.data import Scores
 
-_GRID = 2**12  # points of the unit interval on which residuals are smoothed
-_SILENT = 39.0  # from here on exp(-x²/2) is 0
-_BLOCK = 16_384  # events put on the grid at a time
+_GRID = 2**12  # grid points of the unit interval
+_ZERO_FROM = 39.0  # exp(-x²/2) underflows to 0 from here on
+_BLOCK = 16_384  # events binned at a time
 
 
 def smooth_ece(scores: Scores, *, bandwidth: float | None = None) -> float:
-    r"""Top-label smooth calibration error, which moves a little when scores move a little.
+    r"""Top-label smooth calibration error, which is continuous in the scores.
 
     The residuals are smoothed by a Gaussian kernel :math:`K_\sigma` reflected at 0 and 1,
 
@@ -48,10 +48,10 @@ def smooth_ece(scores: Scores, *, bandwidth: float | None = None) -> float:
 
     Notes
     -----
-    A reflected Gaussian is the heat kernel of an insulated rod, so that a cosine transform
-    turns smoothing into a product with :math:`e^{-(\pi j \sigma)^2 / 2}`. Each residual is
-    shared linearly between the two nearest of 4,096 points, after which no step depends on
-    the number of records. The figure is *internal* where records are private.
+    The reflected Gaussian is diagonal in the cosine basis, so smoothing is a product with
+    :math:`e^{-(\pi j \sigma)^2 / 2}` after a cosine transform. Each residual is interpolated
+    linearly between the two nearest of 4,096 grid points; later steps do not depend on the
+    number of records. The value is *internal* if records are private.
     """
     return _smooth(top_label_blocks(need_records(scores)), bandwidth)
 
@@ -66,15 +66,15 @@ def binary_smooth_ece(scores: Scores, *, bandwidth: float | None = None) -> floa
 
 
 def _smooth(parts: Iterable[Outcomes], bandwidth: float | None) -> float:
-    """Smooth calibration error of events."""
+    """Smooth calibration error of events, at a bandwidth or at the fixed point."""
     waves = dct(_residuals(parts), norm="ortho")
     frequencies = np.pi * np.arange(_GRID)
 
     def error(sigma: float) -> float:
         scaled = frequencies * sigma
-        heard = int(np.searchsorted(scaled, _SILENT))
+        n_nonzero = int(np.searchsorted(scaled, _ZERO_FROM))
         damped = np.zeros(_GRID)
-        damped[:heard] = waves[:heard] * np.exp(-(scaled[:heard] ** 2) / 2)
+        damped[:n_nonzero] = waves[:n_nonzero] * np.exp(-(scaled[:n_nonzero] ** 2) / 2)
         return float(np.abs(idct(damped, norm="ortho")).sum())
 
     if bandwidth is not None:
@@ -82,23 +82,23 @@ def _smooth(parts: Iterable[Outcomes], bandwidth: float | None) -> float:
         return min(error(bandwidth), 1.0)
     if error(0.0) <= 1e-15:
         return 0.0
-    found = brentq(lambda sigma: error(sigma) - sigma, 0.0, 1.0 + 1e-9, xtol=1e-10)
-    return min(float(found), 1.0)
+    root = brentq(lambda sigma: error(sigma) - sigma, 0.0, 1.0 + 1e-9, xtol=1e-10)
+    return min(float(root), 1.0)
 
 
 def _residuals(parts: Iterable[Outcomes]) -> Floats:
-    """Mean residual on the grid, each one shared between the two nearest points."""
+    """Mean residuals on the grid, each interpolated between the two nearest points."""
     total, n = np.zeros(_GRID), 0
     for part in parts:
         n += len(part.happened)
         for start in range(0, len(part.happened), _BLOCK):
             probability = part.probability[start : start + _BLOCK].astype(np.float64)
             gaps = part.happened[start : start + _BLOCK] - probability
-            # Points are the middles of cells; beyond the first and last, the mirror image.
-            where = np.clip(probability * _GRID - 0.5, 0, _GRID - 1)
-            left = np.minimum(where.astype(np.int32), _GRID - 2)
-            shared = (where - left) * gaps
-            total += np.bincount(left, gaps - shared, _GRID)
-            total[1:] += np.bincount(left, shared, _GRID - 1)
+            # Grid points are cell midpoints, with reflection at both ends.
+            position = np.clip(probability * _GRID - 0.5, 0, _GRID - 1)
+            left = np.minimum(position.astype(np.int32), _GRID - 2)
+            right_part = (position - left) * gaps
+            total += np.bincount(left, gaps - right_part, _GRID)
+            total[1:] += np.bincount(left, right_part, _GRID - 1)
     result: Floats = total / n
     return result

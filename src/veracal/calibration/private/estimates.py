@@ -1,17 +1,13 @@
-r"""How far the noise of an answer reaches, whoever added it.
+r"""Estimates with confidence intervals from noisy sums.
 
-How much an answer would move had other sources been there.
+Every interval is a union bound: the noise of each sum and the sampling error may each exceed
+their bound with a share of one minus the confidence level. Intervals are therefore slightly
+conservative for any noise. Nothing is divided by a noisy number of records that may be zero or
+negative: if that number is not above the standard deviation of its noise, the value is None,
+and the interval is the whole range of the figure.
 
-Sources that fall silent leave a sample of those that were asked. What a sum over the sample
-says about all of them is off by more than noise if sources differ.
-
-Figures from noisy sums, with intervals for the noise and for which records there were.
-
-Every interval is a union bound: the noise of each sum and the chance of the sample may each be
-exceeded with a part of what the level leaves. That makes intervals a little too wide and never
-too narrow, whatever the noise. Nothing is divided by a number of records that noise may have
-made zero or negative: where the noisy number is not above the standard deviation of its noise,
-the value is None, and the interval is all that the figure can be.
+If sources drop out, the remaining ones are a sample. :func:`between_source_variance` estimates
+how much a sum varies with the selection of sources.
 """
 
 import math
@@ -29,8 +25,8 @@ from veracal.queries import PooledRelease, Release
 
 
 @dataclass(frozen=True)
-class Noisy:
-    """A released number and the noise on it.
+class NoisyValue:
+    """A released number and its noise.
 
     Attributes
     ----------
@@ -38,9 +34,9 @@ class Noisy:
     std : float
         Standard deviation of the noise; 0 for an exact number.
     noises : tuple of float
-        Scale of every discrete Laplace noise that was added, in steps; none to an exact number.
+        Scales of all discrete Laplace noises in the number, in grid steps; empty if exact.
     step : float
-        Of the grid.
+        Grid step.
     """
 
     value: float
@@ -48,39 +44,42 @@ class Noisy:
     noises: tuple[float, ...] = ()
     step: float = 1.0
 
-    def ends(self, alpha: float) -> tuple[float, float]:
-        r"""Where the exact number lies, with probability :math:`1 - \alpha`."""
-        reach = noise_reach(self.noises, alpha / 2) * self.step
-        return self.value - reach, self.value + reach
+    def interval(self, alpha: float) -> tuple[float, float]:
+        r"""Interval of the exact number with probability :math:`1 - \alpha`."""
+        half_width = noise_half_width(self.noises, alpha / 2) * self.step
+        return self.value - half_width, self.value + half_width
 
 
 @dataclass(frozen=True)
-class NoisyAbsolute(Noisy):
-    """A sum of absolute noisy numbers: off by at most the sum of their absolute noises."""
+class NoisyAbsolute(NoisyValue):
+    """A sum of absolute noisy values, with error at most the sum of the absolute noises."""
 
-    def ends(self, alpha: float) -> tuple[float, float]:
-        r"""Where the sum of the absolute exact numbers lies.
+    def interval(self, alpha: float) -> tuple[float, float]:
+        r"""Interval of the sum of the absolute exact numbers.
 
-        :math:`|K| \le E + 1` in law, with E exponential of the same scale, so the sum of m of
-        them is at most a Gamma variable of shape m, and m steps.
+        :math:`|K|` is stochastically at most :math:`E + 1` with E exponential of the same
+        scale, so the sum of m of them is at most a Gamma variable of shape m plus m steps.
         """
         m = len(self.noises)
         if not m:
             return self.value, self.value
-        reach = (float(stats.gamma.isf(alpha, m)) * max(self.noises) + m) * self.step
-        return self.value - reach, self.value + reach
+        half_width = (float(stats.gamma.isf(alpha, m)) * max(self.noises) + m) * self.step
+        return self.value - half_width, self.value + half_width
 
 
-def noisy_numbers(release: Release) -> list[Noisy]:
-    """The entries of an answer, each with its noise."""
-    noises, step = scales(release.event), release.grid.step
-    return [Noisy(float(value), release.noise_std, noises, step) for value in release.values]
+def noisy_values(release: Release) -> list[NoisyValue]:
+    """The entries of a release with their noise."""
+    noise_scales_, step = noise_scales(release.event), release.grid.step
+    return [
+        NoisyValue(float(value), release.noise_std, noise_scales_, step)
+        for value in release.values
+    ]
 
 
-def scales(event: Event | None) -> tuple[float, ...]:
-    """Scale of every discrete Laplace noise in an answer, in units."""
+def noise_scales(event: Event | None) -> tuple[float, ...]:
+    """Scales of all discrete Laplace noises in an event, in grid units."""
     if isinstance(event, Parallel):
-        return tuple(scale for part in event.events for scale in scales(part))
+        return tuple(scale for part in event.events for scale in noise_scales(part))
     if event is None:
         return ()
     if not isinstance(event, DiscreteLaplace):
@@ -88,8 +87,8 @@ def scales(event: Event | None) -> tuple[float, ...]:
     return (event.noise,)
 
 
-def noise_reach(noises: Sequence[float], beta: float) -> float:
-    r"""Units that the sum of discrete Laplace noises exceeds with probability beta at most.
+def noise_half_width(noises: Sequence[float], beta: float) -> float:
+    r"""Bound, in units, that a sum of discrete Laplace noises exceeds with probability beta.
 
     One noise of scale s: :math:`P(K > r) = t^{r+1} / (1 + t)` with :math:`t = e^{-1/s}`, solved
     for r. Several: Chernoff's bound, the least over :math:`\lambda` of
@@ -98,9 +97,9 @@ def noise_reach(noises: Sequence[float], beta: float) -> float:
 
     Examples
     --------
-    >>> noise_reach([10.0], 0.05)  # about 10 ln(1 / 0.1)
+    >>> noise_half_width([10.0], 0.05)  # about 10 ln(1 / 0.1)
     23
-    >>> noise_reach([], 0.05)
+    >>> noise_half_width([], 0.05)
     0
     """
     if not noises:
@@ -112,28 +111,28 @@ def noise_reach(noises: Sequence[float], beta: float) -> float:
     inverses = 1 / np.array(noises)
 
     def bound(share: float) -> float:
-        """Chernoff's bound at a share of the largest possible lambda."""
+        """Chernoff bound at a share of the largest possible lambda."""
         rate = share * inverses.min()
         logs = 2 * np.log(-np.expm1(-inverses))
         logs -= np.log(-np.expm1(rate - inverses)) + np.log(-np.expm1(-rate - inverses))
         return float((logs.sum() - math.log(beta)) / rate)
 
-    found = optimize.minimize_scalar(bound, bounds=(1e-6, 1 - 1e-9), method="bounded")
-    return math.ceil(bound(float(found.x)))
+    result = optimize.minimize_scalar(bound, bounds=(1e-6, 1 - 1e-9), method="bounded")
+    return math.ceil(bound(float(result.x)))
 
 
 @dataclass(frozen=True)
 class CohortSpread:
-    """Variance of a sum over the sources that answered, by where it comes from.
+    """Components of the variance of a sum over the sources that answered.
 
     Attributes
     ----------
     noise : float
-        Of the noise that they added.
+        Variance of the noise.
     sampling : float
-        Of which records they have, as the caller bounds it.
+        Variance due to the sampling of records, bounded by the caller.
     between : float
-        Beyond both: of which sources answered.
+        Additional variance due to the selection of sources.
     """
 
     noise: float
@@ -142,87 +141,85 @@ class CohortSpread:
 
     @property
     def std(self) -> float:
-        """Standard deviation of all of it."""
+        """Total standard deviation."""
         return math.sqrt(self.noise + self.sampling + self.between)
 
 
-def between(
+def between_source_variance(
     answers: Sequence[Release],
     weights: Sequence[Sequence[float]],
     *,
     sampling: float = 0.0,
-    asked: int | None = None,
+    n_sources: int | None = None,
 ) -> CohortSpread:
-    r"""Variance of a weighted sum of answers, that of which sources answered included.
+    r"""Variance of a weighted sum of answers, including the selection of sources.
 
     Each of the m sources that answered contributes :math:`x_i = \sum_j w_j a_{ij}`, with
     noise of variance :math:`\sigma_i^2`. If they are a random sample, the variance of
-    :math:`\sum_i x_i` that is no noise is estimated without bias by
+    :math:`\sum_i x_i` without the noise has the unbiased estimate
 
     .. math:: m \Bigl( \tfrac{1}{m-1} \sum_i (x_i - \bar x)^2
               - \tfrac1m \sum_i \sigma_i^2 \Bigr) .
 
-    It holds the chance of which records a source has, so it is taken to be no less than
-    ``sampling``. Where the figure is about the ``asked`` sources themselves, of which m are a
-    sample without replacement, the part beyond sampling shrinks by :math:`1 - m / M` (Cochran
-    1977, Sampling Techniques, §2.6), to nothing if all answered.
+    It includes the sampling of records, so it is at least ``sampling``. If the figure is
+    about the ``n_sources`` sources themselves, and the m are a sample
+    without replacement,
+    the part beyond sampling is multiplied by :math:`1 - m / M` (Cochran 1977, Sampling
+    Techniques, §2.6), which is 0 if all answered.
 
-    For a ratio :math:`\theta = S / n` of two sums give the weights of its residual,
+    For a ratio :math:`\theta = S / n` of two sums pass the weights of the residual,
     :math:`S - \hat\theta n`, and divide the standard deviation by the sum n.
 
     Parameters
     ----------
     answers : sequence of Release
-        Of one cohort, as ``QuerySession.answers``. An answer that is not a pool's is one of a
-        single source, about which nothing beyond sampling can be told.
+        Answers of one cohort, such as ``QuerySession.answers``. For a single source the
+        variance between sources is unknown.
     weights : sequence of sequences of float
-        For each answer a weight of every entry.
+        For each answer, the weights of its entries.
     sampling : float
-        Variance of the sum by which records there are, at most: one quarter of the number of
-        records for a count of right predictions.
-    asked : int, optional
-        Number of sources that the figure is about. Without it, it is about sources like these.
+        Bound on the sampling variance of the sum: one quarter of the number of records for
+        a count of correct predictions.
+    n_sources : int, optional
+        Number of sources that the figure is about. None: the population of such sources.
 
     Returns
     -------
-    Spread
+    CohortSpread
 
     Notes
     -----
-    With fewer than two sources nothing can be told about others: ``between`` is 0, and an
-    interval is about these sources alone.
-
-    It is made of released answers, and costs nothing.
+    With fewer than two sources ``between`` is 0, and an interval is about these sources
+    alone. The function only postprocesses released answers, at no cost.
     """
     if not (math.isfinite(sampling) and sampling >= 0):
         raise ValueError(f"Expected a finite sampling >= 0, got sampling={sampling!r}.")
-    x, variances = contributions_of(answers, weights)
+    x, variances = source_contributions(answers, weights)
     m, noise = len(x), float(variances.sum())
     if m < 2:
         return CohortSpread(noise, float(sampling), 0.0)
     beyond = max(m * float(x.var(ddof=1)) - noise - sampling, 0.0)
-    if asked is not None:
-        _checks.whole(asked=asked)
-        beyond *= max(1 - m / asked, 0.0)
+    if n_sources is not None:
+        _checks.whole(n_sources=n_sources)
+        beyond *= max(1 - m / n_sources, 0.0)
     return CohortSpread(noise, float(sampling), beyond)
 
 
-def contributions_of(
+def source_contributions(
     answers: Sequence[Release], weights: Sequence[Sequence[float]]
 ) -> tuple[Floats, Floats]:
-    """What each source contributes to a weighted sum, and the variance of its noise.
+    """Contribution of each source to a weighted sum, and the variance of its noise.
 
     Returns
     -------
     pair of arrays of shape (m,)
-        Of the sources that answered, pools inside of a pool taken apart.
+        One entry per source that answered; nested pools are flattened.
     """
     columns = [single_answers(answer) for answer in answers]
     if not columns or len({len(column) for column in columns}) != 1:
         raise ValueError(
             "Expected answers of the same sources, one or more, got answers of "
-            f"{[len(column) for column in columns]} sources. Take those of "
-            "QuerySession.answers."
+            f"{[len(column) for column in columns]} sources. Pass QuerySession.answers."
         )
     x, variances = np.zeros(len(columns[0])), np.zeros(len(columns[0]))
     for column, weight in zip(columns, weights, strict=True):
@@ -233,7 +230,7 @@ def contributions_of(
 
 
 def single_answers(answer: Release) -> list[Release]:
-    """The answers of single sources that an answer is the sum of."""
+    """The answers of single sources in a pooled answer."""
     if not isinstance(answer, PooledRelease):
         return [answer]
     return [one for part in answer.parts if part is not None for one in single_answers(part)]
@@ -242,20 +239,20 @@ def single_answers(answer: Release) -> list[Release]:
 Spread = Callable[[float, float, float], float]
 
 
-def count_estimate(correct: Noisy, wrong: Noisy, level: float) -> Estimate:
-    """Number of records; its interval is for the noise alone."""
-    low, high = _sum_ends(correct, wrong, 1 - level)
+def count_estimate(correct: NoisyValue, wrong: NoisyValue, level: float) -> Estimate:
+    """Number of records, with an interval for the noise alone."""
+    low, high = _sum_interval(correct, wrong, 1 - level)
     value = max(correct.value + wrong.value, 0.0)
     n = max(round(value), 0)
     return Estimate(value, max(low, 0.0), max(high, value), level, n)
 
 
-def share_estimate(correct: Noisy, wrong: Noisy, level: float) -> Estimate:
-    """Share of right predictions: noise first, then Clopper and Pearson (1934) at the worst."""
+def share_estimate(correct: NoisyValue, wrong: NoisyValue, level: float) -> Estimate:
+    """Share of correct predictions, with a Clopper-Pearson interval for noisy counts."""
     alpha = (1 - level) / 3
-    (c_low, c_high), (w_low, w_high) = correct.ends(alpha), wrong.ends(alpha)
-    low = _beta_low(max(c_low, 0.0), max(w_high, 0.0), alpha)
-    high = 1 - _beta_low(max(w_low, 0.0), max(c_high, 0.0), alpha)
+    (c_low, c_high), (w_low, w_high) = correct.interval(alpha), wrong.interval(alpha)
+    low = _lower_proportion(max(c_low, 0.0), max(w_high, 0.0), alpha)
+    high = 1 - _lower_proportion(max(w_low, 0.0), max(c_high, 0.0), alpha)
     n, std = correct.value + wrong.value, math.hypot(correct.std, wrong.std)
     if n <= std:
         return Estimate(None, 0.0, 1.0, level, 0)
@@ -264,9 +261,9 @@ def share_estimate(correct: Noisy, wrong: Noisy, level: float) -> Estimate:
 
 
 def mean_estimate(
-    total: Noisy,
-    correct: Noisy,
-    wrong: Noisy,
+    total: NoisyValue,
+    correct: NoisyValue,
+    wrong: NoisyValue,
     level: float,
     *,
     most: float,
@@ -278,33 +275,33 @@ def mean_estimate(
     ----------
     total : Noisy
     correct, wrong : Noisy
-        They add up to the number of records.
+        Counts whose sum is the number of records.
     level : float
     most : float
         The figure lies in [0, most].
     spread : callable, optional
-        ``spread(low, high, most)`` is the most that the variance of what a record adds can be
-        when the mean is between low and high. By default that of any numbers in [0, most].
+        ``spread(low, high, most)`` bounds the variance of a record's contribution if the mean
+        is between low and high. By default the bound for any numbers in [0, most].
     """
     n, std = correct.value + wrong.value, math.hypot(correct.std, wrong.std)
     if n <= std:
         return Estimate(None, 0.0, most, level, 0)
     alpha = (1 - level) / 3
-    t_low, t_high = total.ends(alpha)
-    n_low, n_high = _sum_ends(correct, wrong, alpha)
-    value = _inside(total.value / n, most)
+    t_low, t_high = total.interval(alpha)
+    n_low, n_high = _sum_interval(correct, wrong, alpha)
+    value = _clip(total.value / n, most)
     count = max(round(n), 0)
     if n_low <= 0:
         return Estimate(value, 0.0, most, level, count)
-    ends = _inside(max(t_low, 0) / n_high, most), _inside(max(t_high, 0) / n_low, most)
-    variance = (spread or widest)(*ends, most)
-    reach = float(stats.norm.isf(alpha / 2)) * math.sqrt(variance / n_low)
-    low, high = _inside(ends[0] - reach, most), _inside(ends[1] + reach, most)
+    ends = _clip(max(t_low, 0) / n_high, most), _clip(max(t_high, 0) / n_low, most)
+    variance = (spread or max_variance)(*ends, most)
+    half_width = float(stats.norm.isf(alpha / 2)) * math.sqrt(variance / n_low)
+    low, high = _clip(ends[0] - half_width, most), _clip(ends[1] + half_width, most)
     return Estimate(value, min(low, value), max(high, value), level, count)
 
 
-def widest(low: float, high: float, most: float) -> float:
-    """Variance, at most, of numbers in [0, most] whose mean is between low and high.
+def max_variance(low: float, high: float, most: float) -> float:
+    """Largest variance of numbers in [0, most] with a mean between low and high.
 
     It is m (most - m) for a mean of m (Bhatia and Davis 2000), largest nearest the middle.
     """
@@ -312,17 +309,17 @@ def widest(low: float, high: float, most: float) -> float:
     return mean * (most - mean)
 
 
-def _sum_ends(one: Noisy, other: Noisy, alpha: float) -> tuple[float, float]:
-    """Where the sum of two exact numbers lies."""
-    pairs = one.ends(alpha / 2), other.ends(alpha / 2)
+def _sum_interval(one: NoisyValue, other: NoisyValue, alpha: float) -> tuple[float, float]:
+    """Interval of the sum of two exact numbers."""
+    pairs = one.interval(alpha / 2), other.interval(alpha / 2)
     return pairs[0][0] + pairs[1][0], pairs[0][1] + pairs[1][1]
 
 
-def _beta_low(hits: float, misses: float, alpha: float) -> float:
-    """Least probability of a hit that fits the counts, which need not be whole."""
+def _lower_proportion(hits: float, misses: float, alpha: float) -> float:
+    """Lower Clopper-Pearson bound for counts that need not be integers."""
     return float(special.betaincinv(hits, misses + 1, alpha / 2)) if hits > 0 else 0.0
 
 
-def _inside(value: float, most: float) -> float:
-    """The number of [0, most] that is nearest."""
+def _clip(value: float, most: float) -> float:
+    """The value clipped to [0, most]."""
     return min(max(value, 0.0), most)

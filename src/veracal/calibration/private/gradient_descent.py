@@ -1,4 +1,4 @@
-"""Noisy gradient descent on the parameters of a map, every step a question to a source."""
+"""Noisy gradient descent on the parameters of a calibration map, with one query per step."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ from veracal.accounting import (
     epsilon_for,
     noise_for,
 )
-from veracal.calibration.private.session import named, unit_of
+from veracal.calibration.private.session import sub_request, unit_of
 from veracal.ledger import Item
 from veracal.mechanisms import Linear, gaussian_noise
 from veracal.queries import GaussianSource, Query, Release, Source, gaussian_event
 
-PricedQuery = Callable[[Floats, int], Query]
+GradientQuery = Callable[[Floats, int], Query]
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,12 @@ class DescentPlan:
     Attributes
     ----------
     epsilon, delta : float
-        What all steps cost together.
+        Cost of all steps together.
     size : float
-        Declared number of records, the divisor. Never the real one, which is private.
+        Declared number of records, the divisor. The actual number is private.
     steps : int
     learning_rate : float
-        At the first step.
+        Learning rate of the first step.
 
     Guarantees
     ----------
@@ -68,19 +68,21 @@ class DescentPlan:
         return Linear(self.learning_rate, 0.0, int(self.steps)).values(int(self.steps))
 
     def noise_multiplier(self, query: Query, unit: Unit | None = None) -> float:
-        """Noise divided by sensitivity, for each step; enough under both relations."""
-        most = (unit or Unit()).at_most
-        moves = tuple(most * query.sensitivity_l2(relation) for relation in RELATIONS)
-        return _noise(self.epsilon, self.delta, int(self.steps), moves, query.entries)
+        """Noise divided by sensitivity for each step, sufficient under both relations."""
+        max_rows = (unit or Unit()).at_most
+        sensitivities = tuple(
+            max_rows * query.sensitivity_l2(relation) for relation in RELATIONS
+        )
+        return _noise(self.epsilon, self.delta, int(self.steps), sensitivities, query.entries)
 
     def event(self, query: Query, relation: Relation, unit: Unit | None = None) -> Event:
-        """Cost of all steps, whose queries are all as sensitive as this one."""
+        """Cost of all steps; all queries have the sensitivity of this one."""
         return Repeated(self._step(query, relation, unit), int(self.steps))
 
     def items(
         self, query: Query, relation: Relation, unit: Unit | None, part: str | None
     ) -> list[Item]:
-        """The line of a plan for a ledger that is opened for these steps."""
+        """Ledger item of all steps."""
         return [Item(query.name, self._step(query, relation, unit), int(self.steps), part)]
 
     def _step(self, query: Query, relation: Relation, unit: Unit | None) -> Event:
@@ -90,14 +92,14 @@ class DescentPlan:
 
 @dataclass(frozen=True, eq=False)
 class DescentResult:
-    """Where a descent ended.
+    """Result of a noisy descent.
 
     Attributes
     ----------
     parameters : array of shape (d,)
     std : float
-        Standard deviation that the noise of all steps gives a parameter, at most: as if no
-        step made up for the noise of an earlier one.
+        Upper bound on the standard deviation of a parameter due to the noise of all steps,
+        ignoring that later steps correct earlier noise.
     releases : tuple of Release
     """
 
@@ -110,29 +112,31 @@ def descend(
     plan: DescentPlan,
     source: Source,
     start: Floats,
-    ask: PricedQuery,
+    gradient_query: GradientQuery,
     *,
     request: str | None = None,
 ) -> DescentResult:
-    """Descend from a start, asking for a gradient at every step.
+    """Descend from a starting point with one gradient query per step.
 
     Parameters
     ----------
     plan : DescentPlan
     source : GaussianSource
     start : array of shape (d,)
-    ask : callable
-        ``ask(parameters, step)`` is the query for the gradient there.
+    gradient_query : callable
+        ``gradient_query(parameters, step)`` is the query for the gradient at the parameters.
     request : str, optional
-        Id of the whole; every step gets one of its own from it.
+        Request id of the fit, from which those of the steps are derived.
     """
-    able = check_gaussian(source)
+    gaussian_source = check_gaussian(source)
     parameters = np.array(start, dtype=np.float64)
-    multiplier = plan.noise_multiplier(ask(parameters, 0), unit_of(source))
+    multiplier = plan.noise_multiplier(gradient_query(parameters, 0), unit_of(source))
     releases, variance = [], 0.0
     for step, rate in enumerate(plan.rates):
-        release = able.answer_gaussian(
-            ask(parameters, step), noise_multiplier=multiplier, request=named(request, step)
+        release = gaussian_source.answer_gaussian(
+            gradient_query(parameters, step),
+            noise_multiplier=multiplier,
+            request=sub_request(request, step),
         )
         parameters = parameters - rate * release.values / plan.size
         variance += (rate * release.noise_std / plan.size) ** 2
@@ -141,7 +145,7 @@ def descend(
 
 
 def check_gaussian(source: Source) -> GaussianSource:
-    """Refuse a source without Gaussian noise before anything is charged."""
+    """Reject a source that cannot add Gaussian noise, before anything is charged."""
     if not isinstance(source, GaussianSource):
         raise ValueError(
             f"Expected a source that answers with Gaussian noise, got {source!r}. Use the "
@@ -152,16 +156,23 @@ def check_gaussian(source: Source) -> GaussianSource:
 
 @cache
 def _noise(
-    epsilon: float, delta: float, steps: int, moves: tuple[float, ...], entries: int
+    epsilon: float, delta: float, steps: int, sensitivities: tuple[float, ...], entries: int
 ) -> float:
-    """Noise multiplier of one step out of several, enough for all sensitivities listed."""
+    """Noise multiplier of each of several steps, sufficient for all listed sensitivities."""
 
-    def event(noise: float, move: float) -> Event:
-        law = DiscreteGaussian(gaussian_noise(move, noise), move, entries=entries)
-        return Repeated(law, steps)
+    def event(noise: float, sensitivity: float) -> Event:
+        distribution = DiscreteGaussian(
+            gaussian_noise(sensitivity, noise), sensitivity, entries=entries
+        )
+        return Repeated(distribution, steps)
 
-    found = noise_for(Budget(epsilon, delta), lambda noise: event(noise, max(moves)))
-    # On a coarser grid the same ratio costs a little more or less, far behind the point.
-    while any(epsilon_for(event(found, move), delta) > epsilon for move in moves):
-        found *= 1 + 1e-6
-    return found
+    noise_multiplier = noise_for(
+        Budget(epsilon, delta), lambda noise: event(noise, max(sensitivities))
+    )
+    # Discretization changes the cost slightly; correct it.
+    while any(
+        epsilon_for(event(noise_multiplier, sensitivity), delta) > epsilon
+        for sensitivity in sensitivities
+    ):
+        noise_multiplier *= 1 + 1e-6
+    return noise_multiplier

@@ -1,6 +1,7 @@
-"""Keep a map only if the records say, through noise, that it helps.
+"""Guards that keep a calibration map only if it improves calibration.
 
-Keep a map only if the answers that led to it say that it helps: a guard for nothing.
+:func:`guard_map` decides by a noisy query of its own; :func:`infer_guard` decides by the
+posterior of the answers that the map was fitted to, at no cost.
 """
 
 from dataclasses import dataclass
@@ -8,32 +9,38 @@ from typing import Any
 
 from veracal.accounting import Event, Relation, Statement, Unit
 from veracal.calibration.maps.base import CalibrationMap, Identity
-from veracal.calibration.private.estimates import noise_reach, scales
-from veracal.calibration.private.session import PricedQuery, price, stated, total_of, unit_of
+from veracal.calibration.private.estimates import noise_half_width, noise_scales
+from veracal.calibration.private.session import (
+    PricedQuery,
+    combined_statement,
+    ledger_total_of,
+    micro_epsilon_of,
+    unit_of,
+)
 from veracal.calibration.queries.scalars import BrierGain
 from veracal.queries import Release, Source
 
-COVERS = "whether the map was kept, and the noisy gain that decided it"
+COVERS = "the guard's decision and its noisy gain"
 
 
 @dataclass(frozen=True)
 class GuardResult:
-    """A map that was kept, or the identity in its place.
+    """Decision of a guard by a noisy query: the map, or the identity in its place.
 
     Attributes
     ----------
-    map : Map
-        What to use.
+    map : CalibrationMap
+        The map to use.
     kept : bool
-        Whether that is the map that was asked about.
+        Whether ``map`` is the evaluated map.
     gain : float
-        Noisy sum, over the records, of what the map takes off the top-label Brier score.
+        Noisy sum over the records of the improvement of the top-label Brier score.
     threshold : float
-        What the gain had to exceed.
+        Value that the gain must exceed.
     beta : float
-        Probability, at most, that a map that is no better was kept.
+        Upper bound on the probability of keeping a map that is no better.
     records : str
-        On which records it was asked.
+        Records of the query, in words.
     release : Release
     statement : Statement or None
     """
@@ -49,26 +56,25 @@ class GuardResult:
 
     @property
     def private(self) -> bool:
-        """Whether the decision is protected."""
+        """Whether the decision is differentially private."""
         return self.release.private
 
     def to_json(self) -> dict[str, Any]:
-        """Everything but the map as what JSON can hold."""
+        """All attributes except the map as JSON values."""
         names = ("kept", "gain", "threshold", "beta", "records")
-        return {"kind": "asked", **{name: getattr(self, name) for name in names}}
+        return {"kind": "query", **{name: getattr(self, name) for name in names}}
 
     def text(self) -> str:
-        """What was decided and why, for people."""
+        """The decision and its reason in words."""
         figures = f"noisy gain {self.gain:.4g}, needed more than {self.threshold:.4g}"
         if self.kept:
             return (
-                f"The map was kept ({figures}). If it were no better than no map, on "
-                f"{self.records}, that would have happened with probability at most "
-                f"{self.beta:g}."
+                f"The map was kept ({figures}). A map that is no better than no map on "
+                f"{self.records} is kept with probability at most {self.beta:g}."
             )
         return (
-            f"The map was not kept ({figures}): on {self.records} it could not be told from no "
-            "map. The scores stay as they are."
+            f"The map was not kept ({figures}): on {self.records} its gain is not significant. "
+            "The scores are not changed."
         )
 
 
@@ -80,8 +86,10 @@ def guard_event(
     relation: Relation = "add-remove",
     unit: Unit | None = None,
 ) -> Event:
-    """Cost of :func:`guard_map`, whether or not the map is kept."""
-    return PricedQuery(BrierGain(map_), price(epsilon, micro_epsilon)).event(relation, unit)
+    """Cost of :func:`guard_map`, whatever the decision."""
+    return PricedQuery(BrierGain(map_), micro_epsilon_of(epsilon, micro_epsilon)).event(
+        relation, unit
+    )
 
 
 def guard_map(
@@ -94,29 +102,28 @@ def guard_map(
     records: str = "the records that were asked",
     request: str | None = None,
 ) -> GuardResult:
-    r"""Keep a map if it is better on the records of a source; otherwise the identity.
+    r"""Keep a map if a noisy query shows that it improves a source's records.
 
-    One question is asked: the sum of the gains in the top-label Brier score, a *difference*
-    of each record in [-1, 1]. The map is kept if the noisy gain exceeds what the noise alone
-    exceeds with probability ``beta``: for one source about :math:`s \log(1 / 2\beta)`, with
-    the scale s of its noise; for several, by Chernoff's bound on the sum of their noises.
+    One query is made: the sum of the gains in the top-label Brier score, a *difference* in
+    [-1, 1] for each record. The map is kept if the noisy gain exceeds the value that the noise
+    alone exceeds with probability ``beta``: for one source about :math:`s \log(1 / 2\beta)`,
+    with the scale s of its noise; for several, by Chernoff's bound on the sum of their noises.
 
-    "Never" is not to be had under noise. What holds: a map that is no better *on these records*
-    is kept with probability at most ``beta``. On the records that the map was fitted to this
-    is optimistic; ask records that had no part in the fit, which costs nothing more.
+    A map that is no better *on these records* is kept with probability at most ``beta``. On the
+    records of the fit the gain is optimistic; separate records give an unbiased decision at
+    the same cost.
 
     Parameters
     ----------
     map_ : Map
     source : Source
     epsilon, micro_epsilon : float or int
-        What one unit of the records pays; one of the two.
+        Cost for each privacy unit; one of the two.
     beta : float in (0, 0.5)
     records : str
-        Which records these are, in words, for reports.
+        Description of these records for reports.
     request : str, optional
-        Id of the question. Without one, asking again about the same map gets the same answer:
-        there is no second try.
+        Id of the query. Without one, a second query about the same map gets the same answer.
 
     Guarantees
     ----------
@@ -126,20 +133,20 @@ def guard_map(
     """
     if not 0 < beta < 0.5:
         raise ValueError(f"Expected beta between 0 and 0.5, got beta={beta!r}.")
-    ask = PricedQuery(BrierGain(map_), price(epsilon, micro_epsilon))
-    release = ask.of(source, request)
-    reach = noise_reach(scales(release.event), beta)  # in units of the grid
-    kept = release.units[0] > reach
+    query = PricedQuery(BrierGain(map_), micro_epsilon_of(epsilon, micro_epsilon))
+    release = query.ask(source, request)
+    half_width = noise_half_width(noise_scales(release.event), beta)  # in units of the grid
+    kept = release.units[0] > half_width
     return GuardResult(
         map=map_ if kept else Identity(),
         kept=kept,
         gain=release.value,
-        threshold=reach * release.grid.step,
+        threshold=half_width * release.grid.step,
         beta=beta,
         records=records,
         release=release,
-        statement=stated(
-            [release], unit_of(source), covers=COVERS, ledger_total=total_of(source)
+        statement=combined_statement(
+            [release], unit_of(source), covers=COVERS, ledger_total=ledger_total_of(source)
         ),
     )
 
@@ -149,24 +156,23 @@ BETA = 0.05
 
 @dataclass(frozen=True)
 class InferredGuardResult:
-    r"""A map that was kept, or the identity in its place, by the answers it was made of.
+    r"""Decision of a guard by the posterior of the fit: the map, or the identity in its place.
 
-    A search for a temperature ends with a posterior of the root, where mean confidence equals
-    accuracy. It also says how probable it is that the map brings the two nearer to each other
-    than they are without it. A question of its own (:func:`guard_map`) would cost a part of
-    the budget and drown in the noise of many sources; this one was answered already.
+    A root search ends with a posterior of the temperature at which mean confidence equals
+    accuracy. It gives the probability that mean confidence is closer to accuracy with the map
+    than without. A query of its own (:func:`guard_map`) would cost a part of the budget, and
+    with many sources its noise would dominate.
 
     Attributes
     ----------
-    map : Map
-        What to use.
+    map : CalibrationMap
+        The map to use.
     kept : bool
-        Whether that is the map that was fitted.
-    chance : float
-        Probability that the map helps, given the answers, as far as the model of the search
-        holds.
+        Whether ``map`` is the fitted map.
+    probability : float
+        Posterior probability that the map improves calibration, under the model of the search.
     beta : float
-        The map is kept if the chance is at least 1 - beta.
+        The map is kept if the probability is at least 1 - beta.
 
     Guarantees
     ----------
@@ -175,29 +181,36 @@ class InferredGuardResult:
 
     map: CalibrationMap
     kept: bool
-    chance: float
+    probability: float
     beta: float
 
     def text(self) -> str:
-        """What was decided and why, for people."""
-        told = (
-            "by the answers that led to it, as far as their model holds, it brings confidence "
-            f"nearer to accuracy with probability {self.chance:.3f}"
+        """The decision and its reason in words."""
+        reason = (
+            "under the model of the fit, it brings mean confidence closer to accuracy with "
+            f"probability {self.probability:.3f}"
         )
         if self.kept:
-            return f"The map was kept: {told}, {1 - self.beta:g} is needed."
+            return f"The map was kept: {reason} ({1 - self.beta:g} is required)."
         return (
-            f"The map was not kept: {told}, and {1 - self.beta:g} is needed. The scores stay "
-            "as they are."
+            f"The map was not kept: {reason} ({1 - self.beta:g} is required). The scores are "
+            "not changed."
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Everything but the map as what JSON can hold."""
-        return {"kind": "inferred", "kept": self.kept, "chance": self.chance, "beta": self.beta}
+        """All attributes except the map as JSON values."""
+        return {
+            "kind": "inferred",
+            "kept": self.kept,
+            "probability": self.probability,
+            "beta": self.beta,
+        }
 
 
-def infer_guard(map_: CalibrationMap, chance: float, beta: float = BETA) -> InferredGuardResult:
-    """Keep a map that helps with a chance of at least 1 - beta; otherwise the identity."""
-    chance = min(max(chance, 0.0), 1.0)  # a sum of weights may end a bit above one
-    kept = chance >= 1 - beta
-    return InferredGuardResult(map_ if kept else Identity(), kept, chance, beta)
+def infer_guard(
+    map_: CalibrationMap, probability: float, beta: float = BETA
+) -> InferredGuardResult:
+    """Keep a map that improves calibration with probability at least 1 - beta."""
+    probability = min(max(probability, 0.0), 1.0)  # rounding may exceed one
+    kept = probability >= 1 - beta
+    return InferredGuardResult(map_ if kept else Identity(), kept, probability, beta)

@@ -1,9 +1,4 @@
-"""Which questions a private measurement asks, and what each of them costs.
-
-Figures of calibration, made of noisy answers.
-
-Calibration measured on private records, and released.
-"""
+"""Private measurement of calibration: planned queries, estimates, and the released result."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,22 +12,22 @@ from veracal._types import Floats, Frozen
 from veracal.accounting import Event, Relation, Statement, Unit, rounded_up
 from veracal.calibration.bins import Bins
 from veracal.calibration.private.estimates import (
-    Noisy,
     NoisyAbsolute,
+    NoisyValue,
     count_estimate,
     mean_estimate,
-    noisy_numbers,
+    noisy_values,
     share_estimate,
 )
 from veracal.calibration.private.session import (
     PricedQuery,
     QuerySession,
-    composed,
-    planned,
-    price,
-    split,
-    stated,
-    total_of,
+    combined_statement,
+    compose,
+    divide_epsilon,
+    ledger_total_of,
+    micro_epsilon_of,
+    plan_items,
     unit_of,
 )
 from veracal.calibration.queries.binned import (
@@ -48,12 +43,12 @@ from veracal.queries import Brier, Query, Release, Source, is_multi_source
 
 Figure = Literal["accuracy", "ece", "brier", "curve"]
 FIGURES: tuple[Figure, ...] = get_args(Figure)
-QUESTIONS = ("counts", "ece", "gaps", "bins", "brier")
+QUERIES = ("counts", "ece", "gaps", "bins", "brier")
 
 
 @dataclass(frozen=True)
 class MeasurementPlan:
-    """Questions of a private measurement, fixed before the first of them is asked.
+    """Queries of a private measurement, fixed before the first of them.
 
     Attributes
     ----------
@@ -61,26 +56,26 @@ class MeasurementPlan:
     bins : Bins
     groups : Groups or None
     by_bins : bool
-        Whether the calibration error is made of noisy sums by bin, as it must be where several
-        sources answer, instead of one noisy number.
-    asks : mapping of str to Ask
-        What is asked, under names.
+        Whether the calibration error is computed from noisy sums by bin, as required for
+        several sources, instead of one noisy number.
+    queries : mapping of str to PricedQuery
+        The queries by name.
     """
 
     figures: tuple[Figure, ...]
     bins: Bins
     groups: Groups | None
     by_bins: bool
-    asks: Mapping[str, PricedQuery]
+    queries: Mapping[str, PricedQuery]
 
     @property
     def micro_epsilon(self) -> int:
-        """What one unit pays for all answers together, in millionths of epsilon."""
-        return sum(ask.micro_epsilon for ask in self.asks.values())
+        """Cost of all answers for each privacy unit, in millionths of epsilon."""
+        return sum(query.micro_epsilon for query in self.queries.values())
 
     def event(self, relation: Relation = "add-remove", unit: Unit | None = None) -> Event:
         """Cost of the measurement, known before any record is read."""
-        return composed(ask.event(relation, unit) for ask in self.asks.values())
+        return compose(query.event(relation, unit) for query in self.queries.values())
 
     def items(
         self,
@@ -88,15 +83,15 @@ class MeasurementPlan:
         unit: Unit | None = None,
         part: str | None = None,
     ) -> list[Item]:
-        """Lines of a plan, for a ledger that is opened for this measurement."""
-        return planned(self.asks.values(), relation, unit, part)
+        """Ledger items of this measurement."""
+        return plan_items(self.queries.values(), relation, unit, part)
 
     def text(self) -> str:
-        """The split of the budget, for people."""
+        """The division of the budget in words."""
         lines = [
-            f"  {rounded_up(ask.micro_epsilon / 1e6, 6):<9} {name} ({ask.query.name}, "
-            f"{ask.query.entries} numbers)"
-            for name, ask in self.asks.items()
+            f"  {rounded_up(query.micro_epsilon / 1e6, 6):<9} {name} ({query.query.name}, "
+            f"{query.query.entries} numbers)"
+            for name, query in self.queries.items()
         ]
         return "\n".join([f"epsilon = {rounded_up(self.micro_epsilon / 1e6, 6)}, for", *lines])
 
@@ -111,29 +106,29 @@ def plan_measurement(
     group_names: Sequence[str] = (),
     by_bins: bool = False,
 ) -> MeasurementPlan:
-    """Split a budget over the questions of a measurement.
+    """Divide a budget over the queries of a measurement.
 
-    Right and wrong predictions are always asked for: their sum is the number of records, which
-    is private, too. Shares: 1 for these, 2 for the calibration error, 2 for the Brier score
-    (which reaches to 2), 4 for a curve; by group the same again.
+    Correct and wrong predictions are always queried, because their sum is the number of
+    records, which is private. Shares: 1 for these, 2 for the calibration error, 2 for the
+    Brier score (whose range is 2), 4 for a curve; the same again by group.
 
     Parameters
     ----------
     epsilon, micro_epsilon : float or int
-        What one unit pays for everything; one of the two.
+        Total cost for each privacy unit; one of the two.
     figures : sequence of {"accuracy", "ece", "brier", "curve"}
     bins : int
     group : str, optional
-        Attribute by which all figures are told apart, beside the overall ones.
+        Attribute by which all figures are broken down, in addition to the overall ones.
     group_names : sequence of str
-        Declared groups of it; they are public.
+        Its declared groups, which are public.
     by_bins : bool
-        Ask for sums by bin instead of one number for the calibration error.
+        Query sums by bin instead of one number for the calibration error.
 
     Examples
     --------
     >>> plan = plan_measurement(epsilon=0.5, figures=["accuracy", "ece"])
-    >>> {name: ask.micro_epsilon for name, ask in plan.asks.items()}
+    >>> {name: query.micro_epsilon for name, query in plan.queries.items()}
     {'counts': 166666, 'ece': 333333}
     """
     chosen = tuple(figures)
@@ -142,34 +137,38 @@ def plan_measurement(
     for figure in chosen:
         _checks.one_of(FIGURES, figures=figure)
     groups = None if group is None else Groups(group, tuple(group_names))
-    made = Bins(bins)
-    wanted: dict[str, tuple[Query, int]] = {}
-    for told in (None,) if groups is None else (None, groups):
-        wanted |= _questions(chosen, made, told, by_bins)
-    parts = split(price(epsilon, micro_epsilon), [share for _, share in wanted.values()])
-    asks = {
+    edges = Bins(bins)
+    shares: dict[str, tuple[Query, int]] = {}
+    for subgroup in (None,) if groups is None else (None, groups):
+        shares |= _queries_with_shares(chosen, edges, subgroup, by_bins)
+    parts = divide_epsilon(
+        micro_epsilon_of(epsilon, micro_epsilon), [share for _, share in shares.values()]
+    )
+    queries = {
         name: PricedQuery(query, part)
-        for (name, (query, _)), part in zip(wanted.items(), parts, strict=True)
+        for (name, (query, _)), part in zip(shares.items(), parts, strict=True)
     }
-    return MeasurementPlan(chosen, made, groups, by_bins, Frozen(asks))
+    return MeasurementPlan(chosen, edges, groups, by_bins, Frozen(queries))
 
 
-def _questions(
+def _queries_with_shares(
     figures: Sequence[Figure], bins: Bins, groups: Groups | None, by_bins: bool
 ) -> dict[str, tuple[Query, int]]:
-    """Questions about all records, or about every group, with their shares."""
-    found: dict[str, tuple[Query, int]] = {"counts": (CorrectWrong(Bins(1), groups=groups), 1)}
+    """Queries about all records or about every group, with their shares."""
+    queries: dict[str, tuple[Query, int]] = {
+        "counts": (CorrectWrong(Bins(1), groups=groups), 1)
+    }
     curve, ece = "curve" in figures, "ece" in figures
     if ece and not by_bins:
-        found["ece"] = AbsoluteGaps(bins, groups=groups), 2
-    if curve or (ece and by_bins):  # the curve's gaps serve for both
-        found["gaps"] = BinnedGap(bins, groups=groups), 2
+        queries["ece"] = AbsoluteGaps(bins, groups=groups), 2
+    if curve or (ece and by_bins):  # one query serves both
+        queries["gaps"] = BinnedGap(bins, groups=groups), 2
     if curve:
-        found["bins"] = CorrectWrong(bins, groups=groups), 2
+        queries["bins"] = CorrectWrong(bins, groups=groups), 2
     if "brier" in figures:
-        found["brier"] = (Brier() if groups is None else BrierByGroup(groups)), 2
+        queries["brier"] = (Brier() if groups is None else BrierByGroup(groups)), 2
     suffix = "" if groups is None else f" by {groups.name}"
-    return {f"{name}{suffix}": value for name, value in found.items()}
+    return {f"{name}{suffix}": value for name, value in queries.items()}
 
 
 _GAUSSIAN = 2 / math.pi  # squared mean absolute value of a standard Gaussian
@@ -183,11 +182,11 @@ class PrivateCurve:
     ----------
     bins : Bins
     counts : tuple of Estimate
-        Records in each bin.
+        Number of records in each bin.
     accuracies : tuple of Estimate
-        Share of right predictions in each bin; None where too few are there to tell.
+        Share of correct predictions in each bin; None for too few records.
     confidences : tuple of float
-        Mean confidence in each bin, kept within the bin; its center where it is not known.
+        Mean confidence in each bin, clipped to the bin; its center if the accuracy is None.
     """
 
     bins: Bins
@@ -198,21 +197,20 @@ class PrivateCurve:
 
 @dataclass(frozen=True)
 class PrivateFigures:
-    """What was measured of all records, or of one group; None where it was not asked for.
+    """Figures of all records or of one group; None if not measured.
 
     Attributes
     ----------
     count : Estimate
         Number of records.
     accuracy, ece, brier : Estimate or None
-        Intervals hold the noise and the chance of which records there were. The calibration
-        error is that of these many records in these bins: it is above zero even for a perfectly
-        calibrated classifier, by ``ece_floor`` at most on average.
+        Intervals cover noise and sampling. The calibration error has the bias of binned
+        estimates: for a perfectly calibrated classifier it is ``ece_floor`` at most on average.
     ece_floor : float or None
-        What a perfectly calibrated classifier shows with this many records, at most.
+        Upper bound on the mean calibration error of a perfectly calibrated classifier.
     ece_noise_bias : float or None
-        By how much noise on every bin raises the calibration error, at most on average; 0
-        where the one number was asked for.
+        Upper bound on the mean increase of the calibration error by noise on every bin; 0 if
+        one number was queried.
     curve : PrivateCurve or None
     """
 
@@ -225,15 +223,15 @@ class PrivateFigures:
     curve: PrivateCurve | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Everything as what JSON can hold."""
-        written = asdict(self)
+        """All attributes as JSON values."""
+        data = asdict(self)
         if self.curve is not None:
-            written["curve"]["bins"] = self.curve.bins.count
-        return written
+            data["curve"]["bins"] = self.curve.bins.count
+        return data
 
 
-def figures_of(
-    plan: MeasurementPlan, answers: Mapping[str, Sequence[Noisy]], level: float
+def private_figures(
+    plan: MeasurementPlan, answers: Mapping[str, Sequence[NoisyValue]], level: float
 ) -> PrivateFigures:
     """Figures from the answers about some records.
 
@@ -241,7 +239,7 @@ def figures_of(
     ----------
     plan : MeasurementPlan
     answers : mapping of str to list of Noisy
-        Under the names of the plan.
+        Noisy values by the names of the plan.
     level : float
     """
     correct, wrong = answers["counts"]
@@ -260,33 +258,35 @@ def figures_of(
 
 
 def _ece(
-    plan: MeasurementPlan, answers: Mapping[str, Sequence[Noisy]], level: float
+    plan: MeasurementPlan, answers: Mapping[str, Sequence[NoisyValue]], level: float
 ) -> tuple[Estimate | None, float | None]:
-    """Calibration error, and what noise adds to it."""
+    """Calibration error, and its bias by noise."""
     if "ece" not in plan.figures:
         return None, None
     correct, wrong = answers["counts"]
-    total, bias = absolute_total(answers["gaps"]) if plan.by_bins else (answers["ece"][0], 0.0)
-    made = mean_estimate(total, correct, wrong, level, most=1.0, spread=_ece_spread)
-    return made, bias / max(correct.value + wrong.value, 1.0)
+    total, bias = (
+        absolute_gap_total(answers["gaps"]) if plan.by_bins else (answers["ece"][0], 0.0)
+    )
+    estimate = mean_estimate(total, correct, wrong, level, most=1.0, spread=_ece_spread)
+    return estimate, bias / max(correct.value + wrong.value, 1.0)
 
 
 def _ece_spread(low: float, high: float, most: float) -> float:
-    r"""Variance of n times the calibration error, divided by n, at most about.
+    r"""Upper bound on n times the variance of the calibration error, approximately.
 
-    Leaving a record out moves :math:`\sum_b |S_b|` by at most its own :math:`|g|`, so the
+    Removing a record changes :math:`\sum_b |S_b|` by at most its own :math:`|g|`, so the
     variance is at most :math:`n E g^2` (Efron and Stein 1981). In a bin :math:`E g^2` is at
-    most a quarter, for being right or not, and the square of the bin's gap, which averages to
-    less than the calibration error.
+    most a quarter (the variance of the outcome) plus the square of the bin's gap, which
+    averages to less than the calibration error.
     """
     return min(0.25 + high, most)
 
 
-def absolute_total(gaps: Sequence[Noisy]) -> tuple[Noisy, float]:
-    r"""Sum of absolute noisy sums, and by how much noise raises it, at most on average.
+def absolute_gap_total(gaps: Sequence[NoisyValue]) -> tuple[NoisyValue, float]:
+    r"""Sum of absolute noisy sums, and an upper bound on its mean bias by noise.
 
-    A noise of scale s raises :math:`|S|` by :math:`s e^{-|S|/s}` on average, which is most
-    where S is zero: the mean absolute noise. That of one Laplace noise is its standard
+    Noise of scale s increases :math:`|S|` by :math:`s e^{-|S|/s}` on average, at most by the
+    mean absolute noise (at S = 0). That of one Laplace noise is its standard
     deviation divided by :math:`\sqrt 2`; that of a sum of several is at most
     :math:`\sqrt{2/\pi}` of it, as of a Gaussian.
     """
@@ -300,10 +300,10 @@ def absolute_total(gaps: Sequence[Noisy]) -> tuple[Noisy, float]:
 
 
 def ece_floor(bins: int, n: int) -> float:
-    r"""Calibration error that a perfectly calibrated classifier shows, at most on average.
+    r"""Upper bound on the mean calibration error of a perfectly calibrated classifier.
 
-    In a bin with :math:`n_b` records :math:`E|S_b| \le \sqrt{n_b / 4}`; over all bins that is
-    most with equal numbers: :math:`\tfrac12 \sqrt{B / n}`.
+    In a bin with :math:`n_b` records :math:`E|S_b| \le \sqrt{n_b / 4}`; the sum over
+    bins is largest for equal counts: :math:`\tfrac12 \sqrt{B / n}`.
 
     Examples
     --------
@@ -313,14 +313,16 @@ def ece_floor(bins: int, n: int) -> float:
     return min(0.5 * math.sqrt(bins / n), 1.0) if n > 0 else 1.0
 
 
-def _curve(bins: Bins, answers: Mapping[str, Sequence[Noisy]], level: float) -> PrivateCurve:
+def _curve(
+    bins: Bins, answers: Mapping[str, Sequence[NoisyValue]], level: float
+) -> PrivateCurve:
     """A reliability curve."""
-    sides, gaps = answers["bins"], answers["gaps"]
-    pairs = list(zip(sides[0::2], sides[1::2], strict=True))
-    accuracies = tuple(share_estimate(right, wrong, level) for right, wrong in pairs)
+    counts, gaps = answers["bins"], answers["gaps"]
+    pairs = list(zip(counts[0::2], counts[1::2], strict=True))
+    accuracies = tuple(share_estimate(correct, wrong, level) for correct, wrong in pairs)
     return PrivateCurve(
         bins,
-        tuple(count_estimate(right, wrong, level) for right, wrong in pairs),
+        tuple(count_estimate(correct, wrong, level) for correct, wrong in pairs),
         accuracies,
         tuple(
             _confidence(bins.edges[b : b + 2], accuracy, pairs[b], gaps[b])
@@ -330,35 +332,35 @@ def _curve(bins: Bins, answers: Mapping[str, Sequence[Noisy]], level: float) -> 
 
 
 def _confidence(
-    edges: Floats, accuracy: Estimate, pair: tuple[Noisy, Noisy], gap: Noisy
+    edges: Floats, accuracy: Estimate, counts: tuple[NoisyValue, NoisyValue], gap: NoisyValue
 ) -> float:
-    """Mean confidence of a bin, which lies within it."""
+    """Mean confidence of a bin, clipped to the bin."""
     if accuracy.value is None:
         return float(edges.mean())
-    right, wrong = pair
-    mean = (right.value - gap.value) / (right.value + wrong.value)
+    correct, wrong = counts
+    mean = (correct.value - gap.value) / (correct.value + wrong.value)
     return float(np.clip(mean, *edges))
 
 
-COVERS = "all figures of the measurement, and the answers they were made of"
+COVERS = "all figures of the measurement and the answers used for them"
 
 
 @dataclass(frozen=True)
 class PrivateMeasurement:
-    """Figures of calibration that may be shown.
+    """A private measurement of calibration that may be published.
 
     Attributes
     ----------
     overall : PrivateFigures
     groups : mapping of group name to PrivateFigures
     plan : MeasurementPlan
-        What was asked, and how the budget was split.
+        The queries and the division of the budget.
     releases : mapping of str to Release
         The answers.
     unit : Unit
-        Whom they protect.
+        Privacy unit.
     ledger_total : str or None
-        Total of the ledger that paid, in a sentence; None where it is not known here.
+        Total of the ledger that was charged, in words; None if it is not known here.
     """
 
     overall: PrivateFigures
@@ -370,13 +372,13 @@ class PrivateMeasurement:
 
     @property
     def private(self) -> bool:
-        """Whether all answers are protected."""
+        """Whether all answers are protected by noise."""
         return all(release.private for release in self.releases.values())
 
     @property
     def statement(self) -> Statement | None:
-        """What the measurement promises; None where nothing protects it."""
-        return stated(
+        """The privacy guarantee of the measurement; None for public records."""
+        return combined_statement(
             tuple(self.releases.values()),
             self.unit,
             covers=COVERS,
@@ -384,11 +386,11 @@ class PrivateMeasurement:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Everything as what JSON can hold."""
+        """All figures and costs as JSON values."""
         return {
             "private": self.private,
             "micro_epsilon": self.plan.micro_epsilon,
-            "split": {name: ask.micro_epsilon for name, ask in self.plan.asks.items()},
+            "split": {name: query.micro_epsilon for name, query in self.plan.queries.items()},
             "overall": self.overall.to_json(),
             "groups": {name: figures.to_json() for name, figures in self.groups.items()},
         }
@@ -406,36 +408,36 @@ def measure_private(
     level: float = 0.95,
     request: str | None = None,
 ) -> PrivateMeasurement:
-    r"""Measure accuracy and calibration of private records, with noise, to be shown.
+    r"""Measure accuracy and calibration of private records with noise, for publication.
 
     The calibration error (top label, bins of equal width) is :math:`\sum_b |S_b| / n`, with
-    :math:`S_b` the sum of right or not minus confidence in bin b. One source is asked for the
-    one number :math:`\sum_b |S_b|`. Of several sources that number is not the sum of theirs, so
-    a :class:`~veracal.queries.Pool` is asked for every :math:`S_b`, whose noises raise the
-    figure; ``ece_noise_bias`` says by how much.
+    :math:`S_b` the sum of correctness minus confidence in bin b. A single source answers the
+    one number :math:`\sum_b |S_b|`. It does not add up over sources, so a
+    :class:`~veracal.queries.Pool` answers every :math:`S_b`, whose noise increases the figure;
+    ``ece_noise_bias`` bounds the increase.
 
     Parameters
     ----------
     source : Source
     epsilon, micro_epsilon : float or int
-        What one unit of the records pays for everything; one of the two. It is split as
-        :func:`plan_measurement` says.
+        What one unit of the records pays for everything; one of the two. It is divided
+        by :func:`plan_measurement`.
     figures : sequence of {"accuracy", "ece", "brier", "curve"}
     bins : int
     group, group_names
-        Attribute by which to tell figures apart, and its declared groups.
+        Attribute by which figures are broken down, and its declared groups.
     level : float
-        Of the intervals.
+        Confidence level of the intervals.
     request : str, optional
-        Id of the measurement, to ask anew. Without one every question is its own id, and asking
-        again repeats the answers for nothing.
+        Request id of the measurement, for fresh answers. Without one every query is its own id,
+        and repeating the measurement returns the same answers at no cost.
 
     Guarantees
     ----------
-    Everything is made of answers of the source, charged before a record is read. One record
-    moves one entry of each answer (two if it is replaced), by at most 1 (by 2 for the Brier
-    score). Numbers of records are asked for with noise, of groups, too. Whatever the noise
-    does, no figure is NaN: see :mod:`veracal.calibration.private.estimates`.
+    All figures are computed from answers of the source, charged before a record is read. One
+    record changes one entry of each answer (two if it is replaced) by at most 1 (by 2 for the
+    Brier score). Numbers of records and of group members are noisy. No figure is NaN, whatever
+    the noise: see :mod:`veracal.calibration.private.estimates`.
     """
     if not 0 < level < 1:
         raise ValueError(f"Expected level between 0 and 1, got level={level!r}.")
@@ -454,33 +456,37 @@ def measure_private(
 def measure_planned(
     source: Source, plan: MeasurementPlan, *, level: float = 0.95, request: str | None = None
 ) -> PrivateMeasurement:
-    """Ask the questions of a plan; see :func:`measure_private`."""
-    inquiry = QuerySession(source, request)
-    inquiry.afford(plan.items)
+    """Query a source according to a plan; see :func:`measure_private`."""
+    session = QuerySession(source, request)
+    session.check_affordable(plan.items)
     group = None if plan.groups is None else plan.groups.name
-    # Of groups first: if the records have none such, that is told before anything is charged.
-    order = sorted(plan.asks, key=lambda name: not name.endswith(f" by {group}"))
+    # Groups first: if the records lack them, the error is raised before anything is charged.
+    order = sorted(plan.queries, key=lambda name: not name.endswith(f" by {group}"))
     for name in order:
-        inquiry.ask(plan.asks[name], name)
-    given = dict(zip(order, inquiry.answers, strict=True))  # all of them of the same sources
-    releases = {name: given[name] for name in plan.asks}
+        session.ask(plan.queries[name], name)
+    answers = dict(
+        zip(order, session.answers, strict=True)
+    )  # all answers are from the same sources
+    releases = {name: answers[name] for name in plan.queries}
     names = () if plan.groups is None else plan.groups.names
-    told = {
-        name: figures_of(plan, _answers(releases, f" by {group}", len(names), i), level)
+    by_group = {
+        name: private_figures(plan, _answers(releases, f" by {group}", len(names), i), level)
         for i, name in enumerate(names)
     }
-    overall = figures_of(plan, _answers(releases, "", 1, 0), level)
-    return PrivateMeasurement(overall, told, plan, releases, unit_of(source), total_of(source))
+    overall = private_figures(plan, _answers(releases, "", 1, 0), level)
+    return PrivateMeasurement(
+        overall, by_group, plan, releases, unit_of(source), ledger_total_of(source)
+    )
 
 
 def _answers(
-    releases: Mapping[str, Release], suffix: str, parts: int, i: int
-) -> dict[str, list[Noisy]]:
-    """The answers about one of several groups: an equal share of each, in order."""
-    found = {}
-    for name in QUESTIONS:
+    releases: Mapping[str, Release], suffix: str, n_groups: int, i: int
+) -> dict[str, list[NoisyValue]]:
+    """The answers about one of several groups: an equal part of each release, in order."""
+    answers = {}
+    for name in QUERIES:
         if (release := releases.get(f"{name}{suffix}")) is not None:
-            numbers = noisy_numbers(release)
-            each = len(numbers) // parts
-            found[name] = numbers[i * each : (i + 1) * each]
-    return found
+            numbers = noisy_values(release)
+            size = len(numbers) // n_groups
+            answers[name] = numbers[i * size : (i + 1) * size]
+    return answers

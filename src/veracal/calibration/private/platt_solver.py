@@ -1,12 +1,10 @@
-r"""What a private affine map asks, and what that costs.
+r"""The queries of private Platt scaling, and noisy steps that solve its equations.
 
-Noisy steps toward the affine map that solves its equations.
-
-The steps are taken in log-odds: with the inverse temperature :math:`\beta` of a start,
-:math:`u = \beta z` and :math:`x = (u - m) / 2`, where m is where the logits of unsure classes
-lie, the map is :math:`u + A x + b` from A = 0 and b = 0. So nothing depends on the scale of the
-logits, weights and biases hardly disturb each other, and both are about as steep: the noisy
-curvature, a number for each class, is all that the steps need to know.
+The steps are taken in log-odds: with the inverse temperature :math:`\beta` of the start,
+:math:`u = \beta z` and :math:`x = (u - m) / 2`, where m is the mean log-odds of uncertain
+classes, the map is :math:`u + A x + b`, starting from A = 0 and b = 0. In these coordinates the
+result does not depend on the scale of the logits, weights and biases are nearly uncorrelated,
+and both have similar curvature, so that one noisy curvature determines the step sizes.
 """
 
 import math
@@ -31,11 +29,16 @@ from veracal.accounting import (
     noise_for,
 )
 from veracal.calibration.maps.parametric import Form, Platt
-from veracal.calibration.private.root_search import FINEST, GapContext, Probe, posterior
+from veracal.calibration.private.root_posterior import (
+    FINEST,
+    NoisyGap,
+    SearchCounts,
+    search_posterior,
+)
 from veracal.calibration.private.session import QuerySession
 from veracal.calibration.private.temperature_grid import TemperatureGrid
 from veracal.calibration.queries.platt import (
-    LEVEL,
+    LOG_ODDS_CLIP,
     ParameterGrid,
     PlattCurvature,
     PlattEquations,
@@ -47,21 +50,21 @@ from veracal.data import Kind
 from veracal.ledger import Item
 from veracal.queries import Query, gaussian_event
 
-STEPS = 8  # more converge no better under noise, and fewer not far enough
-START = 2.0  # noise of the questions for a temperature to start from, beside the others
-GAPS = 3  # of these questions
-LEAST = 0.05  # of the inverse temperature
-MOST_CLASSES = 50  # of a matrix, whose noise and whose answers grow with the classes
+N_STEPS = 8  # more steps do not help under noise; fewer do not converge
+START_NOISE = 2.0  # noise of the queries for the initial temperature, relative to the others
+N_GAPS = 3  # gap queries for the initial temperature
+MIN_INVERSE = 0.05  # smallest initial inverse temperature
+MAX_CLASSES = 50  # of a matrix, whose noise and answers grow with k²
 
 
 @dataclass(frozen=True)
-class PlattQuestions:
-    r"""The questions of one fit, with their noises, all fixed before the first is asked.
+class PlattQueries:
+    r"""The queries of one fit and their noise, fixed before the first query.
 
-    Four questions for a temperature, with twice the noise of the others; one for the curvature
-    and ``steps`` for the equations. All noise is discrete and Gaussian, of one multiplier, the
-    smallest with which all questions cost epsilon at delta together. The temperature takes
-    the share that one step takes.
+    Four queries for the initial temperature, with twice the noise of the others; one for the
+    curvature and ``steps`` for the equations. All noise is discrete Gaussian with one
+    multiplier, the smallest for which all queries together cost epsilon at delta. The initial
+    temperature costs as much as one step.
 
     Attributes
     ----------
@@ -73,20 +76,19 @@ class PlattQuestions:
     grid : ParameterGrid
     reads : "logits", "probabilities" or None
     temperatures : pair of float, or None
-        Public range of the temperature that is started from; None is all that the grid has
-        room for.
+        Public range of the initial temperature; None: the whole grid.
 
     Guarantees
     ----------
-    The cost is that of the composition as the accountant has it, under both relations; the
-    noise multiplier is never below what keeps it within epsilon at delta.
+    The cost is that of the composition according to the accountant, under both relations; the
+    noise multiplier is at least the one that keeps it within epsilon at delta.
     """
 
     micro_epsilon: int
     delta: float
     form: Form
     classes: int
-    steps: int = STEPS
+    steps: int = N_STEPS
     grid: ParameterGrid = field(default_factory=ParameterGrid)
     reads: Kind | None = None
     temperatures: tuple[float, float] | None = None
@@ -97,9 +99,9 @@ class PlattQuestions:
         weight_shape(self.form, int(self.classes))
         if not (isinstance(self.delta, float) and 0 < self.delta < 1):
             raise ValueError(f"Expected a delta between 0 and 1, got delta={self.delta!r}.")
-        if self.form == "matrix" and self.classes > MOST_CLASSES:
+        if self.form == "matrix" and self.classes > MAX_CLASSES:
             raise ValueError(
-                f"Expected at most {MOST_CLASSES} classes for a matrix, got {self.classes}. "
+                f"Expected at most {MAX_CLASSES} classes for a matrix, got {self.classes}. "
                 "Use 'vector'."
             )
         if not isinstance(self.grid, ParameterGrid):
@@ -107,32 +109,32 @@ class PlattQuestions:
 
     @property
     def counts(self) -> Query:
-        """The first question: numbers of right and of wrong predictions."""
+        """The first query: numbers of correct and wrong predictions."""
         return platt_counts(int(self.classes), self.reads)
 
     def gap(self, inverse: float) -> Query:
-        """The question for the gap at an inverse temperature."""
+        """The query for the gap at an inverse temperature."""
         return Gap(inverse, int(self.classes))
 
     @property
     def inverses(self) -> tuple[float, float]:
-        """Range of inverse temperatures, so that weights have room on the grid to both sides.
+        """Range of initial inverse temperatures, with a margin for weights on the grid.
 
         The ends of a declared range are rounded inward to the grid of temperatures.
         """
         high = self.grid.most_weight * 0.75
         if self.temperatures is None:
-            return LEAST, high
+            return MIN_INVERSE, high
         first, last = TemperatureGrid.between(self.temperatures).inverse_ends
-        least = math.ceil(LEAST / FINEST) * FINEST
+        least = math.ceil(MIN_INVERSE / FINEST) * FINEST
         return min(max(least, first), last), max(min(high, last), first)
 
     def curvature(self, inverse: float) -> PlattCurvature:
-        """The question for the curvature."""
+        """The query for the curvature."""
         return PlattCurvature(inverse, int(self.classes))
 
     def equations(self, map_: Platt, center: float, spread: float, step: int) -> PlattEquations:
-        """The question of one step."""
+        """The query of one step."""
         return PlattEquations(map_, center, spread, step, self.grid)
 
     def noise_multiplier(self, unit: Unit | None = None) -> float:
@@ -140,72 +142,74 @@ class PlattQuestions:
         return _noise(self, unit or Unit())
 
     def items(self, relation: Relation, unit: Unit | None, part: str | None) -> list[Item]:
-        """Lines of a plan for a ledger that is opened for one fit."""
-        listed = self._listed(self.noise_multiplier(unit), relation, unit)
-        return [Item(query.name, event, times, part) for query, event, times in listed]
+        """Ledger items of one fit."""
+        queries = self._queries_with_events(self.noise_multiplier(unit), relation, unit)
+        return [Item(query.name, event, times, part) for query, event, times in queries]
 
     def event(self, relation: Relation, unit: Unit | None = None) -> Event:
-        """What one fit costs."""
+        """Cost of one fit."""
         return self._event(self.noise_multiplier(unit), relation, unit)
 
     def _event(self, noise: float, relation: Relation, unit: Unit | None) -> Event:
-        """What one fit costs with a noise multiplier."""
-        listed = self._listed(noise, relation, unit)
-        return Composed(tuple(Repeated(event, times) for _, event, times in listed))
+        """Cost of one fit with a noise multiplier."""
+        queries = self._queries_with_events(noise, relation, unit)
+        return Composed(tuple(Repeated(event, times) for _, event, times in queries))
 
-    def _listed(
+    def _queries_with_events(
         self, noise: float, relation: Relation, unit: Unit | None
     ) -> list[tuple[Query, Event, int]]:
-        """Questions, each at any temperature or map, with their cost and how often."""
+        """Queries with placeholder parameters, their events and multiplicities."""
         k = int(self.classes)
         ones = np.eye(k) if self.form == "matrix" else np.ones(weight_shape(self.form, k))
         start = self.grid.nearest(ones, np.zeros(k))
-        asked: list[tuple[Query, float, int]] = [
-            (self.counts, START * noise, 1),
-            (self.gap(1.0), START * noise, GAPS),
+        queries: list[tuple[Query, float, int]] = [
+            (self.counts, START_NOISE * noise, 1),
+            (self.gap(1.0), START_NOISE * noise, N_GAPS),
             (self.curvature(1.0), noise, 1),
             (self.equations(start, 0.0, 1.0, 0), noise, int(self.steps)),
         ]
-        return [(q, gaussian_event(q, m, relation, unit), times) for q, m, times in asked]
+        return [(q, gaussian_event(q, m, relation, unit), times) for q, m, times in queries]
 
 
 @cache
-def _noise(questions: PlattQuestions, unit: Unit) -> float:
-    """The smallest noise multiplier that will do, under both relations."""
-    epsilon = questions.micro_epsilon / MICRO
+def _noise(queries: PlattQueries, unit: Unit) -> float:
+    """The smallest sufficient noise multiplier under both relations."""
+    epsilon = queries.micro_epsilon / MICRO
 
     def at(relation: Relation) -> Callable[[float], Event]:
-        return lambda noise: questions._event(noise, relation, unit)
+        return lambda noise: queries._event(noise, relation, unit)
 
-    found = max(
-        noise_for(Budget(epsilon, questions.delta, relation, unit), at(relation))
+    noise_multiplier = max(
+        noise_for(Budget(epsilon, queries.delta, relation, unit), at(relation))
         for relation in RELATIONS
     )
-    # On a coarser grid the same ratio costs a little more or less, far behind the point.
-    while any(epsilon_for(at(r)(found), questions.delta, unit) > epsilon for r in RELATIONS):
-        found *= 1 + 1e-6
-    return found
+    # Discretization changes the cost slightly; correct it.
+    while any(
+        epsilon_for(at(r)(noise_multiplier), queries.delta, unit) > epsilon for r in RELATIONS
+    ):
+        noise_multiplier *= 1 + 1e-6
+    return noise_multiplier
 
 
-SPREAD = 2.0  # of the log-odds of unsure classes, about
-PRIOR = 0.5  # how far the map is from a temperature, in log-odds, if nothing is known of it
-_STIFF = 2.0  # the steepest direction, beside the mean one
-_SCALE = 2.0**-12  # center and spread are multiples of it: short exact numbers on the wire
-_LEAST_CURVATURE = 0.01  # all classes together: hardly anybody is unsure
+SPREAD = 2.0  # typical spread of the log-odds of uncertain classes
+PRIOR = 0.5  # prior standard deviation of the map from a temperature, in log-odds
+_STIFF = 2.0  # largest curvature relative to the mean curvature
+_SCALE = 2.0**-12  # center and spread are multiples of it, so that queries carry exact numbers
+_MIN_CURVATURE = 0.01  # total over classes, for very confident predictions
 
 
 @dataclass(frozen=True)
 class LogOddsTransform:
-    r"""From steps in log-odds to a map of the logits.
+    r"""Transformation from steps in log-odds to a map of the logits.
 
     Attributes
     ----------
     form : {"scalar", "vector", "matrix"}
     classes : int
     inverse : float
-        The inverse temperature :math:`\beta` of the start.
-    level : float
-        The log-odds m that logits of unsure classes have.
+        Initial inverse temperature :math:`\beta`.
+    offset : float
+        Mean log-odds m of uncertain classes.
     grid : ParameterGrid
     reads : "logits", "probabilities" or None
     """
@@ -213,56 +217,56 @@ class LogOddsTransform:
     form: Form
     classes: int
     inverse: float
-    level: float
+    offset: float
     grid: ParameterGrid
     reads: Kind | None = None
 
     @property
     def center(self) -> float:
-        """Logit at which the level is, on a public grid."""
-        return _on_scale(self.level / self.inverse)
+        """Logit of the offset, on a public grid."""
+        return _round_to_scale(self.offset / self.inverse)
 
     @property
     def spread(self) -> float:
-        """Spread of the logits of unsure classes, on a public grid."""
-        return max(_on_scale(SPREAD / self.inverse), _SCALE)
+        """Spread of the logits of uncertain classes, on a public grid."""
+        return max(_round_to_scale(SPREAD / self.inverse), _SCALE)
 
     def map(self, theta: Floats) -> Platt:
-        r"""The map on the grid of :math:`u + A (u - m)/2 + b`."""
+        r"""The nearest map on the grid to :math:`u + A (u - m)/2 + b`."""
         k = self.classes
         a, b = theta[:-k].reshape(weight_shape(self.form, k)) / SPREAD, theta[-k:]
         identity = np.eye(k) if self.form == "matrix" else 1.0
-        shift = self.level * (a.sum(axis=1) if self.form == "matrix" else a)
+        shift = self.offset * (a.sum(axis=1) if self.form == "matrix" else a)
         weights, bias = self.inverse * (identity + a), b - shift
         return self.grid.nearest(weights, bias - bias.mean(), self.reads)
 
     def without_offsets(self, theta: Floats) -> Floats:
-        """The same probabilities, without what moves the logits of all classes alike."""
-        k, found = self.classes, theta.copy()
-        found[-k:] -= found[-k:].mean()
+        """Equivalent parameters without equal shifts of the logits of all classes."""
+        k, centered = self.classes, theta.copy()
+        centered[-k:] -= centered[-k:].mean()
         if self.form == "matrix":
-            weights = found[:-k].reshape(k, k)
-            found[:-k] = (weights - weights.mean(axis=0)).ravel()
-        return found
+            weights = centered[:-k].reshape(k, k)
+            centered[:-k] = (weights - weights.mean(axis=0)).ravel()
+        return centered
 
     def stds(self, std: Floats) -> tuple[float, float]:
-        """Largest standard deviations of weights and biases of the map."""
+        """Largest standard deviations of the weights and biases of the map."""
         k = self.classes
         weight, bias = float(std[:-k].max()), float(std[-k:].max())
         mixed = {"scalar": 0.0, "vector": 1.0, "matrix": math.sqrt(k)}[self.form]
-        moved = mixed * self.level / SPREAD * weight
+        moved = mixed * self.offset / SPREAD * weight
         return self.inverse * weight / SPREAD, math.hypot(bias, moved)
 
 
 @dataclass(frozen=True)
 class StepSizes:
-    r"""How far steps go, and how strongly they are held back.
+    r"""Step sizes and shrinkage of the noisy steps.
 
-    With the curvature h of a parameter, the noise s that all steps together leave on the mean
-    equations, and a prior :math:`N(0, \tau^2)`, the step is
+    With the curvature h of a parameter, the noise s of the mean equations over all steps, and a
+    prior :math:`N(0, \tau^2)`, the step is
     :math:`\theta \leftarrow \theta - (g/n + \lambda\theta) / (\kappa h + \lambda)` with
-    :math:`\lambda = s^2 / (\tau^2 h)`: the weight with which a linear map of such an answer is
-    best, on average over the prior. With much noise the map stays a temperature.
+    :math:`\lambda = s^2 / (\tau^2 h)`, the optimal linear
+    shrinkage under the prior. With much noise the map stays close to a temperature.
 
     Attributes
     ----------
@@ -279,35 +283,34 @@ class StepSizes:
     def of(
         cls, form: Form, classes: int, curvature: float, noise: float, steps: int
     ) -> "StepSizes":
-        """From the curvature of all classes, and the noise of one step on the mean."""
+        """Step sizes from the total curvature and the noise of one step on the mean."""
         weights = math.prod(weight_shape(form, classes))
         h = np.full(weights + classes, curvature / classes)
         stiff = h * _STIFF
         if form == "scalar":
             h[:weights] *= classes
-        if form != "vector":  # one weight works on all classes, or all weights on one
+        if form != "vector":  # one weight affects all classes, or all weights affect one
             stiff[:weights] *= classes
         ridge = noise**2 / steps / (PRIOR**2 * h)
         return cls(1 / (stiff + ridge), ridge, steps)
 
     @property
-    def kept(self) -> range:
-        """The steps whose results are averaged: the second half."""
+    def averaged(self) -> range:
+        """Indices of the steps whose results are averaged: the second half."""
         return range(self.steps // 2, self.steps)
 
     def step(self, theta: Floats, mean: Floats) -> Floats:
-        """One step, against noisy mean equations."""
+        """One step for noisy mean equations."""
         return theta - self.rate * (mean + self.ridge * theta)
 
     def std(self, noise: float) -> Floats:
-        """What noise of every step gives a parameter, at most.
+        """Upper bound on the standard deviation of a parameter due to the noise of all steps.
 
-        As if the equations were flat and no step made up for the noise of an earlier one, but
-        for the ridge.
+        Only the ridge corrects earlier noise in this bound; the curvature is ignored.
         """
         shrink = 1 - self.rate * self.ridge
         weights = [
-            sum(shrink ** (t - j) for t in self.kept if t >= j) / len(self.kept)
+            sum(shrink ** (t - j) for t in self.averaged if t >= j) / len(self.averaged)
             for j in range(self.steps)
         ]
         result: Floats = noise * self.rate * np.sqrt(sum(np.square(w) for w in weights))
@@ -316,18 +319,18 @@ class StepSizes:
 
 @dataclass(frozen=True, eq=False)
 class SolverResult:
-    """Where the steps ended.
+    """Result of the noisy steps.
 
     Attributes
     ----------
     map : Platt
     weight_std, bias_std : float
-        Standard deviations that the noise gives a weight and a bias: of the temperature that
-        was started from, and of the steps at most.
+        Upper bounds on the standard deviations of weights and biases due to the noise of the
+        initial temperature and of the steps.
     mean_weight_std : float
         The same for the mean of the weights that multiply a class's own logit.
     count : float
-        Number of records that was divided by.
+        Number of records used as the divisor.
     """
 
     map: Platt
@@ -338,46 +341,48 @@ class SolverResult:
 
 
 def solve(
-    questions: PlattQuestions,
-    inquiry: QuerySession,
+    queries: PlattQueries,
+    session: QuerySession,
     noise_multiplier: float,
     size: float | None = None,
 ) -> SolverResult:
-    """Ask for a temperature, for the curvature there, then for equations step by step.
+    """Query a temperature, the curvature there, and the equations step by step.
 
     Parameters
     ----------
-    questions : PlattQuestions
-    inquiry : Inquiry
+    queries : PlattQueries
+    session : QuerySession
     noise_multiplier : float
-        Of the curvature and of every step.
+        Noise multiplier of the curvature and of every step.
     size : float or None
-        Declared number of records; None divides by the noisy number that was answered.
+        Declared number of records; None: the noisy number.
     """
-    form, k = questions.form, int(questions.classes)
-    inverse, start_std = _temperature(questions, inquiry, noise_multiplier)
-    n = _count(inquiry, size)
-    answer = inquiry.ask_gaussian(questions.curvature(inverse), noise_multiplier, "curvature")
-    curvature, level = _curved(answer.values / n, answer.noise_std / n, k)
-    view = LogOddsTransform(form, k, inverse, level, questions.grid, questions.reads)
+    form, k = queries.form, int(queries.classes)
+    inverse, start_std = _initial_temperature(queries, session, noise_multiplier)
+    n = _record_count(session, size)
+    answer = session.ask_gaussian(queries.curvature(inverse), noise_multiplier, "curvature")
+    curvature, offset = _estimate_curvature(answer.values / n, answer.noise_std / n, k)
+    transform = LogOddsTransform(form, k, inverse, offset, queries.grid, queries.reads)
     theta: Floats = np.zeros(math.prod(weight_shape(form, k)) + k)
-    kept, pace, noise = [], None, 0.0
-    for step in range(int(questions.steps)):
-        query = questions.equations(view.map(theta), view.center, view.spread, step)
-        release = inquiry.ask_gaussian(query, noise_multiplier, f"equations {step}")
-        n = _count(inquiry, size)
-        if pace is None:
+    averaged, step_sizes, noise = [], None, 0.0
+    for step in range(int(queries.steps)):
+        query = queries.equations(
+            transform.map(theta), transform.center, transform.spread, step
+        )
+        release = session.ask_gaussian(query, noise_multiplier, f"equations {step}")
+        n = _record_count(session, size)
+        if step_sizes is None:
             noise = release.noise_std / n
-            pace = StepSizes.of(form, k, curvature, noise, int(questions.steps))
-        theta = view.without_offsets(pace.step(theta, release.values / n))
-        if step in pace.kept:
-            kept.append(theta)
-    assert pace is not None
-    std = pace.std(noise)
-    weight_std, bias_std = view.stds(std)
+            step_sizes = StepSizes.of(form, k, curvature, noise, int(queries.steps))
+        theta = transform.without_offsets(step_sizes.step(theta, release.values / n))
+        if step in step_sizes.averaged:
+            averaged.append(theta)
+    assert step_sizes is not None
+    std = step_sizes.std(noise)
+    weight_std, bias_std = transform.stds(std)
     mean_std = weight_std / math.sqrt(1 if form == "scalar" else k)
     return SolverResult(
-        view.map(np.mean(kept, axis=0)),
+        transform.map(np.mean(averaged, axis=0)),
         math.hypot(weight_std, start_std),
         bias_std,
         math.hypot(mean_std, start_std),
@@ -385,51 +390,52 @@ def solve(
     )
 
 
-def _on_scale(value: float) -> float:
-    """The nearest multiple of the public step, and no minus zero."""
+def _round_to_scale(value: float) -> float:
+    """The nearest multiple of the public step, without -0.0."""
     return float(np.rint(value / _SCALE) * _SCALE) + 0.0
 
 
-def _temperature(
-    questions: PlattQuestions, inquiry: QuerySession, noise_multiplier: float
+def _initial_temperature(
+    queries: PlattQueries, session: QuerySession, noise_multiplier: float
 ) -> tuple[float, float]:
-    """An inverse temperature to start from, as :class:`PrivateTemperature` finds one.
+    """Initial inverse temperature, fitted like :class:`PrivateTemperature`.
 
-    With it, the standard deviation that noise gives it, as far as the search's model holds.
+    Also returns its standard deviation due to noise, under the model of the search.
     """
-    low, high = questions.inverses
-    more = START * noise_multiplier
-    inquiry.ask_gaussian(questions.counts, more, "counts")
-    inverse, std, asked = min(max(1.0, low), high), 0.0, list[float]()
-    for i in range(GAPS):
-        inquiry.ask_gaussian(questions.gap(inverse), more, f"gap {i}")
-        asked.append(inverse)
-        first, *answers = inquiry.answers
-        correct, wrong = first.values
-        setting = GapContext.of(correct, wrong, first.noise_std, (low, high))
-        probes = [
-            Probe(at, answer.value, answer.noise_std)
-            for at, answer in zip(asked, answers, strict=True)
+    low, high = queries.inverses
+    noise = START_NOISE * noise_multiplier
+    session.ask_gaussian(queries.counts, noise, "counts")
+    inverse, std, points = min(max(1.0, low), high), 0.0, list[float]()
+    for i in range(N_GAPS):
+        session.ask_gaussian(queries.gap(inverse), noise, f"gap {i}")
+        points.append(inverse)
+        first, *answers = session.answers
+        gaps = [
+            NoisyGap(*(np.array(x) for x in (math.log(at), answer.value, answer.noise_std)))
+            for at, answer in zip(points, answers, strict=True)
         ]
-        found = posterior(probes, setting)
-        inverse = min(max(found.inverse(), low), high)
-        std = inverse * (found.quantile(0.8413) - found.quantile(0.1587)) / 2
+        counts = SearchCounts.of(first.values[0], first.values[1], first.noise_std)
+        posterior = search_posterior(gaps, counts, (low, high))
+        inverse = min(max(posterior.inverse(), low), high)
+        std = inverse * float(posterior.quantile(0.8413) - posterior.quantile(0.1587)) / 2
     return inverse, std
 
 
-def _count(inquiry: QuerySession, size: float | None) -> float:
-    """Number of records of those who answer still, never below what noise alone may be."""
+def _record_count(session: QuerySession, size: float | None) -> float:
+    """Noisy number of records of the sources that still answer, at least the noise itself."""
     if size is not None:
-        return max(size * inquiry.present / inquiry.asked, 1.0)
-    counts = inquiry.answers[0]
+        return max(size * session.n_present / session.n_sources, 1.0)
+    counts = session.answers[0]
     return max(float(sum(counts.values)), math.sqrt(2) * counts.noise_std, 1.0)
 
 
-def _curved(mean: Sequence[float] | Floats, noise: float, classes: int) -> tuple[float, float]:
-    """Curvature of all classes, and level of the unsure ones, as far as noise lets them be."""
-    # Too large a curvature makes steps short; too small a one could make them diverge.
-    least = max(noise, _LEAST_CURVATURE)
-    curvature = min(max(float(mean[0]), least), 1 - 1 / classes)
-    # A ratio of two noisy numbers, toward zero as far as noise hides it.
-    level = float(mean[1]) * curvature / (curvature**2 + noise**2)
-    return curvature, LEVEL * min(max(level, -1.0), 1.0)
+def _estimate_curvature(
+    mean: Sequence[float] | Floats, noise: float, classes: int
+) -> tuple[float, float]:
+    """Total curvature and mean log-odds of uncertain classes, shrunk for noise."""
+    # A curvature that is too large shortens the steps; one too small could let them diverge.
+    minimum = max(noise, _MIN_CURVATURE)
+    curvature = min(max(float(mean[0]), minimum), 1 - 1 / classes)
+    # A ratio of two noisy numbers, shrunk towards zero for the noise.
+    offset = float(mean[1]) * curvature / (curvature**2 + noise**2)
+    return curvature, LOG_ODDS_CLIP * min(max(offset, -1.0), 1.0)

@@ -1,10 +1,7 @@
-"""Several sources that are asked many things, all of which the same ones have answered.
+"""Query sessions with one or several sources, their cost and statement, and private fitters.
 
-What questions cost together, and what their answers promise together.
-
-Questions to one source or to several, all answered by the same ones.
-
-What all private fitters share.
+If sources drop out of a session, all answers are restricted to the *cohort*: the sources that
+have answered every query so far.
 """
 
 from collections import Counter
@@ -53,22 +50,21 @@ from veracal.queries import (
 
 
 class Cohort(AnswersByRound):
-    """A pool in which whoever was silent once stays silent: map, guard and figures agree.
+    """A pool whose sources stay excluded once they drop out, so that all results agree.
 
     Parameters
     ----------
-    source : Several
-    silent : mapping of path to str
-        Who is not asked from the beginning, and why.
+    source : MultiSource
+    excluded : mapping of path to str
+        Sources that are excluded from the start, with the reason.
 
     Guarantees
     ----------
-    It asks the source and nobody else. Adding again over fewer sources is made of released
-    answers, and costs nothing.
+    Restricting an answer to fewer sources is postprocessing of released answers, at no cost.
     """
 
-    def __init__(self, source: MultiSource, silent: Mapping[Path, str]) -> None:
-        self.source, self.silent = source, dict(silent)
+    def __init__(self, source: MultiSource, excluded: Mapping[Path, str]) -> None:
+        self.source, self.excluded = source, dict(excluded)
 
     def round(
         self,
@@ -77,75 +73,72 @@ class Cohort(AnswersByRound):
         request: str | None = None,
         silent: Mapping[Path, str] | None = None,
     ) -> PooledRelease:
-        """Ask all but those that were silent before."""
-        left_out = {**self.silent, **(silent or {})}
-        release = self.source.round(wanted, request=request, silent=left_out)
-        self.silent = {**left_out, **release.silent()}
+        """Query all sources that have not dropped out."""
+        excluded = {**self.excluded, **(silent or {})}
+        release = self.source.round(wanted, request=request, silent=excluded)
+        self.excluded = {**excluded, **release.silent()}
         return release
 
     def paths(self) -> list[Path]:
-        """Where each single source is."""
+        """Path of each single source."""
         return self.source.paths()
 
 
-def added_over(source: Source, release: Release) -> Release:
-    """An answer that was given before, of those alone that are still in the cohort."""
+def restrict_release(source: Source, release: Release) -> Release:
+    """An earlier answer, restricted to the sources that are still in the cohort."""
     if isinstance(source, Cohort) and isinstance(release, PooledRelease):
-        return release.without(source.silent)
+        return release.without(source.excluded)
     return release
 
 
-def silences(source: Source) -> tuple[str | None, ...]:
-    """Why each single source was silent, None for those that answered everything."""
+def dropouts(source: Source) -> tuple[str | None, ...]:
+    """Reason why each single source dropped out; None if it answered every query."""
     if not isinstance(source, Cohort):
         return (None,)
-    return tuple(_why(path, source.silent) for path in source.paths())
+    return tuple(_dropout_reason(path, source.excluded) for path in source.paths())
 
 
-def _why(path: Sequence[int], silent: Mapping[Path, str]) -> str | None:
-    """Why a source was silent, or a pool that it is in."""
-    ends = (tuple(path[:length]) for length in range(1, len(path) + 1))
-    return next((silent[end] for end in ends if end in silent), None)
+def _dropout_reason(path: Sequence[int], excluded: Mapping[Path, str]) -> str | None:
+    """Reason why a source, or a pool that contains it, dropped out."""
+    prefixes = (tuple(path[:length]) for length in range(1, len(path) + 1))
+    return next((excluded[prefix] for prefix in prefixes if prefix in excluded), None)
 
 
-_ONCE = "all sources together, if nobody has records at two; whoever has pays at each"
-_OFTEN = (
-    "all {n} sources together, if nobody has records at more than {times} of them; whoever has "
-    "pays at each"
-)
-_MOVING = "a record replaced inside its source; one that moves to another source costs at both"
-_TOO_POOR = "it cannot pay for everything that will be asked"
+_ONE_SOURCE = "all sources together, for individuals with records at one source only"
+_SEVERAL = "all {n} sources together, for individuals with records at {times} of them at most"
+_MOVES = "a record replaced within its source; a record that moves to another counts at both"
+_UNAFFORDABLE = "its budget cannot pay for all queries"
 
 
 @dataclass(frozen=True)
 class PricedQuery:
-    """A question, and what one unit of the records pays for its answer.
+    """A query with its cost for each privacy unit.
 
     Attributes
     ----------
     query : Query
     micro_epsilon : int
-        In millionths of epsilon.
+        Cost in millionths of epsilon.
     """
 
     query: Query
     micro_epsilon: int
 
     def event(self, relation: Relation, unit: Unit | None = None) -> Event:
-        """What is charged for it."""
+        """Event that is charged for the answer."""
         return laplace_event(self.query, self.micro_epsilon, relation, unit)
 
-    def of(self, source: Source, request: str | None = None) -> Release:
-        """Ask it."""
+    def ask(self, source: Source, request: str | None = None) -> Release:
+        """The answer of a source."""
         return source.answer(self.query, micro_epsilon=self.micro_epsilon, request=request)
 
 
-def price(epsilon: float | None, micro_epsilon: int | None) -> int:
-    """Millionths of epsilon, given one way or the other.
+def micro_epsilon_of(epsilon: float | None, micro_epsilon: int | None) -> int:
+    """Millionths of epsilon from exactly one of the two arguments.
 
     Examples
     --------
-    >>> price(0.1, None), price(None, 7)
+    >>> micro_epsilon_of(0.1, None), micro_epsilon_of(None, 7)
     (100000, 7)
     """
     if (epsilon is None) == (micro_epsilon is None):
@@ -160,22 +153,22 @@ def price(epsilon: float | None, micro_epsilon: int | None) -> int:
     return to_micro(epsilon)
 
 
-def split(micro_epsilon: int, shares: Sequence[int]) -> tuple[int, ...]:
-    """Divide millionths of epsilon by shares, rounded down: never more than there are.
+def divide_epsilon(micro_epsilon: int, shares: Sequence[int]) -> tuple[int, ...]:
+    """Divide millionths of epsilon by shares, each rounded down.
 
-    Noise is derived from these, so that all questions can be paid to the last.
+    The noise is computed from the rounded parts, so that all queries fit into the total.
 
     Examples
     --------
-    >>> split(1_000_000, [1, 1, 1])
+    >>> divide_epsilon(1_000_000, [1, 1, 1])
     (333333, 333333, 333333)
     """
     _checks.whole(micro_epsilon=micro_epsilon)
     parts = tuple(int(micro_epsilon) * share // sum(shares) for share in shares)
     if min(parts) < 1:
         raise ValueError(
-            f"Expected a millionth of epsilon or more for each of {len(shares)} questions, got "
-            f"micro_epsilon={micro_epsilon!r} for all of them. Spend more."
+            f"Expected at least one millionth of epsilon for each of {len(shares)} queries, "
+            f"got micro_epsilon={micro_epsilon!r} for all of them. Increase it."
         )
     return parts
 
@@ -185,23 +178,23 @@ def check_affordable(
     items: Callable[[Relation, Unit, str | None], Iterable[Item]],
     request: str | None = None,
 ) -> None:
-    """Refuse questions that a source cannot pay for to the last, before the first is charged.
+    """Check that a source can pay for all queries, before the first is charged.
 
-    Of a pool that needs only some of its sources enough must be able to; an
-    :class:`~veracal.calibration.private.session.QuerySession` then leaves out the others.
+    Of a pool with a minimum number of sources, enough must be able to pay; a
+    :class:`~veracal.calibration.private.session.QuerySession` then excludes the others.
 
-    What was charged before, under this id if there is one, counts as paid: it may be this very
-    fit, which broke off. Between this and the charges others may spend what is left; the
-    charges decide.
+    Earlier charges (under this request id, if given) count as paid, so that an interrupted fit
+    can continue. Other charges may follow between this check and the queries; the ledger
+    decides at each charge.
 
     Parameters
     ----------
     source : Source
-        A :class:`~veracal.queries.PayingSource`, or a pool of some; others have no ledger.
+        A :class:`~veracal.queries.PayingSource` or a pool; other sources have no ledger.
     items : callable
-        ``items(relation, unit, part)`` are the questions' costs.
+        ``items(relation, unit, part)`` returns the ledger items of the queries.
     request : str, optional
-        Id of the whole.
+        Request id of the whole.
     """
     find_unaffordable(source, items, request)
 
@@ -211,145 +204,149 @@ def find_unaffordable(
     items: Callable[[Relation, Unit, str | None], Iterable[Item]],
     request: str | None = None,
 ) -> dict[Path, str]:
-    """Which sources of a pool cannot pay for everything, and may be left out.
+    """Sources of a pool that cannot pay for all queries and may be excluded, with the reason.
 
     Raises
     ------
     BudgetError
-        If one cannot that may not be left out.
+        If a source cannot pay that may not be excluded.
     SilentError
-        If too few of a pool can.
+        If too few sources of a pool can pay.
     """
     if is_declared(source) and isinstance(source, PayingSource):
         costs = items(source.relation, source.unit, source.part)
         source.require(source.unpaid(costs, request=request))
-    return _poor(source, items, request) if is_pool(source) else {}
+    return _unaffordable_members(source, items, request) if is_pool(source) else {}
 
 
-def _poor(
+def _unaffordable_members(
     pool: IndexedSources,
     items: Callable[[Relation, Unit, str | None], Iterable[Item]],
     request: str | None,
 ) -> dict[Path, str]:
-    """The same of a pool."""
-    found, why = dict[Path, str](), list[str | None]()
-    for i, one in enumerate(pool.members()):
-        why.append(None)
+    """The same for the members of a pool."""
+    unaffordable, reasons = dict[Path, str](), list[str | None]()
+    for i, member in enumerate(pool.members()):
+        reasons.append(None)
         try:
-            inside = find_unaffordable(one, items, request)
-            found |= {(i, *path): reason for path, reason in inside.items()}
-        except (BudgetError, SilentError) as error:
-            if pool.least is None and isinstance(error, BudgetError):
-                raise BudgetError(f"source {i}: {error} Or let fewer answer: least.") from error
+            nested = find_unaffordable(member, items, request)
+            unaffordable |= {(i, *path): reason for path, reason in nested.items()}
+        except (BudgetError, SilentError) as cause:
+            if pool.least is None and isinstance(cause, BudgetError):
+                raise BudgetError(
+                    f"source {i}: {cause} Or require fewer sources: least."
+                ) from cause
             if pool.least is None:
                 raise
-            found[i,] = why[i] = _TOO_POOR
-    check_enough(why, pool.least)
-    return found
+            unaffordable[i,] = reasons[i] = _UNAFFORDABLE
+    check_enough(reasons, pool.least)
+    return unaffordable
 
 
-def named(request: str | None, what: object) -> str | None:
-    """Id of one question of several under a caller's id; None leaves it to the question."""
-    return None if request is None else f"{request}: {what}"
+def sub_request(request: str | None, name: object) -> str | None:
+    """Request id of a single query, derived from that of the whole; None stays None."""
+    return None if request is None else f"{request}: {name}"
 
 
-def composed(events: Iterable[Event]) -> Event:
-    """MultiSource events on the same records as one."""
+def compose(events: Iterable[Event]) -> Event:
+    """Several events on the same records as one event."""
     listed = tuple(events)
     return listed[0] if len(listed) == 1 else Composed(listed)
 
 
-def planned(
-    asks: Iterable[PricedQuery], relation: Relation, unit: Unit | None, part: str | None
+def plan_items(
+    queries: Iterable[PricedQuery], relation: Relation, unit: Unit | None, part: str | None
 ) -> list[Item]:
-    """Lines of a plan for a ledger that is opened for these questions."""
-    return [Item(ask.query.name, ask.event(relation, unit), 1, part) for ask in asks]
+    """Ledger items of several queries."""
+    return [Item(query.query.name, query.event(relation, unit), 1, part) for query in queries]
 
 
-def stated(
+def combined_statement(
     releases: Sequence[Release],
     unit: Unit,
     *,
     covers: str,
     delta: float = 0.0,
     at_sources: int = 1,
-    unasked: Sequence[PricedQuery] = (),
+    unused: Sequence[PricedQuery] = (),
     ledger_total: str | None = None,
 ) -> Statement | None:
-    r"""What all answers promise together; None where nothing protects them.
+    r"""Privacy statement of all answers together; None without private answers.
 
-    The answers of a pool are composed for each of its sources, with everything it was asked
-    for, and the worst of them counts.
+    The answers of a pool are composed for each of its sources, including queries that it did
+    not answer, and the largest cost counts.
 
     Parameters
     ----------
     releases : sequence of Release
     unit : Unit
     covers : str
-        What the answers are about, in words.
+        What the statement covers, in words.
     delta : float
     at_sources : int
-        At how many sources of a pool one unit has records, at most. It pays at each of them.
-    unasked : sequence of Ask
-        Questions that would have been asked had the answers been others. They count: a
-        guarantee is for whatever is answered, and may not depend on that.
+        Largest number of sources of a pool at which one unit has records.
+    unused : sequence of PricedQuery
+        Planned queries that were omitted because of earlier answers. They count, because the
+        guarantee must not depend on the answers.
     ledger_total : str, optional
-        Total of the ledger that pays, in a sentence (:func:`total_of`).
+        Total of the charged ledger in words (:func:`ledger_total_of`).
 
     Guarantees
     ----------
-    With m sources for a unit and pure costs, the m largest are added, and no m sources cost
-    more. With a delta, one event is composed m times that holds every mechanism as often as any
-    source was asked for it: it costs no less than any source, so m times no less than any m.
+    For a unit with records at m sources and pure costs, the m largest costs are added, an upper
+    bound for any m sources. With a delta, an event with every mechanism as often as any source
+    used it is composed m times; its cost is at least that of any source.
     """
     _checks.whole(at_sources=at_sources)
     if not all(release.private for release in releases):
         return None
-    columns = _columns(releases, unasked, unit)
-    times = min(int(at_sources), len(columns))
-    event = _worst(columns) if times == 1 else _of(columns, times, delta, unit)
-    told = [covers]
-    if len(columns) > 1:
-        told.append(_ONCE if times == 1 else _OFTEN.format(times=times, n=len(columns)))
-        told += [_MOVING] if event.relation == "replace-one" else []
-    return statement(event, delta, unit, covers=told, ledger_total=ledger_total)
+    costs = _costs_by_source(releases, unused, unit)
+    times = min(int(at_sources), len(costs))
+    event = _largest_cost(costs) if times == 1 else _cost_at_several(costs, times, delta, unit)
+    covered = [covers]
+    if len(costs) > 1:
+        covered.append(
+            _ONE_SOURCE if times == 1 else _SEVERAL.format(times=times, n=len(costs))
+        )
+        covered += [_MOVES] if event.relation == "replace-one" else []
+    return statement(event, delta, unit, covers=covered, ledger_total=ledger_total)
 
 
-def _columns(
-    releases: Sequence[Release], unasked: Sequence[PricedQuery] = (), unit: Unit | None = None
+def _costs_by_source(
+    releases: Sequence[Release], unused: Sequence[PricedQuery] = (), unit: Unit | None = None
 ) -> list[Event]:
-    """What each source was asked for or might have been, all of it composed."""
-    columns = dict[Path, list[Event]]()
+    """Composition of everything that each source was queried for, or would have been."""
+    costs = dict[Path, list[Event]]()
     for release in releases:
-        for path, event in _parts(release).items():
-            columns.setdefault(path, []).append(event)
-    for events in columns.values():
+        for path, event in _cost_of_release(release).items():
+            costs.setdefault(path, []).append(event)
+    for events in costs.values():
         relation = events[0].relation
-        events += [ask.event(relation, unit) for ask in unasked]
-    return [composed(events) for events in columns.values()]
+        events += [query.event(relation, unit) for query in unused]
+    return [compose(events) for events in costs.values()]
 
 
-def _worst(columns: Sequence[Event]) -> Event:
-    """What the worst source costs; many are alike, and counted once."""
-    every = tuple(dict.fromkeys(columns))
-    return every[0] if len(every) == 1 else Parallel(every)
+def _largest_cost(costs: Sequence[Event]) -> Event:
+    """Largest cost of the sources; equal ones are counted once."""
+    distinct = tuple(dict.fromkeys(costs))
+    return distinct[0] if len(distinct) == 1 else Parallel(distinct)
 
 
-def _of(columns: Sequence[Event], times: int, delta: float, unit: Unit) -> Event:
-    """What is paid at several sources, at most."""
-    costs = {event: pure_epsilon(event, unit) for event in set(columns)}
-    known = {event: cost for event, cost in costs.items() if cost is not None}
-    if delta == 0 and len(known) == len(costs):
-        ordered = sorted(columns, key=lambda event: known[event], reverse=True)
+def _cost_at_several(events: Sequence[Event], times: int, delta: float, unit: Unit) -> Event:
+    """Upper bound on the cost at several sources, from the costs of all of them."""
+    costs = {event: pure_epsilon(event, unit) for event in set(events)}
+    pure = {event: cost for event, cost in costs.items() if cost is not None}
+    if delta == 0 and len(pure) == len(costs):
+        ordered = sorted(events, key=lambda event: pure[event], reverse=True)
         return Composed(tuple(ordered[:times]))
-    most = Counter[Event]()
+    maximum = Counter[Event]()
     for event in costs:
-        most |= Counter(event.events if isinstance(event, Composed) else (event,))
-    return Composed(tuple(Repeated(event, n * times) for event, n in most.items()))
+        maximum |= Counter(event.events if isinstance(event, Composed) else (event,))
+    return Composed(tuple(Repeated(event, n * times) for event, n in maximum.items()))
 
 
 def unit_of(source: Any) -> Unit:
-    """Whom a source protects, as far as it says so, or those of a pool do."""
+    """Privacy unit of a source, or the one with the most rows in a pool."""
     if is_declared(source):
         return source.unit
     if isinstance(source, Cohort):
@@ -360,17 +357,17 @@ def unit_of(source: Any) -> Unit:
     return Unit()
 
 
-def total_of(source: Any) -> str | None:
-    """Return the total of a source's ledger, as it stands now.
+def ledger_total_of(source: Any) -> str | None:
+    """Total of a source's ledger in words, as it is now.
 
-    None where the ledger is not here, and for pools, whose sources have one each.
+    None if the ledger is remote, and for pools, whose sources have their own ledgers.
     """
     ledger = getattr(source, "ledger", None)
     return ledger_total(ledger) if isinstance(ledger, Ledger) else None
 
 
-def _parts(release: Release) -> Mapping[Path, Event]:
-    """What each source of a pool was asked for, or the one source."""
+def _cost_of_release(release: Release) -> Mapping[Path, Event]:
+    """Event of each source of a pool, or of the single source."""
     if isinstance(release, PooledRelease):
         return release.asked
     assert release.event is not None
@@ -380,32 +377,32 @@ def _parts(release: Release) -> Mapping[Path, Event]:
 
 
 class QuerySession:
-    """Questions to a source, one after the other.
+    """A sequence of queries to a source.
 
-    If the source is a pool, some of its sources may fall silent on the way. Every answer is
-    then added again over the *cohort*, those that have answered everything so far, so that all
-    answers are about the same records. Who was silent once is not asked again.
+    Sources of a pool may drop out during the session. All answers are then restricted to the
+    *cohort*, the sources that have answered every query so far, so that they are about the same
+    records. Sources that dropped out are not queried again.
 
     Parameters
     ----------
     source : Source
     request : str, optional
-        Id of the whole; every question gets one of its own from it. Without one every question
-        is its own id.
+        Request id of the session, from which those of the queries are derived. Without one
+        every query is its own id.
 
     Guarantees
     ----------
-    Adding again over fewer sources is made of released answers, and costs nothing. Every source
-    that was asked counts in a statement with everything it was asked for, whether or not it
-    answered and whether or not its answers were used.
+    Restricting answers to fewer sources is postprocessing, at no cost. Statements count every
+    query to every source, whether or not it was answered and whether or not the answer was
+    used.
 
     Examples
     --------
     >>> from veracal.data import Scores
     >>> from veracal.queries import Count, Pool, Public
     >>> scores = Scores.from_logits([[2.0, 0.0], [0.0, 1.0]], [0, 1])
-    >>> inquiry = QuerySession(Pool([Public(scores), Public(scores)], least=1))
-    >>> inquiry.ask(PricedQuery(Count(), 1_000), "count").value, inquiry.present
+    >>> session = QuerySession(Pool([Public(scores), Public(scores)], least=1))
+    >>> session.ask(PricedQuery(Count(), 1_000), "count").value, session.n_present
     (4.0, 2)
     """
 
@@ -414,77 +411,79 @@ class QuerySession:
         self._cohort = Cohort(source, {}) if is_multi_source(source) else source
         self._releases = list[Release]()
 
-    def afford(self, items: Callable[[Relation, Unit, str | None], Iterable[Item]]) -> None:
-        """Refuse what cannot be paid for to the last, before the first is charged.
+    def check_affordable(
+        self, items: Callable[[Relation, Unit, str | None], Iterable[Item]]
+    ) -> None:
+        """Check that all queries can be paid for, before the first is charged.
 
-        Of a pool that needs only some of its sources, those that cannot pay for everything are
-        left out, uncharged, if enough remain.
+        Of a pool with a minimum number of sources, those that cannot pay for all queries are
+        excluded without a charge, if enough remain.
 
         Parameters
         ----------
         items : callable
-            As for :func:`~veracal.calibration.private.session.check_affordable`.
+            As in :func:`~veracal.calibration.private.session.check_affordable`.
         """
-        poor = find_unaffordable(self.source, items, self.request)
+        unaffordable = find_unaffordable(self.source, items, self.request)
         if isinstance(self._cohort, Cohort):
-            self._cohort.silent |= poor
+            self._cohort.excluded |= unaffordable
 
-    def ask(self, ask: PricedQuery, what: str) -> Release:
-        """Ask a question.
+    def ask(self, query: PricedQuery, name: str) -> Release:
+        """Query the cohort with Laplace noise.
 
         Parameters
         ----------
-        ask : Ask
-        what : str
-            Which one it is, for its id.
+        query : PricedQuery
+        name : str
+            Name within the session, for the request id.
 
         Raises
         ------
         SilentError
-            If too few of several sources have answered everything so far.
+            If too few sources have answered every query so far.
         """
-        return self._asked(ExpectedResponse(ask.query, micro_epsilon=ask.micro_epsilon), what)
+        return self._ask(ExpectedResponse(query.query, micro_epsilon=query.micro_epsilon), name)
 
-    def ask_gaussian(self, query: Query, noise_multiplier: float, what: str) -> Release:
-        """Ask a question with Gaussian noise."""
-        return self._asked(ExpectedResponse(query, noise_multiplier=noise_multiplier), what)
+    def ask_gaussian(self, query: Query, noise_multiplier: float, name: str) -> Release:
+        """Query the cohort with Gaussian noise."""
+        return self._ask(ExpectedResponse(query, noise_multiplier=noise_multiplier), name)
 
-    def _asked(self, wanted: ExpectedResponse, what: str) -> Release:
-        """Ask whoever is in the cohort."""
-        self._releases.append(wanted.of(self._cohort, named(self.request, what)))
+    def _ask(self, wanted: ExpectedResponse, name: str) -> Release:
+        """Query the cohort and store the answer."""
+        self._releases.append(wanted.of(self._cohort, sub_request(self.request, name)))
         return self._releases[-1]
 
     @property
     def answers(self) -> tuple[Release, ...]:
-        """All answers so far, of the cohort."""
-        return tuple(added_over(self._cohort, release) for release in self._releases)
+        """All answers so far, restricted to the cohort."""
+        return tuple(restrict_release(self._cohort, release) for release in self._releases)
 
     @property
     def releases(self) -> tuple[Release, ...]:
-        """All answers as they were given, those of sources that fell silent later included."""
+        """All answers as released, including those of sources that dropped out later."""
         return tuple(self._releases)
 
     @property
-    def asked(self) -> int:
-        """Number of single sources that there are to ask."""
-        return len(silences(self._cohort))
+    def n_sources(self) -> int:
+        """Number of single sources."""
+        return len(dropouts(self._cohort))
 
     @property
-    def present(self) -> int:
-        """Number of single sources that have answered everything so far."""
-        return silences(self._cohort).count(None)
+    def n_present(self) -> int:
+        """Number of single sources that have answered every query so far."""
+        return dropouts(self._cohort).count(None)
 
     @property
-    def silences(self) -> dict[Path, str]:
-        """Who is no longer asked and why, by the number of the source in the pool."""
-        return dict(self._cohort.silent) if isinstance(self._cohort, Cohort) else {}
+    def dropouts(self) -> dict[Path, str]:
+        """Sources that dropped out, with the reason, by their path in the pool."""
+        return dict(self._cohort.excluded) if isinstance(self._cohort, Cohort) else {}
 
 
 class PrivateFitter(BaseEstimator):  # type: ignore[misc]
-    """A fitter of a map that asks a source, whoever that is, and reads no record itself."""
+    """Base class of private fitters: they query a source and never read records directly."""
 
-    keeps: ClassVar[bool] = False  # whether its maps are known to keep all predictions
-    infers: ClassVar[bool] = False  # whether its answers also say whether its map helps
+    keeps_predictions: ClassVar[bool] = False  # whether its maps never change a prediction
+    infers_guard: ClassVar[bool] = False  # whether its answers also decide about the map
 
     map_: CalibrationMap
     private_: bool
@@ -493,7 +492,7 @@ class PrivateFitter(BaseEstimator):  # type: ignore[misc]
 
     def event(self, relation: Relation = "add-remove", unit: Unit | None = None) -> Event:
         """Cost of one fit, known before any record is read."""
-        return composed(ask.event(relation, unit) for ask in self._asks())
+        return compose(query.event(relation, unit) for query in self._queries())
 
     def items(
         self,
@@ -501,28 +500,28 @@ class PrivateFitter(BaseEstimator):  # type: ignore[misc]
         unit: Unit | None = None,
         part: str | None = None,
     ) -> list[Item]:
-        """Lines of a plan, for a ledger that is opened for this fit."""
-        return planned(self._asks(), relation, unit, part)
+        """Ledger items of one fit."""
+        return plan_items(self._queries(), relation, unit, part)
 
-    def _asks(self) -> list[PricedQuery]:
-        """The questions of a fit, each with its cost; for fitters that ask for pure noise."""
+    def _queries(self) -> list[PricedQuery]:
+        """The queries of a fit with Laplace noise, each with its cost."""
         raise NotImplementedError
 
     def transform(self, scores: Scores) -> Scores:
-        """Map scores, which are only read and may be anybody's."""
+        """Map any scores; they are only read."""
         check_is_fitted(self, "map_")
         return self.map_.transform(scores)
 
     @property
     def statement_(self) -> Statement | None:
-        """What the fit promises to whom; None where nothing protects it: public records."""
+        """Privacy guarantee of the fit; None for public records."""
         check_is_fitted(self, "map_")
-        covers, unit, delta = self._about
-        return stated(
+        covers, unit, delta = self._statement_terms
+        return combined_statement(
             self.releases_, unit, covers=covers, delta=delta, ledger_total=self._ledger_total
         )
 
-    def _keep(
+    def _store(
         self,
         map_: CalibrationMap,
         releases: Sequence[Release],
@@ -531,12 +530,13 @@ class PrivateFitter(BaseEstimator):  # type: ignore[misc]
         covers: str,
         delta: float = 0.0,
     ) -> Self:
-        """Keep what was learnt, and what it promises."""
+        """Store the fitted map, its releases and the terms of its statement."""
         self.map_ = map_
         self.releases_ = tuple(releases)
         self.private_ = all(release.private for release in self.releases_)
-        self._about = covers, unit_of(source), delta  # never the source: it has the records
-        self._ledger_total = total_of(source)
+        # The source is not stored, because it holds the records.
+        self._statement_terms = covers, unit_of(source), delta
+        self._ledger_total = ledger_total_of(source)
         return self
 
     def __sklearn_tags__(self) -> Any:

@@ -1,6 +1,8 @@
-"""One private temperature."""
+"""One private temperature: an adaptive root search, or noisy gradient descent."""
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal, Self
 
 import numpy as np
@@ -9,54 +11,162 @@ from scipy import stats
 from veracal import _checks
 from veracal.accounting import MICRO, Event, Relation, Unit
 from veracal.calibration.bins import Bins
-from veracal.calibration.maps.parametric import Temperature
+from veracal.calibration.maps.parametric import LEAST_INVERSE, MOST_INVERSE, Temperature
 from veracal.calibration.private.gradient_descent import DescentPlan, descend
-from veracal.calibration.private.root_search import Posterior, check_range, posterior, probed
+from veracal.calibration.private.root_posterior import (
+    FINEST,
+    NoisyGap,
+    RootPosterior,
+    SearchCounts,
+    search_posterior,
+)
 from veracal.calibration.private.session import (
     PricedQuery,
     PrivateFitter,
     QuerySession,
     check_affordable,
-    price,
-    split,
+    divide_epsilon,
+    micro_epsilon_of,
 )
 from veracal.calibration.queries.binned import CorrectWrong
 from veracal.calibration.queries.records import softplus
 from veracal.calibration.queries.scalars import Gap, TemperatureGradient
 from veracal.data import Estimate
 from veracal.ledger import Item
-from veracal.queries import Query, Source
+from veracal.queries import Query, Release, Source
 
 Method = Literal["search", "descent"]
-SHARES = (15, 12, 24, 49)  # of a search's epsilon: the counts, then three gaps
-START = math.log(math.e - 1)  # the parameter of an inverse temperature of 1
-COVERS = "the temperature, and every answer that led to it"
+SHARES = (15, 12, 24, 49)  # of the epsilon of a search: the counts, then three gaps
+START = math.log(math.e - 1)  # parameter of an inverse temperature of 1
+COVERS = "the temperature and all answers used to fit it"
+
+
+@dataclass(frozen=True, eq=False)
+class RootSearch:
+    """Result of an adaptive search for the root.
+
+    Attributes
+    ----------
+    inverse : float
+        Inverse temperature at which mean confidence equals accuracy, by the posterior median.
+    counts : SearchCounts
+    positions : tuple of float
+        Inverse temperatures of the gaps.
+    gaps : tuple of NoisyGap
+    inverses : pair of float
+        Public range of inverse temperatures.
+    releases : tuple of Release
+        The counts, then the gaps.
+    """
+
+    inverse: float
+    counts: SearchCounts
+    positions: tuple[float, ...]
+    gaps: tuple[NoisyGap, ...]
+    inverses: tuple[float, float]
+    releases: tuple[Release, ...]
+
+    @property
+    def n(self) -> int:
+        """Noisy number of records, at least zero."""
+        return max(round(sum(self.releases[0].values)), 0)
+
+
+def search_root(
+    session: QuerySession, queries: Sequence[PricedQuery], inverses: tuple[float, float]
+) -> RootSearch:
+    """Query counts, then gaps, each at the posterior median of the answers so far.
+
+    Parameters
+    ----------
+    session : QuerySession
+        Without earlier queries.
+    queries : sequence of PricedQuery
+        The counts, then gaps at placeholder temperatures.
+    inverses : pair of float
+        Public range.
+    """
+    low, high = _round_inward(inverses)
+    session.ask(queries[0], "counts")
+    positions, result = [min(max(1.0, low), high)], None
+    for i, query in enumerate(queries[1:]):
+        assert isinstance(query.query, Gap)
+        gap = Gap(positions[-1], query.query.classes)
+        session.ask(PricedQuery(gap, query.micro_epsilon), f"gap {i}")
+        result = root_from_answers(session.answers, positions, inverses)
+        positions.append(result.inverse)
+    assert result is not None
+    return result
+
+
+def root_from_answers(
+    answers: Sequence[Release], positions: Sequence[float], inverses: tuple[float, float]
+) -> RootSearch:
+    """The root from answers of the same sources.
+
+    Parameters
+    ----------
+    answers : sequence of Release
+        The counts, then a gap for each position; further answers are ignored.
+    positions : sequence of float
+        Inverse temperatures of the gaps.
+    inverses : pair of float
+        Public range.
+    """
+    low, high = _round_inward(inverses)
+    first, *others = answers[: 1 + len(positions)]
+    counts = SearchCounts.of(first.values[0], first.values[1], first.noise_std)
+    gaps = tuple(
+        NoisyGap(*(np.array(x) for x in (math.log(at), gap.value, gap.noise_std)))
+        for at, gap in zip(positions, others, strict=True)
+    )
+    inverse = min(max(search_posterior(gaps, counts, inverses).inverse(), low), high)
+    return RootSearch(inverse, counts, tuple(positions), gaps, inverses, (first, *others))
+
+
+def _round_inward(inverses: tuple[float, float]) -> tuple[float, float]:
+    """Ends of a range, rounded inward to the public grid of queries."""
+    low, high = inverses
+    first, last = math.ceil(low / FINEST) * FINEST, math.floor(high / FINEST) * FINEST
+    return (first, last) if first <= last else (low, high)
+
+
+def check_range(inverses: tuple[float, float]) -> tuple[float, float]:
+    """Return a valid public range of inverse temperatures."""
+    low, high = inverses
+    _checks.positive(least_inverse=low, most_inverse=high)
+    if not LEAST_INVERSE <= low < high <= MOST_INVERSE:
+        raise ValueError(
+            f"Expected a range of inverses between {LEAST_INVERSE:g} and {MOST_INVERSE:g}, got "
+            f"inverses={inverses!r}."
+        )
+    return float(low), float(high)
 
 
 class PrivateTemperature(PrivateFitter):
-    r"""A temperature fitted by noisy answers of whoever holds the records.
+    r"""A temperature fitted to noisy answers of a source.
 
-    ``"search"`` looks for where the mean confidence equals the accuracy. It asks for the
-    numbers of right and wrong predictions, then three times for the gap between right
-    predictions and sum of confidences (Luo et al. 2020, https://arxiv.org/abs/2008.09643),
-    each time where the answers so far put the root
-    (:mod:`veracal.calibration.private.root_search`). It costs pure epsilon, split
-    :math:`15 : 12 : 24 : 49` over the four questions.
+    ``"search"`` estimates where the mean confidence equals the accuracy. It queries the numbers
+    of correct and wrong predictions, then three times the gap between correct predictions and
+    sum of confidences (Luo et al. 2020, https://arxiv.org/abs/2008.09643), each time at the
+    posterior median of the root (:mod:`veracal.calibration.private.root_posterior`). It costs
+    pure epsilon, divided :math:`15 : 12 : 24 : 49` over the four queries.
 
     ``"descent"`` is noisy gradient descent on the log likelihood as in Zhang et al. 2022
     (https://arxiv.org/abs/2210.08248): inverse temperature :math:`\log(1 + e^p)`, 100
-    full-batch steps, slopes clipped at 10, a learning rate of 0.1 that falls to zero. It needs
-    a delta, a declared number of records, and a source that answers with Gaussian noise.
+    full-batch steps, derivatives clipped at 10, a learning rate that decreases linearly from
+    0.1 to 0. It needs a delta, a declared number of records, and a source that answers with
+    Gaussian noise.
 
     Parameters
     ----------
     method : {"search", "descent"}
     epsilon, micro_epsilon : float or int
-        What one unit of the records pays for the fit; one of the two.
+        Cost of the fit for each privacy unit; one of the two.
     delta : float, optional
         For descent.
     classes : int, optional
-        Public number of classes, which makes a little less noise do under replace-one.
+        Public number of classes, which slightly reduces the noise under replace-one.
     inverses : pair of float
         Public range of inverse temperatures.
     size : int, optional
@@ -64,28 +174,28 @@ class PrivateTemperature(PrivateFitter):
     clip, steps, learning_rate
         For descent.
     level : float
-        Of the interval.
+        Confidence level of the interval.
 
     Attributes
     ----------
     map_ : Temperature
     temperature_ : Estimate
-        The temperature with an interval. For a search it counts the noise and the chance of
-        which records there are, as far as the model of the search holds; for descent the noise
-        alone. Its ``n`` is the noisy or the declared number of records.
+        The temperature with an interval. For a search it covers noise and sampling under the
+        model of the posterior; for descent the noise alone. ``n`` is the noisy or declared
+        number of records.
     releases_ : tuple of Release
-        Every answer.
+        All answers.
     private_ : bool
-        Whether all of them are protected.
+        Whether all answers are protected by noise.
     statement_ : Statement or None
 
     Guarantees
     ----------
-    Everything learnt from the records passes :meth:`Source.answer` (or ``answer_gaussian``),
-    which charges before it reads; what is made of the answers costs nothing more. The cost is
-    :meth:`event`, known beforehand. The questions depend on nothing but earlier answers, so a
-    fit that was interrupted asks the same ones again, which a source answers as before and for
-    nothing. Under add-remove nothing is divided by the true number of records.
+    Everything learned from the records passes :meth:`Source.answer` (or ``answer_gaussian``),
+    which charges before it reads; the rest is postprocessing. The cost is :meth:`event`, known
+    beforehand. Queries depend only on earlier answers, so an interrupted fit repeats the same
+    queries, which a source answers as before at no cost. Under add-remove nothing is divided by
+    the actual number of records.
 
     Examples
     --------
@@ -95,12 +205,12 @@ class PrivateTemperature(PrivateFitter):
     >>> p = rng.uniform(0.5, 1, size=4_000)
     >>> labels = (rng.uniform(size=4_000) < p).astype(int)
     >>> overconfident = Scores.from_logits(3 * np.log(p / (1 - p)), labels)
-    >>> found = PrivateTemperature(epsilon=1.0).fit(Public(overconfident))
-    >>> round(found.map_.value), found.private_
+    >>> fitter = PrivateTemperature(epsilon=1.0).fit(Public(overconfident))
+    >>> round(fitter.map_.value), fitter.private_
     (3, False)
     """
 
-    keeps = True
+    keeps_predictions = True
 
     def __init__(
         self,
@@ -132,7 +242,7 @@ class PrivateTemperature(PrivateFitter):
     def event(self, relation: Relation = "add-remove", unit: Unit | None = None) -> Event:
         """Cost of one fit, known before any record is read."""
         if self._descends():
-            return self._plan().event(self._slope(START, 0), relation, unit)
+            return self._plan().event(self._gradient(START, 0), relation, unit)
         return super().event(relation, unit)
 
     def items(
@@ -141,90 +251,88 @@ class PrivateTemperature(PrivateFitter):
         unit: Unit | None = None,
         part: str | None = None,
     ) -> list[Item]:
-        """Lines of a plan, for a ledger that is opened for this fit."""
+        """Ledger items of one fit."""
         if self._descends():
-            return self._plan().items(self._slope(START, 0), relation, unit, part)
+            return self._plan().items(self._gradient(START, 0), relation, unit, part)
         return super().items(relation, unit, part)
 
     def fit(self, source: Source, *, request: str | None = None) -> Self:
-        """Ask a source until the temperature is known.
+        """Query a source and fit the temperature.
 
         Parameters
         ----------
         source : Source
         request : str, optional
-            Id of the fit, for a source that was asked before and should answer anew. Without
-            one every question is its own id.
+            Request id of the fit, for fresh answers of a source. Without one every query is its
+            own id.
         """
         return (self._descend if self._descends() else self._search)(source, request)
 
     def _search(self, source: Source, request: str | None) -> Self:
-        """Close in on where confidence and accuracy meet."""
-        inquiry = QuerySession(source, request)
-        inquiry.afford(self.items)
-        found = probed(inquiry, self._asks(), check_range(self.inverses))
-        wide = posterior(found.probes, found.setting, sampled=True)
-        self.temperature_ = self._estimate(found.inverse, wide, found.n)
-        return self._keep(Temperature(found.inverse), found.releases, source, covers=COVERS)
+        """Fit by an adaptive root search."""
+        session = QuerySession(source, request)
+        session.check_affordable(self.items)
+        result = search_root(session, self._queries(), check_range(self.inverses))
+        sampled = search_posterior(result.gaps, result.counts, result.inverses, sampled=True)
+        self.temperature_ = self._estimate(result.inverse, sampled, result.n)
+        return self._store(Temperature(result.inverse), result.releases, source, covers=COVERS)
 
-    def _estimate(self, inverse: float, wide: Posterior, n: int) -> Estimate:
-        """The temperature and its interval, which holds it."""
-        ends = [1 / wide.inverse((1 + sign * self.level) / 2) for sign in (1, -1)]
+    def _estimate(self, inverse: float, sampled: RootPosterior, n: int) -> Estimate:
+        """The temperature with an interval that contains it."""
+        low, high = (1 / sampled.inverse((1 + sign * self.level) / 2) for sign in (1, -1))
         value = 1 / inverse
-        return Estimate(value, min(ends[0], value), max(ends[1], value), self.level, n)
+        return Estimate(value, min(low, value), max(high, value), self.level, n)
 
     def _descend(self, source: Source, request: str | None) -> Self:
-        """Follow noisy slopes."""
+        """Fit by noisy gradient descent."""
         check_affordable(source, self.items, request)
         plan = self._plan()
-        made = descend(
+        result = descend(
             plan,
             source,
             np.array([START]),
-            lambda p, step: self._slope(float(p[0]), step),
+            lambda p, step: self._gradient(float(p[0]), step),
             request=request,
         )
-        reach = float(stats.norm.ppf((1 + self.level) / 2)) * made.std
-        p = float(made.parameters[0])
-        inverse, low, high = (self._inside(softplus(p + d)) for d in (0.0, reach, -reach))
+        half_width = float(stats.norm.ppf((1 + self.level) / 2)) * result.std
+        p = float(result.parameters[0])
+        least, most = check_range(self.inverses)
+        inverse, low, high = (
+            min(max(softplus(p + d), least), most) for d in (0.0, half_width, -half_width)
+        )
         self.temperature_ = Estimate(1 / inverse, 1 / low, 1 / high, self.level, int(plan.size))
         assert self.delta is not None
-        return self._keep(
-            Temperature(inverse), made.releases, source, covers=COVERS, delta=self.delta
+        return self._store(
+            Temperature(inverse), result.releases, source, covers=COVERS, delta=self.delta
         )
 
-    def _asks(self) -> list[PricedQuery]:
-        """The questions of a search, with places for temperatures that are not known yet."""
-        parts = split(price(self.epsilon, self.micro_epsilon), SHARES)
+    def _queries(self) -> list[PricedQuery]:
+        """The queries of a search, at placeholder temperatures."""
+        costs = divide_epsilon(micro_epsilon_of(self.epsilon, self.micro_epsilon), SHARES)
         gap = Gap(classes=self.classes)
         return [
-            PricedQuery(CorrectWrong(Bins(1)), parts[0]),
-            *(PricedQuery(gap, part) for part in parts[1:]),
+            PricedQuery(CorrectWrong(Bins(1)), costs[0]),
+            *(PricedQuery(gap, cost) for cost in costs[1:]),
         ]
 
     def _plan(self) -> DescentPlan:
-        """The steps of a descent."""
+        """The steps of gradient descent."""
         if self.delta is None or self.size is None:
             raise ValueError(
                 "Expected a delta and a declared size for descent, got "
                 f"delta={self.delta!r}, size={self.size!r}. Declare both, or use 'search'."
             )
-        epsilon = price(self.epsilon, self.micro_epsilon) / MICRO
+        epsilon = micro_epsilon_of(self.epsilon, self.micro_epsilon) / MICRO
         return DescentPlan(epsilon, self.delta, self.size, self.steps, self.learning_rate)
 
-    def _slope(self, parameter: float, step: int) -> Query:
-        """The question of one step."""
+    def _gradient(self, parameter: float, step: int) -> Query:
+        """The query of one step."""
         return TemperatureGradient(parameter, self.clip, step)
 
     def _descends(self) -> bool:
-        """Which method it is."""
+        """Whether the method is gradient descent; checks the settings."""
         _checks.one_of(("search", "descent"), method=self.method)
         check_range(self.inverses)
         if not 0 < self.level < 1:
             raise ValueError(f"Expected level between 0 and 1, got level={self.level!r}.")
         return self.method == "descent"
-
-    def _inside(self, inverse: float) -> float:
-        """The inverse temperature of the range that is nearest."""
-        low, high = check_range(self.inverses)
-        return min(max(inverse, low), high)

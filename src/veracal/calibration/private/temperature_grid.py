@@ -1,4 +1,4 @@
-"""Temperatures on a public grid, so that a question about one is a short exact number."""
+"""A public grid of temperatures, on which queries carry short exact numbers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,24 +11,24 @@ from veracal import _checks
 from veracal._types import Floats
 from veracal.calibration.maps.parametric import LEAST_INVERSE, MOST_INVERSE
 
-_MOST_BITS = 30  # 20 more of a whole part fit into a double without rounding
+_MAX_BITS = 30  # a double then holds 20 bits of the integer part exactly
 
 
 @dataclass(frozen=True)
 class TemperatureGrid:
-    r"""Temperatures whose inverse is a multiple of :math:`2^{-bits}`, within a public range.
+    r"""Temperatures in a public range whose inverse is a multiple of :math:`2^{-bits}`.
 
     Parameters
     ----------
     low, high : float
         The range of temperatures.
     bits : int
-        16 by default, as in the other searches: at T = 6 a step is 0.0005.
+        16 by default: at T = 6 a step is 0.0005.
 
     Guarantees
     ----------
-    Every inverse temperature is exact in binary, its temperature lies in the range, and which
-    one is taken depends on nothing but the temperature that was wanted.
+    Every inverse temperature is an exact binary number whose temperature lies in the range. It
+    depends only on the temperature that is rounded.
 
     Examples
     --------
@@ -50,15 +50,15 @@ class TemperatureGrid:
                 f"{limits[1]:g}, low < high, got {(self.low, self.high)!r}."
             )
         least, most = self._ends
-        if self.bits > _MOST_BITS or least >= most:
+        if self.bits > _MAX_BITS or least >= most:
             raise ValueError(
                 f"Expected at least two temperatures on the grid between {self.low!r} and "
-                f"{self.high!r}, and at most {_MOST_BITS} bits, got bits={self.bits!r}."
+                f"{self.high!r}, and at most {_MAX_BITS} bits, got bits={self.bits!r}."
             )
 
     @classmethod
     def between(cls, temperatures: object) -> Self:
-        """The grid of a range, if a pair of numbers is what it is."""
+        """The grid of a range, after checking that it is a pair of numbers."""
         pair = isinstance(temperatures, Sequence | np.ndarray) and len(temperatures) == 2
         if isinstance(temperatures, str) or not pair:
             raise ValueError(
@@ -70,18 +70,18 @@ class TemperatureGrid:
 
     def inverses(self, temperatures: ArrayLike) -> Floats:
         """Nearest inverse temperatures on the grid, of the same shape."""
-        wanted = np.rint(2.0**self.bits / np.asarray(temperatures, dtype=np.float64))
-        result: Floats = np.clip(wanted, *self._ends) / 2.0**self.bits
+        units = np.rint(2.0**self.bits / np.asarray(temperatures, dtype=np.float64))
+        result: Floats = np.clip(units, *self._ends) / 2.0**self.bits
         return result
 
     @property
     def inverse_ends(self) -> tuple[float, float]:
-        """Least and largest inverse temperature of the range, on the grid."""
+        """Smallest and largest inverse temperature on the grid."""
         least, most = self._ends
         return least / 2.0**self.bits, most / 2.0**self.bits
 
     @property
     def _ends(self) -> tuple[float, float]:
-        """Least and largest inverse temperature of the range, in steps."""
+        """Smallest and largest inverse temperature, in grid steps."""
         steps = 2.0**self.bits
         return float(np.ceil(steps / self.high)), float(np.floor(steps / self.low))

@@ -1,17 +1,15 @@
-r"""Where both gaps vanish, from a few noisy answers.
+r"""Two private temperatures, for low and for high confidence.
 
-Near the root :math:`\theta^*` the gaps of unsure and sure predictions are linear in the two
-logarithms :math:`\theta` of inverse temperatures,
+The gaps are weighted by one minus the confidence and by the confidence. Near the root
+:math:`\theta^*`, where both are zero, they are linear in the two logarithms :math:`\theta` of
+inverse temperatures,
 
 .. math:: G(\theta) = -J (\theta - \theta^*),
 
-with slopes J that were asked for. Noisy gaps and a prior then give a posterior of the root,
-taken to be normal. The prior says that the two temperatures are near each other: with much
-noise they stay together, and what remains is a search for one.
-
-All of this is a function of noisy answers and of public numbers, and costs no privacy.
-
-Two private temperatures.
+with queried slopes J. Noisy gaps and a prior give a normal posterior of the root. The prior
+keeps the two temperatures close to each other: with much noise they are nearly equal, as in a
+search for one. The posterior is postprocessing of noisy answers and public numbers, at no
+privacy cost.
 """
 
 import math
@@ -27,19 +25,19 @@ from scipy.special import logit
 from veracal._types import Floats
 from veracal.calibration.bins import Bins
 from veracal.calibration.maps.parametric import MOST_INVERSE, STEEPEST, TwoTemperatures
-from veracal.calibration.private.root_search import (
-    GapContext,
-    Probed,
-    check_range,
-    probed,
-    probed_at,
-)
+from veracal.calibration.private.root_posterior import FINEST
 from veracal.calibration.private.session import (
     PricedQuery,
     PrivateFitter,
     QuerySession,
-    price,
-    split,
+    divide_epsilon,
+    micro_epsilon_of,
+)
+from veracal.calibration.private.temperature import (
+    RootSearch,
+    check_range,
+    root_from_answers,
+    search_root,
 )
 from veracal.calibration.queries.binned import CorrectWrong
 from veracal.calibration.queries.scalars import (
@@ -50,61 +48,66 @@ from veracal.calibration.queries.scalars import (
 from veracal.data import Estimate
 from veracal.queries import Query, Release, Source
 
-_BEND = 0.5  # prior of the difference of both logarithms
-_COMMON = 0.9  # prior of their mean, as of the root of a search
-_MISFIT = 0.1  # of the line, as a share of the gap
-_LEAST_ODDS = 0.5  # logarithm of the odds of an accuracy near one half
+_DIFFERENCE = 0.5  # prior standard deviation of the difference of both logarithms
+_MEAN = 0.9  # prior standard deviation of their mean, as of the root of a search
+_MISFIT = 0.1  # of the linear model, relative to the gap
+_MIN_LOG_ODDS = 0.5  # for accuracies near one half
+# Shares of the counts, two gaps, the slopes, then both weighted gaps twice. Shares of the same
+# query differ: at the same temperature an equal query would get the same noise.
+SHARES = (10, 9, 11, 10, 20, 40)
+COVERS = "both temperatures and all answers used to fit them"
+MIN_RECORDS_TIMES_EPSILON = 1_500  # from here on two temperatures are better than one
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
-    """Noisy gaps at a place.
+class GapObservation:
+    """Noisy weighted gaps at two temperatures.
 
     Attributes
     ----------
-    moves : array of shape (2,)
-        The place: both logarithms, from where the slopes were taken.
+    offsets : array of shape (2,)
+        Both logarithms, relative to the temperature of the slopes.
     gaps : array of shape (2,), or of shape (1,) for their sum alone
-        Right predictions minus confidences.
+        Correct predictions minus confidences.
     std : float
         Standard deviation of the noise of each.
     """
 
-    moves: Floats
+    offsets: Floats
     gaps: Floats
     std: float
 
     @property
     def design(self) -> Floats:
-        """What the gaps are of both gaps: themselves, or their sum."""
+        """Linear map from both gaps to the observed ones."""
         return np.eye(2) if len(self.gaps) == 2 else np.ones((1, 2))
 
     @property
     def weight(self) -> float:
-        """How much they count."""
+        """Inverse variance of noise and misfit."""
         return 1 / (self.std**2 + (_MISFIT * float(np.abs(self.gaps).max())) ** 2 + 1e-9)
 
 
 @dataclass(frozen=True, eq=False)
-class Bend:
-    """Posterior of the root.
+class TwoTemperaturePosterior:
+    """Normal posterior of the root.
 
     Attributes
     ----------
-    moves : array of shape (2,)
+    offsets : array of shape (2,)
         Its mean.
     stds : array of shape (2,)
-        Standard deviations, for noise and for which records there are.
+        Standard deviations, including sampling.
     """
 
-    moves: Floats
+    offsets: Floats
     stds: Floats
 
 
-def as_slopes(values: ArrayLike) -> Floats:
-    """Noisy sums of squares and products as a matrix that slopes can be.
+def slope_matrix(values: ArrayLike) -> Floats:
+    """Noisy sums of squares and products as a positive semidefinite matrix.
 
-    Without noise it has no negative eigenvalue, so those that noise made negative are zero.
+    Without noise there are no negative eigenvalues, so those due to noise are set to zero.
     """
     low, both, high = np.asarray(values, dtype=np.float64)
     roots, vectors = np.linalg.eigh(np.array([[low, both], [both, high]]))
@@ -112,86 +115,73 @@ def as_slopes(values: ArrayLike) -> Floats:
     return result
 
 
-def bend(slopes: Floats, seen: Sequence[Seen], setting: GapContext) -> Bend:
-    """Where the root is, given answers so far.
+def two_temperature_posterior(
+    slopes: Floats, observations: Sequence[GapObservation], accuracy: float
+) -> TwoTemperaturePosterior:
+    """Posterior of the root by a linear Gaussian update.
 
     Parameters
     ----------
     slopes : array of shape (2, 2)
-        As of :func:`as_slopes`.
-    seen : sequence of Seen
-    setting : Setting
+        As returned by :func:`slope_matrix`.
+    observations : sequence of GapObservation
+    accuracy : float
+        Noisy accuracy, between 0 and 1.
     """
-    apart, together = np.array([[1, -1], [-1, 1]]), np.full((2, 2), 0.25)
-    precision = apart / _BEND**2 + together / _COMMON**2
-    pull, gain = np.zeros(2), np.zeros((2, 2))
-    for one in seen:
-        line = one.design @ slopes
-        precision = precision + one.weight * line.T @ line
-        pull = pull + one.weight * line.T @ (one.gaps + line @ one.moves)
-        gain = gain + one.weight * line.T @ one.design
-    noise = np.linalg.inv(precision)
-    chance = noise @ gain @ _chance(slopes, setting) @ gain.T @ noise
-    return Bend(noise @ pull, np.sqrt(np.diag(noise + chance)))
-
-
-def _chance(slopes: Floats, setting: GapContext) -> Floats:
-    """Covariance of the gaps over which records there are.
-
-    A record's gap varies by p (1 - p), and for two classes its slope is that times the
-    logarithm of the odds, so the slopes tell it, at the odds of the accuracy.
-    """
-    odds = max(abs(float(logit(setting.accuracy))), _LEAST_ODDS)
-    result: Floats = slopes / odds
-    return result
-
-
-# The counts, two gaps, slopes, then both gaps twice. No two shares of one question are equal:
-# asked again at the same temperature it would be the same question, with the same noise.
-SHARES = (10, 9, 11, 10, 20, 40)
-COVERS = "both temperatures, and every answer that led to them"
-ENOUGH = 1_500  # records times epsilon from which on two do better than one
-_FINEST = 2.0**-16  # inverse temperatures are multiples of it
+    difference, mean = np.array([[1, -1], [-1, 1]]), np.full((2, 2), 0.25)
+    precision = difference / _DIFFERENCE**2 + mean / _MEAN**2
+    information, gain = np.zeros(2), np.zeros((2, 2))
+    for seen in observations:
+        line = seen.design @ slopes
+        precision = precision + seen.weight * line.T @ line
+        information = information + seen.weight * line.T @ (seen.gaps + line @ seen.offsets)
+        gain = gain + seen.weight * line.T @ seen.design
+    covariance = np.linalg.inv(precision)
+    # Sampling: a record's gap has variance p (1 - p), and for two classes its slope is that
+    # times the log-odds.
+    # So the slopes give the covariance of the gaps, at the odds of the accuracy.
+    sampling = slopes / max(abs(float(logit(accuracy))), _MIN_LOG_ODDS)
+    sampled = covariance @ gain @ sampling @ gain.T @ covariance
+    stds = np.sqrt(np.diag(covariance + sampled))
+    return TwoTemperaturePosterior(covariance @ information, stds)
 
 
 class PrivateTwoTemperatures(PrivateFitter):
-    r"""Two temperatures, for unsure and for sure predictions, by noisy answers.
+    r"""Two temperatures, for low and high confidence, fitted to noisy answers of a source.
 
-    First one temperature is searched for, as :class:`PrivateTemperature` does, with few
-    questions. There the *gaps* of unsure and of sure predictions are asked for, sums of
-    :math:`(1-s) g` and :math:`s g` with the confidence s of a record and its gap
-    :math:`g = 1[\hat y = y] - \hat p`, and how fast they move. Both temperatures go where both
-    gaps are zero; there they are asked for again.
-    Since :math:`(1-s)|g| + s|g| = |g| \le 1`, both gaps together cost what one gap does. Each
+    First a root search for one temperature as in :class:`PrivateTemperature`, with few queries.
+    At its result the weighted gaps are queried, sums of :math:`(1-s) g` and :math:`s g` with
+    the confidence s of a record and its gap :math:`g = 1[\hat y = y] - \hat p`, and their
+    slopes. Both temperatures move to the root of both gaps, where these are queried again.
+    Since :math:`(1-s)|g| + s|g| = |g| \le 1`, both gaps together cost as much as one. Each
     temperature stays within a factor of about 7 of the first.
 
-    It costs pure epsilon, split :math:`10 : 9 : 11 : 10 : 20 : 40` over the six questions. One
-    temperature is better where records times epsilon are below about 1,500.
+    It costs pure epsilon, divided :math:`10 : 9 : 11 : 10 : 20 : 40` over the six queries. One
+    temperature is better if records times epsilon are below about 1,500.
 
     Parameters
     ----------
     epsilon, micro_epsilon : float or int
-        What one unit of the records pays for the fit; one of the two.
+        Cost of the fit for each privacy unit; one of the two.
     classes : int, optional
-        Public number of classes, which makes a little less noise do under replace-one.
+        Public number of classes, which slightly reduces the noise under replace-one.
     inverses : pair of float
-        Public range in which the one temperature is searched for.
+        Public range of inverse temperatures for the root search.
     level : float
-        Of the intervals.
+        Confidence level of the intervals.
 
     Attributes
     ----------
     map_ : TwoTemperatures
     unsure_, sure_ : Estimate
-        Temperatures at a confidence of 0 and of 1, with intervals that count the noise and the
-        chance of which records there are, as far as the model of the search holds. Their ``n``
-        is the noisy number of records.
+        Temperatures at a confidence of 0 and of 1, with intervals that cover noise and sampling
+        under the model of the posterior. ``n`` is the noisy number of records.
     releases_, private_, statement_
-        As of :class:`PrivateTemperature`.
+        As in :class:`PrivateTemperature`.
 
     Guarantees
     ----------
-    As of :class:`PrivateTemperature` by search. No prediction changes.
+    As in :class:`PrivateTemperature` by search. Predictions do not change.
 
     Examples
     --------
@@ -201,12 +191,12 @@ class PrivateTwoTemperatures(PrivateFitter):
     >>> z = 2 * rng.normal(size=(20_000, 2))
     >>> p = TwoTemperatures(1.5, 0.6).transform(Scores.from_logits(z)).probabilities
     >>> labels = (rng.uniform(size=len(z)) < p[:, 1]).astype(int)
-    >>> found = PrivateTwoTemperatures(epsilon=1.0).fit(Public(Scores.from_logits(z, labels)))
-    >>> found.map_.unsure > 1.2 > 0.8 > found.map_.sure
+    >>> fitter = PrivateTwoTemperatures(epsilon=1.0).fit(Public(Scores.from_logits(z, labels)))
+    >>> fitter.map_.unsure > 1.2 > 0.8 > fitter.map_.sure
     True
     """
 
-    keeps = True
+    keeps_predictions = True
 
     def __init__(
         self,
@@ -224,48 +214,55 @@ class PrivateTwoTemperatures(PrivateFitter):
         self.level = level
 
     def fit(self, source: Source, *, request: str | None = None) -> Self:
-        """Ask a source until both temperatures are known.
+        """Query a source and fit both temperatures.
 
         Parameters
         ----------
         source : Source
         request : str, optional
-            As of :meth:`PrivateTemperature.fit`.
+            As in :meth:`PrivateTemperature.fit`.
         """
-        asks, inverses = self._asks(), check_range(self.inverses)
-        inquiry = QuerySession(source, request)
-        inquiry.afford(self.items)
-        first = probed(inquiry, asks[:3], inverses)
-        places, at = [probe.inverse for probe in first.probes], first.inverse
-        moves: Floats = np.zeros(2)
-        inquiry.ask(
-            PricedQuery(ConfidenceWeightedSlopes(mapped(at, moves)), asks[3].micro_epsilon),
-            "slopes",
-        )
+        queries, inverses = self._queries(), check_range(self.inverses)
+        session = QuerySession(source, request)
+        session.check_affordable(self.items)
+        search = search_root(session, queries[:3], inverses)
+        positions, at = search.positions, search.inverse
+        offsets: Floats = np.zeros(2)
+        slope_query = ConfidenceWeightedSlopes(map_at(at, offsets))
+        session.ask(PricedQuery(slope_query, queries[3].micro_epsilon), "slopes")
         maps = list[TwoTemperatures]()
-        for i, ask in enumerate(asks[4:]):
-            maps.append(mapped(at, moves))
-            inquiry.ask(
-                PricedQuery(ConfidenceWeightedGaps(maps[-1]), ask.micro_epsilon), f"gaps {i}"
+        for i, query in enumerate(queries[4:]):
+            maps.append(map_at(at, offsets))
+            gap_query = ConfidenceWeightedGaps(maps[-1])
+            session.ask(PricedQuery(gap_query, query.micro_epsilon), f"gaps {i}")
+            answers = session.answers  # all answers are from the same sources
+            search = root_from_answers(answers, positions, inverses)
+            slopes, *gaps = answers[1 + len(positions) :]
+            observations = [
+                *search_observations(search, at),
+                *gap_observations(gaps, maps, at),
+            ]
+            posterior = two_temperature_posterior(
+                slope_matrix(slopes.values), observations, search.counts.accuracy
             )
-            answers = inquiry.answers  # all of them of the same sources
-            first = probed_at(answers, places, inverses)
-            slopes, *gaps = answers[1 + len(places) :]
-            seen = [*sums_seen(first, at), *gaps_seen(gaps, maps, at)]
-            found = bend(as_slopes(slopes.values), seen, first.setting)
-            moves = found.moves
-        self.unsure_, self.sure_ = self._estimates(mapped(at, moves), found, first.n)
-        return self._keep(mapped(at, moves), inquiry.answers, source, covers=COVERS)
+            offsets = posterior.offsets
+        map_ = map_at(at, offsets)
+        self.unsure_, self.sure_ = self._estimates(map_, posterior, search.n)
+        return self._store(map_, session.answers, source, covers=COVERS)
 
-    def _estimates(self, map_: TwoTemperatures, found: Bend, n: int) -> list[Estimate]:
-        """Temperatures with intervals."""
-        reach = float(stats.norm.ppf((1 + self.level) / 2)) * found.stds
+    def _estimates(
+        self, map_: TwoTemperatures, posterior: TwoTemperaturePosterior, n: int
+    ) -> list[Estimate]:
+        """Both temperatures with intervals."""
+        half_widths = float(stats.norm.ppf((1 + self.level) / 2)) * posterior.stds
         values = np.array([1 / map_.unsure, 1 / map_.sure])
-        ends = zip(values, values * np.exp(-reach), values * np.exp(reach), strict=True)
+        ends = zip(
+            values, values * np.exp(-half_widths), values * np.exp(half_widths), strict=True
+        )
         return [Estimate(float(v), float(a), float(b), self.level, n) for v, a, b in ends]
 
-    def _asks(self) -> list[PricedQuery]:
-        """The questions, with places for temperatures that are not known yet."""
+    def _queries(self) -> list[PricedQuery]:
+        """The queries, at placeholder temperatures."""
         check_range(self.inverses)
         if not 0 < self.level < 1:
             raise ValueError(f"Expected level between 0 and 1, got level={self.level!r}.")
@@ -279,32 +276,36 @@ class PrivateTwoTemperatures(PrivateFitter):
             both,
             both,
         ]
-        parts = split(price(self.epsilon, self.micro_epsilon), SHARES)
-        return [PricedQuery(query, part) for query, part in zip(queries, parts, strict=True)]
+        costs = divide_epsilon(micro_epsilon_of(self.epsilon, self.micro_epsilon), SHARES)
+        return [PricedQuery(query, cost) for query, cost in zip(queries, costs, strict=True)]
 
 
-def mapped(at: float, moves: Floats) -> TwoTemperatures:
-    """The map whose logarithms are so far from one temperature, on a public grid."""
-    reach = 0.99 * STEEPEST / 2  # of each: as far as answers around one temperature tell
-    moved = at * np.exp(np.clip(moves, -reach, reach))
-    steps = np.maximum(np.rint(np.minimum(moved, MOST_INVERSE) / _FINEST), 1)
-    unsure, sure = (steps * _FINEST).tolist()
+def map_at(at: float, offsets: Floats) -> TwoTemperatures:
+    """The map with log inverse temperatures at these offsets, on a public grid."""
+    bound = (
+        0.99 * STEEPEST / 2
+    )  # of each offset, for which answers at one temperature are valid
+    moved = at * np.exp(np.clip(offsets, -bound, bound))
+    steps = np.maximum(np.rint(np.minimum(moved, MOST_INVERSE) / FINEST), 1)
+    unsure, sure = (steps * FINEST).tolist()
     return TwoTemperatures(unsure, sure, at)
 
 
-def sums_seen(first: Probed, at: float) -> list[Seen]:
-    """What the search for one temperature says of both: the sum of their gaps."""
+def search_observations(search: RootSearch, at: float) -> list[GapObservation]:
+    """Observations from the search for one temperature: sums of both gaps."""
     return [
-        Seen(np.full(2, math.log(probe.inverse / at)), np.array([probe.gap]), probe.std)
-        for probe in first.probes
+        GapObservation(np.full(2, math.log(inverse / at)), gap.gap.reshape(1), float(gap.std))
+        for inverse, gap in zip(search.positions, search.gaps, strict=True)
     ]
 
 
-def gaps_seen(
+def gap_observations(
     gaps: Sequence[Release], maps: Sequence[TwoTemperatures], at: float
-) -> list[Seen]:
-    """What gaps at two temperatures say, by how far from one temperature they were asked."""
+) -> list[GapObservation]:
+    """Observations from weighted gaps at two temperatures."""
     return [
-        Seen(np.log([here.unsure / at, here.sure / at]), np.array(gap.values), gap.noise_std)
-        for gap, here in zip(gaps, maps, strict=True)
+        GapObservation(
+            np.log([map_.unsure / at, map_.sure / at]), np.array(gap.values), gap.noise_std
+        )
+        for gap, map_ in zip(gaps, maps, strict=True)
     ]

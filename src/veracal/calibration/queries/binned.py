@@ -1,7 +1,4 @@
-"""Sums by bins of confidence and by group, and a number made of them.
-
-Right predictions and all of them, by bins of confidence.
-"""
+"""Queries by confidence bin and group: gaps, correct and wrong predictions, and totals."""
 
 import math
 from abc import ABC, abstractmethod
@@ -29,19 +26,19 @@ from veracal.queries import BinnedSum, NonAdditive, SettingValue
 
 
 class ByBin(ABC):
-    """Sums by cells, of which each record is in one; which cells and sums is left to say."""
+    """Base class of sums by cells (bins and groups); each record is in exactly one cell."""
 
     bins: Bins
     inverse: float
     groups: Groups | None
 
-    what: ClassVar[str]
+    statistic: ClassVar[str]
 
     @property
     def name(self) -> str:
-        """What is asked, and whether by bin and by group."""
+        """Name of the query, including whether it is by bin and by group."""
         by_bin = " by bin" if self.bins.count > 1 else ""
-        return self.what + by_bin + ("" if self.groups is None else " by group")
+        return self.statistic + by_bin + ("" if self.groups is None else " by group")
 
     @property
     @abstractmethod
@@ -61,25 +58,27 @@ class ByBin(ABC):
     @property
     def settings(self) -> Mapping[str, SettingValue]:
         """Bins, temperature and groups."""
-        told = {"bins": self.bins.count, "inverse": self.inverse}
+        settings = {"bins": self.bins.count, "inverse": self.inverse}
         if self.groups is None:
-            return Frozen(told)
-        return Frozen({**told, "group": self.groups.name, "groups": repr(self.groups.names)})
+            return Frozen(settings)
+        return Frozen(
+            {**settings, "group": self.groups.name, "groups": repr(self.groups.names)}
+        )
 
     def sensitivity(self, relation: Relation) -> int:
-        """Most that the answer moves in the L1 norm, in units."""
+        """Sensitivity in the L1 norm, in grid units."""
         return self.sums.sensitivity(relation)
 
     def sensitivity_l2(self, relation: Relation) -> float:
-        """Most that it moves in the L2 norm, in units."""
+        """Sensitivity in the L2 norm, in grid units."""
         return self.sums.sensitivity_l2(relation)
 
     def evaluate(self, records: Any) -> Ints:
-        """The sums, in units."""
+        """The sums in grid units."""
         return self.sums.evaluate(records)
 
     def cells(self, records: Any) -> Array:
-        """Number of each record's cell: bins within groups."""
+        """Index of each record's cell: bins within groups."""
         scores = labeled(records)
         bins = self.bins.of(confidence_at(scores, self.inverse))
         return group_of(scores, self.groups) * self.bins.count + bins
@@ -89,8 +88,8 @@ class ByBin(ABC):
 class BinnedGap(ByBin):
     r"""Sums of :math:`1[\hat y = y] - \hat p_\beta` by bins of confidence.
 
-    Luo et al. 2020 (https://arxiv.org/abs/2008.09643), ECE-T. One record moves one entry by
-    at most 1; the replaced and the replacing one together by less than 2, stated as 2.
+    Luo et al. 2020 (https://arxiv.org/abs/2008.09643), ECE-T. One record changes one entry
+    by at most 1; replacing a record changes the sums by less than 2, bounded by 2.
 
     Parameters
     ----------
@@ -98,9 +97,9 @@ class BinnedGap(ByBin):
     inverse : float
         The inverse temperature :math:`\beta`.
     groups : Groups, optional
-        Bins of each group apart, the first group's first.
+        Separate bins for each group, in the order of the groups.
     bits : int
-        Of the grid.
+        Resolution of the grid.
     """
 
     bins: Bins = field(default_factory=Bins)
@@ -108,7 +107,7 @@ class BinnedGap(ByBin):
     groups: Groups | None = None
     bits: int = 20
 
-    what = "gaps"
+    statistic = "gaps"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "inverse", check_inverse(self.inverse))
@@ -125,18 +124,18 @@ class BinnedGap(ByBin):
 
 @dataclass(frozen=True)
 class CorrectWrong(ByBin):
-    """Numbers of right and of wrong predictions by bins of confidence.
+    """Numbers of correct and wrong predictions by bins of confidence.
 
-    Asking for right and wrong ones instead of right ones and all halves the noise: each record
-    moves one entry, by 1, and not two. One bin gives the accuracy and the number of records.
+    Correct and wrong predictions have half the sensitivity of correct and all predictions: each
+    record changes one entry by 1. One bin gives the accuracy and the number of records.
 
     Parameters
     ----------
     bins : Bins
     inverse : float
-        Bins are of the confidence at this inverse temperature.
+        Inverse temperature of the confidence.
     groups : Groups, optional
-        Each group apart.
+        Separate bins for each group.
 
     Examples
     --------
@@ -150,33 +149,33 @@ class CorrectWrong(ByBin):
     inverse: float = 1.0
     groups: Groups | None = None
 
-    what = "correct and wrong"
+    statistic = "correct and wrong"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "inverse", check_inverse(self.inverse))
 
     @property
     def sums(self) -> BinnedSum:
-        """Right ones at even, wrong ones at odd places."""
+        """Correct predictions at even indices, wrong ones at odd indices."""
         cells = 2 * self.bins.count * group_count(self.groups)
         return BinnedSum(self.name, lambda s: np.ones(len(s)), self._sides, cells, 0, 1, 0)
 
     def _sides(self, records: Any) -> Array:
-        """Number of each record's cell, right or wrong."""
+        """Index of each record's cell and outcome."""
         sides: Array = 2 * self.cells(records) + ~labeled(records).correct
         return sides
 
 
 @dataclass(frozen=True)
 class AbsoluteGaps(BinnedGap, NonAdditive):
-    r"""The number :math:`\sum_b |S_b|`, n times the calibration error, one for each group.
+    r"""The number :math:`\sum_b |S_b|`, n times the calibration error, for each group.
 
     :math:`S_b` is the sum of :math:`1[\hat y = y] - \hat p_\beta` in bin b. Noise on this one
-    number leaves the calibration error where it is; noise on every :math:`S_b` would raise it,
-    by the absolute values (at 1,000 records and an epsilon of 0.2 by 0.046).
+    number is unbiased; noise on every :math:`S_b` increases the absolute values (by 0.046 at
+    1,000 records and an epsilon of 0.2).
 
-    It is no sum over records: answers of several sources do not add up to the answer of all,
-    and a :class:`~veracal.queries.Pool` refuses it. Ask it for :class:`BinnedGap`.
+    It is not a sum over records: answers of several sources do not add up to the answer of all,
+    so a :class:`~veracal.queries.Pool` rejects it. Use :class:`BinnedGap` there.
 
     Parameters
     ----------
@@ -186,26 +185,26 @@ class AbsoluteGaps(BinnedGap, NonAdditive):
     Guarantees
     ----------
     :math:`\bigl|\sum_b |S_b| - \sum_b |S'_b|\bigr| \le \sum_b |S_b - S'_b|`, so one record
-    moves the answer no further than the sums: by at most 1 if it is added or removed, and by
-    less than 2 (stated as 2) if it is replaced. With groups a record is in one of them, and the
-    same holds for all answers together in the L1 norm.
+    changes the answer at most as much as the sums: by at most 1 if it is added or removed, and
+    by less than 2 (bounded by 2) if it is replaced. With groups a record is in one of them, and
+    the same holds for all entries together in the L1 norm.
     """
 
-    what = "absolute gaps"
+    statistic = "absolute gaps"
 
     @property
     def entries(self) -> int:
-        """One for each group."""
+        """One entry for each group."""
         return group_count(self.groups)
 
     def sensitivity_l2(self, relation: Relation) -> float:
-        """As in the L1 norm: what two bins move adds up in one number."""
+        """Equal to the L1 sensitivity, because the changes of two bins add up in one number."""
         return float(self.sensitivity(relation))
 
     def evaluate(self, records: Any) -> Ints:
-        """The absolute sums added up, in units."""
+        """The sum of the absolute sums in grid units."""
         sums = np.abs(super().evaluate(records).astype(object)).reshape(self.entries, -1)
-        # Clipped as every total is, which moves no two of them further apart.
+        # Clipped like every total; clipping does not increase differences.
         totals = [min(int(total), MOST_TOTAL) for total in sums.sum(axis=1)]
         return np.array(totals, dtype=np.int64)
 
@@ -218,7 +217,7 @@ class BrierByGroup:
     ----------
     groups : Groups
     bits : int
-        Of the grid.
+        Resolution of the grid.
     """
 
     groups: Groups
@@ -239,7 +238,7 @@ class BrierByGroup:
 
     @property
     def entries(self) -> int:
-        """One for each group."""
+        """One entry for each group."""
         return self.groups.count
 
     @property
@@ -248,38 +247,38 @@ class BrierByGroup:
         return Frozen({"group": self.groups.name, "groups": repr(self.groups.names)})
 
     def sensitivity(self, relation: Relation) -> int:
-        """Most that the answer moves in the L1 norm, in units."""
+        """Sensitivity in the L1 norm, in grid units."""
         return self.sums.sensitivity(relation)
 
     def sensitivity_l2(self, relation: Relation) -> float:
-        """Most that it moves in the L2 norm, in units."""
+        """Sensitivity in the L2 norm, in grid units."""
         return self.sums.sensitivity_l2(relation)
 
     def evaluate(self, records: Any) -> Ints:
-        """The sums, in units."""
+        """The sums in grid units."""
         return self.sums.evaluate(records)
 
 
 @dataclass(frozen=True)
 class CorrectTotal:
-    r"""Numbers of right predictions and of all predictions by bins of confidence.
+    r"""Numbers of correct predictions and of all predictions by bins of confidence.
 
-    This is what Luo et al. 2020 (https://arxiv.org/abs/2008.09643, App. C.2.3) ask for. It
-    says the same as :class:`~veracal.calibration.CorrectWrong`, at twice the
-    sensitivity: use that one, and this one to compare.
+    The query of Luo et al. 2020 (https://arxiv.org/abs/2008.09643, App. C.2.3).
+    :class:`~veracal.calibration.CorrectWrong` has the same information at half the
+    sensitivity; this query is for comparison with the paper.
 
     Parameters
     ----------
     bins : Bins
     inverse : float
-        Bins are of the confidence at this inverse temperature.
+        Inverse temperature of the confidence.
 
     Guarantees
     ----------
-    A right prediction is counted twice, in one bin, so a record that is added or removed moves
-    the answer by 2 in the L1 and by :math:`\sqrt 2` in the L2 norm. One that is replaced by a
-    record of another bin moves four entries by 1 each: 4 in the L1 and 2 in the L2 norm. Both
-    happen, so no less would do; with a single bin replacing moves less, and the same is stated.
+    A correct prediction is counted twice in one bin, so adding or removing a record changes the
+    answer by 2 in the L1 and by :math:`\sqrt 2` in the L2 norm. Replacing it by a record of
+    another bin changes four entries by 1 each: 4 in the L1 and 2 in the L2 norm. Both bounds
+    are attained; with a single bin the same bounds are used although replacing changes less.
 
     Examples
     --------
@@ -300,7 +299,7 @@ class CorrectTotal:
 
     @property
     def entries(self) -> int:
-        """Right ones at even, all at odd places."""
+        """Correct predictions at even indices, all predictions at odd indices."""
         return 2 * self.bins.count
 
     @property
@@ -309,11 +308,11 @@ class CorrectTotal:
         return self._sides.settings
 
     def sensitivity(self, relation: Relation) -> int:
-        """Most that the counts move in the L1 norm: two for each record."""
+        """Sensitivity in the L1 norm: two for each record."""
         return 2 * Bounds(-1, 1).sensitivity(relation)
 
     def sensitivity_l2(self, relation: Relation) -> float:
-        """Most that they move in the L2 norm: two entries by 1, or four."""
+        """Sensitivity in the L2 norm: two entries by 1, or four."""
         entries = self.sensitivity(relation)
         return 2.0 if entries == 4 else math.nextafter(math.sqrt(entries), math.inf)
 
@@ -325,5 +324,5 @@ class CorrectTotal:
 
     @property
     def _sides(self) -> CorrectWrong:
-        """The same as right and wrong ones."""
+        """The query for correct and wrong predictions."""
         return CorrectWrong(self.bins, self.inverse)

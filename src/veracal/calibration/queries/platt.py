@@ -1,16 +1,12 @@
-r"""Parameters of a map as whole numbers on a public grid.
-
-Clipped gradients of an affine map of the logits.
-
-Equations that a calibrated affine map solves, and how steep they are.
+r"""Queries for affine maps of logits: clipped gradients, estimating equations and curvature.
 
 If :math:`P(y = c \mid z) = \mathrm{softmax}(Wz + b)_c`, then for *every* function f of the
 logits the residuals :math:`r = \mathrm{softmax}(Wz + b) - e_y` have
-:math:`E[r \, f(z)^\top] = 0`. With f = z these are the equations of maximum likelihood, and one
-record may add anything to them. With a bounded f they have the same solution, a record adds a
-bounded amount *without* a residual ever being clipped, and so the few records that are sure
-and wrong, which tell most, are not shortened: clipped gradients lose exactly these, and lead to
-maps that are too sure.
+:math:`E[r \, f(z)^\top] = 0`. With f = z these are the maximum-likelihood
+equations, and the contribution of one record is unbounded. With a bounded f they have the same
+solution, and the contribution is bounded *without* clipping residuals. Confident wrong
+predictions, which are the most informative, then keep their full weight; clipped gradients
+shrink exactly these and lead to overconfident maps.
 """
 
 import math
@@ -30,27 +26,27 @@ from veracal.calibration.queries.records import VectorSum, check_inverse, labele
 from veracal.data import Kind
 from veracal.queries import BinnedSum, SettingValue
 
-_MOST_BITS = 24  # a parameter is then a float exactly, and so is its product with a small one
-_MOST = 1_024  # of a weight or a bias
+_MAX_BITS = 24  # parameters and their products with small integers are then exact floats
+_MAX_BOUND = 1_024  # of a weight or a bias
 
 
 @dataclass(frozen=True)
 class ParameterGrid:
     r"""Weights and biases :math:`k \cdot 2^{-bits}`, within public bounds.
 
-    Whoever is asked about a map on it gets a short list of small integers, and two parties who
-    have the list have the same map to the last bit.
+    A query about a map on the grid carries a short list of small integers, from which each
+    party computes exactly the same map.
 
     Parameters
     ----------
     bits : int from 0 to 24
     most_weight, most_bias : int
-        Largest weight and bias, up and down.
+        Largest absolute weight and bias.
 
     Guarantees
     ----------
-    The grid is declared before any record is read. Rounding to it is done with what was
-    released already and costs nothing.
+    The grid is declared before any record is read. Rounding to it is postprocessing of released
+    values and costs nothing.
 
     Examples
     --------
@@ -70,16 +66,16 @@ class ParameterGrid:
         _checks.whole(bits=self.bits, least=0)
         _checks.whole(most_weight=self.most_weight, most_bias=self.most_bias)
         largest = max(self.most_weight, self.most_bias)
-        if self.bits > _MOST_BITS or largest > _MOST:
+        if self.bits > _MAX_BITS or largest > _MAX_BOUND:
             raise ValueError(
-                f"Expected at most {_MOST_BITS} bits and bounds of at most {_MOST}, got {self}."
+                f"Expected at most {_MAX_BITS} bits and bounds up to {_MAX_BOUND}, got {self}."
             )
         for name in ("bits", "most_weight", "most_bias"):
             object.__setattr__(self, name, int(getattr(self, name)))
 
     @property
     def step(self) -> float:
-        """Distance of two neighbors on the grid."""
+        """Distance of neighboring grid points."""
         return math.ldexp(1.0, -self.bits)
 
     def nearest(self, weights: ArrayLike, bias: ArrayLike, reads: Kind | None = None) -> Platt:
@@ -91,7 +87,7 @@ class ParameterGrid:
         return self._rounded(bias, self.most_bias)
 
     def units(self, map_: Platt) -> tuple[int, ...]:
-        """Weights, row after row, then biases, as whole numbers; refuses a map off the grid."""
+        """Weights (row by row) and biases as integers; rejects a map off the grid."""
         if not isinstance(map_, Platt):
             raise ValueError(f"Expected a Platt map, got {map_!r}.")
         if self.nearest(map_.weights, map_.bias, map_.reads) != map_:
@@ -106,22 +102,22 @@ class ParameterGrid:
     def map(
         self, units: Iterable[int], form: Form, classes: int, reads: Kind | None = None
     ) -> Platt:
-        """The map of whole numbers, as :meth:`units` gives them."""
+        """The map of integers as :meth:`units` returns them."""
         shape = weight_shape(form, classes)
         flat = np.array([int(unit) for unit in units], dtype=np.float64) * self.step
         if len(flat) != math.prod(shape) + classes:
             raise ValueError(
-                f"Expected {math.prod(shape) + classes} whole numbers for a {form} of "
+                f"Expected {math.prod(shape) + classes} integers for a {form} of "
                 f"{classes} classes, got {len(flat)}."
             )
-        found = Platt(flat[:-classes].reshape(shape), flat[-classes:], reads)
-        self.units(found)  # refuses what is out of bounds
-        return found
+        result = Platt(flat[:-classes].reshape(shape), flat[-classes:], reads)
+        self.units(result)  # rejects parameters out of bounds
+        return result
 
     def _rounded(self, values: ArrayLike, most: int) -> Floats:
-        """Numbers on the grid, the nearest within the bound."""
-        inside = np.clip(np.asarray(values, dtype=np.float64), -most, most)
-        result: Floats = np.rint(inside / self.step) * self.step + 0.0  # and no minus zero
+        """Numbers rounded to the grid and clipped to the bound."""
+        clipped = np.clip(np.asarray(values, dtype=np.float64), -most, most)
+        result: Floats = np.rint(clipped / self.step) * self.step + 0.0  # no -0.0
         return result
 
 
@@ -142,13 +138,13 @@ class PlattGradient(VectorSum):
     Parameters
     ----------
     map : Platt
-        Where the gradient is taken.
+        Map at which the gradient is computed.
     clip : float
-        Longest gradient of one record.
+        L2 bound of the gradient of one record.
     step : int
-        Number of the step, as of :class:`TemperatureGradient`.
+        Index of the step, as in :class:`TemperatureGradient`.
     bits : int
-        Of the grid.
+        Resolution of the grid.
     """
 
     map: Platt
@@ -167,7 +163,7 @@ class PlattGradient(VectorSum):
 
     @property
     def entries(self) -> int:
-        """Number of weights, and one bias a class."""
+        """Number of weights plus one bias per class."""
         return int(np.size(self.map.weights)) + len(self.map.bias)
 
     @property
@@ -178,8 +174,8 @@ class PlattGradient(VectorSum):
     @property
     def settings(self) -> Mapping[str, SettingValue]:
         """Map, clip and step."""
-        told = {"map": digest(self.map), "form": self.map.form}
-        return Frozen({**told, "clip": float(self.clip), "step": int(self.step)})
+        settings = {"map": digest(self.map), "form": self.map.form}
+        return Frozen({**settings, "clip": float(self.clip), "step": int(self.step)})
 
     def per_record(self, records: Any) -> Array:
         """Each record's gradient, of shape (n, entries)."""
@@ -189,7 +185,7 @@ class PlattGradient(VectorSum):
 
 
 def platt_gradients(map_: Platt, z: Floats, labels: Ints) -> Floats:
-    """Gradient of each record's loss: weights first, row after row, then the bias.
+    """Gradient of each record's loss: weights row by row, then the bias.
 
     Parameters
     ----------
@@ -208,7 +204,7 @@ def platt_gradients(map_: Platt, z: Floats, labels: Ints) -> Floats:
 
 
 def products(form: Form, residual: Floats, z: Floats) -> Floats:
-    """Residuals times logits or functions of them, as the weights lie; then residuals."""
+    """Products of residuals and features in the shape of the weights, then the residuals."""
     if form == "scalar":
         weights = (residual * z).sum(axis=1, keepdims=True)
     elif form == "vector":
@@ -220,43 +216,42 @@ def products(form: Form, residual: Floats, z: Floats) -> Floats:
 
 
 def residuals(map_: Platt, z: Floats, labels: Ints) -> Floats:
-    r"""What is left of the labels, :math:`\mathrm{softmax}(Wz + b) - e_y`, of shape (n, k)."""
+    r"""Residuals :math:`\mathrm{softmax}(Wz + b) - e_y`, of shape (n, k)."""
     with np.errstate(over="ignore", invalid="ignore"):
         result: Floats = softmax(weighted(z, map_.weights) + map_.bias, axis=1)
     result[np.arange(len(labels)), labels] -= 1
     return result
 
 
-LEVEL = 8.0  # log-odds beyond which the level of an unsure class is clipped
+LOG_ODDS_CLIP = 8.0  # bound on the log-odds in the curvature query
 
 
 @dataclass(frozen=True)
 class PlattEquations(VectorSum):
     r"""Sum of residuals, and of residuals times bounded logits.
 
-    A record adds :math:`(r \cdot f, r)`, :math:`(r \circ f, r)` or :math:`(r f^\top, r)` where
-    W is a number, a diagonal or a matrix, with :math:`f_c = \mathrm{clip}((z_c - m) / s, -1,
-    1)`. Since :math:`\lVert r \rVert_1 \le 2`, :math:`\lVert r \rVert_2^2 \le 2` and
-    :math:`|f_c| \le 1`, its L2 norm is at most :math:`\sqrt 6`, 2 or
-    :math:`\sqrt{2 (1 + k)}`.
+    A record contributes :math:`(r \cdot f, r)`, :math:`(r \circ f, r)` or :math:`(r f^\top, r)`
+    where W is a number, a diagonal or a matrix, with :math:`f_c = \mathrm{clip}((z_c - m) / s,
+    -1, 1)`. Since :math:`\lVert r \rVert_1 \le 2`, :math:`\lVert r \rVert_2^2 \le 2` and
+    :math:`|f_c| \le 1`, its L2 norm is at most :math:`\sqrt 6`, 2 or :math:`\sqrt{2 (1 + k)}`.
 
     Parameters
     ----------
     map : Platt
-        Where the residuals are taken. It must lie on the grid.
+        Map at which the residuals are computed. It must lie on the grid.
     center, spread : float
         The public numbers m and s.
     step : int
-        Number of the step, as of :class:`TemperatureGradient`.
+        Index of the step, as in :class:`TemperatureGradient`.
     parameters : ParameterGrid
         The enrolled grid.
     bits : int
-        Of the grid of the answer.
+        Resolution of the grid of the answer.
 
     Guarantees
     ----------
-    The norm of what a record adds is at most :attr:`bound`, whatever the record; the sum
-    enforces it once more in integers. A map off the grid is refused before a record is read.
+    The norm of a record's contribution is at most :attr:`bound`, and the sum enforces it again
+    in integers. A map off the grid is rejected before a record is read.
     """
 
     map: Platt
@@ -278,53 +273,53 @@ class PlattEquations(VectorSum):
 
     @property
     def entries(self) -> int:
-        """Number of weights, and one bias a class."""
+        """Number of weights plus one bias per class."""
         return int(np.size(self.map.weights)) + len(self.map.bias)
 
     @property
     def bound(self) -> float:
-        """Longest vector of a record."""
+        """Largest L2 norm of a record's contribution."""
         return equation_bound(self.map.form, len(self.map.bias))
 
     @property
     def settings(self) -> Mapping[str, SettingValue]:
-        """The map as whole numbers, the grid, the center, the spread and the step."""
+        """The map as integers, the grid, center, spread and step."""
         grid, units = self.parameters, self.parameters.units(self.map)
-        told: dict[str, SettingValue] = {
+        settings: dict[str, SettingValue] = {
             "form": self.map.form,
             "reads": self.map.reads or "",
             "parameters": " ".join(map(str, units)),
             "parameter grid": f"{grid.bits} {grid.most_weight} {grid.most_bias}",
         }
         numbers = {"center": float(self.center), "spread": float(self.spread)}
-        return Frozen({**told, **numbers, "step": int(self.step)})
+        return Frozen({**settings, **numbers, "step": int(self.step)})
 
     def per_record(self, records: Any) -> Array:
         """Each record's residuals and products, of shape (n, entries)."""
         scores = labeled(records)
         self.map.check(scores)
         z = readable_logits(scores)
-        seen = np.clip((z - self.center) / self.spread, -1.0, 1.0)
-        return products(self.map.form, residuals(self.map, z, scores.known_labels), seen)
+        features = np.clip((z - self.center) / self.spread, -1.0, 1.0)
+        return products(self.map.form, residuals(self.map, z, scores.known_labels), features)
 
 
 @dataclass(frozen=True)
 class PlattCurvature(VectorSum):
-    r"""How unsure the classes are at an inverse temperature, and at which log-odds.
+    r"""Sum of class variances at an inverse temperature, and of their log-odds.
 
-    With :math:`p = \mathrm{softmax}(\beta z)` and :math:`q_c = p_c (1 - p_c)` a record adds
-    :math:`\sum_c q_c` and :math:`\sum_c q_c \, \mathrm{clip}(\beta z_c / 8, -1, 1)`. The first
-    is how steep the equations of the biases are, all classes together; their ratio is where
-    the logits of unsure classes lie. No label is read.
+    With :math:`p = \mathrm{softmax}(\beta z)` and :math:`q_c = p_c (1 - p_c)` a record
+    contributes :math:`\sum_c q_c` and :math:`\sum_c q_c \, \mathrm{clip}(\beta z_c / 8, -1,
+    1)`. The first is the total curvature of the bias equations; the ratio of the two is the
+    average log-odds of uncertain classes. Labels are not read.
 
     Parameters
     ----------
     inverse : float
         The inverse temperature :math:`\beta`.
     classes : int
-        Public number k of classes: a record adds at most :math:`1 - 1/k` to each entry.
+        Public number k of classes: a record contributes at most :math:`1 - 1/k` to each entry.
     bits : int
-        Of the grid.
+        Resolution of the grid.
     """
 
     inverse: float
@@ -342,7 +337,7 @@ class PlattCurvature(VectorSum):
 
     @property
     def bound(self) -> float:
-        """Longest vector of a record."""
+        """Largest L2 norm of a record's contribution."""
         return math.sqrt(2.0) * (1 - 1 / self.classes)
 
     @property
@@ -351,37 +346,39 @@ class PlattCurvature(VectorSum):
         return Frozen({"inverse": self.inverse, "classes": int(self.classes)})
 
     def per_record(self, records: Any) -> Array:
-        """Each record's two numbers."""
+        """The two sums of each record."""
         scores = labeled(records)
         check_width(scores, int(self.classes), Platt.kind)
         odds = self.inverse * readable_logits(scores)
         p = softmax(odds, axis=1)
-        unsure = p * (1 - p)
-        level = np.clip(odds / LEVEL, -1.0, 1.0)
-        return np.stack([unsure.sum(axis=1), (unsure * level).sum(axis=1)], axis=1)
+        variance = p * (1 - p)
+        clipped = np.clip(odds / LOG_ODDS_CLIP, -1.0, 1.0)
+        return np.stack([variance.sum(axis=1), (variance * clipped).sum(axis=1)], axis=1)
 
 
 def platt_counts(classes: int, reads: Kind | None = None) -> BinnedSum:
-    """Numbers of right and of wrong predictions, of scores that a map is for.
+    """Numbers of correct and wrong predictions on scores that a Platt map accepts.
 
-    As :class:`CorrectWrong` without bins, but scores of other classes or of another kind are
-    refused: asked first, it keeps a fit that must fail from being charged at all.
+    Like :class:`CorrectWrong` without bins, but scores with another number of classes or of
+    another kind are rejected: as the first query, it fails before the fit is charged.
     """
-    fits = Platt(1.0, np.zeros(classes), reads)
+    example = Platt(1.0, np.zeros(classes), reads)
 
     def wrong(records: Any) -> Array:
         scores = labeled(records)
-        fits.check(scores)
+        example.check(scores)
         return ~np.asarray(scores.correct)
 
     def ones(records: Any) -> Array:
         return np.ones(len(records))
 
-    told: dict[str, SettingValue] = {"classes": int(classes), "reads": reads or ""}
-    return BinnedSum("right and wrong", ones, wrong, 2, 0, 1, bits=0, settings=told)
+    settings: dict[str, SettingValue] = {"classes": int(classes), "reads": reads or ""}
+    return BinnedSum(
+        "correct and wrong predictions", ones, wrong, 2, 0, 1, bits=0, settings=settings
+    )
 
 
 def equation_bound(form: Form, classes: int) -> float:
-    """Longest that one record's part of the equations can be, in the L2 norm."""
+    """Largest L2 norm of one record's contribution to the equations."""
     squares = {"scalar": 6.0, "vector": 4.0, "matrix": 2.0 * (1 + classes)}
     return math.sqrt(squares[form])

@@ -1,7 +1,4 @@
-"""What a query computes of each record at a temperature, from that record alone.
-
-A vector of bounded norm for each record, summed; which vector is left to say.
-"""
+"""Per-record statistics of the calibration queries, and sums of bounded vectors."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -21,7 +18,7 @@ from veracal.queries import DenseSum, SettingValue
 
 
 def labeled(records: Any) -> Scores:
-    """Refuse what is not scores, or has no labels: both are public facts."""
+    """Return labeled scores; the type and the presence of labels are public."""
     if not isinstance(records, Scores):
         raise DataError(
             "records", "scores", type(records).__name__, "Score them with a classifier first."
@@ -54,7 +51,7 @@ def confidence_at(scores: Scores, inverse: float) -> Floats:
 
 
 def below_largest(scores: Scores) -> Floats:
-    """Logits minus the largest of their row: zero or less, -inf for a probability of zero."""
+    """Logits minus the largest of their row; -inf for a probability of zero."""
     logits = scores.logits.astype(np.float64)
     with np.errstate(over="ignore"):
         result: Floats = logits - logits.max(axis=1, keepdims=True)
@@ -62,7 +59,7 @@ def below_largest(scores: Scores) -> Floats:
 
 
 def gap_at(records: Any, inverse: float) -> Floats:
-    r"""Right or not, minus confidence: from -1 to :math:`1 - 1/k` for k classes."""
+    r"""Correctness minus confidence, from -1 to :math:`1 - 1/k` for k classes."""
     scores = labeled(records)
     return scores.correct - confidence_at(scores, inverse)
 
@@ -77,7 +74,7 @@ def loss_at(records: Any, inverse: float) -> Floats:
 
 
 def brier_of(records: Any) -> Floats:
-    r"""Squared distance of the probabilities from the right answer, from 0 to 2."""
+    r"""Squared distance of the probabilities from the one-hot label, from 0 to 2."""
     scores = labeled(records)
     gaps = np.array(scores.probabilities, dtype=np.float64)
     gaps[np.arange(len(gaps)), scores.known_labels] -= 1
@@ -91,7 +88,7 @@ def slope_at(records: Any, parameter: float) -> Floats:
     .. math:: \sigma(p) \sum_j z_j (\mathrm{softmax}(\beta z)_j - 1[j = y])
 
     (methods of Zhang et al. 2022, https://arxiv.org/abs/2210.08248). A class of probability
-    zero adds nothing, unless it is the right one: then the slope is infinite.
+    zero contributes nothing, unless it is the label: then the derivative is infinite.
     """
     scores = labeled(records)
     shifted = below_largest(scores)
@@ -105,22 +102,22 @@ def slope_at(records: Any, parameter: float) -> Floats:
 
 
 def softplus(parameter: float) -> float:
-    r"""The inverse temperature of a parameter, :math:`\log(1 + e^p)`."""
+    r"""Inverse temperature of a parameter, :math:`\log(1 + e^p)`."""
     return float(np.logaddexp(0.0, parameter))
 
 
 @dataclass(frozen=True)
 class Groups:
-    """An attribute by which answers are told apart, with the names that were declared for it.
+    """A group attribute with its declared values, by which answers are broken down.
 
-    Every record is in exactly one group, so one record moves the answer of one group only.
+    Every record is in exactly one group, so one record changes the answer of one group only.
 
     Parameters
     ----------
     name : str
-        Attribute of the scores.
+        Name of the attribute.
     names : sequence of str
-        Declared groups, in the order of the scores' own declaration. They are public.
+        Declared groups, in the order of the scores' declaration. They are public.
     """
 
     name: str
@@ -133,34 +130,34 @@ class Groups:
 
     @property
     def count(self) -> int:
-        """How many groups were declared."""
+        """Number of declared groups."""
         return len(self.names)
 
     def of(self, scores: Scores) -> Ints:
-        """Number of each record's group."""
-        found = scores.groups.get(self.name)
-        if found is None or tuple(found.names) != self.names:
+        """Index of each record's group."""
+        column = scores.groups.get(self.name)
+        if column is None or tuple(column.names) != self.names:
             raise DataError(
                 f"{scores.name}: group {self.name!r}",
                 f"groups declared as {self.names}",
-                "no such attribute" if found is None else f"{tuple(found.names)}",
+                "no such attribute" if column is None else f"{tuple(column.names)}",
                 "Name the groups as the scores declare them, in that order.",
             )
-        return found.codes
+        return column.codes
 
 
 def group_count(groups: Groups | None) -> int:
-    """How many groups there are; one where nothing is told apart."""
+    """Number of groups; one without a group attribute."""
     return 1 if groups is None else groups.count
 
 
 def group_of(scores: Scores, groups: Groups | None) -> Ints:
-    """Number of each record's group; zero where nothing is told apart."""
+    """Index of each record's group; zero without a group attribute."""
     return np.zeros(len(scores), dtype=np.int64) if groups is None else groups.of(scores)
 
 
 class VectorSum(ABC):
-    """Sum of a vector for each record, shortened to a bound on its norm."""
+    """Sum of one vector per record, clipped to a bound on its norm."""
 
     name: str
     bits: int
@@ -174,16 +171,16 @@ class VectorSum(ABC):
     @property
     @abstractmethod
     def bound(self) -> float:
-        """Longest norm of a vector."""
+        """Largest norm of a vector."""
 
     @property
     @abstractmethod
     def settings(self) -> Mapping[str, SettingValue]:
-        """What tells this question from another of the same name."""
+        """Settings that distinguish this query from others with the same name."""
 
     @abstractmethod
     def per_record(self, records: Any) -> Array:
-        """A vector for each record, of shape (n, entries), computed from that record alone."""
+        """One vector per record, of shape (n, entries), computed from that record alone."""
 
     @property
     def sums(self) -> DenseSum:
@@ -203,13 +200,13 @@ class VectorSum(ABC):
         return Grid(self.bits)
 
     def sensitivity(self, relation: Relation) -> int:
-        """Most that the sum moves in the L1 norm, in units."""
+        """Sensitivity of the sum in the L1 norm, in grid units."""
         return self.sums.sensitivity(relation)
 
     def sensitivity_l2(self, relation: Relation) -> float:
-        """Most that it moves in the L2 norm, in units."""
+        """Sensitivity of the sum in the L2 norm, in grid units."""
         return self.sums.sensitivity_l2(relation)
 
     def evaluate(self, records: Any) -> Ints:
-        """The sum, in units."""
+        """The sum in grid units."""
         return self.sums.evaluate(records)

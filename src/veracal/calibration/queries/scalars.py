@@ -1,9 +1,4 @@
-"""Numbers summed over records: gap, loss, slope, gain.
-
-Gaps of unsure and of sure predictions, and how fast two temperatures move them.
-
-Questions about scores that are mapped first.
-"""
+"""Sums over records of gaps, losses, slopes and gains, and queries on mapped scores."""
 
 import math
 from collections.abc import Mapping
@@ -16,7 +11,7 @@ from veracal import _checks
 from veracal._types import Array, Floats, Frozen, Ints
 from veracal.accounting import Relation
 from veracal.calibration.maps.base import CalibrationMap, Identity, digest
-from veracal.calibration.maps.parametric import TwoTemperatures, sureness
+from veracal.calibration.maps.parametric import TwoTemperatures, row_confidence
 from veracal.calibration.queries.records import (
     VectorSum,
     below_largest,
@@ -34,20 +29,20 @@ from veracal.queries import NonAdditive, Query, ScalarSum, SettingValue, apply_i
 
 @dataclass(frozen=True)
 class Gap(ScalarSum):
-    r"""Sum of :math:`1[\hat y = y] - \hat p_\beta`: how many more were right than expected.
+    r"""Sum of :math:`1[\hat y = y] - \hat p_\beta`: correct predictions minus expected ones.
 
-    Luo et al. 2020 (https://arxiv.org/abs/2008.09643), Acc-T. It falls with the inverse
-    temperature, and where it is zero the mean confidence is the accuracy.
+    Luo et al. 2020 (https://arxiv.org/abs/2008.09643), Acc-T. It decreases with the
+    inverse temperature, and is zero where the mean confidence equals the accuracy.
 
     Parameters
     ----------
     inverse : float
         The inverse temperature :math:`\beta`.
     classes : int, optional
-        Public number k of classes. A record then adds at most :math:`1 - 1/k`, which makes the
-        replace-one sensitivity :math:`2 - 1/k` instead of 2.
+        Public number k of classes. A record then contributes at most :math:`1 - 1/k`, and the
+        replace-one sensitivity is :math:`2 - 1/k` instead of 2.
     bits : int
-        Of the grid.
+        Resolution of the grid.
 
     Examples
     --------
@@ -70,11 +65,11 @@ class Gap(ScalarSum):
 
     @property
     def bounds(self) -> Bounds:
-        """From sure and wrong to as unsure as can be, and right."""
+        """From a wrong prediction with confidence 1 to a correct one with confidence 1/k."""
         if self.classes is None:
             return Bounds.of(-1, 1, self.grid)
         one = 1 << self.grid.bits
-        return Bounds(-one, one - one // self.classes)  # rounded outward, in integers
+        return Bounds(-one, one - one // self.classes)  # rounded outward
 
     @property
     def settings(self) -> Mapping[str, SettingValue]:
@@ -90,18 +85,18 @@ class Gap(ScalarSum):
 class LossAt(ScalarSum):
     r"""Sum of the clamped negative log likelihood at an inverse temperature.
 
-    :class:`~veracal.queries.NegativeLogLikelihood` is the same at a temperature of 1.
+    :class:`~veracal.queries.NegativeLogLikelihood` is this query at a temperature of 1.
 
     Parameters
     ----------
     inverse : float
     clamp : float
-        The largest loss c of one record; without it one record could add anything.
+        Largest loss c of one record, which bounds the sensitivity.
     centered : bool
-        Whether c/2 is taken off each loss. That halves the add-remove sensitivity, and the
-        answers at all temperatures are short by the same.
+        Whether c/2 is subtracted from each loss. That halves the add-remove sensitivity and
+        shifts the answers at all temperatures equally.
     bits : int
-        Of the grid.
+        Resolution of the grid.
     """
 
     inverse: float = 1.0
@@ -119,43 +114,43 @@ class LossAt(ScalarSum):
 
     @property
     def bounds(self) -> Bounds:
-        """From zero to the clamp, or half of it to either side."""
-        return Bounds.of(-self._taken_off, self.clamp - self._taken_off, self.grid)
+        """From zero to the clamp, or half of it in both directions if centered."""
+        return Bounds.of(-self._offset, self.clamp - self._offset, self.grid)
 
     @property
     def settings(self) -> Mapping[str, SettingValue]:
         """Temperature and clamp."""
-        told = {"inverse": self.inverse, "clamp": self.clamp}
-        return Frozen({**told, "centered": bool(self.centered)})
+        settings = {"inverse": self.inverse, "clamp": self.clamp}
+        return Frozen({**settings, "centered": bool(self.centered)})
 
     def per_record(self, records: Any) -> Array:
-        """Each record's loss, clamped before it meets the grid: infinity is a loss too."""
-        return np.clip(loss_at(records, self.inverse), 0, self.clamp) - self._taken_off
+        """Clamped loss of each record; an infinite loss is clamped like any other."""
+        return np.clip(loss_at(records, self.inverse), 0, self.clamp) - self._offset
 
     @property
-    def _taken_off(self) -> float:
-        """What is taken off each loss."""
+    def _offset(self) -> float:
+        """Number subtracted from each loss."""
         return self.clamp / 2 if self.centered else 0.0
 
 
 @dataclass(frozen=True)
 class TemperatureGradient(ScalarSum):
-    r"""Sum of clipped slopes of the loss in p, where the inverse temperature is softplus(p).
+    r"""Sum of clipped derivatives of the loss in p, with inverse temperature softplus(p).
 
     Zhang et al. 2022 (https://arxiv.org/abs/2210.08248), DP-TS.
 
     Parameters
     ----------
     parameter : float
-        Where the slope is taken.
+        Point p of the derivative.
     clip : float
-        Slopes are clipped to plus or minus this.
+        Derivatives are clipped to plus or minus this.
     step : int
-        Number of the step. It is part of the question: at two steps the same question would
-        get the same noise.
+        Index of the step. It makes the queries of two steps different, because the same query
+        would get the same noise.
     bits : int
-        Of the grid. It is coarse beside the noise, and fine enough beside the clip, so that
-        the discrete noise on it is still accounted for exactly.
+        Resolution of the grid: coarse relative to the noise and fine relative to the clip,  so
+        that the discrete noise is still accounted for exactly.
     """
 
     parameter: float
@@ -174,85 +169,85 @@ class TemperatureGradient(ScalarSum):
 
     @property
     def bounds(self) -> Bounds:
-        """The clip, up and down."""
+        """Plus and minus the clip."""
         return Bounds.of(-self.clip, self.clip, self.grid)
 
     @property
     def settings(self) -> Mapping[str, SettingValue]:
         """Parameter, clip and step."""
-        told = {"parameter": float(self.parameter), "clip": float(self.clip)}
-        return Frozen({**told, "step": int(self.step)})
+        settings = {"parameter": float(self.parameter), "clip": float(self.clip)}
+        return Frozen({**settings, "step": int(self.step)})
 
     def per_record(self, records: Any) -> Array:
-        """Each record's slope; an infinite one is clipped like any other."""
+        """Clipped derivative of each record; an infinite one is clipped like any other."""
         return np.clip(slope_at(records, self.parameter), -self.clip, self.clip)
 
 
 @dataclass(frozen=True)
 class BrierGain(ScalarSum):
-    r"""Sum of what a map takes off the top-label Brier score: positive where it helps.
+    r"""Sum of the improvements of the top-label Brier score by a calibration map.
 
-    A record adds :math:`(\hat p - 1[\hat y = y])^2 - (\hat q - 1[\hat z = y])^2 \in [-1, 1]`,
-    with prediction :math:`\hat y` of confidence :math:`\hat p` before the map and
-    :math:`\hat z`, :math:`\hat q` after it. The difference of each record is taken before the
-    noise: asking for both scores would cost twice as much, and noise.
+    A record contributes :math:`(\hat p - 1[\hat y = y])^2 - (\hat q - 1[\hat z = y])^2 \in [-1,
+    1]`, with prediction :math:`\hat y` of confidence :math:`\hat p` before the map and
+    :math:`\hat z`, :math:`\hat q` after it. One query for the difference costs half as much as
+    two queries for both scores, with less noise.
 
     Parameters
     ----------
     map : Map
-        With public parameters.
+        Map with public parameters.
     bits : int
-        Of the grid.
+        Resolution of the grid.
     """
 
     map: CalibrationMap
     bits: int = 20
 
-    name = "gain of a map"
+    name = "Brier gain of a map"
 
     def __post_init__(self) -> None:
         if not isinstance(self.map, CalibrationMap):
-            raise ValueError(f"Expected a map of calibration, got {self.map!r}.")
+            raise ValueError(f"Expected a calibration map, got {self.map!r}.")
         _ = self.bounds
 
     @property
     def bounds(self) -> Bounds:
-        """From all of the score lost to all of it taken off."""
+        """From a score that becomes 1 to one that becomes 0."""
         return Bounds.of(-1, 1, self.grid)
 
     @property
     def settings(self) -> Mapping[str, SettingValue]:
-        """The map, by all of its parameters."""
+        """Kind and hash of the map."""
         return Frozen({"map": self.map.kind, "parameters": digest(self.map)})
 
     def per_record(self, records: Any) -> Array:
-        """Each record's gain."""
+        """Improvement of each record."""
         scores = labeled(records)
         return top_label_brier(scores) - top_label_brier(self.map.transform(scores))
 
 
 def top_label_brier(scores: Scores) -> Array:
-    """Squared distance of each confidence from being right."""
+    """Squared error of each confidence as the probability of a correct prediction."""
     result: Array = (confidence_at(scores, 1.0) - scores.correct) ** 2
     return result
 
 
 @dataclass(frozen=True)
 class ConfidenceWeightedGaps(VectorSum):
-    r"""Sums of :math:`(1 - s) g` and of :math:`s g`, the gaps of the unsure and of the sure.
+    r"""Sums of :math:`(1 - s) g` and :math:`s g`: gaps weighted by confidence.
 
     A record's gap :math:`g = 1[\hat y = y] - \hat p` is that of
     :class:`~veracal.calibration.Gap`, at the record's own inverse temperature
-    :math:`\beta(s)`. Both sums are zero where confidences are right, low and high ones apart.
-    One record adds :math:`(1 - s)|g| + s|g| = |g| \le 1` in the L1 norm, so that both sums
-    together cost what the one of ``Gap`` does (under replace-one 2, whatever the classes).
+    :math:`\beta(s)`. Both sums are zero if low and high confidences are both calibrated. One
+    record contributes :math:`(1 - s)|g| + s|g| = |g| \le 1` in the L1 norm, so both sums
+    together cost as much as ``Gap`` alone (under replace-one 2, for any number of classes).
 
     Parameters
     ----------
     map : TwoTemperatures
-        With public parameters.
+        Map with public parameters.
     bits : int
-        Of the grid.
+        Resolution of the grid.
 
     Examples
     --------
@@ -265,7 +260,7 @@ class ConfidenceWeightedGaps(VectorSum):
     map: TwoTemperatures
     bits: int = 20
 
-    name = "gaps of the unsure and the sure"
+    name = "confidence-weighted gaps"
     power = 1
     entries = 2
     bound = 1.0
@@ -276,16 +271,16 @@ class ConfidenceWeightedGaps(VectorSum):
 
     @property
     def settings(self) -> Mapping[str, SettingValue]:
-        """The map."""
+        """Hash of the map."""
         return Frozen({"parameters": digest(self.map)})
 
     def per_record(self, records: Any) -> Array:
-        """Each record's gap, shared out."""
+        """The two weighted gaps of each record."""
         scores = labeled(records)
-        sure = sureness(scores.logits.astype(np.float64), self.map.at)
-        powers = _powers(scores, self.map.inverses(sure))
+        confidence = row_confidence(scores.logits.astype(np.float64), self.map.at)
+        powers = _powers(scores, self.map.inverses(confidence))
         gaps = scores.correct - 1 / powers.sum(axis=1)
-        return np.stack([(1 - sure) * gaps, sure * gaps], axis=1)
+        return np.stack([(1 - confidence) * gaps, confidence * gaps], axis=1)
 
 
 @dataclass(frozen=True)
@@ -294,24 +289,24 @@ class ConfidenceWeightedSlopes(VectorSum):
 
     With :math:`\kappa = \partial \hat p / \partial \log \beta = \hat p \sum_j p_j \beta
     (z_{\max} - z_j)`, these are the derivatives of the sums of :class:`ConfidenceWeightedGaps`
-    in the two logarithms, but for the sign. One record adds
+    in the two logarithms with the opposite sign. One record contributes
     :math:`\kappa (1 - s(1-s)) \le \kappa`, which is at most 0.23 for two classes and 1.03 for
-    fifty; more is cut.
+    fifty; larger contributions are clipped.
 
     Parameters
     ----------
     map : TwoTemperatures
     most : float
-        Where a record is cut.
+        Clip bound of one record.
     bits : int
-        Of the grid.
+        Resolution of the grid.
     """
 
     map: TwoTemperatures
     most: float = 1.0
     bits: int = 20
 
-    name = "slopes of the unsure and the sure"
+    name = "confidence-weighted slopes"
     power = 1
     entries = 3
 
@@ -322,62 +317,61 @@ class ConfidenceWeightedSlopes(VectorSum):
 
     @property
     def bound(self) -> float:
-        """Where a record is cut."""
+        """Clip bound of one record."""
         return self.most
 
     @property
     def settings(self) -> Mapping[str, SettingValue]:
-        """The map, and where a record is cut."""
+        """Hash of the map, and clip bound."""
         return Frozen({"parameters": digest(self.map), "most": float(self.most)})
 
     def per_record(self, records: Any) -> Array:
-        """Each record's slope, shared out."""
+        """The three weighted slopes of each record."""
         scores = labeled(records)
-        sure = sureness(scores.logits.astype(np.float64), self.map.at)
-        inverses = self.map.inverses(sure)
+        confidence = row_confidence(scores.logits.astype(np.float64), self.map.at)
+        inverses = self.map.inverses(confidence)
         powers = _powers(scores, inverses)
         total = powers.sum(axis=1)
         with np.errstate(invalid="ignore"):  # zero times minus infinity
             distances = np.where(powers > 0, powers * below_largest(scores), 0.0)
         slopes = -inverses * distances.sum(axis=1) / total**2
-        parts = (1 - sure) ** 2, (1 - sure) * sure, sure**2
+        parts = (1 - confidence) ** 2, (1 - confidence) * confidence, confidence**2
         return np.stack([part * slopes for part in parts], axis=1)
 
 
 def _powers(scores: Scores, inverses: Floats) -> Floats:
-    """Exponentials of the logits at a record's inverse temperature, the largest of them 1."""
+    """Exponentials of the logits at each record's inverse temperature, with maximum 1."""
     with np.errstate(over="ignore"):
         result: Floats = np.exp(inverses[:, None] * below_largest(scores))
     return result
 
 
 def _check_map(map_: object) -> None:
-    """Refuse another kind of map."""
+    """Reject other kinds of maps."""
     if not isinstance(map_, TwoTemperatures):
-        raise ValueError(f"Expected a map of two temperatures, got {map_!r}.")
+        raise ValueError(f"Expected a TwoTemperatures map, got {map_!r}.")
 
 
 @dataclass(frozen=True)
 class MappedQuery:
-    r"""A question about the scores that a public map makes of those that are there.
+    r"""A query on the scores that a public calibration map produces.
 
-    Whoever holds the records maps them and answers: sources far away need not be told which
-    kind of map it is. A map reads one record at a time, so a record that is added, removed or
-    replaced is one mapped record that is, and the answer moves no further than the question
-    says of any scores.
+    The source maps its records and evaluates the query on the result. A map works record by
+    record, so adding, removing or replacing a record does the same to one mapped record, and
+    the sensitivity of the query holds unchanged.
 
     Parameters
     ----------
     query : Query
-        A sum over records.
+        Query to evaluate on the mapped scores.
     map : Map
-        With public parameters.
+        Map with public parameters.
 
     Guarantees
     ----------
-    Sensitivities are those of the query, which hold for all scores of the right form, mapped
-    ones included. Records are mapped in blocks of one shape (:func:`mapped_rows`), so that
-    other records do not move a bit of one that stays.
+    The sensitivities are those of the query, which hold for all valid scores. Records are
+    mapped in blocks of one shape (:func:`map_in_blocks`), so that the mapped values of a
+    record do not depend on other records, bit for bit.
 
     Examples
     --------
@@ -386,8 +380,8 @@ class MappedQuery:
     >>> from veracal.calibration.queries import BinnedGap
     >>> from veracal.data import Scores
     >>> scores = Scores.from_logits([[4.0, 0.0]], [0])
-    >>> asked = MappedQuery(BinnedGap(Bins(1)), Temperature(0.5))
-    >>> asked.evaluate(scores) == BinnedGap(Bins(1), 0.5).evaluate(scores)
+    >>> query = MappedQuery(BinnedGap(Bins(1)), Temperature(0.5))
+    >>> query.evaluate(scores) == BinnedGap(Bins(1), 0.5).evaluate(scores)
     array([ True])
     """
 
@@ -396,13 +390,13 @@ class MappedQuery:
 
     def __post_init__(self) -> None:
         if not isinstance(self.map, CalibrationMap):
-            raise ValueError(f"Expected a map of calibration, got {self.map!r}.")
+            raise ValueError(f"Expected a calibration map, got {self.map!r}.")
         if isinstance(self.query, NonAdditive) != isinstance(self, NonAdditive):
-            raise ValueError(f"Expected of_mapped to be used for {self.query!r}.")
+            raise ValueError(f"Expected on_mapped_scores to be used for {self.query!r}.")
 
     @property
     def name(self) -> str:
-        """What is asked."""
+        """Name of the query, with a suffix."""
         return f"{self.query.name}, mapped"
 
     @property
@@ -417,37 +411,38 @@ class MappedQuery:
 
     @property
     def settings(self) -> Mapping[str, SettingValue]:
-        """Those of the question, and the map by all of its parameters.
+        """Settings of the query with a prefix, its type, and kind and hash of the map.
 
-        The question may be about a map itself: its settings get a prefix, so that none of them
-        is written over, and no two questions look like one.
+        The prefix keeps settings of a query that has a map itself distinct, so that no two
+        queries have equal settings.
         """
-        asked = {f"of {name}": value for name, value in self.query.settings.items()}
-        told = {"map": self.map.kind, "parameters": digest(self.map)}
-        return Frozen({**asked, "of": type(self.query).__name__, **told})
+        prefixed = {f"of {name}": value for name, value in self.query.settings.items()}
+        own = {"map": self.map.kind, "parameters": digest(self.map)}
+        return Frozen({**prefixed, "of": type(self.query).__name__, **own})
 
     def sensitivity(self, relation: Relation) -> int:
-        """Most that the answer moves in the L1 norm, in units."""
+        """Sensitivity in the L1 norm, in grid units."""
         return self.query.sensitivity(relation)
 
     def sensitivity_l2(self, relation: Relation) -> float:
-        """Most that it moves in the L2 norm, in units."""
+        """Sensitivity in the L2 norm, in grid units."""
         return self.query.sensitivity_l2(relation)
 
     def evaluate(self, records: Any) -> Ints:
-        """Map, then evaluate."""
-        return self.query.evaluate(mapped_rows(self.map, labeled(records)))
+        """Map the scores and evaluate the query."""
+        return self.query.evaluate(map_in_blocks(self.map, labeled(records)))
 
 
 @dataclass(frozen=True)
-class StatisticOfMapped(MappedQuery, NonAdditive):
-    """The same of a question whose answers do not add up, which one source alone is asked."""
+class NonAdditiveMappedQuery(MappedQuery, NonAdditive):
+    """A mapped query whose answers do not add up over sources, for a single source."""
 
 
-def mapped_rows(map_: CalibrationMap, scores: Scores) -> Scores:
-    """Scores, mapped so that what becomes of a row does not depend on others that there are.
+def map_in_blocks(map_: CalibrationMap, scores: Scores) -> Scores:
+    """Mapped scores in which each row is computed independently of the number of rows.
 
-    Across the edge of a bin, a row that differs in its last bits is a whole record.
+    Otherwise one more record could change the last bits of others and move them across bin
+    edges.
     """
     if not isinstance(map_, Identity):
         parts = list(apply_in_blocks(scores, lambda part, real: (map_.transform(part), real)))
@@ -457,6 +452,8 @@ def mapped_rows(map_: CalibrationMap, scores: Scores) -> Scores:
     return scores
 
 
-def of_mapped(query: Query, map_: CalibrationMap) -> MappedQuery:
-    """Ask about mapped scores; what does not add up still does not."""
-    return (StatisticOfMapped if isinstance(query, NonAdditive) else MappedQuery)(query, map_)
+def on_mapped_scores(query: Query, map_: CalibrationMap) -> MappedQuery:
+    """The query on mapped scores; non-additive queries stay non-additive."""
+    return (NonAdditiveMappedQuery if isinstance(query, NonAdditive) else MappedQuery)(
+        query, map_
+    )

@@ -1,7 +1,4 @@
-"""A recalibration in plain words, for people who decide.
-
-The result of a recalibration: the map, what it promises to whom, and what it does.
-"""
+"""The result of a recalibration, as a record, as JSON and in words for decision makers."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -12,204 +9,208 @@ from veracal.accounting import MICRO, Statement, rounded_up
 from veracal.calibration.maps.base import CalibrationMap, Identity
 from veracal.calibration.maps.parametric import Temperature, TwoTemperatures, UniformMixing
 from veracal.calibration.private.guard import GuardResult, InferredGuardResult
-from veracal.calibration.private.measurement import PrivateFigures
-from veracal.calibration.recalibration.sources import BudgetDivision
+from veracal.calibration.private.measurement import PrivateFigures, PrivateMeasurement
+from veracal.calibration.recalibration.budget import BudgetDivision
 from veracal.data import Estimate, Scores
 from veracal.queries import Release
 
-_NAMED = 5  # silent sources that are told one by one
-_WHICH = {"temperature": "Temperature", "unsure": "Temperature of the unsure"}
-_WHICH["sure"] = "Temperature of the sure"
-
-
-def text_of(found: "Recalibration") -> str:
-    """What was asked, what it cost, what came of it; a line for each."""
-    return "\n".join(_lines(found))
-
-
-def _lines(found: "Recalibration") -> Iterator[str]:
-    """The lines."""
-    yield f"Method: {found.method}. {map_words(found.map)}"
-    yield _asked(found)
-    yield from _silent(found)
-    yield _cost(found)
-    for name, estimate in found.temperatures.items():
-        what = _WHICH.get(name, name)
-        yield f"{what}: {_ends(estimate)}; the interval counts {found.counted}."
-    if found.guarded is not None:
-        yield found.guarded.text()
-    yield from _figures(found.before, found.after)
-    if found.statement is not None:
-        yield from found.statement.summary().split("\n\n")
-        if found.asked > 1:
-            yield f"Covered: {'; '.join(found.statement.covers)}."
-
-
-def map_words(map_: CalibrationMap) -> str:
-    """A map in a sentence."""
-    match map_:
-        case Identity():
-            return "No map: the scores stay as they are."
-        case Temperature():
-            return f"Logits are divided by {map_.value:.5g}."
-        case UniformMixing():
-            return (
-                f"Logits are divided by {map_.value:.5g}, and {map_.doubt:.1%} of every "
-                "probability is shared out equally."
-            )
-        case TwoTemperatures():
-            ends = f"{1 / map_.unsure:.5g} (unsure) and {1 / map_.sure:.5g} (sure)"
-            return f"Logits are divided by a number between {ends}."
-        case _:
-            return f"The scores go through a map of kind {map_.kind!r}."
-
-
-def _asked(found: "Recalibration") -> str:
-    """Which questions, and of how many."""
-    if not found.releases:
-        return "Nothing was asked."
-    times = Counter(release.query for release in found.releases)
-    told = ", ".join(name if n == 1 else f"{name} ({n} times)" for name, n in times.items())
-    who = "one source" if found.asked == 1 else f"{found.asked} sources"
-    return f"Asked of {who}: {told}."
-
-
-def _silent(found: "Recalibration") -> Iterator[str]:
-    """Who did not answer, if anybody."""
-    silent = [(i, why) for i, why in enumerate(found.silences) if why is not None]
-    if silent:
-        yield (
-            f"{found.answered} of {found.asked} sources answered everything; what is said here "
-            "is about their records."
-        )
-    for i, why in silent[:_NAMED]:
-        yield f"Source {i + 1} was silent: {why}."
-    if len(silent) > _NAMED:
-        yield f"So were {len(silent) - _NAMED} more."
-
-
-def _cost(found: "Recalibration") -> str:
-    """What it cost whom."""
-    if not found.private:
-        return "NOT private: nothing protects the records. Show this only if they are public."
-    if found.statement is None:
-        return "Cost: nothing."
-    cost = f"epsilon {rounded_up(found.statement.epsilon, 6)}"
-    if found.statement.delta:
-        cost += f" at delta {rounded_up(found.statement.delta)}"
-    budget = f"{rounded_up(found.spending.total / MICRO, 6)}: {found.spending.text()}"
-    return f"Cost for one {found.statement.unit}: {cost}. The budget was {budget}."
-
-
-def _figures(before: PrivateFigures | None, after: PrivateFigures | None) -> Iterator[str]:
-    """Figures of both sides."""
-    if before is None or after is None:
-        yield "No figures before and after: none were asked for, or the budget had no room."
-        return
-    for name, words in (("accuracy", "Accuracy"), ("ece", "Calibration error")):
-        sides = (getattr(before, name), getattr(after, name))
-        yield f"{words} before: {_ends(sides[0])}; after: {_ends(sides[1])}."
-    if before.ece_noise_bias:
-        yield f"Noise raises the calibration errors by {before.ece_noise_bias:.2g} at most."
-
-
-def _ends(found: Estimate) -> str:
-    """A number and its interval."""
-    if found.value is None:
-        return "not told from the noise"
-    if found.low is None or found.high is None:
-        return f"{found.value:.4g}"
-    return f"{found.value:.4g} ({found.level:.0%} interval {found.low:.4g} to {found.high:.4g})"
+_MAX_NAMED = 5  # sources that dropped out and are listed one by one
+_LABELS = {
+    "temperature": "Temperature",
+    "unsure": "Temperature at low confidence",
+    "sure": "Temperature at high confidence",
+}
 
 
 @dataclass(frozen=True, eq=False)
 class Recalibration:
-    """A map that was fitted through noisy answers, and everything that was asked for it.
+    """A calibration map fitted to noisy answers, with everything that was released for it.
 
     Attributes
     ----------
     method : str
-        What it was fitted by; never ``"auto"``, but what that stood for.
-    map : Map
-        The one to use: the identity, where the guard did not keep what was fitted.
+        The method; never ``"auto"``, but the method that it selected.
+    map : CalibrationMap
+        The map to use: the identity if the guard rejected the fitted map.
     temperatures : mapping of str to Estimate
-        Temperatures that were fitted, kept or not, with intervals: ``temperature``, or
-        ``unsure`` and ``sure``; none of other maps.
-    counted : str
-        What their intervals count, in words.
-    guarded : Guarded, Inferred or None
-        What the guard decided, and why; None where there was none.
+        Fitted temperatures with intervals, whether or not the map was kept: ``temperature``, or
+        ``unsure`` and ``sure``; empty for other maps.
+    interval_covers : str
+        Errors that these intervals cover, in words.
+    guard : GuardResult, InferredGuardResult or None
+        Decision of the guard; None without a guard.
     before, after : PrivateFigures or None
-        Accuracy and calibration error on the same records; None where the budget had no room.
-    spending : Spending
-        How the budget was divided.
+        Accuracy and calibration error on the same records; None if not measured.
+    budget : BudgetDivision
+        Division of the budget.
     statement : Statement or None
-        What all answers together promise; None where nothing was asked, or nothing protects.
+        Privacy guarantee of all answers together; None without private answers.
     releases : tuple of Release
-        Every answer, in the order in which it was given.
-    silences : tuple of (str or None)
-        For each source that was asked, why it was silent; None if it answered everything.
+        All answers in order.
+    dropouts : tuple of (str or None)
+        For each source the reason why it dropped out; None if it answered every query.
     private : bool
-        Whether this may be shown: everything in it comes from protected answers, or from none.
+        Whether the result may be published: it depends on private answers only.
+    measurements : pair of PrivateMeasurement, or None
+        Both sides in full, if each was measured separately.
     """
 
     method: str
     map: CalibrationMap
     temperatures: Mapping[str, Estimate]
-    counted: str
-    guarded: GuardResult | InferredGuardResult | None
+    interval_covers: str
+    guard: GuardResult | InferredGuardResult | None
     before: PrivateFigures | None
     after: PrivateFigures | None
-    spending: BudgetDivision
+    budget: BudgetDivision
     statement: Statement | None
     releases: tuple[Release, ...]
-    silences: tuple[str | None, ...]
+    dropouts: tuple[str | None, ...]
     private: bool
+    measurements: tuple[PrivateMeasurement, PrivateMeasurement] | None = None
 
     @property
     def temperature(self) -> Estimate | None:
-        """The one temperature that was fitted, if the method fits one."""
+        """The fitted temperature, if the method fits a single one."""
         return self.temperatures.get("temperature")
 
     @property
-    def asked(self) -> int:
-        """Number of sources that were asked."""
-        return len(self.silences)
+    def n_sources(self) -> int:
+        """Number of sources."""
+        return len(self.dropouts)
 
     @property
-    def answered(self) -> int:
-        """Number of those that answered everything."""
-        return sum(why is None for why in self.silences)
+    def n_answered(self) -> int:
+        """Number of sources that answered every query."""
+        return self.dropouts.count(None)
 
     def transform(self, scores: Scores) -> Scores:
-        """Map scores, which are only read and may be anybody's."""
+        """Map any scores; they are only read."""
         return self.map.transform(scores)
 
     def text(self) -> str:
-        """Everything in plain words, for people who decide."""
-        return text_of(self)
+        """The queries, their cost and the result in words, for decision makers."""
+        return "\n".join(_lines(self))
 
     def to_json(self) -> dict[str, Any]:
-        """Everything as what JSON can hold."""
-        guard = self.guarded
+        """All attributes except the releases as JSON values."""
         return {
             "method": self.method,
             "private": self.private,
             "map": self.map.to_json(),
-            "temperatures": {name: asdict(found) for name, found in self.temperatures.items()},
-            "guard": None if guard is None else guard.to_json(),
+            "temperatures": {name: asdict(one) for name, one in self.temperatures.items()},
+            "guard": None if self.guard is None else self.guard.to_json(),
             "before": None if self.before is None else self.before.to_json(),
             "after": None if self.after is None else self.after.to_json(),
             "epsilon": {
-                "map": self.spending.map / MICRO,
-                "guard": self.spending.guard / MICRO,
-                "measure": self.spending.measure / MICRO,
+                "map": self.budget.map / MICRO,
+                "guard": self.budget.guard / MICRO,
+                "measure": self.budget.measure / MICRO,
             },
             "statement": None if self.statement is None else self.statement.to_json(),
             "sources": {
-                "asked": self.asked,
-                "answered": self.answered,
-                "silences": list(self.silences),
+                "number": self.n_sources,
+                "answered": self.n_answered,
+                "dropouts": list(self.dropouts),
             },
-            "questions": [release.query for release in self.releases],
+            "queries": [release.query for release in self.releases],
         }
+
+
+def _lines(result: Recalibration) -> Iterator[str]:
+    """The lines of the text."""
+    yield f"Method: {result.method}. {_map_text(result.map)}"
+    if result.releases:
+        counts = Counter(release.query for release in result.releases)
+        listed = ", ".join(
+            name if n == 1 else f"{name} ({n} times)" for name, n in counts.items()
+        )
+        several = "one source" if result.n_sources == 1 else f"{result.n_sources} sources"
+        yield f"Queries to {several}: {listed}."
+    else:
+        yield "No queries were made."
+    yield from _dropout_lines(result.dropouts)
+    yield _cost_text(result)
+    for name, estimate in result.temperatures.items():
+        label = _LABELS.get(name, name)
+        covers = result.interval_covers
+        yield f"{label}: {_estimate_text(estimate)}; the interval covers {covers}."
+    if result.guard is not None:
+        yield result.guard.text()
+    yield from _figure_lines(result.before, result.after)
+    if result.statement is not None:
+        yield from result.statement.summary().split("\n\n")
+        if result.n_sources > 1:
+            yield f"Covered: {'; '.join(result.statement.covers)}."
+
+
+def _map_text(map_: CalibrationMap) -> str:
+    """A calibration map in one sentence."""
+    match map_:
+        case Identity():
+            return "No map: the scores are not changed."
+        case Temperature():
+            return f"Logits are divided by {map_.value:.5g}."
+        case UniformMixing():
+            return (
+                f"Logits are divided by {map_.value:.5g}, and the probabilities are mixed with "
+                f"{map_.uniform_weight:.1%} of the uniform distribution."
+            )
+        case TwoTemperatures():
+            return (
+                f"Logits are divided by a temperature between {1 / map_.unsure:.5g} (low "
+                f"confidence) and {1 / map_.sure:.5g} (high confidence)."
+            )
+        case _:
+            return f"The scores pass through a map of kind {map_.kind!r}."
+
+
+def _dropout_lines(dropouts: tuple[str | None, ...]) -> Iterator[str]:
+    """The sources that dropped out, if any."""
+    reasons = [(i, why) for i, why in enumerate(dropouts) if why is not None]
+    if reasons:
+        yield (
+            f"{dropouts.count(None)} of {len(dropouts)} sources answered every query; the "
+            "result is about their records."
+        )
+    for i, why in reasons[:_MAX_NAMED]:
+        yield f"Source {i + 1} dropped out: {why}."
+    if len(reasons) > _MAX_NAMED:
+        yield f"{len(reasons) - _MAX_NAMED} more sources dropped out."
+
+
+def _cost_text(result: Recalibration) -> str:
+    """The cost for one privacy unit."""
+    if not result.private:
+        return (
+            "NOT private: the records are not protected. Publish this only if they are public."
+        )
+    if result.statement is None:
+        return "Cost: nothing."
+    cost = f"epsilon {rounded_up(result.statement.epsilon, 6)}"
+    if result.statement.delta:
+        cost += f" at delta {rounded_up(result.statement.delta)}"
+    budget = f"{rounded_up(result.budget.total / MICRO, 6)}: {result.budget.text()}"
+    return f"Cost for one {result.statement.unit}: {cost}. The budget was {budget}."
+
+
+def _figure_lines(before: PrivateFigures | None, after: PrivateFigures | None) -> Iterator[str]:
+    """Accuracy and calibration error before and after."""
+    if before is None or after is None:
+        yield "No figures before and after: not requested, or too noisy for the budget."
+        return
+    for name, label in (("accuracy", "Accuracy"), ("ece", "Calibration error")):
+        sides = (getattr(before, name), getattr(after, name))
+        yield f"{label} before: {_estimate_text(sides[0])}; after: {_estimate_text(sides[1])}."
+    if before.ece_noise_bias:
+        yield f"Noise increases the calibration errors by at most {before.ece_noise_bias:.2g}."
+
+
+def _estimate_text(estimate: Estimate) -> str:
+    """An estimate with its interval."""
+    if estimate.value is None:
+        return "not significant under the noise"
+    if estimate.low is None or estimate.high is None:
+        return f"{estimate.value:.4g}"
+    interval = f"{estimate.level:.0%} interval {estimate.low:.4g} to {estimate.high:.4g}"
+    return f"{estimate.value:.4g} ({interval})"

@@ -12,9 +12,9 @@ from veracal.accounting import Event, Relation, Unit, rounded_up
 from veracal.calibration import (
     EnrolledBounds,
     Recalibration,
-    RecalibrationSteps,
+    RecalibrationPlan,
     find_unaffordable,
-    run_steps,
+    run_recalibration,
 )
 from veracal.errors import BudgetError, SilentError
 from veracal.federation.coordinator.history import ClosedRound, RequestHistory
@@ -480,7 +480,7 @@ class SourceCost:
         return f"{self.name} ({self.key}): {cost} for each {unit} ({self.relation}); {outcome}."
 
 
-def plan_for(pool: RemotePool, steps: RecalibrationSteps) -> tuple[SourcePlan, ...]:
+def plan_for(pool: RemotePool, steps: RecalibrationPlan) -> tuple[SourcePlan, ...]:
     """What each source will be asked for and charged, and whether its budget suffices.
 
     Nothing is sent.
@@ -501,7 +501,7 @@ def plan_for(pool: RemotePool, steps: RecalibrationSteps) -> tuple[SourcePlan, .
     return tuple(plan)
 
 
-def check_plan(pool: RemotePool, steps: RecalibrationSteps, plan: Sequence[SourcePlan]) -> None:
+def check_plan(pool: RemotePool, steps: RecalibrationPlan, plan: Sequence[SourcePlan]) -> None:
     """Refuse a recalibration that too few sources can pay for, and name them.
 
     Raises
@@ -524,15 +524,15 @@ def check_plan(pool: RemotePool, steps: RecalibrationSteps, plan: Sequence[Sourc
         raise BudgetError(str(error)) from error
 
 
-def run(pool: RemotePool, steps: RecalibrationSteps, *, at_sources: int = 1) -> Recalibration:
+def run(pool: RemotePool, steps: RecalibrationPlan, *, at_sources: int = 1) -> Recalibration:
     """Run all rounds of a recalibration, or continue an interrupted one."""
-    return run_steps(pool, steps, at_sources=at_sources)
+    return run_recalibration(pool, steps, at_sources=at_sources)
 
 
 def charged(pool: RemotePool, result: Recalibration) -> tuple[SourceCost, ...]:
     """What every source was charged for a result."""
     costs = []
-    for i, (source, why) in enumerate(zip(pool.sources, result.silences, strict=True)):
+    for i, (source, why) in enumerate(zip(pool.sources, result.dropouts, strict=True)):
         events = [
             release.asked[i,]
             for release in result.releases

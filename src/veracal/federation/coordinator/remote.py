@@ -14,7 +14,13 @@ from scipy import stats
 from veracal import _checks
 from veracal._types import Frozen
 from veracal.accounting import DiscreteGaussian, DiscreteLaplace, Event, Relation, Unit
-from veracal.calibration import CorrectTotal, CorrectWrong, EnrolledBounds, MappedQuery
+from veracal.calibration import (
+    METHODS,
+    CorrectTotal,
+    CorrectWrong,
+    EnrolledBounds,
+    MappedQuery,
+)
 from veracal.errors import BudgetError, SilentError
 from veracal.federation.coordinator.history import RequestHistory, SentRequest, SourceAccount
 from veracal.federation.protocol.envelopes import MAX_REQUEST_BYTES, EnvelopeError, PrivateKey
@@ -98,16 +104,7 @@ _MEASUREMENT_KINDS = ("counts", "bin-gaps", "map-bin-gaps")
 _RESERVED_BYTES = 1_300  # of a request, for everything except the parameters of a map
 # Kinds of query that each method needs, without its guard and its measurement.
 METHOD_KINDS: Mapping[str, tuple[str, ...]] = Frozen(
-    {
-        "pooled": _ROOT_KINDS,
-        "temperature": _ROOT_KINDS,
-        "acc-t": ("gap",),
-        "nll-t": ("loss",),
-        "ece-t": ("bin-gaps",),
-        "binning": ("bins",),
-        "binning-paper": ("bins-paper",),
-        "platt": ("platt-counts", "gap", "platt-curvature", "platt-equations"),
-    }
+    {method.name: method.remote_queries for method in METHODS.values() if method.remote_queries}
 )
 
 

@@ -18,8 +18,8 @@ import numpy as np
 from veracal._types import Frozen
 from veracal.accounting import MICRO, rounded_up
 from veracal.calibration import (
-    DOUBT_BITS,
-    MOST_DOUBT,
+    MAX_UNIFORM_WEIGHT,
+    UNIFORM_WEIGHT_BITS,
     Binned,
     BinnedGap,
     Bins,
@@ -89,7 +89,10 @@ def encode_map(map_: CalibrationMap, terms: Terms) -> dict[str, Any]:
         return {"inverse": inverse_units(map_.inverse, terms.temperatures)}
     if isinstance(map_, UniformMixing):
         inverse = inverse_units(map_.inverse, terms.temperatures)
-        return {"inverse": inverse, "mixing": _to_steps(map_.doubt, DOUBT_BITS)}
+        return {
+            "inverse": inverse,
+            "mixing": _to_steps(map_.uniform_weight, UNIFORM_WEIGHT_BITS),
+        }
     if isinstance(map_, Binned) and map_.bins.count == terms.bins:
         return {"accuracies": [_to_steps(float(a), ACCURACY_BITS) for a in map_.accuracies]}
     if isinstance(map_, Platt) and map_.reads in (None, terms.reads):
@@ -112,10 +115,12 @@ def decode_map(body: Mapping[str, Any], terms: Terms) -> CalibrationMap:
     """
     step = 2.0**-terms.temperatures.bits
     if "mixing" in body:
-        max_mixing = math.floor(MOST_DOUBT * 2.0**DOUBT_BITS)
+        max_mixing = math.floor(MAX_UNIFORM_WEIGHT * 2.0**UNIFORM_WEIGHT_BITS)
         checks = {"inverse": inverse_check(terms), "mixing": schema.integer(0, max_mixing)}
         fields = schema.check_fields(body, checks, "the map")
-        return UniformMixing(fields["inverse"] * step, fields["mixing"] / 2**DOUBT_BITS)
+        return UniformMixing(
+            fields["inverse"] * step, fields["mixing"] / 2**UNIFORM_WEIGHT_BITS
+        )
     if "accuracies" in body:
         share = schema.integer(0, 2**ACCURACY_BITS)
         checks = {"accuracies": schema.list_of(share, terms.bins, terms.bins)}
