@@ -35,8 +35,8 @@ from veracal.ledger import policies as ledger_kinds
 from veracal.ledger import policies as ledger_opening
 from veracal.ledger import storage as ledger_store
 from veracal.ledger import storage as tables
-from veracal.ledger.ledger import Ledger, open_ledger
 from veracal.ledger.charging import ChargeRequest
+from veracal.ledger.ledger import Ledger, open_ledger
 from veracal.ledger.policies import EpsilonDeltaSums, EpsilonSums, Opening, Renyi
 
 NAME = "charge"

@@ -10,8 +10,8 @@ from veracal.errors import AnswerError, ConflictError, LedgerError
 from veracal.ledger import charging as ledger_charge
 from veracal.ledger import storage as ledger_store
 from veracal.ledger import storage as ledger_tables
-from veracal.ledger.ledger import Ledger, open_ledger
 from veracal.ledger.charging import ChargeRequest
+from veracal.ledger.ledger import Ledger, open_ledger
 
 NAME = "idempotence"
 PROCESSES = 8

@@ -21,8 +21,8 @@ from assurance import ledgers, slim
 from veracal import ledger
 from veracal.accounting.events import Budget, Pure
 from veracal.errors import AnswerError, BudgetError, ConflictError, LedgerError
-from veracal.ledger.ledger import Ledger, open_ledger
 from veracal.ledger.chain import Entry, digest
+from veracal.ledger.ledger import Ledger, open_ledger
 
 NAME = "kill"
 SECONDS = 5

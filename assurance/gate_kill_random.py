@@ -13,8 +13,8 @@ import time
 from assurance import ledgers, slim
 from veracal.accounting.events import Budget, Pure
 from veracal.errors import VeracalError
-from veracal.ledger.ledger import Ledger, open_ledger
 from veracal.ledger.chain import digest
+from veracal.ledger.ledger import Ledger, open_ledger
 
 NAME = "kill_random"
 LONG = True

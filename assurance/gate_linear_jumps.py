@@ -62,7 +62,11 @@ MUTANTS: dict[str, Patches] = {
 def rules(low: float, high: float) -> tuple[ClipRule, ...]:
     """Rules that jump between two norms."""
     middle = (low + high) / 2
-    return GlobalV2(middle / _target_norm(1.0)), GlobalV1(middle, middle), GlobalAdapt(middle, middle)
+    return (
+        GlobalV2(middle / _target_norm(1.0)),
+        GlobalV1(middle, middle),
+        GlobalAdapt(middle, middle),
+    )
 
 
 def run(subject: Patches, *, long: bool) -> str:

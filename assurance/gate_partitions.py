@@ -157,7 +157,9 @@ class AnyRule(PartitionStore):
             return super().obtain(path, rule, fresh=fresh)
         except LedgerError:
             with cls(path)._transaction(write=True) as connection:
-                connection.execute("UPDATE state SET rule = ?", (partitions._rule_to_json(rule),))
+                connection.execute(
+                    "UPDATE state SET rule = ?", (partitions._rule_to_json(rule),)
+                )
                 connection.execute("DELETE FROM assignments")
             return cls(path)
 

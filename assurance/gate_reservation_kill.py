@@ -31,9 +31,9 @@ from veracal.ledger import charging as ledger_reservations
 from veracal.ledger import runs as ledger_runs
 from veracal.ledger import storage as ledger_store
 from veracal.ledger import storage as ledger_tables
-from veracal.ledger.ledger import Ledger, open_ledger
 from veracal.ledger.chain import Entry
 from veracal.ledger.charging import ChargeRequest, charge_and_answer
+from veracal.ledger.ledger import Ledger, open_ledger
 from veracal.ledger.plan import Item
 
 NAME = "reservation_kill"

@@ -22,8 +22,8 @@ from veracal.errors import AnswerError, BudgetError, LedgerError
 from veracal.ledger import charging as ledger_reservations
 from veracal.ledger import storage as ledger_store
 from veracal.ledger import storage as ledger_tables
-from veracal.ledger.ledger import Ledger, open_ledger
 from veracal.ledger.charging import ChargeRequest
+from veracal.ledger.ledger import Ledger, open_ledger
 from veracal.mechanisms import progress as descent_progress
 from veracal.mechanisms.progress import StepProgress, TrainingCurve
 from veracal.queries.curator import Curator

@@ -50,7 +50,9 @@ def begin_with(costs: Costs) -> Callable[[Path, RunRequest], int]:
             balances = {name: (spent, total) for name, spent, total in rows}
             wanted = {part: one.cost for part, one in due.items()}
             number = ledger_charge.find_filter(caps, balances, wanted, asked.name)
-            run = 1 + sum(entry.outcome == "run" for entry in ledger_tables.account_entries(connection))
+            run = 1 + sum(
+                entry.outcome == "run" for entry in ledger_tables.account_entries(connection)
+            )
             ledger_runs._append_run(connection, asked, run, number, due)
         return run
 

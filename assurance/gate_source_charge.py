@@ -29,8 +29,8 @@ from veracal.federation.source import serving
 from veracal.federation.source.enrolling import examples
 from veracal.federation.source.serving import SourceServer
 from veracal.ledger import storage as ledger_tables
-from veracal.ledger.ledger import Ledger, open_ledger
 from veracal.ledger.chain import Entry, canonical
+from veracal.ledger.ledger import Ledger, open_ledger
 from veracal.queries import Query
 from veracal.queries.query import laplace_event
 from veracal.testing.queries import adversarial_scores

@@ -30,8 +30,8 @@ from assurance.audits import (
 from assurance.ledgers import Patches, patched
 from veracal.accounting.events import Budget
 from veracal.data import Dataset, Scores
-from veracal.ledger.ledger import Ledger, open_ledger
 from veracal.ledger.chain import Entry
+from veracal.ledger.ledger import Ledger, open_ledger
 from veracal.mechanisms import discrete_noise as noise
 from veracal.mechanisms.grid import Bounds
 from veracal.queries import query as queries

@@ -18,8 +18,8 @@ from pathlib import Path
 from assurance import ledgers
 from veracal.accounting.events import Budget, Pure
 from veracal.errors import VeracalError
-from veracal.ledger.ledger import Ledger, open_ledger
 from veracal.ledger.chain import digest
+from veracal.ledger.ledger import Ledger, open_ledger
 
 NAME = "torn_wal"
 LONG = True

@@ -18,9 +18,9 @@ from veracal.errors import LedgerError
 from veracal.ledger import charging as ledger_charge
 from veracal.ledger import storage as ledger_store
 from veracal.ledger import storage as ledger_tables
-from veracal.ledger.ledger import Ledger
 from veracal.ledger.chain import Entry
 from veracal.ledger.charging import ChargeRequest
+from veracal.ledger.ledger import Ledger
 
 Patches = Mapping[str, object]
 CORRECT: Patches = {}
@@ -134,7 +134,10 @@ def append_in_two(connection, entry: Entry, kept: bytes | None, adds: int = 0) -
 @contextmanager
 def unlocked(path: Path) -> Iterator[object]:
     """No transaction: every statement by itself."""
-    with ledger_store._translate_errors(path), ledger_store._open_connection(path) as connection:
+    with (
+        ledger_store._translate_errors(path),
+        ledger_store._open_connection(path) as connection,
+    ):
         yield connection
 
 
