@@ -186,7 +186,7 @@ def test_weights_that_are_not_all_there_are_refused(bert):
     config = json.loads((bert / "config.json").read_text())
     for other in ({"num_hidden_layers": 3}, {"vocab_size": 40}, {"hidden_size": 32}):
         (bert / "config.json").write_text(json.dumps({**config, **other}))
-        with pytest.raises(DataError, match=r"weights that fit (config|it)|matching weights"):
+        with pytest.raises(DataError, match="weights that fit config.json|matching weights"):
             TextEncoder(bert).scorer((1,))
 
 
