@@ -165,7 +165,7 @@ def gaps(results: Results) -> Table:
 
 def ledger(results: Results) -> Table:
     """Planned queries, how many of them were made, and the cost of each line alone."""
-    heads = ("purpose", "partition", "planned", "used")
+    heads: tuple[str, ...] = ("purpose", "partition", "planned", "used")
     items = [mapping(line) for line in listing(results.ledger.get("planned"))]
     priced = any("epsilon" in item for item in items)  # older results have no costs
     if priced:
