@@ -132,7 +132,7 @@ def test_a_calibrated_classifier_stores_the_noise_of_its_model(tmp_path):
     PrivateClassifier.of(whole).save(tmp_path / "a")
     kept = PrivateClassifier.load(tmp_path / "a")
     assert kept.noise is not None and kept.noise.scale == whole.estimator_.noise_scale_
-    alone = PrivateClassifier.of(whole.estimator_)  # which claims nothing by itself
+    alone = PrivateClassifier.of(whole.estimator_)  # which has no guarantee of its own
     assert alone.noise is None and not alone.private_
 
 

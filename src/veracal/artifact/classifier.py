@@ -523,8 +523,7 @@ class PrivateClassifier(
             Confidence level of the intervals.
         individuals : int or None
             Number of individuals, fixed before the model was released, for whom the intervals
-            hold simultaneously. None: for all individuals, whenever and by whomever they are
-            chosen.
+            hold simultaneously. None: for all individuals, also those that are chosen later.
 
         Raises
         ------

@@ -136,9 +136,8 @@ def precision_table(results: AuditResults) -> "Renderables":
         "if all runs agree",
     )
     note = (
-        f"Largest error of an estimate, at {results.audits[0].level:.0%}, of so many runs "
-        "fixed beforehand; and the disagreement that a individual may still have of whom all "
-        "runs agree."
+        f"Largest error of an estimate, at {results.audits[0].level:.0%} confidence, for a "
+        "number of runs fixed in advance; and the disagreement that unanimous runs may hide."
     )
     return _table("precision of the estimates", heads, rows, note)
 

@@ -46,7 +46,7 @@ def expand_lists(args: Sequence[str], names: Collection[str]) -> list[str]:
 
     Examples
     --------
-    >>> repeated(["--epsilon", "0.5", "1,2", "a.csv"], ["--epsilon"])
+    >>> expand_lists(["--epsilon", "0.5", "1,2", "a.csv"], ["--epsilon"])
     ['--epsilon=0.5', '--epsilon=1', '--epsilon=2', 'a.csv']
     """
     expanded: list[str] = []

@@ -222,16 +222,14 @@ def bars(stages: Mapping[str, Sequence[Bin]], title: str, description: str) -> S
 def by_group(results: Results) -> Spec | None:
     """Accuracy in each group, with intervals."""
     names = results.group_names
-    rows = []
+    rows: list[dict[str, Any]] = []
     for when in STAGES:
         record = results.when(when)
         measured = {} if record is None else record.groups
-        accuracies = {name: measured[name].accuracy for name in names if name in measured}
-        rows += [
-            {"when": when, "group": visible(str(name)), **ends(accuracy)}
-            for name, accuracy in accuracies.items()
-            if accuracy is not None and accuracy.value is not None
-        ]
+        for name in names:
+            figure = measured[name].accuracy if name in measured else None
+            if figure is not None and figure.value is not None:
+                rows.append({"when": when, "group": visible(str(name)), **ends(figure)})
     groups = {
         "field": "group",
         "type": "nominal",

@@ -213,7 +213,7 @@ def test_worker_processes_give_the_scores_of_this_process(train, expected, jobs)
 
 
 def test_the_order_of_arrival_does_not_matter(train, tmp_path):
-    # Whoever begins the third run has sent the second, while the first is still waiting.
+    # The worker of the third run has sent the second, while the first is still waiting.
     late = partial(first_after_third, tmp_path)
     result = collected(RetrainEngine(late, train, train.X, jobs=2))
     assert list(result) != sorted(result)
@@ -255,7 +255,7 @@ def test_a_killed_worker_is_reported_and_finished_runs_are_kept(train, workers):
     stream = RetrainEngine(partial(ending, killed), train, train.X, jobs=2).stream(RUNS, SEED)
     got = {}
     with pytest.raises(
-        WorkerError, match="killed .SIGKILL.*memory.*With keep, runs that finished are kept"
+        WorkerError, match="killed .SIGKILL.*memory.*With keep, finished runs are saved"
     ):
         got.update((runs.start, scores) for runs, scores in stream)
     assert 5 not in got
@@ -272,9 +272,7 @@ def test_a_killed_worker_is_reported_and_finished_runs_are_kept(train, workers):
 )
 def test_the_end_of_a_worker_is_explained(train, how, reported):
     engine = RetrainEngine(partial(ending, how), train, train.X, jobs=2)
-    with pytest.raises(
-        WorkerError, match=f"{reported}.*With keep, runs that finished are kept"
-    ):
+    with pytest.raises(WorkerError, match=f"{reported}.*With keep, finished runs are saved"):
         collected(engine)
 
 
@@ -462,7 +460,7 @@ def test_dask_survives_one_lost_worker_and_reports_the_loss_of_all(train):
                 os.kill(next(iter(client.run(os.getpid).values())), signal.SIGKILL)
         assert_same(result, collected_here(late_first, train))
         client.wait_for_workers(2, timeout=60)
-        with pytest.raises(WorkerError, match="Workers of Dask died.*that finished are kept"):
+        with pytest.raises(WorkerError, match="Workers of Dask died.*finished runs are saved"):
             collected(RetrainEngine(partial(ending, left), train, train.X, **place))
 
 
@@ -480,7 +478,7 @@ def test_an_unreachable_cluster_is_reported_within_seconds(train, backend, monke
     monkeypatch.setattr(clusters.socket, "create_connection", refuse)
     address = {"dask": "tcp://127.0.0.1:1", "ray": "127.0.0.1:1"}[backend]
     engine = RetrainEngine(TREE, train, train.X, backend=backend, address=address)
-    with pytest.raises(WorkerError, match=f"Nobody answers at {address} .*Start the cluster"):
+    with pytest.raises(WorkerError, match=f"Nothing answers at {address} .*Start the cluster"):
         collected(engine)
     assert len(waited) == 1 and waited[0] <= 5
 
@@ -542,6 +540,6 @@ def test_ray_gives_the_same_scores_and_reports_a_dead_worker(train, expected, ra
     with pytest.raises(RunError, match="Run 3 could not be trained: TwoPartError: one and two"):
         collected(RetrainEngine(broken, train, train.X, backend="ray"))
     with pytest.raises(
-        WorkerError, match="A worker of Ray died.*With keep, runs that finished are kept"
+        WorkerError, match="A worker of Ray died.*With keep, finished runs are saved"
     ):
         collected(RetrainEngine(partial(ending, left), train, train.X, backend="ray"))
