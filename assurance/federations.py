@@ -25,7 +25,7 @@ from veracal.calibration.private import (
     plan_measurement,
 )
 from veracal.data import Scores
-from veracal.errors import SilentError
+from veracal.errors import DropoutError
 from veracal.queries import Release, gaussian_event, laplace_event
 from veracal.queries.curator import canonical_request
 from veracal.queries.response_checks import noise_std
@@ -209,7 +209,7 @@ class RecordingSource:
             self.asked.append(RecordedQuery(query, event, body, units))
             values = [units]
             if number >= self.answers:
-                raise SilentError("It fell silent.")
+                raise DropoutError("It fell silent.")
         std = noise_std(event) * query.grid.step
         release = Release(query.name, values[0], query.grid, std, micro, event, private=True)
         return release if self.lie is None else self.lie(release)

@@ -31,7 +31,7 @@ from veracal.training.arbitrariness import plane_distances
 from veracal.training.output_perturbation import spherical_gamma
 from veracal.training.perturbation import clip_rows
 from veracal.training.search import WINNER
-from veracal.training.weight_noise import GammaNoise, GaussianNoise, Noise
+from veracal.training.weight_noise import GammaNoise, GaussianNoise, WeightNoise
 
 NAME = "arbitrariness"
 LEVEL = 0.8
@@ -40,23 +40,27 @@ CLASSES = 60  # models of one fit, each with independent noise
 OUTPUT = "veracal.training.weight_noise"
 OBJECTIVE = "veracal.training.arbitrariness"
 KEPT = "veracal.artifact.noise_model.NoiseModel"
-TWO, WITHIN, ARBITRARINESS = output._two, objective._within, NoiseModel.arbitrariness
+TWO, WITHIN, ARBITRARINESS = (
+    output._binary_interval,
+    objective._flip_bounds,
+    NoiseModel.arbitrariness,
+)
 OF = NoiseModel.__dict__["of"].__func__
 
 
 # ---------------------------------------------------------------- mutants
 
 
-def one_sided(sums: Floats, noise: Noise, spare: float, people: int | None) -> Any:
+def one_sided(sums: Floats, noise: WeightNoise, spare: float, people: int | None) -> Any:
     """Use a one-sided quantile for a two-sided distance."""
     if people is None:
         return TWO(sums, noise, spare, people)
     half_width = noise.quantile(spare / (2 * people))
-    low = output._spread(noise, np.abs(sums) + half_width)
-    return low, output._spread(noise, np.maximum(np.abs(sums) - half_width, 0.0))
+    low = output._disagreement(noise, np.abs(sums) + half_width)
+    return low, output._disagreement(noise, np.maximum(np.abs(sums) - half_width, 0.0))
 
 
-def unshared(sums: Floats, noise: Noise, spare: float, people: int | None) -> Any:
+def unshared(sums: Floats, noise: WeightNoise, spare: float, people: int | None) -> Any:
     """Omit the union bound over individuals."""
     return TWO(sums, noise, spare, 1)
 

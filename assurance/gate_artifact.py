@@ -117,7 +117,7 @@ MUTANTS: dict[str, Patches] = {
         "veracal.artifact.weights.decode_arrays": trusting
     },
     "hash of a file unchecked": {
-        "veracal.artifact.storage.verify_listed": lambda content, name, listed, where: content
+        "veracal.artifact.storage.verify_content": lambda content, name, listed, where: content
     },
     "hash of the description unchecked": {
         "veracal.artifact.storage._canonical": lambda body: b"",
@@ -129,7 +129,7 @@ MUTANTS: dict[str, Patches] = {
     "partial write": {"veracal.artifact.classifier.write_folder": in_place},
     "old folder removed first": {"veracal.artifact.classifier.write_folder": emptied_first},
     "any folder replaced": {
-        "veracal.artifact.storage.check_place": lambda path, **settings: None
+        "veracal.artifact.storage.check_output_folder": lambda path, **settings: None
     },
 }
 SHA = manifest._sha

@@ -16,7 +16,7 @@ import numpy as np
 from scipy import stats
 
 from veracal.accounting.events import Gaussian, Repeated
-from veracal.mechanisms.clipping import Clipped, ClipRule, Flat, clipped_sum
+from veracal.mechanisms.clipping import ClippedSum, ClipRule, Flat, clipped_sum
 from veracal.mechanisms.dp_sgd import DPSGD, Step
 from veracal.mechanisms.optimizers import SGD
 from veracal.mechanisms.sampling import FullBatch
@@ -31,7 +31,7 @@ class Subject:
     """A DP-SGD run and its gradient sum."""
 
     descent: type[DPSGD] = DPSGD
-    clipped_sum: Callable[[Any, ClipRule], Clipped] = clipped_sum
+    clipped_sum: Callable[[Any, ClipRule], ClippedSum] = clipped_sum
 
 
 def scaled(factor: float) -> Subject:
@@ -53,12 +53,12 @@ class Reused(DPSGD):
         return total + self.__dict__["drawn"]
 
 
-def unclipped(gradients: np.ndarray, clip: ClipRule) -> Clipped:
+def unclipped(gradients: np.ndarray, clip: ClipRule) -> ClippedSum:
     """Sum gradients without clipping."""
-    return Clipped(gradients.sum(axis=0))
+    return ClippedSum(gradients.sum(axis=0))
 
 
-def counted_twice(gradients: np.ndarray, clip: ClipRule) -> Clipped:
+def counted_twice(gradients: np.ndarray, clip: ClipRule) -> ClippedSum:
     """Sum every record twice, as two workers on one partition would."""
     return clipped_sum(np.repeat(gradients, 2, axis=0), clip)
 
@@ -102,7 +102,7 @@ def attacked(
     )
     seen: list[float] = []
 
-    def clipped_sum_of(weights: Any, rows: np.ndarray, clip: ClipRule) -> Clipped:
+    def clipped_sum_of(weights: Any, rows: np.ndarray, clip: ClipRule) -> ClippedSum:
         gradients = np.zeros((len(rows), ENTRIES))
         gradients[1:, 1:] = 0.1  # the others have another direction
         gradients[0, 0] = 1e6 if len(seen) % 4 == 1 else 0.0

@@ -201,13 +201,13 @@ def divides(self: Flat, norms: np.ndarray) -> np.ndarray:
     return np.minimum(1.0, self.bound / norms)
 
 
-def multiplies(gradients: np.ndarray, clip: Any) -> clipping.Clipped:
+def multiplies(gradients: np.ndarray, clip: Any) -> clipping.ClippedSum:
     """Zero times NaN."""
     with np.errstate(all="ignore"):
         rows = np.asarray(gradients, dtype=float)
         norms = np.linalg.norm(rows, axis=1)
         factors = np.where(np.isfinite(norms), clip.factors(np.nan_to_num(norms)), 0.0)
-        return clipping.Clipped((factors[:, None] * rows).sum(axis=0))
+        return clipping.ClippedSum((factors[:, None] * rows).sum(axis=0))
 
 
 BLOCKS = sums.apply_in_blocks
@@ -221,7 +221,7 @@ MUTANTS: dict[str, Patches] = {
     "single precision": {"veracal.queries.score_queries._brier": own_precision},
     "warnings get out": {"veracal.queries.query.compute_values": with_warnings},
     "no records are an error": {"veracal.queries.query.apply_in_blocks": nothing_is_an_error},
-    "M8 infinity becomes the bound": {"veracal.queries.query.contributions": nan_passes},
+    "M8 infinity becomes the bound": {"veracal.queries.query.clip_to_grid": nan_passes},
     "a bin below the first is the last": {
         "veracal.queries.query.BinnedSum.evaluate": around_the_corner
     },

@@ -36,7 +36,7 @@ from veracal.calibration.private.golden_section import ErrorBound, SourceSums
 from veracal.calibration.private.session import QuerySession
 from veracal.calibration.simulated import SimulatedSources
 from veracal.data import Scores
-from veracal.errors import SilentError
+from veracal.errors import DropoutError
 from veracal.mechanisms import Grid
 from veracal.queries import Pool
 
@@ -109,7 +109,7 @@ BETWEEN, ESTIMATE, HALF_WIDTHS = (
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "liars are believed": {"veracal.queries.pools.find_invalid_responses": lambda *_: {}},
-    "too few go on": {"veracal.queries.pools.check_enough": enough},
+    "too few go on": {"veracal.queries.pools.check_quorum": enough},
     "answers of different cohorts": {
         "veracal.calibration.private.session.QuerySession.answers": property(
             with_those_who_left
@@ -199,7 +199,7 @@ def tried(name: str, method: Method, sources: list[RecordingSource]) -> Outcome 
     """What came out, which is finite; None if it was refused."""
     try:
         result = method.run(Pool(sources, least=LEAST, most_records=100))
-    except SilentError:
+    except DropoutError:
         return None
     except Exception as error:
         raise AssertionError(f"{name}: {type(error).__name__}: {error}") from error

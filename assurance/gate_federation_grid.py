@@ -31,7 +31,7 @@ from veracal.calibration.private import GoldenTemperature
 from veracal.calibration.private.golden_section import RATIO, Bracket, BracketSearch
 from veracal.calibration.private.temperature_grid import TemperatureGrid
 from veracal.calibration.queries import CorrectWrong, Gap, ParameterGrid, PlattEquations
-from veracal.errors import SilentError
+from veracal.errors import DropoutError
 from veracal.queries import Pool, Public
 from veracal.queries import pools as pooling
 from veracal.queries.pools import PooledRelease
@@ -142,7 +142,7 @@ def answers(folder: Path, rng: np.random.Generator, relation: str) -> int:
         pool = Pool([opened(one, method, relation, folder) for one in records])
         try:
             result = method.run(pool)
-        except SilentError as error:
+        except DropoutError as error:
             raise AssertionError(f"an answer was taken for nonsense: {error}") from error
         for release in result.releases:
             parts = release.parts if isinstance(release, PooledRelease) else ()

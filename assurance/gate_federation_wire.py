@@ -28,7 +28,7 @@ from tests.federation.source.enrolled import COORDINATOR, STRANGER
 from veracal.accounting import Budget
 from veracal.calibration import Recalibration, recalibrate
 from veracal.calibration.maps.base import digest
-from veracal.errors import SilentError
+from veracal.errors import DropoutError
 from veracal.federation.coordinator.pool import RemotePool
 from veracal.federation.coordinator.remote import Remote
 from veracal.federation.protocol.envelopes import (
@@ -40,7 +40,7 @@ from veracal.federation.protocol.envelopes import (
 )
 from veracal.federation.protocol.messages import Answer, Head, Refusal, unseal_reply
 from veracal.federation.source.folder import read_source
-from veracal.queries.response_checks import ExpectedResponse
+from veracal.queries.response_checks import QueryRequest
 
 NAME = "federation_wire"
 SECONDS = 30
@@ -165,7 +165,7 @@ def unverified(raw: bytes, key: Any) -> Answer | Refusal:
     )
 
 
-def accept_any_source(self: Remote, wanted: ExpectedResponse, raw: bytes) -> Any:
+def accept_any_source(self: Remote, wanted: QueryRequest, raw: bytes) -> Any:
     """Believe whatever one of the sources has signed."""
     for party in PARTIES:
         try:
@@ -201,7 +201,7 @@ MUTANTS: dict[str, Patches] = {
     },
     "too few go on": {
         "veracal.federation.coordinator.pool.RemotePool._check_enough": unchecked,
-        "veracal.queries.pools.check_enough": unchecked,
+        "veracal.queries.pools.check_quorum": unchecked,
     },
 }
 
@@ -264,7 +264,7 @@ def run_recalibration(parties: list[Party], *, method: str = "pooled") -> Recali
     )
     try:
         result = recalibrate(federated, method, epsilon=4.0, guard=None, measure=None)
-    except SilentError:
+    except DropoutError:
         return None
     except Exception as error:
         raise AssertionError(f"{type(error).__name__}: {error}") from error

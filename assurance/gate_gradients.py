@@ -17,7 +17,7 @@ from veracal.accounting.events import Gaussian, PoissonGaussian, Repeated
 from veracal.mechanisms import clipping
 from veracal.mechanisms.clipping import (
     Automatic,
-    Clipped,
+    ClippedSum,
     ClipRule,
     Flat,
     GlobalAdapt,
@@ -26,7 +26,7 @@ from veracal.mechanisms.clipping import (
     clipped_sum,
 )
 from veracal.mechanisms.dp_sgd import DPSGD, Step
-from veracal.mechanisms.optimizers import SGD, Adam, Momentum, Update
+from veracal.mechanisms.optimizers import SGD, Adam, Momentum, Optimizer
 from veracal.mechanisms.sampling import FullBatch, Poisson
 
 NAME = "gradients"
@@ -47,7 +47,7 @@ class Subject:
     """A DP-SGD run and its gradient sum."""
 
     descent: type[DPSGD] = DPSGD
-    clipped_sum: Callable[[Any, ClipRule], Clipped] = clipped_sum
+    clipped_sum: Callable[[Any, ClipRule], ClippedSum] = clipped_sum
 
 
 def settings(descent: DPSGD) -> dict[str, Any]:
@@ -55,52 +55,52 @@ def settings(descent: DPSGD) -> dict[str, Any]:
     return {field.name: getattr(descent, field.name) for field in fields(descent)}
 
 
-def unclipped(gradients: np.ndarray, clip: ClipRule) -> Clipped:
+def unclipped(gradients: np.ndarray, clip: ClipRule) -> ClippedSum:
     """Sum finite gradients without clipping."""
     kept = np.isfinite(gradients).all(axis=1) & (np.abs(gradients) < 1e150).all(axis=1)
-    return Clipped(gradients[kept].astype(float).sum(axis=0))
+    return ClippedSum(gradients[kept].astype(float).sum(axis=0))
 
 
-def raw_used(gradients: np.ndarray, clip: ClipRule) -> Clipped:
+def raw_used(gradients: np.ndarray, clip: ClipRule) -> ClippedSum:
     """Compute the factors, but sum the raw rows."""
     rows = gradients.astype(float)
-    chosen = clipping.selection(clipping._norms(rows, np), clip)
+    chosen = clipping.select_and_scale(clipping._norms(rows, np), clip)
     kept = rows[chosen.kept]
     scaled = kept * chosen.factors[:, None]
     assert scaled.shape == kept.shape
-    return Clipped(np.nan_to_num(kept.sum(axis=0)), chosen.exceeding)
+    return ClippedSum(np.nan_to_num(kept.sum(axis=0)), chosen.exceeding)
 
 
-def per_batch(gradients: np.ndarray, clip: ClipRule) -> Clipped:
+def per_batch(gradients: np.ndarray, clip: ClipRule) -> ClippedSum:
     """Clip the sum instead of its parts."""
     finite = gradients[np.isfinite(gradients).all(axis=1)].astype(float)
     return clipped_sum(np.clip(finite, -1e150, 1e150).sum(axis=0, keepdims=True), clip)
 
 
-def nan_passes(gradients: np.ndarray, clip: ClipRule) -> Clipped:
+def nan_passes(gradients: np.ndarray, clip: ClipRule) -> ClippedSum:
     """Scale rows that are not finite instead of excluding them, and repair the sum."""
     rows = gradients.astype(float)
     with np.errstate(all="ignore"):
         factors = clip.factors(clipping._norms(rows, np))
-        return Clipped(np.nan_to_num((factors[:, None] * rows).sum(axis=0)))
+        return ClippedSum(np.nan_to_num((factors[:, None] * rows).sum(axis=0)))
 
 
-def nan_as_zero_norm(gradients: np.ndarray, clip: ClipRule) -> Clipped:
+def nan_as_zero_norm(gradients: np.ndarray, clip: ClipRule) -> ClippedSum:
     """Compute norms without entries that are not finite, and replace those by large numbers."""
     rows = gradients.astype(float)
     factors = clip.factors(clipping._norms(np.where(np.isfinite(rows), rows, 0.0), np))
-    return Clipped(
+    return ClippedSum(
         (factors[:, None] * np.nan_to_num(rows, posinf=1e9, neginf=-1e9)).sum(axis=0)
     )
 
 
-def norm_overflows(gradients: np.ndarray, clip: ClipRule) -> Clipped:
+def norm_overflows(gradients: np.ndarray, clip: ClipRule) -> ClippedSum:
     """Compute norms in half precision: they overflow, and the factor is not a number."""
     rows = np.where(np.isfinite(gradients), gradients, 0.0)
     with np.errstate(all="ignore"):
         norms = np.linalg.norm(rows.astype(np.float16), axis=1).astype(float)
         factors = np.where(np.isfinite(norms), clip.factors(np.abs(norms)), 1.0)
-        return Clipped(np.nan_to_num((factors[:, None] * rows).sum(axis=0)))
+        return ClippedSum(np.nan_to_num((factors[:, None] * rows).sum(axis=0)))
 
 
 class RateFromCount(DPSGD):
@@ -128,7 +128,7 @@ class StepsFromCount(DPSGD):
 class RealBatch(DPSGD):
     """Divide by the number of rows that are in the batch."""
 
-    def _clipped(self, weights: Any, rows: Any, clip: Any, function: Any) -> Clipped:
+    def _clipped(self, weights: Any, rows: Any, clip: Any, function: Any) -> ClippedSum:
         object.__setattr__(self, "expected_batch", max(1, len(rows)))
         return super()._clipped(weights, rows, clip, function)
 
@@ -136,7 +136,7 @@ class RealBatch(DPSGD):
 class MeanThenNoise(DPSGD):
     """Add noise for the declared batch to the mean of the real one."""
 
-    def _clipped(self, weights: Any, rows: Any, clip: Any, function: Any) -> Clipped:
+    def _clipped(self, weights: Any, rows: Any, clip: Any, function: Any) -> ClippedSum:
         clipped = super()._clipped(weights, rows, clip, function)
         return replace(clipped, total=clipped.total * self.expected_batch / max(1, len(rows)))
 
@@ -148,7 +148,7 @@ class SkipsEmpty(DPSGD):
         empty = self.__dict__.pop("empty")
         return total if empty else super()._add_noise(total, noise_std, rng)
 
-    def _clipped(self, weights: Any, rows: Any, clip: Any, function: Any) -> Clipped:
+    def _clipped(self, weights: Any, rows: Any, clip: Any, function: Any) -> ClippedSum:
         self.__dict__["empty"] = len(rows) == 0
         return super()._clipped(weights, rows, clip, function)
 
@@ -194,7 +194,7 @@ class CountPerBatch(DPSGD):
     def _next_clip_of(self, clip: Any, exceeding: int, rng: np.random.Generator) -> Any:
         return super()._next_clip(clip, exceeding, rng)
 
-    def _clipped(self, weights: Any, rows: Any, clip: Any, function: Any) -> Clipped:
+    def _clipped(self, weights: Any, rows: Any, clip: Any, function: Any) -> ClippedSum:
         self.__dict__["rows"] = len(rows)
         return super()._clipped(weights, rows, clip, function)
 
@@ -286,7 +286,7 @@ def sums(subject: Subject, gradients: np.ndarray, clip: ClipRule) -> tuple[Step,
     """The single step of a run over these gradients, and its count."""
     counted = []
 
-    def clipped_sum_of(weights: Any, rows: Any, rule: ClipRule) -> Clipped:
+    def clipped_sum_of(weights: Any, rows: Any, rule: ClipRule) -> ClippedSum:
         clipped = subject.clipped_sum(gradients[rows], rule)
         counted.append(clipped.exceeding)
         return clipped
@@ -316,7 +316,7 @@ def change_in_noise_units(
 def compare_settings(subject: Subject, seed: int) -> int:
     """If all gradients are zero, any number of records must give the same bits."""
     replays = 0
-    updates: tuple[Update, ...] = (SGD(0.1), Momentum(0.1), Adam(0.1))
+    updates: tuple[Optimizer, ...] = (SGD(0.1), Momentum(0.1), Adam(0.1))
     for update in updates:
         for sampler in (FullBatch(), Poisson(0.3)):
             for clip in (Flat(0.5), GlobalAdapt(0.5, 5.0)):
@@ -340,7 +340,7 @@ def trace(descent: DPSGD, records: int, seed: int) -> list[bytes]:
             step.noisy_sum.tobytes() + step.weights.tobytes() + repr(threshold).encode()
         )
 
-    nothing = Clipped(np.zeros(2))
+    nothing = ClippedSum(np.zeros(2))
     rng = np.random.default_rng(seed)
     descent.run(np.ones(2), lambda *_: nothing, records, rng=rng, on_step=remember)
     return seen

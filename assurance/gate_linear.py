@@ -38,7 +38,7 @@ from veracal.mechanisms import (
     SGD,
     Adam,
     Automatic,
-    Clipped,
+    ClippedSum,
     ClipRule,
     Flat,
     FullBatch,
@@ -47,8 +47,8 @@ from veracal.mechanisms import (
     GlobalV2,
     Langevin,
     Momentum,
+    Optimizer,
     Step,
-    Update,
 )
 from veracal.training.base import TrainingData, add_labels, row_norms
 from veracal.training.gradient_sums import GradientSums, clipped_residuals, gradient_norms
@@ -66,7 +66,7 @@ CLIPS: tuple[ClipRule, ...] = (
     GlobalV2(BOUND),
     GlobalAdapt(BOUND, 2.0, count_noise=3.0),
 )
-UPDATES: tuple[Update, ...] = (
+UPDATES: tuple[Optimizer, ...] = (
     SGD(0.1),
     Momentum(0.1),
     Adam(0.1),
@@ -122,13 +122,13 @@ def raw_used(
     return unclipped(residual, norms, clip)[0], exceeding
 
 
-def clipped_whole(clipped: Clipped, rows: int, clip: ClipRule) -> Clipped:
+def clipped_whole(clipped: ClippedSum, rows: int, clip: ClipRule) -> ClippedSum:
     """Clip the sum instead of its parts."""
     with np.errstate(over="ignore"):
         length = np.linalg.norm(clipped.total)
     if not np.isfinite(length):
-        return Clipped(0 * clipped.total)
-    return Clipped(clipped.total * clip.factors(np.array([length])), clipped.exceeding)
+        return ClippedSum(0 * clipped.total)
+    return ClippedSum(clipped.total * clip.factors(np.array([length])), clipped.exceeding)
 
 
 def to_median(
@@ -151,7 +151,7 @@ def without_one(sums: Any, X: Any, codes: Any, norms: Any, *rest: Any, **more: A
     make_sums(sums, X, codes, row_norms(X), *rest, **more)
 
 
-def on_both_threads(sums: Any, weights: Any, rows: Any, clip: ClipRule) -> Clipped:
+def on_both_threads(sums: Any, weights: Any, rows: Any, clip: ClipRule) -> ClippedSum:
     """Give the block in the middle to both threads."""
     if sums._pre_noise or sums._blocks.count < 3:
         return call_sums(sums, weights, rows, clip)
@@ -171,7 +171,7 @@ def classes_seen(public: TrainingData, dataset: Dataset) -> TrainingData:
     return replace(facts, codes=codes, classes=facts.classes[seen])
 
 
-def mean_of_batch(clipped: Clipped, rows: int, clip: ClipRule) -> Clipped:
+def mean_of_batch(clipped: ClippedSum, rows: int, clip: ClipRule) -> ClippedSum:
     """Scale the mean of the batch to the expected one."""
     return replace(clipped, total=clipped.total * SIZE / rows)
 
@@ -186,7 +186,7 @@ MUTANTS: dict[str, Patches] = {
     },
     "M5 no clip": {CLIPPED: unclipped},
     "M5 no clip after pre-noise": {
-        "veracal.training.gradient_sums.clipped_sum": lambda gradients, clip: Clipped(
+        "veracal.training.gradient_sums.clipped_sum": lambda gradients, clip: ClippedSum(
             gradients.sum(axis=0)
         )
     },
@@ -224,7 +224,7 @@ class Case:
     """Settings of a fit."""
 
     clip: ClipRule
-    update: Update
+    update: Optimizer
     rate: float
     relation: Any
     dtype: str

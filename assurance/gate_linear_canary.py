@@ -26,7 +26,7 @@ from assurance.linear import (
 )
 from veracal.accounting import Gaussian, Repeated
 from veracal.data import Dataset
-from veracal.mechanisms import DPSGD, Clipped
+from veracal.mechanisms import DPSGD, ClippedSum
 from veracal.mechanisms.dp_sgd import PrefetchedNoise
 
 NAME = "linear_canary"
@@ -114,7 +114,7 @@ MUTANTS: dict[str, Callable[[], Patches]] = {
     "a tenth of the noise": scaled(0.1),
     "M5 no clip": lambda: {CLIPPED: unclipped},
     "every record counted twice": lambda: summed_otherwise(
-        lambda clipped, rows, clip: Clipped(2 * clipped.total)
+        lambda clipped, rows, clip: ClippedSum(2 * clipped.total)
     ),
     "M16 noise reused at every step": noisy(reused),
     "M16 noise that follows the last": noisy(following),

@@ -18,7 +18,7 @@ from veracal.mechanisms import (
     SGD,
     Adam,
     Automatic,
-    Clipped,
+    ClippedSum,
     Flat,
     GlobalAdapt,
     GlobalV1,
@@ -69,13 +69,13 @@ def rate_by_count(descent: DPSGD, records: int) -> DPSGD:
     return replace(descent, update=SGD(0.1 * (records + 1)))
 
 
-def real_batch(descent: DPSGD, weights: Any, rows: Any, *rest: Any) -> Clipped:
+def real_batch(descent: DPSGD, weights: Any, rows: Any, *rest: Any) -> ClippedSum:
     """Divide by the number of rows in the batch."""
     object.__setattr__(descent, "expected_batch", max(1, len(rows)))
     return clipped_of(descent, weights, rows, *rest)
 
 
-def remember_empty(descent: DPSGD, weights: Any, rows: Any, *rest: Any) -> Clipped:
+def remember_empty(descent: DPSGD, weights: Any, rows: Any, *rest: Any) -> ClippedSum:
     """Check whether the batch is empty."""
     descent.__dict__["empty"] = len(rows) == 0
     return clipped_of(descent, weights, rows, *rest)

@@ -16,7 +16,7 @@ from assurance.gate_sampler import ALPHA, statistics
 from assurance.linear import Patches, fitted, patched
 from veracal.accounting import PoissonGaussian, Repeated
 from veracal.data import Dataset
-from veracal.mechanisms import Clipped, ClipRule, Poisson
+from veracal.mechanisms import ClippedSum, ClipRule, Poisson
 from veracal.training.gradient_sums import GradientSums
 
 NAME = "linear_sampler"
@@ -126,7 +126,7 @@ def taken_part(size: int, real: int, rate: float, steps: int, *, seed: int) -> A
     members = np.zeros((steps, real), dtype=bool)
     seen: dict[str, int] = {"step": 0}
 
-    def spied(sums: GradientSums, weights: Any, rows: Any, clip: ClipRule) -> Clipped:
+    def spied(sums: GradientSums, weights: Any, rows: Any, clip: ClipRule) -> ClippedSum:
         members[seen["step"], rows] = True
         return call(sums, weights, rows, clip)
 

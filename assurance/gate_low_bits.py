@@ -23,7 +23,7 @@ from assurance.ledgers import Patches, patched
 from veracal._types import Bools, Floats
 from veracal.data import Dataset
 from veracal.mechanisms import DPSGD, SGD, Flat, FullBatch, GlobalAdapt, rounded_noise
-from veracal.mechanisms.clipping import Clipped
+from veracal.mechanisms.clipping import ClippedSum
 from veracal.mechanisms.dp_sgd import PrefetchedNoise
 from veracal.neural import channel_standardizer as channel_moments
 from veracal.training import ObjectivePerturbation, OutputPerturbation
@@ -419,7 +419,7 @@ def noisy_sums(descent: DPSGD, entries: int, value: float) -> list[Floats]:
     sums: list[Floats] = []
     descent.run(
         np.zeros(entries),
-        lambda weights, rows, clip: Clipped(np.full(entries, value)),
+        lambda weights, rows, clip: ClippedSum(np.full(entries, value)),
         0,
         rng=np.random.default_rng(0 if value else 1),
         on_step=lambda step: sums.append(step.noisy_sum),

@@ -43,9 +43,17 @@ SETTINGS: tuple[tuple[int, dict[str, Any]], ...] = (
     (2, {"noise_multiplier": 1.0, "sampling_rate": 0.8, "update": Adam(0.1), "average": 0.0}),
     (3, {"noise_multiplier": 1.0, "clip": GlobalV1(0.8, 2.0), "fit_intercept": False}),
 )
-descend, normals, shared = descents.descend, many_batches.normals, many_batches.shared_batches
+descend, normals, shared = (
+    descents.train_batched,
+    many_batches.standard_normals,
+    many_batches.shared_batches,
+)
 poisson_rows, clipped_sums = many_batches.poisson_rows, many_descents.clipped_sums
-gradient, fits_of, run_part = many_descents._gradient, descents.fits_of, descents._train_models
+gradient, fits_of, run_part = (
+    many_descents._gradient,
+    descents.prepare_fits,
+    descents._train_models,
+)
 
 
 # ---------------------------------------------------------------- mutants
@@ -105,10 +113,10 @@ def rarer(n: int, rate: float, models: int, *, rng: np.random.Generator) -> Any:
 
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
-    "noise shared between models": {ENGINE + "normals": one_noise},
+    "noise shared between models": {ENGINE + "standard_normals": one_noise},
     "noise shared between parts": {ENGINE + "_train_models": same_noise_again},
-    "a tenth less noise": {ENGINE + "normals": quiet},
-    "batches shared where own are asked for": {ENGINE + "own_batches": one_batch},
+    "a tenth less noise": {ENGINE + "standard_normals": quiet},
+    "batches shared where own are asked for": {ENGINE + "independent_batches": one_batch},
     "own batches where shared are asked for": {
         ENGINE + "copy": SimpleNamespace(deepcopy=lambda rng: rng.spawn(1)[0])
     },
@@ -119,7 +127,7 @@ MUTANTS: dict[str, Patches] = {
     },
     "weight decay forgotten": {STEPS + "_gradient": no_decay},
     "slack for rounding forgotten": {
-        ENGINE + "fits_of": lambda *given: replace(fits_of(*given), slack=0.0)
+        ENGINE + "prepare_fits": lambda *given: replace(fits_of(*given), slack=0.0)
     },
     "batches filled up with a record": {BATCHES + "poisson_rows": last_row_again},
     "a tenth smaller batches": {BATCHES + "poisson_rows": rarer},
@@ -171,7 +179,7 @@ def record_run(engine: DPSGDEngine, runs: int, streams: Any) -> RecordedRun:
         record.noise += list(np.array(drawn).swapaxes(0, 1))
         return descend(fits, models, held, (item.copy() for item in drawn))  # written on
 
-    with mock.patch(ENGINE + "descend", recorded_descend):
+    with mock.patch(ENGINE + "train_batched", recorded_descend):
         record.weights = engine.weights(runs, streams)
     assert len(record.weights) == len(record.noise) == runs, "runs were lost"
     return record

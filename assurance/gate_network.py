@@ -33,7 +33,7 @@ from veracal.accounting import Event, Gaussian, Repeated
 from veracal.mechanisms import (
     DPSGD,
     Automatic,
-    Clipped,
+    ClippedSum,
     ClipRule,
     Flat,
     GlobalAdapt,
@@ -99,12 +99,12 @@ def to_median(norms: Any, clip: ClipRule, slack: float) -> Any:
     return replace(selected, factors=selected.factors * clip.bound)
 
 
-def clipped_whole(clipped: Clipped, rows: int, clip: ClipRule) -> Clipped:
+def clipped_whole(clipped: ClippedSum, rows: int, clip: ClipRule) -> ClippedSum:
     """Clip the sum instead of its terms."""
     length = np.linalg.norm(clipped.total)
     if not np.isfinite(length):
-        return Clipped(0 * clipped.total)
-    return Clipped(clipped.total * clip.factors(np.array([length])), clipped.exceeding)
+        return ClippedSum(0 * clipped.total)
+    return ClippedSum(clipped.total * clip.factors(np.array([length])), clipped.exceeding)
 
 
 def squares_without_cross_terms(product: layers.ProductGradients) -> Any:

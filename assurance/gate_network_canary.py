@@ -20,7 +20,7 @@ from assurance import gate_linear_canary as linear
 from assurance.gate_canary import lower_bound
 from assurance.networks import ADDING, Patches, fitted, patched, summed_otherwise
 from veracal.accounting import Gaussian, Repeated
-from veracal.mechanisms import DPSGD, Clipped
+from veracal.mechanisms import DPSGD, ClippedSum
 from veracal.neural.gradient_sums import NetworkSums
 from veracal.neural.gradients import engines as adding
 
@@ -54,7 +54,7 @@ MUTANTS: dict[str, Callable[[], Patches]] = {
     "M2 half the noise": linear.scaled(0.5),
     "M5 no clip": lambda: {ADDING + "_clip_factors": unclipped},
     "every record counted twice": lambda: summed_otherwise(
-        lambda clipped, rows, clip: Clipped(2 * clipped.total)
+        lambda clipped, rows, clip: ClippedSum(2 * clipped.total)
     ),
     "M15 noise from torch's generator": lambda: {
         "veracal.mechanisms.dp_sgd.DPSGD._add_noise": torch_noise

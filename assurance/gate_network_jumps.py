@@ -26,7 +26,7 @@ from torch import nn
 from assurance.networks import ADDING, SUMS, Patches, fitted, patched
 from veracal.mechanisms import (
     Automatic,
-    Clipped,
+    ClippedSum,
     ClipRule,
     Flat,
     GlobalAdapt,
@@ -199,7 +199,7 @@ def attacked(engine_case: str, by_place: bool, rule: str, attack: str) -> float 
     return moved
 
 
-def far(one: Clipped, other: Clipped, clip: ClipRule) -> float:
+def far(one: ClippedSum, other: ClippedSum, clip: ClipRule) -> float:
     """Distance of two sums and of two counts."""
     gap = float(np.linalg.norm(one.total - other.total) / clip.bound)
     return max(gap, float(abs(one.exceeding - other.exceeding)))

@@ -25,7 +25,7 @@ from torch import nn
 from assurance.networks import DEEP, SUMS, Patches, patched
 from veracal.data import Dataset, split
 from veracal.errors import WorkerError
-from veracal.mechanisms import DPSGD, Clipped, ClipRule, Flat, GlobalAdapt
+from veracal.mechanisms import DPSGD, ClippedSum, ClipRule, Flat, GlobalAdapt
 from veracal.neural import PrivateNetwork, Ranks
 from veracal.neural.distributed import Follower, RankConnection
 from veracal.neural.gradient_sums import NetworkSums
@@ -46,10 +46,10 @@ summed = NetworkSums.__call__
 # ---------------------------------------------------------------- mutants
 
 
-def noisy_everywhere(rank: Follower, clipped: Clipped, sums: NetworkSums) -> None:
+def noisy_everywhere(rank: Follower, clipped: ClippedSum, sums: NetworkSums) -> None:
     """Add noise on every rank, too."""
     noise = np.random.default_rng().normal(0.0, NOISE * BOUND, clipped.total.shape)
-    send(rank, Clipped(clipped.total + noise, clipped.exceeding), sums)
+    send(rank, ClippedSum(clipped.total + noise, clipped.exceeding), sums)
 
 
 def noise_elsewhere(descent: DPSGD, total: Any, noise_std: float, noise: Any) -> Any:
@@ -232,7 +232,7 @@ def batches(shares: Sequence[Dataset], **settings: Any) -> dict[int, list[Any]]:
     """Rows of every batch, on both ranks."""
     seen: dict[int, list[Any]] = {0: [], 1: []}
 
-    def spied(sums: NetworkSums, weights: Any, rows: Any, clip: ClipRule) -> Clipped:
+    def spied(sums: NetworkSums, weights: Any, rows: Any, clip: ClipRule) -> ClippedSum:
         here = threading.current_thread() is threading.main_thread()
         seen[0 if here else 1].append(rows)
         return summed(sums, weights, rows, clip)

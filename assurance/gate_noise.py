@@ -16,7 +16,7 @@ from randomgen import AESCounter
 from scipy import stats
 
 from veracal import _random
-from veracal.mechanisms.clipping import Clipped, Flat
+from veracal.mechanisms.clipping import ClippedSum, Flat
 from veracal.mechanisms.dp_sgd import DPSGD
 from veracal.mechanisms.optimizers import SGD
 from veracal.mechanisms.sampling import FullBatch
@@ -128,9 +128,9 @@ def noise(subject: Subject, rng: np.random.Generator | None, steps: int) -> np.n
     return np.array(sums)
 
 
-def no_gradient(weights: Any, rows: Any, clip: Any) -> Clipped:
+def no_gradient(weights: Any, rows: Any, clip: Any) -> ClippedSum:
     """Nobody there."""
-    return Clipped(np.zeros(weights.shape))
+    return ClippedSum(np.zeros(weights.shape))
 
 
 def pvalues(draws: np.ndarray) -> tuple[float, float, float]:

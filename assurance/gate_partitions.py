@@ -34,7 +34,7 @@ from veracal.data import (
     load,
     split,
 )
-from veracal.data.row_digests import each
+from veracal.data.row_digests import iterate_digests
 from veracal.errors import LedgerError, VeracalError
 from veracal.ledger import partitions
 from veracal.ledger.partitions import PartitionRule, PartitionStore, split_and_assign
@@ -316,7 +316,7 @@ class World:
         for file in (path, partitions.key_path(path)):
             assert file.stat().st_mode & 0o077 == 0, f"others may read {file.name}"
         guesses = [
-            *each(data.row_digests),
+            *iterate_digests(data.row_digests),
             *(p[0].encode() for p in self.people if self.identity != "row"),
         ]
         guesses += [unkeyed(self.identity, one) for one in list(guesses)]

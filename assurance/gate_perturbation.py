@@ -22,7 +22,7 @@ from veracal._types import Floats
 from veracal.accounting import Gaussian, Pure
 from veracal.data import Dataset
 from veracal.training import ObjectivePerturbation, OutputPerturbation
-from veracal.training.newton import RESIDUAL
+from veracal.training.newton import MAX_RESIDUAL
 from veracal.training.perturbation import Perturbation, norm_bound
 
 NAME = "perturbation"
@@ -340,7 +340,9 @@ def check_minimizer(weights: Floats, data: Dataset, model: Any) -> None:
     for c, w in enumerate(weights):
         signed = rows * np.where(data.y == c, 1, -1)[:, None]
         left = float(np.linalg.norm(derivatives(w, signed, penalty)[0]))
-        assert left <= RESIDUAL * math.sqrt(5.0), f"output: a gradient of {left:.1e} is left"
+        assert left <= MAX_RESIDUAL * math.sqrt(5.0), (
+            f"output: a gradient of {left:.1e} is left"
+        )
 
 
 def check_drawn(model: Any, relation: str) -> None:

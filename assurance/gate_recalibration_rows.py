@@ -7,7 +7,7 @@ import numpy as np
 
 from assurance.recalibrations import Subject
 from veracal.data import scoring
-from veracal.data.scoring import logits_of
+from veracal.data.scoring import compute_logits
 
 NAME = "recalibration_rows"
 
@@ -25,18 +25,18 @@ def all_at_once(model: Any, X: Any, classes: int, *, without_errors: bool = Fals
 
 def padded_only(model: Any, X: Any, classes: int, *, without_errors: bool = False) -> Any:
     """Score blocks of one shape, wherever in it a row stands."""
-    with mock.patch.object(scoring, "places_alike", return_value=np.arange(256)):
-        return logits_of(model, X, classes, without_errors=without_errors)
+    with mock.patch.object(scoring, "equivalent_positions", return_value=np.arange(256)):
+        return compute_logits(model, X, classes, without_errors=without_errors)
 
 
 def errors_shown(model: Any, X: Any, classes: int, *, without_errors: bool = False) -> Any:
     """Let errors of the model through."""
-    return logits_of(model, X, classes)
+    return compute_logits(model, X, classes)
 
 
 def normalized(model: Any, X: Any, classes: int, *, without_errors: bool = False) -> Any:
     """Take the mean of all rows off each."""
-    found = logits_of(model, X, classes, without_errors=without_errors)
+    found = compute_logits(model, X, classes, without_errors=without_errors)
     return found - found.mean(axis=0, keepdims=True) if len(found) else found
 
 

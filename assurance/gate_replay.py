@@ -149,7 +149,7 @@ def scale_from_records(units: np.ndarray, scale: float) -> np.ndarray:
 
 
 SENSITIVITY, COUNT = Bounds.sensitivity, Count.evaluate
-CLIP = "veracal.queries.query.contributions"
+CLIP = "veracal.queries.query.clip_to_grid"
 ADD = "veracal.queries.curator.add_discrete_laplace"
 BOUNDS = "veracal.mechanisms.grid.Bounds"
 CORRECT: Patches = {}
@@ -176,7 +176,7 @@ MUTANTS: dict[str, Patches] = {
     "no draw for nothing": {ADD: quiet_if_zero},
     "noise from the records": {ADD: scale_from_records},
     "vectors not shortened": {
-        "veracal.queries.query.dense_contributions": lambda rows, most, grid, power: np.rint(
+        "veracal.queries.query.clip_vectors_to_grid": lambda rows, most, grid, power: np.rint(
             np.clip(np.nan_to_num(rows), -1, 1) * 2**grid.bits
         ).astype(np.int64)
     },

@@ -112,7 +112,7 @@ def any_float(value: object) -> float | None:
 META = '<meta http-equiv="Content-Security-Policy" content="{{ policy }}">'
 ENVIRONMENT = "veracal.report.page._environment"
 MARKED = '<span class="mark internal">internal, do not publish</span>'
-TO_THE_NEAREST = "veracal.report.text.rounded_up"
+TO_THE_NEAREST = "veracal.report.text.format_up"
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "autoescape off": {ENVIRONMENT: partial(setting, autoescape=False)},

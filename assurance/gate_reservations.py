@@ -33,7 +33,7 @@ COST = Pure(0.125)
 ONCE = {"request": "study", "body": b"settings"}
 SETTLE = "veracal.ledger.charging.settle"
 HOLDER = "veracal.queries.curator."
-SEES_WEIGHTS = "veracal.queries.curator.sees_weights"
+SEES_WEIGHTS = "veracal.queries.curator.hook_exposes_weights"
 STEPS = 3
 DATA = Dataset(np.ones((4, 2)), np.array([0, 1, 0, 1]), ("no", "yes"))
 

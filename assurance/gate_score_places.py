@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from veracal.data import Dataset, Scores, score
 from veracal.data import rows as fixed_shape
 from veracal.data import scoring as classifiers
-from veracal.data.rows import each_by_itself, places_alike
+from veracal.data.rows import equivalent_positions, score_independently
 from veracal.neural import predictions as scoring
 from veracal.neural.predictions import NetworkScores
 from veracal.training import PrivateLogisticRegression
@@ -78,13 +78,13 @@ def _added(x: Tensor, weights: Tensor) -> Tensor:
 
 def one_row_compared(forward: Any, made_up: Any, *alike: Any) -> Any:
     """As it was: one made-up row is tried at every place."""
-    whole = len(places_alike(forward, made_up)) == len(made_up)
+    whole = len(equivalent_positions(forward, made_up)) == len(made_up)
     batch = made_up if whole else made_up[:1]
 
     def score(rows: Any) -> Any:
         places = np.arange(len(batch))
         return np.concatenate(
-            list(fixed_shape.at_places(forward, rows, places, np.empty_like(batch)))
+            list(fixed_shape.score_at_positions(forward, rows, places, np.empty_like(batch)))
         )
 
     return score
@@ -92,7 +92,7 @@ def one_row_compared(forward: Any, made_up: Any, *alike: Any) -> Any:
 
 def own_weights_alone(forward: Any, made_up: Any, *alike: Any) -> Any:
     """A trial with the weights of the network, and no others."""
-    return each_by_itself(forward, made_up)
+    return score_independently(forward, made_up)
 
 
 def few_logits_compared(ask: Any, width: int, dtype: Any, classes: int) -> Any:
@@ -117,7 +117,7 @@ def turned_together(pipeline: PrivatePipeline, dataset: Dataset) -> Dataset:
 class Subject:
     """How scores are computed: of networks, of classifiers, of pipelines and in searches."""
 
-    networks: Any = each_by_itself
+    networks: Any = score_independently
     places: Any = classifiers._positions
     score: Any = score
     transform_dataset: Any = PrivatePipeline.transform_dataset
@@ -141,7 +141,7 @@ def run(subject: Subject, *, long: bool) -> str:
     """Put one record in front of others, and count whose scores change."""
     scored = 0
     with (
-        mock.patch.object(scoring, "each_by_itself", subject.networks),
+        mock.patch.object(scoring, "score_independently", subject.networks),
         mock.patch.object(classifiers, "_positions", subject.places),
         mock.patch.object(PrivatePipeline, "transform_dataset", subject.transform_dataset),
     ):
@@ -187,7 +187,7 @@ def classifier_changes(seed: int, others: Places) -> int:
     """The same for any classifier."""
     model = Classifier(seed, others)
     rows = np.random.default_rng(seed).normal(0, 20, (RECORDS + 1, WIDTH)).astype(np.float32)
-    more, fewer = (classifiers.logits_of(model, some, 2) for some in (rows, rows[1:]))
+    more, fewer = (classifiers.compute_logits(model, some, 2) for some in (rows, rows[1:]))
     return int((more[1:] != fewer).any(axis=1).sum())
 
 

@@ -286,7 +286,9 @@ def run(subject: Subject, *, long: bool) -> str:
     rng = np.random.default_rng(0)
     with using(subject):
         compare_costs(subject)
-        laws = [compare_numbers(subject, law, 30 if long else 1) for law in module.LAWS]
+        laws = [
+            compare_numbers(subject, law, 30 if long else 1) for law in module.RUN_DISTRIBUTIONS
+        ]
         compare_ties(subject, rng)
         compare_scores(subject, 5_000 if long else 300)
         compare_trials(subject, rng, 300 if long else 40)
@@ -330,7 +332,7 @@ def number_of_trials(number: int) -> Any:
 def compare_costs(subject: Subject) -> None:
     """The charge is at least what dp-accounting computes for the same trials."""
     settings = {"noise_multiplier": [6.0, 2.0]}
-    for law in module.LAWS:
+    for law in module.RUN_DISTRIBUTIONS:
         for held_out in (False, True):
             model = searching(
                 subject, settings, distribution=law, holdout=0.3 if held_out else None

@@ -17,7 +17,7 @@ import polars as pl
 
 from veracal.data import Dataset, Number, Schema, Split, Target, split
 from veracal.data.labels import TEXT
-from veracal.data.row_digests import as_digests, digests_of_frame, each
+from veracal.data.row_digests import as_digests, digests_of_frame, iterate_digests
 
 NAME = "split"
 Dealer = Callable[..., Split]
@@ -78,7 +78,7 @@ def digests_by_type(data: Dataset, **settings: Any) -> Split:
 def _typed(frame: pl.DataFrame, schema: Schema) -> Any:
     """Digests of rows behind the types of all columns."""
     types = repr(frame.dtypes).encode()
-    found = each(digests_of_frame(frame, schema))
+    found = iterate_digests(digests_of_frame(frame, schema))
     return as_digests(hashlib.blake2b(types + one, digest_size=16).digest() for one in found)
 
 
@@ -91,7 +91,7 @@ def _kinds(frame: pl.DataFrame, schema: Schema) -> Any:
     """Digests of rows behind the types of columns of text and of exact numbers."""
     plain = [kind.is_integer() or kind.is_float() for kind in frame.dtypes]
     types = [None if one else kind for one, kind in zip(plain, frame.dtypes, strict=True)]
-    found = each(digests_of_frame(frame, schema))
+    found = iterate_digests(digests_of_frame(frame, schema))
     head = repr(types).encode()
     return as_digests(hashlib.blake2b(head + one, digest_size=16).digest() for one in found)
 

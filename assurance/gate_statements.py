@@ -98,10 +98,10 @@ MUTANTS: dict[str, Patches] = {
     },
     "a charge is not noticed": {"veracal.queries.curator.mark_charged": unnoticed},
     "first weights of logistic models are not named": {
-        "veracal.training.logistic.remember": lambda weights, name: None
+        "veracal.training.logistic.record_trained_weights": lambda weights, name: None
     },
     "first weights of networks are not named": {
-        "veracal.neural.network.not_covered": lambda weights: ()
+        "veracal.neural.network.describe_initial_weights": lambda weights: ()
     },
     "rows without ids are units of their own": {
         "veracal.queries.curator.check_units": without_ids

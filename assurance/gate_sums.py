@@ -92,7 +92,7 @@ MUTANTS: dict[str, Patches] = {
     "T5 rows scored as they lie": {BLOCKS: as_they_lie},
     "running total cut off": {"veracal.queries.query.exact_total": saturating},
     "last chunk dropped": {BLOCKS: first_rows},
-    "running float units": {"veracal.queries.query.contributions": narrow},
+    "running float units": {"veracal.queries.query.clip_to_grid": narrow},
 }
 
 

@@ -46,7 +46,7 @@ MICRO = 2_000_000  # an epsilon of 2 is where this audit is sharpest
 ADD = "veracal.queries.curator.add_discrete_laplace"
 EVENT = "veracal.queries.curator.laplace_event"
 ANSWER = "veracal.ledger.ledger.Ledger.answered"
-REACH = "veracal.queries.query.contributions"
+REACH = "veracal.queries.query.clip_to_grid"
 
 
 @dataclass(frozen=True)

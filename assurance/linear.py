@@ -13,7 +13,7 @@ from unittest import mock
 import numpy as np
 
 from veracal.data import Dataset
-from veracal.mechanisms import Clipped, ClipRule, Step
+from veracal.mechanisms import ClippedSum, ClipRule, Step
 from veracal.training.gradient_sums import GradientSums
 from veracal.training.logistic import PrivateLogisticRegression
 
@@ -69,11 +69,11 @@ def unclipped(
     return residual, 0
 
 
-def summed_otherwise(change: Callable[[Clipped, int, ClipRule], Clipped]) -> Patches:
+def summed_otherwise(change: Callable[[ClippedSum, int, ClipRule], ClippedSum]) -> Patches:
     """Change the sum of a batch, given its number of rows."""
     original = GradientSums.__call__
 
-    def call(sums: GradientSums, weights: Any, rows: Any, clip: ClipRule) -> Clipped:
+    def call(sums: GradientSums, weights: Any, rows: Any, clip: ClipRule) -> ClippedSum:
         return change(original(sums, weights, rows, clip), len(rows), clip)
 
     return {"veracal.training.gradient_sums.GradientSums.__call__": call}

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from veracal.data import Dataset
-from veracal.mechanisms import Clipped, ClipRule, Step
+from veracal.mechanisms import ClippedSum, ClipRule, Step
 from veracal.neural.gradient_sums import NetworkSums
 from veracal.neural.network import PrivateNetwork
 
@@ -151,11 +151,11 @@ def fitted(module: nn.Module, X: Any, y: Any, **settings: Any) -> Any:
     return model, tuple(steps)
 
 
-def summed_otherwise(change: Callable[[Clipped, int, ClipRule], Clipped]) -> Patches:
+def summed_otherwise(change: Callable[[ClippedSum, int, ClipRule], ClippedSum]) -> Patches:
     """Change the sum of a batch, given its number of rows."""
     original = NetworkSums.__call__
 
-    def call(sums: NetworkSums, weights: Any, rows: Any, clip: ClipRule) -> Clipped:
+    def call(sums: NetworkSums, weights: Any, rows: Any, clip: ClipRule) -> ClippedSum:
         return change(original(sums, weights, rows, clip), len(rows), clip)
 
     return {SUMS + "__call__": call}

@@ -15,7 +15,7 @@ from veracal.calibration.prepaid import PrepaidSource
 from veracal.calibration.private import PrivateTemperature
 from veracal.calibration.private_classifier import PrivateCalibratedClassifier, split_records
 from veracal.data import Dataset, Scores
-from veracal.data.scoring import logits_of
+from veracal.data.scoring import compute_logits
 from veracal.training.base import LinearClassifier, TrainingData
 
 NOISE, MAP, GUARD = 3.0, 400_000, 300_000  # of training; millionths of epsilon
@@ -57,7 +57,7 @@ class Subject:
     classifier: type[PrivateCalibratedClassifier] = PrivateCalibratedClassifier
     paid: type[PrepaidSource] = PrepaidSource
     split_records: Callable[..., Any] = split_records
-    logits_of: Callable[..., Any] = logits_of
+    logits_of: Callable[..., Any] = compute_logits
 
 
 @contextmanager

@@ -36,8 +36,8 @@ from benchmarks.datasets import load
 from veracal.calibration import PrivateCalibratedClassifier
 from veracal.calibration.metrics import accuracy, auc, ece
 from veracal.data import Dataset, score
-from veracal.mechanisms import SGD, Update
-from veracal.neural import EfficientNetLite0, Pictures, PrivateNetwork, extract
+from veracal.mechanisms import SGD, Optimizer
+from veracal.neural import EfficientNetLite0, ImageScaler, PrivateNetwork, extract
 from veracal.neural.architectures import dense_head, five_layer_cnn, mlp, mnist_cnn, scatter_cnn
 from veracal.neural.scattering import Scattering
 from veracal.training import ExponentialAverage
@@ -74,7 +74,7 @@ class Setting:
     module: Callable[[], nn.Module]
     batch: int
     steps: int
-    update: Update
+    update: Optimizer
     clip: float = 0.1
     average: float | ExponentialAverage = 0.0
     prepare: Any = None
@@ -225,7 +225,7 @@ def flat_linear() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(81 * 49, 10))
 
 
-_signed = Pictures(0.5, 0.5)  # bytes from -1 to 1
+_signed = ImageScaler(0.5, 0.5)  # bytes from -1 to 1
 _tanh = partial(mnist_cnn, tanh=True)
 _from_zero = partial(mnist_cnn, tanh=True, hidden=(), from_zero=True)
 _two_sizes = partial(xrays, (96, 128))

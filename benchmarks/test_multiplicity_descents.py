@@ -24,7 +24,7 @@ from veracal.data import Dataset
 from veracal.multiplicity.engines.base import Seed
 from veracal.multiplicity.engines.linear import DPSGDEngine
 from veracal.training import PrivateLogisticRegression
-from veracal.training.batched import fits_of, normals, poisson_rows
+from veracal.training.batched import poisson_rows, prepare_fits, standard_normals
 
 RUNS, ROUNDS, FITS = 200, 6, 4  # fits of a round, from which 200 are reckoned
 WAYS = "noise", "noise and batches"
@@ -107,7 +107,7 @@ def limits(model: PrivateLogisticRegression, data: Dataset) -> dict[str, float]:
 
     Products of a batch, exponentials and normals; with own batches, copies of rows and coins.
     """
-    fits = fits_of(model, data)
+    fits = prepare_fits(model, data)
     (outputs, width), models = fits.start.shape, 16
     rng, dtype = np.random.default_rng(0), fits.rows.dtype
     batch = int(fits.descent.expected_batch)
@@ -117,7 +117,7 @@ def limits(model: PrivateLogisticRegression, data: Dataset) -> dict[str, float]:
     stacked, residual = weights.reshape(-1, width), weights @ own.transpose(0, 2, 1)
     flat = residual.reshape(-1, batch)
     common = fastest(lambda: np.exp(-np.abs(residual))) + fastest(
-        lambda: next(normals(fits, models, rng=rng))
+        lambda: next(standard_normals(fits, models, rng=rng))
     )
     shared = fastest(lambda: stacked @ one.T) + fastest(lambda: flat @ one)
     apart = fastest(lambda: weights @ own.transpose(0, 2, 1)) + fastest(lambda: residual @ own)

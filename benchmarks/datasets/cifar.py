@@ -13,11 +13,11 @@ from veracal.data.dataset import Dataset, Group, check_learnable
 from veracal.data.files import (
     DEFAULT_LIMITS,
     Limits,
+    check_readable,
     inside,
-    no_surprises,
-    opened,
+    open_file,
     parse_json,
-    readable,
+    translate_os_errors,
 )
 from veracal.data.images import guarded_pillow, open_image, pixels
 from veracal.data.labels import Label
@@ -201,7 +201,7 @@ def _check(dataset: Dataset, folder: Path) -> Dataset:
 
 def _suffix(folder: Path, stem: str, name: str, known: Sequence[str] = (".bin", ".png")) -> str:
     """Suffix of the published form in a folder."""
-    with no_surprises(folder):
+    with translate_os_errors(folder):
         for suffix in known:
             if (folder / f"{stem}{suffix}").exists():
                 return suffix
@@ -223,7 +223,7 @@ def _binary(
 ) -> tuple[Array, Ints]:
     """Read records of some label bytes, then the red, green and blue planes of an image."""
     record = n_labels + 3 * _PIXELS
-    sizes = [readable(path, limits).stat().st_size for path in paths]
+    sizes = [check_readable(path, limits).stat().st_size for path in paths]
     for path, size in zip(paths, sizes, strict=True):
         if size % record:
             raise DataError(
@@ -232,7 +232,7 @@ def _binary(
     limits.check("memory_bytes", sum(sizes), paths[0].parent)
     parts = []
     for i, path in enumerate(paths):
-        with opened(path, limits) as file:
+        with open_file(path, limits) as file:
             parts.append(np.frombuffer(file.read(), np.uint8).reshape(-1, record))
         if progress:
             progress(i + 1, len(paths))
@@ -246,7 +246,7 @@ def _sprites(paths: Sequence[Path], limits: Limits, progress: Progress | None) -
     parts: list[Array] = []
     with guarded_pillow() as pillow:
         for i, path in enumerate(paths):
-            with opened(path, limits) as file:
+            with open_file(path, limits) as file:
                 data = file.read()
             sprite = open_image(data, str(path), pillow, formats=("PNG",), limits=limits)
             taken = sum(part.nbytes for part in parts) + 3 * sprite.width * sprite.height
@@ -274,7 +274,7 @@ def _sprite(sprite: Any, path: Path) -> Array:
 
 def _sprite_labels(path: Path, limits: Limits) -> Ints:
     """Read a JSON list of labels."""
-    with opened(path, limits) as file:
+    with open_file(path, limits) as file:
         limits.check("memory_bytes", path.stat().st_size, path)
         text = file.read().decode("utf-8", errors="replace")
     values = parse_json(text, str(path))

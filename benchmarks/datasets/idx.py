@@ -14,7 +14,7 @@ import numpy as np
 
 from veracal._types import Array
 from veracal.data.dataset import Dataset, check_learnable
-from veracal.data.files import DEFAULT_LIMITS, Limits, opened
+from veracal.data.files import DEFAULT_LIMITS, Limits, open_file
 from veracal.data.labels import Label, encode_labels
 from veracal.errors import DataError
 
@@ -35,7 +35,7 @@ def read_idx(path: str | Path, limits: Limits = DEFAULT_LIMITS) -> Array:
         In this machine's byte order.
     """
     path = Path(path)
-    with opened(path, limits) as raw, _decompressed(raw, path) as (file, packed):
+    with open_file(path, limits) as raw, _decompressed(raw, path) as (file, packed):
         dtype, shape, start = _header(file, path)
         limits.check("rows", shape[0], path)
         limits.check("columns", math.prod(shape[1:]), path)

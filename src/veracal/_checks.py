@@ -69,7 +69,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool) and value == value
 
 
-def as_part(**estimators: object) -> None:
+def reject_unsplittable_fit(**estimators: object) -> None:
     """Reject estimators that cannot be fitted as a part of another estimator.
 
     One trained on several machines: the enclosing estimator reads the records of this machine

@@ -55,7 +55,7 @@ class AnswerError(VeracalError):
     """A query was charged and could not be answered; repeating it does not help."""
 
 
-class SilentError(VeracalError):
+class DropoutError(VeracalError):
     """A source did not respond, or too few of several sources did.
 
     Parameters
@@ -75,7 +75,7 @@ class SilentError(VeracalError):
         return self.problem
 
 
-class WaitingError(VeracalError):
+class PendingError(VeracalError):
     """Responses have not arrived yet; the requests remain open.
 
     Parameters

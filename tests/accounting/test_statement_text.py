@@ -20,7 +20,7 @@ from veracal.accounting.events import (
     Search,
     Unit,
 )
-from veracal.accounting.statement_text import rounded_down, rounded_up, statement
+from veracal.accounting.statement_text import format_down, format_up, statement
 
 TRAINING = Repeated(PoissonGaussian(1.1, rate=0.01), 200)
 
@@ -111,7 +111,7 @@ def test_exact_noise_is_distinguished_from_idealized():
 
 @pytest.mark.parametrize("value", [1.0, 0.123456, 9.99951, 1e-7, 12345.6, math.pi])
 def test_formatted_costs_are_rounded_up(value):
-    assert value <= float(rounded_up(value)) <= value * 1.0011
+    assert value <= float(format_up(value)) <= value * 1.0011
 
 
 @pytest.mark.parametrize(
@@ -177,8 +177,11 @@ def test_formatting_rounds_in_one_direction(rng):
     values = 10.0 ** rng.uniform(-15, 6, 2_000)
     for digits in (1, 3, 4, 6):
         for value in values.tolist():
-            low, high = float(rounded_down(value, digits)), float(rounded_up(value, digits))
+            low, high = (
+                float(format_down(value, digits)),
+                float(format_up(value, digits)),
+            )
             assert low <= value <= high
             # By less than one step of the last digit, which is at most this share of it.
             assert high - low <= value * 10.0 ** (1 - digits) * (1 + 1e-9)
-    assert rounded_down(math.inf) == "unbounded" and rounded_down(0.0) == "0"
+    assert format_down(math.inf) == "unbounded" and format_down(0.0) == "0"

@@ -13,7 +13,7 @@ from veracal.artifact.classifier import FrozenEncoder
 from veracal.calibration import PrivateCalibratedClassifier
 from veracal.data import Dataset
 from veracal.errors import DataError, MissingExtraError
-from veracal.neural import MiniLM, Pictures, PrivateNetwork
+from veracal.neural import ImageScaler, MiniLM, PrivateNetwork
 from veracal.neural.architectures import (
     KnownNetwork,
     dense_head,
@@ -49,7 +49,7 @@ def fitted(module, X, **more):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, pictures):
     """An artifact that no test may change."""
-    model = fitted(partial(five_layer_cnn, 3, side=8), pictures, prepare=Pictures(0.5, 0.25))
+    model = fitted(partial(five_layer_cnn, 3, side=8), pictures, prepare=ImageScaler(0.5, 0.25))
     return PrivateClassifier.of(model).save(tmp_path_factory.mktemp("network") / "a"), model
 
 
@@ -73,7 +73,7 @@ def test_predictions_are_the_same_after_loading(folder, pictures):
     )
     assert result.predict(pictures[:3]).tolist() == model.predict(pictures[:3]).tolist()
     assert result.weights.known == KnownNetwork("five_layer_cnn", {"classes": 3, "side": 8})
-    assert result.weights.prepare == Pictures(0.5, 0.25)
+    assert result.weights.prepare == ImageScaler(0.5, 0.25)
     assert not result.private_  # a seed
     records = Dataset(pictures, np.zeros(30, int), CLASSES[::-1])
     logits = result.scores(records, mapped=False).values

@@ -333,7 +333,7 @@ def test_whatever_loads_is_declared_without_a_file_or_the_network(monkeypatch):
         raise AssertionError("something was opened")
 
     monkeypatch.setattr("benchmarks.datasets.downloads.obtain", refuse)
-    monkeypatch.setattr("veracal.data.files.opened", refuse)
+    monkeypatch.setattr("veracal.data.files.open_file", refuse)
     for known in CATALOG.values():
         if known.loader is None:
             with pytest.raises(DataError, match="a set of records"):

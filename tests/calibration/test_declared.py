@@ -23,7 +23,7 @@ from veracal.queries import (
     Public,
     laplace_event,
 )
-from veracal.queries.response_checks import ExpectedResponse
+from veracal.queries.response_checks import QueryRequest
 from veracal.queries.sources import is_declared
 
 SCORES = Scores.from_logits(np.eye(3), [0, 1, 1])
@@ -69,11 +69,11 @@ def test_sources_say_whom_they_protect(holder):
         assert (source.relation, source.unit) == ("replace-one", PATIENT)
         assert unit_of(source) == PATIENT
         assert profile_source(source).relation == "replace-one"
-        assert ExpectedResponse(Count(), micro_epsilon=500_000).event_of(source) == EVENT
+        assert QueryRequest(Count(), micro_epsilon=500_000).event_of(source) == EVENT
 
 
 def test_an_undeclared_source_has_no_known_unit(holder):
-    wanted = ExpectedResponse(Count(), micro_epsilon=500_000)
+    wanted = QueryRequest(Count(), micro_epsilon=500_000)
     odd = [
         RemoteOptions(holder, "both"),
         RemoteOptions(holder, unit=None),

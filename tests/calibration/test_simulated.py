@@ -13,7 +13,7 @@ from veracal.calibration.private.session import unit_of
 from veracal.calibration.queries import BinnedGap, CorrectWrong, Gap
 from veracal.calibration.simulated import SimulatedSources
 from veracal.data import Scores
-from veracal.errors import BudgetError, DataError, SilentError
+from veracal.errors import BudgetError, DataError, DropoutError
 from veracal.queries import Brier, Count, gaussian_event, laplace_event
 from veracal.testing import check_source
 
@@ -91,7 +91,7 @@ def test_silence_begins_when_it_was_said():
     assert [why is not None for why in silent[1]] == [False, True, True, False]
     again = source.answer(Count(), micro_epsilon=10)
     assert again.silences == silent[0]
-    with pytest.raises(SilentError):
+    with pytest.raises(DropoutError):
         SimulatedSources(SCORES, PLACE, micro_epsilon=10, silent=[0]).answer(
             Count(), micro_epsilon=1
         )

@@ -186,13 +186,13 @@ def test_every_encoding_prints_something(encoding, tmp_path):
 
 
 def test_lists_are_clear():
-    assert _output.listed(["a", "b, c", "", " d", "[0, 18]", "(18, 65]"]) == (
+    assert _output.format_list(["a", "b, c", "", " d", "[0, 18]", "(18, 65]"]) == (
         "a, 'b, c', '', ' d', [0, 18], (18, 65]"
     )
-    assert _output.listed(range(10), 2) == "0, 1, … (10 in all)"
-    assert _output.listed(["?", ","], quote=True) == "'?', ','"
-    assert _output.counted(1, "row") == "1 row"
-    assert _output.counted(1200, "row") == "1,200 rows"
+    assert _output.format_list(range(10), 2) == "0, 1, … (10 in all)"
+    assert _output.format_list(["?", ","], quote=True) == "'?', ','"
+    assert _output.format_count(1, "row") == "1 row"
+    assert _output.format_count(1200, "row") == "1,200 rows"
 
 
 def test_a_bug_gives_a_traceback_without_the_records(monkeypatch):

@@ -404,7 +404,7 @@ def test_nothing_heavy_is_imported_for_help():
 
 def test_points_are_drawn_at_their_accuracy(scores):
     actual = drawable(curve(scores, 10))
-    lines = _curve.drawn(actual).splitlines()[1:12]
+    lines = _curve.draw_curve(actual).splitlines()[1:12]
     assert len(lines) == 11 and lines[0].startswith(" 1.0 ┤")
     for b, each in enumerate(actual.bins):
         column = [line[6:].ljust(40)[4 * b : 4 * b + 4].strip() for line in lines][::-1]
@@ -418,24 +418,24 @@ def test_points_are_drawn_at_their_accuracy(scores):
 
 @pytest.mark.parametrize("bins", [1, 2, 7, 15, 60, 90])
 def test_a_drawing_fits_the_width(scores, bins):
-    lines = _curve.drawn(drawable(curve(scores, bins))).splitlines()
+    lines = _curve.draw_curve(drawable(curve(scores, bins))).splitlines()
     assert max(map(len, lines)) <= 110 and len(lines) == 15
     marked = lines[-1][6:].partition("records")[0].rstrip()
     assert marked.endswith(("▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"))
 
 
 def test_too_many_bins_are_not_drawn(scores):
-    assert "too many to draw" in _curve.drawn(drawable(curve(scores, 91)))
+    assert "too many to draw" in _curve.draw_curve(drawable(curve(scores, 91)))
 
 
 def test_the_drawing_is_ascii_for_an_ascii_terminal(scores, monkeypatch):
-    assert _curve.drawn(drawable(curve(scores)), _curve.ASCII).isascii()
+    assert _curve.draw_curve(drawable(curve(scores)), _curve.ASCII).isascii()
 
     class Old:
         encoding = "ascii"
 
     monkeypatch.setattr(sys, "stdout", Old())
-    assert _curve.marks() == _curve.ASCII
+    assert _curve.choose_characters() == _curve.ASCII
 
 
 # ---------------------------------------------------------------- who listens

@@ -34,7 +34,7 @@ from veracal.data.row_digests import (
     digests_of_arrays,
     digests_of_frame,
     digests_of_records,
-    each,
+    iterate_digests,
 )
 from veracal.data.saving import save_matrix
 from veracal.errors import DataError, SchemaError
@@ -58,7 +58,7 @@ def write(path: Path, lines: list[str], head: str = "age,sex,note,ill") -> Path:
 
 def digests(data: Dataset) -> list[bytes]:
     assert data.row_digests is not None
-    return list(each(data.row_digests))
+    return list(iterate_digests(data.row_digests))
 
 
 LINES = ["50,f,a,no", "50.0,f,a,no", "50,m,b,yes", "7,m,c,no", "7,m,d,no"]
@@ -80,7 +80,7 @@ def test_as_written_out_slowly() -> None:
     frame = pl.DataFrame({"age": ["50"], "sex": ["f"], "ill": ["no"]})
     content = b"table:s,s,s;" + b"2:50" + b"1:f" + b"2:no"
     expected = hashlib.blake2b(content, digest_size=16).digest()
-    assert list(each(digests_of_frame(frame, SCHEMA, written=True))) == [expected]
+    assert list(iterate_digests(digests_of_frame(frame, SCHEMA, written=True))) == [expected]
 
 
 def test_typed_columns_written_out_slowly() -> None:
@@ -108,11 +108,11 @@ def test_typed_columns_written_out_slowly() -> None:
     whole += "2:é".encode() + b"1:1"
     whole += b"2:\0" + struct.pack("<q", 1) + b"\0" + struct.pack("<q", 2)
     expected = hashlib.blake2b(b"table:#,#,s,l,s;" + whole, digest_size=16).digest()
-    assert list(each(digests_of_frame(frame, schema))) == [expected]
+    assert list(iterate_digests(digests_of_frame(frame, schema))) == [expected]
     arrays = (np.array([[1, 2]], ">f4"), np.array(["é"]), np.array([7]))
     content = b"arrays:<f4(2,);s;s;" + struct.pack("<ff", 1, 2) + b"4:" + "2:é".encode()
     content += b"3:1:7"
-    assert list(each(digests_of_arrays(*arrays))) == [
+    assert list(iterate_digests(digests_of_arrays(*arrays))) == [
         hashlib.blake2b(content, digest_size=16).digest()
     ]
 
@@ -126,7 +126,7 @@ def test_cells_do_not_run_together() -> None:
     frame = pl.DataFrame(
         {"a": ["ab", "a", "1:a", None, "n"], "b": ["c", "bc", "", "c", "c"], "y": ["0"] * 5}
     )
-    assert len(set(each(digests_of_frame(frame, schema)))) == 5
+    assert len(set(iterate_digests(digests_of_frame(frame, schema)))) == 5
 
 
 def test_order_batches_schema_and_columns_do_not_matter(table: Path, tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def number_digests(values: list[Any], kind: Any) -> list[bytes]:
     frame = pl.DataFrame(
         {"a": pl.Series(values, dtype=kind, strict=False), "y": [1] * len(values)}
     )
-    return list(each(digests_of_frame(frame, NUMBERS)))
+    return list(iterate_digests(digests_of_frame(frame, NUMBERS)))
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_a_column_without_a_value_is_one_of_missing_values() -> None:
     schema = Schema({"a": Category(("a",), missing="indicator"), "y": Target((0, 1))})
     one, other = (
         list(
-            each(
+            iterate_digests(
                 digests_of_frame(
                     pl.DataFrame({"a": pl.Series([None], dtype=kind), "y": [1]}), schema
                 )
@@ -283,7 +283,9 @@ def test_one_record_changes_the_type_of_all_and_the_digest_of_none(
     def expected(values: pl.Series) -> list[bytes]:
         n = len(values)
         columns = {"a": [1] * n, "b": ["1"] * n, "v": [[1, 2]] * n, "y": ["0"] * n}
-        return list(each(digests_of_frame(pl.DataFrame({**columns, name: values}), WORDS)))
+        return list(
+            iterate_digests(digests_of_frame(pl.DataFrame({**columns, name: values}), WORDS))
+        )
 
     assert expected(few) == expected(one_more)[:2]
     assert len(set(expected(one_more))) == len(one_more.unique())
@@ -292,18 +294,21 @@ def test_one_record_changes_the_type_of_all_and_the_digest_of_none(
 def test_words_among_numbers_have_different_digests() -> None:
     values = pl.Series("a", ["1", "?", "n", None, "", "1:?"])
     rows = {"b": ["x"] * 6, "v": [[1, 2]] * 6, "y": ["0"] * 6}
-    expected = each(digests_of_frame(pl.DataFrame({"a": values, **rows}), WORDS))
+    expected = iterate_digests(digests_of_frame(pl.DataFrame({"a": values, **rows}), WORDS))
     assert len(set(expected)) == 6
 
 
 def test_one_label_or_number_changes_the_type_of_an_array_and_no_other_digest() -> None:
     X = np.arange(4, dtype="f4").reshape(2, 2)
     for few, one_more in [([0, 1], ["0", "1", "x"]), ([0, 1], [0.0, 1.0, np.nan])]:
-        one = list(each(digests_of_arrays(X, np.array(few))))
-        assert list(each(digests_of_arrays(X[[0, 1, 0]], np.array(one_more))))[:2] == one
+        one = list(iterate_digests(digests_of_arrays(X, np.array(few))))
+        assert (
+            list(iterate_digests(digests_of_arrays(X[[0, 1, 0]], np.array(one_more))))[:2]
+            == one
+        )
     whole = Dataset(np.array([[1, 2], [3, 4]]), np.array([0, 1]), (0, 1))
     more = Dataset(np.array([[1, 2], [3, 4], [0.5, 1]]), np.array([0, 1, 1]), (0, 1))
-    before, after = (list(each(digests_of_records(d.X, d.y))) for d in (whole, more))
+    before, after = (list(iterate_digests(digests_of_records(d.X, d.y))) for d in (whole, more))
     assert after[:2] == before
 
 

@@ -3,7 +3,12 @@
 import numpy as np
 import pytest
 
-from veracal.data.rows import all_positions_equivalent, at_places, each_by_itself, places_alike
+from veracal.data.rows import (
+    all_positions_equivalent,
+    equivalent_positions,
+    score_at_positions,
+    score_independently,
+)
 
 SYNTHETIC = np.random.default_rng(1).normal(size=(4, 3))
 
@@ -59,17 +64,21 @@ def second_by_the_third(rows):
     ],
 )
 def test_rows_may_stand_where_they_have_the_bits_of_the_first_place(forward, places, tried):
-    assert places_alike(forward, SYNTHETIC, tried).tolist() == places
+    assert equivalent_positions(forward, SYNTHETIC, tried).tolist() == places
 
 
 def test_more_tried_rows_notice_more():
-    assert len(places_alike(second_by_the_third, SYNTHETIC)) == 4  # row 0 is not at place 1
-    assert places_alike(second_by_the_third, SYNTHETIC, 2).tolist() == [0]
+    assert (
+        len(equivalent_positions(second_by_the_third, SYNTHETIC)) == 4
+    )  # row 0 is not at place 1
+    assert equivalent_positions(second_by_the_third, SYNTHETIC, 2).tolist() == [0]
 
 
 def test_another_order_of_additions_is_noticed(rng):
     synthetic = rng.standard_normal((64, 300)).astype(np.float32)
-    assert places_alike(last_three_added_backwards, synthetic, 4).tolist() == list(range(61))
+    assert equivalent_positions(last_three_added_backwards, synthetic, 4).tolist() == list(
+        range(61)
+    )
 
 
 # ---------------------------------------------------------------- rows at them
@@ -78,21 +87,23 @@ def test_another_order_of_additions_is_noticed(rng):
 @pytest.mark.parametrize("n", [0, 1, 2, 3, 7])
 def test_rows_are_scored_in_their_order_wherever_they_stand(n, rng):
     rows, places = rng.normal(size=(n, 3)), np.array([0, 2])
-    parts = list(at_places(honest, rows, places, np.empty((4, 3))))
+    parts = list(score_at_positions(honest, rows, places, np.empty((4, 3))))
     assert [len(part) for part in parts] == [2] * (n // 2) + [1] * (n % 2)
     np.testing.assert_array_equal(np.concatenate([np.empty((0, 3)), *parts]), honest(rows))
 
 
 def test_with_one_place_a_block_holds_one_row_only(rng):
     rows = rng.normal(size=(5, 3))
-    whole = np.concatenate(list(at_places(by_company, rows, np.zeros(1, int), np.ones((4, 3)))))
+    whole = np.concatenate(
+        list(score_at_positions(by_company, rows, np.zeros(1, int), np.ones((4, 3))))
+    )
     for i, row in enumerate(rows):
         np.testing.assert_array_equal(whole[i], by_company(np.tile(row, (4, 1)))[0])
 
 
 def test_scores_stay_although_the_block_is_used_again(rng):
     rows = rng.normal(size=(9, 3))
-    parts = list(at_places(lambda block: block, rows, np.arange(4), np.empty((4, 3))))
+    parts = list(score_at_positions(lambda block: block, rows, np.arange(4), np.empty((4, 3))))
     np.testing.assert_array_equal(np.concatenate(parts), rows)
 
 
@@ -106,7 +117,7 @@ def test_scores_are_those_of_rows_alone(forward, n, rng):
 
     alone = np.concatenate([forward(row[None]) for row in rows])
 
-    np.testing.assert_array_equal(each_by_itself(forward, SYNTHETIC)(rows), alone)
+    np.testing.assert_array_equal(score_independently(forward, SYNTHETIC)(rows), alone)
 
 
 def test_every_batch_has_the_one_shape_and_is_filled_up(rng):
@@ -116,7 +127,7 @@ def test_every_batch_has_the_one_shape_and_is_filled_up(rng):
         seen.append(rows.copy())
         return rows
 
-    score = each_by_itself(forward, SYNTHETIC)
+    score = score_independently(forward, SYNTHETIC)
     seen.clear()
     rows = rng.normal(size=(6, 3))
     score(rows)
@@ -132,7 +143,7 @@ def test_where_rows_mix_each_is_scored_alone(rng):
         shapes.append(rows.shape)
         return by_company(rows)
 
-    score = each_by_itself(forward, SYNTHETIC)
+    score = score_independently(forward, SYNTHETIC)
     shapes.clear()
     score(rng.normal(size=(3, 3)))
 
@@ -159,7 +170,9 @@ def test_few_outputs_do_not_hide_another_order_of_additions(outputs):
         added_backwards_at_odd_places(rng.standard_normal((10, outputs)).astype(np.float32))
         for _ in range(30)
     ]
-    assert any(len(places_alike(one, synthetic)) == 64 for one in forwards)  # by one row
+    assert any(
+        len(equivalent_positions(one, synthetic)) == 64 for one in forwards
+    )  # by one row
     assert not any(all_positions_equivalent(one, synthetic) for one in forwards)
 
 
@@ -177,7 +190,7 @@ def test_other_weights_are_tried_too(rng):
         shapes.append(len(rows))
         return np.zeros((len(rows), 2))
 
-    score = each_by_itself(hides, synthetic, last_place_rounds_up)
+    score = score_independently(hides, synthetic, last_place_rounds_up)
     shapes.clear()
     score(rng.normal(size=(3, 3)))
     assert shapes == [1, 1, 1]
@@ -192,6 +205,6 @@ def test_blocks_lie_at_multiples_of_64_bytes():
         return honest(rows)
 
     room = np.empty(4 * 3 + 1)[1:].reshape(4, 3)  # at 8 or 24 or … bytes behind a multiple
-    places = places_alike(noted, SYNTHETIC)
-    list(at_places(noted, np.ones((9, 3)), places, room))
+    places = equivalent_positions(noted, SYNTHETIC)
+    list(score_at_positions(noted, np.ones((9, 3)), places, room))
     assert set(met) == {0}

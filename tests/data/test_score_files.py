@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from veracal.data import Group, Limits, Scores, load_scores, save_scores, scan_scores
-from veracal.data.files import placed, write_new
+from veracal.data.files import atomic_file, write_new_text
 from veracal.errors import DataError, LimitError
 
 LOGITS = np.array([[2.0, 1.0, 0.0], [0.0, 0.0, 3.0], [1.0, 1.0, 1.0]])
@@ -349,7 +349,7 @@ def test_a_full_disk_raises_a_data_error(path, rng):
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
 def test_an_interrupted_write_leaves_nothing(error):
     def interrupted() -> None:
-        with placed(Path("f")) as file:
+        with atomic_file(Path("f")) as file:
             file.write(b"half")
             raise error
 
@@ -360,7 +360,7 @@ def test_an_interrupted_write_leaves_nothing(error):
 
 def test_a_file_of_a_faster_process_is_not_overwritten():
     def race() -> None:
-        with placed(Path("f")) as file:
+        with atomic_file(Path("f")) as file:
             Path("f").write_text("theirs")
             file.write(b"ours")
 
@@ -374,14 +374,14 @@ def test_a_link_is_not_followed_by_force():
     Path("f").symlink_to("target")
     with (
         pytest.raises(DataError, match="one that exists"),
-        placed(Path("f"), force=True) as file,
+        atomic_file(Path("f"), force=True) as file,
     ):
         file.write(b"ours")
     assert Path("target").read_text() == "mine"
 
 
 def test_new_text_is_written_as_it_is():
-    write_new(Path("f"), "ü\n")
+    write_new_text(Path("f"), "ü\n")
     assert Path("f").read_bytes() == "ü\n".encode()
     with pytest.raises(DataError, match="one that exists"):
-        write_new(Path("f"), "other")
+        write_new_text(Path("f"), "other")

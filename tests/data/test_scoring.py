@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import pytest
 
-from veracal.data.scoring import _positions, logits_of, way_of
+from veracal.data.scoring import _positions, compute_logits, scoring_method
 from veracal.training import PrivateLogisticRegression
 
 RNG = np.random.default_rng(0)
@@ -41,9 +41,9 @@ class Margin:
 @pytest.mark.parametrize("k", [2, 7, 10, 100])
 def test_other_rows_and_positions_change_no_bit(n, k) -> None:
     model, X = Product(k=k), RNG.normal(size=(700, 300)).astype(np.float32)
-    whole = logits_of(model, X, k)
+    whole = compute_logits(model, X, k)
     rows = RNG.permutation(700)[:n]
-    assert logits_of(model, X[rows], k).tobytes() == whole[rows].tobytes()
+    assert compute_logits(model, X[rows], k).tobytes() == whole[rows].tobytes()
     assert model.shapes == {(256, 300)}
 
 
@@ -77,27 +77,27 @@ def test_models_that_mix_rows_score_each_row_alone() -> None:
             return X[:, :2] - X[:, :2].mean(axis=0)
 
     X = RNG.normal(size=(20, 3))
-    whole = logits_of(Normalizing(), X, 2)
-    assert logits_of(Normalizing(), X[5:6], 2).tobytes() == whole[5].tobytes()
+    whole = compute_logits(Normalizing(), X, 2)
+    assert compute_logits(Normalizing(), X[5:6], 2).tobytes() == whole[5].tobytes()
 
 
 def test_a_classifier_of_scikit_learn() -> None:
     X = RNG.normal(size=(600, 20))
     model = PrivateLogisticRegression(epsilon=1.0, epochs=2, classes=[0, 1, 2], size=600)
     model.fit(X, RNG.integers(3, size=600))
-    whole = logits_of(model, X, 3)
+    whole = compute_logits(model, X, 3)
     np.testing.assert_array_equal(whole, model.logits(X))
     for row in (0, 299, 599):
-        assert logits_of(model, X[row : row + 1], 3).tobytes() == whole[row].tobytes()
+        assert compute_logits(model, X[row : row + 1], 3).tobytes() == whole[row].tobytes()
 
 
 def test_a_row_that_is_an_error_has_equal_logits_and_leaves_others_alone() -> None:
     X = RNG.uniform(-1, 1, (300, 4))
-    good = logits_of(Fails(), X, 3)
+    good = compute_logits(Fails(), X, 3)
     X[[7, 299], 2] = 9.0
     with pytest.raises(FloatingPointError):
-        logits_of(Fails(), X, 3)
-    logits = logits_of(Fails(), X, 3, without_errors=True)
+        compute_logits(Fails(), X, 3)
+    logits = compute_logits(Fails(), X, 3, without_errors=True)
     assert (logits[[7, 299]] == 0).all()
     others = np.delete(np.arange(300), [7, 299])
     assert logits[others].tobytes() == good[others].tobytes()
@@ -109,22 +109,22 @@ def test_infinite_logits_become_finite_without_a_warning() -> None:
             warnings.warn("of a record", stacklevel=1)
             return np.log(X - X) * np.array([1.0, -1.0, 0.0])
 
-    logits = logits_of(Odd(), np.ones((2, 3)), 3)
+    logits = compute_logits(Odd(), np.ones((2, 3)), 3)
     assert np.isfinite(logits).all()
     assert (logits[:, 0] < -1e300).all() and (logits[:, 1] > 1e300).all()
     assert (logits[:, 2] == 0).all()
 
 
 def test_no_rows_have_no_logits() -> None:
-    assert logits_of(Fails(), np.empty((0, 4)), 3).shape == (0, 3)
+    assert compute_logits(Fails(), np.empty((0, 4)), 3).shape == (0, 3)
 
 
 def test_a_margin_gives_logits_of_two_classes() -> None:
-    logits = logits_of(Margin(), np.array([[3.0], [-2.0]]), 2)
+    logits = compute_logits(Margin(), np.array([[3.0], [-2.0]]), 2)
     np.testing.assert_array_equal(logits, [[0, 3], [0, -2]])
-    assert way_of(Margin()) == "decision_function"
+    assert scoring_method(Margin()) == "decision_function"
     with pytest.raises(ValueError, match=r"Expected logits of shape \(256, 3\)"):
-        logits_of(Margin(), np.ones((1, 1)), 3)
+        compute_logits(Margin(), np.ones((1, 1)), 3)
 
 
 def test_probabilities_are_not_enough() -> None:
@@ -133,4 +133,4 @@ def test_probabilities_are_not_enough() -> None:
             return np.ones((len(X), 2))
 
     with pytest.raises(ValueError, match="logits or decision_function"):
-        way_of(Sure())
+        scoring_method(Sure())

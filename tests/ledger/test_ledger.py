@@ -25,7 +25,7 @@ from veracal.accounting.events import (
 )
 from veracal.errors import AnswerError, BudgetError, ConflictError, LedgerError
 from veracal.ledger.ledger import Ledger, open_ledger
-from veracal.ledger.plan import share
+from veracal.ledger.plan import divide_micro_epsilon
 
 QUARTER = Pure(0.25)
 
@@ -89,7 +89,7 @@ def test_budgets_are_read_as_decimal_numbers(tmp_path):
 
 def test_equal_shares_of_a_budget_can_all_be_spent(tmp_path):
     ledger = open_ledger(tmp_path / "ledger", Budget(1.0))
-    micro = share(1_000_000, 6)
+    micro = divide_micro_epsilon(1_000_000, 6)
     for _ in range(6):
         ledger.charge(Pure(micro / 1e6), "one of six")
     assert ledger.spent().epsilon == 6 * micro / 1e6

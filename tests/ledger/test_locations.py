@@ -42,7 +42,7 @@ def test_a_hard_link_has_the_ledger_of_its_file(folder, tmp_path):
     place = default_ledger_path("visits.csv")
     Path("hard.csv").hardlink_to("visits.csv")
     assert default_ledger_path("hard.csv") != place  # nothing was opened yet
-    places.open_for_data(place, Budget(1.0), "visits.csv")
+    places.open_ledger_for_data(place, Budget(1.0), "visits.csv")
     assert default_ledger_path("hard.csv") == default_ledger_path("visits.csv") == place
     assert places.resolve_ledger("hard.csv") == place
     Path("copy.csv").write_bytes(Path("visits.csv").read_bytes())
@@ -96,13 +96,13 @@ def test_an_error_names_a_folder_that_cannot_be_created(monkeypatch):
 def test_the_path_of_the_data_is_beside_the_ledger_and_not_in_it(tmp_path):
     ledger = open_ledger(default_ledger_path("visits.csv"), Budget(1.0), data="visits.csv")
     places.write_data_path(ledger.path, "visits.csv")
-    assert places.noted_data(ledger.path) == str(tmp_path / "visits.csv")
+    assert places.read_data_path(ledger.path) == str(tmp_path / "visits.csv")
     (beside,) = [path for path in ledger.path.parent.iterdir() if path != ledger.path]
     assert stat.S_IMODE(beside.stat().st_mode) == 0o600
     assert str(tmp_path).encode() not in ledger.path.read_bytes()
-    assert list(places.default_ledgers()) == [ledger.path]
+    assert list(places.list_default_ledgers()) == [ledger.path]
     beside.write_text("[")
-    assert places.noted_data(ledger.path) is None
+    assert places.read_data_path(ledger.path) is None
 
 
 def test_a_ledger_opened_for_data_always_has_its_path(tmp_path, monkeypatch):
@@ -116,8 +116,8 @@ def test_a_ledger_opened_for_data_always_has_its_path(tmp_path, monkeypatch):
 
     real = places.write_data_path
     monkeypatch.setattr(places, "write_data_path", note)
-    places.open_for_data(place, Budget(1.0), "visits.csv")
-    assert written == [False] and places.noted_data(place) == str(tmp_path / "visits.csv")
+    places.open_ledger_for_data(place, Budget(1.0), "visits.csv")
+    assert written == [False] and places.read_data_path(place) == str(tmp_path / "visits.csv")
 
 
 KILLED = """
@@ -135,33 +135,33 @@ def test_a_killed_opening_can_be_repeated(tmp_path):
     place = default_ledger_path("visits.csv")
     killed = subprocess.run([sys.executable, "-c", KILLED], check=False)
     assert killed.returncode == -signal.SIGKILL
-    assert places.noted_data(place) is not None and not place.exists()
-    assert list(places.default_ledgers()) == []
-    ledger = places.open_for_data(place, Budget(1.0), "visits.csv")
+    assert places.read_data_path(place) is not None and not place.exists()
+    assert list(places.list_default_ledgers()) == []
+    ledger = places.open_ledger_for_data(place, Budget(1.0), "visits.csv")
     assert ledger.opening.data == "visits.csv"
-    assert places.noted_data(place) == str(tmp_path / "visits.csv")
+    assert places.read_data_path(place) == str(tmp_path / "visits.csv")
 
 
 def test_a_rejected_opening_leaves_no_file_and_no_change():
     place = default_ledger_path("visits.csv")
     with pytest.raises(ValueError, match="kind"):
-        places.open_for_data(place, Budget(1.0), "visits.csv", kind="other")
+        places.open_ledger_for_data(place, Budget(1.0), "visits.csv", kind="other")
     assert list(place.parent.iterdir()) == []
-    places.open_for_data(place, Budget(1.0), "visits.csv")
-    noted = places.noted_data(place)
+    places.open_ledger_for_data(place, Budget(1.0), "visits.csv")
+    noted = places.read_data_path(place)
     Path("other.csv").touch()
     with pytest.raises(DataError, match="a new"):
-        places.open_for_data(place, Budget(1.0), "other.csv")
-    assert places.noted_data(place) == noted
+        places.open_ledger_for_data(place, Budget(1.0), "other.csv")
+    assert places.read_data_path(place) == noted
 
 
 def test_the_path_of_the_data_is_restored_only_for_that_data(tmp_path):
     ledger = open_ledger(default_ledger_path("visits.csv"), Budget(1.0), data="visits.csv")
     Path("other.csv").touch()
-    places.restore_data_note(ledger, "other.csv")
-    assert places.noted_data(ledger.path) is None
-    places.restore_data_note(ledger, "visits.csv")
-    assert places.noted_data(ledger.path) == str(tmp_path / "visits.csv")
+    places.restore_data_path(ledger, "other.csv")
+    assert places.read_data_path(ledger.path) is None
+    places.restore_data_path(ledger, "visits.csv")
+    assert places.read_data_path(ledger.path) == str(tmp_path / "visits.csv")
 
 
 def test_a_ledger_is_resolved_from_its_file_or_its_data():

@@ -16,10 +16,10 @@ from veracal.mechanisms.clipping import (
     GlobalAdapt,
     GlobalV1,
     GlobalV2,
+    add_gradient_noise,
     clipped_sum,
     is_continuous,
-    pre_noised,
-    selection,
+    select_and_scale,
 )
 
 CLIPS = [Flat(0.5), Automatic(0.5), GlobalV1(0.5, 3.0), GlobalV2(0.5), GlobalAdapt(0.5, 3.0)]
@@ -146,12 +146,12 @@ def test_no_examples_sum_to_zero() -> None:
 
 def test_an_exact_sum_has_no_informative_repr() -> None:
     clipped = clipped_sum(np.array([[0.125]]), Flat(1.0))
-    chosen = selection(np.array([8.0]), Flat(1.0))
+    chosen = select_and_scale(np.array([8.0]), Flat(1.0))
     assert "0.125" not in repr(clipped) and "0.12" not in repr(chosen)
 
 
 def test_selection_drops_nonfinite_norms() -> None:
-    chosen = selection(np.array([1.0, math.nan, 4.0, math.inf], np.float32), Flat(2.0))
+    chosen = select_and_scale(np.array([1.0, math.nan, 4.0, math.inf], np.float32), Flat(2.0))
     assert chosen.kept.tolist() == [True, False, True, False]
     assert chosen.factors.dtype == np.float64
     np.testing.assert_allclose(chosen.factors, [1, 0.5], rtol=3e-6)
@@ -201,10 +201,10 @@ def test_rules_reject_invalid_settings(wrong) -> None:
 @pytest.mark.parametrize("library", [np.asarray, torch.asarray])
 def test_pre_clipping_noise_has_its_distribution_and_keeps_the_dtype(library, rng) -> None:
     gradients = library(np.ones((400, 50), dtype=np.float32))
-    noisy = pre_noised(gradients, 0.046, rng=rng)
+    noisy = add_gradient_noise(gradients, 0.046, rng=rng)
     assert noisy.dtype == gradients.dtype and tuple(noisy.shape) == (400, 50)
     assert np.std(np.asarray(noisy) - 1) == pytest.approx(0.046, rel=0.02)
-    assert pre_noised(gradients, 0.0, rng=rng) is gradients
+    assert add_gradient_noise(gradients, 0.0, rng=rng) is gradients
 
 
 def test_only_flat_and_automatic_are_continuous():

@@ -17,7 +17,7 @@ from veracal.accounting.events import DiscreteLaplace
 from veracal.mechanisms import discrete_noise as noise
 from veracal.mechanisms import grid
 from veracal.mechanisms.discrete_noise import (
-    MOST_NOISE,
+    MAX_NOISE,
     add_discrete_gaussian,
     add_discrete_laplace,
     discrete_gaussian_std,
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.real_noise
 
 @given(st.integers(1, 2**24), st.integers(1, 10**8))
 def test_noise_costs_the_requested_epsilon(sensitivity, micro):
-    if Fraction(sensitivity * MICRO, micro) > MOST_NOISE:
+    if Fraction(sensitivity * MICRO, micro) > MAX_NOISE:
         return
     stored = Fraction(laplace_noise(sensitivity, micro))  # OpenDP takes this very rational
     assert stored >= laplace_noise_scale(sensitivity, micro)

@@ -11,7 +11,7 @@ from scipy import stats
 from veracal import _random
 from veracal.accounting.epsilon import epsilon_for
 from veracal.accounting.events import Composed, Gaussian, PoissonGaussian, Repeated
-from veracal.mechanisms.clipping import Clipped, Flat, GlobalAdapt, clipped_sum
+from veracal.mechanisms.clipping import ClippedSum, Flat, GlobalAdapt, clipped_sum
 from veracal.mechanisms.dp_sgd import DPSGD
 from veracal.mechanisms.optimizers import (
     SGD,
@@ -40,7 +40,7 @@ def pull_to(targets):
 
 
 def no_gradient(weights, rows, clip):
-    return Clipped(np.zeros(weights.shape))
+    return ClippedSum(np.zeros(weights.shape))
 
 
 def make_training(**changes) -> DPSGD:
@@ -67,7 +67,7 @@ def test_call_if_empty_calls_the_function_for_empty_batches(call_if_empty) -> No
 
     def elsewhere(weights, rows, clip):
         batch_sizes.append(len(rows))
-        return Clipped(np.ones(2), 1)
+        return ClippedSum(np.ones(2), 1)
 
     subject = make_training(noise_multiplier=1e-9, steps=3)
     result = subject.run(np.zeros(2), elsewhere, 0, call_if_empty=call_if_empty)
@@ -320,7 +320,7 @@ def test_invalid_settings_are_rejected(changes, message) -> None:
 )
 def test_an_invalid_sum_raises(total) -> None:
     with pytest.raises(ValueError, match="finite clipped sum of shape \\(3,\\)"):
-        make_training(sampler=FullBatch()).run(np.zeros(3), lambda *_: Clipped(total), 5)
+        make_training(sampler=FullBatch()).run(np.zeros(3), lambda *_: ClippedSum(total), 5)
 
 
 @pytest.mark.parametrize("rng", [3, np.random.RandomState(0)])
@@ -354,7 +354,11 @@ def test_noisy_sums_are_on_a_fine_grid(entries, library, multiplier):
     value = np.random.default_rng(0).standard_normal(entries) * 1e-3
     result = [
         noisy_sums(
-            subject, start, lambda w, r, c, v=v: Clipped(like(v)), 1, np.random.default_rng(5)
+            subject,
+            start,
+            lambda w, r, c, v=v: ClippedSum(like(v)),
+            1,
+            np.random.default_rng(5),
         )
         for v in (0 * value, value)
     ]
@@ -372,7 +376,7 @@ def test_float_noise_on_a_float_sum_is_off_the_grid() -> None:
     value = np.full(50, 1 / 3)
     subject = make_training(sampler=FullBatch(), steps=1)
     grid = 2.0 * 1.5 * 2.0 ** -subject._digits(50)
-    result = noisy_sums(subject, value * 0, lambda w, r, c: Clipped(value), 1)[0] / grid
+    result = noisy_sums(subject, value * 0, lambda w, r, c: ClippedSum(value), 1)[0] / grid
     assert np.abs(result - np.rint(result)).max() < 1e-6
     rough = (value + np.random.default_rng(0).normal(0.0, 3.0, 50)) / grid
     assert np.abs(rough - np.rint(rough)).max() > 0.1

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from veracal.mechanisms import DPSGD, Flat, FullBatch, Poisson, dp_sgd
-from veracal.mechanisms.clipping import Clipped
+from veracal.mechanisms.clipping import ClippedSum
 from veracal.mechanisms.optimizers import SGD, Adam, Langevin, Linear, Momentum
 
 SIZE = 1_001  # weights, not a multiple of the chunk size
@@ -81,7 +81,7 @@ def train(update, dtype, *, in_place):
     steps = []
 
     def total(weights, rows, clip):
-        return Clipped((weights - targets[rows]).sum(0))
+        return ClippedSum((weights - targets[rows]).sum(0))
 
     done = training.run(
         first,
@@ -118,7 +118,7 @@ def test_an_interrupted_run_resumes_in_place():
         return step.number == 1
 
     def nothing(weights, rows, clip):
-        return Clipped(np.zeros(SIZE))
+        return ClippedSum(np.zeros(SIZE))
 
     training.run(np.zeros(SIZE), nothing, 1, on_step=keep, in_place=True)
     ends = [
@@ -147,4 +147,4 @@ def test_in_place_training_needs_a_writable_vector(weights):
         weights.setflags(write=False)
     training = DPSGD(FullBatch(), Flat(1.0), SGD(0.1), 1.0, 1, 1.0)
     with pytest.raises(ValueError, match="a writable numpy vector"):
-        training.run(weights, lambda *_: Clipped(np.zeros(3)), 1, in_place=True)
+        training.run(weights, lambda *_: ClippedSum(np.zeros(3)), 1, in_place=True)

@@ -11,7 +11,7 @@ from veracal.mechanisms.optimizers import (
     Constant,
     Exponential,
     Linear,
-    levels,
+    group_noise_levels,
     value_at,
     values,
 )
@@ -64,7 +64,7 @@ multipliers = st.lists(st.floats(0.01, 1e6), min_size=1, max_size=300)
 
 @given(multipliers, st.integers(1, 70))
 def test_levels_count_every_step_once_with_at_most_its_noise(noise, most) -> None:
-    grouped = levels(noise, most)
+    grouped = group_noise_levels(noise, most)
     assert len(grouped) <= most and sum(count for _, count in grouped) == len(noise)
     assert [m for m, _ in grouped] == sorted({m for m, _ in grouped})
     charged = np.repeat([m for m, _ in grouped], [count for _, count in grouped])
@@ -76,7 +76,7 @@ def test_levels_count_every_step_once_with_at_most_its_noise(noise, most) -> Non
 
 @given(st.lists(st.sampled_from([0.5, 1.0, 1.5, 7.0]), min_size=1))
 def test_few_distinct_values_stay_exact(noise) -> None:
-    assert levels(noise) == tuple((m, noise.count(m)) for m in sorted(set(noise)))
+    assert group_noise_levels(noise) == tuple((m, noise.count(m)) for m in sorted(set(noise)))
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_few_distinct_values_stay_exact(noise) -> None:
     ids=["decays", "decays slowly", "grows", "linear", "random"],
 )
 def test_levels_cost_at_least_and_hardly_more_than_the_steps(noise) -> None:
-    grouped = levels(noise)
+    grouped = group_noise_levels(noise)
     assert len(grouped) <= 64
     for cost in (lambda s: s**-2.0, lambda s: np.expm1(s**-2.0)):
         exact = cost(np.asarray(noise)).sum()
@@ -102,4 +102,4 @@ def test_levels_cost_at_least_and_hardly_more_than_the_steps(noise) -> None:
 @pytest.mark.parametrize("noise", [[], [0.0, 1.0], [-1.0], [math.nan], [math.inf]])
 def test_levels_reject_steps_without_noise(noise) -> None:
     with pytest.raises(ValueError, match="noise multipliers > 0"):
-        levels(noise)
+        group_noise_levels(noise)

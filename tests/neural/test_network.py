@@ -13,7 +13,7 @@ from torch import nn
 from tests.neural.fits import RNG, SETTINGS, Seen, Touchy, X, Y, model, network
 from veracal.data import Dataset
 from veracal.mechanisms import DPSGD, SGD, Adam, Flat, GlobalAdapt, Langevin, Momentum
-from veracal.neural import Pictures, PrivateNetwork
+from veracal.neural import ImageScaler, PrivateNetwork
 from veracal.neural.gradient_sums import GradientWorker, Layout, NetworkSums
 from veracal.neural.gradients.blocks import PartialSumError, cross_entropy
 from veracal.neural.gradients.engines import GhostEngine
@@ -242,7 +242,9 @@ def test_the_logits_of_a_row_do_not_depend_on_others():
 def test_images_are_prepared_by_type():
     bytes_ = RNG.integers(0, 256, (30, 6, 6), np.uint8)
     assert as_tensor(bytes_).shape == (30, 1, 6, 6) and float(as_tensor(bytes_).max()) <= 1
-    colored = Pictures((0.5, 0.4, 0.3), (0.2, 0.2, 0.2))(np.full((2, 5, 4, 3), 255, np.uint8))
+    colored = ImageScaler((0.5, 0.4, 0.3), (0.2, 0.2, 0.2))(
+        np.full((2, 5, 4, 3), 255, np.uint8)
+    )
     assert colored.shape == (2, 3, 5, 4)
     assert float(colored[0, 2, 0, 0]) == pytest.approx((1 - 0.3) / 0.2)
     data = Dataset(bytes_, np.arange(30) % 2, ("a", "b"), size=30)

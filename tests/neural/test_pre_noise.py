@@ -8,7 +8,14 @@ from torch import nn
 
 from tests.neural.fits import Seen, X, Y, model, network
 from tests.neural.modules import build_network
-from veracal.mechanisms import Automatic, Flat, GlobalAdapt, Langevin, clipped_sum, pre_noised
+from veracal.mechanisms import (
+    Automatic,
+    Flat,
+    GlobalAdapt,
+    Langevin,
+    add_gradient_noise,
+    clipped_sum,
+)
 from veracal.neural.gradients.blocks import Block, cross_entropy
 from veracal.neural.gradients.choice import MATERIALIZING_ENGINES, example_gradients
 from veracal.neural.gradients.engines import PreNoise
@@ -77,7 +84,10 @@ def test_means_equal_those_of_the_linear_model(way):
     each = example_gradients(module, cross_entropy, block).numpy()
     rng = np.random.default_rng(1)
     slow = np.array(
-        [clipped_sum(pre_noised(each, 0.3, rng=rng), Flat(0.5)).total for _ in range(400)]
+        [
+            clipped_sum(add_gradient_noise(each, 0.3, rng=rng), Flat(0.5)).total
+            for _ in range(400)
+        ]
     )
     fast = np.array([summed(way, module, block, Flat(0.5), 0.3, i)[0] for i in range(400)])
     error = np.sqrt((slow.var(0) + fast.var(0)) / 400)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from veracal.neural.scattering import IMAGENET, Scattering, morlet, scattering_transform
-from veracal.neural.synthetic_inputs import Pictures
+from veracal.neural.synthetic_inputs import ImageScaler
 
 # Features of one picture, by channel, row and column: how many filters, and the number.
 KYMATIO = {
@@ -231,7 +231,9 @@ def test_images_are_prepared_as_requested(rng):
     )
     result = Scattering(prepare=IMAGENET)(x)
     np.testing.assert_allclose(result, scattering_transform(prepared), atol=1e-5)
-    np.testing.assert_allclose(Scattering()(x), scattering_transform(Pictures()(x)), atol=1e-5)
+    np.testing.assert_allclose(
+        Scattering()(x), scattering_transform(ImageScaler()(x)), atol=1e-5
+    )
 
 
 def test_features_are_written_to_out(rng, tmp_path):

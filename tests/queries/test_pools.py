@@ -14,8 +14,8 @@ from veracal.errors import (
     BudgetError,
     ConflictError,
     DataError,
+    DropoutError,
     LedgerError,
-    SilentError,
 )
 from veracal.ledger.ledger import open_ledger
 from veracal.mechanisms.discrete_noise import add_discrete_laplace, discrete_laplace_std
@@ -29,7 +29,7 @@ from veracal.queries.query import (
     laplace_event,
     sums_by_source,
 )
-from veracal.queries.response_checks import ExpectedResponse
+from veracal.queries.response_checks import QueryRequest
 from veracal.queries.score_queries import Brier, Correct, Count
 from veracal.queries.sources import Public, Release
 
@@ -86,7 +86,7 @@ SILENCES = {
     "budget": BudgetError("x"),
     "failed": AnswerError("x"),
     "ledger": LedgerError("x"),
-    "silent": SilentError("x"),
+    "silent": DropoutError("x"),
     "unreachable": OSError("x"),
     "late": TimeoutError("x"),
     "refused": ConnectionRefusedError("x"),
@@ -145,7 +145,7 @@ def test_dropouts_and_invalid_answers_are_left_out(query, what):
     assert np.isfinite(pooled.values).all()
     # It may have charged all the same, and counts in what was asked.
     assert pooled.asked == {(i,): kept[0].event for i in range(3)}
-    with pytest.raises(SilentError, match="at least 3 of 3 sources, got 2"):
+    with pytest.raises(DropoutError, match="at least 3 of 3 sources, got 2"):
         Pool([Honest(), Odd(does), Honest()], least=3).answer(query, micro_epsilon=PRICE)
 
 
@@ -164,13 +164,13 @@ def test_by_default_the_first_dropout_raises():
     with pytest.raises(BudgetError):
         Pool([Odd(BudgetError("x")), last]).answer(Count(), micro_epsilon=PRICE)
     assert last.calls == 0
-    with pytest.raises(SilentError, match="invalid"):
+    with pytest.raises(DropoutError, match="invalid"):
         Pool([Odd(LIES["NaN"]), last]).answer(Count(), micro_epsilon=PRICE)
 
 
 def test_too_few_answers_are_reported_with_reasons():
     pool = Pool([Odd(TimeoutError("patient 7")) for _ in range(9)] + [Honest()], least=2)
-    with pytest.raises(SilentError) as error:
+    with pytest.raises(DropoutError) as error:
         pool.answer(Count(), micro_epsilon=PRICE)
     assert error.value.silences == ("it did not answer in time",) * 9 + (None,)
     assert "source 4" in str(error.value) and "4 more" in str(error.value)
@@ -253,10 +253,10 @@ def test_a_pool_of_pools(tmp_path):
         rich.answer(Count(), micro_epsilon=PRICE, request="r/1/1") == pooled.parts[1].parts[1]
     )
     # Asked once more without those, the others are not asked again.
-    again = pool.round(ExpectedResponse(Correct(), PRICE), request="s", silent=pooled.silent())
+    again = pool.round(QueryRequest(Correct(), PRICE), request="s", silent=pooled.silent())
     assert set(again.asked) == {(0,), (1, 1)}
     assert pooled.without({(0,): "x"}).units == pooled.parts[1].units
-    with pytest.raises(SilentError, match="got none"):
+    with pytest.raises(DropoutError, match="got none"):
         pooled.without({(0,): "x", (1,): "x"})
 
 
@@ -311,10 +311,10 @@ def test_sums_by_source_equal_separate_evaluations(query, n):
 def test_a_request_has_one_kind_of_noise():
     for wrong in ({}, {"micro_epsilon": 1, "noise_multiplier": 1.0}):
         with pytest.raises(ValueError, match="one of"):
-            ExpectedResponse(Count(), **wrong)
-    assert ExpectedResponse(Count(), PRICE).matches(DiscreteLaplace(2.0, 1))
-    assert not ExpectedResponse(Count(), PRICE).matches(DiscreteLaplace(2.0, 2))
-    assert not ExpectedResponse(Count(), PRICE).matches(DiscreteLaplace(3.0, 1))
+            QueryRequest(Count(), **wrong)
+    assert QueryRequest(Count(), PRICE).matches(DiscreteLaplace(2.0, 1))
+    assert not QueryRequest(Count(), PRICE).matches(DiscreteLaplace(2.0, 2))
+    assert not QueryRequest(Count(), PRICE).matches(DiscreteLaplace(3.0, 1))
 
 
 def test_sources_need_different_ledgers_and_one_relation(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 
 from veracal.accounting.events import Budget, Parallel
 from veracal.data import Scores
-from veracal.errors import BudgetError, ConflictError, SilentError
+from veracal.errors import BudgetError, ConflictError, DropoutError
 from veracal.ledger.ledger import open_ledger
 from veracal.mechanisms.grid import Grid
 from veracal.queries.curator import Curator
@@ -99,7 +99,7 @@ def test_a_pool_rejects_answers_to_another_query(scores):
         def answer(self, query, *, micro_epsilon, request=None):
             return Release("x", (1, 2), Grid(3), 0.0, 0, None, private=False)
 
-    with pytest.raises(SilentError, match="another query"):
+    with pytest.raises(DropoutError, match="another query"):
         Pool([Public(scores), Liar()]).answer(Count(), micro_epsilon=1)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from veracal.data import Dataset
-from veracal.mechanisms.grid import Bounds, contributions
+from veracal.mechanisms.grid import Bounds, clip_to_grid
 from veracal.queries.query import BinnedSum, BoundedSum, DenseSum
 from veracal.queries.score_queries import Brier, Correct, Count, NegativeLogLikelihood
 from veracal.testing import adversarial_scores, check_query
@@ -85,7 +85,7 @@ def raw_sum(scores):
 
 def clip_unused(scores):
     """The clip is computed and the raw numbers are used."""
-    contributions(scores.logits[:, 0], Bounds(-1, 1), Brier().grid)
+    clip_to_grid(scores.logits[:, 0], Bounds(-1, 1), Brier().grid)
     return np.array([int(np.clip(scores.logits[:, 0], -1e9, 1e9).sum())])
 
 

@@ -31,12 +31,12 @@ from veracal.training import batched as many_descents
 from veracal.training.batched import (
     Batch,
     clipped_sums,
-    descend,
-    fits_of,
-    normals,
-    own_batches,
+    independent_batches,
     poisson_rows,
+    prepare_fits,
     shared_batches,
+    standard_normals,
+    train_batched,
 )
 from veracal.training.gradient_sums import clipped_gradient_sum
 
@@ -61,8 +61,10 @@ def noisy(update):
 def drawn(fits, own, seed=0, models=MODELS):
     """Recorded batches and noise of all steps."""
     draws, noise = np.random.default_rng(seed).spawn(2)
-    batches = own_batches(fits, models, rng=draws) if own else shared_batches(fits, rng=draws)
-    return list(batches), [one.copy() for one in normals(fits, models, rng=noise)]
+    batches = (
+        independent_batches(fits, models, rng=draws) if own else shared_batches(fits, rng=draws)
+    )
+    return list(batches), [one.copy() for one in standard_normals(fits, models, rng=noise)]
 
 
 def rows_of(batch, model, n=N):
@@ -96,9 +98,9 @@ def replayed(model, data, batches, noise, number):
 
 
 def check_replay(model, data, own=True):
-    fits = fits_of(model, data)
+    fits = prepare_fits(model, data)
     batches, noise = drawn(fits, own)
-    result = descend(fits, MODELS, batches, (one.copy() for one in noise))
+    result = train_batched(fits, MODELS, batches, (one.copy() for one in noise))
     for number in (0, MODELS - 1):
         single = replayed(model, data, batches, noise, number)
         assert result[number].dtype == single.dtype
@@ -180,7 +182,7 @@ def test_rows_excluded_by_a_fit_are_excluded(clip, dtype):
 @pytest.mark.parametrize("clip", CLIPS, ids=repr)
 def test_sums_are_those_of_each_model_alone(clip, k):
     data = table(k)
-    fits = fits_of(Regression(noise_multiplier=1.0, clip=clip), data)
+    fits = prepare_fits(Regression(noise_multiplier=1.0, clip=clip), data)
     rng = np.random.default_rng(1)
     weights = rng.normal(size=(MODELS, *fits.start.shape))
     rows = np.array([[4, 7, 9], [1, 2, N], [N, N, N]])
@@ -197,7 +199,7 @@ def test_sums_are_those_of_each_model_alone(clip, k):
 def test_logits_of_any_size_have_their_residuals(dtype, monkeypatch):
     """Small logits need no subtraction of the maximum, and give the same residuals."""
     data = table(3)
-    fits = fits_of(Regression(noise_multiplier=1.0, dtype=dtype), data)
+    fits = prepare_fits(Regression(noise_multiplier=1.0, dtype=dtype), data)
     weights = np.random.default_rng(1).normal(size=(MODELS, *fits.start.shape)).astype(dtype)
     for scale in (0.01, 1.0, 2.5, 100.0):
         result = clipped_sums(fits, scale * weights, Batch(slice(N)))
@@ -213,7 +215,7 @@ def test_logits_of_any_size_have_their_residuals(dtype, monkeypatch):
 
 def test_overflow_in_one_model_does_not_affect_others():
     data = table(3)
-    fits = fits_of(Regression(noise_multiplier=1.0), data)
+    fits = prepare_fits(Regression(noise_multiplier=1.0), data)
     weights = np.random.default_rng(1).normal(size=(MODELS, *fits.start.shape))
     rows = np.tile(np.arange(5), (MODELS, 1))
     with np.errstate(all="ignore"):
@@ -226,9 +228,9 @@ def test_overflow_in_one_model_does_not_affect_others():
 
 def test_without_noise_shared_batches_make_all_models_the_same():
     for own in (False, True):
-        fits = fits_of(Regression(noise_multiplier=1.0), table(3))
+        fits = prepare_fits(Regression(noise_multiplier=1.0), table(3))
         batches, noise = drawn(fits, own)
-        result = descend(fits, MODELS, batches, (0 * one for one in noise))
+        result = train_batched(fits, MODELS, batches, (0 * one for one in noise))
         assert (np.ptp(result, axis=0).max() < 1e-12) is not own
 
 
@@ -240,10 +242,10 @@ def test_without_noise_shared_batches_make_all_models_the_same():
 def test_each_record_enters_each_batch_independently(rate, gathered, monkeypatch):
     monkeypatch.setattr(many_batches, "uses_masks", lambda fits: not gathered)
     n, models, steps = 30, 20, 300
-    fits = fits_of(
+    fits = prepare_fits(
         Regression(noise_multiplier=1.0, sampling_rate=rate, steps=steps), table(n=n)
     )
-    drawn = list(own_batches(fits, models, rng=np.random.default_rng(2)))
+    drawn = list(independent_batches(fits, models, rng=np.random.default_rng(2)))
     assert all((batch.members is None) is gathered for batch in drawn)
     members = np.zeros((steps, models, n))
     for batch, taken in zip(drawn, members, strict=True):
@@ -274,7 +276,7 @@ def law(counts, expected):
 def test_batches_are_gathered_at_low_rates_and_masked_at_high_rates():
     for k, rates in {2: (0.3, 0.7), 9: (0.4, 0.85)}.items():
         model = [Regression(noise_multiplier=1.0, sampling_rate=rate) for rate in (*rates, 1.0)]
-        result = [many_batches.uses_masks(fits_of(one, table(k))) for one in model]
+        result = [many_batches.uses_masks(prepare_fits(one, table(k))) for one in model]
         assert result == [False, True, False]
 
 
@@ -294,9 +296,9 @@ def test_batches_of_no_records_are_empty():
 
 
 def test_noise_is_standard_normal_and_independent():
-    fits = fits_of(Regression(noise_multiplier=1.0, steps=400), table(3))
+    fits = prepare_fits(Regression(noise_multiplier=1.0, steps=400), table(3))
     rng = np.random.default_rng(3)
-    noise = np.array([one.copy() for one in normals(fits, 6, rng=rng)])
+    noise = np.array([one.copy() for one in standard_normals(fits, 6, rng=rng)])
     assert stats.kstest(noise.ravel(), "norm").pvalue > 0.01
     assert stats.kstest(noise.ravel(), stats.norm(scale=1.05).cdf).pvalue < 1e-3
     flat = noise.transpose(1, 0, 2, 3).reshape(6, -1)
@@ -331,7 +333,7 @@ def test_unsupported_settings_are_rejected(what):
     if isinstance(settings.get("update"), Langevin):
         settings["noise_multiplier"] = None
     with pytest.raises(ValueError, match=f"{what}.*RetrainEngine"):
-        fits_of(Regression(**settings), table())
+        prepare_fits(Regression(**settings), table())
 
 
 def test_rows_on_disk_are_rejected(tmp_path):
@@ -339,4 +341,4 @@ def test_rows_on_disk_are_rejected(tmp_path):
     np.save(tmp_path / "rows.npy", data.X)
     X = MappedRows.of(np.load(tmp_path / "rows.npy", mmap_mode="r"))
     with pytest.raises(ValueError, match="rows on disk.*RetrainEngine"):
-        fits_of(Regression(noise_multiplier=1.0), Dataset(X, data.y, data.classes, size=N))
+        prepare_fits(Regression(noise_multiplier=1.0), Dataset(X, data.y, data.classes, size=N))

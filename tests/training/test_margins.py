@@ -43,14 +43,14 @@ def test_rows_are_only_computed_at_stable_positions(monkeypatch, rng):
         tried.append((made_up.shape, made_up.dtype, forward(made_up).shape, count))
         return np.array([0, 7])
 
-    shapes, at_places = [], linear.at_places
+    shapes, at_places = [], linear.score_at_positions
 
     def watching(forward, rows, places, block):
         shapes.append((block.shape, block.dtype, places.tolist()))
         return at_places(forward, rows, places, block)
 
-    monkeypatch.setattr(linear, "places_alike", places_alike)
-    monkeypatch.setattr(linear, "at_places", watching)
+    monkeypatch.setattr(linear, "equivalent_positions", places_alike)
+    monkeypatch.setattr(linear, "score_at_positions", watching)
     rows, weights = rng.standard_normal((5, 30)), rng.standard_normal((4, 30))
     result = linear.margins(rows, weights.astype(np.float32), np.arange(4))
     np.testing.assert_allclose(result, rows @ weights.T + np.arange(4), atol=1e-4)
@@ -60,7 +60,7 @@ def test_rows_are_only_computed_at_stable_positions(monkeypatch, rng):
 
 def test_one_vs_rest_logits_keep_the_order_of_sums(rng) -> None:
     sums = rng.normal(0, 3000, (2000, 6))
-    result = linear.apart_logits(sums)
+    result = linear.one_vs_rest_logits(sums)
     np.testing.assert_array_equal(result.argmax(axis=1), sums.argmax(axis=1))
     with np.errstate(under="ignore"):
         plain = -np.logaddexp(0, -sums)

@@ -19,9 +19,9 @@ from veracal.workflow.auditing import (
     Deployed,
     audit_config,
     build_trainer,
-    keep_place,
     locate_in_order,
     row_numbers,
+    runs_path,
 )
 from veracal.workflow.config import DataConfig, ModelConfig, PrivacyConfig, RecalibrationConfig
 from veracal.workflow.models import build_model
@@ -96,9 +96,9 @@ def test_the_deployed_model_decides_at_the_threshold(config):
 
 
 def test_each_budget_has_its_own_file():
-    assert keep_place(None, 1.0, several=True) is None
-    assert keep_place(Path("a/b.npz"), 1.0, several=False) == Path("a/b.npz")
-    names = {keep_place(Path("a/b.npz"), e, several=True) for e in (0.5, 1.0, 10.0)}
+    assert runs_path(None, 1.0, several=True) is None
+    assert runs_path(Path("a/b.npz"), 1.0, several=False) == Path("a/b.npz")
+    names = {runs_path(Path("a/b.npz"), e, several=True) for e in (0.5, 1.0, 10.0)}
     assert names == {Path(f"a/b-epsilon-{e}.npz") for e in ("0.5", "1", "10")}
 
 

@@ -16,7 +16,7 @@ from veracal.data import Schema, load
 from veracal.data.builtin import SCHEMAS
 from veracal.errors import AnswerError, BudgetError, DataError, LedgerError
 from veracal.ledger import Ledger, default_ledger_path
-from veracal.ledger.locations import noted_data
+from veracal.ledger.locations import read_data_path
 from veracal.ledger.partitions import AssignmentNotice
 from veracal.mechanisms.sampling import Poisson
 from veracal.report.results import Results
@@ -682,4 +682,4 @@ def test_the_next_run_restores_the_note_of_the_data_path(visits, tmp_path):
     noted = tmp_path / "model.ledger.data.json"
     noted.unlink()
     run(visits, tmp_path / "model", force=True)
-    assert noted_data(result.ledger.path) == str(tmp_path / "visits.csv")
+    assert read_data_path(result.ledger.path) == str(tmp_path / "visits.csv")

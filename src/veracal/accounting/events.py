@@ -98,8 +98,8 @@ class Budget:
         return math.isclose(self.delta, 0.0, abs_tol=0.0)
 
 
-Law = Literal["poisson", "geometric", "logarithmic"]
-LAWS: tuple[Law, ...] = get_args(Law)
+RunDistribution = Literal["poisson", "geometric", "logarithmic"]
+RUN_DISTRIBUTIONS: tuple[RunDistribution, ...] = get_args(RunDistribution)
 _MIN, _MAX = 1e-100, 1e100  # so that ratios and their squares are floats
 
 
@@ -324,12 +324,12 @@ class Search:
 
     event: "Event"
     mean: float
-    distribution: Law = "logarithmic"
+    distribution: RunDistribution = "logarithmic"
 
     def __post_init__(self) -> None:
         _check_event(self.event)
         _checks.positive(mean=self.mean)
-        _checks.one_of(LAWS, distribution=self.distribution)
+        _checks.one_of(RUN_DISTRIBUTIONS, distribution=self.distribution)
         if self.mean < 1:
             raise ValueError(f"Expected a mean of 1 or more, got mean={self.mean!r}.")
         if self.distribution != "poisson" and self.mean <= 1:

@@ -36,18 +36,18 @@ from veracal.accounting.events import (
     Event,
     Gaussian,
     Laplace,
-    Law,
     PoissonGaussian,
     Pure,
+    RunDistribution,
     Search,
     Unit,
 )
 
-_SHAPES: dict[Law, int] = {"logarithmic": 0, "geometric": 1}
+_SHAPES: dict[RunDistribution, int] = {"logarithmic": 0, "geometric": 1}
 
 
 @lru_cache(maxsize=64)
-def stopping_rate(mean: float, distribution: Law) -> float:
+def stopping_rate(mean: float, distribution: RunDistribution) -> float:
     r"""The parameter :math:`\gamma` of the distribution of the number of runs K, from its mean.
 
     - geometric: :math:`P(K = k) = \gamma (1 - \gamma)^{k-1}`, of mean :math:`1 / \gamma`;
@@ -79,7 +79,7 @@ def stopping_rate(mean: float, distribution: Law) -> float:
 
 
 def search_curve(
-    curve: Floats, orders: Sequence[float], mean: float, distribution: Law
+    curve: Floats, orders: Sequence[float], mean: float, distribution: RunDistribution
 ) -> Floats:
     r"""Rényi divergences of a private selection, from those of one run.
 

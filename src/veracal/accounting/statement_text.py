@@ -140,7 +140,7 @@ class Statement:
         meaning = (
             f"For any test of whether a given {self.unit} is in the data, the true positive "
             "rate "
-            f"exceeds the false positive rate by at most {rounded_up(100 * self.advantage)} "
+            f"exceeds the false positive rate by at most {format_up(100 * self.advantage)} "
             "percentage points."
         )
         covered = "".join(f"\n  + {item}" for item in self.covers)
@@ -155,18 +155,18 @@ class Statement:
         ]
         if self.renyi_epsilon is not None:
             basis.append(
-                f"By Rényi divergences epsilon is at most {rounded_up(self.renyi_epsilon)}."
+                f"By Rényi divergences epsilon is at most {format_up(self.renyi_epsilon)}."
             )
         if self.epsilon_without_poisson is not None:
             basis.append(
                 "Without amplification by sampling (batches not drawn at random, no record "
                 "used "
                 "more often than expected), epsilon = "
-                f"{rounded_up(self.epsilon_without_poisson)}."
+                f"{format_up(self.epsilon_without_poisson)}."
             )
         table = ["      delta   epsilon"]
         for delta, epsilon in self.curve:
-            table.append(f"  {_format_power(delta):>9}   {rounded_up(epsilon)}")
+            table.append(f"  {_format_power(delta):>9}   {format_up(epsilon)}")
         return "\n\n".join(
             [self._guarantee(), meaning, scope, "\n".join(basis), "\n".join(table)]
         )
@@ -178,8 +178,8 @@ class Statement:
 
     def _guarantee(self) -> str:
         rows = "" if self.at_most == 1 else f" with at most {self.at_most} rows"
-        pure = f"epsilon = {rounded_up(self.epsilon)}"
-        cost = pure if self.delta == 0 else f"{pure}, delta = {rounded_up(self.delta, 3)}"
+        pure = f"epsilon = {format_up(self.epsilon)}"
+        cost = pure if self.delta == 0 else f"{pure}, delta = {format_up(self.delta, 3)}"
         bound = "That" if math.isfinite(self.epsilon) else "Nothing"
         return (
             f"This release is differentially private for one {self.unit}{rows}: {cost}. "
@@ -296,7 +296,7 @@ def _renyi_epsilon(event: Event, delta: float, unit: Unit) -> float | None:
     return epsilon if math.isfinite(epsilon) else None
 
 
-def rounded_up(value: float, digits: int = 4) -> str:
+def format_up(value: float, digits: int = 4) -> str:
     """Format a number with few digits, rounded up, so that text never understates a cost.
 
     Examples
@@ -307,7 +307,7 @@ def rounded_up(value: float, digits: int = 4) -> str:
     return _format(value, digits, ROUND_CEILING)
 
 
-def rounded_down(value: float, digits: int = 4) -> str:
+def format_down(value: float, digits: int = 4) -> str:
     """Format a number with few digits, rounded down, so that text never overstates a balance.
 
     Examples

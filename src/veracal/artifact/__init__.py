@@ -7,25 +7,25 @@ from veracal._lazy import attach
 if TYPE_CHECKING:
     from veracal.artifact.classifier import FrozenEncoder, PrivateClassifier
     from veracal.artifact.storage import (
-        NAME,
-        check_place,
+        MANIFEST,
+        check_output_folder,
         read_file,
-        read_listed,
         read_manifest,
+        read_verified,
         sync_folder,
         write_folder,
     )
     from veracal.artifact.weights import WEIGHTS
 
 __all__ = [
-    "NAME",
+    "MANIFEST",
     "WEIGHTS",
     "FrozenEncoder",
     "PrivateClassifier",
-    "check_place",
+    "check_output_folder",
     "read_file",
-    "read_listed",
     "read_manifest",
+    "read_verified",
     "sync_folder",
     "write_folder",
 ]
@@ -38,10 +38,10 @@ __getattr__, __dir__ = attach(
             "PrivateClassifier",
         ),
         "storage": (
-            "NAME",
-            "check_place",
+            "MANIFEST",
+            "check_output_folder",
             "read_file",
-            "read_listed",
+            "read_verified",
             "read_manifest",
             "sync_folder",
             "write_folder",

@@ -14,12 +14,12 @@ from sklearn.utils.validation import validate_data
 from veracal._types import Array, Floats, Frozen, Progress
 from veracal.artifact.noise_model import NoiseModel, unknown_noise
 from veracal.artifact.storage import (
-    NAME,
+    MANIFEST,
     Manifest,
     parse_manifest,
-    read_listed,
     read_manifest,
-    verify_listed,
+    read_verified,
+    verify_content,
     write_folder,
 )
 from veracal.artifact.weights import (
@@ -43,7 +43,7 @@ from veracal.calibration import (
     UniformMixing,
     from_json,
 )
-from veracal.data import Dataset, Kind, MappedRows, Schema, Scores, logits_of
+from veracal.data import Dataset, Kind, MappedRows, Schema, Scores, compute_logits
 from veracal.errors import DataError
 from veracal.training import Arbitrariness
 
@@ -380,7 +380,7 @@ class PrivateClassifier(
         """
         folder = Path(path)
         manifest, files = read_manifest(folder)
-        content = read_listed(folder, WEIGHTS, files, weights_size(manifest, str(folder)))
+        content = read_verified(folder, WEIGHTS, files, weights_size(manifest, str(folder)))
         return cls._read(manifest, content, str(folder), module=module, prepare=prepare)
 
     @classmethod
@@ -388,15 +388,15 @@ class PrivateClassifier(
         cls, files: Mapping[str, bytes], where: str, *, module: Any = None, prepare: Any = None
     ) -> Self:
         """Create a classifier from the contents of files that are not in a folder."""
-        manifest, listed = parse_manifest(files[NAME], where)
-        content = verify_listed(files[WEIGHTS], WEIGHTS, listed, where)
+        manifest, listed = parse_manifest(files[MANIFEST], where)
+        content = verify_content(files[WEIGHTS], WEIGHTS, listed, where)
         return cls._read(manifest, content, where, module=module, prepare=prepare)
 
     @classmethod
     def _read(cls, manifest: Manifest, content: bytes, where: str, **own: Any) -> Self:
         """Create a classifier from its manifest and weights."""
         weights = read_weights(manifest, content, where, **own)
-        classifier = cls(weights, from_json(manifest.map, f"{where}/{NAME}"), manifest)
+        classifier = cls(weights, from_json(manifest.map, f"{where}/{MANIFEST}"), manifest)
         # Reject an artifact with an invalid schema, noise or encoder at once.
         _ = classifier.schema, classifier.noise, classifier.encoder
         return classifier
@@ -404,7 +404,7 @@ class PrivateClassifier(
     def files(self, other_files: Mapping[str, bytes] = Frozen()) -> dict[str, bytes]:
         """The files of the artifact, and others to store beside them."""
         files = {WEIGHTS: self.weights.to_bytes(), **other_files}
-        return {NAME: self.manifest.to_bytes(files), **files}
+        return {MANIFEST: self.manifest.to_bytes(files), **files}
 
     def save(
         self,
@@ -499,7 +499,7 @@ class PrivateClassifier(
                 "Load the table through the artifact's schema.",
             )
         # A map may depend on the class, in the order of the weights.
-        given = Scores.from_logits(logits_of(self.estimator_, dataset.X, len(place)))
+        given = Scores.from_logits(compute_logits(self.estimator_, dataset.X, len(place)))
         mapped_ = self.map_.transform(given) if mapped else given
         return Scores(
             mapped_.values[:, [place[label] for label in dataset.classes]],

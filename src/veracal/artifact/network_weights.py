@@ -16,7 +16,7 @@ from veracal._types import Array, Floats
 from veracal.artifact.storage import Shapes, decode_arrays, encode_arrays
 from veracal.data import MappedRows
 from veracal.errors import DataError
-from veracal.neural import KnownNetwork, NetworkScores, Pictures, PrivateNetwork, as_tensor
+from veracal.neural import ImageScaler, KnownNetwork, NetworkScores, PrivateNetwork, as_tensor
 
 _TYPES = ("uint8", "int32", "int64", "float32", "float64", "bool")
 _MAX_AXES, _MAX_ROW = 4, 1_000_000  # axes and numbers of a row
@@ -82,7 +82,7 @@ class NetworkWeights:
         preparation: Any = _OWN
         if self.prepare is None:
             preparation = None
-        elif isinstance(self.prepare, Pictures):
+        elif isinstance(self.prepare, ImageScaler):
             preparation = {"pictures": asdict(self.prepare)}
         return {
             "kind": self.kind,
@@ -239,7 +239,7 @@ def _parse_preparation(written: Any, given: Prepare | None, where: str) -> Prepa
         settings = written["pictures"]
         if set(written) != {"pictures"} or set(settings) != {"mean", "std"}:
             raise ValueError
-        return Pictures(*(_parse_scale(settings[name]) for name in ("mean", "std")))
+        return ImageScaler(*(_parse_scale(settings[name]) for name in ("mean", "std")))
     except (ArithmeticError, KeyError, TypeError, ValueError) as cause:
         raise DataError(
             where, "a known preparation of rows", repr(written)[:80], "Update Veracal."

@@ -12,16 +12,16 @@ from veracal.artifact.weights import LinearWeights
 from veracal.calibration import PART
 from veracal.errors import DataError
 from veracal.training import (
-    RESIDUAL,
+    MAX_RESIDUAL,
     Arbitrariness,
     GammaNoise,
     GaussianNoise,
     ObjectivePerturbation,
     OutputPerturbation,
+    describe_scope,
+    failure_probability,
     objective_certificate,
     output_arbitrariness,
-    spare_of,
-    whom,
 )
 
 MAP_CAVEAT = (
@@ -95,7 +95,7 @@ class NoiseModel:
         assert scale is not None
         extra = {
             "penalty": float(model.lambda_total_),
-            "residual": float(RESIDUAL * model.norm_bound_),
+            "residual": float(MAX_RESIDUAL * model.norm_bound_),
         }
         model_ = cls(
             mechanism,  # type: ignore[arg-type]
@@ -179,8 +179,8 @@ class NoiseModel:
         """
         if math.isinf(threshold):
             zero = np.zeros(len(X))
-            level = 1 - spare_of(level)
-            return Arbitrariness(zero, zero, None, level, whom(None), (MAP_CAVEAT,))
+            level = 1 - failure_probability(level)
+            return Arbitrariness(zero, zero, None, level, describe_scope(None), (MAP_CAVEAT,))
         rows, w = np.asarray(X, dtype=np.float64), weights.coef
         if self.intercept:
             rows = np.hstack([rows, np.ones((len(rows), 1))])

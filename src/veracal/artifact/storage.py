@@ -17,7 +17,7 @@ import numpy as np
 from safetensors.numpy import load, save
 
 from veracal._types import Floats, Frozen
-from veracal.data import Label, check_classes, new_file, no_surprises, parse_json
+from veracal.data import Label, check_classes, new_file, parse_json, translate_os_errors
 from veracal.errors import DataError, LimitError
 
 # Files that runs write. A folder with other files is never replaced.
@@ -33,7 +33,7 @@ KNOWN_FILES = frozenset(
 )
 
 
-def check_place(path: Path, *, force: bool, other_files: Collection[str] = ()) -> None:
+def check_output_folder(path: Path, *, force: bool, other_files: Collection[str] = ()) -> None:
     """Reject an output folder before the work starts.
 
     Parameters
@@ -48,7 +48,7 @@ def check_place(path: Path, *, force: bool, other_files: Collection[str] = ()) -
         raise DataError(
             str(path), "a path that ends in a folder name", "none", "Choose another."
         )
-    with no_surprises(path):
+    with translate_os_errors(path):
         replaceable = force and path.is_dir() and not path.is_symlink()
         present = {each.name for each in path.iterdir()} if replaceable else set()
         inside = replaceable and Path.cwd().is_relative_to(path.resolve())
@@ -92,7 +92,7 @@ def write_folder(
     shared : bool
         Whether other users may read it.
     """
-    check_place(path, force=force, other_files=files)
+    check_output_folder(path, force=force, other_files=files)
     try:
         staged = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
         try:
@@ -278,7 +278,7 @@ def _invalid_weights(where: str, expected: str, actual: str) -> DataError:
     return DataError(where, expected, actual, "Get the artifact again from its source.")
 
 
-NAME = "model.json"
+MANIFEST = "model.json"
 FORMAT, VERSION = "veracal classifier", 2
 _FIRST = 1  # version of manifests without a federation
 _MOST = 64 * 2**20  # bytes of model.json
@@ -327,7 +327,7 @@ class Manifest:
         Of the libraries.
     federation : mapping or None
         The institutions that recalibrated the model since, and the cost for each
-        (:func:`veracal.federation.coordinator.pool.record`).
+        (:func:`veracal.federation.coordinator.pool.recalibration_record`).
     """
 
     name: str
@@ -381,7 +381,7 @@ def read_manifest(folder: Path) -> tuple[Manifest, dict[str, dict[str, Any]]]:
         raise DataError(
             str(folder), "the folder of an artifact", "no folder", "Check the spelling."
         )
-    return parse_manifest(read_file(folder, NAME, _MOST), str(folder / NAME))
+    return parse_manifest(read_file(folder, MANIFEST, _MOST), str(folder / MANIFEST))
 
 
 def parse_manifest(content: bytes, where: str) -> tuple[Manifest, dict[str, dict[str, Any]]]:
@@ -410,22 +410,22 @@ def parse_manifest(content: bytes, where: str) -> tuple[Manifest, dict[str, dict
     return Manifest(**fields), files
 
 
-def read_listed(
+def read_verified(
     folder: Path, name: str, listed: Mapping[str, dict[str, Any]], max_bytes: int
 ) -> bytes:
     """Read a file that model.json lists, up to a size limit, and verify its hash."""
     if name not in listed:
-        raise _invalid(str(folder / NAME), f"a hash of {name}", "none")
+        raise _invalid(str(folder / MANIFEST), f"a hash of {name}", "none")
     content = read_file(folder, name, min(listed[name]["bytes"], max_bytes))
-    return verify_listed(content, name, listed, str(folder))
+    return verify_content(content, name, listed, str(folder))
 
 
-def verify_listed(
+def verify_content(
     content: bytes, name: str, listed: Mapping[str, dict[str, Any]], where: str
 ) -> bytes:
     """Compare a file with its size and hash in model.json."""
     if name not in listed:
-        raise _invalid(f"{where}/{NAME}", f"a hash of {name}", "none")
+        raise _invalid(f"{where}/{MANIFEST}", f"a hash of {name}", "none")
     if len(content) != listed[name]["bytes"] or _sha(content) != listed[name]["sha256"]:
         raise DataError(
             f"{where}/{name}",

@@ -7,10 +7,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from veracal._types import Floats
-from veracal.artifact.storage import NAME, Manifest, Shapes, decode_arrays, encode_arrays
+from veracal.artifact.storage import MANIFEST, Manifest, Shapes, decode_arrays, encode_arrays
 from veracal.data import MappedRows
 from veracal.errors import DataError
-from veracal.training import LinearClassifier, apart_logits, margins
+from veracal.training import LinearClassifier, margins, one_vs_rest_logits
 
 _MAX_NUMBERS = 20_000_000  # weights: 200,000 features of a hundred classes
 _HEADER = 4096  # bytes of the header
@@ -54,7 +54,7 @@ class LinearWeights:
         sums = margins(rows, self.coef, self.intercept)
         if sums.shape[1] == 1:
             return np.hstack([np.zeros_like(sums), sums])
-        return apart_logits(sums) if self.one_vs_rest else sums
+        return one_vs_rest_logits(sums) if self.one_vs_rest else sums
 
     def to_json(self) -> dict[str, Any]:
         """What is needed beside the numbers."""
@@ -152,7 +152,7 @@ def weights_size(manifest: Manifest, where: str) -> int:
     """Largest size of the file of weights."""
     if manifest.model.get("kind") == _NETWORK:
         return _network_module().MAX_BYTES  # type: ignore[no-any-return]
-    return max_bytes(len(manifest.classes), manifest.features, f"{where}/{NAME}")
+    return max_bytes(len(manifest.classes), manifest.features, f"{where}/{MANIFEST}")
 
 
 def read_weights(

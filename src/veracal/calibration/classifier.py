@@ -14,7 +14,7 @@ from veracal._display import DisplayMixin
 from veracal._types import Array, Floats, Ints
 from veracal.calibration.fitters import MapFitter, TemperatureScaling
 from veracal.calibration.maps.base import CalibrationMap
-from veracal.data import Kind, MappedRows, Scores, logits_of
+from veracal.data import Kind, MappedRows, Scores, compute_logits
 from veracal.errors import DataError
 
 
@@ -83,7 +83,7 @@ class MappedPredictions:
         check_is_fitted(self)
         if not isinstance(X, MappedRows):
             X = validate_data(self, X, reset=False, **rows_for(self.estimator_))
-        logits = logits_of(self.estimator_, X, len(self.classes_))
+        logits = compute_logits(self.estimator_, X, len(self.classes_))
         return self.map_.transform(Scores.from_logits(logits))
 
 

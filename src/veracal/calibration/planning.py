@@ -33,7 +33,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from veracal import _checks
-from veracal.accounting import MICRO, Budget, Relation, Unit, rounded_up
+from veracal.accounting import MICRO, Budget, Relation, Unit, format_up
 from veracal.calibration.maps.parametric import TwoTemperatures
 from veracal.calibration.private import temperature, two_temperatures
 from veracal.calibration.private.pooled import FEW, SHARES
@@ -119,7 +119,7 @@ class TemperaturePlan:
                 f", and changes the temperature by about {100 * self.temperature_error:.2g} %"
             )
         return (
-            f"Spend {100 * self.share:.2g} % of epsilon, {rounded_up(self.epsilon, 3)}, on "
+            f"Spend {100 * self.share:.2g} % of epsilon, {format_up(self.epsilon, 3)}, on "
             f"{what}. Noise then {noise}.{met} The sampling error "
             f"of {self.n:,} records is {self.sampling_error:.2g}."
         )
@@ -288,7 +288,7 @@ class PooledPlan:
         split = " : ".join(map(str, self.shares))
         advice = (
             f"Query {self.sources} sources {self.rounds} times, and divide epsilon "
-            f"{rounded_up(self.epsilon, 6)} by {split}: for counts, then for gaps."
+            f"{format_up(self.epsilon, 6)} by {split}: for counts, then for gaps."
         )
         if self.gap_error is None or self.temperature_error is None:
             return f"{advice} Declare the number of records for expected errors."

@@ -45,13 +45,13 @@ from veracal.data import (
     MappedRows,
     Scores,
     check_classes,
+    compute_logits,
     encode_labels,
-    logits_of,
+    scoring_method,
     split,
-    way_of,
 )
 from veracal.errors import DataError
-from veracal.queries import Release, charge_terms, check_protected, note_charge
+from veracal.queries import Release, charge_terms, check_protected, record_charge
 
 CLASSES = "the classes were read from the labels; declare classes=..."
 SIZE = "the number of records was read from them; declare size=..."
@@ -384,8 +384,8 @@ class PrivateCalibratedClassifier(
                 f"Expected delta below 1 / size, got delta={self.delta!r} with "
                 f"size={self.size}: it would allow publishing single records."
             )
-        way_of(self.estimator)
-        _checks.as_part(estimator=self.estimator)
+        scoring_method(self.estimator)
+        _checks.reject_unsplittable_fit(estimator=self.estimator)
 
     def _share(self) -> float:
         """Share of the total for the map and its guard."""
@@ -451,7 +451,7 @@ class PrivateCalibratedClassifier(
         rng = _random.generator(self.random_state)
         # An interrupted fit must not keep the statement of an earlier one.
         self.event_, self.not_private_because_ = None, (UNFINISHED,)
-        note_charge(self)
+        record_charge(self)
         whole = with_size(dataset, self.size, self.relation)
         train, fitting, guarding = whole, whole, whole
         if self.recalibrate == "split":
@@ -500,7 +500,7 @@ class PrivateCalibratedClassifier(
         """Labeled scores by the fitted estimator, without record-dependent errors."""
         classes = self.estimator_.classes_.tolist()
         index = np.array([classes.index(label) for label in dataset.classes])
-        logits = logits_of(self.estimator_, dataset.X, len(classes), without_errors=True)
+        logits = compute_logits(self.estimator_, dataset.X, len(classes), without_errors=True)
         return Scores(logits, "logits", tuple(classes), index[dataset.y], name=dataset.name)
 
     def _check_records(self, dataset: Dataset) -> BudgetPlan:

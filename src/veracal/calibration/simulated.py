@@ -14,18 +14,18 @@ from veracal._types import Ints
 from veracal.accounting import Event, Relation, Unit, micro_epsilon
 from veracal.calibration.prepaid import Noise, add_noise, declared_noises
 from veracal.data import Scores
-from veracal.errors import AnswerError, BudgetError, ConflictError, DataError, SilentError
+from veracal.errors import AnswerError, BudgetError, ConflictError, DataError, DropoutError
 from veracal.queries import (
-    AnswersByRound,
-    ExpectedResponse,
     Path,
     PooledRelease,
     ProtectionOnly,
     Query,
+    QueryRequest,
     Release,
+    RoundBasedSource,
     SkippedSource,
     canonical_request,
-    check_sum,
+    check_additive,
     combine_answers,
     noise_std,
     sums_by_source,
@@ -43,7 +43,7 @@ class _Answer:
     units: Ints | None
 
 
-class SimulatedSources(AnswersByRound):
+class SimulatedSources(RoundBasedSource):
     r"""Scores divided among many simulated sources with their own noise.
 
     They answer like a :class:`~veracal.queries.Pool` of curators, with the same noise, but are
@@ -130,13 +130,13 @@ class SimulatedSources(AnswersByRound):
 
     def round(
         self,
-        wanted: ExpectedResponse,
+        wanted: QueryRequest,
         *,
         request: str | None = None,
         silent: Mapping[Path, str] | None = None,
     ) -> PooledRelease:
         """Query all sources except those that dropped out before, as in a pool."""
-        check_sum(wanted.query)
+        check_additive(wanted.query)
         silent = silent or {}
         event = wanted.event(self.relation, self.unit)
         answer = self._answer(wanted.query, event, request)
@@ -164,11 +164,11 @@ class SimulatedSources(AnswersByRound):
         return [(i,) for i in range(self.sources)]
 
     def _respond(
-        self, wanted: ExpectedResponse, event: Noise, answer: _Answer, i: int, units: list[int]
+        self, wanted: QueryRequest, event: Noise, answer: _Answer, i: int, units: list[int]
     ) -> object:
         """Response of one source."""
         if answer.number >= self._silent.get(i, answer.number + 1):
-            return SilentError("The simulated source dropped out.")
+            return DropoutError("The simulated source dropped out.")
         name, grid, _ = wanted.form
         release = Release(
             name,

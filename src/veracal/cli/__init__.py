@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from veracal import __version__
-from veracal.cli._output import drop_stdout, prepare_streams, status
+from veracal.cli._output import drop_stdout, prepare_streams, print_status
 from veracal.errors import VeracalError
 
 # Groups of commands and their modules. A module is imported when its command is named, and
@@ -125,9 +125,9 @@ def main() -> None:
     except KeyboardInterrupt:  # outside of the command, which handles it itself
         sys.exit(130)
     except VeracalError as error:
-        status("error: " + " ".join(str(error).split()))
+        print_status("error: " + " ".join(str(error).split()))
         sys.exit(1)
     except OSError as error:  # of stdout; errors of files are VeracalErrors
         drop_stdout()
-        status(f"error: the result could not be written: {error.strerror or error}.")
+        print_status(f"error: the result could not be written: {error.strerror or error}.")
         sys.exit(1)

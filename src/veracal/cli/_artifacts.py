@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from veracal.cli import _output
-from veracal.cli._figures import interval, number
+from veracal.cli._figures import format_interval, format_number
 from veracal.cli._options import is_name
 from veracal.errors import DataError, VeracalError
 
@@ -24,9 +24,9 @@ NOISY_NOTE = "Released with noise, on held-out records. Intervals account for th
 
 def is_artifact(path: Path) -> bool:
     """Whether a path looks like the folder of a saved classifier."""
-    from veracal.artifact import NAME
+    from veracal.artifact import MANIFEST
 
-    return path.is_dir() and (path / NAME).exists()
+    return path.is_dir() and (path / MANIFEST).exists()
 
 
 def check_named(classifier: "PrivateClassifier", name: str) -> None:
@@ -187,9 +187,9 @@ def protected(facts: Mapping[str, Any]) -> str:
 
 def cost(facts: Mapping[str, Any]) -> str:
     """Epsilon and delta of a statement, in words."""
-    from veracal.accounting import rounded_up
+    from veracal.accounting import format_up
 
-    return f"epsilon {rounded_up(facts['epsilon'])}, delta {rounded_up(facts['delta'], 3)}"
+    return f"epsilon {format_up(facts['epsilon'])}, delta {format_up(facts['delta'], 3)}"
 
 
 def left(ledger: "Ledger") -> int:
@@ -205,4 +205,4 @@ def format_estimate(estimate: "Estimate | None") -> str:
     """A figure and its interval on one line."""
     if estimate is None:
         return "–"
-    return f"{number(estimate.value)} ({interval(estimate)})"
+    return f"{format_number(estimate.value)} ({format_interval(estimate)})"

@@ -35,7 +35,7 @@ def show(results: AuditResults) -> None:
         console.print(table)
     typer.echo()
     for note in notes(results):
-        _show.say(note)
+        _show.print_line(note)
 
 
 def tables(results: AuditResults) -> "Iterator[Renderables]":

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import typer
 
 from veracal.accounting import MICRO
-from veracal.artifact import PrivateClassifier, check_place, write_folder
+from veracal.artifact import PrivateClassifier, check_output_folder, write_folder
 from veracal.calibration import METHODS, MethodSettings
 from veracal.cli import _options as _fitting
 from veracal.cli import _output as _show
@@ -30,7 +30,7 @@ from veracal.workflow import (
     RecalibrationConfig,
     audit_config,
     find_table,
-    keep_place,
+    runs_path,
 )
 
 FILES = ("audit.html", "audit.json", "individuals.csv")
@@ -49,7 +49,7 @@ RELEASE_REFUSED = (
 
 def refuse_release() -> NoReturn:
     """Explain why figures are not released, and what can be."""
-    _show.status(RELEASE_REFUSED)
+    _show.print_status(RELEASE_REFUSED)
     raise typer.Exit(1)
 
 
@@ -180,7 +180,9 @@ def run_audit(
         )
     engine = results.audits[0].engine_settings["engine"]
     if engine != RetrainEngine.name and (run.jobs, run.backend, run.address) != (None,) * 3:
-        _show.status(f"No workers needed: {engine} makes many runs at a time in one process.")
+        _show.print_status(
+            f"No workers needed: {engine} makes many runs at a time in one process."
+        )
     return results
 
 
@@ -190,7 +192,7 @@ def _report_interruption(run: AuditRun, epsilons: Sequence[float]) -> Iterator[N
     try:
         yield
     except KeyboardInterrupt:
-        places = [keep_place(run.keep, e, several=len(epsilons) > 1) for e in epsilons]
+        places = [runs_path(run.keep, e, several=len(epsilons) > 1) for e in epsilons]
         kept = [str(place) for place in places if place is not None and place.exists()]
         message = (
             f"The counted runs are in {', '.join(kept)}: the same command resumes "
@@ -200,7 +202,7 @@ def _report_interruption(run: AuditRun, epsilons: Sequence[float]) -> Iterator[N
             if run.keep is None
             else "No run was saved yet: the same command starts from the beginning."
         )
-        _show.status(f"Stopped; no partial files are left. {message}")
+        _show.print_status(f"Stopped; no partial files are left. {message}")
         raise typer.Exit(1) from None
     except VeracalError:
         raise
@@ -255,7 +257,7 @@ def check_output(out: Path, *, force: bool) -> None:
             f"{out} is a model, which may be published. Choose another folder.",
             param_hint="--out",
         )
-    check_place(out, force=force, other_files=FILES)
+    check_output_folder(out, force=force, other_files=FILES)
 
 
 def write_files(results: AuditResults, out: Path, *, force: bool) -> list[str]:
@@ -267,7 +269,7 @@ def write_files(results: AuditResults, out: Path, *, force: bool) -> list[str]:
     try:
         files["audit.html"] = render_audit(results).encode()
     except MissingExtraError as error:
-        _show.status(f"Without audit.html: {error}")
+        _show.print_status(f"Without audit.html: {error}")
     write_folder(out, files, force=force, shared=False)
     return sorted(files)
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import typer
 
-from veracal.accounting import rounded_up
+from veracal.accounting import format_up
 from veracal.cli import _artifacts, _output
-from veracal.cli._figures import plain
+from veracal.cli._figures import estimate_to_json
 from veracal.data import Estimate
 
 # Settings that must agree for figures to be comparable, and how to say that they differ.
@@ -102,7 +102,7 @@ class ArtifactComparison:
                     **each,
                     "folder": name,
                     "measured": {
-                        when: {figure: plain(one) for figure, one in figures.items()}
+                        when: {figure: estimate_to_json(one) for figure, one in figures.items()}
                         for when, figures in each["measured"].items()
                     },
                 }
@@ -145,16 +145,16 @@ def show(comparison: ArtifactComparison) -> None:
                 if best in names
                 else f"{best} (intervals overlap)"
             )
-            _output.say(f"  {name}: {verdict}")
+            _output.print_line(f"  {name}: {verdict}")
     total = comparison.total_cost()
     if total is None:
-        _output.say("They protect different units, so their costs cannot be added.")
+        _output.print_line("They protect different units, so their costs cannot be added.")
         return
-    most = f"at most epsilon {rounded_up(total[0])} and delta {rounded_up(total[1], 3)}"
+    most = f"at most epsilon {format_up(total[0])} and delta {format_up(total[1], 3)}"
     if comparison.one_ledger:
-        _output.say(f"All models and all figures together cost {most}.")
+        _output.print_line(f"All models and all figures together cost {most}.")
     else:
-        _output.say(
+        _output.print_line(
             "If they were trained on records of the same individuals, each on a ledger of its "
             f"own, they cost {most} together."
         )

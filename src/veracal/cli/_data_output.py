@@ -4,7 +4,7 @@ import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from veracal.cli._output import counted, listed, table
+from veracal.cli._output import format_count, format_list, table
 from veracal.data import (
     CatalogEntry,
     Category,
@@ -126,7 +126,7 @@ def _record(dataset: Dataset) -> str:
     if dataset.X.dtype.kind == "T":
         return "a text" if shape == (1,) else "a pair of texts"
     if len(shape) == 1:
-        return counted(shape[0], "number")
+        return format_count(shape[0], "number")
     return f"{'×'.join(map(str, shape))} pixels"
 
 
@@ -137,10 +137,10 @@ def _or_not(value: object) -> str:
 
 def _public(dataset: Dataset, schema: Schema | None) -> Iterator[tuple[str, str]]:
     """Declared figures of a set."""
-    yield "classes", listed(dataset.classes)
+    yield "classes", format_list(dataset.classes)
     yield "a record is", _record(dataset)
     for name, group in dataset.groups.items():
-        yield f"group {name}", listed(group.names)
+        yield f"group {name}", format_list(group.names)
     if dataset.units is None:
         yield "unit", "the row"
     else:
@@ -151,12 +151,12 @@ def _public(dataset: Dataset, schema: Schema | None) -> Iterator[tuple[str, str]
     )
     yield "declared size", _or_not(dataset.size)
     if schema is not None and schema.missing:
-        yield "missing marks", listed(schema.missing, quote=True)
+        yield "missing marks", format_list(schema.missing, quote=True)
 
 
 def _rows(most: int | None) -> str:
     """How many rows one unit may have."""
-    return "any number of rows" if most is None else f"at most {counted(most, 'row')}"
+    return "any number of rows" if most is None else f"at most {format_count(most, 'row')}"
 
 
 def _short(number: float) -> str:
@@ -187,11 +187,11 @@ def _declared(column: Column) -> str:
         case Number():
             return _bounds(column)
         case Vector():
-            return f"{counted(column.size, 'number')}, {_bounds(column)}"
+            return f"{format_count(column.size, 'number')}, {_bounds(column)}"
         case Category():
-            return listed(column.values) + _outside(column.outside)
+            return format_list(column.values) + _outside(column.outside)
         case Target():
-            return listed(column.classes)
+            return format_list(column.classes)
         case UnitColumn():
             return _rows(column.at_most)
         case _:
@@ -212,6 +212,6 @@ def _missing(column: Column) -> str:
     """The treatment of a missing value."""
     treatment = getattr(column, "missing", None)
     if isinstance(treatment, FillValue):
-        return f"{listed([treatment.value])} instead"
+        return f"{format_list([treatment.value])} instead"
     words = {None: "error", "drop": "drop the row", "indicator": "indicator"}
     return "" if isinstance(column, Ignore) else words[treatment]

@@ -13,7 +13,7 @@ from pathlib import Path
 import typer
 
 from veracal._checks import extra
-from veracal.accounting import MICRO, rounded_up
+from veracal.accounting import MICRO, format_up
 from veracal.cli import _output
 from veracal.cli._signals import Log, until_stopped
 from veracal.errors import DataError
@@ -49,7 +49,10 @@ STOP_TIMEOUT = 30.0  # seconds for Flower's processes to end
 
 @contextmanager
 def superlink(
-    folder: Path, listen: str | None = None, *, log: Callable[[str], None] = _output.status
+    folder: Path,
+    listen: str | None = None,
+    *,
+    log: Callable[[str], None] = _output.print_status,
 ) -> Iterator[SuperLink]:
     """Run a SuperLink with the registered nodes of a federation.
 
@@ -123,9 +126,9 @@ class Server:
             state = f"{state} (log: {self.hospital.log})"
         (enrollment,) = list_enrollments(read_source(self.hospital.source))
         entries = enrollment.ledger.entries()
-        spent = rounded_up(sum(entry.cost for entry in entries) / MICRO, 6)
+        spent = format_up(sum(entry.cost for entry in entries) / MICRO, 6)
         return (
-            f"{self.hospital.name}: {state}; {_output.counted(len(entries), 'answer')}, "
+            f"{self.hospital.name}: {state}; {_output.format_count(len(entries), 'answer')}, "
             f"epsilon {spent} of {STUDY_EPSILON:g} spent"
         )
 
@@ -161,7 +164,7 @@ def open_or_create(
         address = f"{_HOST}:{find_port(_HOST, port)}"
     count = _SOURCES if sources is None else sources
     federation = make_local(
-        folder, count, transport=kind, address=address, wait=wait, log=_output.status
+        folder, count, transport=kind, address=address, wait=wait, log=_output.print_status
     )
     return federation, kind
 
@@ -172,7 +175,7 @@ def running(
     transport: TransportKind,
     *,
     courier: bool,
-    log: Log = _output.status,
+    log: Log = _output.print_status,
 ) -> Iterator[list[Server]]:
     """Run all processes while the block lasts. They end with this process."""
     with ExitStack() as stack:
@@ -228,7 +231,7 @@ def recalibration_command(federation: LocalFederation) -> list[str]:
 def run_recalibration(federation: LocalFederation) -> int:
     """Run that command and return its exit code."""
     command = recalibration_command(federation)
-    _output.status(f"$ veracal {shlex.join(command)}")
+    _output.print_status(f"$ veracal {shlex.join(command)}")
     return subprocess.run(_program(*command), check=False).returncode
 
 

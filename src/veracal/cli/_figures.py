@@ -41,7 +41,7 @@ UNICODE = Marks("●", "│", "·", "│", "└", "┤", "─", " ▁▂▃▄�
 ASCII = Marks("o", "|", ".", "|", "+", "|", "-", " .:-=+*#@")
 
 
-def marks() -> Marks:
+def choose_characters() -> Marks:
     """The characters that the output can encode."""
     try:
         "".join(vars(UNICODE).values()).encode(sys.stdout.encoding or "ascii")
@@ -50,7 +50,7 @@ def marks() -> Marks:
     return UNICODE
 
 
-def drawn(curve: "CurveData", use: Marks = UNICODE) -> str:
+def draw_curve(curve: "CurveData", use: Marks = UNICODE) -> str:
     """Draw a curve: bins from left to right, their accuracy from 0 at the bottom to 1.
 
     A point marks the bin's accuracy, a stroke its interval, and a dot where a calibrated
@@ -142,7 +142,7 @@ _IN_TABLE = ("accuracy", "brier", "ece", "confidence_gap")  # of these, in a tab
 _WIDE = 130  # characters that a table with intervals and words needs
 
 
-def number(value: float | None) -> str:
+def format_number(value: float | None) -> str:
     """Format a figure with four decimals, fewer for large ones."""
     if value is None:
         return "–"
@@ -151,14 +151,14 @@ def number(value: float | None) -> str:
     return f"{value + 0.0:.4f}" if abs(value) < 1000 else f"{value:.4g}"
 
 
-def interval(estimate: "Estimate") -> str:
+def format_interval(estimate: "Estimate") -> str:
     """Format the ends of an interval, if there is one."""
     if estimate.low is None or estimate.high is None:
         return "–"
-    return f"{number(estimate.low)} to {number(estimate.high)}"
+    return f"{format_number(estimate.low)} to {format_number(estimate.high)}"
 
 
-def plain(estimate: "Estimate") -> dict[str, Any]:
+def estimate_to_json(estimate: "Estimate") -> dict[str, Any]:
     """Fields of an estimate as values that JSON can hold, which has no infinity."""
     return {
         name: str(value) if isinstance(value, float) and math.isinf(value) else value
@@ -179,8 +179,10 @@ def figure_table(
     room = not intervals or console().width >= _WIDE
     columns = {
         "figure": list(figures),
-        "value": [number(each.value) for each in figures.values()],
-        f"{level:.0%} interval": [interval(e) for e in figures.values()] if intervals else [],
+        "value": [format_number(each.value) for each in figures.values()],
+        f"{level:.0%} interval": [format_interval(e) for e in figures.values()]
+        if intervals
+        else [],
         "if calibrated": [_floor(floors, name) for name in figures] if floors else [],
         "": [words.get(name, "") for name in figures] if room else [],
     }
@@ -205,11 +207,11 @@ def group_tables(
                 (
                     value,
                     f"{n:,}",
-                    *("–" if each is None else number(each.value) for each in cells),
+                    *("–" if each is None else format_number(each.value) for each in cells),
                 )
             )
             if any(each is not None and each.low is not None for each in cells):
-                ends = ("" if each is None else interval(each) for each in cells)
+                ends = ("" if each is None else format_interval(each) for each in cells)
                 rows.append(("", "", *ends))
         gap = gaps.get(name)
         gap_note = "" if gap is None or gap.value is None else _describe_gap(gap)
@@ -225,7 +227,7 @@ def group_tables(
 
 def _floor(floors: "Mapping[str, Estimate]", name: str) -> str:
     """The value of a calibrated classifier on as many records."""
-    return number(floors[name].value) if name in floors else ""
+    return format_number(floors[name].value) if name in floors else ""
 
 
 def _columns(values: Groups) -> tuple[str, ...]:
@@ -236,5 +238,5 @@ def _columns(values: Groups) -> tuple[str, ...]:
 
 def _describe_gap(gap: "Estimate") -> str:
     """Describe the largest difference between groups."""
-    ends = "" if gap.low is None else f" ({interval(gap)})"
-    return f"Largest difference of ece between groups: {number(gap.value)}{ends}.\n"
+    ends = "" if gap.low is None else f" ({format_interval(gap)})"
+    return f"Largest difference of ece between groups: {format_number(gap.value)}{ends}.\n"

@@ -24,11 +24,11 @@ from veracal.cli._figures import (
     BY_GROUP,
     WORDS,
     Groups,
-    drawn,
+    choose_characters,
+    draw_curve,
+    estimate_to_json,
     figure_table,
     group_tables,
-    marks,
-    plain,
 )
 from veracal.data import Estimate, Scores, by_group
 from veracal.errors import DataError, VeracalError
@@ -78,7 +78,7 @@ def show(title: str, measured: PrivateMeasurement) -> None:
         for table in group_tables({measured.plan.groups.name: groups}, {}, note=""):
             console.print(table)
     if overall.curve is not None:
-        typer.echo("\n" + drawn(drawable(overall.curve), marks()))
+        typer.echo("\n" + draw_curve(drawable(overall.curve), choose_characters()))
 
 
 PAPER_BINS = 10  # of Zhang et al. 2022, shown beside the usual 15
@@ -126,7 +126,7 @@ class InternalMeasurement:
             "n_classes": self.n_classes,
             "bins": self.bins,
             "figures": _plain(self.figures),
-            f"ece_{PAPER_BINS}_bins": plain(self.paper),
+            f"ece_{PAPER_BINS}_bins": estimate_to_json(self.paper),
             "floors": _plain(self.floors),
             "curve": self.curve.to_json(),
             "groups": {
@@ -149,7 +149,7 @@ class InternalMeasurement:
         console.print(figure_table(title, figures, self.floors))
         for one in group_tables(self.groups, self.gaps):
             console.print(one)
-        typer.echo("\n" + drawn(drawable(self.curve), marks()))
+        typer.echo("\n" + draw_curve(drawable(self.curve), choose_characters()))
 
 
 def measure_scores(
@@ -244,10 +244,12 @@ def replicates_for(scores: Scores) -> int:
     replicates = min(_REPLICATES, _WORK // max(1, scores.values.size))
     if replicates >= _MIN_REPLICATES:
         return replicates
-    _output.status("Without intervals, which would take long; --replicates 20 computes them.")
+    _output.print_status(
+        "Without intervals, which would take long; --replicates 20 computes them."
+    )
     return 0
 
 
 def _plain(figures: Mapping[str, Estimate]) -> dict[str, Any]:
     """Figures as values that JSON can hold."""
-    return {name: plain(estimate) for name, estimate in figures.items()}
+    return {name: estimate_to_json(estimate) for name, estimate in figures.items()}

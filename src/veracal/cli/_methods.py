@@ -27,11 +27,11 @@ from veracal.cli import _output as _show
 from veracal.cli._output import check_new
 from veracal.data import (
     Scores,
-    check_names,
-    check_place,
-    placed,
+    atomic_file,
+    check_output_path,
+    check_score_columns,
     save_scores,
-    writer_for,
+    score_writer,
 )
 
 _MAX_PRINTED = 8  # numbers of a map that are printed
@@ -136,14 +136,14 @@ class RecalibrationFiles:
                 )
             used.append(os.path.realpath(path))
             check_new(path, force=self.force, option=hint)
-            check_place(path, force=self.force)
+            check_output_path(path, force=self.force)
         if self.out is not None:
-            writer_for(self.out)
+            score_writer(self.out)
 
     def check_scores(self, scores: Scores) -> None:
         """Reject scores that cannot be written, before anything is charged."""
         if self.out is not None:
-            check_names(scores, self.unit)
+            check_score_columns(scores, self.unit)
 
     def write(self, map_: CalibrationMap, scores: Scores) -> None:
         """Write the output files."""
@@ -151,7 +151,7 @@ class RecalibrationFiles:
             save_map(map_, self.map_out, force=self.force)
         if self.out is not None:
             save_scores(map_.transform(scores), self.out, unit=self.unit, force=self.force)
-            _show.status(f"Wrote {self.out}; protect it like the records.")
+            _show.print_status(f"Wrote {self.out}; protect it like the records.")
 
     def to_json(self) -> dict[str, str | None]:
         """Paths of the output files as JSON values."""
@@ -161,5 +161,5 @@ class RecalibrationFiles:
 
 def save_map(map_: CalibrationMap, path: Path, *, force: bool = False) -> None:
     """Write a map like :func:`veracal.calibration.save_map`; ``force`` replaces a file."""
-    with placed(path, force=force) as file:
+    with atomic_file(path, force=force) as file:
         file.write((json.dumps(map_.to_json(), allow_nan=False) + "\n").encode())

@@ -165,7 +165,7 @@ def check_data(config: "Config", target: str | None, kinds: Sequence[str] = ()) 
 
     ``kinds`` are those of the models to be trained; by default the config's.
     """
-    from veracal.data import SCHEMAS, Schema, entry, readable
+    from veracal.data import SCHEMAS, Schema, check_readable, entry
 
     source, path = config.data.source, Path(config.data.source)
     if is_name(source):
@@ -177,7 +177,7 @@ def check_data(config: "Config", target: str | None, kinds: Sequence[str] = ()) 
         schema = SCHEMAS.get(source)
     else:
         if not path.exists():
-            readable(path)  # raises the usual error for a missing file
+            check_readable(path)  # raises the usual error for a missing file
         if config.data.schema is None:
             _explain_schema(path, target)
             raise typer.Exit(2)
@@ -202,7 +202,7 @@ def check_data(config: "Config", target: str | None, kinds: Sequence[str] = ()) 
 
 def check_folder(folder: Path, *, force: bool) -> None:
     """Reject an existing output folder without ``force``."""
-    if _output.is_there(folder) and not force:
+    if _output.path_exists(folder) and not force:
         raise DataError(
             str(folder),
             "a new folder",
@@ -215,7 +215,7 @@ def check_folder(folder: Path, *, force: bool) -> None:
 def _explain_schema(path: Path, target: str | None) -> None:
     """Explain why a file needs a schema, and print the command that drafts one."""
     toml_path = path.with_suffix(".toml")
-    _output.status(
+    _output.print_status(
         f"error: {path} needs a schema: bounds of numbers, values of categories, classes and "
         "the approximate number of records. These must be public knowledge, because anything "
         "read from the records would reveal something about them. Draft a schema, replace what "
@@ -225,6 +225,8 @@ def _explain_schema(path: Path, target: str | None) -> None:
     name, toml = shlex.quote(str(path)), shlex.quote(str(toml_path))
     column = "COLUMN" if target is None else shlex.quote(target)
     if toml_path.exists():
-        _output.status(f"  ({toml_path} exists; if it is the schema, add --schema {toml})")
+        _output.print_status(
+            f"  ({toml_path} exists; if it is the schema, add --schema {toml})"
+        )
         return
-    _output.status(f"  veracal schema draft {name} --target {column} --out {toml}")
+    _output.print_status(f"  veracal schema draft {name} --target {column} --out {toml}")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _WIDTH = 100  # where the output is not a terminal
 
 
-def visible(text: str, keep: str = "") -> str:
+def escape_text(text: str, keep: str = "") -> str:
     r"""Escape characters that a terminal would interpret, hide or reorder.
 
     Names and values come from files. The escapes are those of TOML, so that TOML text keeps
@@ -87,14 +87,14 @@ def print_json(result: Mapping[str, Any]) -> None:
     typer.echo(text)
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     """Print a line of the result, in which names and values from files are escaped."""
-    typer.echo(visible(text))
+    typer.echo(escape_text(text))
 
 
-def status(text: str) -> None:
+def print_status(text: str) -> None:
     """Print a message that is not part of the result, on stderr."""
-    typer.echo(visible(text), err=True)
+    typer.echo(escape_text(text), err=True)
 
 
 def console() -> "Console":
@@ -143,10 +143,10 @@ def table(
         align: Literal["left", "right"] = "right" if name in right else "left"
         result.add_column(name, justify=align, no_wrap=name in whole, overflow="fold")
     for row in rows:
-        result.add_row(*(Text(visible(cell)) for cell in row))
+        result.add_row(*(Text(escape_text(cell)) for cell in row))
     # As Text: brackets in a name or a value are not markup.
     below = [Text(note, style="dim")] if note else []
-    return Group(Text("\n" + visible(title), style="bold"), result, *below)
+    return Group(Text("\n" + escape_text(title), style="bold"), result, *below)
 
 
 @contextmanager
@@ -172,16 +172,16 @@ def progress_bar(what: str) -> "Iterator[Progress]":
         disable=not sys.stderr.isatty(),
     )
     with bars:
-        task = bars.add_task(visible(what), total=None)
+        task = bars.add_task(escape_text(what), total=None)
         yield lambda done, total: bars.update(task, completed=done, total=total)
 
 
-def counted(number: int, noun: str) -> str:
+def format_count(number: int, noun: str) -> str:
     """A number with its noun, in the plural unless it is one."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def listed(values: Iterable[object], most: int = 8, *, quote: bool = False) -> str:
+def format_list(values: Iterable[object], most: int = 8, *, quote: bool = False) -> str:
     """The first values of a list, and how many there are in all.
 
     Values with a comma or a blank at the end are quoted, unless they are intervals in
@@ -199,14 +199,14 @@ def _is_ambiguous(word: str) -> bool:
     return word != word.strip() or not word or ("," in word and not interval)
 
 
-def is_there(path: Path) -> bool:
+def path_exists(path: Path) -> bool:
     """Whether anything exists at a path, including a broken link."""
     return os.path.lexists(path)
 
 
 def check_new(path: Path, *, force: bool, what: str = "file", option: str = "--out") -> None:
     """Refuse to overwrite a file without ``force``, and name the option that allows it."""
-    if is_there(path) and not force:
+    if path_exists(path) and not force:
         raise DataError(
             str(path),
             f"a new {what}",

@@ -8,7 +8,7 @@ import typer
 
 from veracal.cli import _output
 from veracal.cli._options import is_name
-from veracal.cli._output import is_there
+from veracal.cli._output import path_exists
 
 if TYPE_CHECKING:
     from veracal.accounting import Statement, Unit
@@ -36,17 +36,17 @@ Version = Annotated[
 
 def ledger_place(records: str | Path, ledger: Path | None) -> Path:
     """Path of the ledger of records: one for each file, whichever command uses it."""
-    from veracal.data import readable
+    from veracal.data import check_readable
     from veracal.ledger import default_ledger_path
 
     if ledger is not None:
         return ledger
     if not Path(records).exists() and not is_name(str(records)):
-        readable(Path(records))  # raises the usual error for a missing file
+        check_readable(Path(records))  # raises the usual error for a missing file
     return default_ledger_path(records)
 
 
-def paying(
+def open_curator(
     place: Path,
     scores: "Scores",
     items: "Sequence[Item]",
@@ -65,11 +65,11 @@ def paying(
     models may be fitted to it, so that later runs can be charged to the same ledger.
     """
     from veracal.accounting import Budget
-    from veracal.ledger import Ledger, restore_data_note
+    from veracal.ledger import Ledger, restore_data_path
     from veracal.queries import Curator
     from veracal.workflow import open_data_ledger
 
-    if not is_there(place):
+    if not path_exists(place):
         if scores.units is not None or part is not None:
             raise typer.BadParameter(
                 "These records have no ledger, and a new one would protect single records, "
@@ -79,11 +79,11 @@ def paying(
             )
         if table and records is not None:
             open_data_ledger(place, Budget(epsilon, delta), str(records))
-            say_opened(place, epsilon, delta)
+            report_opened(place, epsilon, delta)
         else:
             _open(place, items, epsilon, delta, records)
     elif records is not None:
-        restore_data_note(Ledger(place), records)
+        restore_data_path(Ledger(place), records)
     return Curator(scores, Ledger(place), part=part, version=version)
 
 
@@ -100,34 +100,34 @@ def _open(
     file, such as an institution's, pays for these items only if they have a delta.
     """
     from veracal.accounting import Budget
-    from veracal.ledger import open_for_data, open_ledger
+    from veracal.ledger import open_ledger, open_ledger_for_data
 
     if delta:  # the accountant's bound on all items may be above the sum of their costs
-        epsilon = max(epsilon, rounded(stated(items, delta).epsilon))
+        epsilon = max(epsilon, rounded(build_statement(items, delta).epsilon))
     budget = Budget(epsilon, delta)
     if records is not None:
         adding = {"kind": "open", "composition": "addition"} if delta else {}
-        open_for_data(place, budget, records, **adding)
+        open_ledger_for_data(place, budget, records, **adding)
     elif delta:
         open_ledger(place, budget, kind="plan", plan=items)
     else:
         open_ledger(place, budget)
-    say_opened(place, epsilon, delta)
+    report_opened(place, epsilon, delta)
 
 
-def say_opened(place: Path, epsilon: float, delta: float) -> None:
+def report_opened(place: Path, epsilon: float, delta: float) -> None:
     """Report a newly opened ledger and its budget."""
-    from veracal.accounting import rounded_up
+    from veracal.accounting import format_up
 
-    at = f" at delta {rounded_up(delta)}" if delta else ""
-    budget = f"epsilon {rounded_up(epsilon, 6)}{at}"
-    _output.status(
+    at = f" at delta {format_up(delta)}" if delta else ""
+    budget = f"epsilon {format_up(epsilon, 6)}{at}"
+    _output.print_status(
         f"Opened {place} with a budget of {budget} for each record. "
         "Keep it: every other release about these records must be charged to it, too."
     )
 
 
-def called(ledger: "Ledger") -> str:
+def ledger_name(ledger: "Ledger") -> str:
     """Name of a ledger, from its data or its file."""
     data = ledger.opening.data
     return ledger.path.name if data is None else f"the ledger of {data}"
@@ -152,7 +152,7 @@ def unpaid_items(
     return items
 
 
-def fingerprint(curator: "Curator", scores: "Scores", what: Mapping[str, Any]) -> str:
+def request_id(curator: "Curator", scores: "Scores", what: Mapping[str, Any]) -> str:
     """Id of a request, equal for equal queries of the same records."""
     import hashlib
     import json
@@ -169,7 +169,7 @@ def fingerprint(curator: "Curator", scores: "Scores", what: Mapping[str, Any]) -
     return hashlib.sha256(written.encode()).hexdigest()
 
 
-def stated(
+def build_statement(
     items: "Sequence[Item]",
     delta: float,
     unit: "Unit | None" = None,
@@ -199,7 +199,7 @@ def rounded(epsilon: float) -> float:
     return math.ceil(epsilon * MICRO) / MICRO
 
 
-def left(ledger: "Ledger", part: str | None) -> dict[str, Any]:
+def summarize_account(ledger: "Ledger", part: str | None) -> dict[str, Any]:
     """Spending of a ledger: its path, what is spent and left, and its head."""
     spent, amount = ledger.spent(part), ledger.remaining(part)
     return {
@@ -210,9 +210,9 @@ def left(ledger: "Ledger", part: str | None) -> dict[str, Any]:
     }
 
 
-def promise(statement: "Statement | None", *, whole: bool) -> str:
+def format_statement(statement: "Statement | None", *, whole: bool) -> str:
     """Text of a guarantee: in full, or its first paragraph and the total of the ledger."""
     if statement is None:
         return ""
     text = statement.text() if whole else statement.summary()
-    return _output.visible(text, keep="\n")
+    return _output.escape_text(text, keep="\n")

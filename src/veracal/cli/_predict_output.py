@@ -22,17 +22,17 @@ from veracal.cli._options import is_name
 from veracal.cli._output import check_new
 from veracal.data import (
     ABSTAINED,
-    Columns,
     CsvPredictions,
+    ExtraColumns,
     JsonPredictions,
-    Writer,
-    check_place,
+    PredictionWriterFactory,
+    atomic_file,
+    check_output_path,
     load,
-    placed,
     prediction_writer,
     scan_rows,
 )
-from veracal.training import informative
+from veracal.training import is_informative
 
 LOW, HIGH, FLIP, REVIEW = "disagreement_low", "disagreement_high", "flip", "review"
 
@@ -66,7 +66,8 @@ class ArbitrarinessSummary:
         """Add a block of rows."""
         return replace(
             self,
-            informative=self.informative + int(informative(columns[LOW], columns[HIGH]).sum()),
+            informative=self.informative
+            + int(is_informative(columns[LOW], columns[HIGH]).sum()),
             review=self.review + int(np.sum(columns.get(REVIEW, 0))),
             abstained=self.abstained + int(np.sum(columns.get(ABSTAINED, 0))),
         )
@@ -103,7 +104,7 @@ class PredictOptions:
             empty.level, empty.holds_for, empty.flip is not None, empty.caveats
         )
 
-    def column_types(self, summary: ArbitrarinessSummary) -> Columns:
+    def column_types(self, summary: ArbitrarinessSummary) -> ExtraColumns:
         """Names of the columns, and whether each is boolean."""
         columns = {LOW: False, HIGH: False}
         columns |= {FLIP: False} if summary.estimated else {}
@@ -177,7 +178,7 @@ def check_out(out: Path, model: Path, data: str, *, force: bool) -> None:
             f"{out} is DATA, or is in MODEL. Choose another path.", param_hint="--out"
         )
     check_new(out, force=force)
-    check_place(out, force=force)
+    check_output_path(out, force=force)
 
 
 def read_blocks(
@@ -209,7 +210,7 @@ def to_file(
     options: PredictOptions | None = None,
 ) -> Predicted:
     """Write predictions to a file, which appears complete or not at all."""
-    with placed(out, force=force) as file:
+    with atomic_file(out, force=force) as file:
         return _write(classifier, blocks, prediction_writer(out), file, options)
 
 
@@ -228,7 +229,7 @@ def to_stdout(
         text = io.TextIOWrapper(file, "utf-8", newline="")
         if sys.stdout.isatty():  # which would interpret control characters in class names
             for line in text:
-                typer.echo(_output.visible(line, keep="\n"), nl=False)
+                typer.echo(_output.escape_text(line, keep="\n"), nl=False)
         else:
             shutil.copyfileobj(text, sys.stdout)
         sys.stdout.flush()
@@ -262,14 +263,14 @@ def _write_json(
 def _write(
     classifier: PrivateClassifier,
     blocks: Iterable[Block],
-    open_writer: Writer,
+    open_writer: PredictionWriterFactory,
     file: BinaryIO,
     options: PredictOptions | None,
 ) -> Predicted:
     """Predict and write block by block."""
     arbitrariness = None if options is None else options.start(classifier)
     summary = Predicted(arbitrariness=arbitrariness)
-    types: Columns = {}
+    types: ExtraColumns = {}
     if options is not None and arbitrariness is not None:
         types = options.column_types(arbitrariness)
     with open_writer(file, _classes(classifier), types) as writer:

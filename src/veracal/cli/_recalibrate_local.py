@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import typer
 
-from veracal.accounting import MICRO, Budget, Composed, Repeated, rounded_down, rounded_up
+from veracal.accounting import (
+    MICRO,
+    Budget,
+    Composed,
+    Repeated,
+    format_down,
+    format_up,
+)
 from veracal.calibration import (
     AUTO,
     FITTED_ON,
@@ -30,7 +37,13 @@ from veracal.cli import _methods, _predictions
 from veracal.cli import _output as _places
 from veracal.cli import _output as _show
 from veracal.cli import _payment as _paying
-from veracal.cli._figures import drawn, interval, marks, number, plain
+from veracal.cli._figures import (
+    choose_characters,
+    draw_curve,
+    estimate_to_json,
+    format_interval,
+    format_number,
+)
 from veracal.cli._measurement import figures_of, replicates_for
 from veracal.data import Estimate, Scores
 from veracal.ledger import Item, Ledger
@@ -114,7 +127,7 @@ def plan_local(
         Number of classes if there are no scores. The cost does not depend on it.
     """
     assert options.budget is not None
-    budget = Ledger(ledger).budget if _places.is_there(ledger) else Budget(1.0)
+    budget = Ledger(ledger).budget if _places.path_exists(ledger) else Budget(1.0)
     profile = SourceProfile(1, budget.relation, budget.unit, sums_only=False, exact=False)
     plan = plan_recalibration(
         profile,
@@ -170,7 +183,7 @@ def require_recalibration(
     AnswerError
         If the run was abandoned.
     """
-    if not _places.is_there(ledger.path):
+    if not _places.path_exists(ledger.path):
         return
     existing, part = Ledger(ledger.path), ledger.part
     relation, unit = existing.budget.relation, existing.budget.unit
@@ -218,11 +231,13 @@ def recalibrate_local(
     """
     place, part = ledger.path, ledger.part
     budget = (
-        Ledger(place).budget if _places.is_there(place) else Budget(plan.budget.total / MICRO)
+        Ledger(place).budget
+        if _places.path_exists(place)
+        else Budget(plan.budget.total / MICRO)
     )
     fit = plan.fit_items(budget.relation, budget.unit, part)
     extras = plan.extra_items(budget.relation, budget.unit, part)
-    curator = _paying.paying(
+    curator = _paying.open_curator(
         place,
         scores,
         [*fit, *extras],
@@ -235,7 +250,7 @@ def recalibrate_local(
     # Of the fit alone, so that a later guard or measurement gets the same map.
     assert isinstance(plan.fitter, PrivateFitter)
     settings = {"method": plan.method, **plan.fitter.get_params()}
-    request = _paying.fingerprint(curator, scores, settings)
+    request = _paying.request_id(curator, scores, settings)
     extra_curator = None
     if is_run(place, options.delta):
         number, name, items = _next_run(curator.ledger, fit, extras, ids)
@@ -254,7 +269,7 @@ def recalibrate_local(
         result = run_recalibration(
             curator, plan, request=request, extras=extra_curator, mapped=mapped
         )
-    return result, _paying.left(curator.ledger, part)
+    return result, _paying.summarize_account(curator.ledger, part)
 
 
 def internal_sides(
@@ -291,7 +306,7 @@ def local_json(
         "private": private,
         "map": result.map.to_json(),
         "temperatures": {
-            name: plain(one) for name, one in result.temperatures.items() if private
+            name: estimate_to_json(one) for name, one in result.temperatures.items() if private
         },
         "epsilon": options.epsilon if private else None,
         "delta": options.delta if private else None,
@@ -310,8 +325,8 @@ def internal_json(sides: InternalSides) -> dict[str, Any]:
     """Internal figures as JSON values, with a note."""
     return {
         "note": _predictions.INTERNAL,
-        "before": {name: plain(one) for name, one in sides.before.items()},
-        "after": {name: plain(one) for name, one in sides.after.items()},
+        "before": {name: estimate_to_json(one) for name, one in sides.before.items()},
+        "after": {name: estimate_to_json(one) for name, one in sides.after.items()},
         "curves": {
             "before": sides.curves[0].to_json(),
             "after": sides.curves[1].to_json(),
@@ -345,7 +360,7 @@ def show_local(
     if internal is not None:
         show_internal(internal)
     if result.measurements is None and internal is None:
-        _show.status(
+        _show.print_status(
             "No figures before and after: --measure EPSILON releases private ones at an "
             "additional cost (with --curve also reliability curves), and --internal shows "
             "exact ones. The map is the same."
@@ -366,7 +381,7 @@ def show_internal(sides: InternalSides) -> None:
 def _draw(curves: Iterable[Any]) -> None:
     """Draw the reliability curves of both sides, if there are any."""
     for when, curve in zip(("before", "after"), curves, strict=False):
-        typer.echo(f"\n{when}\n{drawn(drawable(curve), marks())}")
+        typer.echo(f"\n{when}\n{draw_curve(drawable(curve), choose_characters())}")
 
 
 def _temperature_rows(result: Recalibration) -> Iterator[tuple[str, str]]:
@@ -388,17 +403,17 @@ def _cost_rows(
     if budget is None or account is None:
         yield "privacy", NOT_PRIVATE
         return
-    parts = [f"{rounded_up(budget.map / MICRO, 6)} for the map"]
-    parts += [f"{rounded_up(budget.guard / MICRO, 6)} for the guard"] if budget.guard else []
-    measuring = rounded_up(2 * (budget.measure // 2) / MICRO, 6)
+    parts = [f"{format_up(budget.map / MICRO, 6)} for the map"]
+    parts += [f"{format_up(budget.guard / MICRO, 6)} for the guard"] if budget.guard else []
+    measuring = format_up(2 * (budget.measure // 2) / MICRO, 6)
     parts += [f"{measuring} for figures"] if budget.measure else []
-    delta = f", delta {rounded_up(options.delta)}" if options.delta else ""
+    delta = f", delta {format_up(options.delta)}" if options.delta else ""
     assert result.statement is not None
-    pure = rounded_up(options.epsilon, 6)
-    total = rounded_up(result.statement.epsilon) if options.delta else pure
+    pure = format_up(options.epsilon, 6)
+    total = format_up(result.statement.epsilon) if options.delta else pure
     yield "cost", f"epsilon {total}{delta} in total: {', '.join(parts)}"
-    paid = rounded_up(account["spent"]["epsilon"], 6)
-    left = rounded_down(account["left"]["epsilon"], 6)
+    paid = format_up(account["spent"]["epsilon"], 6)
+    left = format_down(account["left"]["epsilon"], 6)
     yield "ledger", f"{ledger}: epsilon {paid} spent, {left} left"
 
 
@@ -411,10 +426,10 @@ def sides_table(
     rows = [
         (
             name,
-            number(one.value),
-            interval(one),
-            number(after[name].value),
-            interval(after[name]),
+            format_number(one.value),
+            format_interval(one),
+            format_number(after[name].value),
+            format_interval(after[name]),
         )
         for name, one in before.items()
     ]

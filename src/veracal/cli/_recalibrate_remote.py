@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from veracal.accounting import rounded_down, rounded_up
-from veracal.artifact import check_place as check_folder
+from veracal.accounting import format_down, format_up
+from veracal.artifact import check_output_folder as check_folder
 from veracal.calibration import (
     BINS,
     Identity,
@@ -20,13 +20,13 @@ from veracal.calibration import (
 )
 from veracal.cli import _output as _show
 from veracal.cli._artifacts import is_artifact
-from veracal.cli._figures import plain
+from veracal.cli._figures import estimate_to_json
 from veracal.cli._measurement import figures_of
 from veracal.cli._methods import save_map
 from veracal.cli._output import check_new
 from veracal.cli._recalibrate_local import sides_table
 from veracal.cli._recalibrate_sources import map_rows
-from veracal.data import check_place
+from veracal.data import check_output_path
 from veracal.errors import DataError, VeracalError
 from veracal.federation import (
     ConfiguredTransport,
@@ -37,13 +37,13 @@ from veracal.federation import (
     SourceCost,
     SourceList,
     SourcePlan,
-    charged,
     check_plan,
     model_hash,
-    plan_for,
-    read_listing,
-    record,
-    run,
+    plan_sources,
+    read_source_list,
+    recalibrate_pool,
+    recalibration_record,
+    source_costs,
     statement_text,
 )
 from veracal.ledger import canonical, digest
@@ -100,7 +100,7 @@ class Outputs:
             )
         if self.map_out is not None:
             check_new(self.map_out, force=self.force, option="--map-out")
-            check_place(self.map_out, force=self.force)
+            check_output_path(self.map_out, force=self.force)
 
     def _check_artifact(self) -> None:
         """Check the path of the artifact; without one the map must be written."""
@@ -122,12 +122,12 @@ class Outputs:
             write_recalibrated(self.model, result.map, entry, self.artifact, force=self.force)
             unchanged = " Its map is unchanged: the guard rejected the new one."
             note = unchanged if result.map == Identity() else ""
-            _show.status(f"Wrote {self.artifact}.{note}")
+            _show.print_status(f"Wrote {self.artifact}.{note}")
         if self.map_out is not None:
             save_map(result.map, self.map_out, force=self.force)
-            _show.status(f"Wrote {self.map_out}.")
+            _show.print_status(f"Wrote {self.map_out}.")
         if not is_artifact(self.model):
-            _show.status(
+            _show.print_status(
                 f"{self.model} is not an artifact of Veracal and was not changed. Apply the "
                 "map to its scores where you use them."
             )
@@ -173,16 +173,18 @@ def recalibrate_remote(
             raise
         except ValueError as error:
             raise typer.BadParameter(str(error)) from error
-        source_plans = plan_for(pool, plan)
+        source_plans = plan_sources(pool, plan)
         show_plan(source_plans, plan.method)
         check_plan(pool, plan, source_plans)
         result = _run_plan(pool, plan, source_plans, remote.at_sources)
-        entry = record(pool, result, listing.name)
-        costs = charged(pool, result)
+        entry = recalibration_record(pool, result, listing.name)
+        costs = source_costs(pool, result)
     outputs.write(result, entry)
     if json:
         values = result.to_json()
-        values["temperatures"] = {n: plain(one) for n, one in result.temperatures.items()}
+        values["temperatures"] = {
+            n: estimate_to_json(one) for n, one in result.temperatures.items()
+        }
         _show.print_json(
             {
                 "model": str(outputs.model),
@@ -197,12 +199,12 @@ def recalibrate_remote(
         return
     show_remote(outputs.model.name, result, costs)
     text = statement_text(result, costs)
-    typer.echo("\n" + _show.visible(text if whole else text.split("\n\n")[0], keep="\n"))
+    typer.echo("\n" + _show.escape_text(text if whole else text.split("\n\n")[0], keep="\n"))
 
 
 def _listing(remote: RemoteOptions) -> SourceList:
     """The list of institutions with the waiting time of the options."""
-    listing = read_listing(remote.listing)
+    listing = read_source_list(remote.listing)
     try:
         listing = listing.with_wait(remote.wait, remote.given_up)
     except VeracalError:
@@ -227,7 +229,7 @@ def _check_model(model: Path, listing: SourceList) -> None:
         raise DataError(
             str(model),
             "the model with which all institutions have scored their records",
-            f"another (hash {actual[:12]}…) than that of {_show.listed(others)}",
+            f"another (hash {actual[:12]}…) than that of {_show.format_list(others)}",
             "Pass that model, or let them enroll again for this one.",
         )
 
@@ -264,9 +266,9 @@ def _run_plan(
     try:
         with watching([one.name for one in source_plans], rounds) as watch:
             pool.watch = watch
-            return run(pool, plan, at_sources=at_sources)
+            return recalibrate_pool(pool, plan, at_sources=at_sources)
     except KeyboardInterrupt:
-        _show.status(_STOPPED)
+        _show.print_status(_STOPPED)
         raise
 
 
@@ -283,7 +285,7 @@ def show_plan(plan: Sequence[SourcePlan], method: str) -> None:
             one.name,
             f"{one.answers}" + (f" ({one.known} known)" if one.known else ""),
             _cost(one.epsilon, one.delta),
-            rounded_down(one.left, 6),
+            format_down(one.left, 6),
             "yes" if one.why is None else f"no: {one.why}",
         )
         for one in plan
@@ -340,7 +342,7 @@ def watching(names: Sequence[str], rounds: int) -> Iterator[Watch]:
     """Show the progress on stderr, as a live table or as lines."""
     board = ProgressBoard(names, rounds)
     if not sys.stderr.isatty():
-        yield lambda event: _show.status(board.update(event))
+        yield lambda event: _show.print_status(board.update(event))
         return
     from rich.console import Console
     from rich.live import Live
@@ -381,5 +383,5 @@ def show_remote(title: str, result: Recalibration, costs: Sequence[SourceCost]) 
 
 def _cost(epsilon: float, delta: float) -> str:
     """Epsilon and, if nonzero, delta as text."""
-    at = f", delta {rounded_up(delta)}" if delta else ""
-    return f"{rounded_up(epsilon, 6)}{at}"
+    at = f", delta {format_up(delta)}" if delta else ""
+    return f"{format_up(epsilon, 6)}{at}"

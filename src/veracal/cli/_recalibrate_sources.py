@@ -12,7 +12,15 @@ from urllib.parse import quote
 import numpy as np
 import typer
 
-from veracal.accounting import MICRO, Approximate, Budget, Pure, Unit, rounded_down, rounded_up
+from veracal.accounting import (
+    MICRO,
+    Approximate,
+    Budget,
+    Pure,
+    Unit,
+    format_down,
+    format_up,
+)
 from veracal.calibration import (
     FITTED_ON,
     Identity,
@@ -26,10 +34,10 @@ from veracal.calibration import (
 from veracal.cli import _methods, _predictions
 from veracal.cli import _output as _show
 from veracal.cli import _payment as _paying
-from veracal.cli._figures import plain
+from veracal.cli._figures import estimate_to_json
 from veracal.cli._measurement import figures_of
 from veracal.cli._methods import RecalibrationFiles
-from veracal.cli._output import is_there
+from veracal.cli._output import path_exists
 from veracal.cli._recalibrate_local import (
     InternalSides,
     internal_json,
@@ -39,7 +47,7 @@ from veracal.cli._recalibrate_local import (
 )
 from veracal.data import Scores, load_scores
 from veracal.errors import BudgetError, DataError, LedgerError, VeracalError
-from veracal.ledger import Ledger, open_for_data, restore_data_note
+from veracal.ledger import Ledger, open_ledger_for_data, restore_data_path
 from veracal.queries import Curator, Pool
 
 if TYPE_CHECKING:
@@ -77,7 +85,7 @@ class DataCharge:
 
     def require(self, protects: Budget) -> None:
         """Check that a new charge is affordable, without writing anything."""
-        if is_there(self.path):
+        if path_exists(self.path):
             ledger = Ledger(self.path)
             ledger.require(self._event(ledger, protects), PURPOSE)
 
@@ -104,10 +112,10 @@ class DataCharge:
         LedgerError
             If it protects another unit than the institutions' ledgers.
         """
-        if not is_there(self.path):
+        if not path_exists(self.path):
             self._open(ledgers[0].budget)
         ledger = Ledger(self.path)
-        restore_data_note(ledger, self.data)
+        restore_data_path(ledger, self.data)
         events = [self._event(ledger, one.budget) for one in ledgers]
         settings = {
             **query,
@@ -128,8 +136,8 @@ class DataCharge:
         """Open a ledger with just this budget."""
         budget = Budget(self._total(protects), self.delta, protects.relation, protects.unit)
         kind = {"kind": "open", "composition": "addition"} if self.delta else {}
-        open_for_data(self.path, budget, self.data, **kind)
-        _paying.say_opened(self.path, budget.epsilon, budget.delta)
+        open_ledger_for_data(self.path, budget, self.data, **kind)
+        _paying.report_opened(self.path, budget.epsilon, budget.delta)
 
     def _event(self, ledger: Ledger, protects: Budget) -> Pure | Approximate:
         """The cost as that of one row, as the ledger expects."""
@@ -220,7 +228,7 @@ def recalibrate_sources(
         _show.print_json(_to_json(files, result, names, curators, paid, internal))
         return
     _print(files.predictions.name, result, names, curators, paid, internal)
-    typer.echo("\n" + _paying.promise(result.statement, whole=whole))
+    typer.echo("\n" + _paying.format_statement(result.statement, whole=whole))
 
 
 def _check_place(folder: Path, least: int | None, sources: int) -> None:
@@ -256,7 +264,7 @@ def _institutions(
         raise DataError(
             str(predictions), "one institution or more", "none", "Pass a file with records."
         )
-    _show.status(
+    _show.print_status(
         f"{len(names)} institutions in column {column!r}; their participation is public."
     )
     return column, names
@@ -296,7 +304,7 @@ def _curators(
     ledgers[0].parent.mkdir(parents=True, exist_ok=True)
     codes = scores.groups[column].codes
     return [
-        _paying.paying(
+        _paying.open_curator(
             ledger,
             scores.take(np.flatnonzero(codes == i)).renamed(f"{scores.name}, {name}"),
             plan.items("add-remove", Unit()),
@@ -329,17 +337,23 @@ def _to_json(
 ) -> dict[str, Any]:
     """The result as JSON values."""
     values = result.to_json()
-    values["temperatures"] = {name: plain(one) for name, one in result.temperatures.items()}
+    values["temperatures"] = {
+        name: estimate_to_json(one) for name, one in result.temperatures.items()
+    }
     return {
         "file": str(files.predictions),
         **values,
         "figures_on": FITTED_ON,
         "internal": None if internal is None else internal_json(internal),
         "institutions": [
-            {"name": name, "dropout": why, "ledger": _paying.left(curator.ledger, None)}
+            {
+                "name": name,
+                "dropout": why,
+                "ledger": _paying.summarize_account(curator.ledger, None),
+            }
             for name, why, curator in zip(names, result.dropouts, curators, strict=True)
         ],
-        "ledger": _paying.left(paid, None),
+        "ledger": _paying.summarize_account(paid, None),
         **files.to_json(),
     }
 
@@ -356,10 +370,12 @@ def _print(
     console = _show.console()
     console.print(_show.table(f"{name}: the map", ("", ""), list(map_rows(result))))
     rows = [
-        (one, _show.visible(why or "answered every query"), *_account(curator.ledger))
+        (one, _show.escape_text(why or "answered every query"), *_account(curator.ledger))
         for one, why, curator in zip(names, result.dropouts, curators, strict=True)
     ]
-    rows.append((_show.visible(_paying.called(paid)), "charged as well", *_account(paid)))
+    rows.append(
+        (_show.escape_text(_paying.ledger_name(paid)), "charged as well", *_account(paid))
+    )
     heads = ("institution", "", "spent", "left")
     console.print(_show.table("institutions", heads, rows, right=heads[2:]))
     if result.before is not None and result.after is not None:
@@ -387,8 +403,8 @@ def map_rows(result: Recalibration) -> Iterator[tuple[str, str]]:
 
 def _account(ledger: Ledger) -> tuple[str, str]:
     """Spent and remaining epsilon of a ledger."""
-    account = _paying.left(ledger, None)
+    account = _paying.summarize_account(ledger, None)
     return (
-        rounded_up(account["spent"]["epsilon"], 6),
-        rounded_down(account["left"]["epsilon"], 6),
+        format_up(account["spent"]["epsilon"], 6),
+        format_down(account["left"]["epsilon"], 6),
     )

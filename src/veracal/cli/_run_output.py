@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from veracal.cli import _artifacts, _output
-from veracal.cli._figures import interval, number
+from veracal.cli._figures import format_interval, format_number
 from veracal.errors import BudgetError, DataError, VeracalError
 
 if TYPE_CHECKING:
@@ -33,23 +33,23 @@ def guard_run(
     tuple of path and two callables
         The ledger, the progress callback, and the callback for the data holder.
     """
-    from veracal.accounting import rounded_up
+    from veracal.accounting import format_up
     from veracal.ledger import Ledger
     from veracal.workflow import ledger_path
 
     path = ledger_path(config.data.source, ledger, outside=folder)
-    is_new = not _output.is_there(path)
+    is_new = not _output.path_exists(path)
     try:
         with step_bars() as (progress, notify):
             yield path, progress, notify
     except KeyboardInterrupt:
-        _output.status(
+        _output.print_status(
             "Stopped. No incomplete files are left. Repeat the command to resume from the "
             f"ledger, {path}, if it exists: nothing is charged twice."
         )
         raise typer.Exit(1) from None
     except DataError as error:
-        if not _output.is_there(path):
+        if not _output.path_exists(path):
             raise
         raise DataError(
             error.where,
@@ -64,9 +64,9 @@ def guard_run(
         raise typer.BadParameter(str(error)) from error
     if is_new:
         caps = Ledger(path).budget
-        _output.status(
+        _output.print_status(
             f"Opened the ledger of {config.data.source} with caps epsilon "
-            f"{rounded_up(caps.epsilon, 6)} and delta {rounded_up(caps.delta, 3)}: {path}. "
+            f"{format_up(caps.epsilon, 6)} and delta {format_up(caps.delta, 3)}: {path}. "
             "Every later run on these records is charged to it, wherever its --out is. To go "
             "beyond the caps, use 'veracal ledger extend'."
         )
@@ -108,11 +108,11 @@ def step_bars() -> "Iterator[tuple[OnProgress, OnNotice]]":
         bars.update(steps[step], completed=done, total=total)
 
     def notify(notice: "AssignmentNotice") -> None:
-        show_notice(notice)
+        print_notice(notice)
         if notice.new > notice.known and is_terminal and sys.stdin.isatty():
             bars.stop()
             if not typer.confirm("Continue anyway?", err=True):
-                _output.status("Stopped: nothing was charged.")
+                _output.print_status("Stopped: nothing was charged.")
                 raise typer.Exit(1)
             bars.start()
 
@@ -120,11 +120,11 @@ def step_bars() -> "Iterator[tuple[OnProgress, OnNotice]]":
         yield progress, notify
 
 
-def show_notice(notice: "AssignmentNotice") -> None:
+def print_notice(notice: "AssignmentNotice") -> None:
     """Print, for the data holder only, how the records compare with those of earlier runs."""
-    rows = _output.counted(notice.left_out, "row")
+    rows = _output.format_count(notice.left_out, "row")
     if notice.keyed_by == "row":
-        _output.status(
+        _output.print_status(
             f"For the data holder only: {rows} were not in the records of earlier runs, and "
             "are in no partition. Without a unit column in the schema, a corrected row counts "
             "as a new one."
@@ -134,8 +134,8 @@ def show_notice(notice: "AssignmentNotice") -> None:
     danger = "individuals in the training partition may be measured"
     if notice.left_out:
         fate, danger = f"{rows} of theirs are in no partition", "their rows are missing here"
-    total = _output.counted(notice.known + notice.new, notice.keyed_by)
-    _output.status(
+    total = _output.format_count(notice.known + notice.new, notice.keyed_by)
+    _output.print_status(
         f"For the data holder only: {notice.new:,} of {total} are new to this ledger, and "
         f"{fate}; {notice.absent:,} of earlier runs are not in these records. If ids are only "
         f"spelled differently than before (7 as 007, a blank, another prefix), {danger}: stop "
@@ -166,21 +166,21 @@ def show(result: "RunResult", *, whole: bool) -> None:
     if (groups := _group_table(result)) is not None:
         console.print(groups)
     text = facts["text"] if whole else "\n\n".join(facts["text"].split("\n\n")[:2])
-    typer.echo("\n" + _output.visible(text, keep="\n"))
+    typer.echo("\n" + _output.escape_text(text, keep="\n"))
     accuracy = measured["after"].get("accuracy")
     if accuracy is None or accuracy.low is None or accuracy.high - accuracy.low > _WIDE:
-        _output.status(
+        _output.print_status(
             "The intervals are wide: there are few test records for this epsilon. A larger "
             "--test, fewer --bins or --reserve 0 would have made them narrower. Running again "
             "on the same records costs the same again, and needs 'veracal ledger extend'."
         )
     folder = shlex.quote(str(result.folder))
-    _output.status(f"Next:  veracal predict {folder} NEW.csv --out predictions.csv")
+    _output.print_status(f"Next:  veracal predict {folder} NEW.csv --out predictions.csv")
 
 
 def _summary(result: "RunResult", facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Labels and values that describe a run."""
-    from veracal.accounting import rounded_up
+    from veracal.accounting import format_up
 
     yield "protects", _artifacts.protected(facts)
     yield "cost", _artifacts.cost(facts)
@@ -188,9 +188,9 @@ def _summary(result: "RunResult", facts: Mapping[str, Any]) -> Iterator[tuple[st
     spent, note = total["spent"], total["note"]
     yield (
         "all runs",
-        f"epsilon {rounded_up(spent['epsilon'])} spent of {rounded_up(total['epsilon'], 6)}, "
-        f"delta {rounded_up(spent['delta'], 3)} of {rounded_up(total['delta'], 3)}, by "
-        f"{_output.counted(total['runs'], 'run')}" + (f"; {note}" if note else ""),
+        f"epsilon {format_up(spent['epsilon'])} spent of {format_up(total['epsilon'], 6)}, "
+        f"delta {format_up(spent['delta'], 3)} of {format_up(total['delta'], 3)}, by "
+        f"{_output.format_count(total['runs'], 'run')}" + (f"; {note}" if note else ""),
     )
     columns = f"{facts['features']} features, {len(facts['classes'])} classes"
     yield "trained on", f"{1 - facts['test']:.0%} of {facts['data']}: {columns}"
@@ -205,7 +205,7 @@ def _summary(result: "RunResult", facts: Mapping[str, Any]) -> Iterator[tuple[st
         yield "internal report", f"{result.internal}: do not publish it"
     path, here = result.ledger.path, Path.cwd()
     path = path.relative_to(here) if path.is_relative_to(here) else path
-    left = _output.counted(_artifacts.left(result.ledger), "more measurement")
+    left = _output.format_count(_artifacts.left(result.ledger), "more measurement")
     yield "ledger", f"{path}, which has reserved budget for {left}"
 
 
@@ -220,7 +220,9 @@ def _measured_table(measured: Mapping[str, Mapping[str, Any]]) -> object:
     rows = []
     for name in after:
         values = [side[name] for side in sides.values() if name in side]
-        cells = [cell for one in values for cell in (number(one.value), interval(one))]
+        cells = [
+            cell for one in values for cell in (format_number(one.value), format_interval(one))
+        ]
         rows += [(name, *cells)] if len(values) == len(sides) else []
     title = "before and after the map" if len(sides) > 1 else "figures"
     return _output.table(title, heads, rows, right=heads[1:], note=_artifacts.NOISY_NOTE)
@@ -253,7 +255,7 @@ def remeasure_model(
                 model, source=data, ledger=ledger, on_progress=progress, on_notice=notify
             )
     except KeyboardInterrupt:
-        _output.status(
+        _output.print_status(
             "Stopped. The model's folder is unchanged. Repeat the command to resume from the "
             "ledger: nothing is charged twice."
         )
@@ -294,9 +296,9 @@ def remeasure_model(
             note="Released with noise, new each time. Intervals account for the noise.",
         )
         _output.console().print(table)
-        _output.say(
-            f"It cost what was reserved for it. {_output.counted(left, 'measurement')} left in "
-            f"{result.ledger.path.name}."
+        _output.print_line(
+            f"It cost what was reserved for it. {_output.format_count(left, 'measurement')} left "
+            f"in {result.ledger.path.name}."
         )
     last: Mapping[str, Estimate] = figures[measured[-1].when]
     return last

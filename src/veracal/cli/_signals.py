@@ -53,7 +53,7 @@ def until_stopped(work: Work, closing: str, *, timeout: float) -> None:
     def log(line: str) -> None:
         with printing:
             if not stop.is_set():
-                _show.status(line)
+                _show.print_status(line)
 
     with _pipe() as (reader, writer):
 
@@ -72,7 +72,7 @@ def until_stopped(work: Work, closing: str, *, timeout: float) -> None:
             # Let a line that is being printed finish before the process ends.
             if printing.acquire(timeout=timeout):
                 printing.release()
-            _show.status(closing)
+            _show.print_status(closing)
         elif failures:
             raise failures[0]
 

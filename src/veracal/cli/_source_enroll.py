@@ -15,7 +15,7 @@ from veracal.cli._output import check_new
 from veracal.cli._signals import Log, until_stopped
 from veracal.cli._source_output import describe_allowance
 from veracal.cli._source_records import EnrolledRecords, RecordPaths, read_records
-from veracal.data import new_file, placed
+from veracal.data import atomic_file, new_file
 from veracal.errors import DataError
 from veracal.federation import (
     DEFAULT_KINDS,
@@ -36,7 +36,7 @@ from veracal.federation import (
     read_source,
     share_event,
 )
-from veracal.ledger import Amount, Ledger
+from veracal.ledger import EpsilonDelta, Ledger
 from veracal.workflow import open_data_ledger
 
 FLOWER = "flower"  # subfolder for Flower's files
@@ -116,7 +116,7 @@ def _serve(
             server, transport.inbox, transport.outbox, once=transport.once, stop=stop, log=log
         )
         if not stop.is_set():
-            _output.say(f"Requests answered or refused: {count}.")
+            _output.print_line(f"Requests answered or refused: {count}.")
         return
     from veracal.federation import serve_node
 
@@ -195,14 +195,14 @@ def enroll_source(
         ledger.require(data_event(budget, ledger), "enrollment", part=paths.partition)
     source.shares.require(share_event(budget), "enrollment")
     records = read_records(paths, source.budget.relation, source.marks)
-    _output.status("Evaluating every query once; the answers are discarded.")
+    _output.print_status("Evaluating every query once; the answers are discarded.")
     proposal = propose(folder, records.scores, declare(records.model))
     if not json:
         _print_allowance(proposal, "What you are about to allow", before=True)
-        _output.say("")
-        _output.say(_describe_records(records))
+        _output.print_line("")
+        _output.print_line(_describe_records(records))
     if not (yes or typer.confirm("\nAllow this?", err=True)):
-        _output.status("Nothing was written, and nothing is allowed.")
+        _output.print_status("Nothing was written, and nothing is allowed.")
         raise typer.Exit(1)
     if records.seal is not None:
         records.seal()
@@ -235,7 +235,7 @@ def _ledger(source: SourceFolder, path: Path, records: str) -> Ledger:
     if os.path.lexists(path):
         return Ledger(path)
     ledger = open_data_ledger(path, source.budget, records)
-    _output.status(
+    _output.print_status(
         f"Created the ledger of {records} with the source's whole budget: {path}. Other runs "
         "and enrollments of the same records are charged to it too."
     )
@@ -245,7 +245,7 @@ def _ledger(source: SourceFolder, path: Path, records: str) -> Ledger:
 def _copy_output(stored: Path, out: Path) -> None:
     """Copy a stored file to the path that the user gave."""
     try:
-        with placed(out) as file:
+        with atomic_file(out) as file:
             file.write(stored.read_bytes())
     except DataError as cause:
         raise DataError(
@@ -260,18 +260,20 @@ def _print_next_steps(proposal: Proposal, folder: Path, outputs: OutputFiles) ->
     """Print what was allowed, and the next commands."""
     terms = proposal.terms
     _print_allowance(proposal, "What you have allowed", before=False)
-    _output.say("")
-    _output.say(f"Enrollment  {terms.source}")
-    _output.say(f"Your key    {terms.key.fingerprint}")
-    _output.say("")
-    _output.say(
+    _output.print_line("")
+    _output.print_line(f"Enrollment  {terms.source}")
+    _output.print_line(f"Your key    {terms.key.fingerprint}")
+    _output.print_line("")
+    _output.print_line(
         f"Give {outputs.text()} to the coordinator, and read out 'Your key' by telephone. Then:"
     )
     by_files = outputs.node_key is None
     options = "--inbox IN --outbox OUT" if by_files else "--flower HOST:PORT --ca FILE"
-    _output.say(f"  veracal source serve {folder} {options}    answer requests")
-    _output.say(f"  veracal source log {folder}    show requests and answers")
-    _output.say(f"  veracal source revoke {folder} {terms.source[:8]}    revoke the enrollment")
+    _output.print_line(f"  veracal source serve {folder} {options}    answer requests")
+    _output.print_line(f"  veracal source log {folder}    show requests and answers")
+    _output.print_line(
+        f"  veracal source revoke {folder} {terms.source[:8]}    revoke the enrollment"
+    )
 
 
 def _print_allowance(proposal: Proposal, title: str, *, before: bool) -> None:
@@ -281,10 +283,10 @@ def _print_allowance(proposal: Proposal, title: str, *, before: bool) -> None:
     left = proposal.folder.shares.remaining()
     if before:
         share = proposal.terms.budget
-        left = Amount(round(left.epsilon - share.epsilon, 9), left.delta - share.delta)
+        left = EpsilonDelta(round(left.epsilon - share.epsilon, 9), left.delta - share.delta)
     _output.console().print(Text(f"\n{title}\n", style="bold"))
     for line in describe_allowance(proposal.terms, left, before=before):
-        _output.say(line)
+        _output.print_line(line)
 
 
 def _describe_records(records: EnrolledRecords) -> str:
@@ -292,8 +294,8 @@ def _describe_records(records: EnrolledRecords) -> str:
     scores = records.scores
     origin = "" if records.data is None else f" from {records.data.path}"
     return (
-        f"On your side: {_output.counted(len(scores), 'record')}{origin}, classes "
-        f"{_output.listed(scores.classes)}. They are copied to the source's folder."
+        f"On your side: {_output.format_count(len(scores), 'record')}{origin}, classes "
+        f"{_output.format_list(scores.classes)}. They are copied to the source's folder."
     )
 
 

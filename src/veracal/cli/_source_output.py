@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from veracal.accounting import MICRO, Budget, rounded_down, rounded_up
+from veracal.accounting import MICRO, Budget, format_down, format_up
 from veracal.cli import _methods, _output
 from veracal.errors import DataError, VeracalError
 from veracal.federation import (
@@ -30,13 +30,13 @@ from veracal.federation import (
     read_source,
 )
 from veracal.federation import revoke as revoke_enrollment
-from veracal.ledger import Amount
+from veracal.ledger import EpsilonDelta
 
 _WIDTH = 88
 _MAX_NUMBERS = 40  # of an answer that are printed
 
 
-def describe_allowance(terms: Terms, left: Amount, *, before: bool) -> Iterator[str]:
+def describe_allowance(terms: Terms, left: EpsilonDelta, *, before: bool) -> Iterator[str]:
     """Lines that explain what an enrollment allows, before and after it is written."""
     would = "would be" if before else "is"
     yield from paragraph(
@@ -62,7 +62,7 @@ def describe_allowance(terms: Terms, left: Amount, *, before: bool) -> Iterator[
         "and costs nothing."
     )
     yield from paragraph(
-        f"Of this source's total budget, epsilon {rounded_down(left.epsilon, 6)} {would} left "
+        f"Of this source's total budget, epsilon {format_down(left.epsilon, 6)} {would} left "
         "for other coordinators. A granted budget is never refunded, used or not."
     )
     yield ""
@@ -81,8 +81,8 @@ def explain_epsilon(budget: Budget) -> str:
     unit = f"one {budget.unit.name}"
     rows = f", with up to {budget.unit.at_most} rows," if budget.unit.at_most > 1 else ""
     change = "were left out" if budget.relation == "add-remove" else "were replaced"
-    factor = rounded_up(math.exp(min(budget.epsilon, 700.0)), 3)
-    slack = f", except with probability {rounded_up(budget.delta)}" if budget.delta else ""
+    factor = format_up(math.exp(min(budget.epsilon, 700.0)), 3)
+    slack = f", except with probability {format_up(budget.delta)}" if budget.delta else ""
     return (
         f"That means: if {unit}{rows} {change}, no possible outcome would become more than "
         f"{factor} times as likely, or as unlikely{slack}. (A factor of 1 means no influence.)"
@@ -116,8 +116,8 @@ def describe_answer(answer: AnsweredRequest) -> str:
 def describe_cost(answer: AnsweredRequest) -> str:
     """The cost of an answer and the remaining budget."""
     return (
-        f"epsilon {rounded_up(answer.epsilon, 6)}; in total so far "
-        f"{rounded_up(answer.spent.epsilon, 6)}, {rounded_down(answer.left.epsilon, 6)} left"
+        f"epsilon {format_up(answer.epsilon, 6)}; in total so far "
+        f"{format_up(answer.spent.epsilon, 6)}, {format_down(answer.left.epsilon, 6)} left"
     )
 
 
@@ -147,7 +147,7 @@ def _declarations(terms: Terms) -> list[str]:
 
 def _budget_text(budget: Budget) -> str:
     """A budget as text."""
-    delta = f" and delta {rounded_up(budget.delta)}" if budget.delta else ""
+    delta = f" and delta {format_up(budget.delta)}" if budget.delta else ""
     return f"epsilon {budget.epsilon:g}{delta} for each {budget.unit.name}"
 
 
@@ -208,15 +208,15 @@ def show_new(source: SourceFolder, *, json: bool) -> None:
         ("signed heads", "in the folder" if source.heads is None else f"also {source.heads}"),
     ]
     _output.console().print(_output.table(f"{source.name}: a new source", ("", ""), rows))
-    _output.say("")
+    _output.print_line("")
     _say_paragraph(explain_epsilon(budget))
     if source.heads is None:
         _say_paragraph(
             "Without a file outside of the folder, a restored backup of the whole folder is "
             "not detected. Consider a second file of heads on another disk: init --heads FILE.",
         )
-    _output.say("")
-    _output.say("Next:  veracal source enroll --help")
+    _output.print_line("")
+    _output.print_line("Next:  veracal source enroll --help")
 
 
 def show_status(folder: Path, *, json: bool) -> bool:
@@ -258,13 +258,13 @@ def revoke(folder: Path, prefix: str, *, yes: bool, json: bool) -> None:
         )
     which = f"{terms.source[:12]} of the coordinator {terms.coordinator.fingerprint}"
     if not (yes or typer.confirm(f"Permanently revoke enrollment {which}?", err=True)):
-        _output.status("Nothing was changed.")
+        _output.print_status("Nothing was changed.")
         raise typer.Exit(1)
     revoke_enrollment(source, enrollment)
     if json:
         _output.print_json({"enrollment": terms.source, "revoked": True})
     else:
-        _output.say(
+        _output.print_line(
             f"Enrollment {terms.source[:12]} is revoked. All further requests are refused. Its "
             "share of the budget is not refunded."
         )
@@ -345,14 +345,14 @@ def _state(enrollment: Enrollment, problems: list[str]) -> str:
 def _print_source(source: SourceFolder, facts: dict[str, Any]) -> None:
     """Print a source as a whole."""
     budget, left = source.budget, facts["left"]
-    count = _output.counted(len(facts["enrollments"]), "enrollment")
+    count = _output.format_count(len(facts["enrollments"]), "enrollment")
     rows = [
         ("since", source.created),
         ("your key", source.public.fingerprint),
         ("protects", f"{budget.unit}, under {budget.relation}"),
         ("budget", f"epsilon {budget.epsilon:g}{_delta(budget.delta)}:"),
-        ("", f"{rounded_up(facts['granted']['epsilon'], 6)} is granted, to {count}"),
-        ("", f"{rounded_down(left['epsilon'], 6)} can still be granted"),
+        ("", f"{format_up(facts['granted']['epsilon'], 6)} is granted, to {count}"),
+        ("", f"{format_down(left['epsilon'], 6)} can still be granted"),
         ("signed heads", "in the folder" if source.heads is None else f"also {source.heads}"),
         *(("PROBLEM", problem) for problem in facts["problems"]),
     ]
@@ -370,8 +370,8 @@ def _print_enrollment(facts: dict[str, Any]) -> None:
     ]
     if facts["spent"] is not None:
         total, delta = facts["budget"]["epsilon"], _delta(facts["budget"]["delta"])
-        spent = rounded_up(facts["spent"]["epsilon"], 6)
-        left = rounded_down(facts["left"]["epsilon"], 6)
+        spent = format_up(facts["spent"]["epsilon"], 6)
+        left = format_down(facts["left"]["epsilon"], 6)
         answers = [f"{count} × {kind}" for kind, count in facts["answers"].items()]
         rows += [
             ("budget", f"epsilon {total:g}{delta}: {spent} spent, {left} left"),
@@ -408,29 +408,31 @@ def _print_log(enrollment: Enrollment, log: AnswerLog, last: int | None) -> None
     terms = enrollment.terms
     title = f"{terms.name}: answers to the coordinator {terms.coordinator.fingerprint}"
     _output.console().print(Text(f"\n{title}", style="bold"))
-    _output.say(f"Enrollment {terms.source[:12]}. Answers are stored in order, without times.")
+    _output.print_line(
+        f"Enrollment {terms.source[:12]}. Answers are stored in order, without times."
+    )
     for each in log.answers if last is None else log.answers[-last:]:
-        _output.say("")
+        _output.print_line("")
         query = describe_query(each.kind, each.argument, terms)
         _say_indented(f"{each.number}.", query, width=4)
         _say_indented("    sent", describe_answer(each))
         _say_indented("    cost", describe_cost(each))
     if not log.answers:
-        _output.say("No query was answered yet.")
+        _output.print_line("No query was answered yet.")
     refusals = log.refusals if last is None else log.refusals[-last:]
     if refusals:
-        _output.say("")
-        _output.say(
+        _output.print_line("")
+        _output.print_line(
             "Refused, at no cost unless stated. The sender got the same refusal for every"
         )
-        _output.say("reason (times are UTC):")
+        _output.print_line("reason (times are UTC):")
     for when, why in refusals:
         _say_indented(when, why, width=21)
-    _output.say("")
+    _output.print_line("")
     for problem in log.problems:
         _say_indented("PROBLEM", problem)
     if not log.problems:
-        _output.say(
+        _output.print_line(
             "The ledger is valid: its hash chain is intact, and it contains every signed head "
             "and answer."
         )
@@ -439,15 +441,15 @@ def _print_log(enrollment: Enrollment, log: AnswerLog, last: int | None) -> None
 def _say_indented(label: str, text: str, *, width: int = 10) -> None:
     """Print a label and a text with hanging indent."""
     for line in indented(label, text, width=width):
-        _output.say(line)
+        _output.print_line(line)
 
 
 def _say_paragraph(text: str) -> None:
     """Print a wrapped text."""
     for line in paragraph(text):
-        _output.say(line)
+        _output.print_line(line)
 
 
 def _delta(delta: float) -> str:
     """Text for a delta, empty if it is 0."""
-    return f" and delta {rounded_up(delta)}" if delta else ""
+    return f" and delta {format_up(delta)}" if delta else ""

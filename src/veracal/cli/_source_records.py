@@ -13,7 +13,7 @@ from veracal.artifact import PrivateClassifier
 from veracal.cli import _payment, _predictions
 from veracal.cli._artifacts import read_table
 from veracal.cli._options import is_name
-from veracal.cli._run_output import show_notice
+from veracal.cli._run_output import print_notice
 from veracal.data import Dataset, Schema, Scores
 from veracal.errors import DataError
 from veracal.federation import (
@@ -201,7 +201,7 @@ def partition(
     split, assignment = split_and_assign(records, store, fresh=False)
     paths.check_partition(split.parts)
     if assignment.notice is not None:
-        show_notice(assignment.notice)
+        print_notice(assignment.notice)
     return split.parts[name], partial(store.seal, assignment)
 
 

@@ -286,4 +286,4 @@ def _write_and_print(
             _audit_output.show(results)
     if written is not None:
         names = ", ".join(written)
-        _show.status(f"Wrote {names} to {out}. Internal: protect it like the records.")
+        _show.print_status(f"Wrote {names} to {out}. Internal: protect it like the records.")

@@ -142,14 +142,14 @@ def _train(
     from veracal.workflow import is_unfinished
 
     _options.check_folder(folder, force=force or is_unfinished(folder, configurations))
-    from veracal.accounting import rounded_up
+    from veracal.accounting import format_up
     from veracal.cli import _run_output
     from veracal.workflow import compare
 
     n, epsilon = len(configurations), config.privacy.epsilon
-    _output.status(
-        f"Each of {n} methods has epsilon {rounded_up(epsilon / n, 6)}; all together "
-        f"{rounded_up(epsilon, 6)}."
+    _output.print_status(
+        f"Each of {n} methods has epsilon {format_up(epsilon / n, 6)}; all together "
+        f"{format_up(epsilon, 6)}."
     )
     with _run_output.guard_run(config, folder, ledger) as (path, progress, notify):
         runs = compare(

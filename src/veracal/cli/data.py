@@ -81,10 +81,10 @@ def check(
     if json:
         _output.print_json({"file": str(file), "internal": {**figures, "note": INTERNAL}})
         return
-    _output.say(f"{file.name} matches {schema.name}.")
+    _output.print_line(f"{file.name} matches {schema.name}.")
     for word, count in figures.items():
-        _output.say(f"{word:>9}  {_output.counted(count, 'record')}")
-    _output.say(f"           ({INTERNAL})")
+        _output.print_line(f"{word:>9}  {_output.format_count(count, 'record')}")
+    _output.print_line(f"           ({INTERNAL})")
 
 
 @app.command(
@@ -123,7 +123,7 @@ def count(
 
     The same query again returns the same answer, and costs nothing.
     """
-    from veracal.accounting import rounded_down, rounded_up, to_micro
+    from veracal.accounting import format_down, format_up, to_micro
     from veracal.ledger import Ledger, resolve_ledger
     from veracal.queries import Count, Curator, laplace_event
 
@@ -151,10 +151,12 @@ def count(
         }
         _output.print_json(figures)
         return
-    _output.say(f"about {int(release.value):,} rows")
-    _output.say(f"95 % of such answers are within {int(high - release.value):,} of the count")
-    paid, rest = rounded_up(epsilon, 6), rounded_down(left.epsilon, 6)
-    _output.say(f"epsilon {paid} paid, {rest} left in {account.path.name}")
+    _output.print_line(f"about {int(release.value):,} rows")
+    _output.print_line(
+        f"95 % of such answers are within {int(high - release.value):,} of the count"
+    )
+    paid, rest = format_up(epsilon, 6), format_down(left.epsilon, 6)
+    _output.print_line(f"epsilon {paid} paid, {rest} left in {account.path.name}")
 
 
 @app.command(epilog="Example:  veracal data features sst2 --out sst2-train --part train")
@@ -222,7 +224,7 @@ def features(
         _output.print_json(figures)
     else:
         typer.echo(out)
-    _output.status(
+    _output.print_status(
         f"{extractor.dimension} numbers for each record. Treat them like the records."
     )
 
@@ -257,11 +259,11 @@ def _load(
 
 def _source(what: str, schema: Path | None, choice: str | None) -> str | Path:
     """Parse NAME or FILE, and reject options that do not apply to it."""
-    from veracal.data import CATALOG, no_surprises, readable
+    from veracal.data import CATALOG, check_readable, translate_os_errors
     from veracal.errors import DataError
 
     path = Path(what)
-    with no_surprises(path):
+    with translate_os_errors(path):
         is_here = path.exists()
     is_name = not (is_here or path.suffix or len(path.parts) > 1)
     if schema is not None and is_name and what in CATALOG:
@@ -273,7 +275,7 @@ def _source(what: str, schema: Path | None, choice: str | None) -> str | Path:
     if is_name and schema is None:
         return what
     if not is_here:
-        readable(path)  # raises the usual error for a missing file
+        check_readable(path)  # raises the usual error for a missing file
     if schema is None:
         raise DataError(
             what,

@@ -29,6 +29,6 @@ def doctor(
     else:
         _checkup.show(checkup)
     for check in checkup.failed:
-        _output.status(f"error: {check.name}: {check.result} {check.remedy}".rstrip())
+        _output.print_status(f"error: {check.name}: {check.result} {check.remedy}".rstrip())
     if checkup.failed:
         raise typer.Exit(1)

@@ -165,7 +165,7 @@ def _describe_model(
         if name not in declared:
             raise typer.BadParameter(
                 f"Expected the name of a group in the model's schema ("
-                f"{_output.listed(declared) or 'it has none'}), got {name!r}.",
+                f"{_output.format_list(declared) or 'it has none'}), got {name!r}.",
                 param_hint="--group",
             )
     chosen = {name: declared[name] for name in groups or ()}
@@ -178,7 +178,7 @@ def _scores(path: Path, about: Mapping[str, Any]) -> "Scores":
         return _predictions.load(path, about)
     from veracal.cli._artifacts import labeled_scores
 
-    _output.status(
+    _output.print_status(
         "If the model was trained on records of this table, the figures are optimistic, and a "
         "release costs those individuals in addition to the model's own ledger."
     )
@@ -207,17 +207,19 @@ def _parse_limits(texts: Sequence[str], known: Sequence[str] | None) -> dict[str
 
 def _check_limits(limits: Mapping[str, float], figures: "Mapping[str, Estimate]") -> None:
     """Exit 1 if a figure exceeds its limit, or is not known."""
-    from veracal.cli._figures import number
+    from veracal.cli._figures import format_number
 
     failed = False
     for name, limit in limits.items():
         estimate = figures.get(name)
         if estimate is None or estimate.value is None:
             failed = True
-            _output.status(f"error: {name} is not known, and may be above {limit:g}.")
+            _output.print_status(f"error: {name} is not known, and may be above {limit:g}.")
         elif not estimate.value <= limit:
             failed = True
-            _output.status(f"error: {name} is {number(estimate.value)}, above {limit:g}.")
+            _output.print_status(
+                f"error: {name} is {format_number(estimate.value)}, above {limit:g}."
+            )
     if failed:
         raise typer.Exit(1)
 
@@ -263,7 +265,7 @@ def _release(
     json: bool,
 ) -> "Mapping[str, Estimate]":
     """Charge a private measurement, measure with noise, and print."""
-    from veracal.accounting import rounded_down
+    from veracal.accounting import format_down
     from veracal.calibration import measure_private
     from veracal.cli import _measurement
 
@@ -277,7 +279,7 @@ def _release(
     records = str(about["data"] if "model" in about else path)  # their ledger pays
     ledger_path = _payment.ledger_place(records, ledger)
     scores = _scores(path, about)
-    curator = _payment.paying(
+    curator = _payment.open_curator(
         ledger_path,
         scores,
         plan.items(),
@@ -289,7 +291,7 @@ def _release(
     )
     curator.require(_payment.unpaid_items(curator, scores, plan.queries.values()))
     measured = measure_private(curator, **settings, level=given["level"])
-    account = _payment.left(curator.ledger, part)
+    account = _payment.summarize_account(curator.ledger, part)
     if json:
         _output.print_json(
             {
@@ -305,7 +307,7 @@ def _release(
         )
     else:
         _measurement.show(f"{path.name}: released with noise, {given['bins']} bins", measured)
-        typer.echo("\n" + _payment.promise(measured.statement, whole=False))
-        left = rounded_down(account["left"]["epsilon"], 6)
-        _output.say(f"epsilon {left} is left in {_payment.called(curator.ledger)}.")
+        typer.echo("\n" + _payment.format_statement(measured.statement, whole=False))
+        left = format_down(account["left"]["epsilon"], 6)
+        _output.print_line(f"epsilon {left} is left in {_payment.ledger_name(curator.ledger)}.")
     return _measurement.figures_of(measured.overall)

@@ -71,18 +71,20 @@ def init(
         ("list", str(folder / LIST_FILE)),
     ]
     _output.console().print(_output.table(f"{name}: the coordinator", ("", ""), rows))
-    _output.say("")
-    _output.say("Give the public key to each institution, which runs on its own machine:")
-    _output.say("")
+    _output.print_line("")
+    _output.print_line(
+        "Give the public key to each institution, which runs on its own machine:"
+    )
+    _output.print_line("")
     enroll_options, add_options = _NODE_OPTIONS[transport]
-    _output.say(
+    _output.print_line(
         f"  veracal source enroll FOLDER --coordinator {PUBLIC_KEY_FILE} … "
         f"{enroll_options}".rstrip()
     )
-    _output.say("")
-    _output.say("and add the terms that each of them returns:")
-    _output.say("")
-    _output.say(f"  veracal federation add {folder} north.terms {add_options}".rstrip())
+    _output.print_line("")
+    _output.print_line("and add the terms that each of them returns:")
+    _output.print_line("")
+    _output.print_line(f"  veracal federation add {folder} north.terms {add_options}".rstrip())
 
 
 @app.command(epilog="Example:  veracal federation add study north.terms south.terms")
@@ -120,13 +122,13 @@ def add(
             rows = describe_terms(source_terms)
             _output.console().print(_output.table(f"{path.name}: the terms", ("", ""), rows))
         prompt = f"\nDid {name} read out the digits of 'its key', by telephone or in person?"
-        if not (yes or typer.confirm(_output.visible(prompt, keep="\n"), err=True)):
-            _output.status(f"{name} was not added.")
+        if not (yes or typer.confirm(_output.escape_text(prompt, keep="\n"), err=True)):
+            _output.print_status(f"{name} was not added.")
             raise typer.Exit(1)
         stored = add_source(folder, source_terms, raw, node_key=key)
         added.append({"name": name, "source": source_terms.source, "terms": str(stored)})
         if not json:
-            _output.say(f"Added {name}: {stored}")
+            _output.print_line(f"Added {name}: {stored}")
     if json:
         _output.print_json({"folder": str(folder), "added": added})
 
@@ -146,7 +148,7 @@ def status(folder: Folder, json: Json = False) -> None:
         _output.print_json({"folder": str(folder), "sources": sources})
         return
     if not members:
-        _output.say(f"No sources in {folder}. Add terms with 'veracal federation add'.")
+        _output.print_line(f"No sources in {folder}. Add terms with 'veracal federation add'.")
         return
     rows = [_member_row(member) for member in members]
     heads = ("institution", "answers", "spent", "left", "last signed head", "")
@@ -174,16 +176,16 @@ def superlink(
 
     def work(stop: "threading.Event", log: Log) -> None:
         with _superlink.superlink(folder, listen, log=log) as link:
-            _output.say(
+            _output.print_line(
                 f"A SuperLink listens at {link.address} (process {link.pid}). Give to each "
                 "institution:"
             )
-            _output.say("")
-            _output.say(f"  {folder / _superlink.FLOWER / _superlink.AUTHORITY}")
-            _output.say("")
-            _output.say("Each institution runs, on its own machine:")
-            _output.say("")
-            _output.say(
+            _output.print_line("")
+            _output.print_line(f"  {folder / _superlink.FLOWER / _superlink.AUTHORITY}")
+            _output.print_line("")
+            _output.print_line("Each institution runs, on its own machine:")
+            _output.print_line("")
+            _output.print_line(
                 f"  veracal source serve FOLDER --flower {read_address(folder)} --ca "
                 f"{_superlink.AUTHORITY}"
             )
@@ -247,7 +249,7 @@ def local(
 
 def _member_row(member: "MemberStatus") -> tuple[str, ...]:
     """Table row of a source."""
-    from veracal.accounting import rounded_down, rounded_up
+    from veracal.accounting import format_down, format_up
 
     note = member.fault or (f"{member.unknown} not answered yet" if member.unknown else "")
     if member.missing and not member.fault:
@@ -256,8 +258,8 @@ def _member_row(member: "MemberStatus") -> tuple[str, ...]:
     return (
         member.terms.name,
         str(member.answered),
-        rounded_up(member.spent[0], 6),
-        rounded_down(member.left[0], 6),
+        format_up(member.spent[0], 6),
+        format_down(member.left[0], 6),
         "none" if head is None else f"{head.index}: {head.hash[:12]}…",
         note,
     )

@@ -36,15 +36,15 @@ def list_(json: Json = False) -> None:
     Their folder is $VERACAL_LEDGERS, or else $XDG_DATA_HOME/veracal/ledgers, by default
     ~/.local/share/veracal/ledgers.
     """
-    from veracal.ledger import default_folder, default_ledgers
+    from veracal.ledger import default_folder, list_default_ledgers
 
-    rows = [_row(path) for path in default_ledgers()]
+    rows = [_row(path) for path in list_default_ledgers()]
     if json:
         folder = str(default_folder(create=False))
         _output.print_json({"folder": folder, "ledgers": rows})
         return
     if not rows:
-        _output.say(f"There is no ledger in {default_folder(create=False)}.")
+        _output.print_line(f"There is no ledger in {default_folder(create=False)}.")
         return
     columns = ("ledger", "data", "caps", "spent", "left", "runs", "pending")
     lines = [
@@ -60,7 +60,7 @@ def list_(json: Json = False) -> None:
     console.print(_output.table(title, columns, lines, right=("runs", "pending")))
     for row in rows:
         if row["problem"]:
-            _output.status(f"error: {row['problem']}")
+            _output.print_status(f"error: {row['problem']}")
 
 
 @app.command(
@@ -112,7 +112,7 @@ def open_(
     """
     from veracal.accounting import Budget, Unit
     from veracal.errors import VeracalError
-    from veracal.ledger import default_ledger_path, open_for_data, open_ledger, read_plan
+    from veracal.ledger import default_ledger_path, open_ledger, open_ledger_for_data, read_plan
 
     if path is None and data is None:
         raise typer.BadParameter("Name a new file, or a data set with --data.")
@@ -132,7 +132,7 @@ def open_(
         if data is None:
             ledger = open_ledger(place, budget, **settings)
         else:
-            ledger = open_for_data(place, budget, data, **settings)
+            ledger = open_ledger_for_data(place, budget, data, **settings)
     except VeracalError:
         raise
     except ValueError as error:
@@ -223,7 +223,7 @@ def show(
     if json:
         _output.print_json(guarantee.to_json())
     else:
-        typer.echo(_output.visible(guarantee.text(), keep="\n"))
+        typer.echo(_output.escape_text(guarantee.text(), keep="\n"))
 
 
 @app.command(epilog="Example:  veracal ledger verify study.ledger --json")
@@ -249,12 +249,12 @@ def verify(
         )
     elif problems:
         for problem in problems:
-            _output.status(f"error: {problem}")
+            _output.print_status(f"error: {problem}")
     else:
         charges = sum(entry.event is not None for entry in ledger.entries())
-        count = _output.counted(charges, "charge")
-        _output.say(f"{path}: {count}; all hashes, costs and sums are correct.")
-        _output.say(f"head  {verified}")
+        count = _output.format_count(charges, "charge")
+        _output.print_line(f"{path}: {count}; all hashes, costs and sums are correct.")
+        _output.print_line(f"head  {verified}")
     if problems:
         raise typer.Exit(1)
 
@@ -289,9 +289,9 @@ def _row(path: Path) -> dict[str, Any]:
     from dataclasses import asdict
 
     from veracal.errors import VeracalError
-    from veracal.ledger import Ledger, noted_data
+    from veracal.ledger import Ledger, read_data_path
 
-    row: dict[str, Any] = {"name": path.name, "path": str(path), "source": noted_data(path)}
+    row: dict[str, Any] = {"name": path.name, "path": str(path), "source": read_data_path(path)}
     try:
         ledger = Ledger(path)
         budget = ledger.budget
@@ -323,7 +323,7 @@ def _figures(row: dict[str, Any]) -> tuple[str, ...]:
 
 def _print_ledger(ledger: "Ledger", *, json: bool) -> None:
     """Print a ledger as tables or as one JSON object."""
-    from veracal.accounting import rounded_up
+    from veracal.accounting import format_up
 
     facts = _facts(ledger)
     if json:
@@ -333,7 +333,7 @@ def _print_ledger(ledger: "Ledger", *, json: bool) -> None:
     rows = [
         (
             "guarantee",
-            f"epsilon {rounded_up(budget.epsilon, 6)}, delta {rounded_up(budget.delta)}",
+            f"epsilon {format_up(budget.epsilon, 6)}, delta {format_up(budget.delta)}",
         ),
         ("protects", f"{budget.unit}, under {budget.relation}"),
         ("kind", facts["words"]),
@@ -430,7 +430,7 @@ def _print_entries(ledger: "Ledger", facts: dict[str, Any]) -> None:
             ("", "purpose", "event", "partition", "cost", "outcome"),
             lines,
             right=("",),
-            note=f"{_output.counted(hidden, 'earlier one')} not shown." if hidden else "",
+            note=f"{_output.format_count(hidden, 'earlier one')} not shown." if hidden else "",
         )
     )
 
@@ -506,8 +506,8 @@ def _plan(ledger: "Ledger") -> list[dict[str, Any]]:
 
 def _amount(amount: dict[str, float], figure: str) -> str:
     """Format a part of a budget, rounding spending up and the rest down."""
-    from veracal.accounting import rounded_down, rounded_up
+    from veracal.accounting import format_down, format_up
 
-    rounded = rounded_down if figure == "left" else rounded_up
+    rounded = format_down if figure == "left" else format_up
     delta = f", delta {rounded(amount['delta'])}" if amount["delta"] else ""
     return f"epsilon {rounded(amount['epsilon'], 6)}{delta}"

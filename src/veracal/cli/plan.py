@@ -79,7 +79,7 @@ def train(
     if json:
         _show.print_json(training_plan.to_json())
     elif statement:
-        typer.echo(_show.visible(training_plan.statement.text(), keep="\n"))
+        typer.echo(_show.escape_text(training_plan.statement.text(), keep="\n"))
     else:
         _show.console().print(_table(training_plan))
 
@@ -139,14 +139,14 @@ def _steps(epochs: float | None, records: int, batch: float) -> int:
 
 def _table(training_plan: "TrainingPlan") -> object:
     """The plan of a training run as a table."""
-    from veracal.accounting import rounded_up
+    from veracal.accounting import format_up
 
     promise = training_plan.statement
-    on_mean = rounded_up(training_plan.noise_multiplier / training_plan.expected_batch)
+    on_mean = format_up(training_plan.noise_multiplier / training_plan.expected_batch)
     rows = [
         (
             "noise multiplier",
-            rounded_up(training_plan.noise_multiplier, 5),
+            format_up(training_plan.noise_multiplier, 5),
             "noise on sum ÷ clip bound",
         ),
         ("noise on the mean", on_mean, "× clip bound"),
@@ -160,23 +160,23 @@ def _table(training_plan: "TrainingPlan") -> object:
             f"{training_plan.rate:.6g}",
             f"expected batch {training_plan.expected_batch:,.6g}",
         ),
-        ("epsilon", rounded_up(promise.epsilon), promise.accountant),
-        ("delta", rounded_up(promise.delta, 3), ""),
+        ("epsilon", format_up(promise.epsilon), promise.accountant),
+        ("delta", format_up(promise.delta, 3), ""),
         ("protects", f"one {promise.unit}", _protection(promise.at_most, promise.relation)),
     ]
     if promise.renyi_epsilon is not None:
-        rows.append(("epsilon by Rényi", rounded_up(promise.renyi_epsilon), "second opinion"))
+        rows.append(("epsilon by Rényi", format_up(promise.renyi_epsilon), "second opinion"))
     if promise.epsilon_without_poisson is not None:
-        known = rounded_up(promise.epsilon_without_poisson)
+        known = format_up(promise.epsilon_without_poisson)
         rows.append(("epsilon if batches were known", known, "no amplification"))
-    attack = f"{rounded_up(100 * promise.advantage)} %"
+    attack = f"{format_up(100 * promise.advantage)} %"
     rows.append(("best attack's advantage", attack, "true minus false positive rate"))
     return _show.table("Training plan", ("", "", ""), rows)
 
 
 def _audit_table(content: "Mapping[str, Any]") -> object:
     """The plan of an audit as a table."""
-    individuals = _show.counted(content["individuals"], "individual")
+    individuals = _show.format_count(content["individuals"], "individual")
     rows = [
         (
             "individuals",

@@ -114,17 +114,19 @@ def _report(summary: "Predicted", out: Path | None) -> None:
     if summary.dropped:
         first = ", ".join(map(str, summary.first[:_MAX_ROWS]))
         more = ", …" * (summary.dropped > _MAX_ROWS)
-        rows = _output.counted(summary.dropped, "row")
-        _output.status(f"No prediction for {rows}, dropped for a missing value: {first}{more}.")
+        rows = _output.format_count(summary.dropped, "row")
+        _output.print_status(
+            f"No prediction for {rows}, dropped for a missing value: {first}{more}."
+        )
     if summary.arbitrariness is not None:
         decisions = summary.arbitrariness
-        _output.status(
+        _output.print_status(
             f"Disagreement: at level {decisions.level:g}, for {decisions.holds_for}. The "
             f"intervals are informative for {decisions.informative} of "
-            f"{_output.counted(summary.rows, 'row')}."
+            f"{_output.format_count(summary.rows, 'row')}."
         )
         for caveat in decisions.caveats:
-            _output.status(f"  {caveat}")
+            _output.print_status(f"  {caveat}")
     if out is not None:
-        rows = _output.counted(summary.rows, "prediction")
-        _output.status(f"Wrote {rows} to {out}. Treat the file like the records.")
+        rows = _output.format_count(summary.rows, "prediction")
+        _output.print_status(f"Wrote {rows} to {out}. Treat the file like the records.")

@@ -312,7 +312,7 @@ def _recalibrate_file(
 
     files.check()
     try:
-        if options.budget is not None and _places.is_there(ledger.path):
+        if options.budget is not None and _places.path_exists(ledger.path):
             classes = len(reading["classes"] or ()) or 2  # the cost does not depend on it
             plan = _local.plan_local(options, ledger.path, None, classes)
             ids = _run_ids(options, plan.method, ledger, reading)
@@ -337,10 +337,10 @@ def _recalibrate_file(
         values = _local.local_json(result, options, internal, account)
         _show.print_json({"file": str(files.predictions), **values, **files.to_json()})
         return
-    name = "no ledger" if account is None else _paying.called(Ledger(ledger.path))
+    name = "no ledger" if account is None else _paying.ledger_name(Ledger(ledger.path))
     _local.show_local(result, options, files.predictions.name, internal, account, name)
     if result.statement is not None:
-        typer.echo("\n" + _paying.promise(result.statement, whole=whole))
+        typer.echo("\n" + _paying.format_statement(result.statement, whole=whole))
 
 
 def _run_ids(

@@ -28,16 +28,16 @@ def report(
     from veracal import report as reports
     from veracal.cli._artifacts import read_results
     from veracal.cli._output import check_new
-    from veracal.data import check_place, placed
+    from veracal.data import atomic_file, check_output_path
 
     path = Path(f"{model.resolve().name}-report.html") if out is None else out
     check_new(path, force=force)
-    check_place(path, force=force)
+    check_output_path(path, force=force)
     text = reports.render(read_results(model))
-    with placed(path, force=force) as file:
+    with atomic_file(path, force=force) as file:
         file.write(text.encode())
     path.chmod(0o644)  # it may be published
     if json:
         _show.print_json({"model": str(model), "out": str(path), "bytes": len(text.encode())})
     else:
-        _show.say(str(path))
+        _show.print_line(str(path))

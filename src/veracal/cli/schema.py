@@ -51,7 +51,7 @@ def draft(
 ) -> None:
     """Draft a schema for FILE, with a warning for each field that was read from the records."""
     from veracal.data import draft as propose
-    from veracal.data import new_file, write_new
+    from veracal.data import new_file, write_new_text
 
     if out is not None:
         new_file(out)  # fail before the work
@@ -66,9 +66,9 @@ def draft(
             separator="\t" if separator == "\\t" else separator,
             progress=progress,
         )
-    text = _output.visible(proposal.text, keep="\n")
+    text = _output.escape_text(proposal.text, keep="\n")
     if out is not None:
-        write_new(out, text)
+        write_new_text(out, text)
     if json:
         fields = [
             {"where": w.where, "field": w.field, "warning": w.reason} for w in proposal.warnings
@@ -78,7 +78,7 @@ def draft(
         typer.echo(text, nl=False)
     _warn(proposal)
     if out is not None:
-        _output.status(
+        _output.print_status(
             "To train on it, also write size = … at its top: the approximate number of "
             "records, from public knowledge. Then:  veracal fit "
             f"{shlex.quote(str(file))} --schema "
@@ -92,11 +92,11 @@ def _warn(proposal: "Draft") -> None:
     for warning in proposal.warnings:
         fields.setdefault((warning.where, warning.reason), []).append(warning.field)
     for (where, reason), names in fields.items():
-        _output.status(f"warning: {where}: {reason}: {', '.join(names)}")
+        _output.print_status(f"warning: {where}: {reason}: {', '.join(names)}")
     empty = sum(warning.reason == "to be filled in" for warning in proposal.warnings)
-    read = _output.counted(len(proposal.warnings) - empty, "field")
-    filled = f", fill in {_output.counted(empty, 'field')}" if empty else ""
-    _output.status(
+    read = _output.format_count(len(proposal.warnings) - empty, "field")
+    filled = f", fill in {_output.format_count(empty, 'field')}" if empty else ""
+    _output.print_status(
         f"Replace {read} by public knowledge{filled}, then delete the line 'draft = true'."
     )
 
@@ -126,5 +126,5 @@ def check(
         _output.print_json(figures)
     else:
         for name, value in figures.items():
-            text = _output.listed(value) if isinstance(value, list) else value
-            _output.say(f"{name:>9}  {'not declared' if value in (None, []) else text}")
+            text = _output.format_list(value) if isinstance(value, list) else value
+            _output.print_line(f"{name:>9}  {'not declared' if value in (None, []) else text}")

@@ -14,9 +14,9 @@ from veracal.data.files import (
     DEFAULT_LIMITS,
     Limits,
     inside,
-    no_surprises,
+    open_file,
     open_zip,
-    opened,
+    translate_os_errors,
 )
 from veracal.data.labels import Label, check_ids, encode_labels
 from veracal.data.row_digests import digests_of_arrays
@@ -69,7 +69,7 @@ def read_npz(path: str | Path, limits: Limits = DEFAULT_LIMITS) -> dict[str, Arr
 def read_npy(path: str | Path, limits: Limits = DEFAULT_LIMITS) -> Array:
     """Read a small npy file, such as labels, into memory."""
     path = Path(path)
-    with opened(path, limits) as file:
+    with open_file(path, limits) as file:
         limits.check("memory_bytes", path.stat().st_size, path)
         return _read_array(file, str(path), limits)
 
@@ -89,7 +89,7 @@ def map_npy(path: str | Path, limits: Limits = DEFAULT_LIMITS) -> MappedRows:
         (1, 0): np.lib.format.read_array_header_1_0,
         (2, 0): np.lib.format.read_array_header_2_0,
     }
-    with opened(path, limits) as file:
+    with open_file(path, limits) as file:
         try:
             version = np.lib.format.read_magic(file)
             shape, is_fortran, dtype = formats[version](file)
@@ -250,7 +250,7 @@ def load_array_folder(
 
 def _file_names(folder: Path) -> set[str]:
     """Names in a folder, broken links included: a lost units.npy must be noticed."""
-    with no_surprises(folder):
+    with translate_os_errors(folder):
         if folder.is_dir():
             return {path.name for path in folder.iterdir()}
     raise DataError(
@@ -277,7 +277,7 @@ def find_array_folder(path: Path) -> Path | None:
     """Return the folder with ``X.npy`` that a path denotes; None for a path of a file."""
     if path.name == "X.npy":
         return path.parent
-    with no_surprises(path):
+    with translate_os_errors(path):
         if not path.is_dir():
             return None
         if not (path / "X.npy").exists():

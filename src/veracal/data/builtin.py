@@ -13,7 +13,7 @@ from veracal._types import Array, Frozen
 from veracal.data.columns import Number, Target, Vector
 from veracal.data.dataset import Dataset, Group
 from veracal.data.encoding import declare_dataset, encode
-from veracal.data.labels import TEXT, Label, frozen
+from veracal.data.labels import TEXT, Label, read_only
 from veracal.data.row_digests import DIGEST, digests_of_records
 from veracal.data.schema import Schema
 from veracal.errors import DataError
@@ -94,7 +94,7 @@ def load_builtin(name: str) -> Dataset:
         )
     dataset = encode(frame, schema, where=name, row_digests=True)  # cheap for small tables
     # The table is published and never changes, so a row's position is an immutable slot.
-    return dataset._changed(slots=frozen(np.arange(len(dataset))))
+    return dataset._changed(slots=read_only(np.arange(len(dataset))))
 
 
 def empty_dataset(
@@ -135,7 +135,7 @@ def empty_dataset(
 
 def declare_builtin(name: str) -> Dataset:
     """Declare one of scikit-learn's sets: its published facts, without records."""
-    return declare_dataset(SCHEMAS[name], where=name)._changed(slots=frozen(np.arange(0)))
+    return declare_dataset(SCHEMAS[name], where=name)._changed(slots=read_only(np.arange(0)))
 
 
 def synthetic_clipping(

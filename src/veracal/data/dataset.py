@@ -20,9 +20,9 @@ from veracal.data.labels import (
     check_length,
     check_slots,
     encode_labels,
-    frozen,
+    read_only,
     reject_shared_slots,
-    restore,
+    restore_state,
     row_numbers,
 )
 from veracal.data.rows import MappedRows
@@ -60,7 +60,7 @@ class Group:
         return f"Group(names={self.names})"
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        restore(self, state)
+        restore_state(self, state)
 
     def take(self, index: Ints | slice) -> "Group":
         """Keep the rows of ``index``, in its order."""
@@ -241,7 +241,7 @@ class Dataset:
         )
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        restore(self, state)
+        restore_state(self, state)
 
     @property
     def n_classes(self) -> int:
@@ -260,16 +260,16 @@ class Dataset:
         selected twice.
         """
         rows = row_numbers(index, len(self))
-        X = self.X.take(rows) if isinstance(self.X, MappedRows) else frozen(self.X[rows])
+        X = self.X.take(rows) if isinstance(self.X, MappedRows) else read_only(self.X[rows])
         needs_unique = self.at_most is not None or self.slots is not None
         twice = needs_unique and len(np.unique(rows)) < len(rows)
         return self._changed(
             X=X,
-            y=frozen(self.y[rows]),
+            y=read_only(self.y[rows]),
             groups=Frozen({k: g.take(rows) for k, g in self.groups.items()}),
-            units=None if self.units is None else frozen(self.units[rows]),
-            slots=None if self.slots is None or twice else frozen(self.slots[rows]),
-            row_digests=None if self.row_digests is None else frozen(self.row_digests[rows]),
+            units=None if self.units is None else read_only(self.units[rows]),
+            slots=None if self.slots is None or twice else read_only(self.slots[rows]),
+            row_digests=None if self.row_digests is None else read_only(self.row_digests[rows]),
             at_most=None if twice else self.at_most,  # a row selected twice counts twice
         )
 
@@ -311,8 +311,8 @@ def concatenate(parts: Sequence[Dataset]) -> Dataset:
     if slots is not None:
         reject_shared_slots(slots, first.name)
     return first._changed(
-        X=frozen(np.concatenate([part.X[:] for part in parts])),
-        y=frozen(np.concatenate([part.y for part in parts])),
+        X=read_only(np.concatenate([part.X[:] for part in parts])),
+        y=read_only(np.concatenate([part.y for part in parts])),
         groups=Frozen(
             {
                 name: Group(
@@ -331,7 +331,7 @@ def concatenate(parts: Sequence[Dataset]) -> Dataset:
 def _joined(arrays: "list[Array | None]") -> Array | None:
     """Concatenate the arrays of all parts; None unless every part has one."""
     present = [array for array in arrays if array is not None]
-    return frozen(np.concatenate(present)) if len(present) == len(arrays) else None
+    return read_only(np.concatenate(present)) if len(present) == len(arrays) else None
 
 
 def _check_contributions(dataset: Dataset) -> None:

@@ -22,7 +22,7 @@ from veracal.data.columns import (
     Vector,
 )
 from veracal.data.dataset import Dataset, Group
-from veracal.data.labels import TEXT, frozen
+from veracal.data.labels import TEXT, read_only
 from veracal.data.row_digests import digests_of_frame
 from veracal.data.schema import Schema
 from veracal.data.units import limit_contributions
@@ -329,7 +329,7 @@ class EncodedRows:
     def take(self, index: Ints) -> "EncodedRows":
         """Select the rows of ``index``, in its order."""
         return EncodedRows(
-            frozen(self.X[index]),
+            read_only(self.X[index]),
             {name: group.take(index) for name, group in self.groups.items()},
             None if self.units is None else self.units[index],
             None if self.y is None else self.y[index],
@@ -443,7 +443,7 @@ def encode_rows(
             dropped |= cells.missing
         encoded[name] = encode_column(cells, column)
     rows = EncodedRows(
-        frozen(_assemble(encoded, schema, frame.height)),
+        read_only(_assemble(encoded, schema, frame.height)),
         {name: _group(encoded, schema, name) for name in schema.groups},
         None if schema.unit is None else encoded[schema.unit],
         encoded.get(schema.target),

@@ -66,9 +66,9 @@ class Limits:
 DEFAULT_LIMITS: Limits = Limits()
 
 
-def readable(path: Path, limits: Limits = DEFAULT_LIMITS) -> Path:
+def check_readable(path: Path, limits: Limits = DEFAULT_LIMITS) -> Path:
     """Return the path of a regular, non-empty file within the limits, or raise."""
-    with no_surprises(path):
+    with translate_os_errors(path):
         if path.is_dir():
             raise DataError(str(path), "a file", "a folder", "Name a file inside it.")
         if not path.is_file():
@@ -81,7 +81,7 @@ def readable(path: Path, limits: Limits = DEFAULT_LIMITS) -> Path:
 
 
 @contextmanager
-def no_surprises(path: Path) -> Iterator[None]:
+def translate_os_errors(path: Path) -> Iterator[None]:
     """Translate errors of the operating system about a path into a :class:`DataError`."""
     try:
         yield
@@ -94,10 +94,10 @@ def no_surprises(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def opened(path: Path, limits: Limits = DEFAULT_LIMITS) -> Iterator[BinaryIO]:
+def open_file(path: Path, limits: Limits = DEFAULT_LIMITS) -> Iterator[BinaryIO]:
     """Open a file for reading after the checks of :func:`readable`."""
-    readable(path, limits)
-    with no_surprises(path), path.open("rb") as file:
+    check_readable(path, limits)
+    with translate_os_errors(path), path.open("rb") as file:
         yield file
 
 
@@ -181,7 +181,7 @@ class ZipFiles:
 @contextmanager
 def open_zip(path: Path, limits: Limits = DEFAULT_LIMITS) -> Iterator[ZipFiles]:
     """Open a zip archive."""
-    with opened(path, limits) as file:
+    with open_file(path, limits) as file:
         with _zip_errors(str(path)):
             archive = zipfile.ZipFile(file)
         with archive:
@@ -209,7 +209,7 @@ Writer = TypeVar("Writer")
 
 def new_file(path: Path, what: str = "file") -> Path:
     """Return the path of a file to be created in an existing folder, or raise."""
-    with no_surprises(path):
+    with translate_os_errors(path):
         if os.path.lexists(path):  # also a broken link
             raise DataError(
                 str(path), f"a new {what}", "one that exists", "Name another, or remove it."
@@ -237,16 +237,16 @@ def by_suffix(path: Path, writers: Mapping[str, Writer]) -> Writer:
     return writer
 
 
-def check_place(path: Path, *, force: bool) -> None:
+def check_output_path(path: Path, *, force: bool) -> None:
     """Reject a path that could not be written, before the work that fills it."""
-    with no_surprises(path):
+    with translate_os_errors(path):
         replaceable = force and path.is_file() and not path.is_symlink()
     if not replaceable:
         new_file(path)
 
 
 @contextmanager
-def placed(path: Path, *, force: bool = False) -> Iterator[BinaryIO]:
+def atomic_file(path: Path, *, force: bool = False) -> Iterator[BinaryIO]:
     """Open a file for an atomic write: it appears under its name when it is complete.
 
     Only its owner can read it. If writing fails, an existing file stays unchanged.
@@ -257,7 +257,7 @@ def placed(path: Path, *, force: bool = False) -> Iterator[BinaryIO]:
     force : bool
         Whether an existing file may be replaced.
     """
-    check_place(path, force=force)
+    check_output_path(path, force=force)
     try:
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
@@ -277,9 +277,9 @@ def placed(path: Path, *, force: bool = False) -> Iterator[BinaryIO]:
         ) from cause
 
 
-def write_new(path: Path, text: str) -> None:
+def write_new_text(path: Path, text: str) -> None:
     """Write a new text file atomically."""
-    with placed(path) as file:
+    with atomic_file(path) as file:
         file.write(text.encode())
 
 
@@ -303,7 +303,7 @@ def cache_folder(folder: Path | str | None = None) -> Path:
 
 def private_folder(folder: Path) -> Path:
     """Create a folder that only its owner can enter, or raise if another user owns it."""
-    with no_surprises(folder):
+    with translate_os_errors(folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.chmod(0o700)  # it may exist with other permissions; fails for other owners
     return folder
@@ -316,13 +316,13 @@ def cache_secret(folder: Path) -> bytes:
     listing of the folder, in a backup for example, would confirm a guess of the records.
     """
     path = folder / _KEY
-    with no_surprises(folder):
+    with translate_os_errors(folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         exists = path.exists()
     if not exists:
-        with suppress(DataError), placed(path) as file:  # another process may be faster
+        with suppress(DataError), atomic_file(path) as file:  # another process may be faster
             file.write(os.urandom(_KEY_BYTES))
-    with no_surprises(path):
+    with translate_os_errors(path):
         secret = path.read_bytes()
     if len(secret) != _KEY_BYTES:
         raise DataError(

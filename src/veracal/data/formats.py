@@ -7,7 +7,7 @@ import polars as pl
 
 from veracal._types import Progress
 from veracal.data.arrays import read_npz
-from veracal.data.files import Limits, readable
+from veracal.data.files import Limits, check_readable
 from veracal.data.tables import (
     arrays_to_frame,
     parquet_rows,
@@ -82,7 +82,7 @@ def read_table(
         return read_arrow(path, ignored=ignored, limits=limits, progress=progress)
     if suffix == ".npz":
         return iter([arrays_to_frame(read_npz(path, limits), path, limits)])
-    readable(path, limits)
+    check_readable(path, limits)
     raise DataError(
         str(path), f"a file ending in {', '.join(SUFFIXES)}", repr(suffix), "Convert it to one."
     )

@@ -16,7 +16,14 @@ from veracal import _checks
 from veracal._checks import extra
 from veracal._types import Array, Frozen, Progress
 from veracal.data.dataset import Dataset, Group, check_learnable
-from veracal.data.files import DEFAULT_LIMITS, Limits, inside, no_surprises, open_zip, opened
+from veracal.data.files import (
+    DEFAULT_LIMITS,
+    Limits,
+    inside,
+    open_file,
+    open_zip,
+    translate_os_errors,
+)
 from veracal.data.labels import TEXT, Label, check_classes
 from veracal.data.row_digests import as_digests, digest_of_texts
 from veracal.data.texts import alias_problem, class_codes, read_names
@@ -146,7 +153,7 @@ class ImageFiles(Protocol):
 @contextmanager
 def open_files(path: Path, limits: Limits) -> Iterator[ImageFiles]:
     """Open a folder or a zip archive."""
-    with no_surprises(path):
+    with translate_os_errors(path):
         is_folder = path.is_dir()
     if is_folder:
         yield Folder(path, limits)
@@ -164,14 +171,14 @@ class Folder:
 
     def read(self, name: str) -> bytes:
         """Read one file."""
-        with opened(inside(self._folder, Path(name)), self._limits) as file:
+        with open_file(inside(self._folder, Path(name)), self._limits) as file:
             self._limits.check("memory_bytes", os.fstat(file.fileno()).st_size, name)
             return file.read()
 
     def _walk(self) -> Iterator[str]:
         """Yield relative names, within the limit on their number."""
         count = 0
-        with no_surprises(self._folder):
+        with translate_os_errors(self._folder):
             for parent, folders, files in os.walk(self._folder, onerror=_refuse):
                 for folder in folders:
                     self._check_link(Path(parent, folder))

@@ -18,7 +18,7 @@ TEXT = np.dtypes.StringDType()
 _BLOCK = 65_536  # records compared at a time, since text takes much more memory
 
 
-def refuse_mask(values: object, where: str) -> None:
+def reject_masked(values: object, where: str) -> None:
     """Reject a masked array: masked entries would become ordinary values."""
     if isinstance(values, np.ma.MaskedArray):
         raise DataError(
@@ -52,7 +52,7 @@ def encode_labels(values: ArrayLike, classes: Sequence[Label], where: str) -> In
     DataError
         If a value is not declared; the message names the first one and its record.
     """
-    refuse_mask(values, where)
+    reject_masked(values, where)
     array = np.asarray(values)
     if array.ndim != 1:
         raise DataError(where, "one dimension", f"shape {array.shape}", "Pass one value a row.")
@@ -102,7 +102,7 @@ def _text_indices(values: Array, classes: Array) -> Ints:
 _ROWS = 65_536  # rows checked at a time
 
 
-def frozen(array: Array) -> Array:
+def read_only(array: Array) -> Array:
     """Return a read-only array, copying it if its memory is writable elsewhere."""
     if not is_immutable(array):
         array = array.copy() if array.base is not None else array
@@ -118,10 +118,10 @@ def is_immutable(array: Array) -> bool:
     return base is None  # neither a writable array nor a file that may change
 
 
-def restore(record: object, state: dict[str, Any]) -> None:
+def restore_state(record: object, state: dict[str, Any]) -> None:
     """Set the fields of an unpickled record, with read-only arrays."""
     for name, value in state.items():
-        kept = frozen(value) if isinstance(value, np.ndarray) else value
+        kept = read_only(value) if isinstance(value, np.ndarray) else value
         object.__setattr__(record, name, kept)
 
 
@@ -137,7 +137,7 @@ def row_numbers(index: ArrayLike, n: int) -> Ints:
 
 def check_features(X: Any, norm: float | None, where: str) -> Array | MappedRows:
     """Return finite features of a supported type, read-only."""
-    refuse_mask(X, f"{where}: features")
+    reject_masked(X, f"{where}: features")
     mapped = MappedRows.of(X) if isinstance(X, np.memmap) else None
     rows = mapped or (X if isinstance(X, MappedRows) else _in_memory(X, where))
     if rows.dtype.kind not in "fuT" or rows.ndim < 2:
@@ -166,7 +166,7 @@ def _in_memory(X: Any, where: str) -> Array:
         array = array.astype(np.result_type(array.dtype.newbyteorder("="), np.float32))
     elif not is_immutable(array):
         array = array.copy()
-    return frozen(np.asarray(array))
+    return read_only(np.asarray(array))
 
 
 def _text(array: Array, where: str) -> Array:
@@ -207,7 +207,7 @@ def _check_norm(block: Array, norm: float, start: int, where: str) -> None:
 
 def check_codes(where: str, codes: ArrayLike, k: int, n: int | None = None) -> Ints:
     """Return a read-only array of integers in [0, k)."""
-    refuse_mask(codes, where)
+    reject_masked(codes, where)
     array = np.asarray(codes)
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise DataError(
@@ -223,7 +223,7 @@ def check_codes(where: str, codes: ArrayLike, k: int, n: int | None = None) -> I
         raise DataError(
             where, f"codes from 0 to {k - 1}", str(bad), "Declare the class, or correct it."
         )
-    return frozen(array.astype(np.int64, copy=not is_immutable(array)))
+    return read_only(array.astype(np.int64, copy=not is_immutable(array)))
 
 
 def check_ids(units: ArrayLike, n: int, where: str, what: str = "units") -> Array:
@@ -234,7 +234,7 @@ def check_ids(units: ArrayLike, n: int, where: str, what: str = "units") -> Arra
     DataError
         For a missing id: all rows without one would count as one individual.
     """
-    refuse_mask(units, f"{where}: {what}")
+    reject_masked(units, f"{where}: {what}")
     array = np.asarray(units)
     if array.dtype.kind == "O":
         array = np.array([_plain_id(value) for value in array.flat], dtype=TEXT)
@@ -253,7 +253,7 @@ def check_ids(units: ArrayLike, n: int, where: str, what: str = "units") -> Arra
         raise DataError(
             f"{where}: {what}", "an id", f"none in record {row + 1}", "Drop rows without one."
         )
-    return frozen(array.copy())
+    return read_only(array.copy())
 
 
 def check_slots(slots: ArrayLike, n: int, where: str) -> Array:
@@ -296,7 +296,7 @@ def check_digests(digests: ArrayLike, n: int, where: str) -> Array:
             "Load the records with row_digests=True.",
         )
     check_length(f"{where}: row digests", len(array), n)
-    return frozen(array)
+    return read_only(array)
 
 
 def _plain_id(value: object) -> str:

@@ -110,7 +110,7 @@ def as_digests(digests: Iterable[bytes]) -> Array:
     return np.frombuffer(b"".join(digests), DIGEST)
 
 
-def each(digests: Array) -> Iterator[bytes]:
+def iterate_digests(digests: Array) -> Iterator[bytes]:
     """Iterate over digests as bytes."""
     data = digests.tobytes()
     return (data[i : i + 16] for i in range(0, len(data), 16))

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from veracal._types import Array, Floats, Ints, aligned
-from veracal.data.files import no_surprises
+from veracal.data.files import translate_os_errors
 from veracal.errors import DataError
 
 _WINDOW = 1 << 24  # bytes mapped at a time, since a system may keep a whole map resident
@@ -172,7 +172,7 @@ class MappedRows:
 
 def _file_identity(path: Path) -> tuple[int, int, int]:
     """Inode, size and time of a file: they change when it is written or replaced."""
-    with no_surprises(path):
+    with translate_os_errors(path):
         status = path.stat()
     return status.st_ino, status.st_size, status.st_mtime_ns
 
@@ -183,7 +183,7 @@ Score = Callable[[Array], Floats]
 _COMPARED = 40
 
 
-def places_alike(forward: Score, synthetic: Array, n_probes: int = 1) -> Ints:
+def equivalent_positions(forward: Score, synthetic: Array, n_probes: int = 1) -> Ints:
     """Positions of a block at which rows get the same bits as at the first position.
 
     Parameters
@@ -214,7 +214,7 @@ def places_alike(forward: Score, synthetic: Array, n_probes: int = 1) -> Ints:
     return positions if agrees else positions[:1]
 
 
-def at_places(
+def score_at_positions(
     forward: Score, rows: Array | MappedRows, positions: Ints, block: Array
 ) -> Iterator[Floats]:
     """Score rows at given positions of a block; copies of one row fill the others.
@@ -269,7 +269,7 @@ def all_positions_equivalent(forward: Score, synthetic: Array) -> bool:
     unshifted = _bits(forward(block))
     most = max(1, len(synthetic) - 1)
     n_probes = min(most, math.ceil(_COMPARED / max(1, unshifted.shape[1])))
-    if len(places_alike(forward, synthetic, n_probes)) < len(synthetic):
+    if len(equivalent_positions(forward, synthetic, n_probes)) < len(synthetic):
         return False
     shifts = (1 << i for i in range((len(synthetic) - 1).bit_length()))
     return all(
@@ -281,7 +281,7 @@ def all_positions_equivalent(forward: Score, synthetic: Array) -> bool:
     )
 
 
-def each_by_itself(forward: Score, synthetic: Array, *variants: Score) -> Score:
+def score_independently(forward: Score, synthetic: Array, *variants: Score) -> Score:
     """Score any number of rows through a network that takes a batch at a time.
 
     Parameters
@@ -307,7 +307,7 @@ def each_by_itself(forward: Score, synthetic: Array, *variants: Score) -> Score:
     batch = synthetic if usable else synthetic[:1]
 
     def score(rows: Array) -> Floats:
-        parts = at_places(forward, rows, np.arange(len(batch)), np.empty_like(batch))
+        parts = score_at_positions(forward, rows, np.arange(len(batch)), np.empty_like(batch))
         return np.concatenate(list(parts))
 
     return score

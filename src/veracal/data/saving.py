@@ -18,7 +18,7 @@ import pyarrow.parquet
 from veracal._types import Array, Floats, Frozen, Ints
 from veracal.data.columns import Category, Column, Slot, Target, UnitColumn, Vector
 from veracal.data.dataset import Dataset
-from veracal.data.files import by_suffix, new_file, no_surprises
+from veracal.data.files import by_suffix, new_file, translate_os_errors
 from veracal.data.labels import Label
 from veracal.data.schema import Grouping, Schema
 from veracal.errors import DataError
@@ -51,7 +51,7 @@ def save_matrix(dataset: Dataset, folder: str | Path, *, bounds: tuple[float, fl
             "Extract features first.",
         )
     check_group_names(dataset)
-    with no_surprises(folder.parent):
+    with translate_os_errors(folder.parent):
         work = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
         try:
             _write(dataset, work, bounds)
@@ -137,8 +137,8 @@ def plain_ids(ids: Array) -> Array:
 
 ABSTAINED = "abstained"
 # Names of columns beside classes and probabilities, and whether each is boolean.
-Columns = Mapping[str, bool]
-_NO_COLUMNS: Columns = Frozen()
+ExtraColumns = Mapping[str, bool]
+_NO_COLUMNS: ExtraColumns = Frozen()
 _NO_ARRAYS: Mapping[str, Array] = Frozen()
 _NO_NUMBER = np.iinfo(np.int64).min  # integer class of an abstention in npz files
 
@@ -173,10 +173,10 @@ class PredictionWriter(Protocol):
         """
 
 
-Writer = Callable[[BinaryIO, Sequence[Label], Columns], PredictionWriter]
+PredictionWriterFactory = Callable[[BinaryIO, Sequence[Label], ExtraColumns], PredictionWriter]
 
 
-def prediction_writer(path: Path) -> Writer:
+def prediction_writer(path: Path) -> PredictionWriterFactory:
     """Return the writer for the suffix of a path, or raise."""
     return by_suffix(path, _WRITERS)
 
@@ -220,7 +220,7 @@ class CsvPredictions:
     """
 
     def __init__(
-        self, file: BinaryIO, classes: Sequence[Label], columns: Columns = _NO_COLUMNS
+        self, file: BinaryIO, classes: Sequence[Label], columns: ExtraColumns = _NO_COLUMNS
     ) -> None:
         self._file, self._classes, self._columns = file, tuple(classes), columns
 
@@ -253,7 +253,7 @@ class ParquetPredictions:
     """Predictions as Parquet with a row group for each block; abstentions are null."""
 
     def __init__(
-        self, file: BinaryIO, classes: Sequence[Label], columns: Columns = _NO_COLUMNS
+        self, file: BinaryIO, classes: Sequence[Label], columns: ExtraColumns = _NO_COLUMNS
     ) -> None:
         self._file, self._classes, self._columns = file, tuple(classes), columns
 
@@ -290,7 +290,7 @@ class NpzPredictions:
     """
 
     def __init__(
-        self, file: BinaryIO, classes: Sequence[Label], columns: Columns = _NO_COLUMNS
+        self, file: BinaryIO, classes: Sequence[Label], columns: ExtraColumns = _NO_COLUMNS
     ) -> None:
         self._file, self._classes, self._n = file, np.array(classes), 0
         self._kinds = {
@@ -354,7 +354,7 @@ class JsonPredictions:
     """
 
     def __init__(
-        self, file: BinaryIO, classes: Sequence[Label], columns: Columns = _NO_COLUMNS
+        self, file: BinaryIO, classes: Sequence[Label], columns: ExtraColumns = _NO_COLUMNS
     ) -> None:
         self._file, self._classes, self._first = file, tuple(classes), True
 
@@ -385,7 +385,7 @@ class JsonPredictions:
             self._first = False
 
 
-_WRITERS: Mapping[str, Writer] = {
+_WRITERS: Mapping[str, PredictionWriterFactory] = {
     ".csv": CsvPredictions,
     ".parquet": ParquetPredictions,
     ".npz": NpzPredictions,

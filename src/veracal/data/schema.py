@@ -25,12 +25,12 @@ from veracal.data.columns import (
     Vector,
     listed,
 )
-from veracal.data.files import DEFAULT_LIMITS, Limits, opened
+from veracal.data.files import DEFAULT_LIMITS, Limits, open_file
 from veracal.data.labels import Label
 from veracal.errors import DataError, SchemaError
 
 
-def construct(kind: Any, settings: Mapping[str, Any], where: str) -> Any:
+def construct_from_settings(kind: Any, settings: Mapping[str, Any], where: str) -> Any:
     """Construct a dataclass from settings, rejecting unknown and missing ones by name."""
     known = {known.name: known for known in fields(kind)}
     for name in settings:
@@ -51,7 +51,7 @@ def construct(kind: Any, settings: Mapping[str, Any], where: str) -> Any:
     return kind(**settings)
 
 
-def table(entry: object, where: str) -> dict[str, Any]:
+def expect_table(entry: object, where: str) -> dict[str, Any]:
     """Return a TOML table, or raise if the entry is none."""
     if not isinstance(entry, dict):
         raise SchemaError(where, "a table", repr(entry)[:40], "Write it as [section.name].")
@@ -328,7 +328,7 @@ class Schema:
     def load(cls, path: str | Path, *, limits: Limits = DEFAULT_LIMITS) -> "Schema":
         """Read a TOML file."""
         path = Path(path)
-        with opened(path, limits) as file:
+        with open_file(path, limits) as file:
             data = file.read(_LARGEST_FILE + 1)
         limits.check("file_bytes", len(data), path)
         if len(data) > _LARGEST_FILE:
@@ -369,8 +369,8 @@ class Schema:
     @classmethod
     def _from_entries(cls, entries: dict[str, Any], where: str) -> "Schema":
         """Construct a schema from the entries of a TOML file."""
-        columns = table(entries.pop("columns", {}), f"{where}: columns")
-        groups = table(entries.pop("groups", {}), f"{where}: groups")
+        columns = expect_table(entries.pop("columns", {}), f"{where}: columns")
+        groups = expect_table(entries.pop("groups", {}), f"{where}: groups")
         schema: Schema = _construct(
             cls,
             {
@@ -434,7 +434,7 @@ def _check_format(version: object, where: str) -> None:
 def _parse_column(name: str, entry: object, where: str) -> Column:
     """Parse a [columns.name] table."""
     where = f"{where}: column {name!r}"
-    settings = dict(table(entry, where))
+    settings = dict(expect_table(entry, where))
     kind = settings.pop("kind", None)
     if not isinstance(kind, str) or kind not in _KINDS:
         words = ", ".join(_KINDS)
@@ -453,7 +453,7 @@ def _parse_column(name: str, entry: object, where: str) -> Column:
 def _parse_grouping(name: str, entry: object, where: str) -> Grouping:
     """Parse a [groups.name] table."""
     where = f"{where}: group {name!r}"
-    grouping: Grouping = _construct(Grouping, dict(table(entry, where)), where)
+    grouping: Grouping = _construct(Grouping, dict(expect_table(entry, where)), where)
     return grouping
 
 
@@ -465,4 +465,4 @@ def _construct(kind: Any, settings: Mapping[str, Any], where: str) -> Any:
             raise SchemaError(
                 where, f"{name} to be a list", repr(value), "Write it in brackets."
             )
-    return construct(kind, settings, where)
+    return construct_from_settings(kind, settings, where)

@@ -15,7 +15,7 @@ import pyarrow.ipc
 import pyarrow.parquet
 
 from veracal._types import Progress
-from veracal.data.files import DEFAULT_LIMITS, Limits, opened
+from veracal.data.files import DEFAULT_LIMITS, Limits, open_file
 from veracal.data.formats import read_table
 from veracal.data.schema import FORMAT, SEPARATORS, quoted
 from veracal.data.tables import is_supported, read_column_names
@@ -185,7 +185,7 @@ def _union(texts: set[str] | None, column: pl.Series, most: int) -> set[str] | N
 def _column_types(path: Path, limits: Limits) -> dict[str, pa.DataType]:
     """Types that a Parquet or Arrow file states for its columns; empty for other files."""
     suffix = path.suffix.lower()
-    with opened(path, limits) as file:
+    with open_file(path, limits) as file:
         try:
             if suffix in (".parquet", ".pq"):
                 schema = pa.parquet.read_schema(file)

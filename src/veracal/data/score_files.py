@@ -13,9 +13,9 @@ import polars as pl
 from veracal._types import Array, Progress
 from veracal.data.arrays import read_npz
 from veracal.data.dataset import Group
-from veracal.data.files import DEFAULT_LIMITS, Limits, by_suffix, placed
+from veracal.data.files import DEFAULT_LIMITS, Limits, atomic_file, by_suffix
 from veracal.data.formats import read_table
-from veracal.data.labels import TEXT, Label, frozen
+from veracal.data.labels import TEXT, Label, read_only
 from veracal.data.saving import plain_ids
 from veracal.data.scores import Kind, Scores
 from veracal.data.tables import arrays_to_frame
@@ -54,19 +54,19 @@ def save_scores(
     [[2.0, 0.0], [0.0, 1.0]]
     """
     path = Path(path)
-    write = writer_for(path)
-    check_names(scores, unit)
-    with placed(path, force=force) as file:
+    write = score_writer(path)
+    check_score_columns(scores, unit)
+    with atomic_file(path, force=force) as file:
         write(file, scores.kind, _columns(scores, unit))
     return path
 
 
-def writer_for(path: Path) -> Writer:
+def score_writer(path: Path) -> Writer:
     """Return the writer for the suffix of a path, or raise."""
     return by_suffix(path, _WRITERS)
 
 
-def check_names(scores: Scores, unit: str) -> None:
+def check_score_columns(scores: Scores, unit: str) -> None:
     """Reject groups and units whose column names conflict, before any work."""
     units = [] if scores.units is None else [unit]
     for name in (*scores.groups, *units):
@@ -211,7 +211,7 @@ def join_scores(parts: Sequence[Scores]) -> Scores:
     """Concatenate scores with the same classes and groups."""
     first = parts[0]
     return Scores(
-        frozen(np.concatenate([part.values for part in parts])),
+        read_only(np.concatenate([part.values for part in parts])),
         first.kind,
         first.classes,
         labels=(

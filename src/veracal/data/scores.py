@@ -17,10 +17,10 @@ from veracal.data.labels import (
     check_codes,
     check_ids,
     encode_labels,
-    frozen,
     is_immutable,
-    refuse_mask,
-    restore,
+    read_only,
+    reject_masked,
+    restore_state,
     row_numbers,
 )
 from veracal.errors import DataError
@@ -31,7 +31,7 @@ _NUMBERS = 131_072  # numbers checked at a time, which fit the processor's cache
 
 def floats(values: ArrayLike, name: str) -> Floats:
     """Return real numbers of one or two dimensions, in single or double precision."""
-    refuse_mask(values, name)
+    reject_masked(values, name)
     array = np.asarray(values)
     if array.dtype.kind not in "fiu" or array.ndim not in (1, 2):
         raise DataError(
@@ -45,7 +45,7 @@ def floats(values: ArrayLike, name: str) -> Floats:
     if array.dtype == dtype and is_immutable(array):
         return array
     with np.errstate(over="ignore"):  # a number too large for a float is refused as infinite
-        return frozen(np.array(array, dtype=dtype))
+        return read_only(np.array(array, dtype=dtype))
 
 
 def check_values(values: Floats, kind: Kind, name: str) -> None:
@@ -165,7 +165,7 @@ class Scores:
             object.__setattr__(self, name, value)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        restore(self, state)
+        restore_state(self, state)
 
     @classmethod
     def from_logits(
@@ -184,7 +184,7 @@ class Scores:
         """
         values = floats(logits, name)
         if values.ndim == 1:
-            values = frozen(np.stack([np.zeros_like(values), values], axis=1))
+            values = read_only(np.stack([np.zeros_like(values), values], axis=1))
         return cls._labeled(values, "logits", labels, classes, groups, units, name)
 
     @classmethod
@@ -205,7 +205,7 @@ class Scores:
         values = floats(probabilities, name)
         if values.ndim == 1:
             check_range(values, name)  # so that an error names the value that was passed
-            values = frozen(np.stack([1 - values, values], axis=1))
+            values = read_only(np.stack([1 - values, values], axis=1))
         return cls._labeled(values, "probabilities", labels, classes, groups, units, name)
 
     @classmethod
@@ -223,7 +223,7 @@ class Scores:
         k = values.shape[1]
         declared = check_classes(tuple(range(k)) if classes is None else classes, name)
         codes = None if labels is None else encode_labels(labels, declared, f"{name}: labels")
-        codes = None if codes is None else frozen(codes)  # avoids a second copy
+        codes = None if codes is None else read_only(codes)  # avoids a second copy
         ids: Any = units
         return cls(values, kind, declared, codes, groups, ids, name)
 

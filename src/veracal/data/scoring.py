@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from veracal._types import Array, Floats, Ints
 from veracal.data.dataset import Dataset
-from veracal.data.rows import MappedRows, Score, at_places, places_alike
+from veracal.data.rows import MappedRows, Score, equivalent_positions, score_at_positions
 from veracal.data.scores import Scores
 from veracal.errors import DataError
 
@@ -21,7 +21,7 @@ _MAX_LOGIT = 0.9 * np.finfo(np.float64).max  # leaves room for sums
 _METHODS = ("logits", "decision_function")
 
 
-def way_of(model: Any) -> str:
+def scoring_method(model: Any) -> str:
     """Name of the method that returns a model's logits."""
     for method in _METHODS:
         if callable(getattr(model, method, None)):
@@ -32,7 +32,7 @@ def way_of(model: Any) -> str:
     )
 
 
-def logits_of(
+def compute_logits(
     model: Any, X: Array | MappedRows, classes: int, *, without_errors: bool = False
 ) -> Floats:
     """Finite logits of rows, of shape (n, classes).
@@ -52,11 +52,11 @@ def logits_of(
     Guarantees
     ----------
     The logits of a row are a function of that row, bit for bit, under the conditions of
-    :func:`veracal.data.rows.at_places`. If the check of positions fails, each row is scored in
-    a block of copies of itself, which is slower. Infinite logits become the largest number of
-    their sign, NaN becomes zero.
+    :func:`veracal.data.rows.score_at_positions`. If the check of positions fails, each row is
+    scored in a block of copies of itself, which is slower. Infinite logits become the largest
+    number of their sign, NaN becomes zero.
     """
-    method = getattr(model, way_of(model))
+    method = getattr(model, scoring_method(model))
 
     def score_block(rows: Array | MappedRows) -> Floats:
         with np.errstate(all="ignore"), warnings.catch_warnings():
@@ -73,7 +73,7 @@ def logits_of(
             if not without_errors:
                 raise
     positions = _positions(score_block, X.shape[1], X.dtype, classes)
-    blocks = at_places(forward, X, positions, np.empty((_BLOCK, X.shape[1]), X.dtype))
+    blocks = score_at_positions(forward, X, positions, np.empty((_BLOCK, X.shape[1]), X.dtype))
     return np.concatenate([np.empty((0, classes)), *blocks])
 
 
@@ -83,7 +83,9 @@ def _positions(score_block: Score, width: int, dtype: Any, classes: int) -> Ints
     values = np.random.default_rng(0).uniform(1, 99, (n_probes + 1, width))
     synthetic = (values / (1 if np.dtype(dtype).kind in "iu" else 100)).astype(dtype)
     try:
-        return places_alike(score_block, np.resize(synthetic, (_BLOCK, width)), n_probes)
+        return equivalent_positions(
+            score_block, np.resize(synthetic, (_BLOCK, width)), n_probes
+        )
     except Exception:
         return np.zeros(1, dtype=np.int64)
 
@@ -136,7 +138,7 @@ def score(model: Logits, dataset: Dataset) -> Scores:
     Guarantees
     ----------
     The scores of a record are independent of all other records, bit for bit, under the
-    conditions of :func:`veracal.data.scoring.logits_of`; for images and texts, if the model
+    conditions of :func:`veracal.data.scoring.compute_logits`; for images and texts, if the model
     treats rows independently, as the networks of this package do.
 
     Examples
@@ -158,7 +160,7 @@ def score(model: Logits, dataset: Dataset) -> Scores:
         )
     order = [index[label] for label in dataset.classes]
     rows: Any = dataset.X
-    logits = logits_of(model, rows, len(order)) if rows.ndim == 2 else model.logits(rows)
+    logits = compute_logits(model, rows, len(order)) if rows.ndim == 2 else model.logits(rows)
     return Scores(
         np.asarray(logits)[:, order],
         "logits",

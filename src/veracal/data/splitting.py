@@ -14,7 +14,7 @@ import numpy as np
 from veracal import _checks, _random
 from veracal._types import Array, Floats, Ints
 from veracal.data.dataset import Dataset
-from veracal.data.row_digests import digests_of_records, each
+from veracal.data.row_digests import digests_of_records, iterate_digests
 from veracal.data.units import draws_of_contents, keyed_draws, unit_numbers
 from veracal.errors import DataError
 
@@ -122,12 +122,14 @@ def split(
     _check_choices(dataset, relation, key, rng)
     draw_id = None if key is not None else _draw_id(rng)
     assignment = _assign(dataset, fractions, relation, fixed_size, key, rng)
-    marked = dataset._changed(split_keys=(*dataset.split_keys, *mark(key)))
+    marked = dataset._changed(split_keys=(*dataset.split_keys, *key_fingerprints(key)))
     secret = key is None and rng is None
-    return cut(marked, assignment, fractions, relation, secret=secret, draw_id=draw_id)
+    return split_by_assignment(
+        marked, assignment, fractions, relation, secret=secret, draw_id=draw_id
+    )
 
 
-def cut(
+def split_by_assignment(
     dataset: Dataset,
     assignment: Ints,
     fractions: tuple[float, float, float],
@@ -179,14 +181,14 @@ def _check_choices(
         )
     if key is not None:
         check_identity(dataset, relation)
-    if any(fingerprint in dataset.split_keys for fingerprint in mark(key)):
+    if any(fingerprint in dataset.split_keys for fingerprint in key_fingerprints(key)):
         raise ValueError(
             "Expected a key that has not split these rows before, got the same one again, "
             "which would assign all of them to one partition."
         )
 
 
-def mark(key: str | None) -> tuple[str, ...]:
+def key_fingerprints(key: str | None) -> tuple[str, ...]:
     """Fingerprint that records the use of a key without revealing it; empty without a key."""
     if key is None:
         return ()
@@ -228,19 +230,19 @@ def _assign(
     else:
         draws = (_random.secret_generator() if rng is None else rng).random(n_units)
     if fixed_size:
-        draws = exact_shares(draws)
-    assignment = parts_of(draws, fractions)
+        draws = even_draws(draws)
+    assignment = assign_partitions(draws, fractions)
     return assignment if dataset.units is None else assignment[numbers]
 
 
-def parts_of(draws: Floats, fractions: tuple[float, float, float]) -> Ints:
+def assign_partitions(draws: Floats, fractions: tuple[float, float, float]) -> Ints:
     """Number of the partition whose share of [0, 1) contains each draw."""
     edges = np.cumsum(fractions)[:-1]
     edges[np.cumsum(fractions[:0:-1])[::-1] == 0] = 1  # or rounding opens an empty partition
     return np.searchsorted(edges, draws, side="right").astype(np.int8)
 
 
-def exact_shares(draws: Floats) -> Floats:
+def even_draws(draws: Floats) -> Floats:
     """Spread draws evenly over [0, 1), keeping their order."""
     ranks = np.argsort(np.argsort(draws, kind="stable"), kind="stable")
     shares: Floats = (ranks + 0.5) / max(1, len(draws))
@@ -260,11 +262,11 @@ def draws_by_id(ids: Array, key: str) -> Floats:
 def draws_by_digest(digests: Array, key: str) -> Floats:
     """Draw of each row digest under a public split key."""
     return draws_of_contents(
-        (digest.hex().encode() for digest in each(digests)), split_secret(key)
+        (digest.hex().encode() for digest in iterate_digests(digests)), split_secret(key)
     )
 
 
-def identities(dataset: Dataset) -> Array:
+def record_digests(dataset: Dataset) -> Array:
     """Digest of each record: of its file, or of X and y if it was made from arrays.
 
     Raises
@@ -305,7 +307,7 @@ def check_identity(dataset: Dataset, relation: Relation) -> None:
                 "Declare a column as kind = 'slot', or use the relation add-remove.",
             )
     elif dataset.units is None and dataset.row_digests is None and dataset.encoded:
-        identities(dataset)
+        record_digests(dataset)
 
 
 def _draws_by_key(dataset: Dataset, relation: Relation, key: str) -> Floats:
@@ -315,7 +317,7 @@ def _draws_by_key(dataset: Dataset, relation: Relation, key: str) -> Floats:
         return draws_by_id(dataset.slots, key)  # a replacement inherits the partition
     if dataset.units is not None:
         return draws_by_id(dataset.units, key)
-    return draws_by_digest(identities(dataset), key)
+    return draws_by_digest(record_digests(dataset), key)
 
 
 def _partition(dataset: Dataset, mask: Array, fraction: float) -> Dataset | None:

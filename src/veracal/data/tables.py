@@ -21,7 +21,7 @@ import pyarrow.ipc
 import pyarrow.parquet
 
 from veracal._types import Progress
-from veracal.data.files import Limits, no_surprises, opened, readable
+from veracal.data.files import Limits, check_readable, open_file, translate_os_errors
 from veracal.errors import DataError, LimitError
 
 Item = TypeVar("Item")
@@ -207,7 +207,7 @@ def read_parquet(
     progress: Progress | None = None,
 ) -> Iterator[pl.DataFrame]:
     """Stream a Parquet file, at most ``rows`` records at a time, without ignored columns."""
-    with parser_errors(path), opened(path, limits) as handle:
+    with parser_errors(path), open_file(path, limits) as handle:
         file = _open_parquet(handle, path, limits)
         names, total = file.schema_arrow.names, file.metadata.num_rows
         columns = [name for name in names if name not in ignored]
@@ -221,7 +221,7 @@ def read_parquet(
 
 def parquet_rows(path: Path, limits: Limits) -> int:
     """Number of records that a Parquet file states."""
-    with parser_errors(path), opened(path, limits) as handle:
+    with parser_errors(path), open_file(path, limits) as handle:
         return int(pa.parquet.ParquetFile(handle).metadata.num_rows)
 
 
@@ -245,7 +245,7 @@ def read_arrow(
     progress: Progress | None = None,
 ) -> Iterator[pl.DataFrame]:
     """Stream an Arrow IPC file (``.arrow``, ``.feather``) or stream (``.arrows``)."""
-    readable(path, limits)
+    check_readable(path, limits)
     with parser_errors(path), pa.memory_map(str(path)) as handle:
         magic = handle.read(6) == b"ARROW1"
         handle.seek(0)
@@ -370,7 +370,7 @@ def _check_fields(frame: pl.DataFrame, path: Path, limits: Limits) -> None:
 def parser_errors(path: Path) -> Iterator[None]:
     """Translate errors of the parsers into a :class:`DataError` that names the file."""
     try:
-        with no_surprises(path):
+        with translate_os_errors(path):
             yield
     except (pa.ArrowException, UnicodeDecodeError, *_POLARS_ERRORS) as cause:
         # From the message: Arrow's own handler of ragged rows fails on text that is not UTF-8.
@@ -403,7 +403,7 @@ _BLOCK = 2**22  # bytes of a file parsed at a time
 
 def read_column_names(path: Path, *, header: bool, separator: str, limits: Limits) -> list[str]:
     """Read the names in the first line of a CSV file; without a header, generate names."""
-    with opened(path, limits) as file:
+    with open_file(path, limits) as file:
         line = _first_line(file, path, limits)
     try:
         names = next(csv.reader([line], delimiter=separator, strict=True), [])
@@ -446,7 +446,7 @@ def read_csv(
             "Correct the schema, or set header = true if the first line names the columns.",
         )
     block = max(_BLOCK, 4 * limits.field_bytes)
-    with parser_errors(path), opened(path, limits) as file:
+    with parser_errors(path), open_file(path, limits) as file:
         total = path.stat().st_size
         pieces = split_records(QuoteChecked(file, separator, str(path)), block, str(path))
         parsed = _parse_csv(pieces, names, first, separator)

@@ -11,7 +11,7 @@ import numpy as np
 from veracal import _checks
 from veracal._types import Frozen, Progress
 from veracal.data.dataset import Dataset, Group, check_learnable
-from veracal.data.files import DEFAULT_LIMITS, Limits, opened, parse_json
+from veracal.data.files import DEFAULT_LIMITS, Limits, open_file, parse_json
 from veracal.data.labels import TEXT, Label, check_classes
 from veracal.data.row_digests import as_digests, digest_of_texts
 from veracal.errors import DataError, LimitError, SchemaError
@@ -64,7 +64,7 @@ def numbered_lines(path: Path, limits: Limits, progress: Progress | None = None)
     Lines end in ``\n`` or ``\r\n`` only: sentences may contain the other characters that
     Unicode defines as ends of lines.
     """
-    with opened(path, limits) as file:
+    with open_file(path, limits) as file:
         total = path.stat().st_size
         limits.check("memory_bytes", total, path)
         longest = _FIELDS_A_LINE * limits.field_bytes

@@ -4,7 +4,7 @@ import hashlib
 from pathlib import Path
 
 from veracal.artifact import WEIGHTS, PrivateClassifier
-from veracal.data import no_surprises, readable
+from veracal.data import check_readable, translate_os_errors
 from veracal.ledger import canonical, digest
 
 _BLOCK = 2**20  # bytes per read
@@ -53,7 +53,7 @@ def artifact_hash(classifier: PrivateClassifier) -> str:
 def file_hash(path: Path) -> str:
     """SHA-256 of a file's bytes, in hexadecimal."""
     sha256 = hashlib.sha256()
-    with no_surprises(path), readable(path).open("rb") as file:
+    with translate_os_errors(path), check_readable(path).open("rb") as file:
         while block := file.read(_BLOCK):
             sha256.update(block)
     return sha256.hexdigest()

@@ -7,7 +7,7 @@ from veracal._lazy import attach
 if TYPE_CHECKING:
     from veracal.ledger.chain import Entry, canonical, digest
     from veracal.ledger.ledger import (
-        Amount,
+        EpsilonDelta,
         Ledger,
         PartitionBalance,
         check_ledger,
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from veracal.ledger.locations import (
         default_folder,
         default_ledger_path,
-        default_ledgers,
         display_name,
-        noted_data,
-        open_for_data,
+        list_default_ledgers,
+        open_ledger_for_data,
+        read_data_path,
         resolve_ledger,
-        restore_data_note,
+        restore_data_path,
     )
     from veracal.ledger.partitions import (
         AssignmentNotice,
@@ -29,16 +29,24 @@ if TYPE_CHECKING:
         PartitionStore,
         split_and_assign,
     )
-    from veracal.ledger.plan import Cost, Item, as_written, merged, read_plan, share, unpaid_of
+    from veracal.ledger.plan import (
+        Cost,
+        Item,
+        decimal_fraction,
+        divide_micro_epsilon,
+        merge_items,
+        read_plan,
+        unpaid_items,
+    )
     from veracal.ledger.policies import EpsilonSums, Extension, Opening, Renyi, best_order
     from veracal.ledger.runs import LedgerRun
     from veracal.ledger.statements import ledger_statement, ledger_total
 
 __all__ = [
-    "Amount",
     "AssignmentNotice",
     "Cost",
     "Entry",
+    "EpsilonDelta",
     "EpsilonSums",
     "Extension",
     "Item",
@@ -49,34 +57,34 @@ __all__ = [
     "PartitionRule",
     "PartitionStore",
     "Renyi",
-    "as_written",
     "best_order",
     "canonical",
     "check_ledger",
+    "decimal_fraction",
     "default_folder",
     "default_ledger_path",
-    "default_ledgers",
     "digest",
     "display_name",
+    "divide_micro_epsilon",
     "ledger_statement",
     "ledger_total",
-    "merged",
-    "noted_data",
-    "open_for_data",
+    "list_default_ledgers",
+    "merge_items",
     "open_ledger",
+    "open_ledger_for_data",
+    "read_data_path",
     "read_plan",
     "resolve_ledger",
-    "restore_data_note",
-    "share",
+    "restore_data_path",
     "split_and_assign",
-    "unpaid_of",
+    "unpaid_items",
 ]
 
 __getattr__, __dir__ = attach(
     __name__,
     {
         "ledger": (
-            "Amount",
+            "EpsilonDelta",
             "Ledger",
             "PartitionBalance",
             "check_ledger",
@@ -90,12 +98,12 @@ __getattr__, __dir__ = attach(
         "locations": (
             "default_folder",
             "default_ledger_path",
-            "default_ledgers",
+            "list_default_ledgers",
             "display_name",
-            "noted_data",
-            "open_for_data",
+            "read_data_path",
+            "open_ledger_for_data",
             "resolve_ledger",
-            "restore_data_note",
+            "restore_data_path",
         ),
         "partitions": (
             "AssignmentNotice",
@@ -106,11 +114,11 @@ __getattr__, __dir__ = attach(
         "plan": (
             "Cost",
             "Item",
-            "as_written",
-            "merged",
+            "decimal_fraction",
+            "merge_items",
             "read_plan",
-            "share",
-            "unpaid_of",
+            "divide_micro_epsilon",
+            "unpaid_items",
         ),
         "policies": (
             "Extension",

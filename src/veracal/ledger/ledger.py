@@ -34,7 +34,7 @@ from veracal.ledger.verification import verify_ledger
 
 
 @dataclass(frozen=True)
-class Amount:
+class EpsilonDelta:
     """An amount of privacy budget, spent or remaining.
 
     Attributes
@@ -51,8 +51,8 @@ class PartitionBalance:
     """The amounts that one partition of the records has spent and has left."""
 
     name: str
-    spent: Amount
-    left: Amount
+    spent: EpsilonDelta
+    left: EpsilonDelta
 
 
 def open_ledger(
@@ -556,21 +556,21 @@ class Ledger:
         with reading(self.path) as connection:
             return storage.head(connection)[1]
 
-    def spent(self, part: str | None = None) -> Amount:
+    def spent(self, part: str | None = None) -> EpsilonDelta:
         """Amount that a partition has spent; by default the maximum, which is the total.
 
         A plan is spent entirely when it is opened.
         """
         amounts = [each.spent for each in self.parts(part)]
-        return Amount(max(a.epsilon for a in amounts), max(a.delta for a in amounts))
+        return EpsilonDelta(max(a.epsilon for a in amounts), max(a.delta for a in amounts))
 
-    def remaining(self, part: str | None = None) -> Amount:
+    def remaining(self, part: str | None = None) -> EpsilonDelta:
         """Amount that a partition has left; by default the minimum over partitions.
 
         It is zero for a plan, whose items are paid for already.
         """
         amounts = [each.left for each in self.parts(part)]
-        return Amount(min(a.epsilon for a in amounts), min(a.delta for a in amounts))
+        return EpsilonDelta(min(a.epsilon for a in amounts), min(a.delta for a in amounts))
 
     def require(
         self,
@@ -687,11 +687,13 @@ def _partition_balance(caps: Caps, spent: Mapping[str, Cost], part: str) -> Part
     rule, budget = caps.opening.rule, caps.budget
     if isinstance(rule, Planned):
         return PartitionBalance(
-            part, Amount(rule.epsilons[part], budget.delta), Amount(0.0, 0.0)
+            part, EpsilonDelta(rule.epsilons[part], budget.delta), EpsilonDelta(0.0, 0.0)
         )
     total = sum((spent[account_name(part, number)] for number in caps.filters), Cost(0))
     return PartitionBalance(
-        part, Amount(*rule.privacy(total, budget)), Amount(*rule.left(total, budget))
+        part,
+        EpsilonDelta(*rule.privacy(total, budget)),
+        EpsilonDelta(*rule.left(total, budget)),
     )
 
 

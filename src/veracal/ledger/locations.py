@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from veracal.accounting import Budget
-from veracal.data import CATALOG, placed
+from veracal.data import CATALOG, atomic_file
 from veracal.errors import LedgerError
 from veracal.ledger.ledger import Ledger, open_ledger
 from veracal.ledger.storage import check_new_path, reading
@@ -114,7 +114,7 @@ def _ledger_in(folder: Path, data: str | Path) -> Path:
     path = folder / ledger_name(data)
     if not os.path.lexists(path) and Path(data).exists():
         for ledger in sorted(folder.glob(f"*{SUFFIX}")):
-            data_path = noted_data(ledger)
+            data_path = read_data_path(ledger)
             if data_path is not None and _is_same_file(_resolved(Path(data)), Path(data_path)):
                 return ledger
     return path
@@ -160,11 +160,11 @@ def write_data_path(ledger: Path, data: str | Path) -> None:
     path = Path(data)
     if path.exists():
         text = json.dumps({"data": str(_resolved(path))})
-        with placed(_data_path_file(ledger), force=True) as file:
+        with atomic_file(_data_path_file(ledger), force=True) as file:
             file.write(text.encode())
 
 
-def open_for_data(
+def open_ledger_for_data(
     path: str | Path, budget: Budget, data: str | Path, **settings: Any
 ) -> Ledger:
     """Create the ledger of a data set, with the path of the data in a file beside it.
@@ -192,16 +192,16 @@ def open_for_data(
         raise
 
 
-def restore_data_note(ledger: Ledger, data: str | Path) -> None:
+def restore_data_path(ledger: Ledger, data: str | Path) -> None:
     """Write the path of the data beside its ledger if that file is missing or damaged.
 
     Only for a ledger whose opening names this data set: another one may belong to other data.
     """
-    if ledger.opening.data == display_name(data) and noted_data(ledger.path) is None:
+    if ledger.opening.data == display_name(data) and read_data_path(ledger.path) is None:
         write_data_path(ledger.path, data)
 
 
-def noted_data(ledger: Path) -> str | None:
+def read_data_path(ledger: Path) -> str | None:
     """Path of a ledger's data from the file beside it, if there is one."""
     try:
         content = json.loads(_data_path_file(ledger).read_bytes())
@@ -211,7 +211,7 @@ def noted_data(ledger: Path) -> str | None:
     return data if isinstance(data, str) else None
 
 
-def default_ledgers() -> Iterator[Path]:
+def list_default_ledgers() -> Iterator[Path]:
     """All ledgers in the default folder."""
     folder = default_folder(create=False)
     if folder.exists():

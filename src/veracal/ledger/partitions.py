@@ -33,17 +33,17 @@ from veracal.data import (
     Relation,
     Schema,
     Split,
+    assign_partitions,
     check_fractions,
     check_identity,
-    cut,
     draws_by_digest,
     draws_by_id,
-    each,
-    exact_shares,
-    identities,
-    mark,
+    even_draws,
+    iterate_digests,
+    key_fingerprints,
     new_file,
-    parts_of,
+    record_digests,
+    split_by_assignment,
 )
 from veracal.errors import DataError, LedgerError
 from veracal.ledger.partition_files import (
@@ -481,8 +481,8 @@ class PartitionStore:
             )
         check_identity(dataset, self.rule.relation)
         if kind == "row":
-            digests = identities(dataset)
-            return each(digests), draws_by_digest(digests, key)
+            digests = record_digests(dataset)
+            return iterate_digests(digests), draws_by_digest(digests, key)
         ids = dataset.units if kind == "unit" else dataset.slots
         assert ids is not None
         return (text.encode() for text in ids.astype(TEXT).tolist()), draws_by_id(ids, key)
@@ -490,8 +490,8 @@ class PartitionStore:
     def _draw_parts(self, draws: Floats) -> Ints:
         """Partition of each distinct individual, from its draw."""
         if self.rule.keyed_by == "slot":
-            draws = exact_shares(draws)
-        return parts_of(draws, self.rule.fractions)
+            draws = even_draws(draws)
+        return assign_partitions(draws, self.rule.fractions)
 
     def _hash_ids(self, ids: Iterable[bytes]) -> Array:
         """Keyed hash of each individual."""
@@ -531,7 +531,7 @@ def split_and_assign(
         only. Seal the assignment before anything that relies on it is charged.
     """
     rule = store.rule
-    marks = mark(rule.split_key)
+    marks = key_fingerprints(rule.split_key)
     if any(one in dataset.split_keys for one in marks):
         raise DataError(
             dataset.name,
@@ -541,7 +541,9 @@ def split_and_assign(
         )
     assignment = store.assign(dataset, fresh=fresh, grow=grow)
     marked = dataset._changed(split_keys=(*dataset.split_keys, *marks))
-    split = cut(marked, assignment.parts, rule.fractions, rule.relation, secret=False)
+    split = split_by_assignment(
+        marked, assignment.parts, rule.fractions, rule.relation, secret=False
+    )
     if rule.relation == "replace-one":
         sized: dict[str, Any] = {n: p._changed(size=len(p)) for n, p in split.parts.items()}
         split = replace(split, **sized)
@@ -610,7 +612,9 @@ def _insert(connection: sqlite3.Connection, table: _Table) -> None:
     """Record individuals, in the order of their hashes, unless they are recorded already."""
     connection.executemany(
         "INSERT INTO assignments VALUES (?, ?, ?) ON CONFLICT (hash) DO NOTHING",
-        zip(each(table.keys), table.parts.tolist(), table.rows.tolist(), strict=True),
+        zip(
+            iterate_digests(table.keys), table.parts.tolist(), table.rows.tolist(), strict=True
+        ),
     )
 
 

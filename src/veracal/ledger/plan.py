@@ -23,10 +23,10 @@ from veracal.accounting import (
     epsilon_for,
     event_from_json,
     event_to_json,
+    format_up,
     pure_epsilon,
-    rounded_up,
 )
-from veracal.data import opened, parse_json
+from veracal.data import open_file, parse_json
 from veracal.errors import BudgetError, DataError
 
 NANO, ATTO = 10**9, 10**18
@@ -63,7 +63,7 @@ class Cost:
         return self.amount <= other.amount and self.delta <= other.delta
 
 
-def share(total: int, queries: int) -> int:
+def divide_micro_epsilon(total: int, queries: int) -> int:
     """Micro-epsilon per query if several queries share a total equally, rounded down.
 
     Choose the cost first and derive the noise from it. If the cost is derived from the noise it
@@ -79,14 +79,14 @@ def share(total: int, queries: int) -> int:
     return int(total) // int(queries)
 
 
-def as_written(number: float) -> Fraction:
+def decimal_fraction(number: float) -> Fraction:
     """The exact value of a number's decimal representation: 0.7 is seven tenths."""
     return Fraction(repr(float(number)))
 
 
 def budget_to_units(number: float, scale: int, name: str) -> int:
     """Convert a budget to whole units, rounded down."""
-    units = math.floor(as_written(number) * scale)
+    units = math.floor(decimal_fraction(number) * scale)
     if units < 1:
         raise ValueError(f"Expected {name} of at least {1 / scale:g}, got {name}={number!r}.")
     return check_storable(units)
@@ -166,7 +166,7 @@ class Item:
         return cls(**{**values, "event": event_from_json(values["event"])})
 
 
-def unpaid_of(items: Iterable[Item], paid: Iterable[tuple[str, Event]]) -> list[Item]:
+def unpaid_items(items: Iterable[Item], paid: Iterable[tuple[str, Event]]) -> list[Item]:
     """The items, or remaining repetitions of items, that were not charged yet.
 
     Parameters
@@ -245,20 +245,20 @@ def make_plan(items: Sequence[Item], budget: Budget, parts: Sequence[str]) -> Pl
         raise ValueError("Expected a plan with at least one item, got none.")
     if any(pure_epsilon(item.event, budget.unit) == 0 for item in items):
         raise free_event_error()
-    items = merged(items)
+    items = merge_items(items)
     epsilons = {part: planned_epsilon(items, budget, part) for part in parts}
     for part, epsilon in epsilons.items():
         if not epsilon <= budget.epsilon:
             raise BudgetError(
-                f"The plan costs epsilon={rounded_up(epsilon, 6)} for partition {part!r} at "
-                f"delta={rounded_up(budget.delta, 9)}, more than the budget's "
-                f"{rounded_up(budget.epsilon, 9)}; nothing was opened. Plan fewer items, or "
+                f"The plan costs epsilon={format_up(epsilon, 6)} for partition {part!r} at "
+                f"delta={format_up(budget.delta, 9)}, more than the budget's "
+                f"{format_up(budget.epsilon, 9)}; nothing was opened. Plan fewer items, or "
                 "more noise."
             )
     return Planned(tuple(items), epsilons)
 
 
-def merged(items: Iterable[Item]) -> tuple[Item, ...]:
+def merge_items(items: Iterable[Item]) -> tuple[Item, ...]:
     """Merge equal items by adding their times, in the order of first occurrence."""
     times: dict[tuple[str, Event, str | None], int] = {}
     for item in items:
@@ -279,7 +279,10 @@ def planned_epsilon(items: Sequence[Item], budget: Budget, part: str) -> float:
     if event is None:
         return 0.0
     exact = pure_epsilon(event, budget.unit)
-    if exact is not None and math.ceil(exact * MICRO) <= as_written(budget.epsilon) * MICRO:
+    if (
+        exact is not None
+        and math.ceil(exact * MICRO) <= decimal_fraction(budget.epsilon) * MICRO
+    ):
         return math.ceil(exact * MICRO) / MICRO
     return epsilon_for(event, budget.delta, budget.unit)
 
@@ -303,7 +306,7 @@ def read_plan(path: Path) -> tuple[Item, ...]:
     DataError
         If the file is not such a list.
     """
-    with opened(path) as file:
+    with open_file(path) as file:
         content = file.read(_MAX_BYTES + 1)
     if len(content) > _MAX_BYTES:
         raise _plan_file_error(path, f"more than {_MAX_BYTES:,} bytes")

@@ -42,10 +42,10 @@ from veracal.accounting import (
     epsilon_for,
     event_from_json,
     event_to_json,
+    format_up,
     micro_epsilon,
     pure_epsilon,
     rdp_at,
-    rounded_up,
 )
 from veracal.errors import BudgetError, LedgerError
 from veracal.ledger import storage
@@ -57,11 +57,11 @@ from veracal.ledger.plan import (
     Cost,
     Item,
     Planned,
-    as_written,
     budget_to_units,
     check_not_free,
     check_storable,
     cost_to_units,
+    decimal_fraction,
     format_units,
     free_event_error,
     make_plan,
@@ -142,15 +142,15 @@ class EpsilonDeltaSums:
 
     def total(self, budget: Budget) -> Cost:
         """Total of one partition: the decimal value of the budget."""
-        delta = math.floor(as_written(budget.delta) * ATTO)
+        delta = math.floor(decimal_fraction(budget.delta) * ATTO)
         return Cost(budget_to_units(budget.epsilon, MICRO, "epsilon"), delta)
 
     def cost(self, event: Event, budget: Budget, delta: float | None) -> Cost:
         """Cost of a pure or (epsilon, delta) event, or of any event at a given delta."""
         if isinstance(event, Approximate) and budget.unit.at_most == 1 and delta is None:
             # A stated guarantee, such as the whole budget of another ledger.
-            amount = math.ceil(as_written(event.epsilon) * MICRO)
-            return check_not_free(Cost(amount, math.ceil(as_written(event.delta) * ATTO)))
+            amount = math.ceil(decimal_fraction(event.epsilon) * MICRO)
+            return check_not_free(Cost(amount, math.ceil(decimal_fraction(event.delta) * ATTO)))
         if delta is None:
             if pure_epsilon(event, budget.unit) is None:
                 raise ValueError(
@@ -162,7 +162,7 @@ class EpsilonDeltaSums:
         _checks.fraction(delta=delta)
         epsilon = epsilon_for(event, float(delta), budget.unit)
         return check_not_free(
-            Cost(cost_to_units(epsilon, MICRO), math.ceil(as_written(delta) * ATTO))
+            Cost(cost_to_units(epsilon, MICRO), math.ceil(decimal_fraction(delta) * ATTO))
         )
 
     def run_cost(self, event: Event, budget: Budget, delta: float | None) -> Cost:
@@ -182,7 +182,7 @@ class EpsilonDeltaSums:
                 "are added over runs: give a fraction of the ledger's delta."
             )
         # In whole units, rounded down, so that a run at the ledger's full delta fits.
-        units = math.floor(as_written(delta) * ATTO)
+        units = math.floor(decimal_fraction(delta) * ATTO)
         charged = units / ATTO
         if Fraction(charged) > Fraction(units, ATTO):
             charged = math.nextafter(charged, 0.0)
@@ -192,7 +192,7 @@ class EpsilonDeltaSums:
                 "The run has no finite cost at its delta; nothing was charged and no record "
                 "was read. Add noise, or allow a larger delta."
             )
-        amount = math.ceil(as_written(epsilon) * MICRO)
+        amount = math.ceil(decimal_fraction(epsilon) * MICRO)
         return check_not_free(Cost(amount, units))
 
     def privacy(self, spent: Cost, budget: Budget) -> tuple[float, float]:
@@ -205,7 +205,7 @@ class EpsilonDeltaSums:
 
     def figure(self, cost: Cost) -> str:
         """Format a cost for messages."""
-        return f"({format_units(cost.amount, MICRO)}, {rounded_up(cost.delta / ATTO)})"
+        return f"({format_units(cost.amount, MICRO)}, {format_up(cost.delta / ATTO)})"
 
     def to_json(self) -> dict[str, Any]:
         """Settings of the rule."""
@@ -644,8 +644,12 @@ class Caps:
         first, more = self.opening.budget, self.extensions[: number - 1]
         if not more:
             return first
-        epsilon = sum((as_written(one.epsilon) for one in more), as_written(first.epsilon))
-        delta = sum((as_written(one.delta) for one in more), as_written(first.delta))
+        epsilon = sum(
+            (decimal_fraction(one.epsilon) for one in more), decimal_fraction(first.epsilon)
+        )
+        delta = sum(
+            (decimal_fraction(one.delta) for one in more), decimal_fraction(first.delta)
+        )
         return Budget(float(epsilon), float(delta), first.relation, first.unit)
 
     def total(self, number: int) -> Cost:

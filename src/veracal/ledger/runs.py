@@ -23,7 +23,14 @@ from veracal.ledger.charging import (
     item_account,
     run_items,
 )
-from veracal.ledger.plan import Cost, Item, Planned, compose_items, free_event_error, merged
+from veracal.ledger.plan import (
+    Cost,
+    Item,
+    Planned,
+    compose_items,
+    free_event_error,
+    merge_items,
+)
 from veracal.ledger.policies import (
     Caps,
     EpsilonDeltaSums,
@@ -86,7 +93,7 @@ class RunRequest:
             object.__setattr__(self, "delta", float(self.delta))
         if not self.items:
             raise ValueError("Expected at least one item for a run, got none.")
-        object.__setattr__(self, "items", merged(map(check_item, self.items)))
+        object.__setattr__(self, "items", merge_items(map(check_item, self.items)))
 
     @property
     def fingerprint(self) -> str:

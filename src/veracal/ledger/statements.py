@@ -8,7 +8,7 @@ from veracal.accounting import (
     Parallel,
     Pure,
     Statement,
-    rounded_up,
+    format_up,
     statement,
 )
 from veracal.ledger.ledger import Ledger
@@ -89,9 +89,9 @@ def ledger_total(ledger: Ledger) -> str:
     epsilon = 1.'
     """
     caps, note = ledger.budget, ledger.cap_note
-    delta = "" if caps.delta == 0 else f", delta = {rounded_up(caps.delta, 3)}"
+    delta = "" if caps.delta == 0 else f", delta = {format_up(caps.delta, 3)}"
     raised = "" if note is None else f" ({note})"
-    cost = f"at most epsilon = {rounded_up(caps.epsilon, 6)}{delta}{raised}"
+    cost = f"at most epsilon = {format_up(caps.epsilon, 6)}{delta}{raised}"
     planned = isinstance(ledger.opening.rule, Planned)
     subject = "The whole plan of" if planned else "Everything charged to"
     return f"{subject} the ledger of these records, including this release, costs {cost}."

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from veracal.accounting import Event, rounded_up
+from veracal.accounting import Event, format_up
 from veracal.errors import BudgetError, LedgerError
 from veracal.ledger import storage
 from veracal.ledger.chain import Entry, digest
@@ -314,6 +314,6 @@ def _plan_problems(opening: Opening) -> Iterator[str]:
         # The accountant works on a grid, so its results may differ in the last digits.
         if epsilon > stated * (1 + 1e-6) or stated > opening.budget.epsilon:
             yield (
-                f"The plan for partition {part!r} costs epsilon={rounded_up(epsilon, 9)}, not "
-                f"{rounded_up(stated, 9)}."
+                f"The plan for partition {part!r} costs epsilon={format_up(epsilon, 9)}, not "
+                f"{format_up(stated, 9)}."
             )

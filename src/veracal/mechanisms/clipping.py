@@ -219,7 +219,7 @@ def is_continuous(clip: ClipRule) -> bool:
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # no repr: it depends on records without noise
-class Selection:
+class ClipSelection:
     """The examples that contribute to a sum, and their factors.
 
     Attributes
@@ -238,7 +238,7 @@ class Selection:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Clipped:
+class ClippedSum:
     """A sum of clipped gradients before noise is added; it must not be released.
 
     Attributes
@@ -253,7 +253,7 @@ class Clipped:
     exceeding: int = 0
 
 
-def selection(norms: Any, clip: ClipRule) -> Selection:
+def select_and_scale(norms: Any, clip: ClipRule) -> ClipSelection:
     """Drop examples without a finite norm, and compute the factors of the others.
 
     For closed forms that compute norms without materializing the gradients. Index with
@@ -271,10 +271,10 @@ def selection(norms: Any, clip: ClipRule) -> Selection:
     factors = clip.factors(finite)
     factors = _where_or_zero(factors >= _MIN_FACTOR, factors, factors)
     exceeding = clip.exceeding(finite) if isinstance(clip, GlobalAdapt) else 0
-    return Selection(kept, factors, exceeding)
+    return ClipSelection(kept, factors, exceeding)
 
 
-def clipped_sum(gradients: Any, clip: ClipRule) -> Clipped:
+def clipped_sum(gradients: Any, clip: ClipRule) -> ClippedSum:
     r"""Sum of clipped per-example gradients, :math:`\sum_i c(\lVert g_i \rVert) g_i`.
 
     Parameters
@@ -310,13 +310,13 @@ def clipped_sum(gradients: Any, clip: ClipRule) -> Clipped:
     total = xp.zeros(math.prod(shape), dtype=xp.float64)
     exceeding = 0
     for rows in _blocks(gradients, xp):
-        chosen = selection(_norms(rows, xp), clip)
+        chosen = select_and_scale(_norms(rows, xp), clip)
         total = total + chosen.factors @ rows[chosen.kept]
         exceeding += chosen.exceeding
-    return Clipped(xp.reshape(total, shape), exceeding)
+    return ClippedSum(xp.reshape(total, shape), exceeding)
 
 
-def pre_noised(gradients: Any, noise_std: float, *, rng: np.random.Generator) -> Any:
+def add_gradient_noise(gradients: Any, noise_std: float, *, rng: np.random.Generator) -> Any:
     """Add Gaussian noise to per-example gradients before they are clipped.
 
     This noise does not lower the privacy cost, since clipping follows (Knolle et al. 2021).

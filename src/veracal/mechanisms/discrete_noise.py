@@ -21,9 +21,9 @@ from numpy.typing import ArrayLike
 from veracal import _checks
 from veracal._types import Ints
 from veracal.accounting import MICRO, round_up_float
-from veracal.mechanisms.grid import MOST_TOTAL
+from veracal.mechanisms.grid import MAX_TOTAL
 
-MOST_NOISE = 2**46  # such noise exceeds the 2^53 units of a float with probability e^-128
+MAX_NOISE = 2**46  # such noise exceeds the 2^53 units of a float with probability e^-128
 
 
 def laplace_noise_scale(sensitivity: int, micro_epsilon: int) -> Fraction:
@@ -183,9 +183,9 @@ def _release(measurement: object, units: ArrayLike) -> Ints:
             f"Expected integers of shape (d,), got {exact.dtype} of shape {exact.shape}."
         )
     exact = exact.astype(np.int64)
-    if ((exact > MOST_TOTAL) | (exact < -MOST_TOTAL)).any():
+    if ((exact > MAX_TOTAL) | (exact < -MAX_TOTAL)).any():
         raise ValueError(
-            f"Expected integers of at most {MOST_TOTAL} in absolute value, so that noise fits "
+            f"Expected integers of at most {MAX_TOTAL} in absolute value, so that noise fits "
             "into 64 bits."
         )
     assert callable(measurement)
@@ -195,9 +195,9 @@ def _release(measurement: object, units: ArrayLike) -> Ints:
 def _check_noise(noise: float) -> float:
     """Raise unless the noise is positive and fits into 64 bits."""
     _checks.positive(noise=noise)
-    if noise > MOST_NOISE:
+    if noise > MAX_NOISE:
         raise ValueError(
-            f"Expected noise of at most {MOST_NOISE} units of the grid, got noise={noise!r}, "
+            f"Expected noise of at most {MAX_NOISE} units of the grid, got noise={noise!r}, "
             "which exceeds 64 bits. Use fewer bits, narrower bounds or a larger epsilon."
         )
     return float(noise)

@@ -21,8 +21,14 @@ from array_api_compat import array_namespace
 from veracal import _checks, _random
 from veracal._types import Array, Floats, Ints
 from veracal.accounting import RELATIONS, Composed, Event, Relation, Repeated
-from veracal.mechanisms.clipping import Clipped, ClipRule, GlobalAdapt
-from veracal.mechanisms.optimizers import Langevin, Schedule, Update, levels, values
+from veracal.mechanisms.clipping import ClippedSum, ClipRule, GlobalAdapt
+from veracal.mechanisms.optimizers import (
+    Langevin,
+    Optimizer,
+    Schedule,
+    group_noise_levels,
+    values,
+)
 from veracal.mechanisms.sampling import Sampler
 
 _MIN_THREADED = 4_096  # entries per step below which a second thread costs more than it saves
@@ -208,13 +214,13 @@ _STEP_CHUNK = (
 
 
 @runtime_checkable
-class ElementwiseOptimizer(Update, Protocol):
+class ElementwiseOptimizer(Optimizer, Protocol):
     """An optimizer whose step of a weight depends on the gradient of that weight alone.
 
     Its state is None, an array of the shape of the weights, or a tuple of such arrays.
     """
 
-    def part(self, start: int, end: int) -> Update:
+    def part(self, start: int, end: int) -> Optimizer:
         """The optimizer for the weights from ``start`` to before ``end``."""
 
 
@@ -231,7 +237,7 @@ def copy_shared_arrays(state: Any, weights: Floats) -> Any:
 
 
 def step_in_place(
-    update: Update,
+    update: Optimizer,
     weights: Floats,
     gradient: Callable[[slice], Floats],
     state: Any,
@@ -295,7 +301,7 @@ def _map_arrays(function: Callable[[Any], Any], state: Any) -> Any:
     return function(state) if isinstance(state, np.ndarray) else state
 
 
-ClippedSumOf = Callable[[Any, Ints, ClipRule], Clipped]
+ClippedSumOf = Callable[[Any, Ints, ClipRule], ClippedSum]
 _ROUNDING_DIGITS = 22  # binary digits of the clip bound to which sums are rounded
 _MIN_DIGITS, _MAX_DIGITS = 24, 48  # of the noise after the point, so that integers are exact
 
@@ -419,7 +425,7 @@ class DPSGD:
 
     sampler: Sampler
     clip: ClipRule
-    update: Update
+    update: Optimizer
     noise_multiplier: float | Schedule | None
     steps: int
     expected_batch: float
@@ -474,7 +480,7 @@ class DPSGD:
         """
         events = tuple(
             Repeated(self._step_event(multiplier), times)
-            for multiplier, times in levels(self.noise_multipliers())
+            for multiplier, times in group_noise_levels(self.noise_multipliers())
         )
         return events[0] if len(events) == 1 else Composed(events)
 
@@ -570,11 +576,11 @@ class DPSGD:
 
     def _clipped(
         self, weights: Any, rows: Ints, clip: ClipRule, clipped_sum_of: ClippedSumOf | None
-    ) -> Clipped:
+    ) -> ClippedSum:
         """The clipped sum over a batch, in float64; zero if there is no function."""
         xp = array_namespace(weights)
         if clipped_sum_of is None:
-            return Clipped(xp.zeros(tuple(weights.shape), dtype=xp.float64))
+            return ClippedSum(xp.zeros(tuple(weights.shape), dtype=xp.float64))
         clipped = clipped_sum_of(weights, rows, clip)
         total = xp.astype(xp.asarray(clipped.total), xp.float64, copy=False)
         if tuple(total.shape) != tuple(weights.shape) or not _is_finite(total):
@@ -584,7 +590,7 @@ class DPSGD:
                 "veracal.mechanisms.clipped_sum, or drop the examples that selection(...) does "
                 "not keep."
             )
-        return Clipped(total, clipped.exceeding)
+        return ClippedSum(total, clipped.exceeding)
 
     def _add_noise(self, total: Any, noise_std: float, noise: PrefetchedNoise) -> Any:
         """Add noise to the sum, both rounded to the public grid."""
@@ -680,7 +686,7 @@ def _check_components(sampler: object, clip: object, update: object) -> None:
             raise ValueError(
                 f"Expected a {name} of veracal.mechanisms, whose cost is known, got {part!r}."
             )
-    if not isinstance(update, Update):
+    if not isinstance(update, Optimizer):
         raise ValueError(f"Expected an optimizer with start and step, got {update!r}.")
 
 

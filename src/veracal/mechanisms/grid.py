@@ -19,8 +19,8 @@ from veracal._types import Floats, Ints
 from veracal.accounting import RELATIONS, Relation
 
 MAX_BITS = 40
-MOST_UNITS = 2**40  # per record, so that a block of rows cannot overflow 64 bits
-MOST_TOTAL = 2**62  # over all records, so that total plus noise fits into 64 bits
+MAX_UNITS = 2**40  # per record, so that a block of rows cannot overflow 64 bits
+MAX_TOTAL = 2**62  # over all records, so that total plus noise fits into 64 bits
 
 
 @dataclass(frozen=True)
@@ -89,9 +89,9 @@ class Bounds:
     high: int
 
     def __post_init__(self) -> None:
-        if not -MOST_UNITS <= self.low <= self.high <= MOST_UNITS or self.low == self.high == 0:
+        if not -MAX_UNITS <= self.low <= self.high <= MAX_UNITS or self.low == self.high == 0:
             raise ValueError(
-                f"Expected low <= high, not both zero, within {MOST_UNITS} units of the grid, "
+                f"Expected low <= high, not both zero, within {MAX_UNITS} units of the grid, "
                 f"got low={self.low}, high={self.high}. Use fewer bits or narrower bounds."
             )
 
@@ -123,7 +123,7 @@ class Bounds:
         return self.reach if relation == "add-remove" else 2 * self.reach
 
 
-def contributions(values: ArrayLike, bounds: Bounds, grid: Grid) -> Ints:
+def clip_to_grid(values: ArrayLike, bounds: Bounds, grid: Grid) -> Ints:
     r"""Round each value to the grid, then clip the integer.
 
     .. math:: k_i = \min(\max(\mathrm{rint}(x_i 2^{bits}), low), high)
@@ -154,7 +154,7 @@ def contributions(values: ArrayLike, bounds: Bounds, grid: Grid) -> Ints:
     return np.where(kept, whole, 0)
 
 
-def dense_contributions(rows: ArrayLike, most: int, grid: Grid, *, power: int) -> Ints:
+def clip_vectors_to_grid(rows: ArrayLike, most: int, grid: Grid, *, power: int) -> Ints:
     r"""Round vectors to the grid so that no norm exceeds ``most`` units.
 
     Each entry is truncated toward zero, which increases no norm. A vector that is still too
@@ -214,7 +214,7 @@ def exact_total(blocks: Iterable[Ints], entries: int) -> Ints:
     totals = np.zeros(entries, dtype=object)
     for block in blocks:
         totals = totals + block.astype(object)
-    return np.array([max(-MOST_TOTAL, min(int(k), MOST_TOTAL)) for k in totals], dtype=np.int64)
+    return np.array([max(-MAX_TOTAL, min(int(k), MAX_TOTAL)) for k in totals], dtype=np.int64)
 
 
 def _to_fraction(value: float) -> Fraction:

@@ -15,7 +15,7 @@ from veracal.accounting import (
     noise_for,
     statement,
 )
-from veracal.mechanisms.optimizers import Exponential, levels
+from veracal.mechanisms.optimizers import Exponential, group_noise_levels
 from veracal.mechanisms.sampling import FullBatch, Poisson, Sampler
 
 _MAX_STEPS, _MAX_VARYING_STEPS = 10**9, 10**7
@@ -131,7 +131,7 @@ def plan_training(
         each = Exponential(noise, decay, every).values(steps)
         parts = tuple(
             Repeated(sampler.event(level, 1.0, relation), times)
-            for level, times in levels(each)
+            for level, times in group_noise_levels(each)
         )
         return parts[0] if len(parts) == 1 else Composed(parts)
 

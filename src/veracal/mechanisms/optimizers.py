@@ -129,7 +129,7 @@ def values(value: float | Schedule, steps: int) -> Floats:
     return np.full(steps, value, dtype=np.float64)
 
 
-def levels(
+def group_noise_levels(
     noise_multipliers: Iterable[float], most: int = MAX_LEVELS
 ) -> tuple[tuple[float, int], ...]:
     r"""Group the noise multipliers of all steps into few levels, rounding down.
@@ -190,7 +190,7 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 
 
 @runtime_checkable
-class Update(Protocol):
+class Optimizer(Protocol):
     """Protocol of optimizers.
 
     Test custom optimizers with :func:`veracal.testing.check_optimizer`. An optimizer reads only
@@ -357,8 +357,8 @@ class Langevin:
     mode : {"mean", "sum", "langevin"}
     pre_noise : float >= 0
         Standard deviation of noise on each gradient *before* it is clipped, added by the code
-        that computes the gradients (:func:`veracal.mechanisms.pre_noised`). It does not lower
-        the privacy cost.
+        that computes the gradients (:func:`veracal.mechanisms.add_gradient_noise`). It does
+        not lower the privacy cost.
     records : int, optional
         Declared number of records, for the total loss in mode ``"langevin"``.
 

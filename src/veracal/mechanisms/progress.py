@@ -154,7 +154,7 @@ def hold_curves(curves: Iterable[TrainingCurve]) -> Iterator[Callable[[], None]]
             curve._attempt.release()
 
 
-def sees_weights(hook: object) -> bool:
+def hook_exposes_weights(hook: object) -> bool:
     """Whether a hook may release weights before a fit is recorded.
 
     True for every hook except the two types of this module, which are compared exactly.

@@ -38,7 +38,7 @@ from veracal.training import (
     ObjectivePerturbation,
     OutputPerturbation,
     PrivateLogisticRegression,
-    obstacles,
+    unsupported_settings,
 )
 
 
@@ -76,7 +76,7 @@ def engine_for(
         return OutputEngine(model, train, X)
     if type(model) is ObjectivePerturbation:
         return ObjectiveEngine(model, train, X)
-    if type(model) is PrivateLogisticRegression and not obstacles(model, train):
+    if type(model) is PrivateLogisticRegression and not unsupported_settings(model, train):
         return DPSGDEngine(model, train, X)
     if callable(prepare := getattr(model, "settled", None)):
         model = prepare(train)  # a network is prepared once for all runs

@@ -19,7 +19,7 @@ import numpy as np
 from veracal import _checks
 from veracal._types import Array, Floats, Ints, Progress
 from veracal.calibration import MapFitter
-from veracal.data import Label, Scores, no_surprises, placed
+from veracal.data import Label, Scores, atomic_file, translate_os_errors
 from veracal.errors import DataError
 from veracal.multiplicity.engines.base import AuditEngine, Seed
 from veracal.multiplicity.runs import Runs
@@ -88,7 +88,7 @@ class _Checkpoint:
         arrays: dict[str, Array] = {"head": np.array(json.dumps(head))}
         for name, consumer in self.consumers.items():
             arrays |= {f"{name}:{key}": value for key, value in consumer.runs.state().items()}
-        with placed(self.keep, force=True) as file:
+        with atomic_file(self.keep, force=True) as file:
             np.savez(file, allow_pickle=False, **arrays)
         self.written_at = time.monotonic()
 
@@ -288,7 +288,7 @@ def _read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Array]]:
     """Read the header and the arrays of a checkpoint."""
     if not zipfile.is_zipfile(path):
         raise ValueError("another kind of file")
-    with no_surprises(path), np.load(path, allow_pickle=False) as held:
+    with translate_os_errors(path), np.load(path, allow_pickle=False) as held:
         arrays = {name: held[name] for name in held.files}
     head = json.loads(str(arrays.pop("head")))
     if head["format"] != FORMAT:

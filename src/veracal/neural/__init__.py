@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from veracal.neural.predictions import NetworkScores
     from veracal.neural.pretrained import EfficientNetLite0, MiniLM, MiniLMTokens
     from veracal.neural.scattering import Scattering
-    from veracal.neural.synthetic_inputs import Augment, Pictures, as_tensor
+    from veracal.neural.synthetic_inputs import Augment, ImageScaler, as_tensor
     from veracal.neural.train_module import TrainedModule, train
 
 # Report a missing package clearly before anything else fails.
@@ -42,13 +42,13 @@ __all__ = [
     "EfficientNetLite0",
     "Extractor",
     "ImageEncoder",
+    "ImageScaler",
     "KnownNetwork",
     "LastLayers",
     "MeanPooled",
     "MiniLM",
     "MiniLMTokens",
     "NetworkScores",
-    "Pictures",
     "PrivacyArguments",
     "PrivateChannelStandardizer",
     "PrivateNetwork",
@@ -116,7 +116,7 @@ __getattr__, __dir__ = attach(
         "scattering": ("Scattering",),
         "synthetic_inputs": (
             "Augment",
-            "Pictures",
+            "ImageScaler",
             "as_tensor",
         ),
         "train_module": (

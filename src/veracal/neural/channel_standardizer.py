@@ -24,8 +24,8 @@ from veracal import _checks
 from veracal._types import Array, Floats, Ints
 from veracal.accounting import RELATIONS, Relation, Unit
 from veracal.data import Dataset, MappedRows
-from veracal.mechanisms import Grid, dense_contributions, rounded_gaussian
-from veracal.training import MomentTransformer, float_type
+from veracal.mechanisms import Grid, clip_vectors_to_grid, rounded_gaussian
+from veracal.training import MomentTransformer, output_dtype
 
 _BLOCK_CELLS = 2**22  # numbers in a block
 
@@ -112,7 +112,7 @@ def channel_sums(
         means, squares = channel_moments(rows[start : start + step], channels, typical)
         for row, (vectors, norm) in enumerate(((means, mean_norm), (squares, square_norm))):
             with np.errstate(all="ignore"):  # overflowing vectors are clipped
-                units = dense_contributions(vectors / norm, 2**grid.bits, grid, power=2)
+                units = clip_vectors_to_grid(vectors / norm, 2**grid.bits, grid, power=2)
             sums[row] += units.sum(axis=0)
     return sums
 
@@ -373,7 +373,7 @@ class PrivateChannelStandardizer(MomentTransformer):
 
     def _apply(self, rows: Array) -> Array:
         values = np.reshape(rows, (len(rows), len(self.mean_), -1))
-        kind = float_type(rows)
+        kind = output_dtype(rows)
         mean, scale = self.mean_.astype(kind)[:, None], self.scale_.astype(kind)[:, None]
         result: Array = ((values - mean) / scale).reshape(rows.shape)
         return result
@@ -383,7 +383,7 @@ class PrivateChannelStandardizer(MomentTransformer):
         check_is_fitted(self)
         rows = self._validated(X, reset=False)
         step = max(1, _BLOCK_CELLS // math.prod(rows.shape[1:]))
-        result = np.empty(rows.shape, float_type(rows[:0]))
+        result = np.empty(rows.shape, output_dtype(rows[:0]))
         for start in range(0, len(rows), step):
             result[start : start + step] = self._apply(rows[start : start + step])
         return result

@@ -16,10 +16,10 @@ from torch import nn
 
 from veracal._types import Array
 from veracal.accounting import event_to_json
-from veracal.data import no_surprises
+from veracal.data import translate_os_errors
 from veracal.errors import DataError
 from veracal.ledger import canonical, digest
-from veracal.mechanisms import DPSGD, GlobalAdapt, TrainingState, sees_weights
+from veracal.mechanisms import DPSGD, GlobalAdapt, TrainingState, hook_exposes_weights
 from veracal.neural.gradient_sums import Layout
 
 _METADATA_KEY = "veracal"
@@ -95,7 +95,7 @@ class Checkpoint:
     def lock_run(self) -> Iterator[None]:
         """Lock the run against other processes inside the block."""
         lock = self.path.with_name(f".{self.path.name}.lock")
-        with no_surprises(self.path), self._open_lock(lock) as file:
+        with translate_os_errors(self.path), self._open_lock(lock) as file:
             try:
                 yield
             finally:
@@ -203,13 +203,13 @@ class Checkpoint:
 
     def remove(self) -> None:
         """Remove the file after the run."""
-        with no_surprises(self.path):
+        with translate_os_errors(self.path):
             self.path.unlink(missing_ok=True)
 
     def _read_file(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Read the metadata and the arrays of the file."""
         try:
-            with no_surprises(self.path), safe_open(str(self.path), "numpy") as file:
+            with translate_os_errors(self.path), safe_open(str(self.path), "numpy") as file:
                 metadata = json.loads((file.metadata() or {}).get(_METADATA_KEY, "null"))
                 names = list(file.keys())
                 tensors = {name: np.array(file.get_tensor(name)) for name in names}
@@ -238,7 +238,7 @@ def check_resumable(checkpoint: object, module: object, on_step: object) -> None
     """Reject settings under which a resumed run would differ from an uninterrupted one."""
     if not isinstance(checkpoint, str | os.PathLike):
         raise ValueError(f"Expected checkpoint to name a file, got {checkpoint!r}.")
-    if sees_weights(on_step):
+    if hook_exposes_weights(on_step):
         raise ValueError(
             "Expected no hook with a checkpoint, got both: a step that is repeated after an "
             "interruption would be released twice with different noise, and is paid once."
@@ -317,7 +317,7 @@ def _write_atomically(path: Path, content: bytes) -> None:
     # One fixed name, so that the file of a killed process is replaced: the run is locked.
     partial = path.with_name(f".{path.name}.part")
     try:
-        with no_surprises(path):
+        with translate_os_errors(path):
             partial.unlink(missing_ok=True)  # its permissions may differ
             with os.fdopen(os.open(partial, _NEW, 0o600), "wb") as file:
                 file.write(content)

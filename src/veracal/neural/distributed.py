@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from veracal._types import Floats, Ints
 from veracal.accounting import Unit
 from veracal.errors import WorkerError
-from veracal.mechanisms import DPSGD, Clipped, ClipRule, GlobalAdapt, TrainingResult
+from veracal.mechanisms import DPSGD, ClippedSum, ClipRule, GlobalAdapt, TrainingResult
 from veracal.neural.gradient_sums import NetworkSums
 from veracal.neural.run import InternalFigures, NoiseFigures, TrainingRun
 from veracal.queries import charged_total
@@ -615,7 +615,7 @@ class CombinedSums:
         self._connection, self._sums = connection, sums
         self._counts_by_rank = {rank: [0.0, 0.0, 0.0] for rank in connection.others}
 
-    def __call__(self, weights: Floats, rows: Ints, clip: ClipRule) -> Clipped:
+    def __call__(self, weights: Floats, rows: Ints, clip: ClipRule) -> ClippedSum:
         """Return the clipped sum over the rows on rank 0 and the batches of the other ranks."""
         threshold = clip.threshold if isinstance(clip, GlobalAdapt) else 0.0
         for rank in self._connection.others:
@@ -633,7 +633,7 @@ class CombinedSums:
             total += buffer
             exceeding += int(counts[0])
             self._counts_by_rank[rank] = counts[1:]
-        return Clipped(total.numpy(), exceeding)
+        return ClippedSum(total.numpy(), exceeding)
 
     def counts(self) -> InternalFigures:
         """Internal figures over the records of all ranks."""
@@ -688,7 +688,7 @@ class Follower:
             clipped = sums(weights, rows, _set_threshold(dp_sgd.clip, value))
             self._send(clipped, sums)
 
-    def _send(self, clipped: Clipped, sums: NetworkSums) -> None:
+    def _send(self, clipped: ClippedSum, sums: NetworkSums) -> None:
         """Send a sum and the counts."""
         header = [clipped.total.size, clipped.exceeding, *_list_counts(sums)]
         self._connection.send(torch.tensor(header, dtype=torch.float64))

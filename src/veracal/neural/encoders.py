@@ -21,7 +21,7 @@ import numpy as np
 from veracal import _checks
 from veracal._checks import extra
 from veracal._types import Array, Floats
-from veracal.data import MappedRows, Score, each_by_itself, no_surprises
+from veracal.data import MappedRows, Score, score_independently, translate_os_errors
 from veracal.errors import DataError
 from veracal.neural.precision import full_precision
 from veracal.neural.pretrained import (
@@ -118,7 +118,7 @@ def _check_config(config: Any, folder: Path) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object from a file."""
     try:
-        with no_surprises(path):
+        with translate_os_errors(path):
             value = json.loads(path.read_text(encoding="utf-8"))
     except ValueError:
         value = None
@@ -141,7 +141,7 @@ def require_file(needed: str, directory: str | PathLike[str]) -> Path:
     if not isinstance(directory, str | PathLike):
         raise ValueError(f"Expected the path of a folder, got {directory!r}.")
     folder = Path(directory).absolute()
-    with no_surprises(folder):
+    with translate_os_errors(folder):
         if not (folder / needed).is_file():
             raise DataError(
                 str(folder),
@@ -154,7 +154,7 @@ def require_file(needed: str, directory: str | PathLike[str]) -> Path:
 
 def _check_weights(folder: Path) -> None:
     """Reject pickled weights, and adapters, whose model may be elsewhere."""
-    with no_surprises(folder):
+    with translate_os_errors(folder):
         if (folder / "adapter_config.json").exists():
             raise DataError(
                 str(folder),
@@ -478,7 +478,7 @@ class ImageEncoder(_FolderEncoder):
         rng = np.random.default_rng(0)
         synthetic = rng.integers(0, 256, (_BATCH, *record), np.uint8)
         self._try_network(network, forward, synthetic[:2])
-        return each_by_itself(forward, synthetic)
+        return score_independently(forward, synthetic)
 
     def _scaling(self) -> tuple[float, Any, Any]:
         """Rescaling factor of bytes, then mean and standard deviation of each channel."""

@@ -23,8 +23,8 @@ from veracal.data import (
     cache_folder,
     cache_secret,
     digests_of_records,
-    no_surprises,
     private_folder,
+    translate_os_errors,
 )
 from veracal.errors import DataError
 
@@ -86,7 +86,7 @@ class CachedFeatures:
         size = len(header) + result.nbytes + _DIGEST
         if not self.path.exists():
             return None
-        with no_surprises(self.path), self.path.open("rb") as file:
+        with translate_os_errors(self.path), self.path.open("rb") as file:
             if os.fstat(file.fileno()).st_size != size or file.read(len(header)) != header:
                 return None
             digest = hashlib.sha256(self.key.encode() + header)
@@ -99,7 +99,7 @@ class CachedFeatures:
         """Write features of the right shape; an error leaves no file behind."""
         assert features.shape == self.shape
         assert features.dtype == np.float32
-        with no_surprises(self.folder):
+        with translate_os_errors(self.folder):
             handle, name = tempfile.mkstemp(
                 dir=self.folder, prefix=self.key[:8], suffix=".part"
             )
@@ -219,7 +219,7 @@ def extract(
     With any extractor of this package, a record's feature is a function of the record, the
     extractor's settings and this machine's arithmetic (:meth:`Extractor.fingerprint`): adding,
     removing, changing or reordering other records does not change it, bit for bit, under the
-    conditions of :func:`~veracal.data.rows.each_by_itself`. Neighboring data sets thus become
+    conditions of :func:`~veracal.data.rows.score_independently`. Neighboring data sets thus become
     neighboring data sets, and extraction costs no privacy. The cache preserves that: it stores
     a whole data set under the hash of everything that its features depend on, so it returns
     what would be computed. Entries for single records would not be better and would leave one

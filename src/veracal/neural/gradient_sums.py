@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from veracal._types import Floats, Ints, aligned, aligned_empty
-from veracal.mechanisms import Clipped, ClipRule, is_continuous
+from veracal.mechanisms import ClippedSum, ClipRule, is_continuous
 from veracal.neural.gradients.blocks import GradientEngine, PartialSumError
 from veracal.neural.precision import full_precision, thread_precision
 from veracal.neural.synthetic_inputs import IndexedRecords
@@ -153,7 +153,7 @@ class BatchCounts:
     Attributes
     ----------
     exceeding : int
-        See :class:`veracal.mechanisms.Selection`.
+        See :class:`veracal.mechanisms.ClipSelection`.
     examples, clipped, nonfinite : int
         Number of examples, of gradients longer than the bound, and of gradients that were not
         finite.
@@ -278,7 +278,7 @@ class NetworkSums:
                 self._pool = None
 
     @full_precision()
-    def __call__(self, weights: Floats, rows: Ints, clip: ClipRule) -> Clipped:
+    def __call__(self, weights: Floats, rows: Ints, clip: ClipRule) -> ClippedSum:
         """Return the clipped sum over rows, in full float32 precision."""
         # A hook may have seeded torch's generator, which draws the dropout masks: with known
         # draws, removing a record would change the masks of all later records.
@@ -306,7 +306,7 @@ class NetworkSums:
             self.counts.examples += counts.examples
             self.counts.clipped += counts.clipped
             self.counts.nonfinite += counts.nonfinite
-        return Clipped(total.numpy(), exceeding)
+        return ClippedSum(total.numpy(), exceeding)
 
     @thread_precision()
     def _sum_blocks(

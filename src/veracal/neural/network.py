@@ -21,7 +21,7 @@ from veracal._types import Array, Floats
 from veracal.accounting import Relation, Unit, event_to_json
 from veracal.data import Dataset, Label
 from veracal.errors import DataError
-from veracal.mechanisms import DPSGD, ClipRule, Langevin, Schedule, Step, Update
+from veracal.mechanisms import DPSGD, ClipRule, Langevin, Optimizer, Schedule, Step
 from veracal.neural.architectures import KnownNetwork
 from veracal.neural.checkpoints import (
     Checkpoint,
@@ -70,16 +70,16 @@ from veracal.neural.synthetic_inputs import (
 from veracal.training import (
     Ablation,
     Average,
-    DescentClassifier,
+    DPSGDClassifier,
+    StepCallback,
     TrainingData,
-    Watch,
-    check_numbers,
-    not_covered,
-    remember,
+    check_numeric,
+    describe_initial_weights,
+    record_trained_weights,
 )
 
 
-class DistributedClassifier(DescentClassifier):
+class DistributedClassifier(DPSGDClassifier):
     """A private classifier that all ranks of ``torch.distributed`` may train together.
 
     A final class stores ``across`` among its parameters, and takes its steps with the strategy
@@ -322,7 +322,7 @@ class PrivateNetwork(NetworkPredictions, DistributedClassifier):
         steps: int | None = None,
         sampling_rate: float = 0.1,
         clip: float | ClipRule = 1.0,
-        update: float | Update | None = None,
+        update: float | Optimizer | None = None,
         weight_decay: float = 0.0,
         average: Average = 0.0,
         loss: LossFunction | None = None,
@@ -467,7 +467,7 @@ class PrivateNetwork(NetworkPredictions, DistributedClassifier):
             Only its public facts are read.
         """
         self._check_settings()
-        _checks.as_part(model=self)
+        _checks.reject_unsplittable_fit(model=self)
         facts = self._public(dataset)
         dp_sgd = self._descent(facts.size)
         module = self._build_module(np.random.default_rng(0))
@@ -519,7 +519,7 @@ class PrivateNetwork(NetworkPredictions, DistributedClassifier):
                 facts.X, facts.codes, self._prepare_rows, self.augment, augment_rng
             )
             if KnownNetwork.of(self.module) is None:  # Veracal's own have new weights
-                self._began_with = not_covered(
+                self._began_with = describe_initial_weights(
                     one.detach().to(torch.float32).numpy() for one in module.parameters()
                 )
             return self._run_steps(facts, module, records, strategy, slot_rng, rng)
@@ -551,7 +551,7 @@ class PrivateNetwork(NetworkPredictions, DistributedClassifier):
                 final = strategy.run_steps(dp_sgd, run, sums, len(records), rng)
         self._show(final.model_weights)
         trained = (one for one in self.module_.parameters() if one.requires_grad)
-        remember((one.detach().numpy() for one in trained), self._records_name)
+        record_trained_weights((one.detach().numpy() for one in trained), self._records_name)
         self.internal_, last = final.internal, final.result.weights
         self.self_check_ = run.self_check(final.noise, last, self._scores.forward(self._form))
         del self._blank
@@ -615,7 +615,7 @@ class PrivateNetwork(NetworkPredictions, DistributedClassifier):
             paid = self.__dict__.pop("_paid", None)
             settings = self._run_settings(self.classes_)
             checkpoint = Checkpoint(Path(self.checkpoint), dp_sgd, layout, settings, paid)
-        watch, every = Watch(self, int(dp_sgd.steps)), int(self.checkpoint_every)
+        watch, every = StepCallback(self, int(dp_sgd.steps)), int(self.checkpoint_every)
         return TrainingRun(watch, dp_sgd, layout, layout.read(module), checkpoint, every)
 
     def _run_settings(self, classes: Array) -> dict[str, Any]:
@@ -655,7 +655,7 @@ class PrivateNetwork(NetworkPredictions, DistributedClassifier):
 
     def _check_kind(self, dataset: Dataset) -> None:
         if not isinstance(dataset, Dataset):
-            check_numbers(dataset)
+            check_numeric(dataset)
         if dataset.X.dtype.kind not in "fiub":
             raise DataError(
                 f"{dataset.name}: features",

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
 
 from veracal._types import Array, Floats
-from veracal.data import MappedRows, Score, each_by_itself
+from veracal.data import MappedRows, Score, score_independently
 from veracal.neural.gradients.blocks import compute_logits
 from veracal.neural.precision import full_precision
 from veracal.neural.synthetic_inputs import select_inputs, synthetic_rows
@@ -36,7 +36,7 @@ class NetworkScores:
     Guarantees
     ----------
     Rows are scored in blocks of one shape, so that the logits of a row depend on that row only
-    (:func:`veracal.data.rows.each_by_itself`). Whether all positions of a block give the same
+    (:func:`veracal.data.rows.score_independently`). Whether all positions of a block give the same
     result is tested with the weights and with random ones, for each number of threads.
     """
 
@@ -77,7 +77,7 @@ class NetworkScores:
         threads = torch.get_num_threads()  # which divide a block between them
         if threads not in self._scorers:
             other = _randomize_weights(self._module)
-            self._scorers[threads] = each_by_itself(
+            self._scorers[threads] = score_independently(
                 self.forward, self.synthetic, lambda some: self._run_module(other, some)
             )
         return self._scorers[threads](rows)
@@ -127,7 +127,7 @@ class NetworkPredictions:
         """Scores of shape (n, k) whose softmax is :meth:`predict_proba`.
 
         Rows are scored in blocks of one shape, so that the logits of a row depend on that row
-        only (:func:`veracal.data.rows.each_by_itself`).
+        only (:func:`veracal.data.rows.score_independently`).
         """
         check_is_fitted(self)
         if isinstance(X, MappedRows):  # finite already

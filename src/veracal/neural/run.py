@@ -13,7 +13,7 @@ from veracal._types import Floats
 from veracal.mechanisms import DPSGD, Step, TrainingState
 from veracal.neural.checkpoints import Checkpoint
 from veracal.neural.gradient_sums import Layout
-from veracal.training import Watch
+from veracal.training import StepCallback
 
 ReportSteps = Callable[[int], None]
 
@@ -228,7 +228,7 @@ class TrainingRun:
 
     def __init__(
         self,
-        watch: Watch,
+        watch: StepCallback,
         dp_sgd: DPSGD,
         layout: Layout,
         initial_weights: Floats,

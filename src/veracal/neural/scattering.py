@@ -34,11 +34,11 @@ from torch import Tensor, nn
 
 from veracal import _checks
 from veracal._types import Array, Floats, Ints
-from veracal.data import at_places, places_alike
+from veracal.data import equivalent_positions, score_at_positions
 from veracal.neural.precision import full_precision
-from veracal.neural.synthetic_inputs import Pictures, as_tensor, synthetic_rows
+from veracal.neural.synthetic_inputs import ImageScaler, as_tensor, synthetic_rows
 
-IMAGENET = Pictures((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # public mean and std
+IMAGENET = ImageScaler((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # public mean and std
 _WIDTH = 0.8  # width of the finest wavelet, in pixels
 _TOP_FREQUENCY = 0.75 * math.pi  # of the finest wavelet
 _PERIODS = 3  # on either side, beyond which a Gaussian is below float precision
@@ -63,7 +63,7 @@ class Scattering:
     Guarantees
     ----------
     Nothing is learned. The features of an image are a function of that image alone, bit for
-    bit, under the conditions of :func:`veracal.data.rows.at_places`; an image with NaN or
+    bit, under the conditions of :func:`veracal.data.rows.score_at_positions`; an image with NaN or
     infinity affects its own features and no others.
 
     Examples
@@ -113,8 +113,8 @@ class Scattering:
                 f"Expected out of shape {shape}, got shape {features.shape}. Create it with "
                 f"numpy.empty({shape}, numpy.float32)."
             )
-        places, start = places_alike(self._forward, block), 0
-        for part in at_places(self._forward, images, places, block):
+        places, start = equivalent_positions(self._forward, block), 0
+        for part in score_at_positions(self._forward, images, places, block):
             features[start : start + len(part)] = part
             start += len(part)
         return features

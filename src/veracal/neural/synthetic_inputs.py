@@ -31,7 +31,7 @@ class Augment(Protocol):
 
 
 @dataclass(frozen=True)
-class Pictures:
+class ImageScaler:
     r"""Converts image bytes b to :math:`(b / 255 - \mu) / \sigma`, channels first.
 
     Attributes
@@ -59,7 +59,7 @@ class Pictures:
 def as_tensor(rows: Array) -> Tensor:
     """Convert rows by their type: image bytes, integers (such as tokens), or floats."""
     if rows.dtype == np.uint8 and rows.ndim in (3, 4):
-        return Pictures()(rows)
+        return ImageScaler()(rows)
     if rows.dtype.kind in "iu" and rows.dtype != np.uint8:
         return torch.from_numpy(np.ascontiguousarray(rows, dtype=np.int64))
     return torch.from_numpy(np.ascontiguousarray(rows, dtype=np.float32))

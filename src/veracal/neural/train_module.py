@@ -15,7 +15,7 @@ from veracal._types import Array
 from veracal.accounting import Event, NotPrivate, Relation, Statement, Unit
 from veracal.data import Dataset, Label
 from veracal.ledger import Ledger, check_ledger
-from veracal.mechanisms import ClipRule, FullBatch, Langevin, Poisson, Schedule, Update
+from veracal.mechanisms import ClipRule, FullBatch, Langevin, Optimizer, Poisson, Schedule
 from veracal.neural.gradients.blocks import LossFunction
 from veracal.neural.gradients.choice import EngineName
 from veracal.neural.network import Hook, PrivateNetwork
@@ -61,7 +61,7 @@ def train(
     data: Data,
     *,
     clip: float | ClipRule = 1.0,
-    update: float | Update | None = None,
+    update: float | Optimizer | None = None,
     sampler: Poisson | FullBatch = Poisson(0.1),  # noqa: B008 - frozen
     noise: float | Schedule | None = None,
     epsilon: float | None = None,

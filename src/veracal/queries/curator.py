@@ -34,8 +34,8 @@ from veracal.ledger import (
     check_ledger,
     digest,
     ledger_total,
-    merged,
-    unpaid_of,
+    merge_items,
+    unpaid_items,
 )
 from veracal.mechanisms import (
     TrainingCurve,
@@ -44,7 +44,7 @@ from veracal.mechanisms import (
     discrete_gaussian_std,
     discrete_laplace_std,
     hold_curves,
-    sees_weights,
+    hook_exposes_weights,
 )
 from veracal.queries.query import Query, Records, gaussian_event, laplace_event
 from veracal.queries.sources import Release
@@ -137,7 +137,7 @@ def charged_total() -> str | None:
     return None if ledger is None else ledger_total(ledger)
 
 
-def note_charge(model: Any) -> None:
+def record_charge(model: Any) -> None:
     """Store on a model whether a ledger is charged for this fit, and the ledger's total.
 
     The sentence contains caps, which are public. Copies and pickles keep it, but not the
@@ -189,7 +189,7 @@ def exposes_weights(model: object) -> bool:
     """
     settings = _model_settings(model)
     searches = any(name.rpartition("__")[2] == _SEARCH_SETTING for name in settings)
-    return any(searches or sees_weights(hook) for hook in _hooks(settings))
+    return any(searches or hook_exposes_weights(hook) for hook in _hooks(settings))
 
 
 def training_curves(model: object) -> list[TrainingCurve]:
@@ -383,12 +383,12 @@ class Curator:
             and entry.part == self.part
             and (request is None or (entry.request or "").startswith(f"{request}:"))
         )
-        return unpaid_of(items, paid)
+        return unpaid_items(items, paid)
 
     def require(self, items: Sequence[Item]) -> None:
         """Raise a ``BudgetError`` unless the ledger can pay for all items; charge nothing."""
         if self.ledger.run is not None or self.ledger.opening.rule.kind == "plan":
-            for item in merged(replace(item, part=self.part) for item in items):
+            for item in merge_items(replace(item, part=self.part) for item in items):
                 self.ledger.require(item.event, item.purpose, part=self.part, times=item.times)
         elif items:
             events = tuple(Repeated(item.event, item.times) for item in items)

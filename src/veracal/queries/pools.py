@@ -10,10 +10,10 @@ from typing import Protocol, TypeGuard, runtime_checkable
 from veracal import _checks
 from veracal._types import Frozen
 from veracal.accounting import DiscreteGaussian, DiscreteLaplace, Event, Parallel
-from veracal.errors import AnswerError, BudgetError, LedgerError, SilentError
+from veracal.errors import AnswerError, BudgetError, DropoutError, LedgerError
 from veracal.queries.curator import Curator
 from veracal.queries.query import NonAdditive, Query
-from veracal.queries.response_checks import ExpectedResponse, find_invalid_responses
+from veracal.queries.response_checks import QueryRequest, find_invalid_responses
 from veracal.queries.sources import GaussianSource, Release, Source, is_declared
 
 Path = tuple[int, ...]  # to a source: its index in the pool, then in the inner pool, ...
@@ -30,7 +30,7 @@ class SkippedSource:
 DROPOUT_REASONS: tuple[tuple[type[Exception], str], ...] = (
     (BudgetError, "its budget does not allow the answer"),
     (AnswerError, "it could not compute the answer"),
-    (SilentError, "it did not answer"),
+    (DropoutError, "it did not answer"),
     (LedgerError, "its ledger cannot be used"),
     (TimeoutError, "it did not answer in time"),
     (OSError, "it could not be reached"),
@@ -77,7 +77,7 @@ class PooledRelease(Release):
         ]
         why = tuple(silent.get((i,), reason) for i, reason in enumerate(self.silences))
         if not any(part is not None for part in kept):
-            raise SilentError("Expected at least one source to answer, got none.", why)
+            raise DropoutError("Expected at least one source to answer, got none.", why)
         return _sum(self, kept, why, self.asked)
 
     def silent(self) -> dict[Path, str]:
@@ -96,7 +96,7 @@ class MultiSource(Source, Protocol):
 
     def round(
         self,
-        expected: ExpectedResponse,
+        expected: QueryRequest,
         *,
         request: str | None = None,
         silent: Mapping[Path, str] | None = None,
@@ -119,13 +119,13 @@ class IndexedSources(MultiSource, Protocol):
         """The sources, in order."""
 
 
-class AnswersByRound(ABC):
+class RoundBasedSource(ABC):
     """Base class of multi-sources, which answer a query by one round with all sources."""
 
     @abstractmethod
     def round(
         self,
-        expected: ExpectedResponse,
+        expected: QueryRequest,
         *,
         request: str | None = None,
         silent: Mapping[Path, str] | None = None,
@@ -138,7 +138,7 @@ class AnswersByRound(ABC):
         """Query every source, and add the answers."""
         _checks.whole(micro_epsilon=micro_epsilon)
         return self.round(
-            ExpectedResponse(query, micro_epsilon=int(micro_epsilon)), request=request
+            QueryRequest(query, micro_epsilon=int(micro_epsilon)), request=request
         )
 
     def answer_gaussian(
@@ -146,7 +146,7 @@ class AnswersByRound(ABC):
     ) -> PooledRelease:
         """Query every source with Gaussian noise, and add the answers."""
         return self.round(
-            ExpectedResponse(query, noise_multiplier=noise_multiplier), request=request
+            QueryRequest(query, noise_multiplier=noise_multiplier), request=request
         )
 
 
@@ -164,7 +164,7 @@ def is_pool(source: object) -> TypeGuard[IndexedSources]:
 
 
 def combine_answers(
-    expected: ExpectedResponse,
+    expected: QueryRequest,
     given: Sequence[object],
     sources: Sequence[object],
     *,
@@ -194,7 +194,7 @@ def combine_answers(
     }
     for i, fault in find_invalid_responses(expected, single, sources, most_records).items():
         parts[i], why[i] = None, f"{INVALID_RESPONSE}: {fault}"
-    check_enough(why, least, next((one for one in given if isinstance(one, Exception)), None))
+    check_quorum(why, least, next((one for one in given if isinstance(one, Exception)), None))
     asked, usual, within = (
         dict[Path, Event](),
         _most_expensive_event(parts),
@@ -206,7 +206,7 @@ def combine_answers(
     return _sum(expected, parts, tuple(why), Frozen(asked))
 
 
-def check_sum(query: Query) -> None:
+def check_additive(query: Query) -> None:
     """Raise if the answers of several sources to a query cannot be added."""
     if isinstance(query, NonAdditive):
         raise ValueError(
@@ -215,7 +215,7 @@ def check_sum(query: Query) -> None:
         )
 
 
-def check_enough(
+def check_quorum(
     silences: Sequence[str | None], least: int | None, cause: Exception | None = None
 ) -> None:
     """Raise unless enough sources answered: ``least`` of them, or all."""
@@ -226,7 +226,7 @@ def check_enough(
         return
     names = "; ".join(f"source {i}: {why}" for i, why in silent[:_MAX_NAMED])
     more = "" if len(silent) <= _MAX_NAMED else f"; and {len(silent) - _MAX_NAMED} more"
-    raise SilentError(
+    raise DropoutError(
         f"Expected answers of at least {needed} of {len(silences)} sources, got {left} "
         f"({names}{more}). Charges are not refunded. Repeat the query once they answer, or "
         "require fewer sources.",
@@ -264,7 +264,7 @@ def _most_expensive_event(parts: Iterable[Release | None]) -> Event | None:
 
 
 def _requested_events(
-    expected: ExpectedResponse,
+    expected: QueryRequest,
     source: object,
     part: Release | None,
     usual: Event | None,
@@ -294,7 +294,7 @@ def _without(part: Release, silent: Mapping[Path, str]) -> Release:
 
 
 def _sum(
-    expected: ExpectedResponse | PooledRelease,
+    expected: QueryRequest | PooledRelease,
     parts: Sequence[Release | None],
     silences: tuple[str | None, ...],
     asked: Mapping[Path, Event],
@@ -320,7 +320,7 @@ def _sum(
 
 
 @dataclass(frozen=True, eq=False)
-class Pool(AnswersByRound):
+class Pool(RoundBasedSource):
     r"""Several sources that answer as one, by the sum of their answers.
 
     Each source adds its own noise and charges its own ledger the full ``micro_epsilon``.
@@ -372,7 +372,7 @@ class Pool(AnswersByRound):
 
     def round(
         self,
-        expected: ExpectedResponse,
+        expected: QueryRequest,
         *,
         request: str | None = None,
         silent: Mapping[Path, str] | None = None,
@@ -422,9 +422,9 @@ class Pool(AnswersByRound):
         """The sources, in order."""
         return tuple(self.sources)
 
-    def _check(self, expected: ExpectedResponse) -> None:
+    def _check(self, expected: QueryRequest) -> None:
         """Raise if a query cannot be answered by this pool, before anything is charged."""
-        check_sum(expected.query)
+        check_additive(expected.query)
         gaussian = expected.noise_multiplier is not None
         if gaussian and not all(isinstance(one, GaussianSource) for one in self.sources):
             raise ValueError(
@@ -434,7 +434,7 @@ class Pool(AnswersByRound):
 
     def _one(
         self,
-        expected: ExpectedResponse,
+        expected: QueryRequest,
         source: Source,
         request: str | None,
         silent: Mapping[Path, str],

@@ -21,11 +21,11 @@ from veracal._types import Array, Frozen, Ints
 from veracal.accounting import DiscreteGaussian, DiscreteLaplace, Relation, Unit
 from veracal.data import Dataset, Scores
 from veracal.mechanisms import (
-    MOST_UNITS,
+    MAX_UNITS,
     Bounds,
     Grid,
-    contributions,
-    dense_contributions,
+    clip_to_grid,
+    clip_vectors_to_grid,
     exact_total,
     gaussian_noise,
     laplace_noise,
@@ -158,7 +158,7 @@ class ScalarSum(ABC):
         bounds = self.bounds
 
         def block(part: Any, real: int) -> Ints:
-            units = contributions(compute_values(self.per_record, part), bounds, self.grid)
+            units = clip_to_grid(compute_values(self.per_record, part), bounds, self.grid)
             result: Ints = units[:real].sum(keepdims=True)
             return result
 
@@ -283,7 +283,7 @@ class BinnedSum:
         bounds = self.bounds
 
         def block(part: Any, real: int) -> Ints:
-            units = contributions(compute_values(self.values, part), bounds, self.grid)[:real]
+            units = clip_to_grid(compute_values(self.values, part), bounds, self.grid)[:real]
             bins = np.asarray(compute_values(self.bins, part))[:real]
             inside = (bins >= 0) & (bins < self.n_bins) & (bins == np.floor(bins))
             sums = np.zeros(self.n_bins, dtype=np.int64)
@@ -328,7 +328,7 @@ class DenseSum:
         if self.power not in (1, 2):
             raise ValueError(f"Expected power 1 or 2, got power={self.power!r}.")
         object.__setattr__(self, "settings", _query_settings(self.settings, self.values))
-        if self.most > MOST_UNITS or self.width * self.most**self.power > 2**62:
+        if self.most > MAX_UNITS or self.width * self.most**self.power > 2**62:
             raise ValueError(
                 f"A bound of {self.most} units on {self.width} entries exceeds 64 bits. "
                 "Use fewer bits or a smaller norm bound."
@@ -365,7 +365,7 @@ class DenseSum:
 
         def block(part: Any, real: int) -> Ints:
             rows = compute_values(self.values, part, self.width)
-            units = dense_contributions(rows, self.most, self.grid, power=self.power)
+            units = clip_vectors_to_grid(rows, self.most, self.grid, power=self.power)
             result: Ints = units[:real].sum(axis=0)
             return result
 
@@ -511,7 +511,7 @@ def _scalar_sums(query: ScalarSum, records: Records, source_index: Ints, sources
 
     def block(part: Any, real: int) -> Ints:
         numbers = compute_values(query.per_record, part)
-        return contributions(numbers, query.bounds, query.grid)[:real]
+        return clip_to_grid(numbers, query.bounds, query.grid)[:real]
 
     return _sum_at(
         np.concatenate(list(apply_in_blocks(records, block))), source_index, (sources, 1)
@@ -522,7 +522,7 @@ def _binned_sums(query: BinnedSum, records: Records, source_index: Ints, sources
     """Sums by bin: every record is in one cell of sources by bins."""
 
     def block(part: Any, real: int) -> Ints:
-        units = contributions(compute_values(query.values, part), query.bounds, query.grid)
+        units = clip_to_grid(compute_values(query.values, part), query.bounds, query.grid)
         bins = np.asarray(compute_values(query.bins, part))
         inside = (bins >= 0) & (bins < query.n_bins) & (bins == np.floor(bins))
         cells = np.where(inside, bins, -1).astype(np.int64)
@@ -540,7 +540,7 @@ def _dense_sums(query: DenseSum, records: Records, source_index: Ints, sources: 
 
     def block(part: Any, real: int) -> Ints:
         rows = compute_values(query.values, part, query.width)
-        return dense_contributions(rows, query.most, query.grid, power=query.power)[:real]
+        return clip_vectors_to_grid(rows, query.most, query.grid, power=query.power)[:real]
 
     units = np.concatenate(list(apply_in_blocks(records, WideBlock(block, query.width))))
     return _sum_at(units, source_index, (sources, query.width))

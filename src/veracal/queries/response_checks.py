@@ -20,7 +20,7 @@ from veracal.accounting import (
     Relation,
     Unit,
 )
-from veracal.mechanisms import MOST_TOTAL, Grid, discrete_gaussian_std, discrete_laplace_std
+from veracal.mechanisms import MAX_TOTAL, Grid, discrete_gaussian_std, discrete_laplace_std
 from veracal.queries.query import Query, gaussian_event, laplace_event
 from veracal.queries.sources import GaussianSource, Public, Release, Source, is_declared
 
@@ -36,7 +36,7 @@ class ProtectionOnly:
 
 
 @dataclass(frozen=True)
-class ExpectedResponse:
+class QueryRequest:
     """A query with the requested noise, either Laplace or Gaussian.
 
     Attributes
@@ -104,7 +104,7 @@ class ExpectedResponse:
 
 
 def find_invalid_responses(
-    expected: ExpectedResponse,
+    expected: QueryRequest,
     answers: Mapping[int, Release],
     sources: Sequence[object],
     most_records: int | None,
@@ -135,9 +135,9 @@ def find_invalid_responses(
     """
     limits = dict[Event | None, int | None]()
     sensitivity = expected.query.sensitivity("add-remove")
-    total = MOST_TOTAL
+    total = MAX_TOTAL
     if most_records is not None:
-        total = min(int(most_records) * sensitivity, MOST_TOTAL)
+        total = min(int(most_records) * sensitivity, MAX_TOTAL)
     problems = dict[int, str]()
     for i, answer in answers.items():
         problem = _form_problem(expected, answer)
@@ -152,7 +152,7 @@ def find_invalid_responses(
     return problems | _find_minority_relations(valid)
 
 
-def _form_problem(expected: ExpectedResponse, answer: Release) -> str | None:
+def _form_problem(expected: QueryRequest, answer: Release) -> str | None:
     """Problem with the form of an answer, if any."""
     name, grid, entries = expected.form
     if answer.query != name:
@@ -167,7 +167,7 @@ def _form_problem(expected: ExpectedResponse, answer: Release) -> str | None:
 
 
 def _noise_problem(
-    expected: ExpectedResponse,
+    expected: QueryRequest,
     answer: Release,
     source: object,
     limits: dict[Event | None, int | None],
@@ -190,7 +190,7 @@ def _noise_problem(
     return None
 
 
-def _noise_bound(event: DiscreteLaplace | DiscreteGaussian, expected: ExpectedResponse) -> int:
+def _noise_bound(event: DiscreteLaplace | DiscreteGaussian, expected: QueryRequest) -> int:
     r"""Bound that the noise exceeds in any entry with probability at most :math:`2^{-40}`.
 
     It follows from :math:`P(|k| > r) \le 2 e^{-r/s}` for Laplace and :math:`2 e^{-r^2 / 2 s^2}`

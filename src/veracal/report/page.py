@@ -20,7 +20,7 @@ from markupsafe import Markup
 from veracal import __version__
 from veracal._checks import extra
 from veracal.artifact import read_file
-from veracal.data import Estimate, cache_folder, placed, private_folder
+from veracal.data import Estimate, atomic_file, cache_folder, private_folder
 from veracal.errors import VeracalError
 from veracal.report import tables
 from veracal.report import text as words
@@ -84,7 +84,7 @@ def write_cached(name: str, text: str) -> None:
     content = text.encode()
     with (
         suppress(VeracalError, OSError),
-        placed(private_folder(_cache()) / _file_name(name, content), force=True) as file,
+        atomic_file(private_folder(_cache()) / _file_name(name, content), force=True) as file,
     ):
         file.write(content)
 

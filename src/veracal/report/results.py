@@ -152,7 +152,7 @@ class Results:
         What a decision maker may expect in the report, and will not find.
     federation : mapping or None
         The institutions that recalibrated the model since, and the cost for each
-        (:func:`veracal.federation.coordinator.pool.record`).
+        (:func:`veracal.federation.coordinator.pool.recalibration_record`).
     """
 
     name: str

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from veracal.accounting import rounded_up
+from veracal.accounting import format_up
 from veracal.data import Estimate
 from veracal.report.results import (
     Bin,
@@ -88,7 +88,7 @@ def count(figure: Estimate) -> str:
 
 def epsilon(value: float | None, digits: int = 4) -> str:
     """Epsilon or delta with few digits, rounded up."""
-    return "unbounded" if value is None else rounded_up(value, digits)
+    return "unbounded" if value is None else format_up(value, digits)
 
 
 def listed(values: Iterable[object], most: int = 12) -> str:

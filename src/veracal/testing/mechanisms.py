@@ -20,7 +20,7 @@ from veracal._types import Array, Floats, Ints
 from veracal.accounting import Event, Unit, epsilon_for, event_from_json, event_to_json
 from veracal.mechanisms import (
     ClipRule,
-    Update,
+    Optimizer,
     add_discrete_gaussian,
     add_discrete_laplace,
     clipped_sum,
@@ -288,7 +288,7 @@ def noise_pvalues() -> Mapping[str, float]:
     )
 
 
-def check_optimizer(update: Update) -> None:
+def check_optimizer(update: Optimizer) -> None:
     """Raise ``AssertionError`` unless an optimizer has the properties that DP-SGD relies on.
 
     Weights and state must depend on the arguments alone, so that training runs are independent;
@@ -312,7 +312,7 @@ def check_optimizer(update: Update) -> None:
     _check_no_hidden_state(update)
 
 
-def _check_steps(update: Update, weights: Floats) -> None:
+def _check_steps(update: Optimizer, weights: Floats) -> None:
     """Check some steps of one training run."""
     rng = np.random.default_rng(0)
     state = update.start(weights)
@@ -342,7 +342,7 @@ def _check_weights(moved: Floats, weights: Floats, t: int) -> None:
     assert np.isfinite(moved).all(), f"step {t} made weights that are not finite: {moved}"
 
 
-def _check_no_hidden_state(update: Update) -> None:
+def _check_no_hidden_state(update: Optimizer) -> None:
     """Check that two training runs with one optimizer do not affect each other."""
     weights = np.ones(2)
     alone, _ = _run_steps(update, weights, [1.0, -2.0, 3.0])
@@ -353,7 +353,7 @@ def _check_no_hidden_state(update: Update) -> None:
     )
 
 
-def _run_steps(update: Update, weights: Any, gradients: list[float]) -> tuple[Any, Any]:
+def _run_steps(update: Optimizer, weights: Any, gradients: list[float]) -> tuple[Any, Any]:
     """Take one step for each gradient."""
     state = update.start(weights)
     for t, size in enumerate(gradients):

@@ -13,7 +13,7 @@ from veracal._types import Array, Ints
 from veracal.accounting import RELATIONS, Relation
 from veracal.data import Scores
 from veracal.errors import BudgetError, ConflictError, VeracalError
-from veracal.mechanisms import MOST_NOISE, Grid
+from veracal.mechanisms import MAX_NOISE, Grid
 from veracal.queries import NonAdditive, Query, Release, SettingValue, Source
 
 MakeRecords = Callable[[int, np.random.Generator], Any]
@@ -193,7 +193,7 @@ def _check_statement(query: Query) -> None:
     one, other = (query.sensitivity(relation) for relation in RELATIONS)
     for most in (one, other):
         assert type(most) is int, f"A sensitivity is an int, not {most!r}."
-        assert 1 <= most <= MOST_NOISE, f"A sensitivity is at least 1 unit, not {most}."
+        assert 1 <= most <= MAX_NOISE, f"A sensitivity is at least 1 unit, not {most}."
     # A unit of several rows may be replaced by one with fewer, which also removes rows.
     assert one <= other <= 2 * one, (
         f"Replacing a record must cost between one and two of adding one ({one}), not {other}."

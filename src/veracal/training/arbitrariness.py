@@ -27,7 +27,7 @@ from scipy.stats import beta, gamma
 
 from veracal import _checks
 from veracal._types import Bools, Floats
-from veracal.data import frozen
+from veracal.data import read_only
 from veracal.errors import DataError
 from veracal.training.base import margins
 
@@ -87,7 +87,7 @@ class Arbitrariness:
     @property
     def informed(self) -> Bools:
         """Individuals whose interval excludes a hundredth of [0, 1] or more."""
-        return informative(self.low, self.high)
+        return is_informative(self.low, self.high)
 
     @property
     def informed_share(self) -> float:
@@ -95,7 +95,7 @@ class Arbitrariness:
         return float(np.mean(self.informed)) if len(self.high) else 0.0
 
 
-def informative(low: Floats, high: Floats) -> Bools:
+def is_informative(low: Floats, high: Floats) -> Bools:
     """Whether an interval of a disagreement excludes a hundredth of [0, 1] or more.
 
     Examples
@@ -190,14 +190,14 @@ def max_disagreement(flips: Floats, classes: int) -> Floats:
     return bound
 
 
-def spare_of(level: float) -> float:
+def failure_probability(level: float) -> float:
     """The probability 1 - level that an interval may fail."""
     if isinstance(level, bool) or not 0 < level < 1:
         raise ValueError(f"Expected level between 0 and 1, got level={level!r}.")
     return 1 - level
 
 
-def whom(people: int | None) -> str:
+def describe_scope(people: int | None) -> str:
     """The individuals for whom intervals hold together, as text."""
     if people is None:
         return "all individuals at once"
@@ -287,8 +287,8 @@ def objective_certificate(
     _checks.one_of(("sharper", "closed"), form=form)
     if not 0 <= residual < np.inf:
         raise ValueError(f"Expected a finite residual >= 0, got residual={residual!r}.")
-    w, failure = weight_matrix(weights), spare_of(level)
-    whom(people)
+    w, failure = weight_matrix(weights), failure_probability(level)
+    describe_scope(people)
     named = people if len(w) == 1 and not threshold else None
     distances = plane_distances(w, X, threshold)
     # In units of the noise scale, in which lengths are Gamma of scale 1.
@@ -304,7 +304,7 @@ def objective_certificate(
         )
     high = distances.high(max_disagreement(flips, max(2, len(w))))
     caveats = (OVER_THE_NOISE, SAME_RECORDS, SHARED_NOISE, NOT_SELECTED, NO_LOWER_END)
-    return Arbitrariness(np.zeros_like(high), high, None, level, whom(named), caveats)
+    return Arbitrariness(np.zeros_like(high), high, None, level, describe_scope(named), caveats)
 
 
 def _multiclass_flip_bounds(
@@ -373,7 +373,7 @@ def _distance_table(radius: float, d: int) -> Floats:
         # rises.
         table += mass * np.maximum(before, here)
         before = here
-    return frozen(np.minimum(table + (1 - shares[-2]), 1.0))
+    return read_only(np.minimum(table + (1 - shares[-2]), 1.0))
 
 
 def _distance_probability(distances: Floats, radius: float, norm: float, d: int) -> Floats:
@@ -393,13 +393,13 @@ def _directional_table(d: int) -> Floats:
     """Tail probabilities of the length plus the first coordinate of noise."""
     distances = np.linspace(0.0, 2 * _length_quantile(_NEGLIGIBLE, d), _TABLE_SIZE)
     if d == 1:
-        return frozen(np.where(distances > 0, 0.5 * gammaincc(1, distances / 2), 1.0))
+        return read_only(np.where(distances > 0, 0.5 * gammaincc(1, distances / 2), 1.0))
     shares = _probability_grid()
     ends = 2 * beta.ppf(shares[1:], (d - 1) / 2, (d - 1) / 2)
     table = np.zeros(_TABLE_SIZE)
     for end, mass in zip(ends, np.diff(shares), strict=True):
         table += mass * gammaincc(d, distances / end)
-    return frozen(np.minimum(table, 1.0))
+    return read_only(np.minimum(table, 1.0))
 
 
 @lru_cache(maxsize=64)
@@ -428,4 +428,4 @@ def _probability_grid() -> Floats:
     """Probabilities from 0 to 1 in equal steps, the last of which is halved repeatedly."""
     body = np.arange(_STEPS) / _STEPS
     halved = 1 - 2.0 ** -np.arange(1, _HALVINGS) / _STEPS
-    return frozen(np.concatenate([body, halved, [1.0]]))
+    return read_only(np.concatenate([body, halved, [1.0]]))

@@ -41,13 +41,13 @@ from veracal.data import (
     Dataset,
     Label,
     MappedRows,
-    at_places,
     check_classes,
     encode_labels,
-    places_alike,
+    equivalent_positions,
+    score_at_positions,
 )
 from veracal.errors import DataError
-from veracal.queries import charge_terms, check_protected, note_charge
+from veracal.queries import charge_terms, check_protected, record_charge
 
 _NORM_ENTRIES = 1 << 22  # entries of the rows whose norms are computed together
 
@@ -169,7 +169,7 @@ def sort_classes(classes: Sequence[Label]) -> Array:
     return np.unique(np.asarray(check_classes(list(classes), "model")))
 
 
-def check_numbers(dataset: Dataset) -> None:
+def check_numeric(dataset: Dataset) -> None:
     """Reject anything but a data set of numeric features, by shape and type alone."""
     if not isinstance(dataset, Dataset):
         raise ValueError(
@@ -227,7 +227,7 @@ _MAX_DIGESTS = 1 << 16  # digests that are kept
 _TRAINED_ON: dict[bytes, str] = {}
 
 
-def remember(weights: Iterable[Array], records: str) -> None:
+def record_trained_weights(weights: Iterable[Array], records: str) -> None:
     """Record that weights were trained on the records of a given name."""
     for array in weights:
         if len(_TRAINED_ON) >= _MAX_DIGESTS:
@@ -235,7 +235,7 @@ def remember(weights: Iterable[Array], records: str) -> None:
         _TRAINED_ON[_digest(array)] = records
 
 
-def not_covered(weights: Iterable[Array]) -> tuple[str, ...]:
+def describe_initial_weights(weights: Iterable[Array]) -> tuple[str, ...]:
     """Describe the initial weights of a fit, which its statement does not cover.
 
     Parameters
@@ -334,7 +334,7 @@ class PrivateEstimator(ClassifierMixin, DisplayMixin, ABC):  # type: ignore[misc
 
     def _check_kind(self, dataset: Dataset) -> None:
         """Reject records of a type that the model does not take, by shape and type alone."""
-        check_numbers(dataset)
+        check_numeric(dataset)
 
     def _check_form(self, data: TrainingData) -> None:
         """Reject records that do not fit the model, by their width and classes alone."""
@@ -455,7 +455,7 @@ class PrivateEstimator(ClassifierMixin, DisplayMixin, ABC):  # type: ignore[misc
 
     def _note_charge(self) -> None:
         """Record whether a ledger was charged for this fit, and the ledger's total."""
-        note_charge(self)
+        record_charge(self)
 
     def _validated(self, X: Any, y: Any) -> tuple[Array | MappedRows, Array]:
         """Rows and labels, validated as scikit-learn requires."""
@@ -504,18 +504,18 @@ def margins(X: Array | MappedRows, coef: Floats, intercept: Floats) -> Floats:
     Guarantees
     ----------
     The sums of a row have the same bits whatever the other rows are, under the conditions of
-    :func:`veracal.data.rows.at_places`.
+    :func:`veracal.data.rows.score_at_positions`.
     """
     result, done = np.empty((len(X), len(coef)), dtype=np.float64), 0
     block, coef = np.empty((_BLOCK, coef.shape[1]), dtype=coef.dtype), aligned(coef)
     positions = _stable_positions(coef.shape, coef.dtype)
-    for sums in at_places(lambda rows: rows @ coef.T, X, positions, block):
+    for sums in score_at_positions(lambda rows: rows @ coef.T, X, positions, block):
         result[done : done + len(sums)] = sums + intercept
         done += len(sums)
     return result
 
 
-def apart_logits(sums: Floats) -> Floats:
+def one_vs_rest_logits(sums: Floats) -> Floats:
     r"""Logits :math:`\ln\sigma(s)` of classes learned one against the rest.
 
     Beyond s = 700 they soon underflow to 0 in float64. There :math:`700\ln\sigma(700)/s`
@@ -542,7 +542,7 @@ def _stable_positions(shape: tuple[int, int], dtype: Any) -> Ints:
     trials = max(4, _TRIAL_SUMS // shape[0])
     rows = rng.standard_normal((trials + 1, shape[1])).astype(dtype)
     synthetic = np.resize(rows, (_BLOCK, shape[1]))
-    return places_alike(lambda rows: rows @ weights.T, synthetic, trials)
+    return equivalent_positions(lambda rows: rows @ weights.T, synthetic, trials)
 
 
 class LinearClassifier(PrivateEstimator):
@@ -567,7 +567,7 @@ class LinearClassifier(PrivateEstimator):
         sums = self._margins(X)
         if sums.shape[1] == 1:
             return np.hstack([np.zeros_like(sums), sums])
-        return apart_logits(sums) if self._one_vs_rest else sums
+        return one_vs_rest_logits(sums) if self._one_vs_rest else sums
 
     def predict(self, X: ArrayLike) -> Array:
         """The likeliest class of each row."""

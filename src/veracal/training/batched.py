@@ -44,7 +44,7 @@ from veracal.mechanisms import (
     Momentum,
     Poisson,
     is_continuous,
-    selection,
+    select_and_scale,
 )
 from veracal.training.base import TrainingData, add_labels, row_norms
 from veracal.training.dp_sgd import ExponentialAverage
@@ -125,7 +125,7 @@ class Batch:
     members: Bools | None = None
 
 
-def fits_of(model: PrivateLogisticRegression, dataset: Dataset) -> BatchedFits:
+def prepare_fits(model: PrivateLogisticRegression, dataset: Dataset) -> BatchedFits:
     """Prepare fits of an unfitted model to a data set, after the checks of ``fit_records``.
 
     Raises
@@ -134,7 +134,7 @@ def fits_of(model: PrivateLogisticRegression, dataset: Dataset) -> BatchedFits:
         If the settings cannot be computed along an axis of models.
     """
     model.check_records(dataset)
-    unsupported = obstacles(model, dataset)
+    unsupported = unsupported_settings(model, dataset)
     if unsupported:
         raise ValueError(
             "Expected settings that many models can follow at once, got "
@@ -160,7 +160,7 @@ def fits_of(model: PrivateLogisticRegression, dataset: Dataset) -> BatchedFits:
     )
 
 
-def descend(
+def train_batched(
     fits: BatchedFits, models: int, batches: Iterable[Batch], noise: Iterable[Floats]
 ) -> Floats:
     """Run several fits together.
@@ -296,7 +296,7 @@ def _clip_factors(
         factors = fits.descent.clip.factors(norms)
     else:
         factors = np.zeros(norms.shape)
-        chosen = selection(norms.ravel(), fits.descent.clip)
+        chosen = select_and_scale(norms.ravel(), fits.descent.clip)
         factors.ravel()[chosen.kept] = chosen.factors
         out = ~np.isfinite(norms)
         residual[np.broadcast_to(out[:, None, :], residual.shape)] = 0  # zero times NaN is NaN
@@ -326,7 +326,7 @@ def _prepare_rows(
     return rows, lengths
 
 
-def obstacles(model: PrivateLogisticRegression, dataset: Dataset) -> tuple[str, ...]:
+def unsupported_settings(model: PrivateLogisticRegression, dataset: Dataset) -> tuple[str, ...]:
     """Settings that keep fits from being batched, as text; empty if there are none.
 
     Examples
@@ -365,7 +365,9 @@ def shared_batches(fits: BatchedFits, *, rng: np.random.Generator) -> Iterator[B
     return map(Batch, sampler.batches(n, int(fits.descent.steps), rng))
 
 
-def own_batches(fits: BatchedFits, models: int, *, rng: np.random.Generator) -> Iterator[Batch]:
+def independent_batches(
+    fits: BatchedFits, models: int, *, rng: np.random.Generator
+) -> Iterator[Batch]:
     """One batch per step, with independent rows for each model."""
     sampler, n = fits.descent.sampler, fits.records
     if isinstance(sampler, FullBatch):
@@ -393,7 +395,7 @@ def uses_masks(fits: BatchedFits) -> bool:
     return bool(sampler.rate * (_PADDING_COST + copied) >= 1)
 
 
-def bytes_of_model(fits: BatchedFits, *, own: bool) -> int:
+def bytes_per_model(fits: BatchedFits, *, own: bool) -> int:
     """Approximate working memory in bytes of one model in a step, without shared arrays."""
     outputs, width = fits.start.shape
     sampler, batch, gathered = fits.descent.sampler, float(fits.records), 0
@@ -430,7 +432,9 @@ def poisson_rows(n: int, rate: float, models: int, *, rng: np.random.Generator) 
     return np.minimum(indices[:, :most], n)
 
 
-def normals(fits: BatchedFits, models: int, *, rng: np.random.Generator) -> Iterator[Floats]:
+def standard_normals(
+    fits: BatchedFits, models: int, *, rng: np.random.Generator
+) -> Iterator[Floats]:
     """Standard normal draws of each step, all in the same buffer."""
     buffer = np.empty((models, *fits.start.shape), fits.rows.dtype)
     for _ in range(int(fits.descent.steps)):

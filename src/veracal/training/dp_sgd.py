@@ -27,12 +27,12 @@ from veracal.mechanisms import (
     Flat,
     FullBatch,
     Langevin,
+    Optimizer,
     Poisson,
     Schedule,
     Step,
     StepProgress,
     TrainingResult,
-    Update,
 )
 from veracal.training.base import PrivateEstimator, TrainingData
 
@@ -191,7 +191,7 @@ class TrainingSpec:
     epochs: float | None
     rate: float
     clip: ClipRule
-    update: Update
+    update: Optimizer
     weight_decay: float
     relation: Relation
     unit: Unit
@@ -354,7 +354,7 @@ def _compute_noise(spec: TrainingSpec, steps: int) -> float:
 _MAX_DECAY = 1e6
 
 
-class DescentClassifier(PrivateEstimator):
+class DPSGDClassifier(PrivateEstimator):
     """A private classifier that is trained by :class:`~veracal.mechanisms.DPSGD`.
 
     A final class stores the settings below among its parameters, under these names.
@@ -367,7 +367,7 @@ class DescentClassifier(PrivateEstimator):
     steps: int | None
     sampling_rate: float
     clip: float | ClipRule
-    update: float | Update | None
+    update: float | Optimizer | None
     weight_decay: float
     average: Average
     not_private: Ablation | None
@@ -403,11 +403,11 @@ class DescentClassifier(PrivateEstimator):
         """Number of steps of a fit, if the settings fix it and not the budget."""
         return self._spec().length()
 
-    def _update(self) -> Update:
+    def _update(self) -> Optimizer:
         """The optimizer."""
         if self.update is None:
             return SGD(self._rate)
-        return self.update if isinstance(self.update, Update) else SGD(self.update)
+        return self.update if isinstance(self.update, Optimizer) else SGD(self.update)
 
     def _spec(self) -> TrainingSpec:
         """The settings of the run."""
@@ -469,7 +469,7 @@ class DescentClassifier(PrivateEstimator):
         return ()
 
 
-class Watch:
+class StepCallback:
     """Step callback of a run: averages the weights and calls the hook ``on_step``.
 
     Parameters
@@ -479,7 +479,7 @@ class Watch:
         Number of steps of the run.
     """
 
-    def __init__(self, model: DescentClassifier, steps: int) -> None:
+    def __init__(self, model: DPSGDClassifier, steps: int) -> None:
         self._model, self.average = model, WeightAverager(model.average, steps)
         self._steps = steps
 
@@ -500,7 +500,7 @@ class Watch:
         return stop
 
 
-def _check_types(model: DescentClassifier) -> None:
+def _check_types(model: DPSGDClassifier) -> None:
     """Reject settings of the wrong type that no later check would catch."""
     if not isinstance(model.unit, Unit | None):
         raise ValueError(f"Expected unit to be a Unit or None, got {model.unit!r}.")
@@ -511,7 +511,7 @@ def _check_types(model: DescentClassifier) -> None:
     if isinstance(model.clip, Unclipped):
         raise ValueError("Expected a clip rule, got Unclipped. Use not_private='noise only'.")
     _checks.positive_or("a clip rule, such as Flat(1.0)", ClipRule, clip=model.clip)
-    rules = Update | Schedule | None
+    rules = Optimizer | Schedule | None
     _checks.positive_or("an optimizer, such as Adam(0.01)", rules, update=model.update)
     noise = model.noise_multiplier
     _checks.positive_or("a Schedule", Schedule | None, noise_multiplier=noise)

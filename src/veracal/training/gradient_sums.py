@@ -27,12 +27,12 @@ from veracal._threads import threadpool_limits
 from veracal._types import Array, Floats, Ints
 from veracal.data import MappedRows
 from veracal.mechanisms import (
-    Clipped,
+    ClippedSum,
     ClipRule,
+    add_gradient_noise,
     clipped_sum,
     is_continuous,
-    pre_noised,
-    selection,
+    select_and_scale,
 )
 
 _MAX_FACTOR = 1e30
@@ -102,9 +102,9 @@ def clipped_residuals(
     -------
     residual : array of shape (..., n, k)
     exceeding : int
-        See :class:`veracal.mechanisms.Clipped`; the total over all models.
+        See :class:`veracal.mechanisms.ClippedSum`; the total over all models.
     """
-    chosen = selection(norms.ravel(), clip)
+    chosen = select_and_scale(norms.ravel(), clip)
     # The factor of a very small gradient may exceed 1e30, and would be infinite in float32.
     factors = np.minimum(chosen.factors * (1 - slack), _MAX_FACTOR)
     if len(factors) < norms.size:
@@ -118,7 +118,7 @@ def clipped_residuals(
 
 def clipped_gradient_sum(
     weights: Floats, X: Floats, codes: Ints, clip: ClipRule, *, intercept: bool = True
-) -> Clipped:
+) -> ClippedSum:
     """Sum of clipped gradients over some rows, in float64.
 
     Parameters
@@ -153,7 +153,7 @@ def clipped_gradient_sum(
     if intercept:
         ones = residual[..., kept, :].sum(axis=-2)
         total = np.concatenate([total, ones[..., None]], axis=-1)
-    return Clipped(total, exceeding)
+    return ClippedSum(total, exceeding)
 
 
 def rounding_slack(dtype: Any, block: int, chain: int) -> float:
@@ -288,7 +288,7 @@ class GradientSums:
             finally:
                 self._pool = None
 
-    def __call__(self, weights: Floats, rows: Ints, clip: ClipRule) -> Clipped:
+    def __call__(self, weights: Floats, rows: Ints, clip: ClipRule) -> ClippedSum:
         """The clipped sum over rows."""
         # A warning would reveal a record; rows that overflow have no finite norm.
         with np.errstate(all="ignore"):
@@ -310,7 +310,7 @@ class GradientSums:
             mine = self._sum_blocks(weights, rows, cuts[: half + 1], clip, 0)
             return self._combine(weights, [mine, other.result()])
 
-    def _combine(self, weights: Floats, sums: "list[_PartialSum]") -> Clipped:
+    def _combine(self, weights: Floats, sums: "list[_PartialSum]") -> ClippedSum:
         """The total of the threads' sums, in the shape of the weights."""
         first = sums[0]
         for other in sums[1:]:
@@ -318,10 +318,10 @@ class GradientSums:
             first.ones += other.ones
         exceeding = sum(one.exceeding for one in sums)
         if not self._intercept:
-            return Clipped(first.slopes, exceeding)
+            return ClippedSum(first.slopes, exceeding)
         total = np.empty(weights.shape)
         total[:, :-1], total[:, -1] = first.slopes, first.ones
-        return Clipped(total, exceeding)
+        return ClippedSum(total, exceeding)
 
     def _assign_blocks(self, rows: Ints) -> tuple[Ints, list[int]]:
         """Rows in the order of their blocks, and the boundaries of the blocks."""
@@ -440,7 +440,7 @@ class GradientSums:
             buffer[np.isinf(self._norms[rows])] = 0
         return buffer
 
-    def _pre_noised_sum(self, weights: Floats, rows: Ints, clip: ClipRule) -> Clipped:
+    def _pre_noised_sum(self, weights: Floats, rows: Ints, clip: ClipRule) -> ClippedSum:
         """The clipped sum of noisy gradients, which have no closed form."""
         X = np.asarray(self._X[rows], dtype=np.float64)
         wide = np.hstack([X, np.ones((len(X), 1))]) if self._intercept else X
@@ -448,7 +448,7 @@ class GradientSums:
             weights.astype(np.float64), X, intercept=self._intercept
         )
         gradients = residuals(logits, self._codes[rows])[:, :, None] * wide[:, None, :]
-        return clipped_sum(pre_noised(gradients, self._pre_noise, rng=self._rng), clip)
+        return clipped_sum(add_gradient_noise(gradients, self._pre_noise, rng=self._rng), clip)
 
 
 @dataclass(eq=False, repr=False)
@@ -476,9 +476,9 @@ def _group_blocks(cuts: list[int], most: int) -> Iterator[list[int]]:
             start = i
 
 
-def _add_sums(parts: list[Clipped]) -> Clipped:
+def _add_sums(parts: list[ClippedSum]) -> ClippedSum:
     """The sum of several sums."""
     total = parts[0].total
     for part in parts[1:]:
         total += part.total
-    return Clipped(total, sum(part.exceeding for part in parts))
+    return ClippedSum(total, sum(part.exceeding for part in parts))

@@ -10,24 +10,24 @@ from veracal import _checks
 from veracal._types import Floats
 from veracal.accounting import Relation, Unit
 from veracal.data import Label
-from veracal.mechanisms import ClipRule, Langevin, Schedule, Step, Update
+from veracal.mechanisms import ClipRule, Langevin, Optimizer, Schedule, Step
 from veracal.training.base import (
     LinearClassifier,
     TrainingData,
-    not_covered,
-    remember,
+    describe_initial_weights,
+    record_trained_weights,
     row_norms,
 )
-from veracal.training.dp_sgd import Ablation, Average, DescentClassifier, Watch
+from veracal.training.dp_sgd import Ablation, Average, DPSGDClassifier, StepCallback
 from veracal.training.gradient_sums import GradientSums, plan_blocks
 
 _BOUNDS = 1e-9, 1e9  # clip bounds for which single precision suffices
 _MOST_INITIAL = 1e30
 _TYPES = ("float32", "float64")
-Hook = Callable[["PrivateLogisticRegression", Step], bool | None]
+StepHook = Callable[["PrivateLogisticRegression", Step], bool | None]
 
 
-class PrivateLogisticRegression(DescentClassifier, LinearClassifier):
+class PrivateLogisticRegression(DPSGDClassifier, LinearClassifier):
     r"""Logistic regression, or softmax regression for more classes, by DP-SGD.
 
     At every step each record enters the batch independently and in secret, the gradients of
@@ -135,14 +135,14 @@ class PrivateLogisticRegression(DescentClassifier, LinearClassifier):
         steps: int | None = None,
         sampling_rate: float = 0.1,
         clip: float | ClipRule = 1.0,
-        update: float | Update | None = None,
+        update: float | Optimizer | None = None,
         weight_decay: float = 0.0,
         fit_intercept: bool = True,
         average: Average = 0.5,
         initial: tuple[ArrayLike, ArrayLike] | None = None,
         dtype: str | None = None,
         not_private: Ablation | None = None,
-        on_step: Hook | None = None,
+        on_step: StepHook | None = None,
         classes: Sequence[Label] | None = None,
         size: int | None = None,
         relation: Relation = "add-remove",
@@ -192,15 +192,19 @@ class PrivateLogisticRegression(DescentClassifier, LinearClassifier):
             pre_noise=optimizer.pre_noise if isinstance(optimizer, Langevin) else 0.0,
             rng=rng.spawn(1)[0],
         )
-        callback = Watch(self, int(run.steps))
+        callback = StepCallback(self, int(run.steps))
         with sums.two_threads():
             result = run.run(
                 self._start(data, dtype), sums, len(data.X), rng=rng, on_step=callback
             )
         self._show(callback.average.mean(result.weights))
         if self.initial is not None:
-            self._began_with = not_covered([np.asarray(part) for part in self.initial])
-        remember([self.coef_, *([self.intercept_] * self.fit_intercept)], self._records_name)
+            self._began_with = describe_initial_weights(
+                [np.asarray(part) for part in self.initial]
+            )
+        record_trained_weights(
+            [self.coef_, *([self.intercept_] * self.fit_intercept)], self._records_name
+        )
         return reasons + self._done(run, result)
 
     def _dtype(self, X: Any) -> Any:

@@ -255,7 +255,7 @@ class HessianProducts:
 
 
 TOL = 1e-10
-RESIDUAL = 1e-5  # maximum norm of the final gradient relative to R, rounding included
+MAX_RESIDUAL = 1e-5  # maximum norm of the final gradient relative to R, rounding included
 _MAX_DENSE = 128  # features up to which d times d matrices are formed at first,
 _MAX_DENSE_FALLBACK = 4096  # and up to which they are formed as a last resort
 _MODELS_TOGETHER = 1024  # models that are solved together at most

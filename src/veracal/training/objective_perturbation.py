@@ -28,7 +28,7 @@ from veracal.errors import AnswerError
 from veracal.mechanisms import SphericalNoise
 from veracal.training.base import TrainingData
 from veracal.training.newton import (
-    RESIDUAL,
+    MAX_RESIDUAL,
     TOL,
     HessianProducts,
     Hessians,
@@ -436,5 +436,5 @@ class ObjectivePerturbation(PerturbedClassifier):
             penalty=penalty,
             step=self.grid_step_,
             tol=TOL * min(1.0, self.norm_bound_),
-            limit=RESIDUAL * self.norm_bound_,
+            limit=MAX_RESIDUAL * self.norm_bound_,
         )

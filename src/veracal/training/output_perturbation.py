@@ -12,7 +12,7 @@ from veracal._types import Floats, Ints
 from veracal.accounting import Budget, Event, Gaussian, Pure, Relation, Unit, noise_for
 from veracal.data import Label
 from veracal.mechanisms import rounded_gaussian, rounded_spherical
-from veracal.training.newton import RESIDUAL, TOL, minimize
+from veracal.training.newton import MAX_RESIDUAL, TOL, minimize
 from veracal.training.perturbation import (
     ClippedRows,
     PerturbedClassifier,
@@ -105,7 +105,7 @@ def sensitivity(C: float, R: float, relation: Relation) -> float:
     4.0
     """
     distance = R if relation == "add-remove" else 2 * R
-    return (distance + 2 * RESIDUAL * R) * C * (1 + _ROUNDING) * _UP
+    return (distance + 2 * MAX_RESIDUAL * R) * C * (1 + _ROUNDING) * _UP
 
 
 def grid_step(sensitivity: float) -> float:
@@ -336,7 +336,7 @@ class OutputPerturbation(PerturbedClassifier):
             np.zeros((len(signs), rows.shape[1])),
             penalty=1 / self.C,
             tol=TOL * min(1.0, R),
-            limit=RESIDUAL * R,
+            limit=MAX_RESIDUAL * R,
         )
 
     def _weights(

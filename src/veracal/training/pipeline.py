@@ -14,13 +14,13 @@ from veracal._types import Floats
 from veracal.accounting import UNFINISHED, Event, NotPrivate, Statement, Unit, statement
 from veracal.data import Dataset, MappedRows
 from veracal.mechanisms import ClipRule, is_continuous
-from veracal.queries import charge_terms, check_protected, note_charge
-from veracal.training.base import check_numbers
+from veracal.queries import charge_terms, check_protected, record_charge
+from veracal.training.base import check_numeric
 from veracal.training.pipeline_steps import (
     PIPELINE_STEP,
     all_steps,
     compose_events,
-    event_of,
+    fit_event,
     fit_step,
     is_absent,
     is_private_step,
@@ -60,7 +60,7 @@ def _check_last_step(step: Any) -> None:
             f"Expected a private classifier or a transformer as the last step, got {step!r}. "
             "Wrap its content in a PrivatePipeline, or use its steps here."
         )
-    _checks.as_part(step=step)
+    _checks.reject_unsplittable_fit(step=step)
 
 
 class PrivatePipeline(DisplayMixin, Pipeline):  # type: ignore[misc]
@@ -136,7 +136,7 @@ class PrivatePipeline(DisplayMixin, Pipeline):  # type: ignore[misc]
             If a step learns from the records without stating its cost; the message names it.
         """
         self._unit()
-        cost = event_of(self)
+        cost = fit_event(self)
         _check_last_step(self.steps[-1][1])
         return cost
 
@@ -146,7 +146,7 @@ class PrivatePipeline(DisplayMixin, Pipeline):  # type: ignore[misc]
         A copy is fitted to synthetic records of the same form, step by step.
         """
         if not all(is_absent(one) or getattr(one, "any_rows", False) for _, one in self.steps):
-            check_numbers(dataset)
+            check_numeric(dataset)
         cost = self.event()
         if cost is not None:
             check_protected(dataset, cost.relation, self._unit())
@@ -247,7 +247,7 @@ class PrivatePipeline(DisplayMixin, Pipeline):  # type: ignore[misc]
     def _reset_claims(self) -> None:
         """Discard the claims of an earlier fit, in case this one is interrupted."""
         self.event_, self.not_private_because_ = None, (UNFINISHED,)
-        note_charge(self)
+        record_charge(self)
 
     def _record_claims(self, reasons: list[str]) -> Self:
         """Record what this fit may claim; its steps make no claims of their own."""

@@ -337,7 +337,7 @@ class PrivateStep(Protocol):
         """Fit to a data set."""
 
 
-def event_of(estimator: Any) -> Event | None:
+def fit_event(estimator: Any) -> Event | None:
     """Cost of one fit of an estimator; for a pipeline, the composition of its steps' costs.
 
     Parameters

@@ -22,8 +22,8 @@ from veracal._display import DisplayMixin
 from veracal._types import Array, Floats
 from veracal.accounting import UNFINISHED, Event
 from veracal.data import Dataset, MappedRows
-from veracal.queries import note_charge
-from veracal.training.base import check_numbers
+from veracal.queries import record_charge
+from veracal.training.base import check_numeric
 
 _ROWS = 65_536  # rows of a file that are in memory at a time
 
@@ -102,7 +102,7 @@ class PrivateTransformer(TransformerMixin, DisplayMixin, ABC):  # type: ignore[m
     def check_records(self, dataset: Dataset) -> None:
         """Reject a data set that cannot be transformed, by public facts alone."""
         self.event()
-        check_numbers(dataset)
+        check_numeric(dataset)
         self._check_form(dataset.X.shape[1])
 
     def fit_records(self, dataset: Dataset) -> Self:
@@ -116,7 +116,7 @@ class PrivateTransformer(TransformerMixin, DisplayMixin, ABC):  # type: ignore[m
         cost = self._cost()
         # The claims of an earlier fit must not remain if this one is interrupted.
         self.event_, self.not_private_because_ = None, (UNFINISHED,)
-        note_charge(self)
+        record_charge(self)
         with np.errstate(all="ignore"):  # an error or a warning would reveal a record
             reasons = self._undeclared() + self._learn(rows, size)
         self.event_, self.not_private_because_ = cost, reasons
@@ -155,7 +155,7 @@ class PrivateTransformer(TransformerMixin, DisplayMixin, ABC):  # type: ignore[m
         return mapped
 
 
-def float_type(rows: Array) -> np.dtype[Any]:
+def output_dtype(rows: Array) -> np.dtype[Any]:
     """Precision of a result: single if the rows are floats of at most 32 bits, else double."""
     single = rows.dtype.kind == "f" and rows.dtype.itemsize <= np.dtype(np.float32).itemsize
     return np.dtype(np.float32 if single else np.float64)
@@ -315,7 +315,7 @@ class NormClipper(OneToOneFeatureMixin, PrivateTransformer):  # type: ignore[mis
         return ()
 
     def _apply(self, rows: Array) -> Array:
-        return shorten_rows(rows.astype(float_type(rows)), self.norm)
+        return shorten_rows(rows.astype(output_dtype(rows)), self.norm)
 
     def longest_row(self) -> float | None:
         """Bound on the norm of a transformed row."""
@@ -382,7 +382,7 @@ class BoundedScaler(OneToOneFeatureMixin, PrivateTransformer):  # type: ignore[m
         return ()
 
     def _apply(self, rows: Array) -> Array:
-        dtype = float_type(rows)
+        dtype = output_dtype(rows)
         low, high = _round_inward(self.to, dtype)
         shares = scale_to_unit(rows, self.low_, self.high_)
         scaled = (self.to[0] + (self.to[1] - self.to[0]) * shares).astype(dtype)

@@ -19,14 +19,14 @@ from sklearn.utils.validation import check_is_fitted
 from veracal import _checks, _random
 from veracal._types import Array, Floats
 from veracal.accounting import (
-    LAWS,
     REPEATABLE,
+    RUN_DISTRIBUTIONS,
     Composed,
     DiscreteGaussian,
     Event,
-    Law,
     Parallel,
     Relation,
+    RunDistribution,
     Search,
     Unit,
     rdp_at,
@@ -117,7 +117,12 @@ class SearchTrial:
 
 
 def search_event(
-    trainings: Sequence[Event], score: Event, mean: float, distribution: Law, *, held_out: bool
+    trainings: Sequence[Event],
+    score: Event,
+    mean: float,
+    distribution: RunDistribution,
+    *,
+    held_out: bool,
 ) -> Event:
     r"""Cost of a search.
 
@@ -163,7 +168,9 @@ def _worst_event(events: tuple[Event, ...]) -> Event:
     return events[0] if len(events) == 1 else Parallel(events)
 
 
-def draw_trial_count(mean: float, distribution: Law, *, rng: np.random.Generator) -> int:
+def draw_trial_count(
+    mean: float, distribution: RunDistribution, *, rng: np.random.Generator
+) -> int:
     """Draw the number of trials K from its distribution, which the search's event states.
 
     See :func:`veracal.accounting.rdp.stopping_rate` for the distributions. K must be kept
@@ -350,7 +357,7 @@ class PrivateSearch(BestEstimatorMixin, PrivateEstimator):
         settings: Sequence[Setting] | Mapping[str, Sequence[Any]],
         *,
         mean: float = 10.0,
-        distribution: Law = "logarithmic",
+        distribution: RunDistribution = "logarithmic",
         holdout: float | None = None,
         score_noise: float = 10.0,
         default: int = 0,
@@ -379,7 +386,7 @@ class PrivateSearch(BestEstimatorMixin, PrivateEstimator):
 
     def _check_settings(self) -> None:
         _checks.positive(mean=self.mean, score_noise=self.score_noise, delta=self.delta)
-        _checks.one_of(LAWS, distribution=self.distribution)
+        _checks.one_of(RUN_DISTRIBUTIONS, distribution=self.distribution)
         Search(self._score_event(), self.mean, self.distribution)
         if self.holdout is not None and not 0 < self.holdout < 1:
             raise ValueError(
@@ -401,7 +408,7 @@ class PrivateSearch(BestEstimatorMixin, PrivateEstimator):
                 f"Expected a default below {len(settings)}, got default={self.default!r}."
             )
         for position in range(len(settings)):
-            _checks.as_part(estimator=self._model(position))
+            _checks.reject_unsplittable_fit(estimator=self._model(position))
 
     def _settings(self) -> list[Setting]:
         """The public list of settings."""

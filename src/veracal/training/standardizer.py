@@ -40,8 +40,8 @@ from veracal.training.preprocessing import (
     PrivateTransformer,
     broadcast_bounds,
     check_bounds,
-    float_type,
     observed_bounds,
+    output_dtype,
     scale_to_unit,
 )
 
@@ -368,7 +368,7 @@ class PrivateStandardizer(OneToOneFeatureMixin, MomentTransformer):  # type: ign
     def _apply(self, rows: Array) -> Array:
         means, stds = self._released
         units = scale_symmetric(rows, self.low_, self.high_)
-        result: Array = ((units - means) / stds).astype(float_type(rows))
+        result: Array = ((units - means) / stds).astype(output_dtype(rows))
         return result
 
     @property

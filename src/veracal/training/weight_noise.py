@@ -31,7 +31,7 @@ from scipy.stats import chi, gamma
 
 from veracal import _checks
 from veracal._types import Floats
-from veracal.data import frozen
+from veracal.data import read_only
 from veracal.training.arbitrariness import (
     ESTIMATED,
     NOT_SELECTED,
@@ -40,11 +40,11 @@ from veracal.training.arbitrariness import (
     SHARED_NOISE,
     Arbitrariness,
     PlaneDistances,
+    describe_scope,
+    failure_probability,
     max_disagreement,
     plane_distances,
-    spare_of,
     weight_matrix,
-    whom,
 )
 
 _NODES = 160  # radii over which the mixture is averaged; accurate to 1e-12
@@ -52,7 +52,7 @@ _TINY = 1e-18
 _FAR = 1e200  # in units of the noise; the tail probability is 0 there
 
 
-class Noise(Protocol):
+class WeightNoise(Protocol):
     """Spherically symmetric noise on a vector of weights."""
 
     @property
@@ -72,7 +72,7 @@ class Noise(Protocol):
     def length_quantile(self, tail: float) -> float:
         """Upper quantile of the length of the noise."""
 
-    def difference(self) -> "Noise":
+    def difference(self) -> "WeightNoise":
         """Distribution of the difference of two independent vectors."""
 
 
@@ -179,7 +179,7 @@ def mixture_radii(dimension: int, vectors: int) -> tuple[Floats, Floats]:
     nodes, weights = roots_legendre(_NODES)
     nodes = first + (last - first) * (nodes + 1) / 2
     weights = weights * chi.pdf(nodes, freedom)
-    return frozen(nodes), frozen(weights / weights.sum())
+    return read_only(nodes), read_only(weights / weights.sum())
 
 
 def _tail_probability(distances: Floats, dimension: int, vectors: int) -> Floats:
@@ -241,7 +241,7 @@ def gaussian_disagreement(weights: ArrayLike, X: ArrayLike, noise_std: float) ->
 def output_arbitrariness(
     weights: ArrayLike,
     X: ArrayLike,
-    noise: Noise,
+    noise: WeightNoise,
     *,
     level: float = 0.95,
     people: int | None = None,
@@ -289,9 +289,13 @@ def output_arbitrariness(
     Post-processing of the released weights. For any records, intervals hold with probability
     ``level`` over the noise of the release. The estimate of a flip has no guarantee.
     """
-    w, failure, holds_for = weight_matrix(weights), spare_of(level), whom(people)
+    w, failure, holds_for = (
+        weight_matrix(weights),
+        failure_probability(level),
+        describe_scope(people),
+    )
     if threshold:
-        people, holds_for = None, whom(None)
+        people, holds_for = None, describe_scope(None)
     distances = plane_distances(w, X, threshold)
     caveats: tuple[str, ...] = (OVER_THE_NOISE, SAME_RECORDS, SHARED_NOISE, NOT_SELECTED)
     if len(w) > 1:
@@ -309,7 +313,7 @@ def output_arbitrariness(
 
 
 def _binary_interval(
-    sums: Floats, noise: Noise, failure: float, people: int | None
+    sums: Floats, noise: WeightNoise, failure: float, people: int | None
 ) -> tuple[Floats, Floats]:
     """Lower and upper ends for two classes."""
     bound = noise.length_quantile(failure)
@@ -327,7 +331,7 @@ def _binary_interval(
 
 
 def _multiclass_interval(
-    sums: Floats, noise: Noise, failure: float, people: int | None
+    sums: Floats, noise: WeightNoise, failure: float, people: int | None
 ) -> tuple[Floats, Floats]:
     r"""Lower and upper ends for K > 2 classes, where the largest sum is the decision.
 
@@ -370,7 +374,7 @@ def _multiclass_interval(
 
 
 def _estimate_flips(
-    w: Floats, distances: PlaneDistances, noise: Noise, threshold: float, X: ArrayLike
+    w: Floats, distances: PlaneDistances, noise: WeightNoise, threshold: float, X: ArrayLike
 ) -> Floats | None:
     """Estimated flip probabilities, available for Gaussian noise only."""
     if not isinstance(noise, GaussianNoise):
@@ -388,7 +392,7 @@ def _estimate_flips(
     return np.where(distances.fixed, 0.0, np.where(distances.unknown, 0.5, flips))
 
 
-def _disagreement(noise: Noise, distances: Floats) -> Floats:
+def _disagreement(noise: WeightNoise, distances: Floats) -> Floats:
     """The disagreement h at a distance."""
     tail = noise.tail_probability(distances)
     return 4 * tail * (1 - tail)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from veracal._lazy import attach
 
 if TYPE_CHECKING:
-    from veracal.workflow.auditing import AuditRun, OnRuns, audit_config, keep_place
+    from veracal.workflow.auditing import AuditRun, OnRuns, audit_config, runs_path
     from veracal.workflow.charging import (
         OnNotice,
         ledger_path,
@@ -66,7 +66,6 @@ __all__ = [
     "exists_local",
     "find_table",
     "is_unfinished",
-    "keep_place",
     "ledger_path",
     "load_results",
     "make_local",
@@ -75,6 +74,7 @@ __all__ = [
     "partitions_path",
     "remeasure",
     "run",
+    "runs_path",
     "today",
     "write_recalibrated",
 ]
@@ -86,7 +86,7 @@ __getattr__, __dir__ = attach(
             "AuditRun",
             "OnRuns",
             "audit_config",
-            "keep_place",
+            "runs_path",
         ),
         "charging": (
             "OnNotice",

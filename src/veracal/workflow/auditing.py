@@ -161,7 +161,7 @@ def audit_config(
                 jobs=how.jobs,
                 backend=how.backend,
                 address=how.address,
-                keep=keep_place(how.keep, epsilon, several=len(epsilons) > 1),
+                keep=runs_path(how.keep, epsilon, several=len(epsilons) > 1),
                 random_state=how.random_state,
                 on_progress=report,
             )
@@ -185,7 +185,7 @@ def build_trainer(config: Config, records: LoadedRecords) -> Any:
     return model.trainer() if isinstance(model, PrivateCalibratedClassifier) else model
 
 
-def keep_place(keep: Path | None, epsilon: float, *, several: bool) -> Path | None:
+def runs_path(keep: Path | None, epsilon: float, *, several: bool) -> Path | None:
     """Path of the file that keeps the runs at one budget.
 
     Examples

@@ -19,8 +19,8 @@ from veracal.ledger import (
     Ledger,
     PartitionStore,
     default_ledger_path,
-    open_for_data,
-    restore_data_note,
+    open_ledger_for_data,
+    restore_data_path,
     split_and_assign,
 )
 from veracal.workflow.config import Config
@@ -90,7 +90,7 @@ class DataAccount:
         if not self.is_new:
             self._ledger = Ledger(path)
             check_guarantee(self._ledger, self._budget)
-            restore_data_note(self._ledger, config.data.source)
+            restore_data_path(self._ledger, config.data.source)
             self._assign()
 
     def charge(self, plans: Sequence[RunPlan]) -> tuple[Ledger, list[RunPlan]]:
@@ -178,7 +178,7 @@ def open_data_ledger(path: Path, budget: Budget, source: str) -> Ledger:
     """
     check_not_lost(path)
     try:
-        return open_for_data(
+        return open_ledger_for_data(
             path, budget, source, kind="open", composition="addition", parts=(TRAIN, TEST)
         )
     except DataError:

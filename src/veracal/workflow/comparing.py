@@ -5,8 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from veracal.accounting import Budget
-from veracal.artifact import check_place
-from veracal.data import no_surprises
+from veracal.artifact import check_output_folder
+from veracal.data import translate_os_errors
 from veracal.ledger import Ledger
 from veracal.mechanisms import StepProgress
 from veracal.workflow.charging import (
@@ -70,9 +70,9 @@ def compare(
     may_replace = force and folder.is_dir() and not folder.is_symlink()
     if is_unfinished(folder, configurations) or may_replace:
         for each in configurations:
-            check_place(folder / each.folder, force=True)
+            check_output_folder(folder / each.folder, force=True)
     else:
-        check_place(folder, force=False)
+        check_output_folder(folder, force=False)
     path = ledger_path(config.data.source, ledger, outside=folder)
     for each in configurations:
         check_known_ledger(folder / each.folder, path, config)
@@ -97,7 +97,7 @@ def compare(
     ]
     progress("charging", 0, None)
     charged, plans = account.charge(plans)
-    with no_surprises(folder):
+    with translate_os_errors(folder):
         folder.mkdir(exist_ok=True)
     return tuple(
         _run_plan(plan, charged, folder / each.folder, n, budget, callback)

@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 from veracal import _checks
 from veracal.accounting import RELATIONS, Relation
 from veracal.calibration import training_methods
-from veracal.data import Limits, construct, opened, table
+from veracal.data import Limits, construct_from_settings, expect_table, open_file
 from veracal.errors import DataError, SchemaError
 
 FORMAT = 1
@@ -303,7 +303,7 @@ class Config:
             Replaces the epsilon of the file, which may then be left out.
         """
         path = Path(path)
-        with opened(path, Limits(file_bytes=_MAX_BYTES)) as file:
+        with open_file(path, Limits(file_bytes=_MAX_BYTES)) as file:
             content = file.read(_MAX_BYTES)
         try:
             text = content.decode()
@@ -335,7 +335,7 @@ class Config:
                 f"Write format = {FORMAT}.",
             )
         if epsilon is not None:
-            privacy = table(entries.get("privacy", {}), f"{where}: privacy")
+            privacy = expect_table(entries.get("privacy", {}), f"{where}: privacy")
             entries["privacy"] = {**privacy, "epsilon": epsilon}
         config = cls.from_entries(entries, where=where)
         return config if folder is None else config._resolve_paths(folder)
@@ -347,7 +347,7 @@ class Config:
         for name, entry in entries.items():
             section = f"{where}: {name}"
             settings[name] = (
-                _build(_SECTIONS[name], table(entry, section), section)
+                _build(_SECTIONS[name], expect_table(entry, section), section)
                 if name in _SECTIONS
                 else entry
             )
@@ -391,7 +391,7 @@ _SECTIONS: dict[str, type] = {
 def _build(kind: type, settings: dict[str, Any], where: str) -> Any:
     """Construct a section; an error names the file and the section."""
     try:
-        return construct(kind, settings, where)
+        return construct_from_settings(kind, settings, where)
     except DataError:
         raise
     except (TypeError, ValueError) as cause:

@@ -17,7 +17,7 @@ import polars as pl
 from veracal import _checks
 from veracal.accounting import Budget
 from veracal.artifact import PrivateClassifier
-from veracal.data import load, no_surprises, private_folder, write_new
+from veracal.data import load, private_folder, translate_os_errors, write_new_text
 from veracal.errors import DataError
 from veracal.federation import (
     ANSWER_SUFFIX,
@@ -198,7 +198,7 @@ def exists_local(folder: Path) -> bool:
 
 def open_local(folder: Path) -> LocalFederation:
     """Open the local federation in a folder."""
-    with no_surprises(folder):
+    with translate_os_errors(folder):
         names = {path.name for path in (folder / _HOSPITALS).iterdir()}
     present = [name for name in hospital_names(MAX_SOURCES) if name in names]
     hospitals = tuple(Hospital(name, folder / _HOSPITALS / name) for name in present)
@@ -264,7 +264,7 @@ def _create(
     training = private_folder(federation.folder / "elsewhere")
     table = visits(_TRAINING_ROWS, slope=TRAINING_SLOPE, hospital=0)
     table.write_csv(training / TABLE)
-    write_new(training / SCHEMA, SCHEMA_TEXT.format(size=_TRAINING_ROWS))
+    write_new_text(training / SCHEMA, SCHEMA_TEXT.format(size=_TRAINING_ROWS))
     config = Config(
         DataConfig(str(training / TABLE), str(training / SCHEMA)),
         PrivacyConfig(3.0),

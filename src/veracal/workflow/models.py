@@ -13,11 +13,11 @@ from veracal.data import Dataset
 from veracal.errors import DataError
 from veracal.mechanisms import SGD, Adam
 from veracal.training import (
-    Hook,
     ObjectivePerturbation,
     OutputPerturbation,
     PrivateEstimator,
     PrivateLogisticRegression,
+    StepHook,
 )
 from veracal.workflow.config import PERTURBED, Config, ModelConfig
 
@@ -42,7 +42,7 @@ def choose_encoder(kind: str, records: Dataset) -> FrozenEncoder | None:
 
 
 def build_model(
-    config: Config, train: Dataset, budget: Budget, on_step: Hook | None = None
+    config: Config, train: Dataset, budget: Budget, on_step: StepHook | None = None
 ) -> Any:
     """Build the unfitted model, which states its cost before it reads a record.
 
@@ -83,7 +83,7 @@ def _trainer(
     train: Dataset,
     budget: Budget,
     public: dict[str, Any],
-    on_step: Hook | None,
+    on_step: StepHook | None,
 ) -> PrivateEstimator:
     """The classifier without its calibration map."""
     settings = config.model.with_defaults()

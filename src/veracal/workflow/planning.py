@@ -12,7 +12,7 @@ from veracal.calibration import MeasurementPlan, measure_planned
 from veracal.ledger import Item, Ledger
 from veracal.queries import Curator
 from veracal.report import MeasurementRecord
-from veracal.training import Hook
+from veracal.training import StepHook
 from veracal.workflow.config import Config
 from veracal.workflow.models import build_model
 from veracal.workflow.records import (
@@ -58,7 +58,7 @@ class RunPlan:
         cls,
         config: Config,
         records: LoadedRecords,
-        on_step: Hook | None = None,
+        on_step: StepHook | None = None,
         *,
         check: bool = True,
     ) -> "RunPlan":

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from veracal.artifact import PrivateClassifier, check_place
+from veracal.artifact import PrivateClassifier, check_output_folder
 from veracal.errors import DataError
 from veracal.ledger import Ledger, ledger_total
 from veracal.workflow.charging import OnNotice, assign_recorded, ledger_path, send_notice
@@ -59,7 +59,7 @@ def remeasure(
     progress = on_progress or ignore_progress
     folder = Path(folder)
     classifier = PrivateClassifier.load(folder)
-    check_place(folder, force=True)  # before the measurement is paid for
+    check_output_folder(folder, force=True)  # before the measurement is paid for
     known = load_results(folder)
     config = Config.from_entries(known.settings, where=f"{folder}: settings")
     schema = None

@@ -19,7 +19,7 @@ from veracal.accounting import (
     epsilon_for,
     statement,
 )
-from veracal.artifact import WEIGHTS, PrivateClassifier, read_listed, read_manifest
+from veracal.artifact import WEIGHTS, PrivateClassifier, read_manifest, read_verified
 from veracal.calibration import CalibrationMap, CalibrationResult, Identity, Platt, measure
 from veracal.data import Label, Scores
 from veracal.errors import DataError, MissingExtraError
@@ -182,7 +182,7 @@ def result_files(results: Results) -> dict[str, bytes]:
 def load_results(folder: Path) -> Results:
     """Read the results of an artifact, and check them against its hashes."""
     _, files = read_manifest(folder)
-    content = read_listed(folder, RESULTS, files, MOST)
+    content = read_verified(folder, RESULTS, files, MOST)
     return Results.from_bytes(content, str(folder / RESULTS))
 
 
@@ -276,7 +276,7 @@ def write_recalibrated(
         identity means that no better map was fitted: the artifact keeps its map, and says so.
     record : mapping
         The institutions and what each of them was charged, as
-        :func:`veracal.federation.coordinator.pool.record` writes it.
+        :func:`veracal.federation.coordinator.pool.recalibration_record` writes it.
     out : path
         The artifact to write; the same folder, with ``force``, is replaced.
     force : bool
@@ -294,7 +294,7 @@ def write_recalibrated(
     recalibrated = PrivateClassifier(classifier.weights, new, manifest)
     _, listed = read_manifest(folder)
     files = {
-        name: read_listed(folder, name, listed, _MAX_BYTES)
+        name: read_verified(folder, name, listed, _MAX_BYTES)
         for name in listed
         if name != WEIGHTS
     }

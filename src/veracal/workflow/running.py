@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from veracal.artifact import PrivateClassifier, check_place, write_folder
+from veracal.artifact import PrivateClassifier, check_output_folder, write_folder
 from veracal.errors import DataError
 from veracal.ledger import AssignmentNotice, Ledger
 from veracal.mechanisms import StepProgress, TrainingCurve
@@ -109,9 +109,9 @@ def run(
     progress = on_progress or ignore_progress
     check_settings_apply(config.model, (config.model.kind,))
     folder, second = Path(out), Path(f"{out}.internal")
-    check_place(folder, force=force)
+    check_output_folder(folder, force=force)
     if internal:
-        check_place(second, force=force)
+        check_output_folder(second, force=force)
     path = ledger_path(config.data.source, ledger, outside=folder)
     check_known_ledger(folder, path, config)
     progress("planning", 0, None)

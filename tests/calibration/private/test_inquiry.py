@@ -26,7 +26,7 @@ from veracal.calibration.private.session import (
 )
 from veracal.calibration.queries import BinnedGap, BrierGain, CorrectWrong, Gap
 from veracal.calibration.simulated import SimulatedSources
-from veracal.errors import BudgetError, SilentError, VeracalError
+from veracal.errors import BudgetError, DropoutError, VeracalError
 from veracal.ledger import Item
 from veracal.queries import Count, Pool, Public, Release
 
@@ -71,7 +71,7 @@ def check_every_silent_set(m):
         left = [i for i in range(m) if i not in out]
         source = simulated(sources=m, silent=last)
         if not left:
-            with pytest.raises(SilentError):
+            with pytest.raises(DropoutError):
                 asked(source)
             continue
         session = asked(source)
@@ -109,7 +109,7 @@ def test_lies_leave_finite_answers(number, bounded):
     assert session.n_present == 3
     for answer, right in zip(session.answers, honest.answers, strict=True):
         assert answer.units == right.units
-    with pytest.raises(SilentError, match="at least 4 of 5"):
+    with pytest.raises(DropoutError, match="at least 4 of 5"):
         asked(simulated(tampering={1: lie, 3: lie}, least=4))
 
 
@@ -179,7 +179,7 @@ def test_sources_that_cannot_pay_for_all_are_left_out_uncharged(holder, rng):
     assert [h.ledger.spent().epsilon > 0 for h in holders] == [False, True, True, False]
     assert set(fitter.releases_[0].asked) == {(1,), (2,)}
     assert fitter.statement_.epsilon <= 0.5
-    for least, error in ((3, SilentError), (None, BudgetError)):
+    for least, error in ((3, DropoutError), (None, BudgetError)):
         with pytest.raises(error):
             PrivateTemperature(epsilon=0.4).fit(Pool(holders, least=least), request="more")
     assert holders[0].ledger.spent().epsilon == 0

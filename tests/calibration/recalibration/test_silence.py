@@ -7,7 +7,7 @@ from tests.calibration.recalibration.conftest import Breaks, N, spent
 from veracal.accounting import Budget
 from veracal.calibration import recalibrate
 from veracal.calibration.simulated import SimulatedSources
-from veracal.errors import BudgetError, SilentError
+from veracal.errors import BudgetError, DropoutError
 
 
 def test_a_source_that_cannot_pay_is_excluded_uncharged_and_named(holders):
@@ -24,7 +24,7 @@ def test_a_source_that_cannot_pay_is_excluded_uncharged_and_named(holders):
     assert "Source 3 dropped out: its budget cannot pay" in result.text()
     assert result.to_json()["sources"]["answered"] == 2
     assert result.before.count.value == pytest.approx(N, abs=300)
-    with pytest.raises(SilentError):
+    with pytest.raises(DropoutError):
         recalibrate(sources, epsilon=0.9, least=3, request="more")
 
 

@@ -11,7 +11,7 @@ from veracal.calibration.queries.scalars import MappedQuery
 from veracal.federation.coordinator.remote import claimed_records, noise_bound, too_large
 from veracal.mechanisms.discrete_noise import add_discrete_gaussian, add_discrete_laplace
 from veracal.queries import Release
-from veracal.queries.response_checks import ExpectedResponse, noise_std
+from veracal.queries.response_checks import QueryRequest, noise_std
 
 _DRAWS = 1_500
 
@@ -29,9 +29,9 @@ def released(wanted, units):
 def test_noise_exceeds_its_bound_with_the_stated_probability(entries, noise, add):
     query = BinnedGap(Bins(entries))
     wanted = (
-        ExpectedResponse(query, micro_epsilon=1_000_000)
+        QueryRequest(query, micro_epsilon=1_000_000)
         if add is add_discrete_laplace
-        else ExpectedResponse(query, noise_multiplier=1.0)
+        else QueryRequest(query, noise_multiplier=1.0)
     )
     event = wanted.event("add-remove")
     event = type(event)(noise, event.sensitivity, event.relation)
@@ -45,7 +45,7 @@ def test_noise_exceeds_its_bound_with_the_stated_probability(entries, noise, add
 
 @pytest.mark.parametrize("query", [Gap(0.5, 2), BinnedGap(), CorrectWrong(), CorrectTotal()])
 def test_an_answer_is_bounded_by_the_number_of_records(query):
-    wanted = ExpectedResponse(query, micro_epsilon=10_000_000)
+    wanted = QueryRequest(query, micro_epsilon=10_000_000)
     row = query.sensitivity("add-remove")
     within = [100 * row] + [0] * (query.entries - 1)
     beyond = [200 * row] + [0] * (query.entries - 1)
@@ -54,7 +54,7 @@ def test_an_answer_is_bounded_by_the_number_of_records(query):
 
 
 def test_the_bound_applies_to_the_sum_over_bins():
-    wanted = ExpectedResponse(BinnedGap(), micro_epsilon=10_000_000)
+    wanted = QueryRequest(BinnedGap(), micro_epsilon=10_000_000)
     units = [(-1) ** i * 20 * 2**20 for i in range(15)]
     assert too_large(wanted, released(wanted, units), 100)
     assert not too_large(wanted, released(wanted, units), 300)
@@ -72,14 +72,14 @@ def test_the_bound_applies_to_the_sum_over_bins():
     ids=lambda one: type(one).__name__,
 )
 def test_counts_imply_the_number_of_records(query, units):
-    wanted = ExpectedResponse(query, micro_epsilon=1_000_000)
+    wanted = QueryRequest(query, micro_epsilon=1_000_000)
     result = claimed_records(query, released(wanted, units))
     assert 100 < result < 200
-    less = ExpectedResponse(query, micro_epsilon=10_000)
+    less = QueryRequest(query, micro_epsilon=10_000)
     assert claimed_records(query, released(less, units)) > 1_000  # so much noise leaves it open
 
 
 @pytest.mark.parametrize("query", [Gap(0.5, 2), BinnedGap()])
 def test_other_answers_imply_no_number_of_records(query):
-    wanted = ExpectedResponse(query, micro_epsilon=1_000_000)
+    wanted = QueryRequest(query, micro_epsilon=1_000_000)
     assert claimed_records(query, released(wanted, [0] * query.entries)) is None

@@ -13,7 +13,7 @@ from veracal.errors import ConflictError, DataError
 from veracal.federation.coordinator.history import ClosedRound, RequestHistory, SentRequest
 from veracal.federation.coordinator.remote import Remote
 from veracal.federation.protocol.envelopes import PrivateKey
-from veracal.queries.response_checks import ExpectedResponse
+from veracal.queries.response_checks import QueryRequest
 
 COUNTS = CorrectWrong(Bins(1))
 SENT = SentRequest("sent", "gap", Pure(0.5), b"bytes")
@@ -120,4 +120,4 @@ def test_links_of_the_chain_are_verified_in_any_order(history, tmp_path):
 
 
 def wanted(micro_epsilon):
-    return ExpectedResponse(COUNTS, micro_epsilon=micro_epsilon)
+    return QueryRequest(COUNTS, micro_epsilon=micro_epsilon)

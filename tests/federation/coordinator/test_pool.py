@@ -13,7 +13,7 @@ from veracal.calibration import recalibrate
 from veracal.calibration.bins import Bins
 from veracal.calibration.private.temperature_grid import TemperatureGrid
 from veracal.calibration.queries import AbsoluteGaps, CorrectWrong, Gap
-from veracal.errors import BudgetError, ConflictError, SilentError
+from veracal.errors import BudgetError, ConflictError, DropoutError
 from veracal.federation.coordinator.history import RequestHistory
 from veracal.federation.coordinator.pool import RemotePool, RoundEvent
 from veracal.federation.coordinator.remote import METHOD_KINDS
@@ -22,7 +22,7 @@ from veracal.federation.protocol.queries import KINDS
 from veracal.federation.transports import base as local
 from veracal.federation.transports.base import LocalTransport
 from veracal.queries import Pool
-from veracal.queries.response_checks import ExpectedResponse
+from veracal.queries.response_checks import QueryRequest
 
 COUNTS = CorrectWrong(Bins(1))
 
@@ -110,7 +110,7 @@ def test_temperatures_bins_and_classes_are_those_of_the_terms(tmp_path):
 def test_dropouts_are_skipped_and_named(three, silent):
     replies = {i: refusing(three[i]) for i in silent}
     if len(silent) == 3:
-        with pytest.raises(SilentError, match=f"{three[0].terms.name}, .*: it refused"):
+        with pytest.raises(DropoutError, match=f"{three[0].terms.name}, .*: it refused"):
             recalibrate(federated(three, replies, least=1), epsilon=2.0)
         return
     result = recalibrate(federated(three, replies, least=1), epsilon=2.0)
@@ -137,7 +137,7 @@ def test_invalid_answers_are_dropouts_and_the_map_is_still_fitted(three, change)
 
 def test_a_dropout_stops_a_pool_that_requires_all_until_it_answers(three):
     history = RequestHistory(None, COORDINATOR.public)
-    with pytest.raises(SilentError, match="it refused"):
+    with pytest.raises(DropoutError, match="it refused"):
         federated(three, {2: refusing(three[2])}, history=history).answer(
             COUNTS, micro_epsilon=100
         )
@@ -306,7 +306,7 @@ def test_a_pool_of_remote_sources_equals_a_remote_pool(three):
     whole = federated(three)
     for one in whole.sources:
         one._send = next(d.reply for d in three if d.terms == one.terms)
-    wanted = ExpectedResponse(COUNTS, micro_epsilon=1_000)
+    wanted = QueryRequest(COUNTS, micro_epsilon=1_000)
     assert Pool(whole.sources).round(wanted).units == whole.round(wanted).units
 
 

@@ -8,14 +8,14 @@ import pytest
 from tests.federation.coordinator.stand_in import COORDINATOR, StandIn, federated, scores
 from veracal.accounting import Unit
 from veracal.calibration import BudgetDivision, plan_recalibration
-from veracal.errors import BudgetError, SilentError, WaitingError
+from veracal.errors import BudgetError, DropoutError, PendingError
 from veracal.federation.coordinator.history import RequestHistory
 from veracal.federation.coordinator.pool import (
-    charged,
     check_plan,
-    plan_for,
-    record,
-    run,
+    plan_sources,
+    recalibrate_pool,
+    recalibration_record,
+    source_costs,
     statement_text,
 )
 from veracal.federation.protocol.messages import Refusal
@@ -35,19 +35,19 @@ def three(tmp_path):
 def test_the_plan_matches_what_is_requested_and_charged(three):
     source = federated(three)
     steps = steps_for(source, measure=1_000_000)
-    plan = plan_for(source, steps)
+    plan = plan_sources(source, steps)
     assert [(one.answers, one.known, one.epsilon, one.left) for one in plan] == [
         (5, 0, 3.0, 10.0)
     ] * 3
     check_plan(source, steps, plan)
     assert not any(one.seen for one in three)
-    result = run(source, steps)
-    for one, fields in zip(three, charged(source, result), strict=True):
+    result = recalibrate_pool(source, steps)
+    for one, fields in zip(three, source_costs(source, result), strict=True):
         assert len(list(one.ledger.entries())) == 5
         assert one.ledger.spent().epsilon == fields.epsilon == 3.0
         assert fields.head == {"index": 5, "hash": one.ledger.head}
         assert fields.key == one.key.public.fingerprint
-    after = plan_for(source, steps)
+    after = plan_sources(source, steps)
     assert [(one.known, one.left) for one in after] == [(5, 7.0)] * 3
 
 
@@ -57,9 +57,9 @@ def test_a_repeated_plan_knows_every_answer(tmp_path, method):
     servers = [StandIn(tmp_path, scores(seed=i), **more) for i in range(2)]
     source = federated(servers)
     steps = steps_for(source, method, size=800 if more else None, **more)
-    result = run(source, steps)
+    result = recalibrate_pool(source, steps)
     for one, server, fields in zip(
-        plan_for(source, steps), servers, charged(source, result), strict=True
+        plan_sources(source, steps), servers, source_costs(source, result), strict=True
     ):
         assert one.known == one.answers == len(list(server.ledger.entries()))
         spent, left = server.ledger.spent(), server.ledger.remaining()
@@ -72,14 +72,14 @@ def test_a_source_without_enough_budget_is_named(three, tmp_path):
     for least, match in ((None, poor.terms.name), (4, "4 of 4")):
         source = federated([*three, poor], least=least)
         steps = steps_for(source)
-        plan = plan_for(source, steps)
+        plan = plan_sources(source, steps)
         assert plan[3].why is not None and plan[0].why is None
         with pytest.raises(BudgetError, match=match):
             check_plan(source, steps, plan)
     source = federated([*three, poor], least=3)
     steps = steps_for(source)
-    check_plan(source, steps, plan_for(source, steps))
-    fields = charged(source, run(source, steps))[3]
+    check_plan(source, steps, plan_sources(source, steps))
+    fields = source_costs(source, recalibrate_pool(source, steps))[3]
     assert (fields.epsilon, fields.answered, fields.head) == (0.0, False, None)
     assert "nothing for each record" in fields.text()
     assert not poor.seen
@@ -119,7 +119,7 @@ def test_an_interrupted_recalibration_continues_without_double_charges(
                 source._transport = Cut({one.terms.source: one.reply for one in three})
             steps = steps_for(source, method)
             try:
-                done = run(source, steps)
+                done = recalibrate_pool(source, steps)
             except StoppedError:
                 continue
     assert tries > 3
@@ -136,15 +136,15 @@ def test_answers_on_their_way_leave_the_round_open(three):
             first, *others = super().exchange(requests, timeout=timeout)
             yield first
             if others:
-                raise WaitingError("carry them", ())
+                raise PendingError("carry them", ())
 
     source = federated(three)
     source._transport = Slow({one.terms.source: one.reply for one in three})
     steps = steps_for(source, "binning")
     for _ in range(2):
-        with pytest.raises(WaitingError):
-            run(source, steps)
-    assert run(source, steps).dropouts == (None, None, None)
+        with pytest.raises(PendingError):
+            recalibrate_pool(source, steps)
+    assert recalibrate_pool(source, steps).dropouts == (None, None, None)
     assert [len(one.seen) for one in three].count(1) >= 1
     assert all(len(list(one.ledger.entries())) == 1 for one in three)
 
@@ -153,14 +153,14 @@ def test_the_record_contains_dropouts_and_their_costs(three, tmp_path):
     unit = StandIn(tmp_path, scores(), unit=Unit("patient", 3))
     refusing = {1: lambda raw: Refusal(three[1].terms.source).seal(three[1].key)}
     source = federated([*three, unit], refusing, least=2)
-    result = run(source, steps_for(source))
-    fields = record(source, result, "study")
+    result = recalibrate_pool(source, steps_for(source))
+    fields = recalibration_record(source, result, "study")
     json.dumps(fields, allow_nan=False)
     silent, patients = fields["sources"][1], fields["sources"][3]
     assert (silent["answered"], silent["head"]) == (False, None)
     assert silent["epsilon"] == 0.2  # asked for the first of three answers, and so counted
     assert (patients["unit"], patients["at_most"]) == ("patient", 3)
-    text = statement_text(result, charged(source, result))
+    text = statement_text(result, source_costs(source, result))
     for one in fields["sources"]:
         assert f"- {one['name']} ({one['key']}): epsilon " in text
     assert "patient of up to 3 records" in text
@@ -173,13 +173,15 @@ def test_too_few_answers_in_a_later_round_raise_with_names(three):
         return lambda raw: refusal if server.seen else server.reply(raw)
 
     source = federated(three, {i: once(three[i]) for i in (1, 2)}, least=2)
-    with pytest.raises(SilentError, match=f"{three[1].terms.name}, .*: it refused"):
-        run(source, steps_for(source))
+    with pytest.raises(DropoutError, match=f"{three[1].terms.name}, .*: it refused"):
+        recalibrate_pool(source, steps_for(source))
 
 
 def test_non_finite_numbers_are_null_in_the_record(three):
     source = federated(three)
-    result = run(source, steps_for(source))
+    result = recalibrate_pool(source, steps_for(source))
     estimate = result.temperatures["temperature"]
     object.__setattr__(estimate, "high", math.inf)
-    assert record(source, result, "s")["temperatures"]["temperature"]["high"] is None
+    assert (
+        recalibration_record(source, result, "s")["temperatures"]["temperature"]["high"] is None
+    )

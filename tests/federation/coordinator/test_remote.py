@@ -7,7 +7,7 @@ import pytest
 from tests.federation.coordinator.stand_in import COORDINATOR, StandIn, scores
 from veracal.calibration.bins import Bins
 from veracal.calibration.queries import BinnedGap, CorrectWrong, Gap
-from veracal.errors import BudgetError, DataError, SilentError
+from veracal.errors import BudgetError, DataError, DropoutError
 from veracal.federation.coordinator.history import FORKED, RequestHistory
 from veracal.federation.coordinator.remote import LATE, REFUSED, Remote
 from veracal.federation.protocol.envelopes import PrivateKey
@@ -86,7 +86,7 @@ def test_a_request_with_a_lost_reply_is_repeated_in_the_same_bytes(server):
         return server.reply(raw)
 
     one = remote(server, loses)
-    with pytest.raises(SilentError, match=LATE):
+    with pytest.raises(DropoutError, match=LATE):
         one.answer(COUNTS, micro_epsilon=500_000)
     one.answer(COUNTS, micro_epsilon=500_000)
     assert sent[0] == sent[1]
@@ -101,7 +101,7 @@ def test_after_a_refusal_the_same_query_has_other_bytes(server):
         return server.reply(raw if len(sent) > 1 else b"something else")
 
     one = remote(server, refuses)
-    with pytest.raises(SilentError, match=REFUSED):
+    with pytest.raises(DropoutError, match=REFUSED):
         one.answer(COUNTS, micro_epsilon=500_000)
     one.answer(COUNTS, micro_epsilon=500_000)
     assert sent[0] != sent[1]
@@ -160,7 +160,7 @@ def test_other_terms_with_a_known_id_are_rejected(server):
 )
 def test_a_reply_without_valid_signature_is_rejected_and_not_stored(server, spoil):
     one = remote(server, lambda raw: spoil(server.reply(raw)))
-    with pytest.raises(SilentError, match="invalid"):
+    with pytest.raises(DropoutError, match="invalid"):
         one.answer(COUNTS, micro_epsilon=500_000)
     assert one.history.head(server.terms.source) is None
 
@@ -168,14 +168,14 @@ def test_a_reply_without_valid_signature_is_rejected_and_not_stored(server, spoi
 def test_an_answer_of_another_source_is_rejected(server, tmp_path):
     other = StandIn(tmp_path, scores())
     one = Remote(server.terms, COORDINATOR, lambda raw: other.reply(raw))
-    with pytest.raises(SilentError, match="invalid"):
+    with pytest.raises(DropoutError, match="invalid"):
         one.answer(COUNTS, micro_epsilon=500_000)
 
 
 @pytest.mark.parametrize("units", [(2**62, 0), (-(2**62), 0), (1,), (1, 2, 3), (900, 900)])
 def test_answers_beyond_the_declared_records_are_rejected(server, units):
     lies = changed(server, lambda answer: Answer(answer.request, units, answer.head))
-    with pytest.raises(SilentError, match="invalid"):
+    with pytest.raises(DropoutError, match="invalid"):
         remote(server, lies).answer(COUNTS, micro_epsilon=1_000_000)
 
 
@@ -189,7 +189,7 @@ def test_answers_beyond_the_claimed_records_are_rejected(server):
     gap = Gap(0.5, 2)
     assert alone.answer(gap, micro_epsilon=1_000_000).value == 600.0  # of 1,000 declared
     fields.answer(COUNTS, micro_epsilon=1_000_000)
-    with pytest.raises(SilentError, match="larger than the declared number"):
+    with pytest.raises(DropoutError, match="larger than the declared number"):
         fields.answer(gap, micro_epsilon=1_000_000)
 
 
@@ -199,9 +199,9 @@ def test_a_rollback_of_a_sources_ledger_is_detected(server, tmp_path):
     one = remote(server)
     one.answer(COUNTS, micro_epsilon=500_000)
     restored = Remote(server.terms, COORDINATOR, twin.reply, one.history)
-    with pytest.raises(SilentError, match=FORKED):
+    with pytest.raises(DropoutError, match=FORKED):
         restored.answer(Gap(0.5, 2), micro_epsilon=500_000)
-    with pytest.raises(SilentError, match=FORKED):  # and stays so
+    with pytest.raises(DropoutError, match=FORKED):  # and stays so
         one.answer(Gap(0.25, 2), micro_epsilon=500_000)
 
 
@@ -214,7 +214,7 @@ def test_two_answers_for_one_entry_are_rejected(server):
 
     one = remote(server, changed(server, same))
     one.answer(COUNTS, micro_epsilon=500_000)
-    with pytest.raises(SilentError, match=FORKED):
+    with pytest.raises(DropoutError, match=FORKED):
         one.answer(COUNTS, micro_epsilon=400_000)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from veracal.accounting import Unit
-from veracal.errors import DataError, WaitingError
+from veracal.errors import DataError, PendingError
 from veracal.federation.protocol.envelopes import PrivateKey
 from veracal.federation.protocol.messages import Answer, Head, Refusal, Request
 from veracal.federation.protocol.terms import Terms
@@ -102,7 +102,7 @@ def test_requests_and_answers_can_be_carried_by_hand(tmp_path, inbox, outbox):
             FilesTransport(*places, [d.terms for d in servers]).exchange(requested, timeout=1)
         )
 
-    with pytest.raises(WaitingError, match="Waiting for answers of north, south: carry") as no:
+    with pytest.raises(PendingError, match="Waiting for answers of north, south: carry") as no:
         ask()
     assert no.value.sources == ("north", "south")
     for server in servers:
@@ -121,7 +121,7 @@ def test_an_answer_is_yielded_before_the_wait_for_others_ends(tmp_path, inbox):
     requested = {server.terms.source: server.request() for server in servers}
     folder = tmp_path / "both"
     transport = FilesTransport(folder, folder, [server.terms for server in servers])
-    with pytest.raises(WaitingError):
+    with pytest.raises(PendingError):
         list(transport.exchange(requested, timeout=1))
     (north,) = folder.glob("north-*")
     (inbox / north.name).write_bytes(north.read_bytes())
@@ -129,7 +129,7 @@ def test_an_answer_is_yielded_before_the_wait_for_others_ends(tmp_path, inbox):
 
     came = transport.exchange(requested, timeout=1)
     assert next(came)[0] == servers[0].terms.source
-    with pytest.raises(WaitingError, match="answers of south") as no:
+    with pytest.raises(PendingError, match="answers of south") as no:
         next(came)
     assert no.value.sources == ("south",)
 
@@ -167,12 +167,12 @@ def test_incomplete_and_wrong_answers_are_not_accepted(tmp_path, server):
     forged = Refusal(server.terms.source).seal(STRANGER)
     for content in (b"", answer[:-1], forged, answer + b"\n", bytes(2**20 + 1)):
         place.write_bytes(content)
-        with pytest.raises(WaitingError, match="again: it is not what the source signed"):
+        with pytest.raises(PendingError, match="again: it is not what the source signed"):
             list(transport.exchange(requested, timeout=1))
     place.unlink()
     (tmp_path / "elsewhere").write_bytes(answer)
     place.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(WaitingError):
+    with pytest.raises(PendingError):
         list(transport.exchange(requested, timeout=1))
     place.unlink()
     place.write_bytes(answer)
@@ -187,7 +187,7 @@ def test_an_answer_to_another_query_is_not_accepted(tmp_path, server):
     elsewhere = Refusal("b" * 32).seal(server.key)  # of another enrollment of the same source
     for wrong in (server.answer(other), elsewhere):
         place.write_bytes(wrong)
-        with pytest.raises(WaitingError, match="Bring clinic-north-.*answer again"):
+        with pytest.raises(PendingError, match="Bring clinic-north-.*answer again"):
             list(transport.exchange({server.terms.source: raw}, timeout=1))
     place.write_bytes(server.answer(raw))
     assert list(transport.exchange({server.terms.source: raw}, timeout=1)) == [
@@ -198,7 +198,7 @@ def test_an_answer_to_another_query_is_not_accepted(tmp_path, server):
 def test_a_request_is_written_once_and_overwrites_nothing(tmp_path, server):
     transport = FilesTransport(tmp_path, tmp_path, [server.terms])
     for _ in range(2):
-        with pytest.raises(WaitingError):
+        with pytest.raises(PendingError):
             list(transport.exchange({server.terms.source: server.request()}, timeout=1))
     (path,) = tmp_path.glob("*.request")
     assert path.read_bytes() == server.request()

@@ -14,7 +14,7 @@ from veracal.data import Dataset
 from veracal.errors import AnswerError
 from veracal.training import OutputPerturbation
 from veracal.training import newton as solver
-from veracal.training.newton import RESIDUAL, minimize
+from veracal.training.newton import MAX_RESIDUAL, minimize
 from veracal.training.output_perturbation import gaussian_noise_multiplier, sensitivity
 
 RELATIONS = ["add-remove", "replace-one"]
@@ -32,7 +32,7 @@ def table(rng):
 
 def test_the_sensitivity_is_the_formula():
     for C, R in [(1.0, 1.0), (0.01, 7.0)]:
-        gamma = RESIDUAL * R
+        gamma = MAX_RESIDUAL * R
         assert sensitivity(C, R, "add-remove") == pytest.approx(R * C + 2 * gamma * C)
         assert sensitivity(C, R, "replace-one") == pytest.approx(2 * R * C + 2 * gamma * C)
 

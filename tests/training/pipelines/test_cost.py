@@ -19,25 +19,25 @@ from tests.training.pipelines.steps import KNOWN, both, classifier, standardizer
 from veracal.accounting import Composed, Gaussian, Unit, epsilon_for
 from veracal.training import BoundedScaler, NormClipper
 from veracal.training.pipeline import PrivatePipeline, make_private_pipeline
-from veracal.training.pipeline_steps import event_of
+from veracal.training.pipeline_steps import fit_event
 
 
 def test_a_pipeline_costs_the_composition_of_its_steps():
     steps = Gaussian(5.0), classifier().event()
     pipeline = make_pipeline(both(), PolynomialFeatures(), NormClipper(), classifier())
-    assert event_of(pipeline) == Composed(steps)
+    assert fit_event(pipeline) == Composed(steps)
     assert PrivatePipeline(pipeline.steps).event() == Composed(steps)
     nested = make_private_pipeline(make_pipeline("passthrough", both()), classifier())
     assert nested.event() == Composed(steps)
     union = FeatureUnion([("a", standardizer()), ("b", standardizer(noise_multiplier=7.0))])
-    assert event_of(union) == Composed((Gaussian(5.0), Gaussian(7.0)))
+    assert fit_event(union) == Composed((Gaussian(5.0), Gaussian(7.0)))
     assert epsilon_for(Composed(steps), 1e-5) > epsilon_for(steps[1], 1e-5)
 
 
 def test_one_charged_step_is_no_composition_and_none_costs_nothing():
-    assert event_of(make_pipeline(NormClipper(), classifier())) == classifier().event()
+    assert fit_event(make_pipeline(NormClipper(), classifier())) == classifier().event()
     free = make_pipeline(BoundedScaler((0, 1)), "passthrough", None, Normalizer())
-    assert event_of(free) is None
+    assert fit_event(free) is None
     assert make_private_pipeline(BoundedScaler((0, 1))).event() is None
 
 
@@ -60,14 +60,14 @@ def test_a_step_that_learns_without_a_cost_is_named(step, instead):
         make_pipeline(ColumnTransformer([], remainder=step), classifier()),
     ):
         with pytest.raises(ValueError, match=type(step).__name__) as values:
-            event_of(pipeline)
+            fit_event(pipeline)
         assert instead in str(values.value)
     assert "as 'columntransformer__remainder'" in str(values.value)
 
 
 def test_a_classifier_without_a_cost_is_named():
     with pytest.raises(ValueError, match="Use PrivateLogisticRegression"):
-        event_of(make_pipeline(NormClipper(), LogisticRegression()))
+        fit_event(make_pipeline(NormClipper(), LogisticRegression()))
 
 
 @pytest.mark.parametrize(
@@ -83,9 +83,9 @@ def test_a_classifier_without_a_cost_is_named():
     ids=repr,
 )
 def test_an_encoder_that_may_learn_or_raise_is_rejected(settings):
-    assert event_of(KNOWN) is None
+    assert fit_event(KNOWN) is None
     with pytest.raises(ValueError, match="DeclaredOneHot"):
-        event_of(clone(KNOWN).set_params(**settings))
+        fit_event(clone(KNOWN).set_params(**settings))
 
 
 class Sly(Normalizer):
@@ -94,7 +94,7 @@ class Sly(Normalizer):
 
 def test_only_known_classes_are_accepted_as_row_wise():
     with pytest.raises(ValueError, match="Sly"):
-        event_of(make_pipeline(Sly(), classifier()))
+        fit_event(make_pipeline(Sly(), classifier()))
 
 
 def test_steps_must_agree_on_neighbors_and_on_units():

@@ -13,7 +13,7 @@ from scipy.special import softmax
 
 from veracal._types import Array, Floats
 from veracal.calibration.bins import Bins
-from veracal.data import Scores, frozen, refuse_mask, restore
+from veracal.data import Scores, read_only, reject_masked, restore_state
 from veracal.errors import DataError
 
 LEAST = 2.0**-52  # probabilities are clipped here before their logits are added or multiplied
@@ -69,7 +69,7 @@ class CalibrationMap(ABC):
         return {known.name: getattr(self, known.name) for known in fields(self)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        restore(self, state)
+        restore_state(self, state)
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +91,7 @@ def parameters(
     high: float = LARGEST,
 ) -> Floats:
     """Return a read-only array of numbers within bounds and with an allowed dimension."""
-    refuse_mask(values, name)
+    reject_masked(values, name)
     array = _numbers(values, name)
     if array.dtype.kind not in "fiu" or array.ndim not in dimensions or not array.size:
         shapes = " or ".join(map(str, dimensions))
@@ -111,7 +111,7 @@ def parameters(
             f"Expected {name} between {low:g} and {high:g}, got {array[wrong].flat[0]:g}."
         )
     array += 0.0  # no -0.0: equal maps have the same JSON
-    return frozen(array)
+    return read_only(array)
 
 
 def digest(map_: CalibrationMap) -> str:
@@ -134,13 +134,13 @@ def check_width(scores: Scores, k: int, what: str) -> None:
 def from_logits(scores: Scores, logits: Floats) -> Scores:
     """Scores of the same kind with other logits; -inf is allowed for probabilities only."""
     if scores.kind == "logits":
-        return replace(scores, values=frozen(np.clip(logits, -_LOGIT, _LOGIT)))
+        return replace(scores, values=read_only(np.clip(logits, -_LOGIT, _LOGIT)))
     return from_probabilities(scores, softmax(logits, axis=1))
 
 
 def from_probabilities(scores: Scores, probabilities: Floats) -> Scores:
     """Scores with other probabilities, whatever kind they had."""
-    return replace(scores, values=frozen(probabilities), kind="probabilities")
+    return replace(scores, values=read_only(probabilities), kind="probabilities")
 
 
 def _numbers(values: ArrayLike, name: str) -> Array:

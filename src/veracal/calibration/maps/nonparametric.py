@@ -16,7 +16,7 @@ from veracal.calibration.maps.base import (
     from_probabilities,
     parameters,
 )
-from veracal.data import Scores, frozen
+from veracal.data import Scores, read_only
 
 _BELOW = 1e-12  # relative margin of the predicted class, larger than rounding
 
@@ -168,7 +168,7 @@ class Isotonic(CalibrationMap):
         return {**super().to_json(), **{k: [c.tolist() for c in v] for k, v in curves.items()}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        curves = {k: tuple(map(frozen, v)) for k, v in state.items() if k != "form"}
+        curves = {k: tuple(map(read_only, v)) for k, v in state.items() if k != "form"}
         super().__setstate__({**state, **curves})
 
     def _map_scores(self, scores: Scores) -> Scores:

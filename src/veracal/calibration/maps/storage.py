@@ -9,7 +9,7 @@ from typing import Any
 from veracal.calibration.bins import Bins
 from veracal.calibration.maps import base, nonparametric, parametric
 from veracal.calibration.maps.base import CalibrationMap
-from veracal.data import Limits, opened, parse_json, write_new
+from veracal.data import Limits, open_file, parse_json, write_new_text
 from veracal.errors import DataError
 
 _LIMITS = Limits(file_bytes=128 * 2**20)  # four million numbers take about 80 MiB
@@ -67,7 +67,7 @@ def from_json(data: Mapping[str, Any], where: str = "map") -> CalibrationMap:
 def save_map(map_: CalibrationMap, path: str | Path) -> Path:
     """Write a map to a new JSON file, atomically."""
     path = Path(path)
-    write_new(path, json.dumps(map_.to_json(), allow_nan=False) + "\n")
+    write_new_text(path, json.dumps(map_.to_json(), allow_nan=False) + "\n")
     return path
 
 
@@ -81,7 +81,7 @@ def load_map(path: str | Path) -> CalibrationMap:
         key twice.
     """
     path = Path(path)
-    with opened(path, _LIMITS) as file:
+    with open_file(path, _LIMITS) as file:
         content = file.read(_LIMITS.file_bytes + 1)  # the file may have grown since the check
     _LIMITS.check("file_bytes", len(content), path)
     try:

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from veracal._types import Array, Bools, Floats, Ints
 from veracal.calibration.bins import Bins, bin_indices
-from veracal.data import Scores, frozen, row_numbers
+from veracal.data import Scores, read_only, row_numbers
 from veracal.errors import DataError
 
 
@@ -204,7 +204,7 @@ class Draws(Scores):
             values = summary(self.whole)
             self._summaries[key] = codes(values) if coded else values
         if key not in self._indexed:
-            self._indexed[key] = frozen(self._summaries[key].take(self.rows, axis=0))
+            self._indexed[key] = read_only(self._summaries[key].take(self.rows, axis=0))
         return self._indexed[key]
 
 

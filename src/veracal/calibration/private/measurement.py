@@ -9,7 +9,7 @@ import numpy as np
 
 from veracal import _checks
 from veracal._types import Floats, Frozen
-from veracal.accounting import Event, Relation, Statement, Unit, rounded_up
+from veracal.accounting import Event, Relation, Statement, Unit, format_up
 from veracal.calibration.bins import Bins
 from veracal.calibration.private.estimates import (
     NoisyAbsolute,
@@ -89,11 +89,11 @@ class MeasurementPlan:
     def text(self) -> str:
         """The division of the budget in words."""
         lines = [
-            f"  {rounded_up(query.micro_epsilon / 1e6, 6):<9} {name} ({query.query.name}, "
+            f"  {format_up(query.micro_epsilon / 1e6, 6):<9} {name} ({query.query.name}, "
             f"{query.query.entries} numbers)"
             for name, query in self.queries.items()
         ]
-        return "\n".join([f"epsilon = {rounded_up(self.micro_epsilon / 1e6, 6)}, for", *lines])
+        return "\n".join([f"epsilon = {format_up(self.micro_epsilon / 1e6, 6)}, for", *lines])
 
 
 def plan_measurement(

@@ -27,11 +27,9 @@ from veracal.accounting import (
 )
 from veracal.calibration.maps.base import CalibrationMap
 from veracal.data import Scores
-from veracal.errors import BudgetError, SilentError
+from veracal.errors import BudgetError, DropoutError
 from veracal.ledger import Item, Ledger, ledger_total
 from veracal.queries import (
-    AnswersByRound,
-    ExpectedResponse,
     IndexedSources,
     MultiSource,
     Path,
@@ -39,9 +37,11 @@ from veracal.queries import (
     Pool,
     PooledRelease,
     Query,
+    QueryRequest,
     Release,
+    RoundBasedSource,
     Source,
-    check_enough,
+    check_quorum,
     is_declared,
     is_multi_source,
     is_pool,
@@ -49,7 +49,7 @@ from veracal.queries import (
 )
 
 
-class Cohort(AnswersByRound):
+class Cohort(RoundBasedSource):
     """A pool whose sources stay excluded once they drop out, so that all results agree.
 
     Parameters
@@ -68,7 +68,7 @@ class Cohort(AnswersByRound):
 
     def round(
         self,
-        wanted: ExpectedResponse,
+        wanted: QueryRequest,
         *,
         request: str | None = None,
         silent: Mapping[Path, str] | None = None,
@@ -231,7 +231,7 @@ def _unaffordable_members(
         try:
             nested = find_unaffordable(member, items, request)
             unaffordable |= {(i, *path): reason for path, reason in nested.items()}
-        except (BudgetError, SilentError) as cause:
+        except (BudgetError, DropoutError) as cause:
             if pool.least is None and isinstance(cause, BudgetError):
                 raise BudgetError(
                     f"source {i}: {cause} Or require fewer sources: least."
@@ -239,7 +239,7 @@ def _unaffordable_members(
             if pool.least is None:
                 raise
             unaffordable[i,] = reasons[i] = _UNAFFORDABLE
-    check_enough(reasons, pool.least)
+    check_quorum(reasons, pool.least)
     return unaffordable
 
 
@@ -442,13 +442,13 @@ class QuerySession:
         SilentError
             If too few sources have answered every query so far.
         """
-        return self._ask(ExpectedResponse(query.query, micro_epsilon=query.micro_epsilon), name)
+        return self._ask(QueryRequest(query.query, micro_epsilon=query.micro_epsilon), name)
 
     def ask_gaussian(self, query: Query, noise_multiplier: float, name: str) -> Release:
         """Query the cohort with Gaussian noise."""
-        return self._ask(ExpectedResponse(query, noise_multiplier=noise_multiplier), name)
+        return self._ask(QueryRequest(query, noise_multiplier=noise_multiplier), name)
 
-    def _ask(self, wanted: ExpectedResponse, name: str) -> Release:
+    def _ask(self, wanted: QueryRequest, name: str) -> Release:
         """Query the cohort and store the answer."""
         self._releases.append(wanted.of(self._cohort, sub_request(self.request, name)))
         return self._releases[-1]

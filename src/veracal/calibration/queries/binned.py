@@ -21,7 +21,7 @@ from veracal.calibration.queries.records import (
     group_of,
     labeled,
 )
-from veracal.mechanisms import MOST_TOTAL, Bounds, Grid
+from veracal.mechanisms import MAX_TOTAL, Bounds, Grid
 from veracal.queries import BinnedSum, NonAdditive, SettingValue
 
 
@@ -205,7 +205,7 @@ class AbsoluteGaps(BinnedGap, NonAdditive):
         """The sum of the absolute sums in grid units."""
         sums = np.abs(super().evaluate(records).astype(object)).reshape(self.entries, -1)
         # Clipped like every total; clipping does not increase differences.
-        totals = [min(int(total), MOST_TOTAL) for total in sums.sum(axis=1)]
+        totals = [min(int(total), MAX_TOTAL) for total in sums.sum(axis=1)]
         return np.array(totals, dtype=np.int64)
 
 

@@ -22,7 +22,7 @@ from veracal.calibration.queries.records import (
     loss_at,
     slope_at,
 )
-from veracal.data import Scores, frozen
+from veracal.data import Scores, read_only
 from veracal.mechanisms import Bounds, Grid
 from veracal.queries import NonAdditive, Query, ScalarSum, SettingValue, apply_in_blocks
 
@@ -448,7 +448,7 @@ def map_in_blocks(map_: CalibrationMap, scores: Scores) -> Scores:
         parts = list(apply_in_blocks(scores, lambda part, real: (map_.transform(part), real)))
         values = np.concatenate([part.values[:real] for part, real in parts])
         first = parts[0][0]
-        scores = replace(scores, values=frozen(values), kind=first.kind, name=first.name)
+        scores = replace(scores, values=read_only(values), kind=first.kind, name=first.name)
     return scores
 
 

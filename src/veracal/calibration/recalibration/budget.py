@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from veracal import _checks
-from veracal.accounting import MICRO, rounded_up
+from veracal.accounting import MICRO, format_up
 
 if TYPE_CHECKING:
     from veracal.calibration.recalibration.sources import SourceProfile
@@ -50,7 +50,7 @@ class BudgetDivision:
         """The division in words."""
         parts = {"the map": self.map, "the guard": self.guard, "figures": self.measure}
         return ", ".join(
-            f"{rounded_up(micro / MICRO, 6)} for {part}"
+            f"{format_up(micro / MICRO, 6)} for {part}"
             for part, micro in parts.items()
             if micro
         )

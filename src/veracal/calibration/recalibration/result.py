@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from veracal.accounting import MICRO, Statement, rounded_up
+from veracal.accounting import MICRO, Statement, format_up
 from veracal.calibration.maps.base import CalibrationMap, Identity
 from veracal.calibration.maps.parametric import Temperature, TwoTemperatures, UniformMixing
 from veracal.calibration.private.guard import GuardResult, InferredGuardResult
@@ -187,10 +187,10 @@ def _cost_text(result: Recalibration) -> str:
         )
     if result.statement is None:
         return "Cost: nothing."
-    cost = f"epsilon {rounded_up(result.statement.epsilon, 6)}"
+    cost = f"epsilon {format_up(result.statement.epsilon, 6)}"
     if result.statement.delta:
-        cost += f" at delta {rounded_up(result.statement.delta)}"
-    budget = f"{rounded_up(result.budget.total / MICRO, 6)}: {result.budget.text()}"
+        cost += f" at delta {format_up(result.statement.delta)}"
+    budget = f"{format_up(result.budget.total / MICRO, 6)}: {result.budget.text()}"
     return f"Cost for one {result.statement.unit}: {cost}. The budget was {budget}."
 
 

@@ -25,12 +25,12 @@ from veracal.accounting import (
     epsilon_for,
     event_from_json,
     event_to_json,
+    format_down,
+    format_up,
     micro_epsilon,
     pure_epsilon,
-    rounded_down,
-    rounded_up,
 )
-from veracal.data import no_surprises
+from veracal.data import translate_os_errors
 from veracal.errors import BudgetError, ConflictError, DataError
 from veracal.federation.protocol.envelopes import EnvelopeError, PublicKey
 from veracal.federation.protocol.messages import Answer, Head, unseal_reply
@@ -94,7 +94,7 @@ def open_database(path: Path | None) -> sqlite3.Connection:
     if path is None:
         connection = sqlite3.connect(":memory:", isolation_level=None)
     else:
-        with no_surprises(path):
+        with translate_os_errors(path):
             new = not path.exists()
         if new:
             try:  # readable only by its owner from the start
@@ -516,8 +516,8 @@ class SourceAccount:
             return
         requested, left = self.privacy(events)[0], self.left(before)[0]
         raise BudgetError(
-            f"{self.terms.name}: the queries cost epsilon={rounded_up(requested, 6)}, but "
-            f"{rounded_down(left, 6)} of {self.budget.epsilon:g} is left according to the "
+            f"{self.terms.name}: the queries cost epsilon={format_up(requested, 6)}, but "
+            f"{format_down(left, 6)} of {self.budget.epsilon:g} is left according to the "
             "history. Nothing was sent. Reduce epsilon, or ask the owner to enroll again with "
             "a larger budget."
         )
@@ -538,7 +538,7 @@ class SourceAccount:
         if cost > self.terms.max_per_answer:
             raise BudgetError(
                 f"{self.terms.name} allows epsilon={self.terms.max_per_answer / MICRO:g} for "
-                f"one answer, but {item.purpose!r} costs {rounded_up(cost / MICRO, 6)}. "
+                f"one answer, but {item.purpose!r} costs {format_up(cost / MICRO, 6)}. "
                 "Nothing was sent. Reduce epsilon, or ask the owner to enroll again with a "
                 "larger --max-per-answer."
             )

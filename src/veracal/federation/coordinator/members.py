@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from veracal import _checks
-from veracal.data import Limits, no_surprises, opened, placed, private_folder, write_new
+from veracal.data import (
+    Limits,
+    atomic_file,
+    open_file,
+    private_folder,
+    translate_os_errors,
+    write_new_text,
+)
 from veracal.errors import DataError
 from veracal.federation.coordinator.history import RequestHistory, SourceAccount
 from veracal.federation.protocol.envelopes import MAX_TERMS_BYTES, PrivateKey, PublicKey
@@ -104,7 +111,7 @@ def create_federation(
     prepare_folder(folder)
     key = PrivateKey.new()
     key.save(folder / KEY_FILE)
-    write_new(folder / PUBLIC_KEY_FILE, key.public.text + "\n")
+    write_new_text(folder / PUBLIC_KEY_FILE, key.public.text + "\n")
     sources_line = (
         "# min_sources = 2" if min_sources is None else f"min_sources = {min_sources}"
     )
@@ -113,14 +120,14 @@ def create_federation(
         name=_quoted(name), min_sources=f"{sources_line:<31}", timeout=f"{timeout_line:<31}"
     )
     text += _TRANSPORTS[transport].format(address=address, wait=wait)
-    with placed(folder / LIST_FILE) as file:
+    with atomic_file(folder / LIST_FILE) as file:
         file.write(text.encode())
     return key.public
 
 
 def prepare_folder(folder: Path) -> Path:
     """Create an empty folder that only its owner can access; raise if it is not empty."""
-    with no_surprises(folder):
+    with translate_os_errors(folder):
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise DataError(
                 str(folder), "a new or empty folder", "a folder with files", "Choose another."
@@ -130,7 +137,7 @@ def prepare_folder(folder: Path) -> Path:
 
 def read_terms(path: Path) -> tuple[Terms, bytes]:
     """Read terms from a file; return them and the signed bytes."""
-    with opened(path, Limits(file_bytes=MAX_TERMS_BYTES)) as file:
+    with open_file(path, Limits(file_bytes=MAX_TERMS_BYTES)) as file:
         raw = file.read(MAX_TERMS_BYTES + 1)
     return Terms.unseal(raw, str(path)), raw
 
@@ -184,17 +191,17 @@ def add_source(folder: Path, terms: Terms, raw: bytes, *, node_key: Path | None 
     stored = folder / f"{stem}.terms"
     lines = ["", "[[sources]]", f"terms = {_quoted(stored.name)}"]
     if node_key is not None:
-        with opened(node_key, Limits(file_bytes=_MAX_LIST_BYTES)) as file:
+        with open_file(node_key, Limits(file_bytes=_MAX_LIST_BYTES)) as file:
             public = file.read(_MAX_LIST_BYTES)
-        with placed(folder / f"{stem}.pub", force=True) as file:
+        with atomic_file(folder / f"{stem}.pub", force=True) as file:
             file.write(public)
         lines.append(f"node_key = {_quoted(stem + '.pub')}")
-    with placed(stored, force=True) as file:
+    with atomic_file(stored, force=True) as file:
         file.write(raw)
     listing = folder / LIST_FILE
-    with no_surprises(listing):
+    with translate_os_errors(listing):
         before = listing.read_bytes()
-    with placed(listing, force=True) as file:
+    with atomic_file(listing, force=True) as file:
         file.write(before.rstrip(b"\n") + ("\n".join(["", *lines]) + "\n").encode())
     return stored
 
@@ -280,7 +287,7 @@ def _table(folder: Path, name: str) -> dict[str, Any]:
 
 def read_tables(path: Path) -> dict[str, Any]:
     """Parse a list of sources."""
-    with opened(path, Limits(file_bytes=_MAX_LIST_BYTES)) as file:
+    with open_file(path, Limits(file_bytes=_MAX_LIST_BYTES)) as file:
         content = file.read(_MAX_LIST_BYTES)
     try:
         return tomllib.loads(content.decode())

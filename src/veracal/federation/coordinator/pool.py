@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from veracal import _checks
 from veracal._types import Frozen
-from veracal.accounting import Event, Relation, Unit, rounded_up
+from veracal.accounting import Event, Relation, Unit, format_up
 from veracal.calibration import (
     EnrolledBounds,
     Recalibration,
@@ -16,7 +16,7 @@ from veracal.calibration import (
     find_unaffordable,
     run_recalibration,
 )
-from veracal.errors import BudgetError, SilentError
+from veracal.errors import BudgetError, DropoutError
 from veracal.federation.coordinator.history import ClosedRound, RequestHistory
 from veracal.federation.coordinator.remote import (
     LATE,
@@ -30,13 +30,13 @@ from veracal.federation.protocol.terms import Terms
 from veracal.federation.transports.base import Transport
 from veracal.ledger import canonical, digest
 from veracal.queries import (
-    AnswersByRound,
-    ExpectedResponse,
     Path,
     PooledRelease,
+    QueryRequest,
     Release,
+    RoundBasedSource,
     SkippedSource,
-    check_sum,
+    check_additive,
     combine_answers,
 )
 
@@ -73,7 +73,7 @@ class RoundEvent:
     why: str = ""
 
 
-class RemotePool(AnswersByRound):
+class RemotePool(RoundBasedSource):
     """Several remote sources that answer together, by the sum of their answers.
 
     It has the interface of :class:`~veracal.queries.Pool`.
@@ -166,7 +166,7 @@ class RemotePool(AnswersByRound):
 
     def round(
         self,
-        expected: ExpectedResponse,
+        expected: QueryRequest,
         *,
         request: str | None = None,
         silent: Mapping[Path, str] | None = None,
@@ -192,7 +192,7 @@ class RemotePool(AnswersByRound):
         WaitingError
             If answers are still on their way. The round stays open too.
         """
-        check_sum(expected.query)
+        check_additive(expected.query)
         skipped = {path[0]: why for path, why in (silent or {}).items()}
         present = {i: source for i, source in enumerate(self.sources) if i not in skipped}
         for source in present.values():
@@ -228,7 +228,7 @@ class RemotePool(AnswersByRound):
         ]
 
     def _query_sources(
-        self, expected: ExpectedResponse, number: int, present: Mapping[int, Remote]
+        self, expected: QueryRequest, number: int, present: Mapping[int, Remote]
     ) -> dict[int, SourceResponse]:
         """Send requests to the sources that have not answered yet, and collect replies."""
         name = expected.query.name
@@ -270,7 +270,7 @@ class RemotePool(AnswersByRound):
 
     def _collect(
         self,
-        expected: ExpectedResponse,
+        expected: QueryRequest,
         number: int,
         requests: Mapping[str, bytes],
         responses: dict[int, SourceResponse],
@@ -287,7 +287,7 @@ class RemotePool(AnswersByRound):
             self.watch(_round_event(number, expected, i, responses[i]))
 
     def _combine(
-        self, expected: ExpectedResponse, responses: list[SourceResponse]
+        self, expected: QueryRequest, responses: list[SourceResponse]
     ) -> PooledRelease:
         """Add the answers, and count the requests to sources that gave none."""
         answers = [SkippedSource(r.why) if isinstance(r, Dropout) else r for r in responses]
@@ -315,7 +315,7 @@ class RemotePool(AnswersByRound):
             if reason is not None:
                 names.setdefault(reason, []).append(source.name)
         dropouts = [f"{_abbreviate(who)}: {reason}" for reason, who in names.items()]
-        raise SilentError(
+        raise DropoutError(
             f"Expected answers of at least {needed} of {len(responses)} sources, got "
             f"{answered} ({'; '.join(dropouts)}). The answers are stored: repeat the command "
             "when the others can answer, or require fewer sources.",
@@ -368,7 +368,7 @@ def _abbreviate(names: Sequence[str]) -> str:
     return ", ".join(names[:_MAX_NAMES]) + more
 
 
-def _repeat(source: Remote, expected: ExpectedResponse, stored: ClosedRound) -> SourceResponse:
+def _repeat(source: Remote, expected: QueryRequest, stored: ClosedRound) -> SourceResponse:
     """Response of a source in a finished round."""
     source_id = source.terms.source
     why = stored.dropouts.get(source_id)
@@ -380,7 +380,7 @@ def _repeat(source: Remote, expected: ExpectedResponse, stored: ClosedRound) -> 
 
 
 def _round_event(
-    number: int, expected: ExpectedResponse, i: int, response: SourceResponse
+    number: int, expected: QueryRequest, i: int, response: SourceResponse
 ) -> RoundEvent:
     """Event for the response of a source."""
     if isinstance(response, Release):
@@ -391,7 +391,7 @@ def _round_event(
     return RoundEvent(number, expected.query.name, i, status, response.why)
 
 
-def _query_id(expected: ExpectedResponse) -> str:
+def _query_id(expected: QueryRequest) -> str:
     """Hash of everything that identifies a query and its noise."""
     query = expected.query
     body = {
@@ -471,8 +471,8 @@ class SourceCost:
 
     def text(self) -> str:
         """The cost in one line."""
-        delta = f", delta {rounded_up(self.delta)}" if self.delta else ""
-        cost = f"epsilon {rounded_up(self.epsilon, 6)}{delta}" if self.epsilon else "nothing"
+        delta = f", delta {format_up(self.delta)}" if self.delta else ""
+        cost = f"epsilon {format_up(self.epsilon, 6)}{delta}" if self.epsilon else "nothing"
         unit = (
             self.unit if self.at_most == 1 else f"{self.unit} of up to {self.at_most} records"
         )
@@ -480,7 +480,7 @@ class SourceCost:
         return f"{self.name} ({self.key}): {cost} for each {unit} ({self.relation}); {outcome}."
 
 
-def plan_for(pool: RemotePool, steps: RecalibrationPlan) -> tuple[SourcePlan, ...]:
+def plan_sources(pool: RemotePool, steps: RecalibrationPlan) -> tuple[SourcePlan, ...]:
     """What each source will be asked for and charged, and whether its budget suffices.
 
     Nothing is sent.
@@ -520,16 +520,18 @@ def check_plan(pool: RemotePool, steps: RecalibrationPlan, plan: Sequence[Source
         )
     try:
         find_unaffordable(pool, steps.items)
-    except SilentError as error:
+    except DropoutError as error:
         raise BudgetError(str(error)) from error
 
 
-def run(pool: RemotePool, steps: RecalibrationPlan, *, at_sources: int = 1) -> Recalibration:
+def recalibrate_pool(
+    pool: RemotePool, steps: RecalibrationPlan, *, at_sources: int = 1
+) -> Recalibration:
     """Run all rounds of a recalibration, or continue an interrupted one."""
     return run_recalibration(pool, steps, at_sources=at_sources)
 
 
-def charged(pool: RemotePool, result: Recalibration) -> tuple[SourceCost, ...]:
+def source_costs(pool: RemotePool, result: Recalibration) -> tuple[SourceCost, ...]:
     """What every source was charged for a result."""
     costs = []
     for i, (source, why) in enumerate(zip(pool.sources, result.dropouts, strict=True)):
@@ -555,7 +557,7 @@ def charged(pool: RemotePool, result: Recalibration) -> tuple[SourceCost, ...]:
     return tuple(costs)
 
 
-def record(pool: RemotePool, result: Recalibration, name: str) -> dict[str, Any]:
+def recalibration_record(pool: RemotePool, result: Recalibration, name: str) -> dict[str, Any]:
     """The record of a recalibration that an artifact stores, in JSON types.
 
     Parameters
@@ -565,7 +567,7 @@ def record(pool: RemotePool, result: Recalibration, name: str) -> dict[str, Any]
     name : str
         Name of the study.
     """
-    costs = charged(pool, result)
+    costs = source_costs(pool, result)
     body = result.to_json()
     fields = ("method", "map", "guard", "before", "after", "temperatures")
     return {

@@ -21,7 +21,7 @@ from veracal.calibration import (
     EnrolledBounds,
     MappedQuery,
 )
-from veracal.errors import BudgetError, SilentError
+from veracal.errors import BudgetError, DropoutError
 from veracal.federation.coordinator.history import RequestHistory, SentRequest, SourceAccount
 from veracal.federation.protocol.envelopes import MAX_REQUEST_BYTES, EnvelopeError, PrivateKey
 from veracal.federation.protocol.messages import (
@@ -33,12 +33,12 @@ from veracal.federation.protocol.messages import (
 )
 from veracal.federation.protocol.queries import KINDS, encode_query, in_range
 from veracal.federation.protocol.terms import Terms
-from veracal.ledger import Item, unpaid_of
+from veracal.ledger import Item, unpaid_items
 from veracal.queries import (
     INVALID_RESPONSE,
     BinnedSum,
-    ExpectedResponse,
     Query,
+    QueryRequest,
     Release,
     find_invalid_responses,
     noise_std,
@@ -47,7 +47,7 @@ from veracal.queries import (
 _RARE = 2.0**-40  # probability bound that an honest answer is rejected
 
 
-def too_large(expected: ExpectedResponse, release: Release, records: float) -> bool:
+def too_large(expected: QueryRequest, release: Release, records: float) -> bool:
     r"""Whether an answer is larger than a number of records and the noise allow.
 
     One record adds at most :math:`\Delta` to the L1 norm of a sum, so n records add at most
@@ -237,7 +237,7 @@ class Remote:
     ) -> Release:
         """Query the source with Laplace noise."""
         _checks.whole(micro_epsilon=micro_epsilon)
-        return self._query(ExpectedResponse(query, micro_epsilon=int(micro_epsilon)), request)
+        return self._query(QueryRequest(query, micro_epsilon=int(micro_epsilon)), request)
 
     def answer_gaussian(
         self, query: Query, *, noise_multiplier: float, request: str | None = None
@@ -245,13 +245,13 @@ class Remote:
         """Query the source with Gaussian noise."""
         _checks.positive(noise_multiplier=noise_multiplier)
         return self._query(
-            ExpectedResponse(query, noise_multiplier=float(noise_multiplier)), request
+            QueryRequest(query, noise_multiplier=float(noise_multiplier)), request
         )
 
     def unpaid(self, items: Iterable[Item], *, request: str | None = None) -> list[Item]:
         """Items that this run did not request yet."""
         charges = self.history.charges(self.terms.source, self.run)
-        return unpaid_of(items, ((charge.purpose, charge.event) for charge in charges))
+        return unpaid_items(items, ((charge.purpose, charge.event) for charge in charges))
 
     def require(self, items: Sequence[Item]) -> None:
         """Raise a ``BudgetError`` if the remaining budget does not cover all items."""
@@ -272,7 +272,7 @@ class Remote:
         """Everything that it may have charged this coordinator, according to the history."""
         return [charge.event for charge in self.history.charges(self.terms.source)]
 
-    def _query(self, expected: ExpectedResponse, label: str | None) -> Release:
+    def _query(self, expected: QueryRequest, label: str | None) -> Release:
         """Query the source, or repeat the stored answer."""
         request = self.request(expected)
         if label is not None:
@@ -284,18 +284,18 @@ class Remote:
             try:
                 response = self.receive(expected, self._send(raw))
             except OSError as error:
-                raise SilentError(f"{self.name}: {LATE}, or could not be reached.") from error
+                raise DropoutError(f"{self.name}: {LATE}, or could not be reached.") from error
         if isinstance(response, Dropout):
-            raise SilentError(f"{self.name}: {response.why}.")
+            raise DropoutError(f"{self.name}: {response.why}.")
         return response
 
     # ---------------------------------------------------------------- step by step
 
-    def event(self, expected: ExpectedResponse) -> Event:
+    def event(self, expected: QueryRequest) -> Event:
         """What the source charges for an answer."""
         return expected.event(self.relation, self.unit)
 
-    def request(self, expected: ExpectedResponse) -> Request:
+    def request(self, expected: QueryRequest) -> Request:
         """The request for a query.
 
         Raises
@@ -314,12 +314,12 @@ class Remote:
             expected.noise_multiplier,
         )
 
-    def known_response(self, expected: ExpectedResponse) -> Release | Dropout | None:
+    def known_response(self, expected: QueryRequest) -> Release | Dropout | None:
         """The stored response; a dropout if the source is no longer trusted."""
         fault = self.history.fault(self.terms.source)
         return self.stored_response(expected) if fault is None else Dropout(fault)
 
-    def stored_response(self, expected: ExpectedResponse) -> Release | Dropout | None:
+    def stored_response(self, expected: QueryRequest) -> Release | Dropout | None:
         """The stored response, whether or not the source is still trusted; or None."""
         request = self.request(expected).id
         answer = self.history.read_answer(self.terms, request)
@@ -328,7 +328,7 @@ class Remote:
         self.history.link_run(self.run, self.terms.source, request)
         return self._validate(expected, answer)
 
-    def prepare_request(self, expected: ExpectedResponse, round_: int) -> bytes:
+    def prepare_request(self, expected: QueryRequest, round_: int) -> bytes:
         """Store a request in the history and return the bytes to send.
 
         A repeat sends the same bytes. After a refusal or an invalid reply, the round in the
@@ -357,7 +357,7 @@ class Remote:
         self.history.record_request(self.run, source, request.id, sent)
         return raw
 
-    def receive(self, expected: ExpectedResponse, raw: bytes) -> Release | Dropout:
+    def receive(self, expected: QueryRequest, raw: bytes) -> Release | Dropout:
         """Validate a reply and store it, or store why it is not accepted."""
         request = self.request(expected).id
         try:
@@ -376,7 +376,7 @@ class Remote:
         fault = self.history.record_answer(request, reply, raw)
         return self._validate(expected, reply) if fault is None else Dropout(fault)
 
-    def _check(self, reply: Answer, request: str, expected: ExpectedResponse) -> None:
+    def _check(self, reply: Answer, request: str, expected: QueryRequest) -> None:
         """Refuse an answer to another query, or with a head that the source did not sign."""
         if reply.request != request:
             raise EnvelopeError("it answers another query")
@@ -385,7 +385,7 @@ class Remote:
         if len(reply.units) != expected.query.entries:
             raise EnvelopeError(f"it does not have {expected.query.entries} entries")
 
-    def _validate(self, expected: ExpectedResponse, answer: Answer) -> Release | Dropout:
+    def _validate(self, expected: QueryRequest, answer: Answer) -> Release | Dropout:
         """Convert an answer to a release if the source's records can have produced it."""
         event = expected.event(self.relation, self.unit)
         grid = expected.query.grid

@@ -108,7 +108,7 @@ class SourceList:
         return replace(self, transport=Frozen(transport))
 
 
-def read_listing(path: Path) -> SourceList:
+def read_source_list(path: Path) -> SourceList:
     """Read a list of sources.
 
     Raises

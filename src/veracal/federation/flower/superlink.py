@@ -21,7 +21,7 @@ from subprocess import Popen
 from typing import Any, Self
 
 from veracal._checks import extra
-from veracal.data import placed
+from veracal.data import atomic_file
 from veracal.errors import DataError, TransportError
 from veracal.federation.flower import child
 from veracal.federation.flower.wire import environment
@@ -312,7 +312,7 @@ def _mismatch(path: Path, expected: str, actual: str) -> DataError:
 
 def _write(path: Path, content: bytes) -> None:
     """Write a file that only its owner can read."""
-    with placed(path, force=True) as file:
+    with atomic_file(path, force=True) as file:
         file.write(content)
 
 
@@ -412,7 +412,7 @@ class SuperLink:
             check_server(self.files, self.host)
         self._port = find_port(self.host, self._fixed_port)
         if not self.secret.exists():
-            with placed(self.secret) as file:
+            with atomic_file(self.secret) as file:
                 file.write(os.urandom(_SECRET_BYTES))
         home = self.folder / "home"
         home.mkdir(mode=0o700, exist_ok=True)

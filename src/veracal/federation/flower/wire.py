@@ -19,7 +19,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from veracal._checks import extra
-from veracal.data import new_file, placed
+from veracal.data import atomic_file, new_file
 from veracal.errors import DataError, TransportError, VeracalError
 
 # Name here: module in flwr 1.41, and name there.
@@ -123,9 +123,9 @@ def make_node_key(path: Path) -> Path:
     key = curves.generate_private_key(curves.SECP384R1())
     pem, ssh = forms.Encoding.PEM, forms.Encoding.OpenSSH
     secret = key.private_bytes(pem, forms.PrivateFormat.OpenSSH, forms.NoEncryption())
-    with placed(path) as file:
+    with atomic_file(path) as file:
         file.write(secret)
-    with placed(public) as file:
+    with atomic_file(public) as file:
         file.write(key.public_key().public_bytes(ssh, forms.PublicFormat.OpenSSH) + b"\n")
     return public
 

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from veracal._checks import extra
-from veracal.data import new_file, placed
+from veracal.data import atomic_file, new_file
 from veracal.errors import DataError
 from veracal.ledger import canonical
 
@@ -136,7 +136,7 @@ class PrivateKey:
             serialization.NoEncryption(),
         )
         new_file(path, "key")
-        with placed(path) as file:
+        with atomic_file(path) as file:
             file.write(content)
 
     @property

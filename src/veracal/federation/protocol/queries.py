@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from veracal._types import Frozen
-from veracal.accounting import MICRO, rounded_up
+from veracal.accounting import MICRO, format_up
 from veracal.calibration import (
     MAX_UNIFORM_WEIGHT,
     UNIFORM_WEIGHT_BITS,
@@ -430,7 +430,7 @@ def describe_terms(terms: Terms) -> list[tuple[str, str]]:
 
     Everything in them is public: nothing was computed from the records.
     """
-    delta = f" and delta {rounded_up(terms.delta)}" if terms.delta else ""
+    delta = f" and delta {format_up(terms.delta)}" if terms.delta else ""
     descriptions = [
         KINDS[kind].description if kind in KINDS else f"{kind} (?)" for kind in terms.kinds
     ]

@@ -24,7 +24,7 @@ from veracal._types import Frozen
 from veracal.accounting import MICRO, Budget, Event, Pure, Unit, to_micro
 from veracal.artifact import sync_folder
 from veracal.calibration import Form, ParameterGrid, TemperatureGrid, weight_shape
-from veracal.data import Scores, no_surprises, placed, save_scores
+from veracal.data import Scores, atomic_file, save_scores, translate_os_errors
 from veracal.errors import DataError, LedgerError
 from veracal.federation.protocol.envelopes import MAX_REQUEST_BYTES, PublicKey
 from veracal.federation.protocol.messages import MAX_ENTRIES, Head
@@ -57,7 +57,7 @@ from veracal.federation.source.folder import (
     read_source,
     share_event,
 )
-from veracal.ledger import Ledger, as_written, canonical, open_ledger
+from veracal.ledger import Ledger, canonical, decimal_fraction, open_ledger
 from veracal.mechanisms import add_discrete_laplace
 from veracal.queries import check_units, evaluate_query
 
@@ -418,7 +418,7 @@ def accept(
     """
     source, terms = proposal.folder, proposal.terms
     folder = source.path / ENROLLED
-    with no_surprises(folder):
+    with translate_os_errors(folder):
         temporary = Path(tempfile.mkdtemp(dir=folder, prefix=TEMPORARY_PREFIX))
         try:
             _write_records(temporary, source, terms, scores)
@@ -461,7 +461,7 @@ def data_event(budget: Budget, ledger: Ledger) -> Event:
             "charged to the ledger of a data set. Omit --delta and the queries that need it."
         )
     each = budget.epsilon / rows
-    while rows * Fraction(each) > as_written(budget.epsilon):  # else it costs 1e-6 more
+    while rows * Fraction(each) > decimal_fraction(budget.epsilon):  # else it costs 1e-6 more
         each = math.nextafter(each, 0.0)
     return Pure(each, budget.relation)
 
@@ -470,13 +470,13 @@ def revoke(source: SourceFolder, enrollment: Enrollment) -> None:
     """Refuse all further requests of this coordinator. Its budget is not refunded."""
     if not enrollment.is_revoked:
         source.signed_heads(enrollment.terms.source, enrollment.path).close(source.key)
-        with placed(enrollment.path / REVOKED) as file:
+        with atomic_file(enrollment.path / REVOKED) as file:
             file.write(_today().encode() + b"\n")
 
 
 def _write_records(folder: Path, source: SourceFolder, terms: Terms, scores: Scores) -> None:
     """Write the signed terms, the records and an empty ledger."""
-    with placed(folder / TERMS) as file:
+    with atomic_file(folder / TERMS) as file:
         file.write(terms.seal(source.key))
     stored = Scores(
         scores.values, scores.kind, scores.classes, scores.labels, Frozen(), scores.units

@@ -12,7 +12,7 @@ from typing import Any
 
 from veracal.accounting import MICRO, DiscreteLaplace, epsilon_for, event_from_json
 from veracal.artifact import read_file
-from veracal.data import Label, Scores, load_scores, no_surprises, placed
+from veracal.data import Label, Scores, atomic_file, load_scores, translate_os_errors
 from veracal.errors import DataError, VeracalError
 from veracal.federation.protocol import envelopes as schema
 from veracal.federation.protocol.envelopes import MAX_TERMS_BYTES, EnvelopeError, parse_object
@@ -27,7 +27,7 @@ from veracal.federation.source.folder import (
     SourceFolder,
     is_enrollment_id,
 )
-from veracal.ledger import Amount, Cost, Ledger, canonical, digest
+from veracal.ledger import Cost, EpsilonDelta, Ledger, canonical, digest
 from veracal.mechanisms import discrete_gaussian_std, discrete_laplace_std
 
 TERMS, PRIVATE, RECORDS, SPENT, REFUSALS, REVOKED = (
@@ -72,7 +72,7 @@ class RecordFile:
     def read(cls, path: Path, marks: FileMarkKey) -> "RecordFile":
         """Compute the digests of a file."""
         absolute = path.absolute()
-        with no_surprises(absolute):
+        with translate_os_errors(absolute):
             state = _file_state(absolute, marks)
         return cls(str(absolute), state, marks.of_file(absolute))
 
@@ -137,7 +137,7 @@ class OwnerSettings:
         """Write a new file that only its owner can read."""
         data = None if self.data is None else vars(self.data)
         body = {**vars(self), "classes": list(self.classes), "data": data}
-        with placed(path) as file:
+        with atomic_file(path) as file:
             file.write(canonical(body).encode() + b"\n")
 
     @classmethod
@@ -299,8 +299,8 @@ class AnsweredRequest:
     epsilon: float
     values: tuple[float, ...]
     noise_std: float
-    spent: Amount
-    left: Amount
+    spent: EpsilonDelta
+    left: EpsilonDelta
 
     def to_json(self) -> dict[str, Any]:
         """Convert to JSON types."""
@@ -388,13 +388,13 @@ def _read_answers(enrollment: Enrollment) -> Iterator[AnsweredRequest]:
     rule, total = ledger.opening.rule, Cost(0)
     for line in ledger.to_json(answers=True)["entries"]:
         total += Cost(line["cost"], line["cost_delta"])
-        spent = Amount(*rule.privacy(total, terms.budget))  # type: ignore[union-attr]
-        left = Amount(*rule.left(total, terms.budget))  # type: ignore[union-attr]
+        spent = EpsilonDelta(*rule.privacy(total, terms.budget))  # type: ignore[union-attr]
+        left = EpsilonDelta(*rule.left(total, terms.budget))  # type: ignore[union-attr]
         yield _read_answer(line, terms, spent, left)
 
 
 def _read_answer(
-    line: dict[str, Any], terms: Terms, spent: Amount, left: Amount
+    line: dict[str, Any], terms: Terms, spent: EpsilonDelta, left: EpsilonDelta
 ) -> AnsweredRequest:
     """Read one entry."""
     event = event_from_json(line["event"])

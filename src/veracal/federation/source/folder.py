@@ -28,7 +28,7 @@ from typing import BinaryIO
 
 from veracal.accounting import Approximate, Budget, Event, Pure, Unit
 from veracal.artifact import read_file, sync_folder
-from veracal.data import new_file, no_surprises, placed, readable
+from veracal.data import atomic_file, check_readable, new_file, translate_os_errors
 from veracal.errors import DataError, LedgerError
 from veracal.federation.protocol import envelopes as schema
 from veracal.federation.protocol.envelopes import (
@@ -89,13 +89,13 @@ class FileMarkKey:
 
     def save(self, folder: Path) -> None:
         """Write the key of a new source to a file that only its owner can read."""
-        with placed(folder / MARK_KEY) as file:
+        with atomic_file(folder / MARK_KEY) as file:
             file.write(self._key)
 
     def of_file(self, path: Path) -> str:
         """Keyed digest of a file's bytes, 64 hexadecimal digits."""
         digest = hmac.new(self._key, b"content\0", hashlib.sha256)
-        with no_surprises(path), readable(path).open("rb") as file:
+        with translate_os_errors(path), check_readable(path).open("rb") as file:
             while block := file.read(_BLOCK):
                 digest.update(block)
         return digest.hexdigest()
@@ -425,7 +425,7 @@ class SourceFolder:
     def enrollment_ids(self) -> tuple[str, ...]:
         """Ids of all enrollments, in the order in which they were charged."""
         folder = self.path / ENROLLED
-        with no_surprises(folder):
+        with translate_os_errors(folder):
             ids = {each.name for each in folder.iterdir() if is_enrollment_id(each.name)}
         charged = [entry.request for entry in self.shares.entries() if entry.request in ids]
         uncharged = sorted(ids - set(charged))  # after a rollback of the ledger
@@ -469,7 +469,7 @@ def create_source(
         today,
         external,
     )
-    with no_surprises(folder):
+    with translate_os_errors(folder):
         temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
         try:
             _write_source(temporary, source, key, budget)
@@ -542,7 +542,7 @@ def _write_source(folder: Path, source: SourceFolder, key: PrivateKey, budget: B
         "name": source.name,
         "unit": {"at_most": source.unit.at_most, "name": source.unit.name},
     }
-    with placed(folder / DESCRIPTION) as file:
+    with atomic_file(folder / DESCRIPTION) as file:
         file.write(canonical(body).encode() + b"\n")
     sync_folder(folder)
 

@@ -19,7 +19,7 @@ from veracal.accounting import (
     DiscreteGaussian,
     DiscreteLaplace,
     epsilon_for,
-    rounded_down,
+    format_down,
 )
 from veracal.data import Scores
 from veracal.errors import AnswerError, BudgetError, DataError, LedgerError
@@ -278,7 +278,7 @@ class SourceServer:
                 body=canonical(request.query).encode(),
             )
         except BudgetError as cause:
-            left = rounded_down(ledger.remaining().epsilon, 6)
+            left = format_down(ledger.remaining().epsilon, 6)
             raise RefusedError(
                 "it costs more than the remaining budget of this coordinator, which is epsilon "
                 f"{left}; nothing was charged"

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Protocol
 
 from veracal import _checks
-from veracal.data import no_surprises, placed
-from veracal.errors import DataError, WaitingError
+from veracal.data import atomic_file, translate_os_errors
+from veracal.errors import DataError, PendingError
 from veracal.federation.protocol.envelopes import (
     MAX_REPLY_BYTES,
     MAX_REQUEST_BYTES,
@@ -89,7 +89,7 @@ def file_stem(name: str, request: bytes) -> str:
 
 def list_names(folder: Path, suffix: str) -> list[str]:
     """Sorted names in a folder that end with a suffix, at most :data:`MAX_NAMES`."""
-    with no_surprises(folder), os.scandir(folder) as entries:
+    with translate_os_errors(folder), os.scandir(folder) as entries:
         matches = (entry.name for entry in entries if entry.name.endswith(suffix))
         names = sorted(itertools.islice(matches, MAX_NAMES))
     return [name for name in names if not name.startswith(".")]
@@ -142,7 +142,7 @@ def deliver_file(folder: Path, name: str, content: bytes, *, newer: bool = False
     replaceable = newer and (folder / name).is_file() and not (folder / name).is_symlink()
     if existing is None or (replaceable and existing.content != content):
         # By renaming: USB sticks have file systems without hard links.
-        with placed(folder / name, force=True) as file:
+        with atomic_file(folder / name, force=True) as file:
             file.write(content)
         return True
     if existing.content == content:
@@ -198,7 +198,7 @@ class FilesTransport:
         Terms of all sources.
     wait : float
         Seconds to wait for answers. If some are missing then, a
-        :class:`~veracal.errors.WaitingError` says which files to carry. Carry them and repeat
+        :class:`~veracal.errors.PendingError` says which files to carry. Carry them and repeat
         the call.
     given_up : iterable of str
         Names of sources to wait for no longer; they drop out.
@@ -257,7 +257,7 @@ class FilesTransport:
             for source, raw in requests.items()
         }
         for folder in (self.requests, self.answers):
-            with no_surprises(folder):
+            with translate_os_errors(folder):
                 folder.mkdir(parents=True, exist_ok=True)
         yield from self._read_answers(missing, requests)
         for source, name in missing.items():
@@ -284,7 +284,7 @@ class FilesTransport:
             content = self._read_answer(source, name, requests[source])
             if content is not None:
                 del missing[source]
-                with no_surprises(self.requests):
+                with translate_os_errors(self.requests):
                     (self.requests / (name + REQUEST_SUFFIX)).unlink(missing_ok=True)
                 yield source, content
 
@@ -299,7 +299,7 @@ class FilesTransport:
             return None
         return file.content if _is_reply_to(reply, source, request) else None
 
-    def _waiting_error(self, awaited: Mapping[str, str]) -> WaitingError:
+    def _waiting_error(self, awaited: Mapping[str, str]) -> PendingError:
         """Error that says which files to carry."""
         names = tuple(printable(self.sources[source].name) for source in awaited)
         files = ", ".join(name + REQUEST_SUFFIX for name in awaited.values())
@@ -313,7 +313,7 @@ class FilesTransport:
             if invalid
             else ""
         )
-        return WaitingError(
+        return PendingError(
             f"Waiting for answers of {', '.join(names)}: carry {files} from {self.requests} to "
             f"them, bring their answers to {self.answers}, and repeat the command. It "
             f"continues from here, and no query is charged twice.{again}",

@@ -30,15 +30,15 @@ from veracal.training import (
     OutputPerturbation,
     PerturbedClassifier,
     PrivateLogisticRegression,
-    apart_logits,
-    bytes_of_model,
-    descend,
-    fits_of,
+    bytes_per_model,
+    independent_batches,
     minimize,
-    normals,
-    own_batches,
+    one_vs_rest_logits,
+    prepare_fits,
     shared_batches,
     spherical_gamma,
+    standard_normals,
+    train_batched,
 )
 
 _MAX_MODELS = 256  # runs trained at once
@@ -102,7 +102,7 @@ class DPSGDEngine(AuditEngine):
         self._threads = (os.cpu_count() or 1) if threads is None else threads
         _checks.whole(threads=self._threads)
         self._model, self._train = model, train
-        self._fits = fits_of(model, train)
+        self._fits = prepare_fits(model, train)
         self._rows = validate_rows(X, train.X.shape[1])
         self.classes = train.classes
         self.individuals = len(self._rows)
@@ -136,7 +136,7 @@ class DPSGDEngine(AuditEngine):
         """
         separate_batches = streams.varied != "noise"
         parts = _split_models(
-            count, _CACHE_BYTES // bytes_of_model(self._fits, own=separate_batches)
+            count, _CACHE_BYTES // bytes_per_model(self._fits, own=separate_batches)
         )
         noise = [_fast_generator(rng) for rng in streams.noise.spawn(len(parts))]
         if separate_batches:
@@ -195,11 +195,11 @@ def _train_models(
 ) -> Floats:
     """Weights of a batch of models."""
     batches = (
-        own_batches(fits, models, rng=batch_rng)
+        independent_batches(fits, models, rng=batch_rng)
         if separate_batches
         else shared_batches(fits, rng=batch_rng)
     )
-    return descend(fits, models, batches, normals(fits, models, rng=noise_rng))
+    return train_batched(fits, models, batches, standard_normals(fits, models, rng=noise_rng))
 
 
 def _split_models(count: int, most: int) -> list[int]:
@@ -246,7 +246,7 @@ class _PerturbationEngine(AuditEngine):
         sums = (coef.reshape(-1, d) @ self._X.T).reshape(runs, models, self.individuals)
         if self._model.fit_intercept:
             sums += weights[:, :, -1:]
-        logits = sums[:, 0] if models == 1 else np.moveaxis(apart_logits(sums), 1, 2)
+        logits = sums[:, 0] if models == 1 else np.moveaxis(one_vs_rest_logits(sums), 1, 2)
         return reorder_classes(logits, self._task.classes.tolist(), self.classes)
 
 

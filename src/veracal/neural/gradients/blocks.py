@@ -56,7 +56,7 @@ class ClippedBlockSum:
     norms : tensor, in float64
         Gradient norms of all real examples before the clip; not finite for those left out.
     exceeding : int
-        See :class:`veracal.mechanisms.Selection`.
+        See :class:`veracal.mechanisms.ClipSelection`.
     """
 
     norms: Tensor

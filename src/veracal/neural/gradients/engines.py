@@ -21,7 +21,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from veracal._checks import extra
-from veracal.mechanisms import ClipRule, pre_noised, selection
+from veracal.mechanisms import ClipRule, add_gradient_noise, select_and_scale
 from veracal.neural.gradient_sums import Layout
 from veracal.neural.gradients.blocks import (
     Block,
@@ -81,7 +81,7 @@ def materialize(
             parameter: MaterializedGradients(values) for parameter, values in gradients.items()
         }
     return {
-        parameter: MaterializedGradients(pre_noised(values, noise.std, rng=noise.rng))
+        parameter: MaterializedGradients(add_gradient_noise(values, noise.std, rng=noise.rng))
         for parameter, values in gradients.items()
     }
 
@@ -176,7 +176,7 @@ def rounding_slack(block_size: int, positions: int) -> float:
 
 def _clip_factors(norms: Tensor, clip: ClipRule, slack: float) -> _ClipFactors:
     """Clip factors for these norms, each enlarged by the slack."""
-    selected = selection(norms * (1 + slack), clip)
+    selected = select_and_scale(norms * (1 + slack), clip)
     all_kept = bool(selected.kept.all())
     return _ClipFactors(
         selected.factors, None if all_kept else selected.kept, selected.exceeding

@@ -17,7 +17,7 @@ from transformers import (
 
 from veracal import _checks, _random
 from veracal.accounting import RELATIONS, Relation, Unit
-from veracal.mechanisms import DPSGD, SGD, Adam, ClipRule, Flat, Schedule, Update
+from veracal.mechanisms import DPSGD, SGD, Adam, ClipRule, Flat, Optimizer, Schedule
 from veracal.neural.gradient_sums import Layout
 from veracal.neural.gradients.choice import ENGINE_NAMES, EngineName
 from veracal.training import TrainingSpec
@@ -284,7 +284,7 @@ def build_dp_sgd(
 
 def _optimizer(
     args: TrainingArguments, steps: int, layout: Layout, decayed: Collection[str]
-) -> Update:
+) -> Optimizer:
     """The optimizer, with its learning rate schedule."""
     rate = learning_rate_schedule(args, steps)
     rule: SGD | Adam

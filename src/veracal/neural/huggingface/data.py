@@ -25,7 +25,13 @@ from veracal import _checks
 from veracal._checks import extra
 from veracal._types import Array, Ints
 from veracal.accounting import Unit
-from veracal.data import cache_folder, cache_secret, no_surprises, placed, private_folder
+from veracal.data import (
+    atomic_file,
+    cache_folder,
+    cache_secret,
+    private_folder,
+    translate_os_errors,
+)
 from veracal.errors import DataError
 from veracal.neural.module_checks import copy_module
 from veracal.neural.synthetic_inputs import IndexedRecords
@@ -160,7 +166,7 @@ def tokenize(
             cached = _encode_texts(rows, backend, int(max_length), tokenizer)
             key_bytes = np.frombuffer(bytes.fromhex(key), np.uint8)
             content: dict[str, Any] = {"key": key_bytes, **cached}
-            with placed(path, force=True) as file:
+            with atomic_file(path, force=True) as file:
                 np.savez_compressed(file, **content)
         arrays = cached
     label_array = None if labels is None else np.asarray(labels)
@@ -248,7 +254,7 @@ def _load_cached(path: Path, n: int, max_length: int) -> dict[str, Array] | None
         return None
     try:
         with (
-            no_surprises(path),
+            translate_os_errors(path),
             path.open("rb") as file,
             np.load(file, allow_pickle=False) as archive,
         ):

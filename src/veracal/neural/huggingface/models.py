@@ -19,7 +19,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from veracal import _checks
 from veracal._checks import extra
 from veracal._types import Array, Floats
-from veracal.data import Label, each_by_itself
+from veracal.data import Label, score_independently
 from veracal.neural.architectures import mean_pool_logits, zero_initialized_head
 from veracal.neural.encoders import load_component, load_model
 from veracal.neural.huggingface.data import Tokens
@@ -294,7 +294,7 @@ def encode_frozen_layers(model: MeanPooled, tokens: Tokens, layers: int = 1) -> 
     Guarantees
     ----------
     The states of a text are a function of that text, bit for bit, under the conditions of
-    :func:`veracal.data.rows.each_by_itself`: neighboring sets of texts become neighboring sets
+    :func:`veracal.data.rows.score_independently`: neighboring sets of texts become neighboring sets
     of states.
     """
     given = [tokens.arrays.get(name) for name in _ROWS]
@@ -313,7 +313,7 @@ def encode_frozen_layers(model: MeanPooled, tokens: Tokens, layers: int = 1) -> 
     model.encoder.eval()
     for padded_length in np.unique(padded_lengths).tolist():
         synthetic = synthetic_token_batch(padded_length, int(model.config.vocab_size))
-        score = each_by_itself(partial(_frozen_states, model, first), synthetic)
+        score = score_independently(partial(_frozen_states, model, first), synthetic)
         of_length = np.flatnonzero(padded_lengths == padded_length)
         for start in range(0, len(of_length), _BATCH):
             chunk = of_length[start : start + _BATCH]

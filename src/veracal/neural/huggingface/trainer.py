@@ -54,7 +54,7 @@ from veracal.neural.huggingface.data import (
 from veracal.neural.module_checks import check_behavior, check_module, set_train_mode
 from veracal.neural.run import InternalFigures, NoisySumMonitor, SelfCheck
 from veracal.neural.synthetic_inputs import replace_each, replace_halves
-from veracal.training import check_size, not_covered, remember
+from veracal.training import check_size, describe_initial_weights, record_trained_weights
 
 
 class CallbackNotifier:
@@ -483,7 +483,7 @@ class PrivateTrainer(Trainer):
             monitor.record(step)
             return notifier(step)
 
-        self._began_with = not_covered(
+        self._began_with = describe_initial_weights(
             one.detach().to(torch.float32).numpy() for one in module.parameters()
         )
         initial_weights = layout.read(module)
@@ -496,7 +496,7 @@ class PrivateTrainer(Trainer):
                 initial_weights, sums, len(records), rng=rng, on_step=on_step, in_place=True
             )
         layout.share(result.weights, module)
-        remember(layout.split(result.weights).values(), "train_dataset")
+        record_trained_weights(layout.split(result.weights).values(), "train_dataset")
         counts, excluded = sums.counts, len(self.train_dataset) - len(records)
         self.internal_ = InternalFigures(
             counts.examples, counts.clipped, counts.nonfinite, excluded
