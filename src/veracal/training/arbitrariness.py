@@ -425,7 +425,7 @@ def _length_quantile(tail: float, d: int) -> float:
 
 @lru_cache(maxsize=1)
 def _probability_grid() -> Floats:
-    """Probabilities from 0 to 1 in equal steps, the last of which is halved repeatedly."""
+    """Probabilities from 0 to 1 in equal steps; the last step is halved repeatedly."""
     body = np.arange(_STEPS) / _STEPS
     halved = 1 - 2.0 ** -np.arange(1, _HALVINGS) / _STEPS
     return frozen(np.concatenate([body, halved, [1.0]]))
