@@ -181,7 +181,7 @@ def max_disagreement(flips: Floats, classes: int) -> Floats:
 
     Examples
     --------
-    >>> most_disagreement(np.array([0.0, 0.1, 0.5, 0.9]), 2)
+    >>> max_disagreement(np.array([0.0, 0.1, 0.5, 0.9]), 2)
     array([0.  , 0.36, 1.  , 1.  ])
     """
     q = np.minimum(flips, (classes - 1) / classes)
