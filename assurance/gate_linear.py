@@ -50,9 +50,8 @@ from veracal.mechanisms import (
     Step,
     Update,
 )
-from veracal.training import gradient_sums as softmax
 from veracal.training.base import TrainingData, add_labels, row_norms
-from veracal.training.gradient_sums import GradientSums
+from veracal.training.gradient_sums import GradientSums, clipped_residuals, gradient_norms
 from veracal.training.logistic import PrivateLogisticRegression
 
 NAME = "linear"
@@ -115,7 +114,7 @@ def raw_used(
     residual: Any, norms: Any, clip: ClipRule, *, slack: float = 0.0
 ) -> tuple[Any, int]:
     """Compute the clipped part, and return the remainder."""
-    clipped, exceeding = softmax.clipped_residuals(residual.copy(), norms, clip, slack=slack)
+    clipped, exceeding = clipped_residuals(residual.copy(), norms, clip, slack=slack)
     assert clipped.shape == residual.shape
     return unclipped(residual, norms, clip)[0], exceeding
 
@@ -134,13 +133,13 @@ def to_median(
 ) -> tuple[Any, int]:
     """Clip to the median of the gradients, and scale that to the bound."""
     usual = Flat(max(1e-3, float(np.median(np.append(norms[np.isfinite(norms)], 1.0)))))
-    clipped, exceeding = softmax.clipped_residuals(residual, norms, usual, slack=slack)
+    clipped, exceeding = clipped_residuals(residual, norms, usual, slack=slack)
     return clipped * (clip.bound / usual.bound), exceeding
 
 
 def broken_as_short(residual: Any, lengths: Any) -> Any:
     """Replace a norm that is not finite by 1."""
-    norms = softmax.gradient_norms(residual, lengths)
+    norms = gradient_norms(residual, lengths)
     return np.where(np.isfinite(norms), norms, 1.0)
 
 
@@ -205,7 +204,7 @@ MUTANTS: dict[str, Patches] = {
         "veracal.training.gradient_sums.GradientSums.__init__": without_one
     },
     "norm of the residual alone": {
-        NORMS: lambda residual, lengths: softmax.gradient_norms(residual, np.ones(len(lengths)))
+        NORMS: lambda residual, lengths: gradient_norms(residual, np.ones(len(lengths)))
     },
     "norm of the row alone": {NORMS: lambda residual, lengths: lengths},
     "a block on both threads": {
