@@ -498,7 +498,7 @@ def compare_default(subject: Subject, rng: np.random.Generator) -> None:
     """Without a trial no record is used."""
     mine = records(rng)
     with number_of_trials(0):
-        fitted = searching(subject, law="poisson", default=1).fit_records(mine)
+        fitted = searching(subject, distribution="poisson", default=1).fit_records(mine)
         assert fitted.best_params_ == {"sign": -1}, "without a trial, not the default was taken"
         seen = [data for _, data in FITS if np.isin(np.asarray(data.X), mine.X).any()]
         assert not seen, "without a trial, the default was fitted to the records"

@@ -308,11 +308,11 @@ def test_a_hook_cannot_change_a_step() -> None:
 
 def test_a_schedule_whose_noise_changes_is_rejected(data) -> None:
     class Moody(Schedule):
-        requested = 0
+        calls = 0
 
         def at(self, step):
-            Moody.asked += 1
-            return 100.0 / Moody.asked
+            Moody.calls += 1
+            return 100.0 / Moody.calls
 
     with pytest.raises(ValueError, match="changed since its cost was stated"):
         model(epsilon=None, noise_multiplier=Moody()).fit_records(data)
@@ -349,7 +349,7 @@ def test_feature_names_of_an_earlier_fit_are_discarded(data) -> None:
 
 
 @pytest.mark.parametrize(
-    "shown",
+    "estimator",
     [
         PrivateLogisticRegression(),
         ObjectivePerturbation(),
@@ -361,7 +361,7 @@ def test_feature_names_of_an_earlier_fit_are_discarded(data) -> None:
         PrivateSearch(PrivateLogisticRegression(), [{"clip": 1.0}]),
         make_private_pipeline(NormClipper(), PrivateLogisticRegression()),
     ],
-    ids=lambda shown: type(shown).__name__,
+    ids=lambda estimator: type(estimator).__name__,
 )
-def test_notebooks_show_estimators_without_a_warning(shown) -> None:
-    assert type(shown).__name__ in shown._repr_html_()
+def test_notebooks_show_estimators_without_a_warning(estimator) -> None:
+    assert type(estimator).__name__ in estimator._repr_html_()

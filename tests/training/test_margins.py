@@ -39,8 +39,8 @@ def test_margins_equal_their_definition(classes, dtype, rng) -> None:
 def test_rows_are_only_computed_at_stable_positions(monkeypatch, rng):
     tried = []
 
-    def places_alike(forward, made_up, count):
-        tried.append((made_up.shape, made_up.dtype, forward(made_up).shape, count))
+    def places_alike(forward, synthetic, count):
+        tried.append((synthetic.shape, synthetic.dtype, forward(synthetic).shape, count))
         return np.array([0, 7])
 
     shapes, at_places = [], linear.score_at_positions

@@ -60,22 +60,24 @@ class NoisyMeans(LinearClassifier):
         if not self.noise_multiplier >= 0:
             raise ValueError(f"Expected noise, got {self.noise_multiplier!r}.")
 
-    def _reach(self):
+    def _sensitivity(self):
         return 1.0 if self.relation == "add-remove" else 2.0
 
     def _cost(self, size):
         if self.noise_multiplier == 0:
             return None
-        return Gaussian(self.noise_multiplier * self._reach(), self._reach(), self.relation)
+        return Gaussian(
+            self.noise_multiplier * self._sensitivity(), self._sensitivity(), self.relation
+        )
 
-    def _learn(self, facts, rng):
-        rows = shorten_rows(np.asarray(facts.X[:], float), 1.0)
-        sums = np.eye(len(facts.classes))[facts.codes].T @ rows
-        noise = rng.normal(0, self.noise_multiplier * self._reach(), sums.shape)
-        coef = self.sign * (sums + noise) / facts.size
+    def _learn(self, data, rng):
+        rows = shorten_rows(np.asarray(data.X[:], float), 1.0)
+        sums = np.eye(len(data.classes))[data.codes].T @ rows
+        noise = rng.normal(0, self.noise_multiplier * self._sensitivity(), sums.shape)
+        coef = self.sign * (sums + noise) / data.size
         self.coef_ = coef if len(coef) > 2 else np.diff(coef, axis=0)
         self.intercept_ = np.zeros(len(self.coef_))
-        FITS.append((self, facts))
+        FITS.append((self, data))
         return ()
 
     def _delta(self):
@@ -297,8 +299,8 @@ def test_without_a_trial_the_default_depends_on_no_record(data, rng, relation, h
     fitted = search(model=NoisyMeans(relation=relation), **settings)
     _without_trials(fitted, others)
     assert fitted.best_params_ == {"sign": -1} and math.isnan(fitted.biased_score_)
-    ((_, facts),) = FITS
-    assert not np.isin(np.asarray(facts.X), others.X).any()
+    ((_, training_data),) = FITS
+    assert not np.isin(np.asarray(training_data.X), others.X).any()
     assert fitted.private_
 
 
@@ -339,14 +341,14 @@ def test_records_are_split_once_and_without_overlap(data, monkeypatch, relation)
     monkeypatch.setattr(module, "noisy_correct_count", watch)
     model = NoisyMeans(relation=relation)
     search(model=model, holdout=0.25, relation=relation).fit_records(data)
-    trained = [facts for _, facts in FITS]
+    trained = [one for _, one in FITS]
     assert len(trained) == len(scored) == 6
     mine, theirs = set(trained[0].X[:, 0]), set(scored[0].X[:, 0])
     assert not mine & theirs and mine | theirs == set(data.X[:, 0])
-    assert all(set(facts.X[:, 0]) == mine for facts in trained)
+    assert all(set(one.X[:, 0]) == mine for one in trained)
     assert all(set(records.X[:, 0]) == theirs for records in scored)
     assert 100 < len(theirs) < 200
-    assert {facts.size for facts in trained} == {450}
+    assert {one.size for one in trained} == {450}
     if relation == "replace-one":
         assert len(mine) == 450
 

@@ -181,7 +181,7 @@ def max_disagreement(flips: Floats, classes: int) -> Floats:
 
     Examples
     --------
-    >>> most_disagreement(np.array([0.0, 0.1, 0.5, 0.9]), 2)
+    >>> max_disagreement(np.array([0.0, 0.1, 0.5, 0.9]), 2)
     array([0.  , 0.36, 1.  , 1.  ])
     """
     q = np.minimum(flips, (classes - 1) / classes)
@@ -425,7 +425,7 @@ def _length_quantile(tail: float, d: int) -> float:
 
 @lru_cache(maxsize=1)
 def _probability_grid() -> Floats:
-    """Probabilities from 0 to 1 in equal steps, the last of which is halved repeatedly."""
+    """Probabilities from 0 to 1 in equal steps; the last step is halved repeatedly."""
     body = np.arange(_STEPS) / _STEPS
     halved = 1 - 2.0 ** -np.arange(1, _HALVINGS) / _STEPS
     return read_only(np.concatenate([body, halved, [1.0]]))

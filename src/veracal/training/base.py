@@ -246,7 +246,7 @@ def describe_initial_weights(weights: Iterable[Array]) -> tuple[str, ...]:
     Examples
     --------
     >>> start = np.array([0.25, -0.5])
-    >>> not_covered([start]) == (PUBLIC,)
+    >>> not_covered([start]) == (PUBLIC_WEIGHTS,)
     True
     >>> remember([start], "patients")
     >>> not_covered([start])[0][:73]

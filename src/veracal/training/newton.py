@@ -151,7 +151,7 @@ def sigmoid_tails(margins: Floats) -> tuple[Floats, Floats]:
 
     Examples
     --------
-    >>> tails(np.array([0.0, 1000.0, -1000.0]))
+    >>> sigmoid_tails(np.array([0.0, 1000.0, -1000.0]))
     (array([0.5, 0. , 1. ]), array([0.25, 0.  , 0.  ]))
     """
     small = np.abs(margins)

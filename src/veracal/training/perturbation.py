@@ -53,7 +53,7 @@ def norm_bound(norm: float, *, fit_intercept: bool) -> float:
 
     Examples
     --------
-    >>> round(reach(3.0, fit_intercept=False), 6)
+    >>> round(norm_bound(3.0, fit_intercept=False), 6)
     3.0
     """
     return float(np.hypot(norm, 1.0) if fit_intercept else norm) * (1 + _SLACK)
@@ -293,7 +293,7 @@ def divide_epsilon(epsilon: float, parts: int) -> float:
 
     Examples
     --------
-    >>> divided(1.0, 3)
+    >>> divide_epsilon(1.0, 3)
     0.3333333333333333
     """
     whole, part = Fraction(repr(float(epsilon))), float(epsilon) / parts
@@ -446,7 +446,7 @@ def one_vs_rest_signs(codes: Ints, k: int) -> Ints:
 
     Examples
     --------
-    >>> one_vs_rest(np.array([0, 1]), 2)
+    >>> one_vs_rest_signs(np.array([0, 1]), 2)
     array([[-1,  1]], dtype=int8)
     """
     positive = np.arange(k) if k > 2 else np.array([1])

@@ -107,7 +107,7 @@ _SYNTHETIC_ROWS = 16
 
 
 def synthetic_dataset(dataset: Dataset, relation: Relation) -> Dataset:
-    """Synthetic records with the public properties of a data set."""
+    """Synthetic records in the form of a data set; see :func:`synthesize_records`."""
     return synthesize_records(
         dataset.X,
         dataset.classes,

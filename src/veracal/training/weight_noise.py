@@ -139,8 +139,10 @@ class GammaNoise:
     --------
     In one dimension it is the Laplace distribution:
 
-    >>> noise = GammaNoise(1.0, 1) >>> bool(np.allclose(noise.tail_probability(np.array([0.5,
-    3.0])), np.exp([-0.5, -3.0]) / 2)) True
+    >>> noise = GammaNoise(1.0, 1)
+    >>> tails = noise.tail_probability(np.array([0.5, 3.0]))
+    >>> bool(np.allclose(tails, np.exp([-0.5, -3.0]) / 2))
+    True
     """
 
     scale: float

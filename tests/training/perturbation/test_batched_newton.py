@@ -36,7 +36,7 @@ def left(weights, X, signs, b, penalty):
     return np.linalg.norm(gradients, axis=1) / size
 
 
-def made_up(n, d, norm, rng):
+def synthetic_problem(n, d, norm, rng):
     """Mostly short rows, with an appended one, and labels that depend on them."""
     X = rng.normal(size=(n, d)) * rng.gamma(2.0, size=(n, 1))
     X *= norm / np.linalg.norm(X, axis=1).max()
@@ -57,7 +57,7 @@ def perturbed(d, norm, rule, epsilon, count, rng, C=1.0):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_batched_minimizers_equal_single_ones(shape, rule, epsilon, rng):
     n, d, norm = SHAPES[shape]
-    X, signs = made_up(n, d, norm, rng)
+    X, signs = synthetic_problem(n, d, norm, rng)
     penalty, noise = perturbed(d + 1, norm, rule, epsilon, 200, rng)
     result = BatchedProblem(X, signs, penalty).minimize(noise)
     # With the compatibility rule's penalty of a millionth for the intercept, some models are
@@ -85,7 +85,7 @@ def test_real_tables_are_solved_together(name, data_folder, rng):
 
 
 def test_single_precision_alone_is_not_enough(rng, monkeypatch):
-    X, signs = made_up(300, 20, 5.0, rng)
+    X, signs = synthetic_problem(300, 20, 5.0, rng)
     penalty, noise = perturbed(21, 5.0, "one-log", 1.0, 50, rng)
     searched = []
     search = BatchedProblem._search
@@ -101,7 +101,7 @@ def test_single_precision_alone_is_not_enough(rng, monkeypatch):
 
 def test_solved_models_are_solved(rng):
     """Corrections from too far away are rejected, and all accepted ones are correct."""
-    X, signs = made_up(200, 30, 8.0, rng)
+    X, signs = synthetic_problem(200, 30, 8.0, rng)
     penalty, noise = perturbed(31, 8.0, "diffprivlib-0.6.2", 1.0, 64, rng)
     task = BatchedProblem(X, signs, penalty)
     exact = task.minimize(noise).weights
@@ -150,7 +150,7 @@ def test_any_finite_input_is_solved(n, d, length, stiffness, noise, own, whole, 
 @pytest.mark.parametrize("C", [1e-4, 1e6])
 @pytest.mark.parametrize("epsilon", [1e-3, 1e3])
 def test_extreme_settings_are_solved(C, epsilon, rng):
-    X, signs = made_up(150, 8, 4.0, rng)
+    X, signs = synthetic_problem(150, 8, 4.0, rng)
     X[:5] = 0
     for rule in RULES:
         penalty, noise = perturbed(9, 4.0, rule, epsilon, 40, rng, C=C)
@@ -163,7 +163,7 @@ def test_extreme_settings_are_solved(C, epsilon, rng):
 
 @pytest.mark.parametrize("d", [3, 40])
 def test_models_do_not_depend_on_other_models(d, rng, monkeypatch):
-    X, signs = made_up(120, d, 4.0, rng)
+    X, signs = synthetic_problem(120, d, 4.0, rng)
     penalty, noise = perturbed(d + 1, 4.0, "one-log", 1.0, 90, rng)
     task = BatchedProblem(X, signs, penalty)
     together = task.minimize(noise).weights
@@ -176,7 +176,7 @@ def test_models_do_not_depend_on_other_models(d, rng, monkeypatch):
 
 
 def test_models_not_solved_together_are_solved_alone(rng, monkeypatch):
-    X, signs = made_up(80, 5, 4.0, rng)
+    X, signs = synthetic_problem(80, 5, 4.0, rng)
     penalty, noise = perturbed(6, 4.0, "one-log", 1.0, 30, rng)
     expected = minimize(X, signs, noise, penalty=penalty)
     solve = BatchedProblem._solve
@@ -203,7 +203,7 @@ def _raise():
 def test_starting_points_are_near_the_minimizers(shape, rng):
     """Nearer than minimizers without noise or without data, on average over a level."""
     n, d, norm = SHAPES[shape]
-    X, signs = made_up(n, d, norm, rng)
+    X, signs = synthetic_problem(n, d, norm, rng)
     penalty, noise = perturbed(d + 1, norm, "diffprivlib-0.6.2", 1.0, 100, rng)
     exact = BatchedProblem(X, signs, penalty).minimize(noise).weights
     scales, rows = np.sqrt(penalty), X * signs[:, None] / np.sqrt(penalty)
@@ -239,7 +239,7 @@ def test_systems_of_all_models_are_solved_at_once(rng):
 
 
 def test_memory_does_not_grow_with_models_times_rows(rng):
-    X, signs = made_up(4_000, 3, 2.0, rng)
+    X, signs = synthetic_problem(4_000, 3, 2.0, rng)
     penalty, noise = perturbed(4, 2.0, "one-log", 1.0, 4_000, rng)
     task = BatchedProblem(X, signs, penalty)
     tracemalloc.start()

@@ -31,11 +31,12 @@ def test_the_distribution_matches_the_noise_and_other_scales_fail(noise):
     along = b @ (side / np.linalg.norm(side))
     assert stats.kstest(along, lambda y: 1 - noise.tail_probability(y)).pvalue > 1e-3
     assert stats.kstest(1.1 * along, lambda y: 1 - noise.tail_probability(y)).pvalue < 1e-6
-    apart = (b - drawn(noise, 20_000))[:, 0]
+    differences = (b - drawn(noise, 20_000))[:, 0]
     assert (
-        stats.kstest(apart, lambda y: 1 - noise.difference().tail_probability(y)).pvalue > 1e-3
+        stats.kstest(differences, lambda y: 1 - noise.difference().tail_probability(y)).pvalue
+        > 1e-3
     )
-    assert stats.kstest(apart, lambda y: 1 - noise.tail_probability(y)).pvalue < 1e-6
+    assert stats.kstest(differences, lambda y: 1 - noise.tail_probability(y)).pvalue < 1e-6
 
 
 @pytest.mark.parametrize("noise", LAWS, ids=repr)

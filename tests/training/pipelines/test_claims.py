@@ -38,7 +38,7 @@ def test_frozen_steps_must_be_fitted_row_wise_and_private(data):
     for frozen, values in (
         (PCA(2), "not fitted"),
         (FunctionTransformer(ACROSS["mean"]).fit(data.X), "each row independently"),
-        (BoundedScaler().fit(data.X), "What is frozen is not private: the bounds"),
+        (BoundedScaler().fit(data.X), "The frozen estimator is not private: the bounds"),
     ):
         with pytest.raises(ValueError, match=values):
             make_private_pipeline(FrozenEstimator(frozen), classifier()).check_records(data)

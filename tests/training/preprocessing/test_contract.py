@@ -164,10 +164,10 @@ def test_anything_but_a_data_set_is_rejected(transformer, rows):
 @pytest.mark.parametrize("categories", [[0.1, 0.2], [1 / 3, 2 / 3], [0.1, 0.1 + 1e-12], [1, 2]])
 def test_categories_match_in_both_precisions(categories):
     rows = np.array(categories, dtype=np.float64)[:, None]
-    apart = len(set(rows.astype(np.float32).ravel())) == 2
+    distinct = len(set(rows.astype(np.float32).ravel())) == 2
     for fitted in (np.float32, np.float64):
         encoder = DeclaredOneHot([categories]).fit(rows.astype(fitted))
-        for requested in (np.float32, np.float64) if apart else (np.float64,):
+        for requested in (np.float32, np.float64) if distinct else (np.float64,):
             result = encoder.transform(rows.astype(requested))
             np.testing.assert_array_equal(result, np.eye(2))
 
