@@ -71,7 +71,7 @@ def test_hospitals_end_with_the_command_however_it_ends(federation, number):
         _, alive = psutil.wait_procs(there, timeout=240)
     assert not alive
     assert code == (-number if number == signal.SIGKILL else 0)
-    assert lines("err", "Everything ends") == (number != signal.SIGKILL)
+    assert lines("err", "Stopped. All answers stay charged.") == (number != signal.SIGKILL)
 
 
 def test_instructions_and_killed_servers_are_printed(federation):

@@ -186,7 +186,7 @@ def test_who_cannot_pay_is_named_or_left_out_uncharged(run, made, tmp_path):
         (["--out", "new", "--curve"], "leave out"),
         (["--out", "new", "--not-private"], "leave out"),
         (["--out", "new", "--least", "4"], "at most 3"),
-        (["--out", "new", "--wait", "3"], "federation by files"),
+        (["--out", "new", "--wait", "3"], "federation with files"),
         (["--out", "new", "--temperatures", "0.1,9"], "as the sources have declared"),
         (["--out", "new", "--bins", "7"], "as the sources have declared"),
         (["--out", "new", "--method", "two-temperatures"], "all sources have enrolled"),
