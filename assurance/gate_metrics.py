@@ -211,7 +211,9 @@ MUTANTS: dict[str, Patches] = {
     "0.0 dropped": {"veracal.calibration.metrics.binned.gap_totals": zero_dropped},
     "left-closed bins": {"veracal.calibration.metrics.base.bin_indices": left_closed},
     "edges in single precision": {"veracal.calibration.metrics.base.bin_indices": single_edges},
-    "left-closed bins of classes": {"veracal.calibration.metrics.binned.bin_indices": left_closed},
+    "left-closed bins of classes": {
+        "veracal.calibration.metrics.binned.bin_indices": left_closed
+    },
     "logits taken for probabilities": {
         "veracal.calibration.metrics.base._confidence": logits_as_they_are
     },
