@@ -301,7 +301,7 @@ def format_up(value: float, digits: int = 4) -> str:
 
     Examples
     --------
-    >>> rounded_up(1.00001), rounded_up(0.05), rounded_up(2.1234e-9, 3)
+    >>> format_up(1.00001), format_up(0.05), format_up(2.1234e-9, 3)
     ('1.001', '0.05', '2.13e-09')
     """
     return _format(value, digits, ROUND_CEILING)
@@ -312,7 +312,7 @@ def format_down(value: float, digits: int = 4) -> str:
 
     Examples
     --------
-    >>> rounded_down(0.99999), rounded_down(0.05)
+    >>> format_down(0.99999), format_down(0.05)
     ('0.9999', '0.05')
     """
     return _format(value, digits, ROUND_FLOOR)

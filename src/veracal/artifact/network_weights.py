@@ -51,7 +51,7 @@ class NetworkWeights:
     dtype: str
 
     kind = "network"
-    rows_apart = True  # see NetworkScores
+    rows_independent = True  # see NetworkScores
     any_rows = True
     one_vs_rest = False
 

@@ -33,7 +33,7 @@ class LinearWeights:
     one_vs_rest: bool = False
 
     kind = "linear"
-    rows_apart = True  # as LinearClassifier
+    rows_independent = True  # as LinearClassifier
     any_rows = False  # rows of numbers
 
     @property
@@ -111,7 +111,7 @@ _NETWORK = "network"
 class Weights(Protocol):
     """The part of a classifier that predictions need."""
 
-    rows_apart: bool
+    rows_independent: bool
     any_rows: bool
 
     @property

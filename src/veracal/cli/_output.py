@@ -32,7 +32,7 @@ def escape_text(text: str, keep: str = "") -> str:
 
     Examples
     --------
-    >>> print(visible("a\x1b[2Jb"))
+    >>> print(escape_text("a\x1b[2Jb"))
     a\u001b[2Jb
     """
     return "".join(c if c.isprintable() or c in keep else _escape(c) for c in text)

@@ -95,7 +95,7 @@ def translate_os_errors(path: Path) -> Iterator[None]:
 
 @contextmanager
 def open_file(path: Path, limits: Limits = DEFAULT_LIMITS) -> Iterator[BinaryIO]:
-    """Open a file for reading after the checks of :func:`readable`."""
+    """Open a file for reading after the checks of :func:`check_readable`."""
     check_readable(path, limits)
     with translate_os_errors(path), path.open("rb") as file:
         yield file

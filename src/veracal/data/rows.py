@@ -224,7 +224,7 @@ def score_at_positions(
     forward : function of an array of shape (c, ...) to an array of shape (c, d)
     rows : array or MappedRows of shape (m, ...)
     positions : array of ints
-        As returned by :func:`places_alike`.
+        As returned by :func:`equivalent_positions`.
     block : array of shape (c, ...)
         Buffer of the type that ``forward`` takes; its content is overwritten.
 
@@ -257,7 +257,7 @@ def all_positions_equivalent(forward: Score, synthetic: Array) -> bool:
     Parameters
     ----------
     forward, synthetic
-        As of :func:`places_alike`. Rows should differ from each other.
+        As of :func:`equivalent_positions`. Rows should differ from each other.
 
     Guarantees
     ----------
@@ -299,7 +299,7 @@ def score_independently(forward: Score, synthetic: Array, *variants: Score) -> S
 
     Guarantees
     ----------
-    Those of :func:`at_places` if all positions of a batch are equivalent
+    Those of :func:`score_at_positions` if all positions of a batch are equivalent
     (:func:`all_positions_equivalent`). Otherwise rows are scored in batches of one, which is
     slower and needs no check.
     """

@@ -40,7 +40,7 @@ def compute_logits(
     Parameters
     ----------
     model : classifier
-        Fitted, with ``logits`` or ``decision_function``. With ``rows_apart = True``, as the
+        Fitted, with ``logits`` or ``decision_function``. With ``rows_independent = True``, as the
         linear classifiers of this package have it, the model itself keeps the guarantee below
         and gets all rows at once.
     X : array or MappedRows of shape (n, d)
@@ -66,7 +66,7 @@ def compute_logits(
     def forward(rows: Array) -> Floats:
         return _score_each(score_block, rows, classes) if without_errors else score_block(rows)
 
-    if getattr(model, "rows_apart", False) is True:
+    if getattr(model, "rows_independent", False) is True:
         try:
             return score_block(X)
         except Exception:

@@ -72,7 +72,7 @@ def divide_micro_epsilon(total: int, queries: int) -> int:
 
     Examples
     --------
-    >>> share(1_000_000, 6)
+    >>> divide_micro_epsilon(1_000_000, 6)
     166666
     """
     _checks.whole(total=total, queries=queries)

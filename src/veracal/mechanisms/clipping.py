@@ -246,7 +246,7 @@ class ClippedSum:
     total : array
         The sum, in float64.
     exceeding : int
-        See :class:`Selection`.
+        See :class:`ClipSelection`.
     """
 
     total: Any
@@ -262,7 +262,7 @@ def select_and_scale(norms: Any, clip: ClipRule) -> ClipSelection:
 
     Examples
     --------
-    >>> selection(np.array([np.nan, 4.0]), Flat(1.0)).factors.round(3)
+    >>> select_and_scale(np.array([np.nan, 4.0]), Flat(1.0)).factors.round(3)
     array([0.25])
     """
     xp = array_namespace(norms)

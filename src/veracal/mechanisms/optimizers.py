@@ -158,7 +158,7 @@ def group_noise_levels(
 
     Examples
     --------
-    >>> levels([2.0, 1.0, 2.0, 1.5], most=2)
+    >>> group_noise_levels([2.0, 1.0, 2.0, 1.5], most=2)
     ((1.0, 1), (1.5, 3))
     """
     _checks.whole(most=most)

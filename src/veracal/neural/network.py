@@ -307,8 +307,8 @@ class PrivateNetwork(NetworkPredictions, DistributedClassifier):
     True
     """
 
-    _rate = 0.5
-    rows_apart = True  # each row is scored independently, see logits
+    _learning_rate = 0.5
+    rows_independent = True  # each row is scored independently, see logits
     any_rows = True  # including images and integers
 
     def __init__(
@@ -393,7 +393,7 @@ class PrivateNetwork(NetworkPredictions, DistributedClassifier):
     @property
     def _pre_noise(self) -> float:
         """Standard deviation of the noise on each gradient before the clip."""
-        update = self._update()
+        update = self._optimizer()
         return update.pre_noise if isinstance(update, Langevin) else 0.0
 
     def _noise(self, rng: np.random.Generator) -> PreNoise | None:
@@ -469,7 +469,7 @@ class PrivateNetwork(NetworkPredictions, DistributedClassifier):
         self._check_settings()
         _checks.reject_unsplittable_fit(model=self)
         facts = self._public(dataset)
-        dp_sgd = self._descent(facts.size)
+        dp_sgd = self._dp_sgd(facts.size)
         module = self._build_module(np.random.default_rng(0))
         set_train_mode(module)
         with torch.random.fork_rng(devices=[]):
@@ -480,7 +480,7 @@ class PrivateNetwork(NetworkPredictions, DistributedClassifier):
                 module, few, None, self._noise(np.random.default_rng(0))
             )
         resolved: Self = clone(self).set_params(gradients=trial.chosen)
-        if self.noise_multiplier is None and not isinstance(self._update(), Langevin):
+        if self.noise_multiplier is None and not isinstance(self._optimizer(), Langevin):
             noise = float(dp_sgd.noise_multipliers()[0])
             steps = int(dp_sgd.steps)
             resolved.set_params(noise_multiplier=noise, epsilon=None, steps=steps, epochs=None)
@@ -495,7 +495,10 @@ class PrivateNetwork(NetworkPredictions, DistributedClassifier):
         self._paid = by
 
     def _shared_settings(self, facts: TrainingData) -> dict[str, Any]:
-        dp_sgd, module = self._settled(facts)[0], self._build_module(np.random.default_rng(0))
+        dp_sgd, module = (
+            self._resolve_run(facts)[0],
+            self._build_module(np.random.default_rng(0)),
+        )
         return {
             "event": event_to_json(dp_sgd.event()),
             **training_settings(dp_sgd, Layout(module)),
@@ -519,7 +522,7 @@ class PrivateNetwork(NetworkPredictions, DistributedClassifier):
                 facts.X, facts.codes, self._prepare_rows, self.augment, augment_rng
             )
             if KnownNetwork.of(self.module) is None:  # Veracal's own have new weights
-                self._began_with = describe_initial_weights(
+                self._initial_weights_note = describe_initial_weights(
                     one.detach().to(torch.float32).numpy() for one in module.parameters()
                 )
             return self._run_steps(facts, module, records, strategy, slot_rng, rng)
@@ -534,7 +537,7 @@ class PrivateNetwork(NetworkPredictions, DistributedClassifier):
         rng: np.random.Generator,
     ) -> tuple[str, ...]:
         """Take all steps, and store the results."""
-        dp_sgd, reasons = self._settled(facts)
+        dp_sgd, reasons = self._resolve_run(facts)
         run = self._start_run(module, dp_sgd, strategy)
         show_progress = bool(self.verbose) and strategy.leads
         # A paid run writes its file before the engines are tried, which takes a while.
@@ -549,7 +552,7 @@ class PrivateNetwork(NetworkPredictions, DistributedClassifier):
             sums = NetworkSums(workers, records, expected, int(self.block), rng=slot_rng)
             with sums.threads():
                 final = strategy.run_steps(dp_sgd, run, sums, len(records), rng)
-        self._show(final.model_weights)
+        self._set_weights(final.model_weights)
         trained = (one for one in self.module_.parameters() if one.requires_grad)
         record_trained_weights((one.detach().numpy() for one in trained), self._records_name)
         self.internal_, last = final.internal, final.result.weights
@@ -557,7 +560,7 @@ class PrivateNetwork(NetworkPredictions, DistributedClassifier):
         del self._blank
         if self.not_private is None:
             self.self_check_.warn()
-        return reasons + self._done(dp_sgd, final.result)
+        return reasons + self._record_run(dp_sgd, final.result)
 
     def _build_workers(
         self,
@@ -633,7 +636,7 @@ class PrivateNetwork(NetworkPredictions, DistributedClassifier):
         """Loss of each example."""
         return cross_entropy if self.loss is None else self.loss
 
-    def _show(self, weights: Floats) -> None:
+    def _set_weights(self, weights: Floats) -> None:
         trained = copy.deepcopy(self._blank)
         Layout(trained).write(weights, trained)
         self.module_ = trained.eval()

@@ -258,7 +258,7 @@ class TrainingRun:
             saved = self._checkpoint.load()
             if saved is not None:
                 self.resume_state = saved.state
-                self.watch.average.go_on(saved.mean)
+                self.watch.average.restore(saved.mean)
             elif self._checkpoint.paid is not None:
                 state = self._dp_sgd.update.start(self.initial_weights)
                 self._checkpoint.save(
@@ -273,7 +273,7 @@ class TrainingRun:
         self.report_progress(step.number + 1)
         self._last = step.training_state  # without the sum, which is large
         if self._checkpoint is not None and (step.number + 1) % self._every == 0:
-            self._checkpoint.save(step.training_state, self.watch.average.kept())
+            self._checkpoint.save(step.training_state, self.watch.average.state_dict())
         return ended
 
     def noise(self) -> NoiseFigures:
@@ -294,4 +294,4 @@ class TrainingRun:
         if self._checkpoint.paid is None:
             self._checkpoint.remove()
         elif self._last is not None:  # the same request must return the same model
-            self._checkpoint.save(self._last, self.watch.average.kept())
+            self._checkpoint.save(self._last, self.watch.average.state_dict())

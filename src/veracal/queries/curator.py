@@ -158,7 +158,7 @@ def charge_terms(model: Any, *parts: Any) -> ChargeTerms:
     """
     not_covered = [] if getattr(model, "charged_", False) else [UNCHARGED]
     for one in (model, *parts):
-        not_covered.extend(getattr(one, "_began_with", ()))
+        not_covered.extend(getattr(one, "_initial_weights_note", ()))
     return {
         "not_covered": tuple(dict.fromkeys(not_covered)),
         "ledger_total": getattr(model, "_ledger_total", None),

@@ -100,7 +100,7 @@ def is_informative(low: Floats, high: Floats) -> Bools:
 
     Examples
     --------
-    >>> informative(np.array([1e-9, 0.0, 0.3]), np.array([1.0, 0.4, 1.0]))
+    >>> is_informative(np.array([1e-9, 0.0, 0.3]), np.array([1.0, 0.4, 1.0]))
     array([False,  True,  True])
     """
     excluded: Bools = high - low <= 1 - _MIN_EXCLUDED

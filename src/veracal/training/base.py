@@ -246,10 +246,10 @@ def describe_initial_weights(weights: Iterable[Array]) -> tuple[str, ...]:
     Examples
     --------
     >>> start = np.array([0.25, -0.5])
-    >>> not_covered([start]) == (PUBLIC_WEIGHTS,)
+    >>> describe_initial_weights([start]) == (PUBLIC_WEIGHTS,)
     True
-    >>> remember([start], "patients")
-    >>> not_covered([start])[0][:73]
+    >>> record_trained_weights([start], "patients")
+    >>> describe_initial_weights([start])[0][:73]
     "the weights that the training began with: an earlier fit on 'patients' tr"
     """
     names = dict.fromkeys(_TRAINED_ON.get(_digest(array)) for array in weights)
@@ -298,7 +298,7 @@ class PrivateEstimator(ClassifierMixin, DisplayMixin, ABC):  # type: ignore[misc
     not_private_because_: tuple[str, ...]
     charged_: bool
     _ledger_total: str | None = None
-    _began_with: tuple[str, ...]  # what the statement says about the initial weights
+    _initial_weights_note: tuple[str, ...]  # what the statement says about the initial weights
     _records_name: str = "arrays"
     _needs_size: bool = True  # whether the fit depends on the number of records
     _exact_noise: bool = False  # whether the noise on a release is sampled exactly, on a grid
@@ -423,7 +423,7 @@ class PrivateEstimator(ClassifierMixin, DisplayMixin, ABC):  # type: ignore[misc
         # The claims of an earlier fit must not remain if this one is interrupted.
         self.event_, self.not_private_because_ = None, (UNFINISHED,)
         self._note_charge()
-        self._began_with = ()
+        self._initial_weights_note = ()
         with np.errstate(all="ignore"):  # an error or a warning would reveal a record
             reasons += self._learn(data, rng)
         if cost is None and not reasons:
@@ -524,7 +524,7 @@ def one_vs_rest_logits(sums: Floats) -> Floats:
 
     Examples
     --------
-    >>> int(apart_logits(np.array([0.0, 1000.0, 2000.0])).argmax())
+    >>> int(one_vs_rest_logits(np.array([0.0, 1000.0, 2000.0])).argmax())
     2
     """
     logits: Floats = log_expit(np.minimum(sums, _SATURATED))
@@ -555,7 +555,7 @@ class LinearClassifier(PrivateEstimator):
     coef_: Floats
     intercept_: Floats
     _one_vs_rest: bool = False
-    rows_apart = True  # margins computes each row independently of the others
+    rows_independent = True  # margins computes each row independently of the others
 
     def decision_function(self, X: ArrayLike) -> Floats:
         """Weighted sums: of shape (n,) for two classes, (n, k) for more."""

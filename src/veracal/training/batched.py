@@ -142,7 +142,7 @@ def prepare_fits(model: PrivateLogisticRegression, dataset: Dataset) -> BatchedF
             "any settings."
         )
     data = add_labels(model._public(dataset), dataset)
-    descent, dtype = model._descent(data.size), model._dtype(data.X)
+    descent, dtype = model._dp_sgd(data.size), model._dtype(data.X)
     blocks = plan_blocks(descent.expected_batch, dtype)
     # A discontinuous rule must jump at the same norms as in a fit, which are float64.
     wide = blocks.dtype if is_continuous(descent.clip) else np.dtype(np.float64)
@@ -332,9 +332,9 @@ def unsupported_settings(model: PrivateLogisticRegression, dataset: Dataset) -> 
     Examples
     --------
     >>> data = Dataset(np.ones((2, 1)), np.arange(2), (0, 1))
-    >>> obstacles(PrivateLogisticRegression(), data)
+    >>> unsupported_settings(PrivateLogisticRegression(), data)
     ()
-    >>> obstacles(PrivateLogisticRegression(clip=GlobalAdapt(1.0)), data)
+    >>> unsupported_settings(PrivateLogisticRegression(clip=GlobalAdapt(1.0)), data)
     ('an adaptive clip',)
     """
     spec = model._spec()

@@ -148,16 +148,16 @@ class WeightAverager:
         mean: Floats = (self._sum / self._weight).astype(last.dtype)
         return mean
 
-    def kept(self) -> dict[str, Array]:
+    def state_dict(self) -> dict[str, Array]:
         """State from which the average can be continued."""
         if self._sum is None:
             return {}
         return {"sum": self._sum, "weight": np.array([self._weight])}
 
-    def go_on(self, kept: Mapping[str, Array]) -> None:
+    def restore(self, state: Mapping[str, Array]) -> None:
         """Continue from a saved state."""
-        if kept:
-            self._sum, self._weight = np.array(kept["sum"]), float(kept["weight"][0])
+        if state:
+            self._sum, self._weight = np.array(state["sum"]), float(state["weight"][0])
 
 
 _MAX_STEPS = 10_000_000
@@ -372,7 +372,7 @@ class DPSGDClassifier(PrivateEstimator):
     average: Average
     not_private: Ablation | None
     on_step: Any
-    _rate: float = 1.0  # learning rate of SGD if no optimizer is given
+    _learning_rate: float = 1.0  # learning rate of SGD if no optimizer is given
 
     def _check_settings(self) -> None:
         _checks.one_of(RELATIONS, relation=self.relation)
@@ -387,7 +387,7 @@ class DPSGDClassifier(PrivateEstimator):
             self._check_delta(self.size)
         # The spec and the run check all other settings when they are built.
         noise = self.noise_multiplier
-        if noise is None and not isinstance(self._update(), Langevin):
+        if noise is None and not isinstance(self._optimizer(), Langevin):
             noise = 1.0  # a placeholder for the noise that is computed later
         self._spec()._build(noise, 1, 1.0)
 
@@ -403,10 +403,10 @@ class DPSGDClassifier(PrivateEstimator):
         """Number of steps of a fit, if the settings fix it and not the budget."""
         return self._spec().length()
 
-    def _update(self) -> Optimizer:
+    def _optimizer(self) -> Optimizer:
         """The optimizer."""
         if self.update is None:
-            return SGD(self._rate)
+            return SGD(self._learning_rate)
         return self.update if isinstance(self.update, Optimizer) else SGD(self.update)
 
     def _spec(self) -> TrainingSpec:
@@ -419,16 +419,16 @@ class DPSGDClassifier(PrivateEstimator):
             self.epochs,
             self.sampling_rate,
             self.clip if isinstance(self.clip, ClipRule) else Flat(self.clip),
-            self._update(),
+            self._optimizer(),
             self.weight_decay,
             self.relation,
             Unit() if self.unit is None else self.unit,
         )
 
-    def _descent(self, size: int | None) -> DPSGD:
+    def _dp_sgd(self, size: int | None) -> DPSGD:
         """The run, which needs the size if the noise follows from the batch."""
         if size is None:
-            if isinstance(self._update(), Langevin):
+            if isinstance(self._optimizer(), Langevin):
                 raise ValueError(
                     "Expected a declared size, since under Langevin the noise follows from "
                     "the expected batch, got size=None. Give size=..., the public number of "
@@ -438,14 +438,14 @@ class DPSGDClassifier(PrivateEstimator):
         return self._spec().descent(self.sampling_rate * size)
 
     def _cost(self, size: int | None) -> Event | None:
-        return None if self.not_private is not None else self._descent(size).event()
+        return None if self.not_private is not None else self._dp_sgd(size).event()
 
     def _delta(self) -> float:
         return self.delta
 
-    def _settled(self, data: TrainingData) -> tuple[DPSGD, tuple[str, ...]]:
+    def _resolve_run(self, data: TrainingData) -> tuple[DPSGD, tuple[str, ...]]:
         """The run of a fit, and the reasons why it is not private."""
-        run = self._descent(data.size)
+        run = self._dp_sgd(data.size)
         if self.not_private is not None:
             reason = f"it was trained with {self.not_private}, for an ablation"
             return ablate(run, self.not_private), (reason,)
@@ -457,10 +457,10 @@ class DPSGDClassifier(PrivateEstimator):
         return run, ()
 
     @abstractmethod
-    def _show(self, weights: Floats) -> None:
+    def _set_weights(self, weights: Floats) -> None:
         """Set the attributes that predictions use."""
 
-    def _done(self, run: DPSGD, result: TrainingResult) -> tuple[str, ...]:
+    def _record_run(self, run: DPSGD, result: TrainingResult) -> tuple[str, ...]:
         """Record the length of the run; return the reasons why it is not private."""
         self.n_iter_ = result.steps
         self.noise_multipliers_ = run.noise_multipliers()
@@ -491,7 +491,7 @@ class StepCallback:
             hook.report(step.number + 1, self._steps)
         if hook is None or type(hook) is StepProgress:
             return None
-        self._model._show(self.average.mean(step.weights))
+        self._model._set_weights(self.average.mean(step.weights))
         # The hook gets copies, so that it cannot change a later step.
         copied = replace(
             step, weights=step.weights.copy(), noisy_sum=step.noisy_sum.copy(), state=None

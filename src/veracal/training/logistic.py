@@ -123,7 +123,7 @@ class PrivateLogisticRegression(DPSGDClassifier, LinearClassifier):
     True
     """
 
-    _rate = 1.0  # works well for rows of norm 1 to 7, at budgets of 1 and 3
+    _learning_rate = 1.0  # works well for rows of norm 1 to 7, at budgets of 1 and 3
 
     def __init__(
         self,
@@ -180,7 +180,7 @@ class PrivateLogisticRegression(DPSGDClassifier, LinearClassifier):
         super()._check_settings()
 
     def _learn(self, data: TrainingData, rng: np.random.Generator) -> tuple[str, ...]:
-        run, reasons = self._settled(data)
+        run, reasons = self._resolve_run(data)
         dtype = self._dtype(data.X)
         norms, optimizer = row_norms(data.X), run.update
         sums = GradientSums(
@@ -197,15 +197,15 @@ class PrivateLogisticRegression(DPSGDClassifier, LinearClassifier):
             result = run.run(
                 self._start(data, dtype), sums, len(data.X), rng=rng, on_step=callback
             )
-        self._show(callback.average.mean(result.weights))
+        self._set_weights(callback.average.mean(result.weights))
         if self.initial is not None:
-            self._began_with = describe_initial_weights(
+            self._initial_weights_note = describe_initial_weights(
                 [np.asarray(part) for part in self.initial]
             )
         record_trained_weights(
             [self.coef_, *([self.intercept_] * self.fit_intercept)], self._records_name
         )
-        return reasons + self._done(run, result)
+        return reasons + self._record_run(run, result)
 
     def _dtype(self, X: Any) -> Any:
         """Precision of the products."""
@@ -242,7 +242,7 @@ class PrivateLogisticRegression(DPSGDClassifier, LinearClassifier):
                 f"Expected finite initial weights of at most {_MOST_INITIAL:g}, got {most!r}."
             )
 
-    def _show(self, weights: Floats) -> None:
+    def _set_weights(self, weights: Floats) -> None:
         """Set the attributes that predictions use."""
         self.coef_ = weights[:, : self.n_features_in_].copy()
         self.intercept_ = (

@@ -1,6 +1,6 @@
 """Steps of a pipeline: their total cost, how they are fitted, and the checks they must pass.
 
-:func:`event_of` composes the costs of all steps inside an estimator. :func:`synthesize_records`
+:func:`fit_event` composes the costs of all steps inside an estimator. :func:`synthesize_records`
 creates records of the same form as a data set, to which steps that learn nothing are fitted.
 :func:`check_row_independence` tries on synthetic rows whether a user-defined step transforms
 each row independently of the others.
@@ -360,7 +360,7 @@ def fit_event(estimator: Any) -> Event | None:
     >>> from sklearn.pipeline import make_pipeline
     >>> from veracal.training import NormClipper, PrivateStandardizer
     >>> scaler = PrivateStandardizer((0, 9), noise_multiplier=3.0)
-    >>> event_of(make_pipeline(scaler, NormClipper()))
+    >>> fit_event(make_pipeline(scaler, NormClipper()))
     Gaussian(noise=3.0, sensitivity=1.0, relation='add-remove')
     """
     events = []

@@ -500,7 +500,7 @@ class PrivateSearch(BestEstimatorMixin, PrivateEstimator):
             best = SearchTrial(self.default, model, math.nan)
         self.best_params_ = dict(self._settings()[best.setting])
         self.best_estimator_ = best.model
-        self._began_with = tuple(getattr(best.model, "_began_with", ()))
+        self._initial_weights_note = tuple(getattr(best.model, "_initial_weights_note", ()))
         own_reasons = best.model.not_private_because_
         self.biased_score_ = best.score / (data.size * (self.holdout or 1.0))
         # The search states its own reasons separately.

@@ -190,7 +190,7 @@ def runs_path(keep: Path | None, epsilon: float, *, several: bool) -> Path | Non
 
     Examples
     --------
-    >>> keep_place(Path("runs.npz"), 0.5, several=True).name
+    >>> runs_path(Path("runs.npz"), 0.5, several=True).name
     'runs-epsilon-0.5.npz'
     """
     if keep is None or not several:

@@ -483,7 +483,7 @@ class PrivateTrainer(Trainer):
             monitor.record(step)
             return notifier(step)
 
-        self._began_with = describe_initial_weights(
+        self._initial_weights_note = describe_initial_weights(
             one.detach().to(torch.float32).numpy() for one in module.parameters()
         )
         initial_weights = layout.read(module)
@@ -567,7 +567,11 @@ class PrivateTrainer(Trainer):
             self.privacy.delta,
             self.privacy.unit,
             covers=("the weights of the classifier, after every step",),
-            not_covered=(*charged, *self._began_with, *_unchecked_claims(self.privacy)),
+            not_covered=(
+                *charged,
+                *self._initial_weights_note,
+                *_unchecked_claims(self.privacy),
+            ),
             ledger_total=self._ledger_total,
         )
 
