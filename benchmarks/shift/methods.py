@@ -152,7 +152,7 @@ def _posterior(
 def _golden(objective: Callable[[Floats], Floats], sources: Sources, within: Range) -> Floats:
     """Temperatures by golden section."""
     low, high = (np.full(sources.shape, end) for end in within)
-    return golden_section(objective, low, high, REDUCTIONS).least
+    return golden_section(objective, low, high, REDUCTIONS).minimum
 
 
 def _each() -> float:

@@ -97,7 +97,7 @@ def test_arbitrariness_equals_the_free_functions(name, classes, tmp_path):
     np.testing.assert_array_equal(result.low, expected.low)
     np.testing.assert_array_equal(result.high, expected.high)
     assert (result.flip is None) == (expected.flip is None)
-    assert (result.level, result.holds_for) == (0.95, "everybody at once")
+    assert (result.level, result.holds_for) == (0.95, "all individuals at once")
     assert result.caveats == expected.caveats and len(result.caveats) >= 4
     if model.fit_intercept:  # the noise of the intercept reaches a row of zeros
         assert result.high[-1] > 0
@@ -214,7 +214,7 @@ def test_a_map_that_moves_the_threshold_moves_the_plane(map_, shift, name):
     other = PrivateClassifier(shifted, plain.map_, plain.manifest).arbitrariness(X)
     np.testing.assert_allclose(result.high, other.high, atol=1e-3)
     np.testing.assert_allclose(result.low, other.low, atol=1e-9)
-    assert result.holds_for == "everybody at once"  # the map was fitted to these weights
+    assert result.holds_for == "all individuals at once"  # the map was fitted to these weights
     assert any("counts as fixed" in caveat for caveat in result.caveats)
 
 
@@ -245,7 +245,7 @@ def test_intervals_cover_over_real_releases():
             LinearWeights.of(model), dataset.X, threshold=0.0, **options
         )
         missed += bool(((truth < result.low - 1e-6) | (truth > result.high + 1e-6)).any())
-        shares.append(result.told)
+        shares.append(result.informed_share)
     assert missed / 100 <= 0.1 + 5 * np.sqrt(0.09 / 100) and np.mean(shares) > 0.1
 
 
@@ -265,7 +265,7 @@ def test_certificates_cover_over_real_releases(classes):
             LinearWeights.of(model), dataset.X, threshold=0.0, **options
         )
         missed += bool((truth > result.high + 0.06).any())
-        content.append(result.told)
+        content.append(result.informed_share)
     assert missed / 300 <= 0.05 and np.mean(content) > 0.2
 
 

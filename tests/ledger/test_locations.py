@@ -127,7 +127,7 @@ from veracal.ledger import default_ledger_path
 from veracal.ledger import locations as places
 
 places.open_ledger = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
-places.open_for_data(default_ledger_path("visits.csv"), Budget(1.0), "visits.csv")
+places.open_ledger_for_data(default_ledger_path("visits.csv"), Budget(1.0), "visits.csv")
 """
 
 

@@ -33,7 +33,7 @@ def answered(tmp_path, monkeypatch, rng):
 
     monkeypatch.setattr(module, "pictures", lambda: (images, np.array([1, 0, 2])))
     monkeypatch.setattr(module, "_built", lambda name: name)
-    monkeypatch.setattr(module, "compute_logits", answer)
+    monkeypatch.setattr(module, "logits_of", answer)
     return asked
 
 

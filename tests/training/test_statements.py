@@ -167,7 +167,7 @@ def test_a_model_that_another_trainer_has_trained_is_named(tmp_path):
 
 
 def test_a_unit_other_than_a_record_needs_ids():
-    with pytest.raises(ValueError, match="which patient each row belongs to"):
+    with pytest.raises(ValueError, match="the patient of each row, found no ids"):
         linear(unit=Unit("patient", 2)).fit_records(DATA)
 
 

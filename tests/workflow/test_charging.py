@@ -224,7 +224,7 @@ def test_other_rejections_precede_reading_records(kind, tmp_path, unread):
     with pytest.raises(AnswerError, match="abandoned"):
         run(chosen, tmp_path / "model", force=True)
     Path(f"{place}.partitions").unlink()
-    with pytest.raises(LedgerError, match="expected the assignment"):
+    with pytest.raises(LedgerError, match="expected the partition assignment"):
         run(chosen, tmp_path / "model", force=True)
 
 

@@ -95,7 +95,7 @@ def test_the_curve_has_at_most_a_hundred_points():
 
 def test_a_model_from_the_ledger_has_no_training_curve(result):
     again = run(CONFIG, result.folder, force=True, internal=True)
-    assert "the model came from the ledger" in again.internal.read_text()
+    assert "the fitted model was loaded from the ledger" in again.internal.read_text()
 
 
 def test_an_existing_folder_is_rejected_before_any_charge(tmp_path):

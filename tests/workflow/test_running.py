@@ -253,7 +253,7 @@ def test_a_missing_ledger_of_an_existing_artifact_is_an_error(tmp_path):
     (tmp_path / "model.ledger").unlink()
     with pytest.raises(LedgerError, match="no ledger is at this path"):
         run(QUICK, tmp_path / "model", force=True)
-    with pytest.raises(DataError, match="nothing at that path"):
+    with pytest.raises(DataError, match="found no file at that path"):
         remeasure(tmp_path / "model")
     run(QUICK, tmp_path / "other")  # opens another
     (tmp_path / "other.ledger").rename(tmp_path / "model.ledger")
@@ -280,7 +280,7 @@ def test_a_missing_ledger_is_an_error_if_its_partitions_were_used(tmp_path):
 def test_missing_partitions_are_not_drawn_again(tmp_path):
     result = run(QUICK, tmp_path / "model")
     (tmp_path / "model.ledger.partitions").unlink()
-    with pytest.raises(LedgerError, match="expected the assignment"):
+    with pytest.raises(LedgerError, match="expected the partition assignment"):
         remeasure(tmp_path / "model")
     assert not (tmp_path / "model.ledger.partitions").exists()
     result.ledger.verify()
@@ -455,7 +455,7 @@ def test_a_changed_schema_is_rejected(visits, before, after, tmp_path):
     assert kept.to_toml() == model.manifest.schema != changed.to_toml()
     manifest = replace(model.manifest, schema=changed.to_toml())
     PrivateClassifier(model.weights, model.map, manifest).save(
-        result.folder, more=files, force=True
+        result.folder, other_files=files, force=True
     )
     head = Ledger(result.ledger.path).head
     with pytest.raises((DataError, LedgerError)):
@@ -468,7 +468,7 @@ def test_another_split_than_that_of_training_is_rejected(tmp_path):
     result = run(QUICK, tmp_path / "model")
     settings = replace(QUICK, data=replace(QUICK.data, split_key="other")).to_json()
     other = replace(result.results, settings=settings)
-    result.classifier.save(result.folder, more=result_files(other), force=True)
+    result.classifier.save(result.folder, other_files=result_files(other), force=True)
     with pytest.raises(LedgerError, match="in two partitions"):
         remeasure(tmp_path / "model")
     assert Ledger(result.ledger.path).head == result.ledger.head
@@ -478,7 +478,7 @@ def test_changed_results_are_rejected(tmp_path):
     result = run(QUICK, tmp_path / "model")
     path = tmp_path / "model" / "results.json"
     path.write_text(path.read_text().replace('"private": true', '"private": 1234'))
-    with pytest.raises(DataError, match="was changed"):
+    with pytest.raises(DataError, match="an altered or truncated file"):
         remeasure(tmp_path / "model")
     assert Ledger(result.ledger.path).head == result.ledger.head
 

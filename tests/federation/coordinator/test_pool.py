@@ -114,7 +114,7 @@ def test_dropouts_are_skipped_and_named(three, silent):
             recalibrate(federated(three, replies, least=1), epsilon=2.0)
         return
     result = recalibrate(federated(three, replies, least=1), epsilon=2.0)
-    assert [why is not None for why in result.silences] == [i in silent for i in range(3)]
+    assert [why is not None for why in result.dropouts] == [i in silent for i in range(3)]
     assert result.statement.epsilon == pytest.approx(2.0)
 
 
@@ -130,8 +130,8 @@ def test_dropouts_are_skipped_and_named(three, silent):
 )
 def test_invalid_answers_are_dropouts_and_the_map_is_still_fitted(three, change):
     result = recalibrate(federated(three, {1: lying(three[1], change)}, least=2), epsilon=4.0)
-    assert result.silences[0] is result.silences[2] is None
-    assert "invalid" in result.silences[1]
+    assert result.dropouts[0] is result.silences[2] is None
+    assert "invalid" in result.dropouts[1]
     assert 2.0 < result.temperature.value < 5.0
 
 
@@ -251,7 +251,7 @@ def test_a_query_that_one_source_did_not_declare_is_not_sent(tmp_path, three):
 def test_a_source_without_enough_budget_is_skipped_uncharged(tmp_path, three):
     poor = StandIn(tmp_path, scores(), micro_epsilon=500_000)
     result = recalibrate(federated([*three, poor], least=3), epsilon=1.0)
-    assert "cannot pay" in result.silences[3]
+    assert "cannot pay" in result.dropouts[3]
     assert not poor.seen
     with pytest.raises(BudgetError, match=poor.terms.name):
         recalibrate(federated([*three, poor]), epsilon=1.0)

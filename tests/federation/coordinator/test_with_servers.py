@@ -46,7 +46,7 @@ def test_three_institutions_are_charged_what_the_plan_says(tmp_path):
     pool = RemotePool([one.terms for one in servers], COORDINATOR, transport)
     result = recalibrate(pool, epsilon=2.0, measure=0.2)
     assert 2.0 < result.temperature.value < 5.0
-    assert result.silences == (None, None, None)
+    assert result.dropouts == (None, None, None)
     assert result.statement.epsilon == pytest.approx(2.0)
     for one in pool.sources:
         assert one.account.privacy(one.charges())[0] == pytest.approx(2.0)
@@ -61,7 +61,7 @@ def test_methods_with_gaussian_noise_run(tmp_path, method):
     transport = LocalTransport({one.terms.source: one.reply for one in servers})
     pool = RemotePool([one.terms for one in servers], COORDINATOR, transport)
     result = recalibrate(pool, method, epsilon=4.0, delta=1e-5, size=800)
-    assert result.silences == (None, None)
+    assert result.dropouts == (None, None)
     assert result.map.kind == "platt" or not result.guarded.kept
 
 

@@ -62,7 +62,7 @@ def test_a_declared_fit_is_private_and_learns(make, relation, table):
     [
         ("norm", "norm"),
         ("classes", "classes"),
-        ("random_state", "repeated"),
+        ("random_state", "reproduced"),
     ],
 )
 def test_an_undeclared_fit_is_not_private(make, left_out, reason, table):
