@@ -164,7 +164,7 @@ def test_all_options_together(run):
     assert each["recalibrated"]["before"]["value"] == each["mean"]["value"]
     assert each["recalibrated"]["difference"]["value"] != 0  # platt moves the boundary
     assert each["review_above"] == 0.9
-    assert any("who are not audited" in note for note in result["notes"])
+    assert any("which are not audited" in note for note in result["notes"])
     _, out, _ = run(*AUDIT, "--epsilon", "5", *words, *FIXED)
     assert "runs of higher accuracy" in out and "PlattScaling" in out
     assert out.count(INTERNAL) == 5

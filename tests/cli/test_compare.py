@@ -28,7 +28,7 @@ def saved(home, name, **changes):
     results = Results.from_bytes((home / "model" / "results.json").read_bytes())
     result = replace(results, **{key: change(results) for key, change in changes.items()})
     model = PrivateClassifier.load(home / "model")
-    model.save(Path(name), more={"results.json": result.to_bytes()})
+    model.save(Path(name), other_files={"results.json": result.to_bytes()})
     return name
 
 

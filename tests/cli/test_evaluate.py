@@ -116,7 +116,7 @@ def test_the_table_contains_each_figure_once(run, predictions):
     for name in figure_names(3):
         assert len(re.findall(rf"^ {name} ", out, re.MULTILINE)) == 1
     assert "ece, 10 bins" in out and "if calibrated" in out
-    assert "internal: from records as they are; do not publish" in out
+    assert "internal: exact figures of the records; do not publish them" in out
     assert "●" in out and "confidence" in out and "records" in out
     assert max(map(len, out.splitlines())) <= 100
 

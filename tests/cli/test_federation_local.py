@@ -118,7 +118,7 @@ def test_three_hospitals_are_the_usual_number(run, monkeypatch):
     requested = []
 
     def make(folder, sources, **about):
-        requested.append((sources, about["carrier"]))
+        requested.append((sources, about["transport"]))
         raise DataError("here", "a query", "its answer", "PricedQuery no more.")
 
     monkeypatch.setattr(_local, "make_local", make)
@@ -128,17 +128,17 @@ def test_three_hospitals_are_the_usual_number(run, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("carrier", "names"),
+    ("transport", "names"),
     [
         pytest.param("files", ["north", "south", "west"], marks=pytest.mark.long),
         pytest.param("flower", ["north", "south", "west"], marks=pytest.mark.long),
         ("flower", ["north", "south"]),
     ],
 )
-def test_one_command_makes_a_federation_and_recalibrates(carrier, names):
+def test_one_command_makes_a_federation_and_recalibrates(transport, names):
     many = () if len(names) == 3 else ("--sources", str(len(names)))  # 3 are the usual number
     done = subprocess.run(
-        [*LOCAL, "--transport", carrier, *many, "--then-recalibrate"],
+        [*LOCAL, "--transport", transport, *many, "--then-recalibrate"],
         capture_output=True,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -148,4 +148,4 @@ def test_one_command_makes_a_federation_and_recalibrates(carrier, names):
     assert [one["name"] for one in fields["sources"]] == names
     assert all(one["epsilon"] == 0.5 and one["answered"] for one in fields["sources"])
     assert 1.5 < fields["temperatures"]["temperature"]["value"] < 3.5
-    assert read_transport_kind(Path("trial/study")) == carrier
+    assert read_transport_kind(Path("trial/study")) == transport

@@ -314,7 +314,7 @@ def test_a_unit_without_a_bound_is_an_error(run, visits):
 @pytest.mark.parametrize("what", ["run", "reservation"])
 def test_an_abandoned_run_names_the_next_command(run, visits, what):
     """Request ids are no option of a fit, so no message may send the user to one."""
-    with mock.patch("veracal.queries.Curator._fitted", side_effect=KeyboardInterrupt):
+    with mock.patch("veracal.queries.Curator._fit_charged", side_effect=KeyboardInterrupt):
         assert run(*FIT, *PAID)[0] == 1
     (pending,) = Ledger("model.ledger").pending()
     words = ["--run", "1", *(["--request", pending.request] if what == "reservation" else [])]

@@ -89,7 +89,7 @@ def test_json_agrees_and_caveats_are_printed_once(run, home, expected):
     assert [each["prediction"] is None for each in actual["predictions"]] == gone
     reported = actual["arbitrariness"]
     assert reported["level"] == 0.95 and reported["holds_for"] == "all individuals at once"
-    assert reported["informative"] == round(arbitrariness.told * 600) and reported[
+    assert reported["informative"] == round(arbitrariness.informed_share * 600) and reported[
         "abstained"
     ] == sum(gone)
     assert reported["caveats"] == list(arbitrariness.caveats)
@@ -161,7 +161,8 @@ def test_a_model_without_a_noise_model_explains_why(run, home, tmp_path):
     for words in ((), ("--json",), ("--out", "p.csv")):
         code, out, err = run("predict", "steps", "visits.csv", "--arbitrariness", *words)
         assert code == 1 and not out
-        assert "noisy steps" in err and "veracal audit" in err and len(err.splitlines()) == 1
+        assert "noise of many steps" in err and "DP-SGD" in err
+        assert "veracal audit" in err and len(err.splitlines()) == 1
     assert not (tmp_path / "p.csv").exists()
 
 
@@ -170,9 +171,9 @@ def test_a_model_without_a_noise_model_explains_why(run, home, tmp_path):
     [
         (("--review-above", "0.5"), "--arbitrariness"),
         (("--abstain-above", "0.5"), "--arbitrariness"),
-        (("--arbitrariness", "--level", "0"), "between 0 and 1"),
-        (("--arbitrariness", "--level", "95"), "between 0 and 1"),
-        (("--arbitrariness", "--level", "nan"), "between 0 and 1"),
+        (("--arbitrariness", "--level", "0"), "Expected 0 < level < 1"),
+        (("--arbitrariness", "--level", "95"), "Expected 0 < level < 1"),
+        (("--arbitrariness", "--level", "nan"), "Expected 0 < level < 1"),
         (("--arbitrariness", "--review-above", "1.5"), "from 0 to 1"),
         (("--arbitrariness", "--abstain-above", "nan"), "from 0 to 1"),
     ],

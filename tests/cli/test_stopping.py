@@ -99,17 +99,17 @@ def limited(size):
 def test_a_full_disk_for_the_ledger(command, tmp_path):
     done = subprocess.run(command(5), capture_output=True, text=True, preexec_fn=limited(8_000))
     assert done.returncode == 1 and not done.stdout
-    assert "has room" in done.stderr and len(done.stderr.splitlines()) == 1
+    assert "has free space" in done.stderr and len(done.stderr.splitlines()) == 1
     assert left(tmp_path) == set()
 
 
 def test_a_full_disk_for_the_report(run, command, tmp_path):
-    """What was paid for is in the ledger; with more room the Repeat the command."""
+    """What was paid for is in the ledger; with more room the command completes."""
     done = subprocess.run(
         command(5), capture_output=True, text=True, preexec_fn=limited(300_000)
     )
     assert done.returncode == 1 and not done.stdout
-    assert "expected a place to write" in done.stderr and "repeat the command" in done.stderr
+    assert "expected a writable folder" in done.stderr and "repeat the command" in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert left(tmp_path) == set()
     before = Ledger("model.ledger").head

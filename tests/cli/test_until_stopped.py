@@ -57,7 +57,7 @@ def test_a_signal_after_the_first_line_leads_to_the_closing_line(number, hog, ca
     for _ in range(20):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        until_stopped(work, CLOSING, patience=240)
+        until_stopped(work, CLOSING, timeout=240)
         assert capsys.readouterr().err.splitlines() == ["first", CLOSING]
 
 
@@ -72,7 +72,7 @@ def test_a_signal_during_an_import_leads_to_the_closing_line(tmp_path, monkeypat
 
         assert late_module and stop.wait(240)
 
-    until_stopped(work, CLOSING, patience=240)
+    until_stopped(work, CLOSING, timeout=240)
     assert capsys.readouterr().err.splitlines() == ["first", CLOSING]
 
 
@@ -84,7 +84,7 @@ def test_who_is_stopped_need_not_listen(capsys):
         send(signal.SIGTERM)
         held.wait(240)
 
-    until_stopped(work, CLOSING, patience=0.01)
+    until_stopped(work, CLOSING, timeout=0.01)
     assert capsys.readouterr().err.splitlines() == ["first", CLOSING]
     held.set()
 
@@ -98,20 +98,20 @@ def test_a_second_signal_ends_the_wait(capsys):
         send(signal.SIGTERM)
         held.wait(240)
 
-    until_stopped(work, CLOSING, patience=3_600)
+    until_stopped(work, CLOSING, timeout=3_600)
     assert capsys.readouterr().err.splitlines() == [CLOSING]
     held.set()
 
 
 def test_work_that_ends_or_fails_by_itself_has_no_closing_line(capsys):
-    until_stopped(lambda stop, tell: tell("done"), CLOSING, patience=1)
+    until_stopped(lambda stop, tell: tell("done"), CLOSING, timeout=1)
     assert capsys.readouterr().err.splitlines() == ["done"]
 
     def work(stop, tell):
         raise DataError("x", "a file", "none", "Make it.")
 
     with pytest.raises(DataError, match="a file"):
-        until_stopped(work, CLOSING, patience=1)
+        until_stopped(work, CLOSING, timeout=1)
     send(signal.SIGTERM)  # late: ignored
     assert not capsys.readouterr().err
 
@@ -125,5 +125,5 @@ def test_signals_that_are_ignored_stay_ignored(capsys):
         send(signal.SIGTERM)
         assert stop.wait(240)
 
-    until_stopped(work, CLOSING, patience=240)
+    until_stopped(work, CLOSING, timeout=240)
     assert capsys.readouterr().err.splitlines() == ["still here", CLOSING]
