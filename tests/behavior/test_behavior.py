@@ -322,7 +322,7 @@ def test_recalibrate_by_remote_sources(run, folder, monkeypatch):
 def test_plans(run, folder):
     train = ("plan", "train", "--records", "600", "--batch", "60", "--epochs", "5")
     check("plan train", json.loads(success(run, *train, "--epsilon", "1", "--json")))
-    plan = ("plan", "audit", "--people", "100", "--error", "0.1", "--json")
+    plan = ("plan", "audit", "--individuals", "100", "--error", "0.1", "--json")
     check("plan audit", json.loads(success(run, *plan)))
 
 
@@ -332,6 +332,6 @@ def test_audit(name, run, folder, monkeypatch):
     monkeypatch.setattr("secrets.randbits", lambda bits: 7)
     words = ("audit", "visits.csv", "--schema", "visits.toml", "--epsilon", "1", "--runs", "20")
     norm = () if name == "logistic" else ("--norm", "1")
-    words = (*words, "--model", name, *norm, "--seed", "7", "--out", "audit", "--json")
+    words = (*words, "--model", name, *norm, "--split-key", "7", "--out", "audit", "--json")
     out = success(run, *words)
     check(f"audit {name}", json.loads(out))

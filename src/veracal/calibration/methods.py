@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from veracal import _checks
-from veracal.accounting import MICRO, Relation, Unit
+from veracal.accounting import Relation, Unit
 
 if TYPE_CHECKING:
     from veracal.calibration.fitters import MapFitter
@@ -413,6 +413,7 @@ def default_method(
     >>> default_method(replace(one, size=2_000, sources=50))
     'pooled'
     """
+    from veracal.accounting import MICRO
     from veracal.calibration.planning import supports_two_temperatures
 
     epsilon = settings.micro_epsilon / MICRO / math.sqrt(settings.sources)
