@@ -55,7 +55,7 @@ def trace(frame, event, argument):
         seen.append("sent")
         os.kill(os.getpid(), signal.SIGTERM)
     return trace if len(seen) < 2 else None
-def status(text, status=_show.status):
+def status(text, status=_show.print_status):
     status(text)
     if not seen:
         seen.append("first line")
@@ -64,7 +64,7 @@ def status(text, status=_show.status):
         while frame is not None:
             frame.f_trace = trace
             frame = frame.f_back
-_show.status = status
+_show.print_status = status
 sys.argv = ["veracal", "source", "serve", folder, *boxes]
 veracal.cli.main()
 """
@@ -79,10 +79,10 @@ def run(folder, enrollment, transport):
         raise KeyboardInterrupt
     before = signal.signal(signal.SIGTERM, interrupt)
     try:
-        server = serving._open_server(folder, enrollment, lambda line: _show.status(line))
+        server = serving._open_server(folder, enrollment, lambda line: _show.print_status(line))
         serving._serve(server, Path(folder).absolute(), transport, stop, lambda line: None)
     except KeyboardInterrupt:
-        _show.status("Stopped. All answers are stored.")
+        _show.print_status("Stopped. All answers are stored.")
     finally:
         stop.set()
         signal.signal(signal.SIGTERM, before)
@@ -90,7 +90,7 @@ serving.serve_source = run
 """,
     "no handler": """\
 serving.until_stopped = lambda work, closing, timeout: work(
-    threading.Event(), lambda line: _show.status(line)
+    threading.Event(), lambda line: _show.print_status(line)
 )
 """,
 }
