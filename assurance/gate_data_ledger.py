@@ -351,7 +351,7 @@ class Used:
 @contextmanager
 def watched() -> Iterator[Used]:
     """Note whose records a job is trained on and measured on."""
-    used, real_train, real_measure = Used(set(), set()), RunPlan.train, RunPlan.measure
+    used, real_train, real_measure = Used(set(), set()), RunPlan.train_model, RunPlan.measure
 
     def train(plan: RunPlan, ledger: Ledger) -> Any:
         used.trained.update(individuals(plan.records.train))
@@ -362,7 +362,7 @@ def watched() -> Iterator[Used]:
         return real_measure(plan, *given)
 
     with (
-        mock.patch.object(RunPlan, "train", train),
+        mock.patch.object(RunPlan, "train_model", train),
         mock.patch.object(RunPlan, "measure", measure),
     ):
         yield used

@@ -285,7 +285,7 @@ def lied(name: str, lie: Change, parties: list[Party]) -> Recalibration:
     finally:
         liar.lie = liar.other = None
     assert result is not None, f"refused because one source said {name}"
-    assert result.silences[0] and not any(result.silences[1:]), f"{name} was accepted"
+    assert result.dropouts[0] and not any(result.dropouts[1:]), f"{name} was accepted"
     return result
 
 
@@ -304,7 +304,7 @@ def silenced(parties: list[Party], *, every: int) -> None:
             assert result is None, f"{where}: {len(left)} sources were enough"
             continue
         assert result is not None, f"{where}: refused, though {len(left)} sources answered"
-        gone = [why is not None for why in result.silences]
+        gone = [why is not None for why in result.dropouts]
         assert gone == [one not in left for one in parties], f"{where}: others are named"
         # What was asked third depends on what was said to the second query, by all.
         if number % 3 < 2 and number % 4 == 0:
@@ -317,7 +317,7 @@ def without_a_trace(
     """The map is that of those who are left, who say the same when asked again."""
     alone = run_recalibration(left, method=method)
     assert alone is not None, f"{where}: refused when those who are left are asked again"
-    assert not any(alone.silences), f"{where}: asked again, silent: {alone.silences}"
+    assert not any(alone.dropouts), f"{where}: asked again, silent: {alone.dropouts}"
     assert digest(alone.map) == digest(found.map), (
         f"{where}: who is gone still has a part in the map"
     )

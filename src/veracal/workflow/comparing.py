@@ -127,7 +127,7 @@ def _run_plan(
 ) -> RunResult:
     """Train, measure and write the model of one configuration."""
     progress("training", 0, None)
-    classifier = plan.train(ledger)
+    classifier = plan.train_model(ledger)
     measured = []
     for when in plan.config.sides:
         progress(f"measuring {when}", 0, None)

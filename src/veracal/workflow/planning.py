@@ -89,7 +89,7 @@ class RunPlan:
         """Id of the training request, under which a ledger keeps the classifier."""
         return f"{TRAINING} {hashlib.sha256(self.body).hexdigest()}"
 
-    def train(self, ledger: Ledger) -> PrivateClassifier:
+    def train_model(self, ledger: Ledger) -> PrivateClassifier:
         """Fit the classifier, or return the one that the ledger kept for this request."""
         config, records = self.config, self.records
         curator = Curator(records.train, ledger, part=TRAIN, version=config.data.version)

@@ -125,7 +125,7 @@ def run(
     hook = StepProgress(on_training_step) if curve is None else curve
     charged, (plan,) = account.charge([RunPlan.of(config, account.records, hook)])
     progress("training", 0, None)
-    classifier = plan.train(charged)
+    classifier = plan.train_model(charged)
     measured, dates = [], measurement_dates(folder, charged)
     for when in (*config.sides, *plan.later_measurements(charged)):
         progress(f"measuring {when}", 0, None)
