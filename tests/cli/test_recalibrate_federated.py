@@ -129,8 +129,8 @@ def test_a_map_that_was_not_kept_leaves_the_artifacts_own(run):
     new, old = PrivateClassifier.load("new"), PrivateClassifier.load("m")
     assert new.map_ == old.map_
     assert new.manifest.federation["map"]["kind"] == "identity"
-    assert "keeps its map" in err
-    assert "keeps the one that it had" in (Path("new") / "report.html").read_text()
+    assert "Its map is unchanged: the guard rejected the new one." in err
+    assert "the model keeps its previous map" in (Path("new") / "report.html").read_text()
 
 
 @pytest.mark.parametrize("method", ["acc-t", "binning", "temperature"])
@@ -140,7 +140,7 @@ def test_other_methods_by_name(run, method):
     assert code == 0, err
     estimate = json.loads(out)
     assert estimate["method"] == method
-    assert estimate["guard"]["kind"] == "asked"
+    assert estimate["guard"]["kind"] == "query"
     assert estimate["institutions"][0]["epsilon"] == pytest.approx(8.0, abs=1e-4)
 
 
@@ -151,7 +151,7 @@ def test_of_any_other_model_only_the_map_is_written(run, tmp_path):
     words = ["recalibrate", "network.bin", "--sources", "other/federation.toml"]
     code, _, err = run(*words, "--epsilon", "2", "--map-out", "map.json")
     assert code == 0, err
-    assert "no artifact of Veracal: nothing was written into it" in err
+    assert "network.bin is not an artifact of Veracal and was not changed" in err
     assert 2.5 < load_map("map.json").value < 4.5
     assert weights.read_bytes() == b"weights of a network"
     assert run(*words, "--epsilon", "2", "--out", "x")[0] == 2
@@ -181,10 +181,10 @@ def test_who_cannot_pay_is_named_or_left_out_uncharged(run, made, tmp_path):
 @pytest.mark.parametrize(
     ("words", "match"),
     [
-        ([], "say where the result goes"),
-        (["--out", "new", "--ledger", "x"], "leave out"),
-        (["--out", "new", "--curve"], "leave out"),
-        (["--out", "new", "--not-private"], "leave out"),
+        ([], "pass an output: --out FOLDER"),
+        (["--out", "new", "--ledger", "x"], "omit --sources-by"),
+        (["--out", "new", "--curve"], "omit --ledger-part, --not-private and --curve"),
+        (["--out", "new", "--not-private"], "omit --ledger-part, --not-private and --curve"),
         (["--out", "new", "--least", "4"], "at most 3"),
         (["--out", "new", "--wait", "3"], "federation with files"),
         (["--out", "new", "--temperatures", "0.1,9"], "as the sources have declared"),
@@ -252,7 +252,7 @@ def test_a_silent_hospital_ends_it_and_it_goes_on_or_without_it(run, monkeypatch
     assert code == 0, err
     south = json.loads(out)["institutions"][1]
     assert south["answered"] is False and south["why"].startswith("it refused")
-    assert "silent: it refused" in (Path("new") / "report.html").read_text()
+    assert "incomplete: it refused" in (Path("new") / "report.html").read_text()
     monkeypatch.setattr(SourceServer, "answer", answer)
     code, out, _ = run(*WORDS, "--map-out", "a.json", "--run", "with South", "--json")
     assert code == 0
@@ -329,15 +329,15 @@ def test_ctrl_c_says_that_nothing_is_lost(place):
         process.send_signal(signal.SIGINT)
         rest = process.stderr.read()
     assert process.returncode != 0
-    assert "the same command goes on from here" in rest
+    assert "the same command continues, and nothing is queried or charged twice" in rest
     assert "Traceback" not in rest
 
 
 def test_the_board_shows_every_institution():
     board = ProgressBoard(["a", "b"], 3)
-    line = board.note(RoundEvent(1, "gap", 1, "silent", "it did not answer in time"))
+    line = board.update(RoundEvent(1, "gap", 1, "dropped out", "it did not answer in time"))
     assert line == "round 1 of 3, gap: b dropped out: it did not answer in time"
-    board.note(RoundEvent(1, "gap", 0, "answered"))
+    board.update(RoundEvent(1, "gap", 0, "answered"))
     console = Console(width=100, record=True, file=io.StringIO())
     console.print(board.table())
     printed = console.export_text()
