@@ -257,7 +257,7 @@ def test_a_missing_ledger_of_an_existing_artifact_is_an_error(tmp_path):
         remeasure(tmp_path / "model")
     run(QUICK, tmp_path / "other")  # opens another
     (tmp_path / "other.ledger").rename(tmp_path / "model.ledger")
-    with pytest.raises(LedgerError, match="does not know of that"):
+    with pytest.raises(LedgerError, match="the ledger at this path has no such entry"):
         run(QUICK, tmp_path / "model", force=True)
 
 
