@@ -130,7 +130,7 @@ def test_dropouts_are_skipped_and_named(three, silent):
 )
 def test_invalid_answers_are_dropouts_and_the_map_is_still_fitted(three, change):
     result = recalibrate(federated(three, {1: lying(three[1], change)}, least=2), epsilon=4.0)
-    assert result.dropouts[0] is result.silences[2] is None
+    assert result.dropouts[0] is result.dropouts[2] is None
     assert "invalid" in result.dropouts[1]
     assert 2.0 < result.temperature.value < 5.0
 
