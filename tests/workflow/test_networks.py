@@ -71,8 +71,10 @@ def test_a_network_of_a_table_and_its_artifact(kind, tmp_path):
     assert again.classifier.files()["model.safetensors"] == actual.weights.to_bytes()
 
 
-def test_texts_with_frozen_features_and_with_fine_tuning(reviews, tmp_path):
+def test_texts_with_frozen_features_and_with_fine_tuning(reviews, tmp_path, monkeypatch):
     pytest.importorskip("transformers")
+    # Blocks of 64 texts would take 57 passes of a second each, for every loaded network.
+    monkeypatch.setattr("veracal.neural.predictions.SCORING_BLOCK", 4)
     features = replace(reviews, model=ModelConfig("features", epochs=1))
     result = run(features, tmp_path / "features")
     texts = [["lovely, part 3"], ["awful, part 4"]]

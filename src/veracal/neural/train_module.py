@@ -61,7 +61,7 @@ def train(
     data: Data,
     *,
     clip: float | ClipRule = 1.0,
-    update: float | Optimizer | None = None,
+    optimizer: float | Optimizer | None = None,
     sampler: Poisson | FullBatch = Poisson(0.1),  # noqa: B008 - frozen
     noise: float | Schedule | None = None,
     epsilon: float | None = None,
@@ -102,7 +102,7 @@ def train(
         Records. A pair is inputs of shape (n, ...) and labels of shape (n,). A torch data set
         has a length and returns such pairs by index; all are read once, into memory. It must be
         deterministic: ``augment`` makes views of an example.
-    clip, update
+    clip, optimizer
         Rules, or a number for ``Flat`` and ``SGD``.
     sampler : Poisson or FullBatch
         Draws the batch of a step.
@@ -141,7 +141,7 @@ def train(
     if ledger is not None:
         check_ledger(ledger)
     _checks.positive_or("a Schedule", Schedule | None, noise=noise)
-    if noise is None and epsilon is None and not isinstance(update, Langevin):
+    if noise is None and epsilon is None and not isinstance(optimizer, Langevin):
         raise ValueError("Expected noise=..., epsilon=... or both, got neither.")
     model = PrivateNetwork(
         module,
@@ -152,7 +152,7 @@ def train(
         steps=steps,
         sampling_rate=_sampling_rate(sampler),
         clip=clip,
-        update=update,
+        optimizer=optimizer,
         weight_decay=weight_decay,
         average=average,
         loss=loss,
