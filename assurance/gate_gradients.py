@@ -107,8 +107,8 @@ class RateFromCount(DPSGD):
     """Let the learning rate depend on the real number of records."""
 
     def run(self, weights: Any, function: Any, records: int, **more: Any) -> Any:
-        update = replace(self.update, rate=0.1 * (records + 1))  # type: ignore[type-var]
-        plain = DPSGD(**{**settings(self), "update": update})
+        optimizer = replace(self.optimizer, rate=0.1 * (records + 1))  # type: ignore[type-var]
+        plain = DPSGD(**{**settings(self), "optimizer": optimizer})
         return plain.run(weights, function, records, **more)
 
 
@@ -317,14 +317,16 @@ def compare_settings(subject: Subject, seed: int) -> int:
     """If all gradients are zero, any number of records must give the same bits."""
     replays = 0
     updates: tuple[Optimizer, ...] = (SGD(0.1), Momentum(0.1), Adam(0.1))
-    for update in updates:
+    for optimizer in updates:
         for sampler in (FullBatch(), Poisson(0.3)):
             for clip in (Flat(0.5), GlobalAdapt(0.5, 5.0)):
-                descent = subject.descent(sampler, clip, update, 1.0, steps=6, expected_batch=5)
+                descent = subject.descent(
+                    sampler, clip, optimizer, 1.0, steps=6, expected_batch=5
+                )
                 ends = [trace(descent, records, seed) for records in (0, 1, 2, 9, 10, 11)]
                 for records, end in zip((1, 2, 9, 10, 11), ends[1:], strict=True):
                     assert end == ends[0], (
-                        f"{records} records leave other bits than none: {update}, {sampler}"
+                        f"{records} records leave other bits than none: {optimizer}, {sampler}"
                     )
                     replays += 1
     return replays

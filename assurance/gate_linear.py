@@ -99,7 +99,7 @@ def costing(change: Callable[[PrivateLogisticRegression, Any], Any]) -> Patches:
 
 def credited(model: PrivateLogisticRegression, event: Any) -> Any:
     """Count noise before the clip as noise after it."""
-    extra = getattr(model.update, "pre_noise", 0.0)
+    extra = getattr(model.optimizer, "pre_noise", 0.0)
     return replace(event, noise=math.hypot(event.noise, extra))
 
 
@@ -224,7 +224,7 @@ class Case:
     """Settings of a fit."""
 
     clip: ClipRule
-    update: Optimizer
+    optimizer: Optimizer
     rate: float
     relation: Any
     dtype: str
@@ -233,20 +233,20 @@ class Case:
     @property
     def ordered(self) -> bool:
         """Whether removing a row changes the random numbers of later rows."""
-        return self.rate < 1 or getattr(self.update, "pre_noise", 0.0) > 0
+        return self.rate < 1 or getattr(self.optimizer, "pre_noise", 0.0) > 0
 
     def settings(self, seed: int) -> dict[str, Any]:
         """Settings of the model."""
         rng = np.random.default_rng(seed)
         settings: dict[str, Any] = {
             "clip": self.clip,
-            "update": self.update,
+            "optimizer": self.optimizer,
             "sampling_rate": self.rate,
             "relation": self.relation,
             "steps": 1,
             "dtype": self.dtype,
             "size": SIZE if self.relation == "add-remove" else None,
-            "noise_multiplier": None if isinstance(self.update, Langevin) else 1.0,
+            "noise_multiplier": None if isinstance(self.optimizer, Langevin) else 1.0,
             "fit_intercept": bool(rng.integers(2)),
             "random_state": seed,
         }
@@ -268,7 +268,7 @@ def run(subject: Patches, *, long: bool) -> str:
             for case in cases(rng):
                 worst = max(worst, compare(case, rng))
                 neighbors += 1
-        least = min(strongest(case) for case in cases(rng) if case.update == SGD(0.1))
+        least = min(strongest(case) for case in cases(rng) if case.optimizer == SGD(0.1))
         assert least > 0.9, f"nothing comes close to the bound: {least:.3f}"
     return (
         f"{neighbors:,} neighbors reach {worst:.6f} of what is charged, every rule {least:.2f}"
@@ -399,7 +399,7 @@ def check_pre_noise() -> None:
             delta=1e-9,
             steps=3,
             size=SIZE,
-            update=Langevin(0.5, 1.0, pre_noise=pre_noise),
+            optimizer=Langevin(0.5, 1.0, pre_noise=pre_noise),
         ).event()
         for pre_noise in (0.0, 5.0)
     )

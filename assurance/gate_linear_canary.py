@@ -162,7 +162,7 @@ def projections(plant: Plant, planted: bool, steps: int) -> tuple[Any, Gaussian]
     model, _ = fitted(
         dataset,
         clip=BOUND,
-        update=1e-12,
+        optimizer=1e-12,
         noise_multiplier=1.0,
         sampling_rate=1.0,
         steps=steps,

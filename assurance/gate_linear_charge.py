@@ -50,7 +50,7 @@ WRONG_SETTINGS: tuple[dict[str, Any], ...] = (
     {"sampling_rate": 1.01},
     {"clip": 0.0},
     {"clip": "flat"},
-    {"update": -0.1},
+    {"optimizer": -0.1},
     {"weight_decay": -1.0},
     {"average": 1.5},
     {"dtype": "float16"},

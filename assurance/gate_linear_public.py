@@ -33,15 +33,15 @@ SIZE, COUNTS = 50, (0, 1, 2, 49, 50, 51)
 run_descent, clipped_of, perturbed = DPSGD.run, DPSGD._clipped, DPSGD._add_noise
 
 SETTINGS: tuple[dict[str, Any], ...] = (
-    {"update": SGD(0.1), "noise_multiplier": 1.0},
-    {"update": SGD(Linear(1.0, 0.0, 6)), "noise_multiplier": 1.0, "average": 0.5},
-    {"update": Momentum(0.1), "noise_multiplier": 2.0, "weight_decay": 0.1},
-    {"update": Adam(0.1), "clip": GlobalAdapt(0.5, 5.0), "noise_multiplier": 1.0},
-    {"update": Langevin(0.1, 1.0), "clip": Automatic(0.5), "average": 0.5},
-    {"update": Langevin(0.1, 1.0, mode="langevin"), "clip": GlobalV1(0.5, 1.0)},
+    {"optimizer": SGD(0.1), "noise_multiplier": 1.0},
+    {"optimizer": SGD(Linear(1.0, 0.0, 6)), "noise_multiplier": 1.0, "average": 0.5},
+    {"optimizer": Momentum(0.1), "noise_multiplier": 2.0, "weight_decay": 0.1},
+    {"optimizer": Adam(0.1), "clip": GlobalAdapt(0.5, 5.0), "noise_multiplier": 1.0},
+    {"optimizer": Langevin(0.1, 1.0), "clip": Automatic(0.5), "average": 0.5},
+    {"optimizer": Langevin(0.1, 1.0, mode="langevin"), "clip": GlobalV1(0.5, 1.0)},
     {"epsilon": 2.0, "delta": 1e-3},  # the noise follows from the budget
     {"epsilon": 2.0, "delta": 1e-3, "noise_multiplier": 4.0},  # the steps do
-    {"epsilon": 2.0, "delta": 1e-3, "update": Langevin(0.9, 0.5), "clip": Flat(0.5)},
+    {"epsilon": 2.0, "delta": 1e-3, "optimizer": Langevin(0.9, 0.5), "clip": Flat(0.5)},
 )
 
 
@@ -64,9 +64,9 @@ def descending(change: Callable[[DPSGD, int], DPSGD]) -> Patches:
 
 def rate_by_count(descent: DPSGD, records: int) -> DPSGD:
     """Let the learning rate follow the number of records."""
-    if not isinstance(descent.update, SGD):
+    if not isinstance(descent.optimizer, SGD):
         return descent
-    return replace(descent, update=SGD(0.1 * (records + 1)))
+    return replace(descent, optimizer=SGD(0.1 * (records + 1)))
 
 
 def real_batch(descent: DPSGD, weights: Any, rows: Any, *rest: Any) -> ClippedSum:
@@ -132,7 +132,7 @@ def compare(settings: dict[str, Any], rate: float, seed: int) -> int:
     """Fit to different numbers of records."""
     if "epsilon" not in settings:
         settings = {**settings, "steps": 6}
-    elif "noise_multiplier" not in settings and "update" not in settings:
+    elif "noise_multiplier" not in settings and "optimizer" not in settings:
         settings = {**settings, "steps": 20}
     common = {"sampling_rate": rate, "size": SIZE, "random_state": seed}
     ends = [left_behind(n, {**settings, **common}) for n in COUNTS]

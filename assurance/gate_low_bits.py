@@ -433,7 +433,7 @@ def counts(n: int) -> Iterator[float]:
     seen: list[float] = []
 
     class Noted(GlobalAdapt):
-        def adapted(self, noisy_fraction: float) -> GlobalAdapt:
+        def adapt(self, noisy_fraction: float) -> GlobalAdapt:
             seen.append(noisy_fraction)
             return self
 

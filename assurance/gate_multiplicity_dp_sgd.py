@@ -39,8 +39,11 @@ usual: dict[str, Any] = {"epsilon": None, "delta": 1e-4, "steps": 40, "sampling_
 SETTINGS: tuple[tuple[int, dict[str, Any]], ...] = (
     (2, {"noise_multiplier": 1.5, "weight_decay": 0.1}),
     (3, {"noise_multiplier": 1.0, "dtype": "float32"}),
-    (3, {"update": Langevin(0.5, 0.002), "clip": Automatic(0.8)}),
-    (2, {"noise_multiplier": 1.0, "sampling_rate": 0.8, "update": Adam(0.1), "average": 0.0}),
+    (3, {"optimizer": Langevin(0.5, 0.002), "clip": Automatic(0.8)}),
+    (
+        2,
+        {"noise_multiplier": 1.0, "sampling_rate": 0.8, "optimizer": Adam(0.1), "average": 0.0},
+    ),
     (3, {"noise_multiplier": 1.0, "clip": GlobalV1(0.8, 2.0), "fit_intercept": False}),
 )
 descend, normals, shared = (

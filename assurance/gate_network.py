@@ -284,7 +284,7 @@ def crowd() -> float:
     y = np.append(np.zeros(200, int), 1)
     settings = {"clip": Flat(BOUND), "sampling_rate": 1.0, "steps": 1, "size": 200}
     # One block has all of them.
-    settings |= {"noise_multiplier": 1.0, "random_state": 0, "update": 0.1, "block": 300}
+    settings |= {"noise_multiplier": 1.0, "random_state": 0, "optimizer": 0.1, "block": 300}
     sums = []
     for n in (201, 200):
         module = network("plain")
@@ -304,7 +304,7 @@ def noisy_before(engine: str, rng: np.random.Generator) -> float:
         settings = {
             "clip": Flat(BOUND),
             "gradients": engine,
-            "update": Langevin(0.1, 1.0, pre_noise=3.0),
+            "optimizer": Langevin(0.1, 1.0, pre_noise=3.0),
             "sampling_rate": 1.0,
             "relation": "replace-one",
             "steps": 1,
@@ -349,7 +349,7 @@ def compare(
         "noise_multiplier": 1.0,
         "size": SIZE if relation == "add-remove" else None,
         "random_state": int(rng.integers(10**9)),
-        "update": 0.1,
+        "optimizer": 0.1,
         "augment": Views() if name == "views" else None,
     }
     sums, counts, event = [], [], None

@@ -102,7 +102,7 @@ def sums_of(planted: bool, steps: int) -> tuple[Any, Gaussian]:
         X[0 if planted else 1 :],
         y[0 if planted else 1 :],
         clip=BOUND,
-        update=1e-12,
+        optimizer=1e-12,
         noise_multiplier=1.0,
         sampling_rate=1.0,
         steps=steps,

@@ -219,7 +219,7 @@ def fits(rule: str) -> float:
         "steps": 1,
         "size": ROWS,
         "noise_multiplier": 1.0,
-        "update": 0.1,
+        "optimizer": 0.1,
         "random_state": 0,
     }
     # Copies of one record twice: the noise cancels, and thresholds tell the noisy counts.

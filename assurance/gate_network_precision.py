@@ -222,7 +222,7 @@ def sums_of(n: int, way: str, module: nn.Module, **more: Any) -> list[Any]:
         epsilon=None,
         noise_multiplier=1e-6,
         sampling_rate=1.0,
-        update=1e-6,
+        optimizer=1e-6,
         gradients=way,  # type: ignore[arg-type]
         size=ROWS,
         on_step=watch,

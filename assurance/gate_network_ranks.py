@@ -188,7 +188,7 @@ def compare(clip: ClipRule, rng: np.random.Generator) -> float:
     settings = {"clip": clip, "not_private": "clipping only", "sampling_rate": 1.0, "size": 12}
     settings |= {
         "noise_multiplier": 1.0,
-        "update": 0.5,
+        "optimizer": 0.5,
         "steps": 4,
         "module": first_weights(rng),
     }
@@ -220,7 +220,7 @@ def noise(times: int) -> float:
     X, y = records(10, np.random.default_rng(1))
     shares = [Dataset(X[:6], y[:6], (0, 1)), Dataset(X[6:], y[6:], (0, 1))]
     settings = {"clip": BOUND, "noise_multiplier": NOISE, "sampling_rate": 1.0, "size": 10}
-    seen = np.array(fitted(shares, steps=times, update=1e-9, **settings)) / (NOISE * BOUND)
+    seen = np.array(fitted(shares, steps=times, optimizer=1e-9, **settings)) / (NOISE * BOUND)
     squares, entries = float((seen**2).sum()), seen.size
     # Ten clipped records are shorter than a fifth of one weight's noise: not seen here.
     low, high = stats.chi2.ppf(ALPHA / 2, entries), stats.chi2.isf(ALPHA / 2, entries)
@@ -238,7 +238,7 @@ def batches(shares: Sequence[Dataset], **settings: Any) -> dict[int, list[Any]]:
         return summed(sums, weights, rows, clip)
 
     with mock.patch(SUMS + "__call__", spied):
-        fitted(shares, noise_multiplier=1.0, update=1e-9, **settings)
+        fitted(shares, noise_multiplier=1.0, optimizer=1e-9, **settings)
     return seen
 
 

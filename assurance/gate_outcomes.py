@@ -139,7 +139,7 @@ def network(module: nn.Module) -> PrivateNetwork:
 def searched() -> PrivateSearch:
     """A search of two trials or so."""
     return PrivateSearch(
-        linear(sampling_rate=1.0), {"update": [0.3, 1.0]}, mean=2.0, holdout=0.2, size=SIZE
+        linear(sampling_rate=1.0), {"optimizer": [0.3, 1.0]}, mean=2.0, holdout=0.2, size=SIZE
     )
 
 

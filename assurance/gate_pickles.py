@@ -127,7 +127,7 @@ def network(**more: Any) -> PrivateNetwork:
 def searched() -> PrivateSearch:
     """A search of a trial or so."""
     tried = network(sampling_rate=1.0)
-    return PrivateSearch(tried, [{"update": 0.3}], mean=1.5, holdout=0.2, size=SIZE)
+    return PrivateSearch(tried, [{"optimizer": 0.3}], mean=1.5, holdout=0.2, size=SIZE)
 
 
 def calibrated() -> PrivateCalibratedClassifier:

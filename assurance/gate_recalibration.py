@@ -131,8 +131,8 @@ class Copied(PrepaidSource):
 class PartClaims(PrivateCalibratedClassifier):
     """Leave the trained model with the statement of its own, smaller cost."""
 
-    def _fitted(self, *given: Any) -> Any:
-        result = super()._fitted(*given)
+    def _fit(self, *given: Any) -> Any:
+        result = super()._fit(*given)
         self.estimator_.not_private_because_ = ()
         return result
 
@@ -140,8 +140,8 @@ class PartClaims(PrivateCalibratedClassifier):
 class ReadsInSilence(PrivateCalibratedClassifier):
     """Infer classes and size, and say nothing of it."""
 
-    def _fitted(self, dataset: Any, parts: Any, reasons: Any) -> Any:
-        return super()._fitted(dataset, parts, ())
+    def _fit(self, dataset: Any, parts: Any, reasons: Any) -> Any:
+        return super()._fit(dataset, parts, ())
 
 
 class SizeFromRecords(PrivateCalibratedClassifier):

@@ -220,6 +220,7 @@ def replay_answers(folder: Path, rng: np.random.Generator, rounds: int) -> int:
                 observed(query, pool.take(rows), relation, folder / f"{i}-{j}-{side}")
                 for side, rows in enumerate((kept, other))
             ]
+            assert all(len(one) > 2 for one in seen), f"{query.name}: no answer, but {seen}"
             assert seen[0] == seen[1], f"{query.name}: {seen[0]} on one, {seen[1]} on the other"
             pairs += 1
     return pairs
@@ -243,10 +244,10 @@ def recorded() -> Iterator[list[tuple[str, int]]]:
     draws: list[tuple[str, int]] = []
     make = noise.make_laplace
 
-    def noted(*space: Any, scale: float) -> Any:
+    def noted(scale: float) -> Any:
         def measured(units: list[int]) -> list[int]:
             draws.append((f"laplace of {scale!r}", len(units)))
-            return make(*space, scale=scale)(units)
+            return make(scale)(units)
 
         return measured
 

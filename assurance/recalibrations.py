@@ -74,7 +74,7 @@ def using(subject: Subject) -> Iterator[None]:
     changed = {
         "PrepaidSource": Watching,
         "split_records": subject.split_records,
-        "logits_of": subject.logits_of,
+        "compute_logits": subject.logits_of,
     }
     with mock.patch.multiple(module, **changed):
         yield

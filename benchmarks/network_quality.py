@@ -61,7 +61,7 @@ class Setting:
     batch : int
         Records expected in a batch.
     steps : int
-    update : Update
+    optimizer : Optimizer
     clip : float
     average : float or Moving
     prepare : callable, optional
@@ -74,7 +74,7 @@ class Setting:
     module: Callable[[], nn.Module]
     batch: int
     steps: int
-    update: Optimizer
+    optimizer: Optimizer
     clip: float = 0.1
     average: float | ExponentialAverage = 0.0
     prepare: Any = None
@@ -89,7 +89,7 @@ class Setting:
             steps=self.steps,
             sampling_rate=self.batch / size,
             clip=self.clip,
-            update=self.update,
+            optimizer=self.optimizer,
             average=self.average,
             prepare=self.prepare,
             size=size,

@@ -127,7 +127,7 @@ def noise_for(first: Event, second: Any) -> float:
 
 def head(features: Any, y: Any, **settings: Any) -> PrivateNetwork:
     """A private head on frozen features, by DP-Adam."""
-    told = {"update": Adam(HEAD_RATE), "average": 0.3, "block": 256, **settings}
+    told = {"optimizer": Adam(HEAD_RATE), "average": 0.3, "block": 256, **settings}
     return network(Head(), len(y), **told).fit(features, y)
 
 
@@ -146,7 +146,7 @@ def fine_tuned(features: Any, states: Any, y: Any, chosen: argparse.Namespace) -
             noise_multiplier=noise,
             sampling_rate=chosen.batch / size,
             steps=round(chosen.epochs * size / chosen.batch),
-            update=Adam(chosen.rate),
+            optimizer=Adam(chosen.rate),
             clip=0.1,
             average=ExponentialAverage(0.9),
             block=64,
@@ -204,7 +204,7 @@ def main(chosen: argparse.Namespace) -> None:
             DELTA,
             epochs=10,
             sampling_rate=0.05,
-            update=10.0,
+            optimizer=10.0,
             average=0.5,
             classes=(0, 1),
             size=len(y),

@@ -71,7 +71,7 @@ def ours() -> float:
         steps=STEPS,
         sampling_rate=TASK.batch / TASK.rows,
         clip=CLIP,
-        update=SGD(RATE),
+        optimizer=SGD(RATE),
         block=128,
     )
     start = time.perf_counter()

@@ -52,7 +52,7 @@ def model(problem: Problem, **settings: Any) -> PrivateNetwork:
         "noise_multiplier": NOISE,
         "sampling_rate": task.batch / task.rows,
         "clip": CLIP,
-        "update": SGD(RATE),
+        "optimizer": SGD(RATE),
         "classes": range(10),
         "size": task.rows,
     }
@@ -63,7 +63,7 @@ def ours(problem: Problem, block: int) -> float:
     """Seconds per step inside a fit."""
     clock, task = Clocked(SGD(RATE)), problem.task
     # The engine that a trial before the first step would choose; the trial would take time.
-    settings = {"update": clock, "block": block, "gradients": "ghost"}
+    settings = {"optimizer": clock, "block": block, "gradients": "ghost"}
     model(problem, steps=task.warm + task.steps, **settings).fit(problem.X, problem.y)
     return (clock.times[-1] - clock.times[task.warm - 1]) / task.steps
 

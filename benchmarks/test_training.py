@@ -75,7 +75,7 @@ def model(problem: Problem, **settings: Any) -> PrivateLogisticRegression:
         "noise_multiplier": NOISE,
         "sampling_rate": shape.batch / shape.rows,
         "clip": CLIP,
-        "update": SGD(RATE),
+        "optimizer": SGD(RATE),
         "average": 0.0,
         "initial": (problem.start, np.zeros(shape.classes)),
         "classes": list(range(shape.classes)),
@@ -87,7 +87,7 @@ def model(problem: Problem, **settings: Any) -> PrivateLogisticRegression:
 def our_seconds(problem: Problem, **settings: Any) -> float:
     """Seconds of one step of ours, without the ends of the run."""
     clock = Clocked()
-    fitted = model(problem, steps=WARM + STEPS + COOL, update=clock, **settings)
+    fitted = model(problem, steps=WARM + STEPS + COOL, optimizer=clock, **settings)
     fitted.fit(problem.X, problem.y)
     assert fitted.private_ or "not_private" in settings
     # The noise runs ahead of the steps, so the last of them would come cheap.

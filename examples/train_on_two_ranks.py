@@ -33,7 +33,7 @@ def main(folder: Path) -> None:
         epsilon=8.0,
         delta=1e-5,
         epochs=20,
-        update=2.0,
+        optimizer=2.0,
         size=1_000,  # of all ranks together, and public
         across=Ranks(),
     )

@@ -153,7 +153,8 @@ def test_a_fit_imports_no_noise_chart_or_torch_before_training(tmp_path):
         f"import os; os.environ['VERACAL_LEDGERS'] = {str(tmp_path)!r}\n"
         "from unittest import mock\n"
         "from veracal.workflow import planning\n"
-        "mock.patch.object(planning.RunPlan, 'train_model', side_effect=KeyboardInterrupt).start()\n"
+        "stop = mock.patch.object(planning.RunPlan, 'train_model', side_effect=KeyboardInterrupt)\n"
+        "stop.start()\n"
     )
     words = ["fit", "breast-cancer", "--epsilon", "1", "--out", str(tmp_path / "model")]
     modules = modules_after(stop + COMMAND.format(words))

@@ -46,7 +46,7 @@ class Task:
             delta_of(size),
             noise_multiplier=1.0 if epsilon is None else None,
             clip=self.clip,
-            update=4.0 / self.clip,
+            optimizer=4.0 / self.clip,
             epochs=self.epochs,
             sampling_rate=min(1.0, self.batch / size),
             average=0.0,

@@ -163,7 +163,7 @@ def records():
 ESTIMATORS = {
     "logistic": lambda: PrivateLogisticRegression(2.0, steps=30),
     "adam": lambda: PrivateLogisticRegression(
-        None, noise_multiplier=1.5, steps=20, update=Adam(0.1)
+        None, noise_multiplier=1.5, steps=20, optimizer=Adam(0.1)
     ),
     "automatic": lambda: PrivateLogisticRegression(2.0, steps=30, clip=Automatic(1.0)),
     "global": lambda: PrivateLogisticRegression(2.0, steps=30, clip=GlobalV2(1.0)),

@@ -47,7 +47,7 @@ def make_training(**changes) -> DPSGD:
     settings = {
         "sampler": Poisson(0.1),
         "clip": Flat(1.5),
-        "update": SGD(0.3),
+        "optimizer": SGD(0.3),
         "noise_multiplier": 2.0,
         "steps": 20,
         "expected_batch": 30.0,
@@ -115,7 +115,7 @@ def test_the_loop_equals_its_definition(targets) -> None:
             ),
         ),
         (
-            {"update": Langevin(0.02, 1.0, mode="sum"), "noise_multiplier": None},
+            {"optimizer": Langevin(0.02, 1.0, mode="sum"), "noise_multiplier": None},
             Repeated(PoissonGaussian(0.2 * 1.5, 1.5, rate=0.1), 20),
         ),
         (
@@ -192,10 +192,10 @@ def test_an_empty_batch_takes_a_noisy_step(targets) -> None:
 
 
 @pytest.mark.parametrize("sampler", [FullBatch(), Poisson(0.5)])
-@pytest.mark.parametrize("update", [SGD(0.3), Momentum(0.3), Adam(0.1)])
-def test_the_number_of_records_affects_only_the_sum(sampler, update) -> None:
+@pytest.mark.parametrize("optimizer", [SGD(0.3), Momentum(0.3), Adam(0.1)])
+def test_the_number_of_records_affects_only_the_sum(sampler, optimizer) -> None:
     """With gradients of zero, neighbors end bit for bit at the same weights."""
-    subject = make_training(sampler=sampler, update=update)
+    subject = make_training(sampler=sampler, optimizer=optimizer)
     ends = [
         subject.run(np.ones(3), no_gradient, n, rng=np.random.default_rng(3)).weights
         for n in (0, 1, 99, 100, 101)
@@ -205,7 +205,7 @@ def test_the_number_of_records_affects_only_the_sum(sampler, update) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_torch_weights_are_trained_identically(dtype, targets) -> None:
-    subject = make_training(update=Momentum(0.3), steps=5)
+    subject = make_training(optimizer=Momentum(0.3), steps=5)
     ours = subject.run(np.zeros(3), pull_to(targets), 300, rng=np.random.default_rng(1))
     kept = torch.asarray(targets).to(dtype)
     theirs = subject.run(
@@ -298,11 +298,11 @@ class Shuffled:
         ({"sampler": Shuffled()}, "whose cost is known"),
         ({"sampler": None}, "whose cost is known"),
         ({"clip": 1.0}, "a clip of"),
-        ({"update": None}, "start and step"),
+        ({"optimizer": None}, "start and step"),
         ({"noise_multiplier": 0.0}, "noise_multiplier > 0"),
         ({"noise_multiplier": math.inf}, "noise_multiplier > 0"),
         ({"noise_multiplier": None}, "if and only if the optimizer is Langevin"),
-        ({"update": Langevin(0.1, 1.0)}, "if and only if the optimizer is Langevin"),
+        ({"optimizer": Langevin(0.1, 1.0)}, "if and only if the optimizer is Langevin"),
         ({"noise_multiplier": Linear(1.0, 0.0, steps=5)}, "0.0 at step 5"),
         ({"noise_multiplier": Exponential(1.0, 100.0)}, "0.0 at step 8"),
         ({"steps": 0}, "integer steps"),

@@ -71,10 +71,10 @@ def small_chunks(monkeypatch):
     monkeypatch.setattr(dp_sgd, "_CHUNK", 300)
 
 
-def train(update, dtype, *, in_place):
+def train(optimizer, dtype, *, in_place):
     """Initial and final weights of a training run, and copies of its steps."""
-    noise = None if isinstance(update, Langevin) else 1.5
-    training = DPSGD(Poisson(0.5), Flat(1.0), update, noise, 5, 10.0, weight_decay=0.01)
+    noise = None if isinstance(optimizer, Langevin) else 1.5
+    training = DPSGD(Poisson(0.5), Flat(1.0), optimizer, noise, 5, 10.0, weight_decay=0.01)
     rng = np.random.default_rng(0)
     targets = rng.standard_normal((20, SIZE))
     first = rng.standard_normal(SIZE).astype(dtype)
@@ -96,11 +96,11 @@ def train(update, dtype, *, in_place):
 
 @pytest.mark.parametrize("threaded", [True, False])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize("update", RULES, ids=lambda rule: type(rule).__name__)
-def test_in_place_steps_give_the_same_numbers(update, dtype, threaded, monkeypatch):
+@pytest.mark.parametrize("optimizer", RULES, ids=lambda rule: type(rule).__name__)
+def test_in_place_steps_give_the_same_numbers(optimizer, dtype, threaded, monkeypatch):
     monkeypatch.setattr(dp_sgd, "_MIN_THREADED", 1 if threaded else 10**9)
-    _, weights, steps = train(update, dtype, in_place=False)
-    first, trained, seen = train(update, dtype, in_place=True)
+    _, weights, steps = train(optimizer, dtype, in_place=False)
+    first, trained, seen = train(optimizer, dtype, in_place=True)
     assert trained is first
     assert trained.dtype == dtype
     np.testing.assert_array_equal(trained, weights)

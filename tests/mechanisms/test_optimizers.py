@@ -11,12 +11,12 @@ from veracal.mechanisms.optimizers import SGD, Adam, Exponential, Langevin, Line
 GRADIENTS = np.random.default_rng(0).standard_normal((12, 3))
 
 
-def descend(update, weights, gradients=GRADIENTS):
-    state = update.start(weights)
+def descend(optimizer, weights, gradients=GRADIENTS):
+    state = optimizer.start(weights)
     for t, gradient in enumerate(gradients):
         if isinstance(weights, torch.Tensor):
             gradient = torch.asarray(gradient, dtype=weights.dtype)
-        weights, state = update.step(weights, gradient, state, t)
+        weights, state = optimizer.step(weights, gradient, state, t)
     return weights
 
 
@@ -31,7 +31,7 @@ def reference(optimizer, **settings):
 
 
 @pytest.mark.parametrize(
-    ("update", "expected"),
+    ("optimizer", "expected"),
     [
         (SGD(0.3), lambda: reference(torch.optim.SGD, lr=0.3)),
         (Momentum(0.3), lambda: reference(torch.optim.SGD, lr=0.3, momentum=0.9)),
@@ -49,9 +49,9 @@ def reference(optimizer, **settings):
     ],
     ids=lambda part: repr(part) if hasattr(part, "rate") else "library",
 )
-def test_optimizers_equal_those_of_torch(update, expected) -> None:
-    np.testing.assert_allclose(descend(update, np.ones(3)), expected(), rtol=1e-12)
-    as_torch = descend(update, torch.ones(3, dtype=torch.float64))
+def test_optimizers_equal_those_of_torch(optimizer, expected) -> None:
+    np.testing.assert_allclose(descend(optimizer, np.ones(3)), expected(), rtol=1e-12)
+    as_torch = descend(optimizer, torch.ones(3, dtype=torch.float64))
     np.testing.assert_allclose(as_torch.numpy(), expected(), rtol=1e-12)
 
 
@@ -64,8 +64,8 @@ def test_a_schedule_sets_the_rate_of_each_step() -> None:
 @pytest.mark.parametrize("mode", ["mean", "sum", "langevin"])
 @pytest.mark.parametrize("rate", [0.005, Exponential(0.005, 0.028, every=2)])
 def test_langevin_noise_equals_its_definition(mode, rate) -> None:
-    update = Langevin(rate, temperature=6.08, mode=mode)
-    result = update.noise_multipliers(4, expected_batch=64, bound=0.5)
+    optimizer = Langevin(rate, temperature=6.08, mode=mode)
+    result = optimizer.noise_multipliers(4, expected_batch=64, bound=0.5)
     for t, multiplier in enumerate(result):
         a = 0.005 if isinstance(rate, float) else 0.005 * math.exp(-0.028 * (t // 2))
         expected = {
@@ -89,11 +89,11 @@ def test_the_published_setting_has_the_published_multiplier() -> None:
 @pytest.mark.parametrize("records", [None, 5_000])
 def test_langevin_mode_samples_with_the_required_diffusion(records) -> None:
     """Noise of std sqrt(2 rate temperature) in the weights, for either energy."""
-    update = Langevin(0.01, temperature=0.5, mode="langevin", records=records)
+    optimizer = Langevin(0.01, temperature=0.5, mode="langevin", records=records)
     bound, batch = 0.7, 32
-    (multiplier,) = update.noise_multipliers(1, batch, bound)
+    (multiplier,) = optimizer.noise_multipliers(1, batch, bound)
     noise_on_mean = multiplier * bound / batch
-    moved, _ = update.step(np.zeros(1), np.full(1, noise_on_mean), None, 0)
+    moved, _ = optimizer.step(np.zeros(1), np.full(1, noise_on_mean), None, 0)
     assert abs(moved[0]) == pytest.approx(math.sqrt(2 * 0.01 * 0.5))
 
 

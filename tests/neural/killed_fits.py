@@ -77,7 +77,7 @@ def live(folder, number):
         random_state=None,
         noise_multiplier=3.0,
         sampling_rate=1.0,
-        update=Adam(0.01),
+        optimizer=Adam(0.01),
     )
     with LIVES[number](), mock.patch.object(NoisySumMonitor, "record", noted):
         fitted = holder.fit(fit, request="one")

@@ -75,11 +75,16 @@ def noted():
         yield steps
 
 
-@pytest.mark.parametrize("update", [SGD(0.1), Momentum(0.1), Adam(0.01)], ids=repr)
+@pytest.mark.parametrize("optimizer", [SGD(0.1), Momentum(0.1), Adam(0.01)], ids=repr)
 @pytest.mark.parametrize("average", [0.0, 0.8, ExponentialAverage(0.5)], ids=repr)
-def test_an_interrupted_fit_resumes(tmp_path, update, average):
+def test_an_interrupted_fit_resumes(tmp_path, optimizer, average):
     path = tmp_path / "run.safetensors"
-    settings = {"checkpoint": path, "checkpoint_every": 2, "update": update, "average": average}
+    settings = {
+        "checkpoint": path,
+        "checkpoint_every": 2,
+        "optimizer": optimizer,
+        "average": average,
+    }
     settings |= {"steps": 7, "clip": GlobalAdapt(0.5, 1.0), "sampling_rate": 1.0}
     with broken_off(5):
         model(**settings).fit(X, Y)
@@ -101,7 +106,7 @@ def test_an_interrupted_run_equals_an_uninterrupted_one(tmp_path, clip):
     settings = {
         "steps": 6,
         "sampling_rate": 1.0,
-        "update": Adam(0.05),
+        "optimizer": Adam(0.05),
         "average": ExponentialAverage(0.7),
     }
     settings |= {"not_private": "clipping only", "clip": clip}
@@ -140,7 +145,7 @@ def changed_file(path, tensors=None, **settings):
 def test_the_contents_of_a_checkpoint_are_checked(tmp_path, tensors, options, match):
     path = tmp_path / "run"
     settings = {"checkpoint": path, "checkpoint_every": 1, "steps": 5, "sampling_rate": 1.0}
-    settings |= {"update": Momentum(0.1), "clip": COUNTED}
+    settings |= {"optimizer": Momentum(0.1), "clip": COUNTED}
     with broken_off(2):
         model(**settings).fit(X, Y)
     changed_file(path, tensors, **options)
@@ -155,7 +160,7 @@ def test_a_checkpoint_belongs_to_one_run(tmp_path):
         model(**settings).fit(X, Y)
     for changed in (
         {"steps": 6},
-        {"update": 0.3},
+        {"optimizer": 0.3},
         {"average": 0.5},
         {"module": nn.Linear(4, 2)},
         {"module": nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))},
@@ -173,7 +178,7 @@ def test_a_checkpoint_contains_no_generator_state(tmp_path):
     settings = {
         "checkpoint": path,
         "checkpoint_every": 1,
-        "update": Adam(0.1),
+        "optimizer": Adam(0.1),
         "sampling_rate": 1.0,
     }
     with broken_off(1):

@@ -261,7 +261,7 @@ def sizes(monkeypatch):
     return seen
 
 
-SETTINGS = {"classes": (0, 1), "size": 60, "steps": 1, "update": 0.1, "gradients": "ghost"}
+SETTINGS = {"classes": (0, 1), "size": 60, "steps": 1, "optimizer": 0.1, "gradients": "ghost"}
 RULE = pytest.mark.parametrize(
     ("clip", "expected"), [(GlobalV2(0.7), [1] * 60), (Flat(0.7), [31] * 3)]
 )

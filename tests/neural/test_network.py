@@ -24,7 +24,7 @@ from veracal.training import ExponentialAverage, PrivateLogisticRegression
 def test_one_step_equals_its_definition():
     """Clip each gradient, sum, add the noise, divide by the declared batch."""
     seen, start = Seen(), network()
-    fitted = model(steps=1, sampling_rate=1.0, clip=0.5, update=0.1, on_step=seen).fit(X, Y)
+    fitted = model(steps=1, sampling_rate=1.0, clip=0.5, optimizer=0.1, on_step=seen).fit(X, Y)
     total = np.zeros(4 * 3 + 3 + 3 * 2 + 2)
     for x, y in zip(X, Y, strict=True):
         loss = nn.functional.cross_entropy(start(torch.tensor(x)[None]), torch.tensor([y]))
@@ -44,17 +44,17 @@ def test_one_step_equals_its_definition():
 
 @pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
 @pytest.mark.parametrize(
-    "update", [SGD(0.1), Momentum(0.1), Adam(0.01), Langevin(0.1, 1.0)], ids=repr
+    "optimizer", [SGD(0.1), Momentum(0.1), Adam(0.01), Langevin(0.1, 1.0)], ids=repr
 )
-def test_the_event_equals_that_of_a_linear_model_with_the_same_settings(update, relation):
+def test_the_event_equals_that_of_a_linear_model_with_the_same_settings(optimizer, relation):
     settings = {
         **SETTINGS,
         "steps": 7,
         "sampling_rate": 0.2,
         "relation": relation,
-        "update": update,
+        "optimizer": optimizer,
     }
-    if isinstance(update, Langevin):
+    if isinstance(optimizer, Langevin):
         settings["noise_multiplier"] = None
     linear = PrivateLogisticRegression(**settings)
     deep = PrivateNetwork(network(), **settings)
@@ -82,7 +82,7 @@ def test_neighbors_differ_by_at_most_the_bound(gradients, clip):
 @pytest.mark.parametrize("block", [1, 7, 60])
 def test_blocks_change_nothing_but_rounding(block):
     whole, cut = Seen(), Seen()
-    settings = {"sampling_rate": 0.5, "clip": 0.3, "update": 0.1}
+    settings = {"sampling_rate": 0.5, "clip": 0.3, "optimizer": 0.1}
     model(block=64, on_step=whole, **settings).fit(X, Y)
     model(block=block, on_step=cut, **settings).fit(X, Y)
     for one, other in zip(whole.steps, cut.steps, strict=True):
@@ -204,7 +204,7 @@ def test_the_given_module_is_not_changed():
 
 
 def test_a_function_makes_new_weights_for_every_fit():
-    built = PrivateNetwork(lambda: nn.Linear(4, 2), **SETTINGS, steps=1, update=1e-5)
+    built = PrivateNetwork(lambda: nn.Linear(4, 2), **SETTINGS, steps=1, optimizer=1e-5)
     first, second = (clone(built).fit(X, Y).module_.weight for _ in range(2))
     assert not torch.allclose(first, second, atol=1e-3)
     same = [clone(built).set_params(random_state=3).fit(X, Y).module_.weight for _ in range(2)]
@@ -283,7 +283,7 @@ def test_a_progress_bar_shows_the_completed_steps(capfd, tmp_path):
 
 def test_a_moving_average_equals_its_formula():
     seen, decay = Seen(), 0.6
-    fitted = model(average=ExponentialAverage(decay), on_step=seen, update=0.5, steps=5).fit(
+    fitted = model(average=ExponentialAverage(decay), on_step=seen, optimizer=0.5, steps=5).fit(
         X, Y
     )
     mean = weight = 0.0
@@ -339,7 +339,7 @@ def test_records_that_add_nothing_are_detected_from_released_values(how):
     module, rows, clip = Touchy(how == "not finite"), X + 100, 1.0
     if how == "clip bound far above":
         module, rows, clip = network(), X, 1e4
-    settings = {"sampling_rate": 1.0, "clip": clip, "update": 1e-4}
+    settings = {"sampling_rate": 1.0, "clip": clip, "optimizer": 1e-4}
     with pytest.warns(UserWarning, match="almost nothing"):
         fitted = model(module, **settings).fit_records(Dataset(rows, Y, (0, 1), size=60))
     assert fitted.self_check_.noise_only
@@ -349,7 +349,12 @@ def test_records_that_add_nothing_are_detected_from_released_values(how):
 @pytest.mark.parametrize("steps", [1, 200])
 def test_large_noise_gives_no_warning(steps):
     """By the settings alone, so few records would not be visible."""
-    settings = {"noise_multiplier": 50.0, "sampling_rate": 0.05, "update": 1e-4, "steps": steps}
+    settings = {
+        "noise_multiplier": 50.0,
+        "sampling_rate": 0.05,
+        "optimizer": 1e-4,
+        "steps": steps,
+    }
     assert not model(**settings).fit(X, Y).self_check_.problems
 
 

@@ -349,7 +349,12 @@ def test_a_hook_that_seeds_torch_does_not_fix_dropout_masks():
             torch.manual_seed(0)
             seen(model, step)
 
-        settings = {"sampling_rate": 1.0, "steps": 2, "noise_multiplier": 1e-6, "update": 1e-9}
+        settings = {
+            "sampling_rate": 1.0,
+            "steps": 2,
+            "noise_multiplier": 1e-6,
+            "optimizer": 1e-9,
+        }
         with pytest.warns(UserWarning, match="did not change"):
             model(module, on_step=hook, random_state=None, **settings).fit(X, Y)
         result.append(seen.steps[1].noisy_sum)

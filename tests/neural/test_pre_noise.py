@@ -21,7 +21,7 @@ from veracal.neural.gradients.choice import MATERIALIZING_ENGINES, example_gradi
 from veracal.neural.gradients.engines import PreNoise
 
 LANGEVIN = Langevin(0.1, 1.0, pre_noise=0.3)
-SETTINGS = {"noise_multiplier": None, "update": LANGEVIN, "sampling_rate": 1.0}
+SETTINGS = {"noise_multiplier": None, "optimizer": LANGEVIN, "sampling_rate": 1.0}
 
 
 def summed(way, module, block, clip, std, seed=0):
@@ -101,7 +101,7 @@ def test_noise_before_the_clip_does_not_change_the_cost(gradients):
     settings = {**SETTINGS, "gradients": gradients, "steps": 2}
     runs = [Seen(), Seen(), Seen()]
     fitted = [model(on_step=one, **settings).fit(X, Y) for one in runs[:2]]
-    plain = model(on_step=runs[2], **{**settings, "update": Langevin(0.1, 1.0)}).fit(X, Y)
+    plain = model(on_step=runs[2], **{**settings, "optimizer": Langevin(0.1, 1.0)}).fit(X, Y)
     assert fitted[0].event_ == plain.event_
     assert (
         fitted[0].trial_.chosen in MATERIALIZING_ENGINES

@@ -50,10 +50,10 @@ def same(one, other):
 
 
 @pytest.mark.parametrize("clip", [Flat(0.3), GlobalAdapt(0.3, 1.0)], ids=repr)
-@pytest.mark.parametrize("update", [SGD(0.1), Momentum(0.1), Adam(0.01)], ids=repr)
+@pytest.mark.parametrize("optimizer", [SGD(0.1), Momentum(0.1), Adam(0.01)], ids=repr)
 @pytest.mark.parametrize("sampler", [Poisson(0.3), FullBatch()], ids=repr)
-def test_train_equals_a_network_fit_with_the_same_settings(clip, update, sampler):
-    rules = {"clip": clip, "update": update}
+def test_train_equals_a_network_fit_with_the_same_settings(clip, optimizer, sampler):
+    rules = {"clip": clip, "optimizer": optimizer}
     done = train(
         network(), (X, Y), noise=1.5, sampler=sampler, random_state=0, **rules, **SETTINGS
     )
@@ -66,9 +66,9 @@ def test_train_equals_a_network_fit_with_the_same_settings(clip, update, sampler
 
 
 def test_langevin_sets_its_own_noise():
-    update = Langevin(0.1, 1.0)
-    done = train(network(), (X, Y), update=update, sampler=Poisson(0.3), **SETTINGS)
-    expected = model(noise_multiplier=None, update=update, sampling_rate=0.3).event()
+    optimizer = Langevin(0.1, 1.0)
+    done = train(network(), (X, Y), optimizer=optimizer, sampler=Poisson(0.3), **SETTINGS)
+    expected = model(noise_multiplier=None, optimizer=optimizer, sampling_rate=0.3).event()
     assert done.event == expected
 
 
@@ -167,9 +167,9 @@ class PassingBy(IterableDataset):
         ((X, Y), {"clip": "flat"}, r"clip > 0 or a clip rule, such as Flat.*clip='flat'"),
         ((X, Y), {"clip": Adam(0.1)}, "or a clip rule.*got clip=Adam"),
         ((X, Y), {"clip": -1.0}, "clip > 0 .*clip=-1.0"),
-        ((X, Y), {"update": "adam"}, "update > 0 or an optimizer.*update='adam'"),
-        ((X, Y), {"update": Flat(0.1)}, "or an optimizer.*got update=Flat"),
-        ((X, Y), {"update": Adam}, "got the class Adam"),
+        ((X, Y), {"optimizer": "adam"}, "update > 0 or an optimizer.*update='adam'"),
+        ((X, Y), {"optimizer": Flat(0.1)}, "or an optimizer.*got optimizer=Flat"),
+        ((X, Y), {"optimizer": Adam}, "got the class Adam"),
         ((X, Y), {"weight_decay": None}, "weight_decay between .*got None"),
         ((X, Y), {"weight_decay": "0.1"}, "weight_decay between .*got '0.1'"),
         ((X, Y), {"classes": 2}, "a list of labels, found 2"),

@@ -34,8 +34,8 @@ X = rows.normal(size=(60, 4)).astype(np.float32)
 Y = (X[:, 0] > 0).astype(int)
 SHARE = {0: slice(0, 45), 1: slice(45, None)}  # of the records, not in equal parts
 EXACT = {
-    "flat": {"clip": Flat(0.05), "update": Momentum(0.5), "average": 0.5},
-    "counted": {"clip": GlobalAdapt(0.5, 0.3, rate=0.2, count_noise=1e-6), "update": 0.5},
+    "flat": {"clip": Flat(0.05), "optimizer": Momentum(0.5), "average": 0.5},
+    "counted": {"clip": GlobalAdapt(0.5, 0.3, rate=0.2, count_noise=1e-6), "optimizer": 0.5},
 }
 SETTINGS = {"epsilon": None, "noise_multiplier": 1.0, "classes": [0, 1], "size": 60}
 SETTINGS |= {"steps": 4, "gradients": "ghost"}
@@ -95,7 +95,7 @@ class Rank:
     def noise(self):
         """One step of much noise in many weights; rank 1 has no record."""
         outputs = network(inner=WIDE)
-        settings = {"noise_multiplier": NOISE, "steps": 1, "update": 1.0, "clip": 1.0}
+        settings = {"noise_multiplier": NOISE, "steps": 1, "optimizer": 1.0, "clip": 1.0}
         fit = model(outputs, sampling_rate=1.0, **settings)
         fit.fit_records(share(0) if self.rank == 0 else empty())
         before = np.concatenate([one.detach().ravel() for one in outputs.parameters()])

@@ -21,9 +21,9 @@ OURS = [
 ]
 
 
-@pytest.mark.parametrize("update", OURS, ids=repr)
-def test_built_in_rules_pass(update) -> None:
-    check_optimizer(update)
+@pytest.mark.parametrize("optimizer", OURS, ids=repr)
+def test_built_in_rules_pass(optimizer) -> None:
+    check_optimizer(optimizer)
 
 
 @dataclass

@@ -121,7 +121,7 @@ def test_an_undeclared_label_is_rejected() -> None:
 
 
 def test_a_clone_has_the_same_cost_and_no_fit() -> None:
-    first = model(clip=Flat(0.5), update=SGD(0.3), unit=Unit("patient", 2))
+    first = model(clip=Flat(0.5), optimizer=SGD(0.3), unit=Unit("patient", 2))
     second = clone(first)
     assert second.event() == first.event()
     assert not hasattr(second, "event_")
@@ -191,8 +191,8 @@ def test_wrong_shapes_are_rejected_before_a_charge(
         {"sampling_rate": 1.1},
         {"delta": 0.5},
         {"clip": -1.0},
-        {"update": 0.0},
-        {"update": "sgd"},
+        {"optimizer": 0.0},
+        {"optimizer": "sgd"},
         {"weight_decay": -1.0},
         {"average": 2.0},
         {"dtype": "float16"},
@@ -205,12 +205,12 @@ def test_wrong_shapes_are_rejected_before_a_charge(
         {"fit_intercept": "yes"},
         {"fit_intercept": 2},
         {"on_step": 3},
-        {"update": SGD},
+        {"optimizer": SGD},
         {"unit": "patient"},
         {"clip": Unclipped(1.0)},
         {"weight_decay": 1e300},
         {"noise_multiplier": 0.0, "epsilon": None},
-        {"update": Langevin(0.1, temperature=1.0), "size": None, "epsilon": None},
+        {"optimizer": Langevin(0.1, temperature=1.0), "size": None, "epsilon": None},
     ],
 )
 def test_wrong_settings_are_rejected_before_a_charge(data, make_ledger, changes) -> None:

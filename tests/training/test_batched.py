@@ -54,8 +54,8 @@ def table(k=2, seed=0, dtype=np.float64, n=N):
     return Dataset(X, rng.integers(k, size=n), tuple(range(k)), size=60)
 
 
-def noisy(update):
-    return None if isinstance(update, Langevin) else 1.5
+def noisy(optimizer):
+    return None if isinstance(optimizer, Langevin) else 1.5
 
 
 def drawn(fits, own, seed=0, models=MODELS):
@@ -119,15 +119,15 @@ def _no_search_for_libraries():
 
 
 @pytest.mark.parametrize("k", [2, 3])
-@pytest.mark.parametrize("update", UPDATES, ids=repr)
+@pytest.mark.parametrize("optimizer", UPDATES, ids=repr)
 @pytest.mark.parametrize("clip", CLIPS, ids=repr)
-def test_each_model_is_a_fit_with_the_same_batches_and_noise(clip, update, k):
+def test_each_model_is_a_fit_with_the_same_batches_and_noise(clip, optimizer, k):
     """Every optimizer with and without average and decay; both kinds of batches."""
     for number, (dtype, average, decay) in enumerate(product(CLOSE, (0.0, 0.4), (0.0, 0.3))):
         model = Regression(
             clip=clip,
-            update=update,
-            noise_multiplier=noisy(update),
+            optimizer=optimizer,
+            noise_multiplier=noisy(optimizer),
             average=average,
             weight_decay=decay,
             dtype=dtype,
@@ -136,10 +136,10 @@ def test_each_model_is_a_fit_with_the_same_batches_and_noise(clip, update, k):
 
 
 SETTINGS = {
-    "Nesterov's momentum": {"update": Momentum(0.3, nesterov=True)},
-    "a rate that changes": {"update": SGD(Exponential(1.0, 0.1))},
+    "Nesterov's momentum": {"optimizer": Momentum(0.3, nesterov=True)},
+    "a rate that changes": {"optimizer": SGD(Exponential(1.0, 0.1))},
     "a sampler of the posterior": {
-        "update": Langevin(0.01, 0.01, mode="langevin", records=N),
+        "optimizer": Langevin(0.01, 0.01, mode="langevin", records=N),
         "noise_multiplier": None,
     },
     "all rows": {"sampling_rate": 1.0},
@@ -319,8 +319,8 @@ class Mine:
 
 
 REFUSED = {
-    "custom optimizer": {"update": Mine()},
-    "noise before the clip": {"update": Langevin(0.1, 0.1, pre_noise=0.1)},
+    "custom optimizer": {"optimizer": Mine()},
+    "noise before the clip": {"optimizer": Langevin(0.1, 0.1, pre_noise=0.1)},
     "adaptive clip": {"clip": GlobalAdapt(1.0)},
     "hook": {"on_step": lambda model, step: None},
     "not_private": {"not_private": "clipping only"},
@@ -330,7 +330,7 @@ REFUSED = {
 @pytest.mark.parametrize("what", REFUSED)
 def test_unsupported_settings_are_rejected(what):
     settings = {"noise_multiplier": 1.0, **REFUSED[what]}
-    if isinstance(settings.get("update"), Langevin):
+    if isinstance(settings.get("optimizer"), Langevin):
         settings["noise_multiplier"] = None
     with pytest.raises(ValueError, match=f"{what}.*RetrainEngine"):
         prepare_fits(Regression(**settings), table())

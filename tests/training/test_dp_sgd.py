@@ -71,8 +71,8 @@ def test_given_noise_and_budget_determine_the_length() -> None:
 
 
 def test_langevin_ends_when_the_budget_is_spent_and_is_charged_step_by_step() -> None:
-    update = Langevin(Exponential(0.005, 0.028, every=10), temperature=6.08)
-    goal = replace(GOAL, epochs=None, update=update)
+    optimizer = Langevin(Exponential(0.005, 0.028, every=10), temperature=6.08)
+    goal = replace(GOAL, epochs=None, optimizer=optimizer)
     descent = goal.descent(20.0)
     event = descent.event()
     assert isinstance(event, Composed) and len(event.events) > 3
@@ -87,7 +87,7 @@ def test_langevin_ends_when_the_budget_is_spent_and_is_charged_step_by_step() ->
 def test_only_langevin_depends_on_the_batch_size() -> None:
     assert GOAL.descent(100.0).event() == GOAL.descent(7.0).event()
     goal = replace(
-        GOAL, epsilon=None, update=Langevin(0.005, temperature=6.08), epochs=None, steps=3
+        GOAL, epsilon=None, optimizer=Langevin(0.005, temperature=6.08), epochs=None, steps=3
     )
     assert goal.descent(100.0).event() != goal.descent(7.0).event()
 
@@ -113,7 +113,10 @@ def test_computed_noise_is_cached(monkeypatch) -> None:
         ({"rate": 0.0}, "sampling_rate > 0"),
         ({"rate": 1.5}, "sampling_rate between 0 and 1"),
         ({"noise_multiplier": 1.0}, "the run ends when the budget is spent"),
-        ({"update": Langevin(0.1, temperature=1.0)}, "the run ends when the budget is spent"),
+        (
+            {"optimizer": Langevin(0.1, temperature=1.0)},
+            "the run ends when the budget is spent",
+        ),
     ],
 )
 def test_invalid_settings_are_rejected(changes, message) -> None:

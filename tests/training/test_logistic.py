@@ -50,8 +50,10 @@ def model(**changes) -> PrivateLogisticRegression:
         PrivateLogisticRegression(
             relation="replace-one", sampling_rate=1.0, dtype="float32", fit_intercept=False
         ),
-        PrivateLogisticRegression(epsilon=None, steps=10, update=LANGEVIN, clip=Automatic(1.0)),
-        PrivateLogisticRegression(not_private="neither", steps=10, update=Adam(0.1)),
+        PrivateLogisticRegression(
+            epsilon=None, steps=10, optimizer=LANGEVIN, clip=Automatic(1.0)
+        ),
+        PrivateLogisticRegression(not_private="neither", steps=10, optimizer=Adam(0.1)),
     ],
     ids=repr,
 )
@@ -65,7 +67,7 @@ def test_scikit_learn_contract(estimator) -> None:
 def test_a_fit_equals_its_definition(labels, intercept, rate) -> None:
     """DP-SGD written out, one example at a time, with the same draws."""
     fitted = model(
-        clip=0.4, update=0.7, fit_intercept=intercept, random_state=7, sampling_rate=rate
+        clip=0.4, optimizer=0.7, fit_intercept=intercept, random_state=7, sampling_rate=rate
     ).fit(X, labels)
     rng = np.random.default_rng(7)
     rng.spawn(1)
@@ -88,7 +90,11 @@ def test_a_fit_equals_its_definition(labels, intercept, rate) -> None:
 def test_with_negligible_noise_the_fit_is_the_minimizer() -> None:
     """Without clipping and noise, the fit converges to scikit-learn's minimum."""
     fitted = model(
-        not_private="neither", sampling_rate=1.0, epochs=3_000, update=4.0, weight_decay=1 / N
+        not_private="neither",
+        sampling_rate=1.0,
+        epochs=3_000,
+        optimizer=4.0,
+        weight_decay=1 / N,
     ).fit(X, TWO)
     wide = np.hstack([X, np.ones((N, 1))])
     usual = LogisticRegression(C=1.0, fit_intercept=False, tol=1e-10).fit(wide, TWO)
@@ -100,7 +106,7 @@ def test_the_noise_on_the_weights_has_the_stated_standard_deviation() -> None:
     """After one full step over rows of zeros the weights are pure noise."""
     empty = np.zeros((50, 8_000))
     fitted = model(
-        epsilon=None, noise_multiplier=3.0, clip=0.5, update=2.0, steps=1, epochs=None,
+        epsilon=None, noise_multiplier=3.0, clip=0.5, optimizer=2.0, steps=1, epochs=None,
         sampling_rate=1.0, size=50,
     ).fit(empty, np.arange(50) % 2)  # fmt: skip
     std = 2.0 * 3.0 * 0.5 / 50
@@ -111,23 +117,23 @@ def test_the_noise_on_the_weights_has_the_stated_standard_deviation() -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("labels", [TWO, FOUR], ids=["two classes", "four"])
 @pytest.mark.parametrize(
-    "update",
+    "optimizer",
     [
         0.5,
         SGD(Linear(1.0, 0.0, 25)),
         Momentum(0.2, nesterov=True),
         Adam(0.1, weight_decay=0.01),
     ],
-    ids=lambda update: type(update).__name__,
+    ids=lambda optimizer: type(optimizer).__name__,
 )
 @pytest.mark.parametrize(
     "clip",
     [1.0, Automatic(0.5), GlobalV1(0.5, 3.0), GlobalAdapt(0.5, 3.0)],
     ids=lambda clip: type(clip).__name__,
 )
-def test_every_clip_rule_works_with_every_optimizer(dtype, labels, update, clip) -> None:
+def test_every_clip_rule_works_with_every_optimizer(dtype, labels, optimizer, clip) -> None:
     fitted = model(
-        epsilon=20.0, classes=range(labels.max() + 1), clip=clip, update=update, dtype=dtype,
+        epsilon=20.0, classes=range(labels.max() + 1), clip=clip, optimizer=optimizer, dtype=dtype,
         weight_decay=0.001, sampling_rate=0.5, epochs=25,
     ).fit(X, labels)  # fmt: skip
     assert fitted.private_
@@ -138,9 +144,9 @@ def test_every_clip_rule_works_with_every_optimizer(dtype, labels, update, clip)
 
 @pytest.mark.parametrize("mode", ["mean", "sum", "langevin"])
 def test_dp_sgld_draws_the_noise_of_its_mode(mode) -> None:
-    update = replace(LANGEVIN, mode=mode, pre_noise=0.0)
-    subject = model(epsilon=None, update=update, clip=0.5, epochs=2)
-    rates = update.rate.values(10)
+    optimizer = replace(LANGEVIN, mode=mode, pre_noise=0.0)
+    subject = model(epsilon=None, optimizer=optimizer, clip=0.5, epochs=2)
+    rates = optimizer.rate.values(10)
     expected = {
         "mean": 0.2 * N * np.sqrt(2 * rates * 6.08),
         "sum": np.sqrt(2 * rates * 6.08),
@@ -154,7 +160,7 @@ def test_dp_sgld_draws_the_noise_of_its_mode(mode) -> None:
 
 
 def test_dp_sgld_trains_until_its_budget_is_spent() -> None:
-    subject = model(epsilon=0.6, epochs=None, update=LANGEVIN, clip=0.5, classes=[0, 1])
+    subject = model(epsilon=0.6, epochs=None, optimizer=LANGEVIN, clip=0.5, classes=[0, 1])
     fitted = subject.fit(X, TWO)
     assert fitted.private_ and fitted.n_iter_ == len(fitted.noise_multipliers_) > 10
     assert 0.5 < epsilon_for(fitted.event_, 1e-5) <= 0.6
@@ -164,9 +170,9 @@ def test_dp_sgld_trains_until_its_budget_is_spent() -> None:
 
 
 def test_pre_noise_does_not_lower_the_cost() -> None:
-    with_it = model(epsilon=None, update=LANGEVIN, steps=5, epochs=None).event()
+    with_it = model(epsilon=None, optimizer=LANGEVIN, steps=5, epochs=None).event()
     without = model(
-        epsilon=None, update=replace(LANGEVIN, pre_noise=0.0), steps=5, epochs=None
+        epsilon=None, optimizer=replace(LANGEVIN, pre_noise=0.0), steps=5, epochs=None
     ).event()
     assert with_it == without
 
@@ -187,10 +193,10 @@ def test_averaging_brings_dp_sgld_nearer_to_the_posterior_mean() -> None:
     minimum = LogisticRegression(C=np.inf, tol=1e-8).fit(X, TWO).coef_[0]
     gaps = {}
     for share in (0.0, 0.5):
-        update = Langevin(0.2, 2e-3, mode="langevin")
+        optimizer = Langevin(0.2, 2e-3, mode="langevin")
         result = [
             model(
-                epsilon=None, update=update, average=share, sampling_rate=1.0, epochs=3_000,
+                epsilon=None, optimizer=optimizer, average=share, sampling_rate=1.0, epochs=3_000,
                 clip=3.0, random_state=seed,
             ).fit(X, TWO).coef_[0]
             for seed in range(3)
@@ -238,7 +244,7 @@ def test_training_starts_from_the_initial_weights() -> None:
     coef, intercept = np.arange(16.0).reshape(4, 4), np.arange(4.0)
     seen = []
     fitted = model(
-        initial=(coef, intercept), update=1e-12, steps=1, epochs=None,
+        initial=(coef, intercept), optimizer=1e-12, steps=1, epochs=None,
         on_step=lambda m, s: seen.append(m.coef_),
     ).fit(X, FOUR)  # fmt: skip
     np.testing.assert_allclose(fitted.coef_, coef, atol=1e-6)
@@ -258,7 +264,7 @@ def test_ablations_keep_the_stated_part_of_the_protection() -> None:
     for ablation in (None, "clipping only", "noise only", "neither"):
         # Long rows: clipping matters. One class: the exact gradient is known.
         fitted = model(
-            epsilon=None, noise_multiplier=1e-9, not_private=ablation, clip=0.01, update=1.0,
+            epsilon=None, noise_multiplier=1e-9, not_private=ablation, clip=0.01, optimizer=1.0,
             steps=1, epochs=None, sampling_rate=1.0, fit_intercept=False, classes=[0, 1],
         ).fit(X, np.ones(N))  # fmt: skip
         ends[ablation] = np.linalg.norm(fitted.coef_)
@@ -322,4 +328,4 @@ def _stop():
 
 def test_numbers_stand_for_flat_clipping_and_sgd() -> None:
     assert model(clip=0.3)._spec().clip == Flat(0.3)
-    assert model(update=0.3)._spec().update == SGD(0.3)
+    assert model(optimizer=0.3)._spec().optimizer == SGD(0.3)

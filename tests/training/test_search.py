@@ -446,9 +446,9 @@ def test_logistic_regression_is_searched(data):
     model = PrivateLogisticRegression(
         epsilon=None, noise_multiplier=2.0, sampling_rate=1.0, steps=10
     )
-    instance = PrivateSearch(model, {"update": [1e-9, 3.0]}, mean=6.0, random_state=4)
+    instance = PrivateSearch(model, {"optimizer": [1e-9, 3.0]}, mean=6.0, random_state=4)
     instance.fit_records(data)
-    assert instance.best_params_ == {"update": 3.0}
+    assert instance.best_params_ == {"optimizer": 3.0}
     assert instance.score(data.X, data.labels) > 0.9
     assert instance.event_ == instance.event()
 

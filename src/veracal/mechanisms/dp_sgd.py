@@ -237,7 +237,7 @@ def copy_shared_arrays(state: Any, weights: Floats) -> Any:
 
 
 def step_in_place(
-    update: Optimizer,
+    optimizer: Optimizer,
     weights: Floats,
     gradient: Callable[[slice], Floats],
     state: Any,
@@ -251,7 +251,7 @@ def step_in_place(
 
     Parameters
     ----------
-    update : Update
+    optimizer : Optimizer
     weights : array of shape (n,)
     gradient : callable
         Computes the gradient for a slice of the weights.
@@ -265,14 +265,14 @@ def step_in_place(
     object
         The new state.
     """
-    if not isinstance(update, ElementwiseOptimizer):  # its state may have any form
-        new_weights, state = update.step(weights.copy(), gradient(slice(None)), state, t)
+    if not isinstance(optimizer, ElementwiseOptimizer):  # its state may have any form
+        new_weights, state = optimizer.step(weights.copy(), gradient(slice(None)), state, t)
         weights[...] = new_weights
         return state
     for start in range(0, len(weights), _STEP_CHUNK):
         chunk = slice(start, min(start + _STEP_CHUNK, len(weights)))
         old_state = _map_arrays(operator.itemgetter(chunk), state)
-        new_weights, new_state = update.part(chunk.start, chunk.stop).step(
+        new_weights, new_state = optimizer.part(chunk.start, chunk.stop).step(
             weights[chunk], gradient(chunk), old_state, t
         )
         targets = (weights[chunk], *_state_arrays(old_state))
@@ -398,7 +398,7 @@ class DPSGD:
     sampler : Poisson or FullBatch
     clip : Clip
         Its bound is C.
-    update : Update
+    optimizer : Optimizer
         The optimizer.
     noise_multiplier : float > 0, Schedule or None
         The multiplier :math:`\sigma_t`, the same under both relations. None if the optimizer,
@@ -425,7 +425,7 @@ class DPSGD:
 
     sampler: Sampler
     clip: ClipRule
-    update: Optimizer
+    optimizer: Optimizer
     noise_multiplier: float | Schedule | None
     steps: int
     expected_batch: float
@@ -436,16 +436,16 @@ class DPSGD:
         _checks.whole(steps=self.steps)
         _checks.positive(expected_batch=self.expected_batch)
         _checks.one_of(RELATIONS, relation=self.relation)
-        _check_components(self.sampler, self.clip, self.update)
+        _check_components(self.sampler, self.clip, self.optimizer)
         _checks.positive(bound=self.clip.bound)
         if self.weight_decay != 0:
             _checks.positive(weight_decay=self.weight_decay)
-        if (self.noise_multiplier is None) != isinstance(self.update, Langevin):
+        if (self.noise_multiplier is None) != isinstance(self.optimizer, Langevin):
             raise ValueError(
                 "Expected noise_multiplier=None if and only if the optimizer is Langevin, "
                 "which "
                 f"sets the noise, got noise_multiplier={self.noise_multiplier!r} with "
-                f"{type(self.update).__name__}."
+                f"{type(self.optimizer).__name__}."
             )
         if self.noise_multiplier is not None and not isinstance(
             self.noise_multiplier, Schedule
@@ -466,8 +466,8 @@ class DPSGD:
         """The multipliers from the schedule or the optimizer."""
         if self.noise_multiplier is not None:
             return values(self.noise_multiplier, int(self.steps))
-        assert isinstance(self.update, Langevin)
-        return self.update.noise_multipliers(
+        assert isinstance(self.optimizer, Langevin)
+        return self.optimizer.noise_multipliers(
             int(self.steps), self.expected_batch, self.clip.bound
         )
 
@@ -542,7 +542,7 @@ class DPSGD:
         # Separate streams, so that the noise does not depend on the sizes of the batches.
         batch_rng, noise_rng, count_rng = rng.spawn(3)
         if start is None:
-            start = TrainingState(0, weights, self.update.start(weights), self.clip)
+            start = TrainingState(0, weights, self.optimizer.start(weights), self.clip)
         weights, state, clip = start.weights, start.state, start.clip
         t, multipliers = start.steps - 1, self.noise_multipliers()[start.steps :]
         if in_place:
@@ -625,9 +625,9 @@ class DPSGD:
     ) -> tuple[Any, Any]:
         """The weights and the optimizer's state after a step."""
         if not in_place:
-            return self.update.step(weights, self._gradient(noisy, weights), state, t)
+            return self.optimizer.step(weights, self._gradient(noisy, weights), state, t)
         state = step_in_place(
-            self.update,
+            self.optimizer,
             weights,
             lambda chunk: self._gradient(noisy[chunk], weights[chunk]),
             state,
@@ -679,15 +679,15 @@ def _is_true(answer: object) -> bool:
     return isinstance(answer, bool | np.bool_) and bool(answer)
 
 
-def _check_components(sampler: object, clip: object, update: object) -> None:
+def _check_components(sampler: object, clip: object, optimizer: object) -> None:
     """Raise unless the cost of sampler and clip rule is known and the optimizer is valid."""
     for name, part, kind in (("sampler", sampler, Sampler), ("clip", clip, ClipRule)):
         if not isinstance(part, kind):
             raise ValueError(
                 f"Expected a {name} of veracal.mechanisms, whose cost is known, got {part!r}."
             )
-    if not isinstance(update, Optimizer):
-        raise ValueError(f"Expected an optimizer with start and step, got {update!r}.")
+    if not isinstance(optimizer, Optimizer):
+        raise ValueError(f"Expected an optimizer with start and step, got {optimizer!r}.")
 
 
 def _check_noise(multipliers: Floats) -> None:

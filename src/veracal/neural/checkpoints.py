@@ -164,7 +164,7 @@ class Checkpoint:
             if metadata.get(key) != self._metadata[key]:
                 raise self._error(f"a checkpoint {description}", f"another {key}")
         weights, steps = self._check_contents(metadata, tensors)
-        like = self._dp_sgd.update.start(weights)
+        like = self._dp_sgd.optimizer.start(weights)
         arrays = [
             array
             for name, array in sorted(tensors.items(), key=_state_index)
@@ -263,7 +263,7 @@ def training_settings(dp_sgd: DPSGD, layout: Layout) -> dict[str, Any]:
     """Settings that identify a training, in addition to its cost."""
     return {
         "clip": repr(dp_sgd.clip),
-        "update": repr(dp_sgd.update),
+        "optimizer": repr(dp_sgd.optimizer),
         "expected_batch": dp_sgd.expected_batch,
         "weight_decay": dp_sgd.weight_decay,
         "layout": [[array.name, list(array.shape)] for array in layout.slices],

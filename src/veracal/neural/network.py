@@ -225,7 +225,7 @@ class PrivateNetwork(NetworkPredictions, DistributedClassifier):
         ``GlobalV2``, ``GlobalAdapt``, and user-defined rules) every record is computed
         individually, which is slow: a step takes about 15 times as long for a small
         convolutional network, and 90 times for a perceptron.
-    update : float > 0, Update or None
+    optimizer : float > 0, Optimizer or None
         The optimizer. A number r stands for ``SGD(r)``; None, for ``SGD(0.5)``.
     weight_decay : float >= 0
     average : float in [0, 1] or Moving
@@ -322,7 +322,7 @@ class PrivateNetwork(NetworkPredictions, DistributedClassifier):
         steps: int | None = None,
         sampling_rate: float = 0.1,
         clip: float | ClipRule = 1.0,
-        update: float | Optimizer | None = None,
+        optimizer: float | Optimizer | None = None,
         weight_decay: float = 0.0,
         average: Average = 0.0,
         loss: LossFunction | None = None,
@@ -350,7 +350,7 @@ class PrivateNetwork(NetworkPredictions, DistributedClassifier):
         self.steps = steps
         self.sampling_rate = sampling_rate
         self.clip = clip
-        self.update = update
+        self.optimizer = optimizer
         self.weight_decay = weight_decay
         self.average = average
         self.loss = loss
@@ -393,8 +393,8 @@ class PrivateNetwork(NetworkPredictions, DistributedClassifier):
     @property
     def _pre_noise(self) -> float:
         """Standard deviation of the noise on each gradient before the clip."""
-        update = self._optimizer()
-        return update.pre_noise if isinstance(update, Langevin) else 0.0
+        optimizer = self._optimizer()
+        return optimizer.pre_noise if isinstance(optimizer, Langevin) else 0.0
 
     def _noise(self, rng: np.random.Generator) -> PreNoise | None:
         """Noise before the clip, if the optimizer requests it."""

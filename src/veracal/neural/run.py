@@ -260,7 +260,7 @@ class TrainingRun:
                 self.resume_state = saved.state
                 self.watch.average.restore(saved.mean)
             elif self._checkpoint.paid is not None:
-                state = self._dp_sgd.update.start(self.initial_weights)
+                state = self._dp_sgd.optimizer.start(self.initial_weights)
                 self._checkpoint.save(
                     TrainingState(0, self.initial_weights, state, self._dp_sgd.clip), {}
                 )

@@ -288,7 +288,7 @@ def noise_pvalues() -> Mapping[str, float]:
     )
 
 
-def check_optimizer(update: Optimizer) -> None:
+def check_optimizer(optimizer: Optimizer) -> None:
     """Raise ``AssertionError`` unless an optimizer has the properties that DP-SGD relies on.
 
     Weights and state must depend on the arguments alone, so that training runs are independent;
@@ -297,7 +297,7 @@ def check_optimizer(update: Optimizer) -> None:
 
     Parameters
     ----------
-    update : Update
+    optimizer : Optimizer
         The optimizer, with its settings.
 
     Examples
@@ -308,24 +308,24 @@ def check_optimizer(update: Optimizer) -> None:
     for shape in ((3,), (2, 3), ()):
         for dtype in (np.float64, np.float32):
             weights: Floats = np.linspace(-1, 1, int(np.prod(shape))).astype(dtype)
-            _check_steps(update, weights.reshape(shape))
-    _check_no_hidden_state(update)
+            _check_steps(optimizer, weights.reshape(shape))
+    _check_no_hidden_state(optimizer)
 
 
-def _check_steps(update: Optimizer, weights: Floats) -> None:
+def _check_steps(optimizer: Optimizer, weights: Floats) -> None:
     """Check some steps of one training run."""
     rng = np.random.default_rng(0)
-    state = update.start(weights)
+    state = optimizer.start(weights)
     for t, size in enumerate((0.0, 1.0, 1e-30, 1e6, 0.0)):
         gradient = np.asarray(size * rng.standard_normal(weights.shape), dtype=weights.dtype)
         before = copy.deepcopy((weights, gradient, state))
-        result = update.step(weights, gradient, state, t)
+        result = optimizer.step(weights, gradient, state, t)
         pair = isinstance(result, tuple) and len(result) == 2
         assert pair, f"expected (weights, state) from step, got {result!r}"
         assert is_identical(before, (weights, gradient, state)), (
             f"step {t} changed the weights, the gradient or the state it was given"
         )
-        assert is_identical(result, update.step(weights, gradient, state, t)), (
+        assert is_identical(result, optimizer.step(weights, gradient, state, t)), (
             f"step {t} gives another result the second time"
         )
         moved, state = result
@@ -342,22 +342,22 @@ def _check_weights(moved: Floats, weights: Floats, t: int) -> None:
     assert np.isfinite(moved).all(), f"step {t} made weights that are not finite: {moved}"
 
 
-def _check_no_hidden_state(update: Optimizer) -> None:
+def _check_no_hidden_state(optimizer: Optimizer) -> None:
     """Check that two training runs with one optimizer do not affect each other."""
     weights = np.ones(2)
-    alone, _ = _run_steps(update, weights, [1.0, -2.0, 3.0])
-    update.step(weights, np.full(2, 7.0), update.start(weights), 0)
-    after, _ = _run_steps(update, weights, [1.0, -2.0, 3.0])
+    alone, _ = _run_steps(optimizer, weights, [1.0, -2.0, 3.0])
+    optimizer.step(weights, np.full(2, 7.0), optimizer.start(weights), 0)
+    after, _ = _run_steps(optimizer, weights, [1.0, -2.0, 3.0])
     assert is_identical(alone, after), (
         "a step of another training run changed this one: keep memory in the state"
     )
 
 
-def _run_steps(update: Optimizer, weights: Any, gradients: list[float]) -> tuple[Any, Any]:
+def _run_steps(optimizer: Optimizer, weights: Any, gradients: list[float]) -> tuple[Any, Any]:
     """Take one step for each gradient."""
-    state = update.start(weights)
+    state = optimizer.start(weights)
     for t, size in enumerate(gradients):
-        weights, state = update.step(weights, np.full(2, size), state, t)
+        weights, state = optimizer.step(weights, np.full(2, size), state, t)
     return weights, state
 
 

@@ -182,14 +182,14 @@ def train_batched(
     """
     run, first = fits.descent, fits.averaged_from
     weights = np.repeat(fits.start[None], models, axis=0)
-    state, total = run.update.start(weights), np.zeros(weights.shape)
+    state, total = run.optimizer.start(weights), np.zeros(weights.shape)
     steps = zip(run.noise_multipliers(), batches, noise, strict=True)
     with np.errstate(all="ignore"):  # threads do not inherit it
         for t, (multiplier, batch, normals) in enumerate(steps):
             normals *= multiplier * run.clip.bound
             normals += clipped_sums(fits, weights, batch)
             gradient = _gradient(normals, weights, run)
-            weights, state = run.update.step(weights, gradient, state, t)
+            weights, state = run.optimizer.step(weights, gradient, state, t)
             if t >= first:
                 total += weights
     averaged = int(run.steps) - first
@@ -338,10 +338,10 @@ def unsupported_settings(model: PrivateLogisticRegression, dataset: Dataset) -> 
     ('an adaptive clip',)
     """
     spec = model._spec()
-    update = spec.update
+    optimizer = spec.optimizer
     present = {
-        f"{update!r}, a custom optimizer": not isinstance(update, _SUPPORTED_OPTIMIZERS),
-        "noise before the clip": isinstance(update, Langevin) and update.pre_noise != 0,
+        f"{optimizer!r}, a custom optimizer": not isinstance(optimizer, _SUPPORTED_OPTIMIZERS),
+        "noise before the clip": isinstance(optimizer, Langevin) and optimizer.pre_noise != 0,
         "an adaptive clip": isinstance(spec.clip, GlobalAdapt),
         "a moving average": isinstance(model.average, ExponentialAverage),
         "a hook on_step": model.on_step is not None,

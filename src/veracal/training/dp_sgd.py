@@ -178,7 +178,7 @@ class TrainingSpec:
     rate : float
         Probability that a record is in a batch; at 1 every batch has all records.
     clip : ClipRule
-    update : Update
+    optimizer : Optimizer
     weight_decay : float
     relation : {"add-remove", "replace-one"}
     unit : Unit
@@ -191,7 +191,7 @@ class TrainingSpec:
     epochs: float | None
     rate: float
     clip: ClipRule
-    update: Optimizer
+    optimizer: Optimizer
     weight_decay: float
     relation: Relation
     unit: Unit
@@ -210,7 +210,7 @@ class TrainingSpec:
 
     def _check_length(self) -> None:
         """Reject settings that leave the cost or the length open, or fix it twice."""
-        noisy = self.noise_multiplier is not None or isinstance(self.update, Langevin)
+        noisy = self.noise_multiplier is not None or isinstance(self.optimizer, Langevin)
         if self.epsilon is None and not noisy:
             raise ValueError("Expected epsilon, noise_multiplier or both, got neither.")
         if self.steps is not None and self.epochs is not None:
@@ -249,7 +249,7 @@ class TrainingSpec:
             The sampling rate times the declared size.
         """
         noise = self.noise_multiplier
-        noisy = noise is not None or isinstance(self.update, Langevin)
+        noisy = noise is not None or isinstance(self.optimizer, Langevin)
         if self.epsilon is not None and noisy:
             run: DPSGD = _cached(_longest_run, self, expected_batch)
             return run
@@ -264,7 +264,7 @@ class TrainingSpec:
         return DPSGD(
             FullBatch() if self.rate == 1 else Poisson(self.rate),
             self.clip,
-            self.update,
+            self.optimizer,
             noise,
             steps,
             expected_batch,
@@ -367,7 +367,7 @@ class DPSGDClassifier(PrivateEstimator):
     steps: int | None
     sampling_rate: float
     clip: float | ClipRule
-    update: float | Optimizer | None
+    optimizer: float | Optimizer | None
     weight_decay: float
     average: Average
     not_private: Ablation | None
@@ -405,9 +405,9 @@ class DPSGDClassifier(PrivateEstimator):
 
     def _optimizer(self) -> Optimizer:
         """The optimizer."""
-        if self.update is None:
+        if self.optimizer is None:
             return SGD(self._learning_rate)
-        return self.update if isinstance(self.update, Optimizer) else SGD(self.update)
+        return self.optimizer if isinstance(self.optimizer, Optimizer) else SGD(self.optimizer)
 
     def _spec(self) -> TrainingSpec:
         """The settings of the run."""
@@ -506,13 +506,13 @@ def _check_types(model: DPSGDClassifier) -> None:
         raise ValueError(f"Expected unit to be a Unit or None, got {model.unit!r}.")
     if model.on_step is not None and not callable(model.on_step):
         raise ValueError(f"Expected on_step to be callable, got {model.on_step!r}.")
-    if isinstance(model.update, type):
-        raise ValueError(f"Expected an optimizer, got the class {model.update.__name__}.")
+    if isinstance(model.optimizer, type):
+        raise ValueError(f"Expected an optimizer, got the class {model.optimizer.__name__}.")
     if isinstance(model.clip, Unclipped):
         raise ValueError("Expected a clip rule, got Unclipped. Use not_private='noise only'.")
     _checks.positive_or("a clip rule, such as Flat(1.0)", ClipRule, clip=model.clip)
     rules = Optimizer | Schedule | None
-    _checks.positive_or("an optimizer, such as Adam(0.01)", rules, update=model.update)
+    _checks.positive_or("an optimizer, such as Adam(0.01)", rules, optimizer=model.optimizer)
     noise = model.noise_multiplier
     _checks.positive_or("a Schedule", Schedule | None, noise_multiplier=noise)
     decay = model.weight_decay

@@ -52,7 +52,7 @@ class PrivateLogisticRegression(DPSGDClassifier, LinearClassifier):
         Probability that a record is in a batch. At 1 all are in every batch.
     clip : float > 0 or ClipRule
         A number c means ``Flat(c)``.
-    update : float > 0, Update or None
+    optimizer : float > 0, Optimizer or None
         A number r means ``SGD(r)``; None means ``SGD(1)``.
         :class:`~veracal.mechanisms.Langevin` gives DP-SGLD, and sets the noise itself.
     weight_decay : float >= 0
@@ -135,7 +135,7 @@ class PrivateLogisticRegression(DPSGDClassifier, LinearClassifier):
         steps: int | None = None,
         sampling_rate: float = 0.1,
         clip: float | ClipRule = 1.0,
-        update: float | Optimizer | None = None,
+        optimizer: float | Optimizer | None = None,
         weight_decay: float = 0.0,
         fit_intercept: bool = True,
         average: Average = 0.5,
@@ -156,7 +156,7 @@ class PrivateLogisticRegression(DPSGDClassifier, LinearClassifier):
         self.steps = steps
         self.sampling_rate = sampling_rate
         self.clip = clip
-        self.update = update
+        self.optimizer = optimizer
         self.weight_decay = weight_decay
         self.fit_intercept = fit_intercept
         self.average = average
@@ -182,7 +182,7 @@ class PrivateLogisticRegression(DPSGDClassifier, LinearClassifier):
     def _learn(self, data: TrainingData, rng: np.random.Generator) -> tuple[str, ...]:
         run, reasons = self._resolve_run(data)
         dtype = self._dtype(data.X)
-        norms, optimizer = row_norms(data.X), run.update
+        norms, optimizer = row_norms(data.X), run.optimizer
         sums = GradientSums(
             data.X,
             data.codes,

@@ -346,7 +346,7 @@ class PrivateSearch(BestEstimatorMixin, PrivateEstimator):
     --------
     >>> from veracal.training import PrivateLogisticRegression
     >>> model = PrivateLogisticRegression(epsilon=0.5, sampling_rate=1.0)
-    >>> search = PrivateSearch(model, {"update": [0.1, 1.0, 10.0]}, mean=5.0)
+    >>> search = PrivateSearch(model, {"optimizer": [0.1, 1.0, 10.0]}, mean=5.0)
     >>> search.event().mean, search.event().distribution
     (5.0, 'logarithmic')
     """

@@ -97,7 +97,7 @@ def _trainer(
         "epochs": settings.epochs,
         "sampling_rate": settings.sampling_rate,
         "clip": settings.clip,
-        "update": optimizer(settings.learning_rate),
+        "optimizer": optimizer(settings.learning_rate),
         "weight_decay": settings.weight_decay,
         "on_step": on_step,
         **public,

@@ -54,7 +54,7 @@ def test_digits_are_better_calibrated_with_the_same_auc() -> None:
         for part in (order[:1400], order[1400:])
     )
     model = calibrated(
-        training(clip=0.1, update=50.0, epochs=20),
+        training(clip=0.1, optimizer=50.0, epochs=20),
         epsilon=8.0,
         size=1400,
         classes=digits.classes,

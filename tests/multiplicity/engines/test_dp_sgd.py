@@ -22,13 +22,13 @@ from veracal.multiplicity.engines.base import VARIED, Seed
 from veracal.multiplicity.engines.linear import DPSGDEngine
 from veracal.training import ObjectivePerturbation, PrivateLogisticRegression
 
-usual = {"epsilon": None, "delta": 1e-4, "noise_multiplier": 0.8, "steps": 10, "update": 2.0}
+usual = {"epsilon": None, "delta": 1e-4, "noise_multiplier": 0.8, "steps": 10, "optimizer": 2.0}
 Regression = partial(PrivateLogisticRegression, **usual)
 MODELS = [
     Regression(),
     Regression(clip=0.5, weight_decay=0.1, average=0.0, dtype="float32"),
-    Regression(sampling_rate=0.6, fit_intercept=False, update=Adam(0.1)),
-    Regression(sampling_rate=1.0, noise_multiplier=None, update=Langevin(1.0, 1e-3)),
+    Regression(sampling_rate=0.6, fit_intercept=False, optimizer=Adam(0.1)),
+    Regression(sampling_rate=1.0, noise_multiplier=None, optimizer=Langevin(1.0, 1e-3)),
 ]
 VARIED_BATCHES = VARIED[1:]
 
@@ -211,7 +211,7 @@ def test_more_individuals_mean_fewer_runs_per_call(monkeypatch):
 
 
 def test_a_diverging_run_is_an_error():
-    engine = engine_of(Regression(update=SGD(1e3), weight_decay=1e5, steps=60))
+    engine = engine_of(Regression(optimizer=SGD(1e3), weight_decay=1e5, steps=60))
     with pytest.raises(ValueError, match="lower learning rate"):
         engine.scores(3, Seed.from_random_state(0).streams(0))
 

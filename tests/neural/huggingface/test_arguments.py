@@ -51,7 +51,7 @@ def test_steps_equal_those_of_torchs_optimizer(tmp_path, optim):
     schedule = theirs.create_scheduler(3, optimizer)
     layout = Layout(model)
     weights = layout.read(model)
-    state = descent.update.start(weights)
+    state = descent.optimizer.start(weights)
     rng = np.random.default_rng(0)
     for t in range(3):
         gradient = rng.standard_normal(layout.size).astype(np.float32)
@@ -59,7 +59,7 @@ def test_steps_equal_those_of_torchs_optimizer(tmp_path, optim):
             model.get_parameter(name).grad = torch.from_numpy(one.copy())
         optimizer.step()
         schedule.step()
-        weights, state = descent.update.step(weights, gradient, state, t)
+        weights, state = descent.optimizer.step(weights, gradient, state, t)
         np.testing.assert_allclose(weights, layout.read(model), atol=2e-6)
 
 

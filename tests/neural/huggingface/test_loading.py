@@ -80,7 +80,7 @@ def test_an_image_classifier_is_trained_privately(tmp_path):
     y = rng.integers(2, size=200)
     X = np.clip(rng.normal(60 + 120 * y[:, None, None], 20, (200, 8, 8)), 0, 255)
     network = PrivateNetwork(model, 8.0, 1e-3, epochs=8, sampling_rate=0.2, size=200)
-    network.set_params(update=Adam(0.02), clip=1.0, classes=(0, 1))
+    network.set_params(optimizer=Adam(0.02), clip=1.0, classes=(0, 1))
     network.fit(X.astype(np.uint8), y)
     assert network.private_ and network.score(X.astype(np.uint8), y) > 0.9
 

@@ -270,11 +270,11 @@ def build_dp_sgd(
         privacy.unit or Unit(),
     )
     resolved = spec.descent(rate * size)
-    update = _optimizer(args, int(resolved.steps), layout, decayed)
+    optimizer = _optimizer(args, int(resolved.steps), layout, decayed)
     return DPSGD(
         resolved.sampler,
         resolved.clip,
-        update,
+        optimizer,
         resolved.noise_multiplier,
         resolved.steps,
         resolved.expected_batch,
