@@ -167,7 +167,7 @@ class PassingBy(IterableDataset):
         ((X, Y), {"clip": "flat"}, r"clip > 0 or a clip rule, such as Flat.*clip='flat'"),
         ((X, Y), {"clip": Adam(0.1)}, "or a clip rule.*got clip=Adam"),
         ((X, Y), {"clip": -1.0}, "clip > 0 .*clip=-1.0"),
-        ((X, Y), {"optimizer": "adam"}, "update > 0 or an optimizer.*update='adam'"),
+        ((X, Y), {"optimizer": "adam"}, "optimizer > 0 or an optimizer.*optimizer='adam'"),
         ((X, Y), {"optimizer": Flat(0.1)}, "or an optimizer.*got optimizer=Flat"),
         ((X, Y), {"optimizer": Adam}, "got the class Adam"),
         ((X, Y), {"weight_decay": None}, "weight_decay between .*got None"),
