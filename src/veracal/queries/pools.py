@@ -389,7 +389,7 @@ class Pool(RoundBasedSource):
 
         Raises
         ------
-        SilentError
+        DropoutError
             If fewer than ``least`` answered.
         """
         self._check(expected)

@@ -79,8 +79,8 @@ class Problem:
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # printed nowhere: it is about records
-class Gradients:
-    """Gradients of m models at their weights.
+class FirstDerivatives:
+    """FirstDerivatives of m models at their weights.
 
     Attributes
     ----------
@@ -108,8 +108,8 @@ class Curvature(Protocol):
 
 def compute_gradients(
     problem: Problem, weights: Floats, second: Curvature | None = None
-) -> Gradients:
-    r"""Gradients of m models in one pass over the rows.
+) -> FirstDerivatives:
+    r"""FirstDerivatives of m models in one pass over the rows.
 
     The rounding of a gradient is assumed to be at most :math:`16u` times
 
@@ -141,7 +141,7 @@ def compute_gradients(
         gradients -= (probabilities * signs) @ rows
         if second is not None:
             second.add(start, rows, curvatures)
-    return Gradients(gradients, np.linalg.norm(gradients, axis=1), 16 * _ROUNDING * magnitude)
+    return FirstDerivatives(gradients, np.linalg.norm(gradients, axis=1), 16 * _ROUNDING * magnitude)
 
 
 def sigmoid_tails(margins: Floats) -> tuple[Floats, Floats]:

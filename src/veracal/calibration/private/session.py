@@ -210,7 +210,7 @@ def find_unaffordable(
     ------
     BudgetError
         If a source cannot pay that may not be excluded.
-    SilentError
+    DropoutError
         If too few sources of a pool can pay.
     """
     if is_declared(source) and isinstance(source, PayingSource):
@@ -439,7 +439,7 @@ class QuerySession:
 
         Raises
         ------
-        SilentError
+        DropoutError
             If too few sources have answered every query so far.
         """
         return self._ask(QueryRequest(query.query, micro_epsilon=query.micro_epsilon), name)

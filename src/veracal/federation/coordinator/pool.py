@@ -186,10 +186,10 @@ class RemotePool(RoundBasedSource):
         ------
         ValueError
             If a source did not declare this query. Nothing is sent.
-        SilentError
+        DropoutError
             If fewer than ``least`` sources answered. The round stays open: a repeat does not
             send the query to sources that answered.
-        WaitingError
+        PendingError
             If answers are still on their way. The round stays open too.
         """
         check_additive(expected.query)

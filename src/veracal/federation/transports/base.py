@@ -35,7 +35,7 @@ class Transport(Protocol):
 
         Raises
         ------
-        WaitingError
+        PendingError
             If replies are still on their way and need action by a person. Replies that were
             yielded are valid, and a later exchange continues.
         """

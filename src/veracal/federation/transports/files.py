@@ -248,7 +248,7 @@ class FilesTransport:
 
         Raises
         ------
-        WaitingError
+        PendingError
             If answers are missing after :attr:`wait` seconds. Answers that arrived were
             yielded. The others can still arrive.
         """
