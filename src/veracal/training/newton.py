@@ -80,7 +80,7 @@ class Problem:
 
 @dataclass(frozen=True, eq=False, repr=False)  # printed nowhere: it is about records
 class FirstDerivatives:
-    """FirstDerivatives of m models at their weights.
+    """Gradients of m models at their weights.
 
     Attributes
     ----------
@@ -109,7 +109,7 @@ class Curvature(Protocol):
 def compute_gradients(
     problem: Problem, weights: Floats, second: Curvature | None = None
 ) -> FirstDerivatives:
-    r"""FirstDerivatives of m models in one pass over the rows.
+    r"""Gradients of m models in one pass over the rows.
 
     The rounding of a gradient is assumed to be at most :math:`16u` times
 
