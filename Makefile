@@ -24,7 +24,7 @@ say = @echo '==>'
 # Tests and gates start hundreds of interpreters: bytecode is compiled once, not by each.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test check branches test-long mutate lint format assure assure-long bench docs clean
+.PHONY: help demo test check test-long mutate lint format assure assure-long bench docs clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
@@ -38,7 +38,6 @@ help:
 	@echo 'make assure       run the assurance gates, each on its mutants first'
 	@echo 'make bench        benchmark Veracal against peer libraries'
 	@echo 'make docs         build the documentation into site/, offline'
-	@echo 'make branches     make check with branch coverage of the release path'
 	@echo 'make test-long    run the tests that are too slow for make check'
 	@echo 'make assure-long  run the gates with their long settings'
 	@echo 'make mutate       mutate lines of the release path; check that a test fails'
@@ -98,12 +97,9 @@ test: $(TEST)
 	$(say) 'Running the tests ($(WORKERS) at a time); make check runs all of them'
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python $(PYTEST) -m 'not long and not full'
 
+# It also measures which branches of the release path the tests take, and fails below the floors.
 check: $(ALL)
 	$(say) 'Running the full suite ($(WORKERS) at a time)'
-	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python $(PYTEST)
-
-branches: $(ALL)
-	$(say) 'Running the full suite with branch coverage of the release path ($(WORKERS) at a time)'
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python $(PYTEST) -p tests.tools.branches
 	@$(BIN)/python -m tests.tools.branches
 
@@ -112,7 +108,7 @@ test-long: $(ALL)
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python $(PYTEST) -m long --timeout 3600
 
 mutate: $(ALL)
-	@test -f build/branches.npz || { echo 'Run make branches first: it records which tests execute which lines.'; exit 1; }
+	@test -f build/branches.npz || { echo 'Run make check first: it records which tests execute which lines.'; exit 1; }
 	$(say) 'Mutating lines of the release path for $(MINUTES) minutes'
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m tests.tools.mutate --minutes $(MINUTES)
 

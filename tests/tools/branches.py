@@ -331,7 +331,7 @@ class Result:
         """Read what ``write`` wrote, and refuse results of other code."""
         with np.load(path, allow_pickle=False) as file:
             if str(file["digest"]) != digest():
-                raise ValueError(f"{path} is about other code: run `make branches` again.")
+                raise ValueError(f"{path} is about other code: run `make check` again.")
             parts = np.split(file["entered"], file["ends"][:-1])
             tests = dict(zip(file["names"].tolist(), parts, strict=True))
             return cls(str(file["digest"]), tests, frozenset(file["full"].tolist()))

@@ -9,7 +9,7 @@ They are tried in an order shuffled by a fixed seed, so the first ones are a ran
 all, and their score estimates that of all, with Wilson's interval.
 
 A mutant is written into a copy of the repository. The tests that entered the block of the
-changed line in the last ``make branches`` (``build/branches.npz``) run there, those of the
+changed line in the last ``make check`` (``build/branches.npz``) run there, those of the
 nearest module that enter little else first. A mutant is killed by the first failure, or by not
 ending in time. In the end the tests that killed run on the unchanged copy, so that no test is
 counted that fails anyway.
