@@ -24,7 +24,7 @@ def test_pipelines_go_inside_and_outside() -> None:
 
 def test_a_search_may_choose_among_calibrated_classifiers() -> None:
     model = calibrated(training(sampling_rate=1.0))
-    search = PrivateSearch(model, {"estimator__update": [0.1, 1.0]}, mean=2.0)
+    search = PrivateSearch(model, {"estimator__optimizer": [0.1, 1.0]}, mean=2.0)
     assert search.fit_records(DATA).private_
     assert score(search, DATA).values.shape == (400, 2)
 
