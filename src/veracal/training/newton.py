@@ -141,7 +141,9 @@ def compute_gradients(
         gradients -= (probabilities * signs) @ rows
         if second is not None:
             second.add(start, rows, curvatures)
-    return FirstDerivatives(gradients, np.linalg.norm(gradients, axis=1), 16 * _ROUNDING * magnitude)
+    return FirstDerivatives(
+        gradients, np.linalg.norm(gradients, axis=1), 16 * _ROUNDING * magnitude
+    )
 
 
 def sigmoid_tails(margins: Floats) -> tuple[Floats, Floats]:
