@@ -67,7 +67,7 @@ def numbers(value: Any) -> Iterator[float]:
         yield float(value)
 
 
-def check(name: str, figures: Any) -> None:
+def check_figures(name: str, figures: Any) -> None:
     """Every recorded figure is among those of today."""
     found = np.unique([float(f"{x:.9g}") for x in numbers(figures)])
     assert len(found)
@@ -145,7 +145,9 @@ def test_costs_of_thirty_events():
         )
         for epsilon in (1.0, 2.0, 8.0)
     ]
-    check("costs", {name: [x for x in cost if np.isfinite(x)] for name, cost in costs.items()})
+    check_figures(
+        "costs", {name: [x for x in cost if np.isfinite(x)] for name, cost in costs.items()}
+    )
 
 
 # ---------------------------------------------------------------- estimators
@@ -187,7 +189,7 @@ ESTIMATORS = {
 def test_predictions_of_estimators(name, records):
     dataset = Dataset(*records, classes=(0, 1), size=300)
     fitted = ESTIMATORS[name]().fit_records(dataset)
-    check(f"estimator {name}", fitted.predict_proba(records[0][:8]).tolist())
+    check_figures(f"estimator {name}", fitted.predict_proba(records[0][:8]).tolist())
 
 
 def test_predictions_of_a_network(records):
@@ -197,7 +199,7 @@ def test_predictions_of_a_network(records):
     dataset = Dataset(records[0].astype(np.float32), records[1], classes=(0, 1), size=300)
     network = PrivateNetwork(module, 3.0, steps=20, gradients="ghost")
     fitted = network.fit_records(dataset)
-    check("estimator network", fitted.predict_proba(dataset.X[:8]).tolist())
+    check_figures("estimator network", fitted.predict_proba(dataset.X[:8]).tolist())
 
 
 # ---------------------------------------------------------------- recalibration by the library
@@ -221,7 +223,7 @@ def test_recalibration_of_one_curator(method, tmp_path):
     ledger = open_ledger(tmp_path / "a.ledger", Budget(2.0, delta), kind=kind)
     facts = {"epsilon": 2.0, "delta": delta or None, "size": 3000, "classes": 3}
     result = recalibrate(scores(3000, 1), method, ledger=ledger, **facts)
-    check(f"curator {method}", [result.map.to_json(), result.to_json()])
+    check_figures(f"curator {method}", [result.map.to_json(), result.to_json()])
 
 
 @pytest.mark.parametrize("method", ["auto", "pooled", "acc-t", "binning"])
@@ -231,7 +233,7 @@ def test_recalibration_of_a_pool(method, tmp_path):
         ledger = open_ledger(tmp_path / f"{i}.ledger", Budget(1.0))
         sources.append(Curator(scores(1000, i), ledger))
     result = recalibrate(sources, method, epsilon=1.0, size=5000, classes=3)
-    check(f"pool {method}", [result.map.to_json(), result.to_json()])
+    check_figures(f"pool {method}", [result.map.to_json(), result.to_json()])
 
 
 # ---------------------------------------------------------------- commands
@@ -288,13 +290,13 @@ def test_fit_and_predict(words, run, folder):
     success(run, "predict", "model", table, "--out", "predictions.csv")
     predicted = pl.read_csv("predictions.csv").select(pl.selectors.float()).head(40)
     label = "-".join(words)
-    check(f"fit {label}", results(folder / "model"))
-    check(f"predict {label}", predicted.to_numpy().tolist())
+    check_figures(f"fit {label}", results(folder / "model"))
+    check_figures(f"predict {label}", predicted.to_numpy().tolist())
 
 
 @pytest.mark.parametrize("more", [(), ("--epsilon", "1")], ids=["open", "private"])
 def test_evaluate(more, run, folder):
-    check(
+    check_figures(
         f"evaluate {more}", json.loads(success(run, "evaluate", "scored.npz", *more, "--json"))
     )
 
@@ -303,12 +305,12 @@ def test_evaluate(more, run, folder):
 def test_recalibrate_one_file(method, run, folder):
     size = ("--size", "1500") if method in ("pooled", "acc-t") else ()
     words = ("recalibrate", "scored.npz", "--epsilon", "1", "--method", method, *size)
-    check(f"recalibrate {method}", json.loads(success(run, *words, "--json")))
+    check_figures(f"recalibrate {method}", json.loads(success(run, *words, "--json")))
 
 
 def test_recalibrate_by_sites(run, folder):
     words = ("recalibrate", "sites.csv", "--sources-by", "site", "--epsilon", "1")
-    check("recalibrate by sites", json.loads(success(run, *words, "--json")))
+    check_figures("recalibrate by sites", json.loads(success(run, *words, "--json")))
 
 
 def test_recalibrate_by_remote_sources(run, folder, monkeypatch):
@@ -316,14 +318,14 @@ def test_recalibrate_by_remote_sources(run, folder, monkeypatch):
     federation(folder / "study", model(folder / "m"), deadline=1.0)
     words = ("recalibrate", "m", "--sources", "study/federation.toml", "--epsilon", "2")
     success(run, *words, "--map-out", "map.json", "--out", "new")
-    check("recalibrate remote", json.loads(Path("map.json").read_text()))
+    check_figures("recalibrate remote", json.loads(Path("map.json").read_text()))
 
 
 def test_plans(run, folder):
     train = ("plan", "train", "--records", "600", "--batch", "60", "--epochs", "5")
-    check("plan train", json.loads(success(run, *train, "--epsilon", "1", "--json")))
+    check_figures("plan train", json.loads(success(run, *train, "--epsilon", "1", "--json")))
     plan = ("plan", "audit", "--individuals", "100", "--error", "0.1", "--json")
-    check("plan audit", json.loads(success(run, *plan)))
+    check_figures("plan audit", json.loads(success(run, *plan)))
 
 
 @pytest.mark.parametrize("name", ["logistic", "objective", "output"])
@@ -334,4 +336,4 @@ def test_audit(name, run, folder, monkeypatch):
     norm = () if name == "logistic" else ("--norm", "1")
     words = (*words, "--model", name, *norm, "--split-key", "7", "--out", "audit", "--json")
     out = success(run, *words)
-    check(f"audit {name}", json.loads(out))
+    check_figures(f"audit {name}", json.loads(out))
