@@ -281,11 +281,11 @@ def clipped_sum(gradients: Any, clip: ClipRule) -> ClippedSum:
     ----------
     gradients : array of shape (n, ...)
         One gradient per example, of any float type; n may be 0.
-    clip : Clip
+    clip : ClipRule
 
     Returns
     -------
-    Clipped
+    ClippedSum
         Its total has shape (...) and is float64 for gradients of any type: in float32, the
         rounding error of a large sum alone may exceed the margin below the bound.
 

@@ -318,7 +318,7 @@ class Step:
         The clipped sum with its noise, in float64.
     weights : array
         The weights after the step.
-    clip : Clip
+    clip : ClipRule
         The clip rule of the next step.
     state : object
         The optimizer's state.
@@ -349,7 +349,7 @@ class TrainingState:
     weights : array
     state : object
         The optimizer's state.
-    clip : Clip
+    clip : ClipRule
         The clip rule of the next step.
     """
 
@@ -396,7 +396,7 @@ class DPSGD:
     Parameters
     ----------
     sampler : Poisson or FullBatch
-    clip : Clip
+    clip : ClipRule
         Its bound is C.
     optimizer : Optimizer
         The optimizer.
