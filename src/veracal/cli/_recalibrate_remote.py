@@ -56,8 +56,8 @@ if TYPE_CHECKING:
 
 
 _STOPPED = (
-    "Stopped. The answers so far are kept: the same command continues, and nothing is queried "
-    "or charged twice."
+    "Stopped. The answers so far are kept: the same command continues, and nothing is "
+    "charged twice."
 )
 
 
