@@ -151,7 +151,8 @@ def at_a_kink(n: int, rng: np.random.Generator) -> Any:
 def in_place(row: Any, place: Place) -> Block:
     """A block with a record at a position, and otherwise padding."""
     n, position = place
-    inputs = torch.from_numpy(np.random.default_rng(1).standard_normal((n, WIDTH)).astype("f"))
+    rows = np.random.default_rng(1).standard_normal((n, WIDTH)).astype("f")
+    inputs = torch.from_numpy(rows).clone()  # torch's memory is aligned, on which bits depend
     inputs[position] = torch.from_numpy(row)
     return Block(inputs, torch.zeros(n, dtype=torch.int64), real=torch.arange(n) == position)
 

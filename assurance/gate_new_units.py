@@ -184,7 +184,7 @@ class World:
         self.respell("{}")
         self.trained: set[int] = set()
         heard: list[AssignmentNotice] = []
-        with self.watched("train", self.trained):
+        with self.watched("train_model", self.trained):
             self.first = self.fit(heard.append, "1")
         assert not heard, "a first run was told of new units"
         self.ledger = Ledger(self.first.ledger.path)
@@ -299,7 +299,7 @@ class World:
         original = getattr(RunPlan, step)
 
         def noted(job: RunPlan, *given: Any) -> Any:
-            records = job.records.train if step == "train" else job.records.test
+            records = job.records.train if step == "train_model" else job.records.test
             ages = (np.asarray(records.X, np.float64)[:, 0] + 1) * UNITS / 2
             seen.update(np.rint(ages).astype(int).tolist())
             return original(job, *given)
