@@ -1,0 +1,1 @@
+"""Which private classifier wins on tables, at which epsilon?"""
