@@ -138,9 +138,9 @@ def test_stated_guarantees_are_added_as_decimal_numbers(tmp_path):
     assert spend(ledger, Approximate(0.1, 1e-6)) == 3
     assert (ledger.remaining().epsilon, ledger.remaining().delta) == (0, 0)
     ledger.verify()
-    rows = Budget(1.0, 1e-5, unit=Unit("patient", at_most=2))
+    rows = Budget(1.0, 1e-5, unit=Unit("patient", max_contributions=2))
     many = open_ledger(tmp_path / "rows", rows, kind="open", composition="addition")
-    with pytest.raises(ValueError, match="at_most=1 for Approximate"):
+    with pytest.raises(ValueError, match="max_contributions=1 for Approximate"):
         many.charge(Approximate(0.1, 1e-6), "x")
 
 

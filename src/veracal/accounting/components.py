@@ -72,7 +72,7 @@ def branches(event: Event, unit: Unit, *, keep_weights: bool = False) -> list[Br
         return result
     if isinstance(event, Parallel) and not (keep_weights and event.weights):
         return [branch for part in event.events for branch in branches(part, unit)]
-    return [{for_rows(event, unit.at_most): 1}]
+    return [{for_rows(event, unit.max_contributions): 1}]
 
 
 def mechanisms(event: Event) -> Iterator[Event]:
@@ -288,7 +288,7 @@ def _with_known_batches(branch: Branch, unit: Unit) -> Event:
             if leaf.rate == rate and left > 0:
                 used = min(left, sampled[leaf])
                 left -= used
-                parts.append(Repeated(_known_step(leaf, unit.at_most), used))
+                parts.append(Repeated(_known_step(leaf, unit.max_contributions), used))
     return Composed(tuple(parts) or (Pure(0.0, next(iter(branch)).relation),))
 
 

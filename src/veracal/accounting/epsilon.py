@@ -144,7 +144,7 @@ def _losses(
         (
             _mixture(leaf, delta, unit, spacing)
             if isinstance(leaf, Parallel)
-            else privacy_loss(leaf, spacing=spacing, rows=unit.at_most),
+            else privacy_loss(leaf, spacing=spacing, rows=unit.max_contributions),
             n,
         )
         for leaf, n in own.items()
@@ -177,7 +177,7 @@ def _spacing(own: Branch, delta: float, unit: Unit, coarse: float) -> float:
         for mechanism, times in own.items()
         for leaf, n in _mechanisms_inside(mechanism, times, unit)
     ]
-    typical = [(*typical_loss(leaf, unit.at_most), n) for leaf, n in counted]
+    typical = [(*typical_loss(leaf, unit.max_contributions), n) for leaf, n in counted]
     fine = min((_FINE * small for small, _, _ in typical if small > 0), default=SPACING)
     spread = math.sqrt(sum(n * small**2 for small, _, n in typical))
     width = spread * (spread + 2 * math.sqrt(-2 * math.log(delta * 1e-6)))

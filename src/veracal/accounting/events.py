@@ -29,27 +29,29 @@ class Unit:
     ----------
     name : str
         Name of the unit in a statement, such as "record" or "patient".
-    at_most : int
+    max_contributions : int
         Maximum number of rows that one unit contributes. If it exceeds one, every event is
         charged for that many rows at once.
 
     Examples
     --------
-    >>> print(Unit("patient", at_most=3))
+    >>> print(Unit("patient", max_contributions=3))
     one patient (at most 3 rows)
     """
 
     name: str = "record"
-    at_most: int = 1
+    max_contributions: int = 1
 
     def __post_init__(self) -> None:
-        _checks.whole(at_most=self.at_most)
+        _checks.whole(max_contributions=self.max_contributions)
         if not (isinstance(self.name, str) and self.name.strip()):
             raise ValueError(f"Expected a name for the unit, got name={self.name!r}.")
-        object.__setattr__(self, "at_most", int(self.at_most))
+        object.__setattr__(self, "max_contributions", int(self.max_contributions))
 
     def __str__(self) -> str:
-        rows = "" if self.at_most == 1 else f" (at most {self.at_most} rows)"
+        rows = (
+            "" if self.max_contributions == 1 else f" (at most {self.max_contributions} rows)"
+        )
         return f"one {self.name}{rows}"
 
 

@@ -295,10 +295,9 @@ def for_rows(event: Event, rows: int) -> Event:
             event, sensitivity=_multiply_rounding_up(Fraction(event.sensitivity), rows, float)
         )
     raise ValueError(
-        f"Expected at_most=1 for {type(event).__name__}, got at_most={rows}: its cost for a "
-        "unit of several rows is not known. Keep one row per unit (limit_contributions), or "
-        "use "
-        "a mechanism on sums."
+        f"Expected max_contributions=1 for {type(event).__name__}, got "
+        f"max_contributions={rows}: its cost for a unit of several rows is not known. Keep one "
+        "row per unit (limit_contributions), or use a mechanism on sums."
     )
 
 

@@ -258,13 +258,13 @@ def _to_dp_event(leaf: Event, unit: Unit) -> dp.DpEvent:
     if (
         isinstance(leaf, PoissonGaussian)
         and leaf.relation == "add-remove"
-        and unit.at_most == 1
+        and unit.max_contributions == 1
     ):
         base = dp.GaussianDpEvent(leaf.noise / leaf.sensitivity)
         return dp.PoissonSampledDpEvent(leaf.rate, base)
     raise ValueError(
         f"Expected an event with a Rényi bound, got {type(leaf).__name__} under "
-        f"{leaf.relation} with at_most={unit.at_most}. Use privacy-loss distributions (a "
-        "ledger "
-        "of kind 'plan'), or add-remove with one row per unit."
+        f"{leaf.relation} with max_contributions={unit.max_contributions}. Use "
+        "privacy-loss distributions (a ledger of kind 'plan'), or add-remove with one row per "
+        "unit."
     )

@@ -235,7 +235,7 @@ def statement(
         delta=float(delta),
         relation=event.relation,
         unit=unit.name,
-        at_most=unit.at_most,
+        at_most=unit.max_contributions,
         accountant=_accountant(event, leaves, delta),
         composition=composition,
         sampler=_sampler(leaves),

@@ -147,7 +147,11 @@ class EpsilonDeltaSums:
 
     def cost(self, event: Event, budget: Budget, delta: float | None) -> Cost:
         """Cost of a pure or (epsilon, delta) event, or of any event at a given delta."""
-        if isinstance(event, Approximate) and budget.unit.at_most == 1 and delta is None:
+        if (
+            isinstance(event, Approximate)
+            and budget.unit.max_contributions == 1
+            and delta is None
+        ):
             # A stated guarantee, such as the whole budget of another ledger.
             amount = math.ceil(decimal_fraction(event.epsilon) * MICRO)
             return check_not_free(Cost(amount, math.ceil(decimal_fraction(event.delta) * ATTO)))
@@ -439,7 +443,7 @@ class Opening:
                 "epsilon": budget.epsilon,
                 "delta": budget.delta,
                 "relation": budget.relation,
-                "unit": {"name": budget.unit.name, "at_most": budget.unit.at_most},
+                "unit": {"name": budget.unit.name, "at_most": budget.unit.max_contributions},
             },
             "rule": self.rule.to_json(),
             "parts": list(self.parts),
@@ -453,9 +457,9 @@ class Opening:
         """Parse the record; raise unless the text is its canonical form."""
         try:
             values = json.loads(text)
-            budget = values["budget"]
+            budget, unit = values["budget"], values["budget"]["unit"]
             opening = cls(
-                budget=Budget(**{**budget, "unit": Unit(**budget["unit"])}),
+                budget=Budget(**{**budget, "unit": Unit(unit["name"], unit["at_most"])}),
                 rule=_rule_from_json(values["rule"]),
                 parts=tuple(values["parts"]),
                 nonce=values["nonce"],

@@ -626,18 +626,17 @@ def check_units(records: Records, unit: Unit) -> None:
             f"{records.name}: units",
             "none, since the ledger protects one record",
             "ids of units",
-            "Open the ledger for Unit('patient', at_most=...), or remove the ids if single "
-            "rows "
-            "are to be protected.",
+            "Open the ledger for Unit('patient', max_contributions=...), or remove the ids if "
+            "single rows are to be protected.",
         )
     if isinstance(records, Dataset):
-        most = records.at_most
+        most = records.max_contributions
     else:
         most = int(np.unique(records.units, return_counts=True)[1].max(initial=0))
-    if most is None or most > unit.at_most:
+    if most is None or most > unit.max_contributions:
         raise DataError(
             f"{records.name}: units",
-            f"at most {unit.at_most} rows of {unit.name}, as the ledger protects",
+            f"at most {unit.max_contributions} rows of {unit.name}, as the ledger protects",
             "no declared bound" if most is None else f"up to {most}",
             "Use limit_contributions first.",
         )

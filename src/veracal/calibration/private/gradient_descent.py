@@ -69,7 +69,7 @@ class DescentPlan:
 
     def noise_multiplier(self, query: Query, unit: Unit | None = None) -> float:
         """Noise divided by sensitivity for each step, sufficient under both relations."""
-        max_rows = (unit or Unit()).at_most
+        max_rows = (unit or Unit()).max_contributions
         sensitivities = tuple(
             max_rows * query.sensitivity_l2(relation) for relation in RELATIONS
         )

@@ -401,7 +401,7 @@ def plan_platt(
     )
     queries = PlattQueries(*arguments, grid or ParameterGrid())
     multiplier = queries.noise_multiplier(unit)
-    rows = (unit or Unit()).at_most
+    rows = (unit or Unit()).max_contributions
     bound = rows * equation_bound(form, int(classes))
     noise = math.sqrt(sources) * multiplier * bound / size
     h = curvature / classes

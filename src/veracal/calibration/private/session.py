@@ -353,7 +353,7 @@ def unit_of(source: Any) -> Unit:
         return unit_of(source.source)
     if isinstance(source, Pool):
         units = {unit_of(one) for one in source.sources}
-        return max(units, key=lambda unit: unit.at_most)
+        return max(units, key=lambda unit: unit.max_contributions)
     return Unit()
 
 

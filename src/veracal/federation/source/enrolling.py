@@ -452,7 +452,7 @@ def data_event(budget: Budget, ledger: Ledger) -> Event:
             f"{ledger_budget.relation}, and the source {budget.unit} under {budget.relation}. "
             "These costs cannot be added: create a source with the ledger's unit and relation."
         )
-    rows = budget.unit.at_most
+    rows = budget.unit.max_contributions
     if rows == 1:
         return share_event(budget)
     if not budget.pure:

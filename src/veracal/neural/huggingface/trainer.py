@@ -239,8 +239,8 @@ class PrivateTrainer(Trainer):
     The initial weights of the model are assumed to be public. Evaluations are for the user who
     trains: they are not charged, so they stay in ``state`` and are written to no file beside
     the weights. No error depends on a record: records with labels or tokens out of range,
-    records without a unit id, and rows of a unit beyond the first ``unit.at_most`` contribute
-    nothing, and ``internal_.excluded`` counts them. :meth:`check_records` finds them
+    records without a unit id, and rows of a unit beyond the first ``unit.max_contributions``
+    contribute nothing, and ``internal_.excluded`` counts them. :meth:`check_records` finds them
     beforehand.
 
     Notes
@@ -581,7 +581,7 @@ def _unchecked_claims(privacy: PrivacyArguments) -> tuple[str, ...]:
     unit = privacy.unit or Unit()
     if unit == Unit() or privacy.unit_column is not None:
         return ()
-    rows = "one row" if unit.at_most == 1 else f"{unit.at_most} rows"
+    rows = "one row" if unit.max_contributions == 1 else f"{unit.max_contributions} rows"
     return (
         f"any {unit.name} with more than {rows}: the rows had no ids, so that the bound was "
         "declared and not checked",
