@@ -68,7 +68,7 @@ def fit(
         lambda: compute(ledger),
         request="new",
         body=b"?",
-        part="train",
+        partition="train",
         every_attempt=every_attempt,
     )
 
@@ -189,7 +189,7 @@ def measure(subject: ledgers.Patches, *, long: bool) -> str:
     """Kill wherever it matters, in two processes at a time."""
     gate_kill.WATCHED.add(str(Path(__file__)))
     with ledgers.patched(subject) as folder:
-        open_ledger(folder / "ledger", Budget(1.0), parts=("train", "test"))
+        open_ledger(folder / "ledger", Budget(1.0), partitions=("train", "test"))
         content = (folder / "ledger").read_bytes()
         halves = [list(REQUESTS)[0::2], list(REQUESTS)[1::2]]
         children = [
@@ -251,7 +251,7 @@ def judge(kind: str, request: Request, ledger: Ledger, read: bool, where: str) -
         results = {begin(ledger), begin(ledger)}
         assert results == {b"1"} and len(ledgers.verified(ledger)) == 2, f"{where}: not once"
         assert [ledger.spent(part).epsilon for part in ("train", "test")] == [0.2, 0.2]
-        Ledger(ledger.path, run=1).charge(Pure(0.2), "y", part="test")
+        Ledger(ledger.path, run=1).charge(Pure(0.2), "y", partition="test")
         return
     if kind == "extension":
         assert ledger.budget.epsilon == 1 + 0.5 * len(found), f"{where}: caps do not match"

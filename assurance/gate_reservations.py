@@ -156,7 +156,7 @@ def fit_in_transaction(
         lambda: keep(holder._fit_charged(model, event, purpose)),
         request=request,
         body=body,
-        part=holder.part,
+        partition=holder.partition,
     )
 
 

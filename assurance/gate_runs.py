@@ -66,7 +66,9 @@ def one_distribution(connection, caps: Caps, asked: RunRequest) -> dict:
         return due
     for part, one in due.items():
         event = one.event
-        before = [e for e in ledger_tables.entries(connection) if e.part == part and e.items]
+        before = [
+            e for e in ledger_tables.entries(connection) if e.partition == part and e.items
+        ]
         delta = caps.opening.budget.delta
         past = tuple(entry.event for entry in before)
         total = epsilon_for(Composed((*past, event)), delta)
@@ -94,7 +96,7 @@ def one_part_after_the_other(path: Path, asked: RunRequest) -> int:
     """Charge each part in a transaction of its own."""
     number = 0
     for part in PARTS:
-        items = tuple(item for item in asked.items if item.part in (part, None))
+        items = tuple(item for item in asked.items if item.partition in (part, None))
         if items:
             own = replace(asked, items=items, request=f"{asked.request} {part}")
             number = number or correct_begin(path, own)
@@ -136,7 +138,7 @@ def run(subject: ledgers.Patches, *, long: bool) -> str:
                     CAPS,
                     kind="open",
                     composition=composition,
-                    parts=PARTS,
+                    partitions=PARTS,
                 )
                 # In every other trial the noise is large, and delta is what runs out first.
                 yes, no = spend(ledger, rng, less=trial % 2 * 1.0)
@@ -170,7 +172,7 @@ def spend(ledger: Ledger, rng: np.random.Generator, *, less: float) -> tuple[int
             raise AssertionError(str(error)) from error
         counts[0] += 1
         for part in PARTS:
-            if own := [item for item in items if item.part in (part, None)]:
+            if own := [item for item in items if item.partition in (part, None)]:
                 paid[part].append((own, delta))
         check(ledger, paid)
         use(begun, items)
@@ -183,9 +185,9 @@ def use(run: Ledger, items: list[Item]) -> None:
     before = run.spent()
     item = items[0]
     for _ in range(item.times):
-        run.charge(item.event, item.purpose, part=item.part)
+        run.charge(item.event, item.purpose, partition=item.partition)
     try:
-        run.charge(item.event, item.purpose, part=item.part)
+        run.charge(item.event, item.purpose, partition=item.partition)
         raise AssertionError("an item was used more often than it was paid for")
     except BudgetError:
         pass

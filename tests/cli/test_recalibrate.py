@@ -275,7 +275,7 @@ def test_the_best_map_is_chosen_for_whom_the_ledger_protects(fitted):
 
 
 def test_a_part_pays_for_itself(fitted):
-    open_ledger("study.ledger", Budget(1.0), parts=("train", "test"))
+    open_ledger("study.ledger", Budget(1.0), partitions=("train", "test"))
     fitted("--epsilon", "0.7", *LEDGER, "--ledger-part", "test")
     assert Ledger("study.ledger").remaining("train").epsilon == 1.0
     assert Ledger("study.ledger").remaining("test").epsilon == pytest.approx(0.3, abs=1e-5)

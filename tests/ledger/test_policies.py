@@ -163,7 +163,7 @@ PARTS = ("train", "test")
 
 @pytest.fixture
 def planned(tmp_path):
-    return open_ledger(tmp_path / "plan", BUDGET, kind="plan", plan=PLAN, parts=PARTS)
+    return open_ledger(tmp_path / "plan", BUDGET, kind="plan", plan=PLAN, partitions=PARTS)
 
 
 def test_a_plan_is_charged_at_once(planned):
@@ -191,7 +191,7 @@ def spend_planned(ledger, event, purpose, part):
     times = 0
     while True:
         try:
-            ledger.charge(event, purpose, part=part)
+            ledger.charge(event, purpose, partition=part)
         except BudgetError:
             return times
         times += 1
@@ -212,7 +212,7 @@ def test_unplanned_events_are_rejected(planned, event, purpose, part):
     read = []
     with pytest.raises(BudgetError, match="is not planned with this event"):
         planned.answer(
-            event, purpose, lambda: read.append(1) or b"", request="r", body=b"", part=part
+            event, purpose, lambda: read.append(1) or b"", request="r", body=b"", partition=part
         )
     assert not read and planned.entries() == ()
 
@@ -252,7 +252,7 @@ def test_equal_items_of_a_plan_are_merged(tmp_path):
         [],
         [("x", NOISE, 1)],
         [Item("", NOISE)],
-        [Item("x", NOISE, part="elsewhere")],
+        [Item("x", NOISE, partition="elsewhere")],
         [Item("x", Gaussian(20.0, relation="replace-one"))],
         [Item("x", Gaussian(20.0, 0.0))],
         [Item("x", Pure(0.0))],

@@ -105,7 +105,7 @@ MINE = Scores.from_logits([[0.0, 1.0]], ["a"], classes=["a", "b"], name="mine")
                 [[0.5, 0.5]], ["a"], classes=["a", "b"], name="mine"
             )
         },
-        {"part": "test"},
+        {"partition": "test"},
         {"version": "2"},
         {"query": BoundedSum("brier", np.sign, 0, 2)},
     ],
@@ -113,7 +113,7 @@ MINE = Scores.from_logits([[0.0, 1.0]], ["a"], classes=["a", "b"], name="mine")
 )
 def test_every_public_property_of_a_query_distinguishes_it(other):
     usual = dict(
-        query=Brier(), event=DiscreteLaplace(2.0, 1), records=MINE, part=None, version="1"
+        query=Brier(), event=DiscreteLaplace(2.0, 1), records=MINE, partition=None, version="1"
     )
     assert canonical_request(**usual) == canonical_request(**usual)
     assert canonical_request(**usual) != canonical_request(**{**usual, **other})
@@ -199,9 +199,9 @@ def test_micro_epsilon_must_be_an_integer(scores, make_ledger, bad):
 
 
 def test_partitions_compose_in_parallel(scores, tmp_path):
-    ledger = open_ledger(tmp_path / "p.ledger", Budget(1.0), parts=("train", "test"))
+    ledger = open_ledger(tmp_path / "p.ledger", Budget(1.0), partitions=("train", "test"))
     for part, rows in (("train", np.arange(100)), ("test", np.arange(100, 200))):
-        holder = Curator(scores.take(rows), ledger, part=part)
+        holder = Curator(scores.take(rows), ledger, partition=part)
         holder.answer(Count(), micro_epsilon=1_000_000)
     assert ledger.spent().epsilon == 1.0
 
@@ -231,7 +231,7 @@ def test_data_with_units_must_declare_the_rows_per_unit(data, make_ledger):
         Curator(mine, ledger)
     with pytest.raises(DataError, match="up to 3"):
         Curator(limit_contributions(mine, max_contributions=3), ledger)
-    assert Curator(limit_contributions(mine, max_contributions=2), ledger).part is None
+    assert Curator(limit_contributions(mine, max_contributions=2), ledger).partition is None
 
 
 def test_a_ledger_for_records_rejects_records_with_units(scores, make_ledger):

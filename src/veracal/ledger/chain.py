@@ -45,7 +45,7 @@ class Entry:
         Purpose of the charge; for a run, its name.
     event : Event or None
         The event that was charged. None for an extension, or an entry that settles another.
-    part : str or None
+    partition : str or None
         Partition of the records; None for all of them.
     delta : float or None
         Failure probability at which the event was charged, if the caller gave one.
@@ -81,7 +81,7 @@ class Entry:
     index: int
     purpose: str
     event: Event | None
-    part: str | None
+    partition: str | None
     delta: float | None
     account: str | None
     filter: int | None
@@ -118,6 +118,7 @@ class Entry:
     def to_json(self) -> dict[str, Any]:
         """Convert to a JSON object."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values["part"] = values.pop("partition")
         return {
             **values,
             "event": None if self.event is None else event_to_json(self.event),
@@ -133,6 +134,7 @@ class Entry:
             event, extension = values["event"], values["extension"]
             values["event"] = None if event is None else event_from_json(event)
             values["extension"] = None if extension is None else tuple(extension)
+            values["partition"] = values.pop("part")
             values["items"] = tuple(map(Item.from_json, values["items"]))
             entry = cls(**values)
         except (KeyError, TypeError, ValueError) as cause:

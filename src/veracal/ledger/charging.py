@@ -53,7 +53,7 @@ class ChargeRequest:
 
     Attributes
     ----------
-    event, purpose, part, delta, request
+    event, purpose, partition, delta, request
         As in :meth:`veracal.ledger.Ledger.charge`.
     body : bytes or None
         Everything that is requested under the request id, if an answer is requested.
@@ -65,7 +65,7 @@ class ChargeRequest:
 
     event: Event
     purpose: str
-    part: str | None
+    partition: str | None
     delta: float | None
     request: str | None
     body: bytes | None
@@ -91,7 +91,7 @@ class ChargeRequest:
         content = {
             "event": event_to_json(self.event),
             "purpose": self.purpose,
-            "part": self.part,
+            "part": self.partition,
             "delta": self.delta,
             "body": None if self.body is None else digest(self.body),
             "reservation": self.reservation,
@@ -171,19 +171,25 @@ def debit_for(connection: Connection, charge: ChargeRequest, times: int = 1) -> 
     """Account and cost of a charge; raise if the remaining budget is too small."""
     caps = Caps.read(connection)
     opening, rule = caps.opening, caps.opening.rule
-    opening.check(charge.event, charge.part)
+    opening.check(charge.event, charge.partition)
     balances = {where: (spent, total) for where, spent, total in storage.balances(connection)}
     if charge.run is not None:
         account = _find_run_item(connection, charge)
         return _use_item(charge.purpose, account, balances, times)
     if isinstance(rule, Planned):
-        account = rule.item(charge.purpose, charge.event, charge.part)
+        account = rule.item(charge.purpose, charge.event, charge.partition)
         opening.cost(charge.event, charge.delta)  # rejects events that cost nothing
         return _use_item(charge.purpose, account, balances, times)
     cost = opening.cost(charge.event, charge.delta)
-    costs = {part: cost * times for part in opening.parts if charge.part in (None, part)}
+    costs = {
+        partition: cost * times
+        for partition in opening.partitions
+        if charge.partition in (None, partition)
+    }
     number = find_filter(caps, balances, costs, repr(charge.purpose))
-    account_of_part = None if charge.part is None else account_name(charge.part, number)
+    account_of_part = (
+        None if charge.partition is None else account_name(charge.partition, number)
+    )
     return Debit(account_of_part, number, cost)
 
 
@@ -201,14 +207,14 @@ def find_filter(
             return number
     # Report the filter with the most budget left.
     best = max(caps.filters, key=lambda number: _remaining_room(balances, costs, number))
-    part = _parts_without_room(balances, costs, best)[0]
-    spent, total = balances[account_name(part, best)]
+    partition = _parts_without_room(balances, costs, best)[0]
+    spent, total = balances[account_name(partition, best)]
     rule = caps.opening.rule
     assert not isinstance(rule, Planned)
-    where = f" for partition {part!r}" if len(caps.opening.parts) > 1 else ""
+    where = f" for partition {partition!r}" if len(caps.opening.partitions) > 1 else ""
     within = f" in filter {best}" if len(caps.filters) > 1 else ""
     raise BudgetError(
-        f"{what} needs {rule.measure}={rule.figure(costs[part])}, but "
+        f"{what} needs {rule.measure}={rule.figure(costs[partition])}, but "
         f"{rule.figure(total - spent)} of {rule.figure(total)} is left{where}{within}; "
         f"{'nothing was charged' if run else 'no record was read'}. "
         "Request less (more noise, fewer steps), or raise the caps with `veracal ledger "
@@ -221,19 +227,19 @@ def _parts_without_room(
     balances: Mapping[str, tuple[Cost, Cost]], costs: Mapping[str, Cost], number: int
 ) -> list[str]:
     """Partitions whose remaining budget in a filter is too small."""
-    parts = []
-    for part, cost in costs.items():
-        spent, total = balances[account_name(part, number)]
+    partitions = []
+    for partition, cost in costs.items():
+        spent, total = balances[account_name(partition, number)]
         if not cost.within(total - spent):
-            parts.append(part)
-    return parts
+            partitions.append(partition)
+    return partitions
 
 
 def _remaining_room(
     balances: Mapping[str, tuple[Cost, Cost]], costs: Mapping[str, Cost], number: int
 ) -> tuple[int, int]:
     """The smallest remaining amount and delta of a filter over the partitions with a cost."""
-    accounts = [balances[account_name(part, number)] for part in costs]
+    accounts = [balances[account_name(partition, number)] for partition in costs]
     left = [total - spent for spent, total in accounts]
     return min(one.amount for one in left), min(one.delta for one in left)
 
@@ -261,11 +267,11 @@ def _find_run_item(connection: Connection, charge: ChargeRequest) -> str:
             "cost is not refunded. Begin another run: repeat the command that began this one "
             "with another --version (in Python: with another request id)."
         )
-    key = (charge.purpose, charge.event, charge.part)
+    key = (charge.purpose, charge.event, charge.partition)
     for position, item in enumerate(run_items(entries)):
-        if (item.purpose, item.event, item.part) == key:
+        if (item.purpose, item.event, item.partition) == key:
             return item_account(charge.run, position)
-    where = "" if charge.part is None else f" on partition {charge.part!r}"
+    where = "" if charge.partition is None else f" on partition {charge.partition!r}"
     raise BudgetError(
         f"{charge.purpose!r}{where} is not among the items of run {charge.run} "
         f"({entries[0].purpose!r}) with this event; no record was read. A run fixes its items "
@@ -305,7 +311,7 @@ def _next_entry(
         index=index + 1,
         purpose=charge.purpose,
         event=charge.event,
-        part=charge.part,
+        partition=charge.partition,
         delta=charge.delta,
         account=debit.account,
         filter=debit.filter,
@@ -438,7 +444,7 @@ def record(
     assert entry.event is not None
     _check_same_reservation(
         entry,
-        ChargeRequest(entry.event, entry.purpose, entry.part, entry.delta, request, body),
+        ChargeRequest(entry.event, entry.purpose, entry.partition, entry.delta, request, body),
     )
     return settle(path, entry.index, answer)
 
@@ -503,7 +509,7 @@ def _append_settlement(
         index=index + 1,
         purpose=reservation.purpose,
         event=None,
-        part=reservation.part,
+        partition=reservation.partition,
         delta=None,
         account=None,
         filter=None,

@@ -63,7 +63,7 @@ def open_ledger(
     composition: Literal["rdp", "addition"] | None = None,
     order: float | None = None,
     plan: Sequence[Item] | None = None,
-    parts: Sequence[str] = ("records",),
+    partitions: Sequence[str] = ("records",),
     data: str | None = None,
     split: Mapping[str, Any] | None = None,
 ) -> "Ledger":
@@ -85,7 +85,7 @@ def open_ledger(
         Order of the Rényi divergence; by default the one that admits most Gaussian events.
     plan : sequence of Item, optional
         The items of a plan.
-    parts : sequence of str
+    partitions : sequence of str
         Disjoint partitions of the records, chosen independently of their contents (as by
         ``split``).
     data : str, optional
@@ -114,11 +114,16 @@ def open_ledger(
     check_new_path(target)  # before costs are computed
     items = None if plan is None else [check_item(item) for item in plan]
     rule = rule_for(
-        budget, kind=kind, composition=composition, order=order, items=items, parts=parts
+        budget,
+        kind=kind,
+        composition=composition,
+        order=order,
+        items=items,
+        partitions=partitions,
     )
-    opening = Opening(budget, rule, tuple(parts), data=data, split=split)
+    opening = Opening(budget, rule, tuple(partitions), data=data, split=split)
     for item in items or ():
-        opening.check(item.event, item.part)
+        opening.check(item.event, item.partition)
     first = None if isinstance(rule, Planned) else 1
     create_file(target, opening.text, opening.accounts(), filter=first)
     return Ledger(target)
@@ -178,7 +183,7 @@ class Ledger:
         event: Event,
         purpose: str,
         *,
-        part: str | None = None,
+        partition: str | None = None,
         delta: float | None = None,
         request: str | None = None,
     ) -> Entry:
@@ -189,7 +194,7 @@ class Ledger:
         event : Event
         purpose : str
             Such as "training".
-        part : str, optional
+        partition : str, optional
             Partition of the records; by default all of them.
         delta : float, optional
             Failure probability to charge at; only for an open ledger that adds epsilons and
@@ -204,7 +209,9 @@ class Ledger:
         ConflictError
             If the id was used for another request; nothing is charged.
         """
-        charge_request = ChargeRequest(event, purpose, part, delta, request, None, self.run)
+        charge_request = ChargeRequest(
+            event, purpose, partition, delta, request, None, self.run
+        )
         return charge_and_answer(self.path, charge_request, None)[0]
 
     def answer(
@@ -215,14 +222,14 @@ class Ledger:
         *,
         request: str,
         body: bytes,
-        part: str | None = None,
+        partition: str | None = None,
         delta: float | None = None,
     ) -> bytes:
         """Charge and store an answer in one transaction, then release it.
 
         Parameters
         ----------
-        event, purpose, part, delta
+        event, purpose, partition, delta
             As for :meth:`charge`.
         compute : callable
             Reads the records and draws the noise. It is called after the budget was checked,
@@ -250,7 +257,13 @@ class Ledger:
             interrupted or killed charges nothing and releases nothing.
         """
         return self.answered(
-            event, purpose, compute, request=request, body=body, part=part, delta=delta
+            event,
+            purpose,
+            compute,
+            request=request,
+            body=body,
+            partition=partition,
+            delta=delta,
         )[1]
 
     def answered(
@@ -261,7 +274,7 @@ class Ledger:
         *,
         request: str,
         body: bytes,
-        part: str | None = None,
+        partition: str | None = None,
         delta: float | None = None,
     ) -> tuple[Entry, bytes]:
         """Answer as :meth:`answer` does, and return the entry of the ledger as well.
@@ -273,7 +286,9 @@ class Ledger:
         """
         if not isinstance(body, bytes):
             raise ValueError(f"Expected body to be bytes, got {type(body).__name__}.")
-        charge_request = ChargeRequest(event, purpose, part, delta, request, body, self.run)
+        charge_request = ChargeRequest(
+            event, purpose, partition, delta, request, body, self.run
+        )
         entry, answer = charge_and_answer(self.path, charge_request, compute)
         if answer is None:
             raise failed_error(entry.request)
@@ -288,7 +303,7 @@ class Ledger:
         *,
         request: str,
         body: bytes,
-        part: str | None = None,
+        partition: str | None = None,
         delta: float | None = None,
     ) -> Entry:
         """Charge an answer that will be computed and recorded later.
@@ -299,7 +314,7 @@ class Ledger:
 
         Parameters
         ----------
-        event, purpose, part, delta
+        event, purpose, partition, delta
             As for :meth:`charge`.
         request, body
             As for :meth:`answer`.
@@ -314,7 +329,7 @@ class Ledger:
             If the reservation was settled before, without an answer.
         """
         charge_request = _reservation_request(
-            event, purpose, part, delta, request, body, self.run
+            event, purpose, partition, delta, request, body, self.run
         )
         entry, settled = charging.reserve(self.path, charge_request)
         if settled is not None:
@@ -349,7 +364,7 @@ class Ledger:
         *,
         request: str,
         body: bytes,
-        part: str | None = None,
+        partition: str | None = None,
         delta: float | None = None,
         every_attempt: bool = False,
     ) -> bytes:
@@ -378,7 +393,7 @@ class Ledger:
         """
         kind: charging.Reservation = "every attempt" if every_attempt else "once"
         charge_request = _reservation_request(
-            event, purpose, part, delta, request, body, self.run, kind
+            event, purpose, partition, delta, request, body, self.run, kind
         )
         return charging.compute_once(self.path, charge_request, compute)[1]
 
@@ -504,7 +519,7 @@ class Ledger:
                 index=index + 1,
                 purpose="extension",
                 event=None,
-                part=None,
+                partition=None,
                 delta=None,
                 account=None,
                 filter=None,
@@ -556,20 +571,20 @@ class Ledger:
         with reading(self.path) as connection:
             return storage.head(connection)[1]
 
-    def spent(self, part: str | None = None) -> EpsilonDelta:
+    def spent(self, partition: str | None = None) -> EpsilonDelta:
         """Amount that a partition has spent; by default the maximum, which is the total.
 
         A plan is spent entirely when it is opened.
         """
-        amounts = [each.spent for each in self.parts(part)]
+        amounts = [each.spent for each in self.partitions(partition)]
         return EpsilonDelta(max(a.epsilon for a in amounts), max(a.delta for a in amounts))
 
-    def remaining(self, part: str | None = None) -> EpsilonDelta:
+    def remaining(self, partition: str | None = None) -> EpsilonDelta:
         """Amount that a partition has left; by default the minimum over partitions.
 
         It is zero for a plan, whose items are paid for already.
         """
-        amounts = [each.left for each in self.parts(part)]
+        amounts = [each.left for each in self.partitions(partition)]
         return EpsilonDelta(min(a.epsilon for a in amounts), min(a.delta for a in amounts))
 
     def require(
@@ -577,7 +592,7 @@ class Ledger:
         event: Event,
         purpose: str,
         *,
-        part: str | None = None,
+        partition: str | None = None,
         delta: float | None = None,
         times: int = 1,
     ) -> None:
@@ -587,17 +602,19 @@ class Ledger:
         budget between this check and the charge, which decides.
         """
         with reading(self.path) as connection:
-            charge_request = ChargeRequest(event, purpose, part, delta, None, None, self.run)
+            charge_request = ChargeRequest(
+                event, purpose, partition, delta, None, None, self.run
+            )
             debit_for(connection, charge_request, times)
 
-    def parts(self, part: str | None = None) -> tuple[PartitionBalance, ...]:
+    def partitions(self, partition: str | None = None) -> tuple[PartitionBalance, ...]:
         """Balances of all partitions, or of one."""
         with reading(self.path) as connection:
             caps = Caps.read(connection)
             balances = storage.balances(connection)
-        caps.opening.check_part(part)
+        caps.opening.check_partition(partition)
         spent = {name: cost for name, cost, _ in balances}
-        names = caps.opening.parts if part is None else (part,)
+        names = caps.opening.partitions if partition is None else (partition,)
         return tuple(_partition_balance(caps, spent, name) for name in names)
 
     def planned(self) -> tuple[tuple[Item, int], ...]:
@@ -682,16 +699,20 @@ class Ledger:
         }
 
 
-def _partition_balance(caps: Caps, spent: Mapping[str, Cost], part: str) -> PartitionBalance:
+def _partition_balance(
+    caps: Caps, spent: Mapping[str, Cost], partition: str
+) -> PartitionBalance:
     """Balance of a partition over all filters."""
     rule, budget = caps.opening.rule, caps.budget
     if isinstance(rule, Planned):
         return PartitionBalance(
-            part, EpsilonDelta(rule.epsilons[part], budget.delta), EpsilonDelta(0.0, 0.0)
+            partition,
+            EpsilonDelta(rule.epsilons[partition], budget.delta),
+            EpsilonDelta(0.0, 0.0),
         )
-    total = sum((spent[account_name(part, number)] for number in caps.filters), Cost(0))
+    total = sum((spent[account_name(partition, number)] for number in caps.filters), Cost(0))
     return PartitionBalance(
-        part,
+        partition,
         EpsilonDelta(*rule.privacy(total, budget)),
         EpsilonDelta(*rule.left(total, budget)),
     )
@@ -712,7 +733,7 @@ def _find_run(connection: Connection, run: object) -> int:
 def _reservation_request(
     event: Event,
     purpose: str,
-    part: str | None,
+    partition: str | None,
     delta: float | None,
     request: str,
     body: bytes,
@@ -722,4 +743,4 @@ def _reservation_request(
     """The request of a reservation, validated."""
     if not isinstance(request, str) or not isinstance(body, bytes):
         raise ValueError("Expected a request id and a body of bytes for a reservation.")
-    return ChargeRequest(event, purpose, part, delta, request, body, run, kind)
+    return ChargeRequest(event, purpose, partition, delta, request, body, run, kind)

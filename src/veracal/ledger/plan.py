@@ -142,14 +142,14 @@ class Item:
     purpose : str
     event : Event
     times : int
-    part : str or None
+    partition : str or None
         Partition of the records; None if it reads all of them.
     """
 
     purpose: str
     event: Event
     times: int = 1
-    part: str | None = None
+    partition: str | None = None
 
     def __post_init__(self) -> None:
         _checks.whole(times=self.times)
@@ -158,12 +158,18 @@ class Item:
     def to_json(self) -> dict[str, Any]:
         """Convert to a JSON object."""
         event = event_to_json(self.event)
-        return {"purpose": self.purpose, "times": self.times, "part": self.part, "event": event}
+        return {
+            "purpose": self.purpose,
+            "times": self.times,
+            "part": self.partition,
+            "event": event,
+        }
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Item":
         """Parse a JSON object."""
-        return cls(**{**values, "event": event_from_json(values["event"])})
+        event, times = event_from_json(values["event"]), values.get("times", 1)
+        return cls(values["purpose"], event, times, values.get("part"))
 
 
 def unpaid_items(items: Iterable[Item], paid: Iterable[tuple[str, Event]]) -> list[Item]:
@@ -215,12 +221,12 @@ class Planned:
             "plan: every cost was fixed, and all were charged by PLD, before the first release"
         )
 
-    def item(self, purpose: str, event: Event, part: str | None) -> str:
+    def item(self, purpose: str, event: Event, partition: str | None) -> str:
         """Account of the planned item that a charge uses."""
         for index, item in enumerate(self.items):
-            if (item.purpose, item.event, item.part) == (purpose, event, part):
+            if (item.purpose, item.event, item.partition) == (purpose, event, partition):
                 return str(index)
-        where = "" if part is None else f" on partition {part!r}"
+        where = "" if partition is None else f" on partition {partition!r}"
         raise BudgetError(
             f"{purpose!r}{where} is not planned with this event; no record was read. A plan "
             "fixes every cost beforehand: request one of its items exactly as listed, or open "
@@ -233,7 +239,7 @@ class Planned:
         return {"kind": "plan", "items": items, "epsilons": dict(self.epsilons)}
 
 
-def make_plan(items: Sequence[Item], budget: Budget, parts: Sequence[str]) -> Planned:
+def make_plan(items: Sequence[Item], budget: Budget, partitions: Sequence[str]) -> Planned:
     """Compute the costs of a plan, and raise if it exceeds the budget.
 
     Raises
@@ -246,11 +252,13 @@ def make_plan(items: Sequence[Item], budget: Budget, parts: Sequence[str]) -> Pl
     if any(pure_epsilon(item.event, budget.unit) == 0 for item in items):
         raise free_event_error()
     items = merge_items(items)
-    epsilons = {part: planned_epsilon(items, budget, part) for part in parts}
-    for part, epsilon in epsilons.items():
+    epsilons = {
+        partition: planned_epsilon(items, budget, partition) for partition in partitions
+    }
+    for partition, epsilon in epsilons.items():
         if not epsilon <= budget.epsilon:
             raise BudgetError(
-                f"The plan costs epsilon={format_up(epsilon, 6)} for partition {part!r} at "
+                f"The plan costs epsilon={format_up(epsilon, 6)} for partition {partition!r} at "
                 f"delta={format_up(budget.delta, 9)}, more than the budget's "
                 f"{format_up(budget.epsilon, 9)}; nothing was opened. Plan fewer items, or "
                 "more noise."
@@ -262,20 +270,24 @@ def merge_items(items: Iterable[Item]) -> tuple[Item, ...]:
     """Merge equal items by adding their times, in the order of first occurrence."""
     times: dict[tuple[str, Event, str | None], int] = {}
     for item in items:
-        key = (item.purpose, item.event, item.part)
+        key = (item.purpose, item.event, item.partition)
         times[key] = times.get(key, 0) + item.times
-    return tuple(Item(p, e, count, part) for (p, e, part), count in times.items())
+    return tuple(Item(p, e, count, partition) for (p, e, partition), count in times.items())
 
 
-def compose_items(items: Iterable[Item], part: str) -> Event | None:
+def compose_items(items: Iterable[Item], partition: str) -> Event | None:
     """The composition of the items of one partition; None if there are none."""
-    events = [Repeated(item.event, item.times) for item in items if item.part in (part, None)]
+    events = [
+        Repeated(item.event, item.times)
+        for item in items
+        if item.partition in (partition, None)
+    ]
     return Composed(tuple(events)) if events else None
 
 
-def planned_epsilon(items: Sequence[Item], budget: Budget, part: str) -> float:
+def planned_epsilon(items: Sequence[Item], budget: Budget, partition: str) -> float:
     """Epsilon of a plan for one partition, at the budget's delta."""
-    event = compose_items(items, part)
+    event = compose_items(items, partition)
     if event is None:
         return 0.0
     exact = pure_epsilon(event, budget.unit)

@@ -340,7 +340,7 @@ def _check_no_delta(delta: float | None) -> None:
         )
 
 
-_MAX_PARTS = 64
+_MAX_PARTITIONS = 64
 _MAX_NAME_LENGTH = 200  # characters of a name
 _MAX_SPLIT_LENGTH = 2**16  # characters of the settings of a split
 SEPARATOR = "/"  # in names of accounts, so not in names of parts
@@ -355,7 +355,7 @@ class Opening:
     budget : Budget
     rule : EpsilonSums, EpsilonDeltaSums, Renyi or Planned
         The composition rule.
-    parts : tuple of str
+    partitions : tuple of str
         Disjoint partitions of the records. Each may spend the whole budget: a unit is in only
         one of them, so the ledger's total is the maximum over partitions.
     nonce : str
@@ -368,23 +368,26 @@ class Opening:
 
     budget: Budget
     rule: Rule
-    parts: tuple[str, ...]
+    partitions: tuple[str, ...]
     nonce: str = field(default_factory=lambda: secrets.token_hex(16))
     data: str | None = None
     split: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        for part in self.parts:
-            check_name(part=part)
-            if SEPARATOR in part:
-                raise ValueError(f"Expected no {SEPARATOR!r} in part, got part={part!r}.")
+        for partition in self.partitions:
+            check_name(partition=partition)
+            if SEPARATOR in partition:
+                raise ValueError(
+                    f"Expected no {SEPARATOR!r} in partition, got partition={partition!r}."
+                )
         if self.data is not None:
             check_name(data=self.data)
         if self.split is not None:
             object.__setattr__(self, "split", _check_split_settings(self.split))
-        if not 1 <= len(set(self.parts)) == len(self.parts) <= _MAX_PARTS:
+        if not 1 <= len(set(self.partitions)) == len(self.partitions) <= _MAX_PARTITIONS:
             raise ValueError(
-                f"Expected 1 to {_MAX_PARTS} different parts, got parts={self.parts!r}."
+                f"Expected 1 to {_MAX_PARTITIONS} different partitions, got "
+                f"partitions={self.partitions!r}."
             )
 
     @property
@@ -396,13 +399,13 @@ class Opening:
         """All accounts and their totals."""
         if isinstance(self.rule, Planned):
             return {str(i): Cost(item.times) for i, item in enumerate(self.rule.items)}
-        return dict.fromkeys(self.parts, self.rule.total(self.budget))
+        return dict.fromkeys(self.partitions, self.rule.total(self.budget))
 
-    def account(self, event: Event, purpose: str, part: str | None) -> str | None:
+    def account(self, event: Event, purpose: str, partition: str | None) -> str | None:
         """The account that a charge debits; None for all of them."""
         if isinstance(self.rule, Planned):
-            return self.rule.item(purpose, event, part)
-        return part
+            return self.rule.item(purpose, event, partition)
+        return partition
 
     def cost(self, event: Event, delta: float | None) -> Cost:
         """Cost of an event to its account."""
@@ -418,21 +421,22 @@ class Opening:
             return "planned"
         return self.rule.figure(cost)
 
-    def check(self, event: Event, part: str | None) -> None:
-        """Raise if the event has another relation than the budget, or the part is unknown."""
+    def check(self, event: Event, partition: str | None) -> None:
+        """Raise if the event has another relation than the budget, or the partition is unknown."""
         if event.relation != self.budget.relation:
             raise ValueError(
                 f"Expected an event under {self.budget.relation}, got one under "
                 f"{event.relation}. Costs under different relations do not add: state the "
                 "event under the ledger's relation, or convert it with AsReplaceOne."
             )
-        self.check_part(part)
+        self.check_partition(partition)
 
-    def check_part(self, part: str | None) -> None:
-        """Raise if the part is unknown."""
-        if part is not None and part not in self.parts:
+    def check_partition(self, partition: str | None) -> None:
+        """Raise if the partition is unknown."""
+        if partition is not None and partition not in self.partitions:
             raise ValueError(
-                f"Expected part to be None or one of {self.parts!r}, got part={part!r}."
+                f"Expected partition to be None or one of {self.partitions!r}, got "
+                f"partition={partition!r}."
             )
 
     def to_json(self) -> dict[str, Any]:
@@ -446,7 +450,7 @@ class Opening:
                 "unit": {"name": budget.unit.name, "at_most": budget.unit.max_contributions},
             },
             "rule": self.rule.to_json(),
-            "parts": list(self.parts),
+            "parts": list(self.partitions),
             "nonce": self.nonce,
             "data": self.data,
             "split": None if self.split is None else dict(self.split),
@@ -461,7 +465,7 @@ class Opening:
             opening = cls(
                 budget=Budget(**{**budget, "unit": Unit(unit["name"], unit["at_most"])}),
                 rule=_rule_from_json(values["rule"]),
-                parts=tuple(values["parts"]),
+                partitions=tuple(values["parts"]),
                 nonce=values["nonce"],
                 data=values["data"],
                 split=values["split"],
@@ -480,7 +484,7 @@ def rule_for(
     composition: str | None,
     order: float | None,
     items: Sequence[Item] | None,
-    parts: Sequence[str],
+    partitions: Sequence[str],
 ) -> Rule:
     """The rule of a new ledger; raise if its settings are inconsistent."""
     _checks.one_of(("pure", "open", "plan"), kind=kind)
@@ -497,7 +501,7 @@ def rule_for(
     if kind == "pure":
         return EpsilonSums()
     if kind == "plan":
-        return make_plan(items or (), budget, parts)
+        return make_plan(items or (), budget, partitions)
     _checks.one_of(("rdp", "addition"), composition=composition or "rdp")
     if composition == "addition":
         return EpsilonDeltaSums()
@@ -666,7 +670,7 @@ class Caps:
     def accounts(self, number: int) -> dict[str, Cost]:
         """Accounts of a filter, one per partition, and their totals."""
         total = self.total(number)
-        return {account_name(part, number): total for part in self.opening.parts}
+        return {account_name(partition, number): total for partition in self.opening.partitions}
 
     @property
     def note(self) -> str | None:
@@ -677,6 +681,6 @@ class Caps:
         return RAISED_AFTER_RELEASES if after else RAISED_BEFORE_RELEASES
 
 
-def account_name(part: str, number: int) -> str:
+def account_name(partition: str, number: int) -> str:
     """Name of the account of a partition in a filter."""
-    return part if number == 1 else f"{number}{SEPARATOR}{part}"
+    return partition if number == 1 else f"{number}{SEPARATOR}{partition}"

@@ -169,7 +169,7 @@ def _choose_option(
     caps = Caps.read(connection)
     balances = {one: (spent, total) for one, spent, total in storage.balances(connection)}
     for costs in options:
-        by_part = {part: one.cost for part, one in costs.items()}
+        by_part = {partition: one.cost for partition, one in costs.items()}
         try:
             return costs, find_filter(
                 caps, balances, by_part, f"Run {request.name!r}", run=True
@@ -191,16 +191,16 @@ def part_costs(
             "'pure' or 'open'."
         )
     for item in items:
-        opening.check(item.event, item.part)
+        opening.check(item.event, item.partition)
         if pure_epsilon(item.event, budget.unit) == 0:
             raise free_event_error()
     costs: dict[str, PartCost] = {}
-    for part in opening.parts:
-        event = compose_items(items, part)
+    for partition in opening.partitions:
+        event = compose_items(items, partition)
         if event is not None:
             exact = pure and pure_epsilon(event, budget.unit) is not None
             at = delta if isinstance(rule, EpsilonDeltaSums) and not exact else None
-            costs[part] = PartCost(event, at, rule.run_cost(event, budget, at))
+            costs[partition] = PartCost(event, at, rule.run_cost(event, budget, at))
     return costs
 
 
@@ -231,7 +231,7 @@ def _to_run(connection: Connection, caps: Caps, first: Entry) -> LedgerRun:
     rule = caps.opening.rule
     assert not isinstance(rule, Planned)
     amounts = {
-        entry.part or "": rule.privacy(Cost(entry.cost, entry.cost_delta), caps.budget)
+        entry.partition or "": rule.privacy(Cost(entry.cost, entry.cost_delta), caps.budget)
         for entry in entries
     }
     return LedgerRun(
@@ -239,8 +239,8 @@ def _to_run(connection: Connection, caps: Caps, first: Entry) -> LedgerRun:
         first.purpose,
         first.request or "",
         run_items(entries),
-        {part: epsilon for part, (epsilon, _) in amounts.items()},
-        {part: delta for part, (_, delta) in amounts.items()},
+        {partition: epsilon for partition, (epsilon, _) in amounts.items()},
+        {partition: delta for partition, (_, delta) in amounts.items()},
         first.filter,
         first.index,
         storage.settlement(connection, first.index) is not None,
@@ -273,14 +273,14 @@ def _append_run(
     """Append the entries of a run, one per partition, and the accounts of its items."""
     entries: list[Entry] = []
     index, previous = storage.head(connection)
-    for part, one in costs.items():
+    for partition, one in costs.items():
         entry = Entry(
             index=index + 1,
             purpose=request.name,
             event=one.event,
-            part=part,
+            partition=partition,
             delta=one.delta,
-            account=account_name(part, number),
+            account=account_name(partition, number),
             filter=number,
             cost=one.cost.amount,
             cost_delta=one.cost.delta,
@@ -290,7 +290,7 @@ def _append_run(
             outcome="run",
             answer=None,
             previous=previous,
-            items=tuple(item for item in request.items if item.part in (part, None)),
+            items=tuple(item for item in request.items if item.partition in (partition, None)),
         )
         entries.append(entry)
         index, previous = entry.index, entry.hash

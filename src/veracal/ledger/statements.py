@@ -35,7 +35,7 @@ def ledger_statement(ledger: Ledger) -> Statement:
     >>> ledger_statement(ledger).epsilon
     1.0
     """
-    budget, rule, parts = ledger.budget, ledger.opening.rule, ledger.opening.parts
+    budget, rule, partitions = ledger.budget, ledger.opening.rule, ledger.opening.partitions
     entries = [entry for entry in ledger.entries() if entry.event is not None]
     purposes = {item.purpose for entry in entries for item in entry.items}
     purposes |= {entry.purpose for entry in entries if entry.outcome != "run"}
@@ -43,7 +43,7 @@ def ledger_statement(ledger: Ledger) -> Statement:
     if isinstance(rule, Planned):
         nothing = Pure(0.0, budget.relation)
         event: Event = Parallel(
-            tuple(compose_items(rule.items, part) or nothing for part in parts)
+            tuple(compose_items(rule.items, partition) or nothing for partition in partitions)
         )
         planned = tuple(sorted({item.purpose for item in rule.items}))
         return statement(

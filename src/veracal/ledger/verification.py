@@ -131,8 +131,8 @@ def _advance(entry: Entry, state: _ChainState) -> None:
     if entry.account is not None:
         debited = [entry.account]
     else:
-        parts = state.caps.opening.parts if entry.filter is not None else ()
-        debited = [account_name(part, entry.filter or 0) for part in parts]
+        partitions = state.caps.opening.partitions if entry.filter is not None else ()
+        debited = [account_name(partition, entry.filter or 0) for partition in partitions]
     for name in debited:
         state.spent[name] = state.spent.get(name, Cost(0)) + cost
     if entry.outcome == "run" and entry.run is not None:
@@ -213,7 +213,7 @@ def _cost_problems(entry: Entry, event: Event, state: _ChainState) -> Iterator[s
     """Problems of a charge: it must debit the cost of its event to the right account."""
     caps, opening = state.caps, state.caps.opening
     try:
-        opening.check(event, entry.part)
+        opening.check(event, entry.partition)
         account, cost = _expected_debit(entry, event, state)
     except (ValueError, BudgetError, LedgerError) as error:
         yield f"it should have been refused: {error}"
@@ -232,28 +232,28 @@ def _expected_debit(entry: Entry, event: Event, state: _ChainState) -> tuple[str
     """The account and cost that an entry should have, given the entries before it."""
     opening, rule = state.caps.opening, state.caps.opening.rule
     if entry.outcome == "run":
-        if isinstance(rule, Planned) or entry.part is None or entry.filter is None:
+        if isinstance(rule, Planned) or entry.partition is None or entry.filter is None:
             raise ValueError("it begins a run, which this ledger cannot have.")
-        if compose_items(entry.items, entry.part) != event:
+        if compose_items(entry.items, entry.partition) != event:
             raise ValueError("its event is not the composition of its items.")
         first = entry.run not in state.runs
         if (entry.run != len(state.runs) + first) or (entry.request is not None) != first:
             raise ValueError(f"it begins run {entry.run} out of order.")
         cost = rule.run_cost(event, opening.budget, entry.delta)
-        return account_name(entry.part, entry.filter), cost
+        return account_name(entry.partition, entry.filter), cost
     if entry.items:
         raise ValueError("it lists items, but begins no run.")
     if entry.run is not None:
         return _find_item(entry, event, state), Cost(1)
     if isinstance(rule, Planned):
         opening.cost(event, entry.delta)
-        return rule.item(entry.purpose, event, entry.part), Cost(1)
+        return rule.item(entry.purpose, event, entry.partition), Cost(1)
     if entry.filter is None:
         raise ValueError("it debits no filter.")
     key = (event, entry.delta)
     if key not in state.costs:
         state.costs[key] = opening.cost(*key)
-    account = None if entry.part is None else account_name(entry.part, entry.filter)
+    account = None if entry.partition is None else account_name(entry.partition, entry.filter)
     return account, state.costs[key]
 
 
@@ -263,22 +263,26 @@ def _find_item(entry: Entry, event: Event, state: _ChainState) -> str:
     if not entries or entries[0].index in state.settled:
         raise ValueError(f"run {entry.run} was not begun, or was abandoned.")
     for i, item in enumerate(run_items(entries)):
-        if (item.purpose, item.event, item.part) == (entry.purpose, event, entry.part):
+        if (item.purpose, item.event, item.partition) == (
+            entry.purpose,
+            event,
+            entry.partition,
+        ):
             return item_account(entries[0].run or 0, i)
     raise ValueError(f"run {entry.run} lists no such item.")
 
 
 def _run_problems(state: _ChainState) -> Iterator[str]:
     """Problems of runs: every item must be charged to every partition that it reads."""
-    parts = state.caps.opening.parts
+    partitions = state.caps.opening.partitions
     for number, entries in state.runs.items():
         listed: dict[str, tuple[Item, ...]] = {
-            entry.part or "": entry.items for entry in entries
+            entry.partition or "": entry.items for entry in entries
         }
         for item in run_items(entries):
-            for part in parts if item.part is None else (item.part,):
-                if item not in listed.get(part, ()):
-                    yield f"Run {number} did not charge {item.purpose!r} to part {part!r}."
+            for partition in partitions if item.partition is None else (item.partition,):
+                if item not in listed.get(partition, ()):
+                    yield f"Run {number} did not charge {item.purpose!r} to part {partition!r}."
         if len({entry.filter for entry in entries}) != 1 or len(listed) != len(entries):
             yield f"Run {number} was not charged once to one filter."
 
@@ -308,12 +312,12 @@ def _plan_problems(opening: Opening) -> Iterator[str]:
     """Problems of a plan: it must cost at most its stated epsilon."""
     if not isinstance(opening.rule, Planned):
         return
-    for part in opening.parts:
-        epsilon = planned_epsilon(opening.rule.items, opening.budget, part)
-        stated = opening.rule.epsilons.get(part, 0.0)
+    for partition in opening.partitions:
+        epsilon = planned_epsilon(opening.rule.items, opening.budget, partition)
+        stated = opening.rule.epsilons.get(partition, 0.0)
         # The accountant works on a grid, so its results may differ in the last digits.
         if epsilon > stated * (1 + 1e-6) or stated > opening.budget.epsilon:
             yield (
-                f"The plan for partition {part!r} costs epsilon={format_up(epsilon, 9)}, not "
+                f"The plan for partition {partition!r} costs epsilon={format_up(epsilon, 9)}, not "
                 f"{format_up(stated, 9)}."
             )

@@ -59,7 +59,7 @@ def build_results(
     budget = plan.budget if budget is None else budget
     items = [item for item, _ in ledger.planned()]
     events = [
-        Composed(tuple(Repeated(i.event, i.times) for i in items if i.part == part))
+        Composed(tuple(Repeated(i.event, i.times) for i in items if i.partition == part))
         for part in (TRAIN, TEST)
     ]
     guarantee = statement(
@@ -111,7 +111,7 @@ def summarize_ledger(ledger: Ledger, budget: Budget) -> dict[str, Any]:
     planned = [
         {
             "purpose": item.purpose,
-            "part": item.part,
+            "part": item.partition,
             "times": item.times,
             "used": count,
             **_cost(item, budget),

@@ -159,12 +159,14 @@ class PrivatePlatt(PrivateFitter):
         self,
         relation: Relation = "add-remove",
         unit: Unit | None = None,
-        part: str | None = None,
+        partition: str | None = None,
     ) -> list[Item]:
         """Ledger items of one fit."""
         if self._descends():
-            return self._plan().items(self._gradient(self._start(), 0), relation, unit, part)
-        return self._plan_queries().items(relation, unit, part)
+            return self._plan().items(
+                self._gradient(self._start(), 0), relation, unit, partition
+            )
+        return self._plan_queries().items(relation, unit, partition)
 
     def fit(self, source: Source, *, request: str | None = None) -> Self:
         """Query a source for residuals or gradients at every step.

@@ -204,7 +204,7 @@ class PrivateTrainer(Trainer):
         Charged before a record is read.
     purpose : str
         For the ledger.
-    part : str, optional
+    partition : str, optional
         The part of the ledger that holds the records.
 
     Attributes
@@ -263,7 +263,7 @@ class PrivateTrainer(Trainer):
         privacy: PrivacyArguments,
         ledger: Ledger | None = None,
         purpose: str = "training",
-        part: str | None = None,
+        partition: str | None = None,
         **settings: Any,
     ) -> None:
         if not isinstance(privacy, PrivacyArguments):
@@ -274,7 +274,12 @@ class PrivateTrainer(Trainer):
         if isinstance(model, nn.Module) and any(one.is_meta for one in model.parameters()):
             check_module(model)  # before Hugging Face's trainer fails to move it
         super().__init__(*inherited, **settings)
-        self.privacy, self.ledger, self.purpose, self.part = privacy, ledger, purpose, part
+        self.privacy, self.ledger, self.purpose, self.partition = (
+            privacy,
+            ledger,
+            purpose,
+            partition,
+        )
         self.train_dataset = as_dataset(self.train_dataset)
         self.eval_dataset = as_dataset(self.eval_dataset)
         self.event_: Event | None = None
@@ -331,7 +336,7 @@ class PrivateTrainer(Trainer):
         event = plan.dp_sgd.event()
         engine, self.trial_ = self._choose_engine(plan)
         if self.ledger is not None:
-            self.ledger.charge(event, self.purpose, part=self.part)
+            self.ledger.charge(event, self.purpose, partition=self.partition)
             self._ledger_total = ledger_total(self.ledger)
         # From here on records are read. No guarantee is stated until the end.
         self.not_private_because_ = (UNFINISHED,)
