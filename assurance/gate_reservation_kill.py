@@ -28,13 +28,13 @@ from assurance.gate_kill import (
 from veracal.accounting.events import Budget, Pure
 from veracal.errors import AnswerError, LedgerError
 from veracal.ledger import charging as ledger_reservations
-from veracal.ledger import runs as ledger_runs
+from veracal.ledger import charging as ledger_runs
 from veracal.ledger import storage as ledger_store
 from veracal.ledger import storage as ledger_tables
 from veracal.ledger.chain import Entry
 from veracal.ledger.charging import ChargeRequest, charge_and_answer
 from veracal.ledger.ledger import Ledger, open_ledger
-from veracal.ledger.plan import Item
+from veracal.ledger.policies import Item
 
 NAME = "reservation_kill"
 SECONDS = 8
@@ -97,7 +97,7 @@ REQUESTS = {
 RESERVED, SETTLED, APPENDED = (  # before any patch
     ledger_reservations.reserve,
     ledger_reservations.settle,
-    ledger_runs._append_run,
+    ledger_runs.append_run,
 )
 
 
@@ -171,7 +171,7 @@ MUTANTS = {
     "attempts with a hook for nothing": {RESERVE: attempts_for_nothing},
     "every attempt charged": {RESERVE: always_charged},
     "parts of a run in transactions of their own": {
-        "veracal.ledger.runs._append_run": append_one_by_one
+        "veracal.ledger.charging.append_run": append_one_by_one
     },
 }
 

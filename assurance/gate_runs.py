@@ -19,19 +19,29 @@ from veracal.accounting.epsilon import epsilon_for
 from veracal.accounting.events import Budget, Composed, Gaussian, Pure
 from veracal.errors import BudgetError, LedgerError
 from veracal.ledger import charging as ledger_charge
-from veracal.ledger import runs as ledger_runs
+from veracal.ledger import charging as ledger_runs
 from veracal.ledger import storage as ledger_store
 from veracal.ledger import storage as ledger_tables
+from veracal.ledger.chain import Caps
+from veracal.ledger.charging import RunRequest
 from veracal.ledger.ledger import Ledger, open_ledger
-from veracal.ledger.plan import Cost, Item
-from veracal.ledger.policies import Caps, EpsilonDeltaSums, Renyi, best_order, conversion_cost
-from veracal.ledger.runs import RunRequest
+from veracal.ledger.policies import (
+    Cost,
+    EpsilonDeltaSums,
+    Item,
+    Renyi,
+    best_order,
+    conversion_cost,
+)
 
 NAME = "runs"
 PARTS = ("train", "test")
 CAPS, MORE = Budget(2.0, 1e-5), (0.8, 4e-6)
 BEGIN = "veracal.ledger.ledger.begin_run"
-correct_begin, correct_costs = ledger_runs.begin_run, ledger_runs.part_costs  # before any patch
+correct_begin, correct_costs = (
+    ledger_runs.begin_run,
+    ledger_runs.partition_costs,
+)  # before any patch
 
 
 # ---------------------------------------------------------------- mutants
@@ -44,16 +54,15 @@ def begin_with(costs: Costs) -> Callable[[Path, RunRequest], int]:
 
     def begin(path: Path, asked: RunRequest) -> int:
         with ledger_store.writing(path) as connection:
-            caps = Caps.read(connection)
+            caps = ledger_tables.read_caps(connection)
             due = costs(connection, caps, asked)
-            rows = ledger_tables.balances(connection)
-            balances = {name: (spent, total) for name, spent, total in rows}
+            balances = ledger_tables.balances(connection)
             wanted = {part: one.cost for part, one in due.items()}
             number = ledger_charge.find_filter(caps, balances, wanted, asked.name)
             run = 1 + sum(
                 entry.outcome == "run" for entry in ledger_tables.account_entries(connection)
             )
-            ledger_runs._append_run(connection, asked, run, number, due)
+            ledger_runs.append_run(connection, asked, run, number, due)
         return run
 
     return begin
@@ -113,7 +122,7 @@ CORRECT = ledgers.CORRECT
 MUTANTS = {
     "one privacy-loss distribution across runs": {BEGIN: begin_with(one_distribution)},
     "delta cap ignored": {
-        "veracal.ledger.plan.Cost.within": amount_within,
+        "veracal.ledger.policies.Cost.within": amount_within,
         ledgers.SCHEMA: ledgers.without(r" AND spent_delta <= total_delta"),
     },
     "an extension chooses the order again": {BEGIN: begin_with(another_order)},

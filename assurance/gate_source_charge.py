@@ -81,8 +81,9 @@ def afterwards(
     try:
         return CHARGED(self, request, price, query, records)
     except (LedgerError, serving.RefusedError):
-        entry = Entry(1, request.kind, price.event, None, None, None, 1, 0, request.id, None,
-                      "answered", None, "0" * 64)  # fmt: skip
+        entry = Entry(
+            1, request.kind, "answered", "0" * 64, price.event, filter=1, request=request.id
+        )
         return entry, answer
 
 

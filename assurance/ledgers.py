@@ -110,8 +110,7 @@ def enter_in_two(
                 outcome, answer = "answered", compute()
             except Exception:
                 outcome = "failed"
-        entry = ledger_charge._next_entry(connection, asked, due, outcome, answer)
-        ledger_tables.append(connection, entry, answer)
+        entry = ledger_charge.append_charge(connection, asked, due, outcome, answer)
     with ledger_store.writing(path) as connection:
         debit(connection, entry)
     return entry, answer

@@ -11,7 +11,7 @@ import pytest
 from veracal.accounting.events import Gaussian, Pure
 from veracal.ledger.ledger import Ledger
 from veracal.ledger.locations import default_folder
-from veracal.ledger.plan import Item
+from veracal.ledger.policies import Item
 
 Run = Callable[..., tuple[int, str, str]]
 PLAN = """

@@ -25,7 +25,7 @@ from veracal.accounting.events import (
 )
 from veracal.errors import AnswerError, BudgetError, ConflictError, LedgerError
 from veracal.ledger.ledger import Ledger, open_ledger
-from veracal.ledger.plan import divide_micro_epsilon
+from veracal.ledger.policies import divide_micro_epsilon
 
 QUARTER = Pure(0.25)
 

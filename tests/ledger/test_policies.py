@@ -21,8 +21,15 @@ from veracal.accounting.events import (
 )
 from veracal.errors import BudgetError, DataError
 from veracal.ledger.ledger import open_ledger
-from veracal.ledger.plan import Cost, Item, read_plan
-from veracal.ledger.policies import EpsilonDeltaSums, Renyi, best_order, conversion_cost
+from veracal.ledger.policies import (
+    Cost,
+    EpsilonDeltaSums,
+    Item,
+    Renyi,
+    best_order,
+    conversion_cost,
+    read_plan,
+)
 
 BUDGET = Budget(1.0, 1e-5)
 NOISE = Gaussian(20.0)

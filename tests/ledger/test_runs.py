@@ -23,10 +23,10 @@ from veracal.accounting import (
     rdp_at,
 )
 from veracal.errors import AnswerError, BudgetError, ConflictError, LedgerError
-from veracal.ledger import Item, Ledger, ledger_statement, open_ledger, runs
+from veracal.ledger import Item, Ledger, charging, ledger_statement, open_ledger
 from veracal.ledger import charging as charge
-from veracal.ledger.plan import Cost
-from veracal.ledger.policies import Caps, EpsilonDeltaSums
+from veracal.ledger.chain import Caps
+from veracal.ledger.policies import Cost, EpsilonDeltaSums
 
 PARTS = ("train", "test")
 DELTA = 1e-5
@@ -257,7 +257,7 @@ def test_a_view_is_its_path_and_its_number(pure, tmp_path):
         copy.deepcopy(run),
         pickle.loads(pickle.dumps(run)),
     )
-    assert all(other == run for other in same) and run.whole == pure
+    assert all(other == run for other in same) and Ledger(run.path) == pure
     for wrong in (2, 0, "second", True, 1.5):
         with pytest.raises(LedgerError, match="has no run"):
             Ledger(pure.path, run=wrong)
@@ -415,15 +415,15 @@ def test_a_run_that_was_charged_too_little_is_detected(pairs, monkeypatch):
 
 
 def test_a_run_that_did_not_charge_every_partition_is_detected(pure, monkeypatch):
-    costs = runs.part_costs
+    costs = charging.partition_costs
     with monkeypatch.context() as patch:
         patch.setattr(
-            runs,
-            "part_costs",
+            charging,
+            "partition_costs",
             lambda *about, pure: dict([*costs(*about, pure=pure).items()][:1]),
         )
         begin(pure, [Item("all", Pure(0.1))])
-    with pytest.raises(LedgerError, match="Run 1 did not charge 'all' to part 'test'"):
+    with pytest.raises(LedgerError, match="Run 1 did not charge 'all' to partition 'test'"):
         pure.verify()
 
 

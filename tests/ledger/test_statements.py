@@ -5,7 +5,7 @@ import pytest
 from veracal.accounting import Budget, Gaussian, Pure, Unit, epsilon_for
 from veracal.accounting.events import Parallel, Repeated
 from veracal.ledger import Item, open_ledger
-from veracal.ledger.statements import ledger_statement
+from veracal.ledger.verification import ledger_statement
 
 
 def test_a_filter_states_its_budget_and_not_the_amount_spent(tmp_path):

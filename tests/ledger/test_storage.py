@@ -18,7 +18,7 @@ from veracal.ledger import storage as filesystems
 from veracal.ledger import storage as ledger_store
 from veracal.ledger import storage as ledger_tables
 from veracal.ledger.ledger import Ledger, open_ledger
-from veracal.ledger.plan import Item
+from veracal.ledger.policies import Item
 from veracal.ledger.storage import check_local, file_system_type
 
 

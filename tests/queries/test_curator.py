@@ -14,7 +14,7 @@ from veracal.accounting.events import Budget, DiscreteGaussian, DiscreteLaplace,
 from veracal.data import Dataset, Scores, limit_contributions
 from veracal.errors import AnswerError, BudgetError, ConflictError, DataError
 from veracal.ledger.ledger import open_ledger
-from veracal.ledger.plan import Item
+from veracal.ledger.policies import Item
 from veracal.mechanisms.discrete_noise import discrete_laplace_std
 from veracal.mechanisms.progress import StepProgress, TrainingCurve
 from veracal.queries.curator import Curator, canonical_request, exposes_weights
