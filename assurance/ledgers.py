@@ -134,7 +134,7 @@ def append_in_two(connection, entry: Entry, kept: bytes | None, adds: int = 0) -
 def unlocked(path: Path) -> Iterator[object]:
     """No transaction: every statement by itself."""
     with (
-        ledger_store._translate_errors(path),
+        ledger_store.translate_errors(path),
         ledger_store._open_connection(path) as connection,
     ):
         yield connection

@@ -354,7 +354,6 @@ APPLICATION = 0x56434C47  # "VCLG", in the header of the file
 BUSY_TIMEOUT = 60.0  # seconds to wait for other writers
 _FULL = 2  # of PRAGMA synchronous
 SIDE_FILES = ("-wal", "-shm", "-journal")
-_NO_LOSS = "Nothing was released, and no earlier charge is lost."
 _OPEN_FOR_WRITING: ContextVar[frozenset[Path]] = ContextVar(
     "_OPEN_FOR_WRITING", default=frozenset()
 )
@@ -365,9 +364,9 @@ _REMEDIES = {
     "SQLITE_CANTOPEN": "Give its owner write permission for the file and its folder.",
     "SQLITE_FULL": "Free space on the disk, then try again.",
     "SQLITE_IOERR": "Check that the disk works and has free space, then try again.",
-    "SQLITE_NOTADB": "The file is not a ledger: use another file.",
+    "SQLITE_NOTADB": "Use another file.",
     "SQLITE_CORRUPT": "The file is damaged: check for other writers and for a failing disk.",
-    "SQLITE_CONSTRAINT": "The ledger is inconsistent: run `veracal ledger verify` on it.",
+    "SQLITE_CONSTRAINT": "The file is inconsistent: run `veracal ledger verify` on the ledger.",
 }
 
 
@@ -376,7 +375,7 @@ def create_file(
 ) -> None:
     """Create a ledger file atomically, readable by its owner only, never over another."""
     check_new_path(path)
-    with _translate_errors(path), temporary_file(path) as temporary:
+    with translate_errors(path), temporary_file(path) as temporary:
         connection = _connect(temporary)
         try:
             connection.execute("PRAGMA journal_mode = WAL")
@@ -432,7 +431,7 @@ def check_new_path(path: Path) -> None:
 @contextmanager
 def reading(path: Path) -> Iterator[sqlite3.Connection]:
     """A read transaction: a consistent state of the ledger, despite concurrent writers."""
-    with _translate_errors(path), _open_connection(path) as connection:
+    with translate_errors(path), _open_connection(path) as connection:
         connection.execute("BEGIN")
         _check_file(connection, path)
         yield connection
@@ -452,7 +451,7 @@ def writing(path: Path) -> Iterator[sqlite3.Connection]:
             f"{path}: the computation of an answer cannot use the ledger that waits for it. "
             "Charge before or afterwards."
         )
-    with _translate_errors(path), _open_connection(path) as connection:
+    with translate_errors(path), _open_connection(path) as connection:
         connection.execute("BEGIN IMMEDIATE")
         _check_file(connection, path)
         token = _OPEN_FOR_WRITING.set(_OPEN_FOR_WRITING.get() | {path})
@@ -574,20 +573,23 @@ def _expected_schema(script: str) -> dict[str, str]:
 
 
 @contextmanager
-def _translate_errors(path: Path) -> Iterator[None]:
+def translate_errors(
+    path: Path,
+    *,
+    outcome: str = "Nothing was released, and no earlier charge is lost.",
+    missing: str = "expected a ledger, but the file does not exist. Check the path, or create a "
+    "ledger with `veracal ledger open`.",
+) -> Iterator[None]:
     """Translate errors of SQLite and the operating system to :class:`LedgerError`."""
     try:
         yield
     except sqlite3.Error as cause:
         name = getattr(cause, "sqlite_errorname", None) or ""
         remedy = next((text for key, text in _REMEDIES.items() if name.startswith(key)), "")
-        raise LedgerError(f"{path}: {cause}. {_NO_LOSS} {remedy}".strip()) from cause
+        raise LedgerError(f"{path}: {cause}. {outcome} {remedy}".strip()) from cause
     except UnicodeDecodeError as cause:  # raised by SQLite for names in a damaged file
         raise LedgerError(f"{path}: {_REMEDIES['SQLITE_CORRUPT']}") from cause
     except FileNotFoundError as cause:
-        raise LedgerError(
-            f"{path}: expected a ledger, but the file does not exist. Check the path, or create "
-            "a ledger with `veracal ledger open`."
-        ) from cause
+        raise LedgerError(f"{path}: {missing}") from cause
     except OSError as cause:
-        raise LedgerError(f"{path}: {cause.strerror or cause}. {_NO_LOSS}") from cause
+        raise LedgerError(f"{path}: {cause.strerror or cause}. {outcome}") from cause
