@@ -49,10 +49,8 @@ class Unit:
         object.__setattr__(self, "max_contributions", int(self.max_contributions))
 
     def __str__(self) -> str:
-        rows = (
-            "" if self.max_contributions == 1 else f" (at most {self.max_contributions} rows)"
-        )
-        return f"one {self.name}{rows}"
+        rows = self.max_contributions
+        return f"one {self.name}" + ("" if rows == 1 else f" (at most {rows} rows)")
 
 
 @dataclass(frozen=True)
@@ -97,7 +95,7 @@ class Budget:
     @property
     def pure(self) -> bool:
         """Whether delta is zero."""
-        return math.isclose(self.delta, 0.0, abs_tol=0.0)
+        return self.delta == 0
 
 
 RunDistribution = Literal["poisson", "geometric", "logarithmic"]
@@ -227,8 +225,30 @@ class Approximate:
         _set_fields(self, epsilon=float(self.epsilon), delta=float(self.delta))
 
 
+class _OfOne:
+    """The relation of an event that contains another."""
+
+    event: "Event"
+
+    @property
+    def relation(self) -> Relation:
+        """The relation of the event inside."""
+        return self.event.relation
+
+
+class _OfSeveral:
+    """The relation of an event that contains several, all under one relation."""
+
+    events: "tuple[Event, ...]"
+
+    @property
+    def relation(self) -> Relation:
+        """The relation of all events inside."""
+        return self.events[0].relation
+
+
 @dataclass(frozen=True)
-class Repeated:
+class Repeated(_OfOne):
     """One event, repeated on the same records."""
 
     event: "Event"
@@ -239,14 +259,9 @@ class Repeated:
         _checks.whole(times=self.times, least=0)
         _set_fields(self, times=int(self.times))
 
-    @property
-    def relation(self) -> Relation:
-        """The relation of the repeated event."""
-        return self.event.relation
-
 
 @dataclass(frozen=True)
-class Composed:
+class Composed(_OfSeveral):
     """Several events on the same records, in a list fixed beforehand."""
 
     events: "tuple[Event, ...]"
@@ -254,14 +269,9 @@ class Composed:
     def __post_init__(self) -> None:
         _set_fields(self, events=_check_events(self.events))
 
-    @property
-    def relation(self) -> Relation:
-        """The relation of all events."""
-        return self.events[0].relation
-
 
 @dataclass(frozen=True)
-class Parallel:
+class Parallel(_OfSeveral):
     r"""Events on disjoint partitions of the records, one event for each partition.
 
     Attributes
@@ -300,14 +310,9 @@ class Parallel:
             raise ValueError(f"Expected weights that sum to 1, got weights={weights!r}.")
         _set_fields(self, weights=weights)
 
-    @property
-    def relation(self) -> Relation:
-        """The relation of all partitions."""
-        return self.events[0].relation
-
 
 @dataclass(frozen=True)
-class Search:
+class Search(_OfOne):
     """Private selection: a hyperparameter search that releases only its best run.
 
     The base event is run a random number of times, each time with settings drawn
@@ -340,11 +345,6 @@ class Search:
                 f"got mean={self.mean!r}."
             )
         _set_fields(self, mean=float(self.mean))
-
-    @property
-    def relation(self) -> Relation:
-        """The relation of one run."""
-        return self.event.relation
 
 
 @dataclass(frozen=True)

@@ -138,8 +138,7 @@ class Statement:
     def text(self) -> str:
         """The guarantee as paragraphs for decision makers."""
         meaning = (
-            f"For any test of whether a given {self.unit} is in the data, the true positive "
-            "rate "
+            f"For any test of whether a given {self.unit} is in the data, the true positive rate "
             f"exceeds the false positive rate by at most {format_up(100 * self.advantage)} "
             "percentage points."
         )
@@ -159,14 +158,14 @@ class Statement:
             )
         if self.epsilon_without_poisson is not None:
             basis.append(
-                "Without amplification by sampling (batches not drawn at random, no record "
-                "used "
+                "Without amplification by sampling (batches not drawn at random, no record used "
                 "more often than expected), epsilon = "
                 f"{format_up(self.epsilon_without_poisson)}."
             )
         table = ["      delta   epsilon"]
         for delta, epsilon in self.curve:
-            table.append(f"  {_format_power(delta):>9}   {format_up(epsilon)}")
+            power = f"{float(_round_decimal(delta, 1, ROUND_CEILING)):.0e}"
+            table.append(f"  {power:>9}   {format_up(epsilon)}")
         return "\n\n".join(
             [self._guarantee(), meaning, scope, "\n".join(basis), "\n".join(table)]
         )
@@ -230,6 +229,10 @@ def statement(
     unit = unit or Unit()
     leaves = set(mechanisms(event))
     unsampled = without_sampling(event, unit)
+    try:
+        by_renyi = rdp_epsilon(event, delta, unit)
+    except ValueError:  # there is no such bound
+        by_renyi = math.inf
     return Statement(
         epsilon=epsilon_for(event, delta, unit),
         delta=float(delta),
@@ -240,7 +243,7 @@ def statement(
         composition=composition,
         sampler=_sampler(leaves),
         numerics=_numerics(leaves, exact_noise),
-        renyi_epsilon=_renyi_epsilon(event, delta, unit),
+        renyi_epsilon=by_renyi if math.isfinite(by_renyi) else None,
         epsilon_without_poisson=None if unsampled is None else epsilon_for(unsampled, delta),
         advantage=delta_for(event, 0.0, unit),
         curve=tuple((d, epsilon_for(event, d, unit)) for d in _CURVE),
@@ -287,15 +290,6 @@ def _numerics(leaves: set[Event], exact_noise: bool) -> str:
     return f"exact on a public grid for statistics, otherwise {real}" if any(exact) else real
 
 
-def _renyi_epsilon(event: Event, delta: float, unit: Unit) -> float | None:
-    """Epsilon by Rényi divergences, or None if there is no such bound."""
-    try:
-        epsilon = rdp_epsilon(event, delta, unit)
-    except ValueError:
-        return None
-    return epsilon if math.isfinite(epsilon) else None
-
-
 def format_up(value: float, digits: int = 4) -> str:
     """Format a number with few digits, rounded up, so that text never understates a cost.
 
@@ -329,11 +323,6 @@ def _format(value: float, digits: int, rounding: str) -> str:
     return (
         f"{rounded:f}" if abs(rounded) >= _MIN_FIXED_POINT else f"{float(rounded):.{digits}g}"
     )
-
-
-def _format_power(delta: float) -> str:
-    """Format with one digit in scientific notation, rounded up."""
-    return "0" if delta == 0 else f"{float(_round_decimal(delta, 1, ROUND_CEILING)):.0e}"
 
 
 def _round_decimal(value: float, digits: int, rounding: str) -> Decimal:
