@@ -229,6 +229,19 @@ def statement(
     unit = unit or Unit()
     leaves = set(mechanisms(event))
     unsampled = without_sampling(event, unit)
+    rates = sorted({leaf.rate for leaf in leaves if isinstance(leaf, PoissonGaussian)})
+    sampler = "none are drawn; every record is used"
+    if rates:
+        probabilities = " or ".join(f"{rate:.6g}" for rate in rates)
+        sampler = (
+            f"Poisson, secret: every row enters independently with probability {probabilities}"
+        )
+    discrete = [isinstance(leaf, DiscreteLaplace | DiscreteGaussian) for leaf in leaves]
+    numerics = "in floating point, treated as real numbers, from a cryptographic generator"
+    if exact_noise or all(discrete):
+        numerics = "exact, on integers of a public grid"
+    elif any(discrete):
+        numerics = f"exact on a public grid for statistics, otherwise {numerics}"
     try:
         by_renyi = rdp_epsilon(event, delta, unit)
     except ValueError:  # there is no such bound
@@ -241,8 +254,8 @@ def statement(
         at_most=unit.max_contributions,
         accountant=_accountant(event, leaves, delta),
         composition=composition,
-        sampler=_sampler(leaves),
-        numerics=_numerics(leaves, exact_noise),
+        sampler=sampler,
+        numerics=numerics,
         renyi_epsilon=by_renyi if math.isfinite(by_renyi) else None,
         epsilon_without_poisson=None if unsampled is None else epsilon_for(unsampled, delta),
         advantage=delta_for(event, 0.0, unit),
@@ -268,26 +281,6 @@ def _accountant(event: Event, leaves: set[Event], delta: float) -> str:
     return (
         text if delta >= _SMALL_DELTA else f"{text}; by Rényi divergences where delta is tiny"
     )
-
-
-def _sampler(leaves: set[Event]) -> str:
-    """How batches are drawn."""
-    rates = sorted({leaf.rate for leaf in leaves if isinstance(leaf, PoissonGaussian)})
-    if not rates:
-        return "none are drawn; every record is used"
-    probabilities = " or ".join(f"{rate:.6g}" for rate in rates)
-    return f"Poisson, secret: every row enters independently with probability {probabilities}"
-
-
-def _numerics(leaves: set[Event], exact_noise: bool) -> str:
-    """Whether the noise is exact."""
-    exact = [
-        exact_noise or isinstance(leaf, DiscreteLaplace | DiscreteGaussian) for leaf in leaves
-    ]
-    if all(exact):
-        return "exact, on integers of a public grid"
-    real = "in floating point, treated as real numbers, from a cryptographic generator"
-    return f"exact on a public grid for statistics, otherwise {real}" if any(exact) else real
 
 
 def format_up(value: float, digits: int = 4) -> str:
