@@ -25,7 +25,6 @@ from veracal.artifact.weights import (
     WEIGHTS,
     LinearWeights,
     NoiseModel,
-    Weights,
     extract_weights,
     read_weights,
     weights_size,
@@ -48,6 +47,7 @@ from veracal.errors import DataError
 from veracal.training import Arbitrariness
 
 if TYPE_CHECKING:
+    from veracal.artifact.weights import Weights
     from veracal.neural import EfficientNetLite0, MiniLM, MiniLMTokens
 
     Extractors = EfficientNetLite0 | MiniLM | MiniLMTokens
@@ -301,7 +301,7 @@ class PrivateClassifier(
     write hashes, so compare the hash of ``model.json`` with one from another channel.
     """
 
-    def __init__(self, weights: Weights, map_: CalibrationMap, manifest: Manifest) -> None:
+    def __init__(self, weights: "Weights", map_: CalibrationMap, manifest: Manifest) -> None:
         self.weights, self.map, self.manifest = weights, map_, manifest
         self.estimator_, self.map_ = weights, map_
         self.classes_ = np.array(manifest.classes)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -28,6 +28,9 @@ from veracal.training import (
     one_vs_rest_logits,
     output_arbitrariness,
 )
+
+if TYPE_CHECKING:
+    from veracal.artifact.network_weights import NetworkWeights
 
 _MAX_NUMBERS = 20_000_000  # weights: 200,000 features of a hundred classes
 _HEADER = 4096  # bytes of the header
@@ -110,33 +113,11 @@ def _row_count(classes: int) -> int:
 
 WEIGHTS = "model.safetensors"
 _NETWORK = "network"
+if TYPE_CHECKING:
+    Weights = LinearWeights | NetworkWeights  # what predictions need of a classifier
 
 
-class Weights(Protocol):
-    """The part of a classifier that predictions need."""
-
-    rows_independent: bool
-    any_rows: bool
-
-    @property
-    def row(self) -> tuple[int, ...]:
-        """Shape of a row."""
-
-    @property
-    def one_vs_rest(self) -> bool:
-        """Whether the classes were trained independently."""
-
-    def logits(self, X: ArrayLike | MappedRows) -> Floats:
-        """Scores of shape (n, k) whose softmax gives the probabilities before the map."""
-
-    def to_json(self) -> dict[str, Any]:
-        """What is needed beside the numbers."""
-
-    def to_bytes(self) -> bytes:
-        """The numbers as safetensors."""
-
-
-def extract_weights(model: Any) -> Weights:
+def extract_weights(model: Any) -> "Weights":
     """Extract from a fitted classifier what predictions need."""
     if isinstance(model, LinearClassifier):
         return LinearWeights.of(model)
@@ -170,7 +151,7 @@ def weights_size(manifest: Manifest, where: str) -> int:
 
 def read_weights(
     manifest: Manifest, content: bytes, where: str, *, module: Any = None, prepare: Any = None
-) -> Weights:
+) -> "Weights":
     """Decode the weights that a manifest describes."""
     parts = (content, manifest.model, len(manifest.classes), manifest.features)
     place = f"{where}/{WEIGHTS}"
