@@ -82,7 +82,7 @@ def one_direction(event: Event, delta: float, unit: Unit | None = None) -> float
     inner = event.event if isinstance(event, Repeated) else None
     if not isinstance(inner, PoissonGaussian) or inner.relation == "replace-one":
         return epsilon_for(event, delta, unit)
-    both = privacy_loss(inner, spacing=1e-3, rows=(unit or Unit()).at_most)
+    both = privacy_loss(inner, spacing=1e-3, rows=(unit or Unit()).max_contributions)
     one = type(both)(both._pmf_add)
     total = compose([(one, event.times)], delta=delta)  # type: ignore[union-attr]
     return total.epsilon(delta)
@@ -236,14 +236,14 @@ def truths(count: int) -> list[tuple[Event, float, Unit, float]]:
         made.append((replaced, delta, one, gaussian(2 / noise, delta)))
         full = Repeated(PoissonGaussian(noise), times)
         made.append((full, delta, one, gaussian(math.sqrt(times) / noise, delta)))
-        rows = several.at_most
+        rows = several.max_contributions
         made.append((Gaussian(noise), delta, several, gaussian(rows / noise, delta)))
         parts = Parallel((Gaussian(noise), Gaussian(3 * noise)))
         made.append((parts, delta, one, gaussian(1 / noise, delta)))
         for relation in ("add-remove", "replace-one"):
             batch = Repeated(PoissonGaussian(noise, 1.0, relation, rate), 1)
             for unit in (one, several):
-                cost = sampled(noise, rate, delta, unit.at_most, relation)
+                cost = sampled(noise, rate, delta, unit.max_contributions, relation)
                 made.append((batch, delta, unit, cost))
         made.append((*twice_split(noise, delta), one, split_truth(noise, delta)))
         counts = Repeated(DiscreteLaplace(noise, 1), times)

@@ -21,8 +21,7 @@ from scipy.stats import chi, gamma, kstest
 
 from assurance.ledgers import Patches, patched
 from veracal._types import Floats
-from veracal.artifact.noise_model import NoiseModel
-from veracal.artifact.weights import LinearWeights
+from veracal.artifact.weights import LinearWeights, NoiseModel
 from veracal.data import Dataset
 from veracal.training import ObjectivePerturbation, OutputPerturbation
 from veracal.training import arbitrariness as objective
@@ -39,7 +38,7 @@ MORE = 8  # weights of each of three models
 CLASSES = 60  # models of one fit, each with independent noise
 OUTPUT = "veracal.training.weight_noise"
 OBJECTIVE = "veracal.training.arbitrariness"
-KEPT = "veracal.artifact.noise_model.NoiseModel"
+KEPT = "veracal.artifact.weights.NoiseModel"
 TWO, WITHIN, ARBITRARINESS = (
     output._binary_interval,
     objective._flip_bounds,
@@ -127,15 +126,11 @@ MUTANTS: dict[str, Patches] = {
     "distance between two models not shared": {
         "veracal.training.arbitrariness._multiclass_flip_bounds": whole_gaps
     },
-    "penalty of 1 / C": {"veracal.artifact.noise_model.NoiseModel.of": requested_penalty},
-    "scale of the other relation": {
-        "veracal.artifact.noise_model.NoiseModel.of": other_relation
-    },
-    "law of a fit that is not private": {
-        "veracal.artifact.noise_model.NoiseModel.of": of_anything
-    },
+    "penalty of 1 / C": {"veracal.artifact.weights.NoiseModel.of": requested_penalty},
+    "scale of the other relation": {"veracal.artifact.weights.NoiseModel.of": other_relation},
+    "law of a fit that is not private": {"veracal.artifact.weights.NoiseModel.of": of_anything},
     "intercept without noise": {
-        "veracal.artifact.noise_model.NoiseModel.arbitrariness": no_intercept
+        "veracal.artifact.weights.NoiseModel.arbitrariness": no_intercept
     },
 }
 

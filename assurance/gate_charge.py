@@ -34,14 +34,14 @@ from veracal.ledger import charging as ledger_charge
 from veracal.ledger import policies as ledger_kinds
 from veracal.ledger import policies as ledger_opening
 from veracal.ledger import storage as ledger_store
-from veracal.ledger import storage as tables
+from veracal.ledger.chain import Opening
 from veracal.ledger.charging import ChargeRequest
 from veracal.ledger.ledger import Ledger, open_ledger
-from veracal.ledger.policies import EpsilonDeltaSums, EpsilonSums, Opening, Renyi
+from veracal.ledger.policies import EpsilonDeltaSums, EpsilonSums, Renyi
 
 NAME = "charge"
 MICRO = "veracal.ledger.policies.micro_epsilon"
-OPENING = "veracal.ledger.policies.Opening."
+OPENING = "veracal.ledger.chain.Opening."
 exact = ledger_kinds.pure_epsilon  # before any patch
 
 
@@ -69,8 +69,7 @@ def compute_first(
     answer = None if compute is None else compute()
     with ledger_store.writing(path) as connection:
         due = ledger_charge.debit_for(connection, asked)
-        entry = ledger_charge._next_entry(connection, asked, due, "answered", answer)
-        tables.append(connection, entry, answer)
+        entry = ledger_charge.append_charge(connection, asked, due, "answered", answer)
     return entry, answer
 
 
@@ -89,12 +88,12 @@ MUTANTS = {
         "veracal.ledger.policies.cost_to_units": lambda value, scale: int(value * scale)
     },
     "free of charge": {
-        "veracal.ledger.policies.Opening.cost": free_of_charge,
+        "veracal.ledger.chain.Opening.cost": free_of_charge,
         ledgers.SCHEMA: ledgers.without(r"    CHECK \(cost \+ cost_delta > 0 OR [^)]*\),\n"),
     },
     "rows of a unit forgotten": {MICRO: one_row},
     "relation ignored": {
-        "veracal.ledger.policies.Opening.check": lambda opening, event, part: None
+        "veracal.ledger.chain.Opening.check": lambda opening, event, part: None
     },
     "records read before the check": {ledgers.ENTER: compute_first},
     "M17 forget to charge": ledgers.FORGOTTEN,

@@ -11,43 +11,52 @@ NAME = "contributions"
 Limiter = Callable[..., Dataset]
 
 
-def one_too_many(data: Dataset, *, at_most: int) -> Dataset:
+def one_too_many(data: Dataset, *, max_contributions: int) -> Dataset:
     """Keep one row more than declared."""
-    return limit_contributions(data, at_most=at_most + 1)._changed(at_most=at_most)
+    return limit_contributions(data, max_contributions=max_contributions + 1)._changed(
+        max_contributions=max_contributions
+    )
 
 
-def the_first_rows(data: Dataset, *, at_most: int) -> Dataset:
+def the_first_rows(data: Dataset, *, max_contributions: int) -> Dataset:
     """Keep the first rows of each unit: the order of the file decides."""
     assert data.units is not None
     seen: dict[object, int] = {}
     kept = []
     for i, unit in enumerate(data.units):
         seen[unit] = seen.get(unit, 0) + 1
-        if seen[unit] <= at_most:
+        if seen[unit] <= max_contributions:
             kept.append(i)
-    return data.take(np.array(kept, dtype=int))._changed(at_most=at_most)
+    return data.take(np.array(kept, dtype=int))._changed(max_contributions=max_contributions)
 
 
-def by_batch(data: Dataset, *, at_most: int) -> Dataset:
+def by_batch(data: Dataset, *, max_contributions: int) -> Dataset:
     """Limit each batch of a stream by itself."""
     assert data.units is not None
     rows = [
         np.flatnonzero(
-            np.isin(data.X[:, 0], limit_contributions(part, at_most=at_most).X[:, 0])
+            np.isin(
+                data.X[:, 0],
+                limit_contributions(part, max_contributions=max_contributions).X[:, 0],
+            )
         )
         for part in data.batches(16)
     ]
-    return data.take(np.unique(np.concatenate(rows)))._changed(at_most=at_most)
+    return data.take(np.unique(np.concatenate(rows)))._changed(
+        max_contributions=max_contributions
+    )
 
 
-def promised_only(data: Dataset, *, at_most: int) -> Dataset:
+def promised_only(data: Dataset, *, max_contributions: int) -> Dataset:
     """Write the bound down and keep everything."""
-    return data._changed(at_most=at_most)
+    return data._changed(max_contributions=max_contributions)
 
 
-def fixed_seed(data: Dataset, *, at_most: int) -> Dataset:
+def fixed_seed(data: Dataset, *, max_contributions: int) -> Dataset:
     """Choose with a seed that everybody knows."""
-    return limit_contributions(data, at_most=at_most, rng=np.random.default_rng(0))
+    return limit_contributions(
+        data, max_contributions=max_contributions, rng=np.random.default_rng(0)
+    )
 
 
 CORRECT: Limiter = limit_contributions
@@ -65,12 +74,12 @@ def run(subject: Limiter, *, long: bool) -> str:
     rng = np.random.default_rng(0)
     sets = 2_000 if long else 300
     for _ in range(sets):
-        n, at_most = int(rng.integers(1, 60)), int(rng.integers(1, 6))
+        n, max_contributions = int(rng.integers(1, 60)), int(rng.integers(1, 6))
         units = rng.integers(8, size=n)
-        kept = subject(rows(units), at_most=at_most)
-        assert kept.at_most == at_most and kept.units is not None
+        kept = subject(rows(units), max_contributions=max_contributions)
+        assert kept.max_contributions == max_contributions and kept.units is not None
         counts = np.bincount(kept.units, minlength=8)
-        expected = np.minimum(np.bincount(units, minlength=8), at_most)
+        expected = np.minimum(np.bincount(units, minlength=8), max_contributions)
         assert (counts == expected).all(), f"kept {counts}, expected {expected}"
     pvalue = choice_pvalue(subject, long)
     return f"{sets:,} data sets within bounds, choice uniform at p = {pvalue:.3f}"
@@ -81,7 +90,7 @@ def choice_pvalue(subject: Limiter, long: bool) -> float:
     data, draws = rows(np.repeat([0, 1], [10, 3])), 40_000 if long else 4_000
     counts = np.zeros(10)
     for _ in range(draws):
-        kept = subject(data, at_most=4).X[:, 0].astype(int)
+        kept = subject(data, max_contributions=4).X[:, 0].astype(int)
         counts[kept[kept < 10]] += 1
     # Rows are drawn without replacement, which makes counts less variable than multinomial
     # ones by the factor (1 - 4/10) / (1 - 1/10).

@@ -36,8 +36,7 @@ def failure_is_free(
             answer = None if compute is None else compute()
         except ZeroDivisionError as error:
             raise AnswerError("failed") from error
-        entry = ledger_charge._next_entry(connection, asked, due, "answered", answer)
-        ledger_tables.append(connection, entry, answer)
+        entry = ledger_charge.append_charge(connection, asked, due, "answered", answer)
     return entry, answer
 
 

@@ -45,7 +45,7 @@ from veracal.training.base import add_labels
 NAME = "outcomes"
 SECONDS = 15
 READING = DEEP + "huggingface.data."
-SIZE, PATIENT = 30, Unit("patient", at_most=2)
+SIZE, PATIENT = 30, Unit("patient", max_contributions=2)
 Outcome = tuple[list[Any], str, list[str]]
 
 

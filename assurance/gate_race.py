@@ -20,7 +20,6 @@ from veracal.accounting.events import Budget, Pure
 from veracal.errors import BudgetError, VeracalError
 from veracal.ledger import charging as ledger_charge
 from veracal.ledger import storage as ledger_store
-from veracal.ledger import storage as ledger_tables
 from veracal.ledger.charging import ChargeRequest
 from veracal.ledger.ledger import Ledger, open_ledger
 
@@ -38,8 +37,7 @@ def check_outside(
         due = ledger_charge.debit_for(connection, asked)
     answer = None if compute is None else compute()
     with ledger_store.writing(path) as connection:
-        entry = ledger_charge._next_entry(connection, asked, due, "answered", answer)
-        ledger_tables.append(connection, entry, answer)
+        entry = ledger_charge.append_charge(connection, asked, due, "answered", answer)
     return entry, answer
 
 

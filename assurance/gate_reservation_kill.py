@@ -28,13 +28,13 @@ from assurance.gate_kill import (
 from veracal.accounting.events import Budget, Pure
 from veracal.errors import AnswerError, LedgerError
 from veracal.ledger import charging as ledger_reservations
-from veracal.ledger import runs as ledger_runs
+from veracal.ledger import charging as ledger_runs
 from veracal.ledger import storage as ledger_store
 from veracal.ledger import storage as ledger_tables
 from veracal.ledger.chain import Entry
 from veracal.ledger.charging import ChargeRequest, charge_and_answer
 from veracal.ledger.ledger import Ledger, open_ledger
-from veracal.ledger.plan import Item
+from veracal.ledger.policies import Item
 
 NAME = "reservation_kill"
 SECONDS = 8
@@ -68,7 +68,7 @@ def fit(
         lambda: compute(ledger),
         request="new",
         body=b"?",
-        part="train",
+        partition="train",
         every_attempt=every_attempt,
     )
 
@@ -97,7 +97,7 @@ REQUESTS = {
 RESERVED, SETTLED, APPENDED = (  # before any patch
     ledger_reservations.reserve,
     ledger_reservations.settle,
-    ledger_runs._append_run,
+    ledger_runs.append_run,
 )
 
 
@@ -171,7 +171,7 @@ MUTANTS = {
     "attempts with a hook for nothing": {RESERVE: attempts_for_nothing},
     "every attempt charged": {RESERVE: always_charged},
     "parts of a run in transactions of their own": {
-        "veracal.ledger.runs._append_run": append_one_by_one
+        "veracal.ledger.charging.append_run": append_one_by_one
     },
 }
 
@@ -189,7 +189,7 @@ def measure(subject: ledgers.Patches, *, long: bool) -> str:
     """Kill wherever it matters, in two processes at a time."""
     gate_kill.WATCHED.add(str(Path(__file__)))
     with ledgers.patched(subject) as folder:
-        open_ledger(folder / "ledger", Budget(1.0), parts=("train", "test"))
+        open_ledger(folder / "ledger", Budget(1.0), partitions=("train", "test"))
         content = (folder / "ledger").read_bytes()
         halves = [list(REQUESTS)[0::2], list(REQUESTS)[1::2]]
         children = [
@@ -251,7 +251,7 @@ def judge(kind: str, request: Request, ledger: Ledger, read: bool, where: str) -
         results = {begin(ledger), begin(ledger)}
         assert results == {b"1"} and len(ledgers.verified(ledger)) == 2, f"{where}: not once"
         assert [ledger.spent(part).epsilon for part in ("train", "test")] == [0.2, 0.2]
-        Ledger(ledger.path, run=1).charge(Pure(0.2), "y", part="test")
+        Ledger(ledger.path, run=1).charge(Pure(0.2), "y", partition="test")
         return
     if kind == "extension":
         assert ledger.budget.epsilon == 1 + 0.5 * len(found), f"{where}: caps do not match"

@@ -156,7 +156,7 @@ def fit_in_transaction(
         lambda: keep(holder._fit_charged(model, event, purpose)),
         request=request,
         body=body,
-        part=holder.part,
+        partition=holder.partition,
     )
 
 
@@ -165,7 +165,7 @@ def overwritten(path: Path, index: int, answer: bytes | None) -> object:
     with ledger_store.writing(path) as connection:
         reservation = ledger_tables.entry(connection, index)
         outcome = "failed" if answer is None else "answered"
-        entry = ledger_reservations._append_settlement(connection, reservation, outcome, answer)
+        entry = ledger_reservations.append_settlement(connection, reservation, outcome, answer)
     return entry, answer
 
 

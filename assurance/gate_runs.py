@@ -19,19 +19,29 @@ from veracal.accounting.epsilon import epsilon_for
 from veracal.accounting.events import Budget, Composed, Gaussian, Pure
 from veracal.errors import BudgetError, LedgerError
 from veracal.ledger import charging as ledger_charge
-from veracal.ledger import runs as ledger_runs
+from veracal.ledger import charging as ledger_runs
 from veracal.ledger import storage as ledger_store
 from veracal.ledger import storage as ledger_tables
+from veracal.ledger.chain import Caps
+from veracal.ledger.charging import RunRequest
 from veracal.ledger.ledger import Ledger, open_ledger
-from veracal.ledger.plan import Cost, Item
-from veracal.ledger.policies import Caps, EpsilonDeltaSums, Renyi, best_order, conversion_cost
-from veracal.ledger.runs import RunRequest
+from veracal.ledger.policies import (
+    Cost,
+    EpsilonDeltaSums,
+    Item,
+    Renyi,
+    best_order,
+    conversion_cost,
+)
 
 NAME = "runs"
 PARTS = ("train", "test")
 CAPS, MORE = Budget(2.0, 1e-5), (0.8, 4e-6)
 BEGIN = "veracal.ledger.ledger.begin_run"
-correct_begin, correct_costs = ledger_runs.begin_run, ledger_runs.part_costs  # before any patch
+correct_begin, correct_costs = (
+    ledger_runs.begin_run,
+    ledger_runs.partition_costs,
+)  # before any patch
 
 
 # ---------------------------------------------------------------- mutants
@@ -44,16 +54,15 @@ def begin_with(costs: Costs) -> Callable[[Path, RunRequest], int]:
 
     def begin(path: Path, asked: RunRequest) -> int:
         with ledger_store.writing(path) as connection:
-            caps = Caps.read(connection)
+            caps = ledger_tables.read_caps(connection)
             due = costs(connection, caps, asked)
-            rows = ledger_tables.balances(connection)
-            balances = {name: (spent, total) for name, spent, total in rows}
+            balances = ledger_tables.balances(connection)
             wanted = {part: one.cost for part, one in due.items()}
             number = ledger_charge.find_filter(caps, balances, wanted, asked.name)
             run = 1 + sum(
                 entry.outcome == "run" for entry in ledger_tables.account_entries(connection)
             )
-            ledger_runs._append_run(connection, asked, run, number, due)
+            ledger_runs.append_run(connection, asked, run, number, due)
         return run
 
     return begin
@@ -66,7 +75,9 @@ def one_distribution(connection, caps: Caps, asked: RunRequest) -> dict:
         return due
     for part, one in due.items():
         event = one.event
-        before = [e for e in ledger_tables.entries(connection) if e.part == part and e.items]
+        before = [
+            e for e in ledger_tables.entries(connection) if e.partition == part and e.items
+        ]
         delta = caps.opening.budget.delta
         past = tuple(entry.event for entry in before)
         total = epsilon_for(Composed((*past, event)), delta)
@@ -94,7 +105,7 @@ def one_part_after_the_other(path: Path, asked: RunRequest) -> int:
     """Charge each part in a transaction of its own."""
     number = 0
     for part in PARTS:
-        items = tuple(item for item in asked.items if item.part in (part, None))
+        items = tuple(item for item in asked.items if item.partition in (part, None))
         if items:
             own = replace(asked, items=items, request=f"{asked.request} {part}")
             number = number or correct_begin(path, own)
@@ -111,7 +122,7 @@ CORRECT = ledgers.CORRECT
 MUTANTS = {
     "one privacy-loss distribution across runs": {BEGIN: begin_with(one_distribution)},
     "delta cap ignored": {
-        "veracal.ledger.plan.Cost.within": amount_within,
+        "veracal.ledger.policies.Cost.within": amount_within,
         ledgers.SCHEMA: ledgers.without(r" AND spent_delta <= total_delta"),
     },
     "an extension chooses the order again": {BEGIN: begin_with(another_order)},
@@ -136,7 +147,7 @@ def run(subject: ledgers.Patches, *, long: bool) -> str:
                     CAPS,
                     kind="open",
                     composition=composition,
-                    parts=PARTS,
+                    partitions=PARTS,
                 )
                 # In every other trial the noise is large, and delta is what runs out first.
                 yes, no = spend(ledger, rng, less=trial % 2 * 1.0)
@@ -170,7 +181,7 @@ def spend(ledger: Ledger, rng: np.random.Generator, *, less: float) -> tuple[int
             raise AssertionError(str(error)) from error
         counts[0] += 1
         for part in PARTS:
-            if own := [item for item in items if item.part in (part, None)]:
+            if own := [item for item in items if item.partition in (part, None)]:
                 paid[part].append((own, delta))
         check(ledger, paid)
         use(begun, items)
@@ -183,9 +194,9 @@ def use(run: Ledger, items: list[Item]) -> None:
     before = run.spent()
     item = items[0]
     for _ in range(item.times):
-        run.charge(item.event, item.purpose, part=item.part)
+        run.charge(item.event, item.purpose, partition=item.partition)
     try:
-        run.charge(item.event, item.purpose, part=item.part)
+        run.charge(item.event, item.purpose, partition=item.partition)
         raise AssertionError("an item was used more often than it was paid for")
     except BudgetError:
         pass

@@ -68,7 +68,7 @@ def charge_named_cost(
     named = request.micro_epsilon or 1_000
     answer = lambda: serving.compute_answer(request, price, query, records)  # noqa: E731
     body = canonical(request.query).encode()
-    event = Pure(named / 10**6 / self.terms.unit.at_most, self.terms.relation)
+    event = Pure(named / 10**6 / self.terms.unit.max_contributions, self.terms.relation)
     fields = {"request": request.id, "body": body}
     return self._enrollment.ledger.answered(event, request.kind, answer, **fields)
 
@@ -81,8 +81,9 @@ def afterwards(
     try:
         return CHARGED(self, request, price, query, records)
     except (LedgerError, serving.RefusedError):
-        entry = Entry(1, request.kind, price.event, None, None, None, 1, 0, request.id, None,
-                      "answered", None, "0" * 64)  # fmt: skip
+        entry = Entry(
+            1, request.kind, "answered", "0" * 64, price.event, filter=1, request=request.id
+        )
         return entry, answer
 
 
@@ -223,7 +224,7 @@ def covered(
 ) -> None:
     """What was charged is no less than what neighbors lose by that noise."""
     terms, what = north.terms, f"{entry.purpose} under {north.terms.relation}"
-    rows, relation = terms.unit.at_most, terms.relation
+    rows, relation = terms.unit.max_contributions, terms.relation
     l1, l2 = moves(north, query)
     if micro is not None:
         stated = Fraction(query.sensitivity(relation) * rows) / Fraction(noise)
@@ -243,7 +244,7 @@ def covered(
 
 def moves(north: EnrolledSource, query: Query) -> tuple[int, float]:
     """The most that one unit moves a query, among units of hard records."""
-    rows, relation = north.terms.unit.at_most, north.terms.relation
+    rows, relation = north.terms.unit.max_contributions, north.terms.relation
     each = [
         query.evaluate(HARD.take(np.full(rows, i))).astype(object) for i in range(len(HARD))
     ]

@@ -94,32 +94,32 @@ def charges_nothing(proposal: Any, records: Any, **more: Any) -> Terms:
 
 
 def charges_afterwards(
-    proposal: Any, records: Any, *, ledger: Any = None, part: Any = None, **more: Any
+    proposal: Any, records: Any, *, ledger: Any = None, partition: Any = None, **more: Any
 ) -> Terms:
     """Charge once the enrollment, with its own ledger, is in its place."""
     terms = ACCEPT(proposal, records, **more)
     if ledger is not None:
         event = enrolling.data_event(terms.budget, ledger)
-        ledger.charge(event, PURPOSE(terms), part=part, request=terms.source)
+        ledger.charge(event, PURPOSE(terms), partition=partition, request=terms.source)
     return terms
 
 
 def remembers_ledger(
-    proposal: Any, records: Any, *, ledger: Any = None, part: Any = None, **more: Any
+    proposal: Any, records: Any, *, ledger: Any = None, partition: Any = None, **more: Any
 ) -> Terms:
     """Leave the charge to the first answer."""
     terms = ACCEPT(proposal, records, **more)
-    UNPAID[terms.source] = (terms, ledger, part)
+    UNPAID[terms.source] = (terms, ledger, partition)
     return terms
 
 
 def charges_with_answer(self: SourceServer, *request: Any) -> Any:
     """Read the records for an answer, and charge the enrollment then."""
     answer = CHARGED(self, *request)
-    terms, ledger, part = UNPAID[self.terms.source]
+    terms, ledger, partition = UNPAID[self.terms.source]
     if ledger is not None:
         event = enrolling.data_event(terms.budget, ledger)
-        ledger.charge(event, PURPOSE(terms), part=part, request=terms.source)
+        ledger.charge(event, PURPOSE(terms), partition=partition, request=terms.source)
     return answer
 
 
@@ -159,7 +159,9 @@ def once_for_a_coordinator(ledger: Ledger, event: Event, purpose: str, **more: A
 
 def one_partition(ledger: Ledger, event: Event, purpose: str, **more: Any) -> Any:
     """Charge the test partition where all records are enrolled."""
-    return ledger.charge(event, purpose, **{**more, "part": more.get("part") or "test"})
+    return ledger.charge(
+        event, purpose, **{**more, "partition": more.get("partition") or "test"}
+    )
 
 
 UNPAID: dict[str, tuple[Terms, Any, Any]] = {}
@@ -393,7 +395,9 @@ def in_partitions(world: World) -> list[bool]:
         terms = declaration(epsilon=epsilon, delta=delta, kinds=KINDS, max_per_answer=None)
         return world.allowed(
             sources[part],
-            lambda: enrolling.enroll(sources[part], scores(), terms, ledger=ledger, part=part),
+            lambda: enrolling.enroll(
+                sources[part], scores(), terms, ledger=ledger, partition=part
+            ),
         )
 
     return expect(

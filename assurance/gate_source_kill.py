@@ -97,9 +97,9 @@ def computed(*fields: Any) -> bytes:
     return COMPUTE(*fields)
 
 
-def head_first(connection: Any, entry: Entry, kept: bytes | None) -> None:
+def head_first(connection: Any, entry: Entry, kept: bytes | None, adds: int = 0) -> None:
     """Write the head before the entry is committed."""
-    INSERT(connection, entry, kept)
+    INSERT(connection, entry, kept, adds)
     for server in SERVERS[-1:]:
         fields = server.terms.source, entry.index, entry.hash, entry.previous
         server._heads.add(Head.sign(*fields, server._key))

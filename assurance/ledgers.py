@@ -110,8 +110,7 @@ def enter_in_two(
                 outcome, answer = "answered", compute()
             except Exception:
                 outcome = "failed"
-        entry = ledger_charge._next_entry(connection, asked, due, outcome, answer)
-        ledger_tables.append(connection, entry, answer)
+        entry = ledger_charge.append_charge(connection, asked, due, outcome, answer)
     with ledger_store.writing(path) as connection:
         debit(connection, entry)
     return entry, answer
@@ -135,7 +134,7 @@ def append_in_two(connection, entry: Entry, kept: bytes | None, adds: int = 0) -
 def unlocked(path: Path) -> Iterator[object]:
     """No transaction: every statement by itself."""
     with (
-        ledger_store._translate_errors(path),
+        ledger_store.translate_errors(path),
         ledger_store._open_connection(path) as connection,
     ):
         yield connection

@@ -108,7 +108,7 @@ class Study:
 
 def sized(data: Dataset) -> Dataset:
     """Declare the number of records of a public set; each image is a record."""
-    return replace(data, size=len(data), units=None, at_most=None)
+    return replace(data, size=len(data), units=None, max_contributions=None)
 
 
 @cache

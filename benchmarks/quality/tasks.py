@@ -101,7 +101,9 @@ def _pictures(name: str) -> Callable[[int], tuple[Dataset, Dataset]]:
         both = (load(name, part=part) for part in ("train", "test"))
         train, test = (unit_rows(extract(data, EfficientNetLite0())) for data in both)
         # One person may have many pictures; here each picture is a record.
-        return tuple(_sized(replace(data, units=None, at_most=None)) for data in (train, test))
+        return tuple(
+            _sized(replace(data, units=None, max_contributions=None)) for data in (train, test)
+        )
 
     return parts
 

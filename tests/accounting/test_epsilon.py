@@ -274,7 +274,7 @@ def test_rows_multiply_costs_exactly():
 
 @pytest.mark.parametrize("event", [Approximate(0.1, 1e-6), Search(Gaussian(4.0), 5)])
 def test_events_without_group_privacy_reject_several_rows(event):
-    with pytest.raises(ValueError, match="Expected at_most=1 for"):
+    with pytest.raises(ValueError, match="Expected max_contributions=1 for"):
         epsilon_for(event, 1e-5, Unit("patient", 2))
 
 
@@ -333,9 +333,9 @@ def test_cached_curves_depend_on_event_unit_and_order():
 
 
 def test_renyi_rejects_events_it_would_understate():
-    with pytest.raises(ValueError, match="replace-one with at_most=1"):
+    with pytest.raises(ValueError, match="replace-one with max_contributions=1"):
         rdp_epsilon(steps(1.0, 0.01, 10, "replace-one"), 1e-5)
-    with pytest.raises(ValueError, match="at_most=2"):
+    with pytest.raises(ValueError, match="max_contributions=2"):
         rdp_epsilon(steps(1.0, 0.01, 10), 1e-5, Unit("patient", 2))
 
 

@@ -137,7 +137,7 @@ def test_a_budget_is_finite_and_positive(epsilon, delta):
 
 def test_a_unit_has_a_name_and_a_number_of_rows():
     assert str(Unit()) == "one record"
-    with pytest.raises(ValueError, match="at_most"):
+    with pytest.raises(ValueError, match="max_contributions"):
         Unit("patient", 0)
     with pytest.raises(ValueError, match="name"):
         Unit(" ")

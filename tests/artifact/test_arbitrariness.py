@@ -11,8 +11,7 @@ from sklearn.base import clone
 
 from tests.artifact.examples import changed
 from veracal.artifact import PrivateClassifier
-from veracal.artifact.noise_model import NoiseModel
-from veracal.artifact.weights import LinearWeights
+from veracal.artifact.weights import LinearWeights, NoiseModel
 from veracal.calibration import PrivateCalibratedClassifier
 from veracal.calibration.bins import Bins
 from veracal.calibration.maps import Beta, Binned, Platt

@@ -27,7 +27,7 @@ from veracal.queries.response_checks import QueryRequest
 from veracal.queries.sources import is_declared
 
 SCORES = Scores.from_logits(np.eye(3), [0, 1, 1])
-PATIENT = Unit("patient", at_most=3)
+PATIENT = Unit("patient", max_contributions=3)
 EVENT = laplace_event(Count(), 500_000, "replace-one", PATIENT)
 
 

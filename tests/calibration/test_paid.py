@@ -126,7 +126,7 @@ def test_of_many_who_ask_at_once_one_is_answered() -> None:
 
 
 def test_noise_covers_all_rows_of_a_unit() -> None:
-    unit = Unit("patient", at_most=4)
+    unit = Unit("patient", max_contributions=4)
     event = laplace_event(COUNTS, PRICE, "add-remove", unit)
     assert event.noise == 4 * ONE.noise
     result = ask(paid(event, unit=unit))

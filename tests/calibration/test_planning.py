@@ -108,7 +108,7 @@ def test_relation_and_unit_are_paid_for() -> None:
     plain = plan_temperatures(1_000, 2, BUDGET, error=0.03)
     replacing = plan_temperatures(1_000, 2, Budget(3.0, 1e-5, "replace-one"), error=0.03)
     assert replacing.share == pytest.approx(1.5 * plain.share)  # 2 - 1/2 classes
-    patients = Budget(3.0, 1e-5, unit=Unit("patient", at_most=3))
+    patients = Budget(3.0, 1e-5, unit=Unit("patient", max_contributions=3))
     assert plan_temperatures(1_000, 2, patients, error=0.03).share == pytest.approx(
         3 * plain.share
     )

@@ -70,7 +70,7 @@ def test_the_default_ledger_of_the_data_set_pays(run):
 
 
 def test_a_partition_pays_for_itself(run):
-    open_ledger("study.ledger", Budget(1.0), parts=("train", "test"))
+    open_ledger("study.ledger", Budget(1.0), partitions=("train", "test"))
     code, _, _ = run(*COUNT, "--epsilon", "0.7", "--ledger-part", "train")
     assert code == 0
     assert Ledger("study.ledger").remaining("test").epsilon == 1.0

@@ -299,10 +299,10 @@ def test_patients_need_a_ledger_that_protects_them(run):
     code, out, err = run(*words)
     assert code == 2 and not out and "--max-contributions 3" in err
     assert not default_ledger_path("u.npz").exists()
-    open_ledger("one.ledger", Budget(1.0, unit=Unit("patient", at_most=1)))
+    open_ledger("one.ledger", Budget(1.0, unit=Unit("patient", max_contributions=1)))
     code, out, err = run(*words, "--ledger", "one.ledger")
     assert code == 1 and "up to 2" in err and Ledger("one.ledger").entries() == ()
-    open_ledger("two.ledger", Budget(1.0, unit=Unit("patient", at_most=2)))
+    open_ledger("two.ledger", Budget(1.0, unit=Unit("patient", max_contributions=2)))
     code, out, _ = run(*words, "--ledger", "two.ledger", "--json")
     assert code == 0 and json.loads(out)["statement"]["at_most"] == 2
 

@@ -229,7 +229,7 @@ def test_other_commands_read_a_network(run, tmp_path):
     assert code == 0, err
     assert re.search(r"model +mlp", out) and "differentially private for one record" in out
     assert PrivateClassifier.load("model").private_
-    outcomes = [e.outcome for e in Ledger("model.ledger").entries() if e.part == "train"]
+    outcomes = [e.outcome for e in Ledger("model.ledger").entries() if e.partition == "train"]
     assert outcomes == ["run", "reserved", "answered"]
     for words in (
         ("predict", "model", "digits", "--out", "predictions.csv"),

@@ -11,7 +11,7 @@ import pytest
 from veracal.accounting.events import Gaussian, Pure
 from veracal.ledger.ledger import Ledger
 from veracal.ledger.locations import default_folder
-from veracal.ledger.plan import Item
+from veracal.ledger.policies import Item
 
 Run = Callable[..., tuple[int, str, str]]
 PLAN = """
@@ -28,7 +28,7 @@ def study(run: Run) -> Ledger:
         run("ledger", "open", "study", "--epsilon", "1", "--part", "a", "--part", "b")[0] == 0
     )
     ledger = Ledger(Path("study"))
-    ledger.charge(Pure(0.25), "count[bold]", part="a")
+    ledger.charge(Pure(0.25), "count[bold]", partition="a")
     ledger.answer(Pure(0.5), "asking", lambda: b"\x01\x02", request="r", body=b"?")
     return ledger
 
@@ -204,7 +204,10 @@ def begin(ledger: Ledger, request: str = "first", epsilon: float = 0.5) -> Ledge
 
 def test_the_default_ledger_is_opened_and_resolved(run: Run, visits: Ledger) -> None:
     assert visits.path.parent == default_folder()
-    assert visits.opening.data == "visits.csv" and visits.opening.parts == ("train", "test")
+    assert visits.opening.data == "visits.csv" and visits.opening.partitions == (
+        "train",
+        "test",
+    )
     assert visits.opening.rule.to_json()["composition"] == "addition"
     printed = json.loads(run("ledger", "show", "visits.csv", "--json")[1])
     assert printed["path"] == str(visits.path) and printed["data"] == "visits.csv"
@@ -216,7 +219,7 @@ def test_the_default_ledger_is_opened_and_resolved(run: Run, visits: Ledger) -> 
 
 def test_ledgers_are_listed(run: Run, visits: Ledger) -> None:
     run("ledger", "open", "--data", "wine", "--epsilon", "1")
-    begin(visits).reserve(Pure(0.5), "count", request="r", body=b"", part="test")
+    begin(visits).reserve(Pure(0.5), "count", request="r", body=b"", partition="test")
     (default_folder() / "broken.ledger").write_text("no ledger")
     code, out, err = run("ledger", "list")
     assert code == 0 and "epsilon 2" in out and "not a database" in err
@@ -240,7 +243,7 @@ def test_an_empty_list_is_reported(run: Run) -> None:
 
 def test_show_prints_runs(run: Run, visits: Ledger) -> None:
     view = begin(visits)
-    view.charge(Pure(0.5), "count", part="test")
+    view.charge(Pure(0.5), "count", partition="test")
     out = run("ledger", "show", "visits.csv")[1]
     rows = [line.split() for line in out.splitlines()]
     assert ["1", "fit", "test", "epsilon", "1", "1", "begun"] in rows
@@ -250,7 +253,7 @@ def test_show_prints_runs(run: Run, visits: Ledger) -> None:
 
 
 def test_extended_caps_are_reported(run: Run, visits: Ledger) -> None:
-    begin(visits).charge(Pure(0.5), "count", part="test")
+    begin(visits).charge(Pure(0.5), "count", partition="test")
     code, out, _ = run(
         *("ledger", "extend", "visits.csv", "--epsilon", "1", "--delta", "1e-6", "--json")
     )
@@ -265,7 +268,7 @@ def test_extended_caps_are_reported(run: Run, visits: Ledger) -> None:
 def test_pending_charges_and_runs_are_abandoned(run: Run, visits: Ledger) -> None:
     for name in ("one", "two"):
         view = begin(visits, name)
-        view.reserve(Pure(0.5), "count", request="r", body=b"", part="test")
+        view.reserve(Pure(0.5), "count", request="r", body=b"", partition="test")
     out = run("ledger", "show", "visits.csv")[1]
     assert "pending charges" in out
     code, _, err = run("ledger", "abandon", "visits.csv", "--request", "r")

@@ -42,7 +42,7 @@ def test_the_full_statement_is_printed(run):
         (["--steps", "10", "--epsilon", "-1"], "epsilon"),
         (["--steps", "10", "--epsilon", "1", "--relation", "nearby"], "relation"),
         (["--epochs", "nan", "--epsilon", "1"], "--epochs"),
-        (["--steps", "10", "--epsilon", "1", "--max-contributions", "0"], "at_most"),
+        (["--steps", "10", "--epsilon", "1", "--max-contributions", "0"], "max_contributions"),
     ],
 )
 def test_wrong_usage_is_explained(run, options, message):

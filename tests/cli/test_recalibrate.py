@@ -259,7 +259,7 @@ def test_the_ledger_says_whom_to_protect(run):
     words = ["recalibrate", "u.npz", "--unit", "who", "--epsilon", "5"]
     code, out, _ = run(*words)
     assert code == 2 and not out and not default_ledger_path("u.npz").exists()
-    budget = Budget(5.0, relation="replace-one", unit=Unit("patient", at_most=3))
+    budget = Budget(5.0, relation="replace-one", unit=Unit("patient", max_contributions=3))
     open_ledger("study.ledger", budget)
     code, out, _ = run(*words, *LEDGER, "--out", "c.csv", "--json")
     result = json.loads(out)["statement"]
@@ -275,7 +275,7 @@ def test_the_best_map_is_chosen_for_whom_the_ledger_protects(fitted):
 
 
 def test_a_part_pays_for_itself(fitted):
-    open_ledger("study.ledger", Budget(1.0), parts=("train", "test"))
+    open_ledger("study.ledger", Budget(1.0), partitions=("train", "test"))
     fitted("--epsilon", "0.7", *LEDGER, "--ledger-part", "test")
     assert Ledger("study.ledger").remaining("train").epsilon == 1.0
     assert Ledger("study.ledger").remaining("test").epsilon == pytest.approx(0.3, abs=1e-5)

@@ -529,7 +529,7 @@ def test_units_of_several_rows_pay_once_for_all_of_their_rows(run: Run):
     code, _, err = enroll(run, "--unit", "patient")
     assert code == 0, err
     ledger = Ledger(default_ledger_path("scores.npz"))
-    assert ledger.budget.unit.at_most == 3
+    assert ledger.budget.unit.max_contributions == 3
     assert ledger.spent().epsilon == pytest.approx(1.0, abs=3e-6)
 
 

@@ -318,10 +318,10 @@ def test_declared_bounds_must_hold() -> None:
         Dataset(X, y, ("a", "b"), norm=4.9)
     assert Dataset(X, y, ("a", "b"), norm=5).norm == 5
     with pytest.raises(DataError, match="at most 1 rows of one unit, found 2"):
-        Dataset(X, y, ("a", "b"), units=units, at_most=1)
-    once = Dataset(X, y, ("a", "b"), units=np.array([1, 2]), at_most=1)
-    assert once.take([1, 0]).at_most == 1
-    assert once.take([1, 1]).at_most is None  # twice is twice
+        Dataset(X, y, ("a", "b"), units=units, max_contributions=1)
+    once = Dataset(X, y, ("a", "b"), units=np.array([1, 2]), max_contributions=1)
+    assert once.take([1, 0]).max_contributions == 1
+    assert once.take([1, 1]).max_contributions is None  # twice is twice
 
 
 def test_choosing_rows() -> None:

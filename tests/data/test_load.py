@@ -133,9 +133,9 @@ def test_units_are_limited_as_declared(tmp_path: Path) -> None:
         {"x": Number(-1, 1), "u": UnitColumn(at_most=5), "y": Target(("no", "yes"))}
     )
     data = load(path, schema=schema)
-    assert data.at_most == 5 and data.units is not None
+    assert data.max_contributions == 5 and data.units is not None
     assert np.unique(data.units, return_counts=True)[1].tolist() == [5, 5, 5]
-    assert all(batch.at_most is None for batch in scan(path, schema))
+    assert all(batch.max_contributions is None for batch in scan(path, schema))
 
 
 def test_progress_reaches_the_end(tmp_path: Path) -> None:
@@ -402,7 +402,12 @@ def test_a_matrix_stays_on_disk(arrays: Path) -> None:
     for what in (arrays, arrays / "X.npy"):
         data = load(what, schema=MAPPED)
         assert isinstance(data.X, MappedRows)
-        assert len(data) == 7 and data.at_most == 2 and data.norm == 2 and data.size == 10
+        assert (
+            len(data) == 7
+            and data.max_contributions == 2
+            and data.norm == 2
+            and data.size == 10
+        )
     streamed = list(scan(arrays, MAPPED, rows=4))
     assert [len(batch) for batch in streamed] == [4, 4, 2]
 

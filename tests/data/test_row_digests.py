@@ -153,8 +153,11 @@ def test_digests_follow_their_rows(table: Path) -> None:
     assert digests(data.take(np.array([3, 0, 3]))) == [expected[3], expected[0], expected[3]]
     parts = list(data.batches(2))
     assert digests(concatenate(parts)) == expected
-    assert digests(limit_contributions(data, at_most=1)) == expected
-    assert digests(limit_contributions(data, at_most=1, unit=[0, 1, 2, 3, 4])) == expected
+    assert digests(limit_contributions(data, max_contributions=1)) == expected
+    assert (
+        digests(limit_contributions(data, max_contributions=1, unit=[0, 1, 2, 3, 4]))
+        == expected
+    )
     assert digests(pickle.loads(pickle.dumps(data))) == expected
     parts = split(data, key="k").parts
     assert sorted(one for part in parts.values() for one in digests(part)) == sorted(expected)
@@ -419,7 +422,7 @@ def test_encoded_records_without_digests_have_no_identity(table: Path) -> None:
     with pytest.raises(DataError, match="row_digests=True"):
         split(data, key="k")
     assert split(data).secret
-    by_unit = limit_contributions(data, at_most=1, unit=np.arange(5))
+    by_unit = limit_contributions(data, max_contributions=1, unit=np.arange(5))
     assert not split(by_unit, key="k").secret
 
 

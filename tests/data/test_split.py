@@ -148,7 +148,7 @@ def test_replace_one_wants_a_public_number_of_rows(tmp_path: Path) -> None:
         split(load(tmp_path / "t.csv", schema=dropping), relation="replace-one")
     keeping = Schema({"x": Number(0, 9), "y": Target(("a", "b"))})
     split(load(tmp_path / "t.csv", schema=keeping), relation="replace-one")
-    limited = limit_contributions(dataset(4, units=[0, 0, 1, 1]), at_most=1)
+    limited = limit_contributions(dataset(4, units=[0, 0, 1, 1]), max_contributions=1)
     with pytest.raises(ValueError, match="may have dropped rows"):
         split(limited, relation="replace-one")
     with pytest.raises(ValueError, match="no key .* with units"):
@@ -268,12 +268,16 @@ def test_a_coin_is_a_hash_of_the_record() -> None:
 
 
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=60), st.integers(1, 5))
-def test_no_unit_contributes_more_than_allowed(units: list[int], at_most: int) -> None:
+def test_no_unit_contributes_more_than_allowed(
+    units: list[int], max_contributions: int
+) -> None:
     data = dataset(len(units), units=units)
-    kept = limit_contributions(data, at_most=at_most, rng=np.random.default_rng(0))
-    assert kept.at_most == at_most and kept.units is not None
+    kept = limit_contributions(
+        data, max_contributions=max_contributions, rng=np.random.default_rng(0)
+    )
+    assert kept.max_contributions == max_contributions and kept.units is not None
     for unit in set(units):
-        assert (kept.units == unit).sum() == min(units.count(unit), at_most)
+        assert (kept.units == unit).sum() == min(units.count(unit), max_contributions)
     assert (np.diff(kept.X[:, 0]) > 0).all()  # rows in their old order
 
 
@@ -281,7 +285,7 @@ def test_every_row_of_a_unit_has_the_same_chance() -> None:
     data, rng = dataset(8, units=[0] * 5 + [1] * 3), np.random.default_rng(0)
     counts = np.zeros(8)
     for _ in range(6000):
-        kept = limit_contributions(data, at_most=2, rng=rng)
+        kept = limit_contributions(data, max_contributions=2, rng=rng)
         counts[kept.X[:, 0].astype(int)] += 1
     assert stats.chisquare(counts[:5]).pvalue > 1e-3
     assert stats.chisquare(counts[5:]).pvalue > 1e-3
@@ -292,25 +296,32 @@ def test_every_row_of_a_unit_has_the_same_chance() -> None:
 
 def test_choices_differ_from_call_to_call() -> None:
     data = dataset(100, units=[0] * 100)
-    chosen = {tuple(limit_contributions(data, at_most=3).X[:, 0]) for _ in range(5)}
+    chosen = {tuple(limit_contributions(data, max_contributions=3).X[:, 0]) for _ in range(5)}
     assert len(chosen) > 1
 
 
 def test_units_may_be_given_and_none_means_rows() -> None:
-    assert len(limit_contributions(dataset(6), at_most=1)) == 6
-    assert len(limit_contributions(dataset(6), at_most=1, unit=[0, 0, 0, 1, 1, 1])) == 2
-    bounded = dataset(6, units=np.arange(6))._changed(at_most=1)
-    assert limit_contributions(bounded, at_most=None, unit=[0] * 6).at_most is None
-    unlimited = limit_contributions(dataset(6, units=[0] * 6), at_most=None)
-    assert len(unlimited) == 6 and unlimited.at_most is None
-    with pytest.raises(ValueError, match="at_most"):
-        limit_contributions(dataset(6), at_most=0)
+    assert len(limit_contributions(dataset(6), max_contributions=1)) == 6
+    assert (
+        len(limit_contributions(dataset(6), max_contributions=1, unit=[0, 0, 0, 1, 1, 1])) == 2
+    )
+    bounded = dataset(6, units=np.arange(6))._changed(max_contributions=1)
+    assert (
+        limit_contributions(bounded, max_contributions=None, unit=[0] * 6).max_contributions
+        is None
+    )
+    unlimited = limit_contributions(dataset(6, units=[0] * 6), max_contributions=None)
+    assert len(unlimited) == 6 and unlimited.max_contributions is None
+    with pytest.raises(ValueError, match="max_contributions"):
+        limit_contributions(dataset(6), max_contributions=0)
 
 
 # What must not change unnoticed ----------------------------------------------------------
 
 
-@pytest.mark.parametrize("sample", [split, lambda data: limit_contributions(data, at_most=1)])
+@pytest.mark.parametrize(
+    "sample", [split, lambda data: limit_contributions(data, max_contributions=1)]
+)
 def test_draws_are_secret_by_default(
     sample: Callable[[Dataset], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:

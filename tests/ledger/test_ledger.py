@@ -25,7 +25,7 @@ from veracal.accounting.events import (
 )
 from veracal.errors import AnswerError, BudgetError, ConflictError, LedgerError
 from veracal.ledger.ledger import Ledger, open_ledger
-from veracal.ledger.plan import divide_micro_epsilon
+from veracal.ledger.policies import divide_micro_epsilon
 
 QUARTER = Pure(0.25)
 
@@ -160,7 +160,7 @@ def test_another_relation_is_rejected_first(ledger, tmp_path):
         ({"purpose": "x" * 201}, "purpose"),
         ({"request": ""}, "request"),
         ({"request": "\ud800"}, "request"),
-        ({"part": "test"}, "part"),
+        ({"partition": "test"}, "partition"),
         ({"delta": 1e-6}, "delta"),
         ({"event": 0.1}, "event"),
         ({"event": None}, "event"),
@@ -206,13 +206,19 @@ def test_requests_beyond_the_budget_are_rejected_before_reading_records(ledger):
         {"body": b"!"},
         {"event": Pure(0.2)},
         {"purpose": "another"},
-        {"part": "test"},
-        {"part": None},
+        {"partition": "test"},
+        {"partition": None},
     ],
 )
 def test_another_request_under_the_same_id_is_a_conflict(tmp_path, other):
-    ledger = open_ledger(tmp_path / "ledger", Budget(1.0), parts=("train", "test"))
-    first = {"event": Pure(0.1), "purpose": "a", "request": "r", "body": b"?", "part": "train"}
+    ledger = open_ledger(tmp_path / "ledger", Budget(1.0), partitions=("train", "test"))
+    first = {
+        "event": Pure(0.1),
+        "purpose": "a",
+        "request": "r",
+        "body": b"?",
+        "partition": "train",
+    }
     records = Records()
     ledger.answer(compute=records, **first)
     with pytest.raises(ConflictError, match="'r' was used before"):
@@ -270,26 +276,26 @@ def test_the_body_of_a_request_must_be_bytes(ledger):
 
 
 def test_partitions_compose_in_parallel(tmp_path):
-    ledger = open_ledger(tmp_path / "ledger", Budget(1.0), parts=("train", "test"))
-    ledger.charge(Pure(0.7), "training", part="train")
-    ledger.charge(Pure(0.6), "testing", part="test")
-    assert [part.spent.epsilon for part in ledger.parts()] == [0.7, 0.6]
+    ledger = open_ledger(tmp_path / "ledger", Budget(1.0), partitions=("train", "test"))
+    ledger.charge(Pure(0.7), "training", partition="train")
+    ledger.charge(Pure(0.6), "testing", partition="test")
+    assert [part.spent.epsilon for part in ledger.partitions()] == [0.7, 0.6]
     assert ledger.spent().epsilon == 0.7 and ledger.remaining().epsilon == 0.3
     assert ledger.spent("test").epsilon == 0.6 and ledger.remaining("test").epsilon == 0.4
     with pytest.raises(BudgetError, match="0.3 of 1 is left for partition 'train'"):
         ledger.charge(Pure(0.35), "both")  # all parts pay, and one cannot
     assert ledger.spent("test").epsilon == 0.6
     ledger.charge(Pure(0.3), "both")
-    assert [part.spent.epsilon for part in ledger.parts()] == [1.0, 0.9]
+    assert [part.spent.epsilon for part in ledger.partitions()] == [1.0, 0.9]
     ledger.verify()
-    with pytest.raises(ValueError, match="Expected part to be None or one of"):
+    with pytest.raises(ValueError, match="Expected partition to be None or one of"):
         ledger.spent("validation")
 
 
 @pytest.mark.parametrize("parts", [(), ("a", "a"), ("",), tuple(map(str, range(65)))])
 def test_partitions_are_few_and_distinct(tmp_path, parts):
-    with pytest.raises(ValueError, match="part"):
-        open_ledger(tmp_path / "ledger", Budget(1.0), parts=parts)
+    with pytest.raises(ValueError, match="partition"):
+        open_ledger(tmp_path / "ledger", Budget(1.0), partitions=parts)
     assert not list(tmp_path.iterdir())
 
 
@@ -448,10 +454,10 @@ def test_totals_are_the_maximum_of_each_component(tmp_path):
         Budget(5.0, 1e-3),
         kind="open",
         composition="addition",
-        parts=("a", "b"),
+        partitions=("a", "b"),
     )
-    ledger.charge(Pure(4.0), "x", part="a")
-    ledger.charge(Approximate(1.0, 5e-4), "y", part="b", delta=5e-4)
+    ledger.charge(Pure(4.0), "x", partition="a")
+    ledger.charge(Approximate(1.0, 5e-4), "y", partition="b", delta=5e-4)
     assert (ledger.spent().epsilon, ledger.spent().delta) == (4.0, 5e-4)
     assert (ledger.remaining().epsilon, ledger.remaining().delta) == (1.0, 5e-4)
 

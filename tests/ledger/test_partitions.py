@@ -12,11 +12,11 @@ import pytest
 
 from veracal.data import Dataset, Number, Schema, Slot, Target, UnitColumn, split
 from veracal.errors import DataError, LedgerError
-from veracal.ledger.partition_files import key_path
 from veracal.ledger.partitions import (
     AssignmentNotice,
     PartitionRule,
     PartitionStore,
+    key_path,
     split_and_assign,
 )
 

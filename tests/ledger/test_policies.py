@@ -21,8 +21,15 @@ from veracal.accounting.events import (
 )
 from veracal.errors import BudgetError, DataError
 from veracal.ledger.ledger import open_ledger
-from veracal.ledger.plan import Cost, Item, read_plan
-from veracal.ledger.policies import EpsilonDeltaSums, Renyi, best_order, conversion_cost
+from veracal.ledger.policies import (
+    Cost,
+    EpsilonDeltaSums,
+    Item,
+    Renyi,
+    best_order,
+    conversion_cost,
+    read_plan,
+)
 
 BUDGET = Budget(1.0, 1e-5)
 NOISE = Gaussian(20.0)
@@ -138,9 +145,9 @@ def test_stated_guarantees_are_added_as_decimal_numbers(tmp_path):
     assert spend(ledger, Approximate(0.1, 1e-6)) == 3
     assert (ledger.remaining().epsilon, ledger.remaining().delta) == (0, 0)
     ledger.verify()
-    rows = Budget(1.0, 1e-5, unit=Unit("patient", at_most=2))
+    rows = Budget(1.0, 1e-5, unit=Unit("patient", max_contributions=2))
     many = open_ledger(tmp_path / "rows", rows, kind="open", composition="addition")
-    with pytest.raises(ValueError, match="at_most=1 for Approximate"):
+    with pytest.raises(ValueError, match="max_contributions=1 for Approximate"):
         many.charge(Approximate(0.1, 1e-6), "x")
 
 
@@ -163,7 +170,7 @@ PARTS = ("train", "test")
 
 @pytest.fixture
 def planned(tmp_path):
-    return open_ledger(tmp_path / "plan", BUDGET, kind="plan", plan=PLAN, parts=PARTS)
+    return open_ledger(tmp_path / "plan", BUDGET, kind="plan", plan=PLAN, partitions=PARTS)
 
 
 def test_a_plan_is_charged_at_once(planned):
@@ -191,7 +198,7 @@ def spend_planned(ledger, event, purpose, part):
     times = 0
     while True:
         try:
-            ledger.charge(event, purpose, part=part)
+            ledger.charge(event, purpose, partition=part)
         except BudgetError:
             return times
         times += 1
@@ -212,7 +219,7 @@ def test_unplanned_events_are_rejected(planned, event, purpose, part):
     read = []
     with pytest.raises(BudgetError, match="is not planned with this event"):
         planned.answer(
-            event, purpose, lambda: read.append(1) or b"", request="r", body=b"", part=part
+            event, purpose, lambda: read.append(1) or b"", request="r", body=b"", partition=part
         )
     assert not read and planned.entries() == ()
 
@@ -252,7 +259,7 @@ def test_equal_items_of_a_plan_are_merged(tmp_path):
         [],
         [("x", NOISE, 1)],
         [Item("", NOISE)],
-        [Item("x", NOISE, part="elsewhere")],
+        [Item("x", NOISE, partition="elsewhere")],
         [Item("x", Gaussian(20.0, relation="replace-one"))],
         [Item("x", Gaussian(20.0, 0.0))],
         [Item("x", Pure(0.0))],

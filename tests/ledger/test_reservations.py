@@ -159,7 +159,7 @@ def test_a_superseded_attempt_releases_nothing(ledger):
 def test_an_answer_must_be_bytes(ledger):
     with pytest.raises(AnswerError):
         compute(ledger, lambda: "text")
-    with pytest.raises(ValueError, match="body of bytes"):
+    with pytest.raises(ValueError, match="to be bytes"):
         ledger.reserve(EVENT, "x", request="x", body="text")
     reserve(ledger, "s")
     with pytest.raises(ValueError, match="an answer of at most"):
@@ -168,7 +168,7 @@ def test_an_answer_must_be_bytes(ledger):
 
 
 def test_pending_reservations_of_a_view_are_those_of_its_run(ledger):
-    from veracal.ledger.plan import Item
+    from veracal.ledger.policies import Item
 
     run = ledger.begin_run([Item("training", EVENT)], name="a", request="a", body=b"")
     reserve(ledger)

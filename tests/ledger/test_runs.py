@@ -23,10 +23,10 @@ from veracal.accounting import (
     rdp_at,
 )
 from veracal.errors import AnswerError, BudgetError, ConflictError, LedgerError
-from veracal.ledger import Item, Ledger, ledger_statement, open_ledger, runs
+from veracal.ledger import Item, Ledger, charging, ledger_statement, open_ledger
 from veracal.ledger import charging as charge
-from veracal.ledger.plan import Cost
-from veracal.ledger.policies import Caps, EpsilonDeltaSums
+from veracal.ledger.chain import Caps
+from veracal.ledger.policies import Cost, EpsilonDeltaSums
 
 PARTS = ("train", "test")
 DELTA = 1e-5
@@ -35,27 +35,31 @@ DELTA = 1e-5
 @pytest.fixture
 def pairs(tmp_path):
     return open_ledger(
-        tmp_path / "pairs", Budget(3.0, DELTA), kind="open", composition="addition", parts=PARTS
+        tmp_path / "pairs",
+        Budget(3.0, DELTA),
+        kind="open",
+        composition="addition",
+        partitions=PARTS,
     )
 
 
 @pytest.fixture
 def renyi(tmp_path):
-    return open_ledger(tmp_path / "renyi", Budget(3.0, DELTA), kind="open", parts=PARTS)
+    return open_ledger(tmp_path / "renyi", Budget(3.0, DELTA), kind="open", partitions=PARTS)
 
 
 @pytest.fixture
 def pure(tmp_path):
-    return open_ledger(tmp_path / "pure", Budget(1.0), parts=PARTS)
+    return open_ledger(tmp_path / "pure", Budget(1.0), partitions=PARTS)
 
 
 def begin(ledger, items, request="first", body=b"settings", delta=None):
     return ledger.begin_run(items, name=request, request=request, body=body, delta=delta)
 
 
-def training(noise, part="train"):
+def training(noise, partition="train"):
     steps = Repeated(PoissonGaussian(noise, rate=0.01), 100)
-    return [Item("training", steps, 1, part), Item("count", Gaussian(40.0), 5, part)]
+    return [Item("training", steps, 1, partition), Item("count", Gaussian(40.0), 5, partition)]
 
 
 # ---------------------------------------------------------------- what a run costs
@@ -114,7 +118,7 @@ def test_an_item_without_a_part_is_charged_to_every_part_and_used_once(pure):
     items = [Item("all", Pure(0.2)), Item("own", Pure(0.3), 1, "test")]
     run = begin(pure, items)
     assert [pure.spent(part).epsilon for part in PARTS] == [0.2, 0.5]
-    assert [entry.part for entry in pure.entries()] == ["train", "test"]
+    assert [entry.partition for entry in pure.entries()] == ["train", "test"]
     run.charge(Pure(0.2), "all")
     with pytest.raises(BudgetError, match="planned once"):
         run.charge(Pure(0.2), "all")
@@ -214,10 +218,10 @@ def test_concurrent_processes_cannot_exceed_the_caps(pure):
 def test_a_view_uses_only_the_items_of_its_run(pure):
     run = begin(pure, [Item("count", Pure(0.1), 2, "test")])
     assert run.planned() == ((Item("count", Pure(0.1), 2, "test"), 0),)
-    run.require(Pure(0.1), "count", part="test", times=2)
-    run.charge(Pure(0.1), "count", part="test")
+    run.require(Pure(0.1), "count", partition="test", times=2)
+    run.charge(Pure(0.1), "count", partition="test")
     assert run.answer(
-        Pure(0.1), "count", lambda: b"7", request="r", body=b"?", part="test"
+        Pure(0.1), "count", lambda: b"7", request="r", body=b"?", partition="test"
     ) == (b"7")
     assert [used for _, used in run.planned()] == [2]
     for event, purpose, part in (
@@ -227,9 +231,9 @@ def test_a_view_uses_only_the_items_of_its_run(pure):
         (Pure(0.1), "other", "test"),
     ):
         with pytest.raises(BudgetError):
-            run.charge(event, purpose, part=part)
+            run.charge(event, purpose, partition=part)
         with pytest.raises(BudgetError):
-            run.require(event, purpose, part=part)
+            run.require(event, purpose, partition=part)
     assert pure.spent("test").epsilon == 0.2 and run.spent() == pure.spent()
     assert run.remaining() == pure.remaining() and run.head == pure.head
     assert pure.planned() == () and pure.verify() == pure.head
@@ -253,7 +257,7 @@ def test_a_view_is_its_path_and_its_number(pure, tmp_path):
         copy.deepcopy(run),
         pickle.loads(pickle.dumps(run)),
     )
-    assert all(other == run for other in same) and run.whole == pure
+    assert all(other == run for other in same) and Ledger(run.path) == pure
     for wrong in (2, 0, "second", True, 1.5):
         with pytest.raises(LedgerError, match="has no run"):
             Ledger(pure.path, run=wrong)
@@ -286,7 +290,7 @@ def test_an_extension_is_a_second_filter_and_the_caps_add(pairs):
     with pytest.raises(BudgetError, match="in filter 2"):  # 0.6 are left, in two filters
         begin(pairs, [Item("x", Pure(0.55), 1, "train")], "second")
     begin(pairs, [Item("x", Pure(0.45), 1, "train")], "third")
-    pairs.charge(Pure(0.1), "x", part="train")  # still fits into the first
+    pairs.charge(Pure(0.1), "x", partition="train")  # still fits into the first
     assert [run.filter for run in pairs.runs()] == [1, 2]
     assert [entry.filter for entry in pairs.entries()] == [1, None, 2, 1]
     assert pairs.spent("train").epsilon == 3.45
@@ -343,7 +347,7 @@ def test_a_pure_ledger_is_extended_without_a_delta(pure):
 
 
 def test_a_charge_to_all_parts_debits_one_filter(pure):
-    pure.charge(Pure(0.9), "x", part="test")
+    pure.charge(Pure(0.9), "x", partition="test")
     pure.extend(epsilon=1.0)
     pure.charge(Pure(0.2), "x")
     assert sql(pure, "SELECT name, spent FROM accounts") == [
@@ -392,7 +396,7 @@ def sql(ledger, *statements):
 )
 def test_changes_of_runs_and_extensions_are_detected(pure, statement, words):
     run = begin(pure, [Item("x", Pure(0.1), 2, "test"), Item("y", Pure(0.1), 1, "train")])
-    run.reserve(Pure(0.1), "x", request="r", body=b"?", part="test")
+    run.reserve(Pure(0.1), "x", request="r", body=b"?", partition="test")
     run.record("r", b"?", b"answer")
     pure.extend(epsilon=1.0)
     pure.charge(Pure(0.1), "z")
@@ -411,15 +415,15 @@ def test_a_run_that_was_charged_too_little_is_detected(pairs, monkeypatch):
 
 
 def test_a_run_that_did_not_charge_every_partition_is_detected(pure, monkeypatch):
-    costs = runs.part_costs
+    costs = charging.partition_costs
     with monkeypatch.context() as patch:
         patch.setattr(
-            runs,
-            "part_costs",
+            charging,
+            "partition_costs",
             lambda *about, pure: dict([*costs(*about, pure=pure).items()][:1]),
         )
         begin(pure, [Item("all", Pure(0.1))])
-    with pytest.raises(LedgerError, match="Run 1 did not charge 'all' to part 'test'"):
+    with pytest.raises(LedgerError, match="Run 1 did not charge 'all' to partition 'test'"):
         pure.verify()
 
 
@@ -449,6 +453,11 @@ def test_the_opening_keeps_public_names_and_settings(tmp_path):
     assert ledger.opening.data == "visits.csv"
     assert ledger.opening.split == {"by": ["id"], "test": 0.2}
     assert ledger.to_json()["opening"]["split"] == {"by": ["id"], "test": 0.2}
-    for wrong in ({"split": [1]}, {"split": {"a": {1}}}, {"data": "a\nb"}, {"parts": ["a/b"]}):
+    for wrong in (
+        {"split": [1]},
+        {"split": {"a": {1}}},
+        {"data": "a\nb"},
+        {"partitions": ["a/b"]},
+    ):
         with pytest.raises(ValueError, match="split|data|part"):
             open_ledger(tmp_path / "b", Budget(1.0), **wrong)

@@ -5,7 +5,7 @@ import pytest
 from veracal.accounting import Budget, Gaussian, Pure, Unit, epsilon_for
 from veracal.accounting.events import Parallel, Repeated
 from veracal.ledger import Item, open_ledger
-from veracal.ledger.statements import ledger_statement
+from veracal.ledger.verification import ledger_statement
 
 
 def test_a_filter_states_its_budget_and_not_the_amount_spent(tmp_path):
@@ -36,7 +36,7 @@ def test_a_plan_states_the_cost_of_its_list(tmp_path):
         Item("measuring", Gaussian(9.0), 1, "test"),
     ]
     ledger = open_ledger(
-        tmp_path / "a", Budget(4.0, 1e-6), kind="plan", plan=items, parts=("train", "test")
+        tmp_path / "a", Budget(4.0, 1e-6), kind="plan", plan=items, partitions=("train", "test")
     )
     guarantee = ledger_statement(ledger)
     event = Parallel((Repeated(Gaussian(4.0), 3), Gaussian(9.0)))

@@ -18,14 +18,14 @@ from veracal.ledger import storage as filesystems
 from veracal.ledger import storage as ledger_store
 from veracal.ledger import storage as ledger_tables
 from veracal.ledger.ledger import Ledger, open_ledger
-from veracal.ledger.plan import Item
+from veracal.ledger.policies import Item
 from veracal.ledger.storage import check_local, file_system_type
 
 
 @pytest.fixture
 def ledger(tmp_path):
-    ledger = open_ledger(tmp_path / "ledger", Budget(1.0), parts=("train", "test"))
-    ledger.charge(Pure(0.1), "first", part="train")
+    ledger = open_ledger(tmp_path / "ledger", Budget(1.0), partitions=("train", "test"))
+    ledger.charge(Pure(0.1), "first", partition="train")
     ledger.answer(Pure(0.2), "second", lambda: b"answer", request="r", body=b"?")
     ledger.charge(Pure(0.3), "third")
     return ledger
@@ -465,8 +465,8 @@ def test_removed_triggers_are_detected_at_the_next_charge(ledger):
 
 def test_a_recomputed_chain_fails_against_a_noted_head(ledger, tmp_path):
     head = ledger.head
-    again = open_ledger(tmp_path / "again", Budget(1.0), parts=("train", "test"))
-    again.charge(Pure(0.1), "first", part="train")
+    again = open_ledger(tmp_path / "again", Budget(1.0), partitions=("train", "test"))
+    again.charge(Pure(0.1), "first", partition="train")
     assert again.verify()  # it is valid on its own
     with pytest.raises(LedgerError, match="is not in the chain"):
         again.verify(head)

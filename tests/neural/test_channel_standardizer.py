@@ -397,7 +397,7 @@ def test_a_unit_of_several_records_is_charged_and_checked(rng):
         for n in (1, 3)
     )
     assert three.event().noise == pytest.approx(3 * one.event().noise, rel=1e-3)
-    pairs = data(rng, units=np.repeat(np.arange(10), 2), at_most=2)
+    pairs = data(rng, units=np.repeat(np.arange(10), 2), max_contributions=2)
     assert three.fit_records(pairs).private_
     with pytest.raises(DataError):
         one.fit_records(pairs)

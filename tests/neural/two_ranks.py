@@ -165,7 +165,7 @@ class Rank:
 
     def other_unit(self):
         """A ledger that protects records, and a model that protects patients."""
-        ids = {} if self.rank == 0 else {"units": np.arange(45, 60), "at_most": 1}
+        ids = {} if self.rank == 0 else {"units": np.arange(45, 60), "max_contributions": 1}
         self.paid_fit(model(unit=Unit("patient", 2)), share(self.rank, **ids))
 
     def replaced(self):
@@ -179,7 +179,7 @@ class Rank:
     def units(self):
         """Rows of a patient on two ranks are added up, unless units are disjoint."""
         patients = np.arange(60)[SHARE[self.rank]]
-        records = share(self.rank, units=patients, at_most=2)
+        records = share(self.rank, units=patients, max_contributions=2)
         gap = model(unit=Unit("patient", 2), across=Ranks(units_disjoint=True))
         fit = gap.fit_records(records)
         try:

@@ -14,7 +14,7 @@ from veracal.accounting.events import Budget, DiscreteGaussian, DiscreteLaplace,
 from veracal.data import Dataset, Scores, limit_contributions
 from veracal.errors import AnswerError, BudgetError, ConflictError, DataError
 from veracal.ledger.ledger import open_ledger
-from veracal.ledger.plan import Item
+from veracal.ledger.policies import Item
 from veracal.mechanisms.discrete_noise import discrete_laplace_std
 from veracal.mechanisms.progress import StepProgress, TrainingCurve
 from veracal.queries.curator import Curator, canonical_request, exposes_weights
@@ -105,7 +105,7 @@ MINE = Scores.from_logits([[0.0, 1.0]], ["a"], classes=["a", "b"], name="mine")
                 [[0.5, 0.5]], ["a"], classes=["a", "b"], name="mine"
             )
         },
-        {"part": "test"},
+        {"partition": "test"},
         {"version": "2"},
         {"query": BoundedSum("brier", np.sign, 0, 2)},
     ],
@@ -113,7 +113,7 @@ MINE = Scores.from_logits([[0.0, 1.0]], ["a"], classes=["a", "b"], name="mine")
 )
 def test_every_public_property_of_a_query_distinguishes_it(other):
     usual = dict(
-        query=Brier(), event=DiscreteLaplace(2.0, 1), records=MINE, part=None, version="1"
+        query=Brier(), event=DiscreteLaplace(2.0, 1), records=MINE, partition=None, version="1"
     )
     assert canonical_request(**usual) == canonical_request(**usual)
     assert canonical_request(**usual) != canonical_request(**{**usual, **other})
@@ -199,9 +199,9 @@ def test_micro_epsilon_must_be_an_integer(scores, make_ledger, bad):
 
 
 def test_partitions_compose_in_parallel(scores, tmp_path):
-    ledger = open_ledger(tmp_path / "p.ledger", Budget(1.0), parts=("train", "test"))
+    ledger = open_ledger(tmp_path / "p.ledger", Budget(1.0), partitions=("train", "test"))
     for part, rows in (("train", np.arange(100)), ("test", np.arange(100, 200))):
-        holder = Curator(scores.take(rows), ledger, part=part)
+        holder = Curator(scores.take(rows), ledger, partition=part)
         holder.answer(Count(), micro_epsilon=1_000_000)
     assert ledger.spent().epsilon == 1.0
 
@@ -210,7 +210,7 @@ def test_partitions_compose_in_parallel(scores, tmp_path):
 
 
 def test_all_rows_of_a_unit_are_charged_together(scores, make_ledger):
-    unit = Unit("patient", at_most=4)
+    unit = Unit("patient", max_contributions=4)
     ledger = make_ledger(unit=unit)
     mine = replace(scores, units=np.arange(200) // 4)
     release = Curator(mine, ledger).answer(Count(), micro_epsilon=500_000)
@@ -219,19 +219,19 @@ def test_all_rows_of_a_unit_are_charged_together(scores, make_ledger):
 
 
 def test_scores_with_too_many_rows_per_unit_are_rejected(scores, make_ledger):
-    ledger = make_ledger(unit=Unit("patient", at_most=3))
+    ledger = make_ledger(unit=Unit("patient", max_contributions=3))
     with pytest.raises(DataError, match="at most 3 rows of patient"):
         Curator(replace(scores, units=np.arange(200) // 4), ledger)
 
 
 def test_data_with_units_must_declare_the_rows_per_unit(data, make_ledger):
-    ledger = make_ledger(unit=Unit("patient", at_most=2))
+    ledger = make_ledger(unit=Unit("patient", max_contributions=2))
     mine = replace(data, units=np.arange(50) // 2)
     with pytest.raises(DataError, match="no declared bound"):
         Curator(mine, ledger)
     with pytest.raises(DataError, match="up to 3"):
-        Curator(limit_contributions(mine, at_most=3), ledger)
-    assert Curator(limit_contributions(mine, at_most=2), ledger).part is None
+        Curator(limit_contributions(mine, max_contributions=3), ledger)
+    assert Curator(limit_contributions(mine, max_contributions=2), ledger).partition is None
 
 
 def test_a_ledger_for_records_rejects_records_with_units(scores, make_ledger):
@@ -239,9 +239,11 @@ def test_a_ledger_for_records_rejects_records_with_units(scores, make_ledger):
         Curator(replace(scores, units=np.arange(200)), make_ledger())
 
 
-@pytest.mark.parametrize("at_most", [1, 3])
-def test_a_ledger_for_units_rejects_records_without_unit_ids(scores, make_ledger, at_most):
-    ledger = make_ledger(unit=Unit("patient", at_most=at_most))
+@pytest.mark.parametrize("max_contributions", [1, 3])
+def test_a_ledger_for_units_rejects_records_without_unit_ids(
+    scores, make_ledger, max_contributions
+):
+    ledger = make_ledger(unit=Unit("patient", max_contributions=max_contributions))
     for records in (scores, Dataset(np.zeros((4, 2)), np.zeros(4, int), (0, 1), size=4)):
         with pytest.raises(DataError, match="the patient of each row, found no ids"):
             Curator(records, ledger)

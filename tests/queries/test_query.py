@@ -233,13 +233,15 @@ def test_queries_with_invalid_bounds_are_rejected(make):
 
 @pytest.mark.parametrize("query", OURS, ids=lambda q: q.name)
 @pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
-@pytest.mark.parametrize("at_most", [1, 3])
-def test_the_cost_per_unit_does_not_depend_on_its_rows(query, relation, at_most):
-    unit = Unit("patient", at_most)
+@pytest.mark.parametrize("max_contributions", [1, 3])
+def test_the_cost_per_unit_does_not_depend_on_its_rows(query, relation, max_contributions):
+    unit = Unit("patient", max_contributions)
     event = laplace_event(query, 166_666, relation, unit)
     assert event == DiscreteLaplace(event.noise, query.sensitivity(relation), relation)
     assert micro_epsilon(event, unit) == 166_666
-    assert event.noise == pytest.approx(at_most * query.sensitivity(relation) / 0.166666)
+    assert event.noise == pytest.approx(
+        max_contributions * query.sensitivity(relation) / 0.166666
+    )
 
 
 def test_gaussian_events_have_row_sensitivity_and_noise_for_the_unit():

@@ -328,7 +328,7 @@ def test_units_with_more_rows_than_protected_are_rejected(unit, message) -> None
         (Y == "yes").astype(int),
         ("no", "yes"),
         units=np.repeat(np.arange(40), 5),
-        at_most=5,
+        max_contributions=5,
         size=200,
     )
     with pytest.raises(DataError, match=message):

@@ -161,8 +161,8 @@ def test_a_search_without_a_cost_bound_is_rejected():
     )
     with pytest.raises(ValueError, match="Rényi bound"):
         PrivateSearch(model, [{}], relation="replace-one").event()
-    with pytest.raises(ValueError, match="at_most=1"):
-        search(unit=Unit("patient", at_most=2)).event()
+    with pytest.raises(ValueError, match="max_contributions=1"):
+        search(unit=Unit("patient", max_contributions=2)).event()
     with pytest.raises(ValueError, match="not private"):
         search({"noise_multiplier": [1.0, 0.0]}).event()
     with pytest.raises(ValueError, match="charged under add-remove"):

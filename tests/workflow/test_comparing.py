@@ -46,7 +46,7 @@ def test_each_artifact_states_the_guarantee_of_all(result):
 @pytest.mark.parametrize("part", ["train", "test"])
 def test_all_models_together_are_within_the_budget(result, part):
     ledger = result[0].ledger
-    items = [item for item, _ in ledger.planned() if item.part == part]
+    items = [item for item, _ in ledger.planned() if item.partition == part]
     whole = Composed(tuple(Repeated(item.event, item.times) for item in items))
     assert epsilon_for(whole, ledger.budget.delta) <= 8.0
     assert ledger.budget.epsilon == 8.0
@@ -68,8 +68,8 @@ def test_equal_items_are_merged():
     records = load_records(CONFIG)
     jobs = [RunPlan.of(share_config(CONFIG, way, 2, 1e-4), records) for way in WAYS[:1] * 2]
     items = merge_items(item for job in jobs for item in job.items)
-    assert (items[0].part, items[0].times) == ("train", 2)
-    assert {item.times for item in items if item.part == "test"} == {2}
+    assert (items[0].partition, items[0].times) == ("train", 2)
+    assert {item.times for item in items if item.partition == "test"} == {2}
 
 
 def test_an_interrupted_comparison_resumes(tmp_path):

@@ -174,9 +174,9 @@ def test_units_of_a_named_set_need_a_bound(tmp_path):
     whole = replace(records.dataset, units=np.arange(len(records.dataset)) // 2)
     with pytest.raises(DataError, match="--max-contributions"):
         run_budget(DIGITS, replace(records, dataset=whole, schema=None))
-    bounded = replace(whole, at_most=2)
+    bounded = replace(whole, max_contributions=2)
     actual = run_budget(DIGITS, replace(records, dataset=bounded, schema=None))
-    assert (actual.unit.name, actual.unit.at_most) == ("unit", 2)
+    assert (actual.unit.name, actual.unit.max_contributions) == ("unit", 2)
     with pytest.raises(DataError, match="rows have no units|the schema states it"):
         load_records(replace(DIGITS, data=DataConfig("digits", max_contributions=2)))
 

@@ -59,11 +59,11 @@ def test_both_partitions_together_cost_the_stated_epsilon(result):
     promise = result.results.guarantee
     assert promise["epsilon"] <= 3.0 and promise["delta"] == 1 / 5_690
     for part in ("train", "test"):
-        items = [i for i, _ in result.ledger.planned() if i.part == part]
+        items = [i for i, _ in result.ledger.planned() if i.partition == part]
         assert items
         cost = sum(epsilon_for(i.event, 0.0) * i.times for i in items if part == "test")
         assert cost <= 3.0 + 1e-9
-    used = {(i.purpose, i.part): n for i, n in result.ledger.planned()}
+    used = {(i.purpose, i.partition): n for i, n in result.ledger.planned()}
     assert used["training and map", "train"] == 1
     assert result.ledger.verify() == result.results.ledger["head"]
 

@@ -72,7 +72,7 @@ def branches(event: Event, unit: Unit, *, keep_weights: bool = False) -> list[Br
         return result
     if isinstance(event, Parallel) and not (keep_weights and event.weights):
         return [branch for part in event.events for branch in branches(part, unit)]
-    return [{for_rows(event, unit.at_most): 1}]
+    return [{for_rows(event, unit.max_contributions): 1}]
 
 
 def mechanisms(event: Event) -> Iterator[Event]:
@@ -274,13 +274,18 @@ def without_sampling(event: Event, unit: Unit | None = None) -> Event | None:
 
 
 def _with_known_batches(branch: Branch, unit: Unit) -> Event:
-    """The composition if its batches were public."""
-    sampled = {leaf: n for leaf, n in branch.items() if isinstance(leaf, PoissonGaussian)}
-    parts: list[Event] = [
-        Repeated(_with_known_batches_inside(leaf, unit), n)
-        for leaf, n in branch.items()
-        if leaf not in sampled
-    ]
+    """The composition if its batches were public, for all rows of the unit."""
+    sampled: dict[PoissonGaussian, int] = {}
+    parts: list[Event] = []
+    for leaf, n in branch.items():
+        if isinstance(leaf, PoissonGaussian):
+            sampled[leaf] = n
+            continue
+        if isinstance(leaf, Search | AsReplaceOne):
+            inside = branches(leaf.event, unit)
+            whole = Parallel(tuple(_with_known_batches(one, unit) for one in inside))
+            leaf = replace(leaf, event=whole)
+        parts.append(Repeated(leaf, n))
     for rate in {leaf.rate for leaf in sampled}:
         steps = sum(n for leaf, n in sampled.items() if leaf.rate == rate)
         left = math.ceil(rate * steps)
@@ -288,19 +293,7 @@ def _with_known_batches(branch: Branch, unit: Unit) -> Event:
             if leaf.rate == rate and left > 0:
                 used = min(left, sampled[leaf])
                 left -= used
-                parts.append(Repeated(_known_step(leaf, unit.at_most), used))
+                both = 2 if leaf.relation == "replace-one" else 1
+                sensitivity = unit.max_contributions * leaf.sensitivity * both
+                parts.append(Repeated(Gaussian(leaf.noise, sensitivity, leaf.relation), used))
     return Composed(tuple(parts) or (Pure(0.0, next(iter(branch)).relation),))
-
-
-def _with_known_batches_inside(leaf: Event, unit: Unit) -> Event:
-    """A search or a conversion, with all rows of the unit and public batches inside."""
-    if not isinstance(leaf, Search | AsReplaceOne):
-        return leaf
-    inside = tuple(_with_known_batches(branch, unit) for branch in branches(leaf.event, unit))
-    return replace(leaf, event=Parallel(inside))
-
-
-def _known_step(leaf: PoissonGaussian, rows: int) -> Gaussian:
-    """A step that is publicly known to use all rows of the unit."""
-    sensitivity = rows * leaf.sensitivity * (2 if leaf.relation == "replace-one" else 1)
-    return Gaussian(leaf.noise, sensitivity, leaf.relation)

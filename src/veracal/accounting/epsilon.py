@@ -10,6 +10,7 @@ not a bound.
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache, lru_cache
 
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
@@ -113,7 +114,13 @@ def can_use_weights(event: Event, unit: Unit) -> bool:
     splits = [top for top in tops if isinstance(top, Parallel) and top.weights]
     if len(splits) != 1 or any(_has_split(top) for top in tops if top is not splits[0]):
         return False
-    return all(_is_plain(part, unit) for part in splits[0].events)
+    for part in splits[0].events:  # one composition of mechanisms with loss distributions
+        if _has_split(part) or len(alternatives := branches(part, unit)) != 1:
+            return False
+        for leaf in alternatives[0]:
+            if not costs_nothing(leaf) and (not has_loss(leaf) or is_unbounded(leaf)):
+                return False
+    return True
 
 
 def _has_split(event: Event) -> bool:
@@ -125,30 +132,18 @@ def _has_split(event: Event) -> bool:
     return isinstance(event, Repeated | Search | AsReplaceOne) and _has_split(event.event)
 
 
-def _is_plain(part: Event, unit: Unit) -> bool:
-    """Whether a partition's event is one composition of mechanisms with loss distributions."""
-    if _has_split(part):
-        return False
-    alternatives = branches(part, unit)
-    return len(alternatives) == 1 and all(
-        costs_nothing(leaf) or (has_loss(leaf) and not is_unbounded(leaf))
-        for leaf in alternatives[0]
-    )
-
-
 def _losses(
     own: Branch, delta: float, unit: Unit, spacing: float
 ) -> list[tuple[PrivacyLossDistribution, int]]:
     """The privacy-loss distribution of each mechanism, and how often it runs."""
-    return [
-        (
-            _mixture(leaf, delta, unit, spacing)
-            if isinstance(leaf, Parallel)
-            else privacy_loss(leaf, spacing=spacing, rows=unit.at_most),
-            n,
-        )
-        for leaf, n in own.items()
-    ]
+    losses = []
+    for leaf, n in own.items():
+        if isinstance(leaf, Parallel):
+            loss = _mixture(leaf, delta, unit, spacing)
+        else:
+            loss = privacy_loss(leaf, spacing=spacing, rows=unit.max_contributions)
+        losses.append((loss, n))
+    return losses
 
 
 def _mixture(
@@ -172,31 +167,21 @@ def _mixture(
 
 def _spacing(own: Branch, delta: float, unit: Unit, coarse: float) -> float:
     """Grid spacing: small against typical losses, with few enough points to compute."""
-    counted = [
-        (leaf, n)
-        for mechanism, times in own.items()
-        for leaf, n in _mechanisms_inside(mechanism, times, unit)
-    ]
-    typical = [(*typical_loss(leaf, unit.at_most), n) for leaf, n in counted]
+    counted: list[tuple[Event, int]] = []
+    for mechanism, times in own.items():
+        if isinstance(mechanism, Parallel):
+            inside = [branches(part, unit)[0].items() for part in mechanism.events]
+            pairs = [(leaf, n * times) for branch in inside for leaf, n in branch]
+            counted += [(leaf, n) for leaf, n in pairs if not costs_nothing(leaf)]
+        else:
+            counted.append((mechanism, times))
+    typical = [(*typical_loss(leaf, unit.max_contributions), n) for leaf, n in counted]
     fine = min((_FINE * small for small, _, _ in typical if small > 0), default=SPACING)
     spread = math.sqrt(sum(n * small**2 for small, _, n in typical))
     width = spread * (spread + 2 * math.sqrt(-2 * math.log(delta * 1e-6)))
     width = min(width, sum(2 * large * n for _, large, n in typical))
     widest = max((2 * large for _, large, _ in typical), default=0.0)
     return max(min(SPACING, fine) * coarse, max(width, widest) / _MAX_POINTS)
-
-
-def _mechanisms_inside(mechanism: Event, times: int, unit: Unit) -> list[tuple[Event, int]]:
-    """The mechanism, or the mechanisms inside a parallel event."""
-    if not isinstance(mechanism, Parallel):
-        return [(mechanism, times)]
-    alternatives = [branches(part, unit)[0] for part in mechanism.events]
-    return [
-        (leaf, n * times)
-        for branch in alternatives
-        for leaf, n in branch.items()
-        if not costs_nothing(leaf)
-    ]
 
 
 _MAX_USEFUL_EPSILON = 500.0  # a larger epsilon is no protection at any delta
@@ -266,24 +251,23 @@ def _branch_epsilon(branch: Branch, delta: float, unit: Unit, coarse: float) -> 
     if not branch:
         return 0.0
     pure = branch_pure(branch, unit)
-    bounds = [math.inf if pure is None else round_up_float(pure)]
-    if delta > 0 and (pure is None or pure < _MAX_USEFUL_EPSILON):
-        bounds.append(_approximate_epsilon(branch, delta, unit, coarse))
-    return min(bounds)
-
-
-def _approximate_epsilon(branch: Branch, delta: float, unit: Unit, coarse: float) -> float:
-    """Epsilon of a composition at a positive delta."""
+    exact = math.inf if pure is None else round_up_float(pure)
+    if delta <= 0 or (pure is not None and pure >= _MAX_USEFUL_EPSILON):
+        return exact
     ratio = gaussian_ratio(branch)
     if ratio is not None:
-        return gaussian_epsilon(ratio, delta)
+        return min(exact, gaussian_epsilon(ratio, delta))
     own, others = separate_losses(branch)
     if others:
-        return min(_with_pairs(own, others, delta, share, unit, coarse) for share in _SHARES)
+        pairs = [_with_pairs(own, others, delta, share, unit, coarse) for share in _SHARES]
+        return min(exact, *pairs)
     epsilon = compose_branch(own, delta, unit, coarse=coarse).epsilon(delta)
-    # Below a delta of about 1e-12 the transform's rounding error exceeds delta. Rényi
-    # divergences still give a bound.
-    return epsilon if math.isfinite(epsilon) else _renyi_epsilon(branch, delta, unit)
+    if not math.isfinite(epsilon):
+        # Below a delta of about 1e-12 the transform's rounding error exceeds delta. Rényi
+        # divergences still give a bound, unless the branch has none.
+        with suppress(ValueError):
+            epsilon = epsilon_from_rdp(leaf_curve(branch, ORDERS, unit), delta)
+    return min(exact, epsilon)
 
 
 def _branch_delta(branch: Branch, epsilon: float, unit: Unit) -> float:
@@ -359,14 +343,6 @@ def _converted_epsilon(leaf: AsReplaceOne, delta: float, unit: Unit) -> float:
         holds = (1 + math.exp(middle)) * delta_for(leaf.event, middle, unit) <= delta
         low, high = (low, middle) if holds else (middle, high)
     return 2 * high
-
-
-def _renyi_epsilon(branch: Branch, delta: float, unit: Unit) -> float:
-    """Epsilon by Rényi divergences, infinite if the branch has none."""
-    try:
-        return epsilon_from_rdp(leaf_curve(branch, ORDERS, unit), delta)
-    except ValueError:
-        return math.inf
 
 
 def clt_epsilon_not_a_bound(event: Event, delta: float) -> float:

@@ -29,28 +29,28 @@ class Unit:
     ----------
     name : str
         Name of the unit in a statement, such as "record" or "patient".
-    at_most : int
+    max_contributions : int
         Maximum number of rows that one unit contributes. If it exceeds one, every event is
         charged for that many rows at once.
 
     Examples
     --------
-    >>> print(Unit("patient", at_most=3))
+    >>> print(Unit("patient", max_contributions=3))
     one patient (at most 3 rows)
     """
 
     name: str = "record"
-    at_most: int = 1
+    max_contributions: int = 1
 
     def __post_init__(self) -> None:
-        _checks.whole(at_most=self.at_most)
+        _checks.whole(max_contributions=self.max_contributions)
         if not (isinstance(self.name, str) and self.name.strip()):
             raise ValueError(f"Expected a name for the unit, got name={self.name!r}.")
-        object.__setattr__(self, "at_most", int(self.at_most))
+        object.__setattr__(self, "max_contributions", int(self.max_contributions))
 
     def __str__(self) -> str:
-        rows = "" if self.at_most == 1 else f" (at most {self.at_most} rows)"
-        return f"one {self.name}{rows}"
+        rows = self.max_contributions
+        return f"one {self.name}" + ("" if rows == 1 else f" (at most {rows} rows)")
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Budget:
     @property
     def pure(self) -> bool:
         """Whether delta is zero."""
-        return math.isclose(self.delta, 0.0, abs_tol=0.0)
+        return self.delta == 0
 
 
 RunDistribution = Literal["poisson", "geometric", "logarithmic"]
@@ -225,8 +225,30 @@ class Approximate:
         _set_fields(self, epsilon=float(self.epsilon), delta=float(self.delta))
 
 
+class _OfOne:
+    """The relation of an event that contains another."""
+
+    event: "Event"
+
+    @property
+    def relation(self) -> Relation:
+        """The relation of the event inside."""
+        return self.event.relation
+
+
+class _OfSeveral:
+    """The relation of an event that contains several, all under one relation."""
+
+    events: "tuple[Event, ...]"
+
+    @property
+    def relation(self) -> Relation:
+        """The relation of all events inside."""
+        return self.events[0].relation
+
+
 @dataclass(frozen=True)
-class Repeated:
+class Repeated(_OfOne):
     """One event, repeated on the same records."""
 
     event: "Event"
@@ -237,14 +259,9 @@ class Repeated:
         _checks.whole(times=self.times, least=0)
         _set_fields(self, times=int(self.times))
 
-    @property
-    def relation(self) -> Relation:
-        """The relation of the repeated event."""
-        return self.event.relation
-
 
 @dataclass(frozen=True)
-class Composed:
+class Composed(_OfSeveral):
     """Several events on the same records, in a list fixed beforehand."""
 
     events: "tuple[Event, ...]"
@@ -252,14 +269,9 @@ class Composed:
     def __post_init__(self) -> None:
         _set_fields(self, events=_check_events(self.events))
 
-    @property
-    def relation(self) -> Relation:
-        """The relation of all events."""
-        return self.events[0].relation
-
 
 @dataclass(frozen=True)
-class Parallel:
+class Parallel(_OfSeveral):
     r"""Events on disjoint partitions of the records, one event for each partition.
 
     Attributes
@@ -298,14 +310,9 @@ class Parallel:
             raise ValueError(f"Expected weights that sum to 1, got weights={weights!r}.")
         _set_fields(self, weights=weights)
 
-    @property
-    def relation(self) -> Relation:
-        """The relation of all partitions."""
-        return self.events[0].relation
-
 
 @dataclass(frozen=True)
-class Search:
+class Search(_OfOne):
     """Private selection: a hyperparameter search that releases only its best run.
 
     The base event is run a random number of times, each time with settings drawn
@@ -338,11 +345,6 @@ class Search:
                 f"got mean={self.mean!r}."
             )
         _set_fields(self, mean=float(self.mean))
-
-    @property
-    def relation(self) -> Relation:
-        """The relation of one run."""
-        return self.event.relation
 
 
 @dataclass(frozen=True)

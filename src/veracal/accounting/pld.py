@@ -200,13 +200,13 @@ def _add_end_atoms(
 
 def _log_ratio(x: Floats, upper: tuple[Floats, Floats], lower: tuple[Floats, Floats]) -> Floats:
     """Loss at x."""
-    return _log_density(x, upper) - _log_density(x, lower)
-
-
-def _log_density(x: Floats, mixture: tuple[Floats, Floats]) -> Floats:
-    """Log density of a mixture, up to a term that all mixtures share."""
-    terms = [math.log(w) + m * x - m * m / 2 for m, w in zip(*mixture, strict=True) if w > 0]
-    return np.asarray(np.logaddexp.reduce(terms, axis=0))
+    logs = []
+    for mixture in (upper, lower):  # log densities, up to a term that they share
+        terms = [
+            math.log(w) + m * x - m * m / 2 for m, w in zip(*mixture, strict=True) if w > 0
+        ]
+        logs.append(np.logaddexp.reduce(terms, axis=0))
+    return np.asarray(logs[0] - logs[1])
 
 
 def _invert_log_ratio(
@@ -295,10 +295,9 @@ def for_rows(event: Event, rows: int) -> Event:
             event, sensitivity=_multiply_rounding_up(Fraction(event.sensitivity), rows, float)
         )
     raise ValueError(
-        f"Expected at_most=1 for {type(event).__name__}, got at_most={rows}: its cost for a "
-        "unit of several rows is not known. Keep one row per unit (limit_contributions), or "
-        "use "
-        "a mechanism on sums."
+        f"Expected max_contributions=1 for {type(event).__name__}, got "
+        f"max_contributions={rows}: its cost for a unit of several rows is not known. Keep one "
+        "row per unit (limit_contributions), or use a mechanism on sums."
     )
 
 
@@ -467,14 +466,21 @@ def compose(parts: CountedLosses, *, delta: float) -> ComposedLoss:
     conservatively, by the largest negative value at any point, and counted as infinite loss at
     every point.
     """
-    both = any(not _is_symmetric(pld) for pld, _ in parts)
-    directions = (0, 1) if both else (0,)
-    return ComposedLoss(
-        tuple(
-            _compose([(_direction(pld, which), n) for pld, n in parts], delta * _TAIL)
-            for which in directions
-        )
-    )
+    one_way: list[tuple[Loss, int]] = []
+    other_way: list[tuple[Loss, int]] = []
+    for pld, n in parts:  # only here are private attributes of dp-accounting used
+        for side, pmf in (
+            (one_way, pld._pmf_remove),
+            (other_way, pld._pmf_remove if pld._symmetric else pld._pmf_add),
+        ):
+            dense = pmf.to_dense_pmf()
+            loss = Loss(
+                dense._discretization, dense._lower_loss, dense._probs, dense._infinity_mass
+            )
+            side.append((loss, n))
+    symmetric = all(pld._symmetric for pld, _ in parts)
+    directions = (one_way,) if symmetric else (one_way, other_way)
+    return ComposedLoss(tuple(_compose(each, delta * _TAIL) for each in directions))
 
 
 def to_dp_accounting(total: ComposedLoss) -> PrivacyLossDistribution:
@@ -484,18 +490,6 @@ def to_dp_accounting(total: ComposedLoss) -> PrivacyLossDistribution:
         for loss in total.directions
     ]
     return PrivacyLossDistribution(*pmfs)
-
-
-# Only these two functions use private attributes of dp-accounting.
-def _is_symmetric(pld: PrivacyLossDistribution) -> bool:
-    """Whether both directions have the same distribution."""
-    return bool(pld._symmetric)
-
-
-def _direction(pld: PrivacyLossDistribution, which: int) -> Loss:
-    """The loss distribution of one direction: 0 remove, 1 add."""
-    pmf = (pld._pmf_remove if which == 0 or pld._symmetric else pld._pmf_add).to_dense_pmf()
-    return Loss(pmf._discretization, pmf._lower_loss, pmf._probs, pmf._infinity_mass)
 
 
 # ---------------------------------------------------------------- convolution
@@ -512,7 +506,9 @@ def _compose(parts: list[tuple[Loss, int]], tail: float) -> Loss:
     size = fft.next_fast_len(high - low + 1, real=True)
     product = np.ones(size // 2 + 1, dtype=complex)
     for loss, n in parts:
-        product *= fft.rfft(_fold(loss.masses, size)) ** n
+        turns = -(-len(loss.masses) // size)  # the masses are wrapped around a circle
+        padded = np.pad(loss.masses, (0, turns * size - len(loss.masses)))
+        product *= fft.rfft(padded.reshape(turns, size).sum(axis=0)) ** n
     masses = np.roll(fft.irfft(product, size), -(low % size))
     # Where the true mass is practically zero, the transform leaves its rounding error. The
     # largest negative value shows its size, and every point may be too small by as much.
@@ -520,13 +516,6 @@ def _compose(parts: list[tuple[Loss, int]], tail: float) -> Loss:
     kept = -math.expm1(sum(n * math.log1p(-min(loss.infinite, 1 - 1e-16)) for loss, n in parts))
     infinite = min(1.0, kept + 2 * tail + size * rounding)
     return Loss(spacing, first + low, np.maximum(masses, 0.0), infinite)
-
-
-def _fold(masses: Floats, size: int) -> Floats:
-    """Wrap masses around a circle of ``size`` points."""
-    turns = -(-len(masses) // size)
-    padded = np.pad(masses, (0, turns * size - len(masses)))
-    return np.asarray(padded.reshape(turns, size).sum(axis=0))
 
 
 def _window(parts: list[tuple[Loss, int]], tail: float) -> tuple[int, int]:
@@ -547,21 +536,15 @@ def _window(parts: list[tuple[Loss, int]], tail: float) -> tuple[int, int]:
     slopes = math.sqrt(-2 * math.log(tail) / variance) * np.geomspace(1 / 300, 3, 16)
     ends = []
     for sign in (-1, 1):
-        logs = sum(
-            n * _log_moments(sign * slopes, x - m, w)
-            for (x, w, n), m in zip(grouped, means, strict=True)
-        )
+        logs = np.zeros(len(slopes))
+        for (x, w, n), m in zip(grouped, means, strict=True):
+            exponents = np.outer(sign * slopes, (x - m)[w > 0])
+            top = exponents.max(axis=1)  # so that no exponential overflows
+            logs += n * (top + np.log(np.exp(exponents - top[:, None]) @ w[w > 0]))
         deviation = float(np.min((logs - math.log(tail)) / slopes))
         center = sum(n * m for (_, _, n), m in zip(grouped, means, strict=True))
         ends.append(center + sign * deviation)
     return max(0, math.floor(ends[0])), min(whole, math.ceil(ends[1]))
-
-
-def _log_moments(slopes: Floats, x: Floats, weights: Floats) -> Floats:
-    """Logarithm of the moment-generating function, without overflow."""
-    exponents = np.outer(slopes, x[weights > 0])
-    top = exponents.max(axis=1)
-    return np.asarray(top + np.log(np.exp(exponents - top[:, None]) @ weights[weights > 0]))
 
 
 def _group_masses(masses: Floats) -> tuple[Floats, Floats]:

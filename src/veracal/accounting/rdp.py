@@ -13,8 +13,7 @@ and Steinke 2022, https://arxiv.org/abs/2110.03620).
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -209,37 +208,29 @@ def _dp_accounting_curve(leaf: Event, orders: tuple[float, ...], unit: Unit) -> 
     is an upper bound, since divergences do not decrease with the order (van Erven and
     Harremoës 2014, Theorem 3).
     """
-    event = _to_dp_event(leaf, unit)
-    sampled = isinstance(leaf, PoissonGaussian)
-    curve = _compute_curve(event, orders)
+    event, sampled = _to_dp_event(leaf, unit), isinstance(leaf, PoissonGaussian)
+
+    def compute(orders: Sequence[float]) -> Floats:
+        accountant = RdpAccountant(orders=list(orders))
+        log = logging.getLogger(
+            "absl"
+        )  # warns of orders without a bound: here they are infinite
+        before = log.level
+        log.setLevel(logging.ERROR)
+        try:
+            accountant.compose(event)
+        finally:
+            log.setLevel(before)
+        return np.array(accountant.rdp, dtype=float)
+
+    curve = compute(orders)
     missing = np.flatnonzero(np.isinf(curve) & sampled)
     if len(missing):
-        whole = tuple(float(math.ceil(orders[index])) for index in missing)
-        curve[missing] = _compute_curve(event, whole)
+        curve[missing] = compute([float(math.ceil(orders[index])) for index in missing])
     if sampled:
         curve = curve * _SAMPLING_ERROR_FACTOR + _ROUNDING_ERROR / (np.array(orders) - 1)
     curve.flags.writeable = False  # the cached array is shared
     return curve
-
-
-def _compute_curve(event: dp.DpEvent, orders: tuple[float, ...]) -> Floats:
-    """Divergences of an event of dp-accounting."""
-    accountant = RdpAccountant(orders=list(orders))
-    with _suppress_logging():
-        accountant.compose(event)
-    return np.array(accountant.rdp, dtype=float)
-
-
-@contextmanager
-def _suppress_logging() -> Iterator[None]:
-    """Suppress warnings about orders without a bound, which count as infinite here."""
-    log = logging.getLogger("absl")
-    before = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        log.setLevel(before)
 
 
 def _to_dp_event(leaf: Event, unit: Unit) -> dp.DpEvent:
@@ -258,13 +249,13 @@ def _to_dp_event(leaf: Event, unit: Unit) -> dp.DpEvent:
     if (
         isinstance(leaf, PoissonGaussian)
         and leaf.relation == "add-remove"
-        and unit.at_most == 1
+        and unit.max_contributions == 1
     ):
         base = dp.GaussianDpEvent(leaf.noise / leaf.sensitivity)
         return dp.PoissonSampledDpEvent(leaf.rate, base)
     raise ValueError(
         f"Expected an event with a Rényi bound, got {type(leaf).__name__} under "
-        f"{leaf.relation} with at_most={unit.at_most}. Use privacy-loss distributions (a "
-        "ledger "
-        "of kind 'plan'), or add-remove with one row per unit."
+        f"{leaf.relation} with max_contributions={unit.max_contributions}. Use "
+        "privacy-loss distributions (a ledger of kind 'plan'), or add-remove with one row per "
+        "unit."
     )

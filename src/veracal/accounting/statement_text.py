@@ -138,8 +138,7 @@ class Statement:
     def text(self) -> str:
         """The guarantee as paragraphs for decision makers."""
         meaning = (
-            f"For any test of whether a given {self.unit} is in the data, the true positive "
-            "rate "
+            f"For any test of whether a given {self.unit} is in the data, the true positive rate "
             f"exceeds the false positive rate by at most {format_up(100 * self.advantage)} "
             "percentage points."
         )
@@ -159,14 +158,14 @@ class Statement:
             )
         if self.epsilon_without_poisson is not None:
             basis.append(
-                "Without amplification by sampling (batches not drawn at random, no record "
-                "used "
+                "Without amplification by sampling (batches not drawn at random, no record used "
                 "more often than expected), epsilon = "
                 f"{format_up(self.epsilon_without_poisson)}."
             )
         table = ["      delta   epsilon"]
         for delta, epsilon in self.curve:
-            table.append(f"  {_format_power(delta):>9}   {format_up(epsilon)}")
+            power = f"{float(_round_decimal(delta, 1, ROUND_CEILING)):.0e}"
+            table.append(f"  {power:>9}   {format_up(epsilon)}")
         return "\n\n".join(
             [self._guarantee(), meaning, scope, "\n".join(basis), "\n".join(table)]
         )
@@ -230,17 +229,34 @@ def statement(
     unit = unit or Unit()
     leaves = set(mechanisms(event))
     unsampled = without_sampling(event, unit)
+    rates = sorted({leaf.rate for leaf in leaves if isinstance(leaf, PoissonGaussian)})
+    sampler = "none are drawn; every record is used"
+    if rates:
+        probabilities = " or ".join(f"{rate:.6g}" for rate in rates)
+        sampler = (
+            f"Poisson, secret: every row enters independently with probability {probabilities}"
+        )
+    discrete = [isinstance(leaf, DiscreteLaplace | DiscreteGaussian) for leaf in leaves]
+    numerics = "in floating point, treated as real numbers, from a cryptographic generator"
+    if exact_noise or all(discrete):
+        numerics = "exact, on integers of a public grid"
+    elif any(discrete):
+        numerics = f"exact on a public grid for statistics, otherwise {numerics}"
+    try:
+        by_renyi = rdp_epsilon(event, delta, unit)
+    except ValueError:  # there is no such bound
+        by_renyi = math.inf
     return Statement(
         epsilon=epsilon_for(event, delta, unit),
         delta=float(delta),
         relation=event.relation,
         unit=unit.name,
-        at_most=unit.at_most,
+        at_most=unit.max_contributions,
         accountant=_accountant(event, leaves, delta),
         composition=composition,
-        sampler=_sampler(leaves),
-        numerics=_numerics(leaves, exact_noise),
-        renyi_epsilon=_renyi_epsilon(event, delta, unit),
+        sampler=sampler,
+        numerics=numerics,
+        renyi_epsilon=by_renyi if math.isfinite(by_renyi) else None,
         epsilon_without_poisson=None if unsampled is None else epsilon_for(unsampled, delta),
         advantage=delta_for(event, 0.0, unit),
         curve=tuple((d, epsilon_for(event, d, unit)) for d in _CURVE),
@@ -265,35 +281,6 @@ def _accountant(event: Event, leaves: set[Event], delta: float) -> str:
     return (
         text if delta >= _SMALL_DELTA else f"{text}; by Rényi divergences where delta is tiny"
     )
-
-
-def _sampler(leaves: set[Event]) -> str:
-    """How batches are drawn."""
-    rates = sorted({leaf.rate for leaf in leaves if isinstance(leaf, PoissonGaussian)})
-    if not rates:
-        return "none are drawn; every record is used"
-    probabilities = " or ".join(f"{rate:.6g}" for rate in rates)
-    return f"Poisson, secret: every row enters independently with probability {probabilities}"
-
-
-def _numerics(leaves: set[Event], exact_noise: bool) -> str:
-    """Whether the noise is exact."""
-    exact = [
-        exact_noise or isinstance(leaf, DiscreteLaplace | DiscreteGaussian) for leaf in leaves
-    ]
-    if all(exact):
-        return "exact, on integers of a public grid"
-    real = "in floating point, treated as real numbers, from a cryptographic generator"
-    return f"exact on a public grid for statistics, otherwise {real}" if any(exact) else real
-
-
-def _renyi_epsilon(event: Event, delta: float, unit: Unit) -> float | None:
-    """Epsilon by Rényi divergences, or None if there is no such bound."""
-    try:
-        epsilon = rdp_epsilon(event, delta, unit)
-    except ValueError:
-        return None
-    return epsilon if math.isfinite(epsilon) else None
 
 
 def format_up(value: float, digits: int = 4) -> str:
@@ -329,11 +316,6 @@ def _format(value: float, digits: int, rounding: str) -> str:
     return (
         f"{rounded:f}" if abs(rounded) >= _MIN_FIXED_POINT else f"{float(rounded):.{digits}g}"
     )
-
-
-def _format_power(delta: float) -> str:
-    """Format with one digit in scientific notation, rounded up."""
-    return "0" if delta == 0 else f"{float(_round_decimal(delta, 1, ROUND_CEILING)):.0e}"
 
 
 def _round_decimal(value: float, digits: int, rounding: str) -> Decimal:

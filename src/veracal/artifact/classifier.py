@@ -11,8 +11,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import validate_data
 
-from veracal._types import Array, Floats, Frozen, Progress
-from veracal.artifact.noise_model import NoiseModel, unknown_noise
+from veracal._types import Array, Frozen, Progress
 from veracal.artifact.storage import (
     MANIFEST,
     Manifest,
@@ -25,7 +24,7 @@ from veracal.artifact.storage import (
 from veracal.artifact.weights import (
     WEIGHTS,
     LinearWeights,
-    Weights,
+    NoiseModel,
     extract_weights,
     read_weights,
     weights_size,
@@ -48,6 +47,7 @@ from veracal.errors import DataError
 from veracal.training import Arbitrariness
 
 if TYPE_CHECKING:
+    from veracal.artifact.weights import Weights
     from veracal.neural import EfficientNetLite0, MiniLM, MiniLMTokens
 
     Extractors = EfficientNetLite0 | MiniLM | MiniLMTokens
@@ -93,9 +93,14 @@ def decision_threshold(map_: CalibrationMap, classes: int) -> float:
         return 0.0
     if isinstance(map_, Platt):
         if classes == 2:
-            (start,), (end,) = (np.diff(_platt_logits(map_, z)) for z in (0.0, 1.0))
-            slope = float(end - start)
-            return -float(start) / slope if slope else math.inf
+            weights = np.asarray(map_.weights)
+            starts = []
+            for logit in (0.0, 1.0):  # of the second class
+                given = np.array([0.0, logit])
+                mapped = weights @ given if weights.ndim == 2 else weights * given
+                starts.append(float(np.diff(mapped + map_.bias)[0]))
+            slope = starts[1] - starts[0]
+            return -starts[0] / slope if slope else math.inf
         if map_.form == "scalar" and map_.weights > 0 and not np.ptp(map_.bias):
             return 0.0
     rises = isinstance(map_, Beta) or (isinstance(map_, Isotonic) and map_.form != "top-label")
@@ -107,14 +112,6 @@ def decision_threshold(map_: CalibrationMap, classes: int) -> float:
         f"a {map_.kind} map of {classes} classes, which may change them otherwise",
         "Compute it without a map, or run 'veracal audit'.",
     )
-
-
-def _platt_logits(map_: Platt, logit: float) -> Floats:
-    """Logits after the map, given a logit of the second of two classes."""
-    given = np.array([0.0, logit])
-    weights = np.asarray(map_.weights)
-    result: Floats = (weights @ given if weights.ndim == 2 else weights * given) + map_.bias
-    return result
 
 
 def _keeps_top(map_: CalibrationMap, classes: int) -> bool:
@@ -240,18 +237,14 @@ class FrozenEncoder:
             return rows
         self.extractor.check(given, "rows")
         features = np.empty((len(given), self.dimension), np.float32)
-        score = self._scorer(given.shape[1:])
+        if given.shape[1:] not in self._scorers:  # the network is loaded once for each shape
+            self._check_weights()
+            self._scorers[given.shape[1:]] = self.extractor.scorer(given.shape[1:])
+        score = self._scorers[given.shape[1:]]
         for start in range(0, len(given), self.extractor.block):
             part = slice(start, start + self.extractor.block)
             features[part] = score(given[part])
         return features
-
-    def _scorer(self, record: tuple[int, ...]) -> Any:
-        """The network, loaded once for each shape of rows."""
-        if record not in self._scorers:
-            self._check_weights()
-            self._scorers[record] = self.extractor.scorer(record)
-        return self._scorers[record]
 
     @cached_property
     def _scorers(self) -> dict[tuple[int, ...], Any]:
@@ -308,7 +301,7 @@ class PrivateClassifier(
     write hashes, so compare the hash of ``model.json`` with one from another channel.
     """
 
-    def __init__(self, weights: Weights, map_: CalibrationMap, manifest: Manifest) -> None:
+    def __init__(self, weights: "Weights", map_: CalibrationMap, manifest: Manifest) -> None:
         self.weights, self.map, self.manifest = weights, map_, manifest
         self.estimator_, self.map_ = weights, map_
         self.classes_ = np.array(manifest.classes)
@@ -542,8 +535,24 @@ class PrivateClassifier(
         """
         noise = self.noise
         if noise is None:
-            raise unknown_noise(
-                self.manifest.name, self.weights.one_vs_rest, private=self.private_
+            actual = "none: it was saved by a version that did not store it"
+            if not self.private_:
+                actual = (
+                    "none, since it is not private: its noise may depend on the records, be "
+                    "known, or belong to a model that was chosen among others"
+                )
+            elif not self.weights.one_vs_rest:
+                actual = (
+                    "none, since it was trained by DP-SGD: the effect of the noise of many steps "
+                    "on the weights depends on the records"
+                )
+            raise DataError(
+                self.manifest.name,
+                "a known noise distribution of the weights, as with output or objective "
+                "perturbation",
+                actual,
+                "Measure it on the records with 'veracal audit' instead; its results are "
+                "internal.",
             )
         assert isinstance(self.weights, LinearWeights)
         threshold = decision_threshold(self.map_, len(self.classes_))

@@ -97,7 +97,15 @@ class NetworkWeights:
 
         Parameters that were not trained are left out if they are published elsewhere.
         """
-        return encode_arrays(_saved_arrays(self.module, self.known), "F32")
+        arrays = {}
+        for name, tensor in _saved_tensors(self.module, self.known).items():
+            if tensor.dtype != torch.float32:
+                raise ValueError(
+                    f"Expected a module of float32, got {name!r} of {tensor.dtype}: other types "
+                    "cannot be saved."
+                )
+            arrays[name] = tensor.detach().numpy()
+        return encode_arrays(arrays, "F32")
 
     @classmethod
     def read(
@@ -135,23 +143,19 @@ class NetworkWeights:
             for name, one in state.items():
                 one.copy_(torch.from_numpy(np.array(arrays[name])))
         weights = cls(fresh.eval(), known, prepare_, row, dtype)
-        weights._check_outputs(classes, where)
-        return weights
-
-    def _check_outputs(self, classes: int, where: str) -> None:
-        """Reject a network that does not accept such rows, or has another number of classes."""
         try:
-            outputs: Any = self._scores(self._scores.synthetic[:1]).shape[1]
+            outputs: Any = weights._scores(weights._scores.synthetic[:1]).shape[1]
         except Exception as cause:
             outputs = f"an error ({type(cause).__name__})"
         if outputs != classes:
             raise DataError(
                 where,
-                f"a network that gives {classes} logits for rows of shape {self.row}",
+                f"a network that gives {classes} logits for rows of shape {row}",
                 str(outputs),
                 "Get the artifact again from its source; a custom module must be passed to "
                 "load().",
             )
+        return weights
 
 
 def _saved_tensors(module: nn.Module, known: KnownNetwork | None) -> dict[str, torch.Tensor]:
@@ -159,19 +163,6 @@ def _saved_tensors(module: nn.Module, known: KnownNetwork | None) -> dict[str, t
     if known is None or not known.published:
         return dict(module.state_dict())
     return {name: one.data for name, one in module.named_parameters() if one.requires_grad}
-
-
-def _saved_arrays(module: nn.Module, known: KnownNetwork | None) -> dict[str, Floats]:
-    """The arrays of a module that a file holds; rejects other types than single precision."""
-    arrays = {}
-    for name, tensor in _saved_tensors(module, known).items():
-        if tensor.dtype != torch.float32:
-            raise ValueError(
-                f"Expected a module of float32, got {name!r} of {tensor.dtype}: other types "
-                "cannot be saved."
-            )
-        arrays[name] = tensor.detach().numpy()
-    return arrays
 
 
 def _parse_rows(about: Any, features: int, where: str) -> tuple[tuple[int, ...], str]:
@@ -208,9 +199,8 @@ def _build_network(
             raise DataError(
                 where, f"a network of {classes} classes", mismatch, "Do not trust it."
             )
-        with torch.random.fork_rng(
-            devices=[]
-        ):  # the initial weights are random, and replaced below
+        # The initial weights are random, and replaced below.
+        with torch.random.fork_rng(devices=[]):
             return known, known()
     if module is None:
         raise DataError(
@@ -239,24 +229,18 @@ def _parse_preparation(written: Any, given: Prepare | None, where: str) -> Prepa
         settings = written["pictures"]
         if set(written) != {"pictures"} or set(settings) != {"mean", "std"}:
             raise ValueError
-        return ImageScaler(*(_parse_scale(settings[name]) for name in ("mean", "std")))
+        scales: list[Any] = []
+        for scale in (settings["mean"], settings["std"]):  # for all channels, or one for each
+            numbers = scale if isinstance(scale, list) else [scale]
+            if len(numbers) not in (1, 3):
+                raise ValueError
+            for one in numbers:
+                if type(one) not in (int, float) or not math.isfinite(one):
+                    raise ValueError
+            several = tuple(map(float, numbers))
+            scales.append(several if isinstance(scale, list) else several[0])
+        return ImageScaler(*scales)
     except (ArithmeticError, KeyError, TypeError, ValueError) as cause:
         raise DataError(
             where, "a known preparation of rows", repr(written)[:80], "Update Veracal."
         ) from cause
-
-
-def _parse_scale(written: Any) -> float | tuple[float, ...]:
-    """One number for all channels, or one for each."""
-    if isinstance(written, list):
-        if len(written) not in (1, 3):
-            raise ValueError
-        return tuple(_parse_number(one) for one in written)
-    return _parse_number(written)
-
-
-def _parse_number(written: Any) -> float:
-    """A finite number."""
-    if type(written) not in (int, float) or not math.isfinite(written):
-        raise ValueError
-    return float(written)

@@ -9,7 +9,7 @@ import stat
 import struct
 import tempfile
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -69,12 +69,7 @@ def check_output_folder(path: Path, *, force: bool, other_files: Collection[str]
     if not replaceable:
         new_file(path, "folder")
     if not os.access(path.parent, os.W_OK | os.X_OK):
-        raise DataError(
-            str(path),
-            "a writable folder",
-            "no permission",
-            "Choose another path.",
-        )
+        raise DataError(str(path), "a writable folder", "no permission", "Choose another path.")
 
 
 def write_folder(
@@ -97,7 +92,10 @@ def write_folder(
         staged = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
         try:
             for name, content in files.items():
-                _write(staged / name, content)
+                with (staged / name).open("xb") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
                 if not shared:
                     (staged / name).chmod(0o600)
             staged.chmod(0o755 if shared else 0o700)
@@ -150,14 +148,6 @@ def read_file(folder: Path, name: str, max_bytes: int) -> bytes:
     if len(content) != status.st_size:
         raise DataError(str(path), f"{status.st_size} bytes", "others", "Read it again.")
     return content
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a new file and flush it to disk."""
-    with path.open("xb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _rename_into_place(staged: Path, path: Path, *, force: bool) -> None:
@@ -220,23 +210,32 @@ def decode_arrays(
     header = _header(content, where)
     header.pop("__metadata__", None)
     if set(header) != set(shapes):
-        raise _invalid_weights(where, f"arrays {', '.join(shapes)}", ", ".join(header)[:200])
+        raise _invalid(where, f"arrays {', '.join(shapes)}", ", ".join(header)[:200])
     start = _LENGTH + struct.unpack("<Q", content[:_LENGTH])[0]
     spans, (width, precision_name) = list[list[int]](), _TYPES[precision]
     for name, shape in shapes.items():
-        size = width * math.prod(shape)
-        offsets = header[name].get("data_offsets") if isinstance(header[name], dict) else None
-        expected_entry = {"dtype": precision, "shape": list(shape), "data_offsets": offsets}
-        if header[name] != expected_entry or not _is_span(offsets, size):
+        entry, size = header[name], width * math.prod(shape)
+        offsets: Any = entry.get("data_offsets") if isinstance(entry, dict) else None
+        is_pair = isinstance(offsets, list) and [type(x) for x in offsets] == [int, int]
+        is_span = is_pair and offsets[0] >= 0 and offsets[1] - offsets[0] == size
+        if not is_span or entry != {
+            "dtype": precision,
+            "shape": list(shape),
+            "data_offsets": offsets,
+        }:
             expected = f"{name} of shape {shape}, in {precision_name}"
-            raise _invalid_weights(where, expected, repr(header[name])[:200])
-        assert isinstance(offsets, list)
+            raise _invalid(where, expected, repr(entry)[:200])
         spans.append(offsets)
-    _check_cover(sorted(spans), len(content) - start, where)
+    # No byte may belong to no array, or to two.
+    edges = [0, *(edge for span in sorted(spans) for edge in span), len(content) - start]
+    if edges[::2] != edges[1::2]:
+        raise _invalid(
+            where, "arrays one after the other", f"{sorted(spans)} of {edges[-1]} bytes"
+        )
     arrays = load(content)
     for name, array in arrays.items():
         if not np.isfinite(array).all():
-            raise _invalid_weights(where, f"finite numbers in {name}", "NaN or infinity")
+            raise _invalid(where, f"finite numbers in {name}", "NaN or infinity")
         array.flags.writeable = False
     return dict(arrays)
 
@@ -244,38 +243,18 @@ def decode_arrays(
 def _header(content: bytes, where: str) -> dict[str, Any]:
     """Parse the header of a safetensors file."""
     if len(content) < _LENGTH:
-        raise _invalid_weights(where, "a safetensors file", f"{len(content)} bytes")
+        raise _invalid(where, "a safetensors file", f"{len(content)} bytes")
     length = struct.unpack("<Q", content[:_LENGTH])[0]
     if length > min(_LONGEST_HEADER, len(content) - _LENGTH):
-        raise _invalid_weights(where, "a header inside the file", f"one of {length} bytes")
+        raise _invalid(where, "a header inside the file", f"one of {length} bytes")
     try:
         text = content[_LENGTH : _LENGTH + length].decode()
     except UnicodeDecodeError as cause:
-        raise _invalid_weights(where, "a header in UTF-8", "other bytes") from cause
+        raise _invalid(where, "a header in UTF-8", "other bytes") from cause
     header = parse_json(text, where)
     if not isinstance(header, dict):
-        raise _invalid_weights(
-            where, "a header with the names of arrays", type(header).__name__
-        )
+        raise _invalid(where, "a header with the names of arrays", type(header).__name__)
     return header
-
-
-def _is_span(offsets: Any, size: int) -> bool:
-    """Whether offsets are two integers with the given distance."""
-    whole = isinstance(offsets, list) and [type(x) for x in offsets] == [int, int]
-    return whole and offsets[0] >= 0 and offsets[1] - offsets[0] == size
-
-
-def _check_cover(spans: list[list[int]], size: int, where: str) -> None:
-    """Reject bytes that belong to no array, or to two."""
-    edges = [0, *(edge for span in spans for edge in span), size]
-    if edges[::2] != edges[1::2]:
-        raise _invalid_weights(where, "arrays one after the other", f"{spans} of {size} bytes")
-
-
-def _invalid_weights(where: str, expected: str, actual: str) -> DataError:
-    """The error for an invalid file of weights."""
-    return DataError(where, expected, actual, "Get the artifact again from its source.")
 
 
 MANIFEST = "model.json"
@@ -294,10 +273,6 @@ _MANIFEST_TYPES: Mapping[str, type | tuple[type, ...]] = {
     "ledger": (dict, type(None)),
     "versions": dict,
     "files": dict,
-}
-_FEDERATED_TYPES: Mapping[str, type | tuple[type, ...]] = {
-    **_MANIFEST_TYPES,
-    "federation": dict,
 }
 
 
@@ -344,21 +319,19 @@ class Manifest:
 
     def to_bytes(self, files: Mapping[str, bytes]) -> bytes:
         """Encode the manifest with sizes and hashes of the files, and a hash of itself."""
-        listed = {n: {"bytes": len(c), "sha256": _sha(c)} for n, c in sorted(files.items())}
-        body = {
+        body: dict[str, Any] = {
             "format": FORMAT,
             "version": _FIRST if self.federation is None else VERSION,
-            "name": self.name,
-            "classes": list(self.classes),
-            "features": self.features,
-            "feature_names": list(self.feature_names),
-            "schema": self.schema,
-            "model": dict(self.model),
-            "map": dict(self.map),
-            "guarantee": dict(self.guarantee),
-            "ledger": None if self.ledger is None else dict(self.ledger),
-            "versions": dict(self.versions),
-            "files": listed,
+        }
+        for known in fields(self):
+            value = getattr(self, known.name)
+            if isinstance(value, Mapping):
+                value = dict(value)
+            if known.name != "federation":
+                body[known.name] = value
+        body["files"] = {
+            name: {"bytes": len(content), "sha256": _sha(content)}
+            for name, content in sorted(files.items())
         }
         if self.federation is not None:
             body["federation"] = dict(self.federation)
@@ -387,27 +360,35 @@ def read_manifest(folder: Path) -> tuple[Manifest, dict[str, dict[str, Any]]]:
 def parse_manifest(content: bytes, where: str) -> tuple[Manifest, dict[str, dict[str, Any]]]:
     """Parse the content of model.json."""
     try:
-        fields = parse_json(content.decode(), where)
+        body = parse_json(content.decode(), where)
     except UnicodeDecodeError as cause:
         raise _invalid(where, "text in UTF-8", "other bytes") from cause
-    _check_version(fields, where)
-    digest = fields.pop("sha256", None)
-    if digest != _sha(_canonical(fields)):
+    if not isinstance(body, dict) or body.get("format") != FORMAT:
+        raise _invalid(where, f"format {FORMAT!r}", "another")
+    version = body.get("version")
+    if type(version) is int and version > VERSION:
+        raise DataError(
+            where, f"version {VERSION} or older", f"version {version}", "Update Veracal."
+        )
+    if type(version) is not int or not _FIRST <= version <= VERSION:
+        raise _invalid(where, f"version {_FIRST} or {VERSION}", repr(version)[:80])
+    digest = body.pop("sha256", None)
+    if digest != _sha(_canonical(body)):
         raise _invalid(where, "the file as it was written", "an altered file")
-    types = _MANIFEST_TYPES if fields["version"] == _FIRST else _FEDERATED_TYPES
-    del fields["format"], fields["version"]
-    if set(fields) != set(types):
-        unexpected = sorted(set(fields) ^ set(types))
+    types = _MANIFEST_TYPES if version == _FIRST else {**_MANIFEST_TYPES, "federation": dict}
+    del body["format"], body["version"]
+    if set(body) != set(types):
+        unexpected = sorted(set(body) ^ set(types))
         raise _invalid(
             where, f"exactly the fields {', '.join(types)}", f"not {unexpected}"[:200]
         )
     for name, kind in types.items():
-        if not isinstance(fields[name], kind) or isinstance(fields[name], bool):
-            raise _invalid(where, f"another type of {name}", type(fields[name]).__name__)
-    files = _validate_files(fields.pop("files"), where)
-    fields["classes"] = check_classes(fields["classes"], where)
-    fields["feature_names"] = tuple(fields["feature_names"])
-    return Manifest(**fields), files
+        if not isinstance(body[name], kind) or isinstance(body[name], bool):
+            raise _invalid(where, f"another type of {name}", type(body[name]).__name__)
+    files = _validate_files(body.pop("files"), where)
+    body["classes"] = check_classes(body["classes"], where)
+    body["feature_names"] = tuple(body["feature_names"])
+    return Manifest(**body), files
 
 
 def read_verified(
@@ -436,19 +417,6 @@ def verify_content(
     return content
 
 
-def _check_version(fields: Any, where: str) -> None:
-    """Reject another format, and versions that do not exist yet."""
-    if not isinstance(fields, dict) or fields.get("format") != FORMAT:
-        raise _invalid(where, f"format {FORMAT!r}", "another")
-    version = fields.get("version")
-    if type(version) is int and version > VERSION:
-        raise DataError(
-            where, f"version {VERSION} or older", f"version {version}", "Update Veracal."
-        )
-    if type(version) is not int or not _FIRST <= version <= VERSION:
-        raise _invalid(where, f"version {_FIRST} or {VERSION}", repr(version)[:80])
-
-
 def _validate_files(files: dict[str, Any], where: str) -> dict[str, dict[str, Any]]:
     """Reject names that lead outside the folder, and anything but sizes and hashes."""
     for name, entry in files.items():
@@ -470,5 +438,5 @@ def _sha(content: bytes) -> str:
 
 
 def _invalid(where: str, expected: str, actual: str) -> DataError:
-    """The error for an invalid model.json."""
+    """The error for an invalid file of an artifact."""
     return DataError(where, expected, actual, "Get the artifact again from its source.")

@@ -1,16 +1,36 @@
-"""The part of a classifier that predictions need, for each kind that an artifact can hold."""
+"""The part of a classifier that predictions need, and the public distribution of its noise."""
 
-from dataclasses import dataclass
-from typing import Any, Protocol
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from veracal._types import Floats
 from veracal.artifact.storage import MANIFEST, Manifest, Shapes, decode_arrays, encode_arrays
+from veracal.calibration import PART
 from veracal.data import MappedRows
 from veracal.errors import DataError
-from veracal.training import LinearClassifier, margins, one_vs_rest_logits
+from veracal.training import (
+    MAX_RESIDUAL,
+    Arbitrariness,
+    GammaNoise,
+    GaussianNoise,
+    LinearClassifier,
+    ObjectivePerturbation,
+    OutputPerturbation,
+    describe_scope,
+    failure_probability,
+    margins,
+    objective_certificate,
+    one_vs_rest_logits,
+    output_arbitrariness,
+)
+
+if TYPE_CHECKING:
+    from veracal.artifact.network_weights import NetworkWeights
 
 _MAX_NUMBERS = 20_000_000  # weights: 200,000 features of a hundred classes
 _HEADER = 4096  # bytes of the header
@@ -70,8 +90,8 @@ class LinearWeights:
     ) -> "LinearWeights":
         """Decode weights for a number of classes and features.
 
-        ``about`` may also describe their noise and encoder, for
-        :class:`~.noise_model.NoiseModel` and :class:`~.classifier.FrozenEncoder`.
+        ``about`` may also describe their noise and encoder, for :class:`NoiseModel` and
+        :class:`~.classifier.FrozenEncoder`.
         """
         bare = set(about) - {"noise", "encoder"}
         if bare != {"kind", "one_vs_rest"} or about["kind"] != cls.kind:
@@ -80,59 +100,24 @@ class LinearWeights:
             )
         if type(about["one_vs_rest"]) is not bool:
             raise DataError(where, "weights for every feature", repr(about)[:80], "Correct it.")
-        rows = row_count(classes)
+        rows = _row_count(classes)
         shapes: Shapes = {"coef": (rows, features), "intercept": (rows,)}
         arrays = decode_arrays(content, shapes, where)
         return cls(arrays["coef"], arrays["intercept"], about["one_vs_rest"])
 
 
-def row_count(classes: int) -> int:
+def _row_count(classes: int) -> int:
     """Rows of weights for a number of classes."""
     return 1 if classes == 2 else classes
 
 
-def max_bytes(classes: int, features: int, where: str) -> int:
-    """Largest size of a file of weights; rejects implausible numbers of weights."""
-    numbers = row_count(classes) * (features + 1)
-    if not row_count(classes) < numbers <= _MAX_NUMBERS:
-        raise DataError(
-            where,
-            f"weights for every feature, {_MAX_NUMBERS:,} numbers at most",
-            f"{features} features of {classes} classes",
-            "Do not trust it.",
-        )
-    return 8 * numbers + _HEADER
-
-
 WEIGHTS = "model.safetensors"
 _NETWORK = "network"
+if TYPE_CHECKING:
+    Weights = LinearWeights | NetworkWeights  # what predictions need of a classifier
 
 
-class Weights(Protocol):
-    """The part of a classifier that predictions need."""
-
-    rows_independent: bool
-    any_rows: bool
-
-    @property
-    def row(self) -> tuple[int, ...]:
-        """Shape of a row."""
-
-    @property
-    def one_vs_rest(self) -> bool:
-        """Whether the classes were trained independently."""
-
-    def logits(self, X: ArrayLike | MappedRows) -> Floats:
-        """Scores of shape (n, k) whose softmax gives the probabilities before the map."""
-
-    def to_json(self) -> dict[str, Any]:
-        """What is needed beside the numbers."""
-
-    def to_bytes(self) -> bytes:
-        """The numbers as safetensors."""
-
-
-def extract_weights(model: Any) -> Weights:
+def extract_weights(model: Any) -> "Weights":
     """Extract from a fitted classifier what predictions need."""
     if isinstance(model, LinearClassifier):
         return LinearWeights.of(model)
@@ -149,15 +134,24 @@ def extract_weights(model: Any) -> Weights:
 
 
 def weights_size(manifest: Manifest, where: str) -> int:
-    """Largest size of the file of weights."""
+    """Largest size of the file of weights; rejects implausible numbers of weights."""
     if manifest.model.get("kind") == _NETWORK:
         return _network_module().MAX_BYTES  # type: ignore[no-any-return]
-    return max_bytes(len(manifest.classes), manifest.features, f"{where}/{MANIFEST}")
+    classes, features = len(manifest.classes), manifest.features
+    numbers = _row_count(classes) * (features + 1)
+    if not _row_count(classes) < numbers <= _MAX_NUMBERS:
+        raise DataError(
+            f"{where}/{MANIFEST}",
+            f"weights for every feature, {_MAX_NUMBERS:,} numbers at most",
+            f"{features} features of {classes} classes",
+            "Do not trust it.",
+        )
+    return 8 * numbers + _HEADER
 
 
 def read_weights(
     manifest: Manifest, content: bytes, where: str, *, module: Any = None, prepare: Any = None
-) -> Weights:
+) -> "Weights":
     """Decode the weights that a manifest describes."""
     parts = (content, manifest.model, len(manifest.classes), manifest.features)
     place = f"{where}/{WEIGHTS}"
@@ -179,3 +173,197 @@ def _network_module() -> Any:
     from veracal.artifact import network_weights as network
 
     return network
+
+
+# ---------------------------------------------------------------- noise
+
+MAP_CAVEAT = (
+    "The calibration map counts as fixed at its released value: another run would fit another "
+    "one."
+)
+_MIN_SCALE, _MAX_SCALE = 1e-100, 1e100  # their squares are finite and positive
+_MAX_GRID_SHARE = 1.0  # largest grid step relative to the noise; ours is below 1e-9
+
+
+@dataclass(frozen=True)
+class NoiseModel:
+    """The noise that a mechanism drew, and where it was added.
+
+    Attributes
+    ----------
+    mechanism : {"output", "objective"}
+        Whether it was added to the weights, or to the gradient of their objective.
+    distribution : {"gaussian", "gamma"}
+    scale : float
+        Standard deviation of each coordinate, or scale of the Gamma distribution of the norm.
+    dimension : int
+        Coordinates with noise in each row of weights.
+    intercept : bool
+        Whether the intercept is one of them.
+    penalty : float or None
+        Of objective perturbation: the total coefficient of the penalty.
+    residual : float or None
+        Of objective perturbation: bound on the gradient norm after a fit; a fit above it
+        releases nothing. Rounding to the grid of the weights is less than a twentieth of it.
+    step : float
+        Of output perturbation: step of the grid to which weights and noise are rounded; 0 in
+        artifacts from before the grid.
+    """
+
+    mechanism: Literal["output", "objective"]
+    distribution: Literal["gaussian", "gamma"]
+    scale: float
+    dimension: int
+    intercept: bool
+    penalty: float | None = None
+    residual: float | None = None
+    step: float = 0.0
+
+    @classmethod
+    def of(cls, model: Any, released_model: Any) -> "NoiseModel | None":
+        """The noise of a fitted classifier, if it allows conclusions.
+
+        None for other mechanisms than the two perturbations, and for a fit that is not private:
+        its noise may depend on the records (a norm computed from them), may be known (a seed),
+        or may belong to the winner of a search.
+
+        Parameters
+        ----------
+        model : classifier
+        released_model : classifier
+            The model itself, or the calibrated classifier that contains it.
+        """
+        if not released_model.private_ or set(model.not_private_because_) - {PART}:
+            return None
+        # Exactly these classes: a subclass may draw other noise.
+        if type(model) is OutputPerturbation:
+            std, mechanism = model.noise_std_, "output"
+            distribution, scale = (
+                ("gamma", model.noise_scale_) if std is None else ("gaussian", std)
+            )
+        elif type(model) is ObjectivePerturbation:
+            mechanism, distribution, scale = "objective", "gamma", model.noise_scale_
+        else:
+            return None
+        assert scale is not None
+        extra = {
+            "penalty": float(model.lambda_total_),
+            "residual": float(MAX_RESIDUAL * model.norm_bound_),
+        }
+        model_ = cls(
+            mechanism,  # type: ignore[arg-type]
+            distribution,  # type: ignore[arg-type]
+            float(scale),
+            model.coef_.shape[1] + int(model.fit_intercept),
+            bool(model.fit_intercept),
+            **(extra if mechanism == "objective" else {"step": float(model.grid_step_)}),
+        )
+        return None if model_._find_error() else model_
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields as JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, written: Any, weights: LinearWeights, where: str) -> "NoiseModel":
+        """Parse an untrusted description.
+
+        Raises
+        ------
+        DataError
+            For other fields or types, for numbers that are not finite, too small or too large,
+            and for noise that contradicts the weights.
+        """
+        names = {known.name for known in fields(cls)}
+        if not isinstance(written, Mapping) or set(written) | {"step"} != names:
+            expected = f"noise with the fields {', '.join(sorted(names))}"
+            raise _invalid_noise(where, expected, repr(written))
+        result = cls(**written)
+        width = weights.coef.shape[1] + bool(result.intercept)
+        wrong = result._find_error()
+        if not wrong and (result.dimension != width or not weights.one_vs_rest):
+            wrong = f"noise of {width} coordinates, on weights that were trained independently"
+        if not wrong and not result.intercept and weights.intercept.any():
+            wrong = "no intercept without noise"
+        if wrong:
+            raise _invalid_noise(where, wrong, repr(dict(written)))
+        return result
+
+    def _find_error(self) -> str:
+        """What was expected, if a field is invalid; else an empty string."""
+        distributions = {"output": ("gaussian", "gamma"), "objective": ("gamma",)}
+        if not isinstance(self.mechanism, str) or self.mechanism not in distributions:
+            return "noise of output or objective perturbation"
+        if (
+            not isinstance(self.distribution, str)
+            or self.distribution not in distributions[self.mechanism]
+        ):
+            return f"a noise distribution of {self.mechanism} perturbation"
+        if type(self.dimension) is not int or type(self.intercept) is not bool:
+            return "an integer dimension, and a boolean intercept"
+        numbers = [self.scale]
+        if self.mechanism == "objective":
+            numbers += [self.penalty, self.residual]  # type: ignore[list-item]
+        elif (self.penalty, self.residual) != (None, None):
+            return "no penalty and no residual for output perturbation"
+        if type(self.step) not in (int, float) or (self.step and self.mechanism != "output"):
+            return "a number as grid step, and only for output perturbation"
+        if self.step and not 0 < self.step <= self.scale * _MAX_GRID_SHARE:
+            return f"a grid step of at most {_MAX_GRID_SHARE:g} times the noise"
+        if not all(
+            type(number) in (int, float) and _MIN_SCALE <= number <= _MAX_SCALE
+            for number in numbers
+        ):
+            return f"scales of noise between {_MIN_SCALE:g} and {_MAX_SCALE:g}"
+        return ""
+
+    def arbitrariness(
+        self,
+        weights: LinearWeights,
+        X: Floats,
+        *,
+        level: float,
+        individuals: int | None,
+        threshold: float,
+    ) -> Arbitrariness:
+        """The arbitrariness of decisions about rows of X, given the weights.
+
+        An infinite threshold predicts one class, whatever the noise.
+        """
+        if math.isinf(threshold):
+            zero = np.zeros(len(X))
+            level = 1 - failure_probability(level)
+            return Arbitrariness(zero, zero, None, level, describe_scope(None), (MAP_CAVEAT,))
+        rows, w = np.asarray(X, dtype=np.float64), weights.coef
+        if self.intercept:
+            rows = np.hstack([rows, np.ones((len(rows), 1))])
+            w = np.hstack([w, weights.intercept[:, None]])
+        options: dict[str, Any] = {
+            "level": level,
+            "people": individuals,
+            "threshold": threshold,
+        }
+        if self.mechanism == "objective":
+            assert self.penalty is not None
+            assert self.residual is not None
+            result = objective_certificate(
+                w,
+                rows,
+                penalty=self.penalty,
+                noise_scale=self.scale,
+                residual=self.residual,
+                **options,
+            )
+        else:
+            noise_class = GaussianNoise if self.distribution == "gaussian" else GammaNoise
+            rounding = math.sqrt(self.dimension) * self.step / 2
+            noise = noise_class(self.scale, self.dimension, rounding=rounding)
+            result = output_arbitrariness(w, rows, noise, **options)
+        if not threshold:
+            return result
+        return replace(result, caveats=(*result.caveats, MAP_CAVEAT))
+
+
+def _invalid_noise(where: str, expected: str, actual: str) -> DataError:
+    """The error for an invalid description of noise."""
+    return DataError(where, expected, actual[:200], "Get the artifact again from its source.")

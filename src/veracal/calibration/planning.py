@@ -198,7 +198,8 @@ def plan_temperatures(
 def supports_two_temperatures(n: int, epsilon: float, relation: Relation, unit: Unit) -> bool:
     """Whether two temperatures are expected to be more accurate than one."""
     return (
-        n * epsilon >= MIN_RECORDS_TIMES_EPSILON * _two_gap_sensitivity(relation) * unit.at_most
+        n * epsilon
+        >= MIN_RECORDS_TIMES_EPSILON * _two_gap_sensitivity(relation) * unit.max_contributions
     )
 
 
@@ -221,12 +222,14 @@ def confidence_slope(accuracy: float, classes: int) -> float:
 
 def _search_noise(classes: int, budget: Budget) -> float:
     """Expected noise of the last answer, in records, at epsilon 1."""
-    return _gap_sensitivity(classes, budget.relation) * budget.unit.at_most / _LAST
+    return _gap_sensitivity(classes, budget.relation) * budget.unit.max_contributions / _LAST
 
 
 def _two_temperature_noise(budget: Budget) -> float:
     """Expected noise of the last answer of two temperatures, in records, at epsilon 1."""
-    return 2 * _two_gap_sensitivity(budget.relation) * budget.unit.at_most / _LAST_OF_TWO
+    return (
+        2 * _two_gap_sensitivity(budget.relation) * budget.unit.max_contributions / _LAST_OF_TWO
+    )
 
 
 def _two_gap_sensitivity(relation: Relation) -> float:
@@ -344,7 +347,7 @@ def plan_pooled(
     if records is not None:
         _checks.whole(records=records)
     gap = Gap(classes=classes)
-    sensitivity = gap.sensitivity(relation) * gap.grid.step * (unit or Unit()).at_most
+    sensitivity = gap.sensitivity(relation) * gap.grid.step * (unit or Unit()).max_contributions
     full_noise = (
         math.sqrt(2 * sources) * sensitivity / total
     )  # noise of a gap with all of epsilon

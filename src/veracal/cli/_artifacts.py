@@ -197,7 +197,8 @@ def left(ledger: "Ledger") -> int:
     from veracal.workflow import TEST
 
     return min(
-        (item.times - used for item, used in ledger.planned() if item.part == TEST), default=0
+        (item.times - used for item, used in ledger.planned() if item.partition == TEST),
+        default=0,
     )
 
 

@@ -66,7 +66,7 @@ def dataset_facts(dataset: Dataset, schema: Schema | None, parts: Split) -> dict
         "classes": list(dataset.classes),
         "groups": {name: list(group.names) for name, group in dataset.groups.items()},
         "unit": "row" if dataset.units is None else "id",
-        "at_most": dataset.at_most,
+        "at_most": dataset.max_contributions,
         "norm": dataset.norm,
         "size": dataset.size,
         "schema": None if schema is None else tomllib.loads(schema.to_toml()),
@@ -144,7 +144,10 @@ def _public(dataset: Dataset, schema: Schema | None) -> Iterator[tuple[str, str]
     if dataset.units is None:
         yield "unit", "the row"
     else:
-        yield "unit", f"{(schema and schema.unit) or 'an id'}, with {_rows(dataset.at_most)}"
+        yield (
+            "unit",
+            f"{(schema and schema.unit) or 'an id'}, with {_rows(dataset.max_contributions)}",
+        )
     yield (
         "norm of a row",
         "not bounded" if dataset.norm is None else f"at most {_short(dataset.norm)}",

@@ -53,7 +53,7 @@ def open_curator(
     *,
     epsilon: float,
     delta: float = 0.0,
-    part: str | None = None,
+    partition: str | None = None,
     version: str = "",
     records: str | Path | None = None,
     table: bool = False,
@@ -70,7 +70,7 @@ def open_curator(
     from veracal.workflow import open_data_ledger
 
     if not path_exists(place):
-        if scores.units is not None or part is not None:
+        if scores.units is not None or partition is not None:
             raise typer.BadParameter(
                 "These records have no ledger, and a new one would protect single records, "
                 "without partitions. Open it first, as in:  veracal ledger open FILE "
@@ -84,7 +84,7 @@ def open_curator(
             _open(place, items, epsilon, delta, records)
     elif records is not None:
         restore_data_path(Ledger(place), records)
-    return Curator(scores, Ledger(place), part=part, version=version)
+    return Curator(scores, Ledger(place), partition=partition, version=version)
 
 
 def _open(
@@ -146,9 +146,11 @@ def unpaid_items(
     items = []
     for priced in queries:
         event = curator.event(priced.query, priced.micro_epsilon)
-        body = canonical_request(priced.query, event, scores, curator.part, curator.version)
+        body = canonical_request(
+            priced.query, event, scores, curator.partition, curator.version
+        )
         if hashlib.sha256(body).hexdigest() not in known:
-            items.append(Item(priced.query.name, event, 1, curator.part))
+            items.append(Item(priced.query.name, event, 1, curator.partition))
     return items
 
 
@@ -162,7 +164,7 @@ def request_id(curator: "Curator", scores: "Scores", what: Mapping[str, Any]) ->
         "records": scores.name,
         "classes": list(scores.classes),
         "scores": scores.kind,
-        "part": curator.part,
+        "part": curator.partition,
         "version": curator.version,
     }
     written = json.dumps(request, sort_keys=True, default=repr)
@@ -199,9 +201,9 @@ def rounded(epsilon: float) -> float:
     return math.ceil(epsilon * MICRO) / MICRO
 
 
-def summarize_account(ledger: "Ledger", part: str | None) -> dict[str, Any]:
+def summarize_account(ledger: "Ledger", partition: str | None) -> dict[str, Any]:
     """Spending of a ledger: its path, what is spent and left, and its head."""
-    spent, amount = ledger.spent(part), ledger.remaining(part)
+    spent, amount = ledger.spent(partition), ledger.remaining(partition)
     return {
         "path": str(ledger.path),
         "spent": {"epsilon": spent.epsilon, "delta": spent.delta},

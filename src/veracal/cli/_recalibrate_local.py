@@ -185,9 +185,12 @@ def require_recalibration(
     """
     if not _places.path_exists(ledger.path):
         return
-    existing, part = Ledger(ledger.path), ledger.part
+    existing, partition = Ledger(ledger.path), ledger.partition
     relation, unit = existing.budget.relation, existing.budget.unit
-    fit, extras = plan.fit_items(relation, unit, part), plan.extra_items(relation, unit, part)
+    fit, extras = (
+        plan.fit_items(relation, unit, partition),
+        plan.extra_items(relation, unit, partition),
+    )
     if is_run(ledger.path, options.delta):
         _, name, items = _next_run(existing, fit, extras, ids)
         if items:
@@ -199,7 +202,7 @@ def require_recalibration(
     repeated = any(item.purpose in charged for item in items)  # a repetition may be free
     if not repeated and existing.opening.rule.kind != "plan":
         whole = Composed(tuple(Repeated(item.event, item.times) for item in items))
-        existing.require(whole, items[0].purpose, part=part)
+        existing.require(whole, items[0].purpose, partition=partition)
 
 
 def _next_run(
@@ -229,21 +232,21 @@ def recalibrate_local(
     All queries are checked against the ledger before the first one; with a delta they are
     charged as one run.
     """
-    place, part = ledger.path, ledger.part
+    place, partition = ledger.path, ledger.partition
     budget = (
         Ledger(place).budget
         if _places.path_exists(place)
         else Budget(plan.budget.total / MICRO)
     )
-    fit = plan.fit_items(budget.relation, budget.unit, part)
-    extras = plan.extra_items(budget.relation, budget.unit, part)
+    fit = plan.fit_items(budget.relation, budget.unit, partition)
+    extras = plan.extra_items(budget.relation, budget.unit, partition)
     curator = _paying.open_curator(
         place,
         scores,
         [*fit, *extras],
         epsilon=options.epsilon,
         delta=options.delta,
-        part=part,
+        partition=partition,
         version=ledger.version,
         records=ledger.records,
     )
@@ -257,19 +260,23 @@ def recalibrate_local(
         begun = curator.ledger.begin_run(items, **ids.settings(name)) if items else None
         paid = begun if number is None else Ledger(curator.ledger.path, number)
         assert paid is not None
-        curator = Curator(scores, paid, part=part, version=ledger.version)
-        extra_curator = Curator(scores, begun or paid, part=part, version=ledger.version)
+        curator = Curator(scores, paid, partition=partition, version=ledger.version)
+        extra_curator = Curator(
+            scores, begun or paid, partition=partition, version=ledger.version
+        )
 
     def mapped(map_: CalibrationMap) -> Curator:
         charged = extra_curator or curator
         version = f"{ledger.version}, mapped"  # mapped scores are other records
-        return Curator(map_.transform(scores), charged.ledger, part=part, version=version)
+        return Curator(
+            map_.transform(scores), charged.ledger, partition=partition, version=version
+        )
 
     with _show.progress_bar("Fitting the map"):
         result = run_recalibration(
             curator, plan, request=request, extras=extra_curator, mapped=mapped
         )
-    return result, _paying.summarize_account(curator.ledger, part)
+    return result, _paying.summarize_account(curator.ledger, partition)
 
 
 def internal_sides(

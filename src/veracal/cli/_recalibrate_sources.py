@@ -130,7 +130,7 @@ class DataCharge:
 
     def _total(self, budget: Budget) -> float:
         """Cost for one unit at all institutions where it has rows."""
-        return min(self.at_sources, budget.unit.at_most) * self.micro_epsilon / MICRO
+        return min(self.at_sources, budget.unit.max_contributions) * self.micro_epsilon / MICRO
 
     def _open(self, protects: Budget) -> None:
         """Open a ledger with just this budget."""
@@ -141,7 +141,7 @@ class DataCharge:
 
     def _event(self, ledger: Ledger, protects: Budget) -> Pure | Approximate:
         """The cost as that of one row, as the ledger expects."""
-        kept, rows = ledger.budget, protects.unit.at_most
+        kept, rows = ledger.budget, protects.unit.max_contributions
         if (kept.relation, kept.unit) != (protects.relation, protects.unit):
             raise LedgerError(
                 f"{ledger.path}: the ledger protects {kept.unit} under {kept.relation}, and "

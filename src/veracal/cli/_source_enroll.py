@@ -191,8 +191,8 @@ def enroll_source(
     # Refuse what the budgets do not cover before a record is read.
     if os.path.lexists(ledger_path):
         ledger = Ledger(ledger_path)
-        paths.check_partition(ledger.opening.parts)
-        ledger.require(data_event(budget, ledger), "enrollment", part=paths.partition)
+        paths.check_partition(ledger.opening.partitions)
+        ledger.require(data_event(budget, ledger), "enrollment", partition=paths.partition)
     source.shares.require(share_event(budget), "enrollment")
     records = read_records(paths, source.budget.relation, source.marks)
     _output.print_status("Evaluating every query once; the answers are discarded.")
@@ -212,7 +212,7 @@ def enroll_source(
         data=records.data,
         model=records.model_path,
         ledger=_ledger(source, ledger_path, paths.records),
-        part=paths.partition,
+        partition=paths.partition,
     )
     _copy_output(source.path / ENROLLED / terms.source / TERMS, outputs.terms)
     if outputs.node_key is not None:

@@ -79,7 +79,11 @@ def describe_allowance(terms: Terms, left: EpsilonDelta, *, before: bool) -> Ite
 def explain_epsilon(budget: Budget) -> str:
     """What epsilon means for one unit."""
     unit = f"one {budget.unit.name}"
-    rows = f", with up to {budget.unit.at_most} rows," if budget.unit.at_most > 1 else ""
+    rows = (
+        f", with up to {budget.unit.max_contributions} rows,"
+        if budget.unit.max_contributions > 1
+        else ""
+    )
     change = "were left out" if budget.relation == "add-remove" else "were replaced"
     factor = format_up(math.exp(min(budget.epsilon, 700.0)), 3)
     slack = f", except with probability {format_up(budget.delta)}" if budget.delta else ""
@@ -298,7 +302,7 @@ def _source_facts(source: SourceFolder) -> dict[str, Any]:
             "epsilon": budget.epsilon,
             "delta": budget.delta,
             "relation": budget.relation,
-            "unit": {"name": budget.unit.name, "at_most": budget.unit.at_most},
+            "unit": {"name": budget.unit.name, "at_most": budget.unit.max_contributions},
         },
         "granted": asdict(source.shares.spent()),
         "left": asdict(source.shares.remaining()),

@@ -135,9 +135,9 @@ def count(
     event = laplace_event(Count(), cost, account.budget.relation, account.budget.unit)
     is_repeated = any(entry.event == event for entry in account.entries())
     if not is_repeated:
-        account.require(event, Count.name, part=ledger_part)
+        account.require(event, Count.name, partition=ledger_part)
     records, _ = _load(what, schema, part, variant)
-    curator = Curator(records, account, part=ledger_part, version=version)
+    curator = Curator(records, account, partition=ledger_part, version=version)
     release = curator.answer(Count(), micro_epsilon=cost)
     low, high = release.intervals(0.95)[0]
     left = account.remaining(ledger_part)

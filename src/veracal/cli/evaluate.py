@@ -259,7 +259,7 @@ def _release(
     about: Mapping[str, Any],
     given: Mapping[str, Any],
     ledger: Path | None,
-    part: str | None,
+    partition: str | None,
     version: str,
     *,
     json: bool,
@@ -284,14 +284,14 @@ def _release(
         scores,
         plan.items(),
         epsilon=given["epsilon"],
-        part=part,
+        partition=partition,
         version=version,
         records=records,
         table="model" in about,
     )
     curator.require(_payment.unpaid_items(curator, scores, plan.queries.values()))
     measured = measure_private(curator, **settings, level=given["level"])
-    account = _payment.summarize_account(curator.ledger, part)
+    account = _payment.summarize_account(curator.ledger, partition)
     if json:
         _output.print_json(
             {

@@ -127,7 +127,7 @@ def open_(
             "composition": composition,
             "order": order,
             "plan": None if plan is None else read_plan(plan),
-            "parts": tuple(part or (("records",) if data is None else _SPLIT)),
+            "partitions": tuple(part or (("records",) if data is None else _SPLIT)),
         }
         if data is None:
             ledger = open_ledger(place, budget, **settings)
@@ -450,7 +450,7 @@ def _facts(ledger: "Ledger") -> dict[str, Any]:
         "kind": rule.kind,
         "words": rule.description,
         "head": entries[-1].hash if entries else ledger.head,
-        "parts": [asdict(part) for part in ledger.parts()],
+        "parts": [asdict(balance) for balance in ledger.partitions()],
         "total": {"spent": asdict(ledger.spent()), "left": asdict(ledger.remaining())},
         "plan": _plan(ledger),
         "runs": [_run(ledger, run) for run in ledger.runs()],

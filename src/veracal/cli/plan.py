@@ -199,7 +199,7 @@ def _audit_table(content: "Mapping[str, Any]") -> object:
     return _show.table("Audit plan", ("", "", ""), rows)
 
 
-def _protection(at_most: int, relation: str) -> str:
+def _protection(max_contributions: int, relation: str) -> str:
     """Contribution limit and neighboring relation."""
-    rows = "one row" if at_most == 1 else f"at most {at_most} rows"
+    rows = "one row" if max_contributions == 1 else f"at most {max_contributions} rows"
     return f"{rows}, {relation}"

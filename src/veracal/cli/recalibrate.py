@@ -73,7 +73,7 @@ class LedgerOptions:
 
     path: Path
     records: Path
-    part: str | None
+    partition: str | None
     version: str
 
 
@@ -359,7 +359,7 @@ def _run_ids(
         "reading": {name: reading[name] for name in ("classes", "unit", "part")},
         "method": method,
         "settings": {**settings, "micro_epsilon": budget.map},
-        "part": ledger.part,
+        "part": ledger.partition,
         "version": ledger.version,
     }
     extras = {"guard": budget.guard, "measure": budget.measure, "curve": options.curve}

@@ -112,7 +112,7 @@ class Dataset:
     size : int, optional
         Declared number of rows, a public figure that sampling rates and step counts may
         use. It is never set to the real n.
-    at_most : int, optional
+    max_contributions : int, optional
         Bound on the rows of one unit, which :func:`limit_contributions` enforces.
     norm : float, optional
         Declared bound on the Euclidean norm of a row of X, enforced during construction.
@@ -140,7 +140,7 @@ class Dataset:
     Guarantees
     ----------
     X holds no NaN and no infinity, every label and group code is declared, all arrays have n
-    rows, and ``norm`` and ``at_most`` hold. Violations raise before a private computation
+    rows, and ``norm`` and ``max_contributions`` hold. Violations raise before a private computation
     starts. Writable arrays, and views of writable arrays, are copied, and the copies are
     read-only. ``repr`` shows no record.
     """
@@ -152,7 +152,7 @@ class Dataset:
     units: Array | None = None
     feature_names: tuple[str, ...] = ()
     size: int | None = None
-    at_most: int | None = None
+    max_contributions: int | None = None
     norm: float | None = None
     may_drop: bool = False
     split_keys: tuple[str, ...] = ()
@@ -163,7 +163,7 @@ class Dataset:
     encoded: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("size", "at_most"):
+        for name in ("size", "max_contributions"):
             if getattr(self, name) is not None:
                 _checks.whole(**{name: getattr(self, name)})
         if self.norm is not None:
@@ -232,7 +232,8 @@ class Dataset:
 
     def __repr__(self) -> str:
         groups = ", ".join(self.groups) or "none"
-        most = "" if self.at_most is None else f" of at most {self.at_most} rows"
+        limit = self.max_contributions
+        most = "" if limit is None else f" of at most {limit} rows"
         unit = "row" if self.units is None else f"id{most}"
         shape = "×".join(map(str, self.X.shape[1:]))
         return (
@@ -261,7 +262,7 @@ class Dataset:
         """
         rows = row_numbers(index, len(self))
         X = self.X.take(rows) if isinstance(self.X, MappedRows) else read_only(self.X[rows])
-        needs_unique = self.at_most is not None or self.slots is not None
+        needs_unique = self.max_contributions is not None or self.slots is not None
         twice = needs_unique and len(np.unique(rows)) < len(rows)
         return self._changed(
             X=X,
@@ -270,7 +271,8 @@ class Dataset:
             units=None if self.units is None else read_only(self.units[rows]),
             slots=None if self.slots is None or twice else read_only(self.slots[rows]),
             row_digests=None if self.row_digests is None else read_only(self.row_digests[rows]),
-            at_most=None if twice else self.at_most,  # a row selected twice counts twice
+            # A row selected twice counts twice.
+            max_contributions=None if twice else self.max_contributions,
         )
 
     def _changed(self, **changes: Any) -> Self:
@@ -336,13 +338,13 @@ def _joined(arrays: "list[Array | None]") -> Array | None:
 
 def _check_contributions(dataset: Dataset) -> None:
     """Reject a unit with more rows than declared."""
-    if dataset.at_most is None or dataset.units is None or not len(dataset):
+    if dataset.max_contributions is None or dataset.units is None or not len(dataset):
         return
     most = int(np.unique(dataset.units, return_counts=True)[1].max())
-    if most > dataset.at_most:
+    if most > dataset.max_contributions:
         raise DataError(
             f"{dataset.name}: units",
-            f"at most {dataset.at_most} rows of one unit",
+            f"at most {dataset.max_contributions} rows of one unit",
             str(most),
             "Use limit_contributions first.",
         )

@@ -412,7 +412,7 @@ def declare_dataset(schema: Schema, *, where: str) -> Dataset:
         ]
     )
     dataset = encode(frame, schema, where=where, row_digests=True)
-    return limit_contributions(dataset, at_most=schema.at_most)
+    return limit_contributions(dataset, max_contributions=schema.at_most)
 
 
 def encode_rows(

@@ -54,7 +54,7 @@ def scan(
     """Stream a file through its schema in batches of at most ``rows`` records.
 
     Memory does not grow with the file. Bounds on the rows of a unit need the whole file and
-    are not applied here: each batch has ``at_most=None``. ``row_digests`` is that of
+    are not applied here: each batch has ``max_contributions=None``. ``row_digests`` is that of
     :func:`~veracal.data.load`.
     """
     for _, batch in _read(path, schema, rows, limits, progress, row_digests):
@@ -283,7 +283,7 @@ def load(
     else:
         dataset = _gather(path, declared, limits, progress, row_digests)
     check_learnable(dataset, path)
-    return limit_contributions(dataset, at_most=declared.at_most, rng=rng)
+    return limit_contributions(dataset, max_contributions=declared.at_most, rng=rng)
 
 
 def declare(what: str | Path, *, schema: Schema | None = None) -> Dataset:

@@ -87,7 +87,7 @@ def matrix_schema(dataset: Dataset, bounds: tuple[float, float]) -> Schema:
         "y": Target(dataset.classes),
     }
     if dataset.units is not None:
-        columns["units"] = UnitColumn(dataset.at_most)
+        columns["units"] = UnitColumn(dataset.max_contributions)
     if dataset.slots is not None:
         columns["slots"] = Slot()
     for name, group in dataset.groups.items():

@@ -61,16 +61,16 @@ class UnitRows:
 def limit_contributions(
     dataset: Dataset,
     *,
-    at_most: int | None,
+    max_contributions: int | None,
     unit: ArrayLike | None = None,
     rng: np.random.Generator | None = None,
 ) -> Dataset:
-    """Keep at most ``at_most`` rows of each unit, chosen at random.
+    """Keep at most ``max_contributions`` rows of each unit, chosen at random.
 
     Parameters
     ----------
     dataset : Dataset
-    at_most : int or None
+    max_contributions : int or None
         Bound on the rows of one unit; None keeps all rows and guarantees nothing.
     unit : array of ids, optional
         Unit id of each row, in place of the data set's own units.
@@ -80,28 +80,29 @@ def limit_contributions(
     Returns
     -------
     Dataset
-        With ``at_most`` set and rows in their original order.
+        With ``max_contributions`` set and rows in their original order.
 
     Guarantees
     ----------
-    No unit has more than ``at_most`` rows. Which rows of a unit are kept depends only on the
-    number of its rows and on fresh draws: adding or removing a whole unit leaves the
+    No unit has more than ``max_contributions`` rows. Which rows of a unit are kept depends only
+    on the number of its rows and on fresh draws: adding or removing a whole unit leaves the
     distribution of the rows of all other units unchanged.
     """
     if unit is not None:
-        dataset = replace(dataset, units=np.asarray(unit), at_most=None)
-    if at_most is None:
-        return dataset._changed(at_most=None)
-    _checks.whole(at_most=at_most)
+        dataset = replace(dataset, units=np.asarray(unit), max_contributions=None)
+    if max_contributions is None:
+        return dataset._changed(max_contributions=None)
+    _checks.whole(max_contributions=max_contributions)
     if dataset.units is None:
-        return dataset._changed(at_most=at_most)  # each row is a unit, and has one row
+        # Each row is a unit, and has one row.
+        return dataset._changed(max_contributions=max_contributions)
     rng = _random.secret_generator() if rng is None else rng
     numbers, _ = unit_numbers(dataset.units, len(dataset))
     order = np.lexsort((rng.random(len(dataset)), numbers))
     starts = np.flatnonzero(np.diff(numbers[order], prepend=-1))
     rank = np.arange(len(order)) - np.repeat(starts, np.diff(starts, append=len(order)))
-    kept = np.sort(order[rank < at_most])
-    return dataset.take(kept)._changed(at_most=at_most, may_drop=True)
+    kept = np.sort(order[rank < max_contributions])
+    return dataset.take(kept)._changed(max_contributions=max_contributions, may_drop=True)
 
 
 def keyed_draws(ids: Array, key: bytes) -> Floats:

@@ -5,14 +5,17 @@ from typing import TYPE_CHECKING
 from veracal._lazy import attach
 
 if TYPE_CHECKING:
-    from veracal.ledger.chain import Entry, canonical, digest
-    from veracal.ledger.ledger import (
+    from veracal.ledger.chain import (
+        Entry,
         EpsilonDelta,
-        Ledger,
+        Extension,
+        Opening,
         PartitionBalance,
-        check_ledger,
-        open_ledger,
+        canonical,
+        digest,
     )
+    from veracal.ledger.charging import LedgerRun
+    from veracal.ledger.ledger import Ledger, check_ledger, open_ledger
     from veracal.ledger.locations import (
         default_folder,
         default_ledger_path,
@@ -29,18 +32,19 @@ if TYPE_CHECKING:
         PartitionStore,
         split_and_assign,
     )
-    from veracal.ledger.plan import (
+    from veracal.ledger.policies import (
         Cost,
+        EpsilonSums,
         Item,
+        Renyi,
+        best_order,
         decimal_fraction,
         divide_micro_epsilon,
         merge_items,
         read_plan,
         unpaid_items,
     )
-    from veracal.ledger.policies import EpsilonSums, Extension, Opening, Renyi, best_order
-    from veracal.ledger.runs import LedgerRun
-    from veracal.ledger.statements import ledger_statement, ledger_total
+    from veracal.ledger.verification import ledger_statement, ledger_total
 
 __all__ = [
     "AssignmentNotice",
@@ -83,18 +87,17 @@ __all__ = [
 __getattr__, __dir__ = attach(
     __name__,
     {
-        "ledger": (
-            "EpsilonDelta",
-            "Ledger",
-            "PartitionBalance",
-            "check_ledger",
-            "open_ledger",
-        ),
         "chain": (
             "Entry",
+            "EpsilonDelta",
+            "Extension",
+            "Opening",
+            "PartitionBalance",
             "canonical",
             "digest",
         ),
+        "charging": ("LedgerRun",),
+        "ledger": ("Ledger", "check_ledger", "open_ledger"),
         "locations": (
             "default_folder",
             "default_ledger_path",
@@ -111,26 +114,18 @@ __getattr__, __dir__ = attach(
             "PartitionStore",
             "split_and_assign",
         ),
-        "plan": (
+        "policies": (
             "Cost",
+            "EpsilonSums",
             "Item",
+            "Renyi",
+            "best_order",
             "decimal_fraction",
+            "divide_micro_epsilon",
             "merge_items",
             "read_plan",
-            "divide_micro_epsilon",
             "unpaid_items",
         ),
-        "policies": (
-            "Extension",
-            "Opening",
-            "Renyi",
-            "EpsilonSums",
-            "best_order",
-        ),
-        "runs": ("LedgerRun",),
-        "statements": (
-            "ledger_statement",
-            "ledger_total",
-        ),
+        "verification": ("ledger_statement", "ledger_total"),
     },
 )

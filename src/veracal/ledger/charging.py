@@ -1,4 +1,4 @@
-"""Charges, answers and reservations.
+"""Charges, answers, reservations and runs.
 
 *Charge and answer.* The charge is checked, and the answer is computed and stored in the same
 transaction; then it is released.
@@ -7,6 +7,11 @@ transaction; then it is released.
 *reserved* first, which is durable. Then the answer is computed, while other charges are
 possible. Finally it is *recorded* by an entry that costs nothing and settles the reservation,
 once.
+
+*Runs.* A run is a list of items that is fixed and charged as a whole before its first release,
+so costs within it compose tightly, as in a plan. The next run may be chosen after seeing the
+releases of this one. Therefore costs across runs compose by the ledger's filter, and never as
+one privacy-loss distribution.
 
 Guarantees
 ----------
@@ -18,30 +23,48 @@ released something (a hook has seen weights), every attempt is reserved and char
 and supersedes the previous one.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from sqlite3 import Connection
-from typing import Literal
+from typing import Any, Literal
 
 from veracal import _checks
-from veracal.accounting import Event, event_to_json
-from veracal.errors import AnswerError, BudgetError, ConflictError, LedgerError
+from veracal.accounting import Event, event_to_json, pure_epsilon
+from veracal.errors import AnswerError, BudgetError, ConflictError
 from veracal.ledger import storage
-from veracal.ledger.chain import Entry, Outcome, canonical, digest
-from veracal.ledger.plan import Cost, Item, Planned
-from veracal.ledger.policies import (
-    SEPARATOR,
+from veracal.ledger.chain import (
     Caps,
+    Entry,
+    Opening,
+    Outcome,
     account_name,
+    canonical,
+    check_item,
     check_name,
     check_serializable,
+    digest,
+    item_account,
+    run_items,
+)
+from veracal.ledger.policies import (
+    Cost,
+    EpsilonDeltaSums,
+    Item,
+    Planned,
+    compose_items,
+    find_item,
+    free_event_error,
+    merge_items,
 )
 from veracal.ledger.storage import reading, writing
 
-_MAX_ANSWER_BYTES = 2**28  # bytes
+Reservation = Literal["once", "every attempt"]
+Settled = tuple[Entry, bytes | None]
+Debit = tuple[str | None, int | None, Cost]  # the account and filter of an entry, and its cost
+_MAX_ANSWER_BYTES = 2**28
 # Commands derive request ids from their settings.
-RETRY_HINT = (
+_RETRY_HINT = (
     "To pay for it again, repeat the command with another --version (in Python: use another "
     "request id)."
 )
@@ -53,7 +76,7 @@ class ChargeRequest:
 
     Attributes
     ----------
-    event, purpose, part, delta, request
+    event, purpose, partition, delta, request
         As in :meth:`veracal.ledger.Ledger.charge`.
     body : bytes or None
         Everything that is requested under the request id, if an answer is requested.
@@ -65,7 +88,7 @@ class ChargeRequest:
 
     event: Event
     purpose: str
-    part: str | None
+    partition: str | None
     delta: float | None
     request: str | None
     body: bytes | None
@@ -82,6 +105,8 @@ class ChargeRequest:
             check_name(request=self.request)
         if not isinstance(self.body, bytes | None):
             raise ValueError(f"Expected body to be bytes, got {type(self.body).__name__}.")
+        if self.reservation is not None and None in (self.request, self.body):
+            raise ValueError("Expected a request id and a body of bytes for a reservation.")
 
     @property
     def fingerprint(self) -> str | None:
@@ -91,7 +116,7 @@ class ChargeRequest:
         content = {
             "event": event_to_json(self.event),
             "purpose": self.purpose,
-            "part": self.part,
+            "part": self.partition,
             "delta": self.delta,
             "body": None if self.body is None else digest(self.body),
             "reservation": self.reservation,
@@ -99,27 +124,9 @@ class ChargeRequest:
         return digest(canonical(content))
 
 
-@dataclass(frozen=True)
-class Debit:
-    """The account that a charge debits, and the cost.
-
-    Attributes
-    ----------
-    account : str or None
-        None for every partition of the filter.
-    filter : int or None
-        None for an item of a plan or of a run.
-    cost : Cost
-    """
-
-    account: str | None
-    filter: int | None
-    cost: Cost
-
-
 def charge_and_answer(
     path: Path, charge: ChargeRequest, compute: Callable[[], bytes] | None
-) -> tuple[Entry, bytes | None]:
+) -> Settled:
     """Charge, compute and store, atomically and once per request id.
 
     Guarantees
@@ -140,51 +147,51 @@ def charge_and_answer(
                 raise
             except BaseException:  # its message may depend on records, so it is discarded
                 outcome = "failed"
-        entry = _next_entry(connection, charge, debit, outcome, answer)
-        storage.append(connection, entry, answer)
+        entry = append_charge(connection, charge, debit, outcome, answer)
     if outcome == "failed":
         raise failed_error(entry.request)
     return entry, answer
 
 
-def _find_previous(
-    connection: Connection, charge: ChargeRequest
-) -> tuple[Entry, bytes | None] | None:
+def _find_previous(connection: Connection, charge: ChargeRequest) -> Settled | None:
     """The earlier entry of this request; raise if the id was used for another request."""
     if charge.request is None:
         return None
     previous = storage.find(connection, charge.request, charge.run or 0)
     if previous is not None and previous[0].body != charge.fingerprint:
-        raise conflict_error(charge.request)
+        raise _conflict_error(charge.request)
     return previous
-
-
-def conflict_error(request: str) -> ConflictError:
-    """Error for a request whose id was used for another request."""
-    return ConflictError(
-        f"Request id {request!r} was used before, for another request; nothing was charged and "
-        "no record was read. Use another id."
-    )
 
 
 def debit_for(connection: Connection, charge: ChargeRequest, times: int = 1) -> Debit:
     """Account and cost of a charge; raise if the remaining budget is too small."""
-    caps = Caps.read(connection)
+    caps = storage.read_caps(connection)
     opening, rule = caps.opening, caps.opening.rule
-    opening.check(charge.event, charge.part)
-    balances = {where: (spent, total) for where, spent, total in storage.balances(connection)}
+    opening.check(charge.event, charge.partition)
+    balances = storage.balances(connection)
     if charge.run is not None:
-        account = _find_run_item(connection, charge)
-        return _use_item(charge.purpose, account, balances, times)
-    if isinstance(rule, Planned):
-        account = rule.item(charge.purpose, charge.event, charge.part)
+        account = _find_run_item(connection, charge, charge.run)
+    elif isinstance(rule, Planned):
+        account = rule.item(charge.purpose, charge.event, charge.partition)
         opening.cost(charge.event, charge.delta)  # rejects events that cost nothing
-        return _use_item(charge.purpose, account, balances, times)
-    cost = opening.cost(charge.event, charge.delta)
-    costs = {part: cost * times for part in opening.parts if charge.part in (None, part)}
-    number = find_filter(caps, balances, costs, repr(charge.purpose))
-    account_of_part = None if charge.part is None else account_name(charge.part, number)
-    return Debit(account_of_part, number, cost)
+    else:
+        cost = opening.cost(charge.event, charge.delta)
+        names = [name for name in opening.partitions if charge.partition in (None, name)]
+        needed = dict.fromkeys(names, cost * times)
+        number = find_filter(caps, balances, needed, repr(charge.purpose))
+        one = charge.partition
+        return None if one is None else account_name(one, number), number, cost
+    spent, total = balances[account]
+    if not Cost(times).within(total - spent):
+        planned, used = (
+            "once" if count == 1 else f"{count} times" for count in (total.amount, spent.amount)
+        )
+        raise BudgetError(
+            f"{charge.purpose!r} is planned {planned} and was used "
+            f"{'as often' if spent == total else used}; no record was "
+            "read. Plan more uses in another run, or in another ledger on other records."
+        )
+    return account, None, Cost(1)
 
 
 def find_filter(
@@ -196,127 +203,95 @@ def find_filter(
     run: bool = False,
 ) -> int:
     """The first filter with enough budget for the costs of all partitions, or an error."""
+    left: dict[int, dict[str, Cost]] = {}
     for number in caps.filters:
-        if not _parts_without_room(balances, costs, number):
+        accounts = {name: balances[account_name(name, number)] for name in costs}
+        left[number] = {name: total - spent for name, (spent, total) in accounts.items()}
+        if all(cost.within(left[number][name]) for name, cost in costs.items()):
             return number
-    # Report the filter with the most budget left.
-    best = max(caps.filters, key=lambda number: _remaining_room(balances, costs, number))
-    part = _parts_without_room(balances, costs, best)[0]
-    spent, total = balances[account_name(part, best)]
+
+    def smallest(number: int) -> tuple[int, int]:
+        costs_left = left[number].values()
+        return min(c.amount for c in costs_left), min(c.delta for c in costs_left)
+
+    best = max(caps.filters, key=smallest)  # report the filter with the most budget left
+    name = next(name for name, cost in costs.items() if not cost.within(left[best][name]))
     rule = caps.opening.rule
     assert not isinstance(rule, Planned)
-    where = f" for partition {part!r}" if len(caps.opening.parts) > 1 else ""
+    where = f" for partition {name!r}" if len(caps.opening.partitions) > 1 else ""
     within = f" in filter {best}" if len(caps.filters) > 1 else ""
     raise BudgetError(
-        f"{what} needs {rule.measure}={rule.figure(costs[part])}, but "
-        f"{rule.figure(total - spent)} of {rule.figure(total)} is left{where}{within}; "
+        f"{what} needs {rule.measure}={rule.figure(costs[name])}, but "
+        f"{rule.figure(left[best][name])} of "
+        f"{rule.figure(balances[account_name(name, best)][1])} is left{where}{within}; "
         f"{'nothing was charged' if run else 'no record was read'}. "
-        "Request less (more noise, fewer steps), or raise the caps with `veracal ledger "
-        "extend` "
+        "Request less (more noise, fewer steps), or raise the caps with `veracal ledger extend` "
         "by at least this cost, since each charge is debited to a single filter."
     )
 
 
-def _parts_without_room(
-    balances: Mapping[str, tuple[Cost, Cost]], costs: Mapping[str, Cost], number: int
-) -> list[str]:
-    """Partitions whose remaining budget in a filter is too small."""
-    parts = []
-    for part, cost in costs.items():
-        spent, total = balances[account_name(part, number)]
-        if not cost.within(total - spent):
-            parts.append(part)
-    return parts
-
-
-def _remaining_room(
-    balances: Mapping[str, tuple[Cost, Cost]], costs: Mapping[str, Cost], number: int
-) -> tuple[int, int]:
-    """The smallest remaining amount and delta of a filter over the partitions with a cost."""
-    accounts = [balances[account_name(part, number)] for part in costs]
-    left = [total - spent for spent, total in accounts]
-    return min(one.amount for one in left), min(one.delta for one in left)
-
-
-def run_items(entries: Iterable[Entry]) -> tuple[Item, ...]:
-    """The items of a run, in the order of its accounts, from the entries that began it."""
-    items = [item for entry in entries if entry.outcome == "run" for item in entry.items]
-    return tuple(dict.fromkeys(items))  # an item without a partition is listed for each
-
-
-def item_account(run: int, position: int) -> str:
-    """Name of the account of an item of a run."""
-    return f"run {run}{SEPARATOR}{position}"
-
-
-def _find_run_item(connection: Connection, charge: ChargeRequest) -> str:
+def _find_run_item(connection: Connection, charge: ChargeRequest, run: int) -> str:
     """Account of the item of a run that a charge uses."""
-    assert charge.run is not None
-    entries = storage.run_entries(connection, charge.run)
+    entries = storage.run_entries(connection, run)
     if not entries:
-        raise ValueError(f"The ledger has no run {charge.run}.")
+        raise ValueError(f"The ledger has no run {run}.")
     if storage.settlement(connection, entries[0].index) is not None:
         raise BudgetError(
-            f"Run {charge.run} ({entries[0].purpose!r}) was abandoned; no record was read. Its "
+            f"Run {run} ({entries[0].purpose!r}) was abandoned; no record was read. Its "
             "cost is not refunded. Begin another run: repeat the command that began this one "
             "with another --version (in Python: with another request id)."
         )
-    key = (charge.purpose, charge.event, charge.part)
-    for position, item in enumerate(run_items(entries)):
-        if (item.purpose, item.event, item.part) == key:
-            return item_account(charge.run, position)
-    where = "" if charge.part is None else f" on partition {charge.part!r}"
+    items = run_items(entries)
+    position = find_item(items, charge.purpose, charge.event, charge.partition)
+    if position is not None:
+        return item_account(run, position)
+    where = "" if charge.partition is None else f" on partition {charge.partition!r}"
     raise BudgetError(
-        f"{charge.purpose!r}{where} is not among the items of run {charge.run} "
+        f"{charge.purpose!r}{where} is not among the items of run {run} "
         f"({entries[0].purpose!r}) with this event; no record was read. A run fixes its items "
         "when it begins: request one of them exactly as listed, or begin another run."
     )
 
 
-def _use_item(
-    purpose: str, account: str, balances: Mapping[str, tuple[Cost, Cost]], times: int
-) -> Debit:
-    """The debit for a use of a paid item; raise if it is used up."""
-    spent, total = balances[account]
-    if not Cost(times).within(total - spent):
-        raise BudgetError(
-            f"{purpose!r} is planned {_format_count(total.amount)} and was used "
-            f"{'as often' if spent == total else _format_count(spent.amount)}; no record was "
-            "read. Plan more uses in another run, or in another ledger on other records."
-        )
-    return Debit(account, None, Cost(1))
+def append_entry(
+    connection: Connection, answer: bytes | None = None, *, adds: int = 0, **values: Any
+) -> Entry:
+    """Append the next entry of the chain, with its answer."""
+    index, previous = storage.head(connection)
+    entry = Entry(
+        index=index + 1,
+        previous=previous,
+        answer=None if answer is None else digest(answer),
+        **values,
+    )
+    storage.append(connection, entry, answer, adds)
+    return entry
 
 
-def _format_count(number: int) -> str:
-    """Format a number of times."""
-    return "once" if number == 1 else f"{number} times"
-
-
-def _next_entry(
+def append_charge(
     connection: Connection,
     charge: ChargeRequest,
     debit: Debit,
     outcome: Outcome,
     answer: bytes | None,
 ) -> Entry:
-    """The next entry of the chain."""
-    index, previous = storage.head(connection)
-    return Entry(
-        index=index + 1,
+    """Append the entry of a charge."""
+    account, number, cost = debit
+    return append_entry(
+        connection,
+        answer,
         purpose=charge.purpose,
         event=charge.event,
-        part=charge.part,
+        partition=charge.partition,
         delta=charge.delta,
-        account=debit.account,
-        filter=debit.filter,
-        cost=debit.cost.amount,
-        cost_delta=debit.cost.delta,
+        account=account,
+        filter=number,
+        cost=cost.amount,
+        cost_delta=cost.delta,
         request=charge.request,
         body=charge.fingerprint,
         run=charge.run,
         outcome=outcome,
-        answer=None if answer is None else digest(answer),
-        previous=previous,
     )
 
 
@@ -335,20 +310,20 @@ def failed_error(request: str | None) -> AnswerError:
     )
 
 
-Reservation = Literal["once", "every attempt"]
-Settled = tuple[Entry, bytes | None]
+def _conflict_error(request: str | None) -> ConflictError:
+    return ConflictError(
+        f"Request id {request!r} was used before, for another request; nothing was charged and "
+        "no record was read. Use another id."
+    )
+
+
+# ---------------------------------------------------------------- reservations
 
 
 def compute_once(
     path: Path, charge: ChargeRequest, compute: Callable[[], bytes]
 ) -> tuple[Entry, bytes]:
-    """Reserve, compute and record; or return the recorded answer.
-
-    Returns
-    -------
-    tuple of (Entry, bytes)
-        The entry that settles the reservation, and the answer.
-    """
+    """Reserve, compute and record; or return the recorded answer with the entry that settles."""
     reservation, settled = reserve(path, charge)
     if settled is None:
         answer = None
@@ -363,19 +338,17 @@ def compute_once(
 
 
 def reserve(path: Path, charge: ChargeRequest) -> tuple[Entry, Settled | None]:
-    """Charge a reservation, or find an earlier one.
+    """Charge a reservation, or find an earlier one; return it with its settlement, if any.
 
     A pending reservation is reused only if neither it nor this attempt charges every attempt.
     Otherwise it is superseded, and another attempt is charged under an id with its number.
-
-    Returns
-    -------
-    tuple of (Entry, settled)
-        The reservation, and its settlement, if any.
     """
     with writing(path) as connection:
         attempt, superseded, number = charge, None, 1
-        while (earlier := _find_reservation(connection, attempt)) is not None:
+        assert attempt.request is not None
+        while found := storage.find(connection, attempt.request or "", charge.run or 0):
+            earlier = found[0]
+            check_reservation(earlier, attempt)
             settled = storage.settlement(connection, earlier.index)
             if settled is not None and settled[0].outcome != "superseded":
                 return earlier, settled
@@ -387,27 +360,16 @@ def reserve(path: Path, charge: ChargeRequest) -> tuple[Entry, Settled | None]:
             attempt = replace(charge, request=f"{charge.request} [attempt {number}]")
         debit = debit_for(connection, attempt)
         if superseded is not None:
-            _append_settlement(connection, superseded, "superseded", None)
-        entry = _next_entry(connection, attempt, debit, "reserved", None)
-        storage.append(connection, entry, None)
+            append_settlement(connection, superseded, "superseded", None)
+        entry = append_charge(connection, attempt, debit, "reserved", None)
     return entry, None
 
 
-def _find_reservation(connection: Connection, charge: ChargeRequest) -> Entry | None:
-    """The reservation of this request; raise if the id was used for another request."""
-    assert charge.request is not None
-    previous = storage.find(connection, charge.request, charge.run or 0)
-    if previous is None:
-        return None
-    _check_same_reservation(previous[0], charge)
-    return previous[0]
-
-
-def _check_same_reservation(entry: Entry, charge: ChargeRequest) -> None:
+def check_reservation(entry: Entry, charge: ChargeRequest) -> None:
     """Raise unless an entry reserves this request, however it charges attempts."""
     kinds: tuple[Reservation, ...] = ("once", "every attempt")
     if entry.body not in {replace(charge, reservation=kind).fingerprint for kind in kinds}:
-        raise conflict_error(charge.request or "")
+        raise _conflict_error(charge.request)
 
 
 def settle(path: Path, index: int, answer: bytes | None) -> Settled:
@@ -417,64 +379,8 @@ def settle(path: Path, index: int, answer: bytes | None) -> Settled:
         settled = storage.settlement(connection, index)
         if settled is None:
             outcome: Outcome = "failed" if answer is None else "answered"
-            settled = (
-                _append_settlement(connection, reservation, outcome, answer),
-                answer,
-            )
+            settled = append_settlement(connection, reservation, outcome, answer), answer
     return settled
-
-
-def record(
-    path: Path, run: int | None, request: str, body: bytes, answer: bytes | None
-) -> Settled:
-    """Settle the reservation of a request, if it was made for this body."""
-    if answer is not None:
-        check_answer(answer)
-    with reading(path) as connection:
-        previous = storage.find(connection, request, run or 0)
-    if previous is None or previous[0].event is None:
-        raise LedgerError(f"Nothing is reserved under request {request!r}: reserve first.")
-    entry = previous[0]
-    assert entry.event is not None
-    _check_same_reservation(
-        entry,
-        ChargeRequest(entry.event, entry.purpose, entry.part, entry.delta, request, body),
-    )
-    return settle(path, entry.index, answer)
-
-
-def abandon(path: Path, run: int | None, request: str) -> Entry:
-    """Settle a pending reservation without an answer."""
-    with writing(path) as connection:
-        previous = storage.find(connection, request, run or 0)
-        if previous is None or previous[0].outcome != "reserved":
-            raise LedgerError(
-                f"Nothing is reserved under request {request!r}. `veracal ledger show` lists "
-                "pending reservations."
-            )
-        settled = storage.settlement(connection, previous[0].index)
-        if settled is not None:
-            raise LedgerError(
-                f"The reservation of request {request!r} is not pending: it was "
-                f"{settled[0].outcome} by entry {settled[0].index}."
-            )
-        return _append_settlement(connection, previous[0], "abandoned", None)
-
-
-def abandon_run(path: Path, run: int) -> Entry:
-    """Settle the pending reservations of a run, then the run."""
-    with writing(path) as connection:
-        entries = storage.run_entries(connection, run)
-        if not entries:
-            raise LedgerError(
-                f"The ledger has no run {run}. `veracal ledger show` lists its runs."
-            )
-        if storage.settlement(connection, entries[0].index) is not None:
-            raise LedgerError(f"Run {run} was abandoned before.")
-        for entry in storage.pending(connection):
-            if entry.run == run:
-                _append_settlement(connection, entry, "abandoned", None)
-        return _append_settlement(connection, entries[0], "abandoned", None)
 
 
 def get_answer(settled: Settled, request: str | None) -> bytes:
@@ -490,32 +396,261 @@ def get_answer(settled: Settled, request: str | None) -> bytes:
     }[entry.outcome]
     raise AnswerError(
         f"{entry.purpose!r} was charged, and its reservation {reason} (entry {entry.index} of "
-        f"the ledger). The charge stands, and nothing is released for it. {RETRY_HINT}"
+        f"the ledger). The charge stands, and nothing is released for it. {_RETRY_HINT}"
     )
 
 
-def _append_settlement(
+def append_settlement(
     connection: Connection, reservation: Entry, outcome: Outcome, answer: bytes | None
 ) -> Entry:
     """Append the entry that settles a reservation or a run."""
-    index, previous = storage.head(connection)
-    entry = Entry(
-        index=index + 1,
+    return append_entry(
+        connection,
+        answer,
         purpose=reservation.purpose,
-        event=None,
-        part=reservation.part,
-        delta=None,
-        account=None,
-        filter=None,
-        cost=0,
-        cost_delta=0,
-        request=None,
-        body=None,
+        partition=reservation.partition,
         run=reservation.run,
         outcome=outcome,
-        answer=None if answer is None else digest(answer),
-        previous=previous,
         settles=reservation.index,
     )
-    storage.append(connection, entry, answer)
-    return entry
+
+
+# ---------------------------------------------------------------- runs
+
+
+@dataclass(frozen=True)
+class LedgerRun:
+    """A run of a ledger.
+
+    Attributes
+    ----------
+    number : int
+        Starts at 1.
+    name, request : str
+    items : tuple of Item
+        The items that it may use.
+    epsilons, deltas : mapping from partition to float
+        Cost for each partition that it reads. For a ledger of Rényi divergences, epsilon of its
+        divergence alone, at the ledger's delta.
+    filter : int
+        The filter that was debited.
+    index : int
+        Index of its first entry.
+    abandoned : bool
+    """
+
+    number: int
+    name: str
+    request: str
+    items: tuple[Item, ...]
+    epsilons: Mapping[str, float]
+    deltas: Mapping[str, float]
+    filter: int
+    index: int
+    abandoned: bool
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """A requested run."""
+
+    items: tuple[Item, ...]
+    name: str
+    request: str
+    body: bytes
+    delta: float | None
+
+    def __post_init__(self) -> None:
+        check_name(name=self.name, request=self.request)
+        if not isinstance(self.body, bytes):
+            raise ValueError(f"Expected body to be bytes, got {type(self.body).__name__}.")
+        if self.delta is not None:
+            _checks.fraction(delta=self.delta)
+            object.__setattr__(self, "delta", float(self.delta))
+        if not self.items:
+            raise ValueError("Expected at least one item for a run, got none.")
+        object.__setattr__(self, "items", merge_items(map(check_item, self.items)))
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of everything that distinguishes this run from another."""
+        content = {
+            "run": self.name,
+            "items": sorted(canonical(item.to_json()) for item in self.items),
+            "delta": self.delta,
+            "body": digest(self.body),
+        }
+        return digest(canonical(content))
+
+
+@dataclass(frozen=True)
+class PartitionCost:
+    """Cost of a run for one partition: its items as one event, at a delta if not pure."""
+
+    event: Event
+    delta: float | None
+    cost: Cost
+
+
+Costs = Mapping[str, PartitionCost]
+
+
+def begin_run(path: Path, request: RunRequest) -> int:
+    """Charge a run as a whole, once per request id, and return its number.
+
+    Computing the costs may take a while, so it is done before the ledger is locked.
+    """
+    existing, options = _price_run(path, request)
+    if existing is not None:
+        return existing
+    with writing(path) as connection:
+        if (existing := _find_existing(connection, request)) is not None:
+            return existing
+        costs, number = _choose_option(connection, options, request)
+        run = 1 + sum(entry.outcome == "run" for entry in storage.account_entries(connection))
+        append_run(connection, request, run, number, costs)
+    return run
+
+
+def require_run(path: Path, request: RunRequest) -> None:
+    """Raise what :func:`begin_run` would raise, and write nothing."""
+    existing, options = _price_run(path, request)
+    if existing is None:
+        with reading(path) as connection:
+            _choose_option(connection, options, request)
+
+
+def _price_run(path: Path, request: RunRequest) -> tuple[int | None, list[Costs]]:
+    """Number of the run if it was begun before, else its alternative costs by partition.
+
+    First without a delta if a list is pure, then with all lists at the run's delta, which gives
+    a smaller epsilon.
+    """
+    with reading(path) as connection:
+        opening, _ = storage.opening_record(connection)
+        existing = _find_existing(connection, request)
+    if existing is not None:
+        return existing, []
+    options: list[Costs] = [partition_costs(opening, request.items, request.delta, pure=True)]
+    if any(one.delta is None for one in options[0].values()) and request.delta:
+        options.append(partition_costs(opening, request.items, request.delta, pure=False))
+    return None, options
+
+
+def _find_existing(connection: Connection, request: RunRequest) -> int | None:
+    """Number of the run that was begun under this request; raise if it was another run."""
+    match = storage.find(connection, request.request)
+    if match is None:
+        return None
+    entry = match[0]
+    if entry.outcome != "run" or entry.body != request.fingerprint:
+        raise _conflict_error(request.request)
+    if storage.settlement(connection, entry.index) is not None:
+        raise AnswerError(
+            f"Run {entry.run} ({entry.purpose!r}) was charged and abandoned. Its cost is not "
+            f"refunded, and it cannot be begun again. {_RETRY_HINT}"
+        )
+    return entry.run
+
+
+def partition_costs(
+    opening: Opening, items: Sequence[Item], delta: float | None, *, pure: bool
+) -> dict[str, PartitionCost]:
+    """Composition and cost of the items of each partition that has items, in their order."""
+    rule, budget = opening.rule, opening.budget
+    if isinstance(rule, Planned):
+        raise ValueError(
+            "A ledger of kind 'plan' has one fixed list and no runs. Open a ledger of kind "
+            "'pure' or 'open'."
+        )
+    for item in items:
+        opening.check(item.event, item.partition)
+        if pure_epsilon(item.event, budget.unit) == 0:
+            raise free_event_error()
+    costs: dict[str, PartitionCost] = {}
+    for name in opening.partitions:
+        event = compose_items(items, name)
+        if event is not None:
+            exact = pure and pure_epsilon(event, budget.unit) is not None
+            at = delta if isinstance(rule, EpsilonDeltaSums) and not exact else None
+            costs[name] = PartitionCost(event, at, rule.run_cost(event, budget, at))
+    return costs
+
+
+def _choose_option(
+    connection: Connection, options: Sequence[Costs], request: RunRequest
+) -> tuple[Costs, int]:
+    """The first alternative that fits into a filter, and that filter, or an error."""
+    caps, balances = storage.read_caps(connection), storage.balances(connection)
+    for costs in options:
+        needed = {name: one.cost for name, one in costs.items()}
+        try:
+            what = f"Run {request.name!r}"
+            return costs, find_filter(caps, balances, needed, what, run=True)
+        except BudgetError:
+            if costs is options[-1]:
+                raise
+    raise AssertionError("there is at least one alternative")
+
+
+def append_run(
+    connection: Connection, request: RunRequest, run: int, number: int, costs: Costs
+) -> None:
+    """Append the entries of a run, one per partition, and the accounts of its items."""
+    listed = {
+        name: tuple(item for item in request.items if item.partition in (name, None))
+        for name in costs
+    }
+    items = dict.fromkeys(item for one in listed.values() for item in one)
+    for position, (name, one) in enumerate(costs.items()):
+        is_first = position == 0
+        entry = append_entry(
+            connection,
+            adds=len(items) if is_first else 0,
+            purpose=request.name,
+            event=one.event,
+            partition=name,
+            delta=one.delta,
+            account=account_name(name, number),
+            filter=number,
+            cost=one.cost.amount,
+            cost_delta=one.cost.delta,
+            request=request.request if is_first else None,
+            body=request.fingerprint if is_first else None,
+            run=run,
+            outcome="run",
+            items=listed[name],
+        )
+        if is_first:
+            accounts = {item_account(run, i): Cost(item.times) for i, item in enumerate(items)}
+            storage.add_accounts(connection, accounts, filter=None, entry=entry.index)
+
+
+def read_runs(connection: Connection) -> tuple[LedgerRun, ...]:
+    """All runs of a ledger."""
+    caps, runs = storage.read_caps(connection), []
+    rule = caps.opening.rule
+    for first in storage.account_entries(connection):
+        if first.outcome != "run":
+            continue
+        assert first.run is not None
+        assert first.filter is not None
+        assert not isinstance(rule, Planned)
+        entries = storage.run_entries(connection, first.run)
+        amounts = {
+            entry.partition or "": rule.privacy(Cost(entry.cost, entry.cost_delta), caps.budget)
+            for entry in entries
+        }
+        run = LedgerRun(
+            first.run,
+            first.purpose,
+            first.request or "",
+            run_items(entries),
+            {name: epsilon for name, (epsilon, _) in amounts.items()},
+            {name: delta for name, (_, delta) in amounts.items()},
+            first.filter,
+            first.index,
+            storage.settlement(connection, first.index) is not None,
+        )
+        runs.append(run)
+    return tuple(runs)

@@ -4,55 +4,33 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from sqlite3 import Connection
 from typing import Any, Literal
 
 from veracal.accounting import Budget, Event
 from veracal.errors import LedgerError
 from veracal.ledger import charging, storage
-from veracal.ledger.chain import Entry
+from veracal.ledger.chain import (
+    Caps,
+    Entry,
+    EpsilonDelta,
+    Extension,
+    Opening,
+    PartitionBalance,
+    account_name,
+    check_item,
+    item_account,
+    run_items,
+)
 from veracal.ledger.charging import (
     ChargeRequest,
-    charge_and_answer,
-    debit_for,
-    failed_error,
-    item_account,
-)
-from veracal.ledger.plan import Cost, Item, Planned
-from veracal.ledger.policies import Caps, Extension, Opening, account_name, check_item, rule_for
-from veracal.ledger.runs import (
     LedgerRun,
     RunRequest,
     begin_run,
-    find_run_number,
-    read_run,
-    read_runs,
-    require_run,
+    charge_and_answer,
 )
+from veracal.ledger.policies import Cost, Item, Planned, rule_for
 from veracal.ledger.storage import check_new_path, create_file, reading, writing
 from veracal.ledger.verification import verify_ledger
-
-
-@dataclass(frozen=True)
-class EpsilonDelta:
-    """An amount of privacy budget, spent or remaining.
-
-    Attributes
-    ----------
-    epsilon, delta : float
-    """
-
-    epsilon: float
-    delta: float
-
-
-@dataclass(frozen=True)
-class PartitionBalance:
-    """The amounts that one partition of the records has spent and has left."""
-
-    name: str
-    spent: EpsilonDelta
-    left: EpsilonDelta
 
 
 def open_ledger(
@@ -63,7 +41,7 @@ def open_ledger(
     composition: Literal["rdp", "addition"] | None = None,
     order: float | None = None,
     plan: Sequence[Item] | None = None,
-    parts: Sequence[str] = ("records",),
+    partitions: Sequence[str] = ("records",),
     data: str | None = None,
     split: Mapping[str, Any] | None = None,
 ) -> "Ledger":
@@ -85,7 +63,7 @@ def open_ledger(
         Order of the Rényi divergence; by default the one that admits most Gaussian events.
     plan : sequence of Item, optional
         The items of a plan.
-    parts : sequence of str
+    partitions : sequence of str
         Disjoint partitions of the records, chosen independently of their contents (as by
         ``split``).
     data : str, optional
@@ -114,11 +92,16 @@ def open_ledger(
     check_new_path(target)  # before costs are computed
     items = None if plan is None else [check_item(item) for item in plan]
     rule = rule_for(
-        budget, kind=kind, composition=composition, order=order, items=items, parts=parts
+        budget,
+        kind=kind,
+        composition=composition,
+        order=order,
+        items=items,
+        partitions=partitions,
     )
-    opening = Opening(budget, rule, tuple(parts), data=data, split=split)
+    opening = Opening(budget, rule, tuple(partitions), data=data, split=split)
     for item in items or ():
-        opening.check(item.event, item.part)
+        opening.check(item.event, item.partition)
     first = None if isinstance(rule, Planned) else 1
     create_file(target, opening.text, opening.accounts(), filter=first)
     return Ledger(target)
@@ -163,22 +146,28 @@ class Ledger:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", Path(self.path).absolute())
+        run: object = self.run
         with reading(self.path) as connection:  # fail now, not at the first charge
-            Opening.from_text(storage.opening(connection)[0])
-            if self.run is not None:
-                object.__setattr__(self, "run", _find_run(connection, self.run))
-
-    @property
-    def whole(self) -> "Ledger":
-        """The whole ledger, if this is the view of a run."""
-        return Ledger(self.path)
+            storage.opening_record(connection)
+            if run is None:
+                return
+            number: int | None = None
+            if isinstance(run, str):
+                match = storage.find(connection, run)
+                if match is not None and match[0].outcome == "run":
+                    number = match[0].run
+            elif isinstance(run, int) and not isinstance(run, bool):
+                number = int(run) if storage.run_entries(connection, run) else None
+        if number is None:
+            raise LedgerError(f"The ledger has no run {run!r}.")
+        object.__setattr__(self, "run", number)
 
     def charge(
         self,
         event: Event,
         purpose: str,
         *,
-        part: str | None = None,
+        partition: str | None = None,
         delta: float | None = None,
         request: str | None = None,
     ) -> Entry:
@@ -189,7 +178,7 @@ class Ledger:
         event : Event
         purpose : str
             Such as "training".
-        part : str, optional
+        partition : str, optional
             Partition of the records; by default all of them.
         delta : float, optional
             Failure probability to charge at; only for an open ledger that adds epsilons and
@@ -204,8 +193,8 @@ class Ledger:
         ConflictError
             If the id was used for another request; nothing is charged.
         """
-        charge_request = ChargeRequest(event, purpose, part, delta, request, None, self.run)
-        return charge_and_answer(self.path, charge_request, None)[0]
+        charge = ChargeRequest(event, purpose, partition, delta, request, None, self.run)
+        return charge_and_answer(self.path, charge, None)[0]
 
     def answer(
         self,
@@ -215,14 +204,14 @@ class Ledger:
         *,
         request: str,
         body: bytes,
-        part: str | None = None,
+        partition: str | None = None,
         delta: float | None = None,
     ) -> bytes:
         """Charge and store an answer in one transaction, then release it.
 
         Parameters
         ----------
-        event, purpose, part, delta
+        event, purpose, partition, delta
             As for :meth:`charge`.
         compute : callable
             Reads the records and draws the noise. It is called after the budget was checked,
@@ -240,17 +229,21 @@ class Ledger:
 
         Raises
         ------
-        BudgetError
-            If the remaining budget is too small; nothing is charged, ``compute`` not called.
-        ConflictError
-            If the id was used for another request; nothing is charged, ``compute`` not called.
+        BudgetError, ConflictError
+            As for :meth:`charge`; ``compute`` is not called.
         AnswerError
             If ``compute`` failed. The charge stands: since the failure may depend on the
             records, it is an answer, too, and repeated for the same request. A process that is
             interrupted or killed charges nothing and releases nothing.
         """
         return self.answered(
-            event, purpose, compute, request=request, body=body, part=part, delta=delta
+            event,
+            purpose,
+            compute,
+            request=request,
+            body=body,
+            partition=partition,
+            delta=delta,
         )[1]
 
     def answered(
@@ -261,22 +254,16 @@ class Ledger:
         *,
         request: str,
         body: bytes,
-        part: str | None = None,
+        partition: str | None = None,
         delta: float | None = None,
     ) -> tuple[Entry, bytes]:
-        """Answer as :meth:`answer` does, and return the entry of the ledger as well.
-
-        Returns
-        -------
-        tuple of (Entry, bytes)
-            Always the same for the same request.
-        """
+        """Answer as :meth:`answer` does, and return the entry of the ledger as well."""
         if not isinstance(body, bytes):
             raise ValueError(f"Expected body to be bytes, got {type(body).__name__}.")
-        charge_request = ChargeRequest(event, purpose, part, delta, request, body, self.run)
-        entry, answer = charge_and_answer(self.path, charge_request, compute)
+        charge = ChargeRequest(event, purpose, partition, delta, request, body, self.run)
+        entry, answer = charge_and_answer(self.path, charge, compute)
         if answer is None:
-            raise failed_error(entry.request)
+            raise charging.failed_error(entry.request)
         return entry, answer
 
     # ------------------------------------------------------------ reservations
@@ -288,7 +275,7 @@ class Ledger:
         *,
         request: str,
         body: bytes,
-        part: str | None = None,
+        partition: str | None = None,
         delta: float | None = None,
     ) -> Entry:
         """Charge an answer that will be computed and recorded later.
@@ -299,24 +286,21 @@ class Ledger:
 
         Parameters
         ----------
-        event, purpose, part, delta
+        event, purpose, partition, delta
             As for :meth:`charge`.
         request, body
             As for :meth:`answer`.
 
         Raises
         ------
-        BudgetError
-            If the remaining budget is too small; nothing is charged.
-        ConflictError
-            If the id was used for another request; nothing is charged.
+        BudgetError, ConflictError
+            As for :meth:`charge`.
         AnswerError
             If the reservation was settled before, without an answer.
         """
-        charge_request = _reservation_request(
-            event, purpose, part, delta, request, body, self.run
-        )
-        entry, settled = charging.reserve(self.path, charge_request)
+        settings = (event, purpose, partition, delta, request, body, self.run)
+        charge = ChargeRequest(*settings, reservation="once")
+        entry, settled = charging.reserve(self.path, charge)
         if settled is not None:
             charging.get_answer(settled, request)
         return entry
@@ -339,7 +323,19 @@ class Ledger:
             The entry that settles the reservation, and its answer. If several are recorded
             concurrently, it is the first. The charge is never refunded.
         """
-        return charging.record(self.path, self.run, request, body, answer)
+        if answer is not None:
+            charging.check_answer(answer)
+        with reading(self.path) as connection:
+            previous = storage.find(connection, request, self.run or 0)
+        if previous is None or previous[0].event is None:
+            raise LedgerError(f"Nothing is reserved under request {request!r}: reserve first.")
+        entry = previous[0]
+        assert entry.event is not None
+        charge = ChargeRequest(
+            entry.event, entry.purpose, entry.partition, entry.delta, request, body
+        )
+        charging.check_reservation(entry, charge)
+        return charging.settle(self.path, entry.index, answer)
 
     def compute_once(
         self,
@@ -349,7 +345,7 @@ class Ledger:
         *,
         request: str,
         body: bytes,
-        part: str | None = None,
+        partition: str | None = None,
         delta: float | None = None,
         every_attempt: bool = False,
     ) -> bytes:
@@ -361,7 +357,7 @@ class Ledger:
 
         Parameters
         ----------
-        event, purpose, request, body, part, delta
+        event, purpose, request, body, partition, delta
             As for :meth:`answer`.
         compute : callable
             Must release nothing that depends on records or noise.
@@ -376,22 +372,45 @@ class Ledger:
         AnswerError
             If ``compute`` failed, now or before; or if the reservation was abandoned.
         """
-        kind: charging.Reservation = "every attempt" if every_attempt else "once"
-        charge_request = _reservation_request(
-            event, purpose, part, delta, request, body, self.run, kind
-        )
-        return charging.compute_once(self.path, charge_request, compute)[1]
+        settings = (event, purpose, partition, delta, request, body, self.run)
+        kind = "every attempt" if every_attempt else "once"
+        charge = ChargeRequest(*settings, reservation=kind)
+        return charging.compute_once(self.path, charge, compute)[1]
 
     def abandon(self, request: str) -> Entry:
         """Abandon a pending reservation; its charge stands, and its request is rejected."""
-        return charging.abandon(self.path, self.run, request)
+        with writing(self.path) as connection:
+            previous = storage.find(connection, request, self.run or 0)
+            if previous is None or previous[0].outcome != "reserved":
+                raise LedgerError(
+                    f"Nothing is reserved under request {request!r}. `veracal ledger show` "
+                    "lists pending reservations."
+                )
+            settled = storage.settlement(connection, previous[0].index)
+            if settled is not None:
+                raise LedgerError(
+                    f"The reservation of request {request!r} is not pending: it was "
+                    f"{settled[0].outcome} by entry {settled[0].index}."
+                )
+            return charging.append_settlement(connection, previous[0], "abandoned", None)
 
     def abandon_run(self, number: int | None = None) -> Entry:
         """Abandon a run and its pending reservations; its cost is not refunded."""
         run = self.run if number is None else number
         if run is None:
             raise ValueError("Expected the number of the run to abandon.")
-        return charging.abandon_run(self.path, run)
+        with writing(self.path) as connection:
+            entries = storage.run_entries(connection, run)
+            if not entries:
+                raise LedgerError(
+                    f"The ledger has no run {run}. `veracal ledger show` lists its runs."
+                )
+            if storage.settlement(connection, entries[0].index) is not None:
+                raise LedgerError(f"Run {run} was abandoned before.")
+            for entry in storage.pending(connection):
+                if entry.run == run:
+                    charging.append_settlement(connection, entry, "abandoned", None)
+            return charging.append_settlement(connection, entries[0], "abandoned", None)
 
     def pending(self) -> tuple[Entry, ...]:
         """Unsettled reservations of the whole ledger, or of the view's run."""
@@ -469,12 +488,12 @@ class Ledger:
 
         Use it to reject a run before its records are loaded.
         """
-        require_run(self.path, RunRequest(tuple(items), name, request, body, delta))
+        charging.require_run(self.path, RunRequest(tuple(items), name, request, body, delta))
 
     def runs(self) -> tuple[LedgerRun, ...]:
         """All runs, in order."""
         with reading(self.path) as connection:
-            return read_runs(connection)
+            return charging.read_runs(connection)
 
     def extend(self, *, epsilon: float, delta: float = 0.0) -> Entry:
         """Raise the caps by adding a filter with caps of its own.
@@ -495,31 +514,19 @@ class Ledger:
             The entry of the extension.
         """
         with writing(self.path) as connection:
-            index, previous = storage.head(connection)
-            caps = Caps.read(connection).extended(
-                epsilon, delta, index + 1, after_releases=False
+            index = storage.head(connection)[0] + 1
+            caps = storage.read_caps(connection).extended(
+                epsilon, delta, index, after_releases=False
             )
             new = caps.extensions[-1]
-            entry = Entry(
-                index=index + 1,
+            accounts = caps.accounts(new.filter)
+            entry = charging.append_entry(
+                connection,
+                adds=len(accounts),
                 purpose="extension",
-                event=None,
-                part=None,
-                delta=None,
-                account=None,
-                filter=None,
-                cost=0,
-                cost_delta=0,
-                request=None,
-                body=None,
-                run=None,
                 outcome="extended",
-                answer=None,
-                previous=previous,
                 extension=(new.epsilon, new.delta),
             )
-            accounts = caps.accounts(new.filter)
-            storage.append(connection, entry, None, adds=len(accounts))
             storage.add_accounts(connection, accounts, filter=new.filter, entry=entry.index)
         return entry
 
@@ -535,7 +542,7 @@ class Ledger:
 
     def _caps(self) -> Caps:
         with reading(self.path) as connection:
-            return Caps.read(connection)
+            return storage.read_caps(connection)
 
     # ------------------------------------------------------------ state
 
@@ -543,7 +550,7 @@ class Ledger:
     def opening(self) -> Opening:
         """The opening record, which never changes."""
         with reading(self.path) as connection:
-            return Opening.from_text(storage.opening(connection)[0])
+            return storage.opening_record(connection)[0]
 
     @property
     def budget(self) -> Budget:
@@ -556,20 +563,20 @@ class Ledger:
         with reading(self.path) as connection:
             return storage.head(connection)[1]
 
-    def spent(self, part: str | None = None) -> EpsilonDelta:
+    def spent(self, partition: str | None = None) -> EpsilonDelta:
         """Amount that a partition has spent; by default the maximum, which is the total.
 
         A plan is spent entirely when it is opened.
         """
-        amounts = [each.spent for each in self.parts(part)]
+        amounts = [each.spent for each in self.partitions(partition)]
         return EpsilonDelta(max(a.epsilon for a in amounts), max(a.delta for a in amounts))
 
-    def remaining(self, part: str | None = None) -> EpsilonDelta:
+    def remaining(self, partition: str | None = None) -> EpsilonDelta:
         """Amount that a partition has left; by default the minimum over partitions.
 
         It is zero for a plan, whose items are paid for already.
         """
-        amounts = [each.left for each in self.parts(part)]
+        amounts = [each.left for each in self.partitions(partition)]
         return EpsilonDelta(min(a.epsilon for a in amounts), min(a.delta for a in amounts))
 
     def require(
@@ -577,7 +584,7 @@ class Ledger:
         event: Event,
         purpose: str,
         *,
-        part: str | None = None,
+        partition: str | None = None,
         delta: float | None = None,
         times: int = 1,
     ) -> None:
@@ -587,31 +594,42 @@ class Ledger:
         budget between this check and the charge, which decides.
         """
         with reading(self.path) as connection:
-            charge_request = ChargeRequest(event, purpose, part, delta, None, None, self.run)
-            debit_for(connection, charge_request, times)
+            charge_request = ChargeRequest(
+                event, purpose, partition, delta, None, None, self.run
+            )
+            charging.debit_for(connection, charge_request, times)
 
-    def parts(self, part: str | None = None) -> tuple[PartitionBalance, ...]:
+    def partitions(self, partition: str | None = None) -> tuple[PartitionBalance, ...]:
         """Balances of all partitions, or of one."""
         with reading(self.path) as connection:
-            caps = Caps.read(connection)
-            balances = storage.balances(connection)
-        caps.opening.check_part(part)
-        spent = {name: cost for name, cost, _ in balances}
-        names = caps.opening.parts if part is None else (part,)
-        return tuple(_partition_balance(caps, spent, name) for name in names)
+            caps, balances = storage.read_caps(connection), storage.balances(connection)
+        opening, budget, rule = caps.opening, caps.budget, caps.opening.rule
+        opening.check_partition(partition)
+        result = []
+        for name in opening.partitions if partition is None else (partition,):
+            if isinstance(rule, Planned):
+                spent, left = (rule.epsilons[name], budget.delta), (0.0, 0.0)
+            else:
+                accounts = [balances[account_name(name, number)] for number in caps.filters]
+                total = sum((each for each, _ in accounts), Cost(0))
+                spent, left = rule.privacy(total, budget), rule.left(total, budget)
+            result.append(PartitionBalance(name, EpsilonDelta(*spent), EpsilonDelta(*left)))
+        return tuple(result)
 
     def planned(self) -> tuple[tuple[Item, int], ...]:
         """Every item of a plan or of the view's run, with its number of uses."""
         with reading(self.path) as connection:
-            rule = Opening.from_text(storage.opening(connection)[0]).rule
-            used = {name: cost.amount for name, cost, _ in storage.balances(connection)}
-            run = None if self.run is None else read_run(connection, self.run)
-        if run is not None:
-            numbered = enumerate(run.items)
-            return tuple((item, used[item_account(run.number, i)]) for i, item in numbered)
-        if not isinstance(rule, Planned):
-            return ()
-        return tuple((item, used[str(i)]) for i, item in enumerate(rule.items))
+            rule = storage.opening_record(connection)[0].rule
+            balances = storage.balances(connection)
+            entries = [] if self.run is None else storage.run_entries(connection, self.run)
+        if self.run is not None:
+            items = run_items(entries)
+            accounts = [item_account(self.run, position) for position in range(len(items))]
+        else:
+            items = rule.items if isinstance(rule, Planned) else ()
+            accounts = [str(position) for position in range(len(items))]
+        used = [balances[account][0].amount for account in accounts]
+        return tuple(zip(items, used, strict=True))
 
     def entries(self) -> tuple[Entry, ...]:
         """All entries, in order."""
@@ -668,7 +686,7 @@ class Ledger:
             not publicly. Without them the entries contain only their hashes.
         """
         with reading(self.path) as connection:
-            record, first = storage.opening(connection)
+            opening, first = storage.opening_record(connection)
             entries = list(storage.entries(connection))
             contents = dict(storage.answers(connection)) if answers else {}
         rows = [{**entry.to_json(), "hash": entry.hash} for entry in entries]
@@ -676,50 +694,7 @@ class Ledger:
             answer = contents.get(row["index"])
             row["answer_hex"] = None if answer is None else answer.hex()
         return {
-            "opening": {**Opening.from_text(record).to_json(), "hash": first},
+            "opening": {**opening.to_json(), "hash": first},
             "entries": rows,
             "head": rows[-1]["hash"] if rows else first,
         }
-
-
-def _partition_balance(caps: Caps, spent: Mapping[str, Cost], part: str) -> PartitionBalance:
-    """Balance of a partition over all filters."""
-    rule, budget = caps.opening.rule, caps.budget
-    if isinstance(rule, Planned):
-        return PartitionBalance(
-            part, EpsilonDelta(rule.epsilons[part], budget.delta), EpsilonDelta(0.0, 0.0)
-        )
-    total = sum((spent[account_name(part, number)] for number in caps.filters), Cost(0))
-    return PartitionBalance(
-        part,
-        EpsilonDelta(*rule.privacy(total, budget)),
-        EpsilonDelta(*rule.left(total, budget)),
-    )
-
-
-def _find_run(connection: Connection, run: object) -> int:
-    """Number of an existing run, from its number or the request that began it."""
-    number: int | None = None
-    if isinstance(run, str):
-        number = find_run_number(connection, run)
-    elif isinstance(run, int) and not isinstance(run, bool):
-        number = int(run) if storage.run_entries(connection, run) else None
-    if number is None:
-        raise LedgerError(f"The ledger has no run {run!r}.")
-    return number
-
-
-def _reservation_request(
-    event: Event,
-    purpose: str,
-    part: str | None,
-    delta: float | None,
-    request: str,
-    body: bytes,
-    run: int | None,
-    kind: charging.Reservation = "once",
-) -> ChargeRequest:
-    """The request of a reservation, validated."""
-    if not isinstance(request, str) or not isinstance(body, bytes):
-        raise ValueError("Expected a request id and a body of bytes for a reservation.")
-    return ChargeRequest(event, purpose, part, delta, request, body, run, kind)

@@ -20,6 +20,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,14 @@ def default_folder(*, create: bool = True) -> Path:
         If it cannot be created, is not a folder, belongs to another user, or is readable by
         other users.
     """
-    folder = _configured_folder()
+    if configured := os.environ.get("VERACAL_LEDGERS"):
+        folder = Path(configured).expanduser().absolute()
+    else:
+        # The XDG specification requires relative paths to be ignored.
+        base = Path(os.environ.get("XDG_DATA_HOME", ""))
+        home = base if base.is_absolute() else Path.home() / ".local" / "share"
+        folder = home / "veracal" / "ledgers"
+    elsewhere = "Set VERACAL_LEDGERS to another folder, or name a ledger."
     try:
         if create:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -58,12 +66,11 @@ def default_folder(*, create: bool = True) -> Path:
     except OSError as cause:
         raise LedgerError(
             f"{folder}: the folder of ledgers cannot be used ({cause.strerror or cause}).",
-            "Set VERACAL_LEDGERS to another folder, or name a ledger.",
+            elsewhere,
         ) from cause
     if status.st_uid != os.geteuid():
         raise LedgerError(
-            f"{folder}: the folder of ledgers belongs to another user.",
-            "Set VERACAL_LEDGERS to another folder, or name a ledger.",
+            f"{folder}: the folder of ledgers belongs to another user.", elsewhere
         )
     if stat.S_IMODE(status.st_mode) & 0o077:
         raise LedgerError(
@@ -73,16 +80,6 @@ def default_folder(*, create: bool = True) -> Path:
     return folder
 
 
-def _configured_folder() -> Path:
-    """Path of the folder, from the environment."""
-    if configured := os.environ.get("VERACAL_LEDGERS"):
-        return Path(configured).expanduser().absolute()
-    # The XDG specification requires relative paths to be ignored.
-    base = Path(os.environ.get("XDG_DATA_HOME", ""))
-    home = base if base.is_absolute() else Path.home() / ".local" / "share"
-    return home / "veracal" / "ledgers"
-
-
 def default_ledger_path(data: str | Path) -> Path:
     """Path of the ledger of a data set, whether or not it exists.
 
@@ -90,11 +87,6 @@ def default_ledger_path(data: str | Path) -> Path:
     ----------
     data : path or str
         An existing file or folder, or the name of a built-in data set.
-
-    Returns
-    -------
-    Path
-        In :func:`default_folder`, which is created if it is missing.
 
     Examples
     --------
@@ -114,18 +106,11 @@ def _ledger_in(folder: Path, data: str | Path) -> Path:
     path = folder / ledger_name(data)
     if not os.path.lexists(path) and Path(data).exists():
         for ledger in sorted(folder.glob(f"*{SUFFIX}")):
-            data_path = read_data_path(ledger)
-            if data_path is not None and _is_same_file(_resolved(Path(data)), Path(data_path)):
-                return ledger
+            with suppress(OSError):  # its data does not exist
+                data_path = read_data_path(ledger)
+                if data_path is not None and _resolved(Path(data)).samefile(data_path):
+                    return ledger
     return path
-
-
-def _is_same_file(one: Path, other: Path) -> bool:
-    """Whether two paths refer to the same file or folder."""
-    try:
-        return one.samefile(other)
-    except OSError:  # the other file does not exist
-        return False
 
 
 def ledger_name(data: str | Path) -> str:
@@ -172,14 +157,7 @@ def open_ledger_for_data(
     The path is written first: a process that is killed in between leaves no ledger without it,
     and the next call writes it again.
 
-    Parameters
-    ----------
-    path, budget
-        As in :func:`veracal.ledger.open_ledger`.
-    data : path or str
-        The data set.
-    **settings
-        As in :func:`veracal.ledger.open_ledger`.
+    ``path``, ``budget`` and ``settings`` are as in :func:`veracal.ledger.open_ledger`.
     """
     ledger_path = Path(path).absolute()
     check_new_path(ledger_path)  # the data path of an existing ledger must not change

@@ -8,7 +8,8 @@ every run.
 For each individual a keyed hash of its id and the number of its partition are stored. The key
 of 32 bytes comes from the operating system and is stored in a separate file. Neither file
 contains an id, a record or a digest that could be compared with a guessed record, and nothing
-in them enters a ledger's chain, an export, an artifact, a report or a reply.
+in them enters a ledger's chain, an export, an artifact, a report or a reply. Both files are
+created atomically on a local disk, readable by their owner only.
 """
 
 import hashlib
@@ -16,8 +17,9 @@ import hmac
 import json
 import os
 import sqlite3
-from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, suppress
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -46,22 +48,31 @@ from veracal.data import (
     split_by_assignment,
 )
 from veracal.errors import DataError, LedgerError
-from veracal.ledger.partition_files import (
-    APPLICATION,
-    FORMAT,
-    KEY_BYTES,
+from veracal.ledger.storage import (
     SIDE_FILES,
-    connect,
-    key_path,
+    check_local,
+    check_path,
+    check_settings,
     locked_folder,
-    publish,
-    read_key,
-    transaction,
+    open_existing,
+    rolling_back,
+    temporary_file,
+    translate_errors,
 )
 
 KeyedBy = Literal["unit", "row", "slot"]
 Fractions = tuple[float, float, float]
 UNASSIGNED = -1
+_FORMAT = 1
+_APPLICATION = 0x56435054  # "VCPT", in the header of the file
+_SYNCHRONOUS = 3  # EXTRA: the deletion of a journal reaches the disk, too
+_KEY_BYTES = 32
+_FAILURES = {
+    "outcome": "Nothing was assigned or charged. If the file is damaged, restore it with its key "
+    "from a backup.",
+    "missing": "expected the assignment of individuals to partitions, but the file does not "
+    "exist. Check the path, or restore the file beside its ledger.",
+}
 _HASH = np.dtype("S16")  # compares all bytes, up to trailing zeros
 _SCHEMA = """
 CREATE TABLE state (
@@ -158,6 +169,14 @@ class PartitionRule:
         columns = () if declared is None else _identifying_columns(declared, keyed_by)
         return cls(fractions, relation, split_key, keyed_by, columns)
 
+    def __str__(self) -> str:
+        shares = "/".join(f"{share:g}" for share in self.fractions)
+        names = ", ".join(self.columns)
+        columns = f" ({names[:200]}{'…' if len(names) > 200 else ''})" if names else ""
+        return (
+            f"the split key {self.split_key!r} with shares {shares} by {self.keyed_by}{columns}"
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Convert to a JSON object."""
         lists = {"fractions": list(self.fractions), "columns": list(self.columns)}
@@ -190,12 +209,9 @@ class AssignmentNotice:
     Attributes
     ----------
     keyed_by : 'unit', 'row' or 'slot'
-        What identifies an individual.
-    known : int
-        Individuals of these records that were recorded before.
-    new : int
-        Individuals of these records that were not. Units among them are assigned to a
-        partition if new ones are admitted; rows and slots are not.
+    known, new : int
+        Individuals of these records that were recorded before, and that were not. New units are
+        assigned to a partition if new ones are admitted; rows and slots are not.
     absent : int
         Recorded individuals that are not in these records.
     left_out : int
@@ -272,10 +288,10 @@ class PartitionStore:
         with self._transaction(write=False) as connection:
             rule, check = connection.execute("SELECT rule, key_check FROM state").fetchone()
         self.rule = PartitionRule.from_dict(json.loads(rule))
-        self._secret = read_key(self.key_path)
+        self._secret = _read_key(key_path(self.path))
         if not hmac.compare_digest(bytes(check), _key_check(self._secret)):
             raise LedgerError(
-                f"{self.key_path}: expected the secret key of {self.path}, found another.",
+                f"{key_path(self.path)}: expected the secret key of {self.path}, found another.",
                 "Restore the key file that was created with it: without it, individuals cannot "
                 "be recognized and would change partitions.",
             )
@@ -283,51 +299,50 @@ class PartitionStore:
     def __repr__(self) -> str:
         return f"PartitionStore({str(self.path)!r})"
 
-    @property
-    def key_path(self) -> Path:
-        """Path of the secret key."""
-        return key_path(self.path)
-
     @classmethod
     def create(cls, path: str | Path, rule: PartitionRule) -> "PartitionStore":
         """Create a store without assignments, and its secret key.
 
-        Raises
-        ------
-        DataError
-            If a file exists at the path.
-        LedgerError
-            If the folder is on a file system that other machines may share.
+        Raises a ``DataError`` if a file exists at the path, and a ``LedgerError`` if the folder
+        is on a file system that other machines may share.
         """
-        path = Path(path)
-        with locked_folder(path) as folder:
-            for ending in ("", *SIDE_FILES):
-                new_file(Path(f"{path}{ending}"), "partition store")
-            if os.path.lexists(key_path(path)):  # left by an interrupted creation
-                secret = read_key(key_path(path))
-            else:
-                secret = os.urandom(KEY_BYTES)
-                publish(key_path(path), folder, lambda one: one.write_bytes(secret))
-            publish(path, folder, lambda one: _write_tables(one, rule, secret))
+        path, key = Path(path), key_path(Path(path))
+        if "\0" in str(path):
+            raise LedgerError(
+                f"{str(path)!r}: expected a file name, found one with a null byte."
+            )
+        with translate_errors(path, **_FAILURES):
+            check_local(path.parent)
+            with locked_folder(path) as folder:
+                for ending in ("", *SIDE_FILES):
+                    new_file(Path(f"{path}{ending}"), "partition store")
+                if os.path.lexists(key):  # left by an interrupted creation
+                    secret = _read_key(key)
+                else:
+                    secret = os.urandom(_KEY_BYTES)
+                    with _publish(key, folder) as temporary:
+                        temporary.write_bytes(secret)
+                with _publish(path, folder) as temporary:
+                    connection = connect(temporary)
+                    try:
+                        connection.execute(f"PRAGMA application_id = {_APPLICATION}")
+                        connection.execute(f"PRAGMA user_version = {_FORMAT}")
+                        connection.executescript(_SCHEMA)
+                        connection.execute(
+                            "INSERT INTO state VALUES (1, ?, ?, 0, 0)",
+                            (_rule_to_json(rule), _key_check(secret)),
+                        )
+                    finally:
+                        connection.close()
         return cls(path)
 
     @classmethod
     def obtain(cls, path: str | Path, rule: PartitionRule, *, fresh: bool) -> "PartitionStore":
         """Open the store at a path, or create it if nothing was charged yet.
 
-        Parameters
-        ----------
-        path : path
-        rule : PartitionRule
-            The rule of this run.
-        fresh : bool
-            Whether no charge was ever made against the ledger. Only then a store is created,
-            or the rule of an unsealed store is changed.
-
-        Raises
-        ------
-        LedgerError
-            If the store is missing although something was charged, or has another rule.
+        ``fresh`` tells whether no charge was ever made against the ledger. Only then a store is
+        created, or the rule of an unsealed store is changed. Raises a ``LedgerError`` if the
+        store is missing although something was charged, or has another rule.
         """
         path = Path(path)
         if not os.path.lexists(path):
@@ -341,10 +356,19 @@ class PartitionStore:
             with suppress(DataError):  # created concurrently; it is opened below
                 return cls.create(path, rule)
         store = cls(path)
-        if store.rule != rule and not (fresh and store._adopt(rule)):
+        if store.rule != rule and fresh:
+            with store._transaction(write=True) as connection:
+                update = connection.execute(
+                    "UPDATE state SET rule = ?, recording = recording + 1 WHERE sealed = 0",
+                    (_rule_to_json(rule),),
+                )
+                if update.rowcount == 1:
+                    connection.execute("DELETE FROM assignments")
+                    store.rule = rule
+        if store.rule != rule:
             raise LedgerError(
-                f"{path}: individuals were assigned by {_describe_rule(store.rule)}, but this "
-                f"run specifies {_describe_rule(rule)}.",
+                f"{path}: individuals were assigned by {store.rule}, but this "
+                f"run specifies {rule}.",
                 "With another split, or identified by other columns, an individual could be in "
                 "two partitions. Use the settings and columns of the first run, or another "
                 "ledger if these are other individuals.",
@@ -370,7 +394,11 @@ class PartitionStore:
         hashes = self._hash_ids(ids)
         # Distinct individuals in the order of their hashes, which does not depend on the rows'.
         keys, first, numbers = np.unique(hashes, return_index=True, return_inverse=True)
-        current = _Table(keys, self._draw_parts(draws[first]), np.bincount(numbers))
+        draws = draws[first]
+        drawn = assign_partitions(
+            even_draws(draws) if self.rule.keyed_by == "slot" else draws, self.rule.fractions
+        )
+        current = _Table(keys, drawn, np.bincount(numbers))
         by_units, new_units = self.rule.keyed_by == "unit", None
         with self._transaction(write=fresh and not by_units) as connection:
             rule, recording, sealed = connection.execute(
@@ -389,10 +417,11 @@ class PartitionStore:
                 table = current
         is_known = np.isin(keys, table.keys)
         known, recorded, present = int(is_known.sum()), len(table.keys), len(keys)
+        parts = table.parts_of(keys)
         if by_units and grow:
             new_units = current.take(~is_known)
-            table = table.merge(new_units)
-        parts = table.parts_of(keys)[numbers]
+            parts[~is_known] = new_units.parts
+        parts = parts[numbers]
         if not by_units:
             parts[_rank_within_groups(numbers) >= table.rows_of(keys)[numbers]] = UNASSIGNED
         left_out = int(np.count_nonzero(parts < 0))
@@ -449,18 +478,6 @@ class PartitionStore:
         with self._transaction(write=False) as connection:
             return bool(connection.execute("SELECT sealed FROM state").fetchone()[0])
 
-    def _adopt(self, rule: PartitionRule) -> bool:
-        """Change the rule unless a recording was sealed; return whether it was changed."""
-        with self._transaction(write=True) as connection:
-            update = connection.execute(
-                "UPDATE state SET rule = ?, recording = recording + 1 WHERE sealed = 0",
-                (_rule_to_json(rule),),
-            )
-            if update.rowcount == 1:
-                connection.execute("DELETE FROM assignments")
-                self.rule = rule
-        return bool(update.rowcount == 1)
-
     def _identify(self, dataset: Dataset) -> tuple[Iterable[bytes], Floats]:
         """Id of the individual of each row, and its uniform draw."""
         kind, key = self.rule.keyed_by, self.rule.split_key
@@ -487,12 +504,6 @@ class PartitionStore:
         assert ids is not None
         return (text.encode() for text in ids.astype(TEXT).tolist()), draws_by_id(ids, key)
 
-    def _draw_parts(self, draws: Floats) -> Ints:
-        """Partition of each distinct individual, from its draw."""
-        if self.rule.keyed_by == "slot":
-            draws = even_draws(draws)
-        return assign_partitions(draws, self.rule.fractions)
-
     def _hash_ids(self, ids: Iterable[bytes]) -> Array:
         """Keyed hash of each individual."""
         prefix = hashlib.blake2b(
@@ -505,9 +516,23 @@ class PartitionStore:
             hashes += one.digest()
         return np.frombuffer(bytes(hashes), _HASH)
 
-    def _transaction(self, *, write: bool) -> AbstractContextManager[sqlite3.Connection]:
-        """A transaction on the file."""
-        return transaction(self.path, write=write)
+    @contextmanager
+    def _transaction(self, *, write: bool) -> Iterator[sqlite3.Connection]:
+        """A transaction; the writes of a block are on the disk once it ends normally."""
+        with translate_errors(self.path, **_FAILURES):
+            check_path(self.path)
+            with rolling_back(connect(self.path)) as connection:
+                connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
+                check_settings(
+                    connection,
+                    self.path,
+                    "a partition store",
+                    application=_APPLICATION,
+                    version=_FORMAT,
+                    settings=("delete", _SYNCHRONOUS),
+                )
+                yield connection
+                connection.execute("COMMIT")
 
 
 def split_and_assign(
@@ -515,20 +540,10 @@ def split_and_assign(
 ) -> tuple[Split, Assignment]:
     """Split records by the stored assignment of their ledger.
 
-    Parameters
-    ----------
-    dataset : Dataset
-    store : PartitionStore
-    fresh, grow
-        As in :meth:`PartitionStore.assign`.
-
-    Returns
-    -------
-    tuple of (Split, Assignment)
-        The split is that of :func:`veracal.data.split` with a key. Declared sizes of partitions
-        are fractions of the declared total; under replace-one they are the true sizes, which
-        are public. ``left_out`` is the number of rows in no partition, for the data holder
-        only. Seal the assignment before anything that relies on it is charged.
+    The arguments are those of :meth:`PartitionStore.assign`. The split is that of
+    :func:`veracal.data.split` with a key. Declared sizes of partitions are fractions of the
+    declared total; under replace-one they are the true sizes, which are public. Seal the
+    assignment before anything that relies on it is charged.
     """
     rule = store.rule
     marks = key_fingerprints(rule.split_key)
@@ -560,12 +575,6 @@ class _Table:
 
     def take(self, index: Array) -> "_Table":
         return _Table(self.keys[index], self.parts[index], self.rows[index])
-
-    def merge(self, other: "_Table") -> "_Table":
-        keys = np.concatenate([self.keys, other.keys])
-        parts = np.concatenate([self.parts, other.parts])
-        rows = np.concatenate([self.rows, other.rows])
-        return _Table(keys, parts, rows).take(np.argsort(keys))
 
     def equals(self, other: "_Table") -> bool:
         mine, theirs = (self.keys, self.parts, self.rows), (other.keys, other.parts, other.rows)
@@ -631,29 +640,59 @@ def _identifying_columns(schema: Schema, keyed_by: KeyedBy) -> tuple[str, ...]:
     return () if name is None else (name,)  # published tables have slots without a column
 
 
-def _describe_rule(rule: PartitionRule) -> str:
-    """Description of a rule for error messages."""
-    shares = "/".join(f"{share:g}" for share in rule.fractions)
-    names = ", ".join(rule.columns)
-    columns = f" ({names[:200]}{'…' if len(names) > 200 else ''})" if names else ""
-    return f"the split key {rule.split_key!r} with shares {shares} by {rule.keyed_by}{columns}"
-
-
 def _key_check(secret: bytes) -> bytes:
     """A hash that identifies the key and reveals nothing else."""
     return hashlib.blake2b(b"veracal partitions", key=secret, digest_size=16).digest()
 
 
-def _write_tables(path: Path, rule: PartitionRule, secret: bytes) -> None:
-    """Write the tables of a new store."""
-    connection = connect(path)
+def key_path(path: Path) -> Path:
+    """Path of a store's secret key."""
+    return Path(f"{path}.key")
+
+
+def _read_key(path: Path) -> bytes:
+    """Read a secret key from a file that only its owner can read."""
+    remedy = (
+        "Restore the key file that was created with the partitions: without it, individuals "
+        "cannot be recognized and would change partitions."
+    )
     try:
-        connection.execute(f"PRAGMA application_id = {APPLICATION}")
-        connection.execute(f"PRAGMA user_version = {FORMAT}")
-        connection.executescript(_SCHEMA)
-        connection.execute(
-            "INSERT INTO state VALUES (1, ?, ?, 0, 0)",
-            (_rule_to_json(rule), _key_check(secret)),
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as cause:
+        raise LedgerError(
+            f"{path}: expected a secret key, found {cause.strerror or cause}.", remedy
+        ) from cause
+    with os.fdopen(handle, "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+            raise LedgerError(
+                f"{path}: expected a regular file with one name, found a link.", remedy
+            )
+        if status.st_mode & 0o077:
+            raise LedgerError(
+                f"{path}: expected a secret key that only its owner can read, found mode "
+                f"{stat.S_IMODE(status.st_mode):o}.",
+                "Remove the permissions of other users (chmod 600).",
+            )
+        secret = file.read(_KEY_BYTES + 1)
+    if len(secret) != _KEY_BYTES:
+        raise LedgerError(
+            f"{path}: expected a key of {_KEY_BYTES} bytes, found {len(secret)}.", remedy
         )
-    finally:
-        connection.close()
+    return secret
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """Open an existing store so that commits reach the disk."""
+    return open_existing(path, f"synchronous = {_SYNCHRONOUS}")
+
+
+@contextmanager
+def _publish(path: Path, folder: int) -> Iterator[Path]:
+    """A temporary file that becomes the file of a path at the end, durably."""
+    with temporary_file(path) as temporary:
+        yield temporary
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.rename(path)
+        os.fsync(folder)

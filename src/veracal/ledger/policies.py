@@ -1,33 +1,24 @@
-r"""Composition rules of a ledger, its opening record and its caps. Costs are rounded up.
+r"""Costs in whole units, plans, and the rules by which a ledger composes costs.
 
-*Rules.* The sound rule depends on how the next cost is chosen. If all costs are known before
-the first release, they may be composed by privacy-loss distributions, which is tight
-(:mod:`veracal.ledger.plan`). If the next cost may depend on earlier answers, the rule must be a
-*filter*, sound for adaptively chosen costs: sums of epsilon (:class:`EpsilonSums`,
+Costs are rounded up, budgets down. The sound rule depends on how the next cost is chosen. If all
+costs are known before the first release, they may be composed by privacy-loss distributions,
+which is tight (:class:`Planned`). If the next cost may depend on earlier answers, the rule must
+be a *filter*, sound for adaptively chosen costs: sums of epsilon (:class:`EpsilonSums`,
 :class:`EpsilonDeltaSums`), or of Rényi divergences at one order fixed beforehand
 (:class:`Renyi`; Feldman and Zrnic 2021, https://arxiv.org/abs/2008.11193). Composing the
 privacy-loss distributions of adaptively chosen events, and stopping at the budget, is not a
 filter: the composed list then depends on the records, and the bound fails
 (https://arxiv.org/abs/2602.06756, https://arxiv.org/abs/2602.15815).
-
-*Accounts.* Each account of a ledger has a total that is never exceeded. For a filter, an
-account is a partition of the records; for a plan or a run (:mod:`veracal.ledger.runs`), it is
-an item, counted in uses. Costs within a run, whose list is fixed before its first release,
-compose as in a plan; the runs of one ledger compose by its filter.
-
-*Caps.* The caps on epsilon and delta are fixed when a ledger is opened. An extension adds a
-filter with the same rule (for Rényi divergences also the same order) and caps of its own. Each
-charge is debited to a single filter, the first with enough budget, and the totals add.
 """
 
-import json
 import math
-import secrets
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from sqlite3 import Connection
-from typing import Any, ClassVar, Literal, get_args
+from pathlib import Path
+from typing import Any, ClassVar, Literal
 
 from scipy import optimize
 
@@ -37,8 +28,9 @@ from veracal.accounting import (
     MICRO,
     Approximate,
     Budget,
+    Composed,
     Event,
-    Unit,
+    Repeated,
     epsilon_for,
     event_from_json,
     event_to_json,
@@ -47,25 +39,314 @@ from veracal.accounting import (
     pure_epsilon,
     rdp_at,
 )
-from veracal.errors import BudgetError, LedgerError
-from veracal.ledger import storage
-from veracal.ledger.chain import canonical
-from veracal.ledger.plan import (
-    ATTO,
-    NANO,
-    RELATIVE_MARGIN,
-    Cost,
-    Item,
-    Planned,
-    budget_to_units,
-    check_not_free,
-    check_storable,
-    cost_to_units,
-    decimal_fraction,
-    format_units,
-    free_event_error,
-    make_plan,
-)
+from veracal.data import open_file, parse_json
+from veracal.errors import BudgetError, DataError
+
+NANO, ATTO = 10**9, 10**18
+RELATIVE_MARGIN = 1e-12  # exceeds the rounding error of the accountant's floats
+_MAX_UNITS = 2**62  # that a ledger can store
+
+
+# ---------------------------------------------------------------- costs
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The cost of a charge, or the total of an account, in whole units.
+
+    Attributes
+    ----------
+    amount : int
+        Micro-epsilon, nano-units of Rényi divergence, or uses, depending on the rule.
+    delta : int
+        Failure probability in units of 1e-18; 0 if the rule has none.
+    """
+
+    amount: int
+    delta: int = 0
+
+    def __add__(self, other: "Cost") -> "Cost":
+        return Cost(self.amount + other.amount, self.delta + other.delta)
+
+    def __sub__(self, other: "Cost") -> "Cost":
+        return Cost(self.amount - other.amount, self.delta - other.delta)
+
+    def __mul__(self, times: int) -> "Cost":
+        return Cost(self.amount * times, self.delta * times)
+
+    def within(self, other: "Cost") -> bool:
+        """Whether neither component exceeds that of another cost."""
+        return self.amount <= other.amount and self.delta <= other.delta
+
+
+def divide_micro_epsilon(total: int, queries: int) -> int:
+    """Micro-epsilon per query if several queries share a total equally, rounded down.
+
+    Choose the cost first and derive the noise from it. If the cost is derived from the noise it
+    is rounded up, and the last query exceeds the budget. ``Pure(micro / 1e6)`` costs exactly
+    this amount.
+
+    Examples
+    --------
+    >>> divide_micro_epsilon(1_000_000, 6)
+    166666
+    """
+    _checks.whole(total=total, queries=queries)
+    return int(total) // int(queries)
+
+
+def decimal_fraction(number: float) -> Fraction:
+    """The exact value of a number's decimal representation: 0.7 is seven tenths."""
+    return Fraction(repr(float(number)))
+
+
+def cost_to_units(value: float, scale: int) -> int:
+    """Convert a cost to whole units, rounded up."""
+    if math.isnan(value) or value < 0:
+        raise ValueError(f"Expected a cost of at least 0, got {value!r}.")
+    if math.isinf(value):
+        raise BudgetError(
+            "The event has no finite cost; nothing was charged and no record was read. Add "
+            "noise, or allow a larger delta."
+        )
+    return math.ceil(Fraction(value) * Fraction(1 + RELATIVE_MARGIN) * scale)
+
+
+def check_not_free(cost: Cost) -> Cost:
+    """Raise if a cost is zero, since an event that reads records has a cost."""
+    if cost.amount < 1 and cost.delta < 1:
+        raise free_event_error()
+    return cost
+
+
+def free_event_error() -> ValueError:
+    """Error for an event that costs nothing."""
+    return ValueError(
+        "Expected an event with a cost above zero. A computation that reads no record needs no "
+        "charge; one that reads records is not free."
+    )
+
+
+def _budget_to_micro(epsilon: float) -> int:
+    """Convert a budget to micro-epsilon of its decimal representation, rounded down."""
+    units = math.floor(decimal_fraction(epsilon) * MICRO)
+    if units < 1:
+        raise ValueError(
+            f"Expected epsilon of at least {1 / MICRO:g}, got epsilon={epsilon!r}."
+        )
+    return _check_storable(units)
+
+
+def _check_storable(units: int) -> int:
+    if units > _MAX_UNITS:
+        raise ValueError("Expected a budget within the range of a ledger, got a larger one.")
+    return units
+
+
+def _format_units(units: int, scale: int) -> str:
+    """Format whole units as an exact decimal number."""
+    whole, rest = divmod(units, scale)
+    digits = f"{rest:0{len(str(scale)) - 1}d}".rstrip("0")
+    return f"{whole}.{digits}" if digits else str(whole)
+
+
+# ---------------------------------------------------------------- items and plans
+
+
+@dataclass(frozen=True)
+class Item:
+    """An item of a plan: an event for a purpose, and how many times it may be charged.
+
+    Attributes
+    ----------
+    purpose : str
+    event : Event
+    times : int
+    partition : str or None
+        Partition of the records; None if it reads all of them.
+    """
+
+    purpose: str
+    event: Event
+    times: int = 1
+    partition: str | None = None
+
+    def __post_init__(self) -> None:
+        _checks.whole(times=self.times)
+        object.__setattr__(self, "times", int(self.times))
+
+    def to_json(self) -> dict[str, Any]:
+        """Convert to a JSON object."""
+        return {
+            "purpose": self.purpose,
+            "times": self.times,
+            "part": self.partition,
+            "event": event_to_json(self.event),
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "Item":
+        """Parse a JSON object."""
+        event, times = event_from_json(values["event"]), values.get("times", 1)
+        return cls(values["purpose"], event, times, values.get("part"))
+
+
+def merge_items(items: Iterable[Item]) -> tuple[Item, ...]:
+    """Merge equal items by adding their times, in the order of first occurrence."""
+    times: dict[tuple[str, Event, str | None], int] = {}
+    for item in items:
+        key = (item.purpose, item.event, item.partition)
+        times[key] = times.get(key, 0) + item.times
+    return tuple(Item(p, e, count, partition) for (p, e, partition), count in times.items())
+
+
+def unpaid_items(items: Iterable[Item], paid: Iterable[tuple[str, Event]]) -> list[Item]:
+    """The items, or remaining repetitions of items, that are not among the charges ``paid``."""
+    counts, left = Counter(paid), list[Item]()
+    for item in items:
+        before = min(counts[item.purpose, item.event], item.times)
+        counts[item.purpose, item.event] -= before
+        if item.times > before:
+            left.append(replace(item, times=item.times - before))
+    return left
+
+
+def find_item(
+    items: Iterable[Item], purpose: str, event: Event, partition: str | None
+) -> int | None:
+    """Position of an item."""
+    for position, item in enumerate(items):
+        if (item.purpose, item.event, item.partition) == (purpose, event, partition):
+            return position
+    return None
+
+
+def compose_items(items: Iterable[Item], partition: str) -> Event | None:
+    """The composition of the items of one partition; None if there are none."""
+    chosen = [item for item in items if item.partition in (partition, None)]
+    return Composed(tuple(Repeated(i.event, i.times) for i in chosen)) if chosen else None
+
+
+def planned_epsilon(items: Sequence[Item], budget: Budget, partition: str) -> float:
+    """Epsilon of a plan for one partition, at the budget's delta."""
+    event = compose_items(items, partition)
+    if event is None:
+        return 0.0
+    exact = pure_epsilon(event, budget.unit)
+    if exact is not None:
+        micro = math.ceil(exact * MICRO)
+        if micro <= decimal_fraction(budget.epsilon) * MICRO:
+            return micro / MICRO
+    return epsilon_for(event, budget.delta, budget.unit)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A list of events that is fixed and charged as a whole before the first release.
+
+    Attributes
+    ----------
+    items : tuple of Item
+    epsilons : mapping from partition to float
+        Cost of the plan for each partition at the budget's delta, including unused items.
+
+    Guarantees
+    ----------
+    Every later charge is an item of the list, so the composition of the list bounds the cost,
+    for all queries in any order. Each event has a dominating pair of distributions, so its
+    answer is a function of a draw from that pair (Blackwell 1953). All draws could have been
+    made beforehand, independently. Everything that the caller sees, including the order and an
+    early stop, is a function of these draws, and costs no more than they do. Queries may adapt
+    to earlier answers; costs may not.
+    """
+
+    items: tuple[Item, ...]
+    epsilons: Mapping[str, float]
+    kind: ClassVar[Literal["plan"]] = "plan"
+    description: ClassVar[str] = (
+        "plan: every cost was fixed, and all were charged by PLD, before the first release"
+    )
+
+    def item(self, purpose: str, event: Event, partition: str | None) -> str:
+        """Account of the planned item that a charge uses."""
+        position = find_item(self.items, purpose, event, partition)
+        if position is not None:
+            return str(position)
+        where = "" if partition is None else f" on partition {partition!r}"
+        raise BudgetError(
+            f"{purpose!r}{where} is not planned with this event; no record was read. A plan "
+            "fixes every cost beforehand: request one of its items exactly as listed, or open "
+            "another ledger on other records."
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Settings of the rule."""
+        items = [item.to_json() for item in self.items]
+        return {"kind": "plan", "items": items, "epsilons": dict(self.epsilons)}
+
+
+_MAX_PLAN_BYTES = 2**20
+
+
+def read_plan(path: Path) -> tuple[Item, ...]:
+    """Read a plan file: a list ``items``, each with a purpose, an event and a number of times.
+
+    An item in TOML, where ``times`` and ``part`` are optional::
+
+        [[items]]
+        purpose = "count"
+        event = {kind = "Gaussian", noise = 20.0}
+        times = 10
+
+    Raises
+    ------
+    DataError
+        If the file is not such a list.
+    """
+
+    def not_a_plan(problem: str) -> DataError:
+        return DataError(
+            str(path),
+            "a plan in TOML or JSON: a list of items",
+            problem,
+            "Give each item a purpose, an event and a number of times.",
+        )
+
+    with open_file(path) as file:
+        content = file.read(_MAX_PLAN_BYTES + 1)
+    if len(content) > _MAX_PLAN_BYTES:
+        raise not_a_plan(f"more than {_MAX_PLAN_BYTES:,} bytes")
+    try:
+        text = content.decode()
+        is_json = path.suffix == ".json"
+        plan: Any = parse_json(text, str(path)) if is_json else tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as cause:
+        raise not_a_plan(str(cause)) from cause
+    listed = plan.get("items") if isinstance(plan, Mapping) else None
+    if not isinstance(listed, list) or not listed or set(plan) != {"items"}:
+        raise not_a_plan("another structure")
+    items = []
+    for number, values in enumerate(listed, start=1):
+        where = f"{path}, item {number}"
+        keys = {"purpose", "event", "times", "part"}
+        if not isinstance(values, dict) or not {"purpose", "event"} <= set(values) <= keys:
+            raise DataError(
+                where, "purpose and event, times and part", repr(values)[:80], "Correct it."
+            )
+        try:
+            items.append(Item.from_json(values))
+        except DataError as cause:
+            raise DataError(
+                f"{where}, event", cause.expected, cause.found, "Correct the event."
+            ) from cause
+        except (TypeError, ValueError) as cause:
+            raise DataError(
+                where, "an item of a plan", str(cause), "Correct the item."
+            ) from cause
+    return tuple(items)
+
+
+# ---------------------------------------------------------------- filters
 
 
 @dataclass(frozen=True)
@@ -81,11 +362,9 @@ class EpsilonSums:
 
     kind: ClassVar[Literal["pure", "open"]] = "pure"
     measure: ClassVar[str] = "epsilon"
-
-    @property
-    def description(self) -> str:
-        """Description of the composition for statements."""
-        return "pure: epsilons are added up in whole millionths, each rounded up"
+    description: ClassVar[str] = (
+        "pure: epsilons are added up in whole millionths, each rounded up"
+    )
 
     def total(self, budget: Budget) -> Cost:
         """Total of one partition: the decimal value of the budget, in micro-epsilon."""
@@ -94,7 +373,7 @@ class EpsilonSums:
                 f"Expected delta=0 for a pure ledger, got delta={budget.delta!r}. A budget "
                 "with delta > 0 needs an open ledger or a plan."
             )
-        return Cost(budget_to_units(budget.epsilon, MICRO, "epsilon"))
+        return Cost(_budget_to_micro(budget.epsilon))
 
     def cost(self, event: Event, budget: Budget, delta: float | None) -> Cost:
         """Cost of an event for one unit, rounded up."""
@@ -115,7 +394,7 @@ class EpsilonSums:
 
     def figure(self, cost: Cost) -> str:
         """Format a cost for messages."""
-        return format_units(cost.amount, MICRO)
+        return _format_units(cost.amount, MICRO)
 
     def to_json(self) -> dict[str, Any]:
         """Settings of the rule."""
@@ -134,36 +413,31 @@ class EpsilonDeltaSums:
 
     kind: ClassVar[Literal["pure", "open"]] = "open"
     measure: ClassVar[str] = "(epsilon, delta)"
-
-    @property
-    def description(self) -> str:
-        """Description of the composition for statements."""
-        return "open: epsilons and deltas are added up, each rounded up"
+    description: ClassVar[str] = "open: epsilons and deltas are added up, each rounded up"
 
     def total(self, budget: Budget) -> Cost:
         """Total of one partition: the decimal value of the budget."""
         delta = math.floor(decimal_fraction(budget.delta) * ATTO)
-        return Cost(budget_to_units(budget.epsilon, MICRO, "epsilon"), delta)
+        return Cost(_budget_to_micro(budget.epsilon), delta)
 
     def cost(self, event: Event, budget: Budget, delta: float | None) -> Cost:
         """Cost of a pure or (epsilon, delta) event, or of any event at a given delta."""
-        if isinstance(event, Approximate) and budget.unit.at_most == 1 and delta is None:
+        if delta is not None:
+            _checks.fraction(delta=delta)
+            epsilon = epsilon_for(event, float(delta), budget.unit)
+            amount, failure = cost_to_units(epsilon, MICRO), decimal_fraction(delta)
+        elif isinstance(event, Approximate) and budget.unit.max_contributions == 1:
             # A stated guarantee, such as the whole budget of another ledger.
             amount = math.ceil(decimal_fraction(event.epsilon) * MICRO)
-            return check_not_free(Cost(amount, math.ceil(decimal_fraction(event.delta) * ATTO)))
-        if delta is None:
-            if pure_epsilon(event, budget.unit) is None:
-                raise ValueError(
-                    "Expected a delta for an event that is not pure, got delta=None. Deltas "
-                    "are "
-                    "added, too: give a fraction of the ledger's delta."
-                )
-            return check_not_free(Cost(micro_epsilon(event, budget.unit)))
-        _checks.fraction(delta=delta)
-        epsilon = epsilon_for(event, float(delta), budget.unit)
-        return check_not_free(
-            Cost(cost_to_units(epsilon, MICRO), math.ceil(decimal_fraction(delta) * ATTO))
-        )
+            failure = decimal_fraction(event.delta)
+        elif pure_epsilon(event, budget.unit) is not None:
+            amount, failure = micro_epsilon(event, budget.unit), Fraction(0)
+        else:
+            raise ValueError(
+                "Expected a delta for an event that is not pure, got delta=None. Deltas are "
+                "added, too: give a fraction of the ledger's delta."
+            )
+        return check_not_free(Cost(amount, math.ceil(failure * ATTO)))
 
     def run_cost(self, event: Event, budget: Budget, delta: float | None) -> Cost:
         """Cost of the whole list of a run, composed as one event.
@@ -178,8 +452,7 @@ class EpsilonDeltaSums:
         if delta is None or delta <= 0:
             raise ValueError(
                 f"Expected a delta for a run whose list is not pure, got delta={delta!r}. "
-                "Deltas "
-                "are added over runs: give a fraction of the ledger's delta."
+                "Deltas are added over runs: give a fraction of the ledger's delta."
             )
         # In whole units, rounded down, so that a run at the ledger's full delta fits.
         units = math.floor(decimal_fraction(delta) * ATTO)
@@ -192,8 +465,7 @@ class EpsilonDeltaSums:
                 "The run has no finite cost at its delta; nothing was charged and no record "
                 "was read. Add noise, or allow a larger delta."
             )
-        amount = math.ceil(decimal_fraction(epsilon) * MICRO)
-        return check_not_free(Cost(amount, units))
+        return check_not_free(Cost(math.ceil(decimal_fraction(epsilon) * MICRO), units))
 
     def privacy(self, spent: Cost, budget: Budget) -> tuple[float, float]:
         """Epsilon and delta of the amount spent."""
@@ -205,7 +477,7 @@ class EpsilonDeltaSums:
 
     def figure(self, cost: Cost) -> str:
         """Format a cost for messages."""
-        return f"({format_units(cost.amount, MICRO)}, {format_up(cost.delta / ATTO)})"
+        return f"({_format_units(cost.amount, MICRO)}, {format_up(cost.delta / ATTO)})"
 
     def to_json(self) -> dict[str, Any]:
         """Settings of the rule."""
@@ -241,6 +513,11 @@ class Renyi:
         object.__setattr__(self, "order", float(self.order))
 
     @property
+    def measure(self) -> str:
+        """The quantity that is added."""
+        return f"Rényi divergence of order {self.order:g}"
+
+    @property
     def description(self) -> str:
         """Description of the composition for statements."""
         return f"open: Rényi divergences of order {self.order:g} are added up, each rounded up"
@@ -255,7 +532,7 @@ class Renyi:
                 f"{self.order:g}, got epsilon={budget.epsilon!r} with delta={budget.delta!r}. "
                 'Allow a larger delta, or use composition="addition".'
             )
-        return Cost(check_storable(units))
+        return Cost(_check_storable(units))
 
     def cost(self, event: Event, budget: Budget, delta: float | None) -> Cost:
         """Divergence of an event for one unit, rounded up."""
@@ -277,14 +554,9 @@ class Renyi:
         """Epsilon left to spend, at the same delta."""
         return max(0.0, budget.epsilon - self.privacy(spent, budget)[0]), budget.delta
 
-    @property
-    def measure(self) -> str:
-        """The quantity that is added."""
-        return f"Rényi divergence of order {self.order:g}"
-
     def figure(self, cost: Cost) -> str:
         """Format a cost for messages."""
-        return format_units(cost.amount, NANO)
+        return _format_units(cost.amount, NANO)
 
     def to_json(self) -> dict[str, Any]:
         """Settings of the rule."""
@@ -336,139 +608,6 @@ def _check_no_delta(delta: float | None) -> None:
         )
 
 
-_MAX_PARTS = 64
-_MAX_NAME_LENGTH = 200  # characters of a name
-_MAX_SPLIT_LENGTH = 2**16  # characters of the settings of a split
-SEPARATOR = "/"  # in names of accounts, so not in names of parts
-
-
-@dataclass(frozen=True)
-class Opening:
-    """The opening record of a ledger, to which all entries are chained.
-
-    Attributes
-    ----------
-    budget : Budget
-    rule : EpsilonSums, EpsilonDeltaSums, Renyi or Planned
-        The composition rule.
-    parts : tuple of str
-        Disjoint partitions of the records. Each may spend the whole budget: a unit is in only
-        one of them, so the ledger's total is the maximum over partitions.
-    nonce : str
-        Random; distinguishes this ledger from all others.
-    data : str or None
-        Public name of the data set.
-    split : mapping or None
-        Public settings of the assignment of records to partitions, as a JSON object.
-    """
-
-    budget: Budget
-    rule: Rule
-    parts: tuple[str, ...]
-    nonce: str = field(default_factory=lambda: secrets.token_hex(16))
-    data: str | None = None
-    split: Mapping[str, Any] | None = None
-
-    def __post_init__(self) -> None:
-        for part in self.parts:
-            check_name(part=part)
-            if SEPARATOR in part:
-                raise ValueError(f"Expected no {SEPARATOR!r} in part, got part={part!r}.")
-        if self.data is not None:
-            check_name(data=self.data)
-        if self.split is not None:
-            object.__setattr__(self, "split", _check_split_settings(self.split))
-        if not 1 <= len(set(self.parts)) == len(self.parts) <= _MAX_PARTS:
-            raise ValueError(
-                f"Expected 1 to {_MAX_PARTS} different parts, got parts={self.parts!r}."
-            )
-
-    @property
-    def text(self) -> str:
-        """The canonical record."""
-        return canonical(self.to_json())
-
-    def accounts(self) -> dict[str, Cost]:
-        """All accounts and their totals."""
-        if isinstance(self.rule, Planned):
-            return {str(i): Cost(item.times) for i, item in enumerate(self.rule.items)}
-        return dict.fromkeys(self.parts, self.rule.total(self.budget))
-
-    def account(self, event: Event, purpose: str, part: str | None) -> str | None:
-        """The account that a charge debits; None for all of them."""
-        if isinstance(self.rule, Planned):
-            return self.rule.item(purpose, event, part)
-        return part
-
-    def cost(self, event: Event, delta: float | None) -> Cost:
-        """Cost of an event to its account."""
-        if pure_epsilon(event, self.budget.unit) == 0:
-            raise free_event_error()
-        if isinstance(self.rule, Planned):
-            return Cost(1)
-        return self.rule.cost(event, self.budget, delta)
-
-    def figure(self, cost: Cost) -> str:
-        """Format a cost for messages."""
-        if isinstance(self.rule, Planned):
-            return "planned"
-        return self.rule.figure(cost)
-
-    def check(self, event: Event, part: str | None) -> None:
-        """Raise if the event has another relation than the budget, or the part is unknown."""
-        if event.relation != self.budget.relation:
-            raise ValueError(
-                f"Expected an event under {self.budget.relation}, got one under "
-                f"{event.relation}. Costs under different relations do not add: state the "
-                "event under the ledger's relation, or convert it with AsReplaceOne."
-            )
-        self.check_part(part)
-
-    def check_part(self, part: str | None) -> None:
-        """Raise if the part is unknown."""
-        if part is not None and part not in self.parts:
-            raise ValueError(
-                f"Expected part to be None or one of {self.parts!r}, got part={part!r}."
-            )
-
-    def to_json(self) -> dict[str, Any]:
-        """Convert to a JSON object."""
-        budget = self.budget
-        return {
-            "budget": {
-                "epsilon": budget.epsilon,
-                "delta": budget.delta,
-                "relation": budget.relation,
-                "unit": {"name": budget.unit.name, "at_most": budget.unit.at_most},
-            },
-            "rule": self.rule.to_json(),
-            "parts": list(self.parts),
-            "nonce": self.nonce,
-            "data": self.data,
-            "split": None if self.split is None else dict(self.split),
-        }
-
-    @classmethod
-    def from_text(cls, text: str) -> "Opening":
-        """Parse the record; raise unless the text is its canonical form."""
-        try:
-            values = json.loads(text)
-            budget = values["budget"]
-            opening = cls(
-                budget=Budget(**{**budget, "unit": Unit(**budget["unit"])}),
-                rule=_rule_from_json(values["rule"]),
-                parts=tuple(values["parts"]),
-                nonce=values["nonce"],
-                data=values["data"],
-                split=values["split"],
-            )
-        except (KeyError, TypeError, ValueError) as cause:
-            raise LedgerError(f"The opening record cannot be read: {text[:80]!r}.") from cause
-        if opening.text != text:
-            raise LedgerError("The opening record is not in canonical form.")
-        return opening
-
-
 def rule_for(
     budget: Budget,
     *,
@@ -476,72 +615,44 @@ def rule_for(
     composition: str | None,
     order: float | None,
     items: Sequence[Item] | None,
-    parts: Sequence[str],
+    partitions: Sequence[str],
 ) -> Rule:
-    """The rule of a new ledger; raise if its settings are inconsistent."""
+    """The rule of a new ledger; raise if its settings are inconsistent, or a plan too costly."""
     _checks.one_of(("pure", "open", "plan"), kind=kind)
-    for setting, allowed in (
-        ("composition", kind == "open"),
-        ("order", kind == "open" and composition != "addition"),
-        ("plan", kind == "plan"),
+    for setting, value, allowed in (
+        ("composition", composition, kind == "open"),
+        ("order", order, kind == "open" and composition != "addition"),
+        ("plan", items, kind == "plan"),
     ):
-        value = {"composition": composition, "order": order, "plan": items}[setting]
         if value is not None and not allowed:
             raise ValueError(
                 f"Expected no {setting} for this kind of ledger, got kind={kind!r}."
             )
     if kind == "pure":
         return EpsilonSums()
-    if kind == "plan":
-        return make_plan(items or (), budget, parts)
-    _checks.one_of(("rdp", "addition"), composition=composition or "rdp")
-    if composition == "addition":
-        return EpsilonDeltaSums()
-    return Renyi(best_order(budget) if order is None else order)
-
-
-def check_serializable(event: Event) -> None:
-    """Raise unless an event can be converted to JSON and back without change."""
-    if type(event) not in get_args(Event):
-        raise ValueError(f"Expected an event of veracal.accounting, got {event!r}.")
-    if event_from_json(json.loads(canonical(event_to_json(event)))) != event:
-        raise ValueError(f"Expected an event that can be stored as JSON, got {event!r}.")
-
-
-def check_item(item: object) -> Item:
-    """Raise unless an object is a valid item of a plan or a run."""
-    if not isinstance(item, Item):
-        raise ValueError(f"Expected a plan of Item, got {item!r}.")
-    check_serializable(item.event)
-    check_name(purpose=item.purpose)
-    return item
-
-
-def check_name(**values: str) -> None:
-    """Raise unless every value is a short line of text."""
-    for what, value in values.items():
-        valid = isinstance(value, str) and value.strip() and value.isprintable()
-        if not valid or len(value) > _MAX_NAME_LENGTH:
-            raise ValueError(
-                f"Expected {what} to be 1 to {_MAX_NAME_LENGTH} printable characters, "
-                f"got {what}={value!r}."
+    if kind == "open":
+        _checks.one_of(("rdp", "addition"), composition=composition or "rdp")
+        if composition == "addition":
+            return EpsilonDeltaSums()
+        return Renyi(best_order(budget) if order is None else order)
+    if not items:
+        raise ValueError("Expected a plan with at least one item, got none.")
+    if any(pure_epsilon(item.event, budget.unit) == 0 for item in items):
+        raise free_event_error()
+    items = merge_items(items)
+    epsilons = {name: planned_epsilon(items, budget, name) for name in partitions}
+    for name, epsilon in epsilons.items():
+        if not epsilon <= budget.epsilon:
+            raise BudgetError(
+                f"The plan costs epsilon={format_up(epsilon, 6)} for partition {name!r} at "
+                f"delta={format_up(budget.delta, 9)}, more than the budget's "
+                f"{format_up(budget.epsilon, 9)}; nothing was opened. Plan fewer items, or "
+                "more noise."
             )
+    return Planned(items, epsilons)
 
 
-def _check_split_settings(settings: object) -> dict[str, Any]:
-    """Normalize split settings to a JSON object of limited size."""
-    if not isinstance(settings, Mapping):
-        raise ValueError(f"Expected split to be a mapping or None, got {settings!r}.")
-    try:
-        text = canonical(settings)
-    except (TypeError, ValueError) as cause:
-        raise ValueError(f"Expected split to be a JSON object, got {settings!r}.") from cause
-    if len(text) > _MAX_SPLIT_LENGTH:
-        raise ValueError(f"Expected split of at most {_MAX_SPLIT_LENGTH:,} JSON characters.")
-    return dict(json.loads(text))
-
-
-def _rule_from_json(settings: Mapping[str, Any]) -> Rule:
+def rule_from_json(settings: Mapping[str, Any]) -> Rule:
     """Parse a rule."""
     match dict(settings):
         case {"kind": "pure"}:
@@ -553,126 +664,3 @@ def _rule_from_json(settings: Mapping[str, Any]) -> Rule:
         case {"kind": "plan", "items": items, "epsilons": epsilons}:
             return Planned(tuple(map(Item.from_json, items)), epsilons)
     raise ValueError(f"Expected the rule of a ledger, got {settings!r}.")
-
-
-RAISED_AFTER_RELEASES = "cap raised after releases"
-RAISED_BEFORE_RELEASES = "cap raised before any release"
-
-
-@dataclass(frozen=True)
-class Extension:
-    """An extension: a raise of the caps.
-
-    Attributes
-    ----------
-    filter : int
-        Number of the filter that it added; the opening's is 1.
-    epsilon, delta : float
-        The increase of the caps.
-    index : int
-        Index of its entry.
-    after_releases : bool
-        Whether anything may have been released before. Then the increase may depend on it, and
-        the sum of the caps is not a guarantee that was fixed beforehand.
-    """
-
-    filter: int
-    epsilon: float
-    delta: float
-    index: int
-    after_releases: bool
-
-
-@dataclass(frozen=True)
-class Caps:
-    """The filters of a ledger and their totals.
-
-    Guarantees
-    ----------
-    The totals of all filters sum to at most the rule's total for the sum of the caps. For
-    additive rules the totals add. Rényi divergences at one order add, so filter k gets the
-    total for the caps up to k minus the total for the caps up to k - 1. Therefore all charges
-    together cost at most the sum of the epsilons at the sum of the deltas.
-    """
-
-    opening: Opening
-    extensions: tuple[Extension, ...] = ()
-
-    @classmethod
-    def read(cls, connection: Connection) -> "Caps":
-        """Read the current caps of a ledger."""
-        caps = cls(Opening.from_text(storage.opening(connection)[0]))
-        for entry in storage.account_entries(connection):
-            if entry.extension is not None:
-                released = storage.released_before(connection, entry.index)
-                caps = caps.extended(*entry.extension, entry.index, after_releases=released)
-        return caps
-
-    def extended(
-        self, epsilon: float, delta: float, index: int, *, after_releases: bool
-    ) -> "Caps":
-        """The caps with an additional filter; raise if its total would be zero."""
-        if isinstance(self.opening.rule, Planned):
-            raise ValueError(
-                "A ledger of kind 'plan' cannot be extended: its items are fixed and were "
-                "charged as a whole. Open a ledger of kind 'pure' or 'open'."
-            )
-        _checks.positive(epsilon=epsilon)
-        _checks.fraction(delta=delta)
-        number = len(self.extensions) + 2
-        new = Extension(number, float(epsilon), float(delta), index, after_releases)
-        caps = Caps(self.opening, (*self.extensions, new))
-        if caps.total(number).amount < 1:
-            raise ValueError(
-                f"Expected a larger epsilon for a filter, got epsilon={epsilon!r}."
-            )
-        return caps
-
-    @property
-    def filters(self) -> range:
-        """Numbers of the filters; none for a plan, which is spent when it is opened."""
-        last = 0 if isinstance(self.opening.rule, Planned) else len(self.extensions) + 1
-        return range(1, last + 1)
-
-    @property
-    def budget(self) -> Budget:
-        """The sum of all caps."""
-        return self._up_to(len(self.extensions) + 1)
-
-    def _up_to(self, number: int) -> Budget:
-        """The sum of the caps of the first filters."""
-        first, more = self.opening.budget, self.extensions[: number - 1]
-        if not more:
-            return first
-        epsilon = sum(
-            (decimal_fraction(one.epsilon) for one in more), decimal_fraction(first.epsilon)
-        )
-        delta = sum(
-            (decimal_fraction(one.delta) for one in more), decimal_fraction(first.delta)
-        )
-        return Budget(float(epsilon), float(delta), first.relation, first.unit)
-
-    def total(self, number: int) -> Cost:
-        """Total of each partition in a filter."""
-        rule = self.opening.rule
-        assert not isinstance(rule, Planned)
-        whole = rule.total(self._up_to(number))
-        return whole if number == 1 else whole - rule.total(self._up_to(number - 1))
-
-    def accounts(self, number: int) -> dict[str, Cost]:
-        """Accounts of a filter, one per partition, and their totals."""
-        total = self.total(number)
-        return {account_name(part, number): total for part in self.opening.parts}
-
-    @property
-    def note(self) -> str | None:
-        """Note for every statement of an extended ledger; None for other ledgers."""
-        if not self.extensions:
-            return None
-        after = any(one.after_releases for one in self.extensions)
-        return RAISED_AFTER_RELEASES if after else RAISED_BEFORE_RELEASES
-
-
-def account_name(part: str, number: int) -> str:
-    """Name of the account of a partition in a filter."""
-    return part if number == 1 else f"{number}{SEPARATOR}{part}"

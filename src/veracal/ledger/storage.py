@@ -34,8 +34,8 @@ from urllib.parse import quote
 
 from veracal.data import new_file
 from veracal.errors import LedgerError
-from veracal.ledger.chain import Entry, digest
-from veracal.ledger.plan import Cost
+from veracal.ledger.chain import Caps, Entry, Opening, digest
+from veracal.ledger.policies import Cost
 
 _MOUNTS = Path("/proc/self/mountinfo")
 _SHARED_FILE_SYSTEMS = re.compile(
@@ -57,8 +57,7 @@ def check_local(folder: Path) -> None:
     if kind is not None and _SHARED_FILE_SYSTEMS.fullmatch(kind):
         raise LedgerError(
             f"{folder}: expected a local file system, found {kind}.",
-            "File systems shared between machines do not guarantee locks and fsync, so a "
-            "budget "
+            "File systems shared between machines do not guarantee locks and fsync, so a budget "
             "could be spent twice. Keep the ledger on a local disk.",
         )
 
@@ -87,8 +86,6 @@ def file_system_type(path: str, mounts: str) -> str | None:
             kind, depth = rest.split()[0], len(parts)
     return kind
 
-
-_VERIFY = "Run `veracal ledger verify` on it; a damaged ledger rejects charges and answers."
 
 SCHEMA = """
 CREATE TABLE opening (
@@ -167,25 +164,42 @@ CREATE TRIGGER opening_lasts BEFORE DELETE ON opening
 """
 
 
-def schema(connection: sqlite3.Connection) -> dict[str, str]:
-    """Every table, index and trigger of a database, by name."""
-    return dict(connection.execute("SELECT name, coalesce(sql, '') FROM sqlite_master"))
+# ---------------------------------------------------------------- statements
+
+COPIED_COLUMNS = (  # columns of entries that repeat fields of the record
+    "scope",
+    "request",
+    "run",
+    "account",
+    "filter",
+    "cost",
+    "cost_delta",
+    "outcome",
+    "settles",
+)
+_VERIFY = "Run `veracal ledger verify` on it; a damaged ledger rejects charges and answers."
 
 
-@lru_cache(maxsize=4)
-def expected_schema(script: str) -> dict[str, str]:
-    """The result of :func:`schema` for an unmodified ledger."""
-    with closing(sqlite3.connect(":memory:")) as connection:
-        connection.executescript(script)
-        return schema(connection)
-
-
-def opening(connection: sqlite3.Connection) -> tuple[str, str]:
-    """The opening record and its hash, the start of the chain."""
+def opening_record(connection: sqlite3.Connection) -> tuple[Opening, str]:
+    """The opening and the hash of its record, the start of the chain."""
     rows = connection.execute("SELECT record, hash FROM opening").fetchall()
     if len(rows) != 1 or _hash(rows[0][0]) != rows[0][1]:
         raise LedgerError("The opening record does not match its hash.", _VERIFY)
-    return rows[0][0], rows[0][1]
+    return Opening.from_text(rows[0][0]), rows[0][1]
+
+
+def read_caps(connection: sqlite3.Connection) -> Caps:
+    """The current caps of a ledger."""
+    caps = Caps(opening_record(connection)[0])
+    for entry in account_entries(connection):
+        if entry.extension is not None:
+            released = connection.execute(  # whether anything may have been released before
+                "SELECT EXISTS (SELECT 1 FROM entries WHERE id < ? AND settles IS NULL "
+                "AND outcome NOT IN ('extended', 'run'))",
+                (entry.index,),
+            ).fetchone()[0]
+            caps = caps.extended(*entry.extension, entry.index, after_releases=bool(released))
+    return caps
 
 
 def head(connection: sqlite3.Connection) -> tuple[int, str]:
@@ -194,7 +208,7 @@ def head(connection: sqlite3.Connection) -> tuple[int, str]:
         "SELECT id, record, hash FROM entries ORDER BY id DESC LIMIT 1"
     ).fetchone()
     if last is None:
-        return 0, opening(connection)[1]
+        return 0, opening_record(connection)[1]
     if _hash(last[1]) != last[2]:
         raise LedgerError(f"Entry {last[0]} does not match its hash.", _VERIFY)
     return last[0], last[2]
@@ -204,93 +218,79 @@ def find(
     connection: sqlite3.Connection, request: str, scope: int = 0
 ) -> tuple[Entry, bytes | None] | None:
     """The entry of a request id, in a run or in the ledger itself, and its answer."""
-    row = connection.execute(
-        "SELECT record, hash, answer FROM entries WHERE scope = ? AND request = ?",
-        (scope, request),
-    ).fetchone()
-    return None if row is None else _read(*row, request=request)
+    found = _select(connection, "scope = ? AND request = ?", scope, request)
+    return _check_column(found, "request", request)
 
 
 def settlement(connection: sqlite3.Connection, index: int) -> tuple[Entry, bytes | None] | None:
     """The entry that settles another, and its answer."""
-    row = connection.execute(
-        "SELECT record, hash, answer FROM entries WHERE settles = ?", (index,)
-    ).fetchone()
-    return None if row is None else _read(*row, settles=index)
-
-
-def _read(
-    record: str, stated: str, answer: bytes | None, **expected: object
-) -> tuple[Entry, bytes | None]:
-    """An entry and its answer; raise unless they match their hashes and the queried columns."""
-    entry = Entry.from_text(record)
-    answer_hash = None if answer is None else digest(answer)
-    matches = all(getattr(entry, name) == value for name, value in expected.items())
-    if digest(record) != stated or entry.answer != answer_hash or not matches:
-        raise LedgerError(
-            f"Entry {entry.index} or its answer does not match its hash.", _VERIFY
-        )
-    return entry, answer
+    return _check_column(_select(connection, "settles = ?", index), "settles", index)
 
 
 def account_entries(connection: sqlite3.Connection) -> list[Entry]:
     """Entries that add accounts: extensions, and the first entry of each run."""
-    return _select_entries(connection, "adds > 0")
+    return [entry for entry, _ in _select(connection, "adds > 0")]
 
 
 def run_entries(connection: sqlite3.Connection, run: int) -> list[Entry]:
     """The entries that began a run, one per partition that it reads."""
-    return _select_entries(connection, "run = ? AND outcome = 'run'", run)
+    return [entry for entry, _ in _select(connection, "run = ? AND outcome = 'run'", run)]
 
 
 def entry(connection: sqlite3.Connection, index: int) -> Entry:
     """An entry by its index."""
-    (match,) = _select_entries(connection, "id = ?", index) or (None,)
-    if match is None:
-        raise LedgerError(f"The ledger has no entry {index}.", _VERIFY)
-    return match
+    for match, _ in _select(connection, "id = ?", index):
+        return match
+    raise LedgerError(f"The ledger has no entry {index}.", _VERIFY)
 
 
 def pending(connection: sqlite3.Connection) -> list[Entry]:
     """Unsettled reservations."""
-    return _select_entries(
-        connection,
-        "outcome = 'reserved' AND id NOT IN "
-        "(SELECT settles FROM entries WHERE settles IS NOT NULL)",
-    )
+    settled = "SELECT settles FROM entries WHERE settles IS NOT NULL"
+    found = _select(connection, f"outcome = 'reserved' AND id NOT IN ({settled})")
+    return [entry for entry, _ in found]
 
 
-def _select_entries(connection: sqlite3.Connection, where: str, *values: object) -> list[Entry]:
-    """Entries that satisfy a condition, in order."""
+def _select(
+    connection: sqlite3.Connection, where: str, *values: object
+) -> list[tuple[Entry, bytes | None]]:
+    """Entries that satisfy a condition, in order, and their answers; all match their hashes."""
     rows = connection.execute(
-        f"SELECT record, hash FROM entries WHERE {where} ORDER BY id",  # noqa: S608
+        f"SELECT record, hash, answer FROM entries WHERE {where} ORDER BY id",  # noqa: S608
         values,
-    ).fetchall()
-    selected = [Entry.from_text(record) for record, _ in rows]
-    for entry, (record, stated) in zip(selected, rows, strict=True):
+    )
+    found = []
+    for record, stated, answer in rows.fetchall():
+        entry = Entry.from_text(record)
         if _hash(record) != stated:
             raise LedgerError(f"Entry {entry.index} does not match its hash.", _VERIFY)
-    return selected
+        if entry.answer != (None if answer is None else digest(answer)):
+            raise LedgerError(
+                f"The answer of entry {entry.index} does not match its hash.", _VERIFY
+            )
+        found.append((entry, answer))
+    return found
 
 
-def released_before(connection: sqlite3.Connection, index: int) -> bool:
-    """Whether anything may have been released before an entry."""
-    rows = connection.execute(
-        "SELECT EXISTS (SELECT 1 FROM entries WHERE id < ? AND settles IS NULL "
-        "AND outcome NOT IN ('extended', 'run'))",
-        (index,),
-    )
-    return bool(rows.fetchone()[0])
+def _check_column(
+    found: list[tuple[Entry, bytes | None]], name: str, value: object
+) -> tuple[Entry, bytes | None] | None:
+    """The only entry of a unique column; raise unless its record has the same value."""
+    if not found:
+        return None
+    if getattr(found[0][0], name) != value:
+        raise LedgerError(f"Entry {found[0][0].index} does not match its columns.", _VERIFY)
+    return found[0]
 
 
-def balances(connection: sqlite3.Connection) -> list[tuple[str, Cost, Cost]]:
-    """Name, amount spent and total of every account."""
+def balances(connection: sqlite3.Connection) -> dict[str, tuple[Cost, Cost]]:
+    """Amount spent and total of every account."""
     rows = connection.execute(
         "SELECT name, spent, spent_delta, total, total_delta FROM accounts ORDER BY name"
     ).fetchall()
     if not all(isinstance(amount, int) for row in rows for amount in row[1:]):
         raise LedgerError("An account contains a value that is not an integer.", _VERIFY)
-    return [(name, Cost(a, b), Cost(c, d)) for name, a, b, c, d in rows]
+    return {name: (Cost(a, b), Cost(c, d)) for name, a, b, c, d in rows}
 
 
 def entries(connection: sqlite3.Connection) -> Iterator[Entry]:
@@ -318,26 +318,13 @@ def append(
     connection: sqlite3.Connection, entry: Entry, answer: bytes | None, adds: int = 0
 ) -> None:
     """Append an entry and its answer; the database debits the account in the same statement."""
+    values: dict[str, object] = {"id": entry.index, "record": entry.text, "hash": entry.hash}
+    values |= {name: getattr(entry, name) for name in COPIED_COLUMNS}
+    values |= {"adds": adds, "answer": answer}
     connection.execute(
-        "INSERT INTO entries (id, record, hash, scope, request, run, account, filter, cost, "
-        "cost_delta, outcome, settles, adds, answer) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            entry.index,
-            entry.text,
-            entry.hash,
-            entry.scope,
-            entry.request,
-            entry.run,
-            entry.account,
-            entry.filter,
-            entry.cost,
-            entry.cost_delta,
-            entry.outcome,
-            entry.settles,
-            adds,
-            answer,
-        ),
+        f"INSERT INTO entries ({', '.join(values)}) "  # noqa: S608
+        f"VALUES ({', '.join('?' * len(values))})",
+        tuple(values.values()),
     )
 
 
@@ -360,12 +347,13 @@ def _hash(record: object) -> str:
     return digest(record.encode()) if isinstance(record, str) else ""
 
 
+# ---------------------------------------------------------------- files and transactions
+
 FORMAT = 2
 APPLICATION = 0x56434C47  # "VCLG", in the header of the file
 BUSY_TIMEOUT = 60.0  # seconds to wait for other writers
 _FULL = 2  # of PRAGMA synchronous
-_SIDE_FILES = ("-wal", "-shm", "-journal")
-_NO_LOSS = "Nothing was released, and no earlier charge is lost."
+SIDE_FILES = ("-wal", "-shm", "-journal")
 _OPEN_FOR_WRITING: ContextVar[frozenset[Path]] = ContextVar(
     "_OPEN_FOR_WRITING", default=frozenset()
 )
@@ -376,9 +364,9 @@ _REMEDIES = {
     "SQLITE_CANTOPEN": "Give its owner write permission for the file and its folder.",
     "SQLITE_FULL": "Free space on the disk, then try again.",
     "SQLITE_IOERR": "Check that the disk works and has free space, then try again.",
-    "SQLITE_NOTADB": "The file is not a ledger: use another file.",
+    "SQLITE_NOTADB": "Use another file.",
     "SQLITE_CORRUPT": "The file is damaged: check for other writers and for a failing disk.",
-    "SQLITE_CONSTRAINT": "The ledger is inconsistent: run `veracal ledger verify` on it.",
+    "SQLITE_CONSTRAINT": "The file is inconsistent: run `veracal ledger verify` on the ledger.",
 }
 
 
@@ -387,15 +375,47 @@ def create_file(
 ) -> None:
     """Create a ledger file atomically, readable by its owner only, never over another."""
     check_new_path(path)
-    with _translate_errors(path):
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        os.close(handle)
+    with translate_errors(path), temporary_file(path) as temporary:
+        connection = _connect(temporary)
         try:
-            _write_tables(Path(name), record, accounts, filter)
-            _publish(Path(name), path)
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute(f"PRAGMA application_id = {APPLICATION}")
+            connection.execute(f"PRAGMA user_version = {FORMAT}")
+            connection.executescript(SCHEMA)
+            add_accounts(connection, accounts, filter=filter, entry=None)
+            connection.execute("INSERT INTO opening VALUES (1, ?, ?)", (record, digest(record)))
         finally:
-            for ending in ("", *_SIDE_FILES):
-                Path(name + ending).unlink(missing_ok=True)
+            connection.close()
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        with locked_folder(path) as folder:
+            check_new_path(path)
+            # Not a hard link: a process killed in between would leave two names.
+            temporary.rename(path)
+            os.fsync(folder)
+
+
+@contextmanager
+def temporary_file(path: Path) -> Iterator[Path]:
+    """An empty file in the folder of a path, readable by its owner only, removed at the end."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    os.close(handle)
+    try:
+        yield Path(name)
+    finally:
+        for ending in ("", *SIDE_FILES):
+            Path(name + ending).unlink(missing_ok=True)
+
+
+@contextmanager
+def locked_folder(path: Path) -> Iterator[int]:
+    """The open folder of a path, locked against concurrent creation."""
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield folder
+    finally:
+        os.close(folder)
 
 
 def check_new_path(path: Path) -> None:
@@ -403,7 +423,7 @@ def check_new_path(path: Path) -> None:
     if "\0" in str(path):
         raise LedgerError(f"{str(path)!r}: expected a file name, found one with a null byte.")
     new_file(path)
-    for ending in _SIDE_FILES:  # SQLite would replay the log of a deleted ledger
+    for ending in SIDE_FILES:  # SQLite would replay the log of a deleted ledger
         new_file(Path(f"{path}{ending}"))
     check_local(path.parent)
 
@@ -411,7 +431,7 @@ def check_new_path(path: Path) -> None:
 @contextmanager
 def reading(path: Path) -> Iterator[sqlite3.Connection]:
     """A read transaction: a consistent state of the ledger, despite concurrent writers."""
-    with _translate_errors(path), _open_connection(path) as connection:
+    with translate_errors(path), _open_connection(path) as connection:
         connection.execute("BEGIN")
         _check_file(connection, path)
         yield connection
@@ -431,7 +451,7 @@ def writing(path: Path) -> Iterator[sqlite3.Connection]:
             f"{path}: the computation of an answer cannot use the ledger that waits for it. "
             "Charge before or afterwards."
         )
-    with _translate_errors(path), _open_connection(path) as connection:
+    with translate_errors(path), _open_connection(path) as connection:
         connection.execute("BEGIN IMMEDIATE")
         _check_file(connection, path)
         token = _OPEN_FOR_WRITING.set(_OPEN_FOR_WRITING.get() | {path})
@@ -493,80 +513,83 @@ def check_path(path: Path) -> None:
     check_local(path.parent)
 
 
-def _check_file(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise unless the database is an unmodified ledger with the required settings."""
-    if _pragma(connection, "application_id") != APPLICATION:
-        raise LedgerError(f"{path}: expected a ledger, found another database.")
-    if (version := _pragma(connection, "user_version")) != FORMAT:
+def check_settings(
+    connection: sqlite3.Connection,
+    path: Path,
+    what: str,
+    *,
+    application: int,
+    version: int,
+    settings: tuple[str, int],
+) -> None:
+    """Raise unless a database has this format, and this journal mode and synchronization."""
+
+    def pragma(name: str) -> object:
+        return connection.execute(f"PRAGMA {name}").fetchone()[0]
+
+    if pragma("application_id") != application:
+        raise LedgerError(f"{path}: expected {what}, found another database.")
+    if (found := pragma("user_version")) != version:
         raise LedgerError(
-            f"{path}: expected a ledger of format {FORMAT}, found format {version}.",
+            f"{path}: expected {what} of format {version}, found format {found}.",
             "It was written by another version of Veracal: use that version.",
         )
-    settings = (_pragma(connection, "journal_mode"), _pragma(connection, "synchronous"))
-    if settings != ("wal", _FULL):
+    actual = (pragma("journal_mode"), pragma("synchronous"))
+    if actual != settings:
         raise LedgerError(
-            f"{path}: expected write-ahead logging with synchronous commits, found "
-            f"journal_mode={settings[0]} and synchronous={settings[1]}. Keep the ledger on "
-            "another file system."
+            f"{path}: expected commits that reach the disk (journal_mode={settings[0]} and "
+            f"synchronous={settings[1]}), found journal_mode={actual[0]} and "
+            f"synchronous={actual[1]}. Keep it on another file system."
         )
+
+
+def _check_file(connection: sqlite3.Connection, path: Path) -> None:
+    """Raise unless the database is an unmodified ledger with the required settings."""
+    check_settings(
+        connection,
+        path,
+        "a ledger",
+        application=APPLICATION,
+        version=FORMAT,
+        settings=("wal", _FULL),
+    )
     if len(connection.execute("PRAGMA database_list").fetchall()) != 1:
         raise LedgerError(f"{path}: expected one database, found others attached to it.")
-    if schema(connection) != expected_schema(SCHEMA):
+    if _read_schema(connection) != _expected_schema(SCHEMA):
         raise LedgerError(f"{path}: its tables or triggers were changed.")
 
 
-def _pragma(connection: sqlite3.Connection, name: str) -> object:
-    """The current value of a setting."""
-    return connection.execute(f"PRAGMA {name}").fetchone()[0]
+def _read_schema(connection: sqlite3.Connection) -> dict[str, str]:
+    """Every table, index and trigger of a database, by name."""
+    return dict(connection.execute("SELECT name, coalesce(sql, '') FROM sqlite_master"))
 
 
-def _write_tables(
-    path: Path, record: str, accounts: Mapping[str, Cost], filter: int | None
-) -> None:
-    """Write the tables of a new ledger."""
-    connection = _connect(path)
-    try:
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute(f"PRAGMA application_id = {APPLICATION}")
-        connection.execute(f"PRAGMA user_version = {FORMAT}")
-        connection.executescript(SCHEMA)
-        add_accounts(connection, accounts, filter=filter, entry=None)
-        connection.execute("INSERT INTO opening VALUES (1, ?, ?)", (record, digest(record)))
-    finally:
-        connection.close()
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-
-
-def _publish(temporary: Path, path: Path) -> None:
-    """Rename a finished ledger durably, unless another process has created one."""
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        # Not a hard link: a process killed in between would leave two names.
-        fcntl.flock(folder, fcntl.LOCK_EX)
-        check_new_path(path)
-        temporary.rename(path)
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+@lru_cache(maxsize=4)
+def _expected_schema(script: str) -> dict[str, str]:
+    """The schema of an unmodified ledger."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.executescript(script)
+        return _read_schema(connection)
 
 
 @contextmanager
-def _translate_errors(path: Path) -> Iterator[None]:
+def translate_errors(
+    path: Path,
+    *,
+    outcome: str = "Nothing was released, and no earlier charge is lost.",
+    missing: str = "expected a ledger, but the file does not exist. Check the path, or create a "
+    "ledger with `veracal ledger open`.",
+) -> Iterator[None]:
     """Translate errors of SQLite and the operating system to :class:`LedgerError`."""
     try:
         yield
     except sqlite3.Error as cause:
         name = getattr(cause, "sqlite_errorname", None) or ""
         remedy = next((text for key, text in _REMEDIES.items() if name.startswith(key)), "")
-        raise LedgerError(f"{path}: {cause}. {_NO_LOSS} {remedy}".strip()) from cause
+        raise LedgerError(f"{path}: {cause}. {outcome} {remedy}".strip()) from cause
     except UnicodeDecodeError as cause:  # raised by SQLite for names in a damaged file
         raise LedgerError(f"{path}: {_REMEDIES['SQLITE_CORRUPT']}") from cause
     except FileNotFoundError as cause:
-        raise LedgerError(
-            f"{path}: expected a ledger, but the file does not exist. Check the path, or "
-            "create "
-            "a ledger with `veracal ledger open`."
-        ) from cause
+        raise LedgerError(f"{path}: {missing}") from cause
     except OSError as cause:
-        raise LedgerError(f"{path}: {cause.strerror or cause}. {_NO_LOSS}") from cause
+        raise LedgerError(f"{path}: {cause.strerror or cause}. {outcome}") from cause

@@ -289,7 +289,7 @@ class RankFacts:
         What must be equal on all ranks, as JSON values.
     rows : int or None
         Number of records, if it is public.
-    at_most : int or None
+    max_contributions : int or None
         Maximum number of rows of one unit, with units.
     split : sequence of str
         Marks of the keys and the draws by which the records were split.
@@ -297,7 +297,7 @@ class RankFacts:
 
     settings: Mapping[str, Any]
     rows: int | None
-    at_most: int | None
+    max_contributions: int | None
     split: Sequence[str] = ()
 
 
@@ -351,7 +351,9 @@ def _wait_for_leader(connection: RankConnection, check: Callable[[], RankFacts])
     problem, reply = None, "null"
     try:
         facts = check()
-        reply = json.dumps([dict(facts.settings), facts.rows, facts.at_most, list(facts.split)])
+        reply = json.dumps(
+            [dict(facts.settings), facts.rows, facts.max_contributions, list(facts.split)]
+        )
     except Exception as error:  # rank 0 learns of it when it asks, and stops all ranks
         problem = error
     try:
@@ -425,17 +427,22 @@ def check_totals(all_facts: list[RankFacts], unit: Unit, ranks: Ranks, size: int
             f"Expected size={sum(rows)}, the number of records on all ranks, which is public "
             f"under replace-one, got size={size}."
         )
-    if len({facts.at_most is None for facts in all_facts}) > 1 and not ranks.units_disjoint:
+    if (
+        len({facts.max_contributions is None for facts in all_facts}) > 1
+        and not ranks.units_disjoint
+    ):
         raise ValueError(
             f"Expected {unit.name} ids on all ranks or on none, got them on some: rows of one "
             f"{unit.name} could be on other ranks. Provide them everywhere, or pass "
             "Ranks(units_disjoint=True)."
         )
-    most = sum(facts.at_most for facts in all_facts if facts.at_most is not None)
-    if most > unit.at_most and not ranks.units_disjoint:
+    most = sum(
+        facts.max_contributions for facts in all_facts if facts.max_contributions is not None
+    )
+    if most > unit.max_contributions and not ranks.units_disjoint:
         raise ValueError(
-            f"Expected at most {unit.at_most} rows of a {unit.name} on all ranks together, got "
-            f"up to {most}. Keep all rows of a {unit.name} on one rank and pass "
+            f"Expected at most {unit.max_contributions} rows of a {unit.name} on all ranks "
+            f"together, got up to {most}. Keep all rows of a {unit.name} on one rank and pass "
             "Ranks(units_disjoint=True), or limit contributions further."
         )
 

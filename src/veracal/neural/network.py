@@ -143,7 +143,7 @@ class DistributedClassifier(DPSGDClassifier):
             self._shared_settings(self._public(dataset)),
             # Replacing a record keeps the number of records on every rank: it is public.
             len(dataset) if self.relation == "replace-one" else None,
-            None if dataset.units is None else dataset.at_most,
+            None if dataset.units is None else dataset.max_contributions,
             (*dataset.split_keys, *dataset.split_draws),
         )
 

@@ -222,7 +222,7 @@ def _fit_arrays_with_ledger(
             "that resumes under one charge (checkpoint=..., request=...), got arrays."
         )
     unit = ledger.budget.unit
-    if unit.at_most > 1 or unit != (model.unit or Unit()):
+    if unit.max_contributions > 1 or unit != (model.unit or Unit()):
         raise ValueError(
             f"Expected a veracal.data.Dataset with unit ids for a ledger that protects "
             f"{unit!r}, got arrays and unit={model.unit!r}. Nothing was charged."

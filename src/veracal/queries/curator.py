@@ -238,7 +238,7 @@ class Curator:
     records : Scores or Dataset
     ledger : Ledger
         Determines the unit and the relation, and is charged.
-    part : str, optional
+    partition : str, optional
         The partition of the ledger that these records are, disjoint from its others.
     version : str
         Public version of these records. Change it when the records change: answers are stored
@@ -265,10 +265,15 @@ class Curator:
     several unit ids is not protected as stated.
     """
 
-    __slots__ = ("_records", "ledger", "part", "relation", "unit", "version")
+    __slots__ = ("_records", "ledger", "partition", "relation", "unit", "version")
 
     def __init__(
-        self, records: Records, ledger: Ledger, *, part: str | None = None, version: str = ""
+        self,
+        records: Records,
+        ledger: Ledger,
+        *,
+        partition: str | None = None,
+        version: str = "",
     ) -> None:
         if not isinstance(records, Scores | Dataset):
             raise DataError(
@@ -277,11 +282,16 @@ class Curator:
         check_ledger(ledger)
         budget = ledger.budget
         check_units(records, budget.unit)
-        self._records, self.ledger, self.part, self.version = records, ledger, part, version
+        self._records, self.ledger, self.partition, self.version = (
+            records,
+            ledger,
+            partition,
+            version,
+        )
         self.relation, self.unit = budget.relation, budget.unit
 
     def __repr__(self) -> str:
-        return f"Curator({self._records.name!r}, {self.ledger!r}, part={self.part!r})"
+        return f"Curator({self._records.name!r}, {self.ledger!r}, partition={self.partition!r})"
 
     def event(self, query: Query, micro_epsilon: int) -> Event:
         """The event that an answer would charge."""
@@ -339,7 +349,7 @@ class Curator:
         # Evaluate it on no records first, so that an inapplicable query (no labels, features
         # instead of scores) is rejected before anything is charged.
         evaluate_query(query, self._records.take(np.arange(0)))
-        body = canonical_request(query, event, self._records, self.part, self.version)
+        body = canonical_request(query, event, self._records, self.partition, self.version)
 
         def compute() -> bytes:
             exact = evaluate_query(query, self._records)
@@ -351,7 +361,7 @@ class Curator:
             compute,
             request=hashlib.sha256(body).hexdigest() if request is None else request,
             body=body,
-            part=self.part,
+            partition=self.partition,
         )
         return Release(
             query.name,
@@ -380,7 +390,7 @@ class Curator:
             if entry.event is not None
             and entry.outcome != "run"
             and entry.run == self.ledger.run
-            and entry.part == self.part
+            and entry.partition == self.partition
             and (request is None or (entry.request or "").startswith(f"{request}:"))
         )
         return unpaid_items(items, paid)
@@ -388,12 +398,14 @@ class Curator:
     def require(self, items: Sequence[Item]) -> None:
         """Raise a ``BudgetError`` unless the ledger can pay for all items; charge nothing."""
         if self.ledger.run is not None or self.ledger.opening.rule.kind == "plan":
-            for item in merge_items(replace(item, part=self.part) for item in items):
-                self.ledger.require(item.event, item.purpose, part=self.part, times=item.times)
+            for item in merge_items(replace(item, partition=self.partition) for item in items):
+                self.ledger.require(
+                    item.event, item.purpose, partition=self.partition, times=item.times
+                )
         elif items:
             events = tuple(Repeated(item.event, item.times) for item in items)
             event = events[0] if len(events) == 1 else Composed(events)
-            self.ledger.require(event, items[0].purpose, part=self.part)
+            self.ledger.require(event, items[0].purpose, partition=self.partition)
 
     def fit(
         self, model: Model, *, purpose: str = "training", request: str | None = None
@@ -435,9 +447,9 @@ class Curator:
             )
         if resumable is not None and request is not None:
             self._check_begun(resumable, request)
-        entry = self.ledger.charge(event, purpose, part=self.part, request=request)
+        entry = self.ledger.charge(event, purpose, partition=self.partition, request=request)
         if resumable is not None:
-            records = [self._records.name, self.part or "", self.version]
+            records = [self._records.name, self.partition or "", self.version]
             resumable.paid(digest(canonical({"charge": entry.hash, "records": records})))
 
     def _check_begun(self, model: ResumableModel, request: str) -> None:
@@ -535,7 +547,7 @@ class Curator:
                 compute,
                 request=request,
                 body=body,
-                part=self.part,
+                partition=self.partition,
                 every_attempt=exposed,
             )
             if own == [answer]:
@@ -582,7 +594,7 @@ class Curator:
 
 
 def canonical_request(
-    query: Query, event: Event, records: Records, part: str | None, version: str
+    query: Query, event: Event, records: Records, partition: str | None, version: str
 ) -> bytes:
     """Canonical bytes of everything public about a query.
 
@@ -600,7 +612,7 @@ def canonical_request(
         "records": records.name,
         "classes": list(records.classes),
         "scores": getattr(records, "kind", None),
-        "part": part,
+        "part": partition,
         "version": version,
     }
     return json.dumps(about, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
@@ -626,18 +638,17 @@ def check_units(records: Records, unit: Unit) -> None:
             f"{records.name}: units",
             "none, since the ledger protects one record",
             "ids of units",
-            "Open the ledger for Unit('patient', at_most=...), or remove the ids if single "
-            "rows "
-            "are to be protected.",
+            "Open the ledger for Unit('patient', max_contributions=...), or remove the ids if "
+            "single rows are to be protected.",
         )
     if isinstance(records, Dataset):
-        most = records.at_most
+        most = records.max_contributions
     else:
         most = int(np.unique(records.units, return_counts=True)[1].max(initial=0))
-    if most is None or most > unit.at_most:
+    if most is None or most > unit.max_contributions:
         raise DataError(
             f"{records.name}: units",
-            f"at most {unit.at_most} rows of {unit.name}, as the ledger protects",
+            f"at most {unit.max_contributions} rows of {unit.name}, as the ledger protects",
             "no declared bound" if most is None else f"up to {most}",
             "Use limit_contributions first.",
         )

@@ -464,7 +464,7 @@ def _check_distinct(sources: Iterable[object]) -> None:
                 "private scores, or Public(scores) for public ones."
             )
     holders = [one for one in single if isinstance(one, Curator)]
-    accounts = {(one.ledger.path.resolve(), one.part) for one in holders}
+    accounts = {(one.ledger.path.resolve(), one.partition) for one in holders}
     if len({id(one) for one in single}) < len(single) or len(accounts) < len(holders):
         raise ValueError(
             "Expected different sources, each with its own ledger or partition of a ledger, "

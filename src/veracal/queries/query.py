@@ -98,11 +98,11 @@ def laplace_event(
     Examples
     --------
     >>> from veracal.queries.score_queries import Correct
-    >>> laplace_event(Correct(), 500_000, "add-remove", Unit("patient", at_most=3))
+    >>> laplace_event(Correct(), 500_000, "add-remove", Unit("patient", max_contributions=3))
     DiscreteLaplace(noise=6.0, sensitivity=1, relation='add-remove')
     """
     row = query.sensitivity(relation)
-    sensitivity = row * (unit or Unit()).at_most
+    sensitivity = row * (unit or Unit()).max_contributions
     return DiscreteLaplace(laplace_noise(sensitivity, micro_epsilon), row, relation)
 
 
@@ -114,7 +114,7 @@ def gaussian_event(
     The noise is ``noise_multiplier`` times the L2 sensitivity to one unit.
     """
     row = query.sensitivity_l2(relation)
-    noise = gaussian_noise(row * (unit or Unit()).at_most, noise_multiplier)
+    noise = gaussian_noise(row * (unit or Unit()).max_contributions, noise_multiplier)
     return DiscreteGaussian(noise, row, relation, query.entries)
 
 

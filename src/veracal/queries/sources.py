@@ -211,12 +211,12 @@ class PayingSource(DeclaredSource, Protocol):
 
     Attributes
     ----------
-    part : str or None
+    partition : str or None
         The partition of its ledger that is charged.
     """
 
     @property
-    def part(self) -> str | None:
+    def partition(self) -> str | None:
         """The partition of its ledger that is charged."""
 
     def unpaid(self, items: Iterable[Item], *, request: str | None = None) -> list[Item]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from veracal._types import Array, Ints
+from veracal._types import Ints
 from veracal.accounting import RELATIONS, Relation
 from veracal.data import Scores
 from veracal.errors import BudgetError, ConflictError, VeracalError
@@ -33,7 +33,12 @@ def adversarial_scores(n: int, rng: np.random.Generator, *, classes: int = 10) -
     """
     labels = rng.integers(classes, size=n)
     if rng.random() < 0.3:
-        return Scores.from_probabilities(_extreme_probabilities(n, classes, rng), labels)
+        spread = rng.dirichlet(np.full(classes, 0.3), size=n)
+        sure = np.eye(classes)[rng.integers(classes, size=n)]  # exact zeros and ones
+        tied = np.full((n, classes), 1 / classes)
+        form = rng.integers(3, size=(n, 1))
+        values = np.select([form == 0, form == 1], [sure, tied], spread)
+        return Scores.from_probabilities(values, labels)
     ordinary = rng.normal(scale=3, size=(n, classes))
     extreme = rng.choice(_EXTREMES, (n, classes)) * rng.choice([-1.0, 1.0], (n, classes))
     ties = np.broadcast_to(rng.choice(_EXTREMES, (n, 1)), (n, classes))
@@ -127,9 +132,16 @@ def _check_contract(
         n = int(rng.integers(1, 40))
         pool = make_records(n + 1, rng)
         check_neighbors(query, pool, int(rng.integers(n)))
-        _check_order(query, pool, rng)
+        whole = evaluate_checked(query, pool)
+        shuffled = evaluate_checked(query, pool.take(rng.permutation(len(pool))))
+        assert (whole == shuffled).all(), f"{query.name!r} depends on the order of the rows."
         if adds_up:
-            _check_chunks(query, pool, rng)
+            chunks = np.split(np.arange(len(pool)), [int(rng.integers(len(pool) + 1))])
+            total = sum(evaluate_checked(query, pool.take(rows)) for rows in chunks)
+            assert (whole == total).all(), (
+                f"{query.name!r} is no sum over records: two chunks of them do not add up to "
+                "the whole."
+            )
     assert declared_facts(query) == declared, (
         "What the query states changed while it was evaluated."
     )
@@ -208,36 +220,6 @@ def _assert_zero(query: Query, records: Any, what: str) -> None:
     """Check that some records contribute nothing."""
     result = evaluate_checked(query, records)
     assert not result.any(), f"{query.name!r} must be zero on {what}, not {result}."
-
-
-def _check_order(query: Query, records: Any, rng: np.random.Generator) -> None:
-    """Check that the order of the rows does not change the result."""
-    whole = evaluate_checked(query, records)
-    shuffled = evaluate_checked(query, records.take(rng.permutation(len(records))))
-    assert (whole == shuffled).all(), f"{query.name!r} depends on the order of the rows."
-
-
-def _check_chunks(query: Query, records: Any, rng: np.random.Generator) -> None:
-    """Check that chunks of the rows add up to the whole."""
-    n = len(records)
-    whole = evaluate_checked(query, records)
-    cut = int(rng.integers(n + 1))
-    parts: list[Array] = [
-        evaluate_checked(query, records.take(rows)) for rows in np.split(np.arange(n), [cut])
-    ]
-    assert (whole == sum(parts)).all(), (
-        f"{query.name!r} is no sum over records: two chunks of them do not add up to the whole."
-    )
-
-
-def _extreme_probabilities(n: int, classes: int, rng: np.random.Generator) -> Array:
-    """Probabilities with exact zeros and ones, ties and tiny values."""
-    ordinary = rng.dirichlet(np.full(classes, 0.3), size=n)
-    confident = np.eye(classes)[rng.integers(classes, size=n)]
-    ties = np.full((n, classes), 1 / classes)
-    kind = rng.integers(3, size=(n, 1))
-    result: Array = np.select([kind == 0, kind == 1], [confident, ties], ordinary)
-    return result
 
 
 MakeSource = Callable[[int], Source]

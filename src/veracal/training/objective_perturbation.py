@@ -323,7 +323,7 @@ class ObjectivePerturbation(PerturbedClassifier):
         Under replace-one the noise is twice as large.
     unit : Unit, optional
         The privacy unit that epsilon protects; each of its rows gets epsilon /
-        ``unit.at_most``.
+        ``unit.max_contributions``.
     random_state : int or Generator, optional
         Only None, which draws secret noise, is private.
 

@@ -422,7 +422,9 @@ class PerturbedClassifier(LinearClassifier):
 
     def _epsilon_per_row(self) -> float:
         """Epsilon of one row; a unit may have several rows."""
-        return divide_epsilon(self.epsilon, 1 if self.unit is None else self.unit.at_most)
+        return divide_epsilon(
+            self.epsilon, 1 if self.unit is None else self.unit.max_contributions
+        )
 
     def _learn(self, data: TrainingData, rng: np.random.Generator) -> tuple[str, ...]:
         norm = data.norm if self.norm is None else self.norm

@@ -146,7 +146,7 @@ def _assign(
 def is_unused(ledger: Ledger) -> bool:
     """Whether no charge depends on partitions yet."""
     charged = (entry for entry in ledger.entries() if entry.event is not None)
-    return all(entry.part is None for entry in charged)
+    return all(entry.partition is None for entry in charged)
 
 
 def partitions_path(ledger: Path) -> Path:
@@ -179,7 +179,7 @@ def open_data_ledger(path: Path, budget: Budget, source: str) -> Ledger:
     check_not_lost(path)
     try:
         return open_ledger_for_data(
-            path, budget, source, kind="open", composition="addition", parts=(TRAIN, TEST)
+            path, budget, source, kind="open", composition="addition", partitions=(TRAIN, TEST)
         )
     except DataError:
         if not os.path.lexists(path):
@@ -222,11 +222,11 @@ def check_guarantee(ledger: Ledger, budget: Budget) -> None:
             f"run protects {budget.unit} under {budget.relation}. Their costs cannot be added: "
             "use the schema and the relation of the first run."
         )
-    if not {TRAIN, TEST} <= set(opening.parts) or opening.rule.kind != "open":
+    if not {TRAIN, TEST} <= set(opening.partitions) or opening.rule.kind != "open":
         raise LedgerError(
             f"{ledger.path}: a run needs a ledger of kind 'open' with partitions {TRAIN} and "
             f"{TEST}; this one is of kind {opening.rule.kind!r} with "
-            f"{', '.join(opening.parts)}. Open one with `veracal ledger open --data DATA`."
+            f"{', '.join(opening.partitions)}. Open one with `veracal ledger open --data DATA`."
         )
 
 

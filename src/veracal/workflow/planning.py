@@ -92,7 +92,7 @@ class RunPlan:
     def train_model(self, ledger: Ledger) -> PrivateClassifier:
         """Fit the classifier, or return the one that the ledger kept for this request."""
         config, records = self.config, self.records
-        curator = Curator(records.train, ledger, part=TRAIN, version=config.data.version)
+        curator = Curator(records.train, ledger, partition=TRAIN, version=config.data.version)
 
         def pack(fitted: Any) -> bytes:
             classifier = PrivateClassifier.of(
@@ -123,7 +123,9 @@ class RunPlan:
         """
         name, version = self.config.name, self.config.data.version
         scores = classifier.scores(self.records.test, mapped=when != "before")
-        curator = Curator(scores.renamed(f"{name}: {when}"), ledger, part=TEST, version=version)
+        curator = Curator(
+            scores.renamed(f"{name}: {when}"), ledger, partition=TEST, version=version
+        )
         release = measure_planned(curator, self.plan, request=f"{name}: {MEASUREMENT} {when}")
         return MeasurementRecord(when, date or today(), release.to_json())
 

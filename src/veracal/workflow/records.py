@@ -177,7 +177,7 @@ def limit_rows(dataset: Dataset, most: int, schema: Schema | None) -> Dataset:
             f"max_contributions={most}",
             "Leave it out, or write it in the schema.",
         )
-    return limit_contributions(dataset, at_most=most)
+    return limit_contributions(dataset, max_contributions=most)
 
 
 def run_budget(config: Config, records: LoadedRecords) -> Budget:
@@ -196,7 +196,7 @@ def run_budget(config: Config, records: LoadedRecords) -> Budget:
             )
         unit = Unit(schema.unit, schema.at_most)
     elif dataset.units is not None:
-        if dataset.at_most is None:
+        if dataset.max_contributions is None:
             raise DataError(
                 dataset.name,
                 "a declared maximum number of rows per unit",
@@ -204,7 +204,7 @@ def run_budget(config: Config, records: LoadedRecords) -> Budget:
                 "Pass --max-contributions …, or write max_contributions = … under [data]. Of a "
                 "unit with more rows, that many are drawn at random.",
             )
-        unit = Unit("unit", dataset.at_most)
+        unit = Unit("unit", dataset.max_contributions)
     privacy = config.privacy
     delta = 1 / (10 * dataset.size) if privacy.delta is None else privacy.delta
     return Budget(privacy.epsilon, delta, privacy.relation, unit)

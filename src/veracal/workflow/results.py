@@ -59,7 +59,7 @@ def build_results(
     budget = plan.budget if budget is None else budget
     items = [item for item, _ in ledger.planned()]
     events = [
-        Composed(tuple(Repeated(i.event, i.times) for i in items if i.part == part))
+        Composed(tuple(Repeated(i.event, i.times) for i in items if i.partition == part))
         for part in (TRAIN, TEST)
     ]
     guarantee = statement(
@@ -78,7 +78,7 @@ def build_results(
             "features": math.prod(dataset.X.shape[1:]),
             "groups": {name: list(group.names) for name, group in dataset.groups.items()},
             "unit": budget.unit.name,
-            "at_most": budget.unit.at_most,
+            "at_most": budget.unit.max_contributions,
             "size": dataset.size,
             "test": config.data.test,
         },
@@ -111,7 +111,7 @@ def summarize_ledger(ledger: Ledger, budget: Budget) -> dict[str, Any]:
     planned = [
         {
             "purpose": item.purpose,
-            "part": item.part,
+            "part": item.partition,
             "times": item.times,
             "used": count,
             **_cost(item, budget),

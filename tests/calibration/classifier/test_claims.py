@@ -85,10 +85,10 @@ def test_seeds_repeat_everything_and_secrets_nothing() -> None:
 
 
 def test_units_pay_for_all_their_rows() -> None:
-    unit = Unit("patient", at_most=2)
+    unit = Unit("patient", max_contributions=2)
     ids = np.repeat(np.arange(200), 2).astype(str)
     plain_set = Dataset(X, DATA.y, DATA.classes, units=ids, size=400)
-    people = limit_contributions(plain_set, at_most=2)
+    people = limit_contributions(plain_set, max_contributions=2)
     model = calibrated(Known(unit=unit), unit=unit, method=PrivateTemperature(epsilon=0.1))
     fitted = model.fit_records(people)
     noises = [release.event.noise for release in fitted.releases_]

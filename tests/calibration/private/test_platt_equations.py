@@ -250,7 +250,7 @@ def test_every_kind_of_source_beats_a_temperature(source_of, rng, form):
 @pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
 @pytest.mark.parametrize("rows", [1, 3])
 def test_a_fit_costs_at_most_epsilon(form, relation, rows):
-    unit = Unit("patient", at_most=rows)
+    unit = Unit("patient", max_contributions=rows)
     event = PrivatePlatt(form, **TOLD).event(relation, unit)
     assert 3.9 < epsilon_for(event, 1e-5, unit) <= 4.0
     assert epsilon_for(event, 1e-5 / 2, unit) > 4.0  # delta is used, too

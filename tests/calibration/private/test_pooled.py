@@ -68,7 +68,7 @@ def test_the_first_gap_is_where_the_prior_is_and_the_second_where_the_answers_po
 @pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
 @pytest.mark.parametrize("rows", [1, 3])
 def test_it_costs_what_it_says_and_no_more_than_epsilon(relation, rows):
-    unit = Unit("patient", at_most=rows)
+    unit = Unit("patient", max_contributions=rows)
     fitter = PooledTemperature(epsilon=0.7, classes=4)
     cost = epsilon_for(fitter.event(relation, unit), 0.0, unit)
     assert 0.7 - 1e-5 < cost <= math.nextafter(math.nextafter(0.7, 1), 1)

@@ -38,7 +38,7 @@ def test_the_rule_is_the_noise_of_the_first_gap_for_each_record():
 
 
 def test_more_noise_for_units_and_for_replacing():
-    shapes = {"unit": Unit("patient", at_most=5), "relation": "replace-one"}
+    shapes = {"unit": Unit("patient", max_contributions=5), "relation": "replace-one"}
     assert plan_pooled(30, epsilon=0.5, records=900).shares == TWO
     for name, value in shapes.items():
         assert plan_pooled(30, epsilon=0.5, records=500, **{name: value}).shares == ONE

@@ -22,7 +22,7 @@ def test_the_result_goes_through_json(holders):
 
 
 def test_the_text_has_what_an_officer_needs(holders, scores):
-    unit = Unit("patient", at_most=2)
+    unit = Unit("patient", max_contributions=2)
     mine = replace(scores, units=np.arange(len(scores)))
     two = holders(2, Budget(1.0, unit=unit), records=mine)
     estimate = recalibrate(two, "temperature", epsilon=1.0, guard=0.1)

@@ -403,7 +403,7 @@ def test_concurrent_repeats_are_charged_once(north: EnrolledSource):
 
 def test_the_noise_covers_all_rows_of_a_unit(tmp_path: Path):
     records = scores(60, units=np.arange(60) // 3)
-    unit = Unit("patient", at_most=3)
+    unit = Unit("patient", max_contributions=3)
     north = make_source(tmp_path / "north", records, budget=Budget(3.0, unit=unit))
     north.ask(micro_epsilon=500_000)
     (entry,) = north.ledger.entries()

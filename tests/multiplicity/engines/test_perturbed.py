@@ -59,7 +59,7 @@ def streams_of(rng):
 
 def of_persons(data):
     """The same records, two of each individual."""
-    return replace(data, units=np.arange(len(data)) // 2, at_most=2)
+    return replace(data, units=np.arange(len(data)) // 2, max_contributions=2)
 
 
 @pytest.mark.parametrize("k", [2, 3])

@@ -50,7 +50,7 @@ def pictures(rng):
         groups={"sex": Group(np.arange(10) % 2, ("f", "m"))},
         units=np.arange(10) // 2,
         size=12,
-        at_most=2,
+        max_contributions=2,
         norm=3.0,
         name="pictures",
     )
@@ -67,7 +67,7 @@ def test_features_replace_records_and_nothing_else(pictures, tmp_path):
     assert result.X.dtype == np.float32
     assert result.norm == 500.0
     assert result.feature_names == ()
-    for same in ("classes", "size", "at_most", "name"):
+    for same in ("classes", "size", "max_contributions", "name"):
         assert getattr(result, same) == getattr(pictures, same)
     np.testing.assert_array_equal(result.y, pictures.y)
     np.testing.assert_array_equal(result.units, pictures.units)

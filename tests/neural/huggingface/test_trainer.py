@@ -140,7 +140,7 @@ def test_the_noise_respects_epsilon(tmp_path):
 
 
 def test_the_statement_states_the_guarantee(tmp_path):
-    unit = Unit("patient", at_most=2)
+    unit = Unit("patient", max_contributions=2)
     private_trainer = trainer(tmp_path, privacy={"unit": unit, "noise_multiplier": 4.0})
     private_trainer.train()
     text = private_trainer.statement_.text()
@@ -157,7 +157,7 @@ def of_patients(most):
 
 def test_the_statement_excludes_an_unchecked_unit_bound(tmp_path):
     """Rows without ids may all belong to one patient: the bound is only declared."""
-    settings = {"unit": Unit("patient", at_most=2), "noise_multiplier": 4.0}
+    settings = {"unit": Unit("patient", max_contributions=2), "noise_multiplier": 4.0}
     trusted = trainer(tmp_path, privacy=settings)
     trusted.train()
     said = "any patient with more than 2 rows: the rows had no ids"
@@ -184,7 +184,7 @@ def test_the_statement_excludes_an_unchecked_unit_bound(tmp_path):
 )
 def test_rows_beyond_the_unit_limit_contribute_nothing(tmp_path, rows, left_out):
     """They are read after the charge, and no error reveals them."""
-    unit = Unit("patient", at_most=2)
+    unit = Unit("patient", max_contributions=2)
     privacy = {"unit": unit, "unit_column": "patient", "noise_multiplier": 4.0}
     private_trainer, entries = trainer(tmp_path, privacy=privacy), []
     plan = [Item("training", private_trainer.event())]

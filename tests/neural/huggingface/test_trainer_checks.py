@@ -133,7 +133,7 @@ def test_arrays_may_be_as_long_as_the_longest_text_so_their_length_is_declared(t
 
 
 def test_arrays_have_no_unit_column(tmp_path):
-    privacy = {"unit": Unit("patient", at_most=2), "unit_column": "patient"}
+    privacy = {"unit": Unit("patient", max_contributions=2), "unit_column": "patient"}
     with pytest.raises(ValueError, match="unit column 'patient', got arrays"):
         trainer(tmp_path, rows=arrays(texts()), privacy=privacy).train()
 
@@ -212,7 +212,7 @@ def test_the_ledger_must_be_a_ledger(tmp_path):
 
 
 def test_the_unit_must_be_that_of_the_ledger(tmp_path):
-    unit = Unit("patient", at_most=2)
+    unit = Unit("patient", max_contributions=2)
     ledger = open_ledger(tmp_path / "ledger", Budget(5.0, 1e-3, unit=unit), kind="open")
     with pytest.raises(ValueError, match="which the ledger protects"):
         trainer(tmp_path, ledger=ledger)

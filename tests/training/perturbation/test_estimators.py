@@ -214,10 +214,10 @@ def test_the_curator_rejects_rules_that_are_not_private(table, tmp_path):
 
 def test_units_of_several_rows_pay_epsilon(table, tmp_path):
     X, y = table
-    unit = Unit("patient", at_most=3)
+    unit = Unit("patient", max_contributions=3)
     data = dataset(X, y, units=np.arange(60) // 3)
     data = Dataset(
-        data.X, data.y, data.classes, units=data.units, at_most=3, size=60, norm=10.0
+        data.X, data.y, data.classes, units=data.units, max_contributions=3, size=60, norm=10.0
     )
     ledger = open_ledger(tmp_path / "a.ledger", Budget(1.0, unit=unit))
     model = Curator(data, ledger).fit(ObjectivePerturbation(1.0, unit=unit))

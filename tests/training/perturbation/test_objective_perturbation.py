@@ -108,7 +108,7 @@ def test_without_intercept_the_norm_bound_is_the_norm(table):
 
 
 def test_the_unit_shares_epsilon_among_its_rows():
-    model = ObjectivePerturbation(1.0, unit=Unit("patient", at_most=3))
+    model = ObjectivePerturbation(1.0, unit=Unit("patient", max_contributions=3))
     event = model.event()
     assert event == Pure(0.3333333333333333)
     alone = ObjectivePerturbation(event.epsilon)

@@ -130,7 +130,7 @@ def test_the_event_needs_no_norm():
 
 
 def test_the_unit_pays_epsilon_for_all_its_rows():
-    unit = Unit("patient", at_most=4)
+    unit = Unit("patient", max_contributions=4)
     event = OutputPerturbation(0.5, 1e-6, unit=unit).event()
     assert 0.4999 < epsilon_for(event, 1e-6, unit) <= 0.5 < epsilon_for(event, 1e-6) * 4.5
     assert OutputPerturbation(0.5, unit=unit).event() == Pure(0.125)

@@ -146,7 +146,9 @@ def test_units_beyond_the_guarantee_are_rejected(changes):
     rng = np.random.default_rng(0)
     relation = "replace-one" if "may_drop" in changes else "add-remove"
     ids = (
-        {"units": np.repeat(np.arange(20), 5), "at_most": 5} if "units" in changes else changes
+        {"units": np.repeat(np.arange(20), 5), "max_contributions": 5}
+        if "units" in changes
+        else changes
     )
     records = Dataset(rng.uniform(-1, 1, (100, 2)), np.arange(100) % 2, (0, 1), size=100, **ids)
     scaler = PrivateStandardizer((-1, 1), noise_multiplier=1.0, relation=relation)

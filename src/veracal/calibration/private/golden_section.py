@@ -545,7 +545,7 @@ class GoldenTemperature(PrivateFitter):
             GoldenEvaluation(1 / at, self._value(release), release.noise_std)
             for at, release in zip(inverses, session.answers, strict=True)
         )
-        self._estimate(inverse, session.answers, unit_of(source).at_most)
+        self._estimate(inverse, session.answers, unit_of(source).max_contributions)
         return self._store(Temperature(inverse), session.releases, source, covers=COVERS)
 
     def _estimate(self, inverse: float, answers: Sequence[Release], rows: int) -> None:

@@ -69,7 +69,7 @@ class DescentPlan:
 
     def noise_multiplier(self, query: Query, unit: Unit | None = None) -> float:
         """Noise divided by sensitivity for each step, sufficient under both relations."""
-        max_rows = (unit or Unit()).at_most
+        max_rows = (unit or Unit()).max_contributions
         sensitivities = tuple(
             max_rows * query.sensitivity_l2(relation) for relation in RELATIONS
         )
@@ -80,10 +80,10 @@ class DescentPlan:
         return Repeated(self._step(query, relation, unit), int(self.steps))
 
     def items(
-        self, query: Query, relation: Relation, unit: Unit | None, part: str | None
+        self, query: Query, relation: Relation, unit: Unit | None, partition: str | None
     ) -> list[Item]:
         """Ledger item of all steps."""
-        return [Item(query.name, self._step(query, relation, unit), int(self.steps), part)]
+        return [Item(query.name, self._step(query, relation, unit), int(self.steps), partition)]
 
     def _step(self, query: Query, relation: Relation, unit: Unit | None) -> Event:
         """Cost of one step."""

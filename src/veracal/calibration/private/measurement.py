@@ -81,10 +81,10 @@ class MeasurementPlan:
         self,
         relation: Relation = "add-remove",
         unit: Unit | None = None,
-        part: str | None = None,
+        partition: str | None = None,
     ) -> list[Item]:
         """Ledger items of this measurement."""
-        return plan_items(self.queries.values(), relation, unit, part)
+        return plan_items(self.queries.values(), relation, unit, partition)
 
     def text(self) -> str:
         """The division of the budget in words."""

@@ -159,12 +159,14 @@ class PrivatePlatt(PrivateFitter):
         self,
         relation: Relation = "add-remove",
         unit: Unit | None = None,
-        part: str | None = None,
+        partition: str | None = None,
     ) -> list[Item]:
         """Ledger items of one fit."""
         if self._descends():
-            return self._plan().items(self._gradient(self._start(), 0), relation, unit, part)
-        return self._plan_queries().items(relation, unit, part)
+            return self._plan().items(
+                self._gradient(self._start(), 0), relation, unit, partition
+            )
+        return self._plan_queries().items(relation, unit, partition)
 
     def fit(self, source: Source, *, request: str | None = None) -> Self:
         """Query a source for residuals or gradients at every step.
@@ -401,7 +403,7 @@ def plan_platt(
     )
     queries = PlattQueries(*arguments, grid or ParameterGrid())
     multiplier = queries.noise_multiplier(unit)
-    rows = (unit or Unit()).at_most
+    rows = (unit or Unit()).max_contributions
     bound = rows * equation_bound(form, int(classes))
     noise = math.sqrt(sources) * multiplier * bound / size
     h = curvature / classes

@@ -141,10 +141,10 @@ class PlattQueries:
         """Noise divided by sensitivity, of the curvature and of each step."""
         return _noise(self, unit or Unit())
 
-    def items(self, relation: Relation, unit: Unit | None, part: str | None) -> list[Item]:
+    def items(self, relation: Relation, unit: Unit | None, partition: str | None) -> list[Item]:
         """Ledger items of one fit."""
         queries = self._queries_with_events(self.noise_multiplier(unit), relation, unit)
-        return [Item(query.name, event, times, part) for query, event, times in queries]
+        return [Item(query.name, event, times, partition) for query, event, times in queries]
 
     def event(self, relation: Relation, unit: Unit | None = None) -> Event:
         """Cost of one fit."""

@@ -192,7 +192,7 @@ def check_affordable(
     source : Source
         A :class:`~veracal.queries.PayingSource` or a pool; other sources have no ledger.
     items : callable
-        ``items(relation, unit, part)`` returns the ledger items of the queries.
+        ``items(relation, unit, partition)`` returns the ledger items of the queries.
     request : str, optional
         Request id of the whole.
     """
@@ -214,7 +214,7 @@ def find_unaffordable(
         If too few sources of a pool can pay.
     """
     if is_declared(source) and isinstance(source, PayingSource):
-        costs = items(source.relation, source.unit, source.part)
+        costs = items(source.relation, source.unit, source.partition)
         source.require(source.unpaid(costs, request=request))
     return _unaffordable_members(source, items, request) if is_pool(source) else {}
 
@@ -255,10 +255,12 @@ def compose(events: Iterable[Event]) -> Event:
 
 
 def plan_items(
-    queries: Iterable[PricedQuery], relation: Relation, unit: Unit | None, part: str | None
+    queries: Iterable[PricedQuery], relation: Relation, unit: Unit | None, partition: str | None
 ) -> list[Item]:
     """Ledger items of several queries."""
-    return [Item(query.query.name, query.event(relation, unit), 1, part) for query in queries]
+    return [
+        Item(query.query.name, query.event(relation, unit), 1, partition) for query in queries
+    ]
 
 
 def combined_statement(
@@ -353,7 +355,7 @@ def unit_of(source: Any) -> Unit:
         return unit_of(source.source)
     if isinstance(source, Pool):
         units = {unit_of(one) for one in source.sources}
-        return max(units, key=lambda unit: unit.at_most)
+        return max(units, key=lambda unit: unit.max_contributions)
     return Unit()
 
 
@@ -498,10 +500,10 @@ class PrivateFitter(BaseEstimator):  # type: ignore[misc]
         self,
         relation: Relation = "add-remove",
         unit: Unit | None = None,
-        part: str | None = None,
+        partition: str | None = None,
     ) -> list[Item]:
         """Ledger items of one fit."""
-        return plan_items(self._queries(), relation, unit, part)
+        return plan_items(self._queries(), relation, unit, partition)
 
     def _queries(self) -> list[PricedQuery]:
         """The queries of a fit with Laplace noise, each with its cost."""

@@ -249,12 +249,12 @@ class PrivateTemperature(PrivateFitter):
         self,
         relation: Relation = "add-remove",
         unit: Unit | None = None,
-        part: str | None = None,
+        partition: str | None = None,
     ) -> list[Item]:
         """Ledger items of one fit."""
         if self._descends():
-            return self._plan().items(self._gradient(START, 0), relation, unit, part)
-        return super().items(relation, unit, part)
+            return self._plan().items(self._gradient(START, 0), relation, unit, partition)
+        return super().items(relation, unit, partition)
 
     def fit(self, source: Source, *, request: str | None = None) -> Self:
         """Query a source and fit the temperature.

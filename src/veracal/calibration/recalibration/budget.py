@@ -172,7 +172,7 @@ def measure_share(
 
 def _sensitivity(profile: "SourceProfile") -> int:
     """Sensitivity of a count for one privacy unit."""
-    return (2 if profile.relation == "replace-one" else 1) * profile.unit.at_most
+    return (2 if profile.relation == "replace-one" else 1) * profile.unit.max_contributions
 
 
 def _check_share(name: str, value: object) -> float:

@@ -80,10 +80,10 @@ class Comparison:
     queries: Mapping[str, PricedQuery]
 
     def items(
-        self, relation: Relation, unit: Unit | None = None, part: str | None = None
+        self, relation: Relation, unit: Unit | None = None, partition: str | None = None
     ) -> list[Item]:
         """Ledger items of all queries."""
-        return plan_items(self.queries.values(), relation, unit, part)
+        return plan_items(self.queries.values(), relation, unit, partition)
 
     def figures(
         self, answers: Mapping[str, Release], level: float
@@ -116,10 +116,10 @@ class SideMeasurements:
     plan: MeasurementPlan
 
     def items(
-        self, relation: Relation, unit: Unit | None = None, part: str | None = None
+        self, relation: Relation, unit: Unit | None = None, partition: str | None = None
     ) -> list[Item]:
         """Ledger items of both sides."""
-        return 2 * self.plan.items(relation, unit, part)
+        return 2 * self.plan.items(relation, unit, partition)
 
 
 def plan_comparison(
@@ -220,18 +220,18 @@ class RecalibrationPlan:
         self,
         relation: Relation = "add-remove",
         unit: Unit | None = None,
-        part: str | None = None,
+        partition: str | None = None,
     ) -> list[Item]:
         """Ledger items of the fit."""
         if isinstance(self.fitter, MapFitter):
             return []
-        return self.fitter.items(relation, unit, part)
+        return self.fitter.items(relation, unit, partition)
 
     def extra_items(
         self,
         relation: Relation = "add-remove",
         unit: Unit | None = None,
-        part: str | None = None,
+        partition: str | None = None,
     ) -> list[Item]:
         """Ledger items of the guard and the figures."""
         items = []
@@ -239,19 +239,21 @@ class RecalibrationPlan:
             event = guard_event(
                 Identity(), micro_epsilon=self.budget.guard, relation=relation, unit=unit
             )
-            items.append(Item(BrierGain.name, event, 1, part))
+            items.append(Item(BrierGain.name, event, 1, partition))
         if self.comparison is not None:
-            items += self.comparison.items(relation, unit, part)
+            items += self.comparison.items(relation, unit, partition)
         return items
 
     def items(
         self,
         relation: Relation = "add-remove",
         unit: Unit | None = None,
-        part: str | None = None,
+        partition: str | None = None,
     ) -> list[Item]:
         """Ledger items of everything."""
-        return self.fit_items(relation, unit, part) + self.extra_items(relation, unit, part)
+        return self.fit_items(relation, unit, partition) + self.extra_items(
+            relation, unit, partition
+        )
 
     def covers(self) -> str:
         """What the statement covers, in words."""

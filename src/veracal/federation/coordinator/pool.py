@@ -154,7 +154,9 @@ class RemotePool(RoundBasedSource):
     @property
     def unit(self) -> Unit:
         """Unit of privacy: the one with the most rows, if they differ."""
-        return max((source.unit for source in self.sources), key=lambda unit: unit.at_most)
+        return max(
+            (source.unit for source in self.sources), key=lambda unit: unit.max_contributions
+        )
 
     def paths(self) -> list[Path]:
         """Path of every source."""
@@ -546,7 +548,7 @@ def source_costs(pool: RemotePool, result: Recalibration) -> tuple[SourceCost, .
                 source.name,
                 source.terms.key.fingerprint,
                 source.unit.name,
-                source.unit.at_most,
+                source.unit.max_contributions,
                 source.relation,
                 *source.account.privacy(events),
                 why is None,

@@ -183,7 +183,7 @@ class Remote:
     gets the same answer at no cost.
     """
 
-    part: str | None = None
+    partition: str | None = None
 
     def __init__(
         self,

@@ -148,7 +148,7 @@ class Terms:
             **{one.name: getattr(self, one.name) for one in fields(self)},
             "key": self.key.text,
             "coordinator": self.coordinator.text,
-            "unit": {"at_most": self.unit.at_most, "name": self.unit.name},
+            "unit": {"at_most": self.unit.max_contributions, "name": self.unit.name},
             "kinds": list(self.kinds),
             "delta": float(self.delta),
             "clamp": float(self.clamp),

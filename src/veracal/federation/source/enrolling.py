@@ -359,7 +359,7 @@ def enroll(
     data: str | Path | None = None,
     model: str | Path | None = None,
     ledger: Ledger | None = None,
-    part: str | None = None,
+    partition: str | None = None,
 ) -> Terms:
     """Enroll records for one coordinator.
 
@@ -374,7 +374,7 @@ def enroll(
     data, model : path, optional
         Files that the scores were computed from. If the data file changes, requests are
         refused.
-    ledger, part
+    ledger, partition
         As of :func:`accept`. If None, other releases about the same individuals are not
         counted.
 
@@ -390,7 +390,9 @@ def enroll(
     """
     data_file = None if data is None else RecordFile.read(Path(data), read_source(folder).marks)
     proposal = propose(folder, scores, declaration)
-    return accept(proposal, scores, data=data_file, model=model, ledger=ledger, part=part)
+    return accept(
+        proposal, scores, data=data_file, model=model, ledger=ledger, partition=partition
+    )
 
 
 def accept(
@@ -400,7 +402,7 @@ def accept(
     data: RecordFile | None = None,
     model: str | Path | None = None,
     ledger: Ledger | None = None,
-    part: str | None = None,
+    partition: str | None = None,
 ) -> Terms:
     """Charge the share and write the enrollment atomically.
 
@@ -413,7 +415,7 @@ def accept(
     ledger : Ledger, optional
         Ledger of the data set that the records come from. The whole budget of the enrollment
         is charged to it once, as to the institution's own ledger. It is never refunded.
-    part : str, optional
+    partition : str, optional
         Partition of the ledger that the records belong to; by default all partitions pay.
     """
     source, terms = proposal.folder, proposal.terms
@@ -425,7 +427,7 @@ def accept(
             _write_settings(temporary, proposal, scores, data, model)
             if ledger is not None:
                 event = data_event(terms.budget, ledger)
-                ledger.charge(event, _purpose(terms), part=part, request=terms.source)
+                ledger.charge(event, _purpose(terms), partition=partition, request=terms.source)
             _charge_share(source, terms)
             temporary.rename(folder / terms.source)
             sync_folder(folder)
@@ -452,7 +454,7 @@ def data_event(budget: Budget, ledger: Ledger) -> Event:
             f"{ledger_budget.relation}, and the source {budget.unit} under {budget.relation}. "
             "These costs cannot be added: create a source with the ledger's unit and relation."
         )
-    rows = budget.unit.at_most
+    rows = budget.unit.max_contributions
     if rows == 1:
         return share_event(budget)
     if not budget.pure:

@@ -540,7 +540,7 @@ def _write_source(folder: Path, source: SourceFolder, key: PrivateKey, budget: B
         "id": source.id,
         "key": source.public.text,
         "name": source.name,
-        "unit": {"at_most": source.unit.at_most, "name": source.unit.name},
+        "unit": {"at_most": source.unit.max_contributions, "name": source.unit.name},
     }
     with atomic_file(folder / DESCRIPTION) as file:
         file.write(canonical(body).encode() + b"\n")

@@ -388,7 +388,7 @@ class RetrainEngine(AuditEngine):
     def _hashes(self) -> tuple[str, str]:
         """Hashes of the records with their declared facts, and of the individuals."""
         train = self._work.train
-        declared = np.array([str((train.size, train.norm, train.at_most))])
+        declared = np.array([str((train.size, train.norm, train.max_contributions))])
         units = () if train.units is None else (_content_array(train.units),)
         records = fingerprint(_content_array(train.X), train.y, declared, *units)
         return records, fingerprint(_content_array(self._work.individuals))

@@ -51,11 +51,12 @@ class PrivacyArguments:
     relation : {"add-remove", "replace-one"}
     unit : Unit, optional
         The unit of protection; by default one record. Without ``unit_column``, the limit of
-        ``unit.at_most`` rows per unit is assumed and not checked, and ``statement_`` says so.
+        ``unit.max_contributions`` rows per unit is assumed and not checked, and ``statement_``
+        says so.
     unit_column : str, optional
-        Name of the field with the unit id of a row. Of every unit the first ``unit.at_most``
-        rows are then used, and the others contribute nothing. Arrays have no such field: pass
-        rows.
+        Name of the field with the unit id of a row. Of every unit the first
+        ``unit.max_contributions`` rows are then used, and the others contribute nothing. Arrays
+        have no such field: pass rows.
     gradients : {"ghost", "functional", "hooks"}, optional
         The engine for per-example gradients. By default "ghost" if it is correct for the model,
         else "functional". The two are tried in this order and not timed.
@@ -120,8 +121,8 @@ class PrivacyArguments:
         if self.unit is None or self.unit.name == "record":
             raise ValueError(
                 f"Expected the unit that the ids in unit_column={column!r} identify, got "
-                f"unit={self.unit!r}. Pass unit=Unit('patient', at_most=...), or leave out the "
-                "column if single rows are to be protected."
+                f"unit={self.unit!r}. Pass unit=Unit('patient', max_contributions=...), or "
+                "leave out the column if single rows are to be protected."
             )
 
 

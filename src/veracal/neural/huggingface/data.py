@@ -505,9 +505,9 @@ def load_records(
     """Read all records, and exclude those that do not match the declaration.
 
     Excluded are records with tokens or labels out of range, that cannot be read as integers, or
-    without a unit id, and all rows of a unit after the first ``unit.at_most``. They contribute
-    nothing, as if they were absent: an error would reveal, after the charge, that such a record
-    exists.
+    without a unit id, and all rows of a unit after the first ``unit.max_contributions``.
+    They contribute nothing, as if they were absent: an error would reveal, after the charge,
+    that such a record exists.
 
     Parameters
     ----------
@@ -564,13 +564,13 @@ def check_column_names(dataset: Any, column: str | None) -> None:
 
 
 def _within_unit_limit(dataset: Any, unit: Unit, column: str) -> Array:
-    """Mark the rows that are among the first ``unit.at_most`` of their unit."""
+    """Mark the rows that are among the first ``unit.max_contributions`` of their unit."""
     seen, kept = Counter[Any](), np.zeros(len(dataset), dtype=bool)
     for i in range(len(dataset)):
         try:
             unit_id = _unit_id(dataset[i][column])
             seen[unit_id] += 1
-            kept[i] = seen[unit_id] <= unit.at_most
+            kept[i] = seen[unit_id] <= unit.max_contributions
         except Exception:  # without a unit id
             kept[i] = False
     return kept

@@ -204,7 +204,7 @@ class PrivateTrainer(Trainer):
         Charged before a record is read.
     purpose : str
         For the ledger.
-    part : str, optional
+    partition : str, optional
         The part of the ledger that holds the records.
 
     Attributes
@@ -239,8 +239,8 @@ class PrivateTrainer(Trainer):
     The initial weights of the model are assumed to be public. Evaluations are for the user who
     trains: they are not charged, so they stay in ``state`` and are written to no file beside
     the weights. No error depends on a record: records with labels or tokens out of range,
-    records without a unit id, and rows of a unit beyond the first ``unit.at_most`` contribute
-    nothing, and ``internal_.excluded`` counts them. :meth:`check_records` finds them
+    records without a unit id, and rows of a unit beyond the first ``unit.max_contributions``
+    contribute nothing, and ``internal_.excluded`` counts them. :meth:`check_records` finds them
     beforehand.
 
     Notes
@@ -263,7 +263,7 @@ class PrivateTrainer(Trainer):
         privacy: PrivacyArguments,
         ledger: Ledger | None = None,
         purpose: str = "training",
-        part: str | None = None,
+        partition: str | None = None,
         **settings: Any,
     ) -> None:
         if not isinstance(privacy, PrivacyArguments):
@@ -274,7 +274,12 @@ class PrivateTrainer(Trainer):
         if isinstance(model, nn.Module) and any(one.is_meta for one in model.parameters()):
             check_module(model)  # before Hugging Face's trainer fails to move it
         super().__init__(*inherited, **settings)
-        self.privacy, self.ledger, self.purpose, self.part = privacy, ledger, purpose, part
+        self.privacy, self.ledger, self.purpose, self.partition = (
+            privacy,
+            ledger,
+            purpose,
+            partition,
+        )
         self.train_dataset = as_dataset(self.train_dataset)
         self.eval_dataset = as_dataset(self.eval_dataset)
         self.event_: Event | None = None
@@ -331,7 +336,7 @@ class PrivateTrainer(Trainer):
         event = plan.dp_sgd.event()
         engine, self.trial_ = self._choose_engine(plan)
         if self.ledger is not None:
-            self.ledger.charge(event, self.purpose, part=self.part)
+            self.ledger.charge(event, self.purpose, partition=self.partition)
             self._ledger_total = ledger_total(self.ledger)
         # From here on records are read. No guarantee is stated until the end.
         self.not_private_because_ = (UNFINISHED,)
@@ -581,7 +586,7 @@ def _unchecked_claims(privacy: PrivacyArguments) -> tuple[str, ...]:
     unit = privacy.unit or Unit()
     if unit == Unit() or privacy.unit_column is not None:
         return ()
-    rows = "one row" if unit.at_most == 1 else f"{unit.at_most} rows"
+    rows = "one row" if unit.max_contributions == 1 else f"{unit.max_contributions} rows"
     return (
         f"any {unit.name} with more than {rows}: the rows had no ids, so that the bound was "
         "declared and not checked",
