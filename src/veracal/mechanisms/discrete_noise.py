@@ -74,10 +74,6 @@ def add_discrete_laplace(units: ArrayLike, noise: float) -> Ints:
     noise : float
         The scale s, taken as the exact rational it stores.
 
-    Returns
-    -------
-    array of int64 of shape (d,)
-
     Guarantees
     ----------
     For integers of L1 sensitivity :math:`\Delta`, the result is
@@ -155,24 +151,20 @@ def discrete_gaussian_std(noise: float) -> float:
 
 def make_laplace(scale: float) -> Any:
     """OpenDP's mechanism that adds discrete Laplace noise to a list of integers."""
-    from opendp.domains import atom_domain, vector_domain
-    from opendp.measurements import make_laplace
-    from opendp.metrics import l1_distance
-    from opendp.mod import enable_features
+    from opendp import domains, measurements, metrics, mod
 
-    enable_features("contrib")  # proved, but not yet by OpenDP's full process
-    return make_laplace(vector_domain(atom_domain(T="i64")), l1_distance(T="i64"), scale=scale)
+    mod.enable_features("contrib")  # proved, but not yet by OpenDP's full process
+    integers = domains.vector_domain(domains.atom_domain(T="i64"))
+    return measurements.make_laplace(integers, metrics.l1_distance(T="i64"), scale=scale)
 
 
 def make_gaussian(scale: float) -> Any:
     """OpenDP's mechanism that adds discrete Gaussian noise to a list of integers."""
-    from opendp.domains import atom_domain, vector_domain
-    from opendp.measurements import make_gaussian
-    from opendp.metrics import l2_distance
-    from opendp.mod import enable_features
+    from opendp import domains, measurements, metrics, mod
 
-    enable_features("contrib")  # proved, but not yet by OpenDP's full process
-    return make_gaussian(vector_domain(atom_domain(T="i64")), l2_distance(T="f64"), scale=scale)
+    mod.enable_features("contrib")  # proved, but not yet by OpenDP's full process
+    integers = domains.vector_domain(domains.atom_domain(T="i64"))
+    return measurements.make_gaussian(integers, metrics.l2_distance(T="f64"), scale=scale)
 
 
 def _release(measurement: object, units: ArrayLike) -> Ints:

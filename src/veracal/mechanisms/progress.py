@@ -7,7 +7,6 @@ from typing import Any, final
 
 import numpy as np
 
-from veracal._types import Array, Floats, Ints
 from veracal.data import Dataset
 
 _CURVE_POINTS = 100  # maximum number of points of a training curve
@@ -95,7 +94,7 @@ class TrainingCurve:
         for array in (self._X, self._labels):
             if array.dtype.kind not in "biuf":
                 raise ValueError(f"Expected records of numbers, got {array.dtype}.")
-        self._progress = StepProgress(_ignore if callback is None else callback)
+        self._progress = StepProgress((lambda *_: None) if callback is None else callback)
         self._losses: tuple[float, ...] = ()
         self._held: list[float] = []
         self._attempt = threading.Lock()
@@ -107,9 +106,25 @@ class TrainingCurve:
         """Compute the loss if it is due at this step, and report the number of the step."""
         done, total = step.number + 1, model.length()
         if self._attempt.locked() and done % -(-total // _CURVE_POINTS) == 0:
-            logits = _logits(model, self._X)
-            self._held.append(_mean_loss(logits, self._labels[: len(logits)]))
+            self._held.append(self._mean_loss(model))
         self._progress.report(done, total)
+
+    def _mean_loss(self, model: Any) -> float:
+        r"""Mean negative log-likelihood, :math:`\log\sum_k e^{z_k} - z_y`, now."""
+        if hasattr(model, "coef_"):
+            logits = np.asarray(self._X @ model.coef_.T + model.intercept_)
+        else:
+            X = self._X[:_NETWORK_ROWS]
+            with np.errstate(all="ignore"):
+                logits = np.nan_to_num(np.asarray(model.logits(X), dtype=np.float64))
+            logits = logits.reshape(len(X), -1)
+        if not len(logits):
+            return 0.0
+        if logits.shape[1] == 1:
+            logits = np.column_stack([np.zeros(len(logits)), logits])
+        labels = self._labels[: len(logits)]
+        total = np.logaddexp.reduce(logits, axis=1)
+        return float(np.mean(total - logits[np.arange(len(labels)), labels]))
 
     @property
     def losses(self) -> tuple[float, ...]:
@@ -160,27 +175,3 @@ def hook_exposes_weights(hook: object) -> bool:
     True for every hook except the two types of this module, which are compared exactly.
     """
     return hook is not None and type(hook) not in (StepProgress, TrainingCurve)
-
-
-def _ignore(done: int, total: int) -> None:
-    """Do nothing."""
-
-
-def _logits(model: Any, X: Array) -> Floats:
-    """Logits of the current model, of shape (n, k), or (n, 1) for two classes."""
-    if hasattr(model, "coef_"):
-        return np.asarray(X @ model.coef_.T + model.intercept_)
-    X = X[:_NETWORK_ROWS]
-    with np.errstate(all="ignore"):
-        logits = np.nan_to_num(np.asarray(model.logits(X), dtype=np.float64))
-    return logits.reshape(len(X), -1)
-
-
-def _mean_loss(logits: Floats, labels: Ints) -> float:
-    r"""Mean negative log-likelihood, :math:`\log\sum_k e^{z_k} - z_y`."""
-    if not len(labels):
-        return 0.0
-    if logits.shape[1] == 1:
-        logits = np.column_stack([np.zeros(len(logits)), logits])
-    total = np.logaddexp.reduce(logits, axis=1)
-    return float(np.mean(total - logits[np.arange(len(labels)), labels]))

@@ -201,7 +201,7 @@ class DecoupledWeightDecay:
     def step(self, weights: Any, gradient: Any, state: Any, t: int) -> tuple[Any, Any]:
         """Take a step of the optimizer, and decay."""
         moved, state = self.rule.step(weights, gradient, state, t)
-        rate = self.rule.rate
+        rate = self.rule.learning_rate
         share = (rate.at(t) if isinstance(rate, Schedule) else rate) * self.weight_decay
         for start, end in self.spans:
             moved[start:end] -= share * weights[start:end]
