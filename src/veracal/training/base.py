@@ -236,12 +236,7 @@ def record_trained_weights(weights: Iterable[Array], records: str) -> None:
 
 
 def describe_initial_weights(weights: Iterable[Array]) -> tuple[str, ...]:
-    """Describe the initial weights of a fit, which its statement does not cover.
-
-    Parameters
-    ----------
-    weights : iterable of arrays
-        All initial weights, whether this fit trains them or not.
+    """Describe all initial weights of a fit, which its statement does not cover.
 
     Examples
     --------
@@ -346,13 +341,13 @@ class PrivateEstimator(ClassifierMixin, DisplayMixin, ABC):  # type: ignore[misc
     def fit(
         self, X: ArrayLike, y: ArrayLike, *, classes: Sequence[Label] | None = None
     ) -> Self:
-        """Fit to rows X of shape (n, d) and labels y of shape (n,).
+        """Fit to finite rows X of shape (n, d) and labels y of shape (n,).
 
         Parameters
         ----------
-        X : array, numpy.memmap or MappedRows of shape (n, d)
-            Finite numbers. A matrix on disk is read block by block.
-        y : array of shape (n,)
+        X : array, numpy.memmap or MappedRows
+            A matrix on disk is read block by block.
+        y : array
         classes : sequence of str or int, optional
             Declared classes, if the model does not declare them.
         """
@@ -459,23 +454,22 @@ class PrivateEstimator(ClassifierMixin, DisplayMixin, ABC):  # type: ignore[misc
 
     def _validated(self, X: Any, y: Any) -> tuple[Array | MappedRows, Array]:
         """Rows and labels, validated as scikit-learn requires."""
-        mapped = MappedRows.of(X) if isinstance(X, np.memmap) and X.ndim == 2 else X
-        if not isinstance(mapped, MappedRows):
+        rows = MappedRows.of(X) if isinstance(X, np.memmap) and X.ndim == 2 else X
+        if isinstance(rows, MappedRows):
+            for block in rows.windows(max(1, _CHECKED_ENTRIES // max(1, rows.shape[1]))):
+                check_array(block, dtype=None, estimator=self)
+            labels = column_or_1d(y, warn=True)
+            self.n_features_in_ = rows.shape[1]
+        else:
             rows, labels = validate_data(
                 self, X, y, dtype=[np.float64, np.float32], ensure_min_samples=1
             )
-            check_classification_targets(labels)
-            return rows, labels
-        for block in mapped.windows(max(1, _CHECKED_ENTRIES // max(1, mapped.shape[1]))):
-            check_array(block, dtype=None, estimator=self)
-        labels = column_or_1d(y, warn=True)
         check_classification_targets(labels)
-        if len(labels) != len(mapped):
+        if len(labels) != len(rows):
             raise ValueError(
-                f"Expected one label for each of {len(mapped)} rows, got {len(labels)}."
+                f"Expected one label for each of {len(rows)} rows, got {len(labels)}."
             )
-        self.n_features_in_ = mapped.shape[1]
-        return mapped, labels
+        return rows, labels
 
     def __getstate__(self) -> dict[str, Any]:
         """State for copies and files: the model without anything internal.
@@ -506,9 +500,18 @@ def margins(X: Array | MappedRows, coef: Floats, intercept: Floats) -> Floats:
     The sums of a row have the same bits whatever the other rows are, under the conditions of
     :func:`veracal.data.rows.score_at_positions`.
     """
-    result, done = np.empty((len(X), len(coef)), dtype=np.float64), 0
-    block, coef = np.empty((_BLOCK, coef.shape[1]), dtype=coef.dtype), aligned(coef)
-    positions = _stable_positions(coef.shape, coef.dtype)
+    k, d = coef.shape
+    # Positions in a block at which a product sums in the same order. The weights of the trial
+    # are synthetic: zeros among real weights would hide differences in the order of additions.
+    rng = np.random.default_rng(0)
+    weights = rng.standard_normal((k, d)).astype(coef.dtype)
+    trials = max(4, _TRIAL_SUMS // k)
+    rows = rng.standard_normal((trials + 1, d)).astype(coef.dtype)
+    positions = equivalent_positions(
+        lambda block: block @ weights.T, np.resize(rows, (_BLOCK, d)), trials
+    )
+    result, done = np.empty((len(X), k), dtype=np.float64), 0
+    block, coef = np.empty((_BLOCK, d), dtype=coef.dtype), aligned(coef)
     for sums in score_at_positions(lambda rows: rows @ coef.T, X, positions, block):
         result[done : done + len(sums)] = sums + intercept
         done += len(sums)
@@ -529,20 +532,6 @@ def one_vs_rest_logits(sums: Floats) -> Floats:
     """
     logits: Floats = log_expit(np.minimum(sums, _SATURATED))
     return logits * (_SATURATED / np.maximum(sums, _SATURATED))
-
-
-def _stable_positions(shape: tuple[int, int], dtype: Any) -> Ints:
-    """Positions in a block at which a product sums in the same order.
-
-    The weights of the trial are synthetic: zeros among real weights would hide differences in
-    the order of additions.
-    """
-    rng = np.random.default_rng(0)
-    weights = rng.standard_normal(shape).astype(dtype)
-    trials = max(4, _TRIAL_SUMS // shape[0])
-    rows = rng.standard_normal((trials + 1, shape[1])).astype(dtype)
-    synthetic = np.resize(rows, (_BLOCK, shape[1]))
-    return equivalent_positions(lambda rows: rows @ weights.T, synthetic, trials)
 
 
 class LinearClassifier(PrivateEstimator):
@@ -588,11 +577,10 @@ class LinearClassifier(PrivateEstimator):
     def _margins(self, X: Any) -> Floats:
         """Weighted sums of checked rows, of shape (n, rows of weights)."""
         check_is_fitted(self)
-        if isinstance(X, MappedRows):
-            if X.shape[1] != self.n_features_in_:
-                raise ValueError(
-                    f"Expected {self.n_features_in_} features, got {X.shape[1]} in {X!r}."
-                )
-            return margins(X, self.coef_, self.intercept_)
-        rows = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
-        return margins(rows, self.coef_, self.intercept_)
+        if not isinstance(X, MappedRows):
+            X = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+        elif X.shape[1] != self.n_features_in_:
+            raise ValueError(
+                f"Expected {self.n_features_in_} features, got {X.shape[1]} in {X!r}."
+            )
+        return margins(X, self.coef_, self.intercept_)

@@ -20,8 +20,8 @@ intercept's included: otherwise H has a direction that nothing bounds from below
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
 
 import numpy as np
@@ -29,7 +29,7 @@ import numpy as np
 from veracal import _checks
 from veracal._types import Array, Floats, Ints
 from veracal.accounting import RELATIONS, Relation, Unit
-from veracal.data import Dataset, MappedRows
+from veracal.data import Dataset, Label, MappedRows
 from veracal.errors import DataError
 from veracal.training.base import (
     LinearClassifier,
@@ -62,16 +62,9 @@ def norm_bound(norm: float, *, fit_intercept: bool) -> float:
 def clip_rows(block: Array, norm: float, *, fit_intercept: bool) -> Floats:
     r"""Scale rows longer than ``norm`` down to it, and append a one to each row.
 
-    Parameters
-    ----------
-    block : array of shape (n, d)
-    norm : float > 0
-    fit_intercept : bool
-        Whether to append a one.
-
     Returns
     -------
-    array of float64, of shape (n, d) or (n, d + 1)
+    array of float64, of shape (n, d), or (n, d + 1) with an intercept
 
     Guarantees
     ----------
@@ -93,30 +86,18 @@ def clip_rows(block: Array, norm: float, *, fit_intercept: bool) -> Floats:
     extreme = ~(lengths < _LARGE)  # a square overflowed, or is not a number
     long = (lengths > norm) & ~extreme
     rows[long] *= (norm / lengths[long])[:, None]
-    rows[extreme] = _clip_extreme_rows(rows[extreme], norm)
+    if extreme.any():  # divide them by their largest entry first
+        finite = np.isfinite(rows[extreme]).all(axis=1, keepdims=True)
+        scaled = np.where(finite, rows[extreme], 0.0)
+        scaled /= np.maximum(np.abs(scaled).max(axis=1, keepdims=True, initial=0.0), 1.0)
+        sizes = np.maximum(np.linalg.norm(scaled, axis=1, keepdims=True), 1e-300)
+        rows[extreme] = scaled * (norm / sizes)  # zeros stay zeros
     return result
-
-
-def _clip_extreme_rows(rows: Floats, norm: float) -> Floats:
-    """Clip rows beyond 1e150, scaled by their largest entry first; others become zeros."""
-    rows = np.where(np.isfinite(rows).all(axis=1, keepdims=True), rows, 0.0)
-    peaks = np.maximum(np.abs(rows).max(axis=1, initial=0.0), 1.0)
-    rows = rows / peaks[:, None]
-    lengths = np.maximum(np.linalg.norm(rows, axis=1), 1e-300)
-    clipped: Floats = rows * (norm / lengths)[:, None]
-    return clipped  # zeros stay zeros
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # printed nowhere: it holds records
 class ClippedRows:
-    """Rows of a matrix, possibly on disk, that are clipped when they are read.
-
-    Attributes
-    ----------
-    X : array or MappedRows of shape (n, d)
-    norm : float
-    fit_intercept : bool
-    """
+    """Rows of a matrix, possibly on disk, that are clipped when they are read."""
 
     X: Array | MappedRows
     norm: float
@@ -190,7 +171,6 @@ def one_log(epsilon: float, C: float, R: float, relation: Relation) -> Perturbat
         Inverse of the least penalty.
     R : float > 0
         Bound on the norm of a row, the appended one included.
-    relation : {"add-remove", "replace-one"}
 
     Guarantees
     ----------
@@ -217,7 +197,7 @@ def one_log(epsilon: float, C: float, R: float, relation: Relation) -> Perturbat
     curvature = CURVATURE * R * R
     penalty = max(1 / C, curvature / _expm1(epsilon / 2) * _UP)
     remaining = epsilon - math.log1p(curvature / penalty)
-    return _uniform_perturbation(penalty, remaining, R, relation)
+    return Perturbation(penalty, penalty, remaining, _noise_scale(R, remaining, relation))
 
 
 def cms11(epsilon: float, C: float, R: float, relation: Relation) -> Perturbation:
@@ -244,7 +224,7 @@ def cms11(epsilon: float, C: float, R: float, relation: Relation) -> Perturbatio
     remaining = epsilon - 2 * math.log1p(curvature / penalty)
     if remaining <= 0:
         penalty, remaining = curvature / _expm1(epsilon / 4) * _UP, epsilon / 2
-    return _uniform_perturbation(penalty, remaining, R, relation)
+    return Perturbation(penalty, penalty, remaining, _noise_scale(R, remaining, relation))
 
 
 def diffprivlib_062(epsilon: float, C: float, R: float, relation: Relation) -> Perturbation:
@@ -302,12 +282,9 @@ def divide_epsilon(epsilon: float, parts: int) -> float:
     return part
 
 
-def _uniform_perturbation(
-    penalty: float, remaining: float, R: float, relation: Relation
-) -> Perturbation:
-    """The same penalty on every coordinate, and noise for the relation."""
-    sensitivity = R if relation == "add-remove" else 2 * R
-    return Perturbation(penalty, penalty, remaining, sensitivity / remaining * _UP)
+def _noise_scale(R: float, remaining: float, relation: Relation) -> float:
+    """Scale of the noise on a gradient that one row changes by at most R, or 2R."""
+    return (R if relation == "add-remove" else 2 * R) / remaining * _UP
 
 
 def _expm1(exponent: float) -> float:
@@ -326,12 +303,10 @@ class BinaryProblem:
     Attributes
     ----------
     rows : array or ClippedRows of shape (n, d)
-        With the appended one, if there is an intercept.
+        Clipped to ``norm``, with the appended one if there is an intercept.
     signs : array of -1 and 1, of shape (models, n)
         One model for two classes, k models for k > 2 classes.
     classes : array of shape (k,)
-    norm : float
-        Norm to which rows were clipped.
     """
 
     rows: Floats | ClippedRows
@@ -340,16 +315,28 @@ class BinaryProblem:
     norm: float
 
 
+@dataclass(eq=False, repr=False)
 class PerturbedClassifier(LinearClassifier):
-    """Logistic regression on rows of a declared norm; one-vs-rest for more than two classes."""
+    """Logistic regression on rows of a declared norm; one-vs-rest for more than two classes.
+
+    A final class is a data class: it adds its own settings to those below, states its cost in
+    ``_cost`` and its least penalty in ``_penalty``, and releases weights in ``_weights``.
+    """
+
+    epsilon: float = 1.0
+    _: KW_ONLY
+    C: float = 1.0
+    norm: float | None = None
+    fit_intercept: bool = True
+    classes: Sequence[Label] | None = None
+    size: int | None = None
+    relation: Relation = "add-remove"
+    unit: Unit | None = None
+    random_state: int | np.random.Generator | None = None
 
     _one_vs_rest = True
     _needs_size = False  # sums are minimized, not means
     _exact_noise = True
-    epsilon: float
-    C: float
-    norm: float | None
-    fit_intercept: bool
 
     @abstractmethod
     def _weights(
@@ -362,7 +349,6 @@ class PerturbedClassifier(LinearClassifier):
         """The least penalty that a fit with this norm uses."""
 
     def _check_settings(self) -> None:
-        """Reject settings that are invalid or outside the range that float64 can handle."""
         _checks.positive(epsilon=self.epsilon)
         _check_range(C=self.C)
         _checks.one_of(RELATIONS, relation=self.relation)

@@ -269,7 +269,7 @@ def build_dp_sgd(
         privacy.relation,
         privacy.unit or Unit(),
     )
-    resolved = spec.descent(rate * size)
+    resolved = spec.dp_sgd(rate * size)
     optimizer = _optimizer(args, int(resolved.steps), layout, decayed)
     return DPSGD(
         resolved.sampler,
