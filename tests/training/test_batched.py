@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tests.training.closed_form import clipped_gradient_sum
 from veracal.data import Dataset
 from veracal.data.rows import MappedRows
 from veracal.mechanisms import (
@@ -38,7 +39,6 @@ from veracal.training.batched import (
     standard_normals,
     train_batched,
 )
-from veracal.training.gradient_sums import clipped_gradient_sum
 
 N, D, STEPS, MODELS = 50, 4, 8, 3
 CLOSE = {"float32": 1e-5, "float64": 1e-10}
