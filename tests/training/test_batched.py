@@ -209,7 +209,7 @@ def test_logits_of_any_size_have_their_residuals(dtype, monkeypatch):
         np.testing.assert_allclose(result, careful, rtol=0, atol=20 * CLOSE[dtype])
         for one, total in zip(weights, result, strict=True):
             wide = scale * one.astype(np.float64)
-            slow = clipped_gradient_sum(wide, data.X, data.y, fits.descent.clip).total
+            slow = clipped_gradient_sum(wide, data.X, data.y, fits.dp_sgd.clip).total
             np.testing.assert_allclose(total, (1 - fits.slack) * slow, rtol=1e-4, atol=1e-3)
 
 
