@@ -1,7 +1,6 @@
 """Pipelines that are charged as a whole."""
 
-from collections.abc import Callable
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from sklearn.base import clone
 from sklearn.pipeline import Pipeline, make_pipeline
@@ -32,35 +31,11 @@ from veracal.training.pipeline_steps import (
 )
 from veracal.training.preprocessing import PrivateTransformer
 
-Method = TypeVar("Method", bound=Callable[..., Any])
-
-
-def _available_if(check: Callable[[Any], bool]) -> Callable[[Method], Method]:
-    """Decorator: the method exists only if a check of the pipeline passes."""
-    decorator: Callable[[Method], Method] = available_if(check)
-    return decorator
-
-
-def _last_has_logits(pipeline: "PrivatePipeline") -> bool:
-    """Whether the last step has logits; otherwise raises what scikit-learn expects."""
-    getattr(pipeline.steps[-1][1], "logits")  # noqa: B009
-    return True
-
 
 def _is_discontinuous(step: Any) -> bool:
     """Whether a step may depend on the last bits of its rows (clip rule or layers)."""
     clip = getattr(step, "clip", None)
     return hasattr(step, "module") or (isinstance(clip, ClipRule) and not is_continuous(clip))
-
-
-def _check_last_step(step: Any) -> None:
-    """Reject a last step that neither takes data sets nor transforms rows."""
-    if not (is_absent(step) or is_private_step(step) or hasattr(step, "transform")):
-        raise ValueError(
-            f"Expected a private classifier or a transformer as the last step, got {step!r}. "
-            "Wrap its content in a PrivatePipeline, or use its steps here."
-        )
-    _checks.reject_unsplittable_fit(step=step)
 
 
 class PrivatePipeline(DisplayMixin, Pipeline):  # type: ignore[misc]
@@ -73,15 +48,11 @@ class PrivatePipeline(DisplayMixin, Pipeline):  # type: ignore[misc]
     Parameters
     ----------
     steps : list of (name, estimator)
-        As for ``Pipeline``. A step either states its cost, like all of :mod:`veracal.training`,
+        A step either states its cost, like all of :mod:`veracal.training`,
         or is known to transform each row independently
         (:func:`veracal.training.pipeline_steps.is_row_wise`).
-    transform_input : list of str, optional
-        As for ``Pipeline``, for :meth:`fit` only.
-    memory : str or joblib.Memory, optional
-        As for ``Pipeline``.
-    verbose : bool
-        As for ``Pipeline``.
+    transform_input, memory, verbose
+        As for ``Pipeline``; the first for :meth:`fit` only.
 
     Attributes
     ----------
@@ -136,8 +107,13 @@ class PrivatePipeline(DisplayMixin, Pipeline):  # type: ignore[misc]
             If a step learns from the records without stating its cost; the message names it.
         """
         self._unit()
-        cost = fit_event(self)
-        _check_last_step(self.steps[-1][1])
+        cost, last = fit_event(self), self.steps[-1][1]
+        if not (is_absent(last) or is_private_step(last) or hasattr(last, "transform")):
+            raise ValueError(
+                f"Expected a private classifier or a transformer as the last step, got "
+                f"{last!r}. Wrap its content in a PrivatePipeline, or use its steps here."
+            )
+        _checks.reject_unsplittable_fit(step=last)
         return cost
 
     def check_records(self, dataset: Dataset) -> None:
@@ -185,7 +161,7 @@ class PrivatePipeline(DisplayMixin, Pipeline):  # type: ignore[misc]
         super().fit(X, y, **params)
         return self._record_claims(unpaid_reasons(self))
 
-    @_available_if(Pipeline._can_fit_transform)
+    @available_if(Pipeline._can_fit_transform)  # type: ignore[untyped-decorator]
     def fit_transform(self, X: Any, y: Any = None, **params: Any) -> Any:
         """Fit as :meth:`fit` does, and transform the rows."""
         self._reset_claims()
@@ -193,7 +169,7 @@ class PrivatePipeline(DisplayMixin, Pipeline):  # type: ignore[misc]
         self._record_claims(unpaid_reasons(self))
         return result
 
-    @_available_if(_last_has_logits)
+    @available_if(lambda self: hasattr(self.steps[-1][1], "logits"))  # type: ignore[untyped-decorator]
     def logits(self, X: Any) -> Floats:
         """Scores of shape (n, k) of the last step, whose softmax is the probabilities."""
         check_is_fitted(self)
