@@ -218,7 +218,6 @@ class ClipSelection:
     kept : array of bool, of shape (n,)
         False where the norm is not finite.
     factors : array of shape (number kept,)
-        Factors of the kept examples.
     exceeding : int
         Number of examples above the threshold of an adaptive rule; 0 for other rules.
     """
@@ -230,18 +229,10 @@ class ClipSelection:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ClippedSum:
-    """A sum of clipped gradients before noise is added; it must not be released.
+    """A sum of clipped gradients before noise is added; it must not be released."""
 
-    Attributes
-    ----------
-    total : array
-        The sum, in float64.
-    exceeding : int
-        See :class:`ClipSelection`.
-    """
-
-    total: Any
-    exceeding: int = 0
+    total: Any  # in float64
+    exceeding: int = 0  # see ClipSelection
 
 
 def select_and_scale(norms: Any, clip: ClipRule) -> ClipSelection:

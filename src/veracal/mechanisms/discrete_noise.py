@@ -29,15 +29,9 @@ MAX_NOISE = 2**46  # such noise exceeds the 2^53 units of a float with probabili
 def laplace_noise_scale(sensitivity: int, micro_epsilon: int) -> Fraction:
     r"""Scale of discrete Laplace noise for a given epsilon.
 
-    .. math:: s = \Delta \cdot 10^6 / \mu\varepsilon
-
-    Parameters
-    ----------
-    sensitivity : int
-        In the L1 norm, in units of the grid, of all rows of one unit together.
-    micro_epsilon : int
-        Cost per unit, in millionths of epsilon. The noise is derived from the cost, because a
-        cost derived from the noise would have to be rounded up.
+    :math:`s = \Delta \cdot 10^6 / \mu\varepsilon` for the L1 sensitivity to all rows of one
+    unit together, in units of the grid, and a cost in millionths of epsilon. The noise is derived
+    from the cost, because a cost derived from the noise would have to be rounded up.
 
     Examples
     --------

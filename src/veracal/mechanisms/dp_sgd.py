@@ -255,20 +255,11 @@ _MIN_DIGITS, _MAX_DIGITS = 24, 48  # of the noise after the point, so that integ
 class Step:
     """The release of one training step, covered by the event of the training.
 
-    Attributes
-    ----------
-    number : int
-        The step, from 0.
-    noisy_sum : array
-        The clipped sum with its noise, in float64.
-    weights, state : array, object
-        The weights and the optimizer's state after the step.
-    clip : ClipRule
-        The clip rule of the next step.
+    ``weights``, ``clip`` and ``state`` (the optimizer's) are those of the next step.
     """
 
-    number: int
-    noisy_sum: Any
+    number: int  # from 0
+    noisy_sum: Any  # the clipped sum with its noise, in float64
     weights: Any
     clip: ClipRule
     state: Any = None
@@ -284,21 +275,12 @@ class TrainingState:
     """The state of training between two steps, from which it can resume.
 
     It contains no generator: resumed training draws new batches and new noise.
-
-    Attributes
-    ----------
-    steps : int
-        Number of steps taken.
-    weights, state : array, object
-        The weights and the optimizer's state.
-    clip : ClipRule
-        The clip rule of the next step.
     """
 
-    steps: int
+    steps: int  # taken so far
     weights: Any
-    state: Any
-    clip: ClipRule
+    state: Any  # the optimizer's
+    clip: ClipRule  # of the next step
 
 
 @dataclass(frozen=True, eq=False)
@@ -348,7 +330,6 @@ class DPSGD:
         The divisor B. It is declared: neither the size of a batch nor the number of records
         may be used here.
     relation : {"add-remove", "replace-one"}
-        The relation of the event.
     weight_decay : float >= 0
         This factor times the weights is added to the gradient. It is the gradient of a
         penalty, which depends on no record.

@@ -109,26 +109,14 @@ Sampler = Poisson | FullBatch
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """A DP-SGD training run and its cost.
-
-    Attributes
-    ----------
-    expected_batch : float
-        Declared size of a batch, the divisor of the gradient.
-    noise_multiplier : float
-        Noise on the clipped sum, divided by the clip bound, at the first step.
-    decay : float
-        Decrease of the logarithm of the noise per pass.
-    event : Event
-        The event that the run will charge, with a clip bound of one.
-    """
+    """A DP-SGD training run and its cost."""
 
     sampler: Sampler
-    expected_batch: float
+    expected_batch: float  # declared, the divisor of the gradient
     steps: int
-    noise_multiplier: float
-    decay: float
-    event: Event
+    noise_multiplier: float  # noise on the clipped sum over the clip bound, at the first step
+    decay: float  # decrease of the logarithm of the noise per pass
+    event: Event  # what the run will charge, with a clip bound of one
     statement: Statement
 
     @property
