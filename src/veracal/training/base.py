@@ -111,48 +111,6 @@ def infer_training_data(
     return TrainingData(X, codes, known, int(size), None, tuple(reasons))
 
 
-def public_training_data(
-    dataset: Dataset,
-    *,
-    classes: Sequence[Label] | None,
-    size: int | None,
-    relation: Relation,
-    unit: Unit | None = None,
-    needs_size: bool = True,
-    all_here: bool = True,
-) -> TrainingData:
-    """Use what the data set or the model declares; infer nothing and read no record.
-
-    If this process holds only a share of the records, the declared size is that of all of them.
-
-    Raises
-    ------
-    DataError
-        Depends on public facts alone, so that it may be raised before anything is charged.
-    """
-    check_protected(dataset, relation, unit)
-    declared = dataset.size if size is None else size
-    if declared is None and (relation == "replace-one" or not needs_size):
-        declared = len(dataset) if needs_size else max(1, len(dataset))
-    if declared is None:
-        raise DataError(
-            dataset.name,
-            "a declared number of records",
-            "none",
-            "Give size=... to the model or to the data set: the real number is private.",
-        )
-    check_size(declared, len(dataset) if all_here else declared, relation)
-    known = sort_classes(dataset.classes if classes is None else classes)
-    if set(known.tolist()) != set(dataset.classes):
-        raise DataError(
-            f"{dataset.name}: classes",
-            f"the classes of the model, {known.tolist()}",
-            repr(list(dataset.classes)),
-            "Declare the same classes on both sides.",
-        )
-    return TrainingData(dataset.X, np.empty(0, dtype=int), known, int(declared), dataset.norm)
-
-
 def add_labels(data: TrainingData, dataset: Dataset) -> TrainingData:
     """Read the labels of a data set, as positions among the model's classes."""
     positions = {label: position for position, label in enumerate(data.classes.tolist())}
@@ -391,16 +349,33 @@ class PrivateEstimator(ClassifierMixin, DisplayMixin, ABC):  # type: ignore[misc
         return self._fitted(add_labels(self._public(dataset), dataset))
 
     def _public(self, dataset: Dataset) -> TrainingData:
-        """The public facts about a data set."""
-        return public_training_data(
-            dataset,
-            classes=self.classes,
-            size=self.size,
-            relation=self.relation,
-            unit=self.unit,
-            needs_size=self._needs_size,
-            all_here=self._all_here,
-        )
+        """What the data set or the model declares; reads no record, so infers nothing.
+
+        If this process holds only a share of the records, the declared size is that of all of
+        them. A :class:`~veracal.errors.DataError` depends on public facts alone, so that it may
+        be raised before anything is charged.
+        """
+        check_protected(dataset, self.relation, self.unit)
+        size = dataset.size if self.size is None else self.size
+        if size is None and (self.relation == "replace-one" or not self._needs_size):
+            size = len(dataset) if self._needs_size else max(1, len(dataset))
+        if size is None:
+            raise DataError(
+                dataset.name,
+                "a declared number of records",
+                "none",
+                "Give size=... to the model or to the data set: the real number is private.",
+            )
+        check_size(size, len(dataset) if self._all_here else size, self.relation)
+        known = sort_classes(dataset.classes if self.classes is None else self.classes)
+        if set(known.tolist()) != set(dataset.classes):
+            raise DataError(
+                f"{dataset.name}: classes",
+                f"the classes of the model, {known.tolist()}",
+                repr(list(dataset.classes)),
+                "Declare the same classes on both sides.",
+            )
+        return TrainingData(dataset.X, np.empty(0, dtype=int), known, int(size), dataset.norm)
 
     @property
     def _all_here(self) -> bool:
