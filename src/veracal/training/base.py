@@ -226,12 +226,22 @@ _CHECKED_ENTRIES = 1 << 22  # entries of the rows on disk that are checked toget
 _INTERNAL = ("internal_", "_blank", "_received_module", "_connection", "_paid")
 
 
-class PrivateEstimator(ClassifierMixin, DisplayMixin, ABC):  # type: ignore[misc]
+@dataclass(eq=False, repr=False, kw_only=True)
+class CommonSettings:
+    """The settings of all private classifiers, which data classes of others extend."""
+
+    classes: Sequence[Label] | None = None
+    size: int | None = None
+    relation: Relation = "add-remove"
+    unit: Unit | None = None
+    random_state: int | np.random.Generator | None = None
+
+
+class PrivateEstimator(CommonSettings, ClassifierMixin, DisplayMixin, ABC):  # type: ignore[misc]
     """A classifier whose cost is known before it reads a record.
 
-    A final class stores ``classes``, ``size``, ``relation``, ``unit`` and ``random_state``
-    among its parameters, states its cost in ``_cost``, and learns in ``_learn`` from records
-    that this class has checked.
+    A final class is a data class of its settings, or stores them itself. It states its cost in
+    ``_cost``, and learns in ``_learn`` from records that this class has checked.
 
     Guarantees
     ----------
@@ -242,11 +252,6 @@ class PrivateEstimator(ClassifierMixin, DisplayMixin, ABC):  # type: ignore[misc
     contain no internal figure.
     """
 
-    classes: Sequence[Label] | None
-    size: int | None
-    relation: Relation
-    unit: Unit | None
-    random_state: int | np.random.Generator | None
     event_: Event | None
     not_private_because_: tuple[str, ...]
     charged_: bool

@@ -1,6 +1,6 @@
 """Logistic and softmax regression by noisy gradient descent."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
@@ -9,8 +9,6 @@ from numpy.typing import ArrayLike
 
 from veracal import _checks
 from veracal._types import Floats
-from veracal.accounting import Relation, Unit
-from veracal.data import Label
 from veracal.mechanisms import ClipRule, Langevin, Optimizer, Schedule, Step
 from veracal.training.base import (
     LinearClassifier,
@@ -141,11 +139,6 @@ class PrivateLogisticRegression(DPSGDClassifier, LinearClassifier):
     dtype: str | None = None
     not_private: Ablation | None = None
     on_step: StepHook | None = None
-    classes: Sequence[Label] | None = None
-    size: int | None = None
-    relation: Relation = "add-remove"
-    unit: Unit | None = None
-    random_state: int | np.random.Generator | None = None
 
     _learning_rate = 1.0  # works well for rows of norm 1 to 7, at budgets of 1 and 3
 

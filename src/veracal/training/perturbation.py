@@ -20,7 +20,7 @@ intercept's included: otherwise H has a direction that nothing bounds from below
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
 
@@ -29,7 +29,7 @@ import numpy as np
 from veracal import _checks
 from veracal._types import Array, Floats, Ints
 from veracal.accounting import RELATIONS, Relation, Unit
-from veracal.data import Dataset, Label, MappedRows
+from veracal.data import Dataset, MappedRows
 from veracal.errors import DataError
 from veracal.training.base import (
     LinearClassifier,
@@ -328,11 +328,6 @@ class PerturbedClassifier(LinearClassifier):
     C: float = 1.0
     norm: float | None = None
     fit_intercept: bool = True
-    classes: Sequence[Label] | None = None
-    size: int | None = None
-    relation: Relation = "add-remove"
-    unit: Unit | None = None
-    random_state: int | np.random.Generator | None = None
 
     _one_vs_rest = True
     _needs_size = False  # sums are minimized, not means

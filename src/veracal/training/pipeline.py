@@ -88,16 +88,6 @@ class PrivatePipeline(DisplayMixin, Pipeline):  # type: ignore[misc]
 
     event_: Event | None
 
-    def __init__(
-        self,
-        steps: list[tuple[str, Any]],
-        *,
-        transform_input: list[str] | None = None,
-        memory: Any = None,
-        verbose: bool = False,
-    ) -> None:
-        super().__init__(steps, transform_input=transform_input, memory=memory, verbose=verbose)
-
     def event(self) -> Event | None:
         """Cost of one fit, known before any record is read; None if it costs nothing.
 
@@ -142,9 +132,8 @@ class PrivatePipeline(DisplayMixin, Pipeline):  # type: ignore[misc]
         self.check_records(dataset)
         charged = self.event()
         self._reset_claims()
-        synthetic = synthetic_dataset(
-            dataset, "add-remove" if charged is None else charged.relation
-        )
+        relation = "add-remove" if charged is None else charged.relation
+        synthetic = synthetic_dataset(dataset, relation)
         row_wise = _is_discontinuous(self.steps[-1][1])
         for _, step in self.steps[:-1]:
             fit_step(step, dataset, synthetic)
@@ -190,8 +179,6 @@ class PrivatePipeline(DisplayMixin, Pipeline):  # type: ignore[misc]
             dataset, synthetic = transform_both(step, dataset, synthetic, row_wise=True)
         return dataset
 
-    # ------------------------------------------------------------ claims of a fit
-
     @property
     def not_private_because_(self) -> tuple[str, ...]:
         """What was read from the records without being charged, step by step."""
@@ -216,8 +203,7 @@ class PrivatePipeline(DisplayMixin, Pipeline):  # type: ignore[misc]
             return NotPrivate(self.not_private_because_ or ("nothing in it is charged",))
         delta, unit, charged = self._stated
         covers = (f"what these steps learned: {', '.join(charged)}",)
-        steps = [step for _, step in private_steps(self)]
-        terms = charge_terms(self, *steps)
+        terms = charge_terms(self, *(step for _, step in private_steps(self)))
         return statement(self.event_, delta, unit, covers=covers, **terms)
 
     def _reset_claims(self) -> None:
@@ -234,17 +220,14 @@ class PrivatePipeline(DisplayMixin, Pipeline):  # type: ignore[misc]
             cost, unit = compose_events([event for _, event in paid]), self._unit()
         except ValueError as error:
             cost, unit, own = None, None, [*own, str(error)]
-        self._stated = self._delta(), unit, tuple(name for name, _ in paid)
+        deltas = [step.get_params().get("delta") for _, step in steps]
+        delta = max((float(one) for one in deltas if one is not None), default=0.0)
+        self._stated = delta, unit, tuple(name for name, _ in paid)
         self.event_, self.not_private_because_ = cost, (*own, *reasons)
         for _, step in all_steps(self):
             if step is not self and is_private_step(step) and step.event_ is not None:
                 step.not_private_because_ = (*own_reasons(step), PIPELINE_STEP)
         return self
-
-    def _delta(self) -> float:
-        """The largest delta at which a step states its epsilon."""
-        deltas = [step.get_params().get("delta") for _, step in private_steps(self)]
-        return max((float(delta) for delta in deltas if delta is not None), default=0.0)
 
     def _unit(self) -> Unit | None:
         """The unit that all charged steps protect."""

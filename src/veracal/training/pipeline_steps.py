@@ -1,6 +1,6 @@
 """Steps of a pipeline: their total cost, how they are fitted, and the checks they must pass.
 
-:func:`fit_event` composes the costs of all steps inside an estimator. :func:`synthesize_records`
+:func:`fit_event` composes the costs of all steps inside an estimator. :func:`synthetic_dataset`
 creates records of the same form as a data set, to which steps that learn nothing are fitted.
 :func:`check_row_independence` tries on synthetic rows whether a user-defined step transforms
 each row independently of the others.
@@ -28,6 +28,7 @@ from sklearn.preprocessing import (
 from veracal._types import Array, Floats, Ints
 from veracal.accounting import Composed, Event, Relation
 from veracal.data import Dataset, Label, MappedRows
+from veracal.training.base import TrainingData
 from veracal.training.preprocessing import PrivateTransformer
 
 
@@ -88,40 +89,23 @@ def is_absent(step: Any) -> bool:
 _SYNTHETIC_ROWS = 16
 
 
-def synthetic_dataset(dataset: Dataset, relation: Relation) -> Dataset:
-    """Synthetic records in the form of a data set; see :func:`synthesize_records`."""
-    return synthesize_records(
-        dataset.X,
-        dataset.classes,
-        size=dataset.size,
-        norm=dataset.norm,
-        relation=relation,
-        name=dataset.name,
-    )
-
-
-def synthesize_records(
-    X: Array | MappedRows,
-    classes: Sequence[Label],
-    *,
-    size: int | None,
-    norm: float | None,
-    relation: Relation,
-    name: str = "data",
+def synthetic_dataset(
+    records: Dataset | TrainingData, relation: Relation, classes: Sequence[Label] | None = None
 ) -> Dataset:
-    """Create synthetic records of the same form.
+    """Synthetic records of the same form, by default with the same classes.
 
     They replace the records wherever a step only needs the width of its rows, or is tried
-    before anything is charged.
-
-    Of X, numbers of shape (n, ...), only shape and type are used. The result has the same
-    width, type and declared facts. Under replace-one, where the number of rows is public, it is
-    the same; under add-remove there are a few rows.
+    before anything is charged. They have the same width, type and declared facts. Under
+    replace-one, where the number of rows is public, it is the same; under add-remove there are
+    a few rows.
 
     Guarantees
     ----------
-    The result depends on no record and, under add-remove, not on the number of records.
+    Of the records, numbers of shape (n, ...), only shape and type are used. The result depends
+    on no record and, under add-remove, not on the number of records.
     """
+    X, classes = records.X, tuple(records.classes if classes is None else classes)
+    norm, name = records.norm, records.name if isinstance(records, Dataset) else "data"
     n = len(X) if relation == "replace-one" else max(_SYNTHETIC_ROWS, len(classes))
     base = synthetic_rows(math.prod(X.shape[1:]))
     if norm is not None:
@@ -130,8 +114,8 @@ def synthesize_records(
     return Dataset(
         np.resize(rows, (n, rows.shape[1])).reshape(n, *X.shape[1:]),
         np.arange(n) % len(classes),
-        tuple(classes),
-        size=size,
+        classes,
+        size=records.size,
         norm=norm,
         name=name,
     )

@@ -25,10 +25,8 @@ from veracal.accounting import (
     DiscreteGaussian,
     Event,
     Parallel,
-    Relation,
     RunDistribution,
     Search,
-    Unit,
     rdp_at,
     stopping_rate,
 )
@@ -36,7 +34,7 @@ from veracal.data import Dataset, Label, split
 from veracal.mechanisms import add_discrete_gaussian
 from veracal.training.base import PrivateEstimator, TrainingData
 from veracal.training.pipeline import PrivatePipeline
-from veracal.training.pipeline_steps import is_private_step, synthesize_records
+from veracal.training.pipeline_steps import is_private_step, synthetic_dataset
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -296,7 +294,7 @@ class PrivateSearch(BestEstimatorMixin, PrivateEstimator):
     released.
 
     *No trial.* Under the Poisson distribution K may be 0. The default setting is then fitted to
-    synthetic records (:func:`veracal.training.pipeline_steps.synthesize_records`), so that the
+    synthetic records (:func:`veracal.training.pipeline_steps.synthetic_dataset`), so that the
     result has the same distribution for all records; that there was no trial is visible, and
     equally likely for any records.
 
@@ -325,11 +323,6 @@ class PrivateSearch(BestEstimatorMixin, PrivateEstimator):
     score_noise: float = 10.0
     default: int = 0
     delta: float = 1e-5
-    classes: Sequence[Label] | None = None
-    size: int | None = None
-    relation: Relation = "add-remove"
-    unit: Unit | None = None
-    random_state: int | np.random.Generator | None = None
 
     def _check_settings(self) -> None:
         _checks.positive(mean=self.mean, score_noise=self.score_noise, delta=self.delta)
@@ -488,13 +481,7 @@ class PrivateSearch(BestEstimatorMixin, PrivateEstimator):
 
     def _synthetic(self, data: TrainingData) -> Dataset:
         """Synthetic records of the same form as those that a trial is trained on."""
-        records = synthesize_records(
-            data.X,
-            _labels(data),
-            size=data.size,
-            norm=data.norm,
-            relation=self.relation,
-        )
+        records = synthetic_dataset(data, self.relation, _labels(data))
         train, _ = self._split(records, np.random.default_rng(0))  # public draws
         return train
 
