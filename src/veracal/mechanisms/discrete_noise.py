@@ -26,31 +26,30 @@ from veracal.mechanisms.grid import MAX_TOTAL
 MAX_NOISE = 2**46  # such noise exceeds the 2^53 units of a float with probability e^-128
 
 
-def laplace_noise_scale(sensitivity: int, micro_epsilon: int) -> Fraction:
-    r"""Scale of discrete Laplace noise for a given epsilon.
-
-    :math:`s = \Delta \cdot 10^6 / \mu\varepsilon` for the L1 sensitivity to all rows of one
-    unit together, in units of the grid, and a cost in millionths of epsilon. The noise is derived
-    from the cost, because a cost derived from the noise would have to be rounded up.
-
-    Examples
-    --------
-    >>> laplace_noise_scale(1, 300_000)
-    Fraction(10, 3)
-    """
-    _checks.whole(sensitivity=sensitivity, micro_epsilon=micro_epsilon)
-    return Fraction(int(sensitivity) * MICRO, int(micro_epsilon))
-
-
 def laplace_noise(sensitivity: int, micro_epsilon: int) -> float:
-    """The scale of discrete Laplace noise as a float, rounded up.
+    r"""Scale of discrete Laplace noise: :math:`\Delta \cdot 10^6 / \mu\varepsilon`, rounded up.
+
+    Parameters
+    ----------
+    sensitivity : int
+        In the L1 norm, in units of the grid, of all rows of one unit together.
+    micro_epsilon : int
+        Cost per unit, in millionths of epsilon. The noise is derived from the cost, because a
+        cost derived from the noise would have to be rounded up.
 
     Guarantees
     ----------
     A release with this noise costs at most ``micro_epsilon``. Rounded up to whole millionths,
     its cost is exactly ``micro_epsilon``.
+
+    Examples
+    --------
+    >>> laplace_noise(1, 250_000)
+    4.0
     """
-    return _check_noise(round_up_float(laplace_noise_scale(sensitivity, micro_epsilon)))
+    _checks.whole(sensitivity=sensitivity, micro_epsilon=micro_epsilon)
+    scale = Fraction(int(sensitivity) * MICRO, int(micro_epsilon))
+    return _check_noise(round_up_float(scale))
 
 
 def gaussian_noise(sensitivity: float, noise_multiplier: float) -> float:

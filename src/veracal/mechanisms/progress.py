@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, final
+from typing import Any, Self, final
 
 import numpy as np
 
@@ -13,8 +13,27 @@ _CURVE_POINTS = 100  # maximum number of points of a training curve
 _ROWS, _NETWORK_ROWS = 5_000, 500  # rows for the training loss, and for that of a network
 
 
+class _FinalHook:
+    """A hook that is recognized by its exact type; copies of a model share it."""
+
+    __slots__ = ()
+
+    def __init_subclass__(cls, **_: Any) -> None:
+        parent = cls.__mro__[1]
+        if parent is not _FinalHook:
+            raise TypeError(
+                f"{parent.__name__} cannot be subclassed: it is recognized by its type."
+            )
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        return self
+
+
 @final
-class StepProgress:
+class StepProgress(_FinalHook):
     """A hook for estimators that reports the number of completed steps, and nothing else.
 
     Pass it as ``on_step`` in place of a function. Since it only receives counts, a fit with
@@ -42,9 +61,6 @@ class StepProgress:
             raise ValueError(f"callback must be callable; got {callback!r}.")
         self._callback = callback
 
-    def __init_subclass__(cls, **_: Any) -> None:
-        raise TypeError("StepProgress cannot be subclassed: it is recognized by its type.")
-
     def __call__(self, *_: Any) -> None:
         """Raise: the hook is not called with weights."""
         raise TypeError("StepProgress is not called with weights. Use report(done, total).")
@@ -53,15 +69,9 @@ class StepProgress:
         """Report the number of completed steps."""
         self._callback(int(done), int(total))
 
-    def __copy__(self) -> "StepProgress":
-        return self
-
-    def __deepcopy__(self, memo: Any) -> "StepProgress":
-        return self  # copies of a model report to the same callback
-
 
 @final
-class TrainingCurve:
+class TrainingCurve(_FinalHook):
     """A hook that computes the training loss and holds it until the model is recorded.
 
     The loss is the mean over the first 5,000 rows (500 for a network), without the penalty, at
@@ -99,9 +109,6 @@ class TrainingCurve:
         self._held: list[float] = []
         self._attempt = threading.Lock()
 
-    def __init_subclass__(cls, **_: Any) -> None:
-        raise TypeError("TrainingCurve cannot be subclassed: it is recognized by its type.")
-
     def __call__(self, model: Any, step: Any) -> None:
         """Compute the loss if it is due at this step, and report the number of the step."""
         done, total = step.number + 1, model.length()
@@ -130,12 +137,6 @@ class TrainingCurve:
     def losses(self) -> tuple[float, ...]:
         """Losses at equally spaced steps; empty until the model is recorded."""
         return self._losses
-
-    def __copy__(self) -> "TrainingCurve":
-        return self
-
-    def __deepcopy__(self, memo: Any) -> "TrainingCurve":
-        return self
 
     def __reduce__(self) -> Any:
         raise TypeError("TrainingCurve cannot be pickled: its losses are not released yet.")

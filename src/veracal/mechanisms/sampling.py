@@ -4,7 +4,6 @@ A sampler draws the batches and states the event of a noisy sum over one. Both c
 object, so training cannot sample in one way and be accounted in another.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,10 +73,6 @@ class Poisson:
         rows = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
         return rows[: rows.searchsorted(n)]
 
-    def batches(self, n: int, steps: int, rng: np.random.Generator) -> Iterator[Ints]:
-        """Draw one batch for each step."""
-        return (self.batch(n, rng) for _ in range(steps))
-
     def event(self, noise_std: float, bound: float, relation: Relation) -> PoissonGaussian:
         """Event of a sum over one batch, each row within ``bound``, plus Gaussian noise."""
         return PoissonGaussian(noise_std, bound, relation, rate=self.rate)
@@ -91,10 +86,6 @@ class FullBatch:
         """All n rows."""
         _checks.whole(n=n, least=0)
         return np.arange(n)
-
-    def batches(self, n: int, steps: int, rng: np.random.Generator) -> Iterator[Ints]:
-        """All n rows for each step."""
-        return (self.batch(n, rng) for _ in range(steps))
 
     def event(self, noise_std: float, bound: float, relation: Relation) -> Gaussian:
         """Event of a sum over all rows, each row within ``bound``, plus Gaussian noise."""

@@ -324,10 +324,10 @@ _PADDING_COST, _ENTRIES_PER_COPY, _PRODUCT_WIDTH = 1.2, 12, 150
 
 def shared_batches(fits: BatchedFits, *, rng: np.random.Generator) -> Iterator[Batch]:
     """One batch per step, shared by all models."""
-    sampler, n = fits.dp_sgd.sampler, fits.records
+    sampler, n, steps = fits.dp_sgd.sampler, fits.records, range(int(fits.dp_sgd.steps))
     if isinstance(sampler, FullBatch):
-        return (Batch(slice(n)) for _ in range(int(fits.dp_sgd.steps)))
-    return map(Batch, sampler.batches(n, int(fits.dp_sgd.steps), rng))
+        return (Batch(slice(n)) for _ in steps)
+    return (Batch(sampler.batch(n, rng)) for _ in steps)
 
 
 def independent_batches(

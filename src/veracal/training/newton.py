@@ -84,18 +84,8 @@ class FirstDerivatives:
     rounding: Floats
 
 
-class Curvature(Protocol):
-    """Accumulates second derivatives during a pass, and solves linear systems with them."""
-
-    def add(self, start: int, rows: Floats, curvatures: Floats) -> None:
-        """Add a block of rows, with curvatures sigma(z) sigma(-z) of shape (m, rows)."""
-
-    def solve(self, models: Bools, right: Floats, share: Floats) -> Floats:
-        """Solve with the matrices of some models, up to a share of the right-hand side."""
-
-
 def compute_gradients(
-    problem: Problem, weights: Floats, second: Curvature | None = None
+    problem: Problem, weights: Floats, second: "Curvature | None" = None
 ) -> FirstDerivatives:
     r"""Gradients of m models in one pass over the rows.
 
@@ -226,6 +216,7 @@ class HessianProducts:
         return solution
 
 
+Curvature = Hessians | HessianProducts
 TOL = 1e-10
 MAX_RESIDUAL = 1e-5  # maximum norm of the final gradient relative to R, rounding included
 _MAX_DENSE = 128  # features up to which d times d matrices are formed at first,
@@ -335,7 +326,7 @@ def build_problem(X: RowSource, signs: ArrayLike, linear: ArrayLike, penalty: An
 def _solve(problem: Problem, tol: float) -> Floats:
     """Try Newton's method, then continuation, then continuation with matrices of any size."""
     d = problem.X.shape[1]
-    plain: type[Hessians | HessianProducts] = Hessians if d <= _MAX_DENSE else HessianProducts
+    plain: type[Curvature] = Hessians if d <= _MAX_DENSE else HessianProducts
     start = np.zeros_like(problem.linear)
     weights = _newton(problem, start, plain, tol=tol, passes=_PLAIN_PASSES)
     unsolved = np.flatnonzero(~has_converged(problem, weights, tol=tol))

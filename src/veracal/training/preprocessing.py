@@ -144,9 +144,7 @@ class PrivateTransformer(TransformerMixin, DisplayMixin, ABC):  # type: ignore[m
         """Rows, validated as scikit-learn requires."""
         rows = MappedRows.of(X) if isinstance(X, np.memmap) else X
         if not isinstance(rows, MappedRows):
-            checked: Array = validate_data(
-                self, X, dtype=[np.float64, np.float32], reset=reset
-            )
+            checked: Array = validate_data(self, X, dtype=[np.float64, np.float32], reset=reset)
             return checked
         for block in rows.windows(_ROWS):
             check_array(block, dtype=None, estimator=self)

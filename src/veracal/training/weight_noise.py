@@ -21,7 +21,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -50,30 +49,6 @@ from veracal.training.arbitrariness import (
 _NODES = 160  # radii over which the mixture is averaged; accurate to 1e-12
 _TINY = 1e-18
 _FAR = 1e200  # in units of the noise; the tail probability is 0 there
-
-
-class WeightNoise(Protocol):
-    """Spherically symmetric noise on a vector of weights."""
-
-    @property
-    def dimension(self) -> int:
-        """Number of weights."""
-
-    @property
-    def rounding(self) -> float:
-        """Bound on the distance between the rounded and the unrounded noise."""
-
-    def tail_probability(self, distances: Floats) -> Floats:
-        """Probability that the noise in one direction exceeds a distance."""
-
-    def quantile(self, tail: float) -> float:
-        """Upper quantile of the noise in one direction, for a tail probability below 1/2."""
-
-    def length_quantile(self, tail: float) -> float:
-        """Upper quantile of the length of the noise."""
-
-    def difference(self) -> "WeightNoise":
-        """Distribution of the difference of two independent vectors."""
 
 
 @dataclass(frozen=True)
@@ -165,6 +140,10 @@ class GammaNoise:
     def difference(self) -> "GammaNoise":
         """Distribution of the difference of two independent vectors."""
         return GammaNoise(self.scale, self.dimension, 2 * self.vectors, 2 * self.rounding)
+
+
+# Spherically symmetric noise on a vector of weights, rounded by less than ``rounding``.
+WeightNoise = GaussianNoise | GammaNoise
 
 
 @lru_cache(maxsize=16)
