@@ -109,22 +109,13 @@ def is_informative(low: Floats, high: Floats) -> Bools:
 
 @dataclass(frozen=True, eq=False, repr=False)  # printed nowhere: it is about individuals
 class PlaneDistances:
-    """Signed distances of individuals to the decision planes of a model.
+    """Signed distances of individuals to the decision planes of a model."""
 
-    Attributes
-    ----------
-    sums : array of shape (n, m)
-        Weighted sums for each of m rows of weights, minus the threshold, over the norm of the
-        individual's row: distances in units of a weight. Zero if they cannot be computed.
-    fixed : array of bool, of shape (n,)
-        Rows of zeros, whose decision depends on no weight: never arbitrary.
-    unknown : array of bool, of shape (n,)
-        Individuals whose sums are too large for float64.
-    """
-
+    # Weighted sums for each of m rows of weights, minus the threshold, over the norm of the
+    # individual's row: distances in units of a weight. Zero if they cannot be computed.
     sums: Floats
-    fixed: Bools
-    unknown: Bools
+    fixed: Bools  # rows of zeros, whose decision depends on no weight: never arbitrary
+    unknown: Bools  # individuals whose sums are too large for float64
 
     def low(self, values: Floats) -> Floats:
         """Lower ends; 0 if unknown."""

@@ -54,29 +54,16 @@ _NORM_ENTRIES = 1 << 22  # entries of the rows whose norms are computed together
 
 @dataclass(frozen=True, eq=False, repr=False)  # printed nowhere: it holds records
 class TrainingData:
-    """The records of one fit, and the facts about them that are public.
+    """The records of one fit, and the facts about them that are public."""
 
-    Attributes
-    ----------
-    X : array or MappedRows of shape (n, d)
-    codes : array of ints in [0, k), of shape (n,)
-        Position of each label among the classes; empty until the labels are read.
-    classes : array of shape (k,)
-    size : int
-        Declared number of records. It is the real number if ``reasons`` says so, if
-        replace-one makes it public, or if the model does not use it.
-    norm : float or None
-        Declared bound on the norm of a row, if any.
-    reasons : tuple of str
-        What was read from the records because it was not declared. If this is not empty, the
-        fit is not private.
-    """
-
-    X: Array | MappedRows
-    codes: Ints
+    X: Array | MappedRows  # of shape (n, d)
+    codes: Ints  # positions of the labels among the classes; empty until they are read
     classes: Array
+    # Declared number of records. It is the real number if ``reasons`` says so, if replace-one
+    # makes it public, or if the model does not use it.
     size: int
-    norm: float | None = None
+    norm: float | None = None  # declared bound on the norm of a row, if any
+    # What was read from the records because it was not declared: then the fit is not private.
     reasons: tuple[str, ...] = ()
 
 

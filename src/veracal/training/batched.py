@@ -58,33 +58,17 @@ _MAX_USUAL_NORM = 1e30  # smaller norms have finite factors
 
 @dataclass(frozen=True, eq=False, repr=False)  # printed nowhere: it holds records
 class BatchedFits:
-    """What all fits share.
+    """What all fits share."""
 
-    Attributes
-    ----------
-    rows : array of shape (n + 1, e)
-        In the precision of the products, with a last column of ones if there is an intercept.
-        The last row is zero and pads batches.
-    lengths : array of shape (n + 1,)
-        Norms of the rows.
-    codes : array of ints, of shape (n + 1,)
-    start : array of shape (outputs, e)
-        Initial weights. Two classes share one row.
-    dp_sgd : DPSGD
-    slack : float
-        Share of the clip bound that a fit reserves for rounding.
-    average : float
-        Share of the last steps whose weights are averaged.
-    classes : array of shape (k,)
-    """
-
+    # In the precision of the products, of shape (n + 1, e), with a last column of ones if there
+    # is an intercept. The last row is zero and pads batches.
     rows: Floats
-    lengths: Floats
-    codes: Ints
-    start: Floats
+    lengths: Floats  # norms of the rows
+    codes: Ints  # of shape (n + 1,)
+    start: Floats  # initial weights of shape (outputs, e); two classes share one row
     dp_sgd: DPSGD
-    slack: float
-    average: float
+    slack: float  # share of the clip bound that a fit reserves for rounding
+    average: float  # share of the last steps whose weights are averaged
     classes: Any
 
     @property
@@ -103,17 +87,12 @@ class BatchedFits:
 class Batch:
     """The rows that take part in a step.
 
-    Attributes
-    ----------
-    rows : array of ints, or slice
-        Of shape (b,): rows that all models share. Of shape (models, b): rows of each model,
-        padded with n, the index of the row of zeros.
-    members : array of bool of shape (models, b), optional
-        Mask of the shared rows for each model; by default all rows.
+    Of shape (b,), they are shared by all models; of shape (models, b), they are each model's
+    own, padded with n, the index of the row of zeros.
     """
 
     rows: Ints | slice
-    members: Bools | None = None
+    members: Bools | None = None  # mask of the shared rows for each model, (models, b)
 
 
 def prepare_fits(model: PrivateLogisticRegression, dataset: Dataset) -> BatchedFits:
@@ -160,19 +139,9 @@ def train_batched(
 ) -> Floats:
     """Run several fits together.
 
-    Parameters
-    ----------
-    fits : BatchedFits
-    models : int
-    batches : iterable of Batch
-        One for each step.
-    noise : iterable of arrays of shape (models, outputs, e)
-        Standard normal draws of each step, which are overwritten.
-
-    Returns
-    -------
-    array of shape (models, outputs, e)
-        Final weights of each fit, averaged if the model's settings say so.
+    For each step there is a batch, and standard normal draws of shape (models, outputs, e),
+    which are overwritten. The result of that shape are the final weights of each fit, averaged
+    if the model's settings say so.
     """
     run, first = fits.dp_sgd, fits.averaged_from
     weights = np.repeat(fits.start[None], models, axis=0)
@@ -240,17 +209,8 @@ def _to_residuals(logits: Floats, codes: Ints, *, small: bool) -> Floats:
     clip factors are divided by s later, which takes one division for each row instead of one
     for each class.
 
-    Parameters
-    ----------
-    logits : array of shape (models, outputs, b)
-    codes : array of ints, of shape (b,) or (models, b)
-    small : bool
-        Whether squares of exponentials cannot overflow.
-
-    Returns
-    -------
-    array of shape (models, b)
-        The divisors.
+    Logits have the shape (models, outputs, b), codes (b,) or (models, b), and the divisors that
+    are returned (models, b). If logits are ``small``, squares of exponentials cannot overflow.
     """
     models, outputs, rows = logits.shape
     if outputs == 1:
@@ -375,10 +335,6 @@ def poisson_rows(n: int, rate: float, models: int, *, rng: np.random.Generator) 
 
     The distance to the next row is geometric: one plus the integer part of an exponential
     number divided by :math:`-\ln(1 - q)`, for a rate q below 1.
-
-    Returns
-    -------
-    array of shape (models, size of the largest batch)
     """
     width = int(n * rate + 4 * math.sqrt(n * rate)) + 8
     parts: list[Ints] = []

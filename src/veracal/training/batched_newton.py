@@ -259,17 +259,10 @@ _TINY = np.float32(1e-30)
 
 @dataclass(frozen=True, eq=False, repr=False)  # printed nowhere: it is about records
 class InverseHessians:
-    """Approximate inverse Hessians; adjacent models of one level share a matrix.
-
-    Attributes
-    ----------
-    matrices : sequence of arrays of shape (d, d)
-    numbers : array of ints of shape (m,)
-        Index of each model's matrix, in ascending order.
-    """
+    """Approximate inverse Hessians; adjacent models of one level share a matrix."""
 
     matrices: Sequence[Floats]
-    numbers: Ints
+    numbers: Ints  # index of each model's matrix, in ascending order
 
     def of(self, models: Ints) -> "InverseHessians":
         """The matrices of some models, in ascending order."""

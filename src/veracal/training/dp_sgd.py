@@ -65,14 +65,9 @@ class ExponentialAverage:
     It is divided by the sum of its factors, :math:`1 - \beta^{t}`, so that the average of a
     short run is not biased to zero (De et al. 2022, https://arxiv.org/abs/2204.13650, use such
     averages for DP-SGD).
-
-    Attributes
-    ----------
-    decay : float in (0, 1)
-        The factor :math:`\beta`.
     """
 
-    decay: float = 0.99
+    decay: float = 0.99  # the factor beta, in (0, 1)
 
     def __post_init__(self) -> None:
         _checks.positive(decay=self.decay)

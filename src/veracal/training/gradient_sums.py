@@ -151,22 +151,14 @@ class Blocks:
     assignment also holds on average over assignments, since divergences are jointly convex.
     Blocks of consecutive rows would not work: without a record, all later rows move up by one.
 
-    Attributes
-    ----------
-    dtype : dtype
-        Precision of the products. Blocks are added up in float64.
-    count : int
-    most : int
-        Maximum number of rows of a block for which ``slack`` covers the rounding; a larger
-        block, which is rare, is summed in float64. In float64, twice the declared batch.
-    slack : float
-        Share of the clip bound reserved for rounding.
+    A block of more than ``most`` rows (in float64, twice the declared batch), which is rare, is
+    summed in float64.
     """
 
-    dtype: Any
+    dtype: Any  # precision of the products; blocks are added up in float64
     count: int
-    most: int
-    slack: float
+    most: int  # rows of a block for which the slack covers the rounding
+    slack: float  # share of the clip bound reserved for rounding
 
 
 def plan_blocks(expected_batch: float, dtype: Any) -> Blocks:

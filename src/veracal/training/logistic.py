@@ -95,10 +95,8 @@ class PrivateLogisticRegression(DPSGDClassifier, LinearClassifier):
     n_iter_ : int
         Steps taken.
     noise_multipliers_ : array of shape (steps,)
-    event_ : Event or None
-    private_ : bool
-    not_private_because_ : tuple of str
-    statement_ : Statement or NotPrivate
+    event_, private_, not_private_because_, statement_
+        The cost, and what may be claimed.
 
     Guarantees
     ----------

@@ -39,23 +39,12 @@ class RowSource(Protocol):
 
 @dataclass(frozen=True, eq=False, repr=False)  # printed nowhere: it holds records
 class Problem:
-    """Rows shared by m models, and the linear term and signs of each model.
+    """Rows shared by m models, and the linear term and signs of each model."""
 
-    Attributes
-    ----------
-    X : rows of shape (n, d)
-    signs : array of -1 and 1, of shape (n,) or (m, n)
-        Labels, the same for all models or each model's own.
-    linear : array of shape (m, d)
-        The vectors b.
-    penalty : array of shape (d,)
-        The coefficients lambda of the squares.
-    """
-
-    X: RowSource
-    signs: Ints
-    linear: Floats
-    penalty: Floats
+    X: RowSource  # of shape (n, d)
+    signs: Ints  # of shape (n,), the same for all models, or (m, n)
+    linear: Floats  # the vectors b, of shape (m, d)
+    penalty: Floats  # the coefficients lambda of the squares, of shape (d,)
 
     def of(self, models: Any) -> "Problem":
         """The same rows with some of the models."""

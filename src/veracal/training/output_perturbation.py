@@ -110,16 +110,7 @@ class OutputNoise:
     A real vector, Gaussian or with Gamma-distributed length, rounded to the grid of the
     weights. Rounding moves it by less than :math:`2^{-21}` of the sensitivity in any direction.
 
-    Attributes
-    ----------
-    sensitivity : float
-        L2 sensitivity of the weights of one binary model to one row.
-    noise_scale : float or None
-        Scale of the Gamma distribution of the length, if the cost is pure.
-    noise_std : float or None
-        Standard deviation of the noise on each weight, if Gaussian.
-    epsilon_per_class : float or None
-        Epsilon of one row in one binary model, if the cost is pure.
+    The attributes are those of a fitted :class:`OutputPerturbation`.
     """
 
     sensitivity: float

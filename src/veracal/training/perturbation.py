@@ -130,23 +130,11 @@ _MIN_INTERCEPT_PENALTY = 1e-6
 
 @dataclass(frozen=True)
 class Perturbation:
-    """Penalty and noise of one binary model.
+    """Penalty and noise of one binary model; the length of the noise is Gamma of shape d."""
 
-    Attributes
-    ----------
-    lambda_total : float
-        The total coefficient of the penalty, not an addition to 1 / C.
-    intercept_penalty : float
-        The same for the intercept; it differs only under a rule that is not private.
-    epsilon_prime : float
-        The share of epsilon that remains for the noise.
-    noise_scale : float
-        Scale s of the noise, whose length has a Gamma distribution of scale s and shape d.
-    """
-
-    lambda_total: float
-    intercept_penalty: float
-    epsilon_prime: float
+    lambda_total: float  # the total coefficient, not an addition to 1 / C
+    intercept_penalty: float  # differs only under a rule that is not private
+    epsilon_prime: float  # the share of epsilon that remains for the noise
     noise_scale: float
 
 
@@ -298,19 +286,10 @@ _MAX_CONDITION = 1e9  # squared norm of a row over the penalty, up to which floa
 
 @dataclass(frozen=True, eq=False, repr=False)  # printed nowhere: it holds records
 class BinaryProblem:
-    """The binary problems of a fit, without noise.
+    """The binary problems of a fit, without noise: one for two classes, else one for each."""
 
-    Attributes
-    ----------
-    rows : array or ClippedRows of shape (n, d)
-        Clipped to ``norm``, with the appended one if there is an intercept.
-    signs : array of -1 and 1, of shape (models, n)
-        One model for two classes, k models for k > 2 classes.
-    classes : array of shape (k,)
-    """
-
-    rows: Floats | ClippedRows
-    signs: Ints
+    rows: Floats | ClippedRows  # clipped to the norm, with the appended one
+    signs: Ints  # of shape (models, n)
     classes: Array
     norm: float
 

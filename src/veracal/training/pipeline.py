@@ -56,10 +56,8 @@ class PrivatePipeline(DisplayMixin, Pipeline):  # type: ignore[misc]
 
     Attributes
     ----------
-    event_ : Event or None
-    private_ : bool
-    not_private_because_ : tuple of str
-    statement_ : Statement or NotPrivate
+    event_, private_, not_private_because_, statement_
+        The cost, and what may be claimed.
         ``NotPrivate`` if nothing is charged.
 
     Guarantees

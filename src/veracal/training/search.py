@@ -281,10 +281,8 @@ class PrivateSearch(BestEstimatorMixin, PrivateEstimator):
         Noisy share of correct predictions of the best trial. As the maximum of several scores
         it is biased upwards: **not a result**. NaN without a trial.
     classes_ : array of shape (k,)
-    event_ : Event or None
-    private_ : bool
-    not_private_because_ : tuple of str
-    statement_ : Statement or NotPrivate
+    event_, private_, not_private_because_, statement_
+        The cost, and what may be claimed.
 
     Guarantees
     ----------

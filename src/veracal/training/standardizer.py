@@ -269,10 +269,8 @@ class PrivateStandardizer(BoundedTransformer, MomentTransformer):
     ----------
     mean_, scale_ : arrays of shape (d,)
         Noisy, in the units of the columns.
-    event_ : Event
-    private_ : bool
-    not_private_because_ : tuple of str
-    statement_ : Statement or NotPrivate
+    event_, private_, not_private_because_, statement_
+        The cost, and what may be claimed.
 
     Guarantees
     ----------
