@@ -213,6 +213,40 @@ _CHECKED_ENTRIES = 1 << 22  # entries of the rows on disk that are checked toget
 _INTERNAL = ("internal_", "_blank", "_received_module", "_connection", "_paid")
 
 
+class ChargedFit:
+    """What a fit that is charged may claim: its event, and why it is not private, if so."""
+
+    event_: Event | None
+    not_private_because_: tuple[str, ...]
+    unit: Unit | None
+    _covers = "the weights of the classifier"
+    _exact_noise = False  # whether the noise on a release is sampled exactly, on a grid
+
+    @property
+    def private_(self) -> bool:
+        """Whether this fit has the guarantee of ``event_``."""
+        check_is_fitted(self)
+        return self.event_ is not None and not self.not_private_because_
+
+    @property
+    def statement_(self) -> Statement | NotPrivate:
+        """The guarantee of this fit, as text and as JSON; computed on access.
+
+        Epsilon is stated at the ``delta`` among the settings, or at 0 if there is none.
+        """
+        if not self.private_:
+            return NotPrivate(self.not_private_because_)
+        assert self.event_ is not None
+        return statement(
+            self.event_,
+            float(getattr(self, "delta", 0.0)),
+            self.unit,
+            covers=(self._covers,),
+            exact_noise=self._exact_noise,
+            **charge_terms(self),
+        )
+
+
 @dataclass(eq=False, repr=False, kw_only=True)
 class CommonSettings:
     """The settings of all private classifiers, which data classes of others extend."""
@@ -224,7 +258,7 @@ class CommonSettings:
     random_state: int | np.random.Generator | None = None
 
 
-class PrivateEstimator(CommonSettings, ClassifierMixin, DisplayMixin, ABC):  # type: ignore[misc]
+class PrivateEstimator(CommonSettings, ChargedFit, ClassifierMixin, DisplayMixin, ABC):  # type: ignore[misc]
     """A classifier whose cost is known before it reads a record.
 
     A final class is a data class of its settings, or stores them itself. It states its cost in
@@ -239,14 +273,11 @@ class PrivateEstimator(CommonSettings, ClassifierMixin, DisplayMixin, ABC):  # t
     contain no internal figure.
     """
 
-    event_: Event | None
-    not_private_because_: tuple[str, ...]
     charged_: bool
     _ledger_total: str | None = None
     _initial_weights_note: tuple[str, ...]  # what the statement says about the initial weights
     _records_name: str = "arrays"
     _needs_size: bool = True  # whether the fit depends on the number of records
-    _exact_noise: bool = False  # whether the noise on a release is sampled exactly, on a grid
 
     def event(self) -> Event:
         """Cost of one fit, known before any record is read.
@@ -283,10 +314,6 @@ class PrivateEstimator(CommonSettings, ClassifierMixin, DisplayMixin, ABC):  # t
 
     def _check_form(self, data: TrainingData) -> None:
         """Reject records that do not fit the model, by their width and classes alone."""
-
-    def _delta(self) -> float:
-        """The delta at which ``statement_`` states epsilon; 0 if the cost is pure."""
-        return 0.0
 
     def fit(
         self, X: ArrayLike, y: ArrayLike, *, classes: Sequence[Label] | None = None
@@ -393,27 +420,6 @@ class PrivateEstimator(CommonSettings, ClassifierMixin, DisplayMixin, ABC):  # t
         self.not_private_because_ = reasons
         self.event_ = cost  # computed before the fit, which therefore cannot change it
         return self
-
-    @property
-    def private_(self) -> bool:
-        """Whether this fit has the guarantee of ``event_``."""
-        check_is_fitted(self)
-        return self.event_ is not None and not self.not_private_because_
-
-    @property
-    def statement_(self) -> Statement | NotPrivate:
-        """The guarantee of this fit, as text and as JSON; computed on access."""
-        check_is_fitted(self)
-        if self.event_ is None or self.not_private_because_:
-            return NotPrivate(self.not_private_because_)
-        return statement(
-            self.event_,
-            self._delta(),
-            self.unit,
-            covers=("the weights of the classifier",),
-            exact_noise=self._exact_noise,
-            **charge_terms(self),
-        )
 
     def _note_charge(self) -> None:
         """Record whether a ledger was charged for this fit, and the ledger's total."""

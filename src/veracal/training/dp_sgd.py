@@ -393,9 +393,6 @@ class DPSGDClassifier(PrivateEstimator):
     def _cost(self, size: int | None) -> Event | None:
         return None if self.not_private is not None else self._dp_sgd(size).event()
 
-    def _delta(self) -> float:
-        return self.delta
-
     def _resolve_run(self, data: TrainingData) -> tuple[DPSGD, tuple[str, ...]]:
         """The run of a fit, and the reasons why it is not private."""
         run, keep = self._dp_sgd(data.size), self.not_private

@@ -241,9 +241,6 @@ class OutputPerturbation(PerturbedClassifier):
             return Pure(self._epsilon_per_row(), self.relation)
         return Gaussian(self._multiplier(), 1.0, self.relation)
 
-    def _delta(self) -> float:
-        return float(self.delta)
-
     def _multiplier(self) -> float:
         """Noise divided by the sensitivity of one row."""
         budget = Budget(self.epsilon, self.delta, self.relation, self.unit or Unit())

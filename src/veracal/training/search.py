@@ -403,9 +403,6 @@ class PrivateSearch(BestEstimatorMixin, PrivateEstimator):
         """The cost of one noisy score."""
         return DiscreteGaussian(self.score_noise, 1, self.relation)
 
-    def _delta(self) -> float:
-        return self.delta
-
     def _check_form(self, data: TrainingData) -> None:
         synthetic = self._synthetic(data)
         for position in range(len(self._settings())):

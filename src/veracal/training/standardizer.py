@@ -10,7 +10,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
@@ -23,18 +23,15 @@ from veracal.accounting import (
     Budget,
     Event,
     Gaussian,
-    NotPrivate,
     Relation,
-    Statement,
     Unit,
     noise_for,
-    statement,
 )
 from veracal.data import Dataset, MappedRows
 from veracal.errors import DataError
 from veracal.mechanisms import rounded_gaussian
-from veracal.queries import charge_terms, check_protected
-from veracal.training.base import check_size
+from veracal.queries import check_protected
+from veracal.training.base import ChargedFit, check_size
 from veracal.training.preprocessing import (
     BoundedTransformer,
     PrivateTransformer,
@@ -139,7 +136,7 @@ def noisy_moments(
 
 
 @dataclass(eq=False, repr=False)
-class MomentTransformer(PrivateTransformer):
+class MomentTransformer(ChargedFit, PrivateTransformer):
     """A transformer that is charged for one vector of moments with Gaussian noise.
 
     A final class computes its attributes from the noisy vector in ``_release``.
@@ -154,7 +151,7 @@ class MomentTransformer(PrivateTransformer):
     unit: Unit | None = None
     random_state: int | np.random.Generator | None = None
 
-    _covers: ClassVar[str]  # what the vector contains, for the statement
+    _exact_noise = True
 
     def _check_settings(self) -> None:
         super()._check_settings()
@@ -219,21 +216,6 @@ class MomentTransformer(PrivateTransformer):
     @abstractmethod
     def _release(self, rows: Array | MappedRows, size: int, rng: np.random.Generator) -> None:
         """Set the attributes that follow from the noisy vector; exact sums are never stored."""
-
-    @property
-    def statement_(self) -> Statement | NotPrivate:
-        """The guarantee of this fit, as text and as JSON; computed on access."""
-        if not self.private_:
-            return NotPrivate(self.not_private_because_)
-        assert self.event_ is not None
-        return statement(
-            self.event_,
-            self.delta,
-            self.unit,
-            covers=(self._covers,),
-            exact_noise=True,
-            **charge_terms(self),
-        )
 
 
 _CELLS = 2**22  # entries of a block
