@@ -107,7 +107,7 @@ class RateFromCount(DPSGD):
     """Let the learning rate depend on the real number of records."""
 
     def run(self, weights: Any, function: Any, records: int, **more: Any) -> Any:
-        optimizer = replace(self.optimizer, rate=0.1 * (records + 1))  # type: ignore[type-var]
+        optimizer = replace(self.optimizer, learning_rate=0.1 * (records + 1))  # type: ignore[type-var]
         plain = DPSGD(**{**settings(self), "optimizer": optimizer})
         return plain.run(weights, function, records, **more)
 

@@ -95,7 +95,7 @@ def unclipped(residual: Any, lengths: Any, scales: Any, fits: Any) -> Any:
 def real_batch(fits: Any, weights: Any, batch: Any) -> Any:
     """Divide by the actual batch size."""
     counts = [max(1, len(rows_of(batch, model))) for model in range(len(weights))]
-    scale = fits.descent.expected_batch / np.array(counts)
+    scale = fits.dp_sgd.expected_batch / np.array(counts)
     return clipped_sums(fits, weights, batch) * scale[:, None, None].astype(fits.rows.dtype)
 
 
@@ -126,7 +126,7 @@ MUTANTS: dict[str, Patches] = {
     "clip forgotten": {STEPS + "_clip_factors": unclipped},
     "divided by the real batch": {STEPS + "clipped_sums": real_batch},
     "average forgotten": {
-        STEPS + "BatchedFits.averaged_from": property(lambda fits: fits.descent.steps)
+        STEPS + "BatchedFits.averaged_from": property(lambda fits: fits.dp_sgd.steps)
     },
     "weight decay forgotten": {STEPS + "_gradient": no_decay},
     "slack for rounding forgotten": {

@@ -6,7 +6,7 @@ of a fixed size and similar samplers fail at least one. Empty batches must have 
 frequency.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,14 +23,13 @@ ALPHA = 1e-6
 class Shuffled(Poisson):
     """Walk through a shuffled list, a batch at a time."""
 
-    def batches(self, n: int, steps: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
+    def batch(self, n: int, rng: np.random.Generator) -> np.ndarray:
         size = max(1, round(n * self.rate))
-        epoch = n // size
-        for step in range(steps):
-            if step % epoch == 0:
-                order = rng.permutation(n)
-            start = step % epoch * size
-            yield np.sort(order[start : start + size])
+        left = self.__dict__.pop("left", ())
+        if len(left) < size:
+            left = rng.permutation(n)
+        self.__dict__["left"] = left[size:]
+        return np.sort(left[:size])
 
 
 @dataclass(frozen=True)
@@ -80,11 +79,11 @@ class ByRow(Poisson):
 class Sticky(Poisson):
     """Use every batch twice."""
 
-    def batches(self, n: int, steps: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
-        for step in range(steps):
-            if step % 2 == 0:
-                rows = self.batch(n, rng)
-            yield rows
+    def batch(self, n: int, rng: np.random.Generator) -> np.ndarray:
+        rows: np.ndarray | None = self.__dict__.pop("rows", None)
+        if rows is None:
+            rows = self.__dict__["rows"] = super().batch(n, rng)
+        return rows
 
 
 CORRECT: Callable[[float], Poisson] = Poisson
@@ -108,8 +107,8 @@ def run(subject: Callable[[float], Poisson], *, long: bool) -> str:
         stated = sampler.event(1.0, 1.0, "add-remove").rate
         assert stated == rate, f"sampled at {rate}, accounted at {stated}"
         members = np.zeros((steps, n), dtype=bool)
-        for step, rows in enumerate(sampler.batches(n, steps, rng)):
-            members[step, rows] = True
+        for step in range(steps):
+            members[step, sampler.batch(n, rng)] = True
         for name, pvalue in statistics(members, rate).items():
             assert pvalue > ALPHA, f"{name} at rate {rate}: p = {pvalue:.1e}"
             worst = min(worst, pvalue)
@@ -143,5 +142,5 @@ def statistics(members: np.ndarray, rate: float) -> dict[str, float]:
 
 def empty_pvalue(sampler: Poisson, steps: int, rng: np.random.Generator) -> float:
     """P-value of the number of empty batches out of 20 records."""
-    empty = sum(len(rows) == 0 for rows in sampler.batches(20, steps, rng))
+    empty = sum(len(sampler.batch(20, rng)) == 0 for _ in range(steps))
     return float(stats.binomtest(empty, steps, (1 - sampler.rate) ** 20).pvalue)

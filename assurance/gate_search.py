@@ -250,7 +250,8 @@ class DefaultFitted(PrivateSearch):
     def _synthetic(self, data: TrainingData) -> Dataset:
         if len(data.codes) < len(data.X):  # labels that have not been read
             return super()._synthetic(data)
-        return module._to_dataset(data)
+        labels = module._labels(data)
+        return Dataset(data.X, data.codes, labels, size=data.size, norm=data.norm)
 
 
 CORRECT = Subject()

@@ -78,7 +78,6 @@ TERMS = tuple(
     for module in (
         "training.base",
         "training.pipeline",
-        "training.standardizer",
         "calibration.private_classifier",
     )
 )

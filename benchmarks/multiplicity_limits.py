@@ -34,12 +34,12 @@ def counted(models: int) -> Iterator[dict[str, float]]:
     """Count passes while models are solved, and divide them by their number."""
     seen: Counter[str] = Counter()
     names = {
-        (Float32Rows, "chances"): ("searching", lambda weights: weights.shape[1]),
-        (Float32Rows, "bent"): ("bending", lambda bends, vectors: vectors.shape[1]),
+        (Float32Rows, "probabilities"): ("searching", lambda weights: weights.shape[1]),
+        (Float32Rows, "curvature_products"): ("bending", lambda _, vectors: vectors.shape[1]),
         (FeaturePairs, "derivatives"): ("pairing", lambda noise, weights: weights.shape[1]),
         (FeaturePairs, "sums"): ("pairing", lambda bends: bends.shape[1]),
-        (BatchedProblem, "_slopes"): ("checking", lambda weights, noise: weights.shape[1]),
-        (BatchedProblem, "_after"): ("bending", lambda gradients, bends, step: step.shape[1]),
+        (BatchedProblem, "_derivatives"): ("checking", lambda weights, noise: weights.shape[1]),
+        (BatchedProblem, "_corrected"): ("bending", lambda weights, *_: weights.shape[1]),
     }
     kept = {(made, name): getattr(made, name) for made, name in names}
 

@@ -110,7 +110,7 @@ def limits(model: PrivateLogisticRegression, data: Dataset) -> dict[str, float]:
     fits = prepare_fits(model, data)
     (outputs, width), models = fits.start.shape, 16
     rng, dtype = np.random.default_rng(0), fits.rows.dtype
-    batch = int(fits.descent.expected_batch)
+    batch = int(fits.dp_sgd.expected_batch)
     rows = poisson_rows(fits.records, batch / fits.records, models, rng=rng)[:, :batch]
     own, one = fits.rows[rows], fits.rows[:batch].copy()
     weights = rng.normal(size=(models, outputs, width)).astype(dtype)
@@ -123,7 +123,7 @@ def limits(model: PrivateLogisticRegression, data: Dataset) -> dict[str, float]:
     apart = fastest(lambda: weights @ own.transpose(0, 2, 1)) + fastest(lambda: residual @ own)
     copies = fastest(lambda: fits.rows.take(rows, axis=0, out=own, mode="clip"))
     coins = fastest(lambda: rng.standard_exponential((models, batch)))
-    share = RUNS / models * int(fits.descent.steps)
+    share = RUNS / models * int(fits.dp_sgd.steps)
     return {
         WAYS[0]: (common + shared) * share,
         WAYS[1]: (common + apart + copies + coins) * share,

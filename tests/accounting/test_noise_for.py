@@ -16,7 +16,7 @@ from veracal.accounting.events import (
     Repeated,
     Unit,
 )
-from veracal.mechanisms.noise_planning import plan_training
+from veracal.mechanisms.sampling import plan_training
 
 
 def batches(rate, times, relation="add-remove"):

@@ -47,7 +47,7 @@ def reference(optimizer, **settings):
             ),
         ),
     ],
-    ids=lambda part: repr(part) if hasattr(part, "rate") else "library",
+    ids=lambda part: repr(part) if hasattr(part, "learning_rate") else "library",
 )
 def test_optimizers_equal_those_of_torch(optimizer, expected) -> None:
     np.testing.assert_allclose(descend(optimizer, np.ones(3)), expected(), rtol=1e-12)
@@ -79,7 +79,7 @@ def test_langevin_noise_equals_its_definition(mode, rate) -> None:
 
 def test_the_published_setting_has_the_published_multiplier() -> None:
     """0.2466 on the sum, 15.8 with a batch of 64 on the mean."""
-    published = {"rate": 0.005, "temperature": 6.08}
+    published = {"learning_rate": 0.005, "temperature": 6.08}
     on_sum = Langevin(**published, mode="sum").noise_multipliers(1, 64, 1.0)
     on_mean = Langevin(**published).noise_multipliers(1, 64, 1.0)
     assert on_sum[0] == pytest.approx(0.2466, abs=5e-5)

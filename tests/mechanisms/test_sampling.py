@@ -14,7 +14,7 @@ from veracal.mechanisms.sampling import FullBatch, Poisson
 @pytest.mark.parametrize("n", [0, 1, 7, 1_000])
 @pytest.mark.parametrize("rate", [1e-300, 1e-6, 0.01, 0.3, 0.5, 0.99, 1.0])
 def test_rows_are_distinct_ascending_and_in_range(n, rate, rng) -> None:
-    for rows in Poisson(rate).batches(n, 20, rng):
+    for rows in (Poisson(rate).batch(n, rng) for _ in range(20)):
         assert rows.dtype.kind == "i" and (np.diff(rows) > 0).all()
         assert ((rows >= 0) & (rows < n)).all()
         assert rate < 1 or len(rows) == n
@@ -24,7 +24,7 @@ def test_rows_are_distinct_ascending_and_in_range(n, rate, rng) -> None:
 def test_every_batch_has_its_bernoulli_probability(rate, rng) -> None:
     """All 16 batches of four rows, against the product of four Bernoulli draws."""
     counts = np.zeros(16)
-    for rows in Poisson(rate).batches(4, 40_000, rng):
+    for rows in (Poisson(rate).batch(4, rng) for _ in range(40_000)):
         counts[(1 << rows).sum()] += 1
     members = np.array([bin(k).count("1") for k in range(16)])
     expected = 40_000 * rate**members * (1 - rate) ** (4 - members)
@@ -43,7 +43,7 @@ def test_every_batch_has_its_bernoulli_probability(rate, rng) -> None:
 
 
 def test_batch_sizes_are_binomial_and_may_be_zero(rng) -> None:
-    sizes = np.array([len(rows) for rows in Poisson(0.02).batches(100, 20_000, rng)])
+    sizes = np.array([len(Poisson(0.02).batch(100, rng)) for _ in range(20_000)])
     counts = np.bincount(sizes, minlength=8)
     observed = np.append(counts[:7], counts[7:].sum())
     expected = stats.binom(100, 0.02)
@@ -82,7 +82,7 @@ def test_a_secret_generator_never_repeats_a_batch() -> None:
 
 
 def test_full_batches_contain_all_rows(rng) -> None:
-    assert [rows.tolist() for rows in FullBatch().batches(3, 2, rng)] == [[0, 1, 2]] * 2
+    assert FullBatch().batch(3, rng).tolist() == [0, 1, 2]
     assert FullBatch().batch(0, rng).shape == (0,)
 
 

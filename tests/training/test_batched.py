@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tests.training.closed_form import clipped_gradient_sum
 from veracal.data import Dataset
 from veracal.data.rows import MappedRows
 from veracal.mechanisms import (
@@ -38,7 +39,6 @@ from veracal.training.batched import (
     standard_normals,
     train_batched,
 )
-from veracal.training.gradient_sums import clipped_gradient_sum
 
 N, D, STEPS, MODELS = 50, 4, 8, 3
 CLOSE = {"float32": 1e-5, "float64": 1e-10}
@@ -209,7 +209,7 @@ def test_logits_of_any_size_have_their_residuals(dtype, monkeypatch):
         np.testing.assert_allclose(result, careful, rtol=0, atol=20 * CLOSE[dtype])
         for one, total in zip(weights, result, strict=True):
             wide = scale * one.astype(np.float64)
-            slow = clipped_gradient_sum(wide, data.X, data.y, fits.descent.clip).total
+            slow = clipped_gradient_sum(wide, data.X, data.y, fits.dp_sgd.clip).total
             np.testing.assert_allclose(total, (1 - fits.slack) * slow, rtol=1e-4, atol=1e-3)
 
 

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from tests.training.closed_form import clipped_gradient_sum
 from veracal.mechanisms import (
     Automatic,
     ClipRule,
@@ -19,7 +20,6 @@ from veracal.mechanisms import (
     clipped_sum,
 )
 from veracal.training.gradient_sums import (
-    clipped_gradient_sum,
     compute_logits,
     gradient_norms,
     residuals,

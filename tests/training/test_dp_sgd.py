@@ -31,27 +31,27 @@ GOAL = TrainingSpec(
 
 
 def test_computed_noise_spends_nearly_all_of_epsilon() -> None:
-    descent = GOAL.descent(100.0)
+    descent = GOAL.dp_sgd(100.0)
     assert descent.sampler == Poisson(0.1) and descent.steps == 50
     assert 0.995 < epsilon_for(descent.event(), 1e-5) <= 1.0
 
 
 def test_adaptive_clipping_counts_are_paid_from_the_same_epsilon() -> None:
-    plain, adaptive = GOAL.descent(100.0), replace(GOAL, clip=GlobalAdapt(1.0)).descent(100.0)
+    plain, adaptive = GOAL.dp_sgd(100.0), replace(GOAL, clip=GlobalAdapt(1.0)).dp_sgd(100.0)
     assert adaptive.noise_multiplier > plain.noise_multiplier
     assert 0.99 < epsilon_for(adaptive.event(), 1e-5) <= 1.0
 
 
 def test_computed_noise_depends_on_relation_and_unit() -> None:
     noises = [
-        replace(GOAL, **changes).descent(100.0).noise_multiplier
+        replace(GOAL, **changes).dp_sgd(100.0).noise_multiplier
         for changes in ({}, {"relation": "replace-one"}, {"unit": Unit("patient", 2)})
     ]
     assert noises[0] < noises[1] < noises[2]
 
 
 def test_all_records_at_once_are_a_full_batch() -> None:
-    descent = replace(GOAL, rate=1.0, relation="replace-one").descent(100.0)
+    descent = replace(GOAL, rate=1.0, relation="replace-one").dp_sgd(100.0)
     assert descent.sampler == FullBatch() and descent.steps == 5
     event = descent.event()
     assert isinstance(event, Repeated) and isinstance(event.event, Gaussian)
@@ -60,12 +60,12 @@ def test_all_records_at_once_are_a_full_batch() -> None:
 
 def test_given_noise_and_length_determine_the_cost() -> None:
     goal = replace(GOAL, epsilon=None, noise_multiplier=2.0, epochs=None, steps=30)
-    assert goal.descent(100.0).event() == Repeated(PoissonGaussian(2.0, rate=0.1), 30)
+    assert goal.dp_sgd(100.0).event() == Repeated(PoissonGaussian(2.0, rate=0.1), 30)
 
 
 def test_given_noise_and_budget_determine_the_length() -> None:
     goal = replace(GOAL, noise_multiplier=2.0, epochs=None)
-    descent = goal.descent(100.0)
+    descent = goal.dp_sgd(100.0)
     longer = replace(descent, steps=descent.steps + 1)
     assert epsilon_for(descent.event(), 1e-5) <= 1.0 < epsilon_for(longer.event(), 1e-5)
 
@@ -73,7 +73,7 @@ def test_given_noise_and_budget_determine_the_length() -> None:
 def test_langevin_ends_when_the_budget_is_spent_and_is_charged_step_by_step() -> None:
     optimizer = Langevin(Exponential(0.005, 0.028, every=10), temperature=6.08)
     goal = replace(GOAL, epochs=None, optimizer=optimizer)
-    descent = goal.descent(20.0)
+    descent = goal.dp_sgd(20.0)
     event = descent.event()
     assert isinstance(event, Composed) and len(event.events) > 3
     assert sum(part.times for part in event.events) == descent.steps
@@ -85,18 +85,18 @@ def test_langevin_ends_when_the_budget_is_spent_and_is_charged_step_by_step() ->
 
 
 def test_only_langevin_depends_on_the_batch_size() -> None:
-    assert GOAL.descent(100.0).event() == GOAL.descent(7.0).event()
+    assert GOAL.dp_sgd(100.0).event() == GOAL.dp_sgd(7.0).event()
     goal = replace(
         GOAL, epsilon=None, optimizer=Langevin(0.005, temperature=6.08), epochs=None, steps=3
     )
-    assert goal.descent(100.0).event() != goal.descent(7.0).event()
+    assert goal.dp_sgd(100.0).event() != goal.dp_sgd(7.0).event()
 
 
 def test_computed_noise_is_cached(monkeypatch) -> None:
     goal = replace(GOAL, clip=Automatic(0.123))
-    first = goal.descent(100.0).noise_multiplier
+    first = goal.dp_sgd(100.0).noise_multiplier
     monkeypatch.setattr("veracal.training.dp_sgd.noise_for", None)
-    assert replace(goal, weight_decay=0.1).descent(50.0).noise_multiplier == first
+    assert replace(goal, weight_decay=0.1).dp_sgd(50.0).noise_multiplier == first
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_too_many_steps_are_rejected() -> None:
 
 def test_a_budget_that_pays_for_no_step_is_rejected() -> None:
     with pytest.raises(ValueError, match="pays for one step"):
-        replace(GOAL, noise_multiplier=0.01, epochs=None).descent(100.0)
+        replace(GOAL, noise_multiplier=0.01, epochs=None).dp_sgd(100.0)
 
 
 def test_a_budget_for_too_many_steps_is_rejected() -> None:

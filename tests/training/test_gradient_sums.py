@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tests.training.closed_form import clipped_gradient_sum
 from veracal.data.rows import MappedRows
 from veracal.mechanisms import Automatic, Flat, GlobalAdapt, GlobalV1, GlobalV2
 from veracal.training import gradient_sums as sums
 from veracal.training.base import row_norms
 from veracal.training.gradient_sums import (
     GradientSums,
-    clipped_gradient_sum,
     gradient_norms,
     plan_blocks,
 )
@@ -71,7 +71,7 @@ def test_a_record_changes_the_bits_of_its_own_block_alone(problem, monkeypatch) 
         monkeypatch.setattr(narrow, "_draw_blocks", lambda rows, kept=kept: blocks[kept[rows]])
         rows, cuts = narrow._assign_blocks(np.arange(len(kept)))
         each = [
-            narrow._sum_blocks(weights, rows, list(pair), Flat(0.5), 0).slopes
+            narrow._sum_blocks(weights, rows, list(pair), Flat(0.5), 0)[0]
             for pair in itertools.pairwise(cuts)
         ]
         seen.append(np.array(each))

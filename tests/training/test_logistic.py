@@ -146,7 +146,7 @@ def test_every_clip_rule_works_with_every_optimizer(dtype, labels, optimizer, cl
 def test_dp_sgld_draws_the_noise_of_its_mode(mode) -> None:
     optimizer = replace(LANGEVIN, mode=mode, pre_noise=0.0)
     subject = model(epsilon=None, optimizer=optimizer, clip=0.5, epochs=2)
-    rates = optimizer.rate.values(10)
+    rates = optimizer.learning_rate.values(10)
     expected = {
         "mean": 0.2 * N * np.sqrt(2 * rates * 6.08),
         "sum": np.sqrt(2 * rates * 6.08),

@@ -37,6 +37,8 @@ FITS = []  # data to which the models below were fitted
 class NoisyMeans(LinearClassifier):
     """Noisy sums of clipped rows, class by class; negated for a sign of -1."""
 
+    delta = 1e-5  # not among its parameters
+
     def __init__(
         self,
         noise_multiplier=3.0,
@@ -79,9 +81,6 @@ class NoisyMeans(LinearClassifier):
         self.intercept_ = np.zeros(len(self.coef_))
         FITS.append((self, data))
         return ()
-
-    def _delta(self):
-        return 1e-5
 
 
 SIGNS = [{"sign": 1}, {"sign": -1}, {"sign": -1}]

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
         clip_vectors_to_grid,
         exact_total,
     )
-    from veracal.mechanisms.noise_planning import TrainingPlan, plan_training
     from veracal.mechanisms.optimizers import (
         SGD,
         Adam,
@@ -64,7 +63,7 @@ if TYPE_CHECKING:
         rounded_gaussian,
         rounded_spherical,
     )
-    from veracal.mechanisms.sampling import FullBatch, Poisson
+    from veracal.mechanisms.sampling import FullBatch, Poisson, TrainingPlan, plan_training
 
 __all__ = [
     "DPSGD",
@@ -170,10 +169,6 @@ __getattr__, __dir__ = attach(
             "clip_vectors_to_grid",
             "exact_total",
         ),
-        "noise_planning": (
-            "TrainingPlan",
-            "plan_training",
-        ),
         "optimizers": (
             "Adam",
             "Constant",
@@ -195,6 +190,8 @@ __getattr__, __dir__ = attach(
         "sampling": (
             "FullBatch",
             "Poisson",
+            "TrainingPlan",
+            "plan_training",
         ),
     },
 )

@@ -5,7 +5,6 @@ of any library that array-api-compat supports.
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -91,8 +90,8 @@ class GlobalV1:
     ----------
     bound : float > 0
         The bound C.
-    threshold : float >= bound
-        The norm Z.
+    threshold : float
+        The norm Z, not below the bound.
     """
 
     bound: float
@@ -136,14 +135,10 @@ class GlobalAdapt:
 
     Parameters
     ----------
-    bound : float > 0
-        The bound C, which is constant.
-    threshold : float > 0
-        The norm Z.
-    rate : float > 0
-        The rate :math:`\eta`.
-    tolerance : float > 0
-        The factor :math:`\tau`.
+    bound, threshold : float > 0
+        The bound C, which is constant, and the initial norm Z.
+    rate, tolerance : float > 0
+        The rate :math:`\eta` and the factor :math:`\tau`.
     count_noise : float > 0
         Standard deviation of the Gaussian noise on the number of examples longer than
         :math:`\tau Z`.
@@ -169,11 +164,7 @@ class GlobalAdapt:
             tolerance=self.tolerance,
             count_noise=self.count_noise,
         )
-        if (
-            not self.bound / _MAX_THRESHOLD_RATIO
-            <= self.threshold
-            <= self.bound * _MAX_THRESHOLD_RATIO
-        ):
+        if not 1 / _MAX_THRESHOLD_RATIO <= self.threshold / self.bound <= _MAX_THRESHOLD_RATIO:
             raise ValueError(
                 f"Expected a threshold within a factor {_MAX_THRESHOLD_RATIO:g} of the bound "
                 f"{self.bound!r}, got threshold={self.threshold!r}."
@@ -227,7 +218,6 @@ class ClipSelection:
     kept : array of bool, of shape (n,)
         False where the norm is not finite.
     factors : array of shape (number kept,)
-        Factors of the kept examples.
     exceeding : int
         Number of examples above the threshold of an adaptive rule; 0 for other rules.
     """
@@ -239,18 +229,10 @@ class ClipSelection:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ClippedSum:
-    """A sum of clipped gradients before noise is added; it must not be released.
+    """A sum of clipped gradients before noise is added; it must not be released."""
 
-    Attributes
-    ----------
-    total : array
-        The sum, in float64.
-    exceeding : int
-        See :class:`ClipSelection`.
-    """
-
-    total: Any
-    exceeding: int = 0
+    total: Any  # in float64
+    exceeding: int = 0  # see ClipSelection
 
 
 def select_and_scale(norms: Any, clip: ClipRule) -> ClipSelection:
@@ -281,7 +263,6 @@ def clipped_sum(gradients: Any, clip: ClipRule) -> ClippedSum:
     ----------
     gradients : array of shape (n, ...)
         One gradient per example, of any float type; n may be 0.
-    clip : ClipRule
 
     Returns
     -------
@@ -307,9 +288,12 @@ def clipped_sum(gradients: Any, clip: ClipRule) -> ClippedSum:
     """
     xp = array_namespace(gradients)
     shape = tuple(gradients.shape[1:])
-    total = xp.zeros(math.prod(shape), dtype=xp.float64)
-    exceeding = 0
-    for rows in _blocks(gradients, xp):
+    entries = math.prod(shape)
+    total, exceeding = xp.zeros(entries, dtype=xp.float64), 0
+    size = max(1, _BLOCK_ENTRIES // max(1, entries))
+    for start in range(0, gradients.shape[0], size):
+        block = gradients[start : start + size]
+        rows = xp.astype(xp.reshape(block, (block.shape[0], entries)), xp.float64)
         chosen = select_and_scale(_norms(rows, xp), clip)
         total = total + chosen.factors @ rows[chosen.kept]
         exceeding += chosen.exceeding
@@ -348,27 +332,14 @@ def _where_or_zero(condition: Any, value: Any, like: Any) -> Any:
     return xp.where(condition, value * xp.ones_like(like), xp.zeros_like(like))
 
 
-def _blocks(gradients: Any, xp: Any) -> Iterator[Any]:
-    """Yield the gradients in blocks of float64 rows."""
-    n, entries = gradients.shape[0], math.prod(gradients.shape[1:])
-    size = max(1, _BLOCK_ENTRIES // max(1, entries))
-    for start in range(0, n, size):
-        block = gradients[start : start + size]
-        yield xp.astype(xp.reshape(block, (block.shape[0], entries)), xp.float64)
-
-
 def _norms(rows: Any, xp: Any) -> Any:
     """L2 norms without intermediate overflow or underflow; NaN and inf propagate."""
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         norms = xp.linalg.vector_norm(rows, axis=1)
         extreme = ~((norms > 1e-140) & (norms < 1e140))  # squares lose digits or overflow
-        if xp.any(extreme):
-            norms[extreme] = _scaled_norms(rows[extreme], xp)
+        if xp.any(extreme):  # divide these rows by their largest entry first
+            peaks = xp.max(xp.abs(rows[extreme]), axis=1)
+            scales = xp.where(xp.isfinite(peaks) & (peaks > 0), peaks, xp.ones_like(peaks))
+            scaled = rows[extreme] / scales[:, None]
+            norms[extreme] = peaks * xp.linalg.vector_norm(scaled, axis=1)
         return norms
-
-
-def _scaled_norms(rows: Any, xp: Any) -> Any:
-    """L2 norms of rows, computed after division by their largest entry."""
-    peaks = xp.max(xp.abs(rows), axis=1)
-    scales = xp.where(xp.isfinite(peaks) & (peaks > 0), peaks, xp.ones_like(peaks))
-    return peaks * xp.linalg.vector_norm(rows / scales[:, None], axis=1)

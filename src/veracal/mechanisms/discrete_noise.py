@@ -26,10 +26,8 @@ from veracal.mechanisms.grid import MAX_TOTAL
 MAX_NOISE = 2**46  # such noise exceeds the 2^53 units of a float with probability e^-128
 
 
-def laplace_noise_scale(sensitivity: int, micro_epsilon: int) -> Fraction:
-    r"""Scale of discrete Laplace noise for a given epsilon.
-
-    .. math:: s = \Delta \cdot 10^6 / \mu\varepsilon
+def laplace_noise(sensitivity: int, micro_epsilon: int) -> float:
+    r"""Scale of discrete Laplace noise: :math:`\Delta \cdot 10^6 / \mu\varepsilon`, rounded up.
 
     Parameters
     ----------
@@ -39,24 +37,19 @@ def laplace_noise_scale(sensitivity: int, micro_epsilon: int) -> Fraction:
         Cost per unit, in millionths of epsilon. The noise is derived from the cost, because a
         cost derived from the noise would have to be rounded up.
 
-    Examples
-    --------
-    >>> laplace_noise_scale(1, 300_000)
-    Fraction(10, 3)
-    """
-    _checks.whole(sensitivity=sensitivity, micro_epsilon=micro_epsilon)
-    return Fraction(int(sensitivity) * MICRO, int(micro_epsilon))
-
-
-def laplace_noise(sensitivity: int, micro_epsilon: int) -> float:
-    """The scale of discrete Laplace noise as a float, rounded up.
-
     Guarantees
     ----------
     A release with this noise costs at most ``micro_epsilon``. Rounded up to whole millionths,
     its cost is exactly ``micro_epsilon``.
+
+    Examples
+    --------
+    >>> laplace_noise(1, 250_000)
+    4.0
     """
-    return _check_noise(round_up_float(laplace_noise_scale(sensitivity, micro_epsilon)))
+    _checks.whole(sensitivity=sensitivity, micro_epsilon=micro_epsilon)
+    scale = Fraction(int(sensitivity) * MICRO, int(micro_epsilon))
+    return _check_noise(round_up_float(scale))
 
 
 def gaussian_noise(sensitivity: float, noise_multiplier: float) -> float:
@@ -73,10 +66,6 @@ def add_discrete_laplace(units: ArrayLike, noise: float) -> Ints:
     units : array of ints of shape (d,)
     noise : float
         The scale s, taken as the exact rational it stores.
-
-    Returns
-    -------
-    array of int64 of shape (d,)
 
     Guarantees
     ----------
@@ -155,24 +144,20 @@ def discrete_gaussian_std(noise: float) -> float:
 
 def make_laplace(scale: float) -> Any:
     """OpenDP's mechanism that adds discrete Laplace noise to a list of integers."""
-    from opendp.domains import atom_domain, vector_domain
-    from opendp.measurements import make_laplace
-    from opendp.metrics import l1_distance
-    from opendp.mod import enable_features
+    from opendp import domains, measurements, metrics, mod
 
-    enable_features("contrib")  # proved, but not yet by OpenDP's full process
-    return make_laplace(vector_domain(atom_domain(T="i64")), l1_distance(T="i64"), scale=scale)
+    mod.enable_features("contrib")  # proved, but not yet by OpenDP's full process
+    integers = domains.vector_domain(domains.atom_domain(T="i64"))
+    return measurements.make_laplace(integers, metrics.l1_distance(T="i64"), scale=scale)
 
 
 def make_gaussian(scale: float) -> Any:
     """OpenDP's mechanism that adds discrete Gaussian noise to a list of integers."""
-    from opendp.domains import atom_domain, vector_domain
-    from opendp.measurements import make_gaussian
-    from opendp.metrics import l2_distance
-    from opendp.mod import enable_features
+    from opendp import domains, measurements, metrics, mod
 
-    enable_features("contrib")  # proved, but not yet by OpenDP's full process
-    return make_gaussian(vector_domain(atom_domain(T="i64")), l2_distance(T="f64"), scale=scale)
+    mod.enable_features("contrib")  # proved, but not yet by OpenDP's full process
+    integers = domains.vector_domain(domains.atom_domain(T="i64"))
+    return measurements.make_gaussian(integers, metrics.l2_distance(T="f64"), scale=scale)
 
 
 def _release(measurement: object, units: ArrayLike) -> Ints:

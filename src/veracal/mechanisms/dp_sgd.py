@@ -7,13 +7,12 @@ optimizer steps on very many weights can be taken in place, in chunks.
 import math
 import operator
 import os
-import queue
-import threading
+from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain, repeat
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace
@@ -23,6 +22,7 @@ from veracal._types import Array, Floats, Ints
 from veracal.accounting import RELATIONS, Composed, Event, Relation, Repeated
 from veracal.mechanisms.clipping import ClippedSum, ClipRule, GlobalAdapt
 from veracal.mechanisms.optimizers import (
+    ElementwiseOptimizer,
     Langevin,
     Optimizer,
     Schedule,
@@ -35,8 +35,8 @@ _MIN_THREADED = 4_096  # entries per step below which a second thread costs more
 _ENTRIES_PER_DRAW = 1 << 20  # drawn in one call, since waking a thread is expensive
 _STEPS_PER_DRAW = 64  # maximum number of steps per call
 _CHUNK = 1 << 18  # entries per call, if one step has more than _ENTRIES_PER_DRAW
-_QUEUE_SIZE = 8  # chunks in the queue; those of a whole step would take too much memory
-_POLL_SECONDS = 0.5  # between two checks that the other thread is alive
+_CHUNKS_AHEAD = 9  # chunks that are drawn ahead; those of a whole step take too much memory
+_DRAWS_AHEAD = 2  # the same for draws of whole steps
 
 
 class PrefetchedNoise:
@@ -78,26 +78,57 @@ class PrefetchedNoise:
         digits: int = 30,
         overwrite: bool = False,
     ) -> None:
-        self._scale = 2.0**digits
-        self._shape, self._process = shape, os.getpid()
-        entries = int(np.prod(shape, dtype=np.int64))
-        self._steps_per_draw = min(
-            _STEPS_PER_DRAW, max(1, _ENTRIES_PER_DRAW // max(1, entries))
-        )
-        self._rng = rng
-        self._drawn: Iterator[Array] = iter(())  # one array of several steps
+        self._shape, self._steps, self._rng = shape, steps, rng
+        self._scale, self._overwrite = 2.0**digits, overwrite
+        self._process = os.getpid()
+        entries = math.prod(shape)
         self._threaded = entries >= _MIN_THREADED and steps > 1
         # Chunks of the noise of each step; a single one if there are few entries.
         size = _CHUNK if entries > _ENTRIES_PER_DRAW else max(1, entries)
-        self._chunks = [slice(i, min(i + size, entries)) for i in range(0, entries, size)] or [
-            slice(0, 0)
-        ]
-        self._shapes = self._plan_draws(steps)
-        self._overwrite = overwrite
-        length = 1 if len(self._chunks) == 1 else _QUEUE_SIZE
-        self._queue: queue.Queue[Array | BaseException] = queue.Queue(maxsize=length)
-        self._stop = threading.Event()
-        self._worker = threading.Thread(target=self._draw_all, name="noise", daemon=True)
+        starts = range(0, max(1, entries), size)
+        self._chunks = [slice(start, min(start + size, entries)) for start in starts]
+        self._shapes = self._plan_draws()
+        self._drawn: Iterator[Array] = iter(())  # one array of several steps
+        self._pool: ThreadPoolExecutor | None = None
+        self._ahead: deque[Future[Array]] = deque()
+
+    def _plan_draws(self) -> Iterator[tuple[int, ...]]:
+        """Yield the shapes of all draws.
+
+        With a second thread the number of steps per draw starts at one and doubles, so that the
+        first step waits for its own noise only.
+        """
+        if len(self._chunks) > 1:
+            for _ in range(self._steps):
+                yield from ((1, chunk.stop - chunk.start) for chunk in self._chunks)
+            return
+        most = max(1, _ENTRIES_PER_DRAW // max(1, math.prod(self._shape)))
+        most, remaining = min(_STEPS_PER_DRAW, most), self._steps
+        count = 1 if self._threaded else most
+        while remaining > 0:
+            count = min(remaining, count, most)
+            yield count, *self._shape
+            remaining, count = remaining - count, 2 * count
+
+    @contextmanager
+    def drawing(self) -> Iterator["PrefetchedNoise"]:
+        """Draw on a second thread for the duration of the block."""
+        if not self._threaded:
+            yield self
+            return
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="noise")
+        try:
+            self._draw_ahead()
+            yield self
+        finally:
+            self._pool.shutdown(cancel_futures=True)
+
+    def _draw_ahead(self) -> None:
+        """Have the other thread draw the noise of later steps."""
+        assert self._pool is not None, "noise is drawn ahead in a drawing() block only"
+        most = _DRAWS_AHEAD if len(self._chunks) == 1 else _CHUNKS_AHEAD
+        while len(self._ahead) <= most and (shape := next(self._shapes, None)) is not None:
+            self._ahead.append(self._pool.submit(self._draw, shape))
 
     def units(self) -> Array:
         """Noise of the next step, in units of 2^-digits standard deviations."""
@@ -143,15 +174,8 @@ class PrefetchedNoise:
         """The next array of normals, with one row per step or a single row for a chunk."""
         if not self._threaded:
             return self._draw(next(self._shapes, (1, *self._shape)))
-        while True:
-            try:
-                noise = self._queue.get(timeout=_POLL_SECONDS)
-            except queue.Empty:
-                assert self._worker.is_alive(), "the thread that draws noise has died"
-                continue
-            if isinstance(noise, BaseException):
-                raise noise
-            return noise
+        self._draw_ahead()
+        return self._ahead.popleft().result()
 
     def _draw(self, shape: tuple[int, ...]) -> Array:
         """Draw rounded normals."""
@@ -159,121 +183,42 @@ class PrefetchedNoise:
         noise *= self._scale
         return np.rint(noise, out=noise)
 
-    def _plan_draws(self, steps: int) -> Iterator[tuple[int, ...]]:
-        """Yield the shapes of all draws.
-
-        With a second thread the number of steps per draw starts at one and doubles, so that the
-        first step waits for its own noise only.
-        """
-        if len(self._chunks) > 1:
-            for chunk in chain.from_iterable(repeat(self._chunks, steps)):
-                yield 1, chunk.stop - chunk.start
-        count = 1 if self._threaded else self._steps_per_draw
-        while len(self._chunks) == 1 and steps > 0:
-            count = min(steps, count, self._steps_per_draw)
-            yield count, *self._shape
-            steps, count = steps - count, 2 * count
-
-    def _draw_all(self) -> None:
-        """Draw on the worker thread until all noise is drawn or the consumer stops."""
-        try:
-            for shape in self._shapes:
-                if self._stop.is_set():
-                    return
-                self._put(self._draw(shape))
-        except BaseException as error:  # raised again in the consumer's thread
-            self._put(error)
-
-    def _put(self, noise: Array | BaseException) -> None:
-        """Put noise into the queue, unless the consumer has stopped."""
-        while not self._stop.is_set():
-            try:
-                return self._queue.put(noise, timeout=_POLL_SECONDS)
-            except queue.Full:
-                continue
-
-    @contextmanager
-    def drawing(self) -> Iterator["PrefetchedNoise"]:
-        """Draw on the worker thread for the duration of the block."""
-        if self._threaded:
-            self._worker.start()
-        try:
-            yield self
-        finally:
-            self._stop.set()
-            if self._threaded:
-                with suppress(queue.Empty):  # unblock a worker that waits to put
-                    while True:
-                        self._queue.get_nowait()
-                self._worker.join()
-
 
 _STEP_CHUNK = (
     1 << 16
 )  # weights per chunk of an in-place step, so that temporaries fit the cache
 
 
-@runtime_checkable
-class ElementwiseOptimizer(Optimizer, Protocol):
-    """An optimizer whose step of a weight depends on the gradient of that weight alone.
-
-    Its state is None, an array of the shape of the weights, or a tuple of such arrays.
-    """
-
-    def part(self, start: int, end: int) -> Optimizer:
-        """The optimizer for the weights from ``start`` to before ``end``."""
-
-
-def copy_shared_arrays(state: Any, weights: Floats) -> Any:
-    """An optimizer's state with writable arrays that share no memory."""
-    seen: list[Any] = [weights]
-
-    def copy_if_shared(array: Any) -> Any:
-        shared = any(np.shares_memory(array, other) for other in seen)
-        seen.append(array)
-        return np.array(array) if shared or not array.flags.writeable else array
-
-    return _map_arrays(copy_if_shared, state)
-
-
 def step_in_place(
     optimizer: Optimizer,
     weights: Floats,
-    gradient: Callable[[slice], Floats],
+    noisy_sum: Floats,
+    gradient: Callable[[Floats, Floats], Floats],
     state: Any,
     t: int,
 ) -> Any:
-    """Take an optimizer step and overwrite the weights.
+    """Take an optimizer step, overwrite the weights and return the new state.
 
-    The numbers are those of ``update.step``. An :class:`ElementwiseOptimizer` processes the
+    The numbers are those of ``optimizer.step``. An :class:`ElementwiseOptimizer` processes the
     weights in chunks, so that no temporary array has the size of all weights, and its state is
-    overwritten, too.
+    overwritten, too; its arrays must be writable and share no memory.
 
     Parameters
     ----------
-    optimizer : Optimizer
-    weights : array of shape (n,)
+    weights, noisy_sum : arrays of shape (n,)
     gradient : callable
-        Computes the gradient for a slice of the weights.
-    state : object
-        The optimizer's state, from :func:`copy_shared_arrays`.
-    t : int
-        The step.
-
-    Returns
-    -------
-    object
-        The new state.
+        Computes the gradient from some entries of the sum and their weights.
     """
     if not isinstance(optimizer, ElementwiseOptimizer):  # its state may have any form
-        new_weights, state = optimizer.step(weights.copy(), gradient(slice(None)), state, t)
+        whole = gradient(noisy_sum, weights)
+        new_weights, state = optimizer.step(weights.copy(), whole, state, t)
         weights[...] = new_weights
         return state
     for start in range(0, len(weights), _STEP_CHUNK):
         chunk = slice(start, min(start + _STEP_CHUNK, len(weights)))
         old_state = _map_arrays(operator.itemgetter(chunk), state)
         new_weights, new_state = optimizer.part(chunk.start, chunk.stop).step(
-            weights[chunk], gradient(chunk), old_state, t
+            weights[chunk], gradient(noisy_sum[chunk], weights[chunk]), old_state, t
         )
         targets = (weights[chunk], *_state_arrays(old_state))
         # An optimizer may return its arguments, in any order: copy before overwriting.
@@ -310,22 +255,11 @@ _MIN_DIGITS, _MAX_DIGITS = 24, 48  # of the noise after the point, so that integ
 class Step:
     """The release of one training step, covered by the event of the training.
 
-    Attributes
-    ----------
-    number : int
-        The step, from 0.
-    noisy_sum : array
-        The clipped sum with its noise, in float64.
-    weights : array
-        The weights after the step.
-    clip : ClipRule
-        The clip rule of the next step.
-    state : object
-        The optimizer's state.
+    ``weights``, ``clip`` and ``state`` (the optimizer's) are those of the next step.
     """
 
-    number: int
-    noisy_sum: Any
+    number: int  # from 0
+    noisy_sum: Any  # the clipped sum with its noise, in float64
     weights: Any
     clip: ClipRule
     state: Any = None
@@ -341,22 +275,12 @@ class TrainingState:
     """The state of training between two steps, from which it can resume.
 
     It contains no generator: resumed training draws new batches and new noise.
-
-    Attributes
-    ----------
-    steps : int
-        Number of steps taken.
-    weights : array
-    state : object
-        The optimizer's state.
-    clip : ClipRule
-        The clip rule of the next step.
     """
 
-    steps: int
+    steps: int  # taken so far
     weights: Any
-    state: Any
-    clip: ClipRule
+    state: Any  # the optimizer's
+    clip: ClipRule  # of the next step
 
 
 @dataclass(frozen=True, eq=False)
@@ -365,7 +289,6 @@ class TrainingResult:
 
     Attributes
     ----------
-    weights : array
     event : Event
         The cost, as announced.
     steps : int
@@ -399,7 +322,6 @@ class DPSGD:
     clip : ClipRule
         Its bound is C.
     optimizer : Optimizer
-        The optimizer.
     noise_multiplier : float > 0, Schedule or None
         The multiplier :math:`\sigma_t`, the same under both relations. None if the optimizer,
         :class:`Langevin`, sets it.
@@ -408,7 +330,6 @@ class DPSGD:
         The divisor B. It is declared: neither the size of a batch nor the number of records
         may be used here.
     relation : {"add-remove", "replace-one"}
-        The relation of the event.
     weight_decay : float >= 0
         This factor times the weights is added to the gradient. It is the gradient of a
         penalty, which depends on no record.
@@ -436,40 +357,47 @@ class DPSGD:
         _checks.whole(steps=self.steps)
         _checks.positive(expected_batch=self.expected_batch)
         _checks.one_of(RELATIONS, relation=self.relation)
-        _check_components(self.sampler, self.clip, self.optimizer)
+        for name, kind in (("sampler", Sampler), ("clip", ClipRule)):
+            if not isinstance(part := getattr(self, name), kind):
+                raise ValueError(
+                    f"Expected a {name} of veracal.mechanisms, whose cost is known, got {part!r}."
+                )
+        if not isinstance(self.optimizer, Optimizer):
+            raise ValueError(
+                f"Expected an optimizer with start and step, got {self.optimizer!r}."
+            )
         _checks.positive(bound=self.clip.bound)
         if self.weight_decay != 0:
             _checks.positive(weight_decay=self.weight_decay)
         if (self.noise_multiplier is None) != isinstance(self.optimizer, Langevin):
             raise ValueError(
                 "Expected noise_multiplier=None if and only if the optimizer is Langevin, "
-                "which "
-                f"sets the noise, got noise_multiplier={self.noise_multiplier!r} with "
+                f"which sets the noise, got noise_multiplier={self.noise_multiplier!r} with "
                 f"{type(self.optimizer).__name__}."
             )
-        if self.noise_multiplier is not None and not isinstance(
-            self.noise_multiplier, Schedule
-        ):
-            _checks.positive(noise_multiplier=self.noise_multiplier)
         # Evaluated once, so that the charge and the noise are computed from the same numbers.
-        multipliers = self._evaluate_multipliers()
+        if isinstance(self.optimizer, Langevin):
+            multipliers = self.optimizer.noise_multipliers(
+                int(self.steps), self.expected_batch, self.clip.bound
+            )
+        else:
+            noise = self.noise_multiplier
+            if not isinstance(noise, Schedule):
+                _checks.positive(noise_multiplier=noise)  # type: ignore[arg-type]
+            multipliers = values(noise, int(self.steps))  # type: ignore[arg-type]
+        if not (np.isfinite(multipliers) & (multipliers > 0)).all():
+            step = int(np.argmin(multipliers))
+            raise ValueError(
+                "Expected a finite noise multiplier > 0 at every step, got "
+                f"{float(multipliers[step])!r} at step {step}."
+            )
         multipliers.setflags(write=False)
-        _check_noise(multipliers)
         object.__setattr__(self, "_multipliers", multipliers)
 
     def noise_multipliers(self) -> Floats:
         """Noise on the clipped sum divided by the bound, for each step."""
         multipliers: Floats = self.__dict__["_multipliers"]
         return multipliers
-
-    def _evaluate_multipliers(self) -> Floats:
-        """The multipliers from the schedule or the optimizer."""
-        if self.noise_multiplier is not None:
-            return values(self.noise_multiplier, int(self.steps))
-        assert isinstance(self.optimizer, Langevin)
-        return self.optimizer.noise_multipliers(
-            int(self.steps), self.expected_batch, self.clip.bound
-        )
 
     def event(self) -> Event:
         """Cost of one run, known before any record is read.
@@ -508,7 +436,7 @@ class DPSGD:
             other record, and is not called for an empty batch unless ``call_if_empty`` is set.
             A sum that is not finite raises an error, since no noise could hide it.
         records : int
-            Number of records. Only the sampler uses it.
+            Number of records, for the sampler alone.
         rng : Generator, optional
             Source of batches and noise; by default fresh secret entropy. With any other choice
             the event guarantees nothing.
@@ -546,8 +474,20 @@ class DPSGD:
         weights, state, clip = start.weights, start.state, start.clip
         t, multipliers = start.steps - 1, self.noise_multipliers()[start.steps :]
         if in_place:
-            _check_vector(weights)
-            state = copy_shared_arrays(state, weights)
+            vector = isinstance(weights, np.ndarray) and weights.ndim == 1
+            if not vector or not weights.flags.writeable:
+                raise ValueError(
+                    "Expected a writable numpy vector for in_place=True, got "
+                    f"{type(weights).__name__} of shape {tuple(getattr(weights, 'shape', ()))}."
+                )
+            seen: list[Any] = [weights]
+
+            def copy_if_shared(array: Any) -> Any:
+                shared = any(np.shares_memory(array, other) for other in seen)
+                seen.append(array)
+                return np.array(array) if shared or not array.flags.writeable else array
+
+            state = _map_arrays(copy_if_shared, state)
         shape = tuple(weights.shape)
         digits = self._digits(math.prod(shape))
         prefetched = PrefetchedNoise(
@@ -559,10 +499,18 @@ class DPSGD:
                 function = clipped_sum_of if len(rows) or call_if_empty else None
                 clipped = self._clipped(weights, rows, clip, function)
                 noisy = self._add_noise(clipped.total, multiplier * clip.bound, noise)
-                weights, state = self._update_weights(weights, noisy, state, t, in_place)
+                if in_place:
+                    state = step_in_place(
+                        self.optimizer, weights, noisy, self._gradient, state, t
+                    )
+                else:
+                    gradient = self._gradient(noisy, weights)
+                    weights, state = self.optimizer.step(weights, gradient, state, t)
                 clip = self._next_clip(clip, clipped.exceeding, count_rng)
                 step = Step(t, noisy, weights, clip, state)
-                if on_step is not None and _is_true(on_step(step)):
+                # Only a bool ends the run; other truthy objects do not count.
+                stop = None if on_step is None else on_step(step)
+                if isinstance(stop, bool | np.bool_) and stop:
                     break
                 del clipped, noisy, step  # free memory before the next sum
         return TrainingResult(weights, self.event(), t + 1, _random.is_secret(rng))
@@ -583,7 +531,10 @@ class DPSGD:
             return ClippedSum(xp.zeros(tuple(weights.shape), dtype=xp.float64))
         clipped = clipped_sum_of(weights, rows, clip)
         total = xp.astype(xp.asarray(clipped.total), xp.float64, copy=False)
-        if tuple(total.shape) != tuple(weights.shape) or not _is_finite(total):
+        # The sum of squares is twice as fast, but may overflow although all is finite.
+        finite = isinstance(total, np.ndarray) and math.isfinite(np.vdot(total, total))
+        finite = finite or bool(xp.all(xp.isfinite(total)))
+        if tuple(total.shape) != tuple(weights.shape) or not finite:
             raise ValueError(
                 f"Expected a finite clipped sum of shape {tuple(weights.shape)}, got one of "
                 f"shape {tuple(total.shape)}, or one with NaN or infinity. Sum with "
@@ -615,25 +566,10 @@ class DPSGD:
             raise ValueError(
                 "Expected the largest noise multiplier times the square root of the number of "
                 f"weights to be below {2.0 ** (_MAX_DIGITS - _ROUNDING_DIGITS):.3g}, got "
-                f"{largest!r} "
-                f"with {entries} weights: float64 has no finer grid for that much noise."
+                f"{largest!r} with {entries} weights: float64 has no "
+                "finer grid for that much noise."
             )
         return max(_MIN_DIGITS, digits)
-
-    def _update_weights(
-        self, weights: Any, noisy: Any, state: Any, t: int, in_place: bool
-    ) -> tuple[Any, Any]:
-        """The weights and the optimizer's state after a step."""
-        if not in_place:
-            return self.optimizer.step(weights, self._gradient(noisy, weights), state, t)
-        state = step_in_place(
-            self.optimizer,
-            weights,
-            lambda chunk: self._gradient(noisy[chunk], weights[chunk]),
-            state,
-            t,
-        )
-        return weights, state
 
     def _gradient(self, noisy: Any, weights: Any) -> Any:
         """The gradient for the optimizer: the noisy sum over the declared batch size."""
@@ -654,48 +590,3 @@ class DPSGD:
         step = math.ldexp(1.0, min(0, math.frexp(clip.count_noise)[1] - _ROUNDING_DIGITS))
         noise = float(np.rint(rng.normal(0.0, clip.count_noise) / step) * step)
         return clip.adapt((exceeding + noise) / self.expected_batch)
-
-
-def _is_finite(total: Any) -> bool:
-    """Whether all entries are finite."""
-    # The sum of squares is twice as fast, but may overflow although all entries are finite.
-    if isinstance(total, np.ndarray) and math.isfinite(np.vdot(total, total)):
-        return True
-    xp = array_namespace(total)
-    return bool(xp.all(xp.isfinite(total)))
-
-
-def _check_vector(weights: object) -> None:
-    """Raise unless weights can be overwritten in chunks."""
-    if not isinstance(weights, np.ndarray) or weights.ndim != 1 or not weights.flags.writeable:
-        raise ValueError(
-            "Expected a writable numpy vector for in_place=True, got "
-            f"{type(weights).__name__} of shape {tuple(getattr(weights, 'shape', ()))}."
-        )
-
-
-def _is_true(answer: object) -> bool:
-    """Whether a hook returned True as a bool; other truthy objects do not count."""
-    return isinstance(answer, bool | np.bool_) and bool(answer)
-
-
-def _check_components(sampler: object, clip: object, optimizer: object) -> None:
-    """Raise unless the cost of sampler and clip rule is known and the optimizer is valid."""
-    for name, part, kind in (("sampler", sampler, Sampler), ("clip", clip, ClipRule)):
-        if not isinstance(part, kind):
-            raise ValueError(
-                f"Expected a {name} of veracal.mechanisms, whose cost is known, got {part!r}."
-            )
-    if not isinstance(optimizer, Optimizer):
-        raise ValueError(f"Expected an optimizer with start and step, got {optimizer!r}.")
-
-
-def _check_noise(multipliers: Floats) -> None:
-    """Raise unless every step has noise."""
-    worst = float(np.min(multipliers))
-    if not (math.isfinite(worst) and worst > 0 and np.isfinite(multipliers).all()):
-        step = int(np.argmin(multipliers))
-        raise ValueError(
-            "Expected a finite noise multiplier > 0 at every step, got "
-            f"{float(multipliers[step])!r} at step {step}."
-        )

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from veracal import _checks
-from veracal._types import Floats, Ints
+from veracal._types import Bools, Floats, Ints
 from veracal.accounting import RELATIONS, Relation
 
 MAX_BITS = 40
@@ -51,13 +51,17 @@ class Grid:
         """Distance between adjacent grid points."""
         return math.ldexp(1.0, -self.bits)
 
+    def units(self, value: float) -> Fraction:
+        """The exact number of units of a value as stored, including numpy's float32."""
+        return Fraction(value if isinstance(value, int) else float(value)) * (1 << self.bits)
+
     def round_down(self, value: float) -> int:
         """Largest number of units that does not exceed ``value``, computed exactly."""
-        return math.floor(_to_fraction(value) * (1 << self.bits))
+        return math.floor(self.units(value))
 
     def round_up(self, value: float) -> int:
         """Smallest number of units that is not below ``value``, computed exactly."""
-        return math.ceil(_to_fraction(value) * (1 << self.bits))
+        return math.ceil(self.units(value))
 
     def values(self, units: Iterable[int]) -> Floats:
         """Convert units to floats.
@@ -130,19 +134,10 @@ def clip_to_grid(values: ArrayLike, bounds: Bounds, grid: Grid) -> Ints:
 
     and :math:`k_i = 0` where :math:`x_i` is not finite.
 
-    Parameters
-    ----------
-    values : array of real numbers of any shape
-    bounds : Bounds
-    grid : Grid
-
-    Returns
-    -------
-    array of int64 of the same shape
-
     Guarantees
     ----------
-    Every integer lies in [low, high] or is zero, and depends on its own value alone.
+    Every integer, in an array of the shape of the values, lies in
+    [low, high] or is zero, and depends on its own value alone.
     """
     numbers = np.asarray(values)
     with np.errstate(all="ignore"):  # overflow is clipped; NaN is set to zero
@@ -169,10 +164,6 @@ def clip_vectors_to_grid(rows: ArrayLike, most: int, grid: Grid, *, power: int) 
     power : 1 or 2
         Selects the L1 or the L2 norm.
 
-    Returns
-    -------
-    array of int64 of shape (n, d)
-
     Guarantees
     ----------
     For every row :math:`\sum_j |k_j|^{power} \le most^{power}`, compared in integers.
@@ -184,7 +175,9 @@ def clip_vectors_to_grid(rows: ArrayLike, most: int, grid: Grid, *, power: int) 
         scaled = np.ldexp(np.where(kept, numbers, 0.0), grid.bits)
     # A vector with an entry beyond the bound exceeds it in either norm: scale it down first.
     largest = np.abs(scaled).max(axis=1, keepdims=True, initial=0.0)
-    shrunk = np.where(largest > most, _divide_rows(scaled, most, largest), scaled)
+    with np.errstate(all="ignore"):  # entries may have become infinite
+        ratios = np.where(np.isinf(scaled), np.copysign(1.0, scaled), scaled / largest)
+    shrunk = np.where(largest > most, np.nan_to_num(ratios) * most, scaled)
     units = np.trunc(shrunk).astype(np.int64)
     too_long = _exceeds_norm(units, most, power)
     if too_long.any():
@@ -196,15 +189,7 @@ def clip_vectors_to_grid(rows: ArrayLike, most: int, grid: Grid, *, power: int) 
 
 
 def exact_total(blocks: Iterable[Ints], entries: int) -> Ints:
-    """Add blocks of integers without overflow; each block is a sum of a few rows.
-
-    Parameters
-    ----------
-    blocks : iterable of int64 arrays of shape (entries,)
-
-    Returns
-    -------
-    array of int64 of shape (entries,)
+    """Add blocks, int64 arrays of shape (entries,) that are sums of a few rows, without overflow.
 
     Guarantees
     ----------
@@ -217,20 +202,7 @@ def exact_total(blocks: Iterable[Ints], entries: int) -> Ints:
     return np.array([max(-MAX_TOTAL, min(int(k), MAX_TOTAL)) for k in totals], dtype=np.int64)
 
 
-def _to_fraction(value: float) -> Fraction:
-    """The exact value of a number as stored, including numpy's float32."""
-    return Fraction(value) if isinstance(value, int) else Fraction(float(value))
-
-
-def _divide_rows(scaled: Floats, most: int, largest: Floats) -> Floats:
-    """Scale rows so that their largest entry is ``most``; entries may be infinite."""
-    with np.errstate(all="ignore"):
-        ratios = np.where(np.isinf(scaled), np.copysign(1.0, scaled), scaled / largest)
-    result: Floats = np.nan_to_num(ratios) * most
-    return result
-
-
-def _exceeds_norm(units: Ints, most: int, power: int) -> Ints:
+def _exceeds_norm(units: Ints, most: int, power: int) -> Bools:
     """Which rows exceed the norm bound, in integers that cannot overflow."""
-    result: Ints = (np.abs(units) ** power).sum(axis=1) > most**power
+    result: Bools = (np.abs(units) ** power).sum(axis=1) > most**power
     return result

@@ -9,13 +9,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol, get_args, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, Self, get_args, runtime_checkable
 
 import numpy as np
 from array_api_compat import array_namespace
 
 from veracal import _checks
-from veracal._types import Floats, Ints
+from veracal._types import Floats
 
 MAX_LEVELS = 64
 
@@ -57,8 +57,7 @@ class Exponential(Schedule):
     decay : float
         The rate r; if negative, the value grows.
     every : int
-        The number k of steps between two changes. With the steps of an epoch, the value
-        decays once per epoch.
+        The number k of steps between two changes, such as those of an epoch.
 
     Examples
     --------
@@ -132,24 +131,17 @@ def values(value: float | Schedule, steps: int) -> Floats:
 def group_noise_levels(
     noise_multipliers: Iterable[float], most: int = MAX_LEVELS
 ) -> tuple[tuple[float, int], ...]:
-    r"""Group the noise multipliers of all steps into few levels, rounding down.
+    r"""Group the noise multipliers > 0 of all steps into few levels, rounding down.
 
     One step costs about :math:`1 / \sigma^2`. With :math:`n_i` steps at the i-th lowest
     multiplier, rounding adds the least cost if every level has the same share of
     :math:`\sum_i \sqrt{n_i (\sigma_{i-1}^{-2} - \sigma_i^{-2})}`, as in high-resolution
     quantization (Bennett 1948). Up to ``most`` distinct values are left unchanged.
 
-    Parameters
-    ----------
-    noise_multipliers : floats > 0
-        One per step.
-    most : int
-        Maximum number of levels.
-
     Returns
     -------
     tuple of (noise multiplier, number of steps)
-        From the lowest noise to the highest.
+        At most ``most`` levels, from the lowest noise to the highest.
 
     Guarantees
     ----------
@@ -170,19 +162,13 @@ def group_noise_levels(
         )
     distinct, counts = np.unique(multipliers, return_counts=True)
     if len(distinct) > most:
-        firsts = _level_starts(distinct, counts, int(most))
-        counts = np.add.reduceat(counts, firsts)
-        distinct = distinct[firsts]
+        costs = (distinct[0] / distinct) ** 2  # falls from 1 towards 0
+        shares = np.cumsum(np.sqrt(counts[1:] * -np.diff(costs)))
+        level = np.minimum(shares // (shares[-1] / int(most)), int(most) - 1)
+        # Where each level starts; the lowest multiplier starts level 0.
+        firsts = np.append(0, 1 + np.flatnonzero(np.diff(level, prepend=0.0)))
+        counts, distinct = np.add.reduceat(counts, firsts), distinct[firsts]
     return tuple((float(m), int(n)) for m, n in zip(distinct, counts, strict=True))
-
-
-def _level_starts(distinct: Floats, counts: Ints, most: int) -> Ints:
-    """Index at which each of at most ``most`` levels starts among ascending multipliers."""
-    costs = (distinct[0] / distinct) ** 2  # falls from 1 towards 0
-    shares = np.cumsum(np.sqrt(counts[1:] * -np.diff(costs)))
-    level = np.minimum(shares // (shares[-1] / most), most - 1)
-    # The lowest multiplier starts level 0.
-    return np.append(0, 1 + np.flatnonzero(np.diff(level, prepend=0.0)))
 
 
 Mode = Literal["mean", "sum", "langevin"]
@@ -204,55 +190,61 @@ class Optimizer(Protocol):
         """New weights and state after the noisy gradient of step t (from 0)."""
 
 
-@dataclass(frozen=True)
-class SGD:
-    r"""Gradient descent: :math:`w \leftarrow w - \alpha_t g`.
+@runtime_checkable
+class ElementwiseOptimizer(Optimizer, Protocol):
+    """An optimizer whose step of a weight depends on the gradient of that weight alone.
 
-    Parameters
-    ----------
-    rate : float > 0 or Schedule
-        The learning rate :math:`\alpha_t`.
+    Its state is None, an array of the shape of the weights, or a tuple of such arrays.
     """
 
-    rate: float | Schedule
+    def part(self, start: int, end: int) -> Optimizer:
+        """The optimizer for the weights from ``start`` to before ``end``."""
+
+
+class UniformOptimizer:
+    """An elementwise optimizer that is the same for every weight, by default without state."""
+
+    learning_rate: float | Schedule
 
     def __post_init__(self) -> None:
-        _check_rate(self.rate)
+        if not isinstance(self.learning_rate, Schedule):
+            _checks.positive(learning_rate=self.learning_rate)
 
-    def start(self, weights: Any) -> None:
-        """There is no state."""
+    def start(self, weights: Any) -> Any:
+        """The state before the first step."""
 
-    def step(self, weights: Any, gradient: Any, state: None, t: int) -> tuple[Any, None]:
-        """New weights."""
-        # In this order numpy adds to the product in place.
-        return -value_at(self.rate, t) * gradient + weights, None
-
-    def part(self, start: int, end: int) -> "SGD":
+    def part(self, start: int, end: int) -> Self:
         """The same optimizer for every weight."""
         return self
 
 
 @dataclass(frozen=True)
-class Momentum:
-    r"""Gradient descent with momentum.
+class SGD(UniformOptimizer):
+    r"""Gradient descent: :math:`w \leftarrow w - \alpha_t g`."""
+
+    learning_rate: float | Schedule
+
+    def step(self, weights: Any, gradient: Any, state: None, t: int) -> tuple[Any, None]:
+        """New weights."""
+        # In this order numpy adds to the product in place.
+        return -value_at(self.learning_rate, t) * gradient + weights, None
+
+
+@dataclass(frozen=True)
+class Momentum(UniformOptimizer):
+    r"""Gradient descent with momentum in [0, 1).
 
     :math:`v \leftarrow \mu v + g`, then :math:`w \leftarrow w - \alpha_t v`; with Nesterov
     momentum, :math:`w \leftarrow w - \alpha_t (g + \mu v)` (Sutskever et al. 2013, in the
     form that deep-learning libraries use).
-
-    Parameters
-    ----------
-    rate : float > 0 or Schedule
-    momentum : float in [0, 1)
-    nesterov : bool
     """
 
-    rate: float | Schedule
+    learning_rate: float | Schedule
     momentum: float = 0.9
     nesterov: bool = False
 
     def __post_init__(self) -> None:
-        _check_rate(self.rate)
+        super().__post_init__()
         _check_below_one(momentum=self.momentum)
 
     def start(self, weights: Any) -> Any:
@@ -263,11 +255,7 @@ class Momentum:
         """New weights and velocity."""
         velocity = self.momentum * state + gradient
         direction = gradient + self.momentum * velocity if self.nesterov else velocity
-        return weights - value_at(self.rate, t) * direction, velocity
-
-    def part(self, start: int, end: int) -> "Momentum":
-        """The same optimizer for every weight."""
-        return self
+        return weights - value_at(self.learning_rate, t) * direction, velocity
 
 
 class Moments(NamedTuple):
@@ -278,7 +266,7 @@ class Moments(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Adam:
+class Adam(UniformOptimizer):
     r"""Adam with decoupled weight decay.
 
     .. math::
@@ -291,7 +279,7 @@ class Adam:
 
     Parameters
     ----------
-    rate : float > 0 or Schedule
+    learning_rate : float > 0 or Schedule
     betas : two floats in [0, 1)
     stability : float > 0
         The term s in the denominator.
@@ -299,13 +287,13 @@ class Adam:
         The factor :math:`\lambda`.
     """
 
-    rate: float | Schedule
+    learning_rate: float | Schedule
     betas: tuple[float, float] = (0.9, 0.999)
     stability: float = 1e-8
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_rate(self.rate)
+        super().__post_init__()
         _checks.positive(stability=self.stability)
         _check_below_one(first_beta=self.betas[0], second_beta=self.betas[1])
         if self.weight_decay != 0:
@@ -324,15 +312,11 @@ class Adam:
         root = array_namespace(weights).sqrt(second / (1 - beta2 ** (t + 1)))
         direction = first / (1 - beta1 ** (t + 1)) / (root + self.stability)
         direction = direction + self.weight_decay * weights
-        return weights - value_at(self.rate, t) * direction, Moments(first, second)
-
-    def part(self, start: int, end: int) -> "Adam":
-        """The same optimizer for every weight."""
-        return self
+        return weights - value_at(self.learning_rate, t) * direction, Moments(first, second)
 
 
 @dataclass(frozen=True)
-class Langevin:
+class Langevin(UniformOptimizer):
     r"""Stochastic gradient Langevin dynamics: noise set by learning rate and temperature.
 
     The noise that protects the records is also the noise of stochastic gradient Langevin
@@ -350,8 +334,8 @@ class Langevin:
 
     Parameters
     ----------
-    rate : float > 0 or Schedule
-        The learning rate :math:`\alpha_t`.
+    learning_rate : float > 0 or Schedule
+        The rate :math:`\alpha_t`.
     temperature : float > 0
         The temperature :math:`\tau`.
     mode : {"mean", "sum", "langevin"}
@@ -367,14 +351,14 @@ class Langevin:
     The cost of training and the noise are both computed from :meth:`noise_multipliers`.
     """
 
-    rate: float | Schedule
+    learning_rate: float | Schedule
     temperature: float
     mode: Mode = "mean"
     pre_noise: float = 0.0
     records: int | None = None
 
     def __post_init__(self) -> None:
-        _check_rate(self.rate)
+        super().__post_init__()
         _checks.positive(temperature=self.temperature)
         _checks.one_of(MODES, mode=self.mode)
         if self.pre_noise != 0:
@@ -389,7 +373,7 @@ class Langevin:
 
     def noise_multipliers(self, steps: int, expected_batch: float, bound: float) -> Floats:
         """Noise multiplier of each step: noise on the clipped sum, divided by the bound."""
-        rates = values(self.rate, steps)
+        rates = values(self.learning_rate, steps)
         if self.mode == "langevin":
             scale = np.sqrt(2 * self.temperature / rates) / bound
             factor = expected_batch / (self.records or 1)
@@ -398,28 +382,15 @@ class Langevin:
             factor = expected_batch if self.mode == "mean" else 1.0
         return np.asarray(factor * scale)
 
-    def start(self, weights: Any) -> None:
-        """There is no state."""
-
     def step(self, weights: Any, gradient: Any, state: None, t: int) -> tuple[Any, None]:
         """New weights, along the gradient of the energy."""
         energy = (self.records or 1) * gradient
-        return weights - value_at(self.rate, t) * energy, None
-
-    def part(self, start: int, end: int) -> "Langevin":
-        """The same optimizer for every weight."""
-        return self
-
-
-def _check_rate(rate: object) -> None:
-    """Raise unless the learning rate is a positive number or a schedule."""
-    if not isinstance(rate, Schedule):
-        _checks.positive(rate=rate)  # type: ignore[arg-type]
+        return weights - value_at(self.learning_rate, t) * energy, None
 
 
 def _check_below_one(**numbers: float) -> None:
     """Raise unless every value is in [0, 1)."""
     _checks.fraction(**numbers)
     for name, number in numbers.items():
-        if math.isclose(number, 1, rel_tol=0, abs_tol=0):
+        if number == 1:
             raise ValueError(f"Expected {name} below 1, got {name}={number!r}.")

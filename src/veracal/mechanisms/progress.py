@@ -3,19 +3,37 @@
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, final
+from typing import Any, Self, final
 
 import numpy as np
 
-from veracal._types import Array, Floats, Ints
 from veracal.data import Dataset
 
 _CURVE_POINTS = 100  # maximum number of points of a training curve
 _ROWS, _NETWORK_ROWS = 5_000, 500  # rows for the training loss, and for that of a network
 
 
+class _FinalHook:
+    """A hook that is recognized by its exact type; copies of a model share it."""
+
+    __slots__ = ()
+
+    def __init_subclass__(cls, **_: Any) -> None:
+        parent = cls.__mro__[1]
+        if parent is not _FinalHook:
+            raise TypeError(
+                f"{parent.__name__} cannot be subclassed: it is recognized by its type."
+            )
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        return self
+
+
 @final
-class StepProgress:
+class StepProgress(_FinalHook):
     """A hook for estimators that reports the number of completed steps, and nothing else.
 
     Pass it as ``on_step`` in place of a function. Since it only receives counts, a fit with
@@ -43,9 +61,6 @@ class StepProgress:
             raise ValueError(f"callback must be callable; got {callback!r}.")
         self._callback = callback
 
-    def __init_subclass__(cls, **_: Any) -> None:
-        raise TypeError("StepProgress cannot be subclassed: it is recognized by its type.")
-
     def __call__(self, *_: Any) -> None:
         """Raise: the hook is not called with weights."""
         raise TypeError("StepProgress is not called with weights. Use report(done, total).")
@@ -54,15 +69,9 @@ class StepProgress:
         """Report the number of completed steps."""
         self._callback(int(done), int(total))
 
-    def __copy__(self) -> "StepProgress":
-        return self
-
-    def __deepcopy__(self, memo: Any) -> "StepProgress":
-        return self  # copies of a model report to the same callback
-
 
 @final
-class TrainingCurve:
+class TrainingCurve(_FinalHook):
     """A hook that computes the training loss and holds it until the model is recorded.
 
     The loss is the mean over the first 5,000 rows (500 for a network), without the penalty, at
@@ -95,32 +104,39 @@ class TrainingCurve:
         for array in (self._X, self._labels):
             if array.dtype.kind not in "biuf":
                 raise ValueError(f"Expected records of numbers, got {array.dtype}.")
-        self._progress = StepProgress(_ignore if callback is None else callback)
+        self._progress = StepProgress((lambda *_: None) if callback is None else callback)
         self._losses: tuple[float, ...] = ()
         self._held: list[float] = []
         self._attempt = threading.Lock()
-
-    def __init_subclass__(cls, **_: Any) -> None:
-        raise TypeError("TrainingCurve cannot be subclassed: it is recognized by its type.")
 
     def __call__(self, model: Any, step: Any) -> None:
         """Compute the loss if it is due at this step, and report the number of the step."""
         done, total = step.number + 1, model.length()
         if self._attempt.locked() and done % -(-total // _CURVE_POINTS) == 0:
-            logits = _logits(model, self._X)
-            self._held.append(_mean_loss(logits, self._labels[: len(logits)]))
+            self._held.append(self._mean_loss(model))
         self._progress.report(done, total)
+
+    def _mean_loss(self, model: Any) -> float:
+        r"""Mean negative log-likelihood, :math:`\log\sum_k e^{z_k} - z_y`, now."""
+        if hasattr(model, "coef_"):
+            logits = np.asarray(self._X @ model.coef_.T + model.intercept_)
+        else:
+            X = self._X[:_NETWORK_ROWS]
+            with np.errstate(all="ignore"):
+                logits = np.nan_to_num(np.asarray(model.logits(X), dtype=np.float64))
+            logits = logits.reshape(len(X), -1)
+        if not len(logits):
+            return 0.0
+        if logits.shape[1] == 1:
+            logits = np.column_stack([np.zeros(len(logits)), logits])
+        labels = self._labels[: len(logits)]
+        total = np.logaddexp.reduce(logits, axis=1)
+        return float(np.mean(total - logits[np.arange(len(labels)), labels]))
 
     @property
     def losses(self) -> tuple[float, ...]:
         """Losses at equally spaced steps; empty until the model is recorded."""
         return self._losses
-
-    def __copy__(self) -> "TrainingCurve":
-        return self
-
-    def __deepcopy__(self, memo: Any) -> "TrainingCurve":
-        return self
 
     def __reduce__(self) -> Any:
         raise TypeError("TrainingCurve cannot be pickled: its losses are not released yet.")
@@ -160,27 +176,3 @@ def hook_exposes_weights(hook: object) -> bool:
     True for every hook except the two types of this module, which are compared exactly.
     """
     return hook is not None and type(hook) not in (StepProgress, TrainingCurve)
-
-
-def _ignore(done: int, total: int) -> None:
-    """Do nothing."""
-
-
-def _logits(model: Any, X: Array) -> Floats:
-    """Logits of the current model, of shape (n, k), or (n, 1) for two classes."""
-    if hasattr(model, "coef_"):
-        return np.asarray(X @ model.coef_.T + model.intercept_)
-    X = X[:_NETWORK_ROWS]
-    with np.errstate(all="ignore"):
-        logits = np.nan_to_num(np.asarray(model.logits(X), dtype=np.float64))
-    return logits.reshape(len(X), -1)
-
-
-def _mean_loss(logits: Floats, labels: Ints) -> float:
-    r"""Mean negative log-likelihood, :math:`\log\sum_k e^{z_k} - z_y`."""
-    if not len(labels):
-        return 0.0
-    if logits.shape[1] == 1:
-        logits = np.column_stack([np.zeros(len(logits)), logits])
-    total = np.logaddexp.reduce(logits, axis=1)
-    return float(np.mean(total - logits[np.arange(len(labels)), labels]))

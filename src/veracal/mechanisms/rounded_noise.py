@@ -159,18 +159,7 @@ def rounded_gaussian(std: float, size: int, *, rng: np.random.Generator) -> list
     .. math:: P(k) = \Phi\Bigl(\frac{k + 1/2}{\sigma}\Bigr)
         - \Phi\Bigl(\frac{k - 1/2}{\sigma}\Bigr)
 
-    Parameters
-    ----------
-    std : float > 0
-        The standard deviation :math:`\sigma`, taken as the exact rational it stores.
-    size : int
-        Number of integers.
-    rng : Generator
-        Source of random bytes.
-
-    Returns
-    -------
-    list of int
+    The standard deviation :math:`\sigma` is taken as the exact rational it stores.
 
     Guarantees
     ----------
@@ -203,16 +192,8 @@ class SphericalNoise:
     r"""A real vector of density proportional to :math:`e^{-\lVert b \rVert / s}`.
 
     Its length is Gamma of shape d, minus the logarithm of a product of d uniform numbers, and
-    its direction that of d normals (Chaudhuri, Monteleoni and Sarwate 2011, Section 4).
-
-    Parameters
-    ----------
-    scale : float > 0
-        The scale s, taken as the exact rational it stores.
-    d : int
-        Number of entries.
-    rng : Generator
-        Source of random bytes.
+    its direction that of d normals (Chaudhuri, Monteleoni and Sarwate 2011, Section 4). The
+    scale s is taken as the exact rational it stores.
     """
 
     def __init__(self, scale: float, d: int, *, rng: np.random.Generator) -> None:
@@ -254,16 +235,7 @@ class SphericalNoise:
 
 
 def rounded_spherical(scale: float, d: int, *, rng: np.random.Generator) -> list[int]:
-    r"""Nearest integers to a real vector of density proportional to :math:`e^{-|b| / s}`.
-
-    Parameters
-    ----------
-    scale : float > 0
-        The scale s.
-    d : int
-        Number of entries.
-    rng : Generator
-        Source of random bytes.
+    r"""Nearest integers to d reals of density proportional to :math:`e^{-\lVert b \rVert / s}`.
 
     Guarantees
     ----------

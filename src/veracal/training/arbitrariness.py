@@ -109,22 +109,13 @@ def is_informative(low: Floats, high: Floats) -> Bools:
 
 @dataclass(frozen=True, eq=False, repr=False)  # printed nowhere: it is about individuals
 class PlaneDistances:
-    """Signed distances of individuals to the decision planes of a model.
+    """Signed distances of individuals to the decision planes of a model."""
 
-    Attributes
-    ----------
-    sums : array of shape (n, m)
-        Weighted sums for each of m rows of weights, minus the threshold, over the norm of the
-        individual's row: distances in units of a weight. Zero if they cannot be computed.
-    fixed : array of bool, of shape (n,)
-        Rows of zeros, whose decision depends on no weight: never arbitrary.
-    unknown : array of bool, of shape (n,)
-        Individuals whose sums are too large for float64.
-    """
-
+    # Weighted sums for each of m rows of weights, minus the threshold, over the norm of the
+    # individual's row: distances in units of a weight. Zero if they cannot be computed.
     sums: Floats
-    fixed: Bools
-    unknown: Bools
+    fixed: Bools  # rows of zeros, whose decision depends on no weight: never arbitrary
+    unknown: Bools  # individuals whose sums are too large for float64
 
     def low(self, values: Floats) -> Floats:
         """Lower ends; 0 if unknown."""
@@ -369,8 +360,7 @@ def _distance_table(radius: float, d: int) -> Floats:
     table, before = np.zeros(_TABLE_SIZE), _distance_probability(distances, radius, 0.0, d)
     for end, mass in zip(ends, np.diff(shares), strict=False):
         here = _distance_probability(distances, radius, float(end), d)
-        # Between two ends it is smaller: it falls until the length reaches the point, then
-        # rises.
+        # Between two ends it is smaller: it falls until the length reaches the point.
         table += mass * np.maximum(before, here)
         before = here
     return read_only(np.minimum(table + (1 - shares[-2]), 1.0))
@@ -407,15 +397,11 @@ def _directional_quantile(d: int, failure: float) -> float:
     """Upper quantile of the length plus the absolute first coordinate of noise."""
     ends, masses = np.ones(1), np.ones(1)
     if d > 1:
-        ends, masses = (
-            np.sqrt(beta.ppf(_probability_grid()[1:], 0.5, (d - 1) / 2)),
-            np.diff(_probability_grid()),
-        )
-
-    def longer(length: float) -> float:
-        return float(masses @ gammaincc(d, length / (1 + ends))) - failure
-
-    return float(brentq(longer, 0.0, 2 * _length_quantile(failure, d) + 1.0)) * (1 + 1e-9)
+        ends = np.sqrt(beta.ppf(_probability_grid()[1:], 0.5, (d - 1) / 2))
+        masses = np.diff(_probability_grid())
+    most = 2 * _length_quantile(failure, d) + 1.0
+    root = brentq(lambda y: masses @ gammaincc(d, y / (1 + ends)) - failure, 0.0, most)
+    return float(root) * (1 + 1e-9)
 
 
 def _length_quantile(tail: float, d: int) -> float:

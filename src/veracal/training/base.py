@@ -54,29 +54,16 @@ _NORM_ENTRIES = 1 << 22  # entries of the rows whose norms are computed together
 
 @dataclass(frozen=True, eq=False, repr=False)  # printed nowhere: it holds records
 class TrainingData:
-    """The records of one fit, and the facts about them that are public.
+    """The records of one fit, and the facts about them that are public."""
 
-    Attributes
-    ----------
-    X : array or MappedRows of shape (n, d)
-    codes : array of ints in [0, k), of shape (n,)
-        Position of each label among the classes; empty until the labels are read.
-    classes : array of shape (k,)
-    size : int
-        Declared number of records. It is the real number if ``reasons`` says so, if
-        replace-one makes it public, or if the model does not use it.
-    norm : float or None
-        Declared bound on the norm of a row, if any.
-    reasons : tuple of str
-        What was read from the records because it was not declared. If this is not empty, the
-        fit is not private.
-    """
-
-    X: Array | MappedRows
-    codes: Ints
+    X: Array | MappedRows  # of shape (n, d)
+    codes: Ints  # positions of the labels among the classes; empty until they are read
     classes: Array
+    # Declared number of records. It is the real number if ``reasons`` says so, if replace-one
+    # makes it public, or if the model does not use it.
     size: int
-    norm: float | None = None
+    norm: float | None = None  # declared bound on the norm of a row, if any
+    # What was read from the records because it was not declared: then the fit is not private.
     reasons: tuple[str, ...] = ()
 
 
@@ -109,48 +96,6 @@ def infer_training_data(
         size = len(X)
     check_size(size, len(X), relation)
     return TrainingData(X, codes, known, int(size), None, tuple(reasons))
-
-
-def public_training_data(
-    dataset: Dataset,
-    *,
-    classes: Sequence[Label] | None,
-    size: int | None,
-    relation: Relation,
-    unit: Unit | None = None,
-    needs_size: bool = True,
-    all_here: bool = True,
-) -> TrainingData:
-    """Use what the data set or the model declares; infer nothing and read no record.
-
-    If this process holds only a share of the records, the declared size is that of all of them.
-
-    Raises
-    ------
-    DataError
-        Depends on public facts alone, so that it may be raised before anything is charged.
-    """
-    check_protected(dataset, relation, unit)
-    declared = dataset.size if size is None else size
-    if declared is None and (relation == "replace-one" or not needs_size):
-        declared = len(dataset) if needs_size else max(1, len(dataset))
-    if declared is None:
-        raise DataError(
-            dataset.name,
-            "a declared number of records",
-            "none",
-            "Give size=... to the model or to the data set: the real number is private.",
-        )
-    check_size(declared, len(dataset) if all_here else declared, relation)
-    known = sort_classes(dataset.classes if classes is None else classes)
-    if set(known.tolist()) != set(dataset.classes):
-        raise DataError(
-            f"{dataset.name}: classes",
-            f"the classes of the model, {known.tolist()}",
-            repr(list(dataset.classes)),
-            "Declare the same classes on both sides.",
-        )
-    return TrainingData(dataset.X, np.empty(0, dtype=int), known, int(declared), dataset.norm)
 
 
 def add_labels(data: TrainingData, dataset: Dataset) -> TrainingData:
@@ -236,12 +181,7 @@ def record_trained_weights(weights: Iterable[Array], records: str) -> None:
 
 
 def describe_initial_weights(weights: Iterable[Array]) -> tuple[str, ...]:
-    """Describe the initial weights of a fit, which its statement does not cover.
-
-    Parameters
-    ----------
-    weights : iterable of arrays
-        All initial weights, whether this fit trains them or not.
+    """Describe all initial weights of a fit, which its statement does not cover.
 
     Examples
     --------
@@ -273,12 +213,56 @@ _CHECKED_ENTRIES = 1 << 22  # entries of the rows on disk that are checked toget
 _INTERNAL = ("internal_", "_blank", "_received_module", "_connection", "_paid")
 
 
-class PrivateEstimator(ClassifierMixin, DisplayMixin, ABC):  # type: ignore[misc]
+class ChargedFit:
+    """What a fit that is charged may claim: its event, and why it is not private, if so."""
+
+    event_: Event | None
+    not_private_because_: tuple[str, ...]
+    unit: Unit | None
+    _covers = "the weights of the classifier"
+    _exact_noise = False  # whether the noise on a release is sampled exactly, on a grid
+
+    @property
+    def private_(self) -> bool:
+        """Whether this fit has the guarantee of ``event_``."""
+        check_is_fitted(self)
+        return self.event_ is not None and not self.not_private_because_
+
+    @property
+    def statement_(self) -> Statement | NotPrivate:
+        """The guarantee of this fit, as text and as JSON; computed on access.
+
+        Epsilon is stated at the ``delta`` among the settings, or at 0 if there is none.
+        """
+        if not self.private_:
+            return NotPrivate(self.not_private_because_)
+        assert self.event_ is not None
+        return statement(
+            self.event_,
+            float(getattr(self, "delta", 0.0)),
+            self.unit,
+            covers=(self._covers,),
+            exact_noise=self._exact_noise,
+            **charge_terms(self),
+        )
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class CommonSettings:
+    """The settings of all private classifiers, which data classes of others extend."""
+
+    classes: Sequence[Label] | None = None
+    size: int | None = None
+    relation: Relation = "add-remove"
+    unit: Unit | None = None
+    random_state: int | np.random.Generator | None = None
+
+
+class PrivateEstimator(CommonSettings, ChargedFit, ClassifierMixin, DisplayMixin, ABC):  # type: ignore[misc]
     """A classifier whose cost is known before it reads a record.
 
-    A final class stores ``classes``, ``size``, ``relation``, ``unit`` and ``random_state``
-    among its parameters, states its cost in ``_cost``, and learns in ``_learn`` from records
-    that this class has checked.
+    A final class is a data class of its settings, or stores them itself. It states its cost in
+    ``_cost``, and learns in ``_learn`` from records that this class has checked.
 
     Guarantees
     ----------
@@ -289,19 +273,11 @@ class PrivateEstimator(ClassifierMixin, DisplayMixin, ABC):  # type: ignore[misc
     contain no internal figure.
     """
 
-    classes: Sequence[Label] | None
-    size: int | None
-    relation: Relation
-    unit: Unit | None
-    random_state: int | np.random.Generator | None
-    event_: Event | None
-    not_private_because_: tuple[str, ...]
     charged_: bool
     _ledger_total: str | None = None
     _initial_weights_note: tuple[str, ...]  # what the statement says about the initial weights
     _records_name: str = "arrays"
     _needs_size: bool = True  # whether the fit depends on the number of records
-    _exact_noise: bool = False  # whether the noise on a release is sampled exactly, on a grid
 
     def event(self) -> Event:
         """Cost of one fit, known before any record is read.
@@ -339,20 +315,16 @@ class PrivateEstimator(ClassifierMixin, DisplayMixin, ABC):  # type: ignore[misc
     def _check_form(self, data: TrainingData) -> None:
         """Reject records that do not fit the model, by their width and classes alone."""
 
-    def _delta(self) -> float:
-        """The delta at which ``statement_`` states epsilon; 0 if the cost is pure."""
-        return 0.0
-
     def fit(
         self, X: ArrayLike, y: ArrayLike, *, classes: Sequence[Label] | None = None
     ) -> Self:
-        """Fit to rows X of shape (n, d) and labels y of shape (n,).
+        """Fit to finite rows X of shape (n, d) and labels y of shape (n,).
 
         Parameters
         ----------
-        X : array, numpy.memmap or MappedRows of shape (n, d)
-            Finite numbers. A matrix on disk is read block by block.
-        y : array of shape (n,)
+        X : array, numpy.memmap or MappedRows
+            A matrix on disk is read block by block.
+        y : array
         classes : sequence of str or int, optional
             Declared classes, if the model does not declare them.
         """
@@ -396,16 +368,33 @@ class PrivateEstimator(ClassifierMixin, DisplayMixin, ABC):  # type: ignore[misc
         return self._fitted(add_labels(self._public(dataset), dataset))
 
     def _public(self, dataset: Dataset) -> TrainingData:
-        """The public facts about a data set."""
-        return public_training_data(
-            dataset,
-            classes=self.classes,
-            size=self.size,
-            relation=self.relation,
-            unit=self.unit,
-            needs_size=self._needs_size,
-            all_here=self._all_here,
-        )
+        """What the data set or the model declares; reads no record, so infers nothing.
+
+        If this process holds only a share of the records, the declared size is that of all of
+        them. A :class:`~veracal.errors.DataError` depends on public facts alone, so that it may
+        be raised before anything is charged.
+        """
+        check_protected(dataset, self.relation, self.unit)
+        size = dataset.size if self.size is None else self.size
+        if size is None and (self.relation == "replace-one" or not self._needs_size):
+            size = len(dataset) if self._needs_size else max(1, len(dataset))
+        if size is None:
+            raise DataError(
+                dataset.name,
+                "a declared number of records",
+                "none",
+                "Give size=... to the model or to the data set: the real number is private.",
+            )
+        check_size(size, len(dataset) if self._all_here else size, self.relation)
+        known = sort_classes(dataset.classes if self.classes is None else self.classes)
+        if set(known.tolist()) != set(dataset.classes):
+            raise DataError(
+                f"{dataset.name}: classes",
+                f"the classes of the model, {known.tolist()}",
+                repr(list(dataset.classes)),
+                "Declare the same classes on both sides.",
+            )
+        return TrainingData(dataset.X, np.empty(0, dtype=int), known, int(size), dataset.norm)
 
     @property
     def _all_here(self) -> bool:
@@ -432,50 +421,28 @@ class PrivateEstimator(ClassifierMixin, DisplayMixin, ABC):  # type: ignore[misc
         self.event_ = cost  # computed before the fit, which therefore cannot change it
         return self
 
-    @property
-    def private_(self) -> bool:
-        """Whether this fit has the guarantee of ``event_``."""
-        check_is_fitted(self)
-        return self.event_ is not None and not self.not_private_because_
-
-    @property
-    def statement_(self) -> Statement | NotPrivate:
-        """The guarantee of this fit, as text and as JSON; computed on access."""
-        check_is_fitted(self)
-        if self.event_ is None or self.not_private_because_:
-            return NotPrivate(self.not_private_because_)
-        return statement(
-            self.event_,
-            self._delta(),
-            self.unit,
-            covers=("the weights of the classifier",),
-            exact_noise=self._exact_noise,
-            **charge_terms(self),
-        )
-
     def _note_charge(self) -> None:
         """Record whether a ledger was charged for this fit, and the ledger's total."""
         record_charge(self)
 
     def _validated(self, X: Any, y: Any) -> tuple[Array | MappedRows, Array]:
         """Rows and labels, validated as scikit-learn requires."""
-        mapped = MappedRows.of(X) if isinstance(X, np.memmap) and X.ndim == 2 else X
-        if not isinstance(mapped, MappedRows):
+        rows = MappedRows.of(X) if isinstance(X, np.memmap) and X.ndim == 2 else X
+        if isinstance(rows, MappedRows):
+            for block in rows.windows(max(1, _CHECKED_ENTRIES // max(1, rows.shape[1]))):
+                check_array(block, dtype=None, estimator=self)
+            labels = column_or_1d(y, warn=True)
+            self.n_features_in_ = rows.shape[1]
+        else:
             rows, labels = validate_data(
                 self, X, y, dtype=[np.float64, np.float32], ensure_min_samples=1
             )
-            check_classification_targets(labels)
-            return rows, labels
-        for block in mapped.windows(max(1, _CHECKED_ENTRIES // max(1, mapped.shape[1]))):
-            check_array(block, dtype=None, estimator=self)
-        labels = column_or_1d(y, warn=True)
         check_classification_targets(labels)
-        if len(labels) != len(mapped):
+        if len(labels) != len(rows):
             raise ValueError(
-                f"Expected one label for each of {len(mapped)} rows, got {len(labels)}."
+                f"Expected one label for each of {len(rows)} rows, got {len(labels)}."
             )
-        self.n_features_in_ = mapped.shape[1]
-        return mapped, labels
+        return rows, labels
 
     def __getstate__(self) -> dict[str, Any]:
         """State for copies and files: the model without anything internal.
@@ -506,9 +473,18 @@ def margins(X: Array | MappedRows, coef: Floats, intercept: Floats) -> Floats:
     The sums of a row have the same bits whatever the other rows are, under the conditions of
     :func:`veracal.data.rows.score_at_positions`.
     """
-    result, done = np.empty((len(X), len(coef)), dtype=np.float64), 0
-    block, coef = np.empty((_BLOCK, coef.shape[1]), dtype=coef.dtype), aligned(coef)
-    positions = _stable_positions(coef.shape, coef.dtype)
+    k, d = coef.shape
+    # Positions in a block at which a product sums in the same order. The weights of the trial
+    # are synthetic: zeros among real weights would hide differences in the order of additions.
+    rng = np.random.default_rng(0)
+    weights = rng.standard_normal((k, d)).astype(coef.dtype)
+    trials = max(4, _TRIAL_SUMS // k)
+    rows = rng.standard_normal((trials + 1, d)).astype(coef.dtype)
+    positions = equivalent_positions(
+        lambda block: block @ weights.T, np.resize(rows, (_BLOCK, d)), trials
+    )
+    result, done = np.empty((len(X), k), dtype=np.float64), 0
+    block, coef = np.empty((_BLOCK, d), dtype=coef.dtype), aligned(coef)
     for sums in score_at_positions(lambda rows: rows @ coef.T, X, positions, block):
         result[done : done + len(sums)] = sums + intercept
         done += len(sums)
@@ -529,20 +505,6 @@ def one_vs_rest_logits(sums: Floats) -> Floats:
     """
     logits: Floats = log_expit(np.minimum(sums, _SATURATED))
     return logits * (_SATURATED / np.maximum(sums, _SATURATED))
-
-
-def _stable_positions(shape: tuple[int, int], dtype: Any) -> Ints:
-    """Positions in a block at which a product sums in the same order.
-
-    The weights of the trial are synthetic: zeros among real weights would hide differences in
-    the order of additions.
-    """
-    rng = np.random.default_rng(0)
-    weights = rng.standard_normal(shape).astype(dtype)
-    trials = max(4, _TRIAL_SUMS // shape[0])
-    rows = rng.standard_normal((trials + 1, shape[1])).astype(dtype)
-    synthetic = np.resize(rows, (_BLOCK, shape[1]))
-    return equivalent_positions(lambda rows: rows @ weights.T, synthetic, trials)
 
 
 class LinearClassifier(PrivateEstimator):
@@ -588,11 +550,10 @@ class LinearClassifier(PrivateEstimator):
     def _margins(self, X: Any) -> Floats:
         """Weighted sums of checked rows, of shape (n, rows of weights)."""
         check_is_fitted(self)
-        if isinstance(X, MappedRows):
-            if X.shape[1] != self.n_features_in_:
-                raise ValueError(
-                    f"Expected {self.n_features_in_} features, got {X.shape[1]} in {X!r}."
-                )
-            return margins(X, self.coef_, self.intercept_)
-        rows = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
-        return margins(rows, self.coef_, self.intercept_)
+        if not isinstance(X, MappedRows):
+            X = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+        elif X.shape[1] != self.n_features_in_:
+            raise ValueError(
+                f"Expected {self.n_features_in_} features, got {X.shape[1]} in {X!r}."
+            )
+        return margins(X, self.coef_, self.intercept_)

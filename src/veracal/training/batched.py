@@ -2,8 +2,7 @@ r"""Many DP-SGD fits of one linear model at once, along an axis of models.
 
 All fits have the same records, settings and initial weights, and differ in their noise and,
 optionally, in their batches. With weights :math:`W_j` of model j, one row for each class, and
-rows
-:math:`x_i` that end with the 1 of the intercept, the clipped sum of model j is
+rows :math:`x_i` that end with the 1 of the intercept, the clipped sum of model j is
 
 .. math:: \sum_{i \in B_j} c(\lVert r_{ij} \rVert \lVert x_i \rVert) \, r_{ij} \, x_i^\top,
     \qquad r_{ij} = \operatorname{softmax}(W_j x_i) - e_{y_i},
@@ -46,54 +45,30 @@ from veracal.mechanisms import (
     is_continuous,
     select_and_scale,
 )
-from veracal.training.base import TrainingData, add_labels, row_norms
+from veracal.training.base import add_labels, row_norms
 from veracal.training.dp_sgd import ExponentialAverage
 from veracal.training.gradient_sums import _NORMS, plan_blocks
 from veracal.training.logistic import PrivateLogisticRegression
 
-_SUPPORTED_OPTIMIZERS = (
-    SGD,
-    Momentum,
-    Adam,
-    Langevin,
-)  # elementwise, so that a model axis changes nothing
+_SUPPORTED_OPTIMIZERS = SGD, Momentum, Adam, Langevin  # a model axis changes nothing
 _MAX_FACTOR = 1e30  # as in gradient_sums.py
-_MAX_LOGIT = {
-    "float32": 40.0,
-    "float64": 300.0,
-}  # largest logits whose exponentials can be squared
+_MAX_LOGIT = {"float32": 40.0, "float64": 300.0}  # whose exponentials can be squared
 _MAX_USUAL_NORM = 1e30  # smaller norms have finite factors
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # printed nowhere: it holds records
 class BatchedFits:
-    """What all fits share.
+    """What all fits share."""
 
-    Attributes
-    ----------
-    rows : array of shape (n + 1, e)
-        In the precision of the products, with a last column of ones if there is an intercept.
-        The last row is zero and pads batches.
-    lengths : array of shape (n + 1,)
-        Norms of the rows.
-    codes : array of ints, of shape (n + 1,)
-    start : array of shape (outputs, e)
-        Initial weights. Two classes share one row.
-    descent : DPSGD
-    slack : float
-        Share of the clip bound that a fit reserves for rounding.
-    average : float
-        Share of the last steps whose weights are averaged.
-    classes : array of shape (k,)
-    """
-
+    # In the precision of the products, of shape (n + 1, e), with a last column of ones if there
+    # is an intercept. The last row is zero and pads batches.
     rows: Floats
-    lengths: Floats
-    codes: Ints
-    start: Floats
-    descent: DPSGD
-    slack: float
-    average: float
+    lengths: Floats  # norms of the rows
+    codes: Ints  # of shape (n + 1,)
+    start: Floats  # initial weights of shape (outputs, e); two classes share one row
+    dp_sgd: DPSGD
+    slack: float  # share of the clip bound that a fit reserves for rounding
+    average: float  # share of the last steps whose weights are averaged
     classes: Any
 
     @property
@@ -104,7 +79,7 @@ class BatchedFits:
     @property
     def averaged_from(self) -> int:
         """First step whose weights are averaged; the number of steps if none are."""
-        steps = int(self.descent.steps)
+        steps = int(self.dp_sgd.steps)
         return steps - math.ceil(self.average * steps) if self.average else steps
 
 
@@ -112,17 +87,12 @@ class BatchedFits:
 class Batch:
     """The rows that take part in a step.
 
-    Attributes
-    ----------
-    rows : array of ints, or slice
-        Of shape (b,): rows that all models share. Of shape (models, b): rows of each model,
-        padded with n, the index of the row of zeros.
-    members : array of bool of shape (models, b), optional
-        Mask of the shared rows for each model; by default all rows.
+    Of shape (b,), they are shared by all models; of shape (models, b), they are each model's
+    own, padded with n, the index of the row of zeros.
     """
 
     rows: Ints | slice
-    members: Bools | None = None
+    members: Bools | None = None  # mask of the shared rows for each model, (models, b)
 
 
 def prepare_fits(model: PrivateLogisticRegression, dataset: Dataset) -> BatchedFits:
@@ -142,21 +112,25 @@ def prepare_fits(model: PrivateLogisticRegression, dataset: Dataset) -> BatchedF
             "any settings."
         )
     data = add_labels(model._public(dataset), dataset)
-    descent, dtype = model._dp_sgd(data.size), model._dtype(data.X)
-    blocks = plan_blocks(descent.expected_batch, dtype)
+    run, dtype = model._dp_sgd(data.size), model._dtype(data.X)
+    blocks = plan_blocks(run.expected_batch, dtype)
+    norms = row_norms(data.X)
+    norms = np.hypot(norms, 1.0) if model.fit_intercept else norms
+    # A row whose norm is outside the range of a fit's products contributes zero, and is zero.
+    low, high = _NORMS[blocks.dtype.name]
+    kept = np.flatnonzero((norms >= low) & (norms <= high))
     # A discontinuous rule must jump at the same norms as in a fit, which are float64.
-    wide = blocks.dtype if is_continuous(descent.clip) else np.dtype(np.float64)
-    rows, lengths = _prepare_rows(data, model.fit_intercept, blocks.dtype.name, wide)
+    wide = blocks.dtype if is_continuous(run.clip) else np.dtype(np.float64)
+    n, d = data.X.shape
+    rows, lengths = np.zeros((n + 1, d + model.fit_intercept), wide), np.zeros(n + 1, wide)
+    rows[kept, :d], lengths[kept] = np.asarray(data.X)[kept], norms[kept]
+    if model.fit_intercept:
+        rows[kept, -1] = 1
+    codes = np.append(data.codes, 0).astype(np.int32)
     assert not isinstance(model.average, ExponentialAverage)
+    start = model._start(data, dtype)
     return BatchedFits(
-        rows,
-        lengths,
-        np.append(data.codes, 0).astype(np.int32),
-        model._start(data, dtype),
-        descent,
-        blocks.slack,
-        model.average,
-        data.classes,
+        rows, lengths, codes, start, run, blocks.slack, model.average, data.classes
     )
 
 
@@ -165,22 +139,11 @@ def train_batched(
 ) -> Floats:
     """Run several fits together.
 
-    Parameters
-    ----------
-    fits : BatchedFits
-    models : int
-        Number of fits.
-    batches : iterable of Batch
-        One for each step.
-    noise : iterable of arrays of shape (models, outputs, e)
-        Standard normal draws of each step, which are overwritten.
-
-    Returns
-    -------
-    array of shape (models, outputs, e)
-        Final weights of each fit, averaged if the model's settings say so.
+    For each step there is a batch, and standard normal draws of shape (models, outputs, e),
+    which are overwritten. The result of that shape are the final weights of each fit, averaged
+    if the model's settings say so.
     """
-    run, first = fits.descent, fits.averaged_from
+    run, first = fits.dp_sgd, fits.averaged_from
     weights = np.repeat(fits.start[None], models, axis=0)
     state, total = run.optimizer.start(weights), np.zeros(weights.shape)
     steps = zip(run.noise_multipliers(), batches, noise, strict=True)
@@ -208,15 +171,7 @@ def _gradient(noisy: Floats, weights: Floats, run: DPSGD) -> Floats:
 def clipped_sums(fits: BatchedFits, weights: Floats, batch: Batch) -> Floats:
     """Clipped gradient sums of all models, each at its own weights and over its own batch.
 
-    Parameters
-    ----------
-    fits : BatchedFits
-    weights : array of shape (models, outputs, e)
-    batch : Batch
-
-    Returns
-    -------
-    array of shape (models, outputs, e)
+    Weights and sums have the shape (models, outputs, e).
     """
     rows, lengths = _select(fits.rows, batch), _select(fits.lengths, batch)
     weights = weights.astype(rows.dtype, copy=False)
@@ -254,17 +209,8 @@ def _to_residuals(logits: Floats, codes: Ints, *, small: bool) -> Floats:
     clip factors are divided by s later, which takes one division for each row instead of one
     for each class.
 
-    Parameters
-    ----------
-    logits : array of shape (models, outputs, b)
-    codes : array of ints, of shape (b,) or (models, b)
-    small : bool
-        Whether squares of exponentials cannot overflow.
-
-    Returns
-    -------
-    array of shape (models, b)
-        The divisors.
+    Logits have the shape (models, outputs, b), codes (b,) or (models, b), and the divisors that
+    are returned (models, b). If logits are ``small``, squares of exponentials cannot overflow.
     """
     models, outputs, rows = logits.shape
     if outputs == 1:
@@ -293,37 +239,16 @@ def _clip_factors(
     norms = np.sqrt(np.einsum("mkb,mkb->mb", residual, residual))
     norms *= lengths / scales
     if norms.max(initial=0.0) < _MAX_USUAL_NORM:  # False for NaN
-        factors = fits.descent.clip.factors(norms)
+        factors = fits.dp_sgd.clip.factors(norms)
     else:
         factors = np.zeros(norms.shape)
-        chosen = select_and_scale(norms.ravel(), fits.descent.clip)
+        chosen = select_and_scale(norms.ravel(), fits.dp_sgd.clip)
         factors.ravel()[chosen.kept] = chosen.factors
         out = ~np.isfinite(norms)
         residual[np.broadcast_to(out[:, None, :], residual.shape)] = 0  # zero times NaN is NaN
         scales[out] = 1
     scaled: Floats = np.minimum(factors * (1 - fits.slack), _MAX_FACTOR) / scales
     return scaled.astype(residual.dtype, copy=False)
-
-
-def _prepare_rows(
-    data: TrainingData, intercept: bool, name: str, dtype: Any
-) -> tuple[Floats, Floats]:
-    """Rows with appended ones and the row of zeros, and their norms.
-
-    A row whose norm is outside the range of a fit's products contributes zero to the fit, and
-    is zero here.
-    """
-    n, d = data.X.shape
-    rows, lengths = np.zeros((n + 1, d + intercept), dtype), np.zeros(n + 1, dtype)
-    norms = row_norms(data.X)
-    norms = np.hypot(norms, 1.0) if intercept else norms
-    low, high = _NORMS[name]
-    kept = np.flatnonzero((norms >= low) & (norms <= high))
-    rows[kept, :d] = np.asarray(data.X)[kept]
-    if intercept:
-        rows[kept, -1] = 1
-    lengths[kept] = norms[kept]
-    return rows, lengths
 
 
 def unsupported_settings(model: PrivateLogisticRegression, dataset: Dataset) -> tuple[str, ...]:
@@ -359,20 +284,20 @@ _PADDING_COST, _ENTRIES_PER_COPY, _PRODUCT_WIDTH = 1.2, 12, 150
 
 def shared_batches(fits: BatchedFits, *, rng: np.random.Generator) -> Iterator[Batch]:
     """One batch per step, shared by all models."""
-    sampler, n = fits.descent.sampler, fits.records
+    sampler, n, steps = fits.dp_sgd.sampler, fits.records, range(int(fits.dp_sgd.steps))
     if isinstance(sampler, FullBatch):
-        return (Batch(slice(n)) for _ in range(int(fits.descent.steps)))
-    return map(Batch, sampler.batches(n, int(fits.descent.steps), rng))
+        return (Batch(slice(n)) for _ in steps)
+    return (Batch(sampler.batch(n, rng)) for _ in steps)
 
 
 def independent_batches(
     fits: BatchedFits, models: int, *, rng: np.random.Generator
 ) -> Iterator[Batch]:
     """One batch per step, with independent rows for each model."""
-    sampler, n = fits.descent.sampler, fits.records
+    sampler, n = fits.dp_sgd.sampler, fits.records
     if isinstance(sampler, FullBatch):
         return shared_batches(fits, rng=rng)
-    steps = range(int(fits.descent.steps))
+    steps = range(int(fits.dp_sgd.steps))
     if uses_masks(fits):
         shape = models, n
         return (Batch(slice(n), rng.random(shape) < sampler.rate) for _ in steps)
@@ -387,7 +312,7 @@ def uses_masks(fits: BatchedFits) -> bool:
     rows is cheaper than copying a share q of them: from a rate of a half for few features or
     many classes, and from a seventh for 200 features and two classes.
     """
-    sampler = fits.descent.sampler
+    sampler = fits.dp_sgd.sampler
     if not isinstance(sampler, Poisson):
         return False
     outputs, width = fits.start.shape
@@ -398,7 +323,7 @@ def uses_masks(fits: BatchedFits) -> bool:
 def bytes_per_model(fits: BatchedFits, *, own: bool) -> int:
     """Approximate working memory in bytes of one model in a step, without shared arrays."""
     outputs, width = fits.start.shape
-    sampler, batch, gathered = fits.descent.sampler, float(fits.records), 0
+    sampler, batch, gathered = fits.dp_sgd.sampler, float(fits.records), 0
     if isinstance(sampler, Poisson) and not (own and uses_masks(fits)):
         batch, gathered = batch * sampler.rate, int(own)
     entries = (batch + 3 * math.sqrt(batch)) * (2 * outputs + 2 + width * gathered)
@@ -410,10 +335,6 @@ def poisson_rows(n: int, rate: float, models: int, *, rng: np.random.Generator) 
 
     The distance to the next row is geometric: one plus the integer part of an exponential
     number divided by :math:`-\ln(1 - q)`, for a rate q below 1.
-
-    Returns
-    -------
-    array of shape (models, size of the largest batch)
     """
     width = int(n * rate + 4 * math.sqrt(n * rate)) + 8
     parts: list[Ints] = []
@@ -437,5 +358,5 @@ def standard_normals(
 ) -> Iterator[Floats]:
     """Standard normal draws of each step, all in the same buffer."""
     buffer = np.empty((models, *fits.start.shape), fits.rows.dtype)
-    for _ in range(int(fits.descent.steps)):
+    for _ in range(int(fits.dp_sgd.steps)):
         yield rng.standard_normal(out=buffer, dtype=buffer.dtype.type)

@@ -60,7 +60,7 @@ def noise_levels(norms: Floats) -> Ints:
 
 
 def solve_level(rows: Floats, scales: Floats, number: int) -> tuple[Floats, Floats]:
-    """Mean minimizer at a noise level, and its response to the noise.
+    """Mean minimizer at a noise level, and its response: the inverse of the mean Hessian.
 
     Parameters
     ----------
@@ -70,12 +70,6 @@ def solve_level(rows: Floats, scales: Floats, number: int) -> tuple[Floats, Floa
         Divisors of the entries of the noise.
     number : int
         See :func:`noise_levels`.
-
-    Returns
-    -------
-    center : array of shape (d,)
-    response : array of shape (d, d)
-        The inverse of the mean second derivatives.
     """
     n, d = rows.shape
     variances = (_LEVEL_RATIO**number / scales) ** 2 / d
@@ -97,13 +91,7 @@ _MAX_MARGIN = 30.0  # margin beyond which the probability is 0 or 1 in single pr
 
 
 class Float32Rows:
-    """Rows in float32 that all models share.
-
-    Parameters
-    ----------
-    rows : array of shape (n, d)
-        Each multiplied by its sign.
-    """
+    """Rows in float32 that all models share, each multiplied by its sign."""
 
     def __init__(self, rows: Floats) -> None:
         self.rows: Floats = np.ascontiguousarray(rows, dtype=np.float32)
@@ -155,17 +143,12 @@ def column_norms(vectors: Floats) -> Floats:
 
 
 _NEWTON_DROP = 0.25  # share of solved models at which they are dropped from the search
-_NEWTON_OVERSHOOT = 0.5  # maximum slope after a step, as a share of the slope before it
+_OVERSHOOT = 0.5  # maximum slope after a step, as a share of the slope before it
 _SHORTEST, _LONGEST = 0.1, 0.7  # factors of a step that overshot
 
 
 class FeaturePairs:
-    """Products of two features of each row, for second derivatives with penalties of 1.
-
-    Parameters
-    ----------
-    float32_rows : Float32Rows
-    """
+    """Products of two features of each row, for second derivatives with penalties of 1."""
 
     def __init__(self, float32_rows: Float32Rows) -> None:
         self._float32_rows = float32_rows
@@ -195,8 +178,14 @@ class FeaturePairs:
 
     def solve(self, entries: Floats, right: Floats) -> Floats:
         """Solve each model's linear system; each column is a right-hand side."""
-        factors, result = _cholesky(entries[self._indices]), right.copy()
-        d = len(result)
+        factors, result, d = entries[self._indices], right.copy(), len(right)
+        for j in range(d):
+            factors[j, j] += 1
+        for j in range(d):  # Cholesky factors, in place
+            np.sqrt(factors[j, j], out=factors[j, j])
+            factors[j + 1 :, j] /= factors[j, j]
+            for i in range(j + 1, d):
+                factors[i, j + 1 : i + 1] -= factors[i, j] * factors[j + 1 : i + 1, j]
         for j in range(d):
             result[j] /= factors[j, j]
             result[j + 1 :] -= factors[j + 1 :, j] * result[j]
@@ -204,19 +193,6 @@ class FeaturePairs:
             result[j] /= factors[j, j]
             result[:j] -= factors[j, :j] * result[j]
         return result
-
-
-def _cholesky(matrices: Floats) -> Floats:
-    """Cholesky factors of matrices of shape (d, d, m) plus the identity, in place."""
-    d = len(matrices)
-    for j in range(d):
-        matrices[j, j] += 1
-    for j in range(d):
-        np.sqrt(matrices[j, j], out=matrices[j, j])
-        matrices[j + 1 :, j] /= matrices[j, j]
-        for i in range(j + 1, d):
-            matrices[i, j + 1 : i + 1] -= matrices[i, j] * matrices[j + 1 : i + 1, j]
-    return matrices
 
 
 def newton(
@@ -234,10 +210,6 @@ def newton(
         the remaining error.
     passes : int
         Maximum number of passes.
-
-    Returns
-    -------
-    array of float32, of shape (d, m)
     """
     result, positions = start.copy(), np.arange(start.shape[1])
     weights = trial = start
@@ -248,12 +220,13 @@ def newton(
         next_steps = pairs.solve(entries, -new_gradients)
         size = column_norms(noise) + column_norms(trial)
         done = ~(column_norms(new_gradients) > tol * size)  # NaN counts as done
-        models = (
-            _find_overshoots(gradients, new_gradients, steps, done) if passed else positions[:0]
-        )
-        shortened = _shorten_steps(gradients, new_gradients, steps, shares, models)
-        for now, before in ((trial, weights), (new_gradients, gradients), (next_steps, steps)):
-            now[:, models] = before[:, models]
+        models, before, after = _find_overshoots(gradients, new_gradients, steps, done)
+        models = models if passed else models[:0]
+        # Factors at which the slopes would vanish if they changed linearly.
+        factors = np.clip(before[models] / (before - after)[models], _SHORTEST, _LONGEST)
+        shortened = shares[models] * factors
+        for now, old in ((trial, weights), (new_gradients, gradients), (next_steps, steps)):
+            now[:, models] = old[:, models]
         weights, gradients, steps = trial, new_gradients, next_steps
         shares[:] = 1
         shares[models] = shortened
@@ -263,11 +236,8 @@ def newton(
             result[:, positions] = weights + steps
             remaining = np.flatnonzero(~done)
             positions, shares = positions[remaining], shares[remaining]
-            noise = noise[:, remaining]
-            weights, gradients, steps = (
-                weights[:, remaining],
-                gradients[:, remaining],
-                steps[:, remaining],
+            noise, weights, gradients, steps = (
+                array[:, remaining] for array in (noise, weights, gradients, steps)
             )
         trial = weights + shares * steps
     result[:, positions] = weights + steps
@@ -276,44 +246,23 @@ def newton(
 
 def _find_overshoots(
     gradients: Floats, new_gradients: Floats, steps: Floats, done: Bools
-) -> Ints:
-    """Models whose slope rises too much at the end of their step."""
-    uphill = column_dots(new_gradients, steps) > -_NEWTON_OVERSHOOT * column_dots(
-        gradients, steps
-    )
-    result: Ints = np.flatnonzero(uphill & ~done)
-    return result
-
-
-def _shorten_steps(
-    gradients: Floats, new_gradients: Floats, steps: Floats, shares: Floats, models: Ints
-) -> Floats:
-    """Step factors at which the slopes would vanish if they changed linearly."""
-    before = column_dots(gradients[:, models], steps[:, models])
-    after = column_dots(new_gradients[:, models], steps[:, models])
-    result: Floats = shares[models] * np.clip(before / (before - after), _SHORTEST, _LONGEST)
-    return result
+) -> tuple[Ints, Floats, Floats]:
+    """Models whose slope rises too much along their step, and all slopes before and after it."""
+    before, after = column_dots(gradients, steps), column_dots(new_gradients, steps)
+    return np.flatnonzero((after > -_OVERSHOOT * before) & ~done), before, after
 
 
 _MEMORY = 5  # steps in the L-BFGS history
 _QUASI_NEWTON_DROP = 0.3  # share of solved models at which they are dropped from the search
-_QUASI_NEWTON_OVERSHOOT = 0.5  # maximum slope after a step, as a share of the slope before it
 _TINY = np.float32(1e-30)
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # printed nowhere: it is about records
 class InverseHessians:
-    """Approximate inverse Hessians; adjacent models of one level share a matrix.
-
-    Attributes
-    ----------
-    matrices : sequence of arrays of shape (d, d)
-    numbers : array of ints of shape (m,)
-        Index of each model's matrix, in ascending order.
-    """
+    """Approximate inverse Hessians; adjacent models of one level share a matrix."""
 
     matrices: Sequence[Floats]
-    numbers: Ints
+    numbers: Ints  # index of each model's matrix, in ascending order
 
     def of(self, models: Ints) -> "InverseHessians":
         """The matrices of some models, in ascending order."""
@@ -340,22 +289,8 @@ def quasi_newton(
 ) -> Floats:
     """Approximate the minimizers by L-BFGS until the gradients meet the tolerance.
 
-    Parameters
-    ----------
-    float32_rows : Float32Rows
-        Rows, scaled so that all penalties are 1.
-    noise, start : arrays of float32, of shape (d, m)
-    inverse_hessians : InverseHessians
-        Approximate inverse of each model's second derivatives.
-    tol : float
-        Tolerance for the gradient, relative to the noise and the weights.
-    passes : int
-        Maximum number of passes.
-
-    Returns
-    -------
-    array of float32, of shape (d, m)
-        For models that did not converge, the last point.
+    The arguments are those of :func:`newton`, and an approximate inverse of each model's second
+    derivatives. The result for a model that did not converge is its last point.
     """
     result = start.copy()
     gradients = start + noise - float32_rows.loss_gradients(start)
@@ -410,17 +345,11 @@ class _QuasiNewtonState:
         inverse = np.where(sound, 1 / np.maximum(curvature, _TINY), np.float32(0))
         self.memory = [*self.memory[1 - _MEMORY :], (step, change, inverse)]
         residual = column_norms(new_gradients)
-        done: Bools = ~(
-            residual > tol * (column_norms(self.noise) + column_norms(trial))
-        )  # or not a number
-        uphill = column_dots(new_gradients, step) > -_QUASI_NEWTON_OVERSHOOT * column_dots(
-            self.gradients, step
-        )
-        models = np.flatnonzero(uphill & ~done)
-        trial[:, models], new_gradients[:, models] = (
-            self.weights[:, models],
-            self.gradients[:, models],
-        )
+        size = column_norms(self.noise) + column_norms(trial)
+        done: Bools = ~(residual > tol * size)  # NaN counts as done
+        models, _, _ = _find_overshoots(self.gradients, new_gradients, step, done)
+        trial[:, models] = self.weights[:, models]
+        new_gradients[:, models] = self.gradients[:, models]
         self.weights, self.gradients = trial, new_gradients
         return done
 
@@ -449,22 +378,13 @@ _MAX_PASSES, _ROUNDS = 30, 3
 _CG_PASSES = 12  # passes of conjugate gradients,
 _CG_SOLVED_SHARE = 0.98  # which end when this share is solved
 _CG_TOL_SHARE = 0.3  # share of the tolerance to which they solve
-_FLOAT32_ROUNDING, _FLOAT64_ROUNDING = (
-    64 * 2.0**-24,
-    16 * 2.0**-53,
-)  # rounding of sums, relative to the summands
+# Rounding of sums, relative to the summands.
+_FLOAT32_ROUNDING, _FLOAT64_ROUNDING = 64 * 2.0**-24, 16 * 2.0**-53
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # printed nowhere: it is about records
 class Minimizers:
-    """Weights of many models.
-
-    Attributes
-    ----------
-    weights : array of shape (m, d)
-    slow : int
-        Number of models that were solved one by one.
-    """
+    """Weights of m models, of shape (m, d), and how many of them were solved one by one."""
 
     weights: Floats
     slow: int
@@ -508,19 +428,11 @@ class BatchedProblem:
         return bool(X.shape[0] * X.shape[1] <= MAX_ENTRIES)
 
     def minimize(self, linear: ArrayLike) -> Minimizers:
-        r"""Minimize the penalized logistic loss with each of m linear terms.
+        r"""Minimize the penalized logistic loss with each of m linear terms, of shape (m, d).
 
-        Parameters
-        ----------
-        linear : array of shape (m, d)
-            The vector b of each model, see :func:`~.newton.minimize`.
-
-        Returns
-        -------
-        Minimizers
-            The gradient of each model is at most :math:`10^{-8}` times
-            :math:`\lVert b \rVert + \lVert \lambda \circ w \rVert`, rounding included; of the
-            slow ones, as short as :func:`~.newton.minimize` promises.
+        The gradient of each model is at most :math:`10^{-8}` times
+        :math:`\lVert b \rVert + \lVert \lambda \circ w \rVert`, rounding included; of the
+        slow ones, as short as :func:`~.newton.minimize` promises.
 
         Raises
         ------
@@ -544,7 +456,18 @@ class BatchedProblem:
         numbers = noise_levels(np.linalg.norm(linear, axis=1))
         order = np.argsort(numbers, kind="stable")  # so that a level is a range of columns
         noise = np.ascontiguousarray((linear[order] / self._scales).T)
-        weights, inverse_hessians = self._start(noise, numbers[order])
+        # Start at the response of the model's level to its noise.
+        weights = np.empty_like(noise)
+        known, first = np.unique(numbers[order], return_index=True)
+        for number, begin, end in zip(known, first, [*first[1:], len(linear)], strict=True):
+            if number not in self._levels:
+                self._levels[number] = solve_level(self._rows, self._scales, int(number))
+            center, response = self._levels[number]
+            weights[:, begin:end] = center[:, None] - response @ noise[:, begin:end]
+        inverse_hessians = InverseHessians(
+            [self._levels[number][1].astype(np.float32) for number in known],
+            np.searchsorted(known, numbers[order]),
+        )
         start, noise32 = weights.astype(np.float32), noise.astype(np.float32)
         weights[:] = self._search(start, noise32, inverse_hessians)
         solved = np.zeros(len(linear), dtype=bool)
@@ -558,22 +481,6 @@ class BatchedProblem:
         result, in_order = np.empty_like(linear), np.empty_like(solved)
         result[order], in_order[order] = (weights / self._scales[:, None]).T, solved
         return result, in_order
-
-    def _start(self, noise: Floats, numbers: Ints) -> tuple[Floats, InverseHessians]:
-        """Starting points from each model's level, and its inverse Hessian."""
-        weights = np.empty_like(noise)
-        known, first = np.unique(numbers, return_index=True)
-        for number, start, end in zip(known, first, [*first[1:], len(numbers)], strict=True):
-            center, response = self._level(int(number))
-            weights[:, start:end] = center[:, None] - response @ noise[:, start:end]
-        matrices = [self._level(int(number))[1].astype(np.float32) for number in known]
-        return weights, InverseHessians(matrices, np.searchsorted(known, numbers))
-
-    def _level(self, number: int) -> tuple[Floats, Floats]:
-        """Center and response of a level, computed on first use."""
-        if number not in self._levels:
-            self._levels[number] = solve_level(self._rows, self._scales, number)
-        return self._levels[number]
 
     def _search(
         self, start: Floats, noise: Floats, inverse_hessians: InverseHessians
@@ -593,20 +500,34 @@ class BatchedProblem:
     def _corrected(
         self, weights: Floats, noise: Floats, inverse_hessians: InverseHessians
     ) -> tuple[Floats, Bools]:
-        """Take one Newton step, and bound the gradient after it."""
+        """Take one Newton step in single precision, and bound the gradient after it."""
         gradients, curvatures = self._derivatives(weights, noise)
-        scales = self._scales[:, None]
+        scales, m = self._scales[:, None], weights.shape[1]
         size = column_norms(noise * scales) + column_norms(weights * scales)
-        step = self._step(
-            gradients,
-            curvatures,
-            inverse_hessians,
-            _CG_TOL_SHARE * TOL / self._scales.max() * size,
-        )
-        residual, second_order = self._predict_gradients(gradients, curvatures, step)
-        largest = float(np.max(column_norms(self._rows.T), initial=0.0)) * column_norms(step)
+        right = -gradients.astype(np.float32)
+        if self._pairs is None:
+            target = (_CG_TOL_SHARE * TOL / self._scales.max() * size).astype(np.float32)
+            step = self._conjugate(right, curvatures, inverse_hessians, target)
+        else:
+            blocks = self._float32_rows.blocks(m)
+            entries = [self._pairs.sums(curvatures[:, part]) for part in blocks]
+            step = self._pairs.solve(np.hstack(entries), right)
+        # The linear part of the gradients after the step, and the sums of h t^2 |a|.
+        residual, second_order = gradients + step, np.empty(m)
+        norms = self._norms.astype(np.float32)
+        for part in self._float32_rows.blocks(m):
+            t = self._float32_rows.rows @ step[:, part]
+            weighted = t * curvatures[:, part]
+            residual[:, part] += self._float32_rows.transposed @ weighted
+            weighted *= t
+            second_order[part] = norms @ weighted
+        lengths, step_lengths = column_norms(self._rows.T), column_norms(step)
+        largest = float(np.max(lengths, initial=0.0)) * step_lengths
         bound = column_norms(residual * scales) + 0.5 * np.exp(largest) * second_order
-        bound += self._rounding(weights, step, size)
+        # The rounding of everything in double precision, and of the step in single precision.
+        most = 0.25 * self._norms @ lengths
+        double = self._norms.sum() + most * column_norms(weights) + size
+        bound += _FLOAT64_ROUNDING * double + _FLOAT32_ROUNDING * most * step_lengths
         return weights + step, bound <= TOL * size
 
     def _derivatives(self, weights: Floats, noise: Floats) -> tuple[Floats, Floats]:
@@ -623,25 +544,6 @@ class BatchedProblem:
             probabilities = z.astype(np.float32)
             np.multiply(probabilities, 1 - probabilities, out=curvatures[:, part])
         return gradients, curvatures
-
-    def _step(
-        self,
-        gradients: Floats,
-        curvatures: Floats,
-        inverse_hessians: InverseHessians,
-        target: Floats,
-    ) -> Floats:
-        """Newton's step, in single precision."""
-        right = -gradients.astype(np.float32)
-        if self._pairs is None:
-            return self._conjugate(
-                right, curvatures, inverse_hessians, target.astype(np.float32)
-            )
-        entries = [
-            self._pairs.sums(curvatures[:, p])
-            for p in self._float32_rows.blocks(right.shape[1])
-        ]
-        return self._pairs.solve(np.hstack(entries), right)
 
     def _conjugate(
         self,
@@ -668,27 +570,4 @@ class BatchedProblem:
                 new_size / np.maximum(size, np.float32(1e-37))
             )
             size = new_size
-        return result
-
-    def _predict_gradients(
-        self, gradients: Floats, curvatures: Floats, step: Floats
-    ) -> tuple[Floats, Floats]:
-        r"""Linear part of the gradients after a step, and :math:`\sum h t^2 |a|`."""
-        residual, second_order = gradients + step, np.empty(step.shape[1])
-        norms = self._norms.astype(np.float32)
-        for part in self._float32_rows.blocks(step.shape[1]):
-            t = self._float32_rows.rows @ step[:, part]
-            weighted = t * curvatures[:, part]
-            residual[:, part] += self._float32_rows.transposed @ weighted
-            weighted *= t
-            second_order[part] = norms @ weighted
-        return residual, second_order
-
-    def _rounding(self, weights: Floats, step: Floats, size: Floats) -> Floats:
-        """Bound on the rounding: of everything in double, of the step in single precision."""
-        most = 0.25 * self._norms @ column_norms(self._rows.T)
-        float64_terms = self._norms.sum() + most * column_norms(weights) + size
-        result: Floats = (
-            _FLOAT64_ROUNDING * float64_terms + _FLOAT32_ROUNDING * most * column_norms(step)
-        )
         return result

@@ -42,13 +42,7 @@ ABLATIONS: tuple[Ablation, ...] = get_args(Ablation)
 
 @dataclass(frozen=True)
 class Unclipped:
-    """Leave every gradient unclipped: *not private*.
-
-    Attributes
-    ----------
-    bound : float
-        Scale of the noise, as if gradients had been clipped to it.
-    """
+    """Leave every gradient unclipped, with noise as if clipped to a bound: *not private*."""
 
     bound: float
 
@@ -64,17 +58,6 @@ class _Noiseless(DPSGD):
         return total
 
 
-def ablate(run: DPSGD, keep: Ablation) -> DPSGD:
-    """The same run without noise, without clipping, or without either."""
-    if keep != "clipping only":
-        clip: ClipRule = Unclipped(run.clip.bound)
-        run = replace(run, clip=clip)
-    if keep != "noise only":
-        settings = {field.name: getattr(run, field.name) for field in fields(run)}
-        run = _Noiseless(**settings)
-    return run
-
-
 @dataclass(frozen=True)
 class ExponentialAverage:
     r"""Exponential moving average of the weights: :math:`m \leftarrow \beta m + (1 - \beta) w`.
@@ -82,14 +65,9 @@ class ExponentialAverage:
     It is divided by the sum of its factors, :math:`1 - \beta^{t}`, so that the average of a
     short run is not biased to zero (De et al. 2022, https://arxiv.org/abs/2204.13650, use such
     averages for DP-SGD).
-
-    Attributes
-    ----------
-    decay : float in (0, 1)
-        The factor :math:`\beta`.
     """
 
-    decay: float = 0.99
+    decay: float = 0.99  # the factor beta, in (0, 1)
 
     def __post_init__(self) -> None:
         _checks.positive(decay=self.decay)
@@ -100,22 +78,8 @@ class ExponentialAverage:
 Average = float | ExponentialAverage
 
 
-def check_average(average: object) -> None:
-    """Raise unless the setting is a share in [0, 1] or an ``ExponentialAverage``."""
-    if not isinstance(average, ExponentialAverage):
-        _checks.fraction(average=average)  # type: ignore[arg-type]
-
-
 class WeightAverager:
-    """Running average of the weights of a run.
-
-    Parameters
-    ----------
-    average : float in [0, 1] or ExponentialAverage
-        Share of the last steps that are averaged with equal weight, or a moving average.
-    steps : int
-        Number of steps of the run.
-    """
+    """Average of the weights of a share of the last steps of a run, or a moving average."""
 
     def __init__(self, average: Average, steps: int) -> None:
         self._moving = average if isinstance(average, ExponentialAverage) else None
@@ -169,19 +133,8 @@ _DEFAULT_EPOCHS = 40
 class TrainingSpec:
     """Settings of a DP-SGD run, from which its noise and its length follow.
 
-    Attributes
-    ----------
-    epsilon : float or None
-    delta : float
-    noise_multiplier : float, Schedule or None
-    steps, epochs : int, float or None
-    rate : float
-        Probability that a record is in a batch; at 1 every batch has all records.
-    clip : ClipRule
-    optimizer : Optimizer
-    weight_decay : float
-    relation : {"add-remove", "replace-one"}
-    unit : Unit
+    ``epsilon`` or the noise may be None, and the length: it then follows from the others. At a
+    sampling ``rate`` of 1 every batch has all records.
     """
 
     epsilon: float | None
@@ -206,11 +159,7 @@ class TrainingSpec:
             _checks.whole(steps=self.steps)
         if self.epochs is not None:
             _checks.positive(epochs=self.epochs)
-        self._check_length()
-
-    def _check_length(self) -> None:
-        """Reject settings that leave the cost or the length open, or fix it twice."""
-        noisy = self.noise_multiplier is not None or isinstance(self.optimizer, Langevin)
+        noisy = self._has_noise()
         if self.epsilon is None and not noisy:
             raise ValueError("Expected epsilon, noise_multiplier or both, got neither.")
         if self.steps is not None and self.epochs is not None:
@@ -222,6 +171,10 @@ class TrainingSpec:
                 "the run ends when the budget is spent. Leave out epsilon to fix the length, "
                 "or the noise multiplier to have it computed."
             )
+
+    def _has_noise(self) -> bool:
+        """Whether the noise is given, or set by the optimizer."""
+        return self.noise_multiplier is not None or isinstance(self.optimizer, Langevin)
 
     @property
     def budget(self) -> Budget:
@@ -240,37 +193,24 @@ class TrainingSpec:
             )
         return int(steps)
 
-    def descent(self, expected_batch: float) -> DPSGD:
-        """The run that these settings describe.
-
-        Parameters
-        ----------
-        expected_batch : float
-            The sampling rate times the declared size.
-        """
+    def dp_sgd(self, expected_batch: float) -> DPSGD:
+        """The run that these settings describe, for the sampling rate times a declared size."""
         noise = self.noise_multiplier
-        noisy = noise is not None or isinstance(self.optimizer, Langevin)
-        if self.epsilon is not None and noisy:
-            run: DPSGD = _cached(_longest_run, self, expected_batch)
-            return run
-        if noise is None and not noisy:
-            noise = _noise_for_spec(self, self.length())
+        if self.epsilon is not None and self._has_noise():
+            steps: int = _cached(_affordable_steps, self, expected_batch)
+            return self._build(noise, steps, expected_batch)
+        if not self._has_noise():
+            # Cached under those settings alone that it depends on.
+            relevant = replace(self, weight_decay=0.0, steps=self.length(), epochs=None)
+            noise = _cached(_affordable_noise, relevant)
         return self._build(noise, self.length(), expected_batch)
 
     def _build(
         self, noise: float | Schedule | None, steps: int, expected_batch: float
     ) -> DPSGD:
-        """A run with given noise and length."""
-        return DPSGD(
-            FullBatch() if self.rate == 1 else Poisson(self.rate),
-            self.clip,
-            self.optimizer,
-            noise,
-            steps,
-            expected_batch,
-            self.relation,
-            self.weight_decay,
-        )
+        sampler = FullBatch() if self.rate == 1 else Poisson(self.rate)
+        rest = steps, expected_batch, self.relation, self.weight_decay
+        return DPSGD(sampler, self.clip, self.optimizer, noise, *rest)
 
 
 def max_steps(budget: Budget, event: Callable[[int], Event]) -> int:
@@ -319,23 +259,6 @@ def _bisect(low: int, high: int, affordable: Callable[[int], bool]) -> tuple[int
     return low, high
 
 
-@lru_cache(maxsize=64)
-def _longest_run(spec: TrainingSpec, expected_batch: float) -> DPSGD:
-    """The run that ends when the budget is spent (as Knolle et al. 2021 train)."""
-    steps = max_steps(
-        spec.budget,
-        lambda steps: spec._build(spec.noise_multiplier, steps, expected_batch).event(),
-    )
-    return spec._build(spec.noise_multiplier, steps, expected_batch)
-
-
-def _noise_for_spec(spec: TrainingSpec, steps: int) -> float:
-    """The noise for a budget, cached under those settings alone that it depends on."""
-    relevant = replace(spec, weight_decay=0.0, steps=steps, epochs=None)
-    noise: float = _cached(_compute_noise, relevant, steps)
-    return noise
-
-
 def _cached(function: Any, *arguments: Any) -> Any:
     """Call a cached function, bypassing the cache if a user-defined rule is not hashable."""
     try:
@@ -345,9 +268,19 @@ def _cached(function: Any, *arguments: Any) -> Any:
     return function(*arguments)
 
 
+@lru_cache(maxsize=64)
+def _affordable_steps(spec: TrainingSpec, expected_batch: float) -> int:
+    """The steps after which the budget is spent (as Knolle et al. 2021 train)."""
+    noise = spec.noise_multiplier
+    return max_steps(
+        spec.budget, lambda steps: spec._build(noise, steps, expected_batch).event()
+    )
+
+
 @lru_cache(maxsize=1024)
-def _compute_noise(spec: TrainingSpec, steps: int) -> float:
-    """The noise for a budget, which does not depend on the size of a batch."""
+def _affordable_noise(spec: TrainingSpec) -> float:
+    """The noise for a budget and a number of steps, which no batch size affects."""
+    steps = spec.length()
     return noise_for(spec.budget, lambda noise: spec._build(noise, steps, 1.0).event())
 
 
@@ -376,8 +309,29 @@ class DPSGDClassifier(PrivateEstimator):
 
     def _check_settings(self) -> None:
         _checks.one_of(RELATIONS, relation=self.relation)
-        _check_types(self)
-        check_average(self.average)
+        if not isinstance(self.unit, Unit | None):
+            raise ValueError(f"Expected unit to be a Unit or None, got {self.unit!r}.")
+        if self.on_step is not None and not callable(self.on_step):
+            raise ValueError(f"Expected on_step to be callable, got {self.on_step!r}.")
+        if isinstance(self.optimizer, type):
+            raise ValueError(f"Expected an optimizer, got the class {self.optimizer.__name__}.")
+        if isinstance(self.clip, Unclipped):
+            raise ValueError(
+                "Expected a clip rule, got Unclipped. Use not_private='noise only'."
+            )
+        _checks.positive_or("a clip rule, such as Flat(1.0)", ClipRule, clip=self.clip)
+        rules = Optimizer | Schedule | None
+        _checks.positive_or("an optimizer, such as Adam(0.01)", rules, optimizer=self.optimizer)
+        _checks.positive_or(
+            "a Schedule", Schedule | None, noise_multiplier=self.noise_multiplier
+        )
+        decay = self.weight_decay
+        if not (isinstance(decay, Real) and 0 <= decay <= _MAX_DECAY):
+            raise ValueError(
+                f"Expected weight_decay between 0 and {_MAX_DECAY:g}, got {decay!r}."
+            )
+        if not isinstance(self.average, ExponentialAverage):
+            _checks.fraction(average=self.average)
         _checks.fraction(delta=self.delta)
         _checks.positive(delta=self.delta)
         if self.not_private is not None:
@@ -404,10 +358,9 @@ class DPSGDClassifier(PrivateEstimator):
         return self._spec().length()
 
     def _optimizer(self) -> Optimizer:
-        """The optimizer."""
-        if self.optimizer is None:
-            return SGD(self._learning_rate)
-        return self.optimizer if isinstance(self.optimizer, Optimizer) else SGD(self.optimizer)
+        """The optimizer; a number is a learning rate."""
+        chosen = self._learning_rate if self.optimizer is None else self.optimizer
+        return chosen if isinstance(chosen, Optimizer) else SGD(chosen)
 
     def _spec(self) -> TrainingSpec:
         """The settings of the run."""
@@ -435,20 +388,21 @@ class DPSGDClassifier(PrivateEstimator):
                     "records."
                 )
             size = 1
-        return self._spec().descent(self.sampling_rate * size)
+        return self._spec().dp_sgd(self.sampling_rate * size)
 
     def _cost(self, size: int | None) -> Event | None:
         return None if self.not_private is not None else self._dp_sgd(size).event()
 
-    def _delta(self) -> float:
-        return self.delta
-
     def _resolve_run(self, data: TrainingData) -> tuple[DPSGD, tuple[str, ...]]:
         """The run of a fit, and the reasons why it is not private."""
-        run = self._dp_sgd(data.size)
-        if self.not_private is not None:
-            reason = f"it was trained with {self.not_private}, for an ablation"
-            return ablate(run, self.not_private), (reason,)
+        run, keep = self._dp_sgd(data.size), self.not_private
+        if keep is not None:
+            if keep != "clipping only":
+                run = replace(run, clip=Unclipped(run.clip.bound))
+            if keep != "noise only":
+                settings = {each.name: getattr(run, each.name) for each in fields(run)}
+                run = _Noiseless(**settings)
+            return run, (f"it was trained with {keep}, for an ablation",)
         if run.event() != self._cost(data.size):
             raise ValueError(
                 "Expected a schedule or a rule that always returns the same noise, got one "
@@ -470,14 +424,7 @@ class DPSGDClassifier(PrivateEstimator):
 
 
 class StepCallback:
-    """Step callback of a run: averages the weights and calls the hook ``on_step``.
-
-    Parameters
-    ----------
-    model : DescentClassifier
-    steps : int
-        Number of steps of the run.
-    """
+    """Step callback of a run: averages the weights and calls the hook ``on_step``."""
 
     def __init__(self, model: DPSGDClassifier, steps: int) -> None:
         self._model, self.average = model, WeightAverager(model.average, steps)
@@ -487,9 +434,10 @@ class StepCallback:
         """Process a step; True ends the run."""
         self.average.add(step.number, step.weights)
         hook = self._model.on_step
+        if hook is None:
+            return None
         if type(hook) is StepProgress:
             hook.report(step.number + 1, self._steps)
-        if hook is None or type(hook) is StepProgress:
             return None
         self._model._set_weights(self.average.mean(step.weights))
         # The hook gets copies, so that it cannot change a later step.
@@ -498,23 +446,3 @@ class StepCallback:
         )
         stop: bool | None = hook(self._model, copied)
         return stop
-
-
-def _check_types(model: DPSGDClassifier) -> None:
-    """Reject settings of the wrong type that no later check would catch."""
-    if not isinstance(model.unit, Unit | None):
-        raise ValueError(f"Expected unit to be a Unit or None, got {model.unit!r}.")
-    if model.on_step is not None and not callable(model.on_step):
-        raise ValueError(f"Expected on_step to be callable, got {model.on_step!r}.")
-    if isinstance(model.optimizer, type):
-        raise ValueError(f"Expected an optimizer, got the class {model.optimizer.__name__}.")
-    if isinstance(model.clip, Unclipped):
-        raise ValueError("Expected a clip rule, got Unclipped. Use not_private='noise only'.")
-    _checks.positive_or("a clip rule, such as Flat(1.0)", ClipRule, clip=model.clip)
-    rules = Optimizer | Schedule | None
-    _checks.positive_or("an optimizer, such as Adam(0.01)", rules, optimizer=model.optimizer)
-    noise = model.noise_multiplier
-    _checks.positive_or("a Schedule", Schedule | None, noise_multiplier=noise)
-    decay = model.weight_decay
-    if not (isinstance(decay, Real) and 0 <= decay <= _MAX_DECAY):
-        raise ValueError(f"Expected weight_decay between 0 and {_MAX_DECAY:g}, got {decay!r}.")

@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -100,9 +100,7 @@ def clipped_residuals(
 
     Returns
     -------
-    residual : array of shape (..., n, k)
-    exceeding : int
-        See :class:`veracal.mechanisms.ClippedSum`; the total over all models.
+    residual, and the number that exceeds a threshold (:class:`veracal.mechanisms.ClippedSum`)
     """
     chosen = select_and_scale(norms.ravel(), clip)
     # The factor of a very small gradient may exceed 1e30, and would be infinite in float32.
@@ -114,46 +112,6 @@ def clipped_residuals(
         factors = scattered
     residual *= factors.astype(residual.dtype).reshape(*norms.shape, 1)
     return residual, chosen.exceeding
-
-
-def clipped_gradient_sum(
-    weights: Floats, X: Floats, codes: Ints, clip: ClipRule, *, intercept: bool = True
-) -> ClippedSum:
-    """Sum of clipped gradients over some rows, in float64.
-
-    Parameters
-    ----------
-    weights : array of shape (..., k, d), or (..., k, d + 1) with an intercept
-        Two classes have k = 1.
-    X : array of shape (n, d)
-    codes : array of ints, of shape (n,)
-    clip : ClipRule
-    intercept : bool
-
-    Returns
-    -------
-    Clipped
-        The total has the shape of the weights.
-
-    Guarantees
-    ----------
-    Adding or removing one example moves the total by at most ``clip.bound`` in Frobenius
-    norm; replacing one, by at most twice that.
-    """
-    X = np.asarray(X, dtype=np.float64)
-    residual = residuals(
-        compute_logits(np.asarray(weights, float), X, intercept=intercept), codes
-    )
-    with np.errstate(over="ignore", invalid="ignore"):  # such rows are dropped
-        lengths = np.sqrt(np.einsum("ij,ij->i", X, X) + intercept)
-        norms = gradient_norms(residual, lengths)
-    residual, exceeding = clipped_residuals(residual, norms, clip)
-    kept = np.isfinite(lengths)
-    total = np.swapaxes(residual[..., kept, :], -1, -2) @ X[kept]
-    if intercept:
-        ones = residual[..., kept, :].sum(axis=-2)
-        total = np.concatenate([total, ones[..., None]], axis=-1)
-    return ClippedSum(total, exceeding)
 
 
 def rounding_slack(dtype: Any, block: int, chain: int) -> float:
@@ -193,22 +151,14 @@ class Blocks:
     assignment also holds on average over assignments, since divergences are jointly convex.
     Blocks of consecutive rows would not work: without a record, all later rows move up by one.
 
-    Attributes
-    ----------
-    dtype : dtype
-        Precision of the products. Blocks are added up in float64.
-    count : int
-    most : int
-        Maximum number of rows of a block for which ``slack`` covers the rounding; a larger
-        block, which is rare, is summed in float64. In float64, twice the declared batch.
-    slack : float
-        Share of the clip bound reserved for rounding.
+    A block of more than ``most`` rows (in float64, twice the declared batch), which is rare, is
+    summed in float64.
     """
 
-    dtype: Any
+    dtype: Any  # precision of the products; blocks are added up in float64
     count: int
-    most: int
-    slack: float
+    most: int  # rows of a block for which the slack covers the rounding
+    slack: float  # share of the clip bound reserved for rounding
 
 
 def plan_blocks(expected_batch: float, dtype: Any) -> Blocks:
@@ -293,34 +243,42 @@ class GradientSums:
         # A warning would reveal a record; rows that overflow have no finite norm.
         with np.errstate(all="ignore"):
             if self._pre_noise and len(rows):
-                parts = [
-                    rows[i : i + _EXPLICIT_GRADIENTS]
-                    for i in range(0, len(rows), _EXPLICIT_GRADIENTS)
-                ]
-                return _add_sums([self._pre_noised_sum(weights, part, clip) for part in parts])
+                return self._pre_noised_sum(weights, rows, clip)
             rows, cuts = self._assign_blocks(rows)
-            half = len(cuts) // 2
-            if (
-                self._pool is None
-                or len(cuts) < 3
-                or len(rows) * weights.size < _TWO_THREADS_FROM
-            ):
+            small = len(rows) * weights.size < _TWO_THREADS_FROM
+            if self._pool is None or len(cuts) < 3 or small:
                 return self._combine(weights, [self._sum_blocks(weights, rows, cuts, clip, 0)])
+            half = len(cuts) // 2
             other = self._pool.submit(self._sum_blocks, weights, rows, cuts[half:], clip, 1)
             mine = self._sum_blocks(weights, rows, cuts[: half + 1], clip, 0)
             return self._combine(weights, [mine, other.result()])
 
-    def _combine(self, weights: Floats, sums: "list[_PartialSum]") -> ClippedSum:
+    def _pre_noised_sum(self, weights: Floats, rows: Ints, clip: ClipRule) -> ClippedSum:
+        """The clipped sum of noisy gradients, which have no closed form."""
+        total, exceeding = np.zeros(weights.shape), 0
+        for start in range(0, len(rows), _EXPLICIT_GRADIENTS):
+            part = rows[start : start + _EXPLICIT_GRADIENTS]
+            residual = self._residuals_in_float64(weights, part, compute_logits_rowwise)
+            X = np.asarray(self._X[part], dtype=np.float64)
+            wide = np.hstack([X, np.ones((len(X), 1))]) if self._intercept else X
+            gradients = residual[:, :, None] * wide[:, None, :]
+            noisy = add_gradient_noise(gradients, self._pre_noise, rng=self._rng)
+            clipped = clipped_sum(noisy, clip)
+            total += clipped.total
+            exceeding += clipped.exceeding
+        return ClippedSum(total, exceeding)
+
+    def _combine(self, weights: Floats, sums: list[tuple[Floats, Floats, int]]) -> ClippedSum:
         """The total of the threads' sums, in the shape of the weights."""
-        first = sums[0]
-        for other in sums[1:]:
-            first.slopes += other.slopes
-            first.ones += other.ones
-        exceeding = sum(one.exceeding for one in sums)
+        slopes, ones, exceeding = sums[0]
+        for more_slopes, more_ones, more_exceeding in sums[1:]:
+            slopes += more_slopes
+            ones += more_ones
+            exceeding += more_exceeding
         if not self._intercept:
-            return ClippedSum(first.slopes, exceeding)
+            return ClippedSum(slopes, exceeding)
         total = np.empty(weights.shape)
-        total[:, :-1], total[:, -1] = first.slopes, first.ones
+        total[:, :-1], total[:, -1] = slopes, ones
         return ClippedSum(total, exceeding)
 
     def _assign_blocks(self, rows: Ints) -> tuple[Ints, list[int]]:
@@ -346,61 +304,72 @@ class GradientSums:
 
     def _sum_blocks(
         self, weights: Floats, rows: Ints, cuts: list[int], clip: ClipRule, thread: int
-    ) -> "_PartialSum":
-        """The clipped sum over blocks between cuts, on one thread."""
-        # Slopes separately: next to the intercepts, numpy adds three times as slowly.
-        total = _PartialSum(np.zeros(len(weights)))
+    ) -> tuple[Floats, Floats, int]:
+        """The sum over the blocks between cuts, on one thread, in float64.
+
+        Slopes, intercepts and the number of exceeding norms. Slopes are added separately: next
+        to the intercepts, numpy adds three times as slowly.
+        """
+        slopes, ones, exceeding = np.empty((0, 0)), np.zeros(len(weights)), 0
         narrow = weights.astype(self._blocks.dtype, copy=False)
         with np.errstate(all="ignore"):  # threads do not inherit it
             for part in _group_blocks(cuts, max(1, _ENTRIES // weights.shape[1])):
                 chosen = rows[part[0] : part[-1]]
                 inner = [cut - part[0] for cut in part]
-                residual, exceeding = self._clipped(narrow, chosen, thread, inner, clip)
-                self._add(residual, self._buffer(len(chosen), thread), inner, total)
-                total.exceeding += exceeding
-        return total
+                X = self._read(chosen, thread)
+                residual, count = self._clipped(narrow, X, chosen, inner, clip)
+                exceeding += count
+                for start, stop in pairwise(inner):
+                    scaled, block = residual[start:stop], X[start:stop]
+                    if stop - start > self._blocks.most:
+                        scaled = scaled.astype(np.float64, copy=False)
+                        block = block.astype(np.float64, copy=False)
+                    product = scaled.T @ block
+                    if slopes.size:
+                        slopes += product
+                    else:
+                        slopes = product.astype(np.float64, copy=False)
+                if self._intercept:
+                    ones += residual.sum(axis=0, dtype=np.float64)
+        return slopes, ones, exceeding
 
     def _clipped(
-        self, weights: Floats, rows: Ints, thread: int, cuts: list[int], clip: ClipRule
+        self, weights: Floats, X: Array, rows: Ints, cuts: list[int], clip: ClipRule
     ) -> tuple[Floats, int]:
         """Clipped residuals of some rows, and the number that exceed a threshold."""
-        X, codes, lengths = self._read(rows, thread), self._codes[rows], self._norms[rows]
+        lengths, blocks = self._norms[rows], self._blocks
         if not is_continuous(clip):
-            exact = self._residuals_in_float64(weights, rows, compute_logits_rowwise)
-            norms = gradient_norms(exact, lengths)
-            exact, exceeding = clipped_residuals(exact, norms, clip, slack=self._blocks.slack)
-            return exact.astype(X.dtype, copy=False), exceeding
-        logits = np.empty((len(X), len(weights)), X.dtype)
-        for start, stop in pairwise(cuts):
-            np.matmul(X[start:stop], weights[:, : X.shape[1]].T, out=logits[start:stop])
-        if self._intercept:
-            logits += weights[:, -1]
-        residual = residuals(logits, codes)
-        self._recompute_imprecise(residual, weights, rows, lengths, clip)
-        norms = gradient_norms(residual, lengths)
-        return clipped_residuals(residual, norms, clip, slack=self._blocks.slack)
-
-    def _recompute_imprecise(
-        self, residual: Floats, weights: Floats, rows: Ints, lengths: Floats, clip: ClipRule
-    ) -> None:
-        """Recompute residuals that rounding, and so the other rows, could change noticeably."""
-        longest = math.sqrt(np.vecdot(weights, weights).max())
-        shift32 = self._blocks.slack / max(1, self._blocks.most)
-        # Imprecise float32 rows are recomputed in float64, and row by row if necessary.
-        shift64 = min(_MAX_SHIFT, _MAX_TOTAL_SHIFT / self._blocks.most)
-        tiers = (
-            (2.0**-24, shift32, compute_logits),
-            (2.0**-53, shift64, compute_logits_rowwise),
-        )
-        for rounding, most, product in tiers[self._blocks.dtype == np.float64 :]:
-            # Two roundings of the product of the norms: more than a typical sum has.
-            scale = 2 * rounding * longest / clip.bound
-            if not scale * self._longest * self._longest > most:
-                return
-            imprecise = np.isfinite(lengths) & (scale * lengths * lengths > most)
-            if imprecise.any():
+            residual = self._residuals_in_float64(weights, rows, compute_logits_rowwise)
+        else:
+            logits = np.empty((len(X), len(weights)), X.dtype)
+            for start, stop in pairwise(cuts):
+                np.matmul(X[start:stop], weights[:, : X.shape[1]].T, out=logits[start:stop])
+            if self._intercept:
+                logits += weights[:, -1]
+            residual = residuals(logits, self._codes[rows])
+            # Recompute residuals that rounding, and so the other rows, could change noticeably:
+            # imprecise float32 rows in float64, and row by row if necessary.
+            longest = math.sqrt(np.vecdot(weights, weights).max())
+            shift32 = blocks.slack / max(1, blocks.most)
+            shift64 = min(_MAX_SHIFT, _MAX_TOTAL_SHIFT / blocks.most)
+            tiers = (
+                (2.0**-24, shift32, compute_logits),
+                (2.0**-53, shift64, compute_logits_rowwise),
+            )
+            for rounding, most, product in tiers[blocks.dtype == np.float64 :]:
+                # Two roundings of the product of the norms: more than a typical sum has.
+                scale = 2 * rounding * longest / clip.bound
+                if not scale * self._longest * self._longest > most:
+                    break
+                imprecise = np.isfinite(lengths) & (scale * lengths * lengths > most)
                 chosen = np.flatnonzero(imprecise)
-                residual[chosen] = self._residuals_in_float64(weights, rows[chosen], product)
+                if len(chosen):
+                    residual[chosen] = self._residuals_in_float64(
+                        weights, rows[chosen], product
+                    )
+        norms = gradient_norms(residual, lengths)
+        residual, exceeding = clipped_residuals(residual, norms, clip, slack=blocks.slack)
+        return residual.astype(X.dtype, copy=False), exceeding
 
     def _residuals_in_float64(
         self, weights: Floats, rows: Ints, product: Callable[..., Floats]
@@ -409,29 +378,13 @@ class GradientSums:
         X, wide = np.asarray(self._X[rows], np.float64), weights.astype(np.float64)
         return residuals(product(wide, X, intercept=self._intercept), self._codes[rows])
 
-    def _add(self, residual: Floats, X: Array, cuts: list[int], total: "_PartialSum") -> None:
-        """Add the gradients of some blocks."""
-        for start, stop in pairwise(cuts):
-            scaled, block = residual[start:stop], X[start:stop]
-            if stop - start > self._blocks.most:
-                scaled, block = (
-                    part.astype(np.float64, copy=False) for part in (scaled, block)
-                )
-            total.add(scaled.T @ block)
-        if self._intercept:
-            total.ones += residual.sum(axis=0, dtype=np.float64)
-
-    def _buffer(self, count: int, thread: int) -> Array:
-        """A reusable buffer of a thread for so many rows."""
-        shape = count, self._X.shape[1]
+    def _read(self, rows: Ints, thread: int) -> Array:
+        """Rows in the precision of the products, in a thread's buffer; excluded rows are zero."""
+        shape = len(rows), self._X.shape[1]
         needed = math.prod(shape)
         if self._buffers[thread].size < needed:
             self._buffers[thread] = np.empty(needed + needed // 4, self._blocks.dtype)
-        return self._buffers[thread][:needed].reshape(shape)
-
-    def _read(self, rows: Ints, thread: int) -> Array:
-        """Rows in the precision of the products; excluded rows are zero."""
-        buffer = self._buffer(len(rows), thread)
+        buffer = self._buffers[thread][:needed].reshape(shape)
         if isinstance(self._X, np.ndarray) and self._X.dtype == buffer.dtype:
             np.take(self._X, rows, axis=0, out=buffer, mode="clip")  # "raise" would copy twice
         else:
@@ -439,32 +392,6 @@ class GradientSums:
         if self._any_excluded:
             buffer[np.isinf(self._norms[rows])] = 0
         return buffer
-
-    def _pre_noised_sum(self, weights: Floats, rows: Ints, clip: ClipRule) -> ClippedSum:
-        """The clipped sum of noisy gradients, which have no closed form."""
-        X = np.asarray(self._X[rows], dtype=np.float64)
-        wide = np.hstack([X, np.ones((len(X), 1))]) if self._intercept else X
-        logits = compute_logits_rowwise(
-            weights.astype(np.float64), X, intercept=self._intercept
-        )
-        gradients = residuals(logits, self._codes[rows])[:, :, None] * wide[:, None, :]
-        return clipped_sum(add_gradient_noise(gradients, self._pre_noise, rng=self._rng), clip)
-
-
-@dataclass(eq=False, repr=False)
-class _PartialSum:
-    """Sums of one thread in float64: slopes, intercepts and the number of exceeding norms."""
-
-    ones: Floats
-    slopes: Floats = field(default_factory=lambda: np.empty((0, 0)))
-    exceeding: int = 0
-
-    def add(self, product: Floats) -> None:
-        """Add the slopes of one block."""
-        if self.slopes.size:
-            self.slopes += product
-        else:
-            self.slopes = product.astype(np.float64, copy=False)
 
 
 def _group_blocks(cuts: list[int], most: int) -> Iterator[list[int]]:
@@ -474,11 +401,3 @@ def _group_blocks(cuts: list[int], most: int) -> Iterator[list[int]]:
         if i == len(cuts) - 1 or cuts[i + 1] - cuts[start] > most:
             yield cuts[start : i + 1]
             start = i
-
-
-def _add_sums(parts: list[ClippedSum]) -> ClippedSum:
-    """The sum of several sums."""
-    total = parts[0].total
-    for part in parts[1:]:
-        total += part.total
-    return ClippedSum(total, sum(part.exceeding for part in parts))

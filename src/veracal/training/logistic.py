@@ -1,6 +1,7 @@
 """Logistic and softmax regression by noisy gradient descent."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
@@ -8,8 +9,6 @@ from numpy.typing import ArrayLike
 
 from veracal import _checks
 from veracal._types import Floats
-from veracal.accounting import Relation, Unit
-from veracal.data import Label
 from veracal.mechanisms import ClipRule, Langevin, Optimizer, Schedule, Step
 from veracal.training.base import (
     LinearClassifier,
@@ -27,6 +26,7 @@ _TYPES = ("float32", "float64")
 StepHook = Callable[["PrivateLogisticRegression", Step], bool | None]
 
 
+@dataclass(eq=False, repr=False)
 class PrivateLogisticRegression(DPSGDClassifier, LinearClassifier):
     r"""Logistic regression, or softmax regression for more classes, by DP-SGD.
 
@@ -95,10 +95,8 @@ class PrivateLogisticRegression(DPSGDClassifier, LinearClassifier):
     n_iter_ : int
         Steps taken.
     noise_multipliers_ : array of shape (steps,)
-    event_ : Event or None
-    private_ : bool
-    not_private_because_ : tuple of str
-    statement_ : Statement or NotPrivate
+    event_, private_, not_private_because_, statement_
+        The cost, and what may be claimed.
 
     Guarantees
     ----------
@@ -123,52 +121,24 @@ class PrivateLogisticRegression(DPSGDClassifier, LinearClassifier):
     True
     """
 
-    _learning_rate = 1.0  # works well for rows of norm 1 to 7, at budgets of 1 and 3
+    epsilon: float | None = 1.0
+    delta: float = 1e-5
+    _: KW_ONLY
+    noise_multiplier: float | Schedule | None = None
+    epochs: float | None = None
+    steps: int | None = None
+    sampling_rate: float = 0.1
+    clip: float | ClipRule = 1.0
+    optimizer: float | Optimizer | None = None
+    weight_decay: float = 0.0
+    fit_intercept: bool = True
+    average: Average = 0.5
+    initial: tuple[ArrayLike, ArrayLike] | None = None
+    dtype: str | None = None
+    not_private: Ablation | None = None
+    on_step: StepHook | None = None
 
-    def __init__(
-        self,
-        epsilon: float | None = 1.0,
-        delta: float = 1e-5,
-        *,
-        noise_multiplier: float | Schedule | None = None,
-        epochs: float | None = None,
-        steps: int | None = None,
-        sampling_rate: float = 0.1,
-        clip: float | ClipRule = 1.0,
-        optimizer: float | Optimizer | None = None,
-        weight_decay: float = 0.0,
-        fit_intercept: bool = True,
-        average: Average = 0.5,
-        initial: tuple[ArrayLike, ArrayLike] | None = None,
-        dtype: str | None = None,
-        not_private: Ablation | None = None,
-        on_step: StepHook | None = None,
-        classes: Sequence[Label] | None = None,
-        size: int | None = None,
-        relation: Relation = "add-remove",
-        unit: Unit | None = None,
-        random_state: int | np.random.Generator | None = None,
-    ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.noise_multiplier = noise_multiplier
-        self.epochs = epochs
-        self.steps = steps
-        self.sampling_rate = sampling_rate
-        self.clip = clip
-        self.optimizer = optimizer
-        self.weight_decay = weight_decay
-        self.fit_intercept = fit_intercept
-        self.average = average
-        self.initial = initial
-        self.dtype = dtype
-        self.not_private = not_private
-        self.on_step = on_step
-        self.classes = classes
-        self.size = size
-        self.relation = relation
-        self.unit = unit
-        self.random_state = random_state
+    _learning_rate = 1.0  # works well for rows of norm 1 to 7, at budgets of 1 and 3
 
     def _check_settings(self) -> None:
         if not isinstance(self.fit_intercept, bool | np.bool_):
@@ -216,8 +186,8 @@ class PrivateLogisticRegression(DPSGDClassifier, LinearClassifier):
 
     def _start(self, data: TrainingData, dtype: Any) -> Floats:
         """Initial weights, with the intercept in the last column."""
-        outputs, d = _outputs(len(data.classes)), data.X.shape[1]
-        weights = np.zeros((outputs, d + self.fit_intercept), dtype=dtype)
+        d = data.X.shape[1]
+        weights = np.zeros((_outputs(data), d + self.fit_intercept), dtype=dtype)
         if self.initial is not None:
             coef, intercept = self.initial
             weights[:, :d] = coef
@@ -230,7 +200,7 @@ class PrivateLogisticRegression(DPSGDClassifier, LinearClassifier):
         if self.initial is None:
             return
         coef, intercept = (np.asarray(part, dtype=np.float64) for part in self.initial)
-        outputs, d = _outputs(len(data.classes)), data.X.shape[1]
+        outputs, d = _outputs(data), data.X.shape[1]
         if coef.shape != (outputs, d) or intercept.shape != (outputs,):
             raise ValueError(
                 f"Expected initial coefficients of shape {(outputs, d)} and an intercept of "
@@ -243,13 +213,12 @@ class PrivateLogisticRegression(DPSGDClassifier, LinearClassifier):
             )
 
     def _set_weights(self, weights: Floats) -> None:
-        """Set the attributes that predictions use."""
         self.coef_ = weights[:, : self.n_features_in_].copy()
         self.intercept_ = (
             weights[:, -1].copy() if self.fit_intercept else np.zeros(len(weights))
         )
 
 
-def _outputs(classes: int) -> int:
+def _outputs(data: TrainingData) -> int:
     """Number of rows of weights: two classes share one."""
-    return 1 if classes == 2 else classes
+    return 1 if len(data.classes) == 2 else len(data.classes)

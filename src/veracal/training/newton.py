@@ -7,11 +7,8 @@ With signs :math:`s_i = \pm 1`, model w has margins :math:`z_i = s_i\, w \cdot x
     F(w) = \sum_i \ln(1 + e^{-z_i}) + \tfrac12 \sum_j \lambda_j w_j^2 + b \cdot w, \quad
     \nabla F = -\sum_i \sigma(-z_i)\, s_i x_i + \lambda \circ w + b, \quad
     \nabla^2 F = \sum_i \sigma(z_i)\sigma(-z_i)\, x_i x_i^\top + \operatorname{diag}\lambda.
-
-:func:`log_density` gives the exact density of what a perturbed objective releases.
 """
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -42,23 +39,12 @@ class RowSource(Protocol):
 
 @dataclass(frozen=True, eq=False, repr=False)  # printed nowhere: it holds records
 class Problem:
-    """Rows shared by m models, and the linear term and signs of each model.
+    """Rows shared by m models, and the linear term and signs of each model."""
 
-    Attributes
-    ----------
-    X : rows of shape (n, d)
-    signs : array of -1 and 1, of shape (n,) or (m, n)
-        Labels, the same for all models or each model's own.
-    linear : array of shape (m, d)
-        The vectors b.
-    penalty : array of shape (d,)
-        The coefficients lambda of the squares.
-    """
-
-    X: RowSource
-    signs: Ints
-    linear: Floats
-    penalty: Floats
+    X: RowSource  # of shape (n, d)
+    signs: Ints  # of shape (n,), the same for all models, or (m, n)
+    linear: Floats  # the vectors b, of shape (m, d)
+    penalty: Floats  # the coefficients lambda of the squares, of shape (d,)
 
     def of(self, models: Any) -> "Problem":
         """The same rows with some of the models."""
@@ -80,34 +66,15 @@ class Problem:
 
 @dataclass(frozen=True, eq=False, repr=False)  # printed nowhere: it is about records
 class FirstDerivatives:
-    """Gradients of m models at their weights.
-
-    Attributes
-    ----------
-    gradients : array of shape (m, d)
-    lengths : array of shape (m,)
-        Norms of the gradients.
-    rounding : array of shape (m,)
-        Bound on the rounding of a gradient in float64, see :func:`compute_gradients`.
-    """
+    """Gradients of m models, of shape (m, d), their norms, and bounds on their rounding."""
 
     gradients: Floats
     lengths: Floats
     rounding: Floats
 
 
-class Curvature(Protocol):
-    """Accumulates second derivatives during a pass, and solves linear systems with them."""
-
-    def add(self, start: int, rows: Floats, curvatures: Floats) -> None:
-        """Add a block of rows, with curvatures sigma(z) sigma(-z) of shape (m, rows)."""
-
-    def solve(self, models: Bools, right: Floats, share: Floats) -> Floats:
-        """Solve with the matrices of some models, up to a share of the right-hand side."""
-
-
 def compute_gradients(
-    problem: Problem, weights: Floats, second: Curvature | None = None
+    problem: Problem, weights: Floats, second: "Curvature | None" = None
 ) -> FirstDerivatives:
     r"""Gradients of m models in one pass over the rows.
 
@@ -120,14 +87,7 @@ def compute_gradients(
         + \lVert \lambda \circ w \rVert + \lVert b \rVert,
 
     where u is :math:`2^{-53}`: the first, third and fourth terms bound the summands, the second
-    the effect of the last bit of w.
-
-    Parameters
-    ----------
-    problem : Problem
-    weights : array of shape (m, d)
-    second : Curvature, optional
-        Accumulates second derivatives in the same pass.
+    the effect of the last bit of w. ``second`` accumulates second derivatives in the same pass.
     """
     gradients = problem.penalty * weights + problem.linear
     weight_norms = np.linalg.norm(weights, axis=1)
@@ -135,7 +95,14 @@ def compute_gradients(
     magnitude += np.linalg.norm(problem.linear, axis=1)
     block = _MAX_BLOCK if second is None else _PAIRS // weights.shape[1]
     for start, rows, signs in problem.blocks(block):
-        probabilities, curvatures = sigmoid_tails((weights @ rows.T) * signs)
+        # Only exp(-|z|) is computed, which cannot overflow.
+        margins = (weights @ rows.T) * signs
+        small = np.abs(margins)
+        np.exp(np.negative(small, out=small), out=small)
+        larger = 1 + small
+        np.divide(1, larger, out=larger)
+        small *= larger  # of the two probabilities
+        probabilities, curvatures = np.where(margins >= 0, small, larger), small * larger
         norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
         magnitude += probabilities @ norms + weight_norms * (curvatures @ norms**2)
         gradients -= (probabilities * signs) @ rows
@@ -144,24 +111,6 @@ def compute_gradients(
     return FirstDerivatives(
         gradients, np.linalg.norm(gradients, axis=1), 16 * _ROUNDING * magnitude
     )
-
-
-def sigmoid_tails(margins: Floats) -> tuple[Floats, Floats]:
-    r"""Probabilities :math:`\sigma(-z)` and curvatures :math:`\sigma(z)\sigma(-z)`.
-
-    Only :math:`e^{-|z|}` is computed, which cannot overflow.
-
-    Examples
-    --------
-    >>> sigmoid_tails(np.array([0.0, 1000.0, -1000.0]))
-    (array([0.5, 0. , 1. ]), array([0.25, 0.  , 0.  ]))
-    """
-    small = np.abs(margins)
-    np.exp(np.negative(small, out=small), out=small)
-    inverse = 1 + small
-    np.divide(1, inverse, out=inverse)  # the larger of the two probabilities
-    small *= inverse  # the smaller one
-    return np.where(margins >= 0, small, inverse), small * inverse
 
 
 _ITERATIONS = 1000  # of conjugate gradients
@@ -256,6 +205,7 @@ class HessianProducts:
         return solution
 
 
+Curvature = Hessians | HessianProducts
 TOL = 1e-10
 MAX_RESIDUAL = 1e-5  # maximum norm of the final gradient relative to R, rounding included
 _MAX_DENSE = 128  # features up to which d times d matrices are formed at first,
@@ -302,15 +252,10 @@ def minimize(
     linear : array of shape (m, d) or (d,)
         The vector b of each model.
     penalty : float > 0, or an array of shape (d,)
-        The weight lambda, or one for each coordinate.
     tol : float
         Target norm of the final gradient, if rounding permits it.
     limit : float
         Maximum norm of the final gradient, rounding included, on which a caller's noise relies.
-
-    Returns
-    -------
-    array of shape (m, d)
 
     Raises
     ------
@@ -370,7 +315,7 @@ def build_problem(X: RowSource, signs: ArrayLike, linear: ArrayLike, penalty: An
 def _solve(problem: Problem, tol: float) -> Floats:
     """Try Newton's method, then continuation, then continuation with matrices of any size."""
     d = problem.X.shape[1]
-    plain: type[Hessians | HessianProducts] = Hessians if d <= _MAX_DENSE else HessianProducts
+    plain: type[Curvature] = Hessians if d <= _MAX_DENSE else HessianProducts
     start = np.zeros_like(problem.linear)
     weights = _newton(problem, start, plain, tol=tol, passes=_PLAIN_PASSES)
     unsolved = np.flatnonzero(~has_converged(problem, weights, tol=tol))
@@ -442,57 +387,3 @@ def _continuation(
         weights *= width / narrower
         width = narrower
     return _newton(problem, weights, second, tol=tol, passes=_FINAL_PASSES)
-
-
-def log_density(
-    weights: ArrayLike,
-    X: RowSource,
-    signs: ArrayLike,
-    *,
-    penalty: float | Floats,
-    noise_scale: float,
-) -> Floats:
-    r"""Log density of releasing some weights, given the records.
-
-    .. math::
-
-        \ln p(w) = -\frac{\lVert g(w) \rVert}{s} + \ln\det H(w)
-        - \ln\Bigl(s^d\, \Gamma(d)\, \frac{2\pi^{d/2}}{\Gamma(d/2)}\Bigr)
-
-    where g and H are the first and second derivatives of the objective without noise: w is
-    released exactly if the noise is :math:`-g(w)`, and the last term is the integral of
-    :math:`e^{-\lVert b \rVert / s}`. The difference between neighbors is the privacy loss,
-    which tests and attacks maximize over records and w.
-
-    Parameters
-    ----------
-    weights : array of shape (m, d) or (d,)
-    X : array of shape (n, d)
-        Clipped rows, including the appended one.
-    signs : array of -1 and 1, of shape (n,)
-    penalty : float > 0, or an array of shape (d,)
-    noise_scale : float > 0
-        The scale s of the noise, see :func:`~.output_perturbation.spherical_gamma`.
-
-    Returns
-    -------
-    array of shape (m,)
-
-    Examples
-    --------
-    Without records, w is the noise divided by the penalty:
-
-    >>> log_density([[0.0]], np.zeros((0, 1)), [], penalty=4.0, noise_scale=2.0).round(9)
-    array([0.])
-    """
-    _checks.positive(noise_scale=noise_scale)
-    points = np.atleast_2d(np.asarray(weights, dtype=np.float64))
-    problem = build_problem(X, signs, np.zeros_like(points), penalty)
-    curvature = Hessians(problem)
-    values = compute_gradients(problem, points, curvature)
-    _, dets = np.linalg.slogdet(curvature.matrices(np.ones(len(points), dtype=bool)))
-    d = points.shape[1]
-    sphere = math.log(2) + d / 2 * math.log(math.pi) - math.lgamma(d / 2)
-    normalization = d * math.log(noise_scale) + math.lgamma(d) + sphere
-    result: Floats = dets - values.lengths / noise_scale - normalization
-    return result

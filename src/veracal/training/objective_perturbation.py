@@ -15,15 +15,14 @@ digits, and more digits of b are drawn, until it does.
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from decimal import Context, Decimal, getcontext, localcontext
-from typing import Any
 
 import numpy as np
 
 from veracal import _checks
 from veracal._types import Array, Floats, Ints
-from veracal.accounting import Event, Pure, Relation, Unit
-from veracal.data import Label
+from veracal.accounting import Event, Pure
 from veracal.errors import AnswerError
 from veracal.mechanisms import SphericalNoise
 from veracal.training.base import TrainingData
@@ -49,10 +48,7 @@ from veracal.training.perturbation import (
 )
 
 _GRID_BITS = 20  # bits of R / (lambda sqrt(d)) to which weights are rounded
-_MAX_DENSE, _MAX_DENSE_FALLBACK = (
-    128,
-    4096,
-)  # features up to which matrices are formed, if necessary
+_MAX_DENSE, _MAX_DENSE_FALLBACK = 128, 4096  # features up to which matrices are formed
 _DENSE_AFTER = 4  # Newton steps after which forming matrices pays off
 _BLOCK = 8192  # maximum number of rows that are summed in one product
 _CHAIN = 64  # products that are added sequentially in extended precision
@@ -96,13 +92,9 @@ def rounded_minimizers(
         The linear term of each model.
     penalty : array of shape (d,)
     step : float
-        Of the grid, a power of two.
+        A power of two.
     tol, limit : float
         See :func:`~.newton.minimize`.
-
-    Returns
-    -------
-    array of shape (models, d)
 
     Guarantees
     ----------
@@ -113,25 +105,20 @@ def rounded_minimizers(
     """
     with localcontext(Context(prec=_DIGITS)):  # independent of the thread's decimal context
         linear = np.array(
-            [[_midpoint(interval) for interval in vector.intervals()] for vector in noise]
+            [[float((a + b) / 2) for a, b in vector.intervals()] for vector in noise]
         )
         weights = minimize(X, signs, linear, penalty=penalty, tol=tol, limit=limit)
         problem = build_problem(X, signs, linear, penalty)
         released = np.empty_like(weights)
         for model, (w, vector) in enumerate(zip(weights, noise, strict=True)):
             part = problem.of([model])
-            cell = _round_in_float64(part, w, step)
-            if cell is None:
-                cell = _round_in_long_double(part, w, vector, step)
-            if cell is None:
-                cell = _round_in_decimal(part, w, vector, step)
+            cell = (
+                _round_in_float64(part, w, step)
+                or _round_in_long_double(part, w, vector, step)
+                or _round_in_decimal(part, w, vector, step)
+            )
             released[model] = [k * step for k in cell]
     return released
-
-
-def _midpoint(interval: tuple[Decimal, Decimal]) -> float:
-    """A float in or next to an interval."""
-    return float((interval[0] + interval[1]) / 2)
 
 
 def _rounding(problem: Problem, magnitudes: Sequence[float], rows: int, entries: int) -> float:
@@ -171,7 +158,10 @@ def _round_in_long_double(
     if np.finfo(np.longdouble).nmant <= np.finfo(np.float64).nmant:
         return None
     point = w.astype(np.longdouble)
-    linear = np.array([_long_midpoint(interval) for interval in noise.intervals()])
+    # Midpoints: a float plus the remainder.
+    middles = [(low + high) / 2 for low, high in noise.intervals()]
+    linear = np.array(middles, dtype=np.float64).astype(np.longdouble)
+    linear += [float(middle - Decimal(float(middle))) for middle in middles]
     unit, d = float(np.finfo(np.longdouble).eps), len(w)
     for _ in range(3):
         g, magnitudes = _long_gradient(problem, point, linear)
@@ -183,13 +173,6 @@ def _round_in_long_double(
             return cell
         point = point + _newton_step(problem, point.astype(np.float64), g.astype(np.float64))
     return None
-
-
-def _long_midpoint(interval: tuple[Decimal, Decimal]) -> Any:
-    """The midpoint of an interval in extended precision: a float plus the remainder."""
-    middle = (interval[0] + interval[1]) / 2
-    first = float(middle)
-    return np.longdouble(first) + np.longdouble(float(middle - Decimal(first)))
 
 
 def _long_gradient(
@@ -285,6 +268,7 @@ def _decimal_gradient(
     return g, magnitude * Decimal(10) ** (12 - getcontext().prec)
 
 
+@dataclass(eq=False, repr=False)
 class ObjectivePerturbation(PerturbedClassifier):
     r"""Logistic regression, the minimizer of an objective with a random linear term.
 
@@ -360,30 +344,7 @@ class ObjectivePerturbation(PerturbedClassifier):
     (Pure(epsilon=8.0, relation='add-remove'), True)
     """
 
-    def __init__(
-        self,
-        epsilon: float = 1.0,
-        *,
-        C: float = 1.0,
-        norm: float | None = None,
-        rule: str = "one-log",
-        fit_intercept: bool = True,
-        classes: Sequence[Label] | None = None,
-        size: int | None = None,
-        relation: Relation = "add-remove",
-        unit: Unit | None = None,
-        random_state: int | np.random.Generator | None = None,
-    ) -> None:
-        self.epsilon = epsilon
-        self.C = C
-        self.norm = norm
-        self.rule = rule
-        self.fit_intercept = fit_intercept
-        self.classes = classes
-        self.size = size
-        self.relation = relation
-        self.unit = unit
-        self.random_state = random_state
+    rule: str = field(default="one-log", kw_only=True)
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
         text: str = super().__repr__(N_CHAR_MAX)

@@ -1,7 +1,6 @@
 """Output perturbation: logistic regression released with noise on its weights."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -10,7 +9,6 @@ import numpy as np
 from veracal import _checks
 from veracal._types import Floats, Ints
 from veracal.accounting import Budget, Event, Gaussian, Pure, Relation, Unit, noise_for
-from veracal.data import Label
 from veracal.mechanisms import rounded_gaussian, rounded_spherical
 from veracal.training.newton import MAX_RESIDUAL, TOL, minimize
 from veracal.training.perturbation import (
@@ -32,19 +30,9 @@ def spherical_gamma(
     Sarwate 2011, Section 4, https://www.jmlr.org/papers/v12/chaudhuri11a.html). A normal
     vector divided by its length is such a direction.
 
-    Parameters
-    ----------
-    d : int
-        Number of entries.
-    scale : float > 0
-        The scale s.
-    rng : Generator
-    size : int, optional
-        Number of vectors. None: one, of shape (d,).
-
     Returns
     -------
-    array of shape (d,) or (size, d)
+    array of shape (size, d), or (d,) without a size
 
     Guarantees
     ----------
@@ -76,13 +64,8 @@ def sensitivity(C: float, R: float, relation: Relation) -> float:
         \Delta_2 = (RC + 2\gamma C)(1 + 2^{-20}),
         \text{ or, if a record is replaced, } (2RC + 2\gamma C)(1 + 2^{-20})
 
-    Parameters
-    ----------
-    C : float
-        Inverse of the penalty.
-    R : float
-        Bound on the norm of a row, the appended one included.
-    relation : {"add-remove", "replace-one"}
+    where C is the inverse of the penalty, and R bounds the norm of a row, the appended one
+    included.
 
     Guarantees
     ----------
@@ -127,16 +110,7 @@ class OutputNoise:
     A real vector, Gaussian or with Gamma-distributed length, rounded to the grid of the
     weights. Rounding moves it by less than :math:`2^{-21}` of the sensitivity in any direction.
 
-    Attributes
-    ----------
-    sensitivity : float
-        L2 sensitivity of the weights of one binary model to one row.
-    noise_scale : float or None
-        Scale of the Gamma distribution of the length, if the cost is pure.
-    noise_std : float or None
-        Standard deviation of the noise on each weight, if Gaussian.
-    epsilon_per_class : float or None
-        Epsilon of one row in one binary model, if the cost is pure.
+    The attributes are those of a fitted :class:`OutputPerturbation`.
     """
 
     sensitivity: float
@@ -159,30 +133,20 @@ class OutputNoise:
         d, step = exact.shape[1], self.step
         if d > _MAX_WEIGHTS:
             raise ValueError(f"Expected at most {_MAX_WEIGHTS} weights, got {d}.")
-        return np.array(
-            [
-                [
-                    (round(w / step) + k) * step
-                    for w, k in zip(row, self._units(d, rng), strict=True)
-                ]
-                for row in exact.tolist()
+        released = np.empty_like(exact)
+        for model, row in enumerate(exact.tolist()):
+            if self.noise_scale is not None:
+                units = rounded_spherical(self.noise_scale / step, d, rng=rng)
+            else:
+                assert self.noise_std is not None
+                units = rounded_gaussian(self.noise_std / step, d, rng=rng)
+            released[model] = [
+                (round(w / step) + k) * step for w, k in zip(row, units, strict=True)
             ]
-        )
-
-    def _units(self, d: int, rng: np.random.Generator) -> list[int]:
-        """Noise on the weights of one binary model, in steps of the grid."""
-        if self.noise_scale is not None:
-            return rounded_spherical(self.noise_scale / self.step, d, rng=rng)
-        assert self.noise_std is not None
-        return rounded_gaussian(self.noise_std / self.step, d, rng=rng)
+        return released
 
     def simulate(self, exact: Floats, count: int, *, rng: np.random.Generator) -> Floats:
-        """Many draws of :meth:`release` at once, in floating point: *not private*.
-
-        Returns
-        -------
-        array of shape (count, models, d)
-        """
+        """Draws of :meth:`release`, of shape (count, models, d), in floats: *not private*."""
         models, d = exact.shape
         if self.noise_scale is not None:
             noise = spherical_gamma(d, self.noise_scale, rng=rng, size=count * models)
@@ -194,6 +158,15 @@ class OutputNoise:
         return weights
 
 
+@lru_cache(maxsize=256)
+def gaussian_noise_multiplier(budget: Budget) -> float:
+    """Smallest Gaussian noise multiplier that keeps a budget with a delta."""
+    return noise_for(
+        budget, lambda noise: Gaussian(noise, 1.0, budget.relation), tolerance=1e-6
+    )
+
+
+@dataclass(eq=False, repr=False)
 class OutputPerturbation(PerturbedClassifier):
     r"""Logistic regression whose weights are released with noise.
 
@@ -219,21 +192,8 @@ class OutputPerturbation(PerturbedClassifier):
     delta : float in [0, 1)
     C : float > 0
         Inverse of the penalty, as in scikit-learn. The noise is proportional to it.
-    norm : float, optional
-        Public bound on the norm of a row; longer rows are clipped silently. None: the bound
-        that the data set declares. Without either it is read from the records, which is *not
-        private*.
-    fit_intercept : bool
-    classes : sequence of str or int, optional
-        Declared classes; a class without records is learned like any other.
-    size : int, optional
-        Declared number of records, which this model does not use.
-    relation : {"add-remove", "replace-one"}
-        Under replace-one the noise is twice as large.
-    unit : Unit, optional
-        The privacy unit that epsilon and delta protect.
-    random_state : int or Generator, optional
-        Only None, which draws secret noise, is private.
+    norm, fit_intercept, classes, size, relation, unit, random_state
+        As for :class:`ObjectivePerturbation`.
 
     Attributes
     ----------
@@ -268,30 +228,7 @@ class OutputPerturbation(PerturbedClassifier):
     Pure(epsilon=0.5, relation='replace-one')
     """
 
-    def __init__(
-        self,
-        epsilon: float = 1.0,
-        delta: float = 0.0,
-        *,
-        C: float = 1.0,
-        norm: float | None = None,
-        fit_intercept: bool = True,
-        classes: Sequence[Label] | None = None,
-        size: int | None = None,
-        relation: Relation = "add-remove",
-        unit: Unit | None = None,
-        random_state: int | np.random.Generator | None = None,
-    ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.C = C
-        self.norm = norm
-        self.fit_intercept = fit_intercept
-        self.classes = classes
-        self.size = size
-        self.relation = relation
-        self.unit = unit
-        self.random_state = random_state
+    delta: float = 0.0
 
     def _check_settings(self) -> None:
         _checks.fraction(delta=self.delta)
@@ -303,9 +240,6 @@ class OutputPerturbation(PerturbedClassifier):
         if self.delta == 0:
             return Pure(self._epsilon_per_row(), self.relation)
         return Gaussian(self._multiplier(), 1.0, self.relation)
-
-    def _delta(self) -> float:
-        return float(self.delta)
 
     def _multiplier(self) -> float:
         """Noise divided by the sensitivity of one row."""
@@ -348,13 +282,3 @@ class OutputPerturbation(PerturbedClassifier):
         self.noise_scale_, self.noise_std_ = noise.noise_scale, noise.noise_std
         self.epsilon_per_class_, self.grid_step_ = noise.epsilon_per_class, noise.step
         return noise.release(self.exact(rows, signs, self.norm_), rng=rng)
-
-
-@lru_cache(maxsize=256)
-def gaussian_noise_multiplier(budget: Budget) -> float:
-    """Smallest Gaussian noise multiplier that keeps a budget with a delta."""
-
-    def release(noise: float) -> Gaussian:
-        return Gaussian(noise, 1.0, budget.relation)
-
-    return noise_for(budget, release, tolerance=1e-6)

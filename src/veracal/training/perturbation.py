@@ -21,7 +21,7 @@ intercept's included: otherwise H has a direction that nothing bounds from below
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
 
 import numpy as np
@@ -62,16 +62,9 @@ def norm_bound(norm: float, *, fit_intercept: bool) -> float:
 def clip_rows(block: Array, norm: float, *, fit_intercept: bool) -> Floats:
     r"""Scale rows longer than ``norm`` down to it, and append a one to each row.
 
-    Parameters
-    ----------
-    block : array of shape (n, d)
-    norm : float > 0
-    fit_intercept : bool
-        Whether to append a one.
-
     Returns
     -------
-    array of float64, of shape (n, d) or (n, d + 1)
+    array of float64, of shape (n, d), or (n, d + 1) with an intercept
 
     Guarantees
     ----------
@@ -93,30 +86,18 @@ def clip_rows(block: Array, norm: float, *, fit_intercept: bool) -> Floats:
     extreme = ~(lengths < _LARGE)  # a square overflowed, or is not a number
     long = (lengths > norm) & ~extreme
     rows[long] *= (norm / lengths[long])[:, None]
-    rows[extreme] = _clip_extreme_rows(rows[extreme], norm)
+    if extreme.any():  # divide them by their largest entry first
+        finite = np.isfinite(rows[extreme]).all(axis=1, keepdims=True)
+        scaled = np.where(finite, rows[extreme], 0.0)
+        scaled /= np.maximum(np.abs(scaled).max(axis=1, keepdims=True, initial=0.0), 1.0)
+        sizes = np.maximum(np.linalg.norm(scaled, axis=1, keepdims=True), 1e-300)
+        rows[extreme] = scaled * (norm / sizes)  # zeros stay zeros
     return result
-
-
-def _clip_extreme_rows(rows: Floats, norm: float) -> Floats:
-    """Clip rows beyond 1e150, scaled by their largest entry first; others become zeros."""
-    rows = np.where(np.isfinite(rows).all(axis=1, keepdims=True), rows, 0.0)
-    peaks = np.maximum(np.abs(rows).max(axis=1, initial=0.0), 1.0)
-    rows = rows / peaks[:, None]
-    lengths = np.maximum(np.linalg.norm(rows, axis=1), 1e-300)
-    clipped: Floats = rows * (norm / lengths)[:, None]
-    return clipped  # zeros stay zeros
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # printed nowhere: it holds records
 class ClippedRows:
-    """Rows of a matrix, possibly on disk, that are clipped when they are read.
-
-    Attributes
-    ----------
-    X : array or MappedRows of shape (n, d)
-    norm : float
-    fit_intercept : bool
-    """
+    """Rows of a matrix, possibly on disk, that are clipped when they are read."""
 
     X: Array | MappedRows
     norm: float
@@ -149,23 +130,11 @@ _MIN_INTERCEPT_PENALTY = 1e-6
 
 @dataclass(frozen=True)
 class Perturbation:
-    """Penalty and noise of one binary model.
+    """Penalty and noise of one binary model; the length of the noise is Gamma of shape d."""
 
-    Attributes
-    ----------
-    lambda_total : float
-        The total coefficient of the penalty, not an addition to 1 / C.
-    intercept_penalty : float
-        The same for the intercept; it differs only under a rule that is not private.
-    epsilon_prime : float
-        The share of epsilon that remains for the noise.
-    noise_scale : float
-        Scale s of the noise, whose length has a Gamma distribution of scale s and shape d.
-    """
-
-    lambda_total: float
-    intercept_penalty: float
-    epsilon_prime: float
+    lambda_total: float  # the total coefficient, not an addition to 1 / C
+    intercept_penalty: float  # differs only under a rule that is not private
+    epsilon_prime: float  # the share of epsilon that remains for the noise
     noise_scale: float
 
 
@@ -190,7 +159,6 @@ def one_log(epsilon: float, C: float, R: float, relation: Relation) -> Perturbat
         Inverse of the least penalty.
     R : float > 0
         Bound on the norm of a row, the appended one included.
-    relation : {"add-remove", "replace-one"}
 
     Guarantees
     ----------
@@ -217,7 +185,7 @@ def one_log(epsilon: float, C: float, R: float, relation: Relation) -> Perturbat
     curvature = CURVATURE * R * R
     penalty = max(1 / C, curvature / _expm1(epsilon / 2) * _UP)
     remaining = epsilon - math.log1p(curvature / penalty)
-    return _uniform_perturbation(penalty, remaining, R, relation)
+    return Perturbation(penalty, penalty, remaining, _noise_scale(R, remaining, relation))
 
 
 def cms11(epsilon: float, C: float, R: float, relation: Relation) -> Perturbation:
@@ -244,7 +212,7 @@ def cms11(epsilon: float, C: float, R: float, relation: Relation) -> Perturbatio
     remaining = epsilon - 2 * math.log1p(curvature / penalty)
     if remaining <= 0:
         penalty, remaining = curvature / _expm1(epsilon / 4) * _UP, epsilon / 2
-    return _uniform_perturbation(penalty, remaining, R, relation)
+    return Perturbation(penalty, penalty, remaining, _noise_scale(R, remaining, relation))
 
 
 def diffprivlib_062(epsilon: float, C: float, R: float, relation: Relation) -> Perturbation:
@@ -302,12 +270,9 @@ def divide_epsilon(epsilon: float, parts: int) -> float:
     return part
 
 
-def _uniform_perturbation(
-    penalty: float, remaining: float, R: float, relation: Relation
-) -> Perturbation:
-    """The same penalty on every coordinate, and noise for the relation."""
-    sensitivity = R if relation == "add-remove" else 2 * R
-    return Perturbation(penalty, penalty, remaining, sensitivity / remaining * _UP)
+def _noise_scale(R: float, remaining: float, relation: Relation) -> float:
+    """Scale of the noise on a gradient that one row changes by at most R, or 2R."""
+    return (R if relation == "add-remove" else 2 * R) / remaining * _UP
 
 
 def _expm1(exponent: float) -> float:
@@ -321,35 +286,31 @@ _MAX_CONDITION = 1e9  # squared norm of a row over the penalty, up to which floa
 
 @dataclass(frozen=True, eq=False, repr=False)  # printed nowhere: it holds records
 class BinaryProblem:
-    """The binary problems of a fit, without noise.
+    """The binary problems of a fit, without noise: one for two classes, else one for each."""
 
-    Attributes
-    ----------
-    rows : array or ClippedRows of shape (n, d)
-        With the appended one, if there is an intercept.
-    signs : array of -1 and 1, of shape (models, n)
-        One model for two classes, k models for k > 2 classes.
-    classes : array of shape (k,)
-    norm : float
-        Norm to which rows were clipped.
-    """
-
-    rows: Floats | ClippedRows
-    signs: Ints
+    rows: Floats | ClippedRows  # clipped to the norm, with the appended one
+    signs: Ints  # of shape (models, n)
     classes: Array
     norm: float
 
 
+@dataclass(eq=False, repr=False)
 class PerturbedClassifier(LinearClassifier):
-    """Logistic regression on rows of a declared norm; one-vs-rest for more than two classes."""
+    """Logistic regression on rows of a declared norm; one-vs-rest for more than two classes.
+
+    A final class is a data class: it adds its own settings to those below, states its cost in
+    ``_cost`` and its least penalty in ``_penalty``, and releases weights in ``_weights``.
+    """
+
+    epsilon: float = 1.0
+    _: KW_ONLY
+    C: float = 1.0
+    norm: float | None = None
+    fit_intercept: bool = True
 
     _one_vs_rest = True
     _needs_size = False  # sums are minimized, not means
     _exact_noise = True
-    epsilon: float
-    C: float
-    norm: float | None
-    fit_intercept: bool
 
     @abstractmethod
     def _weights(
@@ -362,7 +323,6 @@ class PerturbedClassifier(LinearClassifier):
         """The least penalty that a fit with this norm uses."""
 
     def _check_settings(self) -> None:
-        """Reject settings that are invalid or outside the range that float64 can handle."""
         _checks.positive(epsilon=self.epsilon)
         _check_range(C=self.C)
         _checks.one_of(RELATIONS, relation=self.relation)

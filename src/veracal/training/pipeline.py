@@ -1,7 +1,6 @@
 """Pipelines that are charged as a whole."""
 
-from collections.abc import Callable
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from sklearn.base import clone
 from sklearn.pipeline import Pipeline, make_pipeline
@@ -32,35 +31,11 @@ from veracal.training.pipeline_steps import (
 )
 from veracal.training.preprocessing import PrivateTransformer
 
-Method = TypeVar("Method", bound=Callable[..., Any])
-
-
-def _available_if(check: Callable[[Any], bool]) -> Callable[[Method], Method]:
-    """Decorator: the method exists only if a check of the pipeline passes."""
-    decorator: Callable[[Method], Method] = available_if(check)
-    return decorator
-
-
-def _last_has_logits(pipeline: "PrivatePipeline") -> bool:
-    """Whether the last step has logits; otherwise raises what scikit-learn expects."""
-    getattr(pipeline.steps[-1][1], "logits")  # noqa: B009
-    return True
-
 
 def _is_discontinuous(step: Any) -> bool:
     """Whether a step may depend on the last bits of its rows (clip rule or layers)."""
     clip = getattr(step, "clip", None)
     return hasattr(step, "module") or (isinstance(clip, ClipRule) and not is_continuous(clip))
-
-
-def _check_last_step(step: Any) -> None:
-    """Reject a last step that neither takes data sets nor transforms rows."""
-    if not (is_absent(step) or is_private_step(step) or hasattr(step, "transform")):
-        raise ValueError(
-            f"Expected a private classifier or a transformer as the last step, got {step!r}. "
-            "Wrap its content in a PrivatePipeline, or use its steps here."
-        )
-    _checks.reject_unsplittable_fit(step=step)
 
 
 class PrivatePipeline(DisplayMixin, Pipeline):  # type: ignore[misc]
@@ -73,22 +48,16 @@ class PrivatePipeline(DisplayMixin, Pipeline):  # type: ignore[misc]
     Parameters
     ----------
     steps : list of (name, estimator)
-        As for ``Pipeline``. A step either states its cost, like all of :mod:`veracal.training`,
+        A step either states its cost, like all of :mod:`veracal.training`,
         or is known to transform each row independently
         (:func:`veracal.training.pipeline_steps.is_row_wise`).
-    transform_input : list of str, optional
-        As for ``Pipeline``, for :meth:`fit` only.
-    memory : str or joblib.Memory, optional
-        As for ``Pipeline``.
-    verbose : bool
-        As for ``Pipeline``.
+    transform_input, memory, verbose
+        As for ``Pipeline``; the first for :meth:`fit` only.
 
     Attributes
     ----------
-    event_ : Event or None
-    private_ : bool
-    not_private_because_ : tuple of str
-    statement_ : Statement or NotPrivate
+    event_, private_, not_private_because_, statement_
+        The cost, and what may be claimed.
         ``NotPrivate`` if nothing is charged.
 
     Guarantees
@@ -117,16 +86,6 @@ class PrivatePipeline(DisplayMixin, Pipeline):  # type: ignore[misc]
 
     event_: Event | None
 
-    def __init__(
-        self,
-        steps: list[tuple[str, Any]],
-        *,
-        transform_input: list[str] | None = None,
-        memory: Any = None,
-        verbose: bool = False,
-    ) -> None:
-        super().__init__(steps, transform_input=transform_input, memory=memory, verbose=verbose)
-
     def event(self) -> Event | None:
         """Cost of one fit, known before any record is read; None if it costs nothing.
 
@@ -136,8 +95,13 @@ class PrivatePipeline(DisplayMixin, Pipeline):  # type: ignore[misc]
             If a step learns from the records without stating its cost; the message names it.
         """
         self._unit()
-        cost = fit_event(self)
-        _check_last_step(self.steps[-1][1])
+        cost, last = fit_event(self), self.steps[-1][1]
+        if not (is_absent(last) or is_private_step(last) or hasattr(last, "transform")):
+            raise ValueError(
+                f"Expected a private classifier or a transformer as the last step, got "
+                f"{last!r}. Wrap its content in a PrivatePipeline, or use its steps here."
+            )
+        _checks.reject_unsplittable_fit(step=last)
         return cost
 
     def check_records(self, dataset: Dataset) -> None:
@@ -166,9 +130,8 @@ class PrivatePipeline(DisplayMixin, Pipeline):  # type: ignore[misc]
         self.check_records(dataset)
         charged = self.event()
         self._reset_claims()
-        synthetic = synthetic_dataset(
-            dataset, "add-remove" if charged is None else charged.relation
-        )
+        relation = "add-remove" if charged is None else charged.relation
+        synthetic = synthetic_dataset(dataset, relation)
         row_wise = _is_discontinuous(self.steps[-1][1])
         for _, step in self.steps[:-1]:
             fit_step(step, dataset, synthetic)
@@ -185,7 +148,7 @@ class PrivatePipeline(DisplayMixin, Pipeline):  # type: ignore[misc]
         super().fit(X, y, **params)
         return self._record_claims(unpaid_reasons(self))
 
-    @_available_if(Pipeline._can_fit_transform)
+    @available_if(Pipeline._can_fit_transform)  # type: ignore[untyped-decorator]
     def fit_transform(self, X: Any, y: Any = None, **params: Any) -> Any:
         """Fit as :meth:`fit` does, and transform the rows."""
         self._reset_claims()
@@ -193,7 +156,7 @@ class PrivatePipeline(DisplayMixin, Pipeline):  # type: ignore[misc]
         self._record_claims(unpaid_reasons(self))
         return result
 
-    @_available_if(_last_has_logits)
+    @available_if(lambda self: hasattr(self.steps[-1][1], "logits"))  # type: ignore[untyped-decorator]
     def logits(self, X: Any) -> Floats:
         """Scores of shape (n, k) of the last step, whose softmax is the probabilities."""
         check_is_fitted(self)
@@ -213,8 +176,6 @@ class PrivatePipeline(DisplayMixin, Pipeline):  # type: ignore[misc]
         for _, step in self.steps[:-1]:
             dataset, synthetic = transform_both(step, dataset, synthetic, row_wise=True)
         return dataset
-
-    # ------------------------------------------------------------ claims of a fit
 
     @property
     def not_private_because_(self) -> tuple[str, ...]:
@@ -240,8 +201,7 @@ class PrivatePipeline(DisplayMixin, Pipeline):  # type: ignore[misc]
             return NotPrivate(self.not_private_because_ or ("nothing in it is charged",))
         delta, unit, charged = self._stated
         covers = (f"what these steps learned: {', '.join(charged)}",)
-        steps = [step for _, step in private_steps(self)]
-        terms = charge_terms(self, *steps)
+        terms = charge_terms(self, *(step for _, step in private_steps(self)))
         return statement(self.event_, delta, unit, covers=covers, **terms)
 
     def _reset_claims(self) -> None:
@@ -258,17 +218,14 @@ class PrivatePipeline(DisplayMixin, Pipeline):  # type: ignore[misc]
             cost, unit = compose_events([event for _, event in paid]), self._unit()
         except ValueError as error:
             cost, unit, own = None, None, [*own, str(error)]
-        self._stated = self._delta(), unit, tuple(name for name, _ in paid)
+        deltas = [step.get_params().get("delta") for _, step in steps]
+        delta = max((float(one) for one in deltas if one is not None), default=0.0)
+        self._stated = delta, unit, tuple(name for name, _ in paid)
         self.event_, self.not_private_because_ = cost, (*own, *reasons)
         for _, step in all_steps(self):
             if step is not self and is_private_step(step) and step.event_ is not None:
                 step.not_private_because_ = (*own_reasons(step), PIPELINE_STEP)
         return self
-
-    def _delta(self) -> float:
-        """The largest delta at which a step states its epsilon."""
-        deltas = [step.get_params().get("delta") for _, step in private_steps(self)]
-        return max((float(delta) for delta in deltas if delta is not None), default=0.0)
 
     def _unit(self) -> Unit | None:
         """The unit that all charged steps protect."""

@@ -1,6 +1,6 @@
 """Steps of a pipeline: their total cost, how they are fitted, and the checks they must pass.
 
-:func:`fit_event` composes the costs of all steps inside an estimator. :func:`synthesize_records`
+:func:`fit_event` composes the costs of all steps inside an estimator. :func:`synthetic_dataset`
 creates records of the same form as a data set, to which steps that learn nothing are fitted.
 :func:`check_row_independence` tries on synthetic rows whether a user-defined step transforms
 each row independently of the others.
@@ -28,6 +28,7 @@ from sklearn.preprocessing import (
 from veracal._types import Array, Floats, Ints
 from veracal.accounting import Composed, Event, Relation
 from veracal.data import Dataset, Label, MappedRows
+from veracal.training.base import TrainingData
 from veracal.training.preprocessing import PrivateTransformer
 
 
@@ -56,24 +57,6 @@ def child_steps(estimator: Any) -> list[tuple[str, Any]] | None:
     if isinstance(estimator, FeatureUnion):
         return [(key, step) for key, step in estimator.transformer_list]
     return None
-
-
-def check_structure(estimator: Any) -> None:
-    """Reject misplaced or repeated steps, and columns chosen by functions."""
-    for _, step in all_steps(estimator):
-        if chooses_columns(step):
-            raise ValueError(
-                f"Expected declared columns, got a function that chooses them in {step!r}: it "
-                "would look at the records. Give their indices."
-            )
-        parts = child_steps(step) or []
-        for key, part in parts[:-1] if isinstance(step, Pipeline) else parts:
-            if not (is_absent(part) or hasattr(part, "transform")):
-                raise ValueError(
-                    f"Expected a step that transforms rows, got {part!r} as {key!r}. A "
-                    "classifier can only be the last step."
-                )
-    _check_once(estimator, set())
 
 
 def _check_once(step: Any, seen: set[int]) -> None:
@@ -106,50 +89,23 @@ def is_absent(step: Any) -> bool:
 _SYNTHETIC_ROWS = 16
 
 
-def synthetic_dataset(dataset: Dataset, relation: Relation) -> Dataset:
-    """Synthetic records in the form of a data set; see :func:`synthesize_records`."""
-    return synthesize_records(
-        dataset.X,
-        dataset.classes,
-        size=dataset.size,
-        norm=dataset.norm,
-        relation=relation,
-        name=dataset.name,
-    )
-
-
-def synthesize_records(
-    X: Array | MappedRows,
-    classes: Sequence[Label],
-    *,
-    size: int | None,
-    norm: float | None,
-    relation: Relation,
-    name: str = "data",
+def synthetic_dataset(
+    records: Dataset | TrainingData, relation: Relation, classes: Sequence[Label] | None = None
 ) -> Dataset:
-    """Create synthetic records of the same form.
+    """Synthetic records of the same form, by default with the same classes.
 
     They replace the records wherever a step only needs the width of its rows, or is tried
-    before anything is charged.
-
-    Parameters
-    ----------
-    X : array or MappedRows of numbers, of shape (n, ...)
-        Only its shape and type are used.
-    classes, size, norm, name
-        As declared.
-    relation : {"add-remove", "replace-one"}
-
-    Returns
-    -------
-    Dataset
-        With the same width, type and declared facts. Under replace-one, where the number of
-        rows is public, it is the same; under add-remove there are a few rows.
+    before anything is charged. They have the same width, type and declared facts. Under
+    replace-one, where the number of rows is public, it is the same; under add-remove there are
+    a few rows.
 
     Guarantees
     ----------
-    The result depends on no record and, under add-remove, not on the number of records.
+    Of the records, numbers of shape (n, ...), only shape and type are used. The result depends
+    on no record and, under add-remove, not on the number of records.
     """
+    X, classes = records.X, tuple(records.classes if classes is None else classes)
+    norm, name = records.norm, records.name if isinstance(records, Dataset) else "data"
     n = len(X) if relation == "replace-one" else max(_SYNTHETIC_ROWS, len(classes))
     base = synthetic_rows(math.prod(X.shape[1:]))
     if norm is not None:
@@ -158,8 +114,8 @@ def synthesize_records(
     return Dataset(
         np.resize(rows, (n, rows.shape[1])).reshape(n, *X.shape[1:]),
         np.arange(n) % len(classes),
-        tuple(classes),
-        size=size,
+        classes,
+        size=records.size,
         norm=norm,
         name=name,
     )
@@ -183,18 +139,9 @@ def replace_nonfinite(rows: Any) -> Array:
 
 
 def transform_rows(step: Any, rows: Array, like: Array) -> Array:
-    """Transform rows by a step that may be a user-defined function.
+    """Transform rows by a fitted step that may be a user-defined function.
 
-    Parameters
-    ----------
-    step : fitted transformer
-    rows : array of shape (n, d)
-    like : array of shape (m, width)
-        The step's result for synthetic rows, whose form the result must have.
-
-    Returns
-    -------
-    array of shape (n, width)
+    The result has the form of ``like``, the step's result for synthetic rows.
 
     Guarantees
     ----------
@@ -243,16 +190,7 @@ def transform_synthetic(step: Any, form: Array) -> Array:
 def check_row_independence(step: Any, form: Array) -> None:
     """Reject a step whose result for a row depends on other rows, tried on synthetic rows.
 
-    Parameters
-    ----------
-    step : fitted transformer
-    form : array of shape (m, d)
-        Synthetic rows of the step's input form; all trial rows have their width and type.
-
-    Raises
-    ------
-    ValueError
-        If the result of a row differs between a block and the row alone, in any trial.
+    All trial rows have the width and type of ``form``, synthetic rows of the step's input form.
 
     Guarantees
     ----------
@@ -260,19 +198,6 @@ def check_row_independence(step: Any, form: Array) -> None:
     mixes rows.
     """
     like = transform_synthetic(step, form)
-    for rows in _trial_rows(form):
-        alone = np.concatenate([transform_rows(step, row[None], like) for row in rows])
-        padding = np.resize(rows[:4], (_BLOCKS[-1] - len(rows), rows.shape[1]))
-        padded = np.concatenate([rows, padding])
-        for size in _BLOCKS:
-            starts = range(0, len(rows), size)
-            blocks = [transform_rows(step, padded[at : at + size], like) for at in starts]
-            if not _agree(np.concatenate(blocks)[: len(rows)], alone, rows):
-                raise row_dependence_error(step)
-
-
-def _trial_rows(form: Array) -> list[Array]:
-    """Sets of synthetic rows: typical, negative, of all magnitudes, and mostly zero."""
     rng = np.random.default_rng(0)  # public draws
     usual = np.resize(np.asarray(form, dtype=np.float64), (_TRIAL_ROWS, form.shape[1]))
     usual = usual * rng.uniform(0.5, 1.5, usual.shape)
@@ -280,24 +205,22 @@ def _trial_rows(form: Array) -> list[Array]:
     sizes[40], sizes[41], sizes[50:54] = 1e6, -1e6, sizes[49]  # outliers, and copies
     sparse_rows = np.zeros_like(usual)
     sparse_rows[5], sparse_rows[20, ::2], sparse_rows[60] = 3.0, -1.0, 1e6
-    sets = [usual, -np.abs(usual) - 0.1, sizes, sparse_rows]
-    return [_cast(rows, form.dtype) for rows in sets]
-
-
-def _cast(rows: Array, dtype: np.dtype[Any]) -> Array:
-    """Rows in another type, as a read-only array."""
-    integral = dtype.kind in "iu"
-    result = (np.abs(rows) % 256 if integral else rows).astype(dtype)
-    result.flags.writeable = False
-    return result
-
-
-def _agree(together: Array, alone: Array, rows: Array) -> bool:
-    """Whether two results differ by rounding at most, row by row."""
-    exact = together.dtype == np.float64 and rows.dtype != np.float32
-    sizes = [np.abs(part).max(axis=1, initial=0.0) for part in (rows, alone)]
-    allowed = (1e-9 if exact else 1e-5) * np.maximum(*sizes) + 1e-12
-    return bool((np.abs(together - alone).max(axis=1, initial=0.0) <= allowed).all())
+    for trial in (usual, -np.abs(usual) - 0.1, sizes, sparse_rows):
+        rows = (np.abs(trial) % 256 if form.dtype.kind in "iu" else trial).astype(form.dtype)
+        rows.flags.writeable = False
+        alone = np.concatenate([transform_rows(step, row[None], like) for row in rows])
+        padding = np.resize(rows[:4], (_BLOCKS[-1] - len(rows), rows.shape[1]))
+        padded = np.concatenate([rows, padding])
+        for size in _BLOCKS:
+            starts = range(0, len(rows), size)
+            blocks = [transform_rows(step, padded[at : at + size], like) for at in starts]
+            together = np.concatenate(blocks)[: len(rows)]
+            # They may differ by rounding, row by row.
+            exact = together.dtype == np.float64 and rows.dtype != np.float32
+            largest = [np.abs(part).max(axis=1, initial=0.0) for part in (rows, alone)]
+            allowed = (1e-9 if exact else 1e-5) * np.maximum(*largest) + 1e-12
+            if not (np.abs(together - alone).max(axis=1, initial=0.0) <= allowed).all():
+                raise row_dependence_error(step)
 
 
 def row_dependence_error(step: Any) -> ValueError:
@@ -338,16 +261,10 @@ class PrivateStep(Protocol):
 
 
 def fit_event(estimator: Any) -> Event | None:
-    """Cost of one fit of an estimator; for a pipeline, the composition of its steps' costs.
+    """Cost of one fit of an estimator; None if nothing is read from the records.
 
-    Parameters
-    ----------
-    estimator : estimator, Pipeline, ColumnTransformer or FeatureUnion, possibly nested
-
-    Returns
-    -------
-    Event or None
-        None if nothing is read from the records.
+    For a Pipeline, ColumnTransformer or FeatureUnion, possibly nested, it is the composition of
+    the costs of all steps.
 
     Raises
     ------
@@ -370,11 +287,35 @@ def fit_event(estimator: Any) -> Event | None:
             if cost is not None:
                 events.append(cost)
         elif not is_row_wise(step):
+            replacement = _REPLACEMENTS.get(type(step).__name__)
+            if isinstance(step, FrozenEstimator):
+                reasons = "; ".join(own_reasons(step.estimator))
+                advice = f"The frozen estimator is not private: {reasons}."
+            elif replacement is not None:
+                advice = f"Use {replacement}."
+            else:
+                advice = (
+                    "Leave it out, fit it to public records and wrap its transform into a "
+                    "FunctionTransformer, or use a step of veracal.training."
+                )
             raise ValueError(
                 "Expected steps that state their cost or learn nothing from the records, got "
-                f"{step!r}{f' as {name!r}' if name else ''}. {_suggest_replacement(step)}"
+                f"{step!r}{f' as {name!r}' if name else ''}. {advice}"
             )
-    check_structure(estimator)
+    for _, step in all_steps(estimator):
+        if chooses_columns(step):
+            raise ValueError(
+                f"Expected declared columns, got a function that chooses them in {step!r}: it "
+                "would look at the records. Give their indices."
+            )
+        parts = child_steps(step) or []
+        for key, part in parts[:-1] if isinstance(step, Pipeline) else parts:
+            if not (is_absent(part) or hasattr(part, "transform")):
+                raise ValueError(
+                    f"Expected a step that transforms rows, got {part!r} as {key!r}. A "
+                    "classifier can only be the last step."
+                )
+    _check_once(estimator, set())
     return compose_events(events)
 
 
@@ -440,33 +381,19 @@ def unpaid_reasons(estimator: Any) -> list[str]:
             continue
         if not is_row_wise(step):
             reasons.append(f"{name}: {kind} learns from the records and states no cost")
-        elif is_unverified(step) and not _passes_trial(step):
-            reasons.append(f"{name}: {kind} did not pass the check of row independence")
+        elif is_unverified(step):
+            try:
+                check_row_independence(step, synthetic_rows(step.n_features_in_))
+            except Exception:  # a function may raise anything for unexpected rows
+                reasons.append(f"{name}: {kind} did not pass the check of row independence")
     return reasons
 
 
-def _passes_trial(step: Any) -> bool:
-    """Whether a step that was fitted by scikit-learn passes the check of row independence."""
-    try:
-        check_row_independence(step, synthetic_rows(step.n_features_in_))
-    except Exception:  # a function may raise anything for unexpected rows
-        return False
-    return True
-
-
 def fit_step(step: Any, dataset: Dataset, synthetic: Dataset) -> None:
-    """Fit one step, of any kind, to a data set.
+    """Fit one step, of any kind, to a data set, in place.
 
     Steps that learn nothing are fitted to synthetic records of the same form, so that they
     cannot contain anything of the data set.
-
-    Parameters
-    ----------
-    step : estimator
-        Fitted in place.
-    dataset : Dataset
-    synthetic : Dataset
-        Synthetic records of the same form.
     """
     if is_private_step(step):
         step.fit_records(dataset)
@@ -496,15 +423,10 @@ def transform_both(
 ) -> tuple[Dataset, Dataset]:
     """Transform a data set and its synthetic counterpart by a fitted step, in memory.
 
-    Parameters
-    ----------
-    step : fitted transformer
-    dataset, synthetic : Dataset
-    row_wise : bool
-        Transform each row on its own. A matrix product may round a row differently next to
-        other rows, and if a function raises for one row, its block is transformed row by row;
-        neither may affect a discontinuous clip rule or a network. Veracal's own steps do
-        neither.
+    With ``row_wise`` each row is transformed on its own. A matrix product may round a row
+    differently next to other rows, and if a function raises for one row, its block is
+    transformed row by row; neither may affect a discontinuous clip rule or a network. Veracal's
+    own steps do neither.
 
     Guarantees
     ----------
@@ -551,10 +473,8 @@ def transform_block(step: Any, X: Array, form: Array) -> Array:
     if isinstance(step, ColumnTransformer):
         parts = [(key, inner, _column_indices(X, at)) for key, inner, at in step.transformers_]
     elif isinstance(step, FeatureUnion):
-        parts = [
-            (key, inner, _column_indices(X, slice(None)))
-            for key, inner in step.transformer_list
-        ]
+        every = _column_indices(X, slice(None))
+        parts = [(key, inner, every) for key, inner in step.transformer_list]
     elif isinstance(step, PrivateTransformer):
         return replace_nonfinite(step.transform(X))
     else:
@@ -589,16 +509,3 @@ def _fit_quietly(step: Any, synthetic: Dataset) -> None:
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         step.fit(synthetic.X[:])
-
-
-def _suggest_replacement(step: Any) -> str:
-    """Advice on what to use instead of a step that would leak."""
-    name = type(step).__name__
-    if isinstance(step, FrozenEstimator):
-        return f"The frozen estimator is not private: {'; '.join(own_reasons(step.estimator))}."
-    if name in _REPLACEMENTS:
-        return f"Use {_REPLACEMENTS[name]}."
-    return (
-        "Leave it out, fit it to public records and wrap its transform into a "
-        "FunctionTransformer, or use a step of veracal.training."
-    )

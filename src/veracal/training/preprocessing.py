@@ -8,6 +8,7 @@ nothing.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -31,8 +32,9 @@ _ROWS = 65_536  # rows of a file that are in memory at a time
 class PrivateTransformer(TransformerMixin, DisplayMixin, ABC):  # type: ignore[misc]
     """A transformer whose cost is known before it reads a record.
 
-    A final class states in ``_undeclared`` what it would have to read from the records, learns
-    in ``_learn`` and transforms rows in ``_apply``, each row independently of the others.
+    A final class is a data class of its settings. It states in ``_undeclared`` what it would
+    have to read from the records, learns in ``_learn``, and transforms rows in ``_apply``, each
+    row independently of the others. By default it reads and learns nothing.
 
     Guarantees
     ----------
@@ -62,13 +64,12 @@ class PrivateTransformer(TransformerMixin, DisplayMixin, ABC):  # type: ignore[m
             )
         return self._cost()
 
-    @abstractmethod
     def _check_settings(self) -> None:
         """Raise unless the settings are valid, private or not."""
 
-    @abstractmethod
     def _undeclared(self) -> tuple[str, ...]:
         """What a fit would have to read from the records because it is not declared."""
+        return ()
 
     def _check_form(self, width: int) -> None:
         """Reject rows whose width differs from the declared one."""
@@ -77,12 +78,15 @@ class PrivateTransformer(TransformerMixin, DisplayMixin, ABC):  # type: ignore[m
         """Cost of one fit; None if it reads nothing."""
         return None
 
-    @abstractmethod
     def _learn(self, rows: Array | MappedRows, size: int | None) -> tuple[str, ...]:
-        """Learn from checked rows; return the reasons why the result is not private.
+        """Learn from checked rows, of which a data set may declare the number.
 
-        ``size`` is the declared size of the data set, or None.
+        Returns
+        -------
+        tuple of str
+            The reasons why the result is not private.
         """
+        return ()
 
     @abstractmethod
     def _apply(self, rows: Array) -> Array:
@@ -138,21 +142,19 @@ class PrivateTransformer(TransformerMixin, DisplayMixin, ABC):  # type: ignore[m
 
     def _validated(self, X: Any, *, reset: bool) -> Array | MappedRows:
         """Rows, validated as scikit-learn requires."""
-        mapped = MappedRows.of(X) if isinstance(X, np.memmap) else X
-        if not isinstance(mapped, MappedRows):
-            checked: Array = validate_data(
-                self, X, dtype=[np.float64, np.float32], reset=reset, ensure_min_samples=1
-            )
+        rows = MappedRows.of(X) if isinstance(X, np.memmap) else X
+        if not isinstance(rows, MappedRows):
+            checked: Array = validate_data(self, X, dtype=[np.float64, np.float32], reset=reset)
             return checked
-        for block in mapped.windows(_ROWS):
+        for block in rows.windows(_ROWS):
             check_array(block, dtype=None, estimator=self)
         if reset:
-            self.n_features_in_ = mapped.shape[1]
-        elif mapped.shape[1] != self.n_features_in_:
+            self.n_features_in_ = rows.shape[1]
+        elif rows.shape[1] != self.n_features_in_:
             raise ValueError(
-                f"Expected {self.n_features_in_} features, got {mapped.shape[1]} in {mapped!r}."
+                f"Expected {self.n_features_in_} features, got {rows.shape[1]} in {rows!r}."
             )
-        return mapped
+        return rows
 
 
 def output_dtype(rows: Array) -> np.dtype[Any]:
@@ -163,7 +165,6 @@ def output_dtype(rows: Array) -> np.dtype[Any]:
 
 Pair = tuple[float, float]
 Bounds = Pair | Sequence[Pair]
-_BOUND_ROWS = 65_536
 
 
 def check_bounds(bounds: Any, name: str = "bounds") -> Floats:
@@ -206,8 +207,8 @@ def observed_bounds(rows: Array | MappedRows) -> tuple[Floats, Floats]:
     A constant column gets bounds around its value.
     """
     blocks = [
-        np.asarray(rows[start : start + _BOUND_ROWS], dtype=np.float64)
-        for start in range(0, len(rows), _BOUND_ROWS)
+        np.asarray(rows[start : start + _ROWS], dtype=np.float64)
+        for start in range(0, len(rows), _ROWS)
     ]
     low = np.min([block.min(axis=0) for block in blocks], axis=0)
     high = np.max([block.max(axis=0) for block in blocks], axis=0)
@@ -218,15 +219,6 @@ def observed_bounds(rows: Array | MappedRows) -> tuple[Floats, Floats]:
 
 def scale_to_unit(rows: Array, low: Floats, high: Floats) -> Floats:
     r"""Scale values from bounds to [0, 1]: :math:`(x - low) / (high - low)`, clipped.
-
-    Parameters
-    ----------
-    rows : array of shape (n, d)
-    low, high : arrays of shape (d,)
-
-    Returns
-    -------
-    array of float64 of shape (n, d)
 
     Guarantees
     ----------
@@ -245,21 +237,11 @@ _MIN_NORM, _MAX_NORM = 1e-100, 1e100
 def shorten_rows(rows: Floats, norm: float) -> Floats:
     r"""Scale down rows that are longer than a norm: :math:`x \min(1, c / \lVert x \rVert)`.
 
-    Parameters
-    ----------
-    rows : array of finite floats, of shape (n, d)
-    norm : float
-        The bound c.
-
-    Returns
-    -------
-    array of the same shape and type
-
     Guarantees
     ----------
-    Every row of the result is finite and no longer than ``norm``, rounding included, and
-    depends on its own row alone. Norms are computed for rows divided by their largest entry,
-    so that finite rows do not overflow.
+    Given finite rows, every row of the result is finite and no longer than ``norm``, rounding
+    included, and depends on its own row alone. Norms are computed for rows divided by their
+    largest entry, so that finite rows do not overflow.
     """
     target = norm * (1 - _SLACK)
     peaks = np.abs(rows).max(axis=1, keepdims=True, initial=0.0).astype(np.float64)
@@ -272,6 +254,7 @@ def shorten_rows(rows: Floats, norm: float) -> Floats:
     return result
 
 
+@dataclass(eq=False, repr=False)
 class NormClipper(OneToOneFeatureMixin, PrivateTransformer):  # type: ignore[misc]
     """Scale down rows that are longer than a declared norm, without counting them.
 
@@ -297,8 +280,7 @@ class NormClipper(OneToOneFeatureMixin, PrivateTransformer):  # type: ignore[mis
            [0.3, 0.4]])
     """
 
-    def __init__(self, norm: float = 1.0) -> None:
-        self.norm = norm
+    norm: float = 1.0
 
     def _check_settings(self) -> None:
         _checks.positive(norm=self.norm)
@@ -308,12 +290,6 @@ class NormClipper(OneToOneFeatureMixin, PrivateTransformer):  # type: ignore[mis
                 f"got norm={self.norm!r}."
             )
 
-    def _undeclared(self) -> tuple[str, ...]:
-        return ()
-
-    def _learn(self, rows: Array | MappedRows, size: int | None) -> tuple[str, ...]:
-        return ()
-
     def _apply(self, rows: Array) -> Array:
         return shorten_rows(rows.astype(output_dtype(rows)), self.norm)
 
@@ -322,7 +298,37 @@ class NormClipper(OneToOneFeatureMixin, PrivateTransformer):  # type: ignore[mis
         return float(self.norm)
 
 
-class BoundedScaler(OneToOneFeatureMixin, PrivateTransformer):  # type: ignore[misc]
+@dataclass(eq=False, repr=False)
+class BoundedTransformer(OneToOneFeatureMixin, PrivateTransformer):  # type: ignore[misc]
+    """A transformer of columns with declared bounds, ``low_`` and ``high_`` once it is fitted."""
+
+    bounds: Bounds | None = None
+
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        if self.bounds is not None:
+            check_bounds(self.bounds)
+
+    def _undeclared(self) -> tuple[str, ...]:
+        if self.bounds is None:
+            return ("the bounds of the columns were read from the records; declare bounds=...",)
+        return ()
+
+    def _check_form(self, width: int) -> None:
+        if self.bounds is not None:
+            broadcast_bounds(self.bounds, width)
+
+    def _set_bounds(self, rows: Array | MappedRows) -> None:
+        """Set the bounds of the columns, which are read from the rows if none are declared."""
+        self.low_, self.high_ = (
+            observed_bounds(rows)
+            if self.bounds is None
+            else broadcast_bounds(self.bounds, rows.shape[1])
+        )
+
+
+@dataclass(eq=False, repr=False)
+class BoundedScaler(BoundedTransformer):
     r"""Scale columns from declared bounds to a common range.
 
     .. math:: to_0 + (to_1 - to_0) \frac{\min(\max(x, low), high) - low}{high - low}
@@ -353,37 +359,26 @@ class BoundedScaler(OneToOneFeatureMixin, PrivateTransformer):  # type: ignore[m
     array([0.25, 0.5 , 1.  ])
     """
 
-    def __init__(self, bounds: Bounds | None = None, *, to: Pair = (0.0, 1.0)) -> None:
-        self.bounds = bounds
-        self.to = to
+    to: Pair = field(default=(0.0, 1.0), kw_only=True)
 
     def _check_settings(self) -> None:
-        if self.bounds is not None:
-            check_bounds(self.bounds)
+        super()._check_settings()
         pairs = check_bounds(self.to, "to")
         if pairs.shape != (1, 2) or not math.isfinite(float(self.to[1]) - float(self.to[0])):
             raise ValueError(f"Expected one (low, high) for to, got to={self.to!r}.")
 
-    def _undeclared(self) -> tuple[str, ...]:
-        if self.bounds is None:
-            return ("the bounds of the columns were read from the records; declare bounds=...",)
-        return ()
-
-    def _check_form(self, width: int) -> None:
-        if self.bounds is not None:
-            broadcast_bounds(self.bounds, width)
-
     def _learn(self, rows: Array | MappedRows, size: int | None) -> tuple[str, ...]:
-        self.low_, self.high_ = (
-            observed_bounds(rows)
-            if self.bounds is None
-            else broadcast_bounds(self.bounds, rows.shape[1])
-        )
+        self._set_bounds(rows)
         return ()
 
     def _apply(self, rows: Array) -> Array:
         dtype = output_dtype(rows)
-        low, high = _round_inward(self.to, dtype)
+        # The ends of the range in the result's precision, rounded towards the inside.
+        low, high = np.asarray(self.to[0], dtype), np.asarray(self.to[1], dtype)
+        if float(low) < self.to[0]:
+            low = np.nextafter(low, dtype.type(np.inf))
+        if float(high) > self.to[1]:
+            high = np.nextafter(high, dtype.type(-np.inf))
         shares = scale_to_unit(rows, self.low_, self.high_)
         scaled = (self.to[0] + (self.to[1] - self.to[0]) * shares).astype(dtype)
         result: Array = np.clip(scaled, low, high)
@@ -394,19 +389,10 @@ class BoundedScaler(OneToOneFeatureMixin, PrivateTransformer):  # type: ignore[m
         return float(np.sqrt(self.n_features_in_) * np.abs(self.to).max())
 
 
-def _round_inward(to: Pair, dtype: np.dtype[Any]) -> tuple[Any, Any]:
-    """The ends of a range in another precision, rounded towards the inside."""
-    low, high = np.asarray(to[0], dtype), np.asarray(to[1], dtype)
-    if float(low) < to[0]:
-        low = np.nextafter(low, dtype.type(np.inf))
-    if float(high) > to[1]:
-        high = np.nextafter(high, dtype.type(-np.inf))
-    return low, high
-
-
 _ENCODING: dict[str, Any] = {"handle_unknown": "ignore", "sparse_output": False}
 
 
+@dataclass(eq=False, repr=False)
 class DeclaredOneHot(PrivateTransformer):
     """One-hot columns over declared categories, by scikit-learn's ``OneHotEncoder``.
 
@@ -437,8 +423,7 @@ class DeclaredOneHot(PrivateTransformer):
            [0., 0.]])
     """
 
-    def __init__(self, categories: Sequence[Sequence[Any]] | None = None) -> None:
-        self.categories = categories
+    categories: Sequence[Sequence[Any]] | None = None
 
     def _check_settings(self) -> None:
         for column in () if self.categories is None else self.categories:
@@ -472,21 +457,32 @@ class DeclaredOneHot(PrivateTransformer):
         if self.categories is None:
             self.encoder_ = OneHotEncoder(**_ENCODING).fit(rows[:])
         else:
-            dtype = _category_dtype(self.categories, rows.dtype)
+            dtype = self._compared_dtype(rows.dtype)
             columns = [np.asarray(list(column), dtype) for column in self.categories]
             first = np.asarray([[column[0] for column in columns]], dtype)
             self.encoder_ = OneHotEncoder(categories=columns, **_ENCODING).fit(first)
         self.categories_ = self.encoder_.categories_
         return ()
 
+    def _compared_dtype(self, rows: np.dtype[Any]) -> np.dtype[Any]:
+        """The type in which categories are compared, from the declaration and the rows' type."""
+        if rows.kind not in "fiu":
+            return np.dtype(object)
+        with np.errstate(over="ignore"):
+            columns = [np.asarray(list(one), np.float64) for one in self.categories or ()]
+            single = [column.astype(np.float32) for column in columns]
+        if rows.kind in "iu" and all((column % 1 == 0).all() for column in columns):
+            return np.dtype(np.int64)
+        distinct = all(len(np.unique(c)) == len(c) and np.isfinite(c).all() for c in single)
+        return np.dtype(np.float32 if distinct else np.float64)
+
     def _apply(self, rows: Array) -> Array:
         dtype = self.encoder_.categories_[0].dtype
         if self.categories is not None and dtype.kind == "f" and rows.dtype.kind in "fiu":
             with np.errstate(over="ignore"):
                 rows = rows.astype(dtype)
-            rows = np.where(
-                np.isinf(rows), np.nan, rows
-            )  # matches no category, and raises no error
+            # NaN matches no category, and raises no error.
+            rows = np.where(np.isinf(rows), np.nan, rows)
         encoded: Array = self.encoder_.transform(rows)
         return encoded
 
@@ -516,16 +512,3 @@ class DeclaredOneHot(PrivateTransformer):
         tags.input_tags.categorical = True
         tags.input_tags.allow_nan = True  # like any other undeclared value
         return tags
-
-
-def _category_dtype(categories: Sequence[Sequence[Any]], rows: np.dtype[Any]) -> np.dtype[Any]:
-    """The type in which categories are compared, from the declaration and the rows' dtype."""
-    if rows.kind not in "fiu":
-        return np.dtype(object)
-    with np.errstate(over="ignore"):
-        columns = [np.asarray(list(column), np.float64) for column in categories]
-        single = [column.astype(np.float32) for column in columns]
-    if rows.kind in "iu" and all((column % 1 == 0).all() for column in columns):
-        return np.dtype(np.int64)
-    distinct = all(len(np.unique(c)) == len(c) and np.isfinite(c).all() for c in single)
-    return np.dtype(np.float32 if distinct else np.float64)

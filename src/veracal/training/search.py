@@ -6,8 +6,8 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -25,10 +25,8 @@ from veracal.accounting import (
     DiscreteGaussian,
     Event,
     Parallel,
-    Relation,
     RunDistribution,
     Search,
-    Unit,
     rdp_at,
     stopping_rate,
 )
@@ -36,19 +34,16 @@ from veracal.data import Dataset, Label, split
 from veracal.mechanisms import add_discrete_gaussian
 from veracal.training.base import PrivateEstimator, TrainingData
 from veracal.training.pipeline import PrivatePipeline
-from veracal.training.pipeline_steps import is_private_step, synthesize_records
+from veracal.training.pipeline_steps import is_private_step, synthetic_dataset
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def _if_estimator_has(method: str) -> Callable[[Method], Method]:
     """Decorator: the method exists only if the estimator that is searched has it."""
-
-    def check(search: "BestEstimatorMixin") -> bool:
-        getattr(search.estimator, method)  # raises what scikit-learn expects
-        return True
-
-    decorator: Callable[[Method], Method] = available_if(check)
+    decorator: Callable[[Method], Method] = available_if(
+        lambda search: hasattr(search.estimator, method)
+    )
     return decorator
 
 
@@ -97,23 +92,12 @@ class BestEstimatorMixin(MetaEstimatorMixin):  # type: ignore[misc]
 _BLOCK = 256  # rows that are predicted together
 
 
-@dataclass(frozen=True, eq=False)
-class SearchTrial:
-    """One run of a search.
-
-    Attributes
-    ----------
-    setting : int
-        Index in the public list of settings.
-    model : estimator
-        Fitted.
-    score : float
-        Noisy number of correct predictions; NaN if there was no trial.
-    """
+class SearchTrial(NamedTuple):
+    """A setting's index in the public list, the fitted model, and its noisy correct count."""
 
     setting: int
     model: Any
-    score: float
+    score: float  # NaN if there was no trial
 
 
 def search_event(
@@ -151,21 +135,10 @@ def search_event(
         searches.
     """
     distinct = tuple(dict.fromkeys(trainings))
-    if held_out:
-        return Parallel(
-            (
-                Search(_worst_event(distinct), mean, distribution),
-                Search(score, mean, distribution),
-            )
-        )
-    return Search(
-        _worst_event(tuple(Composed((one, score)) for one in distinct)), mean, distribution
-    )
-
-
-def _worst_event(events: tuple[Event, ...]) -> Event:
-    """The event that costs most, order by order."""
-    return events[0] if len(events) == 1 else Parallel(events)
+    trials = distinct if held_out else tuple(Composed((one, score)) for one in distinct)
+    worst = trials[0] if len(trials) == 1 else Parallel(trials)  # at each order
+    search = Search(worst, mean, distribution)
+    return Parallel((search, Search(score, mean, distribution))) if held_out else search
 
 
 def draw_trial_count(
@@ -187,20 +160,9 @@ def run_trials(
 ) -> SearchTrial | None:
     """Run trials of randomly drawn settings, and keep the one with the highest noisy score.
 
-    Parameters
-    ----------
-    trial : callable
-        Fits and scores the setting at an index.
-    settings : int
-        Number of settings in the public list.
-    number : int
-        Number of trials.
-
-    Returns
-    -------
-    SearchTrial or None
-        Ties are broken by independent random numbers, which depend neither on the order of the
-        trials nor on any record. None without a trial.
+    ``trial`` fits and scores the setting at an index of the public list. Ties are broken by
+    independent random numbers, which depend neither on the order of the trials nor on any
+    record. The result is None without a trial.
 
     Guarantees
     ----------
@@ -267,6 +229,7 @@ Setting = Mapping[str, Any]
 WINNER = "it is the best model of a search, whose statement applies"
 
 
+@dataclass(eq=False, repr=False)
 class PrivateSearch(BestEstimatorMixin, PrivateEstimator):
     r"""Try settings of a private classifier and keep the best, charged for all trials.
 
@@ -318,10 +281,8 @@ class PrivateSearch(BestEstimatorMixin, PrivateEstimator):
         Noisy share of correct predictions of the best trial. As the maximum of several scores
         it is biased upwards: **not a result**. NaN without a trial.
     classes_ : array of shape (k,)
-    event_ : Event or None
-    private_ : bool
-    not_private_because_ : tuple of str
-    statement_ : Statement or NotPrivate
+    event_, private_, not_private_because_, statement_
+        The cost, and what may be claimed.
 
     Guarantees
     ----------
@@ -331,7 +292,7 @@ class PrivateSearch(BestEstimatorMixin, PrivateEstimator):
     released.
 
     *No trial.* Under the Poisson distribution K may be 0. The default setting is then fitted to
-    synthetic records (:func:`veracal.training.pipeline_steps.synthesize_records`), so that the
+    synthetic records (:func:`veracal.training.pipeline_steps.synthetic_dataset`), so that the
     result has the same distribution for all records; that there was no trial is visible, and
     equally likely for any records.
 
@@ -351,38 +312,15 @@ class PrivateSearch(BestEstimatorMixin, PrivateEstimator):
     (5.0, 'logarithmic')
     """
 
-    def __init__(
-        self,
-        estimator: Any,
-        settings: Sequence[Setting] | Mapping[str, Sequence[Any]],
-        *,
-        mean: float = 10.0,
-        distribution: RunDistribution = "logarithmic",
-        holdout: float | None = None,
-        score_noise: float = 10.0,
-        default: int = 0,
-        delta: float = 1e-5,
-        classes: Sequence[Label] | None = None,
-        size: int | None = None,
-        relation: Relation = "add-remove",
-        unit: Unit | None = None,
-        random_state: int | np.random.Generator | None = None,
-    ) -> None:
-        self.estimator = estimator
-        self.settings = settings
-        self.mean = mean
-        self.distribution = distribution
-        self.holdout = holdout
-        self.score_noise = score_noise
-        self.default = default
-        self.delta = delta
-        self.classes = classes
-        self.size = size
-        self.relation = relation
-        self.unit = unit
-        self.random_state = random_state
-
-    # ------------------------------------------------------------ settings
+    estimator: Any
+    settings: Sequence[Setting] | Mapping[str, Sequence[Any]]
+    _: KW_ONLY
+    mean: float = 10.0
+    distribution: RunDistribution = "logarithmic"
+    holdout: float | None = None
+    score_noise: float = 10.0
+    default: int = 0
+    delta: float = 1e-5
 
     def _check_settings(self) -> None:
         _checks.positive(mean=self.mean, score_noise=self.score_noise, delta=self.delta)
@@ -419,8 +357,6 @@ class PrivateSearch(BestEstimatorMixin, PrivateEstimator):
     def _model(self, position: int) -> Any:
         """A new model with the setting at an index."""
         return clone(self.estimator).set_params(**self._settings()[position])
-
-    # ------------------------------------------------------------ cost
 
     def event(self) -> Event:
         """Cost of one fit, known before any record is read.
@@ -467,18 +403,14 @@ class PrivateSearch(BestEstimatorMixin, PrivateEstimator):
         """The cost of one noisy score."""
         return DiscreteGaussian(self.score_noise, 1, self.relation)
 
-    def _delta(self) -> float:
-        return self.delta
-
-    # ------------------------------------------------------------ fit
-
     def _check_form(self, data: TrainingData) -> None:
         synthetic = self._synthetic(data)
         for position in range(len(self._settings())):
             self._model(position).check_records(synthetic)
 
     def _learn(self, data: TrainingData, rng: np.random.Generator) -> tuple[str, ...]:
-        train, scoring = self._split(_to_dataset(data), rng)
+        records = Dataset(data.X, data.codes, _labels(data), size=data.size, norm=data.norm)
+        train, scoring = self._split(records, rng)
         charged = None if self._cost(data.size) is None else self._training_events()
         number = draw_trial_count(self.mean, self.distribution, rng=rng)
         reasons: dict[str, None] = {}  # of all trials, since the others are compared, too
@@ -506,16 +438,15 @@ class PrivateSearch(BestEstimatorMixin, PrivateEstimator):
         # The search states its own reasons separately.
         known = data.reasons if _random.is_secret(rng) else (*data.reasons, REPEATABLE)
         reasons.update(dict.fromkeys(own_reasons))
-        if any(self._seeded(position) for position in range(len(self._settings()))):
+        if any(
+            name.split("__")[-1] == "random_state" and value is not None
+            for position in range(len(self._settings()))
+            for name, value in self._model(position).get_params().items()
+        ):
             reasons[REPEATABLE] = None  # whether or not a trial had that setting
         # On its own, the best model would state the cost of a single trial.
         self.best_estimator_.not_private_because_ = (*own_reasons, WINNER)
         return tuple(reason for reason in reasons if not reason.endswith(known))
-
-    def _seeded(self, position: int) -> bool:
-        """Whether a setting has a fixed seed."""
-        params = self._model(position).get_params().items()
-        return any(n.split("__")[-1] == "random_state" and v is not None for n, v in params)
 
     def _fitted_model(self, position: int, records: Dataset, rng: np.random.Generator) -> Any:
         """A new model with the setting at an index, fitted."""
@@ -545,13 +476,7 @@ class PrivateSearch(BestEstimatorMixin, PrivateEstimator):
 
     def _synthetic(self, data: TrainingData) -> Dataset:
         """Synthetic records of the same form as those that a trial is trained on."""
-        records = synthesize_records(
-            data.X,
-            _labels(data),
-            size=data.size,
-            norm=data.norm,
-            relation=self.relation,
-        )
+        records = synthetic_dataset(data, self.relation, _labels(data))
         train, _ = self._split(records, np.random.default_rng(0))  # public draws
         return train
 
@@ -560,8 +485,3 @@ def _labels(data: TrainingData) -> tuple[Label, ...]:
     """The classes in a data set's types: integral floats and booleans become integers."""
     known = data.classes
     return tuple((known.astype(np.int64) if known.dtype.kind in "fb" else known).tolist())
-
-
-def _to_dataset(data: TrainingData) -> Dataset:
-    """The records of a fit as a data set."""
-    return Dataset(data.X, data.codes, _labels(data), size=data.size, norm=data.norm)

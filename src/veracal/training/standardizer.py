@@ -9,10 +9,10 @@ everything else follows from the noisy sum and a declared number of records.
 import math
 from abc import abstractmethod
 from collections.abc import Iterable
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
-from sklearn.base import OneToOneFeatureMixin
 from sklearn.utils.validation import check_is_fitted
 
 from veracal import _checks, _random
@@ -23,24 +23,18 @@ from veracal.accounting import (
     Budget,
     Event,
     Gaussian,
-    NotPrivate,
     Relation,
-    Statement,
     Unit,
     noise_for,
-    statement,
 )
 from veracal.data import Dataset, MappedRows
 from veracal.errors import DataError
 from veracal.mechanisms import rounded_gaussian
-from veracal.queries import charge_terms, check_protected
-from veracal.training.base import check_size
+from veracal.queries import check_protected
+from veracal.training.base import ChargedFit, check_size
 from veracal.training.preprocessing import (
-    Bounds,
+    BoundedTransformer,
     PrivateTransformer,
-    broadcast_bounds,
-    check_bounds,
-    observed_bounds,
     output_dtype,
     scale_to_unit,
 )
@@ -61,19 +55,10 @@ def moment_sums(blocks: Iterable[Array], low: Floats, high: Floats) -> Ints:
     k and :math:`\mathrm{rint}(k^2 / U)`, both integers, so that neither the order nor the
     blocks of the rows change a bit.
 
-    Parameters
-    ----------
-    blocks : iterable of arrays of shape (rows, d)
-    low, high : arrays of shape (d,)
-
-    Returns
-    -------
-    array of int64 of shape (2, d)
-
     Guarantees
     ----------
-    Divided by U, the result differs between neighbors by at most :func:`moment_sensitivity` in
-    the L2 norm.
+    Divided by U, the result, of shape (2, d), differs between neighbors by at most
+    :func:`moment_sensitivity` in the L2 norm.
     """
     sums = np.zeros((2, len(low)), dtype=np.int64)
     for block in blocks:
@@ -101,12 +86,6 @@ def moment_sensitivity(width: int, relation: Relation) -> float:
     :math:`2 s \delta r + r^2 \le 5 h r` with :math:`h = 2 - \delta \ge s`. If h is 0, both
     values are end points and their squares are integers; otherwise :math:`h \ge r`, and
     :math:`4 - f(2 - h) = h (4 - 5h + 4h^2 - h^3) \ge 2h` exceeds it.
-
-    Parameters
-    ----------
-    width : int
-        The number of columns d.
-    relation : {"add-remove", "replace-one"}
 
     Examples
     --------
@@ -156,23 +135,26 @@ def noisy_moments(
     return means, np.sqrt(np.clip(noisy[1] / size - means**2, least, 1.0))
 
 
-class MomentTransformer(PrivateTransformer):
+@dataclass(eq=False, repr=False)
+class MomentTransformer(ChargedFit, PrivateTransformer):
     """A transformer that is charged for one vector of moments with Gaussian noise.
 
-    A final class stores the settings below among its parameters, and computes its attributes
-    from the noisy vector in ``_release``.
+    A final class computes its attributes from the noisy vector in ``_release``.
     """
 
-    noise_multiplier: float | None
-    epsilon: float | None
-    delta: float
-    size: int | None
-    relation: Relation
-    unit: Unit | None
-    random_state: int | np.random.Generator | None
-    _covers: str  # what the vector contains, for the statement
+    _: KW_ONLY
+    noise_multiplier: float | None = None
+    epsilon: float | None = None
+    delta: float = 1e-5
+    size: int | None = None
+    relation: Relation = "add-remove"
+    unit: Unit | None = None
+    random_state: int | np.random.Generator | None = None
+
+    _exact_noise = True
 
     def _check_settings(self) -> None:
+        super()._check_settings()
         _checks.one_of(RELATIONS, relation=self.relation)
         _checks.positive(delta=self.delta)
         if self.noise_multiplier is not None:
@@ -186,9 +168,6 @@ class MomentTransformer(PrivateTransformer):
             _checks.whole(size=self.size)
         _random.check_state(self.random_state)
 
-    def _undeclared(self) -> tuple[str, ...]:
-        return ()
-
     def _cost(self) -> Event:
         return Gaussian(self._multiplier(), 1.0, self.relation)
 
@@ -199,6 +178,11 @@ class MomentTransformer(PrivateTransformer):
         epsilon = 1.0 if self.epsilon is None else self.epsilon
         budget = Budget(epsilon, self.delta, self.relation, self.unit or Unit())
         return noise_for(budget, lambda noise: Gaussian(noise, 1.0, self.relation))
+
+    def check_records(self, dataset: Dataset) -> None:
+        """Reject a data set that cannot be transformed, by public facts alone."""
+        super().check_records(dataset)
+        self._check_declared(dataset)
 
     def _check_declared(self, dataset: Dataset) -> None:
         """Reject a data set whose unit or size does not fit, or is not declared."""
@@ -233,26 +217,12 @@ class MomentTransformer(PrivateTransformer):
     def _release(self, rows: Array | MappedRows, size: int, rng: np.random.Generator) -> None:
         """Set the attributes that follow from the noisy vector; exact sums are never stored."""
 
-    @property
-    def statement_(self) -> Statement | NotPrivate:
-        """The guarantee of this fit, as text and as JSON; computed on access."""
-        if not self.private_:
-            return NotPrivate(self.not_private_because_)
-        assert self.event_ is not None
-        return statement(
-            self.event_,
-            self.delta,
-            self.unit,
-            covers=(self._covers,),
-            exact_noise=True,
-            **charge_terms(self),
-        )
-
 
 _CELLS = 2**22  # entries of a block
 
 
-class PrivateStandardizer(OneToOneFeatureMixin, MomentTransformer):  # type: ignore[misc]
+@dataclass(eq=False, repr=False)
+class PrivateStandardizer(BoundedTransformer, MomentTransformer):
     r"""Subtract noisy means and divide by noisy standard deviations; charged.
 
     Values are clipped to declared bounds and scaled to [-1, 1]. Their sums and sums of
@@ -281,10 +251,8 @@ class PrivateStandardizer(OneToOneFeatureMixin, MomentTransformer):  # type: ign
     ----------
     mean_, scale_ : arrays of shape (d,)
         Noisy, in the units of the columns.
-    event_ : Event
-    private_ : bool
-    not_private_because_ : tuple of str
-    statement_ : Statement or NotPrivate
+    event_, private_, not_private_because_, statement_
+        The cost, and what may be claimed.
 
     Guarantees
     ----------
@@ -305,54 +273,9 @@ class PrivateStandardizer(OneToOneFeatureMixin, MomentTransformer):  # type: ign
 
     _covers = "the means and standard deviations of the columns"
 
-    def __init__(
-        self,
-        bounds: Bounds | None = None,
-        *,
-        noise_multiplier: float | None = None,
-        epsilon: float | None = None,
-        delta: float = 1e-5,
-        size: int | None = None,
-        relation: Relation = "add-remove",
-        unit: Unit | None = None,
-        random_state: int | np.random.Generator | None = None,
-    ) -> None:
-        self.bounds = bounds
-        self.noise_multiplier = noise_multiplier
-        self.epsilon = epsilon
-        self.delta = delta
-        self.size = size
-        self.relation = relation
-        self.unit = unit
-        self.random_state = random_state
-
-    def _check_settings(self) -> None:
-        super()._check_settings()
-        if self.bounds is not None:
-            check_bounds(self.bounds)
-
-    def _undeclared(self) -> tuple[str, ...]:
-        if self.bounds is None:
-            return ("the bounds of the columns were read from the records; declare bounds=...",)
-        return ()
-
-    def _check_form(self, width: int) -> None:
-        if self.bounds is not None:
-            broadcast_bounds(self.bounds, width)
-
-    def check_records(self, dataset: Dataset) -> None:
-        """Reject a data set that cannot be transformed, by public facts alone."""
-        super().check_records(dataset)
-        self._check_declared(dataset)
-
     def _release(self, rows: Array | MappedRows, size: int, rng: np.random.Generator) -> None:
-        width = rows.shape[1]
-        self.low_, self.high_ = (
-            observed_bounds(rows)
-            if self.bounds is None
-            else broadcast_bounds(self.bounds, width)
-        )
-        std = self._noise_std(width)
+        self._set_bounds(rows)
+        std = self._noise_std(rows.shape[1])
         self._released = noisy_moments(self._sums(rows), size, std, rng=rng)
 
     def _noise_std(self, width: int) -> float:

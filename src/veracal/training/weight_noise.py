@@ -21,7 +21,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -52,41 +51,11 @@ _TINY = 1e-18
 _FAR = 1e200  # in units of the noise; the tail probability is 0 there
 
 
-class WeightNoise(Protocol):
-    """Spherically symmetric noise on a vector of weights."""
-
-    @property
-    def dimension(self) -> int:
-        """Number of weights."""
-
-    @property
-    def rounding(self) -> float:
-        """Bound on the distance between the rounded and the unrounded noise."""
-
-    def tail_probability(self, distances: Floats) -> Floats:
-        """Probability that the noise in one direction exceeds a distance."""
-
-    def quantile(self, tail: float) -> float:
-        """Upper quantile of the noise in one direction, for a tail probability below 1/2."""
-
-    def length_quantile(self, tail: float) -> float:
-        """Upper quantile of the length of the noise."""
-
-    def difference(self) -> "WeightNoise":
-        """Distribution of the difference of two independent vectors."""
-
-
 @dataclass(frozen=True)
 class GaussianNoise:
-    """Normal noise on each weight.
+    """Normal noise of a standard deviation on each weight.
 
-    Attributes
-    ----------
-    std : float > 0
-        Standard deviation.
-    dimension : int
-    rounding : float >= 0
-        Half the diagonal of a cell of the grid to which the noise is rounded.
+    ``rounding`` is half the diagonal of a cell of the grid to which the noise is rounded.
 
     Examples
     --------
@@ -133,7 +102,7 @@ class GammaNoise:
     vectors : int
         Number of vectors that are added.
     rounding : float >= 0
-        Half the diagonal of a cell of the grid to which the noise is rounded.
+        As for :class:`GaussianNoise`.
 
     Examples
     --------
@@ -173,6 +142,10 @@ class GammaNoise:
         return GammaNoise(self.scale, self.dimension, 2 * self.vectors, 2 * self.rounding)
 
 
+# Spherically symmetric noise on a vector of weights, rounded by less than ``rounding``.
+WeightNoise = GaussianNoise | GammaNoise
+
+
 @lru_cache(maxsize=16)
 def mixture_radii(dimension: int, vectors: int) -> tuple[Floats, Floats]:
     """Radii R of the mixture, and their weights."""
@@ -196,11 +169,11 @@ def _tail_probability(distances: Floats, dimension: int, vectors: int) -> Floats
 @lru_cache(maxsize=256)
 def _quantile(tail: float, dimension: int, vectors: int) -> float:
     """Upper quantile of noise of scale 1 in one direction."""
-
-    def above(distance: float) -> float:
-        return float(_tail_probability(np.array([distance]), dimension, vectors)[0])
-
-    return _solve_tail(above, tail, _length_quantile(tail, dimension, vectors))
+    return _solve_tail(
+        lambda distance: _tail_probability(np.array([distance]), dimension, vectors)[0],
+        tail,
+        _length_quantile(tail, dimension, vectors),
+    )
 
 
 @lru_cache(maxsize=256)
@@ -210,11 +183,7 @@ def _length_quantile(tail: float, dimension: int, vectors: int) -> float:
     if vectors == 1:
         return one
     nodes, weights = mixture_radii(dimension, vectors)
-
-    def longer(length: float) -> float:
-        return float(weights @ chi.sf(length / nodes, dimension))
-
-    return _solve_tail(longer, tail, one)
+    return _solve_tail(lambda length: weights @ chi.sf(length / nodes, dimension), tail, one)
 
 
 def _solve_tail(probability: Callable[[float], float], tail: float, most: float) -> float:
@@ -276,7 +245,7 @@ def output_arbitrariness(
         As released.
     X : array of shape (n, d)
         Rows as the classifier reads them, with a 1 if there is an intercept.
-    noise : Noise
+    noise : WeightNoise
         Noise on each row of weights, which is public.
     level : float in (0, 1)
     people : int or None
@@ -291,27 +260,21 @@ def output_arbitrariness(
     Post-processing of the released weights. For any records, intervals hold with probability
     ``level`` over the noise of the release. The estimate of a flip has no guarantee.
     """
-    w, failure, holds_for = (
-        weight_matrix(weights),
-        failure_probability(level),
-        describe_scope(people),
-    )
+    w, failure = weight_matrix(weights), failure_probability(level)
+    holds_for = describe_scope(people)
     if threshold:
         people, holds_for = None, describe_scope(None)
     distances = plane_distances(w, X, threshold)
     caveats: tuple[str, ...] = (OVER_THE_NOISE, SAME_RECORDS, SHARED_NOISE, NOT_SELECTED)
+    flip = None
     if len(w) > 1:
         low, high = _multiclass_interval(distances.sums, noise, failure, people)
-        return Arbitrariness(
-            distances.low(low), distances.high(high), None, level, holds_for, caveats
-        )
-    low, high = _binary_interval(distances.sums[:, 0], noise, failure, people)
-    flip = _estimate_flips(w[0], distances, noise, threshold, X)
-    if flip is not None:
-        caveats += (ESTIMATED,)
-    return Arbitrariness(
-        distances.low(low), distances.high(high), flip, level, holds_for, caveats
-    )
+    else:
+        low, high = _binary_interval(distances.sums[:, 0], noise, failure, people)
+        flip = _estimate_flips(w[0], distances, noise, threshold, X)
+        caveats += () if flip is None else (ESTIMATED,)
+    low, high = distances.low(low), distances.high(high)
+    return Arbitrariness(low, high, flip, level, holds_for, caveats)
 
 
 def _binary_interval(
@@ -368,9 +331,7 @@ def _multiclass_interval(
     bounds = -np.sort(-np.hstack([stay, overtake]), axis=1)
     before = np.cumsum(bounds, axis=1) - bounds
     filled = np.clip(1 - before, 0.0, bounds)
-    filled[:, 0] += np.maximum(
-        1 - filled.sum(axis=1), 0.0
-    )  # if the bounds add up to less than 1
+    filled[:, 0] += np.maximum(1 - filled.sum(axis=1), 0.0)  # if they add up to less than 1
     low = k / (k - 1) * (1 - (filled**2).sum(axis=1))
     return low, high
 

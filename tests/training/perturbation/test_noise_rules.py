@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assurance.gate_perturbation import worst_loss
-from veracal.training.newton import log_density, minimize
+from tests.training.perturbation.density import log_density
+from veracal.training.newton import minimize
 from veracal.training.output_perturbation import spherical_gamma
 from veracal.training.perturbation import (
     NOT_PRIVATE,

@@ -165,7 +165,7 @@ class DPSGDEngine(AuditEngine):
             "engine": self.name,
             "model": type(self._model).__name__,
             "parameters": describe(self._model)["parameters"],
-            "expected_batch": float(self._fits.descent.expected_batch),
+            "expected_batch": float(self._fits.dp_sgd.expected_batch),
             "classes": list(self.classes),
             "records": fingerprint(self._fits.rows, self._fits.codes),
             "start": fingerprint(self._fits.start),

@@ -202,7 +202,7 @@ class DecoupledWeightDecay:
     def step(self, weights: Any, gradient: Any, state: Any, t: int) -> tuple[Any, Any]:
         """Take a step of the optimizer, and decay."""
         moved, state = self.rule.step(weights, gradient, state, t)
-        rate = self.rule.rate
+        rate = self.rule.learning_rate
         share = (rate.at(t) if isinstance(rate, Schedule) else rate) * self.weight_decay
         for start, end in self.spans:
             moved[start:end] -= share * weights[start:end]
@@ -270,7 +270,7 @@ def build_dp_sgd(
         privacy.relation,
         privacy.unit or Unit(),
     )
-    resolved = spec.descent(rate * size)
+    resolved = spec.dp_sgd(rate * size)
     optimizer = _optimizer(args, int(resolved.steps), layout, decayed)
     return DPSGD(
         resolved.sampler,
