@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         TemperatureScaling,
         TwoTemperatureScaling,
     )
+    from veracal.calibration.maps import from_json, load_map, save_map
     from veracal.calibration.maps.base import CalibrationMap, Identity
     from veracal.calibration.maps.nonparametric import Binned, Isotonic
     from veracal.calibration.maps.parametric import (
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
         TwoTemperatures,
         UniformMixing,
     )
-    from veracal.calibration.maps.storage import from_json, load_map, save_map
     from veracal.calibration.measurement import (
         CalibrationResult,
         Interval,
@@ -335,7 +335,7 @@ __getattr__, __dir__ = attach(
             "TwoTemperatures",
             "UniformMixing",
         ),
-        "maps.storage": (
+        "maps": (
             "from_json",
             "load_map",
             "save_map",
