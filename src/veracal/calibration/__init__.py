@@ -54,9 +54,10 @@ if TYPE_CHECKING:
         training_methods,
         unregister_method,
     )
-    from veracal.calibration.metrics.binned import (
+    from veracal.calibration.metrics.errors import (
         ace,
         binary_ece,
+        binary_smooth_ece,
         classwise_ace,
         confidence_gap,
         debiased_l2,
@@ -65,25 +66,23 @@ if TYPE_CHECKING:
         mce,
         over_confidence,
         sce,
+        smooth_ece,
         under_confidence,
     )
-    from veracal.calibration.metrics.clinical import (
-        calibration_in_the_large,
-        calibration_intercept,
-        calibration_slope,
-        top_label_calibration_intercept,
-        top_label_calibration_slope,
-    )
-    from veracal.calibration.metrics.proper import (
+    from veracal.calibration.metrics.performance import (
         accuracy,
         auc,
         binary_f1,
         brier,
+        calibration_in_the_large,
+        calibration_intercept,
+        calibration_slope,
         f1,
         nll,
         top_label_brier,
+        top_label_calibration_intercept,
+        top_label_calibration_slope,
     )
-    from veracal.calibration.metrics.smooth import binary_smooth_ece, smooth_ece
     from veracal.calibration.planning import (
         PooledPlan,
         TemperaturePlan,
@@ -364,9 +363,10 @@ __getattr__, __dir__ = attach(
             "training_methods",
             "unregister_method",
         ),
-        "metrics.binned": (
+        "metrics.errors": (
             "ace",
             "binary_ece",
+            "binary_smooth_ece",
             "classwise_ace",
             "confidence_gap",
             "debiased_l2",
@@ -375,27 +375,22 @@ __getattr__, __dir__ = attach(
             "mce",
             "over_confidence",
             "sce",
+            "smooth_ece",
             "under_confidence",
         ),
-        "metrics.clinical": (
-            "calibration_in_the_large",
-            "calibration_intercept",
-            "calibration_slope",
-            "top_label_calibration_intercept",
-            "top_label_calibration_slope",
-        ),
-        "metrics.proper": (
+        "metrics.performance": (
             "accuracy",
             "auc",
             "binary_f1",
             "brier",
+            "calibration_in_the_large",
+            "calibration_intercept",
+            "calibration_slope",
             "f1",
             "nll",
             "top_label_brier",
-        ),
-        "metrics.smooth": (
-            "binary_smooth_ece",
-            "smooth_ece",
+            "top_label_calibration_intercept",
+            "top_label_calibration_slope",
         ),
         "planning": (
             "PooledPlan",

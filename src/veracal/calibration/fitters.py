@@ -35,7 +35,7 @@ from veracal.calibration.maps.parametric import (
     log_parts,
     readable_logits,
 )
-from veracal.calibration.metrics.proper import brier, nll
+from veracal.calibration.metrics.performance import brier, nll
 from veracal.data import Scores
 from veracal.errors import DataError
 

@@ -24,8 +24,8 @@ from veracal.calibration.metrics.base import (
     top_label_blocks,
     two_sum,
 )
-from veracal.calibration.metrics.binned import bin_totals, largest_gap
-from veracal.calibration.metrics.proper import (
+from veracal.calibration.metrics.errors import bin_totals, largest_gap
+from veracal.calibration.metrics.performance import (
     brier_blocks,
     nll_blocks,
     top_label_brier_blocks,

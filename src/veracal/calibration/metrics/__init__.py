@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING
 from veracal._lazy import attach
 
 if TYPE_CHECKING:
-    from veracal.calibration.metrics.binned import (
+    from veracal.calibration.metrics.errors import (
         ace,
         binary_ece,
+        binary_smooth_ece,
         classwise_ace,
         confidence_gap,
         debiased_l2,
@@ -16,25 +17,23 @@ if TYPE_CHECKING:
         mce,
         over_confidence,
         sce,
+        smooth_ece,
         under_confidence,
     )
-    from veracal.calibration.metrics.clinical import (
-        calibration_in_the_large,
-        calibration_intercept,
-        calibration_slope,
-        top_label_calibration_intercept,
-        top_label_calibration_slope,
-    )
-    from veracal.calibration.metrics.proper import (
+    from veracal.calibration.metrics.performance import (
         accuracy,
         auc,
         binary_f1,
         brier,
+        calibration_in_the_large,
+        calibration_intercept,
+        calibration_slope,
         f1,
         nll,
         top_label_brier,
+        top_label_calibration_intercept,
+        top_label_calibration_slope,
     )
-    from veracal.calibration.metrics.smooth import binary_smooth_ece, smooth_ece
 
 __all__ = [
     "accuracy",
@@ -67,9 +66,10 @@ __all__ = [
 __getattr__, __dir__ = attach(
     __name__,
     {
-        "binned": (
+        "errors": (
             "ace",
             "binary_ece",
+            "binary_smooth_ece",
             "classwise_ace",
             "confidence_gap",
             "debiased_l2",
@@ -78,27 +78,22 @@ __getattr__, __dir__ = attach(
             "mce",
             "over_confidence",
             "sce",
+            "smooth_ece",
             "under_confidence",
         ),
-        "clinical": (
-            "calibration_in_the_large",
-            "calibration_intercept",
-            "calibration_slope",
-            "top_label_calibration_intercept",
-            "top_label_calibration_slope",
-        ),
-        "proper": (
+        "performance": (
             "accuracy",
             "auc",
             "binary_f1",
             "brier",
+            "calibration_in_the_large",
+            "calibration_intercept",
+            "calibration_slope",
             "f1",
             "nll",
             "top_label_brier",
-        ),
-        "smooth": (
-            "binary_smooth_ece",
-            "smooth_ece",
+            "top_label_calibration_intercept",
+            "top_label_calibration_slope",
         ),
     },
 )

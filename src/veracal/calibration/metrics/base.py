@@ -110,16 +110,6 @@ def run_starts(ranked: Array) -> Ints:
     return result
 
 
-def mean_ranks(ranked: Array) -> Floats:
-    """Ranks from 1 of sorted values; ties get their mean rank."""
-    n, k = ranked.shape
-    first = run_starts(ranked).T
-    run = first + n * np.arange(k)[:, None]
-    lengths = np.bincount(run.reshape(-1), minlength=n * k)
-    result: Floats = (first + (lengths.take(run) + 1) / 2).T
-    return result
-
-
 def codes(values: Array) -> Ints:
     """Integer codes with the order of the values of each column, ties included."""
     n, k = values.shape
@@ -246,7 +236,14 @@ def top_label_blocks(scores: Scores) -> Iterator[Outcomes]:
     buffer, starts = np.empty((3, rows * k), dtype=values.dtype), np.arange(rows) * k
     for start in range(0, len(scores), rows):
         part, block_labels = values[start : start + rows], labels[start : start + rows]
-        own, rival = _own_and_rival(part, starts[: len(block_labels)] + block_labels, buffer)
+        # The label's score and the largest other one say whether the prediction is correct,
+        # without an argmax, which is slower than a maximum.
+        others = buffer[0, : part.size].reshape(part.shape)
+        np.copyto(others, part)
+        flat, index = others.reshape(-1), starts[: len(block_labels)] + block_labels
+        own = flat.take(index, mode="clip")
+        flat[index] = -np.inf
+        rival = _largest(others, buffer[1:])
         correct, ties = own > rival, np.flatnonzero(own == rival)
         if len(ties):
             correct[ties] = part[ties].argmax(axis=1) == block_labels[ties]
@@ -259,20 +256,6 @@ def top_label_blocks(scores: Scores) -> Iterator[Outcomes]:
 def confidence_column(scores: Scores) -> Floats:
     """Confidence of every record, of shape (n, 1)."""
     return top_label(scores).probability[:, None]
-
-
-def _own_and_rival(values: Floats, index: Ints, buffer: Floats) -> tuple[Floats, Floats]:
-    """Score of the labeled class of each record, and the largest score of the other classes.
-
-    Comparing the two says whether the prediction is correct, without an argmax, which is slower
-    than a maximum.
-    """
-    others = buffer[0, : values.size].reshape(values.shape)
-    np.copyto(others, values)
-    flat = others.reshape(-1)
-    own = flat.take(index, mode="clip")
-    flat[index] = -np.inf
-    return own, _largest(others, buffer[1:])
 
 
 def _largest(values: Floats, buffer: Floats) -> Floats:
@@ -328,7 +311,7 @@ class BinTotals:
     def of(cls, parts: Iterable[Outcomes], bins: Bins) -> "BinTotals":
         """Totals of the events of all blocks."""
         size = 2 * bins.count
-        cells, sums, rest = np.zeros(size, dtype=np.int64), zeros(size), zeros(size)
+        cells, sums, rest = np.zeros(size, dtype=np.int64), np.zeros(size), np.zeros(size)
         for part in parts:
             index = 2 * bin_indices(part.probability, bins) + part.happened
             cells += np.bincount(index, minlength=size)
@@ -366,7 +349,7 @@ class BinTotals:
 
 def gap_totals(parts: Iterable[Outcomes], bins: Bins) -> Floats:
     """Equal to :attr:`BinTotals.gaps`, in half the time."""
-    sums, rest = zeros(bins.count), zeros(bins.count)
+    sums, rest = np.zeros(bins.count), np.zeros(bins.count)
     for part in parts:
         gaps = np.subtract(part.probability, part.happened, dtype=np.float64)
         index = bin_indices(part.probability, bins)
@@ -374,11 +357,6 @@ def gap_totals(parts: Iterable[Outcomes], bins: Bins) -> Floats:
         rest += lost
     result: Floats = sums + rest
     return result
-
-
-def zeros(size: int) -> Floats:
-    """Initial sums."""
-    return np.zeros(size)
 
 
 def sums_by(index: Ints, values: Floats, size: int) -> Floats:
