@@ -145,16 +145,16 @@ if TYPE_CHECKING:
         MappedQuery,
         TemperatureGradient,
     )
-    from veracal.calibration.recalibration.budget import BINS, BudgetDivision
     from veracal.calibration.recalibration.plan import RecalibrationPlan, plan_recalibration
-    from veracal.calibration.recalibration.result import Recalibration
     from veracal.calibration.recalibration.run import (
         FITTED_ON,
-        fitted_temperatures,
+        Recalibration,
         recalibrate,
         run_recalibration,
     )
     from veracal.calibration.recalibration.sources import (
+        BINS,
+        BudgetDivision,
         EnrolledBounds,
         SourceProfile,
         profile_source,
@@ -261,7 +261,6 @@ __all__ = [
     "f1",
     "figure_names",
     "find_unaffordable",
-    "fitted_temperatures",
     "from_json",
     "guard_event",
     "guard_map",
@@ -462,22 +461,19 @@ __getattr__, __dir__ = attach(
             "MappedQuery",
             "TemperatureGradient",
         ),
-        "recalibration.budget": (
-            "BINS",
-            "BudgetDivision",
-        ),
         "recalibration.plan": (
             "RecalibrationPlan",
             "plan_recalibration",
         ),
-        "recalibration.result": ("Recalibration",),
         "recalibration.run": (
             "FITTED_ON",
-            "fitted_temperatures",
+            "Recalibration",
             "recalibrate",
             "run_recalibration",
         ),
         "recalibration.sources": (
+            "BINS",
+            "BudgetDivision",
             "EnrolledBounds",
             "SourceProfile",
             "profile_source",
