@@ -6,7 +6,6 @@ from veracal._lazy import attach
 
 if TYPE_CHECKING:
     from veracal.calibration.bins import Bins
-    from veracal.calibration.budgeting import Guard
     from veracal.calibration.classifier import CalibratedClassifier, MappedPredictions
     from veracal.calibration.fitters import (
         BetaCalibration,
@@ -119,7 +118,11 @@ if TYPE_CHECKING:
     from veracal.calibration.private.temperature import PrivateTemperature
     from veracal.calibration.private.temperature_grid import TemperatureGrid
     from veracal.calibration.private.two_temperatures import PrivateTwoTemperatures
-    from veracal.calibration.private_classifier import PART, PrivateCalibratedClassifier
+    from veracal.calibration.private_classifier import (
+        PART,
+        Guard,
+        PrivateCalibratedClassifier,
+    )
     from veracal.calibration.queries.binned import (
         AbsoluteGaps,
         BinnedGap,
@@ -301,7 +304,6 @@ __getattr__, __dir__ = attach(
     __name__,
     {
         "bins": ("Bins",),
-        "budgeting": ("Guard",),
         "classifier": (
             "CalibratedClassifier",
             "MappedPredictions",
@@ -433,6 +435,7 @@ __getattr__, __dir__ = attach(
         "private.temperature_grid": ("TemperatureGrid",),
         "private.two_temperatures": ("PrivateTwoTemperatures",),
         "private_classifier": (
+            "Guard",
             "PART",
             "PrivateCalibratedClassifier",
         ),

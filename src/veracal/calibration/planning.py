@@ -29,33 +29,28 @@ choose``). A range of temperatures as narrow as the prior needs no second gap ei
 """
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from veracal import _checks
 from veracal.accounting import MICRO, Budget, Relation, Unit, format_up
 from veracal.calibration.maps.parametric import TwoTemperatures
 from veracal.calibration.private import temperature, two_temperatures
 from veracal.calibration.private.pooled import FEW, SHARES
-from veracal.calibration.private.session import PrivateFitter, micro_epsilon_of
-from veracal.calibration.private.temperature import PrivateTemperature
+from veracal.calibration.private.session import micro_epsilon_of
 from veracal.calibration.private.temperature_grid import TemperatureGrid
-from veracal.calibration.private.two_temperatures import (
-    MIN_RECORDS_TIMES_EPSILON,
-    PrivateTwoTemperatures,
-)
+from veracal.calibration.private.two_temperatures import MIN_RECORDS_TIMES_EPSILON
 from veracal.calibration.queries.scalars import ConfidenceWeightedGaps, Gap
 
 MANY_RECORDS = 20_000  # number of records for which a small share is enough
 MAX_SHARE_LARGE, MAX_SHARE = 0.02, 0.1  # shares of the budget
-MIN_SHARE = (
-    0.02  # smaller shares do not help training, because losses compose nearly as squares
-)
+# Smaller shares do not help training, because losses compose nearly as squares.
+MIN_SHARE = 0.02
 STEEPNESS = 1.3  # of the confidence for Gaussian logits, within a factor of two
-_SHARES = temperature.SHARES, two_temperatures.SHARES
-_LAST, _LAST_OF_TWO = (
-    shares[-1] / sum(shares) for shares in _SHARES
-)  # shares of the last answer
+# Shares of the last answer.
+_LAST = temperature.SHARES[-1] / sum(temperature.SHARES)
+_LAST_OF_TWO = two_temperatures.SHARES[-1] / sum(two_temperatures.SHARES)
+MAX_FIRST_NOISE = 0.12  # noise per record above which the first gap is not informative
+NARROW_RANGE = 1.5  # ratio of the ends of a narrow range
 
 
 @dataclass(frozen=True)
@@ -103,20 +98,16 @@ class TemperaturePlan:
         """Whether the requested error is met."""
         return self.ece_error <= self.error
 
-    def to_json(self) -> dict[str, Any]:
-        """All attributes as JSON values."""
-        return {**asdict(self), "sufficient": self.sufficient}
-
     def text(self) -> str:
         """The advice in words."""
         met = "" if self.sufficient else f" This exceeds the requested {self.error:.3g}."
         what = ("one temperature", "two temperatures")[self.temperatures - 1]
-        noise = f"adds {self.ece_error:.2g} at most to the calibration error, on average"
         if self.temperature_error is None:
             noise = f"adds about {self.ece_error:.2g} to the calibration error, on average"
         else:
-            noise += (
-                f", and changes the temperature by about {100 * self.temperature_error:.2g} %"
+            noise = (
+                f"adds {self.ece_error:.2g} at most to the calibration error, on average, and "
+                f"changes the temperature by about {100 * self.temperature_error:.2g} %"
             )
         return (
             f"Spend {100 * self.share:.2g} % of epsilon, {format_up(self.epsilon, 3)}, on "
@@ -132,15 +123,15 @@ def plan_temperatures(
     *,
     error: float = 0.005,
     accuracy: float = 0.9,
-    most: float | None = None,
 ) -> TemperaturePlan:
     r"""Advise on the share of a budget for private temperatures, and on their number.
 
     The share is the smallest that keeps the requested error,
-    :math:`\Delta / (w \, \varepsilon \, n) \le` ``error``, but at least two percent. The
-    privacy loss of a small epsilon composes with that of training nearly as squares: two
-    percent of an epsilon of 3 cost 0.1 % more noise in training (800 steps at a sampling rate
-    of 0.05), ten percent 2.3 % and twenty percent 8.5 %.
+    :math:`\Delta / (w \, \varepsilon \, n) \le` ``error``, but at least two percent. For
+    fewer than 20,000 records it is at most ten percent, otherwise two. The privacy loss of a
+    small epsilon composes with that of training nearly as squares: two percent of an epsilon of
+    3 cost 0.1 % more noise in training (800 steps at a sampling rate of 0.05), ten percent
+    2.3 % and twenty percent 8.5 %.
 
     Parameters
     ----------
@@ -153,8 +144,6 @@ def plan_temperatures(
         Allowed increase of the expected calibration error by noise.
     accuracy : float
         Expected accuracy of the classifier, for the error of the temperature.
-    most : float, optional
-        Largest share. By default 0.02 for 20,000 records or more, and 0.1 for fewer.
 
     Examples
     --------
@@ -169,15 +158,19 @@ def plan_temperatures(
         raise ValueError(
             f"Expected an accuracy between chance, 1/{classes}, and 1, got {accuracy!r}."
         )
-    largest = (MAX_SHARE_LARGE if n >= MANY_RECORDS else MAX_SHARE) if most is None else most
-    if not 0 < largest <= 1:
-        raise ValueError(f"Expected most between 0 and 1, got most={most!r}.")
-    noise = _search_noise(classes, budget) / n
-    share = min(max(noise / (error * budget.epsilon), MIN_SHARE), largest)
+    largest = MAX_SHARE_LARGE if n >= MANY_RECORDS else MAX_SHARE
+
+    def share_for(noise: float) -> float:
+        return min(max(noise / (error * budget.epsilon), MIN_SHARE), largest)
+
+    # Expected noise of the last answer per record, at epsilon 1.
+    most = budget.unit.at_most
+    noise = _gap_sensitivity(budget.relation, classes) * most / _LAST / n
+    share = share_for(noise)
     two = supports_two_temperatures(n, share * budget.epsilon, budget.relation, budget.unit)
     if two:
-        noise = _two_temperature_noise(budget) / n
-        share = min(max(noise / (error * budget.epsilon), MIN_SHARE), largest)
+        noise = 2 * _two_gap_sensitivity(budget.relation) * most / _LAST_OF_TWO / n
+        share = share_for(noise)
     smallest, top = (part * budget.epsilon * MICRO for part in (share, largest))
     micro = max(min(math.ceil(smallest), math.floor(top)), 1)
     ece_error = min(noise * MICRO / micro, 1.0)
@@ -202,12 +195,6 @@ def supports_two_temperatures(n: int, epsilon: float, relation: Relation, unit: 
     )
 
 
-def default_fitter(n: int, epsilon: float, relation: Relation, unit: Unit) -> PrivateFitter:
-    """The default fitter for public facts."""
-    two = supports_two_temperatures(n, epsilon, relation, unit)
-    return PrivateTwoTemperatures() if two else PrivateTemperature()
-
-
 def confidence_slope(accuracy: float, classes: int) -> float:
     r"""Slope of the mean confidence in the log temperature, at the root.
 
@@ -219,30 +206,16 @@ def confidence_slope(accuracy: float, classes: int) -> float:
     return STEEPNESS * range_ * height * (1 - height)
 
 
-def _search_noise(classes: int, budget: Budget) -> float:
-    """Expected noise of the last answer, in records, at epsilon 1."""
-    return _gap_sensitivity(classes, budget.relation) * budget.unit.at_most / _LAST
-
-
-def _two_temperature_noise(budget: Budget) -> float:
-    """Expected noise of the last answer of two temperatures, in records, at epsilon 1."""
-    return 2 * _two_gap_sensitivity(budget.relation) * budget.unit.at_most / _LAST_OF_TWO
-
-
 def _two_gap_sensitivity(relation: Relation) -> float:
     """Sensitivity of both gaps together."""
     gaps = ConfidenceWeightedGaps(TwoTemperatures(1.0, 1.0))
     return gaps.sensitivity(relation) * gaps.grid.step
 
 
-def _gap_sensitivity(classes: int, relation: Relation) -> float:
+def _gap_sensitivity(relation: Relation, classes: int | None) -> float:
     """Sensitivity of a gap."""
     gap = Gap(classes=classes)
     return gap.sensitivity(relation) * gap.grid.step
-
-
-MAX_FIRST_NOISE = 0.12  # noise per record above which the first gap is not informative
-NARROW_RANGE = 1.5  # ratio of the ends of a narrow range
 
 
 @dataclass(frozen=True)
@@ -278,10 +251,6 @@ class PooledPlan:
     def rounds(self) -> int:
         """Number of rounds of queries."""
         return len(self.shares)
-
-    def to_json(self) -> dict[str, Any]:
-        """All attributes as JSON values."""
-        return {**asdict(self), "shares": list(self.shares), "rounds": self.rounds}
 
     def text(self) -> str:
         """The advice in words."""
@@ -337,17 +306,12 @@ def plan_pooled(
     (10, 90)
     """
     _checks.whole(sources=sources)
-    grid, total = (
-        TemperatureGrid.between(temperatures),
-        micro_epsilon_of(epsilon, micro_epsilon) / MICRO,
-    )
+    grid = TemperatureGrid.between(temperatures)
+    total = micro_epsilon_of(epsilon, micro_epsilon) / MICRO
     if records is not None:
         _checks.whole(records=records)
-    gap = Gap(classes=classes)
-    sensitivity = gap.sensitivity(relation) * gap.grid.step * (unit or Unit()).at_most
-    full_noise = (
-        math.sqrt(2 * sources) * sensitivity / total
-    )  # noise of a gap with all of epsilon
+    sensitivity = _gap_sensitivity(relation, classes) * (unit or Unit()).at_most
+    full_noise = math.sqrt(2 * sources) * sensitivity / total  # of a gap with all of epsilon
     first_noise = None if records is None else full_noise / (SHARES[1] / sum(SHARES)) / records
     uninformative = first_noise is not None and first_noise > MAX_FIRST_NOISE
     shares = FEW if uninformative or grid.high / grid.low <= NARROW_RANGE else SHARES
