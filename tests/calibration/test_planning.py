@@ -16,11 +16,11 @@ from veracal.calibration.planning import (
     plan_temperatures,
     supports_two_temperatures,
 )
-from veracal.calibration.prepaid import PrepaidSource
 from veracal.calibration.private import PrivateTemperature, PrivateTwoTemperatures
 from veracal.calibration.private.temperature import SHARES
 from veracal.calibration.private.two_temperatures import MIN_RECORDS_TIMES_EPSILON
 from veracal.calibration.queries.records import confidence_at
+from veracal.calibration.sources import PrepaidSource
 from veracal.data import Scores
 from veracal.queries import Public
 

@@ -34,11 +34,11 @@ from veracal.accounting import (
 from veracal.calibration.classifier import MappedPredictions, rows_for
 from veracal.calibration.maps.base import Identity
 from veracal.calibration.planning import plan_temperatures, supports_two_temperatures
-from veracal.calibration.prepaid import PrepaidSource
 from veracal.calibration.private.guard import GuardResult, guard_event, guard_map
 from veracal.calibration.private.session import PrivateFitter
 from veracal.calibration.private.temperature import PrivateTemperature
 from veracal.calibration.private.two_temperatures import PrivateTwoTemperatures
+from veracal.calibration.sources import PrepaidSource
 from veracal.data import (
     Dataset,
     Label,
@@ -208,7 +208,7 @@ class PrivateCalibratedClassifier(
     the actual sizes are not used (under replace-one they are public).
 
     *Charged first.* :meth:`event` depends on the settings alone. Inside the fit, queries are
-    answered by a :class:`veracal.calibration.prepaid.PrepaidSource`, which uses every noise of
+    answered by a :class:`veracal.calibration.sources.PrepaidSource`, which uses every noise of
     the event exactly once. The logits of a record depend only on that record and the model,
     and after :meth:`check_records` no error or warning of :meth:`fit_records` depends on a
     record.
