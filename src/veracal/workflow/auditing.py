@@ -15,8 +15,7 @@ from veracal.errors import DataError
 from veracal.multiplicity import Audit, AuditSettings, audit
 from veracal.report import AuditResults
 from veracal.workflow.config import Config, check_settings_apply
-from veracal.workflow.models import build_model
-from veracal.workflow.planning import today
+from veracal.workflow.planning import build_model, today
 from veracal.workflow.records import LoadedRecords, load_records, run_budget
 from veracal.workflow.results import public_settings
 

@@ -24,13 +24,12 @@ from veracal.ledger import (
     split_and_assign,
 )
 from veracal.workflow.config import Config
-from veracal.workflow.planning import RunPlan
+from veracal.workflow.planning import RunPlan, merge_items
 from veracal.workflow.records import (
     TEST,
     TRAIN,
     LoadedRecords,
     declare_records,
-    merge_items,
     partition_rule,
     run_budget,
 )
