@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -142,27 +142,17 @@ def audit_config(
         deployed = Deployed(against, records.train.classes, question.threshold)
     audits: list[Audit] = []
     for epsilon, trainer in zip(epsilons, trainers, strict=True):
-
-        def report(done: int, total: int | None, epsilon: float = epsilon) -> None:
-            if on_progress is not None:
-                on_progress(epsilon, done, total)
-
+        keep = runs_path(how.keep, epsilon, several=len(epsilons) > 1)
         audits.append(
             audit(
                 trainer,
                 records.train,
                 audited,
                 **asdict(question),
+                **{**vars(how), "keep": keep},
                 deployed=deployed,
-                plane=how.plane,
-                recalibrate=how.recalibrate,
                 calibration=calibration,
-                jobs=how.jobs,
-                backend=how.backend,
-                address=how.address,
-                keep=runs_path(how.keep, epsilon, several=len(epsilons) > 1),
-                random_state=how.random_state,
-                on_progress=report,
+                on_progress=on_progress and partial(on_progress, epsilon),
             )
         )
     return AuditResults(
@@ -260,7 +250,12 @@ def row_numbers(part: Dataset, records: LoadedRecords, source: str) -> Ints:
     if not (dataset.may_drop and path.is_file() and isinstance(records.schema, Schema)):
         return indices + 1
     unlabeled = dataset_bytes(dataset, labeled=False)
-    return locate_in_order(unlabeled, _table_bytes(path, records.schema))[indices] + 1
+    table = (
+        row
+        for _, rows in scan_rows(path, records.schema)
+        for row in _row_bytes(rows.numbers, rows.X, rows.groups.values(), rows.units, None)
+    )
+    return locate_in_order(unlabeled, table)[indices] + 1
 
 
 def locate_in_order(rows: Iterable[RowBytes], among: Iterable[RowBytes]) -> Ints:
@@ -288,12 +283,6 @@ def dataset_bytes(records: Dataset, *, labeled: bool = True) -> Iterator[RowByte
         numbers = start + np.arange(len(batch))
         yield from _row_bytes(numbers, batch.X[:], batch.groups.values(), batch.units, labels)
         start += len(batch)
-
-
-def _table_bytes(path: Path, schema: Schema) -> Iterator[RowBytes]:
-    """The rows of a file that its schema keeps, as bytes."""
-    for _, rows in scan_rows(path, schema):
-        yield from _row_bytes(rows.numbers, rows.X, rows.groups.values(), rows.units, None)
 
 
 def _row_bytes(
