@@ -3,7 +3,7 @@
 :class:`StreamTotals` computes the same figures for a stream of blocks in constant memory.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
@@ -260,12 +260,7 @@ _BINNED = {
     "debiased_l2", "binary_ece",
 }  # fmt: skip
 _RANGES = {**_ANY, **_BINARY}
-_ERRORS = {
-    *_BINNED,
-    "smooth_ece",
-    "binary_smooth_ece",
-    "ks",
-}  # metrics that calibration makes 0
+_ERRORS = {*_BINNED, "smooth_ece", "binary_smooth_ece", "ks"}  # calibration makes them 0
 
 
 @dataclass(frozen=True)
@@ -278,12 +273,10 @@ class CalibrationResult:
         Of the scores.
     n, n_units, n_classes : int
         Number of records, of independent units, and of classes.
-    bins : int
-        Number of bins of all binned metrics.
+    bins, replicates : int
+        Number of bins of all binned metrics, and of bootstrap replicates.
     level : float
         Confidence level of the intervals.
-    replicates : int
-        Number of bootstrap replicates.
     figures : mapping of str to Estimate
         Estimates by the names of :mod:`veracal.calibration.metrics`.
     floors : mapping of str to Estimate
@@ -314,10 +307,18 @@ class CalibrationResult:
 
     def to_json(self) -> dict[str, Any]:
         """All attributes as JSON values; an infinite number becomes the text 'inf'."""
-        attributes = dict(vars(self))
-        for part in ("figures", "floors"):
-            attributes[part] = {k: _plain(estimate) for k, estimate in attributes[part].items()}
-        return {**attributes, "curve": self.curve.to_json()}
+
+        def plain(estimates: Mapping[str, Estimate]) -> dict[str, Any]:
+            return {
+                figure: {
+                    name: str(value) if value in (np.inf, -np.inf) else value
+                    for name, value in vars(estimate).items()
+                }
+                for figure, estimate in estimates.items()
+            }
+
+        parts = {"figures": plain(self.figures), "floors": plain(self.floors)}
+        return {**vars(self), **parts, "curve": self.curve.to_json()}
 
 
 def figure_names(n_classes: int) -> tuple[str, ...]:
@@ -365,20 +366,37 @@ def measure(
     need_records(scores)
     _checks.whole(least=0, replicates=replicates)
     check_level(level)
-    metric_functions = _metric_functions(scores, figures, bins)
+    known = figure_names(scores.n_classes)
+    names = known if figures is None else tuple(figures)
+    for name in names:
+        if name not in known:
+            raise DataError(
+                f"{scores.name}: figures",
+                f"a selection of {', '.join(known)}",
+                repr(name),
+                "Check the spelling; some metrics are for two classes only.",
+            )
+    each: dict[str, Metric] = {
+        name: partial(getattr(metrics, name), bins=bins)
+        if name in _BINNED
+        else getattr(metrics, name)
+        for name in names
+    }
     units = UnitRows.of(scores.units, len(scores))
-    points = _values(metric_functions, scores)
+    points = {name: metric(scores) for name, metric in each.items()}
     n_draws = int(replicates) if len(units.sizes) > 1 else 0
-    base, draws = Draws.of(scores), np.empty((n_draws, len(metric_functions)))
+    base, draws = Draws.of(scores), np.empty((n_draws, len(each)))
     for i in range(n_draws):
-        draws[i] = _values(metric_functions, base.take(units.resample(rng)))
-    floors = _floors(metric_functions, base, level, n_draws, rng)
+        drawn = base.take(units.resample(rng))
+        draws[i] = [metric(drawn) for metric in each.values()]
+    errors = {name: metric for name, metric in each.items() if name in _ERRORS}
+    floors = _floors(errors, base, level, n_draws, rng)
     estimates = {
-        name: estimate(points[j], draws[:, j], level, len(scores), "basic", _RANGES[name])
-        for j, name in enumerate(metric_functions)
+        name: estimate(point, draws[:, j], level, len(scores), "basic", _RANGES[name])
+        for j, (name, point) in enumerate(points.items())
     }
     for name, floor in floors.items():
-        if points[list(metric_functions).index(name)] <= (floor.high or 0.0):
+        if points[name] <= (floor.high or 0.0):
             estimates[name] = replace(estimates[name], low=0.0)
     return CalibrationResult(
         scores.name,
@@ -394,41 +412,14 @@ def measure(
     )
 
 
-def _metric_functions(
-    scores: Scores, figures: Sequence[str] | None, bins: int
-) -> dict[str, Metric]:
-    """Metric functions by name, with the number of bins set."""
-    known = figure_names(scores.n_classes)
-    names = known if figures is None else tuple(figures)
-    for name in names:
-        if name not in known:
-            raise DataError(
-                f"{scores.name}: figures",
-                f"a selection of {', '.join(known)}",
-                repr(name),
-                "Check the spelling; some metrics are for two classes only.",
-            )
-    each: dict[str, Callable[..., float]] = {name: getattr(metrics, name) for name in names}
-    return {
-        name: partial(metric, bins=bins) if name in _BINNED else metric
-        for name, metric in each.items()
-    }
-
-
-def _values(metric_functions: Mapping[str, Metric], scores: Scores) -> list[float]:
-    """All metrics of some records."""
-    return [metric(scores) for metric in metric_functions.values()]
-
-
 def _floors(
-    metric_functions: Mapping[str, Metric],
+    errors: Mapping[str, Metric],
     scores: Draws,
     level: float,
     n_draws: int,
     rng: np.random.Generator,
 ) -> dict[str, Estimate]:
     """Calibration errors of the same probabilities with labels drawn from them."""
-    errors = {name: metric for name, metric in metric_functions.items() if name in _ERRORS}
     if not errors or not n_draws:
         return {}
     steps = np.cumsum(scores.probabilities, axis=1, dtype=np.float64)
@@ -436,19 +427,12 @@ def _floors(
     for i in range(n_draws):
         uniform = rng.random(len(scores)) * steps[:, -1]
         labels = np.minimum((steps <= uniform[:, None]).sum(axis=1), scores.n_classes - 1)
-        draws[i] = _values(errors, scores.relabeled(labels))
+        drawn = scores.relabeled(labels)
+        draws[i] = [metric(drawn) for metric in errors.values()]
     means = draws.mean(axis=0).tolist()
     return {
         name: estimate(means[j], draws[:, j], level, len(scores))
         for j, name in enumerate(errors)
-    }
-
-
-def _plain(estimate: Estimate) -> dict[str, Any]:
-    """Fields of an estimate as JSON values; JSON has no infinity."""
-    return {
-        name: str(value) if value in (np.inf, -np.inf) else value
-        for name, value in vars(estimate).items()
     }
 
 
