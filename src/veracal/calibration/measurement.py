@@ -46,7 +46,6 @@ class ReliabilityBin:
     low, high : float
         The bin is (low, high]; the first also holds 0.
     n : int
-        Records in it.
     confidence, accuracy : float or None
         Mean confidence and share of correct predictions; None in an empty bin.
     accuracy_low, accuracy_high : float or None
@@ -72,14 +71,12 @@ class ReliabilityCurve:
         The event whose probability is shown; for the second class, ``accuracy`` is its
         frequency.
     bins : tuple of ReliabilityBin
-        Bins of equal width, empty ones included.
+        Of equal width, empty ones included.
     n : int
-        Records in all.
     confidence, accuracy : float
         Their means over all records.
-    level : float
-        Confidence level of the interval of each single bin.
-    interval : 'wilson' or 'clopper-pearson'
+    level, interval
+        Confidence level and kind of the interval of each single bin.
 
     Notes
     -----
@@ -134,7 +131,7 @@ def curve(
     scores : Scores
         Labeled, of at least one record.
     bins : int
-        Number of bins, those of :func:`~veracal.calibration.ece`.
+        Those of :func:`~veracal.calibration.ece`.
     level : float in (0, 1)
     interval : 'wilson' or 'clopper-pearson'
         Around each bin's accuracy: Wilson's (1927) covers the level on average,
@@ -354,10 +351,6 @@ def measure(
         Number of bootstrap replicates; 0 computes no intervals.
     rng : Generator
 
-    Returns
-    -------
-    CalibrationResult
-
     Notes
     -----
     An infinite negative log-likelihood gets the percentile interval of its replicates. With a
@@ -550,15 +543,9 @@ class StreamTotals:
 
 
 def stream_totals(blocks: Iterable[Scores], bins: int = 15) -> StreamTotals:
-    """Sum labeled scores that arrive in blocks, each read once.
+    """Sum labeled scores of one kind that arrive in blocks, each read once.
 
-    Parameters
-    ----------
-    blocks : iterable of Scores
-        Blocks such as :func:`~veracal.data.scan_scores` gives, of one kind and the same
-        classes.
-    bins : int
-        Number of bins, those of :func:`~veracal.calibration.ece`.
+    Blocks are such as :func:`~veracal.data.scan_scores` gives.
 
     Examples
     --------

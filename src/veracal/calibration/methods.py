@@ -36,16 +36,8 @@ class MethodSettings:
     ----------
     micro_epsilon : int
         Cost of the map for each privacy unit, in millionths of epsilon.
-    delta : float or None
-    temperatures : pair of float, or None
-        Range of temperatures to search; None: the default of the method.
-    classes, size : int or None
-        Declared number of classes, and of records at all sources together.
-    bins : int
-    level : float
-        Confidence level of the intervals.
-    form : {"scalar", "vector", "matrix"}
-        Shape of the weights of a Platt map.
+    delta, temperatures, classes, size, bins, level, form
+        As in :func:`~veracal.calibration.recalibrate`.
     reads : "logits", "probabilities" or None
         Kind of the scores, if known.
     sources : int
@@ -101,18 +93,13 @@ class CalibrationMethod:
         Name in Python, on the command line, in configs and in messages of a federation.
     summary : str
         Description in half a line.
-    private : callable or None
-        Builds the private fitter from settings; None if there is none.
-    public : callable or None
-        Builds the fitter for public records from settings; None if there is none.
+    private, public : callable or None
+        Build the fitters for private and for public records from settings, if there are any.
     requires : tuple of str
         Settings that the private fitter needs: ``delta``, ``size``, ``classes``.
-    keeps_predictions : bool
-        Whether its maps never change a prediction.
-    searches_temperature : bool
-        Whether it searches a range of temperatures.
-    uses_size : bool
-        Whether it uses a declared number of records.
+    keeps_predictions, searches_temperature, uses_size : bool
+        Whether its maps never change a prediction, whether it searches a range of temperatures,
+        and whether it uses a declared number of records.
     interval_covers : str
         Errors that the intervals of its temperatures cover.
     infers_guard : bool
@@ -295,14 +282,7 @@ METHODS: Mapping[str, CalibrationMethod] = MappingProxyType(_REGISTRY)
 
 
 def register_method(method: CalibrationMethod) -> None:
-    """Add a method to the registry.
-
-    Parameters
-    ----------
-    method : CalibrationMethod
-        Its name must be new. :func:`~veracal.calibration.recalibrate` and the command line
-        accept it from then on, in this process.
-    """
+    """Add a method with a new name, which is accepted from then on in this process."""
     if method.name in (AUTO, NONE, *_REGISTRY):
         raise ValueError(f"Expected a new name for a method, got {method.name!r}.")
     if method.private is None and method.public is None:
@@ -318,13 +298,7 @@ def unregister_method(name: str) -> None:
 
 
 def method_names(*, private: bool = True) -> tuple[str, ...]:
-    """Names that :func:`~veracal.calibration.recalibrate` accepts.
-
-    Parameters
-    ----------
-    private : bool
-        True: ``"auto"``, methods with a private fitter, and ``"none"``. False: all methods.
-    """
+    """Names that :func:`~veracal.calibration.recalibrate` accepts for private records or all."""
     listed = (m.name for m in METHODS.values() if m.private is not None or not private)
     return (AUTO, *listed, NONE)
 

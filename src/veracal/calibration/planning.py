@@ -1,4 +1,4 @@
-r"""Planning of private temperatures from public facts: budget shares and expected errors.
+r"""Planning from public facts: budget shares, expected errors of temperatures, and noise.
 
 A root search ends where the sum of confidences equals the number of correct predictions, up to
 the noise of its last answer: Laplace noise of scale :math:`b = \Delta / (w \varepsilon)`, where
@@ -29,10 +29,25 @@ choose``). A range of temperatures as narrow as the prior needs no second gap ei
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from sklearn.base import clone
+from sklearn.frozen import FrozenEstimator
 
 from veracal import _checks
-from veracal.accounting import MICRO, Budget, Relation, Unit, format_up
+from veracal.accounting import (
+    MICRO,
+    Budget,
+    Composed,
+    Event,
+    Relation,
+    Unit,
+    format_up,
+    noise_for,
+)
 from veracal.calibration.maps.parametric import TwoTemperatures
 from veracal.calibration.private import temperature, two_temperatures
 from veracal.calibration.private.pooled import FEW, SHARES
@@ -40,6 +55,7 @@ from veracal.calibration.private.session import micro_epsilon_of
 from veracal.calibration.private.temperature_grid import TemperatureGrid
 from veracal.calibration.private.two_temperatures import MIN_RECORDS_TIMES_EPSILON
 from veracal.calibration.queries.scalars import ConfidenceWeightedGaps, Gap
+from veracal.queries import RecordsModel
 
 MANY_RECORDS = 20_000  # number of records for which a small share is enough
 MAX_SHARE_LARGE, MAX_SHARE = 0.02, 0.1  # shares of the budget
@@ -135,9 +151,8 @@ def plan_temperatures(
 
     Parameters
     ----------
-    n : int
-        Declared number of records that the temperature is fitted to.
-    classes : int
+    n, classes : int
+        Declared numbers of records that the temperature is fitted to, and of classes.
     budget : Budget
         Total budget of training and temperatures on the same records.
     error : float
@@ -224,10 +239,8 @@ class PooledPlan:
 
     Attributes
     ----------
-    sources : int
-    records : int or None
-        Declared total number of records.
-    epsilon : float
+    sources, records, epsilon
+        As declared.
     shares : tuple of int
         Shares of epsilon for the counts and each gap.
     gap_error : float or None
@@ -328,3 +341,73 @@ def plan_pooled(
         error / confidence_slope(accuracy, classes or 10),
         math.sqrt(2 / math.pi * accuracy * (1 - accuracy) / records),
     )
+
+
+def training_event(estimator: Any, relation: Relation, unit: Unit) -> Event:
+    """Cost of training, after checking that unit and relation match those of the whole."""
+    # A frozen estimator states a cost, but does not fit data sets.
+    if not isinstance(estimator, RecordsModel) or isinstance(estimator, FrozenEstimator):
+        raise ValueError(
+            f"Expected a private classifier with an event() method, got {estimator!r}. Use "
+            "CalibratedClassifier for a classifier that is not private."
+        )
+    protects = estimator.get_params(deep=False).get("unit", unit) or Unit()
+    if protects != unit:
+        raise ValueError(
+            f"Expected the estimator to protect {unit}, like the whole, got "
+            f"{protects}. Pass the same unit=... to both."
+        )
+    cost: Event | None = estimator.event()
+    if cost is None or cost.relation != relation:
+        raise ValueError(
+            f"Expected training to be charged under {relation}, like the map, got "
+            f"{'nothing' if cost is None else cost.relation}. Pass both the same relation=..."
+        )
+    return cost
+
+
+def keep_budget(
+    model: Any, budget: Budget, other: tuple[Event, ...], noise_parameter: str | None
+) -> Any:
+    """A copy of a model with the least noise that keeps a budget, given other events."""
+    known = model.get_params()
+    name = noise_parameter or next(
+        (name for name in ("noise_multiplier", "epsilon") if name in known), None
+    )
+    if name is None:
+        raise ValueError(
+            f"Expected noise_parameter=..., the name of the noise parameter of {model!r}: a "
+            "noise multiplier or an epsilon, such as 'privatelogisticregression__epsilon'."
+        )
+    if name not in known:
+        raise ValueError(
+            f"Expected noise_parameter to be a parameter of {model!r}, got {name!r}."
+        )
+    path, separator, last = name.rpartition("__")
+    rival = f"{path}{separator}epsilon"
+    unset = {rival: None} if last != "epsilon" and rival in known else {}
+
+    def with_noise(noise: float) -> Any:
+        setting = {name: 1 / noise if last == "epsilon" else noise}
+        return clone(model).set_params(**setting, **unset)
+
+    def event(noise: float) -> Event:
+        cost = training_event(with_noise(noise), budget.relation, budget.unit)
+        return Composed((cost, *other))
+
+    family = _EventFamily(event, event(1.0), event(2.0))
+    return with_noise(_smallest_noise(budget, family))
+
+
+@dataclass(frozen=True)
+class _EventFamily:
+    """Events as a function of the noise, identified by two of their values for caching."""
+
+    event: Callable[[float], Event] = field(compare=False)
+    one: Event
+    two: Event
+
+
+@lru_cache(maxsize=64)  # event() is called several times in a fit
+def _smallest_noise(budget: Budget, family: _EventFamily) -> float:
+    return noise_for(budget, family.event)

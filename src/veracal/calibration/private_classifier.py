@@ -1,14 +1,12 @@
 """A private classifier with a private calibration map under one guarantee and one budget."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import ClassifierMixin, MetaEstimatorMixin, clone
-from sklearn.frozen import FrozenEstimator
 from sklearn.utils import Tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -28,12 +26,16 @@ from veracal.accounting import (
     Relation,
     Statement,
     Unit,
-    noise_for,
     statement,
 )
 from veracal.calibration.classifier import MappedPredictions, rows_for
 from veracal.calibration.maps.base import Identity
-from veracal.calibration.planning import plan_temperatures, supports_two_temperatures
+from veracal.calibration.planning import (
+    keep_budget,
+    plan_temperatures,
+    supports_two_temperatures,
+    training_event,
+)
 from veracal.calibration.private.guard import GuardResult, guard_event, guard_map
 from veracal.calibration.private.session import PrivateFitter
 from veracal.calibration.private.temperature import PrivateTemperature
@@ -52,7 +54,6 @@ from veracal.data import (
 )
 from veracal.errors import DataError
 from veracal.queries import (
-    RecordsModel,
     Release,
     charge_terms,
     check_protected,
@@ -558,76 +559,6 @@ class PrivateCalibratedClassifier(
         # At the budgets of small test tables the noise dominates the signal.
         tags.classifier_tags.poor_score = True
         return tags
-
-
-def training_event(estimator: Any, relation: Relation, unit: Unit) -> Event:
-    """Cost of training, after checking that unit and relation match those of the whole."""
-    # A frozen estimator states a cost, but does not fit data sets.
-    if not isinstance(estimator, RecordsModel) or isinstance(estimator, FrozenEstimator):
-        raise ValueError(
-            f"Expected a private classifier with an event() method, got {estimator!r}. Use "
-            "CalibratedClassifier for a classifier that is not private."
-        )
-    protects = estimator.get_params(deep=False).get("unit", unit) or Unit()
-    if protects != unit:
-        raise ValueError(
-            f"Expected the estimator to protect {unit}, like the whole, got "
-            f"{protects}. Pass the same unit=... to both."
-        )
-    cost: Event | None = estimator.event()
-    if cost is None or cost.relation != relation:
-        raise ValueError(
-            f"Expected training to be charged under {relation}, like the map, got "
-            f"{'nothing' if cost is None else cost.relation}. Pass both the same relation=..."
-        )
-    return cost
-
-
-def keep_budget(
-    model: Any, budget: Budget, other: tuple[Event, ...], noise_parameter: str | None
-) -> Any:
-    """A copy of a model with the least noise that keeps a budget, given other events."""
-    known = model.get_params()
-    name = noise_parameter or next(
-        (name for name in ("noise_multiplier", "epsilon") if name in known), None
-    )
-    if name is None:
-        raise ValueError(
-            f"Expected noise_parameter=..., the name of the noise parameter of {model!r}: a "
-            "noise multiplier or an epsilon, such as 'privatelogisticregression__epsilon'."
-        )
-    if name not in known:
-        raise ValueError(
-            f"Expected noise_parameter to be a parameter of {model!r}, got {name!r}."
-        )
-    path, separator, last = name.rpartition("__")
-    rival = f"{path}{separator}epsilon"
-    unset = {rival: None} if last != "epsilon" and rival in known else {}
-
-    def with_noise(noise: float) -> Any:
-        setting = {name: 1 / noise if last == "epsilon" else noise}
-        return clone(model).set_params(**setting, **unset)
-
-    def event(noise: float) -> Event:
-        cost = training_event(with_noise(noise), budget.relation, budget.unit)
-        return Composed((cost, *other))
-
-    family = _EventFamily(event, event(1.0), event(2.0))
-    return with_noise(_smallest_noise(budget, family))
-
-
-@dataclass(frozen=True)
-class _EventFamily:
-    """Events as a function of the noise, identified by two of their values for caching."""
-
-    event: Callable[[float], Event] = field(compare=False)
-    one: Event
-    two: Event
-
-
-@lru_cache(maxsize=64)  # event() is called several times in a fit
-def _smallest_noise(budget: Budget, family: _EventFamily) -> float:
-    return noise_for(budget, family.event)
 
 
 def split_records(
