@@ -90,15 +90,9 @@ def hospital_names(count: int) -> tuple[str, ...]:
 
 
 def visits(rows: int, *, slope: float, hospital: int) -> pl.DataFrame:
-    """Generate synthetic visits to one hospital.
+    """Generate visits; the slope is the dependence of readmission on age, stay and pulse.
 
-    Parameters
-    ----------
-    rows : int
-    slope : float
-        Dependence of readmission on age, stay and pulse.
-    hospital : int
-        Number of the hospital, which determines the mean age and the random draws.
+    The number of the hospital determines the mean age and the random draws.
     """
     rng = np.random.default_rng([_SEED, hospital])
     age_shift = 6 * np.sin(hospital)
@@ -124,14 +118,7 @@ Log = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Hospital:
-    """A synthetic hospital.
-
-    Attributes
-    ----------
-    name : str
-    folder : path
-        Folder with all files of the hospital.
-    """
+    """A synthetic hospital and the folder with all its files."""
 
     name: str
     folder: Path
@@ -164,13 +151,7 @@ class Hospital:
 
 @dataclass(frozen=True)
 class LocalFederation:
-    """The paths of a local federation.
-
-    Attributes
-    ----------
-    folder : path
-    hospitals : tuple of Hospital
-    """
+    """The paths of a local federation."""
 
     folder: Path
     hospitals: tuple[Hospital, ...]
@@ -229,11 +210,6 @@ def make_local(
         With files: seconds that the coordinator waits for answers.
     log : callable
         Receives one line for each step.
-
-    Raises
-    ------
-    DataError
-        If the folder is not empty.
     """
     _checks.whole(sources=sources)
     if sources > MAX_SOURCES:
@@ -319,10 +295,6 @@ class Courier:
     """Copies requests to hospitals, and their answers back, in a thread.
 
     It simulates a person with a USB stick, mail or SFTP. Only small regular files are copied.
-
-    Parameters
-    ----------
-    federation : LocalFederation
     """
 
     def __init__(self, federation: LocalFederation) -> None:

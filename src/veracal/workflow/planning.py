@@ -48,28 +48,14 @@ _GRAY, _COLOR = (28, 28), (32, 32, 3)  # image shapes with published architectur
 
 @dataclass(frozen=True, eq=False)
 class RunPlan:
-    """Partitioned records, a model and queries. Nothing is charged yet.
-
-    Attributes
-    ----------
-    config : Config
-    records : LoadedRecords
-    budget : Budget
-        Of each partition.
-    plan : MeasurementPlan
-        The queries of one measurement.
-    model : private classifier
-        Not fitted.
-    items : tuple of Item
-        Everything that will be charged.
-    """
+    """Partitioned records, a model and queries. Nothing is charged yet."""
 
     config: Config
     records: LoadedRecords
-    budget: Budget
-    plan: MeasurementPlan
-    model: Any
-    items: tuple[Item, ...]
+    budget: Budget  # of each partition
+    plan: MeasurementPlan  # of one measurement
+    model: Any  # not fitted
+    items: tuple[Item, ...]  # everything that will be charged
 
     @classmethod
     def of(
@@ -135,14 +121,8 @@ class RunPlan:
     ) -> MeasurementRecord:
         """Measure a classifier on the test records, or repeat an earlier answer.
 
-        Parameters
-        ----------
-        classifier : PrivateClassifier
-        when : str
-            "before" or "after" the map, or the name of a later measurement.
-        ledger : Ledger
-        date : str, optional
-            Date of the measurement, if it was made earlier; by default today.
+        ``when`` is "before" or "after" the map, or the name of a later measurement; ``date`` is
+        that of the earlier answer.
         """
         name, version = self.config.name, self.config.data.version
         scores = classifier.scores(self.records.test, mapped=when != "before")
@@ -207,16 +187,8 @@ def build_model(
 ) -> Any:
     """Build the unfitted model, which states its cost before it reads a record.
 
-    Parameters
-    ----------
-    config : Config
-    train : Dataset
-        Only declared facts are read: form, classes, size and norm.
-    budget : Budget
-        For everything that is learned from these records.
-    on_step : callable, optional
-        Called as ``on_step(model, step)`` after each step of gradient descent. Anything it
-        computes from records is internal.
+    Of the records only declared facts are read: form, classes, size and norm. Anything that
+    ``on_step`` computes from records is internal.
     """
     public: dict[str, Any] = {
         "classes": train.classes,

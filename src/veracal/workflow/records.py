@@ -29,15 +29,7 @@ Slots = tuple[int, int, int]
 class LoadedRecords:
     """Records in their partitions, with the schema and encoder that they were read through.
 
-    Attributes
-    ----------
-    dataset : Dataset
-        All records.
-    split : Split
-    schema : Schema or None
-    encoder : FrozenEncoder or None
-    notice : AssignmentNotice or None
-        How the records compare with those of earlier runs. For the data holder only.
+    The notice says how the records compare with those of earlier runs, for the data holder only.
     """
 
     dataset: Dataset
@@ -64,14 +56,8 @@ def load_records(
     """Load the records, and split them as a new ledger would.
 
     Assignments of earlier runs are not consulted
-    (:class:`~veracal.workflow.charging.DataAccount` does that).
-
-    Parameters
-    ----------
-    config : Config
-    progress : callable, optional
-    schema : Schema, optional
-        In place of the file that the config names.
+    (:class:`~veracal.workflow.charging.DataAccount` does that). A schema replaces the file that
+    the config names.
 
     Raises
     ------
@@ -92,19 +78,9 @@ def declare_records(config: Config, slots: Slots | None = None) -> LoadedRecords
     """What is declared about the records, without reading one.
 
     This determines the cost of a run: the form of a record, classes, groups and declared
-    numbers, from the schema or from the catalog of named sets.
-
-    Parameters
-    ----------
-    config : Config
-    slots : three ints, optional
-        Slots in each partition, as earlier runs recorded them. Under replace-one, where sizes
-        are exact, nothing can be planned without them.
-
-    Raises
-    ------
-    DataError
-        As :func:`load_records` does, for errors in the declaration.
+    numbers, from the schema or from the catalog of named sets. ``slots`` are those in each
+    partition, as earlier runs recorded them. Under replace-one, where sizes are exact, nothing
+    can be planned without them.
     """
     schema = None if config.data.schema is None else Schema.load(config.data.schema)
     dataset = declare(config.data.source, schema=schema)
