@@ -118,11 +118,7 @@ if TYPE_CHECKING:
     from veracal.calibration.private.temperature import PrivateTemperature
     from veracal.calibration.private.temperature_grid import TemperatureGrid
     from veracal.calibration.private.two_temperatures import PrivateTwoTemperatures
-    from veracal.calibration.private_classifier import (
-        PART,
-        Guard,
-        PrivateCalibratedClassifier,
-    )
+    from veracal.calibration.private_classifier import PART, Guard, PrivateCalibratedClassifier
     from veracal.calibration.queries.binned import (
         AbsoluteGaps,
         BinnedGap,
@@ -304,10 +300,7 @@ __getattr__, __dir__ = attach(
     __name__,
     {
         "bins": ("Bins",),
-        "classifier": (
-            "CalibratedClassifier",
-            "MappedPredictions",
-        ),
+        "classifier": ("CalibratedClassifier", "MappedPredictions"),
         "fitters": (
             "BetaCalibration",
             "HistogramBinning",
@@ -317,14 +310,8 @@ __getattr__, __dir__ = attach(
             "TemperatureScaling",
             "TwoTemperatureScaling",
         ),
-        "maps.base": (
-            "CalibrationMap",
-            "Identity",
-        ),
-        "maps.nonparametric": (
-            "Binned",
-            "Isotonic",
-        ),
+        "maps.base": ("CalibrationMap", "Identity"),
+        "maps.nonparametric": ("Binned", "Isotonic"),
         "maps.parametric": (
             "Beta",
             "UNIFORM_WEIGHT_BITS",
@@ -335,11 +322,7 @@ __getattr__, __dir__ = attach(
             "TwoTemperatures",
             "UniformMixing",
         ),
-        "maps": (
-            "from_json",
-            "load_map",
-            "save_map",
-        ),
+        "maps": ("from_json", "load_map", "save_map"),
         "measurement": (
             "CalibrationResult",
             "Interval",
@@ -393,12 +376,7 @@ __getattr__, __dir__ = attach(
             "top_label_calibration_intercept",
             "top_label_calibration_slope",
         ),
-        "planning": (
-            "PooledPlan",
-            "TemperaturePlan",
-            "plan_pooled",
-            "plan_temperatures",
-        ),
+        "planning": ("PooledPlan", "TemperaturePlan", "plan_pooled", "plan_temperatures"),
         "private.binning": ("PrivateBinning",),
         "private.golden_section": ("GoldenTemperature",),
         "private.guard": (
@@ -418,12 +396,7 @@ __getattr__, __dir__ = attach(
             "measure_private",
             "plan_measurement",
         ),
-        "private.platt": (
-            "FORMS",
-            "PlattPlan",
-            "PrivatePlatt",
-            "plan_platt",
-        ),
+        "private.platt": ("FORMS", "PlattPlan", "PrivatePlatt", "plan_platt"),
         "private.pooled": ("PooledTemperature",),
         "private.session": (
             "PricedQuery",
@@ -434,11 +407,7 @@ __getattr__, __dir__ = attach(
         "private.temperature": ("PrivateTemperature",),
         "private.temperature_grid": ("TemperatureGrid",),
         "private.two_temperatures": ("PrivateTwoTemperatures",),
-        "private_classifier": (
-            "Guard",
-            "PART",
-            "PrivateCalibratedClassifier",
-        ),
+        "private_classifier": ("Guard", "PART", "PrivateCalibratedClassifier"),
         "queries.binned": (
             "AbsoluteGaps",
             "BinnedGap",
@@ -464,16 +433,8 @@ __getattr__, __dir__ = attach(
             "MappedQuery",
             "TemperatureGradient",
         ),
-        "recalibration.plan": (
-            "RecalibrationPlan",
-            "plan_recalibration",
-        ),
-        "recalibration.run": (
-            "FITTED_ON",
-            "Recalibration",
-            "recalibrate",
-            "run_recalibration",
-        ),
+        "recalibration.plan": ("RecalibrationPlan", "plan_recalibration"),
+        "recalibration.run": ("FITTED_ON", "Recalibration", "recalibrate", "run_recalibration"),
         "recalibration.sources": (
             "BINS",
             "BudgetDivision",

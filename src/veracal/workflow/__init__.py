@@ -87,18 +87,8 @@ __all__ = [
 __getattr__, __dir__ = attach(
     __name__,
     {
-        "auditing": (
-            "AuditRun",
-            "OnRuns",
-            "audit_config",
-            "runs_path",
-        ),
-        "charging": (
-            "OnNotice",
-            "ledger_path",
-            "open_data_ledger",
-            "partitions_path",
-        ),
+        "auditing": ("AuditRun", "OnRuns", "audit_config", "runs_path"),
+        "charging": ("OnNotice", "ledger_path", "open_data_ledger", "partitions_path"),
         "config": (
             "Config",
             "Configuration",
@@ -121,19 +111,8 @@ __getattr__, __dir__ = attach(
             "make_local",
             "open_local",
         ),
-        "results": (
-            "RESULTS",
-            "load_results",
-            "write_recalibrated",
-        ),
-        "running": (
-            "OnProgress",
-            "RunResult",
-            "compare",
-            "find_table",
-            "remeasure",
-            "run",
-        ),
+        "results": ("RESULTS", "load_results", "write_recalibrated"),
+        "running": ("OnProgress", "RunResult", "compare", "find_table", "remeasure", "run"),
         "records": ("TEST",),
     },
 )
