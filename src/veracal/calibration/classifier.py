@@ -31,21 +31,11 @@ def _gives_logits(model: "MappedPredictions") -> bool:
 
 
 class MappedPredictions:
-    """Mixin that predicts by applying ``map_`` to the logits of ``estimator_``, row by row.
+    """Mixin that predicts by applying ``map_`` to the logits of ``estimator_``, row by row."""
 
-    Attributes
-    ----------
-    estimator_ : classifier
-    map_ : Map
-    classes_ : array of shape (k,)
-        In the order of the estimator's.
-    gives_ : 'logits' or 'probabilities'
-        Kind of scores that the map returns for logits.
-    """
-
-    classes_: Array
+    classes_: Array  # in the order of the estimator's
     estimator_: Any
-    gives_: Kind
+    gives_: Kind  # what the map returns for logits
     map_: CalibrationMap
     _may_give_logits = True  # whether the methods for logits are there before a fit
 

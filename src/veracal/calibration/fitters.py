@@ -268,15 +268,10 @@ class TwoTemperatureScaling(MapFitter):
 
 
 def loss_and_slopes(scores: Scores, at: float, offsets: Floats) -> tuple[float, Floats]:
-    r"""Mean NLL and its derivatives with respect to both log inverse temperatures.
+    """Mean NLL and its derivatives with respect to both log inverse temperatures.
 
-    Parameters
-    ----------
-    scores : Scores
-    at : float
-        Inverse temperature at which the confidence is computed.
-    offsets : array of shape (2,)
-        Logarithms of both inverse temperatures minus that of ``at``.
+    The confidence is computed at the inverse temperature ``at``; ``offsets`` are both logarithms
+    minus that of ``at``.
     """
     loss, slopes = 0.0, np.zeros(2)
     for gaps in label_gaps(scores):

@@ -566,14 +566,8 @@ def split_records(
 ) -> tuple[Dataset, Dataset, Dataset]:
     """Split records into those for training, for the map and for the guard.
 
-    Parameters
-    ----------
-    dataset : Dataset
-    shares : three floats that sum to 1
-        If the last share is 0, the guard uses the records of the map.
-    relation : {"add-remove", "replace-one"}
-    rng : Generator
-        Secret generator of the assignment.
+    The shares sum to 1; if the last is 0, the guard uses the records of the map. The generator
+    of the assignment is secret.
 
     Guarantees
     ----------
@@ -602,13 +596,8 @@ def dataset_of(
 ) -> tuple[Dataset, Array, tuple[str, ...]]:
     """Arrays as a data set; undeclared classes and sizes are read from them.
 
-    Returns
-    -------
-    dataset : Dataset
-    classes : array of shape (k,)
-        In ascending order, of the labels' own type.
-    reasons : tuple of str
-        What was read from the records; if not empty, the fit is not private.
+    Also returns the classes in ascending order, of the labels' own type, and what was read from
+    the records: if anything, the fit is not private.
     """
     reasons: tuple[str, ...] = ()
     if classes is not None:

@@ -109,7 +109,6 @@ class PrepaidSource(_AnswersOnce):
     event : Event
         The declared cost: one discrete noise, or a composition of several.
     unit : Unit, optional
-        Privacy unit; by default one row.
     rng : Generator
         A secret generator gives exact noise from the system's entropy. A seeded one is for
         tests and public records; its releases are marked as not private.
@@ -202,12 +201,7 @@ class PrepaidSource(_AnswersOnce):
 
 
 def declared_noises(event: Event) -> Counter[Noise]:
-    """The noises in an event with their multiplicities.
-
-    Raises
-    ------
-    ValueError
-        If the event contains anything but discrete noise.
+    """The noises in an event with their multiplicities; it may contain no other mechanisms.
 
     Examples
     --------

@@ -64,18 +64,10 @@ class AuditRun:
 
 @dataclass(frozen=True, eq=False)
 class Deployed:
-    """The deployed model, deciding at the threshold of an audit.
-
-    Attributes
-    ----------
-    classifier : PrivateClassifier
-    classes : tuple of str or int
-        In the declared order, which need not be that of the classifier.
-    threshold : float or None
-    """
+    """The deployed model, deciding at the threshold of an audit."""
 
     classifier: PrivateClassifier
-    classes: tuple[Label, ...]
+    classes: tuple[Label, ...]  # in the declared order, which may differ from the classifier's
     threshold: float | None = None
 
     def predict(self, X: Array) -> Array:
@@ -236,15 +228,7 @@ def row_numbers(part: Dataset, records: LoadedRecords, source: str) -> Ints:
 
     Loading may leave out rows, and splitting keeps the order. So the partition is located in
     the data set, and the data set in the table. Rows that are equal in everything the model
-    sees may be confused with each other.
-
-    Parameters
-    ----------
-    part : Dataset
-        A partition of ``records``, in its order.
-    records : LoadedRecords
-    source : str
-        The file, or the name of a built-in set, whose own rows count.
+    sees may be confused with each other. Of a built-in set its own rows count.
     """
     dataset, path = records.dataset, Path(source)
     indices = locate_in_order(dataset_bytes(part), dataset_bytes(dataset))

@@ -158,13 +158,7 @@ _ONLY: Mapping[str, tuple[str, ...]] = {
 
 
 def check_settings_apply(model: ModelConfig, kinds: Collection[str]) -> None:
-    """Reject a setting that applies to none of the kinds of model to be trained.
-
-    Raises
-    ------
-    ValueError
-        Names the setting, and the kinds that it applies to.
-    """
+    """Reject a setting that applies to none of the kinds of model to be trained."""
     defaults = ModelConfig()
     for name, users in _ONLY.items():
         value = getattr(model, name)
@@ -236,18 +230,7 @@ class MeasurementConfig:
 
 @dataclass(frozen=True)
 class Config:
-    """Everything that a run depends on, except for secret randomness.
-
-    Attributes
-    ----------
-    data : DataConfig
-    privacy : PrivacyConfig
-    name : str
-        Name of the model, for its report.
-    model : ModelConfig
-    recalibration : RecalibrationConfig
-    measurement : MeasurementConfig
-    """
+    """Everything that a run depends on, except for secret randomness; the name is the model's."""
 
     data: DataConfig
     privacy: PrivacyConfig
@@ -361,14 +344,7 @@ def _build(kind: type, settings: dict[str, Any], where: str) -> Any:
 
 @dataclass(frozen=True)
 class Configuration:
-    """A kind of model and a calibration method, written as ``logistic`` or ``logistic/none``.
-
-    Attributes
-    ----------
-    model : str
-        As of :class:`ModelConfig`.
-    method : {"auto", "temperature", "two-temperatures", "none"}
-    """
+    """A kind of model and a calibration method, written as ``logistic`` or ``logistic/none``."""
 
     model: Model
     method: Method = "auto"

@@ -59,8 +59,7 @@ class RunResult:
     ----------
     folder : Path
         The artifact.
-    classifier : PrivateClassifier
-    results : Results
+    classifier, results
     ledger : Ledger
         The run, as a view of the data set's ledger.
     internal : Path or None

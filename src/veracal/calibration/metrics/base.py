@@ -45,14 +45,8 @@ def need_two_classes(scores: Scores, alternative: str) -> Scores:
 class Outcomes:
     """Events with their predicted probabilities.
 
-    The event of a record is that its predicted class is correct (top label, see
-    :func:`~veracal.calibration.metrics.base.top_label`), or that it belongs to the
-    second of two classes (binary, see :func:`second_class`).
-
-    Attributes
-    ----------
-    probability : array of floats of shape (n,)
-    happened : array of bools of shape (n,)
+    The event of a record is that its predicted class is correct (:func:`top_label`), or that it
+    belongs to the second of two classes (:func:`second_class`). Both arrays have shape (n,).
     """
 
     probability: Floats
@@ -136,17 +130,10 @@ class Draws(Scores):
 
     Row-wise values that do not depend on labels are computed once for the original scores and
     then indexed. Every metric gives the same value as for plain scores with these rows.
-
-    Attributes
-    ----------
-    whole : Scores
-        The original scores.
-    rows : array of ints of shape (n,)
-        Indices of their rows.
     """
 
-    whole: Scores = field(kw_only=True)
-    rows: Ints = field(kw_only=True)
+    whole: Scores = field(kw_only=True)  # the original scores
+    rows: Ints = field(kw_only=True)  # indices of their rows, of shape (n,)
     _summaries: dict[Any, Array] = field(default_factory=dict, kw_only=True)  # of all rows
     _indexed: dict[Any, Array] = field(default_factory=dict, kw_only=True)  # of these rows
 
@@ -291,21 +278,13 @@ class BinTotals:
     not grow with the number of blocks: sums carry their rounding error (Knuth, The Art of
     Computer Programming, vol. 2, §4.2.2, theorem B).
 
-    Attributes
-    ----------
-    bins : Bins
-    counts, happened : arrays of ints of shape (bins.count,)
-    probability : array of doubles of shape (bins.count,)
-        Sums of probability.
-    rest : array of doubles of shape (bins.count,)
-        Rounding error of ``probability``.
     """
 
     bins: Bins
     counts: Ints
     happened: Ints
-    probability: Floats
-    rest: Floats
+    probability: Floats  # sums of probability
+    rest: Floats  # their rounding errors
 
     @classmethod
     def of(cls, parts: Iterable[Outcomes], bins: Bins) -> "BinTotals":

@@ -202,17 +202,7 @@ def debiased_l2(scores: Scores, bins: int = 15) -> float:
 def equal_mass(values: Array, bins: int) -> tuple[Ints, Ints]:
     """Sort each column and divide it into bins of equal mass that keep equal values together.
 
-    Parameters
-    ----------
-    values : array of shape (n, k)
-    bins : int
-
-    Returns
-    -------
-    order : array of ints of shape (n, k)
-        Rows of each column from small to large.
-    bin : array of ints of shape (n, k)
-        The bin of each of them, in that order.
+    Returns the rows of each column from small to large, and in that order their bins.
     """
     _checks.whole(bins=bins)
     order, ranked = sorted_columns(values)

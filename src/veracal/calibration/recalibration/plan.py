@@ -70,14 +70,9 @@ class Comparison:
     source answers the calibration error as one number; several sources answer the sums of all
     bins.
 
-    Attributes
-    ----------
-    bins : Bins
-    by_bins : bool
-        Whether the calibration error is computed from sums by bin.
-    queries : mapping of str to PricedQuery
-        ``counts`` unless the fit queries them, ``before``, ``counts after`` if the map may
-        change predictions, and ``after``. The last two have the identity in place of the map.
+    The queries are ``counts`` unless the fit queries them, ``before``, ``counts after`` if the
+    map may change predictions, and ``after``. The last two have the identity in place of the
+    map. With ``by_bins`` the calibration error is computed from sums by bin.
     """
 
     bins: Bins
@@ -259,13 +254,11 @@ def plan_recalibration(
     ----------
     source : Source or SourceProfile
         Only public facts about it are used.
-    method : str or PrivateFitter
-        As in :func:`~veracal.calibration.recalibrate`.
     epsilon, micro_epsilon : float or int
         Total cost for each privacy unit, which ``guard`` and ``measure`` divide; or
     budget : BudgetDivision
         the cost of each part. Exactly one of the three is given; exact answers need none.
-    guard, measure, delta, temperatures, classes, size, bins, form, level
+    method, guard, measure, delta, temperatures, classes, size, bins, form, level
         As in :func:`~veracal.calibration.recalibrate`.
     reads : "logits", "probabilities" or None
         Kind of the scores, if known.

@@ -46,22 +46,15 @@ class EnrolledBounds:
 
     Attributes
     ----------
-    classes : int
+    classes, temperatures, bins, clamp, grid
+        As in :class:`~veracal.calibration.MethodSettings`.
     reads : {"logits", "probabilities"} or None
         Kind of the scores; None if sources differ.
-    temperatures : pair of float
-    bins : int
-    clamp : float
-        Largest loss of one record.
-    grid : ParameterGrid
-        Grid of affine maps.
     methods : tuple of str
         Methods whose queries are all answered.
-    guards : bool
-        Whether the query of the guard is answered.
-    measures, recounts : bool
-        Whether the queries for figures before and after are answered, for maps that keep all
-        predictions and for others.
+    guards, measures, recounts : bool
+        Whether the query of the guard is answered, and the queries for figures before and
+        after, for maps that keep all predictions and for others.
     parameters : int
         Largest number of parameters of a map in a query.
     """
@@ -199,16 +192,13 @@ class SourceProfile:
     ----------
     sources : int
         Number of single sources.
-    relation : {"add-remove", "replace-one"}
-        Neighboring relation of the answers; the one with more noise if sources differ.
-    unit : Unit
-        Privacy unit.
+    relation, unit
+        Of the answers; if sources differ, the relation with more noise.
     sums_only : bool
         Whether only sums over records are answered, as for several sources.
     exact : bool
         Whether answers are exact and protect no one.
     enrolled : EnrolledBounds or None
-        Declarations from enrollment, if any.
     """
 
     sources: int
