@@ -346,7 +346,8 @@ def plan_pooled(
 def training_event(estimator: Any, relation: Relation, unit: Unit) -> Event:
     """Cost of training, after checking that unit and relation match those of the whole."""
     # A frozen estimator states a cost, but does not fit data sets.
-    if not isinstance(estimator, RecordsModel) or isinstance(estimator, FrozenEstimator):
+    fits = isinstance(estimator, RecordsModel) and not isinstance(estimator, FrozenEstimator)
+    if not fits:
         raise ValueError(
             f"Expected a private classifier with an event() method, got {estimator!r}. Use "
             "CalibratedClassifier for a classifier that is not private."

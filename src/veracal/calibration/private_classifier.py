@@ -480,9 +480,9 @@ class PrivateCalibratedClassifier(
             train, fitting, guarding = split_records(
                 train, self._shares(), self.relation, rng=rng
             )
-        model, repeats = parts.estimator, ()
+        model, repeats = parts.estimator, list[str]()
         if not _random.is_secret(rng):
-            repeats = (REPEATABLE,)
+            repeats.append(REPEATABLE)
             for name in model.get_params():
                 if name.split("__")[-1] == "random_state":
                     model.set_params(**{name: int(rng.integers(2**32))})

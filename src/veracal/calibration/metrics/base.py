@@ -290,7 +290,9 @@ class BinTotals:
     def of(cls, parts: Iterable[Outcomes], bins: Bins) -> "BinTotals":
         """Totals of the events of all blocks."""
         size = 2 * bins.count
-        cells, sums, rest = np.zeros(size, dtype=np.int64), np.zeros(size), np.zeros(size)
+        cells: Ints = np.zeros(size, dtype=np.int64)
+        sums: Floats = np.zeros(size)
+        rest: Floats = np.zeros(size)
         for part in parts:
             index = 2 * bin_indices(part.probability, bins) + part.happened
             cells += np.bincount(index, minlength=size)
@@ -328,7 +330,8 @@ class BinTotals:
 
 def gap_totals(parts: Iterable[Outcomes], bins: Bins) -> Floats:
     """Equal to :attr:`BinTotals.gaps`, in half the time."""
-    sums, rest = np.zeros(bins.count), np.zeros(bins.count)
+    sums: Floats = np.zeros(bins.count)
+    rest: Floats = np.zeros(bins.count)
     for part in parts:
         gaps = np.subtract(part.probability, part.happened, dtype=np.float64)
         index = bin_indices(part.probability, bins)

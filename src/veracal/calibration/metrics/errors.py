@@ -237,7 +237,9 @@ def sce(scores: Scores, bins: int = 15) -> float:
     need_records(scores)
     cells, k = _Cells(Bins(bins)), scores.n_classes
     size = k * cells.bins.count
-    sums, rest, rows = np.zeros(size), np.zeros(size), max(_CLASSWISE_CELLS, size) // k
+    sums: Floats = np.zeros(size)
+    rest: Floats = np.zeros(size)
+    rows = max(_CLASSWISE_CELLS, size) // k
     for start in range(0, len(scores), rows):
         part = scores.take(np.arange(start, min(start + rows, len(scores))))
         index = part.cached(cells) if isinstance(part, Draws) else cells(part)
