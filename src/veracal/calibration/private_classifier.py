@@ -310,8 +310,9 @@ class PrivateCalibratedClassifier(
         estimator = clone(self.estimator)
         if self.epsilon is not None:
             budget = Budget(self.epsilon, float(self.delta), self.relation, unit)
-            same = self.recalibrate == "reuse"
-            other = tuple(event for event in (mapping, guarding) if same and event is not None)
+            other: tuple[Event, ...] = ()
+            if self.recalibrate == "reuse":
+                other = (mapping,) if guarding is None else (mapping, guarding)
             estimator = keep_budget(estimator, budget, other, self.noise_parameter)
         training = training_event(estimator, self.relation, unit)
         return BudgetPlan(
