@@ -165,10 +165,10 @@ MUTANTS = {
     "split by row number under replace-one": splitting(by_row_number),
     "a corrected row is drawn again": splitting(corrected_drawn_again),
     "a later measurement names the caps of before": Subject(
-        patches=(("veracal.workflow.remeasuring.with_total", lambda told, _: told),)
+        patches=(("veracal.workflow.running.with_total", lambda told, _: told),)
     ),
     "a later measurement does not consult the assignment": Subject(
-        patches=(("veracal.workflow.remeasuring.assign_recorded", not_consulted),)
+        patches=(("veracal.workflow.running.assign_recorded", not_consulted),)
     ),
 }
 

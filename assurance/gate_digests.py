@@ -61,9 +61,9 @@ def body_with_hash(job: RunPlan) -> bytes:
     return bytes(BODY.fget(job)) + table_hash(job).encode()
 
 
-def results_with_hash(job: RunPlan, *given: Any) -> Any:
+def results_with_hash(job: RunPlan, *given: Any, **more: Any) -> Any:
     """Tell of which table a model was made."""
-    found = TOLD(job, *given)
+    found = TOLD(job, *given, **more)
     found.data["sha256"] = table_hash(job)  # type: ignore[index]
     return found
 

@@ -35,7 +35,6 @@ from assurance.ledgers import FORGOTTEN, Patches, patched
 from veracal.accounting import Budget, DiscreteLaplace, epsilon_for, micro_epsilon
 from veracal.accounting.events import RELATIONS
 from veracal.calibration.maps import Identity
-from veracal.calibration.prepaid import declared_noises
 from veracal.calibration.private import PooledTemperature
 from veracal.calibration.private import pooled as pooled_module
 from veracal.calibration.private.golden_section import BracketSearch, narrow_bracket
@@ -48,6 +47,7 @@ from veracal.calibration.private.session import (
 from veracal.calibration.queries import Gap, LossAt
 from veracal.calibration.queries.records import loss_at
 from veracal.calibration.recalibration.plan import query_comparison
+from veracal.calibration.sources import declared_noises
 from veracal.ledger import open_ledger
 from veracal.queries import Curator, Pool
 from veracal.queries.pools import PooledRelease

@@ -34,7 +34,7 @@ from veracal.calibration.private import estimates as cohort_module
 from veracal.calibration.private.estimates import noise_half_width
 from veracal.calibration.private.golden_section import ErrorBound, SourceSums
 from veracal.calibration.private.session import QuerySession
-from veracal.calibration.simulated import SimulatedSources
+from veracal.calibration.sources import SimulatedSources
 from veracal.data import Scores
 from veracal.errors import DropoutError
 from veracal.mechanisms import Grid

@@ -182,7 +182,7 @@ def ties_parted(values: np.ndarray, bins: int) -> tuple[np.ndarray, np.ndarray]:
 
 def runs_off(odds: np.ndarray, happened: np.ndarray) -> float:
     """Newton's method, wherever it ends."""
-    a = b = 0.0
+    odds, a, b = np.clip(odds, -36.7, 36.7), 0.0, 0.0
     for _ in range(30):
         p = expit(a + b * odds)
         w = p * (1 - p) + 1e-9
@@ -206,30 +206,30 @@ AT = "veracal.calibration.metrics"
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "a bin of its own for 1.0": {
-        "veracal.calibration.metrics.binned.gap_totals": own_bin_for_one
+        "veracal.calibration.metrics.errors.gap_totals": own_bin_for_one
     },
-    "0.0 dropped": {"veracal.calibration.metrics.binned.gap_totals": zero_dropped},
+    "0.0 dropped": {"veracal.calibration.metrics.errors.gap_totals": zero_dropped},
     "left-closed bins": {"veracal.calibration.metrics.base.bin_indices": left_closed},
     "edges in single precision": {"veracal.calibration.metrics.base.bin_indices": single_edges},
     "left-closed bins of classes": {
-        "veracal.calibration.metrics.binned.bin_indices": left_closed
+        "veracal.calibration.metrics.errors.bin_indices": left_closed
     },
     "logits taken for probabilities": {
         "veracal.calibration.metrics.base._confidence": logits_as_they_are
     },
     "ties count as right": {
-        "veracal.calibration.metrics.binned.top_label_blocks": any_of_the_equal
+        "veracal.calibration.metrics.errors.top_label_blocks": any_of_the_equal
     },
     "empty bins divide by zero": {
-        "veracal.calibration.metrics.binned.largest_gap": empty_bins_too
+        "veracal.calibration.metrics.errors.largest_gap": empty_bins_too
     },
-    "likelihood cut off": {"veracal.calibration.metrics.proper.nll_blocks": nll_cut_off},
+    "likelihood cut off": {"veracal.calibration.metrics.performance.nll_blocks": nll_cut_off},
     "equal scores ranked by order": {
-        "veracal.calibration.metrics.proper.mean_ranks": ranks_by_order
+        "veracal.calibration.metrics.performance.mean_ranks": ranks_by_order
     },
-    "equal confidences parted": {"veracal.calibration.metrics.binned.equal_mass": ties_parted},
-    "slope runs off": {"veracal.calibration.metrics.clinical._slope": runs_off},
-    "kernel without mirrors": {"veracal.calibration.metrics.smooth._smooth": no_mirror},
+    "equal confidences parted": {"veracal.calibration.metrics.errors.equal_mass": ties_parted},
+    "slope runs off": {"veracal.calibration.metrics.performance._slope": runs_off},
+    "kernel without mirrors": {"veracal.calibration.metrics.errors._smooth": no_mirror},
 }
 
 

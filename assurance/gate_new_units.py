@@ -130,7 +130,7 @@ MUTANTS = {
     ),
     "nobody is told": patched("veracal.workflow.charging.send_notice", lambda *_: None),
     "a later measurement tells nobody": patched(
-        "veracal.workflow.remeasuring.send_notice", lambda *_: None
+        "veracal.workflow.running.send_notice", lambda *_: None
     ),
     "told after the charge": Subject(
         (
@@ -148,7 +148,7 @@ MUTANTS = {
         "veracal.workflow.charging.send_notice", refused
     ),
     "a later measurement lets new units draw": patched(
-        "veracal.workflow.remeasuring.assign_recorded", drawn_later
+        "veracal.workflow.running.assign_recorded", drawn_later
     ),
 }
 

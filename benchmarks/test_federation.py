@@ -20,7 +20,7 @@ import pytest
 from veracal.accounting import Budget
 from veracal.calibration.bins import Bins
 from veracal.calibration.queries import BinnedGap, Gap
-from veracal.calibration.simulated import SimulatedSources
+from veracal.calibration.sources import SimulatedSources
 from veracal.data import Scores
 from veracal.ledger import open_ledger
 from veracal.mechanisms.discrete_noise import add_discrete_laplace

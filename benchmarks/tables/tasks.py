@@ -11,12 +11,6 @@ here, and are missing.
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
-import veracal.data
-from benchmarks.datasets import load
-from veracal.data import Dataset
-
 Half = Literal["tuning", "reporting"]
 MOST = 50_000  # records of a table; larger ones are sampled
 

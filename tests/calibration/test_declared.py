@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from veracal.accounting import Budget, Unit
-from veracal.calibration.prepaid import PrepaidSource
 from veracal.calibration.private.session import find_unaffordable, unit_of
 from veracal.calibration.recalibration.sources import profile_source
-from veracal.calibration.simulated import SimulatedSources
+from veracal.calibration.sources import PrepaidSource, SimulatedSources
 from veracal.data import Scores
 from veracal.errors import BudgetError
 from veracal.ledger import Item, open_ledger

@@ -11,7 +11,7 @@ from veracal.accounting import Composed, Unit
 from veracal.calibration.bins import Bins
 from veracal.calibration.private.session import unit_of
 from veracal.calibration.queries import BinnedGap, CorrectWrong, Gap
-from veracal.calibration.simulated import SimulatedSources
+from veracal.calibration.sources import SimulatedSources
 from veracal.data import Scores
 from veracal.errors import BudgetError, DataError, DropoutError
 from veracal.queries import Brier, Count, gaussian_event, laplace_event

@@ -161,7 +161,7 @@ def test_remeasure_reports_and_omits_new_units_before_its_charge(run, ledger, mo
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("veracal.workflow.remeasuring.RunPlan.measure", interrupt)
+        patch.setattr("veracal.workflow.running.RunPlan.measure", interrupt)
         code, out, err = run("evaluate", "model", "--remeasure")
     assert code == 1 and not out
     assert_notice(err, 100, 100, "100 rows of theirs are in no partition")

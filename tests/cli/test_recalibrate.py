@@ -1,15 +1,18 @@
 """`veracal recalibrate` fits a map, paid for first, and writes whole files or none."""
 
 import json
+from dataclasses import fields
+from inspect import signature
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from veracal.accounting import Budget, Unit
-from veracal.calibration import TemperatureScaling, metrics
+from veracal.calibration import TemperatureScaling, metrics, plan_recalibration
 from veracal.calibration.maps import Identity, Temperature, load_map
 from veracal.calibration.private import PrivateTemperature
+from veracal.cli.recalibrate import NAMED_ELSEWHERE, FitOptions
 from veracal.data import load_scores
 from veracal.ledger import Ledger, default_ledger_path, open_ledger
 from veracal.queries import Curator
@@ -520,3 +523,11 @@ def test_a_bad_file_or_place_leaves_nothing_behind(run, tmp_path):
         code, out, err = run("recalibrate", *words, "--epsilon", "1")
         assert code == 1 and not out and "expected" in err and "found" in err, words
         assert sorted(tmp_path.iterdir()) == before
+
+
+def test_every_option_of_the_fit_is_an_argument_of_the_plan_and_in_the_id_of_the_run():
+    """With an option that the id lacked, an earlier run would be taken for the present one."""
+    options = FitOptions("auto", "vector", 15, None, None, None)
+    settings = options.fitter_settings()
+    assert {each.name for each in fields(FitOptions)} == {*settings, *NAMED_ELSEWHERE}
+    assert settings.keys() <= signature(plan_recalibration).parameters.keys()

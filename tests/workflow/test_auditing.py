@@ -24,7 +24,7 @@ from veracal.workflow.auditing import (
     runs_path,
 )
 from veracal.workflow.config import DataConfig, ModelConfig, PrivacyConfig, RecalibrationConfig
-from veracal.workflow.models import build_model
+from veracal.workflow.planning import build_model
 from veracal.workflow.records import load_records, run_budget
 
 SETTINGS = AuditSettings(40)

@@ -10,10 +10,10 @@ from veracal.errors import BudgetError, DataError
 from veracal.ledger import Ledger
 from veracal.report.results import Results
 from veracal.workflow import Config, Configuration
-from veracal.workflow.comparing import share_config
 from veracal.workflow.config import DataConfig, ModelConfig, PrivacyConfig
-from veracal.workflow.planning import RunPlan
-from veracal.workflow.records import load_records, merge_items
+from veracal.workflow.planning import RunPlan, merge_items
+from veracal.workflow.records import load_records
+from veracal.workflow.running import share_config
 
 CONFIG = Config(
     DataConfig("breast-cancer"), PrivacyConfig(8.0), "bc", ModelConfig(epochs=3, norm=3.0)

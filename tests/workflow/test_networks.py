@@ -23,8 +23,8 @@ from veracal.workflow.config import (
     RecalibrationConfig,
     check_settings_apply,
 )
-from veracal.workflow.models import build_network, choose_encoder
-from veracal.workflow.records import load_records, run_budget
+from veracal.workflow.planning import build_network
+from veracal.workflow.records import choose_encoder, load_records, run_budget
 
 DIGITS = Config(DataConfig("digits"), PrivacyConfig(8.0), model=ModelConfig("mlp", epochs=0.5))
 TEXTS = """format = 1

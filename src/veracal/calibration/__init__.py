@@ -6,7 +6,6 @@ from veracal._lazy import attach
 
 if TYPE_CHECKING:
     from veracal.calibration.bins import Bins
-    from veracal.calibration.budgeting import Guard
     from veracal.calibration.classifier import CalibratedClassifier, MappedPredictions
     from veracal.calibration.fitters import (
         BetaCalibration,
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
         TemperatureScaling,
         TwoTemperatureScaling,
     )
+    from veracal.calibration.maps import from_json, load_map, save_map
     from veracal.calibration.maps.base import CalibrationMap, Identity
     from veracal.calibration.maps.nonparametric import Binned, Isotonic
     from veracal.calibration.maps.parametric import (
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
         TwoTemperatures,
         UniformMixing,
     )
-    from veracal.calibration.maps.storage import from_json, load_map, save_map
     from veracal.calibration.measurement import (
         CalibrationResult,
         Interval,
@@ -54,9 +53,10 @@ if TYPE_CHECKING:
         training_methods,
         unregister_method,
     )
-    from veracal.calibration.metrics.binned import (
+    from veracal.calibration.metrics.errors import (
         ace,
         binary_ece,
+        binary_smooth_ece,
         classwise_ace,
         confidence_gap,
         debiased_l2,
@@ -65,25 +65,23 @@ if TYPE_CHECKING:
         mce,
         over_confidence,
         sce,
+        smooth_ece,
         under_confidence,
     )
-    from veracal.calibration.metrics.clinical import (
-        calibration_in_the_large,
-        calibration_intercept,
-        calibration_slope,
-        top_label_calibration_intercept,
-        top_label_calibration_slope,
-    )
-    from veracal.calibration.metrics.proper import (
+    from veracal.calibration.metrics.performance import (
         accuracy,
         auc,
         binary_f1,
         brier,
+        calibration_in_the_large,
+        calibration_intercept,
+        calibration_slope,
         f1,
         nll,
         top_label_brier,
+        top_label_calibration_intercept,
+        top_label_calibration_slope,
     )
-    from veracal.calibration.metrics.smooth import binary_smooth_ece, smooth_ece
     from veracal.calibration.planning import (
         PooledPlan,
         TemperaturePlan,
@@ -120,7 +118,7 @@ if TYPE_CHECKING:
     from veracal.calibration.private.temperature import PrivateTemperature
     from veracal.calibration.private.temperature_grid import TemperatureGrid
     from veracal.calibration.private.two_temperatures import PrivateTwoTemperatures
-    from veracal.calibration.private_classifier import PART, PrivateCalibratedClassifier
+    from veracal.calibration.private_classifier import PART, Guard, PrivateCalibratedClassifier
     from veracal.calibration.queries.binned import (
         AbsoluteGaps,
         BinnedGap,
@@ -146,16 +144,16 @@ if TYPE_CHECKING:
         MappedQuery,
         TemperatureGradient,
     )
-    from veracal.calibration.recalibration.budget import BINS, BudgetDivision
     from veracal.calibration.recalibration.plan import RecalibrationPlan, plan_recalibration
-    from veracal.calibration.recalibration.result import Recalibration
     from veracal.calibration.recalibration.run import (
         FITTED_ON,
-        fitted_temperatures,
+        Recalibration,
         recalibrate,
         run_recalibration,
     )
     from veracal.calibration.recalibration.sources import (
+        BINS,
+        BudgetDivision,
         EnrolledBounds,
         SourceProfile,
         profile_source,
@@ -262,7 +260,6 @@ __all__ = [
     "f1",
     "figure_names",
     "find_unaffordable",
-    "fitted_temperatures",
     "from_json",
     "guard_event",
     "guard_map",
@@ -303,11 +300,7 @@ __getattr__, __dir__ = attach(
     __name__,
     {
         "bins": ("Bins",),
-        "budgeting": ("Guard",),
-        "classifier": (
-            "CalibratedClassifier",
-            "MappedPredictions",
-        ),
+        "classifier": ("CalibratedClassifier", "MappedPredictions"),
         "fitters": (
             "BetaCalibration",
             "HistogramBinning",
@@ -317,14 +310,8 @@ __getattr__, __dir__ = attach(
             "TemperatureScaling",
             "TwoTemperatureScaling",
         ),
-        "maps.base": (
-            "CalibrationMap",
-            "Identity",
-        ),
-        "maps.nonparametric": (
-            "Binned",
-            "Isotonic",
-        ),
+        "maps.base": ("CalibrationMap", "Identity"),
+        "maps.nonparametric": ("Binned", "Isotonic"),
         "maps.parametric": (
             "Beta",
             "UNIFORM_WEIGHT_BITS",
@@ -335,11 +322,7 @@ __getattr__, __dir__ = attach(
             "TwoTemperatures",
             "UniformMixing",
         ),
-        "maps.storage": (
-            "from_json",
-            "load_map",
-            "save_map",
-        ),
+        "maps": ("from_json", "load_map", "save_map"),
         "measurement": (
             "CalibrationResult",
             "Interval",
@@ -364,9 +347,10 @@ __getattr__, __dir__ = attach(
             "training_methods",
             "unregister_method",
         ),
-        "metrics.binned": (
+        "metrics.errors": (
             "ace",
             "binary_ece",
+            "binary_smooth_ece",
             "classwise_ace",
             "confidence_gap",
             "debiased_l2",
@@ -375,34 +359,24 @@ __getattr__, __dir__ = attach(
             "mce",
             "over_confidence",
             "sce",
+            "smooth_ece",
             "under_confidence",
         ),
-        "metrics.clinical": (
-            "calibration_in_the_large",
-            "calibration_intercept",
-            "calibration_slope",
-            "top_label_calibration_intercept",
-            "top_label_calibration_slope",
-        ),
-        "metrics.proper": (
+        "metrics.performance": (
             "accuracy",
             "auc",
             "binary_f1",
             "brier",
+            "calibration_in_the_large",
+            "calibration_intercept",
+            "calibration_slope",
             "f1",
             "nll",
             "top_label_brier",
+            "top_label_calibration_intercept",
+            "top_label_calibration_slope",
         ),
-        "metrics.smooth": (
-            "binary_smooth_ece",
-            "smooth_ece",
-        ),
-        "planning": (
-            "PooledPlan",
-            "TemperaturePlan",
-            "plan_pooled",
-            "plan_temperatures",
-        ),
+        "planning": ("PooledPlan", "TemperaturePlan", "plan_pooled", "plan_temperatures"),
         "private.binning": ("PrivateBinning",),
         "private.golden_section": ("GoldenTemperature",),
         "private.guard": (
@@ -422,12 +396,7 @@ __getattr__, __dir__ = attach(
             "measure_private",
             "plan_measurement",
         ),
-        "private.platt": (
-            "FORMS",
-            "PlattPlan",
-            "PrivatePlatt",
-            "plan_platt",
-        ),
+        "private.platt": ("FORMS", "PlattPlan", "PrivatePlatt", "plan_platt"),
         "private.pooled": ("PooledTemperature",),
         "private.session": (
             "PricedQuery",
@@ -438,10 +407,7 @@ __getattr__, __dir__ = attach(
         "private.temperature": ("PrivateTemperature",),
         "private.temperature_grid": ("TemperatureGrid",),
         "private.two_temperatures": ("PrivateTwoTemperatures",),
-        "private_classifier": (
-            "PART",
-            "PrivateCalibratedClassifier",
-        ),
+        "private_classifier": ("Guard", "PART", "PrivateCalibratedClassifier"),
         "queries.binned": (
             "AbsoluteGaps",
             "BinnedGap",
@@ -467,22 +433,11 @@ __getattr__, __dir__ = attach(
             "MappedQuery",
             "TemperatureGradient",
         ),
-        "recalibration.budget": (
+        "recalibration.plan": ("RecalibrationPlan", "plan_recalibration"),
+        "recalibration.run": ("FITTED_ON", "Recalibration", "recalibrate", "run_recalibration"),
+        "recalibration.sources": (
             "BINS",
             "BudgetDivision",
-        ),
-        "recalibration.plan": (
-            "RecalibrationPlan",
-            "plan_recalibration",
-        ),
-        "recalibration.result": ("Recalibration",),
-        "recalibration.run": (
-            "FITTED_ON",
-            "fitted_temperatures",
-            "recalibrate",
-            "run_recalibration",
-        ),
-        "recalibration.sources": (
             "EnrolledBounds",
             "SourceProfile",
             "profile_source",

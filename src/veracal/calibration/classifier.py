@@ -31,21 +31,11 @@ def _gives_logits(model: "MappedPredictions") -> bool:
 
 
 class MappedPredictions:
-    """Mixin that predicts by applying ``map_`` to the logits of ``estimator_``, row by row.
+    """Mixin that predicts by applying ``map_`` to the logits of ``estimator_``, row by row."""
 
-    Attributes
-    ----------
-    estimator_ : classifier
-    map_ : Map
-    classes_ : array of shape (k,)
-        In the order of the estimator's.
-    gives_ : 'logits' or 'probabilities'
-        Kind of scores that the map returns for logits.
-    """
-
-    classes_: Array
+    classes_: Array  # in the order of the estimator's
     estimator_: Any
-    gives_: Kind
+    gives_: Kind  # what the map returns for logits
     map_: CalibrationMap
     _may_give_logits = True  # whether the methods for logits are there before a fit
 
@@ -175,7 +165,16 @@ class CalibratedClassifier(
         check_is_fitted(self.estimator)
         labels = column_or_1d(y)
         check_consistent_length(X, labels)
-        response = _response(self.estimator, self.response)
+        if self.response is not None:
+            _checks.one_of(_RESPONSES, response=self.response)
+        asked = _RESPONSES if self.response is None else (self.response,)
+        response = next(
+            (r for r in asked if getattr(self.estimator, r, None) is not None), None
+        )
+        if response is None:
+            raise ValueError(
+                f"Expected an estimator with {' or '.join(asked)}, got {self.estimator!r}."
+            )
         codes = _codes(labels, self.estimator.classes_)
         scores = _scores(self.estimator, response, X, codes)
         method = TemperatureScaling() if self.method is None else clone(self.method)
@@ -207,18 +206,6 @@ class CalibratedClassifier(
         """Mapped scores of rows."""
         check_is_fitted(self)
         return self.map_.transform(_scores(self.estimator, self.response_, X, None))
-
-
-def _response(estimator: Any, requested: Response | None) -> Response:
-    """Name of the estimator's method that gives the scores."""
-    if requested is not None:
-        _checks.one_of(_RESPONSES, response=requested)
-    for name in _RESPONSES if requested is None else (requested,):
-        if getattr(estimator, name, None) is not None:
-            return name
-    raise ValueError(
-        f"Expected an estimator with {requested or ' or '.join(_RESPONSES)}, got {estimator!r}."
-    )
 
 
 def _codes(labels: Array, classes: Array) -> Ints:

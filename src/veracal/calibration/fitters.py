@@ -8,8 +8,6 @@ keeps its map only if the loss on the calibration records does not increase.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
 from typing import ClassVar, Self
 
 import numpy as np
@@ -35,7 +33,7 @@ from veracal.calibration.maps.parametric import (
     log_parts,
     readable_logits,
 )
-from veracal.calibration.metrics.proper import brier, nll
+from veracal.calibration.metrics.performance import brier, nll
 from veracal.data import Scores
 from veracal.errors import DataError
 
@@ -62,7 +60,20 @@ class MapFitter(DisplayMixin, ABC):
 
     def fit(self, scores: Scores) -> Self:
         """Fit to labeled scores of at least one record."""
-        fitted = self._fitted(labeled(scores))
+        if not isinstance(scores, Scores):
+            raise ValueError(
+                f"Expected Scores, got {type(scores).__name__}. Make them with "
+                "Scores.from_logits or Scores.from_probabilities; the kind is never guessed "
+                "from the values."
+            )
+        if not len(scores.known_labels):
+            raise DataError(
+                scores.name,
+                "one record or more",
+                "none",
+                "Pass labeled scores to fit the map to.",
+            )
+        fitted = self._fitted(scores)
         before, after = (self._loss(s, scores) for s in (scores, fitted.transform(scores)))
         self.kept_ = after <= before + _ROUNDING * max(1.0, before)
         self.map_ = fitted if self.kept_ else Identity()
@@ -81,24 +92,9 @@ class MapFitter(DisplayMixin, ABC):
     def _fitted(self, scores: Scores) -> CalibrationMap:
         """The calibration map fitted to the scores."""
 
-    @abstractmethod
     def _loss(self, mapped: Scores, given: Scores) -> float:
         """Loss that must not increase on the calibration records."""
-
-
-def labeled(scores: Scores) -> Scores:
-    """Return labeled scores of at least one record, or raise an error."""
-    if not isinstance(scores, Scores):
-        raise ValueError(
-            f"Expected Scores, got {type(scores).__name__}. Make them with "
-            "Scores.from_logits or Scores.from_probabilities; the kind is never guessed from "
-            "the values."
-        )
-    if not len(scores.known_labels):
-        raise DataError(
-            scores.name, "one record or more", "none", "Pass labeled scores to fit the map to."
-        )
-    return scores
+        return nll(mapped)
 
 
 def said_brier(mapped: Scores, given: Scores) -> float:
@@ -111,7 +107,7 @@ def said_brier(mapped: Scores, given: Scores) -> float:
 _BLOCK = 1 << 17  # numbers worked on at a time
 _FAR = 1e150  # logit differences are clipped here, so that their squares stay finite
 _TOL = 1e-11  # of the inverse temperature, relative
-_STEPS = 100
+_STEPS = 1_000  # far more than a likelihood needs: roots of higher order are approached slowly
 
 Slopes = Callable[[float], tuple[float, float]]
 
@@ -162,9 +158,6 @@ class TemperatureScaling(MapFitter):
                 f"{MOST_INVERSE:g}, got inverse_range={self.inverse_range!r}."
             )
         return Temperature(where_level(lambda beta: slopes(scores, beta), low, high))
-
-    def _loss(self, mapped: Scores, given: Scores) -> float:
-        return nll(mapped)
 
 
 def slopes(scores: Scores, inverse: float) -> tuple[float, float]:
@@ -273,20 +266,12 @@ class TwoTemperatureScaling(MapFitter):
         unsure, sure = np.clip(at * np.exp(result.x), LEAST_INVERSE, MOST_INVERSE).tolist()
         return TwoTemperatures(unsure, sure, at)
 
-    def _loss(self, mapped: Scores, given: Scores) -> float:
-        return nll(mapped)
-
 
 def loss_and_slopes(scores: Scores, at: float, offsets: Floats) -> tuple[float, Floats]:
-    r"""Mean NLL and its derivatives with respect to both log inverse temperatures.
+    """Mean NLL and its derivatives with respect to both log inverse temperatures.
 
-    Parameters
-    ----------
-    scores : Scores
-    at : float
-        Inverse temperature at which the confidence is computed.
-    offsets : array of shape (2,)
-        Logarithms of both inverse temperatures minus that of ``at``.
+    The confidence is computed at the inverse temperature ``at``; ``offsets`` are both logarithms
+    minus that of ``at``.
     """
     loss, slopes = 0.0, np.zeros(2)
     for gaps in label_gaps(scores):
@@ -361,84 +346,48 @@ class PlattScaling(MapFitter):
         z -= center
         scale = float(np.abs(z).mean()) or 1.0
         z /= scale
-        problem = _Problem(z, scores.known_labels, self.form, self.ridge, scale, center)
-        return problem.solution(None if self.form == "scalar" else scores.kind)
-
-    def _loss(self, mapped: Scores, given: Scores) -> float:
-        return nll(mapped)
-
-
-@dataclass(frozen=True)
-class _Problem:
-    """Multinomial regression on centered and scaled logits, starting from the identity."""
-
-    z: Floats
-    labels: Ints
-    form: Form
-    ridge: float
-    scale: float
-    center: Floats
-
-    @cached_property
-    def start(self) -> Floats:
-        """The identity in the parameters of the problem."""
-        k = len(self.center)
-        diagonal = np.ones(1 if self.form == "scalar" else k)
-        weights = np.diag(diagonal).ravel() if self.form == "matrix" else diagonal
-        return np.concatenate([self.scale * weights, self.center])
-
-    def solution(self, reads: str | None) -> CalibrationMap:
-        """The optimal map of the original logits; the identity if no finite map is found."""
-        with np.errstate(all="ignore"):  # extreme logits: ``fit`` checks the loss of the result
-            result = minimize(
-                self.loss, self.start, jac=True, method="L-BFGS-B", options=_OPTIONS
-            ).x
-            weights, bias = self.parts(result)
-            weights = weights / self.scale
-            bias = bias - self.apply_weights(weights, self.center[None])[0]
-            parameters = np.concatenate([np.ravel(weights), bias])
-        if not (np.abs(parameters) <= LARGEST).all():
-            return Identity()
-        return Platt(weights, bias, reads)  # type: ignore[arg-type]
-
-    def loss(self, theta: Floats) -> tuple[float, Floats]:
-        """Penalized mean negative log-likelihood, with its gradient."""
-        weights, bias = self.parts(theta)
-        n = len(self.labels)
-        log_p = log_softmax(self.apply_weights(weights, self.z) + bias, axis=1)
-        value = -log_p[np.arange(n), self.labels].mean()
-        residual = np.exp(log_p)
-        residual[np.arange(n), self.labels] -= 1
-        residual /= n
-        offset = theta - self.start
-        gradient = np.concatenate(
-            [np.ravel(self.weight_gradient(residual)), residual.sum(axis=0)]
-        )
-        return (
-            float(value + self.ridge / 2 * (offset @ offset)),
-            gradient + self.ridge * offset,
-        )
-
-    def parts(self, theta: Floats) -> tuple[Floats, Floats]:
-        """Weights in the shape of their form, and bias."""
-        k = len(self.center)
         shape = {"scalar": (), "vector": (k,), "matrix": (k, k)}[self.form]
-        return theta[:-k].reshape(shape), theta[-k:]
+        identity = np.eye(k) if self.form == "matrix" else np.ones(shape)
+        start = np.concatenate([scale * identity.ravel(), center])
+        with np.errstate(all="ignore"):  # extreme logits: ``fit`` checks the loss of the result
+            theta = _regress(z, scores.known_labels, start, shape, self.ridge)
+            weights = theta[:-k].reshape(shape) / scale
+            bias = theta[-k:] - _apply(weights, center[None])[0]
+            finite = all((np.abs(each) <= LARGEST).all() for each in (weights, bias))
+        reads = None if self.form == "scalar" else scores.kind
+        return Platt(weights, bias, reads) if finite else Identity()
 
-    def apply_weights(self, weights: Floats, z: Floats) -> Floats:
-        """Product of weights and rows of logits."""
-        result: Floats = z @ weights.T if self.form == "matrix" else z * weights
-        return result
 
-    def weight_gradient(self, residual: Floats) -> Floats:
-        """Gradient with respect to the weights."""
-        if self.form == "matrix":
-            result: Floats = residual.T @ self.z
-        elif self.form == "vector":
-            result = np.einsum("ij,ij->j", residual, self.z)
+def _regress(
+    z: Floats, labels: Ints, start: Floats, shape: tuple[int, ...], ridge: float
+) -> Floats:
+    """Multinomial regression with weights of a shape; a ridge pulls towards the start."""
+    n, k = z.shape
+    rows = np.arange(n)
+
+    def loss(theta: Floats) -> tuple[float, Floats]:
+        weights, bias = theta[:-k].reshape(shape), theta[-k:]
+        log_p = log_softmax(_apply(weights, z) + bias, axis=1)
+        value = -log_p[rows, labels].mean()
+        residual = np.exp(log_p)
+        residual[rows, labels] -= 1
+        residual /= n
+        if len(shape) == 2:
+            slopes = residual.T @ z
         else:
-            result = np.einsum("ij,ij->", residual, self.z)
-        return result
+            slopes = np.einsum("ij,ij->j" if shape else "ij,ij->", residual, z)
+        offset = theta - start
+        gradient = np.concatenate([np.ravel(slopes), residual.sum(axis=0)])
+        return float(value + ridge / 2 * (offset @ offset)), gradient + ridge * offset
+
+    result: Floats = minimize(loss, start, jac=True, method="L-BFGS-B", options=_OPTIONS).x
+    return result
+
+
+def _apply(weights: Floats, z: Floats) -> Floats:
+    """Product of weights and rows of logits."""
+    result: Floats = z @ weights.T if weights.ndim == 2 else z * weights
+    return result
 
 
 _MAX_CLASSES = 1_000  # each class is fitted separately
@@ -494,9 +443,6 @@ class BetaCalibration(MapFitter):
             for j in range(log_p.shape[1])
         ]
         return Beta(*np.array(fits).T)
-
-    def _loss(self, mapped: Scores, given: Scores) -> float:
-        return nll(mapped)
 
 
 def _fit_one(log_p: Floats, log_rest: Floats, hits: Array, ridge: float) -> Floats:

@@ -3,7 +3,7 @@
 :class:`StreamTotals` computes the same figures for a stream of blocks in constant memory.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
@@ -24,8 +24,8 @@ from veracal.calibration.metrics.base import (
     top_label_blocks,
     two_sum,
 )
-from veracal.calibration.metrics.binned import bin_totals, largest_gap
-from veracal.calibration.metrics.proper import (
+from veracal.calibration.metrics.errors import bin_totals, largest_gap
+from veracal.calibration.metrics.performance import (
     brier_blocks,
     nll_blocks,
     top_label_brier_blocks,
@@ -46,7 +46,6 @@ class ReliabilityBin:
     low, high : float
         The bin is (low, high]; the first also holds 0.
     n : int
-        Records in it.
     confidence, accuracy : float or None
         Mean confidence and share of correct predictions; None in an empty bin.
     accuracy_low, accuracy_high : float or None
@@ -72,14 +71,12 @@ class ReliabilityCurve:
         The event whose probability is shown; for the second class, ``accuracy`` is its
         frequency.
     bins : tuple of ReliabilityBin
-        Bins of equal width, empty ones included.
+        Of equal width, empty ones included.
     n : int
-        Records in all.
     confidence, accuracy : float
         Their means over all records.
-    level : float
-        Confidence level of the interval of each single bin.
-    interval : 'wilson' or 'clopper-pearson'
+    level, interval
+        Confidence level and kind of the interval of each single bin.
 
     Notes
     -----
@@ -134,7 +131,7 @@ def curve(
     scores : Scores
         Labeled, of at least one record.
     bins : int
-        Number of bins, those of :func:`~veracal.calibration.ece`.
+        Those of :func:`~veracal.calibration.ece`.
     level : float in (0, 1)
     interval : 'wilson' or 'clopper-pearson'
         Around each bin's accuracy: Wilson's (1927) covers the level on average,
@@ -260,12 +257,7 @@ _BINNED = {
     "debiased_l2", "binary_ece",
 }  # fmt: skip
 _RANGES = {**_ANY, **_BINARY}
-_ERRORS = {
-    *_BINNED,
-    "smooth_ece",
-    "binary_smooth_ece",
-    "ks",
-}  # metrics that calibration makes 0
+_ERRORS = {*_BINNED, "smooth_ece", "binary_smooth_ece", "ks"}  # calibration makes them 0
 
 
 @dataclass(frozen=True)
@@ -278,12 +270,10 @@ class CalibrationResult:
         Of the scores.
     n, n_units, n_classes : int
         Number of records, of independent units, and of classes.
-    bins : int
-        Number of bins of all binned metrics.
+    bins, replicates : int
+        Number of bins of all binned metrics, and of bootstrap replicates.
     level : float
         Confidence level of the intervals.
-    replicates : int
-        Number of bootstrap replicates.
     figures : mapping of str to Estimate
         Estimates by the names of :mod:`veracal.calibration.metrics`.
     floors : mapping of str to Estimate
@@ -314,10 +304,18 @@ class CalibrationResult:
 
     def to_json(self) -> dict[str, Any]:
         """All attributes as JSON values; an infinite number becomes the text 'inf'."""
-        attributes = dict(vars(self))
-        for part in ("figures", "floors"):
-            attributes[part] = {k: _plain(estimate) for k, estimate in attributes[part].items()}
-        return {**attributes, "curve": self.curve.to_json()}
+
+        def plain(estimates: Mapping[str, Estimate]) -> dict[str, Any]:
+            return {
+                figure: {
+                    name: str(value) if value in (np.inf, -np.inf) else value
+                    for name, value in vars(estimate).items()
+                }
+                for figure, estimate in estimates.items()
+            }
+
+        parts = {"figures": plain(self.figures), "floors": plain(self.floors)}
+        return {**vars(self), **parts, "curve": self.curve.to_json()}
 
 
 def figure_names(n_classes: int) -> tuple[str, ...]:
@@ -353,10 +351,6 @@ def measure(
         Number of bootstrap replicates; 0 computes no intervals.
     rng : Generator
 
-    Returns
-    -------
-    CalibrationResult
-
     Notes
     -----
     An infinite negative log-likelihood gets the percentile interval of its replicates. With a
@@ -365,20 +359,37 @@ def measure(
     need_records(scores)
     _checks.whole(least=0, replicates=replicates)
     check_level(level)
-    metric_functions = _metric_functions(scores, figures, bins)
+    known = figure_names(scores.n_classes)
+    names = known if figures is None else tuple(figures)
+    for name in names:
+        if name not in known:
+            raise DataError(
+                f"{scores.name}: figures",
+                f"a selection of {', '.join(known)}",
+                repr(name),
+                "Check the spelling; some metrics are for two classes only.",
+            )
+    each: dict[str, Metric] = {
+        name: partial(getattr(metrics, name), bins=bins)
+        if name in _BINNED
+        else getattr(metrics, name)
+        for name in names
+    }
     units = UnitRows.of(scores.units, len(scores))
-    points = _values(metric_functions, scores)
+    points = {name: metric(scores) for name, metric in each.items()}
     n_draws = int(replicates) if len(units.sizes) > 1 else 0
-    base, draws = Draws.of(scores), np.empty((n_draws, len(metric_functions)))
+    base, draws = Draws.of(scores), np.empty((n_draws, len(each)))
     for i in range(n_draws):
-        draws[i] = _values(metric_functions, base.take(units.resample(rng)))
-    floors = _floors(metric_functions, base, level, n_draws, rng)
+        drawn = base.take(units.resample(rng))
+        draws[i] = [metric(drawn) for metric in each.values()]
+    errors = {name: metric for name, metric in each.items() if name in _ERRORS}
+    floors = _floors(errors, base, level, n_draws, rng)
     estimates = {
-        name: estimate(points[j], draws[:, j], level, len(scores), "basic", _RANGES[name])
-        for j, name in enumerate(metric_functions)
+        name: estimate(point, draws[:, j], level, len(scores), "basic", _RANGES[name])
+        for j, (name, point) in enumerate(points.items())
     }
     for name, floor in floors.items():
-        if points[list(metric_functions).index(name)] <= (floor.high or 0.0):
+        if points[name] <= (floor.high or 0.0):
             estimates[name] = replace(estimates[name], low=0.0)
     return CalibrationResult(
         scores.name,
@@ -394,41 +405,14 @@ def measure(
     )
 
 
-def _metric_functions(
-    scores: Scores, figures: Sequence[str] | None, bins: int
-) -> dict[str, Metric]:
-    """Metric functions by name, with the number of bins set."""
-    known = figure_names(scores.n_classes)
-    names = known if figures is None else tuple(figures)
-    for name in names:
-        if name not in known:
-            raise DataError(
-                f"{scores.name}: figures",
-                f"a selection of {', '.join(known)}",
-                repr(name),
-                "Check the spelling; some metrics are for two classes only.",
-            )
-    each: dict[str, Callable[..., float]] = {name: getattr(metrics, name) for name in names}
-    return {
-        name: partial(metric, bins=bins) if name in _BINNED else metric
-        for name, metric in each.items()
-    }
-
-
-def _values(metric_functions: Mapping[str, Metric], scores: Scores) -> list[float]:
-    """All metrics of some records."""
-    return [metric(scores) for metric in metric_functions.values()]
-
-
 def _floors(
-    metric_functions: Mapping[str, Metric],
+    errors: Mapping[str, Metric],
     scores: Draws,
     level: float,
     n_draws: int,
     rng: np.random.Generator,
 ) -> dict[str, Estimate]:
     """Calibration errors of the same probabilities with labels drawn from them."""
-    errors = {name: metric for name, metric in metric_functions.items() if name in _ERRORS}
     if not errors or not n_draws:
         return {}
     steps = np.cumsum(scores.probabilities, axis=1, dtype=np.float64)
@@ -436,19 +420,12 @@ def _floors(
     for i in range(n_draws):
         uniform = rng.random(len(scores)) * steps[:, -1]
         labels = np.minimum((steps <= uniform[:, None]).sum(axis=1), scores.n_classes - 1)
-        draws[i] = _values(errors, scores.relabeled(labels))
+        drawn = scores.relabeled(labels)
+        draws[i] = [metric(drawn) for metric in errors.values()]
     means = draws.mean(axis=0).tolist()
     return {
         name: estimate(means[j], draws[:, j], level, len(scores))
         for j, name in enumerate(errors)
-    }
-
-
-def _plain(estimate: Estimate) -> dict[str, Any]:
-    """Fields of an estimate as JSON values; JSON has no infinity."""
-    return {
-        name: str(value) if value in (np.inf, -np.inf) else value
-        for name, value in vars(estimate).items()
     }
 
 
@@ -566,15 +543,9 @@ class StreamTotals:
 
 
 def stream_totals(blocks: Iterable[Scores], bins: int = 15) -> StreamTotals:
-    """Sum labeled scores that arrive in blocks, each read once.
+    """Sum labeled scores of one kind that arrive in blocks, each read once.
 
-    Parameters
-    ----------
-    blocks : iterable of Scores
-        Blocks such as :func:`~veracal.data.scan_scores` gives, of one kind and the same
-        classes.
-    bins : int
-        Number of bins, those of :func:`~veracal.calibration.ece`.
+    Blocks are such as :func:`~veracal.data.scan_scores` gives.
 
     Examples
     --------

@@ -9,6 +9,7 @@ imported when they are built, so that reading the registry stays fast.
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -35,16 +36,8 @@ class MethodSettings:
     ----------
     micro_epsilon : int
         Cost of the map for each privacy unit, in millionths of epsilon.
-    delta : float or None
-    temperatures : pair of float, or None
-        Range of temperatures to search; None: the default of the method.
-    classes, size : int or None
-        Declared number of classes, and of records at all sources together.
-    bins : int
-    level : float
-        Confidence level of the intervals.
-    form : {"scalar", "vector", "matrix"}
-        Shape of the weights of a Platt map.
+    delta, temperatures, classes, size, bins, level, form
+        As in :func:`~veracal.calibration.recalibrate`.
     reads : "logits", "probabilities" or None
         Kind of the scores, if known.
     sources : int
@@ -68,17 +61,11 @@ class MethodSettings:
     clamp: float = 10.0
     grid: "ParameterGrid | None" = None
 
-    def pick(self, *names: str) -> dict[str, Any]:
-        """Some of the settings as keyword arguments; a range of None is omitted."""
-        arguments = {name: getattr(self, name) for name in names}
-        if arguments.get("temperatures", 0) is None:
-            del arguments["temperatures"]
-        return arguments
-
-    def inverse_range(self) -> dict[str, Any]:
-        """The range as inverse temperatures, for fitters with that argument; empty if None."""
+    @property
+    def inverses(self) -> tuple[float, float] | None:
+        """The range as inverse temperatures."""
         if self.temperatures is None:
-            return {}
+            return None
         pair = hasattr(self.temperatures, "__len__") and not isinstance(self.temperatures, str)
         if not pair or len(self.temperatures) != 2:
             raise ValueError(
@@ -87,7 +74,13 @@ class MethodSettings:
             )
         low, high = self.temperatures
         _checks.positive(lowest_temperature=low, highest_temperature=high)
-        return {"inverses": (1 / high, 1 / low)}
+        return 1 / high, 1 / low
+
+    def pick(self, *names: str) -> dict[str, Any]:
+        """Some of the settings as keyword arguments; a range of None is omitted."""
+        arguments = {name: getattr(self, name) for name in names}
+        ranges = ("temperatures", "inverses")
+        return {k: v for k, v in arguments.items() if v is not None or k not in ranges}
 
 
 @dataclass(frozen=True)
@@ -100,18 +93,13 @@ class CalibrationMethod:
         Name in Python, on the command line, in configs and in messages of a federation.
     summary : str
         Description in half a line.
-    private : callable or None
-        Builds the private fitter from settings; None if there is none.
-    public : callable or None
-        Builds the fitter for public records from settings; None if there is none.
+    private, public : callable or None
+        Build the fitters for private and for public records from settings, if there are any.
     requires : tuple of str
         Settings that the private fitter needs: ``delta``, ``size``, ``classes``.
-    keeps_predictions : bool
-        Whether its maps never change a prediction.
-    searches_temperature : bool
-        Whether it searches a range of temperatures.
-    uses_size : bool
-        Whether it uses a declared number of records.
+    keeps_predictions, searches_temperature, uses_size : bool
+        Whether its maps never change a prediction, whether it searches a range of temperatures,
+        and whether it uses a declared number of records.
     interval_covers : str
         Errors that the intervals of its temperatures cover.
     infers_guard : bool
@@ -163,30 +151,15 @@ class CalibrationMethod:
         return fitter
 
 
-def _temperature(settings: MethodSettings) -> "PrivateFitter":
-    from veracal.calibration.private.temperature import PrivateTemperature
+def _fitter(where: str, *names: str, **fixed: Any) -> Callable[[MethodSettings], Any]:
+    """A builder that imports a fitter when it is called, and passes on some of the settings."""
 
-    arguments = settings.pick("micro_epsilon", "classes", "level")
-    return PrivateTemperature("search", **arguments, **settings.inverse_range())
+    def build(settings: MethodSettings) -> Any:
+        module, kind = where.split(":")
+        fitter = getattr(import_module(f"veracal.calibration.{module}"), kind)
+        return fitter(**fixed, **settings.pick(*names))
 
-
-def _public_temperature(settings: MethodSettings) -> "MapFitter":
-    from veracal.calibration.fitters import TemperatureScaling
-
-    return TemperatureScaling()
-
-
-def _two_temperatures(settings: MethodSettings) -> "PrivateFitter":
-    from veracal.calibration.private.two_temperatures import PrivateTwoTemperatures
-
-    arguments = settings.pick("micro_epsilon", "classes", "level")
-    return PrivateTwoTemperatures(**arguments, **settings.inverse_range())
-
-
-def _public_two_temperatures(settings: MethodSettings) -> "MapFitter":
-    from veracal.calibration.fitters import TwoTemperatureScaling
-
-    return TwoTemperatureScaling()
+    return build
 
 
 def _pooled(settings: MethodSettings) -> "PrivateFitter":
@@ -198,75 +171,18 @@ def _pooled(settings: MethodSettings) -> "PrivateFitter":
     return PooledTemperature(shares=plan.shares, level=settings.level, **shared)
 
 
-def _golden(objective: str) -> "Callable[[MethodSettings], PrivateFitter]":
-    """Golden section with one of the objectives of Luo et al. 2020."""
-
-    def build(settings: MethodSettings) -> "PrivateFitter":
-        from veracal.calibration.private.golden_section import GoldenTemperature
-
-        names = ("micro_epsilon", "classes", "size", "bins", "level", "clamp", "temperatures")
-        return GoldenTemperature(objective, **settings.pick(*names))  # type: ignore[arg-type]
-
-    return build
-
-
-def _binning(form: str) -> "Callable[[MethodSettings], PrivateFitter]":
-    """Histogram binning with one of two forms of the counts."""
-
-    def build(settings: MethodSettings) -> "PrivateFitter":
-        from veracal.calibration.private.binning import PrivateBinning
-
-        return PrivateBinning(form=form, **settings.pick("micro_epsilon", "bins", "level"))  # type: ignore[arg-type]
-
-    return build
-
-
-def _public_binning(settings: MethodSettings) -> "MapFitter":
-    from veracal.calibration.fitters import HistogramBinning
-
-    return HistogramBinning(settings.bins)
-
-
-def _descent(settings: MethodSettings) -> "PrivateFitter":
-    from veracal.calibration.private.temperature import PrivateTemperature
-
-    arguments = settings.pick("micro_epsilon", "classes", "level", "delta", "size")
-    return PrivateTemperature("descent", **arguments, **settings.inverse_range())
-
-
-def _platt(settings: MethodSettings) -> "PrivateFitter":
-    from veracal.calibration.private.platt import PrivatePlatt
-
-    names = ("micro_epsilon", "delta", "classes", "size", "reads", "grid", "temperatures")
-    return PrivatePlatt(settings.form, **settings.pick(*names))
-
-
-def _public_platt(settings: MethodSettings) -> "MapFitter":
-    from veracal.calibration.fitters import PlattScaling
-
-    return PlattScaling(settings.form)
-
-
-def _isotonic(settings: MethodSettings) -> "MapFitter":
-    from veracal.calibration.fitters import IsotonicCalibration
-
-    return IsotonicCalibration()
-
-
-def _beta(settings: MethodSettings) -> "MapFitter":
-    from veracal.calibration.fitters import BetaCalibration
-
-    return BetaCalibration()
-
-
+_SEARCH = ("micro_epsilon", "classes", "level", "inverses")
+_GOLDEN = ("micro_epsilon", "classes", "size", "bins", "level", "clamp", "temperatures")
+_BINNING = ("micro_epsilon", "bins", "level")
+_PLATT = ("form", "micro_epsilon", "delta", "classes", "size", "reads", "grid", "temperatures")
 _COUNTS_AND_GAPS = ("counts", "gap")
 _ONE_TEMPERATURE: dict[str, Any] = {"keeps_predictions": True, "searches_temperature": True}
 _BUILT_IN = (
     CalibrationMethod(
         "temperature",
         "one temperature at which mean confidence equals accuracy",
-        _temperature,
-        _public_temperature,
+        _fitter("private.temperature:PrivateTemperature", *_SEARCH),
+        _fitter("fitters:TemperatureScaling"),
         in_training=True,
         remote_queries=_COUNTS_AND_GAPS,
         **_ONE_TEMPERATURE,
@@ -274,8 +190,8 @@ _BUILT_IN = (
     CalibrationMethod(
         "two-temperatures",
         "one temperature for low and one for high confidence",
-        _two_temperatures,
-        _public_two_temperatures,
+        _fitter("private.two_temperatures:PrivateTwoTemperatures", *_SEARCH),
+        _fitter("fitters:TwoTemperatureScaling"),
         in_training=True,
         **_ONE_TEMPERATURE,
     ),
@@ -292,7 +208,7 @@ _BUILT_IN = (
     CalibrationMethod(
         "acc-t",
         "one temperature by golden section on the gap to accuracy",
-        _golden("accuracy"),
+        _fitter("private.golden_section:GoldenTemperature", *_GOLDEN),
         uses_size=True,
         remote_queries=("gap",),
         **_ONE_TEMPERATURE,
@@ -300,7 +216,7 @@ _BUILT_IN = (
     CalibrationMethod(
         "nll-t",
         "one temperature by golden section on the clamped negative log-likelihood",
-        _golden("likelihood"),
+        _fitter("private.golden_section:GoldenTemperature", *_GOLDEN, objective="likelihood"),
         uses_size=True,
         remote_queries=("loss",),
         **_ONE_TEMPERATURE,
@@ -308,7 +224,9 @@ _BUILT_IN = (
     CalibrationMethod(
         "ece-t",
         "one temperature by golden section on the calibration error",
-        _golden("calibration error"),
+        _fitter(
+            "private.golden_section:GoldenTemperature", *_GOLDEN, objective="calibration error"
+        ),
         uses_size=True,
         remote_queries=("bin-gaps",),
         **_ONE_TEMPERATURE,
@@ -316,21 +234,27 @@ _BUILT_IN = (
     CalibrationMethod(
         "binning",
         "accuracy by bin, from correct and wrong predictions",
-        _binning("correct-wrong"),
-        _public_binning,
+        _fitter("private.binning:PrivateBinning", *_BINNING),
+        _fitter("fitters:HistogramBinning", "bins"),
         remote_queries=("bins",),
     ),
     CalibrationMethod(
         "binning-paper",
         "accuracy by bin, from correct and all predictions",
-        _binning("correct-total"),
-        _public_binning,
+        _fitter("private.binning:PrivateBinning", *_BINNING, form="correct-total"),
+        _fitter("fitters:HistogramBinning", "bins"),
         remote_queries=("bins-paper",),
     ),
     CalibrationMethod(
         "descent",
         "one temperature by noisy gradient descent",
-        _descent,
+        _fitter(
+            "private.temperature:PrivateTemperature",
+            *_SEARCH,
+            "delta",
+            "size",
+            method="descent",
+        ),
         requires=("delta", "size"),
         uses_size=True,
         interval_covers=NOISE,
@@ -339,29 +263,26 @@ _BUILT_IN = (
     CalibrationMethod(
         "platt",
         "an affine map of the logits by noisy estimating equations",
-        _platt,
-        _public_platt,
+        _fitter("private.platt:PrivatePlatt", *_PLATT),
+        _fitter("fitters:PlattScaling", "form"),
         requires=("delta", "size", "classes"),
         uses_size=True,
         searches_temperature=True,
         remote_queries=("platt-counts", "gap", "platt-curvature", "platt-equations"),
     ),
-    CalibrationMethod("isotonic", "an increasing step function", public=_isotonic),
-    CalibrationMethod("beta", "a beta curve", public=_beta),
+    CalibrationMethod(
+        "isotonic",
+        "an increasing step function",
+        public=_fitter("fitters:IsotonicCalibration"),
+    ),
+    CalibrationMethod("beta", "a beta curve", public=_fitter("fitters:BetaCalibration")),
 )
 _REGISTRY = {method.name: method for method in _BUILT_IN}
 METHODS: Mapping[str, CalibrationMethod] = MappingProxyType(_REGISTRY)
 
 
 def register_method(method: CalibrationMethod) -> None:
-    """Add a method to the registry.
-
-    Parameters
-    ----------
-    method : CalibrationMethod
-        Its name must be new. :func:`~veracal.calibration.recalibrate` and the command line
-        accept it from then on, in this process.
-    """
+    """Add a method with a new name, which is accepted from then on in this process."""
     if method.name in (AUTO, NONE, *_REGISTRY):
         raise ValueError(f"Expected a new name for a method, got {method.name!r}.")
     if method.private is None and method.public is None:
@@ -377,13 +298,7 @@ def unregister_method(name: str) -> None:
 
 
 def method_names(*, private: bool = True) -> tuple[str, ...]:
-    """Names that :func:`~veracal.calibration.recalibrate` accepts.
-
-    Parameters
-    ----------
-    private : bool
-        True: ``"auto"``, methods with a private fitter, and ``"none"``. False: all methods.
-    """
+    """Names that :func:`~veracal.calibration.recalibrate` accepts for private records or all."""
     listed = (m.name for m in METHODS.values() if m.private is not None or not private)
     return (AUTO, *listed, NONE)
 

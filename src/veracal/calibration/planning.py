@@ -1,4 +1,4 @@
-r"""Planning of private temperatures from public facts: budget shares and expected errors.
+r"""Planning from public facts: budget shares, expected errors of temperatures, and noise.
 
 A root search ends where the sum of confidences equals the number of correct predictions, up to
 the noise of its last answer: Laplace noise of scale :math:`b = \Delta / (w \varepsilon)`, where
@@ -29,33 +29,44 @@ choose``). A range of temperatures as narrow as the prior needs no second gap ei
 """
 
 import math
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
+from sklearn.base import clone
+from sklearn.frozen import FrozenEstimator
+
 from veracal import _checks
-from veracal.accounting import MICRO, Budget, Relation, Unit, format_up
+from veracal.accounting import (
+    MICRO,
+    Budget,
+    Composed,
+    Event,
+    Relation,
+    Unit,
+    format_up,
+    noise_for,
+)
 from veracal.calibration.maps.parametric import TwoTemperatures
 from veracal.calibration.private import temperature, two_temperatures
 from veracal.calibration.private.pooled import FEW, SHARES
-from veracal.calibration.private.session import PrivateFitter, micro_epsilon_of
-from veracal.calibration.private.temperature import PrivateTemperature
+from veracal.calibration.private.session import micro_epsilon_of
 from veracal.calibration.private.temperature_grid import TemperatureGrid
-from veracal.calibration.private.two_temperatures import (
-    MIN_RECORDS_TIMES_EPSILON,
-    PrivateTwoTemperatures,
-)
+from veracal.calibration.private.two_temperatures import MIN_RECORDS_TIMES_EPSILON
 from veracal.calibration.queries.scalars import ConfidenceWeightedGaps, Gap
+from veracal.queries import RecordsModel
 
 MANY_RECORDS = 20_000  # number of records for which a small share is enough
 MAX_SHARE_LARGE, MAX_SHARE = 0.02, 0.1  # shares of the budget
-MIN_SHARE = (
-    0.02  # smaller shares do not help training, because losses compose nearly as squares
-)
+# Smaller shares do not help training, because losses compose nearly as squares.
+MIN_SHARE = 0.02
 STEEPNESS = 1.3  # of the confidence for Gaussian logits, within a factor of two
-_SHARES = temperature.SHARES, two_temperatures.SHARES
-_LAST, _LAST_OF_TWO = (
-    shares[-1] / sum(shares) for shares in _SHARES
-)  # shares of the last answer
+# Shares of the last answer.
+_LAST = temperature.SHARES[-1] / sum(temperature.SHARES)
+_LAST_OF_TWO = two_temperatures.SHARES[-1] / sum(two_temperatures.SHARES)
+MAX_FIRST_NOISE = 0.12  # noise per record above which the first gap is not informative
+NARROW_RANGE = 1.5  # ratio of the ends of a narrow range
 
 
 @dataclass(frozen=True)
@@ -103,20 +114,16 @@ class TemperaturePlan:
         """Whether the requested error is met."""
         return self.ece_error <= self.error
 
-    def to_json(self) -> dict[str, Any]:
-        """All attributes as JSON values."""
-        return {**asdict(self), "sufficient": self.sufficient}
-
     def text(self) -> str:
         """The advice in words."""
         met = "" if self.sufficient else f" This exceeds the requested {self.error:.3g}."
         what = ("one temperature", "two temperatures")[self.temperatures - 1]
-        noise = f"adds {self.ece_error:.2g} at most to the calibration error, on average"
         if self.temperature_error is None:
             noise = f"adds about {self.ece_error:.2g} to the calibration error, on average"
         else:
-            noise += (
-                f", and changes the temperature by about {100 * self.temperature_error:.2g} %"
+            noise = (
+                f"adds {self.ece_error:.2g} at most to the calibration error, on average, and "
+                f"changes the temperature by about {100 * self.temperature_error:.2g} %"
             )
         return (
             f"Spend {100 * self.share:.2g} % of epsilon, {format_up(self.epsilon, 3)}, on "
@@ -132,29 +139,26 @@ def plan_temperatures(
     *,
     error: float = 0.005,
     accuracy: float = 0.9,
-    most: float | None = None,
 ) -> TemperaturePlan:
     r"""Advise on the share of a budget for private temperatures, and on their number.
 
     The share is the smallest that keeps the requested error,
-    :math:`\Delta / (w \, \varepsilon \, n) \le` ``error``, but at least two percent. The
-    privacy loss of a small epsilon composes with that of training nearly as squares: two
-    percent of an epsilon of 3 cost 0.1 % more noise in training (800 steps at a sampling rate
-    of 0.05), ten percent 2.3 % and twenty percent 8.5 %.
+    :math:`\Delta / (w \, \varepsilon \, n) \le` ``error``, but at least two percent. For
+    fewer than 20,000 records it is at most ten percent, otherwise two. The privacy loss of a
+    small epsilon composes with that of training nearly as squares: two percent of an epsilon of
+    3 cost 0.1 % more noise in training (800 steps at a sampling rate of 0.05), ten percent
+    2.3 % and twenty percent 8.5 %.
 
     Parameters
     ----------
-    n : int
-        Declared number of records that the temperature is fitted to.
-    classes : int
+    n, classes : int
+        Declared numbers of records that the temperature is fitted to, and of classes.
     budget : Budget
         Total budget of training and temperatures on the same records.
     error : float
         Allowed increase of the expected calibration error by noise.
     accuracy : float
         Expected accuracy of the classifier, for the error of the temperature.
-    most : float, optional
-        Largest share. By default 0.02 for 20,000 records or more, and 0.1 for fewer.
 
     Examples
     --------
@@ -169,15 +173,19 @@ def plan_temperatures(
         raise ValueError(
             f"Expected an accuracy between chance, 1/{classes}, and 1, got {accuracy!r}."
         )
-    largest = (MAX_SHARE_LARGE if n >= MANY_RECORDS else MAX_SHARE) if most is None else most
-    if not 0 < largest <= 1:
-        raise ValueError(f"Expected most between 0 and 1, got most={most!r}.")
-    noise = _search_noise(classes, budget) / n
-    share = min(max(noise / (error * budget.epsilon), MIN_SHARE), largest)
+    largest = MAX_SHARE_LARGE if n >= MANY_RECORDS else MAX_SHARE
+
+    def share_for(noise: float) -> float:
+        return min(max(noise / (error * budget.epsilon), MIN_SHARE), largest)
+
+    # Expected noise of the last answer per record, at epsilon 1.
+    most = budget.unit.max_contributions
+    noise = _gap_sensitivity(budget.relation, classes) * most / _LAST / n
+    share = share_for(noise)
     two = supports_two_temperatures(n, share * budget.epsilon, budget.relation, budget.unit)
     if two:
-        noise = _two_temperature_noise(budget) / n
-        share = min(max(noise / (error * budget.epsilon), MIN_SHARE), largest)
+        noise = 2 * _two_gap_sensitivity(budget.relation) * most / _LAST_OF_TWO / n
+        share = share_for(noise)
     smallest, top = (part * budget.epsilon * MICRO for part in (share, largest))
     micro = max(min(math.ceil(smallest), math.floor(top)), 1)
     ece_error = min(noise * MICRO / micro, 1.0)
@@ -203,12 +211,6 @@ def supports_two_temperatures(n: int, epsilon: float, relation: Relation, unit: 
     )
 
 
-def default_fitter(n: int, epsilon: float, relation: Relation, unit: Unit) -> PrivateFitter:
-    """The default fitter for public facts."""
-    two = supports_two_temperatures(n, epsilon, relation, unit)
-    return PrivateTwoTemperatures() if two else PrivateTemperature()
-
-
 def confidence_slope(accuracy: float, classes: int) -> float:
     r"""Slope of the mean confidence in the log temperature, at the root.
 
@@ -220,32 +222,16 @@ def confidence_slope(accuracy: float, classes: int) -> float:
     return STEEPNESS * range_ * height * (1 - height)
 
 
-def _search_noise(classes: int, budget: Budget) -> float:
-    """Expected noise of the last answer, in records, at epsilon 1."""
-    return _gap_sensitivity(classes, budget.relation) * budget.unit.max_contributions / _LAST
-
-
-def _two_temperature_noise(budget: Budget) -> float:
-    """Expected noise of the last answer of two temperatures, in records, at epsilon 1."""
-    return (
-        2 * _two_gap_sensitivity(budget.relation) * budget.unit.max_contributions / _LAST_OF_TWO
-    )
-
-
 def _two_gap_sensitivity(relation: Relation) -> float:
     """Sensitivity of both gaps together."""
     gaps = ConfidenceWeightedGaps(TwoTemperatures(1.0, 1.0))
     return gaps.sensitivity(relation) * gaps.grid.step
 
 
-def _gap_sensitivity(classes: int, relation: Relation) -> float:
+def _gap_sensitivity(relation: Relation, classes: int | None) -> float:
     """Sensitivity of a gap."""
     gap = Gap(classes=classes)
     return gap.sensitivity(relation) * gap.grid.step
-
-
-MAX_FIRST_NOISE = 0.12  # noise per record above which the first gap is not informative
-NARROW_RANGE = 1.5  # ratio of the ends of a narrow range
 
 
 @dataclass(frozen=True)
@@ -254,10 +240,8 @@ class PooledPlan:
 
     Attributes
     ----------
-    sources : int
-    records : int or None
-        Declared total number of records.
-    epsilon : float
+    sources, records, epsilon
+        As declared.
     shares : tuple of int
         Shares of epsilon for the counts and each gap.
     gap_error : float or None
@@ -281,10 +265,6 @@ class PooledPlan:
     def rounds(self) -> int:
         """Number of rounds of queries."""
         return len(self.shares)
-
-    def to_json(self) -> dict[str, Any]:
-        """All attributes as JSON values."""
-        return {**asdict(self), "shares": list(self.shares), "rounds": self.rounds}
 
     def text(self) -> str:
         """The advice in words."""
@@ -340,17 +320,12 @@ def plan_pooled(
     (10, 90)
     """
     _checks.whole(sources=sources)
-    grid, total = (
-        TemperatureGrid.between(temperatures),
-        micro_epsilon_of(epsilon, micro_epsilon) / MICRO,
-    )
+    grid = TemperatureGrid.between(temperatures)
+    total = micro_epsilon_of(epsilon, micro_epsilon) / MICRO
     if records is not None:
         _checks.whole(records=records)
-    gap = Gap(classes=classes)
-    sensitivity = gap.sensitivity(relation) * gap.grid.step * (unit or Unit()).max_contributions
-    full_noise = (
-        math.sqrt(2 * sources) * sensitivity / total
-    )  # noise of a gap with all of epsilon
+    sensitivity = _gap_sensitivity(relation, classes) * (unit or Unit()).max_contributions
+    full_noise = math.sqrt(2 * sources) * sensitivity / total  # of a gap with all of epsilon
     first_noise = None if records is None else full_noise / (SHARES[1] / sum(SHARES)) / records
     uninformative = first_noise is not None and first_noise > MAX_FIRST_NOISE
     shares = FEW if uninformative or grid.high / grid.low <= NARROW_RANGE else SHARES
@@ -367,3 +342,74 @@ def plan_pooled(
         error / confidence_slope(accuracy, classes or 10),
         math.sqrt(2 / math.pi * accuracy * (1 - accuracy) / records),
     )
+
+
+def training_event(estimator: Any, relation: Relation, unit: Unit) -> Event:
+    """Cost of training, after checking that unit and relation match those of the whole."""
+    # A frozen estimator states a cost, but does not fit data sets.
+    fits = isinstance(estimator, RecordsModel) and not isinstance(estimator, FrozenEstimator)
+    if not fits:
+        raise ValueError(
+            f"Expected a private classifier with an event() method, got {estimator!r}. Use "
+            "CalibratedClassifier for a classifier that is not private."
+        )
+    protects = estimator.get_params(deep=False).get("unit", unit) or Unit()
+    if protects != unit:
+        raise ValueError(
+            f"Expected the estimator to protect {unit}, like the whole, got "
+            f"{protects}. Pass the same unit=... to both."
+        )
+    cost: Event | None = estimator.event()
+    if cost is None or cost.relation != relation:
+        raise ValueError(
+            f"Expected training to be charged under {relation}, like the map, got "
+            f"{'nothing' if cost is None else cost.relation}. Pass both the same relation=..."
+        )
+    return cost
+
+
+def keep_budget(
+    model: Any, budget: Budget, other: tuple[Event, ...], noise_parameter: str | None
+) -> Any:
+    """A copy of a model with the least noise that keeps a budget, given other events."""
+    known = model.get_params()
+    name = noise_parameter or next(
+        (name for name in ("noise_multiplier", "epsilon") if name in known), None
+    )
+    if name is None:
+        raise ValueError(
+            f"Expected noise_parameter=..., the name of the noise parameter of {model!r}: a "
+            "noise multiplier or an epsilon, such as 'privatelogisticregression__epsilon'."
+        )
+    if name not in known:
+        raise ValueError(
+            f"Expected noise_parameter to be a parameter of {model!r}, got {name!r}."
+        )
+    path, separator, last = name.rpartition("__")
+    rival = f"{path}{separator}epsilon"
+    unset = {rival: None} if last != "epsilon" and rival in known else {}
+
+    def with_noise(noise: float) -> Any:
+        setting = {name: 1 / noise if last == "epsilon" else noise}
+        return clone(model).set_params(**setting, **unset)
+
+    def event(noise: float) -> Event:
+        cost = training_event(with_noise(noise), budget.relation, budget.unit)
+        return Composed((cost, *other))
+
+    family = _EventFamily(event, event(1.0), event(2.0))
+    return with_noise(_smallest_noise(budget, family))
+
+
+@dataclass(frozen=True)
+class _EventFamily:
+    """Events as a function of the noise, identified by two of their values for caching."""
+
+    event: Callable[[float], Event] = field(compare=False)
+    one: Event
+    two: Event
+
+
+@lru_cache(maxsize=64)  # event() is called several times in a fit
+def _smallest_noise(budget: Budget, family: _EventFamily) -> float:
+    return noise_for(budget, family.event)

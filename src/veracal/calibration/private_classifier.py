@@ -1,44 +1,46 @@
-"""A private classifier with a private calibration map under one guarantee."""
+"""A private classifier with a private calibration map under one guarantee and one budget."""
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, Self
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import ClassifierMixin, MetaEstimatorMixin
+from sklearn.base import ClassifierMixin, MetaEstimatorMixin, clone
 from sklearn.utils import Tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from veracal import _checks, _random
 from veracal._display import DisplayMixin
-from veracal._types import Array, Ints
+from veracal._types import Array
 from veracal.accounting import (
     RELATIONS,
     REPEATABLE,
     UNFINISHED,
     Budget,
+    Composed,
     Event,
     NotPrivate,
+    Parallel,
     Relation,
     Statement,
     Unit,
     statement,
 )
-from veracal.calibration.budgeting import (
-    RECALIBRATE,
-    BudgetPlan,
-    BudgetSettings,
-    Guard,
-    Recalibrate,
-    plan_budget,
-)
 from veracal.calibration.classifier import MappedPredictions, rows_for
-from veracal.calibration.planning import plan_temperatures
-from veracal.calibration.prepaid import PrepaidSource
-from veracal.calibration.private.guard import GuardResult, guard_map
+from veracal.calibration.maps.base import Identity
+from veracal.calibration.planning import (
+    keep_budget,
+    plan_temperatures,
+    supports_two_temperatures,
+    training_event,
+)
+from veracal.calibration.private.guard import GuardResult, guard_event, guard_map
 from veracal.calibration.private.session import PrivateFitter
+from veracal.calibration.private.temperature import PrivateTemperature
+from veracal.calibration.private.two_temperatures import PrivateTwoTemperatures
+from veracal.calibration.sources import PrepaidSource
 from veracal.data import (
     Dataset,
     Label,
@@ -51,128 +53,70 @@ from veracal.data import (
     split,
 )
 from veracal.errors import DataError
-from veracal.queries import Release, charge_terms, check_protected, record_charge
+from veracal.queries import (
+    Release,
+    charge_terms,
+    check_protected,
+    record_charge,
+)
 
+Recalibrate = Literal["reuse", "split"]
+Shares = tuple[float, float, float]
+RECALIBRATE: tuple[Recalibrate, ...] = ("reuse", "split")
+EPSILON = 0.1  # default cost of a map or a guard without a total
 CLASSES = "the classes were read from the labels; declare classes=..."
 SIZE = "the number of records was read from them; declare size=..."
-Shares = tuple[float, float, float]
-
-
-def split_records(
-    dataset: Dataset, shares: Shares, relation: Relation, *, rng: np.random.Generator
-) -> tuple[Dataset, Dataset, Dataset]:
-    """Split records into those for training, for the map and for the guard.
-
-    Parameters
-    ----------
-    dataset : Dataset
-    shares : three floats that sum to 1
-        If the last share is 0, the guard uses the records of the map.
-    relation : {"add-remove", "replace-one"}
-    rng : Generator
-        Secret generator of the assignment.
-
-    Guarantees
-    ----------
-    As in :func:`veracal.data.split`: each unit (under replace-one, each index) is assigned
-    independently, so neighboring data sets differ in one split only. The declared size of a
-    split is its share of the declared total; under replace-one, the public actual size.
-    """
-    exact = relation == "replace-one"
-    result = split(dataset, shares, relation=relation, fixed_size=exact, rng=rng)
-    train, calibration, guard_records = result.train, result.calibration, result.test
-    assert calibration is not None
-    if exact:  # rounding may change a size by one
-        train, calibration = (
-            replace(train, size=len(train)),
-            replace(calibration, size=len(calibration)),
-        )
-    return train, calibration, calibration if guard_records is None else guard_records
-
-
-def training_form(dataset: Dataset, shares: Shares, relation: Relation) -> Dataset:
-    """An empty training split, to check the form of the records before the fit."""
-    rows = len(dataset) if relation == "replace-one" else 0
-    unused = np.random.default_rng(0)  # the assignment is discarded
-    return split_records(dataset.take(np.arange(rows)), shares, relation, rng=unused)[0]
-
-
-def with_size(dataset: Dataset, size: int | None, relation: Relation) -> Dataset:
-    """The data set with a size that is declared elsewhere, or public."""
-    if size is None and dataset.size is None and relation == "replace-one":
-        size = len(dataset)
-    return dataset if size in (None, dataset.size) else replace(dataset, size=size)
-
-
-def check_declared(
-    dataset: object, classes: Sequence[Label] | None, relation: Relation, unit: Unit | None
-) -> None:
-    """Reject a data set that does not match the declarations, by public facts only."""
-    if not isinstance(dataset, Dataset):
-        raise ValueError(
-            f"Expected a data set of veracal.data, got {type(dataset).__name__}. Use fit(X, y) "
-            "for arrays."
-        )
-    check_protected(dataset, relation, unit)
-    if classes is not None and set(classes) != set(dataset.classes):
-        raise DataError(
-            f"{dataset.name}: classes",
-            f"the classes of the model, {list(classes)}",
-            repr(list(dataset.classes)),
-            "Declare the same classes on both sides.",
-        )
-
-
-def dataset_of(
-    rows: Array,
-    labels: Array,
-    classes: Sequence[Label] | None,
-    size: int | None,
-    relation: Relation,
-) -> tuple[Dataset, Array, tuple[str, ...]]:
-    """Arrays as a data set; undeclared classes and sizes are read from them.
-
-    Returns
-    -------
-    dataset : Dataset
-    classes : array of shape (k,)
-        In ascending order, of the labels' own type.
-    reasons : tuple of str
-        What was read from the records; if not empty, the fit is not private.
-    """
-    class_values, codes, reasons = _known_classes(classes, labels)
-    if size is None and relation == "add-remove":
-        reasons += (SIZE,)
-    # Data sets do not allow bool or float labels.
-    names = class_values.astype(np.int64) if class_values.dtype.kind in "fb" else class_values
-    size = len(rows) if size is None else size
-    return Dataset(rows, codes, tuple(names.tolist()), size=size), class_values, reasons
-
-
-def _known_classes(
-    classes: Sequence[Label] | None, labels: Array
-) -> tuple[Array, Ints, tuple[str, ...]]:
-    """Classes in ascending order, encoded labels, and the reason if they were read."""
-    if classes is not None:
-        values = np.unique(np.asarray(check_classes(list(classes), "model")))
-        return values, encode_labels(labels, values.tolist(), "labels"), ()
-    values, codes = np.unique(labels, return_inverse=True)
-    if len(values) < 2:
-        raise ValueError(
-            f"Expected two classes or more, got one class ({values[0]!r}) in the labels. "
-            "Declare every class that records may have: classes=..."
-        )
-    return values, codes, (CLASSES,)
-
-
 PART = "it is part of a calibrated classifier; see the statement of that classifier"
 SAME_RECORDS = "the records that the classifier and the map were fitted to, which is optimistic"
+SEPARATE_RECORDS = "records that neither the classifier nor the map was fitted to"
 COVERS = (
     "the weights of the classifier",
     "the calibration map and all answers used to fit it",
     "the guard's decision and its noisy gain",
 )
-SEPARATE_RECORDS = "records that neither the classifier nor the map was fitted to"
+
+
+@dataclass(frozen=True)
+class Guard:
+    """Settings of the guard, which keeps a map only if it improves the Brier score.
+
+    Attributes
+    ----------
+    epsilon : float, optional
+        Cost of its query. None: half of the map's share of a total, or 0.1 without a total; on
+        separate records, the whole total.
+    beta : float in (0, 0.5)
+        Upper bound on the probability of keeping a map that is no better on these records.
+    """
+
+    epsilon: float | None = None
+    beta: float = 0.05
+
+    def __post_init__(self) -> None:
+        if self.epsilon is not None:
+            _checks.positive(epsilon=self.epsilon)
+        if not 0 < self.beta < 0.5:
+            raise ValueError(f"Expected beta between 0 and 0.5, got beta={self.beta!r}.")
+
+
+@dataclass(frozen=True, eq=False)
+class BudgetPlan:
+    """The parts of a calibrated classifier with their final settings and costs."""
+
+    estimator: Any
+    method: Any
+    guard: Guard | None
+    recalibrate: Recalibrate
+    training: Event
+    mapping: Event
+    guarding: Event | None
+
+    @property
+    def event(self) -> Event:
+        """Cost of all parts: composed on the same records, or in parallel on disjoint ones."""
+        parts = (self.training, self.mapping, self.guarding)
+        events = tuple(event for event in parts if event is not None)
+        return Composed(events) if self.recalibrate == "reuse" else Parallel(events)
 
 
 class PrivateCalibratedClassifier(
@@ -265,7 +209,7 @@ class PrivateCalibratedClassifier(
     the actual sizes are not used (under replace-one they are public).
 
     *Charged first.* :meth:`event` depends on the settings alone. Inside the fit, queries are
-    answered by a :class:`veracal.calibration.prepaid.PrepaidSource`, which uses every noise of
+    answered by a :class:`veracal.calibration.sources.PrepaidSource`, which uses every noise of
     the event exactly once. The logits of a record depend only on that record and the model,
     and after :meth:`check_records` no error or warning of :meth:`fit_records` depends on a
     record.
@@ -339,24 +283,40 @@ class PrivateCalibratedClassifier(
         return self._plan_budget(self.size).estimator
 
     def _plan_budget(self, size: int | None) -> BudgetPlan:
-        """The parts of the classifier with their final settings."""
+        """The parts with their final settings; ``size`` may be that of a data set.
+
+        With a total and the same records, the map and the guard get their shares, and training
+        gets the smallest noise for which the composition stays within the total. On disjoint
+        records each part may cost the whole total. No cost depends on ``size``, because it is
+        announced before a data set is given.
+        """
         self._check_settings()
-        return plan_budget(
-            BudgetSettings(
-                self.estimator,
-                self.method,
-                self.guard,
-                self.recalibrate,
-                self.epsilon,
-                float(self.delta),
-                self._share(),
-                self.noise_parameter,
-                None if self.classes is None else len(set(self.classes)),
-                self._size_of_map(size),
-                self._size_of_map(self.size),
-                self.relation,
-                self.unit,
+        guard, unit = self.guard, self.unit or Unit()
+        if self.epsilon is None:
+            epsilon = EPSILON
+        elif self.recalibrate == "split":
+            epsilon = self.epsilon
+        else:
+            epsilon = self._share() * self.epsilon / (1 if guard is None else 2)
+        if guard is not None and guard.epsilon is None:
+            guard = replace(guard, epsilon=epsilon)
+        method = self._complete_method(epsilon, self._size_of_map(size))
+        mapping: Event = method.event(self.relation, self.unit)
+        guarding = None
+        if guard is not None:
+            guarding = guard_event(
+                Identity(), epsilon=guard.epsilon, relation=self.relation, unit=self.unit
             )
+        estimator = clone(self.estimator)
+        if self.epsilon is not None:
+            budget = Budget(self.epsilon, float(self.delta), self.relation, unit)
+            other: tuple[Event, ...] = ()
+            if self.recalibrate == "reuse":
+                other = (mapping,) if guarding is None else (mapping, guarding)
+            estimator = keep_budget(estimator, budget, other, self.noise_parameter)
+        training = training_event(estimator, self.relation, unit)
+        return BudgetPlan(
+            estimator, method, guard, self.recalibrate, training, mapping, guarding
         )
 
     def _check_settings(self) -> None:
@@ -369,6 +329,10 @@ class PrivateCalibratedClassifier(
                     f"Expected {name} to be a {kind.__name__} or None, got "
                     f"{getattr(self, name)!r}."
                 )
+        if self.method is not None and not isinstance(self.method, PrivateFitter):
+            raise ValueError(
+                f"Expected a private fitter such as PrivateTemperature, got {self.method!r}."
+            )
         if self.epsilon is not None:
             _checks.positive(epsilon=self.epsilon)
         shares = {"holdout": self.holdout, "share": 0.5 if self.share is None else self.share}
@@ -387,6 +351,30 @@ class PrivateCalibratedClassifier(
         scoring_method(self.estimator)
         _checks.reject_unsplittable_fit(estimator=self.estimator)
 
+    def _complete_method(self, epsilon: float, size: int | None) -> Any:
+        """A copy of the fitter, with missing settings filled in from public facts."""
+        if self.method is None:
+            n, unit = self._size_of_map(self.size) or 0, self.unit or Unit()
+            two = supports_two_temperatures(n, epsilon, self.relation, unit)
+            method: Any = PrivateTwoTemperatures() if two else PrivateTemperature()
+        else:
+            method = clone(self.method)
+        known = method.get_params(deep=False)
+        if known.get("reads") == "probabilities":
+            raise ValueError(
+                f"Expected a fitter that reads logits, got {method!r}. Omit reads."
+            )
+        if known.get("epsilon") is None and known.get("micro_epsilon") is None:
+            method.set_params(epsilon=epsilon)
+        # The number of records is only a divisor; no event depends on it.
+        defaults = {
+            "classes": None if self.classes is None else len(set(self.classes)),
+            "size": size or 1,
+            "delta": float(self.delta),
+        }
+        missing = {k: value for k, value in defaults.items() if known.get(k, 0) is None}
+        return method.set_params(**missing)
+
     def _share(self) -> float:
         """Share of the total for the map and its guard."""
         if self.share is not None:
@@ -397,7 +385,7 @@ class PrivateCalibratedClassifier(
         classes = 2 if self.classes is None else len(set(self.classes))
         return plan_temperatures(self.size, classes, budget).share
 
-    def _shares(self) -> tuple[float, float, float]:
+    def _shares(self) -> Shares:
         """Shares of the records for training, map and guard, with "split"."""
         calibration = self.holdout if self.guard is None else self.holdout / 2
         return 1 - self.holdout, calibration, self.holdout - calibration
@@ -418,19 +406,13 @@ class PrivateCalibratedClassifier(
         given = X[:] if isinstance(X, MappedRows) else X
         rows, labels = validate_data(self, given, y, **rows_for(self.estimator))
         check_classification_targets(labels)
-        dataset, classes, reasons = dataset_of(
-            rows, labels, self.classes, self._known_size(), self.relation
-        )
+        size = self.size
+        if size is None and self.recalibrate == "reuse":
+            size = self.estimator.get_params(deep=False).get("size")
+        dataset, classes, reasons = dataset_of(rows, labels, self.classes, size, self.relation)
         self._fit(dataset, self._check_records(dataset), reasons)
         self.classes_ = classes
         return self
-
-    def _known_size(self) -> int | None:
-        """The declared number of all records, here or in the estimator."""
-        if self.size is not None or self.recalibrate == "split":
-            return self.size
-        size: int | None = self.estimator.get_params(deep=False).get("size")
-        return size
 
     def check_records(self, dataset: Dataset) -> None:
         """Reject a data set that cannot be fitted, by public facts only.
@@ -446,34 +428,80 @@ class PrivateCalibratedClassifier(
         self.__dict__.pop("feature_names_in_", None)  # of an earlier fit; arrays have none
         return self._fit(dataset, parts, ())
 
+    def _check_records(self, dataset: Dataset) -> BudgetPlan:
+        """Check a data set by public facts, and return the parts with their final settings."""
+        if not isinstance(dataset, Dataset):
+            raise ValueError(
+                f"Expected a data set of veracal.data, got {type(dataset).__name__}. Use "
+                "fit(X, y) for arrays."
+            )
+        check_protected(dataset, self.relation, self.unit)
+        if self.classes is not None and set(self.classes) != set(dataset.classes):
+            raise DataError(
+                f"{dataset.name}: classes",
+                f"the classes of the model, {list(self.classes)}",
+                repr(list(dataset.classes)),
+                "Declare the same classes on both sides.",
+            )
+        _random.check_state(self.random_state)
+        whole = self._with_size(dataset)
+        parts = self._plan_budget(whole.size)
+        if self.recalibrate == "split":
+            if whole.size is None:
+                raise DataError(
+                    dataset.name,
+                    "a declared number of records",
+                    "none",
+                    "Pass size=... to the model or to the data set: the actual number is "
+                    "private.",
+                )
+            # An empty training split, to check the form of the records before the fit.
+            rows = len(whole) if self.relation == "replace-one" else 0
+            unused = np.random.default_rng(0)  # the assignment is discarded
+            form = whole.take(np.arange(rows))
+            whole = split_records(form, self._shares(), self.relation, rng=unused)[0]
+        parts.estimator.check_records(whole)
+        return parts
+
+    def _with_size(self, dataset: Dataset) -> Dataset:
+        """The data set with a size that is declared here, or public."""
+        size = self.size
+        if size is None and dataset.size is None and self.relation == "replace-one":
+            size = len(dataset)
+        return dataset if size in (None, dataset.size) else replace(dataset, size=size)
+
     def _fit(self, dataset: Dataset, parts: BudgetPlan, reasons: tuple[str, ...]) -> Self:
         """Train, recalibrate and store the guarantee."""
         rng = _random.generator(self.random_state)
         # An interrupted fit must not keep the statement of an earlier one.
         self.event_, self.not_private_because_ = None, (UNFINISHED,)
         record_charge(self)
-        whole = with_size(dataset, self.size, self.relation)
-        train, fitting, guarding = whole, whole, whole
+        train = fitting = guarding = self._with_size(dataset)
         if self.recalibrate == "split":
             train, fitting, guarding = split_records(
-                whole, self._shares(), self.relation, rng=rng
+                train, self._shares(), self.relation, rng=rng
             )
-        model = _seeded(parts.estimator, rng).fit_records(train)
+        model, repeats = parts.estimator, list[str]()
+        if not _random.is_secret(rng):
+            repeats.append(REPEATABLE)
+            for name in model.get_params():
+                if name.split("__")[-1] == "random_state":
+                    model.set_params(**{name: int(rng.integers(2**32))})
+        model = model.fit_records(train)
         if model.event_ != parts.training:
             raise ValueError(
                 f"Training was charged as {parts.training!r}, but its fit reports "
                 f"{model.event_!r}. Do not release this model."
             )
         self.estimator_, self.classes_ = model, model.classes_
-        self._recalibrate(parts, fitting, guarding, rng)
+        self._fit_map(parts, fitting, guarding, rng)
         own = tuple(model.not_private_because_)
-        repeats = () if _random.is_secret(rng) else (REPEATABLE,)
         model.not_private_because_ = (*own, PART)
         self.not_private_because_ = tuple(dict.fromkeys((*reasons, *own, *repeats)))
         self.event_ = parts.event
         return self
 
-    def _recalibrate(
+    def _fit_map(
         self, parts: BudgetPlan, fitting: Dataset, guarding: Dataset, rng: np.random.Generator
     ) -> None:
         """Fit the map and query the guard."""
@@ -490,9 +518,7 @@ class PrivateCalibratedClassifier(
                 beta=parts.guard.beta,
                 records=SEPARATE_RECORDS if separate else SAME_RECORDS,
             )
-            self.guard_result_ = replace(
-                result, statement=None
-            )  # a part makes no statement of its own
+            self.guard_result_ = replace(result, statement=None)  # a part makes none of its own
             self.map_, self.releases_ = result.map, (*self.releases_, result.release)
         self.gives_ = self.map_.transform(scores.take(np.arange(0))).kind
 
@@ -502,24 +528,6 @@ class PrivateCalibratedClassifier(
         index = np.array([classes.index(label) for label in dataset.classes])
         logits = compute_logits(self.estimator_, dataset.X, len(classes), without_errors=True)
         return Scores(logits, "logits", tuple(classes), index[dataset.y], name=dataset.name)
-
-    def _check_records(self, dataset: Dataset) -> BudgetPlan:
-        """Check a data set and return the parts with their final settings."""
-        check_declared(dataset, self.classes, self.relation, self.unit)
-        _random.check_state(self.random_state)
-        whole = with_size(dataset, self.size, self.relation)
-        parts = self._plan_budget(whole.size)
-        if whole.size is None and self.recalibrate == "split":
-            raise DataError(
-                dataset.name,
-                "a declared number of records",
-                "none",
-                "Pass size=... to the model or to the data set: the actual number is private.",
-            )
-        if self.recalibrate == "split":
-            whole = training_form(whole, self._shares(), self.relation)
-        parts.estimator.check_records(whole)
-        return parts
 
     # ------------------------------------------------------------ claims
 
@@ -554,10 +562,59 @@ class PrivateCalibratedClassifier(
         return tags
 
 
-def _seeded(model: Any, rng: np.random.Generator) -> Any:
-    """A model whose random state is drawn from a seeded generator."""
-    if not _random.is_secret(rng):
-        for name in model.get_params():
-            if name.split("__")[-1] == "random_state":
-                model.set_params(**{name: int(rng.integers(2**32))})
-    return model
+def split_records(
+    dataset: Dataset, shares: Shares, relation: Relation, *, rng: np.random.Generator
+) -> tuple[Dataset, Dataset, Dataset]:
+    """Split records into those for training, for the map and for the guard.
+
+    The shares sum to 1; if the last is 0, the guard uses the records of the map. The generator
+    of the assignment is secret.
+
+    Guarantees
+    ----------
+    As in :func:`veracal.data.split`: each unit (under replace-one, each index) is assigned
+    independently, so neighboring data sets differ in one split only. The declared size of a
+    split is its share of the declared total; under replace-one, the public actual size.
+    """
+    exact = relation == "replace-one"
+    result = split(dataset, shares, relation=relation, fixed_size=exact, rng=rng)
+    train, calibration, guard_records = result.train, result.calibration, result.test
+    assert calibration is not None
+    if exact:  # rounding may change a size by one
+        train, calibration = (
+            replace(train, size=len(train)),
+            replace(calibration, size=len(calibration)),
+        )
+    return train, calibration, calibration if guard_records is None else guard_records
+
+
+def dataset_of(
+    rows: Array,
+    labels: Array,
+    classes: Sequence[Label] | None,
+    size: int | None,
+    relation: Relation,
+) -> tuple[Dataset, Array, tuple[str, ...]]:
+    """Arrays as a data set; undeclared classes and sizes are read from them.
+
+    Also returns the classes in ascending order, of the labels' own type, and what was read from
+    the records: if anything, the fit is not private.
+    """
+    reasons: tuple[str, ...] = ()
+    if classes is not None:
+        values = np.unique(np.asarray(check_classes(list(classes), "model")))
+        codes = encode_labels(labels, values.tolist(), "labels")
+    else:
+        reasons = (CLASSES,)
+        values, codes = np.unique(labels, return_inverse=True)
+        if len(values) < 2:
+            raise ValueError(
+                f"Expected two classes or more, got one class ({values[0]!r}) in the labels. "
+                "Declare every class that records may have: classes=..."
+            )
+    if size is None and relation == "add-remove":
+        reasons += (SIZE,)
+    # Data sets do not allow bool or float labels.
+    names = values.astype(np.int64) if values.dtype.kind in "fb" else values
+    size = len(rows) if size is None else size
+    return Dataset(rows, codes, tuple(names.tolist()), size=size), values, reasons

@@ -1,7 +1,7 @@
 """The command that recalibrates predictions."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
+
+
+# Options that the id of a run contains by themselves, or that change nothing released.
+NAMED_ELSEWHERE = frozenset({"method", "budget", "curve", "internal", "replicates"})
 
 
 @dataclass(frozen=True)
@@ -57,14 +61,14 @@ class FitOptions:
         return ("accuracy", "ece", "brier", *(("curve",) if self.curve else ()))
 
     def fitter_settings(self) -> dict[str, Any]:
-        """Keyword arguments of :func:`veracal.calibration.plan_recalibration`."""
-        return {
-            "delta": self.delta or None,
-            "temperatures": self.temperatures,
-            "size": self.size,
-            "bins": self.bins,
-            "form": self.form,
-        }
+        """Keyword arguments of :func:`veracal.calibration.plan_recalibration`.
+
+        The id of a run in the ledger is made of them and of ``NAMED_ELSEWHERE``. So every other
+        option belongs to them: with a new option, no earlier run is taken for the present one.
+        """
+        names = [each.name for each in fields(self) if each.name not in NAMED_ELSEWHERE]
+        settings = {name: getattr(self, name) for name in names}
+        return {**settings, "delta": self.delta or None}
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
         open_data_ledger,
         partitions_path,
     )
-    from veracal.workflow.comparing import compare
     from veracal.workflow.config import (
         Config,
         Configuration,
@@ -36,9 +35,15 @@ if TYPE_CHECKING:
     )
     from veracal.workflow.planning import today
     from veracal.workflow.records import TEST
-    from veracal.workflow.remeasuring import find_table, remeasure
     from veracal.workflow.results import RESULTS, load_results, write_recalibrated
-    from veracal.workflow.running import OnProgress, RunResult, run
+    from veracal.workflow.running import (
+        OnProgress,
+        RunResult,
+        compare,
+        find_table,
+        remeasure,
+        run,
+    )
 
 __all__ = [
     "RESULTS",
@@ -82,19 +87,8 @@ __all__ = [
 __getattr__, __dir__ = attach(
     __name__,
     {
-        "auditing": (
-            "AuditRun",
-            "OnRuns",
-            "audit_config",
-            "runs_path",
-        ),
-        "charging": (
-            "OnNotice",
-            "ledger_path",
-            "open_data_ledger",
-            "partitions_path",
-        ),
-        "comparing": ("compare",),
+        "auditing": ("AuditRun", "OnRuns", "audit_config", "runs_path"),
+        "charging": ("OnNotice", "ledger_path", "open_data_ledger", "partitions_path"),
         "config": (
             "Config",
             "Configuration",
@@ -117,20 +111,8 @@ __getattr__, __dir__ = attach(
             "make_local",
             "open_local",
         ),
-        "remeasuring": (
-            "find_table",
-            "remeasure",
-        ),
-        "results": (
-            "RESULTS",
-            "load_results",
-            "write_recalibrated",
-        ),
-        "running": (
-            "OnProgress",
-            "RunResult",
-            "run",
-        ),
+        "results": ("RESULTS", "load_results", "write_recalibrated"),
+        "running": ("OnProgress", "RunResult", "compare", "find_table", "remeasure", "run"),
         "records": ("TEST",),
     },
 )

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,7 @@ from veracal.errors import DataError
 from veracal.multiplicity import Audit, AuditSettings, audit
 from veracal.report import AuditResults
 from veracal.workflow.config import Config, check_settings_apply
-from veracal.workflow.models import build_model
-from veracal.workflow.planning import today
+from veracal.workflow.planning import build_model, today
 from veracal.workflow.records import LoadedRecords, load_records, run_budget
 from veracal.workflow.results import public_settings
 
@@ -64,18 +64,10 @@ class AuditRun:
 
 @dataclass(frozen=True, eq=False)
 class Deployed:
-    """The deployed model, deciding at the threshold of an audit.
-
-    Attributes
-    ----------
-    classifier : PrivateClassifier
-    classes : tuple of str or int
-        In the declared order, which need not be that of the classifier.
-    threshold : float or None
-    """
+    """The deployed model, deciding at the threshold of an audit."""
 
     classifier: PrivateClassifier
-    classes: tuple[Label, ...]
+    classes: tuple[Label, ...]  # in the declared order, which may differ from the classifier's
     threshold: float | None = None
 
     def predict(self, X: Array) -> Array:
@@ -143,27 +135,17 @@ def audit_config(
         deployed = Deployed(against, records.train.classes, question.threshold)
     audits: list[Audit] = []
     for epsilon, trainer in zip(epsilons, trainers, strict=True):
-
-        def report(done: int, total: int | None, epsilon: float = epsilon) -> None:
-            if on_progress is not None:
-                on_progress(epsilon, done, total)
-
+        keep = runs_path(how.keep, epsilon, several=len(epsilons) > 1)
         audits.append(
             audit(
                 trainer,
                 records.train,
                 audited,
                 **asdict(question),
+                **{**vars(how), "keep": keep},
                 deployed=deployed,
-                plane=how.plane,
-                recalibrate=how.recalibrate,
                 calibration=calibration,
-                jobs=how.jobs,
-                backend=how.backend,
-                address=how.address,
-                keep=runs_path(how.keep, epsilon, several=len(epsilons) > 1),
-                random_state=how.random_state,
-                on_progress=report,
+                on_progress=on_progress and partial(on_progress, epsilon),
             )
         )
     return AuditResults(
@@ -246,22 +228,19 @@ def row_numbers(part: Dataset, records: LoadedRecords, source: str) -> Ints:
 
     Loading may leave out rows, and splitting keeps the order. So the partition is located in
     the data set, and the data set in the table. Rows that are equal in everything the model
-    sees may be confused with each other.
-
-    Parameters
-    ----------
-    part : Dataset
-        A partition of ``records``, in its order.
-    records : LoadedRecords
-    source : str
-        The file, or the name of a built-in set, whose own rows count.
+    sees may be confused with each other. Of a built-in set its own rows count.
     """
     dataset, path = records.dataset, Path(source)
     indices = locate_in_order(dataset_bytes(part), dataset_bytes(dataset))
     if not (dataset.may_drop and path.is_file() and isinstance(records.schema, Schema)):
         return indices + 1
     unlabeled = dataset_bytes(dataset, labeled=False)
-    return locate_in_order(unlabeled, _table_bytes(path, records.schema))[indices] + 1
+    table = (
+        row
+        for _, rows in scan_rows(path, records.schema)
+        for row in _row_bytes(rows.numbers, rows.X, rows.groups.values(), rows.units, None)
+    )
+    return locate_in_order(unlabeled, table)[indices] + 1
 
 
 def locate_in_order(rows: Iterable[RowBytes], among: Iterable[RowBytes]) -> Ints:
@@ -289,12 +268,6 @@ def dataset_bytes(records: Dataset, *, labeled: bool = True) -> Iterator[RowByte
         numbers = start + np.arange(len(batch))
         yield from _row_bytes(numbers, batch.X[:], batch.groups.values(), batch.units, labels)
         start += len(batch)
-
-
-def _table_bytes(path: Path, schema: Schema) -> Iterator[RowBytes]:
-    """The rows of a file that its schema keeps, as bytes."""
-    for _, rows in scan_rows(path, schema):
-        yield from _row_bytes(rows.numbers, rows.X, rows.groups.values(), rows.units, None)
 
 
 def _row_bytes(

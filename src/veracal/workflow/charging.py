@@ -24,13 +24,12 @@ from veracal.ledger import (
     split_and_assign,
 )
 from veracal.workflow.config import Config
-from veracal.workflow.planning import RunPlan
+from veracal.workflow.planning import RunPlan, merge_items
 from veracal.workflow.records import (
     TEST,
     TRAIN,
     LoadedRecords,
     declare_records,
-    merge_items,
     partition_rule,
     run_budget,
 )
@@ -51,15 +50,12 @@ class DataAccount:
         Of the ledger. If it does not exist, :meth:`charge` opens it with the epsilon and delta
         of the run as caps.
     on_notice : callable, optional
-        Called before anything is charged or recorded, if individuals are new since the earlier
-        runs, or if rows are in no partition. An exception that it raises ends the run.
+        As for :func:`veracal.workflow.run`.
 
     Attributes
     ----------
     records : LoadedRecords
         In the partitions that earlier runs recorded, if there were any.
-    is_new : bool
-        Whether this run opens the ledger.
 
     Guarantees
     ----------
@@ -86,8 +82,8 @@ class DataAccount:
     ) -> None:
         self._config, self._path, self._on_notice = config, path, on_notice
         self._budget = run_budget(config, records)
-        self.records, self.is_new = records, not os.path.lexists(path)
-        if not self.is_new:
+        self.records, self._is_new = records, not os.path.lexists(path)
+        if not self._is_new:
             self._ledger = Ledger(path)
             check_guarantee(self._ledger, self._budget)
             restore_data_path(self._ledger, config.data.source)
@@ -96,14 +92,11 @@ class DataAccount:
     def charge(self, plans: Sequence[RunPlan]) -> tuple[Ledger, list[RunPlan]]:
         """Charge plans for these records, all of them as one run.
 
-        Returns
-        -------
-        tuple of (Ledger, list of RunPlan)
-            A view of the run, and the plans with the records in their final partitions. The
-            same plans find the same run again, and are not charged twice.
+        Returns a view of the run, and the plans with the records in their final partitions. The
+        same plans find the same run again, and are not charged twice.
         """
         plans = list(plans)
-        if self.is_new:
+        if self._is_new:
             source = self._config.data.source
             self._ledger = open_data_ledger(self._path, self._budget, source)
             check_guarantee(self._ledger, self._budget)  # another process may have opened it
@@ -169,12 +162,8 @@ def _run_request(plans: Sequence[RunPlan], config: Config, budget: Budget) -> di
 def open_data_ledger(path: Path, budget: Budget, source: str) -> Ledger:
     """Open the ledger of a data set, which adds up epsilons and deltas of its runs.
 
-    If several processes do so at once, the first opens it and the others use it.
-
-    Raises
-    ------
-    LedgerError
-        If the ledger is missing (:func:`check_not_lost`).
+    If several processes do so at once, the first opens it and the others use it. A missing
+    ledger is an error (:func:`check_not_lost`).
     """
     check_not_lost(path)
     try:
@@ -192,10 +181,6 @@ def check_not_lost(path: Path) -> None:
 
     An assignment to partitions is sealed just before the first charge that is based on it,
     after its ledger has been opened.
-
-    Raises
-    ------
-    LedgerError
     """
     beside = partitions_path(path)
     if os.path.lexists(path) or not os.path.lexists(beside):
@@ -209,12 +194,7 @@ def check_not_lost(path: Path) -> None:
 
 
 def check_guarantee(ledger: Ledger, budget: Budget) -> None:
-    """Reject a ledger that protects another unit than the run, or has no partitions.
-
-    Raises
-    ------
-    LedgerError
-    """
+    """Reject a ledger that protects another unit than the run, or has no partitions."""
     caps, opening = ledger.budget, ledger.opening
     if (caps.relation, caps.unit) != (budget.relation, budget.unit):
         raise LedgerError(
@@ -233,11 +213,7 @@ def check_guarantee(ledger: Ledger, budget: Budget) -> None:
 def ledger_path(source: str, chosen: str | Path | None = None, *, outside: Path) -> Path:
     """Path of the ledger of a data set, unless the user names another.
 
-    Raises
-    ------
-    DataError
-        If it is in the folder of the artifact, which is replaced as a whole: the ledger would
-        be lost.
+    It must be outside of the artifact, which is replaced as a whole with its ledger.
     """
     path = default_ledger_path(source) if chosen is None else Path(chosen)
     if Path(os.path.realpath(path)).is_relative_to(os.path.realpath(outside)):
@@ -251,13 +227,7 @@ def ledger_path(source: str, chosen: str | Path | None = None, *, outside: Path)
 
 
 def check_known_ledger(folder: Path, path: Path, config: Config) -> None:
-    """Reject a new ledger if an artifact of the same data was charged to another one.
-
-    Raises
-    ------
-    LedgerError
-        If the ledger that the artifact was charged to is missing, or was replaced.
-    """
+    """Reject a ledger if an artifact of the same data was charged to another, or an older copy."""
     try:
         known = load_results(folder)
     except DataError:
@@ -271,8 +241,7 @@ def check_known_ledger(folder: Path, path: Path, config: Config) -> None:
     else:
         return
     raise LedgerError(
-        f"{path}: {folder} was charged to the ledger {known.ledger.get('name')}, but "
-        f"{problem}. "
+        f"{path}: {folder} was charged to the ledger {known.ledger.get('name')}, but {problem}. "
         "The earlier spending on these records would be lost. Restore the ledger, or name it "
         "with --ledger."
     )
@@ -287,14 +256,8 @@ def check_before_loading(
     Under replace-one it also depends on the number of slots, which is public and recorded by
     the first run; before that, the records are loaded before their run can be rejected.
 
-    Parameters
-    ----------
-    config : Config
-        Of the whole run.
-    path : path
-        Of the ledger.
-    shares : callable, optional
-        Returns the configs of the parts of the run from its budget; by default the one config.
+    ``shares`` returns the configs of the parts of the run from its budget; by default the one
+    config.
 
     Raises
     ------

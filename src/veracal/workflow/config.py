@@ -4,7 +4,7 @@ import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 from veracal import _checks
 from veracal.accounting import RELATIONS, Relation
@@ -16,11 +16,11 @@ FORMAT = 1
 _MAX_BYTES = 2**20
 PERTURBED = ("objective", "output")
 NETWORKS = ("mlp", "cnn", "features", "text")
-MODELS = ("logistic", *PERTURBED, *NETWORKS)
-OPTIMIZERS = ("sgd", "adam")
 METHODS = training_methods()
 Model = Literal["logistic", "objective", "output", "mlp", "cnn", "features", "text"]
 Optimizer = Literal["sgd", "adam"]
+MODELS: tuple[Model, ...] = get_args(Model)
+OPTIMIZERS: tuple[Optimizer, ...] = get_args(Optimizer)
 Method = Literal["auto", "temperature", "two-temperatures", "none"]
 
 
@@ -146,10 +146,7 @@ class ModelConfig:
     def with_defaults(self) -> "ModelConfig":
         """Fill in the defaults of the kind for settings that are None."""
         defaults = _DEFAULTS.get(self.kind, _DEFAULTS["logistic"])
-        return replace(
-            self,
-            **{name: value for name, value in defaults.items() if getattr(self, name) is None},
-        )
+        return replace(self, **{k: v for k, v in defaults.items() if getattr(self, k) is None})
 
 
 # Settings that apply to some kinds only.
@@ -161,13 +158,7 @@ _ONLY: Mapping[str, tuple[str, ...]] = {
 
 
 def check_settings_apply(model: ModelConfig, kinds: Collection[str]) -> None:
-    """Reject a setting that applies to none of the kinds of model to be trained.
-
-    Raises
-    ------
-    ValueError
-        Names the setting, and the kinds that it applies to.
-    """
+    """Reject a setting that applies to none of the kinds of model to be trained."""
     defaults = ModelConfig()
     for name, users in _ONLY.items():
         value = getattr(model, name)
@@ -180,44 +171,16 @@ def check_settings_apply(model: ModelConfig, kinds: Collection[str]) -> None:
 
 
 # Tuned on public data (docs/benchmarks.md); nothing in them depends on private records.
+_TUNED = ("epochs", "sampling_rate", "clip", "learning_rate", "optimizer", "hidden")
 _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
-    "logistic": {
-        "epochs": 40.0,
-        "sampling_rate": 0.1,
-        "clip": 1.0,
-        "learning_rate": 1.0,
-        "optimizer": "sgd",
-    },
-    "mlp": {
-        "epochs": 40.0,
-        "sampling_rate": 0.1,
-        "clip": 1.0,
-        "learning_rate": 0.5,
-        "optimizer": "sgd",
-        "hidden": (64, 64),
-    },
-    "cnn": {
-        "epochs": 20.0,
-        "sampling_rate": 0.05,
-        "clip": 0.1,
-        "learning_rate": 10.0,
-        "optimizer": "sgd",
-    },
-    "features": {
-        "epochs": 30.0,
-        "sampling_rate": 0.1,
-        "clip": 1.0,
-        "learning_rate": 0.5,
-        "optimizer": "sgd",
-        "hidden": (64,),
-    },
-    "text": {
-        "epochs": 5.0,
-        "sampling_rate": 0.02,
-        "clip": 0.1,
-        "learning_rate": 3e-4,
-        "optimizer": "adam",
-    },
+    kind: dict(zip(_TUNED, values, strict=True))
+    for kind, values in {
+        "logistic": (40.0, 0.1, 1.0, 1.0, "sgd", None),
+        "mlp": (40.0, 0.1, 1.0, 0.5, "sgd", (64, 64)),
+        "cnn": (20.0, 0.05, 0.1, 10.0, "sgd", None),
+        "features": (30.0, 0.1, 1.0, 0.5, "sgd", (64,)),
+        "text": (5.0, 0.02, 0.1, 3e-4, "adam", None),
+    }.items()
 }
 
 
@@ -267,18 +230,7 @@ class MeasurementConfig:
 
 @dataclass(frozen=True)
 class Config:
-    """Everything that a run depends on, except for secret randomness.
-
-    Attributes
-    ----------
-    data : DataConfig
-    privacy : PrivacyConfig
-    name : str
-        Name of the model, for its report.
-    model : ModelConfig
-    recalibration : RecalibrationConfig
-    measurement : MeasurementConfig
-    """
+    """Everything that a run depends on, except for secret randomness; the name is the model's."""
 
     data: DataConfig
     privacy: PrivacyConfig
@@ -296,11 +248,7 @@ class Config:
     def load(cls, path: str | Path, *, epsilon: float | None = None) -> "Config":
         """Read a TOML file. Paths in it are relative to its folder.
 
-        Parameters
-        ----------
-        path : path
-        epsilon : float, optional
-            Replaces the epsilon of the file, which may then be left out.
+        ``epsilon`` replaces that of the file, which may then be left out.
         """
         path = Path(path)
         with open_file(path, Limits(file_bytes=_MAX_BYTES)) as file:
@@ -338,32 +286,26 @@ class Config:
             privacy = expect_table(entries.get("privacy", {}), f"{where}: privacy")
             entries["privacy"] = {**privacy, "epsilon": epsilon}
         config = cls.from_entries(entries, where=where)
-        return config if folder is None else config._resolve_paths(folder)
+        if folder is None:
+            return config
+
+        def resolve(name: str) -> str:
+            return str(folder / name) if (folder / name).exists() else name
+
+        schema = None if config.data.schema is None else resolve(config.data.schema)
+        data = replace(config.data, source=resolve(config.data.source), schema=schema)
+        return replace(config, data=data)
 
     @classmethod
     def from_entries(cls, entries: Mapping[str, Any], *, where: str = "config") -> "Config":
         """Build a config from sections and their settings, as :meth:`to_json` writes them."""
-        settings: dict[str, Any] = {}
-        for name, entry in entries.items():
-            section = f"{where}: {name}"
-            settings[name] = (
-                _build(_SECTIONS[name], expect_table(entry, section), section)
-                if name in _SECTIONS
-                else entry
-            )
+        settings = dict(entries)
+        for name, kind in _SECTIONS.items():
+            if name in entries:
+                section = f"{where}: {name}"
+                settings[name] = _build(kind, expect_table(entries[name], section), section)
         config: Config = _build(cls, settings, where)
         return config
-
-    def _resolve_paths(self, folder: Path) -> "Config":
-        """Replace names of files in a folder by their paths."""
-
-        def resolve(name: str) -> str:
-            path = folder / name
-            return str(path) if path.exists() else name
-
-        schema = None if self.data.schema is None else resolve(self.data.schema)
-        data = replace(self.data, source=resolve(self.data.source), schema=schema)
-        return replace(self, data=data)
 
     def to_json(self) -> dict[str, Any]:
         """All settings as values that JSON can hold, with defaults filled in.
@@ -402,14 +344,7 @@ def _build(kind: type, settings: dict[str, Any], where: str) -> Any:
 
 @dataclass(frozen=True)
 class Configuration:
-    """A kind of model and a calibration method, written as ``logistic`` or ``logistic/none``.
-
-    Attributes
-    ----------
-    model : str
-        As of :class:`ModelConfig`.
-    method : {"auto", "temperature", "two-temperatures", "none"}
-    """
+    """A kind of model and a calibration method, written as ``logistic`` or ``logistic/none``."""
 
     model: Model
     method: Method = "auto"

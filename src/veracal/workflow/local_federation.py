@@ -90,15 +90,9 @@ def hospital_names(count: int) -> tuple[str, ...]:
 
 
 def visits(rows: int, *, slope: float, hospital: int) -> pl.DataFrame:
-    """Generate synthetic visits to one hospital.
+    """Generate visits; the slope is the dependence of readmission on age, stay and pulse.
 
-    Parameters
-    ----------
-    rows : int
-    slope : float
-        Dependence of readmission on age, stay and pulse.
-    hospital : int
-        Number of the hospital, which determines the mean age and the random draws.
+    The number of the hospital determines the mean age and the random draws.
     """
     rng = np.random.default_rng([_SEED, hospital])
     age_shift = 6 * np.sin(hospital)
@@ -124,14 +118,7 @@ Log = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Hospital:
-    """A synthetic hospital.
-
-    Attributes
-    ----------
-    name : str
-    folder : path
-        Folder with all files of the hospital.
-    """
+    """A synthetic hospital and the folder with all its files."""
 
     name: str
     folder: Path
@@ -164,13 +151,7 @@ class Hospital:
 
 @dataclass(frozen=True)
 class LocalFederation:
-    """The paths of a local federation.
-
-    Attributes
-    ----------
-    folder : path
-    hospitals : tuple of Hospital
-    """
+    """The paths of a local federation."""
 
     folder: Path
     hospitals: tuple[Hospital, ...]
@@ -229,11 +210,6 @@ def make_local(
         With files: seconds that the coordinator waits for answers.
     log : callable
         Receives one line for each step.
-
-    Raises
-    ------
-    DataError
-        If the folder is not empty.
     """
     _checks.whole(sources=sources)
     if sources > MAX_SOURCES:
@@ -244,57 +220,47 @@ def make_local(
         tuple(Hospital(name, folder / _HOSPITALS / name) for name in hospital_names(sources)),
     )
     try:
-        _create(federation, log, transport=transport, address=address, wait=wait)
+        log("Training a private model on synthetic visits to another hospital")
+        training = private_folder(federation.folder / "elsewhere")
+        table = visits(_TRAINING_ROWS, slope=TRAINING_SLOPE, hospital=0)
+        table.write_csv(training / TABLE)
+        write_new_text(training / SCHEMA, SCHEMA_TEXT.format(size=_TRAINING_ROWS))
+        config = Config(
+            DataConfig(str(training / TABLE), str(training / SCHEMA)),
+            PrivacyConfig(3.0),
+            "visits",
+            ModelConfig(learning_rate=4.0),
+            RecalibrationConfig("none"),
+        )
+        run(config, federation.model)
+        log("The coordinator creates its key")
+        temporary = federation.folder / f".{_STUDY}"  # renamed when all sources are members
+        public = create_federation(
+            temporary,
+            "Readmissions",
+            transport=transport,
+            address=address,
+            min_sources=max(1, len(federation.hospitals) - 1),
+            timeout=_TIMEOUT,
+            wait=wait,
+        )
+        for number, hospital in enumerate(federation.hospitals, start=1):
+            log(
+                f"{hospital.name} scores its visits with the model, and enrolls the coordinator"
+            )
+            terms = _enroll(federation, hospital, public, number)
+            key = None
+            if transport == "flower":
+                from veracal.federation import make_node_key
+
+                key = make_node_key(hospital.node_key)
+            signed = read_terms(hospital.source / ENROLLED / terms.source / TERMS)
+            add_source(temporary, *signed, node_key=key)
+        temporary.rename(federation.study)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
     return federation
-
-
-def _create(
-    federation: LocalFederation,
-    log: Log,
-    *,
-    transport: TransportKind,
-    address: str,
-    wait: int,
-) -> None:
-    """Perform all steps in the order in which institutions perform them."""
-    log("Training a private model on synthetic visits to another hospital")
-    training = private_folder(federation.folder / "elsewhere")
-    table = visits(_TRAINING_ROWS, slope=TRAINING_SLOPE, hospital=0)
-    table.write_csv(training / TABLE)
-    write_new_text(training / SCHEMA, SCHEMA_TEXT.format(size=_TRAINING_ROWS))
-    config = Config(
-        DataConfig(str(training / TABLE), str(training / SCHEMA)),
-        PrivacyConfig(3.0),
-        "visits",
-        ModelConfig(learning_rate=4.0),
-        RecalibrationConfig("none"),
-    )
-    run(config, federation.model)
-    log("The coordinator creates its key")
-    temporary = federation.folder / f".{_STUDY}"  # renamed when all sources are members
-    public = create_federation(
-        temporary,
-        "Readmissions",
-        transport=transport,
-        address=address,
-        min_sources=max(1, len(federation.hospitals) - 1),
-        timeout=_TIMEOUT,
-        wait=wait,
-    )
-    for number, hospital in enumerate(federation.hospitals, start=1):
-        log(f"{hospital.name} scores its visits with the model, and enrolls the coordinator")
-        terms = _enroll(federation, hospital, public, number)
-        key = None
-        if transport == "flower":
-            from veracal.federation import make_node_key
-
-            key = make_node_key(hospital.node_key)
-        signed = read_terms(hospital.source / ENROLLED / terms.source / TERMS)
-        add_source(temporary, *signed, node_key=key)
-    temporary.rename(federation.study)
 
 
 def _enroll(
@@ -329,10 +295,6 @@ class Courier:
     """Copies requests to hospitals, and their answers back, in a thread.
 
     It simulates a person with a USB stick, mail or SFTP. Only small regular files are copied.
-
-    Parameters
-    ----------
-    federation : LocalFederation
     """
 
     def __init__(self, federation: LocalFederation) -> None:
@@ -350,19 +312,14 @@ class Courier:
 
     def carry(self) -> int:
         """Carry all waiting files, and return their number."""
-        requests, answers = (
-            self._federation.study / "requests",
-            self._federation.study / "answers",
-        )
-        count = 0
+        study, count = self._federation.study, 0
         for hospital in self._federation.hospitals:
             prefix = f"{slug(hospital.name)}-"
-            count += self._copy(
-                requests, hospital.inbox, prefix, REQUEST_SUFFIX, MAX_REQUEST_BYTES
-            )
-            count += self._copy(
-                hospital.outbox, answers, prefix, ANSWER_SUFFIX, MAX_REPLY_BYTES
-            )
+            for source, target, suffix, max_bytes in (
+                (study / "requests", hospital.inbox, REQUEST_SUFFIX, MAX_REQUEST_BYTES),
+                (hospital.outbox, study / "answers", ANSWER_SUFFIX, MAX_REPLY_BYTES),
+            ):
+                count += self._copy(source, target, prefix, suffix, max_bytes)
         return count
 
     def _copy(

@@ -1,14 +1,12 @@
-"""The records of a run: loading, splitting, their budget and what will be charged for them."""
+"""The records of a run: loading, declaring, splitting, and the budget that they need."""
 
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+
+import numpy as np
 
 from veracal._types import Progress
-from veracal.accounting import Budget, Unit, to_micro
+from veracal.accounting import Budget, Unit
 from veracal.artifact import FrozenEncoder
-from veracal.calibration import MeasurementPlan, plan_measurement
 from veracal.data import (
     SCHEMAS,
     Dataset,
@@ -20,14 +18,10 @@ from veracal.data import (
     split,
 )
 from veracal.errors import DataError
-from veracal.ledger import AssignmentNotice, Item, PartitionRule
+from veracal.ledger import AssignmentNotice, PartitionRule
 from veracal.workflow.config import Config
-from veracal.workflow.models import choose_encoder
 
 TRAIN, TEST = "train", "test"
-TRAINING = "training and map"
-MIN_MICRO_EPSILON = 100  # of one measurement, so that each of its queries has a share
-FIGURES = ("accuracy", "ece", "brier", "curve")
 Slots = tuple[int, int, int]
 
 
@@ -35,15 +29,7 @@ Slots = tuple[int, int, int]
 class LoadedRecords:
     """Records in their partitions, with the schema and encoder that they were read through.
 
-    Attributes
-    ----------
-    dataset : Dataset
-        All records.
-    split : Split
-    schema : Schema or None
-    encoder : FrozenEncoder or None
-    notice : AssignmentNotice or None
-        How the records compare with those of earlier runs. For the data holder only.
+    The notice says how the records compare with those of earlier runs, for the data holder only.
     """
 
     dataset: Dataset
@@ -70,14 +56,8 @@ def load_records(
     """Load the records, and split them as a new ledger would.
 
     Assignments of earlier runs are not consulted
-    (:class:`~veracal.workflow.charging.DataAccount` does that).
-
-    Parameters
-    ----------
-    config : Config
-    progress : callable, optional
-    schema : Schema, optional
-        In place of the file that the config names.
+    (:class:`~veracal.workflow.charging.DataAccount` does that). A schema replaces the file that
+    the config names.
 
     Raises
     ------
@@ -98,19 +78,9 @@ def declare_records(config: Config, slots: Slots | None = None) -> LoadedRecords
     """What is declared about the records, without reading one.
 
     This determines the cost of a run: the form of a record, classes, groups and declared
-    numbers, from the schema or from the catalog of named sets.
-
-    Parameters
-    ----------
-    config : Config
-    slots : three ints, optional
-        Slots in each partition, as earlier runs recorded them. Under replace-one, where sizes
-        are exact, nothing can be planned without them.
-
-    Raises
-    ------
-    DataError
-        As :func:`load_records` does, for errors in the declaration.
+    numbers, from the schema or from the catalog of named sets. ``slots`` are those in each
+    partition, as earlier runs recorded them. Under replace-one, where sizes are exact, nothing
+    can be planned without them.
     """
     schema = None if config.data.schema is None else Schema.load(config.data.schema)
     dataset = declare(config.data.source, schema=schema)
@@ -128,8 +98,17 @@ def _partition(
     slots: Slots | None = None,
 ) -> LoadedRecords:
     """Split the records as a new ledger would record it, with the given numbers of slots."""
-    if config.data.max_contributions is not None:
-        dataset = limit_rows(dataset, config.data.max_contributions, schema)
+    most = config.data.max_contributions
+    if most is not None:
+        if schema is not None or dataset.units is None:
+            where = "the schema states it" if schema else "rows have no units"
+            raise DataError(
+                dataset.name,
+                f"no max_contributions where {where}",
+                f"max_contributions={most}",
+                "Leave it out, or write it in the schema.",
+            )
+        dataset = limit_contributions(dataset, max_contributions=most)
     known = SCHEMAS.get(config.data.source) if schema is None else schema
     rule = partition_rule(config, dataset, known)
     if dataset.size is None:
@@ -167,19 +146,6 @@ def partition_rule(config: Config, dataset: Dataset, schema: Schema | None) -> P
     )
 
 
-def limit_rows(dataset: Dataset, most: int, schema: Schema | None) -> Dataset:
-    """Keep at most so many rows of each unit, where the records have units but no schema."""
-    if schema is not None or dataset.units is None:
-        where = "the schema states it" if schema else "rows have no units"
-        raise DataError(
-            dataset.name,
-            f"no max_contributions where {where}",
-            f"max_contributions={most}",
-            "Leave it out, or write it in the schema.",
-        )
-    return limit_contributions(dataset, max_contributions=most)
-
-
 def run_budget(config: Config, records: LoadedRecords) -> Budget:
     """The budget of each partition, and the unit that it protects."""
     dataset, schema = records.dataset, records.schema
@@ -210,53 +176,15 @@ def run_budget(config: Config, records: LoadedRecords) -> Budget:
     return Budget(privacy.epsilon, delta, privacy.relation, unit)
 
 
-def measurement_plan(config: Config, records: LoadedRecords) -> MeasurementPlan:
-    """The queries of one measurement, for an equal share of epsilon."""
-    settings, groups = config.measurement, records.dataset.groups
-    names: tuple[str, ...] = ()
-    if settings.group is not None:
-        if settings.group not in groups:
-            raise DataError(
-                records.dataset.name,
-                f"a declared group {settings.group!r}",
-                ", ".join(groups) or "none",
-                "Declare it in the schema, under [groups.NAME].",
-            )
-        names = groups[settings.group].names
-    times = len(config.sides) + settings.reserve
-    micro_epsilon = to_micro(config.privacy.epsilon) // times
-    if micro_epsilon < MIN_MICRO_EPSILON:
-        raise ValueError(
-            f"Expected epsilon of at least {MIN_MICRO_EPSILON * times / 1e6:g} for {times} "
-            f"measurements, got epsilon={config.privacy.epsilon:g}. Spend more, or reserve "
-            "fewer measurements."
-        )
-    return plan_measurement(
-        micro_epsilon=micro_epsilon,
-        figures=FIGURES,  # type: ignore[arg-type]
-        bins=settings.bins,
-        group=settings.group,
-        group_names=names,
-    )
+def choose_encoder(kind: str, records: Dataset) -> FrozenEncoder | None:
+    """Choose the frozen network that encodes the records, from their form and the model."""
+    texts = records.X.dtype.kind == "T"
+    images = records.X.dtype == np.uint8 and records.X.ndim > 2
+    if kind != "text" and not (kind == "features" and (texts or images)):
+        return None  # rows of numbers are features already
+    from veracal.neural import EfficientNetLite0, MiniLM, MiniLMTokens
 
-
-def list_charges(
-    config: Config, model: Any, plan: MeasurementPlan, budget: Budget
-) -> list[Item]:
-    """Everything that the run will be charged for."""
-    times = len(config.sides) + config.measurement.reserve
-    queries = plan.items(budget.relation, budget.unit, TEST)
-    return merge_items(
-        [
-            Item(TRAINING, model.event(), 1, TRAIN),
-            *(Item(item.purpose, item.event, times * item.times, TEST) for item in queries),
-        ]
-    )
-
-
-def merge_items(items: Iterable[Item]) -> list[Item]:
-    """Merge equal items into one with the sum of their times, as a ledger keeps them."""
-    times: Counter[Item] = Counter()
-    for item in items:
-        times[replace(item, times=1)] += item.times
-    return [replace(item, times=n) for item, n in times.items()]
+    if kind == "text":
+        MiniLMTokens().check(records.X, records.name)
+        return FrozenEncoder.of(MiniLMTokens())
+    return FrozenEncoder.of(MiniLM() if texts else EfficientNetLite0())

@@ -20,10 +20,10 @@ from veracal.accounting import (
     statement,
 )
 from veracal.artifact import WEIGHTS, PrivateClassifier, read_manifest, read_verified
-from veracal.calibration import CalibrationMap, CalibrationResult, Identity, Platt, measure
+from veracal.calibration import CalibrationMap, Identity, Platt, ReliabilityCurve, measure
 from veracal.data import Label, Scores
 from veracal.errors import DataError, MissingExtraError
-from veracal.ledger import Item, Ledger, ledger_total
+from veracal.ledger import Ledger, ledger_total
 from veracal.report import MOST, MeasurementRecord, Results
 from veracal.workflow.config import Config
 from veracal.workflow.planning import RunPlan, today
@@ -58,12 +58,13 @@ def build_results(
     config, dataset = plan.config, plan.records.dataset
     budget = plan.budget if budget is None else budget
     items = [item for item, _ in ledger.planned()]
-    events = [
+    train, test = (
         Composed(tuple(Repeated(i.event, i.times) for i in items if i.partition == part))
         for part in (TRAIN, TEST)
-    ]
+    )
+    libraries = ("numpy", "scipy", "scikit-learn", "opendp", "dp-accounting")
     guarantee = statement(
-        Parallel(tuple(events)),
+        Parallel((train, test)),
         budget.delta,
         budget.unit,
         covers=covers,
@@ -88,7 +89,7 @@ def build_results(
         map=classifier.map_.to_json(),
         measured=measured,
         settings=public_settings(config),
-        versions=_versions(),
+        versions={"veracal": __version__, **{name: version(name) for name in libraries}},
         not_measured=NOT_MEASURED,
     )
 
@@ -108,16 +109,23 @@ def summarize_ledger(ledger: Ledger, budget: Budget) -> dict[str, Any]:
     Its path is left out, and so is its default file name, which contains a hash of the path of
     the data.
     """
-    planned = [
-        {
-            "purpose": item.purpose,
-            "part": item.partition,
-            "times": item.times,
-            "used": count,
-            **_cost(item, budget),
-        }
-        for item, count in ledger.planned()
-    ]
+    planned = []
+    for item, count in ledger.planned():
+        event = Repeated(item.event, item.times)
+        for delta in (0.0, budget.delta):  # at delta 0 where that is finite
+            epsilon = epsilon_for(event, delta, budget.unit)
+            if epsilon < math.inf:
+                break
+        planned.append(
+            {
+                "purpose": item.purpose,
+                "part": item.partition,
+                "times": item.times,
+                "used": count,
+                "epsilon": epsilon,
+                "delta": delta,
+            }
+        )
     data, caps, spent = ledger.opening.data, ledger.budget, ledger.spent()
     return {
         "name": ledger.path.name if data is None else data,
@@ -131,16 +139,6 @@ def summarize_ledger(ledger: Ledger, budget: Budget) -> dict[str, Any]:
             "note": ledger.cap_note,
         },
     }
-
-
-def _cost(item: Item, budget: Budget) -> dict[str, float]:
-    """Cost of all uses of an item alone, at delta 0 where that is finite."""
-    event = Repeated(item.event, item.times)
-    for delta in (0.0, budget.delta):
-        epsilon = epsilon_for(event, delta, budget.unit)
-        if epsilon < float("inf"):
-            break
-    return {"epsilon": epsilon, "delta": delta}
 
 
 def add_provenance(classifier: PrivateClassifier, results: Results) -> PrivateClassifier:
@@ -186,12 +184,6 @@ def load_results(folder: Path) -> Results:
     return Results.from_bytes(content, str(folder / RESULTS))
 
 
-def _versions() -> dict[str, str]:
-    """Versions of this library and of those that its numbers depend on."""
-    names = ("numpy", "scipy", "scikit-learn", "opendp", "dp-accounting")
-    return {"veracal": __version__, **{name: version(name) for name in names}}
-
-
 # ------------------------------------------------------------------ internal figures
 
 
@@ -207,20 +199,23 @@ def internal_figures(
     ----------
     None. Every number is an exact function of the records.
     """
-    settings = config.measurement
+    settings, dataset = config.measurement, records.dataset
+
+    def count(names: Sequence[object], codes: Any) -> dict[str, int]:
+        counts = np.bincount(codes[codes >= 0], minlength=len(names))
+        return {str(name): int(n) for name, n in zip(names, counts, strict=True)}
+
     figures: dict[str, Any] = {
         "records": {"training": len(records.train), "test": len(records.test)},
-        "classes": _counts(records.dataset.classes, records.dataset.y),
+        "classes": count(dataset.classes, dataset.y),
         "groups": {
-            name: _counts(group.names, group.codes)
-            for name, group in records.dataset.groups.items()
+            name: count(group.names, group.codes) for name, group in dataset.groups.items()
         },
     }
     for when in ("before", "after") if len(records.test) else ():
         scores = classifier.scores(records.test, mapped=when == "after")
-        result = _measure(scores, settings.bins)
-        figures[f"plain figures {when}"] = _plain_figures(result)
-        rows = [asdict(each) for each in result.curve.bins]
+        figures[f"plain figures {when}"], curve = _measure(scores, settings.bins)
+        rows = [asdict(each) for each in curve.bins]
         figures[f"plain curve {when}"] = [{"count": row.pop("n"), **row} for row in rows]
         if settings.group is not None:
             group = scores.groups[settings.group]
@@ -228,30 +223,20 @@ def internal_figures(
                 name: scores.take(group.codes == code) for code, name in enumerate(group.names)
             }
             figures[f"by group {when}"] = {
-                name: _plain_figures(_measure(each, settings.bins))
+                name: _measure(each, settings.bins)[0]
                 for name, each in members.items()
                 if len(each)
             }
     return {**figures, **({"training": list(losses)} if losses else {})}
 
 
-def _counts(names: Sequence[object], codes: Any) -> dict[str, int]:
-    """Number of records of each name."""
-    counts = np.bincount(codes[codes >= 0], minlength=len(names))
-    return {str(name): int(n) for name, n in zip(names, counts, strict=True)}
-
-
-def _measure(scores: Scores, bins: int) -> CalibrationResult:
-    """Exact figures, with intervals unless they would take long."""
+def _measure(scores: Scores, bins: int) -> tuple[dict[str, Any], ReliabilityCurve]:
+    """Exact figures as JSON values, with intervals unless they would take long, and a curve."""
     replicates = min(_REPLICATES, _BOOTSTRAP_WORK // max(1, scores.values.size))
     # A fixed seed: nothing is released, so the randomness need not be secret.
     rng = np.random.default_rng(0)
-    return measure(scores, figures=_FIGURES, bins=bins, replicates=replicates, rng=rng)
-
-
-def _plain_figures(result: CalibrationResult) -> dict[str, Any]:
-    """Figures with their intervals, as values that JSON can hold."""
-    return {name: asdict(one) for name, one in result.figures.items()}
+    result = measure(scores, figures=_FIGURES, bins=bins, replicates=replicates, rng=rng)
+    return {name: asdict(one) for name, one in result.figures.items()}, result.curve
 
 
 # ------------------------------------------------- artifacts recalibrated by institutions
@@ -288,7 +273,12 @@ def write_recalibrated(
     not at all.
     """
     classifier = PrivateClassifier.load(folder)
-    record = {**record, "earlier": _earlier_recalibrations(classifier)}
+    earlier: list[Any] = []  # records of all recalibrations before: their costs stay stated
+    if classifier.manifest.federation is not None:
+        last = dict(classifier.manifest.federation)
+        known = last.pop("earlier", None)
+        earlier = [*(known if isinstance(known, list) else []), last]
+    record = {**record, "earlier": earlier}
     new = classifier.map if map_ == Identity() else reorder_classes(map_, classifier)
     manifest = replace(classifier.manifest, map=new.to_json(), federation=record)
     recalibrated = PrivateClassifier(classifier.weights, new, manifest)
@@ -322,13 +312,3 @@ def reorder_classes(map_: CalibrationMap, classifier: PrivateClassifier) -> Cali
     if weights.ndim:
         weights = weights[order] if weights.ndim == 1 else weights[np.ix_(order, order)]
     return Platt(weights, map_.bias[order], map_.reads)
-
-
-def _earlier_recalibrations(classifier: PrivateClassifier) -> list[Any]:
-    """Records of all recalibrations before this one, whose costs remain documented."""
-    before = classifier.manifest.federation
-    if before is None:
-        return []
-    listed = before.get("earlier")
-    last = {name: value for name, value in before.items() if name != "earlier"}
-    return [*(listed if isinstance(listed, list) else []), last]

@@ -218,13 +218,13 @@ def test_blocks_do_not_show(monkeypatch):
     result = scores(500, 7)
     whole = {name: getattr(metrics, name)(result) for name in ANY}
     for at in (
-        "binned._CELLS",
-        "binned._CLASSWISE_CELLS",
-        "proper._CELLS",
-        "proper._RANKED_CELLS",
+        "errors._CELLS",
+        "errors._CLASSWISE_CELLS",
+        "performance._CELLS",
+        "performance._RANKED_CELLS",
     ):
         monkeypatch.setattr(f"veracal.calibration.metrics.{at}", 20)
-    monkeypatch.setattr("veracal.calibration.metrics.smooth._BLOCK", 3)
+    monkeypatch.setattr("veracal.calibration.metrics.errors._BLOCK", 3)
     monkeypatch.setattr("veracal.calibration.metrics.base._BYTES", 200)
     for name in ANY:
         assert getattr(metrics, name)(result) == pytest.approx(whole[name], abs=1e-13), name

@@ -9,10 +9,10 @@ from veracal.calibration.measurement import figure_names
 from veracal.calibration.metrics.base import (
     Draws,
     codes,
-    mean_ranks,
     run_starts,
     sorted_columns,
 )
+from veracal.calibration.metrics.performance import mean_ranks
 
 
 def sets():

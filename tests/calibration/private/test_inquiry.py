@@ -25,7 +25,7 @@ from veracal.calibration.private.session import (
     unit_of,
 )
 from veracal.calibration.queries import BinnedGap, BrierGain, CorrectWrong, Gap
-from veracal.calibration.simulated import SimulatedSources
+from veracal.calibration.sources import SimulatedSources
 from veracal.errors import BudgetError, DropoutError, VeracalError
 from veracal.ledger import Item
 from veracal.queries import Count, Pool, Public, Release

@@ -12,7 +12,6 @@ from tests.calibration.private.conftest import Quick, miscalibrated
 from veracal.accounting import Budget, Unit, epsilon_for
 from veracal.calibration.maps import Platt, Temperature
 from veracal.calibration.metrics import nll
-from veracal.calibration.prepaid import PrepaidSource
 from veracal.calibration.private import (
     PrivatePlatt,
     PrivateTemperature,
@@ -21,6 +20,7 @@ from veracal.calibration.private import (
 )
 from veracal.calibration.private.platt_solver import LogOddsTransform, StepSizes
 from veracal.calibration.queries import ParameterGrid, PlattCurvature, PlattEquations
+from veracal.calibration.sources import PrepaidSource
 from veracal.data import Scores
 from veracal.errors import BudgetError
 from veracal.queries import Pool, Public, Release, gaussian_event

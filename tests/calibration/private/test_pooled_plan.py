@@ -1,6 +1,5 @@
 """The shape of a pooled temperature, by what is public."""
 
-import json
 import math
 
 import numpy as np
@@ -10,7 +9,7 @@ from tests.calibration.private.conftest import miscalibrated
 from veracal.accounting import Unit
 from veracal.calibration import PooledTemperature, plan_pooled
 from veracal.calibration.methods import METHODS, MethodSettings
-from veracal.calibration.simulated import SimulatedSources
+from veracal.calibration.sources import SimulatedSources
 
 TWO, ONE = (10, 30, 60), (10, 90)
 
@@ -70,10 +69,9 @@ def test_the_method_by_name_takes_the_plan():
     assert (few.shares, many.shares) == (ONE, TWO)
 
 
-def test_it_has_text_and_json():
+def test_the_advice_is_given_in_words():
     plan = plan_pooled(50, epsilon=1.0, records=1_500)
     assert "Query 50 sources 3 times" in plan.text() and "10 : 30 : 60" in plan.text()
-    assert json.loads(json.dumps(plan.to_json()))["rounds"] == 3
     assert "Declare the number of records" in plan_pooled(50, epsilon=1.0).text()
 
 

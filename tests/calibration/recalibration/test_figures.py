@@ -8,8 +8,7 @@ import pytest
 from tests.calibration.recalibration.conftest import FACTOR, N, spent
 from veracal.accounting import Budget, Unit
 from veracal.calibration import metrics, recalibrate
-from veracal.calibration.recalibration.budget import measure_share
-from veracal.calibration.recalibration.sources import SourceProfile
+from veracal.calibration.recalibration.sources import SourceProfile, measure_share
 
 
 def test_counts_that_the_map_keeps_are_queried_once(holders):

@@ -17,8 +17,7 @@ from veracal.calibration.private import (
     PooledTemperature,
     infer_guard,
 )
-from veracal.calibration.recalibration.budget import guard_share
-from veracal.calibration.recalibration.sources import SourceProfile
+from veracal.calibration.recalibration.sources import SourceProfile, guard_share
 from veracal.queries import Public
 
 

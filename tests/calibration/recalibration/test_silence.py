@@ -6,7 +6,7 @@ import pytest
 from tests.calibration.recalibration.conftest import Breaks, N, spent
 from veracal.accounting import Budget
 from veracal.calibration import recalibrate
-from veracal.calibration.simulated import SimulatedSources
+from veracal.calibration.sources import SimulatedSources
 from veracal.errors import BudgetError, DropoutError
 
 

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import softmax
 
-from veracal._types import Array, Floats
+from veracal._types import Floats
 from veracal.calibration.bins import Bins
-from veracal.data import Scores, read_only, reject_masked, restore_state
+from veracal.data import Scores, read_only, reject_masked
 from veracal.errors import DataError
 
 LEAST = 2.0**-52  # probabilities are clipped here before their logits are added or multiplied
@@ -54,8 +54,16 @@ class CalibrationMap(ABC):
 
     def to_json(self) -> dict[str, Any]:
         """Kind, version and parameters; see :func:`veracal.calibration.from_json`."""
-        state = {known.name: getattr(self, known.name) for known in fields(self)}
-        return {"kind": self.kind, "version": 1, **{k: _plain(v) for k, v in state.items()}}
+
+        def plain(value: Any) -> Any:
+            if isinstance(value, tuple):
+                return [plain(each) for each in value]
+            if isinstance(value, np.ndarray):
+                return value.tolist()
+            return value.count if isinstance(value, Bins) else value
+
+        parameters = {known.name: plain(getattr(self, known.name)) for known in fields(self)}
+        return {"kind": self.kind, "version": 1, **parameters}
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, CalibrationMap):
@@ -65,11 +73,16 @@ class CalibrationMap(ABC):
     def __hash__(self) -> int:
         return hash(repr(self.to_json()))
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {known.name: getattr(self, known.name) for known in fields(self)}
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Through the constructor: unpickled arrays are read-only again.
+        return type(self), tuple(getattr(self, known.name) for known in fields(self))
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        restore_state(self, state)
+    def _set_checked(
+        self, name: str, *dimensions: int, low: float = -LARGEST, high: float = LARGEST
+    ) -> None:
+        """Replace a field by a read-only array of checked numbers, or by a float."""
+        array = check_numbers(getattr(self, name), *dimensions, name=name, low=low, high=high)
+        object.__setattr__(self, name, float(array) if dimensions == (0,) else array)
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,20 +92,18 @@ class Identity(CalibrationMap):
     kind: ClassVar[str] = "identity"
 
     def _map_scores(self, scores: Scores) -> Scores:
-        """The same scores."""
         return scores
 
 
-def parameters(
-    values: ArrayLike,
-    *dimensions: int,
-    name: str,
-    low: float = -LARGEST,
-    high: float = LARGEST,
+def check_numbers(
+    values: ArrayLike, *dimensions: int, name: str, low: float, high: float
 ) -> Floats:
     """Return a read-only array of numbers within bounds and with an allowed dimension."""
     reject_masked(values, name)
-    array = _numbers(values, name)
+    try:
+        array = np.asarray(values)
+    except (ValueError, OverflowError) as cause:  # ragged lists
+        raise ValueError(f"Expected {name} to be an array of real numbers: {cause}.") from None
     if array.dtype.kind not in "fiu" or array.ndim not in dimensions or not array.size:
         shapes = " or ".join(map(str, dimensions))
         raise ValueError(
@@ -141,18 +152,3 @@ def from_logits(scores: Scores, logits: Floats) -> Scores:
 def from_probabilities(scores: Scores, probabilities: Floats) -> Scores:
     """Scores with other probabilities, whatever kind they had."""
     return replace(scores, values=read_only(probabilities), kind="probabilities")
-
-
-def _numbers(values: ArrayLike, name: str) -> Array:
-    """Convert to an array; reject ragged lists and text."""
-    try:
-        return np.asarray(values)
-    except (ValueError, OverflowError) as cause:
-        raise ValueError(f"Expected {name} to be an array of real numbers: {cause}.") from None
-
-
-def _plain(value: Any) -> Any:
-    """Convert a field to a JSON value."""
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    return value.count if isinstance(value, Bins) else value

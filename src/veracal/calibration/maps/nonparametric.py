@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -12,11 +12,11 @@ from veracal._types import Floats
 from veracal.calibration.bins import Bins
 from veracal.calibration.maps.base import (
     CalibrationMap,
+    check_numbers,
     check_width,
     from_probabilities,
-    parameters,
 )
-from veracal.data import Scores, read_only
+from veracal.data import Scores
 
 _BELOW = 1e-12  # relative margin of the predicted class, larger than rounding
 
@@ -60,24 +60,24 @@ class Binned(CalibrationMap):
     def __post_init__(self) -> None:
         if not isinstance(self.bins, Bins):
             raise ValueError(f"Expected bins to be Bins, got bins={self.bins!r}.")
-        accuracies = parameters(self.accuracies, 1, name="accuracies", low=0.0, high=1.0)
-        if len(accuracies) != self.bins.count:
+        self._set_checked("accuracies", 1, low=0.0, high=1.0)
+        if len(self.accuracies) != self.bins.count:
             raise ValueError(
-                f"Expected {self.bins.count} accuracies, one a bin, got {len(accuracies)}."
+                f"Expected {self.bins.count} accuracies, one a bin, got {len(self.accuracies)}."
             )
-        object.__setattr__(self, "accuracies", accuracies)
 
     def _map_scores(self, scores: Scores) -> Scores:
-        """Probabilities."""
         accuracies = self.accuracies[self.bins.of(scores.confidence)]
         return from_probabilities(scores, with_confidence(scores, accuracies))
 
 
 def with_confidence(scores: Scores, confidence: Floats) -> Floats:
-    """Probabilities in which the predicted class has a given confidence.
+    r"""Probabilities in which the predicted class has a given confidence.
 
     The others keep their proportions, or share equally if they are all 0. A predicted class
-    with a confidence above 1/k stays the predicted class.
+    with a confidence above 1/k stays the predicted class: with the largest m and an equal
+    share u of the others below the bound c, the row :math:`(1 - t) v + t u` has the largest
+    value c for :math:`t = (m - c) / (m - u)`.
     """
     values = np.array(scores.probabilities, dtype=np.float64)
     top = scores.predictions[:, None]
@@ -88,25 +88,15 @@ def with_confidence(scores: Scores, confidence: Floats) -> Floats:
     rest[rest == 0] = scores.n_classes - 1
     values /= rest  # before scaling: dividing by a tiny rest could overflow
     values *= (1 - confidence)[:, None]
-    _hold_down(values, confidence)
-    np.put_along_axis(values, top, confidence[:, None], axis=1)
-    result: Floats = np.minimum(values, 1.0)
-    return result
-
-
-def _hold_down(values: Floats, confidence: Floats) -> None:
-    r"""Mix rows with equal shares just enough to stay below the confidence.
-
-    With the largest m and an equal share u below the bound c, the row
-    :math:`(1 - t) v + t u` has the largest value c for :math:`t = (m - c) / (m - u)`. The entry
-    of the predicted class is overwritten by the caller.
-    """
     bound = confidence * (1 - _BELOW)
     share = (1 - confidence) / (values.shape[1] - 1)
     largest = values.max(axis=1)
     rows = np.flatnonzero((largest > bound) & (share < bound))
     part = ((largest - bound)[rows] / (largest - share)[rows])[:, None]
     values[rows] = (1 - part) * values[rows] + part * share[rows, None]
+    np.put_along_axis(values, top, confidence[:, None], axis=1)
+    result: Floats = np.minimum(values, 1.0)
+    return result
 
 
 IsotonicForm = Literal["top-label", "one-vs-rest"]
@@ -146,7 +136,8 @@ class Isotonic(CalibrationMap):
 
     def __post_init__(self) -> None:
         _checks.one_of(("top-label", "one-vs-rest"), form=self.form)
-        inputs, outputs = _arrays(self.inputs, "inputs"), _arrays(self.outputs, "outputs")
+        inputs, input_steps = _check_curves(self.inputs, "inputs")
+        outputs, output_steps = _check_curves(self.outputs, "outputs")
         if [len(x) for x in inputs] != [len(y) for y in outputs]:
             raise ValueError("Expected as many outputs as inputs in each curve.")
         n_curves = len(inputs)
@@ -155,24 +146,14 @@ class Isotonic(CalibrationMap):
                 "Expected one curve (top-label, or two classes), or one for each of three "
                 f"classes or more, got {n_curves} for form={self.form!r}."
             )
-        if (_steps(inputs) <= 0).any():
+        if (input_steps <= 0).any():
             raise ValueError("Expected strictly increasing inputs.")
-        if (_steps(outputs) < 0).any():
+        if (output_steps < 0).any():
             raise ValueError("Expected nondecreasing outputs.")
         object.__setattr__(self, "inputs", inputs)
         object.__setattr__(self, "outputs", outputs)
 
-    def to_json(self) -> dict[str, Any]:
-        """Kind, version and parameters; see :func:`veracal.calibration.from_json`."""
-        curves = {"inputs": self.inputs, "outputs": self.outputs}
-        return {**super().to_json(), **{k: [c.tolist() for c in v] for k, v in curves.items()}}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        curves = {k: tuple(map(read_only, v)) for k, v in state.items() if k != "form"}
-        super().__setstate__({**state, **curves})
-
     def _map_scores(self, scores: Scores) -> Scores:
-        """Probabilities."""
         if self.form == "top-label":
             confidence = np.interp(scores.confidence, self.inputs[0], self.outputs[0])
             return from_probabilities(scores, with_confidence(scores, confidence))
@@ -197,20 +178,14 @@ def normalize_rows(values: Floats) -> Floats:
     return result
 
 
-def _arrays(curves: Sequence[ArrayLike], name: str) -> tuple[Floats, ...]:
-    """Curves as read-only arrays of numbers in [0, 1]."""
+def _check_curves(curves: Sequence[ArrayLike], name: str) -> tuple[tuple[Floats, ...], Floats]:
+    """Curves as read-only arrays of numbers in [0, 1], and the steps within all of them."""
     if isinstance(curves, str | bytes) or not isinstance(curves, Sequence) or not len(curves):
         raise ValueError(f"Expected {name} to be a list of arrays, got {curves!r:.60}.")
     arrays = [np.asarray(curve) for curve in curves]
     if any(array.ndim != 1 or not len(array) for array in arrays):
         raise ValueError(f"Expected {name} to be arrays of one dimension, none of them empty.")
     # Checked together, because there may be 100,000 classes.
-    numbers = parameters(np.concatenate(arrays), 1, name=name, low=0.0, high=1.0)
-    return tuple(np.split(numbers, np.cumsum([len(array) for array in arrays])[:-1]))
-
-
-def _steps(curves: tuple[Floats, ...]) -> Floats:
-    """Differences between consecutive points of each curve."""
-    starts = np.cumsum([len(curve) for curve in curves])[:-1]
-    result: Floats = np.delete(np.diff(np.concatenate(curves)), starts - 1)
-    return result
+    numbers = check_numbers(np.concatenate(arrays), 1, name=name, low=0.0, high=1.0)
+    starts = np.cumsum([len(array) for array in arrays])[:-1]
+    return tuple(np.split(numbers, starts)), np.delete(np.diff(numbers), starts - 1)

@@ -15,7 +15,6 @@ from veracal.calibration.maps.base import (
     check_width,
     from_logits,
     from_probabilities,
-    parameters,
 )
 from veracal.calibration.maps.nonparametric import normalize_rows
 from veracal.data import Kind, Scores
@@ -57,9 +56,7 @@ class Temperature(CalibrationMap):
     kind: ClassVar[str] = "temperature"
 
     def __post_init__(self) -> None:
-        low, high = LEAST_INVERSE, MOST_INVERSE
-        value = parameters(self.inverse, 0, name="inverse", low=low, high=high)
-        object.__setattr__(self, "inverse", float(value))
+        self._set_checked("inverse", 0, low=LEAST_INVERSE, high=MOST_INVERSE)
 
     @property
     def value(self) -> float:
@@ -67,7 +64,6 @@ class Temperature(CalibrationMap):
         return 1 / self.inverse
 
     def _map_scores(self, scores: Scores) -> Scores:
-        """Scores of the same kind, with higher or lower confidence."""
         with np.errstate(over="ignore"):  # overflowing logits are clipped
             logits = scores.logits.astype(np.float64) * self.inverse
         return same_predictions(from_logits(scores, logits), scores)
@@ -130,10 +126,7 @@ class TwoTemperatures(CalibrationMap):
 
     def __post_init__(self) -> None:
         for name in ("unsure", "sure", "at"):
-            value = parameters(
-                getattr(self, name), 0, name=name, low=LEAST_INVERSE, high=MOST_INVERSE
-            )
-            object.__setattr__(self, name, float(value))
+            self._set_checked(name, 0, low=LEAST_INVERSE, high=MOST_INVERSE)
         if abs(math.log(self.sure / self.unsure)) > STEEPEST + 1e-9:
             raise ValueError(
                 f"Expected neither inverse temperature above e^{STEEPEST:g} times the other, "
@@ -141,7 +134,6 @@ class TwoTemperatures(CalibrationMap):
             )
 
     def _map_scores(self, scores: Scores) -> Scores:
-        """Scores of the same kind, with higher or lower confidence."""
         logits = scores.logits.astype(np.float64)
         with np.errstate(over="ignore"):  # overflowing logits are clipped
             logits *= self.inverses(row_confidence(logits, self.at))[:, None]
@@ -206,18 +198,16 @@ class Platt(CalibrationMap):
     kind: ClassVar[str] = "platt"
 
     def __post_init__(self) -> None:
-        weights = parameters(self.weights, 0, 1, 2, name="weights")
-        bias = parameters(self.bias, 1, name="bias")
-        k = len(bias)
-        if weights.shape != (k,) * weights.ndim or k < 2:
+        self._set_checked("weights", 0, 1, 2)
+        self._set_checked("bias", 1)
+        shape, k = np.shape(self.weights), len(self.bias)
+        if shape != (k,) * len(shape) or k < 2:
             raise ValueError(
                 "Expected weights of shape (), (k,) or (k, k) and a bias of shape (k,) with "
-                f"k >= 2, got {weights.shape} and {bias.shape}."
+                f"k >= 2, got {shape} and {self.bias.shape}."
             )
         if self.reads is not None:
             _checks.one_of(("logits", "probabilities"), reads=self.reads)
-        object.__setattr__(self, "weights", weights)
-        object.__setattr__(self, "bias", bias)
 
     @property
     def form(self) -> Form:
@@ -236,7 +226,6 @@ class Platt(CalibrationMap):
             )
 
     def _map_scores(self, scores: Scores) -> Scores:
-        """Scores of the same kind."""
         self.check(scores)
         z = readable_logits(scores)
         return from_logits(scores, weighted(z, self.weights) + self.bias)
@@ -324,13 +313,8 @@ class UniformMixing(CalibrationMap):
     kind: ClassVar[str] = "uniform mixing"
 
     def __post_init__(self) -> None:
-        limits = {
-            "inverse": (LEAST_INVERSE, MOST_INVERSE),
-            "uniform_weight": (0.0, MAX_UNIFORM_WEIGHT),
-        }
-        for name, (low, high) in limits.items():
-            value = parameters(getattr(self, name), 0, name=name, low=low, high=high)
-            object.__setattr__(self, name, float(value))
+        self._set_checked("inverse", 0, low=LEAST_INVERSE, high=MOST_INVERSE)
+        self._set_checked("uniform_weight", 0, low=0.0, high=MAX_UNIFORM_WEIGHT)
 
     @property
     def value(self) -> float:
@@ -338,7 +322,6 @@ class UniformMixing(CalibrationMap):
         return 1 / self.inverse
 
     def _map_scores(self, scores: Scores) -> Scores:
-        """Probabilities."""
         logits = scores.logits.astype(np.float64)
         with np.errstate(over="ignore"):  # an infinite difference gives the correct limit
             below = (logits - logits.max(axis=1, keepdims=True)) * self.inverse
@@ -381,19 +364,16 @@ class Beta(CalibrationMap):
     kind: ClassVar[str] = "beta"
 
     def __post_init__(self) -> None:
-        a = parameters(self.a, 1, name="a", low=0.0)
-        b = parameters(self.b, 1, name="b", low=0.0)
-        c = parameters(self.c, 1, name="c")
-        if not len(a) == len(b) == len(c) or len(a) == 2:
+        self._set_checked("a", 1, low=0.0)
+        self._set_checked("b", 1, low=0.0)
+        self._set_checked("c", 1)
+        if not len(self.a) == len(self.b) == len(self.c) or len(self.a) == 2:
             raise ValueError(
                 "Expected a, b and c of one length, 1 for two classes and k for k >= 3, got "
-                f"{len(a)}, {len(b)} and {len(c)}."
+                f"{len(self.a)}, {len(self.b)} and {len(self.c)}."
             )
-        for name, value in {"a": a, "b": b, "c": c}.items():
-            object.__setattr__(self, name, value)
 
     def _map_scores(self, scores: Scores) -> Scores:
-        """Probabilities."""
         check_width(scores, max(2, len(self.a)), self.kind)
         log_p, log_rest = log_parts(scores)
         log_odds = self.a * log_p - self.b * log_rest + self.c

@@ -1,40 +1,34 @@
-"""Calibration metrics and proper scores."""
+"""Calibration metrics and proper scores, by name."""
 
-from typing import TYPE_CHECKING
-
-from veracal._lazy import attach
-
-if TYPE_CHECKING:
-    from veracal.calibration.metrics.binned import (
-        ace,
-        binary_ece,
-        classwise_ace,
-        confidence_gap,
-        debiased_l2,
-        ece,
-        ks,
-        mce,
-        over_confidence,
-        sce,
-        under_confidence,
-    )
-    from veracal.calibration.metrics.clinical import (
-        calibration_in_the_large,
-        calibration_intercept,
-        calibration_slope,
-        top_label_calibration_intercept,
-        top_label_calibration_slope,
-    )
-    from veracal.calibration.metrics.proper import (
-        accuracy,
-        auc,
-        binary_f1,
-        brier,
-        f1,
-        nll,
-        top_label_brier,
-    )
-    from veracal.calibration.metrics.smooth import binary_smooth_ece, smooth_ece
+from veracal.calibration.metrics.errors import (
+    ace,
+    binary_ece,
+    binary_smooth_ece,
+    classwise_ace,
+    confidence_gap,
+    debiased_l2,
+    ece,
+    ks,
+    mce,
+    over_confidence,
+    sce,
+    smooth_ece,
+    under_confidence,
+)
+from veracal.calibration.metrics.performance import (
+    accuracy,
+    auc,
+    binary_f1,
+    brier,
+    calibration_in_the_large,
+    calibration_intercept,
+    calibration_slope,
+    f1,
+    nll,
+    top_label_brier,
+    top_label_calibration_intercept,
+    top_label_calibration_slope,
+)
 
 __all__ = [
     "accuracy",
@@ -63,42 +57,3 @@ __all__ = [
     "top_label_calibration_slope",
     "under_confidence",
 ]
-
-__getattr__, __dir__ = attach(
-    __name__,
-    {
-        "binned": (
-            "ace",
-            "binary_ece",
-            "classwise_ace",
-            "confidence_gap",
-            "debiased_l2",
-            "ece",
-            "ks",
-            "mce",
-            "over_confidence",
-            "sce",
-            "under_confidence",
-        ),
-        "clinical": (
-            "calibration_in_the_large",
-            "calibration_intercept",
-            "calibration_slope",
-            "top_label_calibration_intercept",
-            "top_label_calibration_slope",
-        ),
-        "proper": (
-            "accuracy",
-            "auc",
-            "binary_f1",
-            "brier",
-            "f1",
-            "nll",
-            "top_label_brier",
-        ),
-        "smooth": (
-            "binary_smooth_ece",
-            "smooth_ece",
-        ),
-    },
-)

@@ -45,14 +45,8 @@ def need_two_classes(scores: Scores, alternative: str) -> Scores:
 class Outcomes:
     """Events with their predicted probabilities.
 
-    The event of a record is that its predicted class is correct (top label, see
-    :func:`~veracal.calibration.metrics.base.top_label`), or that it belongs to the
-    second of two classes (binary, see :func:`second_class`).
-
-    Attributes
-    ----------
-    probability : array of floats of shape (n,)
-    happened : array of bools of shape (n,)
+    The event of a record is that its predicted class is correct (:func:`top_label`), or that it
+    belongs to the second of two classes (:func:`second_class`). Both arrays have shape (n,).
     """
 
     probability: Floats
@@ -110,16 +104,6 @@ def run_starts(ranked: Array) -> Ints:
     return result
 
 
-def mean_ranks(ranked: Array) -> Floats:
-    """Ranks from 1 of sorted values; ties get their mean rank."""
-    n, k = ranked.shape
-    first = run_starts(ranked).T
-    run = first + n * np.arange(k)[:, None]
-    lengths = np.bincount(run.reshape(-1), minlength=n * k)
-    result: Floats = (first + (lengths.take(run) + 1) / 2).T
-    return result
-
-
 def codes(values: Array) -> Ints:
     """Integer codes with the order of the values of each column, ties included."""
     n, k = values.shape
@@ -146,17 +130,10 @@ class Draws(Scores):
 
     Row-wise values that do not depend on labels are computed once for the original scores and
     then indexed. Every metric gives the same value as for plain scores with these rows.
-
-    Attributes
-    ----------
-    whole : Scores
-        The original scores.
-    rows : array of ints of shape (n,)
-        Indices of their rows.
     """
 
-    whole: Scores = field(kw_only=True)
-    rows: Ints = field(kw_only=True)
+    whole: Scores = field(kw_only=True)  # the original scores
+    rows: Ints = field(kw_only=True)  # indices of their rows, of shape (n,)
     _summaries: dict[Any, Array] = field(default_factory=dict, kw_only=True)  # of all rows
     _indexed: dict[Any, Array] = field(default_factory=dict, kw_only=True)  # of these rows
 
@@ -246,7 +223,14 @@ def top_label_blocks(scores: Scores) -> Iterator[Outcomes]:
     buffer, starts = np.empty((3, rows * k), dtype=values.dtype), np.arange(rows) * k
     for start in range(0, len(scores), rows):
         part, block_labels = values[start : start + rows], labels[start : start + rows]
-        own, rival = _own_and_rival(part, starts[: len(block_labels)] + block_labels, buffer)
+        # The label's score and the largest other one say whether the prediction is correct,
+        # without an argmax, which is slower than a maximum.
+        others = buffer[0, : part.size].reshape(part.shape)
+        np.copyto(others, part)
+        flat, index = others.reshape(-1), starts[: len(block_labels)] + block_labels
+        own = flat.take(index, mode="clip")
+        flat[index] = -np.inf
+        rival = _largest(others, buffer[1:])
         correct, ties = own > rival, np.flatnonzero(own == rival)
         if len(ties):
             correct[ties] = part[ties].argmax(axis=1) == block_labels[ties]
@@ -259,20 +243,6 @@ def top_label_blocks(scores: Scores) -> Iterator[Outcomes]:
 def confidence_column(scores: Scores) -> Floats:
     """Confidence of every record, of shape (n, 1)."""
     return top_label(scores).probability[:, None]
-
-
-def _own_and_rival(values: Floats, index: Ints, buffer: Floats) -> tuple[Floats, Floats]:
-    """Score of the labeled class of each record, and the largest score of the other classes.
-
-    Comparing the two says whether the prediction is correct, without an argmax, which is slower
-    than a maximum.
-    """
-    others = buffer[0, : values.size].reshape(values.shape)
-    np.copyto(others, values)
-    flat = others.reshape(-1)
-    own = flat.take(index, mode="clip")
-    flat[index] = -np.inf
-    return own, _largest(others, buffer[1:])
 
 
 def _largest(values: Floats, buffer: Floats) -> Floats:
@@ -308,27 +278,21 @@ class BinTotals:
     not grow with the number of blocks: sums carry their rounding error (Knuth, The Art of
     Computer Programming, vol. 2, §4.2.2, theorem B).
 
-    Attributes
-    ----------
-    bins : Bins
-    counts, happened : arrays of ints of shape (bins.count,)
-    probability : array of doubles of shape (bins.count,)
-        Sums of probability.
-    rest : array of doubles of shape (bins.count,)
-        Rounding error of ``probability``.
     """
 
     bins: Bins
     counts: Ints
     happened: Ints
-    probability: Floats
-    rest: Floats
+    probability: Floats  # sums of probability
+    rest: Floats  # their rounding errors
 
     @classmethod
     def of(cls, parts: Iterable[Outcomes], bins: Bins) -> "BinTotals":
         """Totals of the events of all blocks."""
         size = 2 * bins.count
-        cells, sums, rest = np.zeros(size, dtype=np.int64), zeros(size), zeros(size)
+        cells: Ints = np.zeros(size, dtype=np.int64)
+        sums: Floats = np.zeros(size)
+        rest: Floats = np.zeros(size)
         for part in parts:
             index = 2 * bin_indices(part.probability, bins) + part.happened
             cells += np.bincount(index, minlength=size)
@@ -366,7 +330,8 @@ class BinTotals:
 
 def gap_totals(parts: Iterable[Outcomes], bins: Bins) -> Floats:
     """Equal to :attr:`BinTotals.gaps`, in half the time."""
-    sums, rest = zeros(bins.count), zeros(bins.count)
+    sums: Floats = np.zeros(bins.count)
+    rest: Floats = np.zeros(bins.count)
     for part in parts:
         gaps = np.subtract(part.probability, part.happened, dtype=np.float64)
         index = bin_indices(part.probability, bins)
@@ -374,11 +339,6 @@ def gap_totals(parts: Iterable[Outcomes], bins: Bins) -> Floats:
         rest += lost
     result: Floats = sums + rest
     return result
-
-
-def zeros(size: int) -> Floats:
-    """Initial sums."""
-    return np.zeros(size)
 
 
 def sums_by(index: Ints, values: Floats, size: int) -> Floats:

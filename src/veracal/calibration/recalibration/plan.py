@@ -44,14 +44,19 @@ from veracal.calibration.private.session import (
 )
 from veracal.calibration.queries.binned import AbsoluteGaps, BinnedGap, CorrectWrong
 from veracal.calibration.queries.scalars import BrierGain, on_mapped_scores
-from veracal.calibration.recalibration.budget import BINS, BudgetDivision, Share, divide_budget
-from veracal.calibration.recalibration.sources import SourceProfile, profile_source
+from veracal.calibration.recalibration.sources import (
+    BINS,
+    BudgetDivision,
+    Share,
+    SourceProfile,
+    divide_budget,
+    profile_source,
+)
 from veracal.ledger import Item
 from veracal.queries import Query, Release, Source
 
 COUNTS = CorrectWrong(Bins(1))
 COMPARED: tuple[Figure, ...] = ("accuracy", "ece")
-_AFTER = ("after", "counts after")
 _COUNT_SHARE, _ERROR_SHARE = 1, 2  # of counts and of a calibration error
 _MAX_TRIES = 4  # to keep a total at a delta; one or two suffice
 
@@ -65,14 +70,9 @@ class Comparison:
     source answers the calibration error as one number; several sources answer the sums of all
     bins.
 
-    Attributes
-    ----------
-    bins : Bins
-    by_bins : bool
-        Whether the calibration error is computed from sums by bin.
-    queries : mapping of str to PricedQuery
-        ``counts`` unless the fit queries them, ``before``, ``counts after`` if the map may
-        change predictions, and ``after``. The last two have the identity in place of the map.
+    The queries are ``counts`` unless the fit queries them, ``before``, ``counts after`` if the
+    map may change predictions, and ``after``. The last two have the identity in place of the
+    map. With ``by_bins`` the calibration error is computed from sums by bin.
     """
 
     bins: Bins
@@ -89,37 +89,17 @@ class Comparison:
         self, answers: Mapping[str, Release], level: float
     ) -> tuple[PrivateFigures, PrivateFigures]:
         """Figures before and after, from answers by the names of the plan."""
-        counts = answers["counts"]
-        before = self._side(counts, answers["before"], level)
+        plan = MeasurementPlan(COMPARED, self.bins, None, self.by_bins, self.queries)
+        error = "gaps" if self.by_bins else "ece"
+
+        def side(counts: str, errors: str) -> PrivateFigures:
+            named = {"counts": answers[counts], error: answers[errors]}
+            return private_figures(plan, {k: noisy_values(a) for k, a in named.items()}, level)
+
+        before = side("counts", "before")
         if "after" not in answers:
             return before, before
-        return before, self._side(answers.get("counts after", counts), answers["after"], level)
-
-    def _side(self, counts: Release, errors: Release, level: float) -> PrivateFigures:
-        """Figures of one side."""
-        name = "gaps" if self.by_bins else "ece"
-        plan = MeasurementPlan(COMPARED, self.bins, None, self.by_bins, self.queries)
-        answers = {"counts": noisy_values(counts), name: noisy_values(errors)}
-        return private_figures(plan, answers, level)
-
-
-@dataclass(frozen=True)
-class SideMeasurements:
-    """A full private measurement of each side, for a single curator.
-
-    Attributes
-    ----------
-    plan : MeasurementPlan
-        The measurement of one side.
-    """
-
-    plan: MeasurementPlan
-
-    def items(
-        self, relation: Relation, unit: Unit | None = None, partition: str | None = None
-    ) -> list[Item]:
-        """Ledger items of both sides."""
-        return 2 * self.plan.items(relation, unit, partition)
+        return before, side("counts after" if "counts after" in answers else "counts", "after")
 
 
 def plan_comparison(
@@ -127,16 +107,7 @@ def plan_comparison(
 ) -> Comparison:
     """Divide a budget over the queries of a comparison.
 
-    Parameters
-    ----------
-    micro_epsilon : int
-    bins : int
-    by_bins : bool
-        Whether only sums are answered.
-    has_counts : bool
-        Whether the fit queries the correct and wrong predictions.
-    keeps_predictions : bool
-        Whether the map keeps all predictions.
+    ``by_bins``: only sums are answered. ``has_counts``: the fit queries the counts anyway.
 
     Examples
     --------
@@ -166,19 +137,10 @@ def plan_comparison(
 def query_comparison(
     plan: Comparison, ask: Callable[[PricedQuery, str], Release], map_: CalibrationMap
 ) -> dict[str, Release]:
-    """Query both sides of a map; for the identity only one side.
-
-    Parameters
-    ----------
-    plan : Comparison
-    ask : callable
-        ``ask(query, name)`` returns the answer.
-    map_ : CalibrationMap
-        The map in use.
-    """
+    """Query both sides of the map in use by ``ask(query, name)``; only one for the identity."""
     answers = {}
     for name, planned in plan.queries.items():
-        if name not in _AFTER:
+        if name not in ("after", "counts after"):
             answers[name] = ask(planned, name)
         elif map_ != Identity():
             query = on_mapped_scores(planned.query.query, map_)  # type: ignore[attr-defined]
@@ -198,7 +160,9 @@ class RecalibrationPlan:
     interval_covers : str
         Errors that the intervals of temperatures cover, in words.
     budget : BudgetDivision
-    comparison : Comparison, SideMeasurements or None
+    comparison : Comparison, MeasurementPlan or None
+        Figures before and after: shared queries, or for a single curator the measurement of
+        one side, which is made on each.
     delta : float
         Delta of the statement; 0 unless noise is Gaussian.
     level : float
@@ -211,7 +175,7 @@ class RecalibrationPlan:
     fitter: PrivateFitter | MapFitter
     interval_covers: str
     budget: BudgetDivision
-    comparison: Comparison | SideMeasurements | None
+    comparison: Comparison | MeasurementPlan | None
     delta: float
     level: float
     infers_guard: bool = False
@@ -241,7 +205,8 @@ class RecalibrationPlan:
             )
             items.append(Item(BrierGain.name, event, 1, partition))
         if self.comparison is not None:
-            items += self.comparison.items(relation, unit, partition)
+            sides = 2 if isinstance(self.comparison, MeasurementPlan) else 1
+            items += sides * self.comparison.items(relation, unit, partition)
         return items
 
     def items(
@@ -255,6 +220,7 @@ class RecalibrationPlan:
             relation, unit, partition
         )
 
+    @property
     def covers(self) -> str:
         """What the statement covers, in words."""
         parts = ["the calibration map"]
@@ -290,13 +256,11 @@ def plan_recalibration(
     ----------
     source : Source or SourceProfile
         Only public facts about it are used.
-    method : str or PrivateFitter
-        As in :func:`~veracal.calibration.recalibrate`.
     epsilon, micro_epsilon : float or int
         Total cost for each privacy unit, which ``guard`` and ``measure`` divide; or
     budget : BudgetDivision
         the cost of each part. Exactly one of the three is given; exact answers need none.
-    guard, measure, delta, temperatures, classes, size, bins, form, level
+    method, guard, measure, delta, temperatures, classes, size, bins, form, level
         As in :func:`~veracal.calibration.recalibrate`.
     reads : "logits", "probabilities" or None
         Kind of the scores, if known.
@@ -361,14 +325,22 @@ def plan_recalibration(
         bins=settings.bins,
         infers_guard=infers_guard,
     )
+    direct = bool(chosen.requires) or chosen.private is None
+    if read_public:
+        direct = settings.temperatures is None
+    direct &= profile.exact and not profile.sums_only and chosen.public is not None
     limit = division.total
     for _ in range(1 + _MAX_TRIES):
         settings = replace(settings, micro_epsilon=division.map)
-        plan = _plan(chosen, settings, division, profile, figures, read_public)
-        excess = _excess(plan, limit, profile) if plan.delta and keep_total else 0
-        if excess <= 0:
+        plan = _plan_queries(chosen, settings, division, profile, figures, direct=direct)
+        if not plan.delta or not keep_total:
             break
-        division = replace(division, map=division.map - excess)
+        items = plan.items(profile.relation, profile.unit)
+        event = Composed(tuple(Repeated(item.event, item.times) for item in items))
+        cost = math.ceil(epsilon_for(event, plan.delta, profile.unit) * MICRO)
+        if cost <= limit:
+            break
+        division = replace(division, map=division.map - (cost - limit))
     return replace(plan, infers_guard=infers_guard)
 
 
@@ -377,14 +349,13 @@ def _choose_method(
 ) -> CalibrationMethod:
     """The record of a method by name, of the default method, or of a custom fitter."""
     if isinstance(method, PrivateFitter):
-        fitter = method
+        fitter, kind = method, type(method)
 
         def build(settings: MethodSettings) -> PrivateFitter:
             cost = {"epsilon": None, "micro_epsilon": settings.micro_epsilon}
             priced: PrivateFitter = clone(fitter).set_params(**cost)
             return priced
 
-        kind = type(fitter)
         return CalibrationMethod(
             kind.__name__,
             "a custom fitter",
@@ -393,41 +364,38 @@ def _choose_method(
             infers_guard=kind.infers_guard,
         )
     _checks.one_of(method_names(private=not profile.exact), method=method)
-    name = (
-        default_method(settings, profile.relation, profile.unit) if method == AUTO else method
-    )
-    if profile.enrolled is not None and method == AUTO:
-        name = profile.enrolled.default_method(name)
-    elif profile.enrolled is not None:
-        profile.enrolled.check_method(name)
-    return METHODS[name]
+    if method == AUTO:
+        name = default_method(settings, profile.relation, profile.unit)
+        return METHODS[
+            name if profile.enrolled is None else profile.enrolled.default_method(name)
+        ]
+    if profile.enrolled is not None:
+        profile.enrolled.check_method(method)
+    return METHODS[method]
 
 
-def _plan(
+def _plan_queries(
     method: CalibrationMethod,
     settings: MethodSettings,
     budget: BudgetDivision,
     profile: SourceProfile,
     figures: Sequence[Figure] | None,
-    read_public: bool,
+    *,
+    direct: bool,
 ) -> RecalibrationPlan:
-    """The plan for one division of the budget."""
+    """The plan for one division of the budget; ``direct`` reads public records."""
     fitter: PrivateFitter | MapFitter
-    direct = bool(method.requires) or method.private is None
-    if read_public:
-        direct = settings.temperatures is None
-    if profile.exact and not profile.sums_only and method.public is not None and direct:
+    if direct:
+        assert method.public is not None
         fitter, delta, queries = method.public(settings), 0.0, set[str]()
     else:
         fitter = method.fitter(settings)
         delta = fitter.get_params().get("delta") or 0.0
         queries = {item.purpose for item in fitter.items()}
-    comparison: Comparison | SideMeasurements | None = None
+    comparison: Comparison | MeasurementPlan | None = None
     if budget.measure and figures is not None:
-        comparison = SideMeasurements(
-            plan_measurement(
-                micro_epsilon=budget.measure // 2, bins=settings.bins, figures=figures
-            )
+        comparison = plan_measurement(
+            micro_epsilon=budget.measure // 2, bins=settings.bins, figures=figures
         )
     elif budget.measure:
         comparison = plan_comparison(
@@ -446,10 +414,3 @@ def _plan(
         delta,
         settings.level,
     )
-
-
-def _excess(plan: RecalibrationPlan, limit: int, profile: SourceProfile) -> int:
-    """Millionths of epsilon by which the composition of everything exceeds the limit."""
-    items = plan.items(profile.relation, profile.unit)
-    event = Composed(tuple(Repeated(item.event, item.times) for item in items))
-    return math.ceil(epsilon_for(event, plan.delta, profile.unit) * MICRO) - limit

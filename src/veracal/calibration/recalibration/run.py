@@ -1,20 +1,28 @@
-"""Running a recalibration: the fit, the guard and the figures of a plan.
+"""Running a recalibration: the fit, the guard and the figures of a plan, and their result.
 
 :func:`recalibrate` is the one call for scores with a ledger, a source, or several sources. The
 modes of the command line call :func:`~veracal.calibration.plan_recalibration` and
 :func:`run_recalibration` directly.
 """
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sklearn.base import clone
 
 from veracal import _checks
+from veracal.accounting import MICRO, Statement, format_up
 from veracal.calibration.fitters import MapFitter
 from veracal.calibration.maps.base import CalibrationMap, Identity
-from veracal.calibration.maps.parametric import Form
+from veracal.calibration.maps.parametric import (
+    Form,
+    Temperature,
+    TwoTemperatures,
+    UniformMixing,
+)
 from veracal.calibration.methods import AUTO, NOISE, NOISE_AND_SAMPLING, NONE
 from veracal.calibration.private.guard import (
     GuardResult,
@@ -22,7 +30,12 @@ from veracal.calibration.private.guard import (
     guard_map,
     infer_guard,
 )
-from veracal.calibration.private.measurement import PrivateMeasurement, measure_planned
+from veracal.calibration.private.measurement import (
+    MeasurementPlan,
+    PrivateFigures,
+    PrivateMeasurement,
+    measure_planned,
+)
 from veracal.calibration.private.session import (
     Cohort,
     PricedQuery,
@@ -35,23 +48,126 @@ from veracal.calibration.private.session import (
     sub_request,
     unit_of,
 )
-from veracal.calibration.recalibration.budget import BudgetDivision, Share
 from veracal.calibration.recalibration.plan import (
     COUNTS,
     RecalibrationPlan,
-    SideMeasurements,
     plan_recalibration,
     query_comparison,
 )
-from veracal.calibration.recalibration.result import Recalibration
-from veracal.calibration.recalibration.sources import profile_source, source_of
+from veracal.calibration.recalibration.sources import (
+    BudgetDivision,
+    Share,
+    profile_source,
+    source_of,
+)
 from veracal.data import Estimate, Scores
 from veracal.ledger import Ledger
 from veracal.queries import Public, Release, Source, is_multi_source
 
 FITTED_ON = "the records that the map was fitted to"
 _COVERS = {"noise and sampling": NOISE_AND_SAMPLING, "noise": NOISE}
-_TEMPERATURES = {"temperature": "temperature_", "unsure": "unsure_", "sure": "sure_"}
+_TEMPERATURES = {
+    "temperature": "Temperature",
+    "unsure": "Temperature at low confidence",
+    "sure": "Temperature at high confidence",
+}
+_NO_COST = BudgetDivision(0)
+_MAX_NAMED = 5  # sources that dropped out and are listed one by one
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Recalibration:
+    """A calibration map fitted to noisy answers, with everything that was released for it.
+
+    Attributes
+    ----------
+    method : str
+        The method; never ``"auto"``, but the method that it selected.
+    map : CalibrationMap
+        The map to use: the identity if the guard rejected the fitted map.
+    temperatures : mapping of str to Estimate
+        Fitted temperatures with intervals, whether or not the map was kept: ``temperature``, or
+        ``unsure`` and ``sure``; empty for other maps.
+    interval_covers : str
+        Errors that these intervals cover, in words.
+    guard : GuardResult, InferredGuardResult or None
+        Decision of the guard; None without a guard.
+    before, after : PrivateFigures or None
+        Accuracy and calibration error on the same records; None if not measured.
+    budget : BudgetDivision
+        Division of the budget.
+    statement : Statement or None
+        Privacy guarantee of all answers together; None without private answers.
+    releases : tuple of Release
+        All answers in order.
+    dropouts : tuple of (str or None)
+        For each source the reason why it dropped out; None if it answered every query.
+    private : bool
+        Whether the result may be published: it depends on private answers only.
+    measurements : pair of PrivateMeasurement, or None
+        Both sides in full, if each was measured separately.
+    """
+
+    method: str
+    map: CalibrationMap
+    dropouts: tuple[str | None, ...]
+    private: bool
+    temperatures: Mapping[str, Estimate] = field(default_factory=dict)
+    interval_covers: str = ""
+    guard: GuardResult | InferredGuardResult | None = None
+    before: PrivateFigures | None = None
+    after: PrivateFigures | None = None
+    budget: BudgetDivision = _NO_COST
+    statement: Statement | None = None
+    releases: tuple[Release, ...] = ()
+    measurements: tuple[PrivateMeasurement, PrivateMeasurement] | None = None
+
+    @property
+    def temperature(self) -> Estimate | None:
+        """The fitted temperature, if the method fits a single one."""
+        return self.temperatures.get("temperature")
+
+    @property
+    def n_sources(self) -> int:
+        """Number of sources."""
+        return len(self.dropouts)
+
+    @property
+    def n_answered(self) -> int:
+        """Number of sources that answered every query."""
+        return self.dropouts.count(None)
+
+    def transform(self, scores: Scores) -> Scores:
+        """Map any scores; they are only read."""
+        return self.map.transform(scores)
+
+    def text(self) -> str:
+        """The queries, their cost and the result in words, for decision makers."""
+        return "\n".join(_lines(self))
+
+    def to_json(self) -> dict[str, Any]:
+        """All attributes except the releases as JSON values."""
+
+        def plain(record: Any) -> Any:
+            return None if record is None else record.to_json()
+
+        return {
+            "method": self.method,
+            "private": self.private,
+            "map": self.map.to_json(),
+            "temperatures": {name: asdict(one) for name, one in self.temperatures.items()},
+            "guard": plain(self.guard),
+            "before": plain(self.before),
+            "after": plain(self.after),
+            "epsilon": {name: micro / MICRO for name, micro in asdict(self.budget).items()},
+            "statement": plain(self.statement),
+            "sources": {
+                "number": self.n_sources,
+                "answered": self.n_answered,
+                "dropouts": list(self.dropouts),
+            },
+            "queries": [release.query for release in self.releases],
+        }
 
 
 def run_recalibration(
@@ -101,7 +217,9 @@ def run_recalibration(
         fitter: Any = clone(plan.fitter)
         fitter.fit(cohort, request=sub_request(request, "fit"))
         map_, releases = fitter.map_, fitter.releases_
-        temperatures = fitted_temperatures(fitter)
+        for name in _TEMPERATURES:
+            if hasattr(fitter, f"{name}_"):
+                temperatures[name] = getattr(fitter, f"{name}_")
         improved = getattr(fitter, "improved_", None)
         covered = getattr(fitter, "interval_covers_", "")
         interval_covers = _COVERS.get(covered, plan.interval_covers)
@@ -125,12 +243,21 @@ def run_recalibration(
     # Figures before and after.
     before = after = measurements = None
     unused: tuple[PricedQuery, ...] = ()
-    if isinstance(plan.comparison, SideMeasurements):
+    if isinstance(plan.comparison, MeasurementPlan):
         assert mapped is not None
-        sides = ("before", charged), (map_.kind, mapped(map_))
-        measurements = _measure_sides(sides, plan, request)
-        before, after = (side.overall for side in measurements)
-        releases += tuple(r for side in measurements for r in side.releases.values())
+        cost, bins = plan.comparison.micro_epsilon, plan.comparison.bins.count
+        settings = f"for {cost}, {bins} bins, {', '.join(plan.comparison.figures)}"
+        first, second = (
+            measure_planned(
+                side,
+                plan.comparison,
+                level=plan.level,
+                request=sub_request(request, f"{name}, {settings}"),
+            )
+            for name, side in (("before", charged), (map_.kind, mapped(map_)))
+        )
+        measurements, before, after = (first, second), first.overall, second.overall
+        releases += (*first.releases.values(), *second.releases.values())
     elif plan.comparison is not None:
 
         def ask(query: PricedQuery, name: str) -> Release:
@@ -149,7 +276,7 @@ def run_recalibration(
         statement = combined_statement(
             releases,
             unit_of(source),
-            covers=plan.covers(),
+            covers=plan.covers,
             delta=plan.delta,
             at_sources=at_sources,
             unused=unused,
@@ -170,37 +297,6 @@ def run_recalibration(
         private=bool(releases) and all(release.private for release in releases),
         measurements=measurements,
     )
-
-
-def _measure_sides(
-    sides: tuple[tuple[str, Source], tuple[str, Source]],
-    plan: RecalibrationPlan,
-    request: str | None,
-) -> tuple[PrivateMeasurement, PrivateMeasurement]:
-    """Full measurements of the scores before and after a map, by names for the request ids."""
-    assert isinstance(plan.comparison, SideMeasurements)
-    measurement = plan.comparison.plan
-    cost, bins = measurement.micro_epsilon, measurement.bins.count
-    settings = f"for {cost}, {bins} bins, {', '.join(measurement.figures)}"
-    before, after = (
-        measure_planned(
-            source,
-            measurement,
-            level=plan.level,
-            request=sub_request(request, f"{name}, {settings}"),
-        )
-        for name, source in sides
-    )
-    return before, after
-
-
-def fitted_temperatures(fitter: PrivateFitter) -> dict[str, Estimate]:
-    """Fitted temperatures with intervals; empty for fitters of other maps."""
-    return {
-        name: getattr(fitter, attribute)
-        for name, attribute in _TEMPERATURES.items()
-        if hasattr(fitter, attribute)
-    }
 
 
 def recalibrate(
@@ -258,11 +354,11 @@ def recalibrate(
         tell whether the map improves calibration
         (:class:`veracal.calibration.InferredGuardResult`); otherwise a tenth, if it can be
         significant under the noise
-        (:func:`veracal.calibration.recalibration.budget.guard_share`).
+        (:func:`veracal.calibration.recalibration.sources.guard_share`).
     measure : float, "auto" or None
         Share of the budget for figures. ``"auto"``: at most a quarter, and only if the figures
         are informative under the noise
-        (:func:`veracal.calibration.recalibration.budget.measure_share`).
+        (:func:`veracal.calibration.recalibration.sources.measure_share`).
     level : float
         Confidence level of all intervals.
     at_sources : int
@@ -318,7 +414,8 @@ def recalibrate(
     )
     _checks.whole(at_sources=at_sources)
     if method == NONE:
-        return _unchanged(one)
+        everyone = (None,) * profile_source(one).sources
+        return Recalibration(method=NONE, map=Identity(), dropouts=everyone, private=True)
     plan = plan_recalibration(
         one,
         method,
@@ -337,19 +434,91 @@ def recalibrate(
     return run_recalibration(one, plan, request=request, at_sources=at_sources)
 
 
-def _unchanged(source: Source) -> Recalibration:
-    """The result of the method "none": no query and no cost."""
-    return Recalibration(
-        method=NONE,
-        map=Identity(),
-        temperatures={},
-        interval_covers="",
-        guard=None,
-        before=None,
-        after=None,
-        budget=BudgetDivision(0),
-        statement=None,
-        releases=(),
-        dropouts=(None,) * profile_source(source).sources,
-        private=True,
-    )
+def _lines(result: Recalibration) -> Iterator[str]:
+    """The lines of the text."""
+    yield f"Method: {result.method}. {_map_text(result.map)}"
+    if result.releases:
+        counts = Counter(release.query for release in result.releases)
+        listed = ", ".join(
+            name if n == 1 else f"{name} ({n} times)" for name, n in counts.items()
+        )
+        several = "one source" if result.n_sources == 1 else f"{result.n_sources} sources"
+        yield f"Queries to {several}: {listed}."
+    else:
+        yield "No queries were made."
+    reasons = [(i, why) for i, why in enumerate(result.dropouts, 1) if why is not None]
+    if reasons:
+        yield (
+            f"{result.n_answered} of {result.n_sources} sources answered every query; the "
+            "result is about their records."
+        )
+    for i, why in reasons[:_MAX_NAMED]:
+        yield f"Source {i} dropped out: {why}."
+    if len(reasons) > _MAX_NAMED:
+        yield f"{len(reasons) - _MAX_NAMED} more sources dropped out."
+    yield _cost_text(result)
+    for name, estimate in result.temperatures.items():
+        covers = result.interval_covers
+        yield f"{_TEMPERATURES[name]}: {_estimate_text(estimate)}; the interval covers {covers}."
+    if result.guard is not None:
+        yield result.guard.text()
+    before, after = result.before, result.after
+    if before is None or after is None:
+        yield "No figures before and after: not requested, or too noisy for the budget."
+    else:
+        for name, label in (("accuracy", "Accuracy"), ("ece", "Calibration error")):
+            first, second = (_estimate_text(getattr(side, name)) for side in (before, after))
+            yield f"{label} before: {first}; after: {second}."
+        if before.ece_noise_bias:
+            bias = f"{before.ece_noise_bias:.2g}"
+            yield f"Noise increases the calibration errors by at most {bias}."
+    if result.statement is not None:
+        yield from result.statement.summary().split("\n\n")
+        if result.n_sources > 1:
+            yield f"Covered: {'; '.join(result.statement.covers)}."
+
+
+def _map_text(map_: CalibrationMap) -> str:
+    """A calibration map in one sentence."""
+    match map_:
+        case Identity():
+            return "No map: the scores are not changed."
+        case Temperature():
+            return f"Logits are divided by {map_.value:.5g}."
+        case UniformMixing():
+            return (
+                f"Logits are divided by {map_.value:.5g}, and the probabilities are mixed with "
+                f"{map_.uniform_weight:.1%} of the uniform distribution."
+            )
+        case TwoTemperatures():
+            return (
+                f"Logits are divided by a temperature between {1 / map_.unsure:.5g} (low "
+                f"confidence) and {1 / map_.sure:.5g} (high confidence)."
+            )
+        case _:
+            return f"The scores pass through a map of kind {map_.kind!r}."
+
+
+def _cost_text(result: Recalibration) -> str:
+    """The cost for one privacy unit."""
+    if not result.private:
+        return (
+            "NOT private: the records are not protected. Publish this only if they are public."
+        )
+    if result.statement is None:
+        return "Cost: nothing."
+    cost = f"epsilon {format_up(result.statement.epsilon, 6)}"
+    if result.statement.delta:
+        cost += f" at delta {format_up(result.statement.delta)}"
+    budget = f"{format_up(result.budget.total / MICRO, 6)}: {result.budget.text()}"
+    return f"Cost for one {result.statement.unit}: {cost}. The budget was {budget}."
+
+
+def _estimate_text(estimate: Estimate) -> str:
+    """An estimate with its interval."""
+    if estimate.value is None:
+        return "not significant under the noise"
+    if estimate.low is None or estimate.high is None:
+        return f"{estimate.value:.4g}"
+    interval = f"{estimate.level:.0%} interval {estimate.low:.4g} to {estimate.high:.4g}"
+    return f"{estimate.value:.4g} ({interval})"
