@@ -26,9 +26,8 @@ from veracal.calibration.private import (
 )
 from veracal.data import Scores
 from veracal.errors import DropoutError
-from veracal.queries import Release, gaussian_event, laplace_event
+from veracal.queries import Release, gaussian_event, laplace_event, noise_std
 from veracal.queries.curator import canonical_request
-from veracal.queries.response_checks import noise_std
 
 CLASSES, MICRO, DELTA = 3, 2_000_000, 1e-5
 FIGURES = ("accuracy", "ece", "brier", "curve")

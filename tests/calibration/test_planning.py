@@ -17,7 +17,7 @@ from veracal.calibration.prepaid import PrepaidSource
 from veracal.calibration.private import PrivateTemperature, PrivateTwoTemperatures
 from veracal.calibration.private.temperature import SHARES
 from veracal.calibration.private.two_temperatures import MIN_RECORDS_TIMES_EPSILON
-from veracal.calibration.queries.records import confidence_at
+from veracal.calibration.queries.scalars import confidence_at
 from veracal.data import Scores
 from veracal.queries import Public
 

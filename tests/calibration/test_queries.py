@@ -23,8 +23,13 @@ from veracal.calibration.queries import (
     PlattGradient,
     TemperatureGradient,
 )
-from veracal.calibration.queries.records import loss_at, slope_at, softplus
-from veracal.calibration.queries.scalars import MappedQuery, on_mapped_scores
+from veracal.calibration.queries.scalars import (
+    MappedQuery,
+    loss_at,
+    on_mapped_scores,
+    slope_at,
+    softplus,
+)
 from veracal.data import Group, Scores
 from veracal.errors import DataError
 from veracal.ledger import open_ledger

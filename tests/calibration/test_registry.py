@@ -12,7 +12,6 @@ from veracal.calibration import (
     BudgetDivision,
     CalibrationMap,
     CalibrationMethod,
-    PricedQuery,
     PrivateFitter,
     SourceProfile,
     method_names,
@@ -25,7 +24,7 @@ from veracal.calibration import (
 from veracal.cli._methods import check_method, map_summary, method_choices
 from veracal.data import Scores
 from veracal.ledger import open_ledger
-from veracal.queries import Count
+from veracal.queries import Count, QueryRequest
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +46,7 @@ class PrivateConstant(PrivateFitter):
         self.micro_epsilon = micro_epsilon
 
     def _queries(self):
-        return [PricedQuery(Count(), self.micro_epsilon)]
+        return [QueryRequest(Count(), self.micro_epsilon)]
 
     def fit(self, source, *, request=None):
         (query,) = self._queries()

@@ -34,7 +34,7 @@ class LinearWeights:
 
     kind = "linear"
     rows_independent = True  # as LinearClassifier
-    any_rows = False  # rows of numbers
+    any_row_shape = False  # rows of numbers
 
     @property
     def row(self) -> tuple[int, ...]:
@@ -112,7 +112,7 @@ class Weights(Protocol):
     """The part of a classifier that predictions need."""
 
     rows_independent: bool
-    any_rows: bool
+    any_row_shape: bool
 
     @property
     def row(self) -> tuple[int, ...]:

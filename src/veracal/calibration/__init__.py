@@ -111,14 +111,12 @@ if TYPE_CHECKING:
     )
     from veracal.calibration.private.platt import FORMS, PlattPlan, PrivatePlatt, plan_platt
     from veracal.calibration.private.pooled import PooledTemperature
+    from veracal.calibration.private.root_posterior import TemperatureGrid
     from veracal.calibration.private.session import (
-        PricedQuery,
         PrivateFitter,
-        check_affordable,
         find_unaffordable,
     )
     from veracal.calibration.private.temperature import PrivateTemperature
-    from veracal.calibration.private.temperature_grid import TemperatureGrid
     from veracal.calibration.private.two_temperatures import PrivateTwoTemperatures
     from veracal.calibration.private_classifier import PART, PrivateCalibratedClassifier
     from veracal.calibration.queries.binned import (
@@ -127,6 +125,7 @@ if TYPE_CHECKING:
         BrierByGroup,
         CorrectTotal,
         CorrectWrong,
+        Groups,
     )
     from veracal.calibration.queries.platt import (
         ParameterGrid,
@@ -136,7 +135,6 @@ if TYPE_CHECKING:
         platt_counts,
         weight_shape,
     )
-    from veracal.calibration.queries.records import Groups
     from veracal.calibration.queries.scalars import (
         BrierGain,
         ConfidenceWeightedGaps,
@@ -217,7 +215,6 @@ __all__ = [
     "PlattScaling",
     "PooledPlan",
     "PooledTemperature",
-    "PricedQuery",
     "PrivateBinning",
     "PrivateCalibratedClassifier",
     "PrivateCurve",
@@ -252,7 +249,6 @@ __all__ = [
     "calibration_in_the_large",
     "calibration_intercept",
     "calibration_slope",
-    "check_affordable",
     "classwise_ace",
     "confidence_gap",
     "curve",
@@ -430,13 +426,11 @@ __getattr__, __dir__ = attach(
         ),
         "private.pooled": ("PooledTemperature",),
         "private.session": (
-            "PricedQuery",
             "PrivateFitter",
-            "check_affordable",
             "find_unaffordable",
         ),
         "private.temperature": ("PrivateTemperature",),
-        "private.temperature_grid": ("TemperatureGrid",),
+        "private.root_posterior": ("TemperatureGrid",),
         "private.two_temperatures": ("PrivateTwoTemperatures",),
         "private_classifier": (
             "PART",
@@ -448,6 +442,7 @@ __getattr__, __dir__ = attach(
             "BrierByGroup",
             "CorrectTotal",
             "CorrectWrong",
+            "Groups",
         ),
         "queries.platt": (
             "ParameterGrid",
@@ -457,7 +452,6 @@ __getattr__, __dir__ = attach(
             "platt_counts",
             "weight_shape",
         ),
-        "queries.records": ("Groups",),
         "queries.scalars": (
             "BrierGain",
             "ConfidenceWeightedGaps",

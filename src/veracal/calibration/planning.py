@@ -37,9 +37,9 @@ from veracal.accounting import MICRO, Budget, Relation, Unit, format_up
 from veracal.calibration.maps.parametric import TwoTemperatures
 from veracal.calibration.private import temperature, two_temperatures
 from veracal.calibration.private.pooled import FEW, SHARES
+from veracal.calibration.private.root_posterior import TemperatureGrid
 from veracal.calibration.private.session import PrivateFitter, micro_epsilon_of
 from veracal.calibration.private.temperature import PrivateTemperature
-from veracal.calibration.private.temperature_grid import TemperatureGrid
 from veracal.calibration.private.two_temperatures import (
     MIN_RECORDS_TIMES_EPSILON,
     PrivateTwoTemperatures,

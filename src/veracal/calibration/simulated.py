@@ -16,13 +16,13 @@ from veracal.calibration.prepaid import Noise, add_noise, declared_noises
 from veracal.data import Scores
 from veracal.errors import AnswerError, BudgetError, ConflictError, DataError, DropoutError
 from veracal.queries import (
+    MultiSource,
     Path,
     PooledRelease,
     ProtectionOnly,
     Query,
     QueryRequest,
     Release,
-    RoundBasedSource,
     SkippedSource,
     canonical_request,
     check_additive,
@@ -43,7 +43,7 @@ class _Answer:
     units: Ints | None
 
 
-class SimulatedSources(RoundBasedSource):
+class SimulatedSources(MultiSource):
     r"""Scores divided among many simulated sources with their own noise.
 
     They answer like a :class:`~veracal.queries.Pool` of curators, with the same noise, but are
@@ -64,9 +64,9 @@ class SimulatedSources(RoundBasedSource):
         :class:`~veracal.calibration.prepaid.PrepaidSource`.
     relation, unit
         Neighboring relation and privacy unit.
-    least, most_records
+    min_sources, max_records
         As in a pool.
-    silent : iterable of int, or mapping of int to int
+    dropouts : iterable of int, or mapping of int to int
         Sources that never answer, or the number of answers before each drops out.
     tampering : mapping of int to callable
         Sources that send the result of the callable instead of their release.
@@ -86,10 +86,10 @@ class SimulatedSources(RoundBasedSource):
     >>> from veracal.calibration.queries import Gap
     >>> scores = Scores.from_logits([[2.0, 0.0], [0.0, 1.0], [1.0, 0.0]], [0, 1, 0])
     >>> source = SimulatedSources(
-    ...     scores, [0, 0, 1], micro_epsilon=1_000_000, silent=[1],
-    ...     least=1,
+    ...     scores, [0, 0, 1], micro_epsilon=1_000_000, dropouts=[1],
+    ...     min_sources=1,
     ... )
-    >>> source.answer(Gap(), micro_epsilon=500_000).silences
+    >>> source.answer(Gap(), micro_epsilon=500_000).dropouts
     (None, 'it did not answer')
     """
 
@@ -103,9 +103,9 @@ class SimulatedSources(RoundBasedSource):
         event: Event | None = None,
         relation: Relation = "add-remove",
         unit: Unit | None = None,
-        least: int | None = None,
-        most_records: int | None = None,
-        silent: Iterable[int] | Mapping[int, int] = (),
+        min_sources: int | None = None,
+        max_records: int | None = None,
+        dropouts: Iterable[int] | Mapping[int, int] = (),
         tampering: Mapping[int, Tampering] | None = None,
         rng: np.random.Generator | None = None,
     ) -> None:
@@ -118,8 +118,10 @@ class SimulatedSources(RoundBasedSource):
             )
         self._account = _Account(micro_epsilon, event, unit or Unit())
         self.relation: Relation = relation if event is None else event.relation
-        self.unit, self.least, self.most_records = unit or Unit(), least, most_records
-        self._silent = silent if isinstance(silent, Mapping) else dict.fromkeys(silent, 0)
+        self.unit, self.min_sources, self.max_records = unit or Unit(), min_sources, max_records
+        self._dropouts = (
+            dropouts if isinstance(dropouts, Mapping) else dict.fromkeys(dropouts, 0)
+        )
         self._tampering = dict(tampering or {})
         self._rng = _random.secret_generator() if rng is None else rng
         self._answers = dict[str, _Answer]()
@@ -130,33 +132,33 @@ class SimulatedSources(RoundBasedSource):
 
     def round(
         self,
-        wanted: QueryRequest,
+        query_request: QueryRequest,
         *,
         request: str | None = None,
-        silent: Mapping[Path, str] | None = None,
+        dropped: Mapping[Path, str] | None = None,
     ) -> PooledRelease:
         """Query all sources except those that dropped out before, as in a pool."""
-        check_additive(wanted.query)
-        silent = silent or {}
-        event = wanted.event(self.relation, self.unit)
-        answer = self._answer(wanted.query, event, request)
+        check_additive(query_request.query)
+        dropped = dropped or {}
+        event = query_request.event(self.relation, self.unit)
+        answer = self._answer(query_request.query, event, request)
         if answer.units is None:
             raise AnswerError(
-                f"{wanted.query.name!r} could not be answered; repeating it fails again."
+                f"{query_request.query.name!r} could not be answered; repeating it fails again."
             )
         responses = [
-            SkippedSource(silent[i,])
-            if (i,) in silent
-            else self._respond(wanted, event, answer, i, row)
+            SkippedSource(dropped[i,])
+            if (i,) in dropped
+            else self._respond(query_request, event, answer, i, row)
             for i, row in enumerate(answer.units.tolist())
         ]
         return combine_answers(
-            wanted,
+            query_request,
             responses,
             [ProtectionOnly(self.relation, self.unit)] * self.sources,
-            least=self.least,
-            most_records=self.most_records,
-            silent=silent,
+            min_sources=self.min_sources,
+            max_records=self.max_records,
+            dropped=dropped,
         )
 
     def paths(self) -> list[Path]:
@@ -164,18 +166,23 @@ class SimulatedSources(RoundBasedSource):
         return [(i,) for i in range(self.sources)]
 
     def _respond(
-        self, wanted: QueryRequest, event: Noise, answer: _Answer, i: int, units: list[int]
+        self,
+        query_request: QueryRequest,
+        event: Noise,
+        answer: _Answer,
+        i: int,
+        units: list[int],
     ) -> object:
         """Response of one source."""
-        if answer.number >= self._silent.get(i, answer.number + 1):
+        if answer.number >= self._dropouts.get(i, answer.number + 1):
             return DropoutError("The simulated source dropped out.")
-        name, grid, _ = wanted.form
+        name, grid, _ = query_request.form
         release = Release(
             name,
             tuple(units),
             grid,
             noise_std(event) * grid.step,
-            wanted.micro_epsilon,
+            query_request.micro_epsilon,
             event,
             private=_random.is_secret(self._rng),
         )

@@ -345,7 +345,7 @@ def test_sources_that_drop_out_are_left_out(holder, rng):
                 raise TimeoutError("gone")
             return getattr(self.source, how)(query, **told)
 
-    result = fitter.fit(Pool([*able, Leaving()], least=2))
+    result = fitter.fit(Pool([*able, Leaving()], min_sources=2))
     one = PrivateTemperature(epsilon=1.0).fit(Public(scores))
     assert nll(result.transform(scores)) < nll(one.transform(scores)) - 0.05
     # The number that was divided by is that of those who stayed.

@@ -160,8 +160,8 @@ def test_sources_that_fall_silent_widen_the_interval_if_they_differ():
             mixed,
             place,
             micro_epsilon=40 * MICRO,
-            least=1,
-            silent=list(silent),
+            min_sources=1,
+            dropouts=list(silent),
             rng=np.random.default_rng(4),
         )
         result = PooledTemperature(epsilon=40.0).fit(source)

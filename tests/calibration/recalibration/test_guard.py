@@ -81,7 +81,7 @@ def test_the_declared_size_bounds_what_a_source_can_say(holders):
             return replace(release, units=tuple(2**50 for _ in release.units))
 
     *honest, last = holders(5, Budget(2.0))
-    settings = {"epsilon": 2.0, "size": N, "least": 3}
+    settings = {"epsilon": 2.0, "size": N, "min_sources": 3}
     result = recalibrate([*honest, Liar(last)], "pooled", **settings)
     assert result.n_answered == 4 and result.dropouts[-1] is not None
     assert result.temperature.value == pytest.approx(FACTOR, rel=0.3)

@@ -10,8 +10,7 @@ from veracal.calibration.queries.platt import platt_counts
 from veracal.calibration.queries.scalars import MappedQuery
 from veracal.federation.coordinator.remote import claimed_records, noise_bound, too_large
 from veracal.mechanisms.discrete_noise import add_discrete_gaussian, add_discrete_laplace
-from veracal.queries import Release
-from veracal.queries.response_checks import QueryRequest, noise_std
+from veracal.queries import QueryRequest, Release, noise_std
 
 _DRAWS = 1_500
 

@@ -1,5 +1,6 @@
 """Private histogram binning."""
 
+import math
 from dataclasses import replace
 from typing import Literal, Self
 
@@ -10,10 +11,9 @@ from veracal._types import Bools, Floats
 from veracal.calibration.bins import Bins
 from veracal.calibration.maps.nonparametric import Binned
 from veracal.calibration.private.estimates import NoisyValue, noisy_values, share_estimate
-from veracal.calibration.private.session import PricedQuery, PrivateFitter, micro_epsilon_of
+from veracal.calibration.private.session import PrivateFitter, check_level, micro_epsilon_of
 from veracal.calibration.queries.binned import CorrectTotal, CorrectWrong
-from veracal.data import Estimate
-from veracal.queries import Release, Source
+from veracal.queries import QueryRequest, Source
 
 Form = Literal["correct-wrong", "correct-total"]
 FORMS = "correct-wrong", "correct-total"
@@ -86,38 +86,42 @@ class PrivateBinning(PrivateFitter):
         release = query.ask(source, request)
         bins, std = Bins(self.bins), release.noise_std
         first, second = release.values[0::2], release.values[1::2]
+        values = noisy_values(release)
+        pairs = list(zip(values[0::2], values[1::2], strict=True))
         if self.form == "correct-total":
             accuracies, known = bin_shares(first, second, std, bins)
+            pairs = [  # all noise is symmetric
+                (
+                    correct,
+                    NoisyValue(
+                        total.value - correct.value,
+                        math.hypot(total.std, correct.std),
+                        total.noises + correct.noises,
+                        total.step,
+                    ),
+                )
+                for correct, total in pairs
+            ]
         else:
             accuracies, known = bin_accuracies(first, second, std, bins)
         self.fallbacks_ = int((~known).sum())
-        self.accuracies_ = [
-            _estimate(correct, wrong, float(share) if is_known else None, self.level)
-            for (correct, wrong), share, is_known in zip(
-                self._counts(release), accuracies, known, strict=True
-            )
-        ]
+        self.accuracies_ = []
+        for (correct, wrong), share, is_known in zip(pairs, accuracies, known, strict=True):
+            estimate, value = share_estimate(correct, wrong, self.level), float(share)
+            if not is_known or estimate.low is None or estimate.high is None:
+                estimate = replace(estimate, value=None, low=0.0, high=1.0)
+            else:  # the value that the map uses, inside its interval
+                low, high = min(estimate.low, value), max(estimate.high, value)
+                estimate = replace(estimate, value=value, low=low, high=high)
+            self.accuracies_.append(estimate)
         return self._store(Binned(bins, accuracies), [release], source, covers=COVERS)
 
-    def _queries(self) -> list[PricedQuery]:
-        """The single query."""
+    def _queries(self) -> list[QueryRequest]:
         _checks.one_of(FORMS, form=self.form)
-        if not 0 < self.level < 1:
-            raise ValueError(f"Expected level between 0 and 1, got level={self.level!r}.")
+        check_level(self.level)
         query = CorrectTotal if self.form == "correct-total" else CorrectWrong
-        return [
-            PricedQuery(
-                query(Bins(self.bins)), micro_epsilon_of(self.epsilon, self.micro_epsilon)
-            )
-        ]
-
-    def _counts(self, release: Release) -> list[tuple[NoisyValue, NoisyValue]]:
-        """Correct and wrong predictions of each bin, for both forms."""
-        numbers = noisy_values(release)
-        pairs = list(zip(numbers[0::2], numbers[1::2], strict=True))
-        if self.form == "correct-wrong":
-            return pairs
-        return [(correct, _difference(total, correct)) for correct, total in pairs]
+        total = micro_epsilon_of(self.epsilon, self.micro_epsilon)
+        return [QueryRequest(query(Bins(self.bins)), total)]
 
 
 def bin_accuracies(
@@ -154,21 +158,3 @@ def bin_shares(
     # Rounded to a public grid, so that a query about the map carries short exact numbers.
     rounded: Floats = np.rint(np.where(known, shares, bins.centers) * _STEPS) / _STEPS
     return rounded, known
-
-
-def _estimate(
-    correct: NoisyValue, wrong: NoisyValue, value: float | None, level: float
-) -> Estimate:
-    """Accuracy of a bin as used by the map, inside its interval."""
-    estimate = share_estimate(correct, wrong, level)
-    if value is None or estimate.low is None or estimate.high is None:
-        return replace(estimate, value=None, low=0.0, high=1.0)
-    return replace(
-        estimate, value=value, low=min(estimate.low, value), high=max(estimate.high, value)
-    )
-
-
-def _difference(one: NoisyValue, other: NoisyValue) -> NoisyValue:
-    """Difference of two noisy values; all noise is symmetric."""
-    std = float(np.hypot(one.std, other.std))
-    return NoisyValue(one.value - other.value, std, one.noises + other.noises, one.step)

@@ -38,9 +38,10 @@ minimum below the larger of two temperatures if its value there is larger by mor
 half-width of the difference, and vice versa. All half-widths hold together by a union bound.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Self
 
 import numpy as np
@@ -48,23 +49,23 @@ from numpy.typing import ArrayLike
 from scipy import stats
 
 from veracal import _checks
-from veracal._types import Bools, Floats, Ints
+from veracal._types import Bools, Floats
 from veracal.calibration.bins import Bins
 from veracal.calibration.maps.parametric import Temperature
 from veracal.calibration.private.estimates import noise_half_width, noise_scales, single_answers
+from veracal.calibration.private.root_posterior import TemperatureGrid
 from veracal.calibration.private.session import (
-    PricedQuery,
     PrivateFitter,
     QuerySession,
+    check_level,
     divide_epsilon,
     micro_epsilon_of,
     unit_of,
 )
-from veracal.calibration.private.temperature_grid import TemperatureGrid
 from veracal.calibration.queries.binned import BinnedGap
 from veracal.calibration.queries.scalars import Gap, LossAt
 from veracal.data import Estimate
-from veracal.queries import Query, Release, Source
+from veracal.queries import Query, QueryRequest, Release, Source
 
 RATIO = (math.sqrt(5) - 1) / 2
 
@@ -105,11 +106,6 @@ class Bracket:
         lower, upper = self.points()
         return Bracket(np.where(rises, self.low, lower), np.where(rises, upper, self.high))
 
-    @property
-    def middle(self) -> Floats:
-        """Midpoint of the bracket."""
-        return (self.low + self.high) / 2
-
 
 @dataclass(frozen=True, eq=False)
 class BracketSearch:
@@ -130,7 +126,7 @@ class BracketSearch:
     @property
     def minimum(self) -> Floats:
         """Estimated minimum: the midpoint of the last bracket."""
-        return self.bracket.middle
+        return (self.bracket.low + self.bracket.high) / 2
 
 
 def n_evaluations(reductions: int) -> int:
@@ -192,14 +188,20 @@ def narrow_bracket(
     low, high, reductions
         As in :func:`golden_section`.
     """
-    total, bracket = n_evaluations(reductions), Bracket(*_bracket_ends(low, high))
+    bottom, top = np.broadcast_arrays(
+        np.asarray(low, dtype=np.float64), np.asarray(high, dtype=np.float64)
+    )
+    if not (np.isfinite(bottom).all() and np.isfinite(top).all() and (bottom < top).all()):
+        raise ValueError(f"Expected finite ends, low < high, got low={low!r}, high={high!r}.")
+    total, bracket = n_evaluations(reductions), Bracket(bottom, top)
     points = list(bracket.points())
     for point in points:
         values = evaluate(point)
-    lower, upper = (np.full(bracket.low.shape, i) for i in (0, 1))  # their indices in points
+    lower, upper = (np.full(bottom.shape, i) for i in (0, 1))  # their indices in points
     while True:
         known = np.stack([np.asarray(value, dtype=np.float64) for value in values])
-        rises = _value_at(known, lower) < _value_at(known, upper)
+        left, right = (np.take_along_axis(known, i[None], axis=0)[0] for i in (lower, upper))
+        rises = left < right
         bracket = bracket.narrow(rises)
         if len(points) == total:
             return BracketSearch(bracket, np.stack(points), known)
@@ -207,21 +209,6 @@ def narrow_bracket(
         points.append(np.where(rises, *bracket.points()))
         values, newest = evaluate(points[-1]), len(points) - 1
         lower, upper = np.where(rises, newest, upper), np.where(rises, lower, newest)
-
-
-def _value_at(values: Floats, index: Ints) -> Floats:
-    """Values at indices that may differ between searches."""
-    result: Floats = np.take_along_axis(values, index[None], axis=0)[0]
-    return result
-
-
-def _bracket_ends(low: ArrayLike, high: ArrayLike) -> tuple[Floats, Floats]:
-    """Ends of a bracket as float arrays of one shape."""
-    ends = np.asarray(low, dtype=np.float64), np.asarray(high, dtype=np.float64)
-    bottom, top = np.broadcast_arrays(*ends)
-    if not (np.isfinite(bottom).all() and np.isfinite(top).all() and (bottom < top).all()):
-        raise ValueError(f"Expected finite ends, low < high, got low={low!r}, high={high!r}.")
-    return bottom, top
 
 
 MIN_SOURCES = 10  # from here on half-widths use the variation between sources
@@ -258,10 +245,6 @@ class SourceSums:
         """The sums, of shape (entries,)."""
         result: Floats = self.parts.sum(axis=0)
         return result
-
-    def minus(self, other: "SourceSums") -> "SourceSums":
-        """Differences of the sums of two answers of the same sources."""
-        return SourceSums(self.parts - other.parts, self.noises + other.noises, self.step)
 
 
 @dataclass(frozen=True)
@@ -301,11 +284,6 @@ class ErrorBound:
         return np.full(sums.parts.shape[1], half_width)
 
 
-def includes_sampling(sums: SourceSums, size: int | None) -> bool:
-    """Whether the half-width of a sum includes sampling."""
-    return size is not None or len(sums.parts) >= MIN_SOURCES
-
-
 def root_interval(
     points: Floats, answers: Sequence[SourceSums], bound: ErrorBound, ends: Interval
 ) -> Interval:
@@ -334,14 +312,14 @@ def loss_interval(
     Sums are compared source by source, so that the number of records of a source cancels.
     """
     m = len(answers)
-    pairs = m * (m - 1) // 2
-
-    def is_larger(a: int, b: int) -> bool:
-        difference = answers[a].minus(answers[b])
-        return bool(difference.totals[0] > bound.half_widths(difference, pairs)[0])
-
-    larger = [[a != b and is_larger(a, b) for b in range(m)] for a in range(m)]
-    return minimum_interval(points, np.array(larger), ends)
+    larger = np.zeros((m, m), dtype=np.bool_)
+    for a, b in itertools.permutations(range(m), 2):
+        one, other = answers[a], answers[b]
+        noises = one.noises + other.noises
+        difference = SourceSums(one.parts - other.parts, noises, one.step)
+        half_widths = bound.half_widths(difference, m * (m - 1) // 2)
+        larger[a, b] = difference.totals[0] > half_widths[0]
+    return minimum_interval(points, larger, ends)
 
 
 def absolute_sum_interval(
@@ -528,7 +506,7 @@ class GoldenTemperature(PrivateFitter):
         request : str, optional
             As in :meth:`PrivateTemperature.fit`.
         """
-        costs = [query.micro_epsilon for query in self._queries()]
+        queries = self._queries()
         session = QuerySession(source, request)
         session.check_affordable(self.items)
         grid, inverses = TemperatureGrid(*self.temperatures), list[float]()
@@ -536,7 +514,9 @@ class GoldenTemperature(PrivateFitter):
         def evaluate(point: Floats) -> list[float]:
             step = len(inverses)
             inverses.append(float(grid.inverses(point)))
-            session.ask(PricedQuery(self._query(inverses[-1]), costs[step]), f"value {step}")
+            session.ask(
+                replace(queries[step], query=self._query(inverses[-1])), f"value {step}"
+            )
             return [self._value(release) for release in session.answers]
 
         result = narrow_bracket(evaluate, grid.low, grid.high, self.reductions)
@@ -545,18 +525,14 @@ class GoldenTemperature(PrivateFitter):
             GoldenEvaluation(1 / at, self._value(release), release.noise_std)
             for at, release in zip(inverses, session.answers, strict=True)
         )
-        self._estimate(inverse, session.answers, unit_of(source).at_most)
-        return self._store(Temperature(inverse), session.releases, source, covers=COVERS)
-
-    def _estimate(self, inverse: float, answers: Sequence[Release], rows: int) -> None:
-        """Store the temperature, its interval and what the interval covers."""
-        points = np.array([probe.temperature for probe in self.evaluations_])
-        sums = [SourceSums.of(release) for release in answers]
-        low, high = self._interval(points, sums, rows)
+        points = np.array([evaluation.temperature for evaluation in self.evaluations_])
+        sums = [SourceSums.of(release) for release in session.answers]
+        low, high = self._interval(points, sums, unit_of(source).at_most)
         value, size = 1 / inverse, int(self.size or 0)
         self.temperature_ = Estimate(value, min(low, value), max(high, value), self.level, size)
-        sampled = includes_sampling(sums[0], self.size)
+        sampled = self.size is not None or len(sums[0].parts) >= MIN_SOURCES
         self.interval_covers_ = "noise and sampling" if sampled else "noise"
+        return self._store(Temperature(inverse), session.releases, source, covers=COVERS)
 
     def _interval(self, points: Floats, sums: Sequence[SourceSums], rows: int) -> Interval:
         """Confidence interval of the temperature."""
@@ -572,26 +548,15 @@ class GoldenTemperature(PrivateFitter):
         bound = ErrorBound(alpha, size, 2.0, n_candidates * int(self.bins))
         return absolute_sum_interval(points, sums, bound, ends)
 
-    def _queries(self) -> list[PricedQuery]:
-        """The queries, at a placeholder temperature."""
+    def _queries(self) -> list[QueryRequest]:
         _checks.one_of(OBJECTIVES, objective=self.objective)
-        TemperatureGrid(*self._pair())
+        TemperatureGrid.between(self.temperatures)
         if self.size is not None:
             _checks.whole(size=self.size)
-        if not 0 < self.level < 1:
-            raise ValueError(f"Expected level between 0 and 1, got level={self.level!r}.")
+        check_level(self.level)
         total = micro_epsilon_of(self.epsilon, self.micro_epsilon)
         parts = divide_epsilon(total, [1] * n_evaluations(self.reductions))
-        return [PricedQuery(self._query(1.0), part) for part in parts]
-
-    def _pair(self) -> tuple[float, float]:
-        """The range of temperatures, after checking that it is a pair."""
-        if np.shape(self.temperatures) != (2,):
-            raise ValueError(
-                "Expected temperatures to be a pair of numbers, got "
-                f"temperatures={self.temperatures!r}."
-            )
-        return self.temperatures
+        return [QueryRequest(self._query(1.0), part) for part in parts]
 
     def _query(self, inverse: float) -> Query:
         """The query at an inverse temperature."""

@@ -1,7 +1,6 @@
 """Private Platt scaling, and a plan that predicts its accuracy from public facts."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Self
 
@@ -10,9 +9,9 @@ from scipy import stats
 
 from veracal import _checks
 from veracal._types import Floats
-from veracal.accounting import MICRO, Event, Relation, Unit
+from veracal.accounting import Unit
 from veracal.calibration.maps.parametric import Form, Platt
-from veracal.calibration.private.gradient_descent import DescentPlan, check_gaussian, descend
+from veracal.calibration.private.gradient_descent import DescentFitter, check_gaussian
 from veracal.calibration.private.platt_solver import (
     N_STEPS,
     PRIOR,
@@ -21,9 +20,8 @@ from veracal.calibration.private.platt_solver import (
     solve,
 )
 from veracal.calibration.private.session import (
-    PrivateFitter,
     QuerySession,
-    check_affordable,
+    check_level,
     micro_epsilon_of,
     unit_of,
 )
@@ -34,18 +32,16 @@ from veracal.calibration.queries.platt import (
     weight_shape,
 )
 from veracal.data import Estimate
-from veracal.ledger import Item
-from veracal.queries import Release, Source
+from veracal.queries import QueryRequest, Source
 
 FORMS: tuple[Form, ...] = ("scalar", "vector", "matrix")
 Method = Literal["equations", "descent"]
 _LARGEST = 1e6  # bound on the parameters of a descent
 _MAX_CLASSES = 200  # of a matrix, whose gradients have k² entries per record
-_PAPER_STEPS = 100
 COVERS = "the Platt map and all answers used to fit it"
 
 
-class PrivatePlatt(PrivateFitter):
+class PrivatePlatt(DescentFitter):
     r"""An affine map of logits, fitted to noisy answers of a source.
 
     ``"equations"`` starts from a private temperature and takes a few noisy steps toward the map
@@ -149,23 +145,6 @@ class PrivatePlatt(PrivateFitter):
         self.reads = reads
         self.temperatures = temperatures
 
-    def event(self, relation: Relation = "add-remove", unit: Unit | None = None) -> Event:
-        """Cost of one fit, known before any record is read."""
-        if self._descends():
-            return self._plan().event(self._gradient(self._start(), 0), relation, unit)
-        return self._plan_queries().event(relation, unit)
-
-    def items(
-        self,
-        relation: Relation = "add-remove",
-        unit: Unit | None = None,
-        part: str | None = None,
-    ) -> list[Item]:
-        """Ledger items of one fit."""
-        if self._descends():
-            return self._plan().items(self._gradient(self._start(), 0), relation, unit, part)
-        return self._plan_queries().items(relation, unit, part)
-
     def fit(self, source: Source, *, request: str | None = None) -> Self:
         """Query a source for residuals or gradients at every step.
 
@@ -175,80 +154,57 @@ class PrivatePlatt(PrivateFitter):
         request : str, optional
             As in :meth:`PrivateTemperature.fit`.
         """
-        descends = self._descends()
+        self._check_settings()
         check_gaussian(source)
-        return (self._descend if descends else self._solve)(source, request)
-
-    def _solve(self, source: Source, request: str | None) -> Self:
-        """Fit by noisy steps toward the solution of the equations."""
-        queries = self._plan_queries()
-        session = QuerySession(source, request)
-        session.check_affordable(self.items)
-        noise = queries.noise_multiplier(unit_of(source))
-        size = None if self.size is None else float(self.size)
-        result = solve(queries, session, noise, size)
-        return self._store_fit(result, session.releases, source)
-
-    def _descend(self, source: Source, request: str | None) -> Self:
-        """Fit by noisy gradient descent."""
-        check_affordable(source, self.items, request)
-        result = descend(self._plan(), source, self._start(), self._gradient, request=request)
-        mean_std = result.std / np.sqrt(1 if self.form == "scalar" else int(self.classes or 1))
-        map_ = self._map(result.parameters)
-        solved = SolverResult(
-            map_, result.std, result.std, float(mean_std), float(self.size or 1)
-        )
-        return self._store_fit(solved, result.releases, source)
-
-    def _store_fit(
-        self, result: SolverResult, releases: Sequence[Release], source: Source
-    ) -> Self:
-        """Store the map and the effect of the noise."""
+        if self.method == "equations":
+            queries = self._solver_queries()
+            session = QuerySession(source, request)
+            session.check_affordable(self.items)
+            noise = queries.noise_multiplier(unit_of(source))
+            size = None if self.size is None else float(self.size)
+            result, releases = solve(queries, session, noise, size), session.releases
+        else:
+            parameters, std, answers = self._descend(source, request)
+            mean_std = std / math.sqrt(1 if self.form == "scalar" else int(self.classes or 1))
+            map_, n = self._map(parameters), float(self.size or 1)
+            result, releases = SolverResult(map_, std, std, mean_std, n), tuple(answers)
         self.weight_std_, self.bias_std_ = result.weight_std, result.bias_std
         self.noise_std_ = max(result.weight_std, result.bias_std)
         self.effective_temperature_ = effective_temperature(result, self.level)
         assert self.delta is not None
         return self._store(result.map, releases, source, covers=COVERS, delta=self.delta)
 
-    def _plan_queries(self) -> PlattQueries:
+    def _check_settings(self) -> None:
+        _checks.one_of(("equations", "descent"), method=self.method)
+        check_level(self.level)
+
+    def _planned(self, unit: Unit) -> list[tuple[QueryRequest, int]]:
+        self._check_settings()
+        if self.method == "descent":
+            return super()._planned(unit)
+        queries = self._solver_queries()
+        return queries.requests(queries.noise_multiplier(unit))
+
+    def _solver_queries(self) -> PlattQueries:
         """The queries of a fit by equations."""
         self._start()
         if self.delta is None:
             raise ValueError("Expected a delta, got delta=None. Gaussian noise needs one.")
         if self.size is not None:
             _checks.whole(size=self.size)
-        steps = N_STEPS if self.steps is None else self.steps
-        arguments = (
+        assert self.classes is not None
+        return PlattQueries(
             micro_epsilon_of(self.epsilon, self.micro_epsilon),
             float(self.delta),
             self.form,
+            int(self.classes),
+            N_STEPS if self.steps is None else self.steps,
+            ParameterGrid() if self.grid is None else self.grid,
+            self.reads,
+            self.temperatures,
         )
-        assert self.classes is not None
-        grid = ParameterGrid() if self.grid is None else self.grid
-        return PlattQueries(
-            *arguments, int(self.classes), steps, grid, self.reads, self.temperatures
-        )
-
-    def _descends(self) -> bool:
-        """Whether the method is gradient descent; checks the settings."""
-        _checks.one_of(("equations", "descent"), method=self.method)
-        if not 0 < self.level < 1:
-            raise ValueError(f"Expected level between 0 and 1, got level={self.level!r}.")
-        return self.method == "descent"
-
-    def _plan(self) -> DescentPlan:
-        """The steps of gradient descent."""
-        if self.delta is None or self.size is None:
-            raise ValueError(
-                f"Expected a delta and a declared size, got delta={self.delta!r}, "
-                f"size={self.size!r}."
-            )
-        epsilon = micro_epsilon_of(self.epsilon, self.micro_epsilon) / MICRO
-        steps = _PAPER_STEPS if self.steps is None else self.steps
-        return DescentPlan(epsilon, self.delta, self.size, steps, self.learning_rate)
 
     def _gradient(self, parameters: Floats, step: int) -> PlattGradient:
-        """The query of one step."""
         return PlattGradient(self._map(parameters), self.clip, step)
 
     def _start(self) -> Floats:
@@ -392,14 +348,10 @@ def plan_platt(
     _checks.whole(size=size, sources=sources)
     if not 0 < curvature < 1:
         raise ValueError(f"Expected curvature between 0 and 1, got curvature={curvature!r}.")
-    arguments = (
-        micro_epsilon_of(epsilon, micro_epsilon),
-        delta,
-        form,
-        int(classes),
-        int(steps),
+    total = micro_epsilon_of(epsilon, micro_epsilon)
+    queries = PlattQueries(
+        total, delta, form, int(classes), int(steps), grid or ParameterGrid()
     )
-    queries = PlattQueries(*arguments, grid or ParameterGrid())
     multiplier = queries.noise_multiplier(unit)
     rows = (unit or Unit()).at_most
     bound = rows * equation_bound(form, int(classes))

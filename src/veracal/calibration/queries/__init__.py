@@ -11,6 +11,7 @@ if TYPE_CHECKING:
         BrierByGroup,
         CorrectTotal,
         CorrectWrong,
+        Groups,
     )
     from veracal.calibration.queries.platt import (
         ParameterGrid,
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
         PlattEquations,
         PlattGradient,
     )
-    from veracal.calibration.queries.records import Groups
     from veracal.calibration.queries.scalars import (
         BrierGain,
         ConfidenceWeightedGaps,
@@ -56,6 +56,7 @@ __getattr__, __dir__ = attach(
             "BrierByGroup",
             "CorrectTotal",
             "CorrectWrong",
+            "Groups",
         ),
         "platt": (
             "ParameterGrid",
@@ -63,7 +64,6 @@ __getattr__, __dir__ = attach(
             "PlattEquations",
             "PlattGradient",
         ),
-        "records": ("Groups",),
         "scalars": (
             "BrierGain",
             "Gap",

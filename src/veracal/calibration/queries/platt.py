@@ -22,9 +22,9 @@ from veracal import _checks
 from veracal._types import Array, Floats, Frozen, Ints
 from veracal.calibration.maps.base import check_width, digest
 from veracal.calibration.maps.parametric import Form, Platt, readable_logits, weighted
-from veracal.calibration.queries.records import VectorSum, check_inverse, labeled
+from veracal.calibration.queries.scalars import check_inverse
 from veracal.data import Kind
-from veracal.queries import BinnedSum, SettingValue
+from veracal.queries import BinnedSum, SettingValue, VectorSum, labeled_scores
 
 _MAX_BITS = 24  # parameters and their products with small integers are then exact floats
 _MAX_BOUND = 1_024  # of a weight or a bias
@@ -80,11 +80,13 @@ class ParameterGrid:
 
     def nearest(self, weights: ArrayLike, bias: ArrayLike, reads: Kind | None = None) -> Platt:
         """The map on the grid that is nearest in every parameter."""
-        return Platt(self._rounded(weights, self.most_weight), self.rounded(bias), reads)
 
-    def rounded(self, bias: ArrayLike) -> Floats:
-        """Biases on the grid."""
-        return self._rounded(bias, self.most_bias)
+        def rounded(values: ArrayLike, most: int) -> Floats:
+            clipped = np.clip(np.asarray(values, dtype=np.float64), -most, most)
+            result: Floats = np.rint(clipped / self.step) * self.step + 0.0  # no -0.0
+            return result
+
+        return Platt(rounded(weights, self.most_weight), rounded(bias, self.most_bias), reads)
 
     def units(self, map_: Platt) -> tuple[int, ...]:
         """Weights (row by row) and biases as integers; rejects a map off the grid."""
@@ -112,12 +114,6 @@ class ParameterGrid:
             )
         result = Platt(flat[:-classes].reshape(shape), flat[-classes:], reads)
         self.units(result)  # rejects parameters out of bounds
-        return result
-
-    def _rounded(self, values: ArrayLike, most: int) -> Floats:
-        """Numbers rounded to the grid and clipped to the bound."""
-        clipped = np.clip(np.asarray(values, dtype=np.float64), -most, most)
-        result: Floats = np.rint(clipped / self.step) * self.step + 0.0  # no -0.0
         return result
 
 
@@ -159,7 +155,7 @@ class PlattGradient(VectorSum):
         if not isinstance(self.map, Platt):
             raise ValueError(f"Expected a Platt map, got {self.map!r}.")
         _checks.whole(step=self.step, least=0)
-        _ = self.sums
+        self.check_size()
 
     @property
     def entries(self) -> int:
@@ -179,28 +175,12 @@ class PlattGradient(VectorSum):
 
     def per_record(self, records: Any) -> Array:
         """Each record's gradient, of shape (n, entries)."""
-        scores = labeled(records)
+        scores = labeled_scores(records)
         self.map.check(scores)
-        return platt_gradients(self.map, readable_logits(scores), scores.known_labels)
-
-
-def platt_gradients(map_: Platt, z: Floats, labels: Ints) -> Floats:
-    """Gradient of each record's loss: weights row by row, then the bias.
-
-    Parameters
-    ----------
-    map_ : Platt
-    z : array of shape (n, k)
-        Finite logits.
-    labels : array of ints of shape (n,)
-
-    Returns
-    -------
-    array of shape (n, weights + k)
-    """
-    residual = residuals(map_, z, labels)
-    with np.errstate(over="ignore", invalid="ignore"):
-        return products(map_.form, residual, z)
+        z = readable_logits(scores)
+        residual = residuals(self.map, z, scores.known_labels)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return products(self.map.form, residual, z)
 
 
 def products(form: Form, residual: Floats, z: Floats) -> Floats:
@@ -265,7 +245,8 @@ class PlattEquations(VectorSum):
     power = 2
 
     def __post_init__(self) -> None:
-        _ = self.parameters.units(self.map), self.sums
+        _ = self.parameters.units(self.map)
+        self.check_size()
         _checks.positive(spread=self.spread)
         _checks.whole(step=self.step, least=0)
         if not math.isfinite(self.center):
@@ -296,7 +277,7 @@ class PlattEquations(VectorSum):
 
     def per_record(self, records: Any) -> Array:
         """Each record's residuals and products, of shape (n, entries)."""
-        scores = labeled(records)
+        scores = labeled_scores(records)
         self.map.check(scores)
         z = readable_logits(scores)
         features = np.clip((z - self.center) / self.spread, -1.0, 1.0)
@@ -333,7 +314,7 @@ class PlattCurvature(VectorSum):
     def __post_init__(self) -> None:
         object.__setattr__(self, "inverse", check_inverse(self.inverse))
         _checks.whole(classes=self.classes, least=2)
-        _ = self.sums
+        self.check_size()
 
     @property
     def bound(self) -> float:
@@ -347,7 +328,7 @@ class PlattCurvature(VectorSum):
 
     def per_record(self, records: Any) -> Array:
         """The two sums of each record."""
-        scores = labeled(records)
+        scores = labeled_scores(records)
         check_width(scores, int(self.classes), Platt.kind)
         odds = self.inverse * readable_logits(scores)
         p = softmax(odds, axis=1)
@@ -365,7 +346,7 @@ def platt_counts(classes: int, reads: Kind | None = None) -> BinnedSum:
     example = Platt(1.0, np.zeros(classes), reads)
 
     def wrong(records: Any) -> Array:
-        scores = labeled(records)
+        scores = labeled_scores(records)
         example.check(scores)
         return ~np.asarray(scores.correct)
 

@@ -36,7 +36,6 @@ from veracal.calibration.private.measurement import (
     private_figures,
 )
 from veracal.calibration.private.session import (
-    PricedQuery,
     PrivateFitter,
     divide_epsilon,
     micro_epsilon_of,
@@ -47,7 +46,7 @@ from veracal.calibration.queries.scalars import BrierGain, on_mapped_scores
 from veracal.calibration.recalibration.budget import BINS, BudgetDivision, Share, divide_budget
 from veracal.calibration.recalibration.sources import SourceProfile, profile_source
 from veracal.ledger import Item
-from veracal.queries import Query, Release, Source
+from veracal.queries import Query, QueryRequest, Release, Source
 
 COUNTS = CorrectWrong(Bins(1))
 COMPARED: tuple[Figure, ...] = ("accuracy", "ece")
@@ -70,14 +69,14 @@ class Comparison:
     bins : Bins
     by_bins : bool
         Whether the calibration error is computed from sums by bin.
-    queries : mapping of str to PricedQuery
+    queries : mapping of str to QueryRequest
         ``counts`` unless the fit queries them, ``before``, ``counts after`` if the map may
         change predictions, and ``after``. The last two have the identity in place of the map.
     """
 
     bins: Bins
     by_bins: bool
-    queries: Mapping[str, PricedQuery]
+    queries: Mapping[str, QueryRequest]
 
     def items(
         self, relation: Relation, unit: Unit | None = None, part: str | None = None
@@ -157,14 +156,14 @@ def plan_comparison(
     shares["after"] = on_mapped_scores(error, Identity()), _ERROR_SHARE
     costs = divide_epsilon(micro_epsilon, [share for _, share in shares.values()])
     queries = {
-        name: PricedQuery(query, cost)
+        name: QueryRequest(query, cost)
         for (name, (query, _)), cost in zip(shares.items(), costs, strict=True)
     }
     return Comparison(edges, by_bins, Frozen(queries))
 
 
 def query_comparison(
-    plan: Comparison, ask: Callable[[PricedQuery, str], Release], map_: CalibrationMap
+    plan: Comparison, ask: Callable[[QueryRequest, str], Release], map_: CalibrationMap
 ) -> dict[str, Release]:
     """Query both sides of a map; for the identity only one side.
 
@@ -182,7 +181,7 @@ def query_comparison(
             answers[name] = ask(planned, name)
         elif map_ != Identity():
             query = on_mapped_scores(planned.query.query, map_)  # type: ignore[attr-defined]
-            answers[name] = ask(PricedQuery(query, planned.micro_epsilon), name)
+            answers[name] = ask(QueryRequest(query, planned.micro_epsilon), name)
     return answers
 
 

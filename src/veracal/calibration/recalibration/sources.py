@@ -231,15 +231,17 @@ def source_of(
     *,
     ledger: Ledger | str | Path | None = None,
     private: bool = True,
-    least: int | None = None,
-    most_records: int | None = None,
+    min_sources: int | None = None,
+    max_records: int | None = None,
 ) -> Source:
     """A source as it is, a pool of several sources, or scores with the ledger to charge.
 
     Scores are public only with ``private=False``.
     """
     if isinstance(given, Scores):
-        _require_unset("an iterable of sources", least=least, most_records=most_records)
+        _require_unset(
+            "an iterable of sources", min_sources=min_sources, max_records=max_records
+        )
         if (ledger is None) == private:
             actual = "neither" if private else "both"
             raise ValueError(
@@ -250,10 +252,12 @@ def source_of(
         return Curator(given, ledger if isinstance(ledger, Ledger) else Ledger(Path(ledger)))
     _require_unset("scores", ledger=ledger)
     if isinstance(given, Source):
-        _require_unset("an iterable of sources", least=least, most_records=most_records)
+        _require_unset(
+            "an iterable of sources", min_sources=min_sources, max_records=max_records
+        )
         source: Source = given
     elif isinstance(given, Iterable) and not isinstance(given, str | bytes):
-        source = Pool(given, least=least, most_records=most_records)
+        source = Pool(given, min_sources=min_sources, max_records=max_records)
     else:
         raise ValueError(
             "Expected scores, a source or several sources, got "
