@@ -20,27 +20,24 @@ from assurance.gate_grid import assert_on_grid, float_laplace
 from assurance.ledgers import Patches, patched
 from veracal.accounting import micro_epsilon
 from veracal.accounting.events import RELATIONS
-from veracal.calibration.maps import CalibrationMap, Identity, Temperature, TwoTemperatures
-from veracal.calibration.private import (
+from veracal.calibration import (
+    BinnedGap,
+    BrierGain,
+    ConfidenceWeightedGaps,
+    ConfidenceWeightedSlopes,
     PrivateBinning,
     PrivateTemperature,
     PrivateTwoTemperatures,
-    estimates,
-    guard,
     guard_event,
     guard_map,
     measure_private,
     plan_measurement,
 )
+from veracal.calibration.maps import CalibrationMap, Identity, Temperature, TwoTemperatures
+from veracal.calibration.private import estimates, guard
 from veracal.calibration.private import measurement as planning
 from veracal.calibration.private.root_posterior import SearchCounts
 from veracal.calibration.private.two_temperatures import slope_matrix
-from veracal.calibration.queries import (
-    BinnedGap,
-    BrierGain,
-    ConfidenceWeightedGaps,
-    ConfidenceWeightedSlopes,
-)
 from veracal.queries import NonAdditive, QueryRequest, brier_scores
 from veracal.testing import check_query, check_statistic
 from veracal.testing.queries import check_neighbors, evaluate_checked

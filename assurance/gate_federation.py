@@ -34,9 +34,9 @@ from assurance.federations import (
 from assurance.ledgers import FORGOTTEN, Patches, patched
 from veracal.accounting import Budget, DiscreteLaplace, epsilon_for, micro_epsilon
 from veracal.accounting.events import RELATIONS
+from veracal.calibration import Gap, LossAt, PooledTemperature
 from veracal.calibration.maps import Identity
 from veracal.calibration.prepaid import declared_noises
-from veracal.calibration.private import PooledTemperature
 from veracal.calibration.private import pooled as pooled_module
 from veracal.calibration.private.golden_section import BracketSearch, narrow_bracket
 from veracal.calibration.private.session import (
@@ -44,7 +44,6 @@ from veracal.calibration.private.session import (
     combined_statement,
     divide_epsilon,
 )
-from veracal.calibration.queries import Gap, LossAt
 from veracal.calibration.queries.scalars import loss_at
 from veracal.calibration.recalibration.plan import query_comparison
 from veracal.ledger import open_ledger

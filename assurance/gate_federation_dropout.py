@@ -28,8 +28,8 @@ from assurance.federations import (
     watched,
 )
 from assurance.ledgers import Patches, patched
+from veracal.calibration import GoldenTemperature, PooledTemperature
 from veracal.calibration.maps.base import digest
-from veracal.calibration.private import GoldenTemperature, PooledTemperature
 from veracal.calibration.private import estimates as cohort_module
 from veracal.calibration.private.estimates import noise_half_width
 from veracal.calibration.private.golden_section import ErrorBound, SourceSums

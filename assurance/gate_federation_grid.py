@@ -27,10 +27,15 @@ from assurance.gate_grid import (
 )
 from assurance.ledgers import Patches, patched
 from veracal.accounting.events import RELATIONS
-from veracal.calibration.private import GoldenTemperature
+from veracal.calibration import (
+    CorrectWrong,
+    Gap,
+    GoldenTemperature,
+    ParameterGrid,
+    PlattEquations,
+)
 from veracal.calibration.private.golden_section import RATIO, Bracket, BracketSearch
 from veracal.calibration.private.root_posterior import TemperatureGrid
-from veracal.calibration.queries import CorrectWrong, Gap, ParameterGrid, PlattEquations
 from veracal.errors import DropoutError
 from veracal.queries import Pool, Public
 from veracal.queries import pools as pooling

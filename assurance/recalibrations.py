@@ -9,10 +9,10 @@ from unittest import mock
 import numpy as np
 
 from veracal.accounting import Event, Gaussian
+from veracal.calibration import PrivateTemperature
 from veracal.calibration import private_classifier as module
 from veracal.calibration.budgeting import Guard
 from veracal.calibration.prepaid import PrepaidSource
-from veracal.calibration.private import PrivateTemperature
 from veracal.calibration.private_classifier import PrivateCalibratedClassifier, split_records
 from veracal.data import Dataset, Scores
 from veracal.data.scoring import compute_logits

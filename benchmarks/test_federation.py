@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 from veracal.accounting import Budget
+from veracal.calibration import BinnedGap, Gap
 from veracal.calibration.bins import Bins
-from veracal.calibration.queries import BinnedGap, Gap
 from veracal.calibration.simulated import SimulatedSources
 from veracal.data import Scores
 from veracal.ledger import open_ledger

@@ -10,11 +10,11 @@ from scipy.special import softmax
 
 from tests.calibration.private.conftest import Quick
 from veracal.accounting import Budget, Composed, PoissonGaussian, Repeated, Unit, noise_for
+from veracal.calibration import PrivateTemperature, PrivateTwoTemperatures
 from veracal.calibration.maps import TwoTemperatures
 from veracal.calibration.metrics import ece
 from veracal.calibration.planning import confidence_slope, default_fitter, plan_temperatures
 from veracal.calibration.prepaid import PrepaidSource
-from veracal.calibration.private import PrivateTemperature, PrivateTwoTemperatures
 from veracal.calibration.private.temperature import SHARES
 from veracal.calibration.private.two_temperatures import MIN_RECORDS_TIMES_EPSILON
 from veracal.calibration.queries.scalars import confidence_at

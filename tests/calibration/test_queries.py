@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 
 from veracal.accounting import Budget
-from veracal.calibration.bins import Bins
-from veracal.calibration.maps import Binned, Identity, Platt, Temperature, TwoTemperatures
-from veracal.calibration.queries import (
+from veracal.calibration import (
     AbsoluteGaps,
     BinnedGap,
     BrierByGroup,
@@ -23,6 +21,8 @@ from veracal.calibration.queries import (
     PlattGradient,
     TemperatureGradient,
 )
+from veracal.calibration.bins import Bins
+from veracal.calibration.maps import Binned, Identity, Platt, Temperature, TwoTemperatures
 from veracal.calibration.queries.scalars import (
     MappedQuery,
     loss_at,

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from veracal.accounting import Composed, Unit
+from veracal.calibration import BinnedGap, CorrectWrong, Gap
 from veracal.calibration.bins import Bins
 from veracal.calibration.private.session import unit_of
-from veracal.calibration.queries import BinnedGap, CorrectWrong, Gap
 from veracal.calibration.simulated import SimulatedSources
 from veracal.data import Scores
 from veracal.errors import BudgetError, DataError, DropoutError

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from veracal.accounting import Budget, Unit
-from veracal.calibration import TemperatureScaling, metrics
+from veracal.calibration import PrivateTemperature, TemperatureScaling, metrics
 from veracal.calibration.maps import Identity, Temperature, load_map
-from veracal.calibration.private import PrivateTemperature
 from veracal.data import load_scores
 from veracal.ledger import Ledger, default_ledger_path, open_ledger
 from veracal.queries import Curator

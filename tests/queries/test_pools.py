@@ -221,7 +221,7 @@ def test_the_relation_of_the_majority_is_used():
 
 
 def test_nonadditive_queries_are_rejected_before_any_charge():
-    from veracal.calibration.queries import AbsoluteGaps
+    from veracal.calibration import AbsoluteGaps
 
     source = Honest()
     pool = Pool([source, Honest()], min_sources=1)

@@ -60,7 +60,7 @@ class PrepaidSource:
 
     Examples
     --------
-    >>> from veracal.calibration.queries import Gap
+    >>> from veracal.calibration import Gap
     >>> scores = Scores.from_logits([[2.0, 0.0], [0.0, 1.0]], [0, 1])
     >>> source = PrepaidSource(scores, laplace_event(Gap(), 500_000, "add-remove"))
     >>> source.answer(Gap(inverse=0.5), micro_epsilon=500_000).private

@@ -83,7 +83,7 @@ class SimulatedSources(MultiSource):
 
     Examples
     --------
-    >>> from veracal.calibration.queries import Gap
+    >>> from veracal.calibration import Gap
     >>> scores = Scores.from_logits([[2.0, 0.0], [0.0, 1.0], [1.0, 0.0]], [0, 1, 0])
     >>> source = SimulatedSources(
     ...     scores, [0, 0, 1], micro_epsilon=1_000_000, dropouts=[1],

@@ -3,8 +3,8 @@
 import numpy as np
 
 from tests.calibration.classifier.made import DATA, FITS, Known, X, calibrated
+from veracal.calibration import PrivateBinning, PrivateTemperature
 from veracal.calibration.budgeting import Guard
-from veracal.calibration.private import PrivateBinning, PrivateTemperature
 from veracal.data import Dataset
 
 

@@ -6,8 +6,8 @@ from sklearn.linear_model import LogisticRegression
 
 from tests.calibration.classifier.made import DATA, FITS, Known, calibrated, training
 from veracal.accounting import Unit
+from veracal.calibration import PrivatePlatt
 from veracal.calibration.budgeting import Guard
-from veracal.calibration.private import PrivatePlatt
 from veracal.training import NormClipper, make_private_pipeline
 
 

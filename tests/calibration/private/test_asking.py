@@ -8,6 +8,7 @@ import pytest
 
 from tests.calibration.private.conftest import miscalibrated
 from veracal.accounting import Budget, Composed, Unit, epsilon_for, micro_epsilon
+from veracal.calibration import Gap
 from veracal.calibration.private.session import (
     combined_statement,
     compose,
@@ -15,7 +16,6 @@ from veracal.calibration.private.session import (
     micro_epsilon_of,
     unit_of,
 )
-from veracal.calibration.queries import Gap
 from veracal.queries import Count, Pool, Public, QueryRequest, gaussian_event
 
 SCORES = miscalibrated(20, 1.0, np.random.default_rng(0))

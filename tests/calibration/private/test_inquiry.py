@@ -9,21 +9,24 @@ import pytest
 
 from tests.calibration.private.conftest import miscalibrated
 from veracal.accounting import Budget
-from veracal.calibration.bins import Bins
-from veracal.calibration.maps import Temperature
-from veracal.calibration.private import (
+from veracal.calibration import (
+    BinnedGap,
+    BrierGain,
+    CorrectWrong,
+    Gap,
     PrivateTemperature,
     PrivateTwoTemperatures,
     guard_map,
     measure_private,
 )
+from veracal.calibration.bins import Bins
+from veracal.calibration.maps import Temperature
 from veracal.calibration.private.session import (
     QuerySession,
     combined_statement,
     find_unaffordable,
     unit_of,
 )
-from veracal.calibration.queries import BinnedGap, BrierGain, CorrectWrong, Gap
 from veracal.calibration.simulated import SimulatedSources
 from veracal.errors import BudgetError, DropoutError, VeracalError
 from veracal.ledger import Item

@@ -10,17 +10,19 @@ from scipy.special import softmax
 
 from tests.calibration.private.conftest import Quick, miscalibrated
 from veracal.accounting import Budget, Unit, epsilon_for
-from veracal.calibration.maps import Platt, Temperature
-from veracal.calibration.metrics import nll
-from veracal.calibration.prepaid import PrepaidSource
-from veracal.calibration.private import (
+from veracal.calibration import (
+    ParameterGrid,
+    PlattCurvature,
+    PlattEquations,
     PrivatePlatt,
     PrivateTemperature,
     guard_map,
     plan_platt,
 )
+from veracal.calibration.maps import Platt, Temperature
+from veracal.calibration.metrics import nll
+from veracal.calibration.prepaid import PrepaidSource
 from veracal.calibration.private.platt_solver import LogOddsTransform, StepSizes
-from veracal.calibration.queries import ParameterGrid, PlattCurvature, PlattEquations
 from veracal.data import Scores
 from veracal.errors import BudgetError
 from veracal.queries import Pool, Public, Release, gaussian_event

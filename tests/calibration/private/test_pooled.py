@@ -7,10 +7,9 @@ import pytest
 
 from tests.calibration.private.conftest import miscalibrated
 from veracal.accounting import Budget, Unit, epsilon_for
-from veracal.calibration import metrics
+from veracal.calibration import PooledTemperature, metrics
 from veracal.calibration.maps import Temperature, UniformMixing
 from veracal.calibration.prepaid import PrepaidSource
-from veracal.calibration.private import PooledTemperature
 from veracal.calibration.private.pooled import CENTER
 from veracal.calibration.simulated import SimulatedSources
 from veracal.data import Scores

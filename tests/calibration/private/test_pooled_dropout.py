@@ -7,7 +7,7 @@ from unittest import mock
 import numpy as np
 from scipy import stats
 
-from veracal.calibration.private import PooledTemperature
+from veracal.calibration import PooledTemperature
 from veracal.calibration.simulated import SimulatedSources
 from veracal.data import Scores
 

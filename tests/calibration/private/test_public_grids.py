@@ -3,13 +3,18 @@
 import numpy as np
 import pytest
 
-from veracal.calibration import recalibrate
+from veracal.calibration import (
+    Gap,
+    ParameterGrid,
+    PlattCurvature,
+    PrivatePlatt,
+    PrivateTemperature,
+    recalibrate,
+)
 from veracal.calibration.bins import Bins
-from veracal.calibration.private import PrivatePlatt, PrivateTemperature
 from veracal.calibration.private.binning import bin_shares
 from veracal.calibration.private.platt_solver import LogOddsTransform
 from veracal.calibration.private.root_posterior import TemperatureGrid
-from veracal.calibration.queries import Gap, ParameterGrid, PlattCurvature
 from veracal.data import Scores
 from veracal.queries import Public
 

@@ -8,9 +8,13 @@ from sklearn.base import clone
 
 from tests.calibration.private.conftest import Quick, miscalibrated
 from veracal.accounting import Budget, Unit, micro_epsilon
+from veracal.calibration import (
+    ConfidenceWeightedGaps,
+    PrivateTemperature,
+    PrivateTwoTemperatures,
+)
 from veracal.calibration.maps import TwoTemperatures
 from veracal.calibration.metrics import ece
-from veracal.calibration.private import PrivateTemperature, PrivateTwoTemperatures
 from veracal.calibration.private.two_temperatures import (
     SHARES,
     GapObservation,
@@ -18,7 +22,6 @@ from veracal.calibration.private.two_temperatures import (
     slope_matrix,
     two_temperature_posterior,
 )
-from veracal.calibration.queries import ConfidenceWeightedGaps
 from veracal.data import Scores
 from veracal.errors import BudgetError
 from veracal.queries import Public

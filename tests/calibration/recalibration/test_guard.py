@@ -9,14 +9,15 @@ import pytest
 from tests.calibration.private.conftest import miscalibrated
 from tests.calibration.recalibration.conftest import FACTOR, N, spent
 from veracal.accounting import Budget, Unit
-from veracal.calibration import metrics, recalibrate
-from veracal.calibration.maps import Identity, Temperature
-from veracal.calibration.private import (
+from veracal.calibration import (
     GuardResult,
     InferredGuardResult,
     PooledTemperature,
     infer_guard,
+    metrics,
+    recalibrate,
 )
+from veracal.calibration.maps import Identity, Temperature
 from veracal.calibration.recalibration.budget import guard_share
 from veracal.calibration.recalibration.sources import SourceProfile
 from veracal.queries import Public

@@ -7,8 +7,8 @@ import pytest
 
 from tests.federation.coordinator.stand_in import COORDINATOR, StandIn, scores
 from veracal.accounting import Pure
+from veracal.calibration import CorrectWrong, Gap
 from veracal.calibration.bins import Bins
-from veracal.calibration.queries import CorrectWrong, Gap
 from veracal.errors import ConflictError, DataError
 from veracal.federation.coordinator.history import ClosedRound, RequestHistory, SentRequest
 from veracal.federation.coordinator.remote import Remote

@@ -9,10 +9,9 @@ import pytest
 
 from tests.federation.coordinator.stand_in import COORDINATOR, StandIn, federated, scores
 from veracal.accounting import Unit
-from veracal.calibration import recalibrate
+from veracal.calibration import AbsoluteGaps, CorrectWrong, Gap, recalibrate
 from veracal.calibration.bins import Bins
 from veracal.calibration.private.root_posterior import TemperatureGrid
-from veracal.calibration.queries import AbsoluteGaps, CorrectWrong, Gap
 from veracal.errors import BudgetError, ConflictError, DropoutError
 from veracal.federation.coordinator.history import RequestHistory
 from veracal.federation.coordinator.pool import RemotePool, RoundEvent

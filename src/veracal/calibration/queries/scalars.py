@@ -442,7 +442,7 @@ class MappedQuery:
     --------
     >>> from veracal.calibration.bins import Bins
     >>> from veracal.calibration.maps import Temperature
-    >>> from veracal.calibration.queries import BinnedGap
+    >>> from veracal.calibration import BinnedGap
     >>> from veracal.data import Scores
     >>> scores = Scores.from_logits([[4.0, 0.0]], [0])
     >>> query = MappedQuery(BinnedGap(Bins(1)), Temperature(0.5))
