@@ -10,7 +10,8 @@ import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from functools import cached_property
 from types import CodeType
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
@@ -183,6 +184,13 @@ class RecordSum(ABC):
     @abstractmethod
     def contributions(self, records: Any) -> tuple[Ints, Ints | None]:
         """Units of each record, and the entry they count in (-1: none); None: in all."""
+
+    @cached_property
+    def settings(self) -> Mapping[str, SettingValue]:
+        """The fields of a query except ``bits``, as numbers and text; None as 0."""
+        names = [field.name for field in fields(self) if field.name != "bits"]  # type: ignore[arg-type]
+        values = {name: getattr(self, name) for name in names}
+        return Frozen({name: 0 if v is None else v for name, v in values.items()})
 
     @property
     def grid(self) -> Grid:

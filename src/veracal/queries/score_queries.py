@@ -1,6 +1,5 @@
 """Queries on scores: number of records, correct predictions, Brier score, log-likelihood."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,7 +84,6 @@ class Correct(ScalarSum):
     name = "correct"
     bits = 0
     bounds = Bounds(0, 1)
-    settings = Frozen[str, SettingValue]()
 
     def per_record(self, records: Any) -> Array:
         """Whether each prediction is correct."""
@@ -114,17 +112,13 @@ class Brier(ScalarSum):
     name = "brier"
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "top_label", bool(self.top_label))
         _ = self.bounds
 
     @property
     def bounds(self) -> Bounds:
         """Zero and the largest error."""
         return Bounds.of(0, 1 if self.top_label else 2, self.grid)
-
-    @property
-    def settings(self) -> Mapping[str, SettingValue]:
-        """Whether only the predicted class is used."""
-        return Frozen({"top_label": bool(self.top_label)})
 
     def per_record(self, records: Any) -> Array:
         """The error of each record."""
@@ -164,17 +158,13 @@ class NegativeLogLikelihood(ScalarSum):
     def __post_init__(self) -> None:
         _checks.positive(clamp=self.clamp)
         object.__setattr__(self, "clamp", float(self.clamp))
+        object.__setattr__(self, "centered", bool(self.centered))
         _ = self.bounds
 
     @property
     def bounds(self) -> Bounds:
         """Zero and the clamp, or minus and plus half the clamp."""
         return Bounds.of(self._low, self._low + self.clamp, self.grid)
-
-    @property
-    def settings(self) -> Mapping[str, SettingValue]:
-        """The clamp, and whether it is centered."""
-        return Frozen({"clamp": self.clamp, "centered": bool(self.centered)})
 
     def per_record(self, records: Any) -> Array:
         """The loss of each record, clamped before rounding, since it may be infinite."""

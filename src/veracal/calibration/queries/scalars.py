@@ -141,11 +141,6 @@ class Gap(ScalarSum):
         one = 1 << self.grid.bits
         return Bounds(-one, one - one // self.classes)  # rounded outward
 
-    @property
-    def settings(self) -> Mapping[str, SettingValue]:
-        """Temperature and number of classes."""
-        return Frozen({"inverse": self.inverse, "classes": self.classes or 0})
-
     def per_record(self, records: Any) -> Array:
         """Each record's gap."""
         return gap_at(records, self.inverse)
@@ -180,18 +175,13 @@ class LossAt(ScalarSum):
         object.__setattr__(self, "inverse", check_inverse(self.inverse))
         _checks.positive(clamp=self.clamp)
         object.__setattr__(self, "clamp", float(self.clamp))
+        object.__setattr__(self, "centered", bool(self.centered))
         _ = self.bounds
 
     @property
     def bounds(self) -> Bounds:
         """From zero to the clamp, or half of it in both directions if centered."""
         return Bounds.of(-self._offset, self.clamp - self._offset, self.grid)
-
-    @property
-    def settings(self) -> Mapping[str, SettingValue]:
-        """Temperature and clamp."""
-        settings = {"inverse": self.inverse, "clamp": self.clamp}
-        return Frozen({**settings, "centered": bool(self.centered)})
 
     def per_record(self, records: Any) -> Array:
         """Clamped loss of each record; an infinite loss is clamped like any other."""
@@ -235,18 +225,14 @@ class TemperatureGradient(ScalarSum):
             raise ValueError(f"Expected a finite parameter, got parameter={self.parameter!r}.")
         _checks.positive(clip=self.clip)
         _checks.whole(step=self.step, least=0)
+        for name, kind in (("parameter", float), ("clip", float), ("step", int)):
+            object.__setattr__(self, name, kind(getattr(self, name)))
         _ = self.bounds
 
     @property
     def bounds(self) -> Bounds:
         """Plus and minus the clip."""
         return Bounds.of(-self.clip, self.clip, self.grid)
-
-    @property
-    def settings(self) -> Mapping[str, SettingValue]:
-        """Parameter, clip and step."""
-        settings = {"parameter": float(self.parameter), "clip": float(self.clip)}
-        return Frozen({**settings, "step": int(self.step)})
 
     def per_record(self, records: Any) -> Array:
         """Clipped derivative of each record; an infinite one is clipped like any other."""
