@@ -116,16 +116,16 @@ def true_number(source: Any, **about: Any) -> Any:
         return MEASURE(source, **about)
 
 
-def true_start(self: PrivateTemperature, source: Any, request: Any) -> Any:
+def true_start(self: PrivateTemperature, session: Any, queries: Any) -> Any:
     """Begin where the exact accuracy says, instead of a noisy one."""
-    records = source._records
+    records = session.source._records
 
     def exact(*_: Any) -> SearchCounts:
         right = float(records.correct.sum())
         return COUNTS_OF(right, len(records) - right, 1.0)
 
     with mock.patch.object(SearchCounts, "of", exact):
-        return SEARCH(self, source, request)
+        return SEARCH(self, session, queries)
 
 
 def true_slopes(self: PrivateTwoTemperatures, source: Any, **about: Any) -> Any:

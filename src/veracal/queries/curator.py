@@ -238,7 +238,6 @@ class Curator:
 
         Parameters
         ----------
-        query : Query
         micro_epsilon : int
             Cost per unit, in millionths of epsilon, from which the noise is computed.
         request : str, optional
@@ -254,7 +253,6 @@ class Curator:
 
         Parameters
         ----------
-        query : Query
         noise_multiplier : float
             Noise divided by the L2 sensitivity to one unit.
         request : str, optional
@@ -305,7 +303,6 @@ class Curator:
 
         Parameters
         ----------
-        items : iterable of Item
         request : str, optional
             Prefix of the ids of their requests. By default all charges for the same purpose and
             event count.
@@ -349,10 +346,6 @@ class Curator:
             it: an interrupted fit that is called again with it resumes at no further cost;
             after the fit has finished, the checkpoint returns the same model at no cost. A
             request that was charged is rejected if its checkpoint is missing.
-
-        Returns
-        -------
-        The model.
         """
         shared = model if _is_shared(model) else None
         if shared is not None:

@@ -226,7 +226,6 @@ class Pool(MultiSource):
 
         Parameters
         ----------
-        query_request : QueryRequest
         request : str, optional
             Id of the request, from which those of the sources are derived.
         dropped : mapping of path to reason, optional
@@ -367,7 +366,6 @@ def combine_answers(
 
     Parameters
     ----------
-    query_request : QueryRequest
     responses : sequence of object
         For each source its answer, its error, or a :class:`SkippedSource`.
     sources : sequence of Source or ProtectionOnly
@@ -498,16 +496,10 @@ def find_invalid_responses(
 
     Parameters
     ----------
-    query_request : QueryRequest
     answers : mapping of int to Release
         By the index of their source.
-    sources : sequence of Source
     max_records : int, optional
         Declared.
-
-    Returns
-    -------
-    dict of int to str
     """
     bounds = dict[Event, int | None]()  # of the noise; None if it was not requested
     total = MAX_TOTAL

@@ -218,12 +218,10 @@ def sums_by_source(query: Query, records: Records, source_index: Ints, sources: 
 
     Parameters
     ----------
-    query : Query
     records : Scores or Dataset
         The records of all sources.
     source_index : array of ints in [0, sources), of shape (n,)
         The source of each record.
-    sources : int
 
     Returns
     -------

@@ -154,7 +154,6 @@ class Source(Protocol):
 
         Parameters
         ----------
-        query : Query
         micro_epsilon : int
             Cost per unit, in millionths of epsilon.
         request : str, optional
@@ -179,7 +178,6 @@ class GaussianSource(Source, Protocol):
 
         Parameters
         ----------
-        query : Query
         noise_multiplier : float
             Noise divided by the L2 sensitivity to one unit.
         request : str, optional

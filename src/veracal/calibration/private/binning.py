@@ -1,8 +1,9 @@
 """Private histogram binning."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal, Self
+from typing import Literal
 
 import numpy as np
 
@@ -11,13 +12,17 @@ from veracal._types import Bools, Floats
 from veracal.calibration.bins import Bins
 from veracal.calibration.maps.nonparametric import Binned
 from veracal.calibration.private.estimates import NoisyValue, noisy_values, share_estimate
-from veracal.calibration.private.session import PrivateFitter, check_level, micro_epsilon_of
+from veracal.calibration.private.session import (
+    PrivateFitter,
+    QuerySession,
+    check_level,
+    micro_epsilon_of,
+)
 from veracal.calibration.queries.binned import CorrectTotal, CorrectWrong
-from veracal.queries import QueryRequest, Source
+from veracal.queries import QueryRequest
 
 Form = Literal["correct-wrong", "correct-total"]
 FORMS = "correct-wrong", "correct-total"
-COVERS = "the accuracies of all bins and the counts used for them"
 _STEPS = 2.0**20  # grid steps of an accuracy between 0 and 1
 
 
@@ -58,6 +63,8 @@ class PrivateBinning(PrivateFitter):
     of the paper. Its cost is :meth:`event`, known before a record is read.
     """
 
+    covers = "the accuracies of all bins and the counts used for them"
+
     def __init__(
         self,
         *,
@@ -73,17 +80,8 @@ class PrivateBinning(PrivateFitter):
         self.form = form
         self.level = level
 
-    def fit(self, source: Source, *, request: str | None = None) -> Self:
-        """Query a source for counts and fit the map.
-
-        Parameters
-        ----------
-        source : Source
-        request : str, optional
-            As in :meth:`PrivateTemperature.fit`.
-        """
-        (query,) = self._queries()
-        release = query.ask(source, request)
+    def _fit(self, session: QuerySession, queries: Sequence[QueryRequest]) -> Binned:
+        release = session.ask(queries[0], "counts")
         bins, std = Bins(self.bins), release.noise_std
         first, second = release.values[0::2], release.values[1::2]
         values = noisy_values(release)
@@ -114,7 +112,7 @@ class PrivateBinning(PrivateFitter):
                 low, high = min(estimate.low, value), max(estimate.high, value)
                 estimate = replace(estimate, value=value, low=low, high=high)
             self.accuracies_.append(estimate)
-        return self._store(Binned(bins, accuracies), [release], source, covers=COVERS)
+        return Binned(bins, accuracies)
 
     def _queries(self) -> list[QueryRequest]:
         _checks.one_of(FORMS, form=self.form)
@@ -135,7 +133,6 @@ def bin_accuracies(
         Noisy counts, which may be negative.
     noise_std : float
         Standard deviation of the noise of each count.
-    bins : Bins
     """
     return bin_shares(correct, correct + wrong, float(np.sqrt(2)) * noise_std, bins)
 
@@ -151,7 +148,6 @@ def bin_shares(
         Noisy counts, which may be negative.
     total_std : float
         Standard deviation of the noise of each total; smaller totals count as empty.
-    bins : Bins
     """
     known = total > total_std
     shares = np.clip(correct / np.where(known, total, 1.0), 0.0, 1.0)

@@ -178,10 +178,6 @@ def between_source_variance(
     n_sources : int, optional
         Number of sources that the figure is about. None: the population of such sources.
 
-    Returns
-    -------
-    CohortSpread
-
     Notes
     -----
     With fewer than two sources ``between`` is 0, and an interval is about these sources
@@ -254,10 +250,8 @@ def mean_estimate(
 
     Parameters
     ----------
-    total : Noisy
     correct, wrong : Noisy
         Counts whose sum is the number of records.
-    level : float
     most : float
         The figure lies in [0, most].
     spread : callable, optional

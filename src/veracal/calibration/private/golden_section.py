@@ -42,7 +42,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Self
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -65,7 +65,7 @@ from veracal.calibration.private.session import (
 from veracal.calibration.queries.binned import BinnedGap
 from veracal.calibration.queries.scalars import Gap, LossAt
 from veracal.data import Estimate
-from veracal.queries import Query, QueryRequest, Release, Source
+from veracal.queries import Query, QueryRequest, Release
 
 RATIO = (math.sqrt(5) - 1) / 2
 
@@ -295,7 +295,6 @@ def root_interval(
         Temperatures.
     answers : sequence of m SourceSums
         The sum at each temperature.
-    bound : ErrorBound
     ends : pair of float
         Range of temperatures. A root outside counts as the nearest end.
     """
@@ -370,7 +369,6 @@ def _interval(under: Floats, over: Floats, ends: Interval) -> Interval:
 
 GoldenObjective = Literal["accuracy", "likelihood", "calibration error"]
 OBJECTIVES = "accuracy", "likelihood", "calibration error"
-COVERS = "the temperature and all answers used to fit it"
 
 
 @dataclass(frozen=True)
@@ -468,6 +466,7 @@ class GoldenTemperature(PrivateFitter):
     (3, 6, False)
     """
 
+    covers = "the temperature and all answers used to fit it"
     keeps_predictions = True
 
     def __init__(
@@ -497,18 +496,7 @@ class GoldenTemperature(PrivateFitter):
         self.size = size
         self.level = level
 
-    def fit(self, source: Source, *, request: str | None = None) -> Self:
-        """Query a source and fit the temperature.
-
-        Parameters
-        ----------
-        source : Source
-        request : str, optional
-            As in :meth:`PrivateTemperature.fit`.
-        """
-        queries = self._queries()
-        session = QuerySession(source, request)
-        session.check_affordable(self.items)
+    def _fit(self, session: QuerySession, queries: Sequence[QueryRequest]) -> Temperature:
         grid, inverses = TemperatureGrid(*self.temperatures), list[float]()
 
         def evaluate(point: Floats) -> list[float]:
@@ -527,12 +515,12 @@ class GoldenTemperature(PrivateFitter):
         )
         points = np.array([evaluation.temperature for evaluation in self.evaluations_])
         sums = [SourceSums.of(release) for release in session.answers]
-        low, high = self._interval(points, sums, unit_of(source).at_most)
+        low, high = self._interval(points, sums, unit_of(session.source).at_most)
         value, size = 1 / inverse, int(self.size or 0)
         self.temperature_ = Estimate(value, min(low, value), max(high, value), self.level, size)
         sampled = self.size is not None or len(sums[0].parts) >= MIN_SOURCES
         self.interval_covers_ = "noise and sampling" if sampled else "noise"
-        return self._store(Temperature(inverse), session.releases, source, covers=COVERS)
+        return Temperature(inverse)
 
     def _interval(self, points: Floats, sums: Sequence[SourceSums], rows: int) -> Interval:
         """Confidence interval of the temperature."""

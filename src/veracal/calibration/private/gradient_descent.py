@@ -1,5 +1,6 @@
 """Noisy gradient descent on the parameters of a calibration map, with one query per step."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -20,13 +21,11 @@ from veracal.accounting import (
 )
 from veracal.calibration.private.session import (
     PrivateFitter,
-    find_unaffordable,
+    QuerySession,
     micro_epsilon_of,
-    sub_request,
-    unit_of,
 )
 from veracal.mechanisms import Linear, gaussian_noise
-from veracal.queries import GaussianSource, Query, QueryRequest, Release, Source
+from veracal.queries import Query, QueryRequest
 
 PAPER_STEPS = 100
 
@@ -36,10 +35,10 @@ class DescentFitter(PrivateFitter):
 
     .. math:: \theta \leftarrow \theta - \eta_t g_t / n
 
-    where :math:`g_t` is the noisy sum of clipped gradients, n a *declared* number of records, and
-    :math:`\eta_t` falls on a line from the learning rate to zero (Zhang et al. 2022,
-    https://arxiv.org/abs/2210.08248, Algorithm 1). With another method than ``"descent"`` the
-    fitter makes the queries of :meth:`_queries`.
+    where :math:`g_t` is the noisy sum of clipped gradients, n a *declared* number of records
+    (its share for the sources that still answer), and :math:`\eta_t` falls on a line from the
+    learning rate to zero (Zhang et al. 2022, https://arxiv.org/abs/2210.08248, Algorithm 1).
+    With another method than ``"descent"`` the fitter makes the queries of :meth:`_queries`.
 
     Guarantees
     ----------
@@ -86,35 +85,23 @@ class DescentFitter(PrivateFitter):
         """Raise for invalid settings that both methods use."""
 
     def _descend(
-        self, source: Source, request: str | None
-    ) -> tuple[Floats, float, list[Release]]:
+        self, session: QuerySession, queries: Sequence[QueryRequest]
+    ) -> tuple[Floats, float]:
         """Descend with one gradient query per step.
 
-        Returns the parameters; an upper bound on the standard deviation of a parameter due to
-        the noise of all steps, ignoring that later steps correct earlier noise; the releases.
+        Returns the parameters, and an upper bound on the standard deviation of a parameter due
+        to the noise of all steps, ignoring that later steps correct earlier noise.
         """
-        check_gaussian(source)
-        find_unaffordable(source, self.items, request)
-        ((planned, steps),) = self._planned(unit_of(source))
         assert self.size is not None
-        parameters = self._start()
-        releases, variance = [], 0.0
-        for step, rate in enumerate(Linear(self.learning_rate, 0.0, steps).values(steps)):
-            query = replace(planned, query=self._gradient(parameters, step))
-            release = query.ask(source, sub_request(request, step))
-            parameters = parameters - rate * release.values / self.size
-            variance += (rate * release.noise_std / self.size) ** 2
-            releases.append(release)
-        return parameters, float(np.sqrt(variance)), releases
-
-
-def check_gaussian(source: Source) -> None:
-    """Reject a source that cannot add Gaussian noise, before anything is charged."""
-    if not isinstance(source, GaussianSource):
-        raise ValueError(
-            f"Expected a source that answers with Gaussian noise, got {source!r}. Use the "
-            "method 'search', which needs none."
-        )
+        parameters, variance, steps = self._start(), 0.0, len(queries)
+        rates = Linear(self.learning_rate, 0.0, steps).values(steps)
+        for step, (rate, query) in enumerate(zip(rates, queries, strict=True)):
+            gradient = self._gradient(parameters, step)
+            release = session.ask(replace(query, query=gradient), str(step))
+            size = self.size * session.n_present / session.n_sources
+            parameters = parameters - rate * release.values / size
+            variance += (rate * release.noise_std / size) ** 2
+        return parameters, float(np.sqrt(variance))
 
 
 @cache

@@ -113,8 +113,6 @@ def guard_map(
 
     Parameters
     ----------
-    map_ : Map
-    source : Source
     epsilon, micro_epsilon : float or int
         Cost for each privacy unit; one of the two.
     beta : float in (0, 0.5)

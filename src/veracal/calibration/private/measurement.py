@@ -117,7 +117,6 @@ def plan_measurement(
     epsilon, micro_epsilon : float or int
         Total cost for each privacy unit; one of the two.
     figures : sequence of {"accuracy", "ece", "brier", "curve"}
-    bins : int
     group : str, optional
         Attribute by which all figures are broken down, in addition to the overall ones.
     group_names : sequence of str
@@ -226,10 +225,8 @@ def private_figures(
 
     Parameters
     ----------
-    plan : MeasurementPlan
     answers : mapping of str to list of Noisy
         Noisy values by the names of the plan.
-    level : float
     """
     correct, wrong = answers["counts"]
     count = count_estimate(correct, wrong, level)
@@ -393,12 +390,10 @@ def measure_private(
 
     Parameters
     ----------
-    source : Source
     epsilon, micro_epsilon : float or int
         What one unit of the records pays for everything; one of the two. It is divided
         by :func:`plan_measurement`.
     figures : sequence of {"accuracy", "ece", "brier", "curve"}
-    bins : int
     group, group_names
         Attribute by which figures are broken down, and its declared groups.
     level : float

@@ -1,8 +1,9 @@
 """Private Platt scaling, and a plan that predicts its accuracy from public facts."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Literal
 
 import numpy as np
 from scipy import stats
@@ -11,7 +12,7 @@ from veracal import _checks
 from veracal._types import Floats
 from veracal.accounting import Unit
 from veracal.calibration.maps.parametric import Form, Platt
-from veracal.calibration.private.gradient_descent import DescentFitter, check_gaussian
+from veracal.calibration.private.gradient_descent import DescentFitter
 from veracal.calibration.private.platt_solver import (
     N_STEPS,
     PRIOR,
@@ -23,7 +24,6 @@ from veracal.calibration.private.session import (
     QuerySession,
     check_level,
     micro_epsilon_of,
-    unit_of,
 )
 from veracal.calibration.queries.platt import (
     ParameterGrid,
@@ -32,13 +32,12 @@ from veracal.calibration.queries.platt import (
     weight_shape,
 )
 from veracal.data import Estimate
-from veracal.queries import QueryRequest, Source
+from veracal.queries import QueryRequest
 
 FORMS: tuple[Form, ...] = ("scalar", "vector", "matrix")
 Method = Literal["equations", "descent"]
 _LARGEST = 1e6  # bound on the parameters of a descent
 _MAX_CLASSES = 200  # of a matrix, whose gradients have k² entries per record
-COVERS = "the Platt map and all answers used to fit it"
 
 
 class PrivatePlatt(DescentFitter):
@@ -112,6 +111,8 @@ class PrivatePlatt(DescentFitter):
     number of *their* records (or by their share of the declared number).
     """
 
+    covers = "the Platt map and all answers used to fit it"
+
     def __init__(
         self,
         form: Form = "vector",
@@ -145,34 +146,19 @@ class PrivatePlatt(DescentFitter):
         self.reads = reads
         self.temperatures = temperatures
 
-    def fit(self, source: Source, *, request: str | None = None) -> Self:
-        """Query a source for residuals or gradients at every step.
-
-        Parameters
-        ----------
-        source : GaussianSource
-        request : str, optional
-            As in :meth:`PrivateTemperature.fit`.
-        """
-        self._check_settings()
-        check_gaussian(source)
+    def _fit(self, session: QuerySession, queries: Sequence[QueryRequest]) -> Platt:
         if self.method == "equations":
-            queries = self._solver_queries()
-            session = QuerySession(source, request)
-            session.check_affordable(self.items)
-            noise = queries.noise_multiplier(unit_of(source))
             size = None if self.size is None else float(self.size)
-            result, releases = solve(queries, session, noise, size), session.releases
+            result = solve(self._solver_queries(), session, queries, size)
         else:
-            parameters, std, answers = self._descend(source, request)
+            parameters, std = self._descend(session, queries)
             mean_std = std / math.sqrt(1 if self.form == "scalar" else int(self.classes or 1))
             map_, n = self._map(parameters), float(self.size or 1)
-            result, releases = SolverResult(map_, std, std, mean_std, n), tuple(answers)
+            result = SolverResult(map_, std, std, mean_std, n)
         self.weight_std_, self.bias_std_ = result.weight_std, result.bias_std
         self.noise_std_ = max(result.weight_std, result.bias_std)
         self.effective_temperature_ = effective_temperature(result, self.level)
-        assert self.delta is not None
-        return self._store(result.map, releases, source, covers=COVERS, delta=self.delta)
+        return result.map
 
     def _check_settings(self) -> None:
         _checks.one_of(("equations", "descent"), method=self.method)
@@ -325,18 +311,13 @@ def plan_platt(
     form : {"scalar", "vector", "matrix"}
     epsilon, micro_epsilon : float or int
         Cost for each privacy unit; one of the two.
-    delta : float
-    classes : int
     size : int
         Declared total number of records.
     sources : int
         Number of sources that add noise.
-    steps : int
     curvature : float in (0, 1)
         Expected :math:`E[\sum_c p_c (1 - p_c)]`, about 1.4 times the error rate; a
         public guess.
-    grid : ParameterGrid, optional
-    unit : Unit, optional
 
     Examples
     --------

@@ -8,7 +8,7 @@ and both have similar curvature, so that one noisy curvature determines the step
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
@@ -308,25 +308,23 @@ class SolverResult:
 def solve(
     queries: PlattQueries,
     session: QuerySession,
-    noise_multiplier: float,
+    requests: Sequence[QueryRequest],
     size: float | None = None,
 ) -> SolverResult:
     """Query a temperature, the curvature there, and the equations step by step.
 
     Parameters
     ----------
-    queries : PlattQueries
-    session : QuerySession
-    noise_multiplier : float
-        Noise multiplier of the curvature and of every step.
+    requests : sequence of QueryRequest
+        As :meth:`PlattQueries.requests` lists them.
     size : float or None
         Declared number of records; None: the noisy number.
     """
     form, k, steps = queries.form, int(queries.classes), int(queries.steps)
-    (counts, _), (gap, n_gaps), (curve, _), (equations, _) = queries.requests(noise_multiplier)
+    searched, (curve, *equations) = requests[: 1 + N_GAPS], requests[1 + N_GAPS :]
 
     # The initial temperature, and its standard deviation under the model of the search.
-    search = search_root(session, [counts, *[gap] * n_gaps], queries.inverses)
+    search = search_root(session, searched, queries.inverses)
     inverse, posterior = search.inverse, search.posterior
     start_std = inverse * float(posterior.quantile(0.8413) - posterior.quantile(0.1587)) / 2
 
@@ -342,11 +340,11 @@ def solve(
     transform = LogOddsTransform(form, k, inverse, offset, queries.grid, queries.reads)
     theta: Floats = np.zeros(math.prod(weight_shape(form, k)) + k)
     averaged, step_sizes = [], None
-    for step in range(steps):
+    for step, planned in enumerate(equations):
         query = PlattEquations(
             transform.map(theta), transform.center, transform.spread, step, queries.grid
         )
-        release = session.ask(replace(equations, query=query), f"equations {step}")
+        release = session.ask(replace(planned, query=query), f"equations {step}")
         n = _record_count(session, size)
         if step_sizes is None:
             noise = release.noise_std / n

@@ -1,8 +1,8 @@
 """One temperature from few answers of many sources, with uniform mixing beyond its range."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Self
 
 import numpy as np
 from scipy import stats
@@ -33,11 +33,10 @@ from veracal.calibration.private.session import (
 from veracal.calibration.private.temperature import search_queries
 from veracal.calibration.queries.scalars import Gap
 from veracal.data import Estimate
-from veracal.queries import QueryRequest, Source
+from veracal.queries import QueryRequest
 
 SHARES = (10, 30, 60)  # of epsilon: the counts, then two gaps
 FEW = (10, 90)  # the counts and one gap, if the first of two would not be informative
-COVERS = "the temperature, the weight of uniform mixing, and all answers used to fit them"
 WIDE = 3.0  # spread of the nearly flat prior that intervals use
 _MIN_SLOPE = 0.02  # smallest slope of the mean confidence
 
@@ -107,6 +106,7 @@ class PooledTemperature(PrivateFitter):
     (3, 2, False)
     """
 
+    covers = "the temperature, the weight of uniform mixing, and all answers used to fit them"
     keeps_predictions = True
     infers_guard = True
 
@@ -127,19 +127,9 @@ class PooledTemperature(PrivateFitter):
         self.shares = shares
         self.level = level
 
-    def fit(self, source: Source, *, request: str | None = None) -> Self:
-        """Query a source or a pool and fit the temperature.
-
-        Parameters
-        ----------
-        source : Source
-        request : str, optional
-            As in :meth:`PrivateTemperature.fit`.
-        """
-        queries, grid = self._queries(), TemperatureGrid.between(self.temperatures)
+    def _fit(self, session: QuerySession, queries: Sequence[QueryRequest]) -> CalibrationMap:
+        grid = TemperatureGrid.between(self.temperatures)
         ends = -math.log(grid.high), -math.log(grid.low)
-        session = QuerySession(source, request)
-        session.check_affordable(self.items)
         session.ask(queries[0], "counts")
         position, positions = CENTER, list[float]()
         for i, gap in enumerate(queries[1:]):
@@ -160,10 +150,9 @@ class PooledTemperature(PrivateFitter):
             improved = wide.improved(np.array(position), self.uniform_weight_, chance)
             self.improved_ = float(improved)
         self.n_answered_, self.n_sources_ = session.n_present, session.n_sources
-        map_: CalibrationMap = Temperature(inverse)
         if self.uniform_weight_:
-            map_ = UniformMixing(inverse, self.uniform_weight_)
-        return self._store(map_, session.releases, source, covers=COVERS)
+            return UniformMixing(inverse, self.uniform_weight_)
+        return Temperature(inverse)
 
     def _estimate(
         self,

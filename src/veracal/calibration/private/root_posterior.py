@@ -301,8 +301,6 @@ def search_posterior(
 
     Parameters
     ----------
-    gaps : sequence of NoisyGap
-    counts : SearchCounts
     inverses : pair of float
         Public range of inverse temperatures.
     sampled : bool
@@ -351,8 +349,6 @@ def pooled_posterior(
 
     Parameters
     ----------
-    counts : NoisyCounts
-    gaps : sequence of NoisyGap
     ends : pair of float
         Public range of the log inverse temperature.
     single : bool
@@ -421,7 +417,6 @@ def _refine(
         The number m of points.
     tail : float
         Weight that a refinement may leave out on either side.
-    max_looks : int
     fine : float
         Refine until the middle half of the weight covers this number of points.
     """

@@ -29,6 +29,7 @@ from veracal.data import Scores
 from veracal.errors import BudgetError, DropoutError
 from veracal.ledger import Item, Ledger, ledger_total
 from veracal.queries import (
+    GaussianSource,
     MultiSource,
     Path,
     PayingSource,
@@ -238,11 +239,8 @@ def combined_statement(
 
     Parameters
     ----------
-    releases : sequence of Release
-    unit : Unit
     covers : str
         What the statement covers, in words.
-    delta : float
     at_sources : int
         Largest number of sources of a pool at which one unit has records.
     unused : sequence of QueryRequest
@@ -380,7 +378,6 @@ class QuerySession:
 
         Parameters
         ----------
-        query_request : QueryRequest
         name : str
             Name within the session, for the request id.
 
@@ -420,15 +417,18 @@ class QuerySession:
 
 
 class PrivateFitter(BaseEstimator):  # type: ignore[misc]
-    """Base class of private fitters: they query a source and never read records directly."""
+    """Base class of private fitters: they query a source and never read records directly.
 
+    A fitter declares its queries in :meth:`_queries`, and fits in :meth:`_fit`.
+    """
+
+    covers: ClassVar[str]  # what the statement covers, in words
     keeps_predictions: ClassVar[bool] = False  # whether its maps never change a prediction
     infers_guard: ClassVar[bool] = False  # whether its answers also decide about the map
 
     map_: CalibrationMap
     private_: bool
     releases_: tuple[Release, ...]
-    _ledger_total: str | None = None
 
     def event(self, relation: Relation = "add-remove", unit: Unit | None = None) -> Event:
         """Cost of one fit, known before any record is read."""
@@ -450,6 +450,35 @@ class PrivateFitter(BaseEstimator):  # type: ignore[misc]
             for request, times in planned
         ]
 
+    def fit(self, source: Source, *, request: str | None = None) -> Self:
+        """Query a source and fit the map.
+
+        Parameters
+        ----------
+        source : Source
+            A ``GaussianSource`` if the queries have Gaussian noise.
+        request : str, optional
+            Request id of the fit, for fresh answers of a source. Without one every query is its
+            own id.
+        """
+        unit = unit_of(source)
+        queries = [query for query, times in self._planned(unit) for _ in range(times)]
+        gaussian = any(query.noise_multiplier is not None for query in queries)
+        if gaussian and not isinstance(source, GaussianSource):
+            raise ValueError(
+                f"Expected a source that answers with Gaussian noise, got {source!r}. Use a "
+                "method that needs none."
+            )
+        session = QuerySession(source, request)
+        session.check_affordable(self.items)
+        self.map_ = self._fit(session, queries)
+        self.releases_ = session.releases
+        self.private_ = all(release.private for release in self.releases_)
+        # The source is not stored, because it holds the records.
+        self._unit, self._delta = unit, float(getattr(self, "delta", 0.0)) if gaussian else 0.0
+        self._ledger_total = ledger_total_of(source)
+        return self
+
     def _queries(self) -> list[QueryRequest]:
         """The queries of a fit, at placeholder parameters."""
         raise NotImplementedError
@@ -457,6 +486,10 @@ class PrivateFitter(BaseEstimator):  # type: ignore[misc]
     def _planned(self, unit: Unit) -> list[tuple[QueryRequest, int]]:
         """The queries of a fit, and how often each is made."""
         return [(request, 1) for request in self._queries()]
+
+    def _fit(self, session: QuerySession, queries: Sequence[QueryRequest]) -> CalibrationMap:
+        """Make the queries at parameters that depend on earlier answers, and fit the map."""
+        raise NotImplementedError
 
     def transform(self, scores: Scores) -> Scores:
         """Map any scores; they are only read."""
@@ -467,28 +500,13 @@ class PrivateFitter(BaseEstimator):  # type: ignore[misc]
     def statement_(self) -> Statement | None:
         """Privacy guarantee of the fit; None for public records."""
         check_is_fitted(self, "map_")
-        covers, unit, delta = self._statement_terms
         return combined_statement(
-            self.releases_, unit, covers=covers, delta=delta, ledger_total=self._ledger_total
+            self.releases_,
+            self._unit,
+            covers=self.covers,
+            delta=self._delta,
+            ledger_total=self._ledger_total,
         )
-
-    def _store(
-        self,
-        map_: CalibrationMap,
-        releases: Sequence[Release],
-        source: Source,
-        *,
-        covers: str,
-        delta: float = 0.0,
-    ) -> Self:
-        """Store the fitted map, its releases and the terms of its statement."""
-        self.map_ = map_
-        self.releases_ = tuple(releases)
-        self.private_ = all(release.private for release in self.releases_)
-        # The source is not stored, because it holds the records.
-        self._statement_terms = covers, unit_of(source), delta
-        self._ledger_total = ledger_total_of(source)
-        return self
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Self
+from typing import Literal
 
 import numpy as np
 from scipy import stats
@@ -29,12 +29,11 @@ from veracal.calibration.private.session import (
 from veracal.calibration.queries.binned import CorrectWrong
 from veracal.calibration.queries.scalars import Gap, TemperatureGradient, softplus
 from veracal.data import Estimate
-from veracal.queries import Query, QueryRequest, Release, Source
+from veracal.queries import Query, QueryRequest, Release
 
 Method = Literal["search", "descent"]
 SHARES = (15, 12, 24, 49)  # of the epsilon of a search: the counts, then three gaps
 START = math.log(math.e - 1)  # parameter of an inverse temperature of 1
-COVERS = "the temperature and all answers used to fit it"
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,6 +212,7 @@ class PrivateTemperature(DescentFitter):
     (3, False)
     """
 
+    covers = "the temperature and all answers used to fit it"
     keeps_predictions = True
 
     def __init__(
@@ -257,42 +257,28 @@ class PrivateTemperature(DescentFitter):
         total = micro_epsilon_of(self.epsilon, self.micro_epsilon)
         return search_queries(total, SHARES, self.classes)
 
-    def fit(self, source: Source, *, request: str | None = None) -> Self:
-        """Query a source and fit the temperature.
-
-        Parameters
-        ----------
-        source : Source
-        request : str, optional
-            Request id of the fit, for fresh answers of a source. Without one every query is its
-            own id.
-        """
-        self._check_settings()
+    def _fit(self, session: QuerySession, queries: Sequence[QueryRequest]) -> Temperature:
         if self.method == "search":
-            return self._search(source, request)
-        parameters, std, releases = self._descend(source, request)
+            return self._search(session, queries)
+        parameters, std = self._descend(session, queries)
         half_width = float(stats.norm.ppf((1 + self.level) / 2)) * std
         low_inverse, high_inverse = check_range(self.inverses)
         inverse, low, high = (
             min(max(softplus(float(parameters[0]) + d), low_inverse), high_inverse)
             for d in (0.0, half_width, -half_width)
         )
-        assert self.delta is not None
         assert self.size is not None
         self.temperature_ = Estimate(1 / inverse, 1 / low, 1 / high, self.level, int(self.size))
-        return self._store(
-            Temperature(inverse), releases, source, covers=COVERS, delta=self.delta
-        )
+        return Temperature(inverse)
 
-    def _search(self, source: Source, request: str | None) -> Self:
+    def _search(self, session: QuerySession, queries: Sequence[QueryRequest]) -> Temperature:
         """Fit by an adaptive root search."""
-        session, inverses = QuerySession(source, request), check_range(self.inverses)
-        session.check_affordable(self.items)
-        result = search_root(session, self._queries(), inverses)
+        inverses = check_range(self.inverses)
+        result = search_root(session, queries, inverses)
         sampled = search_posterior(result.gaps, result.counts, inverses, sampled=True)
         low, high = (1 / sampled.inverse((1 + sign * self.level) / 2) for sign in (1, -1))
         value = 1 / result.inverse
         self.temperature_ = Estimate(
             value, min(low, value), max(high, value), self.level, result.n
         )
-        return self._store(Temperature(result.inverse), session.answers, source, covers=COVERS)
+        return Temperature(result.inverse)

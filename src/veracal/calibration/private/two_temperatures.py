@@ -15,7 +15,6 @@ privacy cost.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -45,7 +44,7 @@ from veracal.calibration.queries.scalars import (
     Gap,
 )
 from veracal.data import Estimate
-from veracal.queries import Query, QueryRequest, Source
+from veracal.queries import Query, QueryRequest
 
 _DIFFERENCE = 0.5  # prior standard deviation of the difference of both logarithms
 _MEAN = 0.9  # prior standard deviation of their mean, as of the root of a search
@@ -54,7 +53,6 @@ _MIN_LOG_ODDS = 0.5  # for accuracies near one half
 # Shares of the counts, two gaps, the slopes, then both weighted gaps twice. Shares of the same
 # query differ: at the same temperature an equal query would get the same noise.
 SHARES = (10, 9, 11, 10, 20, 40)
-COVERS = "both temperatures and all answers used to fit them"
 MIN_RECORDS_TIMES_EPSILON = 1_500  # from here on two temperatures are better than one
 
 
@@ -107,7 +105,6 @@ def two_temperature_posterior(
     ----------
     slopes : array of shape (2, 2)
         As returned by :func:`slope_matrix`.
-    observations : sequence of GapObservation
     accuracy : float
         Noisy accuracy, between 0 and 1.
 
@@ -183,6 +180,7 @@ class PrivateTwoTemperatures(PrivateFitter):
     True
     """
 
+    covers = "both temperatures and all answers used to fit them"
     keeps_predictions = True
 
     def __init__(
@@ -200,18 +198,8 @@ class PrivateTwoTemperatures(PrivateFitter):
         self.inverses = inverses
         self.level = level
 
-    def fit(self, source: Source, *, request: str | None = None) -> Self:
-        """Query a source and fit both temperatures.
-
-        Parameters
-        ----------
-        source : Source
-        request : str, optional
-            As in :meth:`PrivateTemperature.fit`.
-        """
-        queries, inverses = self._queries(), check_range(self.inverses)
-        session = QuerySession(source, request)
-        session.check_affordable(self.items)
+    def _fit(self, session: QuerySession, queries: Sequence[QueryRequest]) -> TwoTemperatures:
+        inverses = check_range(self.inverses)
         search = search_root(session, queries[:3], inverses)
         positions, at = search.positions, search.inverse
         offsets: Floats = np.zeros(2)
@@ -249,7 +237,7 @@ class PrivateTwoTemperatures(PrivateFitter):
             Estimate(float(value), float(low), float(high), self.level, search.n)
             for value, low, high in zip(values, lows, highs, strict=True)
         )
-        return self._store(map_, session.answers, source, covers=COVERS)
+        return map_
 
     def _queries(self) -> list[QueryRequest]:
         check_range(self.inverses)
