@@ -68,7 +68,8 @@ def test_sources_say_whom_they_protect(holder):
         assert (source.relation, source.unit) == ("replace-one", PATIENT)
         assert unit_of(source) == PATIENT
         assert profile_source(source).relation == "replace-one"
-        pooled = Pool([source, Public(SCORES)]).answer(Count(), micro_epsilon=500_000)
+        pool = Pool([source, Public(SCORES)], min_sources=1)
+        pooled = pool.answer(Count(), micro_epsilon=500_000)
         assert set(pooled.requested.values()) == {EVENT}
 
 

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
         check_quorum,
         combine_answers,
         find_invalid_responses,
-        is_multi_source,
     )
     from veracal.queries.query import (
         BinnedSum,
@@ -113,7 +112,6 @@ __all__ = [
     "find_invalid_responses",
     "gaussian_event",
     "is_declared",
-    "is_multi_source",
     "labeled_scores",
     "laplace_event",
     "mark_charged",
@@ -151,7 +149,6 @@ __getattr__, __dir__ = attach(
             "check_quorum",
             "combine_answers",
             "find_invalid_responses",
-            "is_multi_source",
         ),
         "query": (
             "BinnedSum",

@@ -234,32 +234,18 @@ class Curator:
     def answer(
         self, query: Query, *, micro_epsilon: int, request: str | None = None
     ) -> Release:
-        """Answer a query with discrete Laplace noise.
+        """Answer a query with discrete Laplace noise, as :meth:`Source.answer` says.
 
-        Parameters
-        ----------
-        micro_epsilon : int
-            Cost per unit, in millionths of epsilon, from which the noise is computed.
-        request : str, optional
-            Request id, for safe retries. By default it is derived from the query, so repeating
-            a query returns the same answer at no cost.
+        Without a request id, repeating a query returns the same answer at no cost.
         """
         return self._answer(QueryRequest(query, micro_epsilon), add_discrete_laplace, request)
 
     def answer_gaussian(
         self, query: Query, *, noise_multiplier: float, request: str | None = None
     ) -> Release:
-        """Answer a query with discrete Gaussian noise; the ledger must have a delta.
-
-        Parameters
-        ----------
-        noise_multiplier : float
-            Noise divided by the L2 sensitivity to one unit.
-        request : str, optional
-            As for :meth:`answer`.
-        """
-        wanted = QueryRequest(query, noise_multiplier=noise_multiplier)
-        return self._answer(wanted, add_discrete_gaussian, request)
+        """Answer a query with discrete Gaussian noise; the ledger must have a delta."""
+        gaussian = QueryRequest(query, noise_multiplier=noise_multiplier)
+        return self._answer(gaussian, add_discrete_gaussian, request)
 
     def _answer(
         self,

@@ -9,7 +9,6 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeGuard
 
 from veracal import _checks
 from veracal._types import Frozen
@@ -163,11 +162,6 @@ class MultiSource(ABC):
         )
 
 
-def is_multi_source(source: object) -> TypeGuard[MultiSource]:
-    """Whether a source consists of several."""
-    return isinstance(source, MultiSource)
-
-
 @dataclass(frozen=True, eq=False)
 class Pool(MultiSource):
     r"""Several sources that answer as one, by the sum of their answers.
@@ -255,7 +249,7 @@ class Pool(MultiSource):
             try:
                 responses.append(
                     source.round(query_request, request=own, dropped=within.get(i, {}))
-                    if is_multi_source(source)
+                    if isinstance(source, MultiSource)
                     else query_request.ask(source, own)
                 )
             except tuple(kind for kind, _ in _DROPOUT_REASONS) as error:
@@ -276,7 +270,7 @@ class Pool(MultiSource):
         return [
             (i, *path)
             for i, source in enumerate(self.sources)
-            for path in (source.paths() if is_multi_source(source) else [()])
+            for path in (source.paths() if isinstance(source, MultiSource) else [()])
         ]
 
     def members(self) -> Sequence[Source]:
@@ -387,7 +381,7 @@ def combine_answers(
     single = {  # a pool has validated its own answers
         i: part
         for i, part in enumerate(parts)
-        if part is not None and not is_multi_source(sources[i])
+        if part is not None and not isinstance(sources[i], MultiSource)
     }
     faults = find_invalid_responses(query_request, single, sources, max_records)
     for i, fault in faults.items():
@@ -425,7 +419,7 @@ def _requested_events(
         return dict(part.requested)
     if part is not None:
         return {} if part.event is None else {(): part.event}
-    if is_multi_source(source) and source.members():
+    if isinstance(source, MultiSource) and source.members():
         within, events = _group_by_source(dropped), dict[Path, Event]()
         for j, one in enumerate(source.members()):
             if (j,) not in dropped:
@@ -435,7 +429,7 @@ def _requested_events(
     event = usual
     if is_declared(source):
         event = query_request.event(source.relation, source.unit)
-    paths = source.paths() if is_multi_source(source) else [()]
+    paths = source.paths() if isinstance(source, MultiSource) else [()]
     return {} if event is None else dict.fromkeys(paths, event)
 
 

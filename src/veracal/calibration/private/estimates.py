@@ -25,23 +25,12 @@ from veracal.queries import PooledRelease, Release, noise_events
 
 @dataclass(frozen=True)
 class NoisyValue:
-    """A released number and its noise.
-
-    Attributes
-    ----------
-    value : float
-    std : float
-        Standard deviation of the noise; 0 for an exact number.
-    noises : tuple of float
-        Scales of all discrete Laplace noises in the number, in grid steps; empty if exact.
-    step : float
-        Grid step.
-    """
+    """A released number and its noise."""
 
     value: float
-    std: float = 0.0
-    noises: tuple[float, ...] = ()
-    step: float = 1.0
+    std: float = 0.0  # standard deviation of the noise; 0 for an exact number
+    noises: tuple[float, ...] = ()  # scales of all discrete Laplace noises, in grid steps
+    step: float = 1.0  # grid step
 
     def interval(self, alpha: float) -> tuple[float, float]:
         r"""Interval of the exact number with probability :math:`1 - \alpha`."""
@@ -118,21 +107,11 @@ def noise_half_width(noises: Sequence[float], beta: float) -> float:
 
 @dataclass(frozen=True)
 class CohortSpread:
-    """Components of the variance of a sum over the sources that answered.
+    """Components of the variance of a sum over the sources that answered."""
 
-    Attributes
-    ----------
-    noise : float
-        Variance of the noise.
-    sampling : float
-        Variance due to the sampling of records, bounded by the caller.
-    between : float
-        Additional variance due to the selection of sources.
-    """
-
-    noise: float
-    sampling: float
-    between: float
+    noise: float  # variance of the noise
+    sampling: float  # variance due to the sampling of records, bounded by the caller
+    between: float  # additional variance due to the selection of sources
 
     @property
     def std(self) -> float:

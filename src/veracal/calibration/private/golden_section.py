@@ -77,10 +77,6 @@ ValueUpdate = Callable[[Floats], Sequence[ArrayLike]]
 class Bracket:
     """Interval that contains the minimum.
 
-    Attributes
-    ----------
-    low, high : arrays of one shape
-
     Examples
     --------
     >>> [float(point) for point in np.round(Bracket(0.5, 3.0).points(), 3)]
@@ -109,18 +105,10 @@ class Bracket:
 
 @dataclass(frozen=True, eq=False)
 class BracketSearch:
-    """Result of a search with all its evaluations.
+    """Result of a search with all its evaluations."""
 
-    Attributes
-    ----------
-    bracket : Bracket
-        The last one.
-    points, values : arrays of shape (K + 1, ...)
-        Points of evaluation and values there, in order.
-    """
-
-    bracket: Bracket
-    points: Floats
+    bracket: Bracket  # the last one
+    points: Floats  # of shape (K + 1, ...): points of evaluation and values there, in order
     values: Floats
 
     @property
@@ -218,21 +206,11 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True, eq=False)
 class SourceSums:
-    """Sums and the contribution of each source.
+    """Sums and the contribution of each source."""
 
-    Attributes
-    ----------
-    parts : array of shape (sources, entries)
-        Noisy contributions.
-    noises : tuple of float
-        Scales of all discrete Laplace noises in each sum, in grid steps.
-    step : float
-        Grid step.
-    """
-
-    parts: Floats
-    noises: tuple[float, ...]
-    step: float
+    parts: Floats  # of shape (sources, entries): noisy contributions
+    noises: tuple[float, ...]  # scales of all discrete Laplace noises, in grid steps
+    step: float  # grid step
 
     @classmethod
     def of(cls, release: Release) -> "SourceSums":
@@ -249,24 +227,12 @@ class SourceSums:
 
 @dataclass(frozen=True)
 class ErrorBound:
-    r"""Error bound of a sum.
+    r"""Error bound of a sum."""
 
-    Attributes
-    ----------
-    alpha : float
-        Probability that any of the sums exceeds its bound.
-    size : int or None
-        Declared bound on the number of records, times the rows of a unit.
-    width : float
-        Largest difference between the contributions of two records to a sum.
-    n_candidates : int
-        Number of sums that adaptive queries could have evaluated, over which Hoeffding's
-        inequality takes a union bound.
-    """
-
-    alpha: float
-    size: int | None
-    width: float
+    alpha: float  # probability that any of the sums exceeds its bound
+    size: int | None  # declared bound on the number of records, times the rows of a unit
+    width: float  # largest difference between the contributions of two records to a sum
+    # Sums that adaptive queries could have evaluated: Hoeffding's inequality takes a union bound.
     n_candidates: int = 1
 
     def half_widths(self, sums: SourceSums, n_sums: int) -> Floats:
@@ -373,20 +339,11 @@ OBJECTIVES = "accuracy", "likelihood", "calibration error"
 
 @dataclass(frozen=True)
 class GoldenEvaluation:
-    """One evaluation of the objective.
-
-    Attributes
-    ----------
-    temperature : float
-    value : float
-        Noisy objective, summed over all records.
-    noise_std : float
-        Standard deviation of the noise of each sum in it.
-    """
+    """One evaluation of the objective."""
 
     temperature: float
-    value: float
-    noise_std: float
+    value: float  # noisy objective, summed over all records
+    noise_std: float  # standard deviation of the noise of each sum in it
 
 
 class GoldenTemperature(PrivateFitter):

@@ -39,7 +39,7 @@ from veracal.calibration.queries.binned import (
 )
 from veracal.data import Estimate
 from veracal.ledger import Item
-from veracal.queries import Brier, Query, QueryRequest, Release, Source, is_multi_source
+from veracal.queries import Brier, MultiSource, Query, QueryRequest, Release, Source
 
 Figure = Literal["accuracy", "ece", "brier", "curve"]
 FIGURES: tuple[Figure, ...] = get_args(Figure)
@@ -417,7 +417,7 @@ def measure_private(
         bins=bins,
         group=group,
         group_names=group_names,
-        by_bins=is_multi_source(source),
+        by_bins=isinstance(source, MultiSource),
     )
     return measure_planned(source, plan, level=level, request=request)
 

@@ -157,7 +157,16 @@ class PrivatePlatt(DescentFitter):
             result = SolverResult(map_, std, std, mean_std, n)
         self.weight_std_, self.bias_std_ = result.weight_std, result.bias_std
         self.noise_std_ = max(result.weight_std, result.bias_std)
-        self.effective_temperature_ = effective_temperature(result, self.level)
+        # The mean weight of a class's own logit. If its interval includes zero, that of the
+        # temperature is unbounded.
+        weights = result.map.weights
+        mean = float(np.mean(np.diag(weights) if result.map.form == "matrix" else weights))
+        half_width = float(stats.norm.ppf((1 + self.level) / 2)) * result.mean_weight_std
+        low, high = (
+            1 / w if w > 0 else math.inf for w in (mean + half_width, mean - half_width)
+        )
+        value, n = 1 / mean if mean > 0 else None, max(round(result.count), 0)
+        self.effective_temperature_ = Estimate(value, low, high, self.level, n)
         return result.map
 
     def _check_settings(self) -> None:
@@ -217,22 +226,6 @@ class PrivatePlatt(DescentFitter):
         bounded = np.clip(parameters, -_LARGEST, _LARGEST)
         weights, bias = bounded[:-k], bounded[-k:]
         return Platt(weights.reshape(weight_shape(self.form, k)), bias, self.reads)
-
-
-def effective_temperature(result: SolverResult, level: float) -> Estimate:
-    """Inverse of the mean weight of a class's own logit, with an interval for the noise.
-
-    If the interval of the mean includes zero, that of the temperature is unbounded; the value
-    is None if the mean itself is not positive.
-    """
-    diagonal = (
-        np.diag(result.map.weights) if result.map.form == "matrix" else result.map.weights
-    )
-    mean = float(np.mean(diagonal))
-    half_width = float(stats.norm.ppf((1 + level) / 2)) * result.mean_weight_std
-    low, high = (1 / w if w > 0 else math.inf for w in (mean + half_width, mean - half_width))
-    value = 1 / mean if mean > 0 else None
-    return Estimate(value, low, high, level, max(round(result.count), 0))
 
 
 MAX_STD = 0.5 * PRIOR  # of a bias in log-odds; with more noise one temperature is better

@@ -60,18 +60,6 @@ class PlattQueries:
     multiplier, the smallest for which all queries together cost epsilon at delta. The initial
     temperature costs as much as one step.
 
-    Attributes
-    ----------
-    micro_epsilon : int
-    delta : float
-    form : {"scalar", "vector", "matrix"}
-    classes : int
-    steps : int
-    grid : ParameterGrid
-    reads : "logits", "probabilities" or None
-    temperatures : pair of float, or None
-        Public range of the initial temperature; None: the whole grid.
-
     Guarantees
     ----------
     The cost is that of the composition according to the accountant, under both relations; the
@@ -85,7 +73,7 @@ class PlattQueries:
     steps: int = N_STEPS
     grid: ParameterGrid = field(default_factory=ParameterGrid)
     reads: Kind | None = None
-    temperatures: tuple[float, float] | None = None
+    temperatures: tuple[float, float] | None = None  # of the start; None: the whole grid
 
     def __post_init__(self) -> None:
         _checks.whole(micro_epsilon=self.micro_epsilon, steps=self.steps)
@@ -284,25 +272,14 @@ def averaged_steps(steps: int) -> range:
 
 @dataclass(frozen=True, eq=False)
 class SolverResult:
-    """Result of the noisy steps.
-
-    Attributes
-    ----------
-    map : Platt
-    weight_std, bias_std : float
-        Upper bounds on the standard deviations of weights and biases due to the noise of the
-        initial temperature and of the steps.
-    mean_weight_std : float
-        The same for the mean of the weights that multiply a class's own logit.
-    count : float
-        Number of records used as the divisor.
-    """
+    """Result of the noisy steps."""
 
     map: Platt
+    # Upper bounds on standard deviations due to the noise of the start and of the steps.
     weight_std: float
     bias_std: float
-    mean_weight_std: float
-    count: float
+    mean_weight_std: float  # of the mean of the weights that multiply a class's own logit
+    count: float  # number of records used as the divisor
 
 
 def solve(

@@ -89,7 +89,7 @@ class TemperatureGrid:
                 f"Expected a range of temperatures (low, high) from {limits[0]:g} to "
                 f"{limits[1]:g}, low < high, got {(self.low, self.high)!r}."
             )
-        first, last = self._ends
+        first, last = self.inverse_ends
         if self.bits > _MAX_BITS or first >= last:
             raise ValueError(
                 f"Expected at least two temperatures on the grid between {self.low!r} and "
@@ -111,39 +111,26 @@ class TemperatureGrid:
     def inverses(self, temperatures: ArrayLike) -> Floats:
         """Nearest inverse temperatures on the grid, of the same shape."""
         units = np.rint(2.0**self.bits / np.asarray(temperatures, dtype=np.float64))
-        result: Floats = np.clip(units, *self._ends) / 2.0**self.bits
+        result: Floats = np.clip(units / 2.0**self.bits, *self.inverse_ends)
         return result
 
     @property
     def inverse_ends(self) -> tuple[float, float]:
         """Smallest and largest inverse temperature on the grid."""
-        first, last = self._ends
-        return first / 2.0**self.bits, last / 2.0**self.bits
-
-    @property
-    def _ends(self) -> tuple[float, float]:
-        """Smallest and largest inverse temperature, in grid steps."""
         steps = 2.0**self.bits
-        return float(np.ceil(steps / self.high)), float(np.floor(steps / self.low))
+        return float(np.ceil(steps / self.high) / steps), float(
+            np.floor(steps / self.low) / steps
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class NoisyCounts:
-    """Noisy numbers of correct and wrong predictions.
-
-    Attributes
-    ----------
-    correct, wrong : float or array
-    std : float or array
-        Standard deviation of the noise of each.
-    sources : int or array
-        Number of sources that answered, a lower bound on the number of records.
-    """
+    """Noisy numbers of correct and wrong predictions."""
 
     correct: Floats
     wrong: Floats
-    std: Floats
-    sources: Floats
+    std: Floats  # standard deviation of the noise of each
+    sources: Floats  # number of sources that answered, a lower bound on the number of records
 
     @property
     def n(self) -> Floats:
@@ -161,40 +148,20 @@ class NoisyCounts:
 
 @dataclass(frozen=True, eq=False)
 class NoisyGap:
-    """A noisy gap at a temperature.
+    """A noisy gap at a temperature."""
 
-    Attributes
-    ----------
-    position : float or array
-        Logarithm of the inverse temperature.
-    gap : float or array
-        Correct predictions minus sum of confidences.
-    std : float or array
-        Standard deviation of the noise.
-    """
-
-    position: Floats
-    gap: Floats
-    std: Floats
+    position: Floats  # logarithm of the inverse temperature
+    gap: Floats  # correct predictions minus sum of confidences
+    std: Floats  # standard deviation of the noise
 
 
 @dataclass(frozen=True)
 class SearchCounts:
-    """Number of records and accuracy of a single source, from noisy counts.
+    """Number of records and accuracy of a single source, from noisy counts."""
 
-    Attributes
-    ----------
-    n : float
-        Noisy number of records, at least 1.
-    n_std : float
-        Standard deviation of its noise.
-    accuracy : float
-        Noisy accuracy, clipped away from 0 and 1.
-    """
-
-    n: float
-    n_std: float
-    accuracy: float
+    n: float  # noisy number of records, at least 1
+    n_std: float  # standard deviation of its noise
+    accuracy: float  # noisy accuracy, clipped away from 0 and 1
 
     @classmethod
     def of(cls, correct: float, wrong: float, std: float) -> "SearchCounts":
@@ -205,22 +172,12 @@ class SearchCounts:
 
 @dataclass(frozen=True, eq=False)
 class RootPosterior:
-    """Posterior weights of the root, the accuracy and the steepness.
+    """Posterior weights of the root, the accuracy and the steepness."""
 
-    Attributes
-    ----------
-    points : array of shape (..., m)
-        Possible roots.
-    weights : array of shape (..., m, a, s)
-        Weights of each with an accuracy and a steepness, with sum 1.
-    accuracies : array of shape (a,)
-    steepness : array of shape (s,)
-    """
-
-    points: Floats
-    weights: Floats
-    accuracies: Floats
-    steepness: Floats
+    points: Floats  # of shape (..., m): possible roots
+    weights: Floats  # of shape (..., m, a, s): of each with an accuracy and a steepness; sum 1
+    accuracies: Floats  # of shape (a,)
+    steepness: Floats  # of shape (s,)
 
     def quantile(self, share: float) -> Floats:
         """Quantile of the root."""

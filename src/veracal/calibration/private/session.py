@@ -40,7 +40,6 @@ from veracal.queries import (
     Source,
     check_quorum,
     is_declared,
-    is_multi_source,
 )
 
 
@@ -183,7 +182,7 @@ def find_unaffordable(source: Any, items: Items, request: str | None = None) -> 
     if is_declared(source) and isinstance(source, PayingSource):
         costs = items(source.relation, source.unit, source.part)
         source.require(source.unpaid(costs, request=request))
-    members = source.members() if is_multi_source(source) else ()
+    members = source.members() if isinstance(source, MultiSource) else ()
     if not members:
         return {}
     unaffordable, reasons = dict[Path, str](), list[str | None]()
@@ -355,7 +354,7 @@ class QuerySession:
 
     def __init__(self, source: Source, request: str | None = None) -> None:
         self.source, self.request = source, request
-        self._cohort = Cohort(source, {}) if is_multi_source(source) else source
+        self._cohort = Cohort(source, {}) if isinstance(source, MultiSource) else source
         self._releases = list[Release]()
 
     def check_affordable(self, items: Items) -> None:
@@ -410,11 +409,6 @@ class QuerySession:
         """Number of single sources that have answered every query so far."""
         return dropouts(self._cohort).count(None)
 
-    @property
-    def dropouts(self) -> dict[Path, str]:
-        """Sources that dropped out, with the reason, by their path in the pool."""
-        return dict(self._cohort.excluded) if isinstance(self._cohort, Cohort) else {}
-
 
 class PrivateFitter(BaseEstimator):  # type: ignore[misc]
     """Base class of private fitters: they query a source and never read records directly.
@@ -466,8 +460,8 @@ class PrivateFitter(BaseEstimator):  # type: ignore[misc]
         gaussian = any(query.noise_multiplier is not None for query in queries)
         if gaussian and not isinstance(source, GaussianSource):
             raise ValueError(
-                f"Expected a source that answers with Gaussian noise, got {source!r}. Use a "
-                "method that needs none."
+                f"Expected a source that answers with Gaussian noise, got {source!r}. Use "
+                "PrivateTemperature('search'), which needs none."
             )
         session = QuerySession(source, request)
         session.check_affordable(self.items)

@@ -38,27 +38,14 @@ START = math.log(math.e - 1)  # parameter of an inverse temperature of 1
 
 @dataclass(frozen=True, eq=False)
 class RootSearch:
-    """Result of an adaptive search for the root.
+    """Result of an adaptive search for the root."""
 
-    Attributes
-    ----------
-    inverse : float
-        Inverse temperature at which mean confidence equals accuracy, by the posterior median.
-    posterior : RootPosterior
-    counts : SearchCounts
-    positions : tuple of float
-        Inverse temperatures of the gaps.
-    gaps : tuple of NoisyGap
-    n : int
-        Noisy number of records, at least zero.
-    """
-
-    inverse: float
+    inverse: float  # posterior median of the root, on the grid and within the range
     posterior: RootPosterior
     counts: SearchCounts
-    positions: tuple[float, ...]
+    positions: tuple[float, ...]  # inverse temperatures of the gaps
     gaps: tuple[NoisyGap, ...]
-    n: int
+    n: int  # noisy number of records, at least zero
 
 
 def search_root(

@@ -58,21 +58,11 @@ MIN_RECORDS_TIMES_EPSILON = 1_500  # from here on two temperatures are better th
 
 @dataclass(frozen=True, eq=False)
 class GapObservation:
-    """Noisy weighted gaps at two temperatures.
+    """Noisy weighted gaps at two temperatures."""
 
-    Attributes
-    ----------
-    offsets : array of shape (2,)
-        Both logarithms, relative to the temperature of the slopes.
-    gaps : array of shape (2,), or of shape (1,) for their sum alone
-        Correct predictions minus confidences.
-    std : float
-        Standard deviation of the noise of each.
-    """
-
-    offsets: Floats
-    gaps: Floats
-    std: float
+    offsets: Floats  # of shape (2,): both logarithms, relative to the temperature of the slopes
+    gaps: Floats  # correct predictions minus confidences; of shape (1,) for their sum alone
+    std: float  # standard deviation of the noise of each
 
     @property
     def design(self) -> Floats:

@@ -46,7 +46,7 @@ from veracal.calibration.recalibration.result import Recalibration
 from veracal.calibration.recalibration.sources import profile_source, source_of
 from veracal.data import Estimate, Scores
 from veracal.ledger import Ledger
-from veracal.queries import Public, QueryRequest, Release, Source, is_multi_source
+from veracal.queries import MultiSource, Public, QueryRequest, Release, Source
 
 FITTED_ON = "the records that the map was fitted to"
 _COVERS = {"noise and sampling": NOISE_AND_SAMPLING, "noise": NOISE}
@@ -85,7 +85,7 @@ def run_recalibration(
     the first query.
     """
     unaffordable = {} if extras is not None else find_unaffordable(source, plan.items, request)
-    cohort = Cohort(source, unaffordable) if is_multi_source(source) else source
+    cohort = Cohort(source, unaffordable) if isinstance(source, MultiSource) else source
     charged = cohort if extras is None else extras
 
     # The calibration map.

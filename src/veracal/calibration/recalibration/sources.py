@@ -15,7 +15,7 @@ from veracal.calibration.queries.platt import ParameterGrid, weight_shape
 from veracal.calibration.recalibration.budget import Share
 from veracal.data import Kind, Scores
 from veracal.ledger import Ledger
-from veracal.queries import Curator, Pool, Public, Source, is_declared, is_multi_source
+from veracal.queries import Curator, MultiSource, Pool, Public, Source, is_declared
 
 # Methods that replace the default if not all sources answer its queries, best first.
 _FALLBACKS = ("pooled", "temperature", "acc-t", "ece-t", "nll-t", "binning", "binning-paper")
@@ -273,7 +273,7 @@ def source_of(
 
 def profile_source(source: Any) -> SourceProfile:
     """Public facts about a source, without querying it."""
-    several = is_multi_source(source)
+    several = isinstance(source, MultiSource)
     members = source.sources if isinstance(source, Pool) else ()
     profiles = [profile_source(member) for member in members]
     relations = {source.relation} if is_declared(source) else {p.relation for p in profiles}
