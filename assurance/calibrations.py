@@ -9,9 +9,7 @@ from unittest import mock
 import numpy as np
 
 from veracal.accounting import Budget
-from veracal.calibration.bins import Bins
-from veracal.calibration.maps import Binned, Platt, Temperature, TwoTemperatures
-from veracal.calibration.queries import (
+from veracal.calibration import (
     AbsoluteGaps,
     BinnedGap,
     BrierByGroup,
@@ -28,6 +26,8 @@ from veracal.calibration.queries import (
     PlattGradient,
     TemperatureGradient,
 )
+from veracal.calibration.bins import Bins
+from veracal.calibration.maps import Binned, Platt, Temperature, TwoTemperatures
 from veracal.calibration.queries.platt import platt_counts
 from veracal.calibration.queries.scalars import on_mapped_scores
 from veracal.data import Group, Scores

@@ -10,10 +10,7 @@ import numpy as np
 
 from assurance.audits import two_sided_geometric
 from veracal.accounting import DiscreteGaussian, DiscreteLaplace, Event, Statement
-from veracal.calibration import recalibrate
-from veracal.calibration.maps import CalibrationMap, Temperature
-from veracal.calibration.maps.base import digest
-from veracal.calibration.private import (
+from veracal.calibration import (
     GoldenTemperature,
     PooledTemperature,
     PrivateBinning,
@@ -23,12 +20,14 @@ from veracal.calibration.private import (
     guard_map,
     measure_private,
     plan_measurement,
+    recalibrate,
 )
+from veracal.calibration.maps import CalibrationMap, Temperature
+from veracal.calibration.maps.base import digest
 from veracal.data import Scores
 from veracal.errors import DropoutError
-from veracal.queries import Release, gaussian_event, laplace_event
+from veracal.queries import Release, gaussian_event, laplace_event, noise_std
 from veracal.queries.curator import canonical_request
-from veracal.queries.response_checks import noise_std
 
 CLASSES, MICRO, DELTA = 3, 2_000_000, 1e-5
 FIGURES = ("accuracy", "ece", "brier", "curve")

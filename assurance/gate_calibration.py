@@ -20,30 +20,25 @@ from assurance.gate_grid import assert_on_grid, float_laplace
 from assurance.ledgers import Patches, patched
 from veracal.accounting import micro_epsilon
 from veracal.accounting.events import RELATIONS
-from veracal.calibration.maps import CalibrationMap, Identity, Temperature, TwoTemperatures
-from veracal.calibration.private import (
+from veracal.calibration import (
+    BinnedGap,
+    BrierGain,
+    ConfidenceWeightedGaps,
+    ConfidenceWeightedSlopes,
     PrivateBinning,
     PrivateTemperature,
     PrivateTwoTemperatures,
-    estimates,
-    guard,
     guard_event,
     guard_map,
     measure_private,
     plan_measurement,
 )
+from veracal.calibration.maps import CalibrationMap, Identity, Temperature, TwoTemperatures
+from veracal.calibration.private import estimates, guard
 from veracal.calibration.private import measurement as planning
 from veracal.calibration.private.root_posterior import SearchCounts
-from veracal.calibration.private.session import PricedQuery
 from veracal.calibration.private.two_temperatures import slope_matrix
-from veracal.calibration.queries import (
-    BinnedGap,
-    BrierGain,
-    ConfidenceWeightedGaps,
-    ConfidenceWeightedSlopes,
-)
-from veracal.calibration.queries.scalars import top_label_brier
-from veracal.queries import NonAdditive
+from veracal.queries import NonAdditive, QueryRequest, brier_scores
 from veracal.testing import check_query, check_statistic
 from veracal.testing.queries import check_neighbors, evaluate_checked
 
@@ -81,7 +76,7 @@ def mean_instead(self: Any, records: Any) -> np.ndarray:
 def two_scores(self: BrierGain, records: Any) -> np.ndarray:
     """The scores before and after, instead of the difference of each record."""
     both = [
-        top_label_brier(s) if len(s) else np.zeros(1)
+        brier_scores(s, top_label=True) if len(s) else np.zeros(1)
         for s in (records, self.map.transform(records))
     ]
     return np.array([np.rint(one * 2**self.bits).astype(np.int64).sum() for one in both])
@@ -121,16 +116,16 @@ def true_number(source: Any, **about: Any) -> Any:
         return MEASURE(source, **about)
 
 
-def true_start(self: PrivateTemperature, source: Any, request: Any) -> Any:
+def true_start(self: PrivateTemperature, session: Any, queries: Any) -> Any:
     """Begin where the exact accuracy says, instead of a noisy one."""
-    records = source._records
+    records = session.source._records
 
     def exact(*_: Any) -> SearchCounts:
         right = float(records.correct.sum())
         return COUNTS_OF(right, len(records) - right, 1.0)
 
     with mock.patch.object(SearchCounts, "of", exact):
-        return SEARCH(self, source, request)
+        return SEARCH(self, session, queries)
 
 
 def true_slopes(self: PrivateTwoTemperatures, source: Any, **about: Any) -> Any:
@@ -162,7 +157,7 @@ def a_question_too_many(micro: int, shares: Any) -> tuple[int, ...]:
     return (micro // (len(shares) - 1),) * len(shares)
 
 
-def asked_anew(self: PricedQuery, source: Any, request: str | None = None) -> Any:
+def asked_anew(self: QueryRequest, source: Any, request: str | None = None) -> Any:
     """Under an id that nobody can repeat."""
     fresh = np.random.default_rng().integers(2**62)
     return source.answer(self.query, micro_epsilon=self.micro_epsilon, request=f"{fresh}")
@@ -193,7 +188,7 @@ MUTANTS: dict[str, Patches] = {
         ),
     },
     "a replaced record moves to another bin, always": {
-        "veracal.queries.query.BinnedSum.sensitivity_l2": lambda self, relation: (
+        "veracal.queries.query.CellSum.sensitivity_l2": lambda self, relation: (
             math.sqrt(1 if relation == "add-remove" else 2) * self.bounds.reach
         )
     },
@@ -239,16 +234,14 @@ MUTANTS: dict[str, Patches] = {
         "veracal.calibration.private.temperature.divide_epsilon": a_question_too_many
     },
     "M20 float Laplace": {ADD: float_laplace},
-    "a retry is asked anew": {
-        "veracal.calibration.private.session.PricedQuery.ask": asked_anew
-    },
+    "a retry is asked anew": {"veracal.queries.sources.QueryRequest.ask": asked_anew},
     "guard charged only if the map is kept": {f"{GATE}.guard_map": only_if_kept},
 }
 
 
 def self_slopes(query: Any, records: Any) -> np.ndarray:
     """Slopes as they are."""
-    from veracal.calibration.queries.records import slope_at
+    from veracal.calibration.queries.scalars import slope_at
 
     with np.errstate(all="ignore"):
         return slope_at(records, query.parameter) if len(records) else np.zeros(1)

@@ -17,8 +17,7 @@ import numpy as np
 
 from assurance import ledgers
 from veracal.accounting.events import Budget
-from veracal.calibration.maps import Platt, Temperature, TwoTemperatures
-from veracal.calibration.queries import (
+from veracal.calibration import (
     AbsoluteGaps,
     BinnedGap,
     BrierGain,
@@ -33,6 +32,7 @@ from veracal.calibration.queries import (
     PlattGradient,
     TemperatureGradient,
 )
+from veracal.calibration.maps import Platt, Temperature, TwoTemperatures
 from veracal.calibration.queries.scalars import on_mapped_scores
 from veracal.data import Scores
 from veracal.ledger import Ledger, open_ledger

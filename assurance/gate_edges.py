@@ -19,7 +19,13 @@ from veracal.mechanisms import clipping
 from veracal.mechanisms.clipping import Automatic, Flat, GlobalAdapt, GlobalV1, GlobalV2
 from veracal.queries import query as sums
 from veracal.queries.query import BinnedSum, BoundedSum, DenseSum
-from veracal.queries.score_queries import Brier, Correct, Count, NegativeLogLikelihood
+from veracal.queries.score_queries import (
+    Brier,
+    Correct,
+    Count,
+    NegativeLogLikelihood,
+    brier_scores,
+)
 
 NAME = "edges"
 LARGE = (0.0, -0.0, 5e-324, -5e-324, 1e-300, 1.0, -1.0, 745.2, 3.4e38, -3.4e38, 1.7e308)
@@ -157,7 +163,7 @@ def gradients() -> Iterator[tuple[str, np.ndarray, bool]]:
 def not_clamped(self: NegativeLogLikelihood, records: Scores) -> np.ndarray:
     """Leave the clamp to the grid, which takes infinity for a broken record."""
     rows = np.arange(len(records))
-    return -records.log_probabilities[rows, records.known_labels] + self._offset
+    return -records.log_probabilities[rows, records.known_labels] + self._low
 
 
 def ties_are_right(self: Correct, records: Scores) -> np.ndarray:
@@ -165,8 +171,10 @@ def ties_are_right(self: Correct, records: Scores) -> np.ndarray:
     return own == records.values.max(axis=1)
 
 
-def own_precision(records: Scores) -> np.ndarray:
+def own_precision(records: Scores, *, top_label: bool) -> np.ndarray:
     """Compute in whatever precision the numbers have."""
+    if top_label:
+        return BRIER(records, top_label=True)
     gaps = np.exp(records.values - records.values.max(axis=1, keepdims=True))
     gaps = (gaps / gaps.sum(axis=1, keepdims=True)).astype(np.float32)
     gaps[np.arange(len(gaps)), records.known_labels] -= 1
@@ -177,10 +185,10 @@ def with_warnings(function: Any, part: Any, width: int | None = None) -> np.ndar
     return np.asarray(function(part))
 
 
-def nothing_is_an_error(records: Any, block: Any) -> Iterator[np.ndarray]:
+def nothing_is_an_error(records: Any, block: Any, **settings: Any) -> Iterator[np.ndarray]:
     if not len(records):
         raise ValueError("no records")
-    return BLOCKS(records, block)
+    return BLOCKS(records, block, **settings)
 
 
 def nan_passes(values: Any, bounds: Any, grid: Any) -> np.ndarray:
@@ -210,7 +218,7 @@ def multiplies(gradients: np.ndarray, clip: Any) -> clipping.ClippedSum:
         return clipping.ClippedSum((factors[:, None] * rows).sum(axis=0))
 
 
-BLOCKS = sums.apply_in_blocks
+BLOCKS, BRIER = sums.apply_in_blocks, brier_scores
 OWN = "veracal.queries.score_queries"
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
@@ -218,7 +226,7 @@ MUTANTS: dict[str, Patches] = {
         "veracal.queries.score_queries.NegativeLogLikelihood.per_record": not_clamped
     },
     "ties count as right": {"veracal.queries.score_queries.Correct.per_record": ties_are_right},
-    "single precision": {"veracal.queries.score_queries._brier": own_precision},
+    "single precision": {"veracal.queries.score_queries.brier_scores": own_precision},
     "warnings get out": {"veracal.queries.query.compute_values": with_warnings},
     "no records are an error": {"veracal.queries.query.apply_in_blocks": nothing_is_an_error},
     "M8 infinity becomes the bound": {"veracal.queries.query.clip_to_grid": nan_passes},
@@ -272,7 +280,7 @@ def check_vectors(name: str, scores: Scores) -> int:
     assert (found == counts * 2**classes.bits).all(), f"by class on {name}: {found}"
     for query in dense:
         units = np.abs(evaluated(query, name, scores)).max(initial=0)
-        assert units <= len(scores) * query.most, f"{query.name} on {name}: {units}"
+        assert units <= len(scores) * query.max_norm, f"{query.name} on {name}: {units}"
     return len(VECTORS)
 
 

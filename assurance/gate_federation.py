@@ -34,22 +34,20 @@ from assurance.federations import (
 from assurance.ledgers import FORGOTTEN, Patches, patched
 from veracal.accounting import Budget, DiscreteLaplace, epsilon_for, micro_epsilon
 from veracal.accounting.events import RELATIONS
+from veracal.calibration import Gap, LossAt, PooledTemperature
 from veracal.calibration.maps import Identity
-from veracal.calibration.private import PooledTemperature
 from veracal.calibration.private import pooled as pooled_module
 from veracal.calibration.private.golden_section import BracketSearch, narrow_bracket
 from veracal.calibration.private.session import (
-    PricedQuery,
     QuerySession,
     combined_statement,
     divide_epsilon,
 )
-from veracal.calibration.queries import Gap, LossAt
-from veracal.calibration.queries.records import loss_at
+from veracal.calibration.queries.scalars import loss_at
 from veracal.calibration.recalibration.plan import query_comparison
 from veracal.calibration.sources import declared_noises
 from veracal.ledger import open_ledger
-from veracal.queries import Curator, Pool
+from veracal.queries import Curator, Pool, QueryRequest
 from veracal.queries.pools import PooledRelease
 
 NAME = "federation"
@@ -85,7 +83,7 @@ def unclamped(self: LossAt, records: Any) -> np.ndarray:
     return np.array([int(np.rint(np.minimum(losses, 1e6) * 2**self.bits).sum())])
 
 
-def query_twice(self: QuerySession, query: PricedQuery, name: str) -> Any:
+def query_twice(self: QuerySession, query: QueryRequest, name: str) -> Any:
     """Every gap once more, one millionth cheaper, for the mean of both."""
     first = ASK(self, query, name)
     if isinstance(query.query, Gap):
@@ -119,11 +117,11 @@ def begins_at_the_truth(self: PooledTemperature, source: Any, **about: Any) -> A
         return FIT(self, source, **about)
 
 
-def only_if_better(self: QuerySession, query: PricedQuery, name: str) -> Any:
+def only_if_better(self: QuerySession, query: QueryRequest, name: str) -> Any:
     """Look whether a query is worth its price, and ask a cheaper one if not."""
     pool: Any = getattr(self.source, "source", self.source)
     if isinstance(query.query, Gap) and len(pool.sources[0]._records) % 2:
-        query = PricedQuery(query.query, query.micro_epsilon // 2)
+        query = QueryRequest(query.query, query.micro_epsilon // 2)
     return ASK(self, query, name)
 
 
@@ -135,7 +133,9 @@ def last_only(self: QuerySession) -> tuple[Any, ...]:
 def answering_forgotten(releases: Any, unit: Any, **about: Any) -> Any:
     """State what the sources were asked that answered everything."""
     answered = [
-        replace(r, asked={p: e for p, e in r.asked.items() if p not in silent_in(releases)})
+        replace(
+            r, requested={p: e for p, e in r.requested.items() if p not in silent_in(releases)}
+        )
         if isinstance(r, PooledRelease)
         else r
         for r in releases
@@ -145,7 +145,7 @@ def answering_forgotten(releases: Any, unit: Any, **about: Any) -> Any:
 
 def silent_in(releases: Any) -> set[Any]:
     """Sources that dropped out once."""
-    return {path for r in releases for path in r.silent()}
+    return {path for r in releases for path in r.dropped()}
 
 
 def at_one_source(releases: Any, unit: Any, **about: Any) -> Any:
@@ -155,7 +155,7 @@ def at_one_source(releases: Any, unit: Any, **about: Any) -> Any:
 
 def after_unasked(plan: Any, ask: Any, map_: Any) -> Any:
     """The figures after the map, asked for at the price of both."""
-    double = {n: PricedQuery(a.query, 2 * a.micro_epsilon) for n, a in plan.queries.items()}
+    double = {n: QueryRequest(a.query, 2 * a.micro_epsilon) for n, a in plan.queries.items()}
     return query_comparison(replace(plan, queries=double), ask, map_)
 
 
@@ -332,7 +332,7 @@ def several(rng: np.random.Generator) -> None:
         records = [shifted(1_500, rng, temperature=5.0) for _ in range(3)]
         sources = watched(records, "add-remove", rng)
         sources[2].answers = last
-        result = recalibrated(Pool(sources, least=2), method="acc-t", at_sources=3)
+        result = recalibrated(Pool(sources, min_sources=2), method="acc-t", at_sources=3)
         promised("recalibrate at three sources", result, sources, 3)
         announced_to_all("recalibrate", methods()["recalibrate"], sources, "add-remove")
         assert result.map != Identity(), "the guard kept no map of records that need one"

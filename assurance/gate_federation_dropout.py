@@ -28,8 +28,8 @@ from assurance.federations import (
     watched,
 )
 from assurance.ledgers import Patches, patched
+from veracal.calibration import GoldenTemperature, PooledTemperature
 from veracal.calibration.maps.base import digest
-from veracal.calibration.private import GoldenTemperature, PooledTemperature
 from veracal.calibration.private import estimates as cohort_module
 from veracal.calibration.private.estimates import noise_half_width
 from veracal.calibration.private.golden_section import ErrorBound, SourceSums
@@ -70,7 +70,7 @@ LIES: dict[str, Callable[[Any], Any]] = {
 # ---------------------------------------------------------------- mutants
 
 
-def enough(silences: Any, least: Any, cause: Any = None) -> None:
+def enough(dropouts: Any, min_sources: Any, cause: Any = None) -> None:
     """Continue with the remaining sources."""
 
 
@@ -198,7 +198,7 @@ def lied(name: str, method: Method, rng: np.random.Generator, lies: list[str]) -
 def tried(name: str, method: Method, sources: list[RecordingSource]) -> Outcome | None:
     """What came out, which is finite; None if it was refused."""
     try:
-        result = method.run(Pool(sources, least=LEAST, most_records=100))
+        result = method.run(Pool(sources, min_sources=LEAST, max_records=100))
     except DropoutError:
         return None
     except Exception as error:
@@ -216,7 +216,7 @@ def without_a_trace(
 ) -> None:
     """The map is that of a pool of those who are left, who say the same."""
     again = replayed([source._records for source in left], left)
-    alone = method.run(Pool(again, least=LEAST, most_records=100))
+    alone = method.run(Pool(again, min_sources=LEAST, max_records=100))
     maps = [None if one.map is None else digest(one.map) for one in (found, alone)]
     assert maps[0] == maps[1], f"{name}: who is gone still has a part in the map"
 
@@ -285,8 +285,8 @@ def covered(method: Any, name: str, rng: np.random.Generator, rounds: int) -> fl
             place,
             sources=scene.sources,
             micro_epsilon=int(scene.epsilon * 1e6),
-            silent={int(i): int(rng.integers(3)) for i in gone},
-            least=1,
+            dropouts={int(i): int(rng.integers(3)) for i in gone},
+            min_sources=1,
             rng=rng,
         )
         result = method(epsilon=scene.epsilon).fit(source).temperature_

@@ -27,10 +27,15 @@ from assurance.gate_grid import (
 )
 from assurance.ledgers import Patches, patched
 from veracal.accounting.events import RELATIONS
-from veracal.calibration.private import GoldenTemperature
+from veracal.calibration import (
+    CorrectWrong,
+    Gap,
+    GoldenTemperature,
+    ParameterGrid,
+    PlattEquations,
+)
 from veracal.calibration.private.golden_section import RATIO, Bracket, BracketSearch
-from veracal.calibration.private.temperature_grid import TemperatureGrid
-from veracal.calibration.queries import CorrectWrong, Gap, ParameterGrid, PlattEquations
+from veracal.calibration.private.root_posterior import TemperatureGrid
 from veracal.errors import DropoutError
 from veracal.queries import Pool, Public
 from veracal.queries import pools as pooling
@@ -70,9 +75,9 @@ def of_the_old_bracket(ask: Any, low: Any, high: Any, reductions: int) -> Bracke
         left, right = (value, right) if fresh == 0 else (left, value)
 
 
-def mean_of_sources(wanted: Any, parts: Any, silences: Any, charged: Any) -> PooledRelease:
+def mean_of_sources(query: Any, parts: Any, dropouts: Any, requested: Any) -> PooledRelease:
     """The mean of the answers instead of their sum."""
-    result, n = SUM(wanted, parts, silences, charged), sum(part is not None for part in parts)
+    result, n = SUM(query, parts, dropouts, requested), sum(part is not None for part in parts)
     object.__setattr__(result, "units", tuple(unit / n for unit in result.units))
     return result
 
@@ -103,10 +108,10 @@ MUTANTS: dict[str, Patches] = {
     "values in single precision": {VALUES: single_precision},
     "the mean of the sources": {"veracal.queries.pools._sum": mean_of_sources},
     "temperatures as they come": {
-        "veracal.calibration.private.temperature_grid.TemperatureGrid.inverses": not_rounded
+        "veracal.calibration.private.root_posterior.TemperatureGrid.inverses": not_rounded
     },
     "temperatures beyond the range": {
-        "veracal.calibration.private.temperature_grid.TemperatureGrid.inverses": not_clipped
+        "veracal.calibration.private.root_posterior.TemperatureGrid.inverses": not_clipped
     },
     "equations about a center off the grid": {
         "veracal.calibration.private.platt_solver._round_to_scale": float

@@ -152,7 +152,7 @@ MUTANTS: dict[str, Patches] = {
         "veracal.calibration.queries.platt.equation_bound": lambda form, classes: math.sqrt(
             2.0
         ),
-        "veracal.calibration.queries.records.VectorSum.evaluate": lambda self, records: (
+        "veracal.queries.query.VectorSum.evaluate": lambda self, records: (
             np.rint(np.asarray(self.per_record(records)).sum(axis=0) * 2**self.bits).astype(
                 np.int64
             )

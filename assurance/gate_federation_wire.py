@@ -40,7 +40,7 @@ from veracal.federation.protocol.envelopes import (
 )
 from veracal.federation.protocol.messages import Answer, Head, Refusal, unseal_reply
 from veracal.federation.source.folder import read_source
-from veracal.queries.response_checks import QueryRequest
+from veracal.queries import QueryRequest
 
 NAME = "federation_wire"
 SECONDS = 30
@@ -260,7 +260,7 @@ def run_recalibration(parties: list[Party], *, method: str = "pooled") -> Recali
     for one in parties:
         one.said.clear()
     federated = RemotePool(
-        [one.source.terms for one in parties], COORDINATOR, Carrier(parties), least=LEAST
+        [one.source.terms for one in parties], COORDINATOR, Carrier(parties), min_sources=LEAST
     )
     try:
         result = recalibrate(federated, method, epsilon=4.0, guard=None, measure=None)

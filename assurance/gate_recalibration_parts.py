@@ -11,7 +11,7 @@ import numpy as np
 from scipy import stats
 
 from assurance.recalibrations import ASKED, FITS, MAP, Subject, fitted, records, using
-from veracal.calibration.private import PrivateBinning
+from veracal.calibration import PrivateBinning
 from veracal.calibration.private_classifier import split_records
 from veracal.data import Dataset, split
 

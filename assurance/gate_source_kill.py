@@ -22,7 +22,7 @@ from assurance import ledgers, sources
 from assurance.sources import EnrolledSource, Patches
 from tests.federation.source.enrolled import STRANGER
 from veracal import ledger as ledger_room
-from veracal.calibration.queries import Gap, LossAt
+from veracal.calibration import Gap, LossAt
 from veracal.errors import LedgerError
 from veracal.federation import source as source_room
 from veracal.federation.protocol.messages import Answer, Head, unseal_reply

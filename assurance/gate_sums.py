@@ -54,7 +54,9 @@ def records_then_floats(self: Any, records: Any) -> np.ndarray:
     return np.array([int(np.sum(units.astype(np.float32), dtype=np.float32))])
 
 
-def as_they_lie(records: Any, block: Callable[[Any, int], np.ndarray]) -> Iterator[np.ndarray]:
+def as_they_lie(
+    records: Any, block: Callable[[Any, int], np.ndarray], **_: Any
+) -> Iterator[np.ndarray]:
     """All rows at once, in whatever layout they came."""
     yield block(records, len(records))
 
@@ -67,7 +69,9 @@ def saturating(blocks: Any, entries: int) -> np.ndarray:
     return total
 
 
-def first_rows(records: Any, block: Callable[[Any, int], np.ndarray]) -> Iterator[np.ndarray]:
+def first_rows(
+    records: Any, block: Callable[[Any, int], np.ndarray], **_: Any
+) -> Iterator[np.ndarray]:
     """Drop the last chunk when it is not full."""
     for start in range(0, max(len(records), 1), 7):
         rows = np.arange(start, min(start + 7, len(records)))

@@ -44,7 +44,7 @@ SECONDS = 12
 REAL_NOISE = True
 MICRO = 2_000_000  # an epsilon of 2 is where this audit is sharpest
 ADD = "veracal.queries.curator.add_discrete_laplace"
-EVENT = "veracal.queries.curator.laplace_event"
+EVENT = "veracal.queries.sources.laplace_event"
 ANSWER = "veracal.ledger.ledger.Ledger.answered"
 REACH = "veracal.queries.query.clip_to_grid"
 

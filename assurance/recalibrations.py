@@ -9,8 +9,8 @@ from unittest import mock
 import numpy as np
 
 from veracal.accounting import Event, Gaussian
+from veracal.calibration import PrivateTemperature
 from veracal.calibration import private_classifier as module
-from veracal.calibration.private import PrivateTemperature
 from veracal.calibration.private_classifier import (
     Guard,
     PrivateCalibratedClassifier,

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 from veracal.accounting import Budget
+from veracal.calibration import BinnedGap, Gap
 from veracal.calibration.bins import Bins
-from veracal.calibration.queries import BinnedGap, Gap
 from veracal.calibration.sources import SimulatedSources
 from veracal.data import Scores
 from veracal.ledger import open_ledger
@@ -57,7 +57,7 @@ def test_simulated_sources(tables: list[str], query: Query):
 
     def round_() -> None:
         source = SimulatedSources(
-            scores, place, micro_epsilon=10**6, least=SOURCES, most_records=EACH
+            scores, place, micro_epsilon=10**6, min_sources=SOURCES, max_records=EACH
         )
         found = source.answer(query, micro_epsilon=PRICE)
         # A fast wrong answer is not a result: within six deviations of the exact sum.
@@ -91,7 +91,7 @@ def test_holders_with_a_ledger_each(tables: list[str], tmp_path: Path):
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("CREATE TABLE charges (number INTEGER PRIMARY KEY, text TEXT)")
         database.close()
-    pool, asked = Pool(holders, least=HOLDERS, most_records=EACH), iter(range(99))
+    pool, asked = Pool(holders, min_sources=HOLDERS, max_records=EACH), iter(range(99))
 
     def round_() -> None:
         found = pool.answer(Gap(), micro_epsilon=PRICE, request=f"{next(asked)}")

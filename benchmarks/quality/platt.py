@@ -24,10 +24,15 @@ import numpy as np
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 
-from veracal.calibration import PlattScaling, TemperatureScaling
+from veracal.calibration import (
+    PlattScaling,
+    PrivatePlatt,
+    PrivateTemperature,
+    TemperatureScaling,
+    plan_platt,
+)
 from veracal.calibration.maps import CalibrationMap, Identity
 from veracal.calibration.metrics import ece, nll, sce
-from veracal.calibration.private import PrivatePlatt, PrivateTemperature, plan_platt
 from veracal.data import Scores, load_scores
 from veracal.queries import Query, Release, gaussian_event, laplace_event
 

@@ -20,10 +20,14 @@ import pytest
 
 from benchmarks.datasets import FetchError
 from benchmarks.quality.tasks import TASKS, Task, delta_of
-from veracal.calibration import CalibrationMap, TwoTemperatureScaling
+from veracal.calibration import (
+    CalibrationMap,
+    PrivatePlatt,
+    PrivateTemperature,
+    TwoTemperatureScaling,
+)
 from veracal.calibration.measurement import measure
 from veracal.calibration.metrics import accuracy, debiased_l2, ece, smooth_ece
-from veracal.calibration.private import PrivatePlatt, PrivateTemperature
 from veracal.calibration.private_classifier import PrivateCalibratedClassifier
 from veracal.data import Dataset, Scores, score, split
 from veracal.errors import MissingExtraError

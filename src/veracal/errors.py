@@ -62,14 +62,14 @@ class DropoutError(VeracalError):
     ----------
     problem : str
         Full sentences that reveal nothing about records.
-    silences : tuple of (str or None)
+    dropouts : tuple of (str or None)
         Reason for each of several sources, in their order, why it did not respond; None for
         one that did.
     """
 
-    def __init__(self, problem: str, silences: "tuple[str | None, ...]" = ()) -> None:
-        super().__init__(problem, silences)
-        self.problem, self.silences = problem, silences
+    def __init__(self, problem: str, dropouts: "tuple[str | None, ...]" = ()) -> None:
+        super().__init__(problem, dropouts)
+        self.problem, self.dropouts = problem, dropouts
 
     def __str__(self) -> str:
         return self.problem

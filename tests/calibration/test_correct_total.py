@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from veracal.calibration import CorrectWrong
 from veracal.calibration.bins import Bins
-from veracal.calibration.queries import CorrectWrong
 from veracal.calibration.queries.binned import CorrectTotal
 from veracal.data import Scores
 from veracal.testing import adversarial_scores, check_query

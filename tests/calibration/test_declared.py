@@ -22,7 +22,6 @@ from veracal.queries import (
     Public,
     laplace_event,
 )
-from veracal.queries.response_checks import QueryRequest
 from veracal.queries.sources import is_declared
 
 SCORES = Scores.from_logits(np.eye(3), [0, 1, 1])
@@ -68,11 +67,12 @@ def test_sources_say_whom_they_protect(holder):
         assert (source.relation, source.unit) == ("replace-one", PATIENT)
         assert unit_of(source) == PATIENT
         assert profile_source(source).relation == "replace-one"
-        assert QueryRequest(Count(), micro_epsilon=500_000).event_of(source) == EVENT
+        pool = Pool([source, Public(SCORES)], min_sources=1)
+        pooled = pool.answer(Count(), micro_epsilon=500_000)
+        assert set(pooled.requested.values()) == {EVENT}
 
 
 def test_an_undeclared_source_has_no_known_unit(holder):
-    wanted = QueryRequest(Count(), micro_epsilon=500_000)
     odd = [
         RemoteOptions(holder, "both"),
         RemoteOptions(holder, unit=None),
@@ -80,7 +80,6 @@ def test_an_undeclared_source_has_no_known_unit(holder):
     ]
     for source in (Public(SCORES), object(), *odd):
         assert not is_declared(source)
-        assert wanted.event_of(source) is None
         assert unit_of(source) == Unit()
         assert find_unaffordable(source, costs) == {}
     assert PrepaidSource(SCORES, laplace_event(Count(), 1, "add-remove")).unit == Unit()
@@ -92,22 +91,22 @@ def test_a_paying_source_is_checked_beforehand(holder):
         with pytest.raises(BudgetError, match="needs"):
             find_unaffordable(source, costs)
     assert not isinstance(Public(SCORES), PayingSource)
-    both = Pool([RemoteOptions(holder), Public(SCORES)], least=1)
+    both = Pool([RemoteOptions(holder), Public(SCORES)], min_sources=1)
     assert set(find_unaffordable(both, costs)) == {(0,)}
     assert holder.ledger.entries() == ()
 
 
 def test_a_silent_source_is_counted_by_what_it_declares(holder):
-    pool = Pool([RemoteOptions(holder), Public(SCORES)], least=1)
-    assert dict(pool.answer(Count(), micro_epsilon=500_000).asked) == {(0,): EVENT}
+    pool = Pool([RemoteOptions(holder), Public(SCORES)], min_sources=1)
+    assert dict(pool.answer(Count(), micro_epsilon=500_000).requested) == {(0,): EVENT}
 
 
 def test_several_that_are_silent_together_are_counted_one_by_one():
     many = SimulatedSources(
-        SCORES, [0, 1, 1], event=EVENT, unit=PATIENT, silent=[0, 1], least=1
+        SCORES, [0, 1, 1], event=EVENT, unit=PATIENT, dropouts=[0, 1], min_sources=1
     )
-    release = Pool([many, Public(SCORES)], least=1).answer(Count(), micro_epsilon=500_000)
-    assert dict(release.asked) == {(0, 0): EVENT, (0, 1): EVENT}
+    release = Pool([many, Public(SCORES)], min_sources=1).answer(Count(), micro_epsilon=500_000)
+    assert dict(release.requested) == {(0, 0): EVENT, (0, 1): EVENT}
 
 
 def test_two_relations_do_not_make_a_pool(holder):
@@ -116,8 +115,8 @@ def test_two_relations_do_not_make_a_pool(holder):
 
 
 def test_a_holder_whose_ledger_is_gone_is_silent_and_still_counts(holder):
-    pool = Pool([holder, Public(SCORES)], least=1)
+    pool = Pool([holder, Public(SCORES)], min_sources=1)
     holder.ledger.path.unlink()
     release = pool.answer(Correct(), micro_epsilon=500_000)
-    assert release.silences == ("its ledger cannot be used", None)
-    assert set(release.asked) == {(0,)}
+    assert release.dropouts == ("its ledger cannot be used", None)
+    assert set(release.requested) == {(0,)}

@@ -10,8 +10,8 @@ import pytest
 from scipy import stats
 
 from veracal.accounting import Composed, DiscreteGaussian, DiscreteLaplace, Pure, Repeated, Unit
+from veracal.calibration import CorrectWrong, Gap, TemperatureGradient
 from veracal.calibration.bins import Bins
-from veracal.calibration.queries import CorrectWrong, Gap, TemperatureGradient
 from veracal.calibration.sources import PrepaidSource, add_noise, declared_noises
 from veracal.data import Scores
 from veracal.errors import AnswerError, BudgetError, ConflictError

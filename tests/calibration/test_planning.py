@@ -9,6 +9,7 @@ from scipy.special import softmax
 
 from tests.calibration.private.conftest import Quick
 from veracal.accounting import Budget, Composed, PoissonGaussian, Repeated, Unit, noise_for
+from veracal.calibration import PrivateTemperature, PrivateTwoTemperatures
 from veracal.calibration.maps import TwoTemperatures
 from veracal.calibration.metrics import ece
 from veracal.calibration.planning import (
@@ -16,10 +17,9 @@ from veracal.calibration.planning import (
     plan_temperatures,
     supports_two_temperatures,
 )
-from veracal.calibration.private import PrivateTemperature, PrivateTwoTemperatures
 from veracal.calibration.private.temperature import SHARES
 from veracal.calibration.private.two_temperatures import MIN_RECORDS_TIMES_EPSILON
-from veracal.calibration.queries.records import confidence_at
+from veracal.calibration.queries.scalars import confidence_at
 from veracal.calibration.sources import PrepaidSource
 from veracal.data import Scores
 from veracal.queries import Public

@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 
 from veracal.accounting import Budget
-from veracal.calibration.bins import Bins
-from veracal.calibration.maps import Binned, Identity, Platt, Temperature, TwoTemperatures
-from veracal.calibration.queries import (
+from veracal.calibration import (
     AbsoluteGaps,
     BinnedGap,
     BrierByGroup,
@@ -23,8 +21,15 @@ from veracal.calibration.queries import (
     PlattGradient,
     TemperatureGradient,
 )
-from veracal.calibration.queries.records import loss_at, slope_at, softplus
-from veracal.calibration.queries.scalars import MappedQuery, on_mapped_scores
+from veracal.calibration.bins import Bins
+from veracal.calibration.maps import Binned, Identity, Platt, Temperature, TwoTemperatures
+from veracal.calibration.queries.scalars import (
+    MappedQuery,
+    loss_at,
+    on_mapped_scores,
+    slope_at,
+    softplus,
+)
 from veracal.data import Group, Scores
 from veracal.errors import DataError
 from veracal.ledger import open_ledger

@@ -12,7 +12,6 @@ from veracal.calibration import (
     BudgetDivision,
     CalibrationMap,
     CalibrationMethod,
-    PricedQuery,
     PrivateFitter,
     SourceProfile,
     method_names,
@@ -25,7 +24,7 @@ from veracal.calibration import (
 from veracal.cli._methods import check_method, map_summary, method_choices
 from veracal.data import Scores
 from veracal.ledger import open_ledger
-from veracal.queries import Count
+from veracal.queries import Count, QueryRequest
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,16 +41,18 @@ class Constant(CalibrationMap):
 class PrivateConstant(PrivateFitter):
     """A fitter that counts records and returns the constant map, as an example."""
 
+    covers = "a count"
+
     def __init__(self, *, epsilon=None, micro_epsilon=None):
         self.epsilon = epsilon
         self.micro_epsilon = micro_epsilon
 
     def _queries(self):
-        return [PricedQuery(Count(), self.micro_epsilon)]
+        return [QueryRequest(Count(), self.micro_epsilon)]
 
-    def fit(self, source, *, request=None):
-        (query,) = self._queries()
-        return self._store(Constant(), [query.ask(source, request)], source, covers="a count")
+    def _fit(self, session, queries):
+        session.ask(queries[0], "count")
+        return Constant()
 
 
 @pytest.fixture

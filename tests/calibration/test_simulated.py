@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from veracal.accounting import Composed, Unit
+from veracal.calibration import BinnedGap, CorrectWrong, Gap
 from veracal.calibration.bins import Bins
 from veracal.calibration.private.session import unit_of
-from veracal.calibration.queries import BinnedGap, CorrectWrong, Gap
 from veracal.calibration.sources import SimulatedSources
 from veracal.data import Scores
 from veracal.errors import BudgetError, DataError, DropoutError
@@ -85,14 +85,16 @@ def test_units_and_relation_are_those_that_were_said():
 
 
 def test_silence_begins_when_it_was_said():
-    source = SimulatedSources(SCORES, PLACE, micro_epsilon=10**6, silent={1: 1, 2: 0}, least=1)
-    silent = [source.answer(q, micro_epsilon=10).silences for q in (Count(), Brier())]
+    source = SimulatedSources(
+        SCORES, PLACE, micro_epsilon=10**6, dropouts={1: 1, 2: 0}, min_sources=1
+    )
+    silent = [source.answer(q, micro_epsilon=10).dropouts for q in (Count(), Brier())]
     assert [why is not None for why in silent[0]] == [False, False, True, False]
     assert [why is not None for why in silent[1]] == [False, True, True, False]
     again = source.answer(Count(), micro_epsilon=10)
-    assert again.silences == silent[0]
+    assert again.dropouts == silent[0]
     with pytest.raises(DropoutError):
-        SimulatedSources(SCORES, PLACE, micro_epsilon=10, silent=[0]).answer(
+        SimulatedSources(SCORES, PLACE, micro_epsilon=10, dropouts=[0]).answer(
             Count(), micro_epsilon=1
         )
 

@@ -12,9 +12,8 @@ import polars as pl
 import pytest
 
 from veracal.accounting import Budget, Unit
-from veracal.calibration import metrics
+from veracal.calibration import metrics, plan_measurement
 from veracal.calibration.measurement import curve, figure_names
-from veracal.calibration.private import plan_measurement
 from veracal.cli import COMMANDS, _figures
 from veracal.cli import _figures as _curve
 from veracal.data import Scores, load_scores, scan_scores

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.federation.protocol.example_terms import terms as made_terms
+from veracal.calibration import CorrectWrong
 from veracal.calibration.bins import Bins
-from veracal.calibration.queries import CorrectWrong
 from veracal.federation.coordinator.history import RequestHistory
 from veracal.federation.coordinator.pool import RemotePool
 from veracal.federation.flower.wire import make_node_key

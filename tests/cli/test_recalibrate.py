@@ -9,9 +9,13 @@ import numpy as np
 import pytest
 
 from veracal.accounting import Budget, Unit
-from veracal.calibration import TemperatureScaling, metrics, plan_recalibration
+from veracal.calibration import (
+    PrivateTemperature,
+    TemperatureScaling,
+    metrics,
+    plan_recalibration,
+)
 from veracal.calibration.maps import Identity, Temperature, load_map
-from veracal.calibration.private import PrivateTemperature
 from veracal.cli.recalibrate import NAMED_ELSEWHERE, FitOptions
 from veracal.data import load_scores
 from veracal.ledger import Ledger, default_ledger_path, open_ledger

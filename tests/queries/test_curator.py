@@ -18,7 +18,7 @@ from veracal.ledger.policies import Item
 from veracal.mechanisms.discrete_noise import discrete_laplace_std
 from veracal.mechanisms.progress import StepProgress, TrainingCurve
 from veracal.queries.curator import Curator, canonical_request, exposes_weights
-from veracal.queries.query import BoundedSum, gaussian_event
+from veracal.queries.query import BoundedSum, gaussian_event, laplace_event
 from veracal.queries.score_queries import Brier, Correct, Count, NegativeLogLikelihood
 from veracal.testing.queries import CountingQuery
 from veracal.training import PrivateLogisticRegression, PrivateSearch
@@ -76,7 +76,8 @@ def test_a_repeated_answer_points_to_its_own_entry(scores, make_ledger):
 def test_the_ledger_determines_the_relation(scores, make_ledger):
     holder = Curator(scores, make_ledger(relation="replace-one"))
     query = NegativeLogLikelihood(centered=True, bits=0)
-    assert holder.event(query, 500_000) == DiscreteLaplace(20.0, 10, "replace-one")
+    event = laplace_event(query, 500_000, holder.relation, holder.unit)
+    assert event == DiscreteLaplace(20.0, 10, "replace-one")
 
 
 def test_a_repeated_query_gets_the_same_answer_at_no_cost(scores, make_ledger):

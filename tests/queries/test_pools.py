@@ -20,6 +20,7 @@ from veracal.errors import (
 from veracal.ledger.ledger import open_ledger
 from veracal.mechanisms.discrete_noise import add_discrete_laplace, discrete_laplace_std
 from veracal.mechanisms.grid import Grid
+from veracal.queries import QueryRequest
 from veracal.queries.curator import Curator
 from veracal.queries.pools import MultiSource, Pool, PooledRelease
 from veracal.queries.query import (
@@ -29,7 +30,6 @@ from veracal.queries.query import (
     laplace_event,
     sums_by_source,
 )
-from veracal.queries.response_checks import QueryRequest
 from veracal.queries.score_queries import Brier, Correct, Count
 from veracal.queries.sources import Public, Release
 
@@ -130,12 +130,12 @@ LIES = {
 @pytest.mark.parametrize("what", [*SILENCES, *LIES])
 def test_dropouts_and_invalid_answers_are_left_out(query, what):
     does = {**SILENCES, **LIES}[what]
-    pool = Pool([Honest(), Odd(does), Honest()], least=2, most_records=30)
+    pool = Pool([Honest(), Odd(does), Honest()], min_sources=2, max_records=30)
     pooled = pool.answer(query, micro_epsilon=PRICE)
     kept = [part for part in pooled.parts if part is not None]
     assert [part is None for part in pooled.parts] == [False, True, False]
-    assert [why is None for why in pooled.silences] == [True, False, True]
-    assert ("invalid" in pooled.silences[1]) == (what in LIES)
+    assert [why is None for why in pooled.dropouts] == [True, False, True]
+    assert ("invalid" in pooled.dropouts[1]) == (what in LIES)
     assert pooled.units == tuple(
         sum(entry) for entry in zip(*(k.units for k in kept), strict=True)
     )
@@ -144,9 +144,9 @@ def test_dropouts_and_invalid_answers_are_left_out(query, what):
     assert pooled.private
     assert np.isfinite(pooled.values).all()
     # It may have charged all the same, and counts in what was asked.
-    assert pooled.asked == {(i,): kept[0].event for i in range(3)}
+    assert pooled.requested == {(i,): kept[0].event for i in range(3)}
     with pytest.raises(DropoutError, match="at least 3 of 3 sources, got 2"):
-        Pool([Honest(), Odd(does), Honest()], least=3).answer(query, micro_epsilon=PRICE)
+        Pool([Honest(), Odd(does), Honest()], min_sources=3).answer(query, micro_epsilon=PRICE)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_dropouts_and_invalid_answers_are_left_out(query, what):
 )
 def test_programming_errors_and_interrupts_are_raised(error):
     with pytest.raises(type(error)):
-        Pool([Honest(), Odd(error)], least=1).answer(Count(), micro_epsilon=PRICE)
+        Pool([Honest(), Odd(error)], min_sources=1).answer(Count(), micro_epsilon=PRICE)
 
 
 def test_by_default_the_first_dropout_raises():
@@ -169,10 +169,10 @@ def test_by_default_the_first_dropout_raises():
 
 
 def test_too_few_answers_are_reported_with_reasons():
-    pool = Pool([Odd(TimeoutError("patient 7")) for _ in range(9)] + [Honest()], least=2)
+    pool = Pool([Odd(TimeoutError("patient 7")) for _ in range(9)] + [Honest()], min_sources=2)
     with pytest.raises(DropoutError) as error:
         pool.answer(Count(), micro_epsilon=PRICE)
-    assert error.value.silences == ("it did not answer in time",) * 9 + (None,)
+    assert error.value.dropouts == ("it did not answer in time",) * 9 + (None,)
     assert "source 4" in str(error.value) and "4 more" in str(error.value)
     assert "patient" not in str(error.value)  # messages of a source may depend on records
 
@@ -186,9 +186,11 @@ def test_answers_are_limited_by_records_and_noise(most):
     limit = (2**62 if most is None else most * query.sensitivity("add-remove")) + noise_bound
     for sign in (1, -1):
         for at, kept in ((limit, True), (limit + 1, False)):
-            pool = Pool([Honest(), Odd(units(sign * at))], least=1, most_records=most)
+            pool = Pool([Honest(), Odd(units(sign * at))], min_sources=1, max_records=most)
             if most == 0:
-                pool = Pool([Odd(units(0)), Odd(units(sign * at))], least=1, most_records=0)
+                pool = Pool(
+                    [Odd(units(0)), Odd(units(sign * at))], min_sources=1, max_records=0
+                )
             pooled = pool.answer(query, micro_epsilon=PRICE)
             assert (pooled.parts[1] is not None) == kept
 
@@ -204,23 +206,25 @@ def test_valid_noise_exceeds_the_limit_with_the_stated_probability():
 
 def test_units_of_several_rows_are_valid():
     patient = Unit("patient", 3)
-    pooled = Pool([Honest(patient), Honest()], least=1).answer(Count(), micro_epsilon=PRICE)
-    assert pooled.silences == (None, None)
+    pooled = Pool([Honest(patient), Honest()], min_sources=1).answer(
+        Count(), micro_epsilon=PRICE
+    )
+    assert pooled.dropouts == (None, None)
     assert [part.event.noise for part in pooled.parts] == [6.0, 2.0]
 
 
 def test_the_relation_of_the_majority_is_used():
     odd = Honest(relation="replace-one")
-    pooled = Pool([odd, Honest(), Honest()], least=1).answer(Brier(), micro_epsilon=PRICE)
-    assert "relation" in pooled.silences[0]
+    pooled = Pool([odd, Honest(), Honest()], min_sources=1).answer(Brier(), micro_epsilon=PRICE)
+    assert "relation" in pooled.dropouts[0]
     assert pooled.event.relation == "add-remove"
 
 
 def test_nonadditive_queries_are_rejected_before_any_charge():
-    from veracal.calibration.queries import AbsoluteGaps
+    from veracal.calibration import AbsoluteGaps
 
     source = Honest()
-    pool = Pool([source, Honest()], least=1)
+    pool = Pool([source, Honest()], min_sources=1)
     with pytest.raises(ValueError, match="cannot be added"):
         pool.answer(AbsoluteGaps(), micro_epsilon=PRICE)
     with pytest.raises(ValueError, match="Gaussian"):
@@ -230,43 +234,45 @@ def test_nonadditive_queries_are_rejected_before_any_charge():
     assert source.calls == 0
 
 
-@pytest.mark.parametrize("least", [0, -1, 3, 1.5, True, "1"])
-def test_least_is_a_number_of_sources(least):
-    with pytest.raises(ValueError, match="least"):
-        Pool([Honest(), Honest()], least=least)
+@pytest.mark.parametrize("min_sources", [0, -1, 3, 1.5, True, "1"])
+def test_the_minimum_is_a_number_of_sources(min_sources):
+    with pytest.raises(ValueError, match="min_sources"):
+        Pool([Honest(), Honest()], min_sources=min_sources)
 
 
 def test_a_pool_of_pools(tmp_path):
     poor = Curator(SCORES, open_ledger(tmp_path / "a", Budget(0.1)))
     rich = Curator(SCORES, open_ledger(tmp_path / "b", Budget(1.0)))
-    inner = Pool([poor, rich, Odd(LIES["1e308"])], least=1, most_records=30)
-    lost = Pool([Odd(OSError("x")), Honest()], least=2)
-    pool = Pool([Honest(), inner, lost], least=2)
+    inner = Pool([poor, rich, Odd(LIES["1e308"])], min_sources=1, max_records=30)
+    lost = Pool([Odd(OSError("x")), Honest()], min_sources=2)
+    pool = Pool([Honest(), inner, lost], min_sources=2)
     assert isinstance(pool, MultiSource) and not isinstance(rich, MultiSource)
     assert pool.paths() == [(0,), (1, 0), (1, 1), (1, 2), (2, 0), (2, 1)]
     pooled = pool.answer(Count(), micro_epsilon=PRICE, request="r")
     event = laplace_event(Count(), PRICE, "add-remove")
-    assert set(pooled.silent()) == {(1, 0), (1, 2), (2,)}
-    assert pooled.asked == dict.fromkeys(pool.paths(), event)
+    assert set(pooled.dropped()) == {(1, 0), (1, 2), (2,)}
+    assert pooled.requested == dict.fromkeys(pool.paths(), event)
     assert pooled.units[0] == pooled.parts[0].units[0] + pooled.parts[1].parts[1].units[0]
     assert (
         rich.answer(Count(), micro_epsilon=PRICE, request="r/1/1") == pooled.parts[1].parts[1]
     )
     # Asked once more without those, the others are not asked again.
-    again = pool.round(QueryRequest(Correct(), PRICE), request="s", silent=pooled.silent())
-    assert set(again.asked) == {(0,), (1, 1)}
+    again = pool.round(QueryRequest(Correct(), PRICE), request="s", dropped=pooled.dropped())
+    assert set(again.requested) == {(0,), (1, 1)}
     assert pooled.without({(0,): "x"}).units == pooled.parts[1].units
     with pytest.raises(DropoutError, match="got none"):
         pooled.without({(0,): "x", (1,): "x"})
 
 
 def test_public_sources_answer_without_noise():
-    pooled = Pool([Public(SCORES), Honest()], least=1).answer(Count(), micro_epsilon=PRICE)
-    assert pooled.silences == (None, None)
+    pooled = Pool([Public(SCORES), Honest()], min_sources=1).answer(
+        Count(), micro_epsilon=PRICE
+    )
+    assert pooled.dropouts == (None, None)
     assert not pooled.private
-    assert set(pooled.asked) == {(1,)}
-    far = Pool([Public(SCORES), Honest()], least=1, most_records=10)
-    assert far.answer(Count(), micro_epsilon=PRICE).silences[0] is not None
+    assert set(pooled.requested) == {(1,)}
+    far = Pool([Public(SCORES), Honest()], min_sources=1, max_records=10)
+    assert far.answer(Count(), micro_epsilon=PRICE).dropouts[0] is not None
 
 
 def test_gaussian_noise_is_validated(tmp_path):
@@ -286,9 +292,11 @@ def test_gaussian_noise_is_validated(tmp_path):
             return replace(release, query=query.name)
 
     one, other = (Curator(SCORES, ledger) for ledger in ledgers)
-    pooled = Pool([one, Halved(other)], least=1).answer_gaussian(BINS, noise_multiplier=20.0)
-    assert "noise" in pooled.silences[1] and pooled.micro_epsilon is None
-    assert pooled.asked[1,] == gaussian_event(BINS, 20.0, "add-remove")
+    pooled = Pool([one, Halved(other)], min_sources=1).answer_gaussian(
+        BINS, noise_multiplier=20.0
+    )
+    assert "noise" in pooled.dropouts[1] and pooled.micro_epsilon is None
+    assert pooled.requested[1,] == gaussian_event(BINS, 20.0, "add-remove")
 
 
 DENSE = DenseSum("d", lambda s: s.values[:, :2] / 7, 2, 1.0, power=2)
@@ -328,6 +336,6 @@ def test_sources_need_different_ledgers_and_one_relation(tmp_path):
         with pytest.raises(ValueError, match="share one"):
             Pool(sources)
     with pytest.raises(ValueError, match="one relation"):
-        Pool([one, Pool([odd])], least=1)
-    parts = open_ledger(tmp_path / "parts.ledger", Budget(1.0), partitions=("a", "b"))
-    assert Pool([Curator(SCORES, parts, partition=part) for part in "ab"]).sources
+        Pool([one, Pool([odd])], min_sources=1)
+    parts = open_ledger(tmp_path / "parts.ledger", Budget(1.0), parts=("a", "b"))
+    assert Pool([Curator(SCORES, parts, part=part) for part in "ab"]).sources

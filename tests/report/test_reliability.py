@@ -8,8 +8,8 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 
+from veracal.calibration import measure_private
 from veracal.calibration.measurement import binary_curve, curve
-from veracal.calibration.private import measure_private
 from veracal.data import Scores
 from veracal.errors import MissingExtraError
 from veracal.queries import Public

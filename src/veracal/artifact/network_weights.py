@@ -52,7 +52,7 @@ class NetworkWeights:
 
     kind = "network"
     rows_independent = True  # see NetworkScores
-    any_rows = True
+    any_row_shape = True
     one_vs_rest = False
 
     @classmethod

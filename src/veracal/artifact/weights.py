@@ -54,7 +54,7 @@ class LinearWeights:
 
     kind = "linear"
     rows_independent = True  # as LinearClassifier
-    any_rows = False  # rows of numbers
+    any_row_shape = False  # rows of numbers
 
     @property
     def row(self) -> tuple[int, ...]:

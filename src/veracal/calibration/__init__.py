@@ -109,14 +109,12 @@ if TYPE_CHECKING:
     )
     from veracal.calibration.private.platt import FORMS, PlattPlan, PrivatePlatt, plan_platt
     from veracal.calibration.private.pooled import PooledTemperature
+    from veracal.calibration.private.root_posterior import TemperatureGrid
     from veracal.calibration.private.session import (
-        PricedQuery,
         PrivateFitter,
-        check_affordable,
         find_unaffordable,
     )
     from veracal.calibration.private.temperature import PrivateTemperature
-    from veracal.calibration.private.temperature_grid import TemperatureGrid
     from veracal.calibration.private.two_temperatures import PrivateTwoTemperatures
     from veracal.calibration.private_classifier import PART, Guard, PrivateCalibratedClassifier
     from veracal.calibration.queries.binned import (
@@ -125,6 +123,7 @@ if TYPE_CHECKING:
         BrierByGroup,
         CorrectTotal,
         CorrectWrong,
+        Groups,
     )
     from veracal.calibration.queries.platt import (
         ParameterGrid,
@@ -134,7 +133,6 @@ if TYPE_CHECKING:
         platt_counts,
         weight_shape,
     )
-    from veracal.calibration.queries.records import Groups
     from veracal.calibration.queries.scalars import (
         BrierGain,
         ConfidenceWeightedGaps,
@@ -215,7 +213,6 @@ __all__ = [
     "PlattScaling",
     "PooledPlan",
     "PooledTemperature",
-    "PricedQuery",
     "PrivateBinning",
     "PrivateCalibratedClassifier",
     "PrivateCurve",
@@ -250,7 +247,6 @@ __all__ = [
     "calibration_in_the_large",
     "calibration_intercept",
     "calibration_slope",
-    "check_affordable",
     "classwise_ace",
     "confidence_gap",
     "curve",
@@ -399,13 +395,11 @@ __getattr__, __dir__ = attach(
         "private.platt": ("FORMS", "PlattPlan", "PrivatePlatt", "plan_platt"),
         "private.pooled": ("PooledTemperature",),
         "private.session": (
-            "PricedQuery",
             "PrivateFitter",
-            "check_affordable",
             "find_unaffordable",
         ),
         "private.temperature": ("PrivateTemperature",),
-        "private.temperature_grid": ("TemperatureGrid",),
+        "private.root_posterior": ("TemperatureGrid",),
         "private.two_temperatures": ("PrivateTwoTemperatures",),
         "private_classifier": ("Guard", "PART", "PrivateCalibratedClassifier"),
         "queries.binned": (
@@ -414,6 +408,7 @@ __getattr__, __dir__ = attach(
             "BrierByGroup",
             "CorrectTotal",
             "CorrectWrong",
+            "Groups",
         ),
         "queries.platt": (
             "ParameterGrid",
@@ -423,7 +418,6 @@ __getattr__, __dir__ = attach(
             "platt_counts",
             "weight_shape",
         ),
-        "queries.records": ("Groups",),
         "queries.scalars": (
             "BrierGain",
             "ConfidenceWeightedGaps",

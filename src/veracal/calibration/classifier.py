@@ -79,7 +79,7 @@ class MappedPredictions:
 
 def rows_for(model: Any) -> dict[str, Any]:
     """Arguments of scikit-learn's ``validate_data``: numeric rows, or any rows."""
-    if getattr(model, "any_rows", False) is True:
+    if getattr(model, "any_row_shape", False) is True:
         return {"dtype": None, "allow_nd": True}
     return {"dtype": [np.float64, np.float32]}
 

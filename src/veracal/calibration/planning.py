@@ -51,9 +51,11 @@ from veracal.accounting import (
 from veracal.calibration.maps.parametric import TwoTemperatures
 from veracal.calibration.private import temperature, two_temperatures
 from veracal.calibration.private.pooled import FEW, SHARES
+from veracal.calibration.private.root_posterior import TemperatureGrid
 from veracal.calibration.private.session import micro_epsilon_of
-from veracal.calibration.private.temperature_grid import TemperatureGrid
-from veracal.calibration.private.two_temperatures import MIN_RECORDS_TIMES_EPSILON
+from veracal.calibration.private.two_temperatures import (
+    MIN_RECORDS_TIMES_EPSILON,
+)
 from veracal.calibration.queries.scalars import ConfidenceWeightedGaps, Gap
 from veracal.queries import RecordsModel
 

@@ -30,13 +30,13 @@ from veracal.data import Scores
 from veracal.errors import AnswerError, BudgetError, ConflictError, DataError, DropoutError
 from veracal.mechanisms import add_discrete_gaussian, add_discrete_laplace
 from veracal.queries import (
+    MultiSource,
     Path,
     PooledRelease,
     ProtectionOnly,
     Query,
     QueryRequest,
     Release,
-    RoundBasedSource,
     SkippedSource,
     canonical_request,
     check_additive,
@@ -124,7 +124,7 @@ class PrepaidSource(_AnswersOnce):
 
     Examples
     --------
-    >>> from veracal.calibration.queries import Gap
+    >>> from veracal.calibration import Gap
     >>> scores = Scores.from_logits([[2.0, 0.0], [0.0, 1.0]], [0, 1])
     >>> source = PrepaidSource(scores, laplace_event(Gap(), 500_000, "add-remove"))
     >>> source.answer(Gap(inverse=0.5), micro_epsilon=500_000).private
@@ -239,7 +239,7 @@ def add_noise(units: Ints, event: Noise, *, rng: np.random.Generator) -> Ints:
     return result
 
 
-class SimulatedSources(_AnswersOnce, RoundBasedSource):
+class SimulatedSources(_AnswersOnce, MultiSource):
     r"""Scores divided among many simulated sources with their own noise.
 
     They answer like a :class:`~veracal.queries.Pool` of curators, with the same noise, but are
@@ -260,9 +260,9 @@ class SimulatedSources(_AnswersOnce, RoundBasedSource):
         :class:`~veracal.calibration.sources.PrepaidSource`.
     relation, unit
         Neighboring relation and privacy unit.
-    least, most_records
+    min_sources, max_records
         As in a pool.
-    silent : iterable of int, or mapping of int to int
+    dropouts : iterable of int, or mapping of int to int
         Sources that never answer, or the number of answers before each drops out.
     tampering : mapping of int to callable
         Sources that send the result of the callable instead of their release.
@@ -279,13 +279,13 @@ class SimulatedSources(_AnswersOnce, RoundBasedSource):
 
     Examples
     --------
-    >>> from veracal.calibration.queries import Gap
+    >>> from veracal.calibration import Gap
     >>> scores = Scores.from_logits([[2.0, 0.0], [0.0, 1.0], [1.0, 0.0]], [0, 1, 0])
     >>> source = SimulatedSources(
-    ...     scores, [0, 0, 1], micro_epsilon=1_000_000, silent=[1],
-    ...     least=1,
+    ...     scores, [0, 0, 1], micro_epsilon=1_000_000, dropouts=[1],
+    ...     min_sources=1,
     ... )
-    >>> source.answer(Gap(), micro_epsilon=500_000).silences
+    >>> source.answer(Gap(), micro_epsilon=500_000).dropouts
     (None, 'it did not answer')
     """
 
@@ -299,9 +299,9 @@ class SimulatedSources(_AnswersOnce, RoundBasedSource):
         event: Event | None = None,
         relation: Relation = "add-remove",
         unit: Unit | None = None,
-        least: int | None = None,
-        most_records: int | None = None,
-        silent: Iterable[int] | Mapping[int, int] = (),
+        min_sources: int | None = None,
+        max_records: int | None = None,
+        dropouts: Iterable[int] | Mapping[int, int] = (),
         tampering: Mapping[int, Tampering] | None = None,
         rng: np.random.Generator | None = None,
     ) -> None:
@@ -328,8 +328,10 @@ class SimulatedSources(_AnswersOnce, RoundBasedSource):
         self._micro = micro_epsilon  # remaining, or None with declared noises
         self._noises = Counter[Noise]() if event is None else declared_noises(event)
         self.relation: Relation = relation if event is None else event.relation
-        self.unit, self.least, self.most_records = unit or Unit(), least, most_records
-        self._silent = silent if isinstance(silent, Mapping) else dict.fromkeys(silent, 0)
+        self.unit, self.min_sources, self.max_records = unit or Unit(), min_sources, max_records
+        self._dropouts = (
+            dropouts if isinstance(dropouts, Mapping) else dict.fromkeys(dropouts, 0)
+        )
         self._tampering = dict(tampering or {})
         self._rng = _random.secret_generator() if rng is None else rng
         self._answers, self._lock = {}, threading.Lock()
@@ -339,15 +341,15 @@ class SimulatedSources(_AnswersOnce, RoundBasedSource):
 
     def round(
         self,
-        wanted: QueryRequest,
+        query_request: QueryRequest,
         *,
         request: str | None = None,
-        silent: Mapping[Path, str] | None = None,
+        dropped: Mapping[Path, str] | None = None,
     ) -> PooledRelease:
         """Query all sources except those that dropped out before, as in a pool."""
-        query, silent = wanted.query, silent or {}
+        query, dropped = query_request.query, dropped or {}
         check_additive(query)
-        event = wanted.event(self.relation, self.unit)
+        event = query_request.event(self.relation, self.unit)
 
         def compute() -> tuple[int, Ints]:
             number = len(self._answers) - 1  # of this query, which is remembered already
@@ -361,27 +363,33 @@ class SimulatedSources(_AnswersOnce, RoundBasedSource):
         number, units = self._once(
             query, event, request, lambda: self._pay(event, query), compute
         )
-        name, grid, _ = wanted.form
+        name, grid, _ = query_request.form
         std, private = noise_std(event) * grid.step, _random.is_secret(self._rng)
         responses: list[object] = []
         for i, row in enumerate(units.tolist()):
-            if (i,) in silent:
-                responses.append(SkippedSource(silent[i,]))
-            elif number >= self._silent.get(i, number + 1):
+            if (i,) in dropped:
+                responses.append(SkippedSource(dropped[i,]))
+            elif number >= self._dropouts.get(i, number + 1):
                 responses.append(DropoutError("The simulated source dropped out."))
             else:
                 release = Release(
-                    name, tuple(row), grid, std, wanted.micro_epsilon, event, private=private
+                    name,
+                    tuple(row),
+                    grid,
+                    std,
+                    query_request.micro_epsilon,
+                    event,
+                    private=private,
                 )
                 tamper = self._tampering.get(i)
                 responses.append(release if tamper is None else tamper(release))
         return combine_answers(
-            wanted,
+            query_request,
             responses,
             [ProtectionOnly(self.relation, self.unit)] * self.sources,
-            least=self.least,
-            most_records=self.most_records,
-            silent=silent,
+            min_sources=self.min_sources,
+            max_records=self.max_records,
+            dropped=dropped,
         )
 
     def paths(self) -> list[Path]:

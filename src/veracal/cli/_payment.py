@@ -12,10 +12,9 @@ from veracal.cli._output import path_exists
 
 if TYPE_CHECKING:
     from veracal.accounting import Statement, Unit
-    from veracal.calibration import PricedQuery
     from veracal.data import Scores
     from veracal.ledger import Item, Ledger
-    from veracal.queries import Curator
+    from veracal.queries import Curator, QueryRequest
 
 
 LedgerFile = Annotated[
@@ -134,7 +133,7 @@ def ledger_name(ledger: "Ledger") -> str:
 
 
 def unpaid_items(
-    curator: "Curator", scores: "Scores", queries: "Iterable[PricedQuery]"
+    curator: "Curator", scores: "Scores", queries: "Iterable[QueryRequest]"
 ) -> "list[Item]":
     """Charges for the queries that a ledger has not answered before."""
     import hashlib
@@ -144,13 +143,11 @@ def unpaid_items(
 
     known = {entry.request for entry in curator.ledger.entries()}
     items = []
-    for priced in queries:
-        event = curator.event(priced.query, priced.micro_epsilon)
-        body = canonical_request(
-            priced.query, event, scores, curator.partition, curator.version
-        )
+    for asked in queries:
+        event = asked.event(curator.relation, curator.unit)
+        body = canonical_request(asked.query, event, scores, curator.partition, curator.version)
         if hashlib.sha256(body).hexdigest() not in known:
-            items.append(Item(priced.query.name, event, 1, curator.partition))
+            items.append(Item(asked.query.name, event, 1, curator.partition))
     return items
 
 

@@ -161,7 +161,7 @@ def recalibrate_remote(
                 key,
                 transport,
                 history,
-                least=remote.least or listing.min_sources,
+                min_sources=remote.least or listing.min_sources,
                 run=_run(options, remote.run),
                 timeout=listing.timeout,
             )

@@ -27,7 +27,7 @@ from veracal.calibration import (
     Recalibration,
     RecalibrationPlan,
     SourceProfile,
-    check_affordable,
+    find_unaffordable,
     plan_recalibration,
     run_recalibration,
 )
@@ -200,7 +200,7 @@ def recalibrate_sources(
         if not all(ledger.exists() for ledger in ledgers):
             charge.require(_protection(files.ledger))  # before any ledger is opened
         curators = _curators(scores, column, names, ledgers, plan, sources.version)
-        pool = Pool(curators, least=sources.least, most_records=options.size)
+        pool = Pool(curators, min_sources=sources.least, max_records=options.size)
         if sources.least is None:
             _check_affordable(dict(zip(names, curators, strict=True)), plan)
         query = {
@@ -320,7 +320,7 @@ def _check_affordable(curators: Mapping[str, Curator], plan: RecalibrationPlan) 
     """Check that every institution can pay, before any is charged."""
     for name, curator in curators.items():
         try:
-            check_affordable(curator, plan.items)
+            find_unaffordable(curator, plan.items)
         except BudgetError as error:
             raise BudgetError(
                 f"{name}: {error} Or require fewer institutions with --least."

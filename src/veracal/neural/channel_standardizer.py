@@ -255,7 +255,7 @@ class PrivateChannelStandardizer(MomentTransformer):
     """
 
     _covers = "the means and spreads of the channels"
-    any_rows = True  # of any number of axes, also in a pipeline
+    any_row_shape = True  # of any number of axes, also in a pipeline
 
     def __init__(
         self,

@@ -164,7 +164,7 @@ class DistributedClassifier(DPSGDClassifier):
             connection.stop(problem)
             raise problem
 
-    def called_off(self, problem: BaseException) -> None:
+    def cancel(self, problem: BaseException) -> None:
         """Tell all other ranks that the fit was cancelled."""
         self._connect().stop(problem)
 
@@ -309,7 +309,7 @@ class PrivateNetwork(NetworkPredictions, DistributedClassifier):
 
     _learning_rate = 0.5
     rows_independent = True  # each row is scored independently, see logits
-    any_rows = True  # including images and integers
+    any_row_shape = True  # including images and integers
 
     def __init__(
         self,

@@ -8,17 +8,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import Any, Protocol, TypedDict, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeGuard, TypeVar, runtime_checkable
 
 import numpy as np
 
-from veracal import _checks
 from veracal._types import Ints
 from veracal.accounting import (
     UNCHARGED,
     Composed,
-    DiscreteGaussian,
-    DiscreteLaplace,
     Event,
     Relation,
     Repeated,
@@ -41,16 +38,13 @@ from veracal.mechanisms import (
     TrainingCurve,
     add_discrete_gaussian,
     add_discrete_laplace,
-    discrete_gaussian_std,
-    discrete_laplace_std,
     hold_curves,
     hook_exposes_weights,
 )
-from veracal.queries.query import Query, Records, gaussian_event, laplace_event
-from veracal.queries.sources import Release
+from veracal.queries.query import Query, Records
+from veracal.queries.sources import QueryRequest, Release, noise_std
 
 _HOOKS = ("on_step", "callbacks")
-_SEARCH_SETTING = "score_noise"  # a setting that only a search has
 
 
 class PrivateModel(Protocol):
@@ -96,19 +90,22 @@ class SharedModel(Protocol):
     def check_paying(self, unit: Unit) -> None:
         """Raise unless this process has the ledger to charge, with the right unit."""
 
-    def called_off(self, problem: BaseException) -> None:
+    def cancel(self, problem: BaseException) -> None:
         """Notify the other processes that there will be no fit."""
+
+
+def _is_resumable(model: object) -> TypeGuard[ResumableModel]:
+    """Whether a model has a checkpoint."""
+    return isinstance(model, ResumableModel) and model.checkpoint is not None
+
+
+def _is_shared(model: object) -> TypeGuard[SharedModel]:
+    """Whether the records of a model are in several processes."""
+    return isinstance(model, SharedModel) and model.across is not None
 
 
 Model = TypeVar("Model", bound=PrivateModel)
 _CHARGED: ContextVar[Ledger | None] = ContextVar("charged", default=None)
-
-
-class ChargeTerms(TypedDict):
-    """The arguments of ``statement`` that describe the charge."""
-
-    not_covered: tuple[str, ...]
-    ledger_total: str | None
 
 
 @contextmanager
@@ -123,17 +120,12 @@ def mark_charged(ledger: Ledger) -> Iterator[None]:
 
 def is_charged() -> bool:
     """Whether a ledger was charged for the current fit."""
-    return charging_ledger() is not None
-
-
-def charging_ledger() -> Ledger | None:
-    """The ledger that was charged for the current fit, if any."""
-    return _CHARGED.get()
+    return _CHARGED.get() is not None
 
 
 def charged_total() -> str | None:
     """The sentence about the current total of the charged ledger, if any."""
-    ledger = charging_ledger()
+    ledger = _CHARGED.get()
     return None if ledger is None else ledger_total(ledger)
 
 
@@ -146,8 +138,8 @@ def record_charge(model: Any) -> None:
     model.charged_, model._ledger_total = is_charged(), charged_total()
 
 
-def charge_terms(model: Any, *parts: Any) -> ChargeTerms:
-    """The terms of a fitted model's statement that describe its charge.
+def charge_terms(model: Any, *parts: Any) -> dict[str, Any]:
+    """The arguments of ``statement`` that describe the charge of a fitted model.
 
     Parameters
     ----------
@@ -165,20 +157,6 @@ def charge_terms(model: Any, *parts: Any) -> ChargeTerms:
     }
 
 
-def as_resumable(model: object) -> ResumableModel | None:
-    """The model as a :class:`ResumableModel` if it has a checkpoint, otherwise None."""
-    if isinstance(model, ResumableModel) and model.checkpoint is not None:
-        return model
-    return None
-
-
-def as_shared(model: object) -> SharedModel | None:
-    """The model as a :class:`SharedModel` if it is one, otherwise None."""
-    if isinstance(model, SharedModel) and model.across is not None:
-        return model
-    return None
-
-
 def exposes_weights(model: object) -> bool:
     """Whether a fit of a model may expose weights or noise to code of the caller.
 
@@ -187,47 +165,17 @@ def exposes_weights(model: object) -> bool:
     ``TrainingCurve``, which holds its losses until the model is recorded. Both are compared by
     their exact types. For a search even step counts reveal the secret number of trials.
     """
-    settings = _model_settings(model)
-    searches = any(name.rpartition("__")[2] == _SEARCH_SETTING for name in settings)
-    return any(searches or hook_exposes_weights(hook) for hook in _hooks(settings))
+    hooks, searches = _hooks(model)
+    return any(searches or hook_exposes_weights(hook) for hook in hooks)
 
 
-def training_curves(model: object) -> list[TrainingCurve]:
-    """Training curves among the hooks of a model, or of a model inside it."""
-    return [hook for hook in _hooks(_model_settings(model)) if type(hook) is TrainingCurve]
-
-
-def _model_settings(model: object) -> dict[str, Any]:
-    """Settings and hooks of a model and of the models inside it."""
-    settings: dict[str, Any] = getattr(model, "get_params", dict)()
-    for name in _HOOKS:
-        if hasattr(model, name):
-            settings = {**settings, name: getattr(model, name)}
-    return settings
-
-
-def _hooks(settings: dict[str, Any]) -> list[Any]:
-    """Hooks among settings."""
-    return [
-        value
-        for name, value in settings.items()
-        if name.rpartition("__")[2] in _HOOKS and value is not None
-    ]
-
-
-@contextmanager
-def cancel_on_failure(model: object, unit: Unit) -> Iterator[None]:
-    """Cancel the fit in the other processes of a shared model if it is rejected or fails."""
-    shared = as_shared(model)
-    if shared is None:
-        yield
-        return
-    shared.check_paying(unit)
-    try:
-        yield
-    except BaseException as problem:
-        shared.called_off(problem)
-        raise
+def _hooks(model: object) -> tuple[list[Any], bool]:
+    """Hooks of a model and of the models inside it, and whether one of them is a search."""
+    settings: dict[str, Any] = dict(getattr(model, "get_params", dict)())
+    settings |= {name: getattr(model, name) for name in _HOOKS if hasattr(model, name)}
+    named = [(name.rpartition("__")[2], value) for name, value in settings.items()]
+    hooks = [value for name, value in named if name in _HOOKS and value is not None]
+    return hooks, any(name == "score_noise" for name, _ in named)  # only a search has that
 
 
 class Curator:
@@ -293,59 +241,31 @@ class Curator:
     def __repr__(self) -> str:
         return f"Curator({self._records.name!r}, {self.ledger!r}, partition={self.partition!r})"
 
-    def event(self, query: Query, micro_epsilon: int) -> Event:
-        """The event that an answer would charge."""
-        budget = self.ledger.budget
-        return laplace_event(query, micro_epsilon, budget.relation, budget.unit)
-
     def answer(
         self, query: Query, *, micro_epsilon: int, request: str | None = None
     ) -> Release:
-        """Answer a query with discrete Laplace noise.
+        """Answer a query with discrete Laplace noise, as :meth:`Source.answer` says.
 
-        Parameters
-        ----------
-        query : Query
-        micro_epsilon : int
-            Cost per unit, in millionths of epsilon, from which the noise is computed.
-        request : str, optional
-            Request id, for safe retries. By default it is derived from the query, so repeating
-            a query returns the same answer at no cost.
+        Without a request id, repeating a query returns the same answer at no cost.
         """
-        _checks.whole(micro_epsilon=micro_epsilon)
-        budget = self.ledger.budget
-        event = laplace_event(query, int(micro_epsilon), budget.relation, budget.unit)
-        std = discrete_laplace_std(event.noise)
-        return self._answer(query, event, add_discrete_laplace, std, micro_epsilon, request)
+        return self._answer(QueryRequest(query, micro_epsilon), add_discrete_laplace, request)
 
     def answer_gaussian(
         self, query: Query, *, noise_multiplier: float, request: str | None = None
     ) -> Release:
-        """Answer a query with discrete Gaussian noise; the ledger must have a delta.
-
-        Parameters
-        ----------
-        query : Query
-        noise_multiplier : float
-            Noise divided by the L2 sensitivity to one unit.
-        request : str, optional
-            As for :meth:`answer`.
-        """
-        budget = self.ledger.budget
-        event = gaussian_event(query, noise_multiplier, budget.relation, budget.unit)
-        std = discrete_gaussian_std(event.noise)
-        return self._answer(query, event, add_discrete_gaussian, std, None, request)
+        """Answer a query with discrete Gaussian noise; the ledger must have a delta."""
+        gaussian = QueryRequest(query, noise_multiplier=noise_multiplier)
+        return self._answer(gaussian, add_discrete_gaussian, request)
 
     def _answer(
         self,
-        query: Query,
-        event: DiscreteLaplace | DiscreteGaussian,
+        query_request: QueryRequest,
         add_noise: Callable[[Ints, float], Ints],
-        noise_std: float,
-        micro_epsilon: int | None,
         request: str | None,
     ) -> Release:
         """Charge an event, evaluate the query, add the noise and release: one transaction."""
+        query = query_request.query
+        event = query_request.event(self.relation, self.unit)
         # Evaluate it on no records first, so that an inapplicable query (no labels, features
         # instead of scores) is rejected before anything is charged.
         evaluate_query(query, self._records.take(np.arange(0)))
@@ -367,8 +287,8 @@ class Curator:
             query.name,
             tuple(json.loads(answer)),
             query.grid,
-            noise_std * query.grid.step,
-            None if micro_epsilon is None else int(micro_epsilon),
+            noise_std(event) * query.grid.step,
+            query_request.micro_epsilon,
             event,
             private=True,
             head=entry.hash,
@@ -379,7 +299,6 @@ class Curator:
 
         Parameters
         ----------
-        items : iterable of Item
         request : str, optional
             Prefix of the ids of their requests. By default all charges for the same purpose and
             event count.
@@ -425,34 +344,33 @@ class Curator:
             it: an interrupted fit that is called again with it resumes at no further cost;
             after the fit has finished, the checkpoint returns the same model at no cost. A
             request that was charged is rejected if its checkpoint is missing.
-
-        Returns
-        -------
-        The model.
         """
-        with cancel_on_failure(model, self.unit):
+        shared = model if _is_shared(model) else None
+        if shared is not None:
+            shared.check_paying(self.unit)
+        try:
             event = self._cost(model)
-            self._charge_fit(model, event, purpose, request)
-            return self._fit_charged(model, event, purpose)
-
-    def _charge_fit(
-        self, model: PrivateModel, event: Event, purpose: str, request: str | None
-    ) -> None:
-        """Charge a fit, once per request."""
-        resumable = as_resumable(model)
-        if (resumable is None) != (request is None):
-            raise ValueError(
-                "Expected request=... if and only if the model has a checkpoint, whose fit "
-                f"resumes under one charge, got request={request!r} for {model!r}."
+            resumable = model if _is_resumable(model) else None
+            if (resumable is None) != (request is None):
+                raise ValueError(
+                    "Expected request=... if and only if the model has a checkpoint, whose fit "
+                    f"resumes under one charge, got request={request!r} for {model!r}."
+                )
+            if resumable is not None and request is not None:
+                self._check_checkpoint(resumable, request)
+            entry = self.ledger.charge(
+                event, purpose, partition=self.partition, request=request
             )
-        if resumable is not None and request is not None:
-            self._check_begun(resumable, request)
-        entry = self.ledger.charge(event, purpose, partition=self.partition, request=request)
-        if resumable is not None:
-            records = [self._records.name, self.partition or "", self.version]
-            resumable.paid(digest(canonical({"charge": entry.hash, "records": records})))
+            if resumable is not None:
+                records = [self._records.name, self.partition or "", self.version]
+                resumable.paid(digest(canonical({"charge": entry.hash, "records": records})))
+            return self._fit_charged(model, event, purpose)
+        except BaseException as problem:
+            if shared is not None:
+                shared.cancel(problem)
+            raise
 
-    def _check_begun(self, model: ResumableModel, request: str) -> None:
+    def _check_checkpoint(self, model: ResumableModel, request: str) -> None:
         """Raise if this would be a second fit for one charge.
 
         A charged fit resumes from its checkpoint, or returns the finished model in it. Without
@@ -516,13 +434,12 @@ class Curator:
         ``TrainingCurve``, whose losses can be read once the model is recorded, and only if it
         is the model of this attempt.
         """
-        if as_resumable(model) is not None:
+        if _is_resumable(model):
             raise ValueError(
                 "Expected a model without a checkpoint, which would be written before the "
-                "model "
-                f"is recorded, got {model!r}. Use fit(..., request=...)."
+                f"model is recorded, got {model!r}. Use fit(..., request=...)."
             )
-        if as_shared(model) is not None:
+        if _is_shared(model):
             raise ValueError(
                 "Expected a model whose records are all in this process, since a recorded fit "
                 f"is not repeated and other processes would wait, got {model!r}. Use fit."
@@ -540,7 +457,8 @@ class Curator:
             held.extend(caught)
             return own[0]
 
-        with hold_curves(training_curves(model)) as release:
+        curves = [hook for hook in _hooks(model)[0] if type(hook) is TrainingCurve]
+        with hold_curves(curves) as release:
             answer = self.ledger.compute_once(
                 event,
                 purpose,
@@ -564,13 +482,7 @@ class Curator:
         if isinstance(model, RecordsModel):
             model.check_records(records)
         event = model.event()
-        if event.relation == "replace-one" and records.may_drop:
-            raise DataError(
-                records.name,
-                "as many rows after replacing a record as before",
-                "a data set from which rows were dropped",
-                "Use an add-remove event, or declare a treatment of missing values.",
-            )
+        _check_relation(records, event.relation)
         return event
 
     def _fit_charged(self, model: Model, event: Event, purpose: str) -> Model:
@@ -587,8 +499,7 @@ class Curator:
         if actual != event:
             raise ValueError(
                 f"{purpose!r} was charged as {event!r}, but the event of the fit is "
-                f"{actual!r}. "
-                "Do not release this model: its cost differs from the charge."
+                f"{actual!r}. Do not release this model: its cost differs from the charge."
             )
         return model
 
@@ -659,6 +570,11 @@ def check_protected(dataset: Dataset, relation: Relation, unit: Unit | None) -> 
     if not isinstance(unit, Unit | None):
         raise ValueError(f"Expected unit to be a Unit or None, got unit={unit!r}.")
     check_units(dataset, unit or Unit())
+    _check_relation(dataset, relation)
+
+
+def _check_relation(dataset: Dataset, relation: Relation) -> None:
+    """Raise if replacing a record may change the number of rows under replace-one."""
     if relation == "replace-one" and dataset.may_drop:
         raise DataError(
             dataset.name,

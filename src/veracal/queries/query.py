@@ -10,7 +10,8 @@ import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from functools import cached_property
 from types import CodeType
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
@@ -97,7 +98,7 @@ def laplace_event(
 
     Examples
     --------
-    >>> from veracal.queries.score_queries import Correct
+    >>> from veracal.queries import Correct
     >>> laplace_event(Correct(), 500_000, "add-remove", Unit("patient", max_contributions=3))
     DiscreteLaplace(noise=6.0, sensitivity=1, relation='add-remove')
     """
@@ -118,6 +119,8 @@ def gaussian_event(
     return DiscreteGaussian(noise, row, relation, query.entries)
 
 
+# ---------------------------------------------------------------- evaluation in blocks
+
 _BLOCK_ROWS = 256  # rows of a block, or a multiple of it if rows are short
 _MAX_BLOCK_ROWS = 2_048  # larger blocks are not faster, and need more padding
 _BLOCK_CELLS = 2**18  # maximum number of values in a block of more than _BLOCK_ROWS rows
@@ -125,25 +128,148 @@ _MAX_BLOCK_CELLS = 2**22  # maximum number of values in a smaller block
 Result = TypeVar("Result")
 
 
-class ScalarSum(ABC):
-    """Base class: sum of one bounded number per record."""
+def apply_in_blocks(
+    records: Records, block: Callable[[Any, int], Result], *, width: int = 1
+) -> Iterator[Result]:
+    """Apply a function to blocks of rows that all have one shape and one memory layout.
+
+    The last bits of a row's result may differ if the row is computed alone, or in column-major
+    order. Then the number of *other* records would change the units of this one. Therefore the
+    last block is padded with copies of one of its rows, whose results are dropped. The number
+    of rows per block follows from public facts for the same reason: from the number of classes,
+    and from ``width``, the number of values that the function computes per row.
+    """
+    n, rows = len(records), _BLOCK_ROWS
+    if isinstance(records, Scores):
+        k = records.n_classes
+        rows = min(_BLOCK_CELLS // (_BLOCK_ROWS * max(k, width)) * _BLOCK_ROWS, _MAX_BLOCK_ROWS)
+        if rows < _BLOCK_ROWS:
+            rows = max(1, min(_BLOCK_ROWS, _MAX_BLOCK_CELLS // k))
+    for start in range(0, max(n, 1), rows):
+        real = min(rows, n - start)
+        index = np.minimum(np.arange(start, start + rows), n - 1) if n else np.arange(0)
+        yield block(records.take(index), real)
+
+
+def compute_values(
+    function: Callable[[Any], Array], part: Any, width: int | None = None
+) -> Array:
+    """Compute the values of a query for each record, and check their shape, which is public."""
+    with np.errstate(all="ignore"):  # nonfinite values are dropped without a warning
+        result = np.asarray(function(part))
+    expected = (len(part),) if width is None else (len(part), width)
+    if result.shape != expected or result.dtype.kind not in "fiub":
+        raise ValueError(
+            f"Expected real numbers of shape {expected}, got {result.dtype} of shape "
+            f"{result.shape}. Return one per record."
+        )
+    return result.astype(np.int64) if result.dtype.kind == "b" else result
+
+
+class RecordSum(ABC):
+    """Base class of sums over records, evaluated in integers and in blocks of one shape."""
 
     bits: int
+    _width = 1  # values per row that are computed at once
+
+    @property
+    @abstractmethod
+    def entries(self) -> int:
+        """Length of the answer."""
+
+    @abstractmethod
+    def per_record(self, records: Any) -> Array:
+        """The values of each record, computed from that record alone."""
+
+    @abstractmethod
+    def contributions(self, records: Any) -> tuple[Ints, Ints | None]:
+        """Units of each record, and the entry they count in (-1: none); None: in all."""
+
+    @cached_property
+    def settings(self) -> Mapping[str, SettingValue]:
+        """The fields of a query except ``bits``, as numbers and text; None as 0."""
+        names = [field.name for field in fields(self) if field.name != "bits"]  # type: ignore[arg-type]
+        values = {name: getattr(self, name) for name in names}
+        return Frozen({name: 0 if v is None else v for name, v in values.items()})
+
+    @property
+    def grid(self) -> Grid:
+        """The grid of the answer."""
+        return Grid(self.bits)
+
+    def evaluate(self, records: Any) -> Ints:
+        """The sum, in units."""
+
+        def block(part: Any, real: int) -> Ints:
+            units, cells = self.contributions(part)
+            if cells is None:
+                total: Ints = units[:real].sum(axis=0)
+                return total
+            inside = np.flatnonzero(cells[:real] >= 0)
+            sums = np.zeros(self.entries, dtype=np.int64)
+            np.add.at(sums, cells[inside], units[inside, 0])
+            return sums
+
+        return exact_total(apply_in_blocks(records, block, width=self._width), self.entries)
+
+
+def sums_by_source(query: Query, records: Records, source_index: Ints, sources: int) -> Ints:
+    """Evaluate a query on the records of each source.
+
+    Parameters
+    ----------
+    records : Scores or Dataset
+        The records of all sources.
+    source_index : array of ints in [0, sources), of shape (n,)
+        The source of each record.
+
+    Returns
+    -------
+    array of int64 of shape (sources, entries)
+
+    Guarantees
+    ----------
+    Row i is ``query.evaluate`` of the records of source i, to the last bit: the values of a
+    record are computed in blocks of one shape, independently of the other records.
+    """
+    shape = sources, query.entries
+    if not isinstance(query, RecordSum) or isinstance(query, NonAdditive):
+        rows = [
+            query.evaluate(records.take(np.flatnonzero(source_index == i)))
+            for i in range(sources)
+        ]
+        return np.array(rows, dtype=np.int64).reshape(shape)
+    if len(records) > 2**22:  # fewer, of at most 2^40 units each, cannot overflow 64 bits
+        raise ValueError(f"Expected at most {2**22} records at once, got {len(records)}.")
+
+    def block(part: Any, real: int) -> tuple[Ints, Ints | None]:
+        units, cells = query.contributions(part)
+        return units[:real], None if cells is None else cells[:real]
+
+    blocks = list(apply_in_blocks(records, block, width=query._width))
+    units = np.concatenate([units for units, _ in blocks])
+    sums = np.zeros(shape, dtype=np.int64)
+    if blocks[0][1] is None:
+        np.add.at(sums, source_index, units)
+    else:
+        cells = np.concatenate([cells for _, cells in blocks if cells is not None])
+        inside = cells >= 0
+        np.add.at(sums, (source_index[inside], cells[inside]), units[inside, 0])
+    return sums
+
+
+# ---------------------------------------------------------------- sums over records
+
+
+class ScalarSum(RecordSum):
+    """Base class: sum of one bounded number per record, ``per_record`` of shape (n,)."""
+
     entries = 1
 
     @property
     @abstractmethod
     def bounds(self) -> Bounds:
         """Bounds on the contribution of a record, in units."""
-
-    @abstractmethod
-    def per_record(self, records: Any) -> Array:
-        """A number per record, of shape (n,), computed from that record alone."""
-
-    @property
-    def grid(self) -> Grid:
-        """The grid of the answer."""
-        return Grid(self.bits)
 
     def sensitivity(self, relation: Relation) -> int:
         """Sensitivity of the sum, in units."""
@@ -153,16 +279,105 @@ class ScalarSum(ABC):
         """The same, since there is one entry."""
         return float(self.sensitivity(relation))
 
-    def evaluate(self, records: Any) -> Ints:
-        """The sum, in units."""
-        bounds = self.bounds
+    def contributions(self, records: Any) -> tuple[Ints, None]:
+        """The clipped and rounded number of each record."""
+        values = compute_values(self.per_record, records)
+        return clip_to_grid(values, self.bounds, self.grid)[:, None], None
 
-        def block(part: Any, real: int) -> Ints:
-            units = clip_to_grid(compute_values(self.per_record, part), bounds, self.grid)
-            result: Ints = units[:real].sum(keepdims=True)
-            return result
 
-        return exact_total(apply_in_blocks(records, block), 1)
+class CellSum(RecordSum):
+    """Base class: sums of one bounded number per record, by cells.
+
+    Each record is in one cell at most, so adding or removing it changes one entry, and
+    replacing it changes two.
+    """
+
+    @property
+    @abstractmethod
+    def bounds(self) -> Bounds:
+        """Bounds on the contribution of a record to its cell, in units."""
+
+    @abstractmethod
+    def cells(self, records: Any) -> Array:
+        """Index of each record's cell, computed from that record alone."""
+
+    def sensitivity(self, relation: Relation) -> int:
+        """L1 sensitivity of the sums, in units."""
+        return self.bounds.one_bin_sensitivity(relation)
+
+    def sensitivity_l2(self, relation: Relation) -> float:
+        """L2 sensitivity: two entries change by ``reach`` each, or one by ``span``.
+
+        A record that is replaced by one of the same cell may change the entry by the full span.
+        """
+        if relation == "add-remove":
+            return float(self.sensitivity(relation))
+        square = 2 * self.bounds.reach**2
+        root = math.sqrt(square)
+        if int(root) ** 2 != square:
+            root = math.nextafter(root, math.inf)
+        return max(root, float(self.bounds.span))
+
+    def contributions(self, records: Any) -> tuple[Ints, Ints]:
+        """The clipped and rounded number of each record, and its cell."""
+        units = clip_to_grid(compute_values(self.per_record, records), self.bounds, self.grid)
+        cells = np.asarray(compute_values(self.cells, records))
+        inside = (cells >= 0) & (cells < self.entries) & (cells == np.floor(cells))
+        return units[:, None], np.where(inside, cells, -1).astype(np.int64)
+
+
+class VectorSum(RecordSum):
+    """Base class: sum of a vector per record, ``per_record`` of shape (n, entries).
+
+    Vectors beyond the norm bound are scaled down; those with a nonfinite entry count as zero.
+    Entries are truncated toward zero, which increases no norm.
+    """
+
+    power: Literal[1, 2]
+
+    @property
+    @abstractmethod
+    def bound(self) -> float:
+        """Largest L1 or L2 norm of a vector, according to ``power``."""
+
+    @property
+    def _width(self) -> int:  # type: ignore[override]
+        return self.entries
+
+    @property
+    def max_norm(self) -> int:
+        """Norm bound of a record's vector, in units."""
+        return self.grid.round_up(self.bound)
+
+    def check_size(self) -> None:
+        """Raise unless the norm bound is valid and totals fit into 64 bits."""
+        _checks.whole(width=self.entries)
+        _checks.positive(norm_bound=self.bound)
+        if self.power not in (1, 2):
+            raise ValueError(f"Expected power 1 or 2, got power={self.power!r}.")
+        most = self.max_norm
+        if most > MAX_UNITS or self.entries * most**self.power > 2**62:
+            raise ValueError(
+                f"A bound of {most} units on {self.entries} entries exceeds 64 bits. "
+                "Use fewer bits or a smaller norm bound."
+            )
+
+    def sensitivity(self, relation: Relation) -> int:
+        r"""L1 sensitivity; for an L2 norm bound it has a factor :math:`\sqrt{width}`."""
+        most = self.max_norm
+        if self.power == 1:
+            return Bounds(-most, most).sensitivity(relation)
+        longest = math.isqrt(self.entries * most**2)  # the L1 norm is an integer: round down
+        return longest * Bounds(-1, 1).sensitivity(relation)
+
+    def sensitivity_l2(self, relation: Relation) -> float:
+        """L2 sensitivity; the L2 norm never exceeds the L1 norm."""
+        return float(Bounds(-self.max_norm, self.max_norm).sensitivity(relation))
+
+    def contributions(self, records: Any) -> tuple[Ints, None]:
+        """The clipped and rounded vector of each record."""
+        rows = compute_values(self.per_record, records, self.entries)
+        return clip_vectors_to_grid(rows, self.max_norm, self.grid, power=self.power), None
 
 
 @dataclass(frozen=True)
@@ -198,8 +413,7 @@ class BoundedSum(ScalarSum):
     settings: Mapping[str, SettingValue] = field(default_factory=Frozen)
 
     def __post_init__(self) -> None:
-        _check_name(self.name)
-        object.__setattr__(self, "settings", _query_settings(self.settings, self.values))
+        _identify(self, self.values)
         _ = self.bounds
 
     @property
@@ -213,7 +427,7 @@ class BoundedSum(ScalarSum):
 
 
 @dataclass(frozen=True)
-class BinnedSum:
+class BinnedSum(CellSum):
     r"""Sums of one bounded number per record, by public bins.
 
     Each record falls into one bin, so adding or removing it changes one entry, and replacing it
@@ -243,17 +457,9 @@ class BinnedSum:
     settings: Mapping[str, SettingValue] = field(default_factory=Frozen)
 
     def __post_init__(self) -> None:
-        _check_name(self.name)
         _checks.whole(n_bins=self.n_bins)
-        object.__setattr__(
-            self, "settings", _query_settings(self.settings, self.values, self.bins)
-        )
+        _identify(self, self.values, self.bins)
         _ = self.bounds
-
-    @property
-    def grid(self) -> Grid:
-        """The grid of the answer."""
-        return Grid(self.bits)
 
     @property
     def entries(self) -> int:
@@ -265,36 +471,17 @@ class BinnedSum:
         """Bounds on the contribution of a record to its bin, in units."""
         return Bounds.of(self.low, self.high, self.grid)
 
-    def sensitivity(self, relation: Relation) -> int:
-        """L1 sensitivity of the sums, in units."""
-        return self.bounds.one_bin_sensitivity(relation)
+    def per_record(self, records: Any) -> Array:
+        """The numbers of records."""
+        return self.values(records)
 
-    def sensitivity_l2(self, relation: Relation) -> float:
-        """L2 sensitivity: two entries change by ``reach`` each, or one by ``span``.
-
-        A record that is replaced by one of the same bin may change the entry by the full span.
-        """
-        if relation == "add-remove":
-            return float(self.sensitivity(relation))
-        return max(_sqrt_rounding_up(2 * self.bounds.reach**2), float(self.bounds.span))
-
-    def evaluate(self, records: Any) -> Ints:
-        """The sums, in units."""
-        bounds = self.bounds
-
-        def block(part: Any, real: int) -> Ints:
-            units = clip_to_grid(compute_values(self.values, part), bounds, self.grid)[:real]
-            bins = np.asarray(compute_values(self.bins, part))[:real]
-            inside = (bins >= 0) & (bins < self.n_bins) & (bins == np.floor(bins))
-            sums = np.zeros(self.n_bins, dtype=np.int64)
-            np.add.at(sums, bins[inside].astype(np.int64), units[inside])
-            return sums
-
-        return exact_total(apply_in_blocks(records, block), self.entries)
+    def cells(self, records: Any) -> Array:
+        """The bins of records."""
+        return self.bins(records)
 
 
 @dataclass(frozen=True)
-class DenseSum:
+class DenseSum(VectorSum):
     r"""Sum of a vector of bounded norm per record.
 
     Parameters
@@ -322,234 +509,50 @@ class DenseSum:
     settings: Mapping[str, SettingValue] = field(default_factory=Frozen)
 
     def __post_init__(self) -> None:
-        _check_name(self.name)
-        _checks.whole(width=self.width)
-        _checks.positive(norm_bound=self.norm_bound)
-        if self.power not in (1, 2):
-            raise ValueError(f"Expected power 1 or 2, got power={self.power!r}.")
-        object.__setattr__(self, "settings", _query_settings(self.settings, self.values))
-        if self.most > MAX_UNITS or self.width * self.most**self.power > 2**62:
-            raise ValueError(
-                f"A bound of {self.most} units on {self.width} entries exceeds 64 bits. "
-                "Use fewer bits or a smaller norm bound."
-            )
-
-    @property
-    def grid(self) -> Grid:
-        """The grid of the answer."""
-        return Grid(self.bits)
+        _identify(self, self.values)
+        self.check_size()
 
     @property
     def entries(self) -> int:
         """Length of the vectors."""
-        return int(self.width)
+        return self.width
 
     @property
-    def most(self) -> int:
-        """Norm bound of a record's vector, in units."""
-        return self.grid.round_up(self.norm_bound)
+    def bound(self) -> float:
+        """Maximum norm of a vector."""
+        return self.norm_bound
 
-    def sensitivity(self, relation: Relation) -> int:
-        r"""L1 sensitivity; for an L2 norm bound it has a factor :math:`\sqrt{width}`."""
-        if self.power == 1:
-            return Bounds(-self.most, self.most).sensitivity(relation)
-        longest = math.isqrt(self.width * self.most**2)  # the L1 norm is an integer: round down
-        return longest * Bounds(-1, 1).sensitivity(relation)
-
-    def sensitivity_l2(self, relation: Relation) -> float:
-        """L2 sensitivity; the L2 norm never exceeds the L1 norm."""
-        return float(Bounds(-self.most, self.most).sensitivity(relation))
-
-    def evaluate(self, records: Any) -> Ints:
-        """The sum, in units."""
-
-        def block(part: Any, real: int) -> Ints:
-            rows = compute_values(self.values, part, self.width)
-            units = clip_vectors_to_grid(rows, self.most, self.grid, power=self.power)
-            result: Ints = units[:real].sum(axis=0)
-            return result
-
-        return exact_total(apply_in_blocks(records, WideBlock(block, self.width)), self.entries)
+    def per_record(self, records: Any) -> Array:
+        """The vectors of records."""
+        return self.values(records)
 
 
-def compute_values(
-    function: Callable[[Any], Array], part: Any, width: int | None = None
-) -> Array:
-    """Compute the values of a query for each record, and check their shape, which is public."""
-    with np.errstate(all="ignore"):  # nonfinite values are dropped without a warning
-        result = np.asarray(function(part))
-    expected = (len(part),) if width is None else (len(part), width)
-    if result.shape != expected or result.dtype.kind not in "fiub":
-        raise ValueError(
-            f"Expected real numbers of shape {expected}, got {result.dtype} of shape "
-            f"{result.shape}. Return one per record."
-        )
-    return result.astype(np.int64) if result.dtype.kind == "b" else result
-
-
-@dataclass(frozen=True)
-class WideBlock:
-    """A function of a block of rows that computes ``width`` numbers per row."""
-
-    work: Callable[[Any, int], Ints]
-    width: int
-
-    def __call__(self, part: Any, real: int) -> Ints:
-        """Call the function."""
-        return self.work(part, real)
-
-
-def apply_in_blocks(records: Records, block: Callable[[Any, int], Result]) -> Iterator[Result]:
-    """Apply a function to blocks of rows that all have one shape and one memory layout.
-
-    The last bits of a row's result may differ if the row is computed alone, or in column-major
-    order. Then the number of *other* records would change the units of this one. Therefore the
-    last block is padded with copies of one of its rows, whose results are dropped.
-    """
-    n, rows = len(records), _rows_per_block(records, getattr(block, "width", 1))
-    for start in range(0, max(n, 1), rows):
-        real = min(rows, n - start)
-        index = np.minimum(np.arange(start, start + rows), n - 1) if n else np.arange(0)
-        yield block(records.take(index), real)
-
-
-def _rows_per_block(records: Records, width: int) -> int:
-    """Number of rows per block, from public facts: the number of classes and of values per row.
-
-    It must not depend on the number of records, which would then affect the bits of all
-    results.
-    """
-    if not isinstance(records, Scores):
-        return _BLOCK_ROWS
-    several = _BLOCK_CELLS // (_BLOCK_ROWS * max(records.n_classes, width)) * _BLOCK_ROWS
-    if several >= _BLOCK_ROWS:
-        return min(several, _MAX_BLOCK_ROWS)
-    return max(1, min(_BLOCK_ROWS, _MAX_BLOCK_CELLS // records.n_classes))
-
-
-def _query_settings(
-    given: Mapping[str, SettingValue], *functions: Callable[[Any], Array]
-) -> Frozen[str, SettingValue]:
-    """The caller's settings, with fingerprints of the functions.
+def _identify(
+    query: BoundedSum | BinnedSum | DenseSum, *functions: Callable[[Any], Array]
+) -> None:
+    """Check the name of a query, and add fingerprints of its functions to its settings.
 
     Two functions with the same name and code that close over different objects (an array,
     another function) have the same fingerprint: the settings must distinguish them.
     """
+    if not (isinstance(query.name, str) and query.name.strip()):
+        raise ValueError(f"Expected a name for the query, got name={query.name!r}.")
     marks = {f"function {i}": fingerprint(f) for i, f in enumerate(functions)}
-    return Frozen({**marks, **given})
+    object.__setattr__(query, "settings", Frozen({**marks, **query.settings}))
 
 
 def fingerprint(function: Callable[..., Any]) -> str:
     """Name and hash of a function: its code, constants and plain closure variables."""
+
+    def content(code: CodeType) -> tuple[Any, ...]:  # without the location in a file
+        constants = [content(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
+        return code.co_code, code.co_names, tuple(constants)
+
     name = getattr(function, "__qualname__", None) or type(function).__name__
     code = getattr(function, "__code__", None)
     if code is None:
         return f"{getattr(function, '__module__', '')}.{getattr(function, '__name__', name)}"
     cells = [cell.cell_contents for cell in function.__closure__ or ()]
     plain = [repr(cell) for cell in cells if isinstance(cell, str | int | float | bool)]
-    return (
-        f"{name}:{hashlib.sha256(repr((_code_content(code), plain)).encode()).hexdigest()[:16]}"
-    )
-
-
-def _code_content(code: CodeType) -> tuple[Any, ...]:
-    """The content of a code object, without its location."""
-    constants = [
-        _code_content(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts
-    ]
-    return code.co_code, code.co_names, tuple(constants)
-
-
-def _check_name(name: str) -> None:
-    """Raise unless the query has a name."""
-    if not (isinstance(name, str) and name.strip()):
-        raise ValueError(f"Expected a name for the query, got name={name!r}.")
-
-
-def _sqrt_rounding_up(square: int) -> float:
-    """Square root of an integer, rounded up to the last bit."""
-    root = math.sqrt(square)
-    return root if int(root) ** 2 == square else math.nextafter(root, math.inf)
-
-
-def sums_by_source(query: Query, records: Records, source_index: Ints, sources: int) -> Ints:
-    """Evaluate a query on the records of each source.
-
-    Parameters
-    ----------
-    query : Query
-    records : Scores or Dataset
-        The records of all sources.
-    place : array of ints in [0, sources), of shape (n,)
-        The source of each record.
-    sources : int
-
-    Returns
-    -------
-    array of int64 of shape (sources, entries)
-
-    Guarantees
-    ----------
-    Row i is ``query.evaluate`` of the records of source i, to the last bit: the values of a
-    record are computed in blocks of one shape, independently of the other records.
-    """
-    kind: Any = getattr(query, "sums", query)
-    if isinstance(kind, ScalarSum):
-        return _scalar_sums(kind, records, source_index, sources)
-    if type(kind) is BinnedSum:
-        return _binned_sums(kind, records, source_index, sources)
-    if type(kind) is DenseSum:
-        return _dense_sums(kind, records, source_index, sources)
-    rows = [
-        query.evaluate(records.take(np.flatnonzero(source_index == i))) for i in range(sources)
-    ]
-    return np.array(rows, dtype=np.int64).reshape(sources, query.entries)
-
-
-def _scalar_sums(query: ScalarSum, records: Records, source_index: Ints, sources: int) -> Ints:
-    """Sums of one number per record."""
-
-    def block(part: Any, real: int) -> Ints:
-        numbers = compute_values(query.per_record, part)
-        return clip_to_grid(numbers, query.bounds, query.grid)[:real]
-
-    return _sum_at(
-        np.concatenate(list(apply_in_blocks(records, block))), source_index, (sources, 1)
-    )
-
-
-def _binned_sums(query: BinnedSum, records: Records, source_index: Ints, sources: int) -> Ints:
-    """Sums by bin: every record is in one cell of sources by bins."""
-
-    def block(part: Any, real: int) -> Ints:
-        units = clip_to_grid(compute_values(query.values, part), query.bounds, query.grid)
-        bins = np.asarray(compute_values(query.bins, part))
-        inside = (bins >= 0) & (bins < query.n_bins) & (bins == np.floor(bins))
-        cells = np.where(inside, bins, -1).astype(np.int64)
-        return np.stack([units, cells])[:, :real]
-
-    units, cells = np.concatenate(list(apply_in_blocks(records, block)), axis=1)
-    inside = cells >= 0
-    at = source_index[inside] * query.entries + cells[inside]
-    flat = _sum_at(units[inside], at, (sources * query.entries, 1))
-    return flat.reshape(sources, query.entries)
-
-
-def _dense_sums(query: DenseSum, records: Records, source_index: Ints, sources: int) -> Ints:
-    """Sums of a vector per record."""
-
-    def block(part: Any, real: int) -> Ints:
-        rows = compute_values(query.values, part, query.width)
-        return clip_vectors_to_grid(rows, query.most, query.grid, power=query.power)[:real]
-
-    units = np.concatenate(list(apply_in_blocks(records, WideBlock(block, query.width))))
-    return _sum_at(units, source_index, (sources, query.width))
-
-
-def _sum_at(units: Ints, source_index: Ints, shape: tuple[int, int]) -> Ints:
-    """Add integers by index; this many of at most 2^40 cannot overflow 64 bits."""
-    if len(units) > 2**22:
-        raise ValueError(f"Expected at most {2**22} records at once, got {len(units)}.")
-    sums = np.zeros(shape, dtype=np.int64)
-    np.add.at(sums, source_index, units.reshape(-1, shape[1]))
-    return sums
+    mark = hashlib.sha256(repr((content(code), plain)).encode()).hexdigest()[:16]
+    return f"{name}:{mark}"

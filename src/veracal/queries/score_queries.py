@@ -1,6 +1,5 @@
 """Queries on scores: number of records, correct predictions, Brier score, log-likelihood."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +12,32 @@ from veracal.data import Scores
 from veracal.errors import DataError
 from veracal.mechanisms import Bounds, Grid, exact_total
 from veracal.queries.query import Records, ScalarSum, SettingValue
+
+
+def labeled_scores(records: Any) -> Scores:
+    """Raise unless the records are labeled scores, which is public."""
+    if not isinstance(records, Scores):
+        raise DataError(
+            "records", "scores", type(records).__name__, "Score them with a classifier first."
+        )
+    _ = records.known_labels
+    return records
+
+
+def brier_scores(records: Any, *, top_label: bool = False) -> Floats:
+    r"""Squared error of each record's probabilities.
+
+    :math:`\sum_j (p_j - 1[j = y])^2`, or :math:`(\hat p - 1[\hat y = y])^2` for the predicted
+    class alone.
+    """
+    scores = labeled_scores(records)
+    if top_label:
+        top: Floats = (scores.confidence.astype(np.float64) - scores.correct) ** 2
+        return top
+    gaps = np.array(scores.probabilities, dtype=np.float64)
+    gaps[np.arange(len(gaps)), scores.known_labels] -= 1
+    result: Floats = (gaps**2).sum(axis=1)
+    return result
 
 
 @dataclass(frozen=True)
@@ -59,11 +84,10 @@ class Correct(ScalarSum):
     name = "correct"
     bits = 0
     bounds = Bounds(0, 1)
-    settings = Frozen[str, SettingValue]()
 
     def per_record(self, records: Any) -> Array:
         """Whether each prediction is correct."""
-        return _labeled(records).correct
+        return labeled_scores(records).correct
 
 
 @dataclass(frozen=True)
@@ -88,6 +112,7 @@ class Brier(ScalarSum):
     name = "brier"
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "top_label", bool(self.top_label))
         _ = self.bounds
 
     @property
@@ -95,14 +120,9 @@ class Brier(ScalarSum):
         """Zero and the largest error."""
         return Bounds.of(0, 1 if self.top_label else 2, self.grid)
 
-    @property
-    def settings(self) -> Mapping[str, SettingValue]:
-        """Whether only the predicted class is used."""
-        return Frozen({"top_label": bool(self.top_label)})
-
     def per_record(self, records: Any) -> Array:
         """The error of each record."""
-        return (_top_label_brier if self.top_label else _brier)(records)
+        return brier_scores(records, top_label=self.top_label)
 
 
 @dataclass(frozen=True)
@@ -138,56 +158,22 @@ class NegativeLogLikelihood(ScalarSum):
     def __post_init__(self) -> None:
         _checks.positive(clamp=self.clamp)
         object.__setattr__(self, "clamp", float(self.clamp))
+        object.__setattr__(self, "centered", bool(self.centered))
         _ = self.bounds
 
     @property
     def bounds(self) -> Bounds:
         """Zero and the clamp, or minus and plus half the clamp."""
-        low = self._offset
-        return Bounds.of(low, low + self.clamp, self.grid)
-
-    @property
-    def settings(self) -> Mapping[str, SettingValue]:
-        """The clamp, and whether it is centered."""
-        return Frozen({"clamp": self.clamp, "centered": bool(self.centered)})
+        return Bounds.of(self._low, self._low + self.clamp, self.grid)
 
     def per_record(self, records: Any) -> Array:
         """The loss of each record, clamped before rounding, since it may be infinite."""
-        return np.clip(_loss(_labeled(records)), 0, self.clamp) + self._offset
+        scores = labeled_scores(records)
+        labels = scores.known_labels
+        losses = -scores.log_probabilities[np.arange(len(labels)), labels]
+        return np.clip(losses, 0, self.clamp) + self._low
 
     @property
-    def _offset(self) -> float:
-        """Shift of the loss of each record."""
+    def _low(self) -> float:
+        """Smallest contribution of a record."""
         return -self.clamp / 2 if self.centered else 0.0
-
-
-def _brier(records: Records) -> Floats:
-    """Squared distance of the probabilities from the one-hot label."""
-    scores = _labeled(records)
-    gaps = scores.probabilities.astype(np.float64)
-    gaps[np.arange(len(gaps)), scores.known_labels] -= 1
-    result: Floats = (gaps**2).sum(axis=1)
-    return result
-
-
-def _top_label_brier(records: Records) -> Floats:
-    """Squared difference of confidence and correctness."""
-    scores = _labeled(records)
-    result: Floats = (scores.confidence.astype(np.float64) - scores.correct) ** 2
-    return result
-
-
-def _loss(scores: Scores) -> Floats:
-    """Negative log probability of the label."""
-    labels = scores.known_labels
-    return -scores.log_probabilities[np.arange(len(labels)), labels]
-
-
-def _labeled(records: Records) -> Scores:
-    """Raise unless the records are labeled scores, which is public."""
-    if not isinstance(records, Scores):
-        raise DataError(
-            "records", "scores", type(records).__name__, "Score them with a classifier first."
-        )
-    _ = records.known_labels
-    return records

@@ -1,4 +1,4 @@
-"""Sources, which answer queries, and the releases that they return.
+"""Sources, which answer queries; requests to them, and the releases that they return.
 
 Private recalibration and measurement only use :class:`Source`. They work in the same way for
 records in this process, records elsewhere and records distributed over many sources.
@@ -6,6 +6,7 @@ records in this process, records elsewhere and records distributed over many sou
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
@@ -23,8 +24,14 @@ from veracal.accounting import (
     Unit,
 )
 from veracal.ledger import Item
-from veracal.mechanisms import Grid, discrete_gaussian_bound, discrete_laplace_bound
-from veracal.queries.query import Query, Records
+from veracal.mechanisms import (
+    Grid,
+    discrete_gaussian_bound,
+    discrete_gaussian_std,
+    discrete_laplace_bound,
+    discrete_laplace_std,
+)
+from veracal.queries.query import Query, Records, gaussian_event, laplace_event
 
 
 @dataclass(frozen=True)
@@ -94,9 +101,16 @@ class Release:
         -------
         array of shape (entries, 2)
         """
-        noises = _noise_events(self.event)
+        noises = noise_events(self.event)
         each = 1 - (1 - level) / max(1, len(noises))  # Bonferroni correction over the sources
-        half_width = sum(_noise_bound(noise, each) for noise in noises)
+        half_width = 0
+        for event in noises:
+            if isinstance(event, DiscreteLaplace):
+                half_width += discrete_laplace_bound(event.noise, each)
+            elif isinstance(event, DiscreteGaussian):
+                half_width += discrete_gaussian_bound(event.noise, each)
+            else:
+                raise ValueError(f"Expected discrete noise, got {type(event).__name__}.")
         ends = [(unit - half_width, unit + half_width) for unit in self.units]
         return np.array([self.grid.values(pair) for pair in ends])
 
@@ -106,20 +120,18 @@ class Release:
         return None if self.micro_epsilon is None else self.micro_epsilon / MICRO
 
 
-def _noise_events(event: Event | None) -> list[Event]:
+def noise_events(event: Event | None) -> list[Event]:
     """The noise events of all sources of an answer."""
     if isinstance(event, Parallel):
-        return [noise for part in event.events for noise in _noise_events(part)]
+        return [noise for part in event.events for noise in noise_events(part)]
     return [] if event is None else [event]
 
 
-def _noise_bound(event: Event, level: float) -> int:
-    """Bound on the noise of one source at a confidence level, in units."""
+def noise_std(event: DiscreteLaplace | DiscreteGaussian) -> float:
+    """Standard deviation of the noise, in units."""
     if isinstance(event, DiscreteLaplace):
-        return discrete_laplace_bound(event.noise, level)
-    if isinstance(event, DiscreteGaussian):
-        return discrete_gaussian_bound(event.noise, level)
-    raise ValueError(f"Expected discrete noise, got {type(event).__name__}.")
+        return discrete_laplace_std(event.noise)
+    return discrete_gaussian_std(event.noise)
 
 
 @runtime_checkable
@@ -142,7 +154,6 @@ class Source(Protocol):
 
         Parameters
         ----------
-        query : Query
         micro_epsilon : int
             Cost per unit, in millionths of epsilon.
         request : str, optional
@@ -167,12 +178,76 @@ class GaussianSource(Source, Protocol):
 
         Parameters
         ----------
-        query : Query
         noise_multiplier : float
             Noise divided by the L2 sensitivity to one unit.
         request : str, optional
             As for :meth:`answer`.
         """
+
+
+@dataclass(frozen=True)
+class QueryRequest:
+    """A query with the requested noise, either Laplace or Gaussian.
+
+    Attributes
+    ----------
+    query : Query
+    micro_epsilon : int or None
+        For discrete Laplace noise, as in :meth:`Source.answer`.
+    noise_multiplier : float or None
+        For discrete Gaussian noise, as in :meth:`GaussianSource.answer_gaussian`.
+    """
+
+    query: Query
+    micro_epsilon: int | None = None
+    noise_multiplier: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.micro_epsilon is None) == (self.noise_multiplier is None):
+            raise ValueError("Expected exactly one of micro_epsilon and noise_multiplier.")
+        if self.micro_epsilon is not None:
+            _checks.whole(micro_epsilon=self.micro_epsilon)
+            object.__setattr__(self, "micro_epsilon", int(self.micro_epsilon))
+        if self.noise_multiplier is not None:
+            _checks.positive(noise_multiplier=self.noise_multiplier)
+
+    @cached_property
+    def form(self) -> tuple[str, Grid, int]:
+        """Name, grid and entries of the query; cached, since some queries compute them."""
+        return self.query.name, self.query.grid, self.query.entries
+
+    def ask(self, source: Source, request: str | None = None) -> Release:
+        """Submit the query to a source, under an id for safe retries."""
+        if self.micro_epsilon is not None:
+            return source.answer(self.query, micro_epsilon=self.micro_epsilon, request=request)
+        assert isinstance(source, GaussianSource)
+        assert self.noise_multiplier is not None
+        return source.answer_gaussian(
+            self.query, noise_multiplier=self.noise_multiplier, request=request
+        )
+
+    def event(
+        self, relation: Relation, unit: Unit | None = None
+    ) -> DiscreteLaplace | DiscreteGaussian:
+        """The event that is charged for the answer."""
+        if self.micro_epsilon is not None:
+            return laplace_event(self.query, self.micro_epsilon, relation, unit)
+        assert self.noise_multiplier is not None
+        return gaussian_event(self.query, self.noise_multiplier, relation, unit)
+
+    def matches(self, event: Event) -> bool:
+        """Whether an event has the requested noise, for units of any number of rows."""
+        if event.relation not in RELATIONS:
+            return False
+        if self.micro_epsilon is not None:
+            row = self.query.sensitivity(event.relation)
+            noise_per_row = row * MICRO / self.micro_epsilon
+        else:
+            assert self.noise_multiplier is not None
+            noise_per_row = self.query.sensitivity_l2(event.relation) * self.noise_multiplier
+        ratio = getattr(event, "noise", 0.0) / noise_per_row
+        rows = round(ratio) if 0 < ratio < 2**46 else 0
+        return rows > 0 and event == self.event(event.relation, Unit("unit", rows))
 
 
 @runtime_checkable
@@ -245,16 +320,12 @@ class Public:
     ) -> Release:
         """Answer exactly; the release is marked as not private."""
         _checks.whole(micro_epsilon=micro_epsilon)
-        return self._exact(query)
+        units = tuple(int(k) for k in query.evaluate(self.records))
+        return Release(query.name, units, query.grid, 0.0, 0, None, private=False)
 
     def answer_gaussian(
         self, query: Query, *, noise_multiplier: float, request: str | None = None
     ) -> Release:
         """Answer exactly, like :meth:`answer`."""
         _checks.positive(noise_multiplier=noise_multiplier)
-        return self._exact(query)
-
-    def _exact(self, query: Query) -> Release:
-        """The answer without noise."""
-        units = tuple(int(k) for k in query.evaluate(self.records))
-        return Release(query.name, units, query.grid, 0.0, 0, None, private=False)
+        return self.answer(query, micro_epsilon=1)

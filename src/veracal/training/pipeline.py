@@ -109,7 +109,9 @@ class PrivatePipeline(DisplayMixin, Pipeline):  # type: ignore[misc]
 
         A copy is fitted to synthetic records of the same form, step by step.
         """
-        if not all(is_absent(one) or getattr(one, "any_rows", False) for _, one in self.steps):
+        if not all(
+            is_absent(one) or getattr(one, "any_row_shape", False) for _, one in self.steps
+        ):
             check_numeric(dataset)
         cost = self.event()
         if cost is not None:

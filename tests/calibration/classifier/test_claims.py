@@ -5,7 +5,7 @@ import pytest
 
 from tests.calibration.classifier.made import DATA, Known, X, Y, calibrated, training
 from veracal.accounting import Gaussian, NotPrivate, Unit
-from veracal.calibration.private import PrivateTemperature
+from veracal.calibration import PrivateTemperature
 from veracal.data import Dataset, limit_contributions
 from veracal.errors import DataError
 

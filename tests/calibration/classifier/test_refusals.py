@@ -6,7 +6,7 @@ from sklearn.linear_model import LogisticRegression
 
 from tests.calibration.classifier.made import DATA, FITS, Known, calibrated, training
 from veracal.accounting import Unit
-from veracal.calibration.private import PrivatePlatt
+from veracal.calibration import PrivatePlatt
 from veracal.calibration.private_classifier import Guard
 from veracal.training import NormClipper, make_private_pipeline
 

@@ -6,14 +6,14 @@ from sklearn.base import clone
 
 from tests.calibration.private.conftest import miscalibrated
 from veracal.accounting import Budget
-from veracal.calibration import measure_private
-from veracal.calibration.metrics import ece
-from veracal.calibration.private import (
+from veracal.calibration import (
     PrivateBinning,
     PrivatePlatt,
     PrivateTemperature,
     PrivateTwoTemperatures,
+    measure_private,
 )
+from veracal.calibration.metrics import ece
 from veracal.errors import BudgetError
 from veracal.queries import Pool
 

@@ -8,16 +8,15 @@ import pytest
 
 from tests.calibration.private.conftest import miscalibrated
 from veracal.accounting import Budget, Composed, Unit, epsilon_for, micro_epsilon
+from veracal.calibration import Gap
 from veracal.calibration.private.session import (
-    PricedQuery,
     combined_statement,
     compose,
     divide_epsilon,
     micro_epsilon_of,
     unit_of,
 )
-from veracal.calibration.queries import Gap
-from veracal.queries import Count, Pool, Public, gaussian_event
+from veracal.queries import Count, Pool, Public, QueryRequest, gaussian_event
 
 SCORES = miscalibrated(20, 1.0, np.random.default_rng(0))
 
@@ -57,12 +56,12 @@ def test_an_ask_costs_what_it_says(holder, rng):
         for unit in (Unit(), Unit("patient", 3)):
             event = compose(
                 [
-                    PricedQuery(Gap(), 100).event(relation, unit),
-                    PricedQuery(Count(), 7).event(relation, unit),
+                    QueryRequest(Gap(), 100).event(relation, unit),
+                    QueryRequest(Count(), 7).event(relation, unit),
                 ]
             )
             assert micro_epsilon(event, unit) == 107
-    PricedQuery(Gap(), 100).ask(source)
+    QueryRequest(Gap(), 100).ask(source)
     assert source.ledger.spent().epsilon == 0.0001
 
 
@@ -71,7 +70,7 @@ def test_a_statement_covers_every_query(holder, rng):
     scores = miscalibrated(50, 1.0, rng)
     mine = replace(scores, units=np.arange(50) // 2)
     one = holder(mine, Budget(1.0, unit=unit, relation="replace-one"))
-    queries = [PricedQuery(Gap(), 200_000), PricedQuery(Count(), 100_000)]
+    queries = [QueryRequest(Gap(), 200_000), QueryRequest(Count(), 100_000)]
     statement = combined_statement(
         [query.ask(one) for query in queries], unit_of(one), covers="this"
     )
@@ -99,15 +98,15 @@ def asked_of(paths, query):
     """An answer of a pool in which these sources were asked."""
     statement = Pool([Public(SCORES), Public(SCORES)]).answer(query.query, micro_epsilon=1)
     return replace(
-        statement, private=True, asked={path: query.event("add-remove") for path in paths}
+        statement, private=True, requested={path: query.event("add-remove") for path in paths}
     )
 
 
 def test_records_at_several_sources_cost_at_each():
     queries = [
-        PricedQuery(Gap(), 200_000),
-        PricedQuery(Count(), 100_000),
-        PricedQuery(Gap(inverse=0.5), 50_000),
+        QueryRequest(Gap(), 200_000),
+        QueryRequest(Count(), 100_000),
+        QueryRequest(Gap(inverse=0.5), 50_000),
     ]
     # Of three sources one was asked everything, one twice, one once: 0.35, 0.3, 0.2.
     rows = [[(0,), (1,), (2,)], [(0,), (1,)], [(0,)]]
@@ -131,7 +130,7 @@ def test_with_a_delta_no_sources_cost_more_than_is_stated():
         replace(
             statement,
             private=True,
-            asked={(i,): column[k] for i, column in enumerate(columns) if len(column) > k},
+            requested={(i,): column[k] for i, column in enumerate(columns) if len(column) > k},
         )
         for k in (0, 1, 2)
     ]
@@ -146,14 +145,14 @@ def test_moving_between_sources_is_said_to_cost_both(holder, rng):
     budget = Budget(1.0, relation="replace-one")
     pool = Pool([holder(SCORES, budget), holder(SCORES, budget)])
     statement = combined_statement(
-        [PricedQuery(Gap(), 1_000).ask(pool)], unit_of(pool), covers="this"
+        [QueryRequest(Gap(), 1_000).ask(pool)], unit_of(pool), covers="this"
     )
     assert any("moves to another counts" in words for words in statement.covers)
 
 
 def test_ten_thousand_sources_are_stated_as_quickly_as_the_kinds_of_them():
-    event = PricedQuery(Gap(), 1_000).event("add-remove")
-    release = asked_of([(i,) for i in range(10_000)], PricedQuery(Gap(), 1_000))
+    event = QueryRequest(Gap(), 1_000).event("add-remove")
+    release = asked_of([(i,) for i in range(10_000)], QueryRequest(Gap(), 1_000))
     statement = combined_statement([release] * 3, Unit(), covers="this")
     assert statement.epsilon == pytest.approx(0.003, abs=1e-9)
-    assert set(release.asked.values()) == {event}
+    assert set(release.requested.values()) == {event}

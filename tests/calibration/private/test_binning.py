@@ -5,8 +5,8 @@ import pytest
 
 from tests.calibration.private.conftest import Quick, miscalibrated
 from veracal.accounting import Budget, micro_epsilon
+from veracal.calibration import PrivateBinning
 from veracal.calibration.bins import Bins
-from veracal.calibration.private import PrivateBinning
 from veracal.calibration.private.binning import bin_accuracies, bin_shares
 from veracal.data import Scores
 from veracal.errors import BudgetError

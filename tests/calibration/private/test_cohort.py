@@ -9,7 +9,6 @@ from veracal.accounting import Parallel
 from veracal.calibration.private.estimates import (
     between_source_variance,
     single_answers,
-    source_contributions,
 )
 from veracal.mechanisms import Grid
 from veracal.queries import Count, Pool, PooledRelease, Public, Release, laplace_event
@@ -34,7 +33,7 @@ def pooled(units, std):
         Parallel(tuple(p.event for p in parts)),
         private=True,
         parts=parts,
-        silences=(None,) * len(parts),
+        dropouts=(None,) * len(parts),
     )
 
 
@@ -121,13 +120,13 @@ def test_nested_pools_are_flattened(rng):
     sources = [Public(miscalibrated(n, 1.0, rng)) for n in (3, 5, 9)]
     result = Pool([Pool(sources[:2]), sources[2]]).answer(Count(), micro_epsilon=1)
     assert [one.value for one in single_answers(result)] == [3, 5, 9]
-    x, variances = source_contributions([result], [(2.0,)])
-    assert x.tolist() == [6, 10, 18] and not variances.any()
+    spread = between_source_variance([result], [(2.0,)])
+    assert spread.noise == 0 and spread.between == 3 * np.var([6, 10, 18], ddof=1)
 
 
 def test_answers_of_different_sources_are_refused():
     with pytest.raises(ValueError, match="same sources"):
-        source_contributions(
+        between_source_variance(
             [pooled(np.ones((2, 1)), 1.0), pooled(np.ones((3, 1)), 1.0)], [(1,), (1,)]
         )
     with pytest.raises(ValueError, match="same sources"):

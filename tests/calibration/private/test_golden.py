@@ -7,6 +7,7 @@ from sklearn.base import clone
 from tests.calibration.private.conftest import Quick, miscalibrated
 from tests.calibration.private.test_golden_section import as_defined
 from veracal.accounting import Budget, Unit, micro_epsilon
+from veracal.calibration import Gap
 from veracal.calibration.maps import Identity, Temperature
 from veracal.calibration.private import golden_section as golden
 from veracal.calibration.private.golden_section import (
@@ -15,7 +16,6 @@ from veracal.calibration.private.golden_section import (
     SourceSums,
     narrow_bracket,
 )
-from veracal.calibration.queries import Gap
 from veracal.calibration.sources import PrepaidSource
 from veracal.data import Scores
 from veracal.errors import BudgetError
@@ -140,7 +140,7 @@ def test_a_value_after_the_last_cut_is_seen(holder, rng, monkeypatch):
     # Even if somebody gives it one, nobody pays.
     asks = fitter._queries()
     monkeypatch.setattr(GoldenTemperature, "_queries", lambda _: [*asks, asks[0]])
-    announced = golden.PricedQuery.event(asks[0], "add-remove")
+    announced = golden.QueryRequest.event(asks[0], "add-remove")
     with pytest.raises(BudgetError):
         fitter.fit(PrepaidSource(scores, type(fitter.event())((announced,) * 6)))
     with pytest.raises(BudgetError):
@@ -244,7 +244,7 @@ def test_a_source_that_falls_silent_is_left_out_of_every_value(rng):
     sources = [Quick(part, rng) for part in sixths(scores)]
     sources[5] = Breaks(sources[5], 1)
     fitter = GoldenTemperature("likelihood", epsilon=1e5)
-    result = fitter.fit(Pool(sources, least=3))
+    result = fitter.fit(Pool(sources, min_sources=3))
     left = scores.take(np.arange(900))
     expected = [
         slowly(left, "likelihood", p.temperature) - 5 * 900 for p in result.evaluations_
@@ -268,14 +268,14 @@ def test_values_of_other_sources_than_before_would_lead_astray(rng, monkeypatch)
     monkeypatch.setattr(golden, "narrow_bracket", stale)
     sources = [Quick(part, rng) for part in sixths(miscalibrated(1_600, 4.5, rng))]
     sources[5] = Breaks(sources[5], 1)
-    result = GoldenTemperature("likelihood", epsilon=1e5).fit(Pool(sources, least=3))
+    result = GoldenTemperature("likelihood", epsilon=1e5).fit(Pool(sources, min_sources=3))
     assert result.map_.value < 4.0
 
 
 def test_a_dropped_out_source_is_charged_and_named(holder, rng):
     parts = sixths(miscalibrated(320, 2.5, rng))
     holders = [holder(part, Budget(0.6)) for part in parts]
-    pool = Pool([Breaks(holders[0], 2), *holders[1:]], least=5)
+    pool = Pool([Breaks(holders[0], 2), *holders[1:]], min_sources=5)
     result = GoldenTemperature(epsilon=0.6).fit(pool)
     assert [one.ledger.spent().epsilon for one in holders] == pytest.approx([0.2] + [0.6] * 5)
     assert result.private_ and result.statement_.epsilon == pytest.approx(0.6)

@@ -11,7 +11,6 @@ from veracal.calibration.private.golden_section import (
     SourceSums,
     absolute_sum_interval,
     golden_section,
-    includes_sampling,
     loss_interval,
     minimum_interval,
     root_interval,
@@ -140,7 +139,6 @@ def test_hoeffdings_half_width_is_its_formula():
     assert reach == pytest.approx([reach[0]] * 2)
     assert 2 * 7 * math.exp(-2 * reach[0] ** 2 / (n * width**2)) == pytest.approx(alpha)
     assert ErrorBound(0.1, None, 3.0).half_widths(settings, n_sums=6).tolist() == [0.0, 0.0]
-    assert includes_sampling(settings, 400) and not includes_sampling(settings, None)
 
 
 def test_students_half_width_is_its_formula(rng):

@@ -12,7 +12,7 @@ from veracal.calibration.private.golden_section import (
     golden_section,
     n_evaluations,
 )
-from veracal.calibration.private.temperature_grid import TemperatureGrid
+from veracal.calibration.private.root_posterior import TemperatureGrid
 
 
 class Counting:

@@ -10,11 +10,10 @@ from scipy import stats
 from assurance.audits import Copies
 from tests.calibration.private.conftest import Quick, miscalibrated
 from veracal.accounting import Pure, micro_epsilon
+from veracal.calibration import BrierGain, guard_event, guard_map
 from veracal.calibration.bins import Bins
 from veracal.calibration.maps import Binned, Identity, Temperature
-from veracal.calibration.private import guard_event, guard_map
 from veracal.calibration.private.estimates import noise_half_width
-from veracal.calibration.queries import BrierGain
 from veracal.data import Scores
 from veracal.queries import Pool, Public
 

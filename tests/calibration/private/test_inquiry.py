@@ -9,26 +9,28 @@ import pytest
 
 from tests.calibration.private.conftest import miscalibrated
 from veracal.accounting import Budget
-from veracal.calibration.bins import Bins
-from veracal.calibration.maps import Temperature
-from veracal.calibration.private import (
+from veracal.calibration import (
+    BinnedGap,
+    BrierGain,
+    CorrectWrong,
+    Gap,
     PrivateTemperature,
     PrivateTwoTemperatures,
     guard_map,
     measure_private,
 )
+from veracal.calibration.bins import Bins
+from veracal.calibration.maps import Temperature
 from veracal.calibration.private.session import (
-    PricedQuery,
     QuerySession,
-    check_affordable,
     combined_statement,
+    find_unaffordable,
     unit_of,
 )
-from veracal.calibration.queries import BinnedGap, BrierGain, CorrectWrong, Gap
 from veracal.calibration.sources import SimulatedSources
 from veracal.errors import BudgetError, DropoutError, VeracalError
 from veracal.ledger import Item
-from veracal.queries import Count, Pool, Public, Release
+from veracal.queries import Count, Pool, Public, QueryRequest, Release
 
 QUERIES = [
     CorrectWrong(Bins(1)),
@@ -37,7 +39,7 @@ QUERIES = [
     BinnedGap(Bins(5)),
     BrierGain(Temperature(0.5)),
 ]
-ASKS = [PricedQuery(query, 100_000) for query in QUERIES]
+ASKS = [QueryRequest(query, 100_000) for query in QUERIES]
 
 
 def simulated(n=200, sources=5, *, seed=0, sizes=None, **settings):
@@ -45,7 +47,7 @@ def simulated(n=200, sources=5, *, seed=0, sizes=None, **settings):
     rng = np.random.default_rng(seed)
     scores = miscalibrated(n, 2.0, rng, classes=3)
     place = rng.integers(sources, size=n) if sizes is None else np.repeat(np.arange(5), sizes)
-    usual = {"micro_epsilon": 10_000_000, "least": 1, "most_records": n}
+    usual = {"micro_epsilon": 10_000_000, "min_sources": 1, "max_records": n}
     settings = {**usual, "rng": np.random.default_rng(seed), **settings}
     return SimulatedSources(scores, place, sources=sources, **settings)
 
@@ -69,14 +71,14 @@ def check_every_silent_set(m):
         last = {i: j % (len(ASKS) + 1) for j, i in enumerate(silent)}  # answers given before
         out = {i for i, given in last.items() if given < len(ASKS)}
         left = [i for i in range(m) if i not in out]
-        source = simulated(sources=m, silent=last)
+        source = simulated(sources=m, dropouts=last)
         if not left:
             with pytest.raises(DropoutError):
                 asked(source)
             continue
         session = asked(source)
         assert (session.n_present, session.n_sources) == (len(left), m)
-        assert set(session.dropouts) == {(i,) for i in out}
+        assert set(session._cohort.excluded) == {(i,) for i in out}
         for answer, all_of_it in zip(session.answers, whole, strict=True):
             parts = [all_of_it.parts[i] for i in left]
             # The same draws: as of a pool that never had the others.
@@ -103,14 +105,14 @@ def test_lies_leave_finite_answers(number, bounded):
     def lie(release):
         return replace(release, units=(number,) * len(release.units))
 
-    settings = {} if bounded else {"most_records": None}
+    settings = {} if bounded else {"max_records": None}
     session = asked(simulated(tampering={1: lie, 3: lie}, **settings))
-    honest = asked(simulated(silent=[1, 3]))
+    honest = asked(simulated(dropouts=[1, 3]))
     assert session.n_present == 3
     for answer, right in zip(session.answers, honest.answers, strict=True):
         assert answer.units == right.units
     with pytest.raises(DropoutError, match="at least 4 of 5"):
-        asked(simulated(tampering={1: lie, 3: lie}, least=4))
+        asked(simulated(tampering={1: lie, 3: lie}, min_sources=4))
 
 
 def test_who_lies_later_is_out_of_the_earlier_answers_too():
@@ -118,7 +120,7 @@ def test_who_lies_later_is_out_of_the_earlier_answers_too():
         return replace(release, units=(2**70,)) if release.query == "gap" else release
 
     session = asked(simulated(tampering={0: lie}))
-    assert session.answers[0].units == asked(simulated(silent=[0])).answers[0].units
+    assert session.answers[0].units == asked(simulated(dropouts=[0])).answers[0].units
     assert session.releases[0].units == asked(simulated()).answers[0].units
 
 
@@ -129,8 +131,8 @@ def test_sources_of_unequal_size():
     n = sum(session.answers[0].values)
     assert n == pytest.approx(10_030, abs=2_000)
     # What is declared is about the largest; without room for it that one is left out.
-    session = asked(simulated(10_030, sizes=[0, 10_000, 1, 9, 20], most_records=20))
-    assert session.n_present == 4 and (1,) in session.dropouts
+    session = asked(simulated(10_030, sizes=[0, 10_000, 1, 9, 20], max_records=20))
+    assert session.n_present == 4 and (1,) in session._cohort.excluded
 
 
 class Counting:
@@ -150,22 +152,22 @@ class Counting:
 def test_a_dropped_out_source_is_neither_queried_nor_charged_again(holder, rng, gives):
     holders = [holder(miscalibrated(20, 1.0, rng)) for _ in range(3)]
     late = Counting(holders[0], gives)
-    session = asked(Pool([late, *holders[1:]], least=2))
+    session = asked(Pool([late, *holders[1:]], min_sources=2))
     assert late.asked == min(gives + 1, len(ASKS))
     assert holders[0].ledger.spent().epsilon == pytest.approx(0.1 * min(gives, 5))
     settings = combined_statement(session.answers, unit_of(session.source), covers="x")
     assert settings.epsilon == pytest.approx(0.5, abs=1e-12)
-    charged = [release.asked for release in session.releases]
+    charged = [release.requested for release in session.releases]
     # It counts with everything it was asked for: the question that it let pass included.
     assert sum((0,) in paths for paths in charged) == min(gives + 1, len(ASKS))
 
 
 def test_a_statement_counts_the_worst_source_whether_or_not_it_answered(holder, rng):
     poor, rich = (holder(miscalibrated(20, 1.0, rng), Budget(b)) for b in (0.1, 1.0))
-    session = QuerySession(Pool([poor, rich], least=1))
-    session.ask(PricedQuery(Gap(), 100_000), "a")
-    session.ask(PricedQuery(Gap(inverse=0.5), 300_000), "b")
-    only = [replace(r, asked={(0,): r.asked[0,]}) for r in session.releases]
+    session = QuerySession(Pool([poor, rich], min_sources=1))
+    session.ask(QueryRequest(Gap(), 100_000), "a")
+    session.ask(QueryRequest(Gap(inverse=0.5), 300_000), "b")
+    only = [replace(r, requested={(0,): r.requested[0,]}) for r in session.releases]
     assert combined_statement(only, unit_of(poor), covers="x").epsilon == pytest.approx(
         0.4, abs=1e-12
     )
@@ -175,13 +177,15 @@ def test_sources_that_cannot_pay_for_all_are_left_out_uncharged(holder, rng):
     budgets = (0.2, 1.0, 0.5, 0.3)
     holders = [holder(miscalibrated(30, 2.0, rng), Budget(b)) for b in budgets]
     fitter = PrivateTemperature(epsilon=0.5)
-    fitter.fit(Pool(holders, least=2))
+    fitter.fit(Pool(holders, min_sources=2))
     assert [h.ledger.spent().epsilon > 0 for h in holders] == [False, True, True, False]
-    assert set(fitter.releases_[0].asked) == {(1,), (2,)}
+    assert set(fitter.releases_[0].requested) == {(1,), (2,)}
     assert fitter.statement_.epsilon <= 0.5
-    for least, error in ((3, DropoutError), (None, BudgetError)):
+    for min_sources, error in ((3, DropoutError), (None, BudgetError)):
         with pytest.raises(error):
-            PrivateTemperature(epsilon=0.4).fit(Pool(holders, least=least), request="more")
+            PrivateTemperature(epsilon=0.4).fit(
+                Pool(holders, min_sources=min_sources), request="more"
+            )
     assert holders[0].ledger.spent().epsilon == 0
 
 
@@ -189,16 +193,16 @@ def test_affording_in_pools_of_pools(holder, rng):
     poor, rich = (holder(miscalibrated(9, 1.0, rng), Budget(b)) for b in (0.1, 1.0))
 
     def items(relation, unit, part):
-        return [Item("count", PricedQuery(Count(), 500_000).event(relation, unit), 1, part)]
+        return [Item("count", QueryRequest(Count(), 500_000).event(relation, unit), 1, part)]
 
     session = QuerySession(
-        Pool([Pool([poor, rich], least=1), Public(miscalibrated(9, 1.0, rng))])
+        Pool([Pool([poor, rich], min_sources=1), Public(miscalibrated(9, 1.0, rng))])
     )
     session.check_affordable(items)
-    assert set(session.dropouts) == {(0, 0)}
+    assert set(session._cohort.excluded) == {(0, 0)}
     assert (session.n_present, session.n_sources) == (2, 3)
     with pytest.raises(BudgetError):
-        check_affordable(Pool([Pool([poor]), rich]), items)
+        find_unaffordable(Pool([Pool([poor]), rich]), items)
 
 
 def test_a_single_source_is_queried_directly(holder, rng):
@@ -206,7 +210,7 @@ def test_a_single_source_is_queried_directly(holder, rng):
     session = QuerySession(one, "fit")
     first = session.ask(ASKS[0], "counts")
     assert session.answers == session.releases == (first,)
-    assert (session.n_present, session.n_sources, session.dropouts) == (1, 1, {})
+    assert (session.n_present, session.n_sources) == (1, 1)
     again = one.answer(QUERIES[0], micro_epsilon=100_000, request="fit: counts")
     assert again == first
     assert type(first) is Release
@@ -215,8 +219,9 @@ def test_a_single_source_is_queried_directly(holder, rng):
 @pytest.mark.parametrize("fitter", [PrivateTemperature, PrivateTwoTemperatures])
 def test_fits_are_of_the_sources_that_answered_everything(fitter):
     """As of a pool that never had the others: with the same draws, the same questions."""
-    result = fitter(epsilon=4.0).fit(simulated(4_000, silent={1: 3, 3: 2}))
-    assert all(len(r.parts) - r.parts.count(None) == 3 for r in result.releases_)
+    result = fitter(epsilon=4.0).fit(simulated(4_000, dropouts={1: 3, 3: 2}))
+    present = [len(r.parts) - r.parts.count(None) for r in result.releases_]
+    assert present == sorted(present, reverse=True) and present[-1] == 3  # as released
     assert np.isfinite(
         result.map_.transform(miscalibrated(9, 1.0, np.random.default_rng(0))).values
     ).all()
@@ -224,25 +229,25 @@ def test_fits_are_of_the_sources_that_answered_everything(fitter):
 
 def test_a_search_with_dropouts_ends_where_one_without_them_does():
     asks = PrivateTemperature(epsilon=8.0)
-    late = asks.fit(simulated(4_000, silent={1: 3, 3: 3})).temperature_
+    late = asks.fit(simulated(4_000, dropouts={1: 3, 3: 3})).temperature_
     # Fell silent at the last question: the questions before it were asked with all of them,
     # the answers are of those that stayed.
-    never = PrivateTemperature(epsilon=8.0).fit(simulated(4_000, silent=[1, 3])).temperature_
+    never = PrivateTemperature(epsilon=8.0).fit(simulated(4_000, dropouts=[1, 3])).temperature_
     assert late.value == pytest.approx(never.value, rel=0.15)
     assert late.n == never.n
 
 
 def test_measuring_over_silent_sources():
-    source = simulated(3_000, silent={0: 1, 2: 0})
+    source = simulated(3_000, dropouts={0: 1, 2: 0})
     result = measure_private(source, epsilon=4.0)
-    assert all(r.silences[0] and r.silences[2] for r in result.releases.values())
-    exact = measure_private(simulated(3_000, silent=[0, 2]), epsilon=4.0)
+    assert all(r.dropouts[0] and r.dropouts[2] for r in result.releases.values())
+    exact = measure_private(simulated(3_000, dropouts=[0, 2]), epsilon=4.0)
     assert result.overall == exact.overall
     assert result.plan.by_bins
 
 
 def test_the_guard_over_silent_sources():
-    result = guard_map(Temperature(0.5), simulated(3_000, silent=[0, 2]), epsilon=1.0)
+    result = guard_map(Temperature(0.5), simulated(3_000, dropouts=[0, 2]), epsilon=1.0)
     assert result.kept and result.release.parts[0] is None
     with pytest.raises(VeracalError):
-        guard_map(Temperature(0.5), simulated(silent=range(5)), epsilon=1.0)
+        guard_map(Temperature(0.5), simulated(dropouts=range(5)), epsilon=1.0)

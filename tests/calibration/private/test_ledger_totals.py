@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from veracal.accounting import Budget, Pure
-from veracal.calibration import recalibrate
+from veracal.calibration import PrivateTemperature, guard_map, measure_private, recalibrate
 from veracal.calibration.maps import Temperature
-from veracal.calibration.private import PrivateTemperature, guard_map, measure_private
 from veracal.data import Scores
 from veracal.ledger import open_ledger
 from veracal.queries import Curator, Pool

@@ -8,7 +8,13 @@ import pytest
 
 from tests.calibration.private.conftest import Quick, miscalibrated
 from veracal.accounting import Budget, micro_epsilon
-from veracal.calibration.private import measure_private, plan_measurement
+from veracal.calibration import (
+    AbsoluteGaps,
+    BinnedGap,
+    CorrectWrong,
+    measure_private,
+    plan_measurement,
+)
 from veracal.calibration.private.estimates import (
     NoisyValue,
     max_variance,
@@ -16,7 +22,6 @@ from veracal.calibration.private.estimates import (
     share_estimate,
 )
 from veracal.calibration.private.measurement import absolute_gap_total, ece_floor
-from veracal.calibration.queries import AbsoluteGaps, BinnedGap, CorrectWrong
 from veracal.data import Group, Scores
 from veracal.errors import DataError
 from veracal.ledger import open_ledger

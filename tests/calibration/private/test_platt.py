@@ -6,9 +6,9 @@ from scipy import optimize
 
 from tests.calibration.private.conftest import miscalibrated
 from veracal.accounting import Budget, epsilon_for
+from veracal.calibration import PrivatePlatt
 from veracal.calibration.maps import Platt
-from veracal.calibration.private import PrivatePlatt
-from veracal.calibration.queries.records import loss_at
+from veracal.calibration.queries.scalars import loss_at
 from veracal.data import Scores
 from veracal.errors import DataError
 from veracal.queries import Public

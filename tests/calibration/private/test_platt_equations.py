@@ -10,16 +10,18 @@ from scipy.special import softmax
 
 from tests.calibration.private.conftest import Quick, miscalibrated
 from veracal.accounting import Budget, Unit, epsilon_for
-from veracal.calibration.maps import Platt, Temperature
-from veracal.calibration.metrics import nll
-from veracal.calibration.private import (
+from veracal.calibration import (
+    ParameterGrid,
+    PlattCurvature,
+    PlattEquations,
     PrivatePlatt,
     PrivateTemperature,
     guard_map,
     plan_platt,
 )
+from veracal.calibration.maps import Platt, Temperature
+from veracal.calibration.metrics import nll
 from veracal.calibration.private.platt_solver import LogOddsTransform, StepSizes
-from veracal.calibration.queries import ParameterGrid, PlattCurvature, PlattEquations
 from veracal.calibration.sources import PrepaidSource
 from veracal.data import Scores
 from veracal.errors import BudgetError
@@ -345,7 +347,7 @@ def test_sources_that_drop_out_are_left_out(holder, rng):
                 raise TimeoutError("gone")
             return getattr(self.source, how)(query, **told)
 
-    result = fitter.fit(Pool([*able, Leaving()], least=2))
+    result = fitter.fit(Pool([*able, Leaving()], min_sources=2))
     one = PrivateTemperature(epsilon=1.0).fit(Public(scores))
     assert nll(result.transform(scores)) < nll(one.transform(scores)) - 0.05
     # The number that was divided by is that of those who stayed.

@@ -7,9 +7,8 @@ import pytest
 
 from tests.calibration.private.conftest import miscalibrated
 from veracal.accounting import Budget, Unit, epsilon_for
-from veracal.calibration import metrics
+from veracal.calibration import PooledTemperature, metrics
 from veracal.calibration.maps import Temperature, UniformMixing
-from veracal.calibration.private import PooledTemperature
 from veracal.calibration.private.pooled import CENTER
 from veracal.calibration.sources import PrepaidSource, SimulatedSources
 from veracal.data import Scores
@@ -159,8 +158,8 @@ def test_sources_that_fall_silent_widen_the_interval_if_they_differ():
             mixed,
             place,
             micro_epsilon=40 * MICRO,
-            least=1,
-            silent=list(silent),
+            min_sources=1,
+            dropouts=list(silent),
             rng=np.random.default_rng(4),
         )
         result = PooledTemperature(epsilon=40.0).fit(source)

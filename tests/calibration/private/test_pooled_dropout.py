@@ -1,12 +1,13 @@
 """Intervals of a pooled temperature where sources fell silent."""
 
 import math
+from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
 from scipy import stats
 
-from veracal.calibration.private import PooledTemperature
+from veracal.calibration import PooledTemperature
 from veracal.calibration.sources import SimulatedSources
 from veracal.data import Scores
 
@@ -20,7 +21,7 @@ def spread_of_interval(silent, sources=8):
     labels = (rng.random(len(p)) < p).astype(int)
     scores = Scores.from_logits(steep * np.log(p / (1 - p)), labels)
     source = SimulatedSources(
-        scores, place, micro_epsilon=200_000_000, silent=silent, least=1, rng=rng
+        scores, place, micro_epsilon=200_000_000, dropouts=silent, min_sources=1, rng=rng
     )
     result = PooledTemperature(epsilon=200.0).fit(source).temperature_
     return math.log(result.high / result.low)
@@ -28,8 +29,8 @@ def spread_of_interval(silent, sources=8):
 
 def normal_spread(silent):
     """The same, had the normal law been taken."""
-    quantile = "veracal.calibration.private.pooled._normal_quantile"
-    with mock.patch(quantile, lambda session, tail: float(stats.norm.isf(tail))):
+    student = "veracal.calibration.private.pooled.stats.t"
+    with mock.patch(student, SimpleNamespace(isf=lambda tail, _: stats.norm.isf(tail))):
         return spread_of_interval(silent)
 
 

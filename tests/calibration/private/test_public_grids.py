@@ -3,13 +3,18 @@
 import numpy as np
 import pytest
 
-from veracal.calibration import recalibrate
+from veracal.calibration import (
+    Gap,
+    ParameterGrid,
+    PlattCurvature,
+    PrivatePlatt,
+    PrivateTemperature,
+    recalibrate,
+)
 from veracal.calibration.bins import Bins
-from veracal.calibration.private import PrivatePlatt, PrivateTemperature
 from veracal.calibration.private.binning import bin_shares
 from veracal.calibration.private.platt_solver import LogOddsTransform
-from veracal.calibration.private.temperature_grid import TemperatureGrid
-from veracal.calibration.queries import Gap, ParameterGrid, PlattCurvature
+from veracal.calibration.private.root_posterior import TemperatureGrid
 from veracal.data import Scores
 from veracal.queries import Public
 
@@ -56,10 +61,10 @@ class Listening(Public):
         super().__init__(records)
         object.__setattr__(self, "heard", [])
 
-    def _exact(self, query):
+    def answer(self, query, **request):
         if isinstance(query, Gap | PlattCurvature):
             self.heard.append(query.settings["inverse"])
-        return super()._exact(query)
+        return super().answer(query, **request)
 
 
 @pytest.mark.parametrize("temperatures", [(0.7, 1.9), (5.1, 6.3), (0.5, 6.0)])

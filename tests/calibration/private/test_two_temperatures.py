@@ -8,9 +8,13 @@ from sklearn.base import clone
 
 from tests.calibration.private.conftest import Quick, miscalibrated
 from veracal.accounting import Budget, Unit, micro_epsilon
+from veracal.calibration import (
+    ConfidenceWeightedGaps,
+    PrivateTemperature,
+    PrivateTwoTemperatures,
+)
 from veracal.calibration.maps import TwoTemperatures
 from veracal.calibration.metrics import ece
-from veracal.calibration.private import PrivateTemperature, PrivateTwoTemperatures
 from veracal.calibration.private.two_temperatures import (
     SHARES,
     GapObservation,
@@ -18,7 +22,6 @@ from veracal.calibration.private.two_temperatures import (
     slope_matrix,
     two_temperature_posterior,
 )
-from veracal.calibration.queries import ConfidenceWeightedGaps
 from veracal.data import Scores
 from veracal.errors import BudgetError
 from veracal.queries import Public
@@ -152,19 +155,18 @@ def test_the_root_is_that_of_the_lines_where_there_is_no_noise():
     slopes, root = np.array([[40.0, 15.0], [15.0, 90.0]]), np.array([0.3, -0.2])
     places = [np.zeros(2), np.array([0.2, 0.1])]
     seen = [GapObservation(place, -slopes @ (place - root), 1e-3) for place in places]
-    np.testing.assert_allclose(
-        two_temperature_posterior(slopes, seen, ACCURACY).offsets, root, atol=0.02
-    )
+    offsets, _ = two_temperature_posterior(slopes, seen, ACCURACY)
+    np.testing.assert_allclose(offsets, root, atol=0.02)
 
 
 def test_a_sum_of_gaps_determines_the_mean_and_not_the_difference():
     slopes = np.array([[40.0, 15.0], [15.0, 90.0]])
-    both = two_temperature_posterior(
+    offsets, stds = two_temperature_posterior(
         slopes, [GapObservation(np.zeros(2), np.array([30.0]), 1.0)], ACCURACY
     )
-    assert both.offsets.mean() > 0.15 and abs(np.diff(both.offsets)[0]) < 0.1
-    assert two_temperature_posterior(slopes, [], ACCURACY).offsets.tolist() == [0, 0]
-    assert (both.stds < two_temperature_posterior(slopes, [], ACCURACY).stds).all()
+    assert offsets.mean() > 0.15 and abs(np.diff(offsets)[0]) < 0.1
+    unseen, wide = two_temperature_posterior(slopes, [], ACCURACY)
+    assert unseen.tolist() == [0, 0] and (stds < wide).all()
 
 
 def test_maps_stay_within_what_a_map_may_be():

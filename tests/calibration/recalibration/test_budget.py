@@ -41,5 +41,5 @@ def test_nothing_is_lost_when_a_source_fails_midway(holders, at, request_id):
 
 def test_whose_budget_is_short_is_said(holders):
     sources = [*holders(1), *holders(1, Budget(0.1))]
-    with pytest.raises(BudgetError, match="source 1: .*least"):
+    with pytest.raises(BudgetError, match="source 1: .*min_sources"):
         recalibrate(sources, epsilon=0.5)

@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from veracal.calibration import recalibrate
+from veracal.calibration import ParameterGrid, recalibrate
 from veracal.calibration.methods import METHODS, MethodSettings
-from veracal.calibration.queries import ParameterGrid
 from veracal.calibration.recalibration.sources import EnrolledBounds, profile_source
 from veracal.data import Scores
 from veracal.queries import Pool, Public

@@ -5,19 +5,21 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from veracal.calibration.recalibration.budget import guard_share
 
 from tests.calibration.private.conftest import miscalibrated
 from tests.calibration.recalibration.conftest import FACTOR, N, spent
 from veracal.accounting import Budget, Unit
-from veracal.calibration import metrics, recalibrate
-from veracal.calibration.maps import Identity, Temperature
-from veracal.calibration.private import (
+from veracal.calibration import (
     GuardResult,
     InferredGuardResult,
     PooledTemperature,
     infer_guard,
+    metrics,
+    recalibrate,
 )
-from veracal.calibration.recalibration.sources import SourceProfile, guard_share
+from veracal.calibration.maps import Identity, Temperature
+from veracal.calibration.recalibration.sources import SourceProfile
 from veracal.queries import Public
 
 
@@ -80,7 +82,7 @@ def test_the_declared_size_bounds_what_a_source_can_say(holders):
             return replace(release, units=tuple(2**50 for _ in release.units))
 
     *honest, last = holders(5, Budget(2.0))
-    settings = {"epsilon": 2.0, "size": N, "least": 3}
+    settings = {"epsilon": 2.0, "size": N, "min_sources": 3}
     result = recalibrate([*honest, Liar(last)], "pooled", **settings)
     assert result.n_answered == 4 and result.dropouts[-1] is not None
     assert result.temperature.value == pytest.approx(FACTOR, rel=0.3)

@@ -4,10 +4,15 @@ import pytest
 
 from tests.calibration.recalibration.conftest import N, spent
 from veracal.accounting import Budget
-from veracal.calibration import IsotonicCalibration, PlattScaling, metrics, recalibrate
+from veracal.calibration import (
+    IsotonicCalibration,
+    PlattScaling,
+    PrivateTemperature,
+    metrics,
+    recalibrate,
+)
 from veracal.calibration.maps import Identity
 from veracal.calibration.methods import METHODS, method_names
-from veracal.calibration.private import PrivateTemperature
 
 GAUSSIAN = {"delta": 1e-6, "size": N, "classes": 2}
 

@@ -14,7 +14,7 @@ def test_a_source_that_cannot_pay_is_excluded_uncharged_and_named(holders):
     sources = [*holders(2, Budget(1.0)), *holders(1, Budget(0.3))]
     with pytest.raises(BudgetError):
         recalibrate(sources, epsilon=1.0)
-    result = recalibrate(sources, "temperature", epsilon=1.0, measure=0.3, least=2)
+    result = recalibrate(sources, "temperature", epsilon=1.0, measure=0.3, min_sources=2)
     assert (result.n_sources, result.n_answered) == (3, 2) and result.dropouts[:2] == (
         None,
         None,
@@ -25,7 +25,7 @@ def test_a_source_that_cannot_pay_is_excluded_uncharged_and_named(holders):
     assert result.to_json()["sources"]["answered"] == 2
     assert result.before.count.value == pytest.approx(N, abs=300)
     with pytest.raises(DropoutError):
-        recalibrate(sources, epsilon=0.9, least=3, request="more")
+        recalibrate(sources, epsilon=0.9, min_sources=3, request="more")
 
 
 @pytest.mark.parametrize("at", [2, 6])
@@ -33,7 +33,7 @@ def test_a_dropped_out_source_is_charged_and_not_queried_again(holders, at):
     """Whenever it happens, all figures are about the records of those that stayed."""
     sources = holders(3, Budget(40.0))
     broken = [*sources[:2], Breaks(sources[2], at)]
-    result = recalibrate(broken, "temperature", epsilon=40.0, measure=0.3, least=2)
+    result = recalibrate(broken, "temperature", epsilon=40.0, measure=0.3, min_sources=2)
     assert result.dropouts == (None, None, "it could not be reached")
     assert broken[2].left == 0  # it would have answered the next question, and was not asked
     assert result.before.count.value == pytest.approx(2 * N / 3, abs=30)

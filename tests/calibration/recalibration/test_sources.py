@@ -101,7 +101,7 @@ def test_public_scores_are_marked(scores, public):
         ("scores.npz", {}, "got str"),
         (3, {}, "got int"),
         ([], {}, "different sources"),
-        ("pool", {"least": 1}, "least with an iterable"),
+        ("pool", {"min_sources": 1}, "min_sources with an iterable"),
         ("pool", {"ledger": "a.ledger"}, "ledger with scores"),
         ("pool", {"at_sources": 0}, "at_sources"),
         ("pool", {"level": 1.0}, "level"),

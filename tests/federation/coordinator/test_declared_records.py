@@ -3,15 +3,14 @@
 import numpy as np
 import pytest
 
+from veracal.calibration import BinnedGap, CorrectTotal, CorrectWrong, Gap
 from veracal.calibration.bins import Bins
 from veracal.calibration.maps import Temperature
-from veracal.calibration.queries import BinnedGap, CorrectTotal, CorrectWrong, Gap
 from veracal.calibration.queries.platt import platt_counts
 from veracal.calibration.queries.scalars import MappedQuery
 from veracal.federation.coordinator.remote import claimed_records, noise_bound, too_large
 from veracal.mechanisms.discrete_noise import add_discrete_gaussian, add_discrete_laplace
-from veracal.queries import Release
-from veracal.queries.response_checks import QueryRequest, noise_std
+from veracal.queries import QueryRequest, Release, noise_std
 
 _DRAWS = 1_500
 

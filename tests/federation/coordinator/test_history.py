@@ -7,13 +7,13 @@ import pytest
 
 from tests.federation.coordinator.stand_in import COORDINATOR, StandIn, scores
 from veracal.accounting import Pure
+from veracal.calibration import CorrectWrong, Gap
 from veracal.calibration.bins import Bins
-from veracal.calibration.queries import CorrectWrong, Gap
 from veracal.errors import ConflictError, DataError
 from veracal.federation.coordinator.history import ClosedRound, RequestHistory, SentRequest
 from veracal.federation.coordinator.remote import Remote
 from veracal.federation.protocol.envelopes import PrivateKey
-from veracal.queries.response_checks import QueryRequest
+from veracal.queries import QueryRequest
 
 COUNTS = CorrectWrong(Bins(1))
 SENT = SentRequest("sent", "gap", Pure(0.5), b"bytes")

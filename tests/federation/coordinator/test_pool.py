@@ -9,10 +9,9 @@ import pytest
 
 from tests.federation.coordinator.stand_in import COORDINATOR, StandIn, federated, scores
 from veracal.accounting import Unit
-from veracal.calibration import recalibrate
+from veracal.calibration import AbsoluteGaps, CorrectWrong, Gap, recalibrate
 from veracal.calibration.bins import Bins
-from veracal.calibration.private.temperature_grid import TemperatureGrid
-from veracal.calibration.queries import AbsoluteGaps, CorrectWrong, Gap
+from veracal.calibration.private.root_posterior import TemperatureGrid
 from veracal.errors import BudgetError, ConflictError, DropoutError
 from veracal.federation.coordinator.history import RequestHistory
 from veracal.federation.coordinator.pool import RemotePool, RoundEvent
@@ -21,8 +20,7 @@ from veracal.federation.protocol.messages import Answer, Refusal, unseal_reply
 from veracal.federation.protocol.queries import KINDS
 from veracal.federation.transports import base as local
 from veracal.federation.transports.base import LocalTransport
-from veracal.queries import Pool
-from veracal.queries.response_checks import QueryRequest
+from veracal.queries import Pool, QueryRequest
 
 COUNTS = CorrectWrong(Bins(1))
 
@@ -49,9 +47,9 @@ def refusing(server):
 def test_the_sum_is_that_of_a_pool(three):
     release = federated(three).answer(COUNTS, micro_epsilon=1_000_000)
     assert release.units == tuple(np.sum([part.units for part in release.parts], axis=0))
-    assert release.silences == (None, None, None)
+    assert release.dropouts == (None, None, None)
     assert release.noise_std == pytest.approx(np.sqrt(3) * release.parts[0].noise_std)
-    assert set(release.asked) == {(0,), (1,), (2,)}
+    assert set(release.requested) == {(0,), (1,), (2,)}
 
 
 @pytest.mark.parametrize("method", [*METHOD_KINDS])
@@ -111,9 +109,9 @@ def test_dropouts_are_skipped_and_named(three, silent):
     replies = {i: refusing(three[i]) for i in silent}
     if len(silent) == 3:
         with pytest.raises(DropoutError, match=f"{three[0].terms.name}, .*: it refused"):
-            recalibrate(federated(three, replies, least=1), epsilon=2.0)
+            recalibrate(federated(three, replies, min_sources=1), epsilon=2.0)
         return
-    result = recalibrate(federated(three, replies, least=1), epsilon=2.0)
+    result = recalibrate(federated(three, replies, min_sources=1), epsilon=2.0)
     assert [why is not None for why in result.dropouts] == [i in silent for i in range(3)]
     assert result.statement.epsilon == pytest.approx(2.0)
 
@@ -129,7 +127,9 @@ def test_dropouts_are_skipped_and_named(three, silent):
     ids=["huge", "minus huge", "too long", "more than declared"],
 )
 def test_invalid_answers_are_dropouts_and_the_map_is_still_fitted(three, change):
-    result = recalibrate(federated(three, {1: lying(three[1], change)}, least=2), epsilon=4.0)
+    result = recalibrate(
+        federated(three, {1: lying(three[1], change)}, min_sources=2), epsilon=4.0
+    )
     assert result.dropouts[0] is result.dropouts[2] is None
     assert "invalid" in result.dropouts[1]
     assert 2.0 < result.temperature.value < 5.0
@@ -142,19 +142,19 @@ def test_a_dropout_stops_a_pool_that_requires_all_until_it_answers(three):
             COUNTS, micro_epsilon=100
         )
     release = federated(three, history=history).answer(COUNTS, micro_epsilon=100)
-    assert release.silences == (None, None, None)
+    assert release.dropouts == (None, None, None)
     assert [len(one.seen) for one in three] == [1, 1, 1]
 
 
 def test_a_dropout_of_a_finished_round_stays_out_in_the_run(three):
     history = RequestHistory(None, COORDINATOR.public)
-    first = federated(three, {2: refusing(three[2])}, history=history, least=2)
+    first = federated(three, {2: refusing(three[2])}, history=history, min_sources=2)
     release = first.answer(COUNTS, micro_epsilon=100)
-    again = federated(three, history=history, least=2).answer(COUNTS, micro_epsilon=100)
+    again = federated(three, history=history, min_sources=2).answer(COUNTS, micro_epsilon=100)
     assert again == release
     assert not three[2].seen
-    other = federated(three, history=history, least=2, run="another")
-    assert other.answer(COUNTS, micro_epsilon=100).silences == (None, None, None)
+    other = federated(three, history=history, min_sources=2, run="another")
+    assert other.answer(COUNTS, micro_epsilon=100).dropouts == (None, None, None)
     assert len(three[0].seen) == 1  # what was answered is known in every run
 
 
@@ -164,7 +164,7 @@ def test_concurrent_runs_continue_from_the_round_that_finished_first(tmp_path, t
     replies = {server.terms.source: server.reply for server in three}
 
     def run(answers, history):
-        return RemotePool(terms, COORDINATOR, LocalTransport(answers), history, least=2)
+        return RemotePool(terms, COORDINATOR, LocalTransport(answers), history, min_sources=2)
 
     def overtaken(raw):
         """The third answers this one only once another process has closed without it."""
@@ -177,8 +177,8 @@ def test_concurrent_runs_continue_from_the_round_that_finished_first(tmp_path, t
         release = run({**replies, terms[2].source: overtaken}, history).answer(
             COUNTS, micro_epsilon=1_000
         )
-    assert release.silences == (None, None, "it refused; its owner can see why")
-    assert set(release.asked) == {(0,), (1,), (2,)}
+    assert release.dropouts == (None, None, "it refused; its owner can see why")
+    assert set(release.requested) == {(0,), (1,), (2,)}
 
 
 def late_once(server):
@@ -195,9 +195,9 @@ def late_once(server):
 def test_a_source_that_refuses_is_queried_once_more_at_no_cost(three):
     heard = []
     replies = {1: late_once(three[1]), 2: refusing(three[2])}
-    pool = federated(three, replies, least=2, watch=heard.append)
+    pool = federated(three, replies, min_sources=2, watch=heard.append)
     release = pool.answer(COUNTS, micro_epsilon=1_000)
-    assert release.silences == (None, None, "it refused; its owner can see why")
+    assert release.dropouts == (None, None, "it refused; its owner can see why")
     assert [one.status for one in heard if one.source == 1] == [
         "queried", "refused", "queried again", "answered"
     ]  # fmt: skip
@@ -209,7 +209,7 @@ def test_a_source_that_refuses_is_queried_once_more_at_no_cost(three):
 
 def test_a_refusal_by_files_is_not_repeated_in_the_round(three):
     heard = []
-    pool = federated(three, {2: refusing(three[2])}, least=2, watch=heard.append)
+    pool = federated(three, {2: refusing(three[2])}, min_sources=2, watch=heard.append)
     pool._transport.by_hand = True
     pool.answer(COUNTS, micro_epsilon=1_000)
     assert "queried again" not in {one.status for one in heard}
@@ -233,16 +233,16 @@ def test_a_slow_source_drops_out_and_a_second_reply_is_ignored(three, monkeypatc
 
     servers = {one.terms.source: one.reply for one in three} | {three[0].terms.source: slow}
     terms = [one.terms for one in three]
-    pool = RemotePool(terms, COORDINATOR, Twice(servers), least=2, timeout=240)
+    pool = RemotePool(terms, COORDINATOR, Twice(servers), min_sources=2, timeout=240)
     release = pool.answer(COUNTS, micro_epsilon=100)
     over.set()
-    assert release.silences == ("it did not answer in time", None, None)
+    assert release.dropouts == ("it did not answer in time", None, None)
 
 
 def test_a_query_that_one_source_did_not_declare_is_not_sent(tmp_path, three):
     odd = StandIn(tmp_path, scores(), kinds=("counts",))
     with pytest.raises(ValueError, match=f"that '{odd.terms.name}' answers"):
-        federated([*three, odd], least=1).answer(Gap(0.5, 2), micro_epsilon=100)
+        federated([*three, odd], min_sources=1).answer(Gap(0.5, 2), micro_epsilon=100)
     with pytest.raises(ValueError, match="sum over records"):
         federated(three).answer(AbsoluteGaps(), micro_epsilon=100)
     assert not any(one.seen for one in three)
@@ -250,7 +250,7 @@ def test_a_query_that_one_source_did_not_declare_is_not_sent(tmp_path, three):
 
 def test_a_source_without_enough_budget_is_skipped_uncharged(tmp_path, three):
     poor = StandIn(tmp_path, scores(), micro_epsilon=500_000)
-    result = recalibrate(federated([*three, poor], least=3), epsilon=1.0)
+    result = recalibrate(federated([*three, poor], min_sources=3), epsilon=1.0)
     assert "cannot pay" in result.dropouts[3]
     assert not poor.seen
     with pytest.raises(BudgetError, match=poor.terms.name):
@@ -266,7 +266,7 @@ def test_a_request_id_identifies_one_query(three):
 
 def test_every_step_of_a_round_is_reported(three):
     lines = list[RoundEvent]()
-    pool = federated(three, {1: refusing(three[1])}, least=2, watch=lines.append)
+    pool = federated(three, {1: refusing(three[1])}, min_sources=2, watch=lines.append)
     pool.answer(COUNTS, micro_epsilon=100)
     fates = {(one.source, one.status) for one in lines}
     assert fates == {
@@ -289,9 +289,9 @@ def test_incompatible_sources_are_rejected(tmp_path, three):
         federated([*three, three[0]])
     with pytest.raises(ValueError, match="same classes"):
         federated([*three, StandIn(tmp_path, scores(), classes=4)])
-    for least in (0, 4, True):
-        with pytest.raises(ValueError, match="least"):
-            federated(three, least=least)
+    for min_sources in (0, 4, True):
+        with pytest.raises(ValueError, match="min_sources"):
+            federated(three, min_sources=min_sources)
 
 
 def test_each_source_is_charged_for_its_own_unit(tmp_path):

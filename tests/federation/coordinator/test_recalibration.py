@@ -69,14 +69,14 @@ def test_a_repeated_plan_knows_every_answer(tmp_path, method):
 
 def test_a_source_without_enough_budget_is_named(three, tmp_path):
     poor = StandIn(tmp_path, scores(), micro_epsilon=1_000_000)
-    for least, match in ((None, poor.terms.name), (4, "4 of 4")):
-        source = federated([*three, poor], least=least)
+    for min_sources, match in ((None, poor.terms.name), (4, "4 of 4")):
+        source = federated([*three, poor], min_sources=min_sources)
         steps = steps_for(source)
         plan = plan_sources(source, steps)
         assert plan[3].why is not None and plan[0].why is None
         with pytest.raises(BudgetError, match=match):
             check_plan(source, steps, plan)
-    source = federated([*three, poor], least=3)
+    source = federated([*three, poor], min_sources=3)
     steps = steps_for(source)
     check_plan(source, steps, plan_sources(source, steps))
     fields = source_costs(source, recalibrate_pool(source, steps))[3]
@@ -152,7 +152,7 @@ def test_answers_on_their_way_leave_the_round_open(three):
 def test_the_record_contains_dropouts_and_their_costs(three, tmp_path):
     unit = StandIn(tmp_path, scores(), unit=Unit("patient", 3))
     refusing = {1: lambda raw: Refusal(three[1].terms.source).seal(three[1].key)}
-    source = federated([*three, unit], refusing, least=2)
+    source = federated([*three, unit], refusing, min_sources=2)
     result = recalibrate_pool(source, steps_for(source))
     fields = recalibration_record(source, result, "study")
     json.dumps(fields, allow_nan=False)
@@ -172,7 +172,7 @@ def test_too_few_answers_in_a_later_round_raise_with_names(three):
         refusal = Refusal(server.terms.source).seal(server.key)
         return lambda raw: refusal if server.seen else server.reply(raw)
 
-    source = federated(three, {i: once(three[i]) for i in (1, 2)}, least=2)
+    source = federated(three, {i: once(three[i]) for i in (1, 2)}, min_sources=2)
     with pytest.raises(DropoutError, match=f"{three[1].terms.name}, .*: it refused"):
         recalibrate_pool(source, steps_for(source))
 

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from tests.federation.coordinator.stand_in import COORDINATOR, StandIn, scores
+from veracal.calibration import BinnedGap, CorrectWrong, Gap
 from veracal.calibration.bins import Bins
-from veracal.calibration.queries import BinnedGap, CorrectWrong, Gap
 from veracal.errors import BudgetError, DataError, DropoutError
 from veracal.federation.coordinator.history import FORKED, RequestHistory
 from veracal.federation.coordinator.remote import LATE, REFUSED, Remote

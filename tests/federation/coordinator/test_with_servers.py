@@ -4,9 +4,8 @@ import pytest
 
 from tests.federation.coordinator.stand_in import COORDINATOR, scores
 from veracal.accounting import Budget
-from veracal.calibration import recalibrate
+from veracal.calibration import CorrectWrong, Gap, recalibrate
 from veracal.calibration.bins import Bins
-from veracal.calibration.queries import CorrectWrong, Gap
 from veracal.federation.coordinator.pool import RemotePool
 from veracal.federation.coordinator.remote import Remote
 from veracal.federation.protocol.queries import KINDS

@@ -4,16 +4,7 @@ import numpy as np
 import pytest
 
 from tests.federation.protocol.example_terms import terms
-from veracal.calibration.bins import Bins
-from veracal.calibration.maps import (
-    Binned,
-    Identity,
-    Platt,
-    Temperature,
-    TwoTemperatures,
-    UniformMixing,
-)
-from veracal.calibration.queries import (
+from veracal.calibration import (
     AbsoluteGaps,
     BinnedGap,
     BrierGain,
@@ -24,6 +15,15 @@ from veracal.calibration.queries import (
     ParameterGrid,
     PlattCurvature,
     PlattEquations,
+)
+from veracal.calibration.bins import Bins
+from veracal.calibration.maps import (
+    Binned,
+    Identity,
+    Platt,
+    Temperature,
+    TwoTemperatures,
+    UniformMixing,
 )
 from veracal.calibration.queries.platt import platt_counts
 from veracal.calibration.queries.scalars import MappedQuery, on_mapped_scores

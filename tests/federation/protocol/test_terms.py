@@ -6,7 +6,7 @@ import pytest
 
 from tests.federation.protocol.example_terms import COORDINATOR, SOURCE, STRANGER, terms
 from veracal.accounting import Budget, Unit
-from veracal.calibration.private.temperature_grid import TemperatureGrid
+from veracal.calibration.private.root_posterior import TemperatureGrid
 from veracal.errors import DataError
 from veracal.federation.protocol.envelopes import TERMS, EnvelopeError, seal
 from veracal.federation.protocol.terms import Terms

@@ -21,8 +21,8 @@ from tests.federation.source.enrolled import (
     scores,
 )
 from veracal.accounting import Budget, Unit
+from veracal.calibration import CorrectWrong
 from veracal.calibration.bins import Bins
-from veracal.calibration.queries import CorrectWrong
 from veracal.errors import DataError
 from veracal.federation.protocol.envelopes import REQUEST, seal
 from veracal.federation.protocol.messages import Answer, Refusal, unseal_reply

@@ -1,7 +1,9 @@
 """Private histogram binning."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal, Self
+from typing import Literal
 
 import numpy as np
 
@@ -10,14 +12,17 @@ from veracal._types import Bools, Floats
 from veracal.calibration.bins import Bins
 from veracal.calibration.maps.nonparametric import Binned
 from veracal.calibration.private.estimates import NoisyValue, noisy_values, share_estimate
-from veracal.calibration.private.session import PricedQuery, PrivateFitter, micro_epsilon_of
+from veracal.calibration.private.session import (
+    PrivateFitter,
+    QuerySession,
+    check_level,
+    micro_epsilon_of,
+)
 from veracal.calibration.queries.binned import CorrectTotal, CorrectWrong
-from veracal.data import Estimate
-from veracal.queries import Release, Source
+from veracal.queries import QueryRequest
 
 Form = Literal["correct-wrong", "correct-total"]
 FORMS = "correct-wrong", "correct-total"
-COVERS = "the accuracies of all bins and the counts used for them"
 _STEPS = 2.0**20  # grid steps of an accuracy between 0 and 1
 
 
@@ -58,6 +63,8 @@ class PrivateBinning(PrivateFitter):
     of the paper. Its cost is :meth:`event`, known before a record is read.
     """
 
+    covers = "the accuracies of all bins and the counts used for them"
+
     def __init__(
         self,
         *,
@@ -73,51 +80,46 @@ class PrivateBinning(PrivateFitter):
         self.form = form
         self.level = level
 
-    def fit(self, source: Source, *, request: str | None = None) -> Self:
-        """Query a source for counts and fit the map.
-
-        Parameters
-        ----------
-        source : Source
-        request : str, optional
-            As in :meth:`PrivateTemperature.fit`.
-        """
-        (query,) = self._queries()
-        release = query.ask(source, request)
+    def _fit(self, session: QuerySession, queries: Sequence[QueryRequest]) -> Binned:
+        release = session.ask(queries[0], "counts")
         bins, std = Bins(self.bins), release.noise_std
         first, second = release.values[0::2], release.values[1::2]
+        values = noisy_values(release)
+        pairs = list(zip(values[0::2], values[1::2], strict=True))
         if self.form == "correct-total":
             accuracies, known = bin_shares(first, second, std, bins)
+            pairs = [  # all noise is symmetric
+                (
+                    correct,
+                    NoisyValue(
+                        total.value - correct.value,
+                        math.hypot(total.std, correct.std),
+                        total.noises + correct.noises,
+                        total.step,
+                    ),
+                )
+                for correct, total in pairs
+            ]
         else:
             accuracies, known = bin_accuracies(first, second, std, bins)
         self.fallbacks_ = int((~known).sum())
-        self.accuracies_ = [
-            _estimate(correct, wrong, float(share) if is_known else None, self.level)
-            for (correct, wrong), share, is_known in zip(
-                self._counts(release), accuracies, known, strict=True
-            )
-        ]
-        return self._store(Binned(bins, accuracies), [release], source, covers=COVERS)
+        self.accuracies_ = []
+        for (correct, wrong), share, is_known in zip(pairs, accuracies, known, strict=True):
+            estimate, value = share_estimate(correct, wrong, self.level), float(share)
+            if not is_known or estimate.low is None or estimate.high is None:
+                estimate = replace(estimate, value=None, low=0.0, high=1.0)
+            else:  # the value that the map uses, inside its interval
+                low, high = min(estimate.low, value), max(estimate.high, value)
+                estimate = replace(estimate, value=value, low=low, high=high)
+            self.accuracies_.append(estimate)
+        return Binned(bins, accuracies)
 
-    def _queries(self) -> list[PricedQuery]:
-        """The single query."""
+    def _queries(self) -> list[QueryRequest]:
         _checks.one_of(FORMS, form=self.form)
-        if not 0 < self.level < 1:
-            raise ValueError(f"Expected level between 0 and 1, got level={self.level!r}.")
+        check_level(self.level)
         query = CorrectTotal if self.form == "correct-total" else CorrectWrong
-        return [
-            PricedQuery(
-                query(Bins(self.bins)), micro_epsilon_of(self.epsilon, self.micro_epsilon)
-            )
-        ]
-
-    def _counts(self, release: Release) -> list[tuple[NoisyValue, NoisyValue]]:
-        """Correct and wrong predictions of each bin, for both forms."""
-        numbers = noisy_values(release)
-        pairs = list(zip(numbers[0::2], numbers[1::2], strict=True))
-        if self.form == "correct-wrong":
-            return pairs
-        return [(correct, _difference(total, correct)) for correct, total in pairs]
+        total = micro_epsilon_of(self.epsilon, self.micro_epsilon)
+        return [QueryRequest(query(Bins(self.bins)), total)]
 
 
 def bin_accuracies(
@@ -131,7 +133,6 @@ def bin_accuracies(
         Noisy counts, which may be negative.
     noise_std : float
         Standard deviation of the noise of each count.
-    bins : Bins
     """
     return bin_shares(correct, correct + wrong, float(np.sqrt(2)) * noise_std, bins)
 
@@ -147,28 +148,9 @@ def bin_shares(
         Noisy counts, which may be negative.
     total_std : float
         Standard deviation of the noise of each total; smaller totals count as empty.
-    bins : Bins
     """
     known = total > total_std
     shares = np.clip(correct / np.where(known, total, 1.0), 0.0, 1.0)
     # Rounded to a public grid, so that a query about the map carries short exact numbers.
     rounded: Floats = np.rint(np.where(known, shares, bins.centers) * _STEPS) / _STEPS
     return rounded, known
-
-
-def _estimate(
-    correct: NoisyValue, wrong: NoisyValue, value: float | None, level: float
-) -> Estimate:
-    """Accuracy of a bin as used by the map, inside its interval."""
-    estimate = share_estimate(correct, wrong, level)
-    if value is None or estimate.low is None or estimate.high is None:
-        return replace(estimate, value=None, low=0.0, high=1.0)
-    return replace(
-        estimate, value=value, low=min(estimate.low, value), high=max(estimate.high, value)
-    )
-
-
-def _difference(one: NoisyValue, other: NoisyValue) -> NoisyValue:
-    """Difference of two noisy values; all noise is symmetric."""
-    std = float(np.hypot(one.std, other.std))
-    return NoisyValue(one.value - other.value, std, one.noises + other.noises, one.step)

@@ -18,31 +18,19 @@ import numpy as np
 from scipy import optimize, special, stats
 
 from veracal import _checks
-from veracal._types import Floats
-from veracal.accounting import DiscreteLaplace, Event, Parallel
+from veracal.accounting import DiscreteLaplace, Event
 from veracal.data import Estimate
-from veracal.queries import PooledRelease, Release
+from veracal.queries import PooledRelease, Release, noise_events
 
 
 @dataclass(frozen=True)
 class NoisyValue:
-    """A released number and its noise.
-
-    Attributes
-    ----------
-    value : float
-    std : float
-        Standard deviation of the noise; 0 for an exact number.
-    noises : tuple of float
-        Scales of all discrete Laplace noises in the number, in grid steps; empty if exact.
-    step : float
-        Grid step.
-    """
+    """A released number and its noise."""
 
     value: float
-    std: float = 0.0
-    noises: tuple[float, ...] = ()
-    step: float = 1.0
+    std: float = 0.0  # standard deviation of the noise; 0 for an exact number
+    noises: tuple[float, ...] = ()  # scales of all discrete Laplace noises, in grid steps
+    step: float = 1.0  # grid step
 
     def interval(self, alpha: float) -> tuple[float, float]:
         r"""Interval of the exact number with probability :math:`1 - \alpha`."""
@@ -69,22 +57,18 @@ class NoisyAbsolute(NoisyValue):
 
 def noisy_values(release: Release) -> list[NoisyValue]:
     """The entries of a release with their noise."""
-    noise_scales_, step = noise_scales(release.event), release.grid.step
-    return [
-        NoisyValue(float(value), release.noise_std, noise_scales_, step)
-        for value in release.values
-    ]
+    scales, std, step = noise_scales(release.event), release.noise_std, release.grid.step
+    return [NoisyValue(float(value), std, scales, step) for value in release.values]
 
 
 def noise_scales(event: Event | None) -> tuple[float, ...]:
     """Scales of all discrete Laplace noises in an event, in grid units."""
-    if isinstance(event, Parallel):
-        return tuple(scale for part in event.events for scale in noise_scales(part))
-    if event is None:
-        return ()
-    if not isinstance(event, DiscreteLaplace):
-        raise ValueError(f"Expected discrete Laplace noise, got {type(event).__name__}.")
-    return (event.noise,)
+    scales = []
+    for noise in noise_events(event):
+        if not isinstance(noise, DiscreteLaplace):
+            raise ValueError(f"Expected discrete Laplace noise, got {type(noise).__name__}.")
+        scales.append(noise.noise)
+    return tuple(scales)
 
 
 def noise_half_width(noises: Sequence[float], beta: float) -> float:
@@ -123,21 +107,11 @@ def noise_half_width(noises: Sequence[float], beta: float) -> float:
 
 @dataclass(frozen=True)
 class CohortSpread:
-    """Components of the variance of a sum over the sources that answered.
+    """Components of the variance of a sum over the sources that answered."""
 
-    Attributes
-    ----------
-    noise : float
-        Variance of the noise.
-    sampling : float
-        Variance due to the sampling of records, bounded by the caller.
-    between : float
-        Additional variance due to the selection of sources.
-    """
-
-    noise: float
-    sampling: float
-    between: float
+    noise: float  # variance of the noise
+    sampling: float  # variance due to the sampling of records, bounded by the caller
+    between: float  # additional variance due to the selection of sources
 
     @property
     def std(self) -> float:
@@ -183,10 +157,6 @@ def between_source_variance(
     n_sources : int, optional
         Number of sources that the figure is about. None: the population of such sources.
 
-    Returns
-    -------
-    CohortSpread
-
     Notes
     -----
     With fewer than two sources ``between`` is 0, and an interval is about these sources
@@ -194,8 +164,19 @@ def between_source_variance(
     """
     if not (math.isfinite(sampling) and sampling >= 0):
         raise ValueError(f"Expected a finite sampling >= 0, got sampling={sampling!r}.")
-    x, variances = source_contributions(answers, weights)
-    m, noise = len(x), float(variances.sum())
+    columns = [single_answers(answer) for answer in answers]
+    if not columns or len({len(column) for column in columns}) != 1:
+        raise ValueError(
+            "Expected answers of the same sources, one or more, got answers of "
+            f"{[len(column) for column in columns]} sources. Pass QuerySession.answers."
+        )
+    m = len(columns[0])
+    x, variances = np.zeros(m), np.zeros(m)  # of each source, those of nested pools included
+    for column, weight in zip(columns, weights, strict=True):
+        w = np.asarray(weight, dtype=np.float64)
+        x += np.array([one.values for one in column]) @ w
+        variances += np.array([one.noise_std**2 for one in column]) * (w @ w)
+    noise = float(variances.sum())
     if m < 2:
         return CohortSpread(noise, float(sampling), 0.0)
     beyond = max(m * float(x.var(ddof=1)) - noise - sampling, 0.0)
@@ -203,30 +184,6 @@ def between_source_variance(
         _checks.whole(n_sources=n_sources)
         beyond *= max(1 - m / n_sources, 0.0)
     return CohortSpread(noise, float(sampling), beyond)
-
-
-def source_contributions(
-    answers: Sequence[Release], weights: Sequence[Sequence[float]]
-) -> tuple[Floats, Floats]:
-    """Contribution of each source to a weighted sum, and the variance of its noise.
-
-    Returns
-    -------
-    pair of arrays of shape (m,)
-        One entry per source that answered; nested pools are flattened.
-    """
-    columns = [single_answers(answer) for answer in answers]
-    if not columns or len({len(column) for column in columns}) != 1:
-        raise ValueError(
-            "Expected answers of the same sources, one or more, got answers of "
-            f"{[len(column) for column in columns]} sources. Pass QuerySession.answers."
-        )
-    x, variances = np.zeros(len(columns[0])), np.zeros(len(columns[0]))
-    for column, weight in zip(columns, weights, strict=True):
-        w = np.asarray(weight, dtype=np.float64)
-        x += np.array([one.values for one in column]) @ w
-        variances += np.array([one.noise_std**2 for one in column]) * (w @ w)
-    return x, variances
 
 
 def single_answers(answer: Release) -> list[Release]:
@@ -243,8 +200,7 @@ def count_estimate(correct: NoisyValue, wrong: NoisyValue, level: float) -> Esti
     """Number of records, with an interval for the noise alone."""
     low, high = _sum_interval(correct, wrong, 1 - level)
     value = max(correct.value + wrong.value, 0.0)
-    n = max(round(value), 0)
-    return Estimate(value, max(low, 0.0), max(high, value), level, n)
+    return Estimate(value, max(low, 0.0), max(high, value), level, round(value))
 
 
 def share_estimate(correct: NoisyValue, wrong: NoisyValue, level: float) -> Estimate:
@@ -273,10 +229,8 @@ def mean_estimate(
 
     Parameters
     ----------
-    total : Noisy
     correct, wrong : Noisy
         Counts whose sum is the number of records.
-    level : float
     most : float
         The figure lies in [0, most].
     spread : callable, optional

@@ -38,33 +38,34 @@ minimum below the larger of two temperatures if its value there is larger by mor
 half-width of the difference, and vice versa. All half-widths hold together by a union bound.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal, Self
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
 
 from veracal import _checks
-from veracal._types import Bools, Floats, Ints
+from veracal._types import Bools, Floats
 from veracal.calibration.bins import Bins
 from veracal.calibration.maps.parametric import Temperature
 from veracal.calibration.private.estimates import noise_half_width, noise_scales, single_answers
+from veracal.calibration.private.root_posterior import TemperatureGrid
 from veracal.calibration.private.session import (
-    PricedQuery,
     PrivateFitter,
     QuerySession,
+    check_level,
     divide_epsilon,
     micro_epsilon_of,
     unit_of,
 )
-from veracal.calibration.private.temperature_grid import TemperatureGrid
 from veracal.calibration.queries.binned import BinnedGap
 from veracal.calibration.queries.scalars import Gap, LossAt
 from veracal.data import Estimate
-from veracal.queries import Query, Release, Source
+from veracal.queries import Query, QueryRequest, Release
 
 RATIO = (math.sqrt(5) - 1) / 2
 
@@ -75,10 +76,6 @@ ValueUpdate = Callable[[Floats], Sequence[ArrayLike]]
 @dataclass(frozen=True, eq=False)
 class Bracket:
     """Interval that contains the minimum.
-
-    Attributes
-    ----------
-    low, high : arrays of one shape
 
     Examples
     --------
@@ -105,32 +102,19 @@ class Bracket:
         lower, upper = self.points()
         return Bracket(np.where(rises, self.low, lower), np.where(rises, upper, self.high))
 
-    @property
-    def middle(self) -> Floats:
-        """Midpoint of the bracket."""
-        return (self.low + self.high) / 2
-
 
 @dataclass(frozen=True, eq=False)
 class BracketSearch:
-    """Result of a search with all its evaluations.
+    """Result of a search with all its evaluations."""
 
-    Attributes
-    ----------
-    bracket : Bracket
-        The last one.
-    points, values : arrays of shape (K + 1, ...)
-        Points of evaluation and values there, in order.
-    """
-
-    bracket: Bracket
-    points: Floats
+    bracket: Bracket  # the last one
+    points: Floats  # of shape (K + 1, ...): points of evaluation and values there, in order
     values: Floats
 
     @property
     def minimum(self) -> Floats:
         """Estimated minimum: the midpoint of the last bracket."""
-        return self.bracket.middle
+        return (self.bracket.low + self.bracket.high) / 2
 
 
 def n_evaluations(reductions: int) -> int:
@@ -192,14 +176,20 @@ def narrow_bracket(
     low, high, reductions
         As in :func:`golden_section`.
     """
-    total, bracket = n_evaluations(reductions), Bracket(*_bracket_ends(low, high))
+    bottom, top = np.broadcast_arrays(
+        np.asarray(low, dtype=np.float64), np.asarray(high, dtype=np.float64)
+    )
+    if not (np.isfinite(bottom).all() and np.isfinite(top).all() and (bottom < top).all()):
+        raise ValueError(f"Expected finite ends, low < high, got low={low!r}, high={high!r}.")
+    total, bracket = n_evaluations(reductions), Bracket(bottom, top)
     points = list(bracket.points())
     for point in points:
         values = evaluate(point)
-    lower, upper = (np.full(bracket.low.shape, i) for i in (0, 1))  # their indices in points
+    lower, upper = (np.full(bottom.shape, i) for i in (0, 1))  # their indices in points
     while True:
         known = np.stack([np.asarray(value, dtype=np.float64) for value in values])
-        rises = _value_at(known, lower) < _value_at(known, upper)
+        left, right = (np.take_along_axis(known, i[None], axis=0)[0] for i in (lower, upper))
+        rises = left < right
         bracket = bracket.narrow(rises)
         if len(points) == total:
             return BracketSearch(bracket, np.stack(points), known)
@@ -209,21 +199,6 @@ def narrow_bracket(
         lower, upper = np.where(rises, newest, upper), np.where(rises, lower, newest)
 
 
-def _value_at(values: Floats, index: Ints) -> Floats:
-    """Values at indices that may differ between searches."""
-    result: Floats = np.take_along_axis(values, index[None], axis=0)[0]
-    return result
-
-
-def _bracket_ends(low: ArrayLike, high: ArrayLike) -> tuple[Floats, Floats]:
-    """Ends of a bracket as float arrays of one shape."""
-    ends = np.asarray(low, dtype=np.float64), np.asarray(high, dtype=np.float64)
-    bottom, top = np.broadcast_arrays(*ends)
-    if not (np.isfinite(bottom).all() and np.isfinite(top).all() and (bottom < top).all()):
-        raise ValueError(f"Expected finite ends, low < high, got low={low!r}, high={high!r}.")
-    return bottom, top
-
-
 MIN_SOURCES = 10  # from here on half-widths use the variation between sources
 
 Interval = tuple[float, float]
@@ -231,21 +206,11 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True, eq=False)
 class SourceSums:
-    """Sums and the contribution of each source.
+    """Sums and the contribution of each source."""
 
-    Attributes
-    ----------
-    parts : array of shape (sources, entries)
-        Noisy contributions.
-    noises : tuple of float
-        Scales of all discrete Laplace noises in each sum, in grid steps.
-    step : float
-        Grid step.
-    """
-
-    parts: Floats
-    noises: tuple[float, ...]
-    step: float
+    parts: Floats  # of shape (sources, entries): noisy contributions
+    noises: tuple[float, ...]  # scales of all discrete Laplace noises, in grid steps
+    step: float  # grid step
 
     @classmethod
     def of(cls, release: Release) -> "SourceSums":
@@ -259,31 +224,15 @@ class SourceSums:
         result: Floats = self.parts.sum(axis=0)
         return result
 
-    def minus(self, other: "SourceSums") -> "SourceSums":
-        """Differences of the sums of two answers of the same sources."""
-        return SourceSums(self.parts - other.parts, self.noises + other.noises, self.step)
-
 
 @dataclass(frozen=True)
 class ErrorBound:
-    r"""Error bound of a sum.
+    r"""Error bound of a sum."""
 
-    Attributes
-    ----------
-    alpha : float
-        Probability that any of the sums exceeds its bound.
-    size : int or None
-        Declared bound on the number of records, times the rows of a unit.
-    width : float
-        Largest difference between the contributions of two records to a sum.
-    n_candidates : int
-        Number of sums that adaptive queries could have evaluated, over which Hoeffding's
-        inequality takes a union bound.
-    """
-
-    alpha: float
-    size: int | None
-    width: float
+    alpha: float  # probability that any of the sums exceeds its bound
+    size: int | None  # declared bound on the number of records, times the rows of a unit
+    width: float  # largest difference between the contributions of two records to a sum
+    # Sums that adaptive queries could have evaluated: Hoeffding's inequality takes a union bound.
     n_candidates: int = 1
 
     def half_widths(self, sums: SourceSums, n_sums: int) -> Floats:
@@ -301,11 +250,6 @@ class ErrorBound:
         return np.full(sums.parts.shape[1], half_width)
 
 
-def includes_sampling(sums: SourceSums, size: int | None) -> bool:
-    """Whether the half-width of a sum includes sampling."""
-    return size is not None or len(sums.parts) >= MIN_SOURCES
-
-
 def root_interval(
     points: Floats, answers: Sequence[SourceSums], bound: ErrorBound, ends: Interval
 ) -> Interval:
@@ -317,7 +261,6 @@ def root_interval(
         Temperatures.
     answers : sequence of m SourceSums
         The sum at each temperature.
-    bound : ErrorBound
     ends : pair of float
         Range of temperatures. A root outside counts as the nearest end.
     """
@@ -334,14 +277,14 @@ def loss_interval(
     Sums are compared source by source, so that the number of records of a source cancels.
     """
     m = len(answers)
-    pairs = m * (m - 1) // 2
-
-    def is_larger(a: int, b: int) -> bool:
-        difference = answers[a].minus(answers[b])
-        return bool(difference.totals[0] > bound.half_widths(difference, pairs)[0])
-
-    larger = [[a != b and is_larger(a, b) for b in range(m)] for a in range(m)]
-    return minimum_interval(points, np.array(larger), ends)
+    larger = np.zeros((m, m), dtype=np.bool_)
+    for a, b in itertools.permutations(range(m), 2):
+        one, other = answers[a], answers[b]
+        noises = one.noises + other.noises
+        difference = SourceSums(one.parts - other.parts, noises, one.step)
+        half_widths = bound.half_widths(difference, m * (m - 1) // 2)
+        larger[a, b] = difference.totals[0] > half_widths[0]
+    return minimum_interval(points, larger, ends)
 
 
 def absolute_sum_interval(
@@ -392,25 +335,15 @@ def _interval(under: Floats, over: Floats, ends: Interval) -> Interval:
 
 GoldenObjective = Literal["accuracy", "likelihood", "calibration error"]
 OBJECTIVES = "accuracy", "likelihood", "calibration error"
-COVERS = "the temperature and all answers used to fit it"
 
 
 @dataclass(frozen=True)
 class GoldenEvaluation:
-    """One evaluation of the objective.
-
-    Attributes
-    ----------
-    temperature : float
-    value : float
-        Noisy objective, summed over all records.
-    noise_std : float
-        Standard deviation of the noise of each sum in it.
-    """
+    """One evaluation of the objective."""
 
     temperature: float
-    value: float
-    noise_std: float
+    value: float  # noisy objective, summed over all records
+    noise_std: float  # standard deviation of the noise of each sum in it
 
 
 class GoldenTemperature(PrivateFitter):
@@ -490,6 +423,7 @@ class GoldenTemperature(PrivateFitter):
     (3, 6, False)
     """
 
+    covers = "the temperature and all answers used to fit it"
     keeps_predictions = True
 
     def __init__(
@@ -519,24 +453,15 @@ class GoldenTemperature(PrivateFitter):
         self.size = size
         self.level = level
 
-    def fit(self, source: Source, *, request: str | None = None) -> Self:
-        """Query a source and fit the temperature.
-
-        Parameters
-        ----------
-        source : Source
-        request : str, optional
-            As in :meth:`PrivateTemperature.fit`.
-        """
-        costs = [query.micro_epsilon for query in self._queries()]
-        session = QuerySession(source, request)
-        session.check_affordable(self.items)
+    def _fit(self, session: QuerySession, queries: Sequence[QueryRequest]) -> Temperature:
         grid, inverses = TemperatureGrid(*self.temperatures), list[float]()
 
         def evaluate(point: Floats) -> list[float]:
             step = len(inverses)
             inverses.append(float(grid.inverses(point)))
-            session.ask(PricedQuery(self._query(inverses[-1]), costs[step]), f"value {step}")
+            session.ask(
+                replace(queries[step], query=self._query(inverses[-1])), f"value {step}"
+            )
             return [self._value(release) for release in session.answers]
 
         result = narrow_bracket(evaluate, grid.low, grid.high, self.reductions)
@@ -545,18 +470,14 @@ class GoldenTemperature(PrivateFitter):
             GoldenEvaluation(1 / at, self._value(release), release.noise_std)
             for at, release in zip(inverses, session.answers, strict=True)
         )
-        self._estimate(inverse, session.answers, unit_of(source).max_contributions)
-        return self._store(Temperature(inverse), session.releases, source, covers=COVERS)
-
-    def _estimate(self, inverse: float, answers: Sequence[Release], rows: int) -> None:
-        """Store the temperature, its interval and what the interval covers."""
-        points = np.array([probe.temperature for probe in self.evaluations_])
-        sums = [SourceSums.of(release) for release in answers]
-        low, high = self._interval(points, sums, rows)
+        points = np.array([evaluation.temperature for evaluation in self.evaluations_])
+        sums = [SourceSums.of(release) for release in session.answers]
+        low, high = self._interval(points, sums, unit_of(session.source).max_contributions)
         value, size = 1 / inverse, int(self.size or 0)
         self.temperature_ = Estimate(value, min(low, value), max(high, value), self.level, size)
-        sampled = includes_sampling(sums[0], self.size)
+        sampled = self.size is not None or len(sums[0].parts) >= MIN_SOURCES
         self.interval_covers_ = "noise and sampling" if sampled else "noise"
+        return Temperature(inverse)
 
     def _interval(self, points: Floats, sums: Sequence[SourceSums], rows: int) -> Interval:
         """Confidence interval of the temperature."""
@@ -572,26 +493,15 @@ class GoldenTemperature(PrivateFitter):
         bound = ErrorBound(alpha, size, 2.0, n_candidates * int(self.bins))
         return absolute_sum_interval(points, sums, bound, ends)
 
-    def _queries(self) -> list[PricedQuery]:
-        """The queries, at a placeholder temperature."""
+    def _queries(self) -> list[QueryRequest]:
         _checks.one_of(OBJECTIVES, objective=self.objective)
-        TemperatureGrid(*self._pair())
+        TemperatureGrid.between(self.temperatures)
         if self.size is not None:
             _checks.whole(size=self.size)
-        if not 0 < self.level < 1:
-            raise ValueError(f"Expected level between 0 and 1, got level={self.level!r}.")
+        check_level(self.level)
         total = micro_epsilon_of(self.epsilon, self.micro_epsilon)
         parts = divide_epsilon(total, [1] * n_evaluations(self.reductions))
-        return [PricedQuery(self._query(1.0), part) for part in parts]
-
-    def _pair(self) -> tuple[float, float]:
-        """The range of temperatures, after checking that it is a pair."""
-        if np.shape(self.temperatures) != (2,):
-            raise ValueError(
-                "Expected temperatures to be a pair of numbers, got "
-                f"temperatures={self.temperatures!r}."
-            )
-        return self.temperatures
+        return [QueryRequest(self._query(1.0), part) for part in parts]
 
     def _query(self, inverse: float) -> Query:
         """The query at an inverse temperature."""

@@ -1,7 +1,7 @@
 """Noisy gradient descent on the parameters of a calibration map, with one query per step."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -9,41 +9,36 @@ import numpy as np
 from veracal import _checks
 from veracal._types import Floats
 from veracal.accounting import (
+    MICRO,
     RELATIONS,
     Budget,
     DiscreteGaussian,
     Event,
-    Relation,
     Repeated,
     Unit,
     epsilon_for,
     noise_for,
 )
-from veracal.calibration.private.session import sub_request, unit_of
-from veracal.ledger import Item
+from veracal.calibration.private.session import (
+    PrivateFitter,
+    QuerySession,
+    micro_epsilon_of,
+)
 from veracal.mechanisms import Linear, gaussian_noise
-from veracal.queries import GaussianSource, Query, Release, Source, gaussian_event
+from veracal.queries import Query, QueryRequest
 
-GradientQuery = Callable[[Floats, int], Query]
+PAPER_STEPS = 100
 
 
-@dataclass(frozen=True)
-class DescentPlan:
-    r"""Steps of full-batch descent, :math:`\theta \leftarrow \theta - \eta_t g_t / n`.
+class DescentFitter(PrivateFitter):
+    r"""Base class of fitters with full-batch descent.
 
-    :math:`g_t` is the noisy sum of clipped gradients, n a *declared* number of records, and
-    :math:`\eta_t` falls on a line from the learning rate to zero (Zhang et al. 2022,
-    https://arxiv.org/abs/2210.08248, Algorithm 1).
+    .. math:: \theta \leftarrow \theta - \eta_t g_t / n
 
-    Attributes
-    ----------
-    epsilon, delta : float
-        Cost of all steps together.
-    size : float
-        Declared number of records, the divisor. The actual number is private.
-    steps : int
-    learning_rate : float
-        Learning rate of the first step.
+    where :math:`g_t` is the noisy sum of clipped gradients, n a *declared* number of records
+    (its share for the sources that still answer), and :math:`\eta_t` falls on a line from the
+    learning rate to zero (Zhang et al. 2022, https://arxiv.org/abs/2210.08248, Algorithm 1).
+    With another method than ``"descent"`` the fitter makes the queries of :meth:`_queries`.
 
     Guarantees
     ----------
@@ -51,107 +46,64 @@ class DescentPlan:
     Gaussian on integers; together they cost at most epsilon at delta.
     """
 
-    epsilon: float
-    delta: float
-    size: float
-    steps: int
+    method: str
+    epsilon: float | None
+    micro_epsilon: int | None
+    delta: float | None
+    size: int | None
+    steps: int | None
     learning_rate: float
 
-    def __post_init__(self) -> None:
-        _checks.positive(epsilon=self.epsilon, delta=self.delta, size=self.size)
+    def _start(self) -> Floats:
+        """The parameters of the identity."""
+        raise NotImplementedError
+
+    def _gradient(self, parameters: Floats, step: int) -> Query:
+        """The query of one step; its sensitivity does not depend on parameters or step."""
+        raise NotImplementedError
+
+    def _planned(self, unit: Unit) -> list[tuple[QueryRequest, int]]:
+        self._check_settings()
+        if self.method != "descent":
+            return super()._planned(unit)
+        if self.delta is None or self.size is None:
+            raise ValueError(
+                "Expected a delta and a declared size for descent, got "
+                f"delta={self.delta!r}, size={self.size!r}. Declare both, or use another method."
+            )
+        epsilon = micro_epsilon_of(self.epsilon, self.micro_epsilon) / MICRO
+        steps = PAPER_STEPS if self.steps is None else self.steps
+        _checks.positive(epsilon=epsilon, delta=self.delta, size=self.size)
         _checks.positive(learning_rate=self.learning_rate)
-        _checks.whole(steps=self.steps)
-
-    @property
-    def rates(self) -> Floats:
-        """Learning rate of each step."""
-        return Linear(self.learning_rate, 0.0, int(self.steps)).values(int(self.steps))
-
-    def noise_multiplier(self, query: Query, unit: Unit | None = None) -> float:
-        """Noise divided by sensitivity for each step, sufficient under both relations."""
-        max_rows = (unit or Unit()).max_contributions
+        _checks.whole(steps=steps)
+        query = self._gradient(self._start(), 0)
         sensitivities = tuple(
-            max_rows * query.sensitivity_l2(relation) for relation in RELATIONS
+            unit.max_contributions * query.sensitivity_l2(r) for r in RELATIONS
         )
-        return _noise(self.epsilon, self.delta, int(self.steps), sensitivities, query.entries)
+        noise = _noise(epsilon, self.delta, int(steps), sensitivities, query.entries)
+        return [(QueryRequest(query, noise_multiplier=noise), int(steps))]
 
-    def event(self, query: Query, relation: Relation, unit: Unit | None = None) -> Event:
-        """Cost of all steps; all queries have the sensitivity of this one."""
-        return Repeated(self._step(query, relation, unit), int(self.steps))
+    def _check_settings(self) -> None:
+        """Raise for invalid settings that both methods use."""
 
-    def items(
-        self, query: Query, relation: Relation, unit: Unit | None, partition: str | None
-    ) -> list[Item]:
-        """Ledger item of all steps."""
-        return [Item(query.name, self._step(query, relation, unit), int(self.steps), partition)]
+    def _descend(
+        self, session: QuerySession, queries: Sequence[QueryRequest]
+    ) -> tuple[Floats, float]:
+        """Descend with one gradient query per step.
 
-    def _step(self, query: Query, relation: Relation, unit: Unit | None) -> Event:
-        """Cost of one step."""
-        return gaussian_event(query, self.noise_multiplier(query, unit), relation, unit)
-
-
-@dataclass(frozen=True, eq=False)
-class DescentResult:
-    """Result of a noisy descent.
-
-    Attributes
-    ----------
-    parameters : array of shape (d,)
-    std : float
-        Upper bound on the standard deviation of a parameter due to the noise of all steps,
-        ignoring that later steps correct earlier noise.
-    releases : tuple of Release
-    """
-
-    parameters: Floats
-    std: float
-    releases: tuple[Release, ...]
-
-
-def descend(
-    plan: DescentPlan,
-    source: Source,
-    start: Floats,
-    gradient_query: GradientQuery,
-    *,
-    request: str | None = None,
-) -> DescentResult:
-    """Descend from a starting point with one gradient query per step.
-
-    Parameters
-    ----------
-    plan : DescentPlan
-    source : GaussianSource
-    start : array of shape (d,)
-    gradient_query : callable
-        ``gradient_query(parameters, step)`` is the query for the gradient at the parameters.
-    request : str, optional
-        Request id of the fit, from which those of the steps are derived.
-    """
-    gaussian_source = check_gaussian(source)
-    parameters = np.array(start, dtype=np.float64)
-    multiplier = plan.noise_multiplier(gradient_query(parameters, 0), unit_of(source))
-    releases, variance = [], 0.0
-    for step, rate in enumerate(plan.rates):
-        release = gaussian_source.answer_gaussian(
-            gradient_query(parameters, step),
-            noise_multiplier=multiplier,
-            request=sub_request(request, step),
-        )
-        parameters = parameters - rate * release.values / plan.size
-        variance += (rate * release.noise_std / plan.size) ** 2
-        releases.append(release)
-    return DescentResult(parameters, float(np.sqrt(variance)), tuple(releases))
-
-
-def check_gaussian(source: Source) -> GaussianSource:
-    """Reject a source that cannot add Gaussian noise, before anything is charged."""
-    if not isinstance(source, GaussianSource):
-        raise ValueError(
-            f"Expected a source that answers with Gaussian noise, got {source!r}. Use the "
-            "method 'search', which needs none."
-        )
-    return source
+        Returns the parameters, and an upper bound on the standard deviation of a parameter due
+        to the noise of all steps, ignoring that later steps correct earlier noise.
+        """
+        assert self.size is not None
+        parameters, variance, steps = self._start(), 0.0, len(queries)
+        rates = Linear(self.learning_rate, 0.0, steps).values(steps)
+        for step, (rate, query) in enumerate(zip(rates, queries, strict=True)):
+            gradient = self._gradient(parameters, step)
+            release = session.ask(replace(query, query=gradient), str(step))
+            size = self.size * session.n_present / session.n_sources
+            parameters = parameters - rate * release.values / size
+            variance += (rate * release.noise_std / size) ** 2
+        return parameters, float(np.sqrt(variance))
 
 
 @cache

@@ -11,14 +11,13 @@ from veracal.accounting import Event, Relation, Statement, Unit
 from veracal.calibration.maps.base import CalibrationMap, Identity
 from veracal.calibration.private.estimates import noise_half_width, noise_scales
 from veracal.calibration.private.session import (
-    PricedQuery,
     combined_statement,
     ledger_total_of,
     micro_epsilon_of,
     unit_of,
 )
 from veracal.calibration.queries.scalars import BrierGain
-from veracal.queries import Release, Source
+from veracal.queries import QueryRequest, Release, Source
 
 COVERS = "the guard's decision and its noisy gain"
 
@@ -87,9 +86,8 @@ def guard_event(
     unit: Unit | None = None,
 ) -> Event:
     """Cost of :func:`guard_map`, whatever the decision."""
-    return PricedQuery(BrierGain(map_), micro_epsilon_of(epsilon, micro_epsilon)).event(
-        relation, unit
-    )
+    total = micro_epsilon_of(epsilon, micro_epsilon)
+    return QueryRequest(BrierGain(map_), total).event(relation, unit)
 
 
 def guard_map(
@@ -115,8 +113,6 @@ def guard_map(
 
     Parameters
     ----------
-    map_ : Map
-    source : Source
     epsilon, micro_epsilon : float or int
         Cost for each privacy unit; one of the two.
     beta : float in (0, 0.5)
@@ -133,7 +129,7 @@ def guard_map(
     """
     if not 0 < beta < 0.5:
         raise ValueError(f"Expected beta between 0 and 0.5, got beta={beta!r}.")
-    query = PricedQuery(BrierGain(map_), micro_epsilon_of(epsilon, micro_epsilon))
+    query = QueryRequest(BrierGain(map_), micro_epsilon_of(epsilon, micro_epsilon))
     release = query.ask(source, request)
     half_width = noise_half_width(noise_scales(release.event), beta)  # in units of the grid
     kept = release.units[0] > half_width

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from veracal import _checks
-from veracal._types import Floats, Frozen
+from veracal._types import Frozen
 from veracal.accounting import Event, Relation, Statement, Unit, format_up
 from veracal.calibration.bins import Bins
 from veracal.calibration.private.estimates import (
@@ -20,8 +20,8 @@ from veracal.calibration.private.estimates import (
     share_estimate,
 )
 from veracal.calibration.private.session import (
-    PricedQuery,
     QuerySession,
+    check_level,
     combined_statement,
     compose,
     divide_epsilon,
@@ -35,11 +35,11 @@ from veracal.calibration.queries.binned import (
     BinnedGap,
     BrierByGroup,
     CorrectWrong,
+    Groups,
 )
-from veracal.calibration.queries.records import Groups
 from veracal.data import Estimate
 from veracal.ledger import Item
-from veracal.queries import Brier, Query, Release, Source, is_multi_source
+from veracal.queries import Brier, MultiSource, Query, QueryRequest, Release, Source
 
 Figure = Literal["accuracy", "ece", "brier", "curve"]
 FIGURES: tuple[Figure, ...] = get_args(Figure)
@@ -58,7 +58,7 @@ class MeasurementPlan:
     by_bins : bool
         Whether the calibration error is computed from noisy sums by bin, as required for
         several sources, instead of one noisy number.
-    queries : mapping of str to PricedQuery
+    queries : mapping of str to QueryRequest
         The queries by name.
     """
 
@@ -66,12 +66,12 @@ class MeasurementPlan:
     bins: Bins
     groups: Groups | None
     by_bins: bool
-    queries: Mapping[str, PricedQuery]
+    queries: Mapping[str, QueryRequest]
 
     @property
     def micro_epsilon(self) -> int:
         """Cost of all answers for each privacy unit, in millionths of epsilon."""
-        return sum(query.micro_epsilon for query in self.queries.values())
+        return sum(query.micro_epsilon or 0 for query in self.queries.values())
 
     def event(self, relation: Relation = "add-remove", unit: Unit | None = None) -> Event:
         """Cost of the measurement, known before any record is read."""
@@ -89,8 +89,8 @@ class MeasurementPlan:
     def text(self) -> str:
         """The division of the budget in words."""
         lines = [
-            f"  {format_up(query.micro_epsilon / 1e6, 6):<9} {name} ({query.query.name}, "
-            f"{query.query.entries} numbers)"
+            f"  {format_up((query.micro_epsilon or 0) / 1e6, 6):<9} {name} "
+            f"({query.query.name}, {query.query.entries} numbers)"
             for name, query in self.queries.items()
         ]
         return "\n".join([f"epsilon = {format_up(self.micro_epsilon / 1e6, 6)}, for", *lines])
@@ -117,7 +117,6 @@ def plan_measurement(
     epsilon, micro_epsilon : float or int
         Total cost for each privacy unit; one of the two.
     figures : sequence of {"accuracy", "ece", "brier", "curve"}
-    bins : int
     group : str, optional
         Attribute by which all figures are broken down, in addition to the overall ones.
     group_names : sequence of str
@@ -137,38 +136,27 @@ def plan_measurement(
     for figure in chosen:
         _checks.one_of(FIGURES, figures=figure)
     groups = None if group is None else Groups(group, tuple(group_names))
-    edges = Bins(bins)
+    edges, curve, ece = Bins(bins), "curve" in chosen, "ece" in chosen
     shares: dict[str, tuple[Query, int]] = {}
-    for subgroup in (None,) if groups is None else (None, groups):
-        shares |= _queries_with_shares(chosen, edges, subgroup, by_bins)
-    parts = divide_epsilon(
-        micro_epsilon_of(epsilon, micro_epsilon), [share for _, share in shares.values()]
-    )
+    for within in (None,) if groups is None else (None, groups):
+        suffix = "" if within is None else f" by {within.name}"
+        shares["counts" + suffix] = CorrectWrong(Bins(1), groups=within), 1
+        if ece and not by_bins:
+            shares["ece" + suffix] = AbsoluteGaps(edges, groups=within), 2
+        if curve or (ece and by_bins):  # one query serves both
+            shares["gaps" + suffix] = BinnedGap(edges, groups=within), 2
+        if curve:
+            shares["bins" + suffix] = CorrectWrong(edges, groups=within), 2
+        if "brier" in chosen:
+            brier = Brier() if within is None else BrierByGroup(within)
+            shares["brier" + suffix] = brier, 2
+    total = micro_epsilon_of(epsilon, micro_epsilon)
+    costs = divide_epsilon(total, [share for _, share in shares.values()])
     queries = {
-        name: PricedQuery(query, part)
-        for (name, (query, _)), part in zip(shares.items(), parts, strict=True)
+        name: QueryRequest(query, cost)
+        for (name, (query, _)), cost in zip(shares.items(), costs, strict=True)
     }
     return MeasurementPlan(chosen, edges, groups, by_bins, Frozen(queries))
-
-
-def _queries_with_shares(
-    figures: Sequence[Figure], bins: Bins, groups: Groups | None, by_bins: bool
-) -> dict[str, tuple[Query, int]]:
-    """Queries about all records or about every group, with their shares."""
-    queries: dict[str, tuple[Query, int]] = {
-        "counts": (CorrectWrong(Bins(1), groups=groups), 1)
-    }
-    curve, ece = "curve" in figures, "ece" in figures
-    if ece and not by_bins:
-        queries["ece"] = AbsoluteGaps(bins, groups=groups), 2
-    if curve or (ece and by_bins):  # one query serves both
-        queries["gaps"] = BinnedGap(bins, groups=groups), 2
-    if curve:
-        queries["bins"] = CorrectWrong(bins, groups=groups), 2
-    if "brier" in figures:
-        queries["brier"] = (Brier() if groups is None else BrierByGroup(groups)), 2
-    suffix = "" if groups is None else f" by {groups.name}"
-    return {f"{name}{suffix}": value for name, value in queries.items()}
 
 
 _GAUSSIAN = 2 / math.pi  # squared mean absolute value of a standard Gaussian
@@ -237,14 +225,18 @@ def private_figures(
 
     Parameters
     ----------
-    plan : MeasurementPlan
     answers : mapping of str to list of Noisy
         Noisy values by the names of the plan.
-    level : float
     """
     correct, wrong = answers["counts"]
     count = count_estimate(correct, wrong, level)
-    ece, bias = _ece(plan, answers, level)
+    ece = bias = None
+    if "ece" in plan.figures:
+        total, bias = (
+            absolute_gap_total(answers["gaps"]) if plan.by_bins else (answers["ece"][0], 0.0)
+        )
+        ece = mean_estimate(total, correct, wrong, level, most=1.0, spread=_ece_spread)
+        bias /= max(correct.value + wrong.value, 1.0)
     brier = answers.get("brier")
     return PrivateFigures(
         count=count,
@@ -255,20 +247,6 @@ def private_figures(
         ece_noise_bias=bias,
         curve=_curve(plan.bins, answers, level) if "curve" in plan.figures else None,
     )
-
-
-def _ece(
-    plan: MeasurementPlan, answers: Mapping[str, Sequence[NoisyValue]], level: float
-) -> tuple[Estimate | None, float | None]:
-    """Calibration error, and its bias by noise."""
-    if "ece" not in plan.figures:
-        return None, None
-    correct, wrong = answers["counts"]
-    total, bias = (
-        absolute_gap_total(answers["gaps"]) if plan.by_bins else (answers["ece"][0], 0.0)
-    )
-    estimate = mean_estimate(total, correct, wrong, level, most=1.0, spread=_ece_spread)
-    return estimate, bias / max(correct.value + wrong.value, 1.0)
 
 
 def _ece_spread(low: float, high: float, most: float) -> float:
@@ -316,30 +294,24 @@ def ece_floor(bins: int, n: int) -> float:
 def _curve(
     bins: Bins, answers: Mapping[str, Sequence[NoisyValue]], level: float
 ) -> PrivateCurve:
-    """A reliability curve."""
+    """A reliability curve; mean confidences are clipped to their bins."""
     counts, gaps = answers["bins"], answers["gaps"]
     pairs = list(zip(counts[0::2], counts[1::2], strict=True))
     accuracies = tuple(share_estimate(correct, wrong, level) for correct, wrong in pairs)
+    confidences = []
+    for b, (correct, wrong) in enumerate(pairs):
+        edges = bins.edges[b : b + 2]
+        if accuracies[b].value is None:
+            confidences.append(float(edges.mean()))
+        else:
+            mean = (correct.value - gaps[b].value) / (correct.value + wrong.value)
+            confidences.append(float(np.clip(mean, *edges)))
     return PrivateCurve(
         bins,
         tuple(count_estimate(correct, wrong, level) for correct, wrong in pairs),
         accuracies,
-        tuple(
-            _confidence(bins.edges[b : b + 2], accuracy, pairs[b], gaps[b])
-            for b, accuracy in enumerate(accuracies)
-        ),
+        tuple(confidences),
     )
-
-
-def _confidence(
-    edges: Floats, accuracy: Estimate, counts: tuple[NoisyValue, NoisyValue], gap: NoisyValue
-) -> float:
-    """Mean confidence of a bin, clipped to the bin."""
-    if accuracy.value is None:
-        return float(edges.mean())
-    correct, wrong = counts
-    mean = (correct.value - gap.value) / (correct.value + wrong.value)
-    return float(np.clip(mean, *edges))
 
 
 COVERS = "all figures of the measurement and the answers used for them"
@@ -418,12 +390,10 @@ def measure_private(
 
     Parameters
     ----------
-    source : Source
     epsilon, micro_epsilon : float or int
         What one unit of the records pays for everything; one of the two. It is divided
         by :func:`plan_measurement`.
     figures : sequence of {"accuracy", "ece", "brier", "curve"}
-    bins : int
     group, group_names
         Attribute by which figures are broken down, and its declared groups.
     level : float
@@ -439,8 +409,7 @@ def measure_private(
     Brier score). Numbers of records and of group members are noisy. No figure is NaN, whatever
     the noise: see :mod:`veracal.calibration.private.estimates`.
     """
-    if not 0 < level < 1:
-        raise ValueError(f"Expected level between 0 and 1, got level={level!r}.")
+    check_level(level)
     plan = plan_measurement(
         epsilon=epsilon,
         micro_epsilon=micro_epsilon,
@@ -448,7 +417,7 @@ def measure_private(
         bins=bins,
         group=group,
         group_names=group_names,
-        by_bins=is_multi_source(source),
+        by_bins=isinstance(source, MultiSource),
     )
     return measure_planned(source, plan, level=level, request=request)
 
@@ -464,29 +433,21 @@ def measure_planned(
     order = sorted(plan.queries, key=lambda name: not name.endswith(f" by {group}"))
     for name in order:
         session.ask(plan.queries[name], name)
-    answers = dict(
-        zip(order, session.answers, strict=True)
-    )  # all answers are from the same sources
+    answers = dict(zip(order, session.answers, strict=True))  # all of the same sources
     releases = {name: answers[name] for name in plan.queries}
+
+    def figures(suffix: str, i: int, n_groups: int) -> PrivateFigures:
+        """Figures of one of several groups: an equal part of each answer, in order."""
+        parts = dict[str, list[NoisyValue]]()
+        for name in QUERIES:
+            if name + suffix in releases:
+                values = noisy_values(releases[name + suffix])
+                size = len(values) // n_groups
+                parts[name] = values[i * size : (i + 1) * size]
+        return private_figures(plan, parts, level)
+
     names = () if plan.groups is None else plan.groups.names
-    by_group = {
-        name: private_figures(plan, _answers(releases, f" by {group}", len(names), i), level)
-        for i, name in enumerate(names)
-    }
-    overall = private_figures(plan, _answers(releases, "", 1, 0), level)
+    by_group = {name: figures(f" by {group}", i, len(names)) for i, name in enumerate(names)}
     return PrivateMeasurement(
-        overall, by_group, plan, releases, unit_of(source), ledger_total_of(source)
+        figures("", 0, 1), by_group, plan, releases, unit_of(source), ledger_total_of(source)
     )
-
-
-def _answers(
-    releases: Mapping[str, Release], suffix: str, n_groups: int, i: int
-) -> dict[str, list[NoisyValue]]:
-    """The answers about one of several groups: an equal part of each release, in order."""
-    answers = {}
-    for name in QUERIES:
-        if (release := releases.get(f"{name}{suffix}")) is not None:
-            numbers = noisy_values(release)
-            size = len(numbers) // n_groups
-            answers[name] = numbers[i * size : (i + 1) * size]
-    return answers

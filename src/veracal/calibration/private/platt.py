@@ -3,16 +3,16 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Literal
 
 import numpy as np
 from scipy import stats
 
 from veracal import _checks
 from veracal._types import Floats
-from veracal.accounting import MICRO, Event, Relation, Unit
+from veracal.accounting import Unit
 from veracal.calibration.maps.parametric import Form, Platt
-from veracal.calibration.private.gradient_descent import DescentPlan, check_gaussian, descend
+from veracal.calibration.private.gradient_descent import DescentFitter
 from veracal.calibration.private.platt_solver import (
     N_STEPS,
     PRIOR,
@@ -21,11 +21,9 @@ from veracal.calibration.private.platt_solver import (
     solve,
 )
 from veracal.calibration.private.session import (
-    PrivateFitter,
     QuerySession,
-    check_affordable,
+    check_level,
     micro_epsilon_of,
-    unit_of,
 )
 from veracal.calibration.queries.platt import (
     ParameterGrid,
@@ -34,18 +32,15 @@ from veracal.calibration.queries.platt import (
     weight_shape,
 )
 from veracal.data import Estimate
-from veracal.ledger import Item
-from veracal.queries import Release, Source
+from veracal.queries import QueryRequest
 
 FORMS: tuple[Form, ...] = ("scalar", "vector", "matrix")
 Method = Literal["equations", "descent"]
 _LARGEST = 1e6  # bound on the parameters of a descent
 _MAX_CLASSES = 200  # of a matrix, whose gradients have k² entries per record
-_PAPER_STEPS = 100
-COVERS = "the Platt map and all answers used to fit it"
 
 
-class PrivatePlatt(PrivateFitter):
+class PrivatePlatt(DescentFitter):
     r"""An affine map of logits, fitted to noisy answers of a source.
 
     ``"equations"`` starts from a private temperature and takes a few noisy steps toward the map
@@ -116,6 +111,8 @@ class PrivatePlatt(PrivateFitter):
     number of *their* records (or by their share of the declared number).
     """
 
+    covers = "the Platt map and all answers used to fit it"
+
     def __init__(
         self,
         form: Form = "vector",
@@ -149,108 +146,60 @@ class PrivatePlatt(PrivateFitter):
         self.reads = reads
         self.temperatures = temperatures
 
-    def event(self, relation: Relation = "add-remove", unit: Unit | None = None) -> Event:
-        """Cost of one fit, known before any record is read."""
-        if self._descends():
-            return self._plan().event(self._gradient(self._start(), 0), relation, unit)
-        return self._plan_queries().event(relation, unit)
-
-    def items(
-        self,
-        relation: Relation = "add-remove",
-        unit: Unit | None = None,
-        partition: str | None = None,
-    ) -> list[Item]:
-        """Ledger items of one fit."""
-        if self._descends():
-            return self._plan().items(
-                self._gradient(self._start(), 0), relation, unit, partition
-            )
-        return self._plan_queries().items(relation, unit, partition)
-
-    def fit(self, source: Source, *, request: str | None = None) -> Self:
-        """Query a source for residuals or gradients at every step.
-
-        Parameters
-        ----------
-        source : GaussianSource
-        request : str, optional
-            As in :meth:`PrivateTemperature.fit`.
-        """
-        descends = self._descends()
-        check_gaussian(source)
-        return (self._descend if descends else self._solve)(source, request)
-
-    def _solve(self, source: Source, request: str | None) -> Self:
-        """Fit by noisy steps toward the solution of the equations."""
-        queries = self._plan_queries()
-        session = QuerySession(source, request)
-        session.check_affordable(self.items)
-        noise = queries.noise_multiplier(unit_of(source))
-        size = None if self.size is None else float(self.size)
-        result = solve(queries, session, noise, size)
-        return self._store_fit(result, session.releases, source)
-
-    def _descend(self, source: Source, request: str | None) -> Self:
-        """Fit by noisy gradient descent."""
-        check_affordable(source, self.items, request)
-        result = descend(self._plan(), source, self._start(), self._gradient, request=request)
-        mean_std = result.std / np.sqrt(1 if self.form == "scalar" else int(self.classes or 1))
-        map_ = self._map(result.parameters)
-        solved = SolverResult(
-            map_, result.std, result.std, float(mean_std), float(self.size or 1)
-        )
-        return self._store_fit(solved, result.releases, source)
-
-    def _store_fit(
-        self, result: SolverResult, releases: Sequence[Release], source: Source
-    ) -> Self:
-        """Store the map and the effect of the noise."""
+    def _fit(self, session: QuerySession, queries: Sequence[QueryRequest]) -> Platt:
+        if self.method == "equations":
+            size = None if self.size is None else float(self.size)
+            result = solve(self._solver_queries(), session, queries, size)
+        else:
+            parameters, std = self._descend(session, queries)
+            mean_std = std / math.sqrt(1 if self.form == "scalar" else int(self.classes or 1))
+            map_, n = self._map(parameters), float(self.size or 1)
+            result = SolverResult(map_, std, std, mean_std, n)
         self.weight_std_, self.bias_std_ = result.weight_std, result.bias_std
         self.noise_std_ = max(result.weight_std, result.bias_std)
-        self.effective_temperature_ = effective_temperature(result, self.level)
-        assert self.delta is not None
-        return self._store(result.map, releases, source, covers=COVERS, delta=self.delta)
+        # The mean weight of a class's own logit. If its interval includes zero, that of the
+        # temperature is unbounded.
+        weights = result.map.weights
+        mean = float(np.mean(np.diag(weights) if result.map.form == "matrix" else weights))
+        half_width = float(stats.norm.ppf((1 + self.level) / 2)) * result.mean_weight_std
+        low, high = (
+            1 / w if w > 0 else math.inf for w in (mean + half_width, mean - half_width)
+        )
+        value, n = 1 / mean if mean > 0 else None, max(round(result.count), 0)
+        self.effective_temperature_ = Estimate(value, low, high, self.level, n)
+        return result.map
 
-    def _plan_queries(self) -> PlattQueries:
+    def _check_settings(self) -> None:
+        _checks.one_of(("equations", "descent"), method=self.method)
+        check_level(self.level)
+
+    def _planned(self, unit: Unit) -> list[tuple[QueryRequest, int]]:
+        self._check_settings()
+        if self.method == "descent":
+            return super()._planned(unit)
+        queries = self._solver_queries()
+        return queries.requests(queries.noise_multiplier(unit))
+
+    def _solver_queries(self) -> PlattQueries:
         """The queries of a fit by equations."""
         self._start()
         if self.delta is None:
             raise ValueError("Expected a delta, got delta=None. Gaussian noise needs one.")
         if self.size is not None:
             _checks.whole(size=self.size)
-        steps = N_STEPS if self.steps is None else self.steps
-        arguments = (
+        assert self.classes is not None
+        return PlattQueries(
             micro_epsilon_of(self.epsilon, self.micro_epsilon),
             float(self.delta),
             self.form,
+            int(self.classes),
+            N_STEPS if self.steps is None else self.steps,
+            ParameterGrid() if self.grid is None else self.grid,
+            self.reads,
+            self.temperatures,
         )
-        assert self.classes is not None
-        grid = ParameterGrid() if self.grid is None else self.grid
-        return PlattQueries(
-            *arguments, int(self.classes), steps, grid, self.reads, self.temperatures
-        )
-
-    def _descends(self) -> bool:
-        """Whether the method is gradient descent; checks the settings."""
-        _checks.one_of(("equations", "descent"), method=self.method)
-        if not 0 < self.level < 1:
-            raise ValueError(f"Expected level between 0 and 1, got level={self.level!r}.")
-        return self.method == "descent"
-
-    def _plan(self) -> DescentPlan:
-        """The steps of gradient descent."""
-        if self.delta is None or self.size is None:
-            raise ValueError(
-                f"Expected a delta and a declared size, got delta={self.delta!r}, "
-                f"size={self.size!r}."
-            )
-        epsilon = micro_epsilon_of(self.epsilon, self.micro_epsilon) / MICRO
-        steps = _PAPER_STEPS if self.steps is None else self.steps
-        return DescentPlan(epsilon, self.delta, self.size, steps, self.learning_rate)
 
     def _gradient(self, parameters: Floats, step: int) -> PlattGradient:
-        """The query of one step."""
         return PlattGradient(self._map(parameters), self.clip, step)
 
     def _start(self) -> Floats:
@@ -277,22 +226,6 @@ class PrivatePlatt(PrivateFitter):
         bounded = np.clip(parameters, -_LARGEST, _LARGEST)
         weights, bias = bounded[:-k], bounded[-k:]
         return Platt(weights.reshape(weight_shape(self.form, k)), bias, self.reads)
-
-
-def effective_temperature(result: SolverResult, level: float) -> Estimate:
-    """Inverse of the mean weight of a class's own logit, with an interval for the noise.
-
-    If the interval of the mean includes zero, that of the temperature is unbounded; the value
-    is None if the mean itself is not positive.
-    """
-    diagonal = (
-        np.diag(result.map.weights) if result.map.form == "matrix" else result.map.weights
-    )
-    mean = float(np.mean(diagonal))
-    half_width = float(stats.norm.ppf((1 + level) / 2)) * result.mean_weight_std
-    low, high = (1 / w if w > 0 else math.inf for w in (mean + half_width, mean - half_width))
-    value = 1 / mean if mean > 0 else None
-    return Estimate(value, low, high, level, max(round(result.count), 0))
 
 
 MAX_STD = 0.5 * PRIOR  # of a bias in log-odds; with more noise one temperature is better
@@ -371,18 +304,13 @@ def plan_platt(
     form : {"scalar", "vector", "matrix"}
     epsilon, micro_epsilon : float or int
         Cost for each privacy unit; one of the two.
-    delta : float
-    classes : int
     size : int
         Declared total number of records.
     sources : int
         Number of sources that add noise.
-    steps : int
     curvature : float in (0, 1)
         Expected :math:`E[\sum_c p_c (1 - p_c)]`, about 1.4 times the error rate; a
         public guess.
-    grid : ParameterGrid, optional
-    unit : Unit, optional
 
     Examples
     --------
@@ -394,14 +322,10 @@ def plan_platt(
     _checks.whole(size=size, sources=sources)
     if not 0 < curvature < 1:
         raise ValueError(f"Expected curvature between 0 and 1, got curvature={curvature!r}.")
-    arguments = (
-        micro_epsilon_of(epsilon, micro_epsilon),
-        delta,
-        form,
-        int(classes),
-        int(steps),
+    total = micro_epsilon_of(epsilon, micro_epsilon)
+    queries = PlattQueries(
+        total, delta, form, int(classes), int(steps), grid or ParameterGrid()
     )
-    queries = PlattQueries(*arguments, grid or ParameterGrid())
     multiplier = queries.noise_multiplier(unit)
     rows = (unit or Unit()).max_contributions
     bound = rows * equation_bound(form, int(classes))

@@ -9,7 +9,7 @@ and both have similar curvature, so that one noisy curvature determines the step
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 import numpy as np
@@ -29,14 +29,9 @@ from veracal.accounting import (
     noise_for,
 )
 from veracal.calibration.maps.parametric import Form, Platt
-from veracal.calibration.private.root_posterior import (
-    FINEST,
-    NoisyGap,
-    SearchCounts,
-    search_posterior,
-)
+from veracal.calibration.private.root_posterior import FINEST, TemperatureGrid
 from veracal.calibration.private.session import QuerySession
-from veracal.calibration.private.temperature_grid import TemperatureGrid
+from veracal.calibration.private.temperature import search_root
 from veracal.calibration.queries.platt import (
     LOG_ODDS_CLIP,
     ParameterGrid,
@@ -47,8 +42,7 @@ from veracal.calibration.queries.platt import (
 )
 from veracal.calibration.queries.scalars import Gap
 from veracal.data import Kind
-from veracal.ledger import Item
-from veracal.queries import Query, gaussian_event
+from veracal.queries import Query, QueryRequest
 
 N_STEPS = 8  # more steps do not help under noise; fewer do not converge
 START_NOISE = 2.0  # noise of the queries for the initial temperature, relative to the others
@@ -66,18 +60,6 @@ class PlattQueries:
     multiplier, the smallest for which all queries together cost epsilon at delta. The initial
     temperature costs as much as one step.
 
-    Attributes
-    ----------
-    micro_epsilon : int
-    delta : float
-    form : {"scalar", "vector", "matrix"}
-    classes : int
-    steps : int
-    grid : ParameterGrid
-    reads : "logits", "probabilities" or None
-    temperatures : pair of float, or None
-        Public range of the initial temperature; None: the whole grid.
-
     Guarantees
     ----------
     The cost is that of the composition according to the accountant, under both relations; the
@@ -91,7 +73,7 @@ class PlattQueries:
     steps: int = N_STEPS
     grid: ParameterGrid = field(default_factory=ParameterGrid)
     reads: Kind | None = None
-    temperatures: tuple[float, float] | None = None
+    temperatures: tuple[float, float] | None = None  # of the start; None: the whole grid
 
     def __post_init__(self) -> None:
         _checks.whole(micro_epsilon=self.micro_epsilon, steps=self.steps)
@@ -108,15 +90,6 @@ class PlattQueries:
             raise ValueError(f"Expected a ParameterGrid, got grid={self.grid!r}.")
 
     @property
-    def counts(self) -> Query:
-        """The first query: numbers of correct and wrong predictions."""
-        return platt_counts(int(self.classes), self.reads)
-
-    def gap(self, inverse: float) -> Query:
-        """The query for the gap at an inverse temperature."""
-        return Gap(inverse, int(self.classes))
-
-    @property
     def inverses(self) -> tuple[float, float]:
         """Range of initial inverse temperatures, with a margin for weights on the grid.
 
@@ -126,49 +99,26 @@ class PlattQueries:
         if self.temperatures is None:
             return MIN_INVERSE, high
         first, last = TemperatureGrid.between(self.temperatures).inverse_ends
-        least = math.ceil(MIN_INVERSE / FINEST) * FINEST
-        return min(max(least, first), last), max(min(high, last), first)
-
-    def curvature(self, inverse: float) -> PlattCurvature:
-        """The query for the curvature."""
-        return PlattCurvature(inverse, int(self.classes))
-
-    def equations(self, map_: Platt, center: float, spread: float, step: int) -> PlattEquations:
-        """The query of one step."""
-        return PlattEquations(map_, center, spread, step, self.grid)
+        low = math.ceil(MIN_INVERSE / FINEST) * FINEST
+        return min(max(low, first), last), max(min(high, last), first)
 
     def noise_multiplier(self, unit: Unit | None = None) -> float:
         """Noise divided by sensitivity, of the curvature and of each step."""
         return _noise(self, unit or Unit())
 
-    def items(self, relation: Relation, unit: Unit | None, partition: str | None) -> list[Item]:
-        """Ledger items of one fit."""
-        queries = self._queries_with_events(self.noise_multiplier(unit), relation, unit)
-        return [Item(query.name, event, times, partition) for query, event, times in queries]
-
-    def event(self, relation: Relation, unit: Unit | None = None) -> Event:
-        """Cost of one fit."""
-        return self._event(self.noise_multiplier(unit), relation, unit)
-
-    def _event(self, noise: float, relation: Relation, unit: Unit | None) -> Event:
-        """Cost of one fit with a noise multiplier."""
-        queries = self._queries_with_events(noise, relation, unit)
-        return Composed(tuple(Repeated(event, times) for _, event, times in queries))
-
-    def _queries_with_events(
-        self, noise: float, relation: Relation, unit: Unit | None
-    ) -> list[tuple[Query, Event, int]]:
-        """Queries with placeholder parameters, their events and multiplicities."""
-        k = int(self.classes)
+    def requests(self, noise_multiplier: float) -> list[tuple[QueryRequest, int]]:
+        """Counts, gaps, curvature and equations with placeholder parameters, and how often."""
+        k, first = int(self.classes), START_NOISE * noise_multiplier
         ones = np.eye(k) if self.form == "matrix" else np.ones(weight_shape(self.form, k))
         start = self.grid.nearest(ones, np.zeros(k))
+        equations = PlattEquations(start, parameters=self.grid)
         queries: list[tuple[Query, float, int]] = [
-            (self.counts, START_NOISE * noise, 1),
-            (self.gap(1.0), START_NOISE * noise, N_GAPS),
-            (self.curvature(1.0), noise, 1),
-            (self.equations(start, 0.0, 1.0, 0), noise, int(self.steps)),
+            (platt_counts(k, self.reads), first, 1),
+            (Gap(1.0, k), first, N_GAPS),
+            (PlattCurvature(1.0, k), noise_multiplier, 1),
+            (equations, noise_multiplier, int(self.steps)),
         ]
-        return [(q, gaussian_event(q, m, relation, unit), times) for q, m, times in queries]
+        return [(QueryRequest(query, noise_multiplier=m), n) for query, m, n in queries]
 
 
 @cache
@@ -177,7 +127,9 @@ def _noise(queries: PlattQueries, unit: Unit) -> float:
     epsilon = queries.micro_epsilon / MICRO
 
     def at(relation: Relation) -> Callable[[float], Event]:
-        return lambda noise: queries._event(noise, relation, unit)
+        return lambda noise: Composed(
+            tuple(Repeated(q.event(relation, unit), n) for q, n in queries.requests(noise))
+        )
 
     noise_multiplier = max(
         noise_for(Budget(epsilon, queries.delta, relation, unit), at(relation))
@@ -294,11 +246,6 @@ class StepSizes:
         ridge = noise**2 / steps / (PRIOR**2 * h)
         return cls(1 / (stiff + ridge), ridge, steps)
 
-    @property
-    def averaged(self) -> range:
-        """Indices of the steps whose results are averaged: the second half."""
-        return range(self.steps // 2, self.steps)
-
     def step(self, theta: Floats, mean: Floats) -> Floats:
         """One step for noisy mean equations."""
         return theta - self.rate * (mean + self.ridge * theta)
@@ -309,77 +256,81 @@ class StepSizes:
         Only the ridge corrects earlier noise in this bound; the curvature is ignored.
         """
         shrink = 1 - self.rate * self.ridge
+        averaged = averaged_steps(self.steps)
         weights = [
-            sum(shrink ** (t - j) for t in self.averaged if t >= j) / len(self.averaged)
+            sum(shrink ** (t - j) for t in averaged if t >= j) / len(averaged)
             for j in range(self.steps)
         ]
         result: Floats = noise * self.rate * np.sqrt(sum(np.square(w) for w in weights))
         return result
 
 
+def averaged_steps(steps: int) -> range:
+    """Indices of the steps whose results are averaged: the second half."""
+    return range(steps // 2, steps)
+
+
 @dataclass(frozen=True, eq=False)
 class SolverResult:
-    """Result of the noisy steps.
-
-    Attributes
-    ----------
-    map : Platt
-    weight_std, bias_std : float
-        Upper bounds on the standard deviations of weights and biases due to the noise of the
-        initial temperature and of the steps.
-    mean_weight_std : float
-        The same for the mean of the weights that multiply a class's own logit.
-    count : float
-        Number of records used as the divisor.
-    """
+    """Result of the noisy steps."""
 
     map: Platt
+    # Upper bounds on standard deviations due to the noise of the start and of the steps.
     weight_std: float
     bias_std: float
-    mean_weight_std: float
-    count: float
+    mean_weight_std: float  # of the mean of the weights that multiply a class's own logit
+    count: float  # number of records used as the divisor
 
 
 def solve(
     queries: PlattQueries,
     session: QuerySession,
-    noise_multiplier: float,
+    requests: Sequence[QueryRequest],
     size: float | None = None,
 ) -> SolverResult:
     """Query a temperature, the curvature there, and the equations step by step.
 
     Parameters
     ----------
-    queries : PlattQueries
-    session : QuerySession
-    noise_multiplier : float
-        Noise multiplier of the curvature and of every step.
+    requests : sequence of QueryRequest
+        As :meth:`PlattQueries.requests` lists them.
     size : float or None
         Declared number of records; None: the noisy number.
     """
-    form, k = queries.form, int(queries.classes)
-    inverse, start_std = _initial_temperature(queries, session, noise_multiplier)
+    form, k, steps = queries.form, int(queries.classes), int(queries.steps)
+    searched, (curve, *equations) = requests[: 1 + N_GAPS], requests[1 + N_GAPS :]
+
+    # The initial temperature, and its standard deviation under the model of the search.
+    search = search_root(session, searched, queries.inverses)
+    inverse, posterior = search.inverse, search.posterior
+    start_std = inverse * float(posterior.quantile(0.8413) - posterior.quantile(0.1587)) / 2
+
+    # The curvature there. One that is too large shortens the steps; one that is too small could
+    # let them diverge. The mean log-odds are a ratio of two noisy numbers, shrunk toward zero.
     n = _record_count(session, size)
-    answer = session.ask_gaussian(queries.curvature(inverse), noise_multiplier, "curvature")
-    curvature, offset = _estimate_curvature(answer.values / n, answer.noise_std / n, k)
+    answer = session.ask(replace(curve, query=PlattCurvature(inverse, k)), "curvature")
+    (total, weighted), noise = answer.values / n, answer.noise_std / n
+    curvature = min(max(float(total), noise, _MIN_CURVATURE), 1 - 1 / k)
+    offset = float(weighted) * curvature / (curvature**2 + noise**2)
+    offset = LOG_ODDS_CLIP * min(max(offset, -1.0), 1.0)
+
     transform = LogOddsTransform(form, k, inverse, offset, queries.grid, queries.reads)
     theta: Floats = np.zeros(math.prod(weight_shape(form, k)) + k)
-    averaged, step_sizes, noise = [], None, 0.0
-    for step in range(int(queries.steps)):
-        query = queries.equations(
-            transform.map(theta), transform.center, transform.spread, step
+    averaged, step_sizes = [], None
+    for step, planned in enumerate(equations):
+        query = PlattEquations(
+            transform.map(theta), transform.center, transform.spread, step, queries.grid
         )
-        release = session.ask_gaussian(query, noise_multiplier, f"equations {step}")
+        release = session.ask(replace(planned, query=query), f"equations {step}")
         n = _record_count(session, size)
         if step_sizes is None:
             noise = release.noise_std / n
-            step_sizes = StepSizes.of(form, k, curvature, noise, int(queries.steps))
+            step_sizes = StepSizes.of(form, k, curvature, noise, steps)
         theta = transform.without_offsets(step_sizes.step(theta, release.values / n))
-        if step in step_sizes.averaged:
+        if step in averaged_steps(steps):
             averaged.append(theta)
     assert step_sizes is not None
-    std = step_sizes.std(noise)
-    weight_std, bias_std = transform.stds(std)
+    weight_std, bias_std = transform.stds(step_sizes.std(noise))
     mean_std = weight_std / math.sqrt(1 if form == "scalar" else k)
     return SolverResult(
         transform.map(np.mean(averaged, axis=0)),
@@ -395,47 +346,9 @@ def _round_to_scale(value: float) -> float:
     return float(np.rint(value / _SCALE) * _SCALE) + 0.0
 
 
-def _initial_temperature(
-    queries: PlattQueries, session: QuerySession, noise_multiplier: float
-) -> tuple[float, float]:
-    """Initial inverse temperature, fitted like :class:`PrivateTemperature`.
-
-    Also returns its standard deviation due to noise, under the model of the search.
-    """
-    low, high = queries.inverses
-    noise = START_NOISE * noise_multiplier
-    session.ask_gaussian(queries.counts, noise, "counts")
-    inverse, std, points = min(max(1.0, low), high), 0.0, list[float]()
-    for i in range(N_GAPS):
-        session.ask_gaussian(queries.gap(inverse), noise, f"gap {i}")
-        points.append(inverse)
-        first, *answers = session.answers
-        gaps = [
-            NoisyGap(*(np.array(x) for x in (math.log(at), answer.value, answer.noise_std)))
-            for at, answer in zip(points, answers, strict=True)
-        ]
-        counts = SearchCounts.of(first.values[0], first.values[1], first.noise_std)
-        posterior = search_posterior(gaps, counts, (low, high))
-        inverse = min(max(posterior.inverse(), low), high)
-        std = inverse * float(posterior.quantile(0.8413) - posterior.quantile(0.1587)) / 2
-    return inverse, std
-
-
 def _record_count(session: QuerySession, size: float | None) -> float:
     """Noisy number of records of the sources that still answer, at least the noise itself."""
     if size is not None:
         return max(size * session.n_present / session.n_sources, 1.0)
     counts = session.answers[0]
     return max(float(sum(counts.values)), math.sqrt(2) * counts.noise_std, 1.0)
-
-
-def _estimate_curvature(
-    mean: Sequence[float] | Floats, noise: float, classes: int
-) -> tuple[float, float]:
-    """Total curvature and mean log-odds of uncertain classes, shrunk for noise."""
-    # A curvature that is too large shortens the steps; one too small could let them diverge.
-    minimum = max(noise, _MIN_CURVATURE)
-    curvature = min(max(float(mean[0]), minimum), 1 - 1 / classes)
-    # A ratio of two noisy numbers, shrunk towards zero for the noise.
-    offset = float(mean[1]) * curvature / (curvature**2 + noise**2)
-    return curvature, LOG_ODDS_CLIP * min(max(offset, -1.0), 1.0)

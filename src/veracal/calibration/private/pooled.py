@@ -1,13 +1,13 @@
 """One temperature from few answers of many sources, with uniform mixing beyond its range."""
 
 import math
-from typing import Self
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from scipy import stats
 
 from veracal import _checks
-from veracal.calibration.bins import Bins
 from veracal.calibration.maps.base import CalibrationMap
 from veracal.calibration.maps.parametric import (
     MAX_UNIFORM_WEIGHT,
@@ -21,24 +21,22 @@ from veracal.calibration.private.root_posterior import (
     NoisyCounts,
     NoisyGap,
     RootPosterior,
+    TemperatureGrid,
     pooled_posterior,
 )
 from veracal.calibration.private.session import (
-    PricedQuery,
     PrivateFitter,
     QuerySession,
-    divide_epsilon,
+    check_level,
     micro_epsilon_of,
 )
-from veracal.calibration.private.temperature_grid import TemperatureGrid
-from veracal.calibration.queries.binned import CorrectWrong
+from veracal.calibration.private.temperature import search_queries
 from veracal.calibration.queries.scalars import Gap
 from veracal.data import Estimate
-from veracal.queries import Source
+from veracal.queries import QueryRequest
 
 SHARES = (10, 30, 60)  # of epsilon: the counts, then two gaps
 FEW = (10, 90)  # the counts and one gap, if the first of two would not be informative
-COVERS = "the temperature, the weight of uniform mixing, and all answers used to fit them"
 WIDE = 3.0  # spread of the nearly flat prior that intervals use
 _MIN_SLOPE = 0.02  # smallest slope of the mean confidence
 
@@ -108,6 +106,7 @@ class PooledTemperature(PrivateFitter):
     (3, 2, False)
     """
 
+    covers = "the temperature, the weight of uniform mixing, and all answers used to fit them"
     keeps_predictions = True
     infers_guard = True
 
@@ -128,62 +127,32 @@ class PooledTemperature(PrivateFitter):
         self.shares = shares
         self.level = level
 
-    def fit(self, source: Source, *, request: str | None = None) -> Self:
-        """Query a source or a pool and fit the temperature.
-
-        Parameters
-        ----------
-        source : Source
-        request : str, optional
-            As in :meth:`PrivateTemperature.fit`.
-        """
-        queries, grid = self._queries(), TemperatureGrid.between(self.temperatures)
+    def _fit(self, session: QuerySession, queries: Sequence[QueryRequest]) -> CalibrationMap:
+        grid = TemperatureGrid.between(self.temperatures)
         ends = -math.log(grid.high), -math.log(grid.low)
-        session = QuerySession(source, request)
-        session.check_affordable(self.items)
         session.ask(queries[0], "counts")
         position, positions = CENTER, list[float]()
-        for i, query in enumerate(queries[1:]):
+        for i, gap in enumerate(queries[1:]):
             inverse = float(grid.inverses(math.exp(-position)))
             positions.append(math.log(inverse))
-            gap = Gap(inverse, self.classes)
-            session.ask(PricedQuery(gap, query.micro_epsilon), f"gap {i}")
+            session.ask(replace(gap, query=Gap(inverse, self.classes)), f"gap {i}")
             posterior = _session_posterior(session, positions, ends)
-            position = _clip(float(posterior.best), ends)
+            position = float(np.clip(posterior.best, *ends))
         inverse = float(grid.inverses(math.exp(-position)))
-        self.uniform_weight_ = self._uniform_weight(posterior, ends[0])
+        self.uniform_weight_ = 0.0
+        if self.classes is not None and float(posterior.best) < ends[0]:
+            self.uniform_weight_ = _uniform_weight(posterior, ends[0], self.classes)
         wide = _session_posterior(session, positions, ends, spread=WIDE)
         self.temperature_ = self._estimate(inverse, session, wide, ends)
         counts, self.improved_ = _counts(session), 0.0
-        if (
-            float(counts.correct + counts.wrong) > 0
-        ):  # otherwise the answers are not informative
+        if float(counts.correct + counts.wrong) > 0:  # otherwise answers are not informative
             chance = 1 / self.classes if self.classes else 0.0
             improved = wide.improved(np.array(position), self.uniform_weight_, chance)
             self.improved_ = float(improved)
         self.n_answered_, self.n_sources_ = session.n_present, session.n_sources
-        map_: CalibrationMap = Temperature(inverse)
         if self.uniform_weight_:
-            map_ = UniformMixing(inverse, self.uniform_weight_)
-        return self._store(map_, session.releases, source, covers=COVERS)
-
-    def _uniform_weight(self, posterior: RootPosterior, end: float) -> float:
-        r"""Weight of uniform mixing at the largest temperature that closes the expected gap.
-
-        A confidence c becomes :math:`c - \lambda (c - 1/k)`. The weight is rounded down to a
-        public grid, so that a query about the map carries a short exact number.
-        """
-        if self.classes is None or float(posterior.best) >= end:
-            return 0.0
-        gap = float(posterior.gap(np.array(end)))
-        excess = (
-            float(posterior.accuracy) - gap - 1 / self.classes
-        )  # of the confidence over 1/k
-        if excess <= 0:
-            return 0.0
-        weight = min(max(-gap / excess, 0.0), MAX_UNIFORM_WEIGHT)
-        units = math.floor(math.ldexp(weight, UNIFORM_WEIGHT_BITS))
-        return math.ldexp(units, -UNIFORM_WEIGHT_BITS)
+            return UniformMixing(inverse, self.uniform_weight_)
+        return Temperature(inverse)
 
     def _estimate(
         self,
@@ -196,17 +165,20 @@ class PooledTemperature(PrivateFitter):
         counts = _counts(session)
         tail = (1 - self.level) / 2
         best, low, high = math.log(inverse), wide.quantile(tail), wide.quantile(1 - tail)
-        sampling = _normal_quantile(session, tail) * _sampling_std(session, wide, counts)
+        quantile = float(stats.norm.isf(tail))
+        if 1 < session.n_present < session.n_sources:  # the variation of few is estimated
+            quantile = float(stats.t.isf(tail, session.n_present - 1))
+        sampling = quantile * _sampling_std(session, wide, counts)
         below = math.hypot(best - float(low), sampling)
         above = math.hypot(float(high) - best, sampling)
-        first, last = (math.exp(-_clip(x, ends)) for x in (best + above, best - below))
+        first, last = (
+            math.exp(-float(np.clip(x, *ends))) for x in (best + above, best - below)
+        )
         value, n = 1 / inverse, max(round(float(counts.correct + counts.wrong)), 0)
         return Estimate(value, min(first, value), max(last, value), self.level, n)
 
-    def _queries(self) -> list[PricedQuery]:
-        """The queries, at placeholder temperatures."""
-        if not 0 < self.level < 1:
-            raise ValueError(f"Expected level between 0 and 1, got level={self.level!r}.")
+    def _queries(self) -> list[QueryRequest]:
+        check_level(self.level)
         if len(self.shares) < 2:
             raise ValueError(
                 f"Expected shares for the counts and one gap or more, got {self.shares!r}."
@@ -214,17 +186,23 @@ class PooledTemperature(PrivateFitter):
         for share in self.shares:
             _checks.whole(shares=share)
         TemperatureGrid.between(self.temperatures)
-        costs = divide_epsilon(micro_epsilon_of(self.epsilon, self.micro_epsilon), self.shares)
-        gap = Gap(classes=self.classes)
-        return [
-            PricedQuery(CorrectWrong(Bins(1)), costs[0]),
-            *(PricedQuery(gap, cost) for cost in costs[1:]),
-        ]
+        total = micro_epsilon_of(self.epsilon, self.micro_epsilon)
+        return search_queries(total, self.shares, self.classes)
 
 
-def _clip(position: float, ends: tuple[float, float]) -> float:
-    """The position, clipped to the range."""
-    return min(max(position, ends[0]), ends[1])
+def _uniform_weight(posterior: RootPosterior, end: float, classes: int) -> float:
+    r"""Weight of uniform mixing at the largest temperature that closes the expected gap.
+
+    A confidence c becomes :math:`c - \lambda (c - 1/k)`. The weight is rounded down to a public
+    grid, so that a query about the map carries a short exact number.
+    """
+    gap = float(posterior.gap(np.array(end)))
+    excess = float(posterior.accuracy) - gap - 1 / classes  # of the confidence over 1/k
+    if excess <= 0:
+        return 0.0
+    weight = min(max(-gap / excess, 0.0), MAX_UNIFORM_WEIGHT)
+    units = math.floor(math.ldexp(weight, UNIFORM_WEIGHT_BITS))
+    return math.ldexp(units, -UNIFORM_WEIGHT_BITS)
 
 
 def _session_posterior(
@@ -244,17 +222,6 @@ def _counts(session: QuerySession) -> NoisyCounts:
     counts = session.answers[0]
     correct, wrong = (np.array(value) for value in counts.values)
     return NoisyCounts(correct, wrong, np.array(counts.noise_std), np.array(session.n_present))
-
-
-def _normal_quantile(session: QuerySession, tail: float) -> float:
-    """Quantile of the sampling error in standard deviations.
-
-    If sources dropped out, their variation is estimated from the remaining ones, so the
-    quantile is that of Student's distribution.
-    """
-    if 1 < session.n_present < session.n_sources:
-        return float(stats.t.isf(tail, session.n_present - 1))
-    return float(stats.norm.isf(tail))
 
 
 def _sampling_std(

@@ -1,4 +1,4 @@
-r"""The posterior of the temperature at which mean confidence equals accuracy.
+r"""The posterior of the temperature at which mean confidence equals accuracy, and its grid.
 
 Let u be the logarithm of the inverse temperature. Mean confidence increases with u. Near the
 root :math:`u^*`, where it equals the accuracy a, it is modeled as a logistic curve of steepness
@@ -13,30 +13,34 @@ which is refined where the weight is. With much noise the posterior stays near t
 
 Two models of the observations share this code:
 
-- :func:`search_posterior` for a single source: the accuracy is that of the noisy counts, the
-prior
+- :func:`search_posterior` for a single source: the accuracy is that of the noisy counts, the prior
   is centered at a temperature of 1, and the error of a gap is Laplace noise plus a misfit of
   the curve.
-- :func:`pooled_posterior` for few gaps from many sources: the accuracy is integrated out, and
-the
+- :func:`pooled_posterior` for few gaps from many sources: the accuracy is integrated out, and the
   prior is centered at a temperature of 2.2 with a spread of about a factor of 2, because
   networks are more often overconfident. It extends beyond the public range, because under
   strong shift the root does; the temperature is then clipped to the range. All numbers may be
   arrays with one search per entry, so that simulations run the code that queries sources.
 
-All of this is postprocessing of noisy answers and public numbers, at no privacy cost.
+All temperatures in queries lie on a public grid, so that queries carry short exact numbers. The
+posterior is postprocessing of noisy answers and public numbers, at no privacy cost.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, Self, cast
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import stats
 
+from veracal import _checks
 from veracal._types import Bools, Floats, Ints
+from veracal.calibration.maps.parametric import LEAST_INVERSE, MOST_INVERSE
 
 FINEST = 2.0**-16  # inverse temperatures in queries are multiples of it
+_MAX_BITS = 30  # a double then holds 20 bits of the integer part exactly
 CENTER, SPREAD = -math.log(2.2), 0.75  # prior of the root in the pooled model
 _SEARCH_SPREAD = 0.9  # of the prior of the root in the search model, centered at 0
 _BEYOND = 2.0  # by how much the root may lie beyond the range in the pooled model
@@ -50,28 +54,83 @@ _SEARCH_STEEPNESS = np.exp(np.linspace(math.log(0.15), math.log(3.0), 25))
 _SEARCH_STEEPNESS_PRIOR = -0.5 * ((np.log(_SEARCH_STEEPNESS) - math.log(0.9)) / 0.5) ** 2
 
 
+@dataclass(frozen=True)
+class TemperatureGrid:
+    r"""Temperatures in a public range whose inverse is a multiple of :math:`2^{-bits}`.
+
+    Parameters
+    ----------
+    low, high : float
+        The range of temperatures.
+    bits : int
+        16 by default: at T = 6 a step is 0.0005.
+
+    Guarantees
+    ----------
+    Every inverse temperature is an exact binary number whose temperature lies in the range. It
+    depends only on the temperature that is rounded.
+
+    Examples
+    --------
+    >>> TemperatureGrid(0.5, 6.0, bits=3).inverses([0.1, 0.9, 3.0, 9.0]).tolist()
+    [2.0, 1.125, 0.375, 0.25]
+    """
+
+    low: float
+    high: float
+    bits: int = 16
+
+    def __post_init__(self) -> None:
+        _checks.positive(least_temperature=self.low, most_temperature=self.high)
+        _checks.whole(bits=self.bits, least=0)
+        limits = 1 / MOST_INVERSE, 1 / LEAST_INVERSE
+        if not limits[0] <= self.low < self.high <= limits[1]:
+            raise ValueError(
+                f"Expected a range of temperatures (low, high) from {limits[0]:g} to "
+                f"{limits[1]:g}, low < high, got {(self.low, self.high)!r}."
+            )
+        first, last = self.inverse_ends
+        if self.bits > _MAX_BITS or first >= last:
+            raise ValueError(
+                f"Expected at least two temperatures on the grid between {self.low!r} and "
+                f"{self.high!r}, and at most {_MAX_BITS} bits, got bits={self.bits!r}."
+            )
+
+    @classmethod
+    def between(cls, temperatures: object) -> Self:
+        """The grid of a range, after checking that it is a pair of numbers."""
+        is_pair = isinstance(temperatures, Sequence | np.ndarray) and len(temperatures) == 2
+        if isinstance(temperatures, str) or not is_pair:
+            raise ValueError(
+                "Expected temperatures to be a pair of numbers, as in (0.5, 6.0), got "
+                f"temperatures={temperatures!r}."
+            )
+        low, high = cast(tuple[float, float], temperatures)
+        return cls(low, high)
+
+    def inverses(self, temperatures: ArrayLike) -> Floats:
+        """Nearest inverse temperatures on the grid, of the same shape."""
+        units = np.rint(2.0**self.bits / np.asarray(temperatures, dtype=np.float64))
+        result: Floats = np.clip(units / 2.0**self.bits, *self.inverse_ends)
+        return result
+
+    @property
+    def inverse_ends(self) -> tuple[float, float]:
+        """Smallest and largest inverse temperature on the grid."""
+        steps = 2.0**self.bits
+        return float(np.ceil(steps / self.high) / steps), float(
+            np.floor(steps / self.low) / steps
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class NoisyCounts:
-    """Noisy numbers of correct and wrong predictions.
-
-    Attributes
-    ----------
-    correct, wrong : float or array
-    std : float or array
-        Standard deviation of the noise of each.
-    sources : int or array
-        Number of sources that answered, a lower bound on the number of records.
-    """
+    """Noisy numbers of correct and wrong predictions."""
 
     correct: Floats
     wrong: Floats
-    std: Floats
-    sources: Floats
-
-    def rows(self, shape: tuple[int, ...], rows: Ints) -> "NoisyCounts":
-        """Some of the searches, in one axis."""
-        fields = (self.correct, self.wrong, self.std, self.sources)
-        return NoisyCounts(*(np.broadcast_to(field, shape).ravel()[rows] for field in fields))
+    std: Floats  # standard deviation of the noise of each
+    sources: Floats  # number of sources that answered, a lower bound on the number of records
 
     @property
     def n(self) -> Floats:
@@ -89,45 +148,20 @@ class NoisyCounts:
 
 @dataclass(frozen=True, eq=False)
 class NoisyGap:
-    """A noisy gap at a temperature.
+    """A noisy gap at a temperature."""
 
-    Attributes
-    ----------
-    position : float or array
-        Logarithm of the inverse temperature.
-    gap : float or array
-        Correct predictions minus sum of confidences.
-    std : float or array
-        Standard deviation of the noise.
-    """
-
-    position: Floats
-    gap: Floats
-    std: Floats
-
-    def rows(self, shape: tuple[int, ...], rows: Ints) -> "NoisyGap":
-        """Some of the searches, in one axis."""
-        fields = (self.position, self.gap, self.std)
-        return NoisyGap(*(np.broadcast_to(field, shape).ravel()[rows] for field in fields))
+    position: Floats  # logarithm of the inverse temperature
+    gap: Floats  # correct predictions minus sum of confidences
+    std: Floats  # standard deviation of the noise
 
 
 @dataclass(frozen=True)
 class SearchCounts:
-    """Number of records and accuracy of a single source, from noisy counts.
+    """Number of records and accuracy of a single source, from noisy counts."""
 
-    Attributes
-    ----------
-    n : float
-        Noisy number of records, at least 1.
-    n_std : float
-        Standard deviation of its noise.
-    accuracy : float
-        Noisy accuracy, clipped away from 0 and 1.
-    """
-
-    n: float
-    n_std: float
-    accuracy: float
+    n: float  # noisy number of records, at least 1
+    n_std: float  # standard deviation of its noise
+    accuracy: float  # noisy accuracy, clipped away from 0 and 1
 
     @classmethod
     def of(cls, correct: float, wrong: float, std: float) -> "SearchCounts":
@@ -138,22 +172,12 @@ class SearchCounts:
 
 @dataclass(frozen=True, eq=False)
 class RootPosterior:
-    """Posterior weights of the root, the accuracy and the steepness.
+    """Posterior weights of the root, the accuracy and the steepness."""
 
-    Attributes
-    ----------
-    points : array of shape (..., m)
-        Possible roots.
-    weights : array of shape (..., m, a, s)
-        Weights of each with an accuracy and a steepness, with sum 1.
-    accuracies : array of shape (a,)
-    steepness : array of shape (s,)
-    """
-
-    points: Floats
-    weights: Floats
-    accuracies: Floats
-    steepness: Floats
+    points: Floats  # of shape (..., m): possible roots
+    weights: Floats  # of shape (..., m, a, s): of each with an accuracy and a steepness; sum 1
+    accuracies: Floats  # of shape (a,)
+    steepness: Floats  # of shape (s,)
 
     def quantile(self, share: float) -> Floats:
         """Quantile of the root."""
@@ -234,8 +258,6 @@ def search_posterior(
 
     Parameters
     ----------
-    gaps : sequence of NoisyGap
-    counts : SearchCounts
     inverses : pair of float
         Public range of inverse temperatures.
     sampled : bool
@@ -259,8 +281,16 @@ def search_posterior(
         return logs
 
     low, high = (np.array([math.log(inverse)]) for inverse in inverses)
-    grid = _Grid(accuracies, _SEARCH_STEEPNESS, 0.0, _SEARCH_SPREAD, 241, 1e-4, 3, math.inf)
-    points, weights = _posterior(log_likelihood, low, high, grid)
+    points, weights = _refine(
+        log_likelihood,
+        low,
+        high,
+        prior=(0.0, _SEARCH_SPREAD),
+        n_points=241,
+        tail=1e-4,
+        max_looks=3,
+        fine=math.inf,
+    )
     return RootPosterior(points[0], weights[0], accuracies, _SEARCH_STEEPNESS)
 
 
@@ -276,8 +306,6 @@ def pooled_posterior(
 
     Parameters
     ----------
-    counts : NoisyCounts
-    gaps : sequence of NoisyGap
     ends : pair of float
         Public range of the log inverse temperature.
     single : bool
@@ -289,16 +317,29 @@ def pooled_posterior(
     shape = np.broadcast_shapes(*(np.shape(g.gap) for g in gaps), np.shape(counts.n))
 
     def log_likelihood(points: Floats, rows: Ints) -> Floats:
-        some = counts.rows(shape, rows)
+        def select(record: Any) -> list[Floats]:
+            fields = (np.broadcast_to(field, shape) for field in vars(record).values())
+            return [field.ravel()[rows] for field in fields]
+
+        some = NoisyCounts(*select(counts))
         logs = _count_log_likelihood(some)[..., None, :, None]
         for gap in gaps:
-            logs = logs + _gap_log_likelihood(gap.rows(shape, rows), points, some, single)
+            seen = NoisyGap(*select(gap))
+            logs = logs + _gap_log_likelihood(seen, points, some, single)
         return logs
 
     low = np.full(shape, ends[0] - _BEYOND).ravel()
     high = np.full(shape, ends[1] + _BEYOND).ravel()
-    grid = _Grid(ACCURACIES, STEEPNESS, CENTER, spread, 33, 1e-3, 5, 5)
-    points, weights = _posterior(log_likelihood, low, high, grid)
+    points, weights = _refine(
+        log_likelihood,
+        low,
+        high,
+        prior=(CENTER, spread),
+        n_points=33,
+        tail=1e-3,
+        max_looks=5,
+        fine=5,
+    )
     return RootPosterior(
         points.reshape(*shape, -1),
         weights.reshape(*shape, *weights.shape[1:]),
@@ -307,35 +348,16 @@ def pooled_posterior(
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Grid:
-    """The grid of a posterior, its prior of the root, and how it is refined.
-
-    Attributes
-    ----------
-    accuracies, steepness : arrays
-    center, spread : float
-        Normal prior of the root.
-    n_points : int
-    tail : float
-        Weight that a refinement may leave out on either side.
-    max_looks : int
-    fine : float
-        Refine until the middle half of the weight covers this number of points.
-    """
-
-    accuracies: Floats
-    steepness: Floats
-    center: float
-    spread: float
-    n_points: int
-    tail: float
-    max_looks: int
-    fine: float
-
-
-def _posterior(
-    log_likelihood: Callable[[Floats, Ints], Floats], low: Floats, high: Floats, grid: _Grid
+def _refine(
+    log_likelihood: Callable[[Floats, Ints], Floats],
+    low: Floats,
+    high: Floats,
+    *,
+    prior: tuple[float, float],
+    n_points: int,
+    tail: float,
+    max_looks: int,
+    fine: float,
 ) -> tuple[Floats, Floats]:
     """Points and weights of several posteriors, first on the whole range, then refined.
 
@@ -346,31 +368,42 @@ def _posterior(
         (r, m, a, s).
     low, high : arrays of shape (n,)
         Ranges of the root.
+    prior : pair of float
+        Center and spread of the normal prior of the root.
+    n_points : int
+        The number m of points.
+    tail : float
+        Weight that a refinement may leave out on either side.
+    fine : float
+        Refine until the middle half of the weight covers this number of points.
     """
-    shape = (len(low), grid.n_points)
-    points = np.empty(shape)
-    weights = np.empty((*shape, len(grid.accuracies), len(grid.steepness)))
-    shares = np.linspace(0.0, 1.0, grid.n_points)
+    center, spread = prior
+    points = np.empty((len(low), n_points))
+    weights: Floats | None = None
+    shares = np.linspace(0.0, 1.0, n_points)
     rows = np.arange(len(low))  # searches that need a refinement
-    for _ in range(grid.max_looks):
+    for _ in range(max_looks):
         now = low[rows, None] + (high - low)[rows, None] * shares
-        prior = -0.5 * ((now - grid.center) / grid.spread) ** 2
-        logs = prior[..., None, None] + log_likelihood(now, rows)
+        logs = (-0.5 * ((now - center) / spread) ** 2)[..., None, None]
+        logs = logs + log_likelihood(now, rows)
         logs -= logs.max(axis=(-1, -2, -3), keepdims=True)
         density = np.exp(logs, out=logs)
         density /= density.sum(axis=(-1, -2, -3), keepdims=True)
+        if weights is None:
+            weights = np.empty(density.shape)
         points[rows], weights[rows] = now, density
         margin = density.sum(axis=(-1, -2))
         first, lower, upper, last = (
-            _quantile(now, margin, share) for share in (grid.tail, 0.25, 0.75, 1 - grid.tail)
+            _quantile(now, margin, share) for share in (tail, 0.25, 0.75, 1 - tail)
         )
-        step = (high - low)[rows] / (grid.n_points - 1)
-        coarse = upper - lower < grid.fine * step
+        step = (high - low)[rows] / (n_points - 1)
+        coarse = upper - lower < fine * step
         low[rows] = np.maximum(first - step, low[rows])
         high[rows] = np.minimum(last + step, high[rows])
         rows = rows[coarse]
         if not len(rows):
             break
+    assert weights is not None
     return points, weights
 
 

@@ -6,7 +6,6 @@ have answered every query so far.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from sklearn.base import BaseEstimator
@@ -30,26 +29,21 @@ from veracal.data import Scores
 from veracal.errors import BudgetError, DropoutError
 from veracal.ledger import Item, Ledger, ledger_total
 from veracal.queries import (
-    IndexedSources,
+    GaussianSource,
     MultiSource,
     Path,
     PayingSource,
     Pool,
     PooledRelease,
-    Query,
     QueryRequest,
     Release,
-    RoundBasedSource,
     Source,
     check_quorum,
     is_declared,
-    is_multi_source,
-    is_pool,
-    laplace_event,
 )
 
 
-class Cohort(RoundBasedSource):
+class Cohort(MultiSource):
     """A pool whose sources stay excluded once they drop out, so that all results agree.
 
     Parameters
@@ -68,15 +62,15 @@ class Cohort(RoundBasedSource):
 
     def round(
         self,
-        wanted: QueryRequest,
+        query_request: QueryRequest,
         *,
         request: str | None = None,
-        silent: Mapping[Path, str] | None = None,
+        dropped: Mapping[Path, str] | None = None,
     ) -> PooledRelease:
         """Query all sources that have not dropped out."""
-        excluded = {**self.excluded, **(silent or {})}
-        release = self.source.round(wanted, request=request, silent=excluded)
-        self.excluded = {**excluded, **release.silent()}
+        excluded = {**self.excluded, **(dropped or {})}
+        release = self.source.round(query_request, request=request, dropped=excluded)
+        self.excluded = {**excluded, **release.dropped()}
         return release
 
     def paths(self) -> list[Path]:
@@ -92,45 +86,23 @@ def restrict_release(source: Source, release: Release) -> Release:
 
 
 def dropouts(source: Source) -> tuple[str | None, ...]:
-    """Reason why each single source dropped out; None if it answered every query."""
+    """Why each single source, or a pool that contains it, dropped out; None if it did not."""
     if not isinstance(source, Cohort):
         return (None,)
-    return tuple(_dropout_reason(path, source.excluded) for path in source.paths())
-
-
-def _dropout_reason(path: Sequence[int], excluded: Mapping[Path, str]) -> str | None:
-    """Reason why a source, or a pool that contains it, dropped out."""
-    prefixes = (tuple(path[:length]) for length in range(1, len(path) + 1))
-    return next((excluded[prefix] for prefix in prefixes if prefix in excluded), None)
+    reasons = list[str | None]()
+    for path in source.paths():
+        prefixes = (path[:length] for length in range(1, len(path) + 1))
+        reasons.append(
+            next((source.excluded[p] for p in prefixes if p in source.excluded), None)
+        )
+    return tuple(reasons)
 
 
 _ONE_SOURCE = "all sources together, for individuals with records at one source only"
 _SEVERAL = "all {n} sources together, for individuals with records at {times} of them at most"
 _MOVES = "a record replaced within its source; a record that moves to another counts at both"
 _UNAFFORDABLE = "its budget cannot pay for all queries"
-
-
-@dataclass(frozen=True)
-class PricedQuery:
-    """A query with its cost for each privacy unit.
-
-    Attributes
-    ----------
-    query : Query
-    micro_epsilon : int
-        Cost in millionths of epsilon.
-    """
-
-    query: Query
-    micro_epsilon: int
-
-    def event(self, relation: Relation, unit: Unit | None = None) -> Event:
-        """Event that is charged for the answer."""
-        return laplace_event(self.query, self.micro_epsilon, relation, unit)
-
-    def ask(self, source: Source, request: str | None = None) -> Release:
-        """The answer of a source."""
-        return source.answer(self.query, micro_epsilon=self.micro_epsilon, request=request)
+Items = Callable[[Relation, Unit, str | None], Iterable[Item]]
 
 
 def micro_epsilon_of(epsilon: float | None, micro_epsilon: int | None) -> int:
@@ -153,6 +125,12 @@ def micro_epsilon_of(epsilon: float | None, micro_epsilon: int | None) -> int:
     return to_micro(epsilon)
 
 
+def check_level(level: float) -> None:
+    """Raise unless a confidence level is between 0 and 1."""
+    if not 0 < level < 1:
+        raise ValueError(f"Expected level between 0 and 1, got level={level!r}.")
+
+
 def divide_epsilon(micro_epsilon: int, shares: Sequence[int]) -> tuple[int, ...]:
     """Divide millionths of epsilon by shares, each rounded down.
 
@@ -173,15 +151,8 @@ def divide_epsilon(micro_epsilon: int, shares: Sequence[int]) -> tuple[int, ...]
     return parts
 
 
-def check_affordable(
-    source: Any,
-    items: Callable[[Relation, Unit, str | None], Iterable[Item]],
-    request: str | None = None,
-) -> None:
+def find_unaffordable(source: Any, items: Items, request: str | None = None) -> dict[Path, str]:
     """Check that a source can pay for all queries, before the first is charged.
-
-    Of a pool with a minimum number of sources, enough must be able to pay; a
-    :class:`~veracal.calibration.private.session.QuerySession` then excludes the others.
 
     Earlier charges (under this request id, if given) count as paid, so that an interrupted fit
     can continue. Other charges may follow between this check and the queries; the ledger
@@ -195,16 +166,11 @@ def check_affordable(
         ``items(relation, unit, partition)`` returns the ledger items of the queries.
     request : str, optional
         Request id of the whole.
-    """
-    find_unaffordable(source, items, request)
 
-
-def find_unaffordable(
-    source: Any,
-    items: Callable[[Relation, Unit, str | None], Iterable[Item]],
-    request: str | None = None,
-) -> dict[Path, str]:
-    """Sources of a pool that cannot pay for all queries and may be excluded, with the reason.
+    Returns
+    -------
+    dict of path to str
+        Sources of a pool that cannot pay and may be excluded, with the reason.
 
     Raises
     ------
@@ -216,30 +182,24 @@ def find_unaffordable(
     if is_declared(source) and isinstance(source, PayingSource):
         costs = items(source.relation, source.unit, source.partition)
         source.require(source.unpaid(costs, request=request))
-    return _unaffordable_members(source, items, request) if is_pool(source) else {}
-
-
-def _unaffordable_members(
-    pool: IndexedSources,
-    items: Callable[[Relation, Unit, str | None], Iterable[Item]],
-    request: str | None,
-) -> dict[Path, str]:
-    """The same for the members of a pool."""
+    members = source.members() if isinstance(source, MultiSource) else ()
+    if not members:
+        return {}
     unaffordable, reasons = dict[Path, str](), list[str | None]()
-    for i, member in enumerate(pool.members()):
+    for i, member in enumerate(members):
         reasons.append(None)
         try:
             nested = find_unaffordable(member, items, request)
             unaffordable |= {(i, *path): reason for path, reason in nested.items()}
         except (BudgetError, DropoutError) as cause:
-            if pool.least is None and isinstance(cause, BudgetError):
+            if source.min_sources is None and isinstance(cause, BudgetError):
                 raise BudgetError(
-                    f"source {i}: {cause} Or require fewer sources: least."
+                    f"source {i}: {cause} Or require fewer sources: min_sources."
                 ) from cause
-            if pool.least is None:
+            if source.min_sources is None:
                 raise
             unaffordable[i,] = reasons[i] = _UNAFFORDABLE
-    check_quorum(reasons, pool.least)
+    check_quorum(reasons, source.min_sources)
     return unaffordable
 
 
@@ -255,7 +215,10 @@ def compose(events: Iterable[Event]) -> Event:
 
 
 def plan_items(
-    queries: Iterable[PricedQuery], relation: Relation, unit: Unit | None, partition: str | None
+    queries: Iterable[QueryRequest],
+    relation: Relation,
+    unit: Unit | None,
+    partition: str | None,
 ) -> list[Item]:
     """Ledger items of several queries."""
     return [
@@ -270,7 +233,7 @@ def combined_statement(
     covers: str,
     delta: float = 0.0,
     at_sources: int = 1,
-    unused: Sequence[PricedQuery] = (),
+    unused: Sequence[QueryRequest] = (),
     ledger_total: str | None = None,
 ) -> Statement | None:
     r"""Privacy statement of all answers together; None without private answers.
@@ -280,14 +243,11 @@ def combined_statement(
 
     Parameters
     ----------
-    releases : sequence of Release
-    unit : Unit
     covers : str
         What the statement covers, in words.
-    delta : float
     at_sources : int
         Largest number of sources of a pool at which one unit has records.
-    unused : sequence of PricedQuery
+    unused : sequence of QueryRequest
         Planned queries that were omitted because of earlier answers. They count, because the
         guarantee must not depend on the answers.
     ledger_total : str, optional
@@ -302,44 +262,43 @@ def combined_statement(
     _checks.whole(at_sources=at_sources)
     if not all(release.private for release in releases):
         return None
-    costs = _costs_by_source(releases, unused, unit)
-    times = min(int(at_sources), len(costs))
-    event = _largest_cost(costs) if times == 1 else _cost_at_several(costs, times, delta, unit)
-    covered = [covers]
-    if len(costs) > 1:
-        covered.append(
-            _ONE_SOURCE if times == 1 else _SEVERAL.format(times=times, n=len(costs))
-        )
-        covered += [_MOVES] if event.relation == "replace-one" else []
-    return statement(event, delta, unit, covers=covered, ledger_total=ledger_total)
-
-
-def _costs_by_source(
-    releases: Sequence[Release], unused: Sequence[PricedQuery] = (), unit: Unit | None = None
-) -> list[Event]:
-    """Composition of everything that each source was queried for, or would have been."""
-    costs = dict[Path, list[Event]]()
+    by_source = dict[Path, list[Event]]()
     for release in releases:
-        for path, event in _cost_of_release(release).items():
-            costs.setdefault(path, []).append(event)
-    for events in costs.values():
-        relation = events[0].relation
-        events += [query.event(relation, unit) for query in unused]
-    return [compose(events) for events in costs.values()]
+        costs: Mapping[Path, Event]
+        if isinstance(release, PooledRelease):
+            costs = release.requested
+        elif isinstance(release.event, Parallel):
+            costs = {(i,): event for i, event in enumerate(release.event.events)}
+        else:
+            assert release.event is not None
+            costs = {(): release.event}
+        for path, event in costs.items():
+            by_source.setdefault(path, []).append(event)
+    totals = [
+        compose([*events, *(query.event(events[0].relation, unit) for query in unused)])
+        for events in by_source.values()
+    ]
+    times = min(int(at_sources), len(totals))
+    if times == 1:
+        distinct = tuple(dict.fromkeys(totals))
+        total: Event = distinct[0] if len(distinct) == 1 else Parallel(distinct)
+    else:
+        total = _cost_at_several(totals, times, delta, unit)
+    covered = [covers]
+    if len(totals) > 1:
+        covered.append(
+            _ONE_SOURCE if times == 1 else _SEVERAL.format(times=times, n=len(totals))
+        )
+        covered += [_MOVES] if total.relation == "replace-one" else []
+    return statement(total, delta, unit, covers=covered, ledger_total=ledger_total)
 
 
-def _largest_cost(costs: Sequence[Event]) -> Event:
-    """Largest cost of the sources; equal ones are counted once."""
-    distinct = tuple(dict.fromkeys(costs))
-    return distinct[0] if len(distinct) == 1 else Parallel(distinct)
-
-
-def _cost_at_several(events: Sequence[Event], times: int, delta: float, unit: Unit) -> Event:
+def _cost_at_several(totals: Sequence[Event], times: int, delta: float, unit: Unit) -> Event:
     """Upper bound on the cost at several sources, from the costs of all of them."""
-    costs = {event: pure_epsilon(event, unit) for event in set(events)}
+    costs = {event: pure_epsilon(event, unit) for event in set(totals)}
     pure = {event: cost for event, cost in costs.items() if cost is not None}
     if delta == 0 and len(pure) == len(costs):
-        ordered = sorted(events, key=lambda event: pure[event], reverse=True)
+        ordered = sorted(totals, key=lambda event: pure[event], reverse=True)
         return Composed(tuple(ordered[:times]))
     maximum = Counter[Event]()
     for event in costs:
@@ -368,16 +327,6 @@ def ledger_total_of(source: Any) -> str | None:
     return ledger_total(ledger) if isinstance(ledger, Ledger) else None
 
 
-def _cost_of_release(release: Release) -> Mapping[Path, Event]:
-    """Event of each source of a pool, or of the single source."""
-    if isinstance(release, PooledRelease):
-        return release.asked
-    assert release.event is not None
-    if isinstance(release.event, Parallel):
-        return {(i,): event for i, event in enumerate(release.event.events)}
-    return {(): release.event}
-
-
 class QuerySession:
     """A sequence of queries to a source.
 
@@ -403,19 +352,17 @@ class QuerySession:
     >>> from veracal.data import Scores
     >>> from veracal.queries import Count, Pool, Public
     >>> scores = Scores.from_logits([[2.0, 0.0], [0.0, 1.0]], [0, 1])
-    >>> session = QuerySession(Pool([Public(scores), Public(scores)], least=1))
-    >>> session.ask(PricedQuery(Count(), 1_000), "count").value, session.n_present
+    >>> session = QuerySession(Pool([Public(scores), Public(scores)], min_sources=1))
+    >>> session.ask(QueryRequest(Count(), 1_000), "count").value, session.n_present
     (4.0, 2)
     """
 
     def __init__(self, source: Source, request: str | None = None) -> None:
         self.source, self.request = source, request
-        self._cohort = Cohort(source, {}) if is_multi_source(source) else source
+        self._cohort = Cohort(source, {}) if isinstance(source, MultiSource) else source
         self._releases = list[Release]()
 
-    def check_affordable(
-        self, items: Callable[[Relation, Unit, str | None], Iterable[Item]]
-    ) -> None:
+    def check_affordable(self, items: Items) -> None:
         """Check that all queries can be paid for, before the first is charged.
 
         Of a pool with a minimum number of sources, those that cannot pay for all queries are
@@ -424,18 +371,17 @@ class QuerySession:
         Parameters
         ----------
         items : callable
-            As in :func:`~veracal.calibration.private.session.check_affordable`.
+            As in :func:`find_unaffordable`.
         """
         unaffordable = find_unaffordable(self.source, items, self.request)
         if isinstance(self._cohort, Cohort):
             self._cohort.excluded |= unaffordable
 
-    def ask(self, query: PricedQuery, name: str) -> Release:
-        """Query the cohort with Laplace noise.
+    def ask(self, query_request: QueryRequest, name: str) -> Release:
+        """Query the cohort, and store the answer.
 
         Parameters
         ----------
-        query : PricedQuery
         name : str
             Name within the session, for the request id.
 
@@ -444,15 +390,8 @@ class QuerySession:
         DropoutError
             If too few sources have answered every query so far.
         """
-        return self._ask(QueryRequest(query.query, micro_epsilon=query.micro_epsilon), name)
-
-    def ask_gaussian(self, query: Query, noise_multiplier: float, name: str) -> Release:
-        """Query the cohort with Gaussian noise."""
-        return self._ask(QueryRequest(query, noise_multiplier=noise_multiplier), name)
-
-    def _ask(self, wanted: QueryRequest, name: str) -> Release:
-        """Query the cohort and store the answer."""
-        self._releases.append(wanted.of(self._cohort, sub_request(self.request, name)))
+        own = sub_request(self.request, name)
+        self._releases.append(query_request.ask(self._cohort, own))
         return self._releases[-1]
 
     @property
@@ -475,26 +414,27 @@ class QuerySession:
         """Number of single sources that have answered every query so far."""
         return dropouts(self._cohort).count(None)
 
-    @property
-    def dropouts(self) -> dict[Path, str]:
-        """Sources that dropped out, with the reason, by their path in the pool."""
-        return dict(self._cohort.excluded) if isinstance(self._cohort, Cohort) else {}
-
 
 class PrivateFitter(BaseEstimator):  # type: ignore[misc]
-    """Base class of private fitters: they query a source and never read records directly."""
+    """Base class of private fitters: they query a source and never read records directly.
 
+    A fitter declares its queries in :meth:`_queries`, and fits in :meth:`_fit`.
+    """
+
+    covers: ClassVar[str]  # what the statement covers, in words
     keeps_predictions: ClassVar[bool] = False  # whether its maps never change a prediction
     infers_guard: ClassVar[bool] = False  # whether its answers also decide about the map
 
     map_: CalibrationMap
     private_: bool
     releases_: tuple[Release, ...]
-    _ledger_total: str | None = None
 
     def event(self, relation: Relation = "add-remove", unit: Unit | None = None) -> Event:
         """Cost of one fit, known before any record is read."""
-        return compose(query.event(relation, unit) for query in self._queries())
+        planned = self._planned(unit or Unit())
+        repeats = any(times > 1 for _, times in planned)
+        events = [(request.event(relation, unit), times) for request, times in planned]
+        return compose(Repeated(event, times) if repeats else event for event, times in events)
 
     def items(
         self,
@@ -503,10 +443,51 @@ class PrivateFitter(BaseEstimator):  # type: ignore[misc]
         partition: str | None = None,
     ) -> list[Item]:
         """Ledger items of one fit."""
-        return plan_items(self._queries(), relation, unit, partition)
+        planned = self._planned(unit or Unit())
+        return [
+            Item(request.query.name, request.event(relation, unit), times, partition)
+            for request, times in planned
+        ]
 
-    def _queries(self) -> list[PricedQuery]:
-        """The queries of a fit with Laplace noise, each with its cost."""
+    def fit(self, source: Source, *, request: str | None = None) -> Self:
+        """Query a source and fit the map.
+
+        Parameters
+        ----------
+        source : Source
+            A ``GaussianSource`` if the queries have Gaussian noise.
+        request : str, optional
+            Request id of the fit, for fresh answers of a source. Without one every query is its
+            own id.
+        """
+        unit = unit_of(source)
+        queries = [query for query, times in self._planned(unit) for _ in range(times)]
+        gaussian = any(query.noise_multiplier is not None for query in queries)
+        if gaussian and not isinstance(source, GaussianSource):
+            raise ValueError(
+                f"Expected a source that answers with Gaussian noise, got {source!r}. Use "
+                "PrivateTemperature('search'), which needs none."
+            )
+        session = QuerySession(source, request)
+        session.check_affordable(self.items)
+        self.map_ = self._fit(session, queries)
+        self.releases_ = session.releases
+        self.private_ = all(release.private for release in self.releases_)
+        # The source is not stored, because it holds the records.
+        self._unit, self._delta = unit, float(getattr(self, "delta", 0.0)) if gaussian else 0.0
+        self._ledger_total = ledger_total_of(source)
+        return self
+
+    def _queries(self) -> list[QueryRequest]:
+        """The queries of a fit, at placeholder parameters."""
+        raise NotImplementedError
+
+    def _planned(self, unit: Unit) -> list[tuple[QueryRequest, int]]:
+        """The queries of a fit, and how often each is made."""
+        return [(request, 1) for request in self._queries()]
+
+    def _fit(self, session: QuerySession, queries: Sequence[QueryRequest]) -> CalibrationMap:
+        """Make the queries at parameters that depend on earlier answers, and fit the map."""
         raise NotImplementedError
 
     def transform(self, scores: Scores) -> Scores:
@@ -518,28 +499,13 @@ class PrivateFitter(BaseEstimator):  # type: ignore[misc]
     def statement_(self) -> Statement | None:
         """Privacy guarantee of the fit; None for public records."""
         check_is_fitted(self, "map_")
-        covers, unit, delta = self._statement_terms
         return combined_statement(
-            self.releases_, unit, covers=covers, delta=delta, ledger_total=self._ledger_total
+            self.releases_,
+            self._unit,
+            covers=self.covers,
+            delta=self._delta,
+            ledger_total=self._ledger_total,
         )
-
-    def _store(
-        self,
-        map_: CalibrationMap,
-        releases: Sequence[Release],
-        source: Source,
-        *,
-        covers: str,
-        delta: float = 0.0,
-    ) -> Self:
-        """Store the fitted map, its releases and the terms of its statement."""
-        self.map_ = map_
-        self.releases_ = tuple(releases)
-        self.private_ = all(release.private for release in self.releases_)
-        # The source is not stored, because it holds the records.
-        self._statement_terms = covers, unit_of(source), delta
-        self._ledger_total = ledger_total_of(source)
-        return self
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -2,17 +2,17 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, Self
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 from scipy import stats
 
 from veracal import _checks
-from veracal.accounting import MICRO, Event, Relation, Unit
+from veracal._types import Floats
 from veracal.calibration.bins import Bins
 from veracal.calibration.maps.parametric import LEAST_INVERSE, MOST_INVERSE, Temperature
-from veracal.calibration.private.gradient_descent import DescentPlan, descend
+from veracal.calibration.private.gradient_descent import DescentFitter
 from veracal.calibration.private.root_posterior import (
     FINEST,
     NoisyGap,
@@ -21,59 +21,35 @@ from veracal.calibration.private.root_posterior import (
     search_posterior,
 )
 from veracal.calibration.private.session import (
-    PricedQuery,
-    PrivateFitter,
     QuerySession,
-    check_affordable,
+    check_level,
     divide_epsilon,
     micro_epsilon_of,
 )
 from veracal.calibration.queries.binned import CorrectWrong
-from veracal.calibration.queries.records import softplus
-from veracal.calibration.queries.scalars import Gap, TemperatureGradient
+from veracal.calibration.queries.scalars import Gap, TemperatureGradient, softplus
 from veracal.data import Estimate
-from veracal.ledger import Item
-from veracal.queries import Query, Release, Source
+from veracal.queries import Query, QueryRequest, Release
 
 Method = Literal["search", "descent"]
 SHARES = (15, 12, 24, 49)  # of the epsilon of a search: the counts, then three gaps
 START = math.log(math.e - 1)  # parameter of an inverse temperature of 1
-COVERS = "the temperature and all answers used to fit it"
 
 
 @dataclass(frozen=True, eq=False)
 class RootSearch:
-    """Result of an adaptive search for the root.
+    """Result of an adaptive search for the root."""
 
-    Attributes
-    ----------
-    inverse : float
-        Inverse temperature at which mean confidence equals accuracy, by the posterior median.
-    counts : SearchCounts
-    positions : tuple of float
-        Inverse temperatures of the gaps.
-    gaps : tuple of NoisyGap
-    inverses : pair of float
-        Public range of inverse temperatures.
-    releases : tuple of Release
-        The counts, then the gaps.
-    """
-
-    inverse: float
+    inverse: float  # posterior median of the root, on the grid and within the range
+    posterior: RootPosterior
     counts: SearchCounts
-    positions: tuple[float, ...]
+    positions: tuple[float, ...]  # inverse temperatures of the gaps
     gaps: tuple[NoisyGap, ...]
-    inverses: tuple[float, float]
-    releases: tuple[Release, ...]
-
-    @property
-    def n(self) -> int:
-        """Noisy number of records, at least zero."""
-        return max(round(sum(self.releases[0].values)), 0)
+    n: int  # noisy number of records, at least zero
 
 
 def search_root(
-    session: QuerySession, queries: Sequence[PricedQuery], inverses: tuple[float, float]
+    session: QuerySession, queries: Sequence[QueryRequest], inverses: tuple[float, float]
 ) -> RootSearch:
     """Query counts, then gaps, each at the posterior median of the answers so far.
 
@@ -81,7 +57,7 @@ def search_root(
     ----------
     session : QuerySession
         Without earlier queries.
-    queries : sequence of PricedQuery
+    queries : sequence of QueryRequest
         The counts, then gaps at placeholder temperatures.
     inverses : pair of float
         Public range.
@@ -89,10 +65,9 @@ def search_root(
     low, high = _round_inward(inverses)
     session.ask(queries[0], "counts")
     positions, result = [min(max(1.0, low), high)], None
-    for i, query in enumerate(queries[1:]):
-        assert isinstance(query.query, Gap)
-        gap = Gap(positions[-1], query.query.classes)
-        session.ask(PricedQuery(gap, query.micro_epsilon), f"gap {i}")
+    for i, gap in enumerate(queries[1:]):
+        assert isinstance(gap.query, Gap)
+        session.ask(replace(gap, query=replace(gap.query, inverse=positions[-1])), f"gap {i}")
         result = root_from_answers(session.answers, positions, inverses)
         positions.append(result.inverse)
     assert result is not None
@@ -120,8 +95,10 @@ def root_from_answers(
         NoisyGap(*(np.array(x) for x in (math.log(at), gap.value, gap.noise_std)))
         for at, gap in zip(positions, others, strict=True)
     )
-    inverse = min(max(search_posterior(gaps, counts, inverses).inverse(), low), high)
-    return RootSearch(inverse, counts, tuple(positions), gaps, inverses, (first, *others))
+    posterior = search_posterior(gaps, counts, inverses)
+    inverse = min(max(posterior.inverse(), low), high)
+    n = max(round(sum(first.values)), 0)
+    return RootSearch(inverse, posterior, counts, tuple(positions), gaps, n)
 
 
 def _round_inward(inverses: tuple[float, float]) -> tuple[float, float]:
@@ -129,6 +106,18 @@ def _round_inward(inverses: tuple[float, float]) -> tuple[float, float]:
     low, high = inverses
     first, last = math.ceil(low / FINEST) * FINEST, math.floor(high / FINEST) * FINEST
     return (first, last) if first <= last else (low, high)
+
+
+def search_queries(
+    micro_epsilon: int, shares: Sequence[int], classes: int | None
+) -> list[QueryRequest]:
+    """The counts and several gaps at placeholder temperatures, with their shares of epsilon."""
+    costs = divide_epsilon(micro_epsilon, shares)
+    gap = Gap(classes=classes)
+    return [
+        QueryRequest(CorrectWrong(Bins(1)), costs[0]),
+        *(QueryRequest(gap, cost) for cost in costs[1:]),
+    ]
 
 
 def check_range(inverses: tuple[float, float]) -> tuple[float, float]:
@@ -143,7 +132,7 @@ def check_range(inverses: tuple[float, float]) -> tuple[float, float]:
     return float(low), float(high)
 
 
-class PrivateTemperature(PrivateFitter):
+class PrivateTemperature(DescentFitter):
     r"""A temperature fitted to noisy answers of a source.
 
     ``"search"`` estimates where the mean confidence equals the accuracy. It queries the numbers
@@ -210,6 +199,7 @@ class PrivateTemperature(PrivateFitter):
     (3, False)
     """
 
+    covers = "the temperature and all answers used to fit it"
     keeps_predictions = True
 
     def __init__(
@@ -239,100 +229,43 @@ class PrivateTemperature(PrivateFitter):
         self.learning_rate = learning_rate
         self.level = level
 
-    def event(self, relation: Relation = "add-remove", unit: Unit | None = None) -> Event:
-        """Cost of one fit, known before any record is read."""
-        if self._descends():
-            return self._plan().event(self._gradient(START, 0), relation, unit)
-        return super().event(relation, unit)
+    def _start(self) -> Floats:
+        return np.array([START])
 
-    def items(
-        self,
-        relation: Relation = "add-remove",
-        unit: Unit | None = None,
-        partition: str | None = None,
-    ) -> list[Item]:
-        """Ledger items of one fit."""
-        if self._descends():
-            return self._plan().items(self._gradient(START, 0), relation, unit, partition)
-        return super().items(relation, unit, partition)
+    def _gradient(self, parameters: Floats, step: int) -> Query:
+        return TemperatureGradient(float(parameters[0]), self.clip, step)
 
-    def fit(self, source: Source, *, request: str | None = None) -> Self:
-        """Query a source and fit the temperature.
-
-        Parameters
-        ----------
-        source : Source
-        request : str, optional
-            Request id of the fit, for fresh answers of a source. Without one every query is its
-            own id.
-        """
-        return (self._descend if self._descends() else self._search)(source, request)
-
-    def _search(self, source: Source, request: str | None) -> Self:
-        """Fit by an adaptive root search."""
-        session = QuerySession(source, request)
-        session.check_affordable(self.items)
-        result = search_root(session, self._queries(), check_range(self.inverses))
-        sampled = search_posterior(result.gaps, result.counts, result.inverses, sampled=True)
-        self.temperature_ = self._estimate(result.inverse, sampled, result.n)
-        return self._store(Temperature(result.inverse), result.releases, source, covers=COVERS)
-
-    def _estimate(self, inverse: float, sampled: RootPosterior, n: int) -> Estimate:
-        """The temperature with an interval that contains it."""
-        low, high = (1 / sampled.inverse((1 + sign * self.level) / 2) for sign in (1, -1))
-        value = 1 / inverse
-        return Estimate(value, min(low, value), max(high, value), self.level, n)
-
-    def _descend(self, source: Source, request: str | None) -> Self:
-        """Fit by noisy gradient descent."""
-        check_affordable(source, self.items, request)
-        plan = self._plan()
-        result = descend(
-            plan,
-            source,
-            np.array([START]),
-            lambda p, step: self._gradient(float(p[0]), step),
-            request=request,
-        )
-        half_width = float(stats.norm.ppf((1 + self.level) / 2)) * result.std
-        p = float(result.parameters[0])
-        least, most = check_range(self.inverses)
-        inverse, low, high = (
-            min(max(softplus(p + d), least), most) for d in (0.0, half_width, -half_width)
-        )
-        self.temperature_ = Estimate(1 / inverse, 1 / low, 1 / high, self.level, int(plan.size))
-        assert self.delta is not None
-        return self._store(
-            Temperature(inverse), result.releases, source, covers=COVERS, delta=self.delta
-        )
-
-    def _queries(self) -> list[PricedQuery]:
-        """The queries of a search, at placeholder temperatures."""
-        costs = divide_epsilon(micro_epsilon_of(self.epsilon, self.micro_epsilon), SHARES)
-        gap = Gap(classes=self.classes)
-        return [
-            PricedQuery(CorrectWrong(Bins(1)), costs[0]),
-            *(PricedQuery(gap, cost) for cost in costs[1:]),
-        ]
-
-    def _plan(self) -> DescentPlan:
-        """The steps of gradient descent."""
-        if self.delta is None or self.size is None:
-            raise ValueError(
-                "Expected a delta and a declared size for descent, got "
-                f"delta={self.delta!r}, size={self.size!r}. Declare both, or use 'search'."
-            )
-        epsilon = micro_epsilon_of(self.epsilon, self.micro_epsilon) / MICRO
-        return DescentPlan(epsilon, self.delta, self.size, self.steps, self.learning_rate)
-
-    def _gradient(self, parameter: float, step: int) -> Query:
-        """The query of one step."""
-        return TemperatureGradient(parameter, self.clip, step)
-
-    def _descends(self) -> bool:
-        """Whether the method is gradient descent; checks the settings."""
+    def _check_settings(self) -> None:
         _checks.one_of(("search", "descent"), method=self.method)
         check_range(self.inverses)
-        if not 0 < self.level < 1:
-            raise ValueError(f"Expected level between 0 and 1, got level={self.level!r}.")
-        return self.method == "descent"
+        check_level(self.level)
+
+    def _queries(self) -> list[QueryRequest]:
+        total = micro_epsilon_of(self.epsilon, self.micro_epsilon)
+        return search_queries(total, SHARES, self.classes)
+
+    def _fit(self, session: QuerySession, queries: Sequence[QueryRequest]) -> Temperature:
+        if self.method == "search":
+            return self._search(session, queries)
+        parameters, std = self._descend(session, queries)
+        half_width = float(stats.norm.ppf((1 + self.level) / 2)) * std
+        low_inverse, high_inverse = check_range(self.inverses)
+        inverse, low, high = (
+            min(max(softplus(float(parameters[0]) + d), low_inverse), high_inverse)
+            for d in (0.0, half_width, -half_width)
+        )
+        assert self.size is not None
+        self.temperature_ = Estimate(1 / inverse, 1 / low, 1 / high, self.level, int(self.size))
+        return Temperature(inverse)
+
+    def _search(self, session: QuerySession, queries: Sequence[QueryRequest]) -> Temperature:
+        """Fit by an adaptive root search."""
+        inverses = check_range(self.inverses)
+        result = search_root(session, queries, inverses)
+        sampled = search_posterior(result.gaps, result.counts, inverses, sampled=True)
+        low, high = (1 / sampled.inverse((1 + sign * self.level) / 2) for sign in (1, -1))
+        value = 1 / result.inverse
+        self.temperature_ = Estimate(
+            value, min(low, value), max(high, value), self.level, result.n
+        )
+        return Temperature(result.inverse)

@@ -14,8 +14,7 @@ privacy cost.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Self
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -27,14 +26,13 @@ from veracal.calibration.bins import Bins
 from veracal.calibration.maps.parametric import MOST_INVERSE, STEEPEST, TwoTemperatures
 from veracal.calibration.private.root_posterior import FINEST
 from veracal.calibration.private.session import (
-    PricedQuery,
     PrivateFitter,
     QuerySession,
+    check_level,
     divide_epsilon,
     micro_epsilon_of,
 )
 from veracal.calibration.private.temperature import (
-    RootSearch,
     check_range,
     root_from_answers,
     search_root,
@@ -46,7 +44,7 @@ from veracal.calibration.queries.scalars import (
     Gap,
 )
 from veracal.data import Estimate
-from veracal.queries import Query, Release, Source
+from veracal.queries import Query, QueryRequest
 
 _DIFFERENCE = 0.5  # prior standard deviation of the difference of both logarithms
 _MEAN = 0.9  # prior standard deviation of their mean, as of the root of a search
@@ -55,27 +53,16 @@ _MIN_LOG_ODDS = 0.5  # for accuracies near one half
 # Shares of the counts, two gaps, the slopes, then both weighted gaps twice. Shares of the same
 # query differ: at the same temperature an equal query would get the same noise.
 SHARES = (10, 9, 11, 10, 20, 40)
-COVERS = "both temperatures and all answers used to fit them"
 MIN_RECORDS_TIMES_EPSILON = 1_500  # from here on two temperatures are better than one
 
 
 @dataclass(frozen=True, eq=False)
 class GapObservation:
-    """Noisy weighted gaps at two temperatures.
+    """Noisy weighted gaps at two temperatures."""
 
-    Attributes
-    ----------
-    offsets : array of shape (2,)
-        Both logarithms, relative to the temperature of the slopes.
-    gaps : array of shape (2,), or of shape (1,) for their sum alone
-        Correct predictions minus confidences.
-    std : float
-        Standard deviation of the noise of each.
-    """
-
-    offsets: Floats
-    gaps: Floats
-    std: float
+    offsets: Floats  # of shape (2,): both logarithms, relative to the temperature of the slopes
+    gaps: Floats  # correct predictions minus confidences; of shape (1,) for their sum alone
+    std: float  # standard deviation of the noise of each
 
     @property
     def design(self) -> Floats:
@@ -86,22 +73,6 @@ class GapObservation:
     def weight(self) -> float:
         """Inverse variance of noise and misfit."""
         return 1 / (self.std**2 + (_MISFIT * float(np.abs(self.gaps).max())) ** 2 + 1e-9)
-
-
-@dataclass(frozen=True, eq=False)
-class TwoTemperaturePosterior:
-    """Normal posterior of the root.
-
-    Attributes
-    ----------
-    offsets : array of shape (2,)
-        Its mean.
-    stds : array of shape (2,)
-        Standard deviations, including sampling.
-    """
-
-    offsets: Floats
-    stds: Floats
 
 
 def slope_matrix(values: ArrayLike) -> Floats:
@@ -117,16 +88,20 @@ def slope_matrix(values: ArrayLike) -> Floats:
 
 def two_temperature_posterior(
     slopes: Floats, observations: Sequence[GapObservation], accuracy: float
-) -> TwoTemperaturePosterior:
-    """Posterior of the root by a linear Gaussian update.
+) -> tuple[Floats, Floats]:
+    """Normal posterior of the root by a linear Gaussian update.
 
     Parameters
     ----------
     slopes : array of shape (2, 2)
         As returned by :func:`slope_matrix`.
-    observations : sequence of GapObservation
     accuracy : float
         Noisy accuracy, between 0 and 1.
+
+    Returns
+    -------
+    pair of arrays of shape (2,)
+        Its mean, as offsets, and its standard deviations, including sampling.
     """
     difference, mean = np.array([[1, -1], [-1, 1]]), np.full((2, 2), 0.25)
     precision = difference / _DIFFERENCE**2 + mean / _MEAN**2
@@ -138,12 +113,11 @@ def two_temperature_posterior(
         gain = gain + seen.weight * line.T @ seen.design
     covariance = np.linalg.inv(precision)
     # Sampling: a record's gap has variance p (1 - p), and for two classes its slope is that
-    # times the log-odds.
-    # So the slopes give the covariance of the gaps, at the odds of the accuracy.
+    # times the log-odds. So the slopes give the covariance of the gaps, at the odds of the
+    # accuracy.
     sampling = slopes / max(abs(float(logit(accuracy))), _MIN_LOG_ODDS)
     sampled = covariance @ gain @ sampling @ gain.T @ covariance
-    stds = np.sqrt(np.diag(covariance + sampled))
-    return TwoTemperaturePosterior(covariance @ information, stds)
+    return covariance @ information, np.sqrt(np.diag(covariance + sampled))
 
 
 class PrivateTwoTemperatures(PrivateFitter):
@@ -196,6 +170,7 @@ class PrivateTwoTemperatures(PrivateFitter):
     True
     """
 
+    covers = "both temperatures and all answers used to fit them"
     keeps_predictions = True
 
     def __init__(
@@ -213,99 +188,61 @@ class PrivateTwoTemperatures(PrivateFitter):
         self.inverses = inverses
         self.level = level
 
-    def fit(self, source: Source, *, request: str | None = None) -> Self:
-        """Query a source and fit both temperatures.
-
-        Parameters
-        ----------
-        source : Source
-        request : str, optional
-            As in :meth:`PrivateTemperature.fit`.
-        """
-        queries, inverses = self._queries(), check_range(self.inverses)
-        session = QuerySession(source, request)
-        session.check_affordable(self.items)
+    def _fit(self, session: QuerySession, queries: Sequence[QueryRequest]) -> TwoTemperatures:
+        inverses = check_range(self.inverses)
         search = search_root(session, queries[:3], inverses)
         positions, at = search.positions, search.inverse
         offsets: Floats = np.zeros(2)
         slope_query = ConfidenceWeightedSlopes(map_at(at, offsets))
-        session.ask(PricedQuery(slope_query, queries[3].micro_epsilon), "slopes")
+        session.ask(replace(queries[3], query=slope_query), "slopes")
         maps = list[TwoTemperatures]()
         for i, query in enumerate(queries[4:]):
             maps.append(map_at(at, offsets))
-            gap_query = ConfidenceWeightedGaps(maps[-1])
-            session.ask(PricedQuery(gap_query, query.micro_epsilon), f"gaps {i}")
+            session.ask(replace(query, query=ConfidenceWeightedGaps(maps[-1])), f"gaps {i}")
             answers = session.answers  # all answers are from the same sources
             search = root_from_answers(answers, positions, inverses)
             slopes, *gaps = answers[1 + len(positions) :]
-            observations = [
-                *search_observations(search, at),
-                *gap_observations(gaps, maps, at),
+            observations = [  # the search for one temperature observes sums of both gaps
+                GapObservation(
+                    np.full(2, math.log(inverse / at)), seen.gap.reshape(1), float(seen.std)
+                )
+                for inverse, seen in zip(positions, search.gaps, strict=True)
             ]
-            posterior = two_temperature_posterior(
+            observations += [
+                GapObservation(
+                    np.log([map_.unsure / at, map_.sure / at]),
+                    np.array(gap.values),
+                    gap.noise_std,
+                )
+                for gap, map_ in zip(gaps, maps, strict=True)
+            ]
+            offsets, stds = two_temperature_posterior(
                 slope_matrix(slopes.values), observations, search.counts.accuracy
             )
-            offsets = posterior.offsets
         map_ = map_at(at, offsets)
-        self.unsure_, self.sure_ = self._estimates(map_, posterior, search.n)
-        return self._store(map_, session.answers, source, covers=COVERS)
-
-    def _estimates(
-        self, map_: TwoTemperatures, posterior: TwoTemperaturePosterior, n: int
-    ) -> list[Estimate]:
-        """Both temperatures with intervals."""
-        half_widths = float(stats.norm.ppf((1 + self.level) / 2)) * posterior.stds
+        half_widths = float(stats.norm.ppf((1 + self.level) / 2)) * stds
         values = np.array([1 / map_.unsure, 1 / map_.sure])
-        ends = zip(
-            values, values * np.exp(-half_widths), values * np.exp(half_widths), strict=True
+        lows, highs = values * np.exp(-half_widths), values * np.exp(half_widths)
+        self.unsure_, self.sure_ = (
+            Estimate(float(value), float(low), float(high), self.level, search.n)
+            for value, low, high in zip(values, lows, highs, strict=True)
         )
-        return [Estimate(float(v), float(a), float(b), self.level, n) for v, a, b in ends]
+        return map_
 
-    def _queries(self) -> list[PricedQuery]:
-        """The queries, at placeholder temperatures."""
+    def _queries(self) -> list[QueryRequest]:
         check_range(self.inverses)
-        if not 0 < self.level < 1:
-            raise ValueError(f"Expected level between 0 and 1, got level={self.level!r}.")
+        check_level(self.level)
         one, gap = TwoTemperatures(1.0, 1.0), Gap(classes=self.classes)
-        both = ConfidenceWeightedGaps(one)
-        queries: list[Query] = [
-            CorrectWrong(Bins(1)),
-            gap,
-            gap,
-            ConfidenceWeightedSlopes(one),
-            both,
-            both,
-        ]
+        slopes, both = ConfidenceWeightedSlopes(one), ConfidenceWeightedGaps(one)
+        queries: list[Query] = [CorrectWrong(Bins(1)), gap, gap, slopes, both, both]
         costs = divide_epsilon(micro_epsilon_of(self.epsilon, self.micro_epsilon), SHARES)
-        return [PricedQuery(query, cost) for query, cost in zip(queries, costs, strict=True)]
+        return [QueryRequest(query, cost) for query, cost in zip(queries, costs, strict=True)]
 
 
 def map_at(at: float, offsets: Floats) -> TwoTemperatures:
     """The map with log inverse temperatures at these offsets, on a public grid."""
-    bound = (
-        0.99 * STEEPEST / 2
-    )  # of each offset, for which answers at one temperature are valid
+    bound = 0.99 * STEEPEST / 2  # of each offset: answers at one temperature stay valid
     moved = at * np.exp(np.clip(offsets, -bound, bound))
     steps = np.maximum(np.rint(np.minimum(moved, MOST_INVERSE) / FINEST), 1)
     unsure, sure = (steps * FINEST).tolist()
     return TwoTemperatures(unsure, sure, at)
-
-
-def search_observations(search: RootSearch, at: float) -> list[GapObservation]:
-    """Observations from the search for one temperature: sums of both gaps."""
-    return [
-        GapObservation(np.full(2, math.log(inverse / at)), gap.gap.reshape(1), float(gap.std))
-        for inverse, gap in zip(search.positions, search.gaps, strict=True)
-    ]
-
-
-def gap_observations(
-    gaps: Sequence[Release], maps: Sequence[TwoTemperatures], at: float
-) -> list[GapObservation]:
-    """Observations from weighted gaps at two temperatures."""
-    return [
-        GapObservation(
-            np.log([map_.unsure / at, map_.sure / at]), np.array(gap.values), gap.noise_std
-        )
-        for gap, map_ in zip(gaps, maps, strict=True)
-    ]

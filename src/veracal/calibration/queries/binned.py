@@ -1,8 +1,7 @@
 """Queries by confidence bin and group: gaps, correct and wrong predictions, and totals."""
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -11,21 +10,65 @@ import numpy as np
 from veracal._types import Array, Frozen, Ints
 from veracal.accounting import Relation
 from veracal.calibration.bins import Bins
-from veracal.calibration.queries.records import (
-    Groups,
-    brier_of,
-    check_inverse,
-    confidence_at,
-    gap_at,
-    group_count,
-    group_of,
-    labeled,
-)
+from veracal.calibration.queries.scalars import check_inverse, confidence_at, gap_at
+from veracal.data import Scores
+from veracal.errors import DataError
 from veracal.mechanisms import MAX_TOTAL, Bounds, Grid
-from veracal.queries import BinnedSum, NonAdditive, SettingValue
+from veracal.queries import (
+    CellSum,
+    NonAdditive,
+    SettingValue,
+    brier_scores,
+    labeled_scores,
+)
 
 
-class ByBin(ABC):
+@dataclass(frozen=True)
+class Groups:
+    """A group attribute with its declared values, by which answers are broken down.
+
+    Every record is in exactly one group, so one record changes the answer of one group only.
+
+    Parameters
+    ----------
+    name : str
+        Name of the attribute.
+    names : sequence of str
+        Declared groups, in the order of the scores' declaration. They are public.
+    """
+
+    name: str
+    names: Sequence[str]
+
+    def __post_init__(self) -> None:
+        if isinstance(self.names, str) or not len(self.names):
+            raise ValueError(f"Expected declared groups of {self.name!r}, got {self.names!r}.")
+        object.__setattr__(self, "names", tuple(self.names))
+
+    @property
+    def count(self) -> int:
+        """Number of declared groups."""
+        return len(self.names)
+
+    @property
+    def settings(self) -> dict[str, SettingValue]:
+        """What identifies the groups in a query."""
+        return {"group": self.name, "groups": repr(self.names)}
+
+    def of(self, scores: Scores) -> Ints:
+        """Index of each record's group."""
+        column = scores.groups.get(self.name)
+        if column is None or tuple(column.names) != self.names:
+            raise DataError(
+                f"{scores.name}: group {self.name!r}",
+                f"groups declared as {self.names}",
+                "no such attribute" if column is None else f"{tuple(column.names)}",
+                "Name the groups as the scores declare them, in that order.",
+            )
+        return column.codes
+
+
+class ByBin(CellSum):
     """Base class of sums by cells (bins and groups); each record is in exactly one cell."""
 
     bins: Bins
@@ -41,19 +84,9 @@ class ByBin(ABC):
         return self.statistic + by_bin + ("" if self.groups is None else " by group")
 
     @property
-    @abstractmethod
-    def sums(self) -> BinnedSum:
-        """The sums by cell."""
-
-    @property
-    def grid(self) -> Grid:
-        """The grid of the answer."""
-        return self.sums.grid
-
-    @property
     def entries(self) -> int:
-        """Length of the answer."""
-        return self.sums.entries
+        """Number of cells."""
+        return self.bins.count * (1 if self.groups is None else self.groups.count)
 
     @property
     def settings(self) -> Mapping[str, SettingValue]:
@@ -61,27 +94,15 @@ class ByBin(ABC):
         settings = {"bins": self.bins.count, "inverse": self.inverse}
         if self.groups is None:
             return Frozen(settings)
-        return Frozen(
-            {**settings, "group": self.groups.name, "groups": repr(self.groups.names)}
-        )
-
-    def sensitivity(self, relation: Relation) -> int:
-        """Sensitivity in the L1 norm, in grid units."""
-        return self.sums.sensitivity(relation)
-
-    def sensitivity_l2(self, relation: Relation) -> float:
-        """Sensitivity in the L2 norm, in grid units."""
-        return self.sums.sensitivity_l2(relation)
-
-    def evaluate(self, records: Any) -> Ints:
-        """The sums in grid units."""
-        return self.sums.evaluate(records)
+        return Frozen({**settings, **self.groups.settings})
 
     def cells(self, records: Any) -> Array:
         """Index of each record's cell: bins within groups."""
-        scores = labeled(records)
+        scores = labeled_scores(records)
         bins = self.bins.of(confidence_at(scores, self.inverse))
-        return group_of(scores, self.groups) * self.bins.count + bins
+        if self.groups is None:
+            return bins
+        return self.groups.of(scores) * self.bins.count + bins
 
 
 @dataclass(frozen=True)
@@ -111,15 +132,16 @@ class BinnedGap(ByBin):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "inverse", check_inverse(self.inverse))
-        _ = self.sums
+        _ = self.bounds
 
     @property
-    def sums(self) -> BinnedSum:
-        """The sums by cell."""
-        cells = self.bins.count * group_count(self.groups)
-        return BinnedSum(
-            self.name, lambda s: gap_at(s, self.inverse), self.cells, cells, -1, 1, self.bits
-        )
+    def bounds(self) -> Bounds:
+        """From a wrong prediction with confidence 1 to a correct one with confidence 0."""
+        return Bounds.of(-1, 1, self.grid)
+
+    def per_record(self, records: Any) -> Array:
+        """Each record's gap."""
+        return gap_at(records, self.inverse)
 
 
 @dataclass(frozen=True)
@@ -150,19 +172,24 @@ class CorrectWrong(ByBin):
     groups: Groups | None = None
 
     statistic = "correct and wrong"
+    bits = 0
+    bounds = Bounds(0, 1)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "inverse", check_inverse(self.inverse))
 
     @property
-    def sums(self) -> BinnedSum:
+    def entries(self) -> int:
         """Correct predictions at even indices, wrong ones at odd indices."""
-        cells = 2 * self.bins.count * group_count(self.groups)
-        return BinnedSum(self.name, lambda s: np.ones(len(s)), self._sides, cells, 0, 1, 0)
+        return 2 * super().entries
 
-    def _sides(self, records: Any) -> Array:
+    def per_record(self, records: Any) -> Array:
+        """One for each record."""
+        return np.ones(len(records))
+
+    def cells(self, records: Any) -> Array:
         """Index of each record's cell and outcome."""
-        sides: Array = 2 * self.cells(records) + ~labeled(records).correct
+        sides: Array = 2 * super().cells(records) + ~labeled_scores(records).correct
         return sides
 
 
@@ -195,7 +222,7 @@ class AbsoluteGaps(BinnedGap, NonAdditive):
     @property
     def entries(self) -> int:
         """One entry for each group."""
-        return group_count(self.groups)
+        return 1 if self.groups is None else self.groups.count
 
     def sensitivity_l2(self, relation: Relation) -> float:
         """Equal to the L1 sensitivity, because the changes of two bins add up in one number."""
@@ -203,14 +230,15 @@ class AbsoluteGaps(BinnedGap, NonAdditive):
 
     def evaluate(self, records: Any) -> Ints:
         """The sum of the absolute sums in grid units."""
-        sums = np.abs(super().evaluate(records).astype(object)).reshape(self.entries, -1)
+        gaps = BinnedGap(self.bins, self.inverse, self.groups, self.bits).evaluate(records)
+        sums = np.abs(gaps.astype(object)).reshape(self.entries, -1)
         # Clipped like every total; clipping does not increase differences.
         totals = [min(int(total), MAX_TOTAL) for total in sums.sum(axis=1)]
         return np.array(totals, dtype=np.int64)
 
 
 @dataclass(frozen=True)
-class BrierByGroup:
+class BrierByGroup(CellSum):
     r"""Sums of the Brier score by group; see :class:`~veracal.queries.Brier` for all records.
 
     Parameters
@@ -226,37 +254,27 @@ class BrierByGroup:
     name = "brier by group"
 
     @property
-    def sums(self) -> BinnedSum:
-        """The sums by group."""
-        n, bits = self.groups.count, self.bits
-        return BinnedSum(self.name, brier_of, lambda s: group_of(s, self.groups), n, 0, 2, bits)
-
-    @property
-    def grid(self) -> Grid:
-        """The grid of the answer."""
-        return self.sums.grid
-
-    @property
     def entries(self) -> int:
         """One entry for each group."""
         return self.groups.count
 
     @property
+    def bounds(self) -> Bounds:
+        """Zero and the largest error."""
+        return Bounds.of(0, 2, self.grid)
+
+    @property
     def settings(self) -> Mapping[str, SettingValue]:
         """The groups."""
-        return Frozen({"group": self.groups.name, "groups": repr(self.groups.names)})
+        return Frozen(self.groups.settings)
 
-    def sensitivity(self, relation: Relation) -> int:
-        """Sensitivity in the L1 norm, in grid units."""
-        return self.sums.sensitivity(relation)
+    def per_record(self, records: Any) -> Array:
+        """The error of each record."""
+        return brier_scores(records)
 
-    def sensitivity_l2(self, relation: Relation) -> float:
-        """Sensitivity in the L2 norm, in grid units."""
-        return self.sums.sensitivity_l2(relation)
-
-    def evaluate(self, records: Any) -> Ints:
-        """The sums in grid units."""
-        return self.sums.evaluate(records)
+    def cells(self, records: Any) -> Array:
+        """The group of each record."""
+        return self.groups.of(records)
 
 
 @dataclass(frozen=True)
@@ -305,7 +323,7 @@ class CorrectTotal:
     @property
     def settings(self) -> Mapping[str, SettingValue]:
         """Bins and temperature."""
-        return self._sides.settings
+        return CorrectWrong(self.bins, self.inverse).settings
 
     def sensitivity(self, relation: Relation) -> int:
         """Sensitivity in the L1 norm: two for each record."""
@@ -318,11 +336,6 @@ class CorrectTotal:
 
     def evaluate(self, records: Any) -> Ints:
         """The counts."""
-        counts = self._sides.evaluate(records)
+        counts = CorrectWrong(self.bins, self.inverse).evaluate(records)
         counts[1::2] += counts[0::2]
         return counts
-
-    @property
-    def _sides(self) -> CorrectWrong:
-        """The query for correct and wrong predictions."""
-        return CorrectWrong(self.bins, self.inverse)

@@ -19,12 +19,12 @@ from numpy.typing import ArrayLike
 from scipy.special import softmax
 
 from veracal import _checks
-from veracal._types import Array, Floats, Frozen, Ints
+from veracal._types import Array, Floats, Frozen
 from veracal.calibration.maps.base import check_width, digest
 from veracal.calibration.maps.parametric import Form, Platt, readable_logits, weighted
-from veracal.calibration.queries.records import VectorSum, check_inverse, labeled
+from veracal.calibration.queries.scalars import check_inverse
 from veracal.data import Kind
-from veracal.queries import BinnedSum, SettingValue
+from veracal.queries import BinnedSum, SettingValue, VectorSum, labeled_scores
 
 _MAX_BITS = 24  # parameters and their products with small integers are then exact floats
 _MAX_BOUND = 1_024  # of a weight or a bias
@@ -80,11 +80,13 @@ class ParameterGrid:
 
     def nearest(self, weights: ArrayLike, bias: ArrayLike, reads: Kind | None = None) -> Platt:
         """The map on the grid that is nearest in every parameter."""
-        return Platt(self._rounded(weights, self.most_weight), self.rounded(bias), reads)
 
-    def rounded(self, bias: ArrayLike) -> Floats:
-        """Biases on the grid."""
-        return self._rounded(bias, self.most_bias)
+        def rounded(values: ArrayLike, most: int) -> Floats:
+            clipped = np.clip(np.asarray(values, dtype=np.float64), -most, most)
+            result: Floats = np.rint(clipped / self.step) * self.step + 0.0  # no -0.0
+            return result
+
+        return Platt(rounded(weights, self.most_weight), rounded(bias, self.most_bias), reads)
 
     def units(self, map_: Platt) -> tuple[int, ...]:
         """Weights (row by row) and biases as integers; rejects a map off the grid."""
@@ -114,12 +116,6 @@ class ParameterGrid:
         self.units(result)  # rejects parameters out of bounds
         return result
 
-    def _rounded(self, values: ArrayLike, most: int) -> Floats:
-        """Numbers rounded to the grid and clipped to the bound."""
-        clipped = np.clip(np.asarray(values, dtype=np.float64), -most, most)
-        result: Floats = np.rint(clipped / self.step) * self.step + 0.0  # no -0.0
-        return result
-
 
 def weight_shape(form: Form, classes: int) -> tuple[int, ...]:
     """Shape of the weights."""
@@ -127,8 +123,44 @@ def weight_shape(form: Form, classes: int) -> tuple[int, ...]:
     return (classes,) * ("scalar", "vector", "matrix").index(form)
 
 
+class _PlattSum(VectorSum):
+    """Sum of a vector with an entry for each weight and each bias of a Platt map."""
+
+    map: Platt
+    power = 2
+
+    @property
+    def entries(self) -> int:
+        """Number of weights plus one bias per class."""
+        return int(np.size(self.map.weights)) + len(self.map.bias)
+
+    def residuals(self, records: Any) -> tuple[Floats, Floats]:
+        r"""Logits, and residuals :math:`\mathrm{softmax}(Wz + b) - e_y`, of shape (n, k)."""
+        scores = labeled_scores(records)
+        self.map.check(scores)
+        z, labels = readable_logits(scores), scores.known_labels
+        with np.errstate(over="ignore", invalid="ignore"):
+            residual: Floats = softmax(weighted(z, self.map.weights) + self.map.bias, axis=1)
+        residual[np.arange(len(labels)), labels] -= 1
+        return z, residual
+
+    def products(self, residual: Floats, features: Floats) -> Floats:
+        """Products of residuals and features in the shape of the weights, then residuals."""
+        form, n = self.map.form, len(residual)
+        with np.errstate(over="ignore", invalid="ignore"):
+            if form == "scalar":
+                weights = (residual * features).sum(axis=1, keepdims=True)
+            elif form == "vector":
+                weights = residual * features
+            else:
+                weights = residual[:, :, None] * features[:, None, :]
+                weights = weights.reshape(n, features.shape[1] ** 2)
+            result: Floats = np.concatenate([weights, residual], axis=1)
+        return result
+
+
 @dataclass(frozen=True)
-class PlattGradient(VectorSum):
+class PlattGradient(_PlattSum):
     r"""Sum of clipped gradients of the loss in the weights and the bias of a Platt map.
 
     With :math:`r = \mathrm{softmax}(Wz + b) - e_y` a record's gradient is
@@ -153,18 +185,12 @@ class PlattGradient(VectorSum):
     bits: int = 10
 
     name = "Platt gradient"
-    power = 2
 
     def __post_init__(self) -> None:
         if not isinstance(self.map, Platt):
             raise ValueError(f"Expected a Platt map, got {self.map!r}.")
         _checks.whole(step=self.step, least=0)
-        _ = self.sums
-
-    @property
-    def entries(self) -> int:
-        """Number of weights plus one bias per class."""
-        return int(np.size(self.map.weights)) + len(self.map.bias)
+        self.check_size()
 
     @property
     def bound(self) -> float:
@@ -179,55 +205,15 @@ class PlattGradient(VectorSum):
 
     def per_record(self, records: Any) -> Array:
         """Each record's gradient, of shape (n, entries)."""
-        scores = labeled(records)
-        self.map.check(scores)
-        return platt_gradients(self.map, readable_logits(scores), scores.known_labels)
-
-
-def platt_gradients(map_: Platt, z: Floats, labels: Ints) -> Floats:
-    """Gradient of each record's loss: weights row by row, then the bias.
-
-    Parameters
-    ----------
-    map_ : Platt
-    z : array of shape (n, k)
-        Finite logits.
-    labels : array of ints of shape (n,)
-
-    Returns
-    -------
-    array of shape (n, weights + k)
-    """
-    residual = residuals(map_, z, labels)
-    with np.errstate(over="ignore", invalid="ignore"):
-        return products(map_.form, residual, z)
-
-
-def products(form: Form, residual: Floats, z: Floats) -> Floats:
-    """Products of residuals and features in the shape of the weights, then the residuals."""
-    if form == "scalar":
-        weights = (residual * z).sum(axis=1, keepdims=True)
-    elif form == "vector":
-        weights = residual * z
-    else:
-        weights = (residual[:, :, None] * z[:, None, :]).reshape(len(z), z.shape[1] ** 2)
-    result: Floats = np.concatenate([weights, residual], axis=1)
-    return result
-
-
-def residuals(map_: Platt, z: Floats, labels: Ints) -> Floats:
-    r"""Residuals :math:`\mathrm{softmax}(Wz + b) - e_y`, of shape (n, k)."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        result: Floats = softmax(weighted(z, map_.weights) + map_.bias, axis=1)
-    result[np.arange(len(labels)), labels] -= 1
-    return result
+        z, residual = self.residuals(records)
+        return self.products(residual, z)
 
 
 LOG_ODDS_CLIP = 8.0  # bound on the log-odds in the curvature query
 
 
 @dataclass(frozen=True)
-class PlattEquations(VectorSum):
+class PlattEquations(_PlattSum):
     r"""Sum of residuals, and of residuals times bounded logits.
 
     A record contributes :math:`(r \cdot f, r)`, :math:`(r \circ f, r)` or :math:`(r f^\top, r)`
@@ -262,19 +248,14 @@ class PlattEquations(VectorSum):
     bits: int = 10
 
     name = "Platt equations"
-    power = 2
 
     def __post_init__(self) -> None:
-        _ = self.parameters.units(self.map), self.sums
+        _ = self.parameters.units(self.map)
+        self.check_size()
         _checks.positive(spread=self.spread)
         _checks.whole(step=self.step, least=0)
         if not math.isfinite(self.center):
             raise ValueError(f"Expected a finite center, got center={self.center!r}.")
-
-    @property
-    def entries(self) -> int:
-        """Number of weights plus one bias per class."""
-        return int(np.size(self.map.weights)) + len(self.map.bias)
 
     @property
     def bound(self) -> float:
@@ -296,11 +277,8 @@ class PlattEquations(VectorSum):
 
     def per_record(self, records: Any) -> Array:
         """Each record's residuals and products, of shape (n, entries)."""
-        scores = labeled(records)
-        self.map.check(scores)
-        z = readable_logits(scores)
-        features = np.clip((z - self.center) / self.spread, -1.0, 1.0)
-        return products(self.map.form, residuals(self.map, z, scores.known_labels), features)
+        z, residual = self.residuals(records)
+        return self.products(residual, np.clip((z - self.center) / self.spread, -1.0, 1.0))
 
 
 @dataclass(frozen=True)
@@ -333,22 +311,18 @@ class PlattCurvature(VectorSum):
     def __post_init__(self) -> None:
         object.__setattr__(self, "inverse", check_inverse(self.inverse))
         _checks.whole(classes=self.classes, least=2)
-        _ = self.sums
+        object.__setattr__(self, "classes", int(self.classes))
+        self.check_size()
 
     @property
     def bound(self) -> float:
         """Largest L2 norm of a record's contribution."""
         return math.sqrt(2.0) * (1 - 1 / self.classes)
 
-    @property
-    def settings(self) -> Mapping[str, SettingValue]:
-        """Temperature and number of classes."""
-        return Frozen({"inverse": self.inverse, "classes": int(self.classes)})
-
     def per_record(self, records: Any) -> Array:
         """The two sums of each record."""
-        scores = labeled(records)
-        check_width(scores, int(self.classes), Platt.kind)
+        scores = labeled_scores(records)
+        check_width(scores, self.classes, Platt.kind)
         odds = self.inverse * readable_logits(scores)
         p = softmax(odds, axis=1)
         variance = p * (1 - p)
@@ -365,7 +339,7 @@ def platt_counts(classes: int, reads: Kind | None = None) -> BinnedSum:
     example = Platt(1.0, np.zeros(classes), reads)
 
     def wrong(records: Any) -> Array:
-        scores = labeled(records)
+        scores = labeled_scores(records)
         example.check(scores)
         return ~np.asarray(scores.correct)
 

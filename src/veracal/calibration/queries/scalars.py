@@ -1,4 +1,4 @@
-"""Sums over records of gaps, losses, slopes and gains, and queries on mapped scores."""
+"""Gaps, losses, slopes and gains of records, their sums, and queries on mapped scores."""
 
 import math
 from collections.abc import Mapping
@@ -6,25 +6,95 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from scipy.special import expit
 
 from veracal import _checks
 from veracal._types import Array, Floats, Frozen, Ints
 from veracal.accounting import Relation
 from veracal.calibration.maps.base import CalibrationMap, Identity, digest
 from veracal.calibration.maps.parametric import TwoTemperatures, row_confidence
-from veracal.calibration.queries.records import (
-    VectorSum,
-    below_largest,
-    check_inverse,
-    confidence_at,
-    gap_at,
-    labeled,
-    loss_at,
-    slope_at,
-)
 from veracal.data import Scores, read_only
 from veracal.mechanisms import Bounds, Grid
-from veracal.queries import NonAdditive, Query, ScalarSum, SettingValue, apply_in_blocks
+from veracal.queries import (
+    NonAdditive,
+    Query,
+    ScalarSum,
+    SettingValue,
+    VectorSum,
+    apply_in_blocks,
+    brier_scores,
+    labeled_scores,
+)
+
+
+def check_inverse(inverse: float) -> float:
+    """Return an inverse temperature as a float; it must be finite and above zero."""
+    _checks.positive(inverse=inverse)
+    return float(inverse)
+
+
+def confidence_at(scores: Scores, inverse: float) -> Floats:
+    r"""Confidence at an inverse temperature, :math:`1 / \sum_j e^{\beta (z_j - \max z)}`.
+
+    The predicted class does not change, so this is the probability of the same class at
+    every temperature. At 1 it is the confidence as the scores give it, to the last bit.
+
+    Returns
+    -------
+    array of shape (n,)
+    """
+    if inverse == 1:
+        return scores.confidence.astype(np.float64)
+    with np.errstate(over="ignore"):
+        result: Floats = 1 / np.exp(inverse * below_largest(scores)).sum(axis=1)
+    return result
+
+
+def below_largest(scores: Scores) -> Floats:
+    """Logits minus the largest of their row; -inf for a probability of zero."""
+    logits = scores.logits.astype(np.float64)
+    with np.errstate(over="ignore"):
+        result: Floats = logits - logits.max(axis=1, keepdims=True)
+    return result
+
+
+def gap_at(records: Any, inverse: float) -> Floats:
+    r"""Correctness minus confidence, from -1 to :math:`1 - 1/k` for k classes."""
+    scores = labeled_scores(records)
+    return scores.correct - confidence_at(scores, inverse)
+
+
+def loss_at(records: Any, inverse: float) -> Floats:
+    r"""Loss :math:`\log \sum_j e^{\beta z_j} - \beta z_y`, which may be infinite."""
+    scores = labeled_scores(records)
+    shifted = inverse * below_largest(scores)
+    own = np.take_along_axis(shifted, scores.known_labels[:, None], axis=1)[:, 0]
+    result: Floats = np.log(np.exp(shifted).sum(axis=1)) - own
+    return result
+
+
+def slope_at(records: Any, parameter: float) -> Floats:
+    r"""Derivative of the loss in p, where the inverse temperature is :math:`\log(1 + e^p)`.
+
+    .. math:: \sigma(p) \sum_j z_j (\mathrm{softmax}(\beta z)_j - 1[j = y])
+
+    (methods of Zhang et al. 2022, https://arxiv.org/abs/2210.08248). A class of probability
+    zero contributes nothing, unless it is the label: then the derivative is infinite.
+    """
+    scores = labeled_scores(records)
+    shifted = below_largest(scores)
+    weights = np.exp(softplus(parameter) * shifted)
+    weights /= weights.sum(axis=1, keepdims=True)
+    with np.errstate(invalid="ignore"):  # zero times minus infinity
+        terms = np.where(weights > 0, weights * shifted, 0.0)
+    own = np.take_along_axis(shifted, scores.known_labels[:, None], axis=1)[:, 0]
+    result: Floats = expit(parameter) * (terms.sum(axis=1) - own)
+    return result
+
+
+def softplus(parameter: float) -> float:
+    r"""Inverse temperature of a parameter, :math:`\log(1 + e^p)`."""
+    return float(np.logaddexp(0.0, parameter))
 
 
 @dataclass(frozen=True)
@@ -71,11 +141,6 @@ class Gap(ScalarSum):
         one = 1 << self.grid.bits
         return Bounds(-one, one - one // self.classes)  # rounded outward
 
-    @property
-    def settings(self) -> Mapping[str, SettingValue]:
-        """Temperature and number of classes."""
-        return Frozen({"inverse": self.inverse, "classes": self.classes or 0})
-
     def per_record(self, records: Any) -> Array:
         """Each record's gap."""
         return gap_at(records, self.inverse)
@@ -110,18 +175,13 @@ class LossAt(ScalarSum):
         object.__setattr__(self, "inverse", check_inverse(self.inverse))
         _checks.positive(clamp=self.clamp)
         object.__setattr__(self, "clamp", float(self.clamp))
+        object.__setattr__(self, "centered", bool(self.centered))
         _ = self.bounds
 
     @property
     def bounds(self) -> Bounds:
         """From zero to the clamp, or half of it in both directions if centered."""
         return Bounds.of(-self._offset, self.clamp - self._offset, self.grid)
-
-    @property
-    def settings(self) -> Mapping[str, SettingValue]:
-        """Temperature and clamp."""
-        settings = {"inverse": self.inverse, "clamp": self.clamp}
-        return Frozen({**settings, "centered": bool(self.centered)})
 
     def per_record(self, records: Any) -> Array:
         """Clamped loss of each record; an infinite loss is clamped like any other."""
@@ -149,8 +209,8 @@ class TemperatureGradient(ScalarSum):
         Index of the step. It makes the queries of two steps different, because the same query
         would get the same noise.
     bits : int
-        Resolution of the grid: coarse relative to the noise and fine relative to the clip,  so
-        that the discrete noise is still accounted for exactly.
+        Resolution of the grid: coarse relative to the noise and fine relative to the clip, so that
+        the discrete noise is still accounted for exactly.
     """
 
     parameter: float
@@ -165,18 +225,14 @@ class TemperatureGradient(ScalarSum):
             raise ValueError(f"Expected a finite parameter, got parameter={self.parameter!r}.")
         _checks.positive(clip=self.clip)
         _checks.whole(step=self.step, least=0)
+        for name, kind in (("parameter", float), ("clip", float), ("step", int)):
+            object.__setattr__(self, name, kind(getattr(self, name)))
         _ = self.bounds
 
     @property
     def bounds(self) -> Bounds:
         """Plus and minus the clip."""
         return Bounds.of(-self.clip, self.clip, self.grid)
-
-    @property
-    def settings(self) -> Mapping[str, SettingValue]:
-        """Parameter, clip and step."""
-        settings = {"parameter": float(self.parameter), "clip": float(self.clip)}
-        return Frozen({**settings, "step": int(self.step)})
 
     def per_record(self, records: Any) -> Array:
         """Clipped derivative of each record; an infinite one is clipped like any other."""
@@ -222,14 +278,9 @@ class BrierGain(ScalarSum):
 
     def per_record(self, records: Any) -> Array:
         """Improvement of each record."""
-        scores = labeled(records)
-        return top_label_brier(scores) - top_label_brier(self.map.transform(scores))
-
-
-def top_label_brier(scores: Scores) -> Array:
-    """Squared error of each confidence as the probability of a correct prediction."""
-    result: Array = (confidence_at(scores, 1.0) - scores.correct) ** 2
-    return result
+        scores = labeled_scores(records)
+        mapped = self.map.transform(scores)
+        return brier_scores(scores, top_label=True) - brier_scores(mapped, top_label=True)
 
 
 @dataclass(frozen=True)
@@ -267,7 +318,7 @@ class ConfidenceWeightedGaps(VectorSum):
 
     def __post_init__(self) -> None:
         _check_map(self.map)
-        _ = self.sums
+        self.check_size()
 
     @property
     def settings(self) -> Mapping[str, SettingValue]:
@@ -276,7 +327,7 @@ class ConfidenceWeightedGaps(VectorSum):
 
     def per_record(self, records: Any) -> Array:
         """The two weighted gaps of each record."""
-        scores = labeled(records)
+        scores = labeled_scores(records)
         confidence = row_confidence(scores.logits.astype(np.float64), self.map.at)
         powers = _powers(scores, self.map.inverses(confidence))
         gaps = scores.correct - 1 / powers.sum(axis=1)
@@ -313,7 +364,7 @@ class ConfidenceWeightedSlopes(VectorSum):
     def __post_init__(self) -> None:
         _check_map(self.map)
         _checks.positive(most=self.most)
-        _ = self.sums
+        self.check_size()
 
     @property
     def bound(self) -> float:
@@ -327,7 +378,7 @@ class ConfidenceWeightedSlopes(VectorSum):
 
     def per_record(self, records: Any) -> Array:
         """The three weighted slopes of each record."""
-        scores = labeled(records)
+        scores = labeled_scores(records)
         confidence = row_confidence(scores.logits.astype(np.float64), self.map.at)
         inverses = self.map.inverses(confidence)
         powers = _powers(scores, inverses)
@@ -377,7 +428,7 @@ class MappedQuery:
     --------
     >>> from veracal.calibration.bins import Bins
     >>> from veracal.calibration.maps import Temperature
-    >>> from veracal.calibration.queries import BinnedGap
+    >>> from veracal.calibration import BinnedGap
     >>> from veracal.data import Scores
     >>> scores = Scores.from_logits([[4.0, 0.0]], [0])
     >>> query = MappedQuery(BinnedGap(Bins(1)), Temperature(0.5))
@@ -430,7 +481,7 @@ class MappedQuery:
 
     def evaluate(self, records: Any) -> Ints:
         """Map the scores and evaluate the query."""
-        return self.query.evaluate(map_in_blocks(self.map, labeled(records)))
+        return self.query.evaluate(map_in_blocks(self.map, labeled_scores(records)))
 
 
 @dataclass(frozen=True)

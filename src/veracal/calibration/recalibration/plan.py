@@ -36,7 +36,6 @@ from veracal.calibration.private.measurement import (
     private_figures,
 )
 from veracal.calibration.private.session import (
-    PricedQuery,
     PrivateFitter,
     divide_epsilon,
     micro_epsilon_of,
@@ -53,7 +52,7 @@ from veracal.calibration.recalibration.sources import (
     profile_source,
 )
 from veracal.ledger import Item
-from veracal.queries import Query, Release, Source
+from veracal.queries import Query, QueryRequest, Release, Source
 
 COUNTS = CorrectWrong(Bins(1))
 COMPARED: tuple[Figure, ...] = ("accuracy", "ece")
@@ -70,14 +69,19 @@ class Comparison:
     source answers the calibration error as one number; several sources answer the sums of all
     bins.
 
-    The queries are ``counts`` unless the fit queries them, ``before``, ``counts after`` if the
-    map may change predictions, and ``after``. The last two have the identity in place of the
-    map. With ``by_bins`` the calibration error is computed from sums by bin.
+    Attributes
+    ----------
+    bins : Bins
+    by_bins : bool
+        Whether the calibration error is computed from sums by bin.
+    queries : mapping of str to QueryRequest
+        ``counts`` unless the fit queries them, ``before``, ``counts after`` if the map may
+        change predictions, and ``after``. The last two have the identity in place of the map.
     """
 
     bins: Bins
     by_bins: bool
-    queries: Mapping[str, PricedQuery]
+    queries: Mapping[str, QueryRequest]
 
     def items(
         self, relation: Relation, unit: Unit | None = None, partition: str | None = None
@@ -128,14 +132,14 @@ def plan_comparison(
     shares["after"] = on_mapped_scores(error, Identity()), _ERROR_SHARE
     costs = divide_epsilon(micro_epsilon, [share for _, share in shares.values()])
     queries = {
-        name: PricedQuery(query, cost)
+        name: QueryRequest(query, cost)
         for (name, (query, _)), cost in zip(shares.items(), costs, strict=True)
     }
     return Comparison(edges, by_bins, Frozen(queries))
 
 
 def query_comparison(
-    plan: Comparison, ask: Callable[[PricedQuery, str], Release], map_: CalibrationMap
+    plan: Comparison, ask: Callable[[QueryRequest, str], Release], map_: CalibrationMap
 ) -> dict[str, Release]:
     """Query both sides of the map in use by ``ask(query, name)``; only one for the identity."""
     answers = {}
@@ -144,7 +148,7 @@ def query_comparison(
             answers[name] = ask(planned, name)
         elif map_ != Identity():
             query = on_mapped_scores(planned.query.query, map_)  # type: ignore[attr-defined]
-            answers[name] = ask(PricedQuery(query, planned.micro_epsilon), name)
+            answers[name] = ask(QueryRequest(query, planned.micro_epsilon), name)
     return answers
 
 

@@ -38,7 +38,6 @@ from veracal.calibration.private.measurement import (
 )
 from veracal.calibration.private.session import (
     Cohort,
-    PricedQuery,
     PrivateFitter,
     combined_statement,
     dropouts,
@@ -62,7 +61,7 @@ from veracal.calibration.recalibration.sources import (
 )
 from veracal.data import Estimate, Scores
 from veracal.ledger import Ledger
-from veracal.queries import Public, Release, Source, is_multi_source
+from veracal.queries import MultiSource, Public, QueryRequest, Release, Source
 
 FITTED_ON = "the records that the map was fitted to"
 _COVERS = {"noise and sampling": NOISE_AND_SAMPLING, "noise": NOISE}
@@ -202,7 +201,7 @@ def run_recalibration(
     the first query.
     """
     unaffordable = {} if extras is not None else find_unaffordable(source, plan.items, request)
-    cohort = Cohort(source, unaffordable) if is_multi_source(source) else source
+    cohort = Cohort(source, unaffordable) if isinstance(source, MultiSource) else source
     charged = cohort if extras is None else extras
 
     # The calibration map.
@@ -242,7 +241,7 @@ def run_recalibration(
 
     # Figures before and after.
     before = after = measurements = None
-    unused: tuple[PricedQuery, ...] = ()
+    unused: tuple[QueryRequest, ...] = ()
     if isinstance(plan.comparison, MeasurementPlan):
         assert mapped is not None
         cost, bins = plan.comparison.micro_epsilon, plan.comparison.bins.count
@@ -260,7 +259,7 @@ def run_recalibration(
         releases += (*first.releases.values(), *second.releases.values())
     elif plan.comparison is not None:
 
-        def ask(query: PricedQuery, name: str) -> Release:
+        def ask(query: QueryRequest, name: str) -> Release:
             return query.ask(cohort, sub_request(request, f"figures: {name}"))
 
         answers = query_comparison(plan.comparison, ask, map_)
@@ -315,8 +314,8 @@ def recalibrate(
     measure: Share = "auto",
     level: float = 0.95,
     at_sources: int = 1,
-    least: int | None = None,
-    most_records: int | None = None,
+    min_sources: int | None = None,
+    max_records: int | None = None,
     ledger: Ledger | str | Path | None = None,
     private: bool = True,
     request: str | None = None,
@@ -364,7 +363,7 @@ def recalibrate(
     at_sources : int
         Largest number of sources at which one individual has records; the statement multiplies
         the cost.
-    least, most_records : int, optional
+    min_sources, max_records : int, optional
         Of several sources: how many must answer, and a bound on the number of records of each
         (by default the declared size). Without the bound a source with wrong answers can change
         the map arbitrarily.
@@ -407,10 +406,10 @@ def recalibrate(
     >>> round(result.temperature.value), result.private, result.guard.kept
     (3, False, True)
     """
-    if most_records is None and not isinstance(source, Source | Scores):
-        most_records = size  # no source has more records than all sources together
+    if max_records is None and not isinstance(source, Source | Scores):
+        max_records = size  # no source has more records than all sources together
     one = source_of(
-        source, ledger=ledger, private=private, least=least, most_records=most_records
+        source, ledger=ledger, private=private, min_sources=min_sources, max_records=max_records
     )
     _checks.whole(at_sources=at_sources)
     if method == NONE:

@@ -20,7 +20,7 @@ from veracal.calibration.queries.platt import ParameterGrid, weight_shape
 from veracal.calibration.sources import PrepaidSource
 from veracal.data import Kind, Scores
 from veracal.ledger import Ledger
-from veracal.queries import Curator, Pool, Public, Source, is_declared, is_multi_source
+from veracal.queries import Curator, MultiSource, Pool, Public, Source, is_declared
 
 Share = float | Literal["auto"] | None
 BINS = 15  # default number of bins
@@ -219,15 +219,17 @@ def source_of(
     *,
     ledger: Ledger | str | Path | None = None,
     private: bool = True,
-    least: int | None = None,
-    most_records: int | None = None,
+    min_sources: int | None = None,
+    max_records: int | None = None,
 ) -> Source:
     """A source as it is, a pool of several sources, or scores with the ledger to charge.
 
     Scores are public only with ``private=False``.
     """
     if isinstance(given, Scores):
-        _require_unset("an iterable of sources", least=least, most_records=most_records)
+        _require_unset(
+            "an iterable of sources", min_sources=min_sources, max_records=max_records
+        )
         if (ledger is None) == private:
             actual = "neither" if private else "both"
             raise ValueError(
@@ -238,10 +240,12 @@ def source_of(
         return Curator(given, ledger if isinstance(ledger, Ledger) else Ledger(Path(ledger)))
     _require_unset("scores", ledger=ledger)
     if isinstance(given, Source):
-        _require_unset("an iterable of sources", least=least, most_records=most_records)
+        _require_unset(
+            "an iterable of sources", min_sources=min_sources, max_records=max_records
+        )
         source: Source = given
     elif isinstance(given, Iterable) and not isinstance(given, str | bytes):
-        source = Pool(given, least=least, most_records=most_records)
+        source = Pool(given, min_sources=min_sources, max_records=max_records)
     else:
         raise ValueError(
             "Expected scores, a source or several sources, got "
@@ -257,7 +261,7 @@ def source_of(
 
 def profile_source(source: Any) -> SourceProfile:
     """Public facts about a source, without querying it."""
-    several = is_multi_source(source)
+    several = isinstance(source, MultiSource)
     members = source.sources if isinstance(source, Pool) else ()
     profiles = [profile_source(member) for member in members]
     relations = {source.relation} if is_declared(source) else {p.relation for p in profiles}

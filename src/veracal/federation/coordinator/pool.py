@@ -30,13 +30,14 @@ from veracal.federation.protocol.terms import Terms
 from veracal.federation.transports.base import Transport
 from veracal.ledger import canonical, digest
 from veracal.queries import (
+    MultiSource,
     Path,
     PooledRelease,
     QueryRequest,
     Release,
-    RoundBasedSource,
     SkippedSource,
     check_additive,
+    check_min_sources,
     combine_answers,
 )
 
@@ -73,7 +74,7 @@ class RoundEvent:
     why: str = ""
 
 
-class RemotePool(RoundBasedSource):
+class RemotePool(MultiSource):
     """Several remote sources that answer together, by the sum of their answers.
 
     It has the interface of :class:`~veracal.queries.Pool`.
@@ -87,7 +88,7 @@ class RemotePool(RoundBasedSource):
     transport : Transport
     history : RequestHistory, optional
         Stores requests, answers and rounds; by default in memory, lost with the process.
-    least : int, optional
+    min_sources : int, optional
         Number of sources that must answer; by default all.
     run : str
         Distinguishes several uses of one history and the same sources. A source that dropped
@@ -114,20 +115,15 @@ class RemotePool(RoundBasedSource):
         transport: Transport,
         history: RequestHistory | None = None,
         *,
-        least: int | None = None,
+        min_sources: int | None = None,
         run: str = "",
         timeout: float | None = None,
         watch: Callable[[RoundEvent], None] = lambda event: None,
     ) -> None:
         all_terms = tuple(terms)
         check_pool(all_terms)
-        if least is not None and (
-            isinstance(least, bool) or least not in range(1, len(all_terms) + 1)
-        ):
-            raise ValueError(
-                f"Expected least to be a number of sources from 1 to {len(all_terms)}, got "
-                f"least={least!r}."
-            )
+        if min_sources is not None:
+            check_min_sources(min_sources, len(all_terms))
         if timeout is not None:
             _checks.positive(timeout=timeout)
         self.history = RequestHistory(None, key.public) if history is None else history
@@ -137,7 +133,7 @@ class RemotePool(RoundBasedSource):
         self.sources = tuple(
             Remote(each, key, None, self.history, run=self.run) for each in all_terms
         )
-        self.least, self.watch = least, watch
+        self.min_sources, self.watch = min_sources, watch
         self.timeout = timeout or 2 * max(each.deadline for each in all_terms) + SLACK
         self.enrolled: EnrolledBounds = enrolled_bounds(all_terms)
         self._transport = transport
@@ -171,17 +167,17 @@ class RemotePool(RoundBasedSource):
         expected: QueryRequest,
         *,
         request: str | None = None,
-        silent: Mapping[Path, str] | None = None,
+        dropped: Mapping[Path, str] | None = None,
     ) -> PooledRelease:
         """Query all sources at once, except those that dropped out before.
 
         Parameters
         ----------
-        expected : ExpectedResponse
+        expected : QueryRequest
         request : str, optional
             The caller's id of the query. At the sources, the hash of a query is its id, so the
             same query gets the same answer under any id.
-        silent : mapping of path to reason, optional
+        dropped : mapping of path to reason, optional
             Sources to skip, and why.
 
         Raises
@@ -189,13 +185,13 @@ class RemotePool(RoundBasedSource):
         ValueError
             If a source did not declare this query. Nothing is sent.
         DropoutError
-            If fewer than ``least`` sources answered. The round stays open: a repeat does not
+            If fewer than ``min_sources`` sources answered. The round stays open: a repeat does not
             send the query to sources that answered.
         PendingError
             If answers are still on their way. The round stays open too.
         """
         check_additive(expected.query)
-        skipped = {path[0]: why for path, why in (silent or {}).items()}
+        skipped = {path[0]: why for path, why in (dropped or {}).items()}
         present = {i: source for i, source in enumerate(self.sources) if i not in skipped}
         for source in present.values():
             request_id = source.request(expected).id
@@ -244,7 +240,7 @@ class RemotePool(RoundBasedSource):
             try:
                 requests[source.terms.source] = source.prepare_request(expected, number)
             except BudgetError:
-                if self.least is None:
+                if self.min_sources is None:
                     raise
                 responses[i] = SkippedSource(_CANNOT_PAY)
                 continue
@@ -292,24 +288,29 @@ class RemotePool(RoundBasedSource):
         self, expected: QueryRequest, responses: list[SourceResponse]
     ) -> PooledRelease:
         """Add the answers, and count the requests to sources that gave none."""
-        answers = [SkippedSource(r.why) if isinstance(r, Dropout) else r for r in responses]
-        silent: dict[Path, str] = {
-            (i,): r.why for i, r in enumerate(answers) if isinstance(r, SkippedSource)
+        answers = [SkippedSource(r.reason) if isinstance(r, Dropout) else r for r in responses]
+        dropped: dict[Path, str] = {
+            (i,): r.reason for i, r in enumerate(answers) if isinstance(r, SkippedSource)
         }
         release = combine_answers(
-            expected, answers, self.sources, least=self.least, most_records=None, silent=silent
+            expected,
+            answers,
+            self.sources,
+            min_sources=self.min_sources,
+            max_records=None,
+            dropped=dropped,
         )
         unanswered: dict[Path, Event] = {
             (i,): self.sources[i].event(expected)
             for i, response in enumerate(responses)
             if isinstance(response, Dropout)
         }
-        return replace(release, asked=Frozen({**release.asked, **unanswered}))
+        return replace(release, requested=Frozen({**release.requested, **unanswered}))
 
     def _check_enough(self, responses: list[SourceResponse]) -> None:
         """Raise if too few sources answered, and name the others."""
-        why = [None if isinstance(r, Release) else r.why for r in responses]
-        answered, needed = why.count(None), self.least or len(responses)
+        why = [None if isinstance(r, Release) else r.reason for r in responses]
+        answered, needed = why.count(None), self.min_sources or len(responses)
         if answered >= needed:
             return
         names = dict[str, list[str]]()
@@ -332,7 +333,7 @@ class RemotePool(RoundBasedSource):
         ]
         return ClosedRound(
             tuple(source for source, r in pairs if not isinstance(r, SkippedSource)),
-            Frozen({source: r.why for source, r in pairs if not isinstance(r, Release)}),
+            Frozen({source: r.reason for source, r in pairs if not isinstance(r, Release)}),
         )
 
 
@@ -387,10 +388,10 @@ def _round_event(
     """Event for the response of a source."""
     if isinstance(response, Release):
         return RoundEvent(number, expected.query.name, i, "answered")
-    if response.why == REFUSED:
+    if response.reason == REFUSED:
         return RoundEvent(number, expected.query.name, i, "refused")
     status: SourceStatus = "skipped" if isinstance(response, SkippedSource) else "dropped out"
-    return RoundEvent(number, expected.query.name, i, status, response.why)
+    return RoundEvent(number, expected.query.name, i, status, response.reason)
 
 
 def _query_id(expected: QueryRequest) -> str:
@@ -512,9 +513,9 @@ def check_plan(pool: RemotePool, steps: RecalibrationPlan, plan: Sequence[Source
         Nothing was sent.
     """
     why = [each.why for each in plan if each.why is not None]
-    needed = len(plan) if pool.least is None else pool.least
+    needed = len(plan) if pool.min_sources is None else pool.min_sources
     if len(plan) - len(why) < needed:
-        enough = "all" if pool.least is None else f"{needed}"
+        enough = "all" if pool.min_sources is None else f"{needed}"
         others = f" And {len(why) - 1} more, as the plan shows." if len(why) > 1 else ""
         raise BudgetError(
             f"Expected {enough} of {len(plan)} sources to have enough budget for every query, "
@@ -538,9 +539,9 @@ def source_costs(pool: RemotePool, result: Recalibration) -> tuple[SourceCost, .
     costs = []
     for i, (source, why) in enumerate(zip(pool.sources, result.dropouts, strict=True)):
         events = [
-            release.asked[i,]
+            release.requested[i,]
             for release in result.releases
-            if isinstance(release, PooledRelease) and (i,) in release.asked
+            if isinstance(release, PooledRelease) and (i,) in release.requested
         ]
         head = source.history.head(source.terms.source)
         costs.append(

@@ -150,7 +150,7 @@ LATE = "it did not answer in time"
 class Dropout:
     """Stands for the answer of a source that gave none that is valid, with the reason."""
 
-    why: str
+    reason: str
 
 
 class Remote:
@@ -286,7 +286,7 @@ class Remote:
             except OSError as error:
                 raise DropoutError(f"{self.name}: {LATE}, or could not be reached.") from error
         if isinstance(response, Dropout):
-            raise DropoutError(f"{self.name}: {response.why}.")
+            raise DropoutError(f"{self.name}: {response.reason}.")
         return response
 
     # ---------------------------------------------------------------- step by step
