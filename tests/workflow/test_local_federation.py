@@ -9,9 +9,9 @@ from veracal.calibration import metrics, recalibrate
 from veracal.data import load
 from veracal.errors import DataError
 from veracal.federation.coordinator.members import KEY_FILE, read_members
-from veracal.federation.models import model_hash
 from veracal.federation.protocol.envelopes import PrivateKey
 from veracal.federation.protocol.messages import Answer, Request, unseal_reply
+from veracal.federation.protocol.terms import model_hash
 from veracal.federation.source.serving import open_source
 from veracal.federation.transports.files import FilesTransport, serve_folder
 from veracal.workflow.local_federation import (

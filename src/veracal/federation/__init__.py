@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from veracal.federation.flower.supernode import serve_node
     from veracal.federation.flower.transport import register_nodes
     from veracal.federation.flower.wire import make_node_key, read_public_node_key
-    from veracal.federation.models import artifact_hash, model_hash
     from veracal.federation.protocol.envelopes import (
         MAX_REPLY_BYTES,
         MAX_REQUEST_BYTES,
@@ -66,7 +65,7 @@ if TYPE_CHECKING:
         decode_map,
         describe_terms,
     )
-    from veracal.federation.protocol.terms import Terms
+    from veracal.federation.protocol.terms import Terms, artifact_hash, model_hash
     from veracal.federation.source.enrolling import (
         Declaration,
         Proposal,
@@ -247,10 +246,6 @@ __getattr__, __dir__ = attach(
             "make_node_key",
             "read_public_node_key",
         ),
-        "models": (
-            "artifact_hash",
-            "model_hash",
-        ),
         "protocol.envelopes": (
             "MAX_REPLY_BYTES",
             "MAX_REQUEST_BYTES",
@@ -264,7 +259,7 @@ __getattr__, __dir__ = attach(
             "decode_map",
             "describe_terms",
         ),
-        "protocol.terms": ("Terms",),
+        "protocol.terms": ("Terms", "artifact_hash", "model_hash"),
         "source.enrolling": (
             "Declaration",
             "Proposal",

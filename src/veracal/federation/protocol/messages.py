@@ -7,7 +7,7 @@ entry. A source whose ledger lacks an entry that it signed was rolled back, for 
 restored backup.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from veracal.federation.protocol import envelopes as schema
@@ -60,17 +60,12 @@ class Head:
     ) -> "Head":
         """Sign an entry."""
         unsigned = cls(source, index, hash_, previous, "")
-        return cls(source, index, hash_, previous, key.sign(unsigned.content))
+        return replace(unsigned, signature=key.sign(unsigned.content))
 
     @property
     def content(self) -> bytes:
         """Bytes that are signed."""
-        body = {
-            "hash": self.hash,
-            "index": self.index,
-            "previous": self.previous,
-            "source": self.source,
-        }
+        body = {name: value for name, value in vars(self).items() if name != "signature"}
         return f"{HEAD}\n{canonical(body)}".encode("ascii")
 
     def verify(self, key: PublicKey) -> bool:
@@ -79,20 +74,12 @@ class Head:
 
     def to_json(self) -> dict[str, Any]:
         """Convert to JSON types, without the source, which the enclosing message names."""
-        return {
-            "hash": self.hash,
-            "index": self.index,
-            "previous": self.previous,
-            "signature": self.signature,
-        }
+        return {name: value for name, value in vars(self).items() if name != "source"}
 
     @classmethod
     def from_json(cls, body: Any, source: str) -> "Head":
         """Read the output of :meth:`to_json`. The signature is not verified here."""
-        fields = schema.check_fields(body, _HEAD_CHECKS, "the head")
-        return cls(
-            source, fields["index"], fields["hash"], fields["previous"], fields["signature"]
-        )
+        return cls(source, **schema.check_fields(body, _HEAD_CHECKS, "the head"))
 
 
 _HEAD_CHECKS: dict[str, schema.Check] = {
@@ -143,13 +130,7 @@ class Request:
     def query(self) -> dict[str, Any]:
         """The fields that identify the query."""
         return {
-            "argument": self.argument,
-            "data": self.data,
-            "kind": self.kind,
-            "micro_epsilon": self.micro_epsilon,
-            "model": self.model,
-            "noise_multiplier": self.noise_multiplier,
-            "source": self.source,
+            name: value for name, value in vars(self).items() if name not in ("head", "round")
         }
 
     @property
@@ -186,22 +167,14 @@ class Request:
             wrong type or out of bounds, or the id is not the hash of the query.
         """
         body = unseal(REQUEST, raw, key, max_bytes=MAX_REQUEST_BYTES)
-        fields = schema.check_fields(body, _REQUEST_CHECKS, "the request")
-        head = fields["head"]
+        fields = {**schema.check_fields(body, _REQUEST_CHECKS, "the request")}
+        id_, head = fields.pop("id"), fields.pop("head")
         request = cls(
-            fields["source"],
-            fields["data"],
-            fields["model"],
-            fields["kind"],
-            fields["argument"],
-            fields["micro_epsilon"],
-            fields["noise_multiplier"],
-            fields["round"],
-            None if head is None else Head.from_json(head, fields["source"]),
+            **fields, head=None if head is None else Head.from_json(head, fields["source"])
         )
         if (request.micro_epsilon is None) == (request.noise_multiplier is None):
             raise EnvelopeError("the request must name exactly one kind of noise")
-        if fields["id"] != request.id:
+        if id_ != request.id:
             raise EnvelopeError("the id of the request is not the hash of its query")
         return request
 

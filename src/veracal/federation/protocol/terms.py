@@ -1,17 +1,20 @@
-"""The public terms that a source declares and signs at enrollment.
+"""The public terms that a source declares and signs at enrollment, and the hash of its model.
 
 Everything that the privacy of an answer depends on (ranges, bins, bounds, budget, unit of
 privacy) is declared here by the source. A request only chooses among what the terms allow.
 """
 
 import datetime
-from dataclasses import dataclass, field, fields
+import hashlib
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from veracal import _checks
 from veracal.accounting import MICRO, RELATIONS, Budget, Relation, Unit
+from veracal.artifact import WEIGHTS, PrivateClassifier
 from veracal.calibration import ParameterGrid, TemperatureGrid
-from veracal.data import Kind
+from veracal.data import Kind, check_readable, translate_os_errors
 from veracal.errors import DataError
 from veracal.federation.protocol import envelopes as schema
 from veracal.federation.protocol.envelopes import (
@@ -20,18 +23,18 @@ from veracal.federation.protocol.envelopes import (
     EnvelopeError,
     PrivateKey,
     PublicKey,
-    is_hexadecimal,
     read_unverified,
     seal,
     unseal,
 )
+from veracal.ledger import canonical, digest
 
 ID_DIGITS = 32  # hexadecimal digits of an enrollment id and of a data version
 HASH_DIGITS = 64  # hexadecimal digits of a SHA-256
 MAX_CLASSES = 10_000
 MAX_BINS = 1_000
 MAX_MICRO_EPSILON = 1_000 * MICRO
-_MAX_NAME = 100
+MAX_NAME = 100
 
 
 @dataclass(frozen=True)
@@ -107,13 +110,6 @@ class Terms:
     expires: str | None = None
 
     def __post_init__(self) -> None:
-        for name, digits in (
-            ("source", ID_DIGITS),
-            ("data", ID_DIGITS),
-            ("model", HASH_DIGITS),
-        ):
-            if not is_hexadecimal(getattr(self, name), digits):
-                raise ValueError(f"Expected {name} to be {digits} hexadecimal digits.")
         _checks.whole(classes=self.classes, least=2)
         _checks.whole(micro_epsilon=self.micro_epsilon, max_per_answer=self.max_per_answer)
         _checks.whole(bins=self.bins, min_records=self.min_records)
@@ -145,7 +141,7 @@ class Terms:
         """Convert to JSON types."""
         temperatures, parameters = self.temperatures, self.parameters
         return {
-            **{one.name: getattr(self, one.name) for one in fields(self)},
+            **vars(self),
             "key": self.key.text,
             "coordinator": self.coordinator.text,
             "unit": {"at_most": self.unit.at_most, "name": self.unit.name},
@@ -195,27 +191,27 @@ class Terms:
     def from_json(cls, body: Any) -> "Terms":
         """Validate the output of :meth:`to_json` and convert it to terms."""
         fields = schema.check_fields(body, _CHECKS, "the terms")
-        unit = schema.check_fields(fields["unit"], _UNIT, "the unit")
+        low, high, bits = fields["temperatures"]
+        is_valid = schema.number(1e-6, 1e6)
+        if not (is_valid(low) and is_valid(high) and schema.integer(0, 30)(bits)):
+            raise EnvelopeError("'temperatures' of the terms has an invalid value")
         return cls(
             **{
                 **fields,
                 "key": PublicKey(fields["key"]),
                 "coordinator": PublicKey(fields["coordinator"]),
-                "unit": Unit(unit["name"], unit["at_most"]),
+                "unit": parse_unit(fields["unit"]),
                 "kinds": tuple(fields["kinds"]),
-                "temperatures": _parse_temperatures(fields["temperatures"]),
+                "temperatures": TemperatureGrid(low, high, bits),
                 "parameters": ParameterGrid(*fields["parameters"]),
             }
         )
 
 
-def _parse_temperatures(value: list[Any]) -> TemperatureGrid:
-    """Range of temperatures and bits of its grid."""
-    low, high, bits = value
-    is_valid = schema.number(1e-6, 1e6)
-    if not (is_valid(low) and is_valid(high) and schema.integer(0, 30)(bits)):
-        raise EnvelopeError("'temperatures' of the terms has an invalid value")
-    return TemperatureGrid(low, high, bits)
+def parse_unit(body: object) -> Unit:
+    """Validate the fields of a unit of privacy."""
+    checks = {"name": schema.text(MAX_NAME), "at_most": schema.integer(1, 10**6)}
+    return Unit(**schema.check_fields(body, checks, "the unit"))
 
 
 def _parse_day(text: str) -> datetime.date:
@@ -226,13 +222,9 @@ def _parse_day(text: str) -> datetime.date:
         raise ValueError(f"Expected a date such as 2027-12-31, got {text!r}.") from cause
 
 
-_UNIT: dict[str, schema.Check] = {
-    "name": schema.text(_MAX_NAME),
-    "at_most": schema.integer(1, 10**6),
-}
 _CHECKS: dict[str, schema.Check] = {
     "source": schema.hexadecimal(ID_DIGITS),
-    "name": schema.text(_MAX_NAME),
+    "name": schema.text(MAX_NAME),
     "key": schema.hexadecimal(64),
     "coordinator": schema.hexadecimal(64),
     "model": schema.hexadecimal(HASH_DIGITS),
@@ -254,3 +246,46 @@ _CHECKS: dict[str, schema.Check] = {
     "deadline": schema.number(0.01, 86_400.0),
     "expires": schema.optional(schema.text(10, min_length=10)),
 }
+
+
+def model_hash(path: str | Path) -> str:
+    """Hash of a model: an artifact or any other file.
+
+    Parameters
+    ----------
+    path : path
+        A folder that ``veracal fit`` wrote, or a file such as the weights of a network.
+
+    Returns
+    -------
+    str
+        SHA-256 in hexadecimal: of the bytes of a file, or of everything that the scores of an
+        artifact depend on before calibration. So it does not change when a calibration map is
+        written to the artifact.
+
+    Raises
+    ------
+    DataError
+        If the path does not exist, or the artifact was changed.
+    """
+    path = Path(path)
+    if path.is_dir():
+        return artifact_hash(PrivateClassifier.load(path))
+    with translate_os_errors(path), check_readable(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def artifact_hash(classifier: PrivateClassifier) -> str:
+    """Hash of everything that the scores of an artifact depend on before calibration."""
+    manifest = classifier.manifest
+    return digest(
+        canonical(
+            {
+                "classes": list(manifest.classes),
+                "features": manifest.features,
+                "model": dict(manifest.model),
+                "schema": manifest.schema,
+                WEIGHTS: digest(classifier.weights.to_bytes()),
+            }
+        )
+    )

@@ -237,7 +237,7 @@ class Declaration:
         Public key of the coordinator.
     model : str
         Hash of the model that scored the records
-        (:func:`veracal.federation.models.model_hash`).
+        (:func:`veracal.federation.protocol.terms.model_hash`).
     epsilon : float
         Total budget of this coordinator.
     max_per_answer : float or None
