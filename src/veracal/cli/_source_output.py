@@ -392,7 +392,7 @@ def _log_facts(enrollment: Enrollment, log: AnswerLog) -> dict[str, Any]:
         "enrollment": terms.source,
         "coordinator": terms.coordinator.text,
         "answers": [
-            {**each.to_json(), "query": describe_query(each.kind, each.argument, terms)}
+            {**asdict(each), "query": describe_query(each.kind, each.argument, terms)}
             for each in log.answers
         ],
         "refusals": [{"when": when, "why": why} for when, why in log.refusals],

@@ -6,11 +6,11 @@ and their cost.
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from veracal.accounting import MICRO, DiscreteLaplace, epsilon_for, event_from_json
+from veracal.accounting import MICRO, epsilon_for, event_from_json
 from veracal.artifact import read_file
 from veracal.data import Label, Scores, atomic_file, load_scores, translate_os_errors
 from veracal.errors import DataError, VeracalError
@@ -25,10 +25,9 @@ from veracal.federation.source.folder import (
     FileMarkKey,
     RefusalLog,
     SourceFolder,
-    is_enrollment_id,
 )
 from veracal.ledger import Cost, EpsilonDelta, Ledger, canonical, digest
-from veracal.mechanisms import discrete_gaussian_std, discrete_laplace_std
+from veracal.queries import noise_std
 
 TERMS, PRIVATE, RECORDS, SPENT, REFUSALS, REVOKED = (
     "terms",
@@ -73,7 +72,7 @@ class RecordFile:
         """Compute the digests of a file."""
         absolute = path.absolute()
         with translate_os_errors(absolute):
-            state = _file_state(absolute, marks)
+            state = marks.of_state(absolute)
         return cls(str(absolute), state, marks.of_file(absolute))
 
     def verify(self, marks: FileMarkKey) -> "RecordFile":
@@ -88,7 +87,7 @@ class RecordFile:
         """
         path = Path(self.path)
         try:
-            state = _file_state(path, marks)
+            state = marks.of_state(path)
             if state == self.state:
                 return self
             if marks.of_file(path) == self.content:
@@ -211,7 +210,7 @@ def read_enrollment(source: SourceFolder, prefix: str) -> Enrollment:
         If no enrollment or several have this prefix, or its files were changed.
     """
     ids = source.enrollment_ids()
-    matches = [each for each in ids if is_prefix(prefix, each)]
+    matches = [each for each in ids if prefix and each.startswith(prefix)]
     if len(matches) != 1:
         raise DataError(
             str(source.path),
@@ -230,17 +229,6 @@ def read_enrollment(source: SourceFolder, prefix: str) -> Enrollment:
 def list_enrollments(source: SourceFolder) -> list[Enrollment]:
     """All enrollments, oldest first."""
     return [read_enrollment(source, each) for each in source.enrollment_ids()]
-
-
-def is_prefix(prefix: str, enrollment: str) -> bool:
-    """Whether an enrollment id has a nonempty prefix."""
-    return bool(prefix) and is_enrollment_id(enrollment) and enrollment.startswith(prefix)
-
-
-def _file_state(path: Path, marks: FileMarkKey) -> str:
-    """Keyed digest of the size and modification time of a file."""
-    status = path.stat()
-    return marks.of_text(f"{status.st_size} {status.st_mtime_ns}")
 
 
 def _damaged_error(path: Path, actual: str) -> DataError:
@@ -302,10 +290,6 @@ class AnsweredRequest:
     spent: EpsilonDelta
     left: EpsilonDelta
 
-    def to_json(self) -> dict[str, Any]:
-        """Convert to JSON types."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class AnswerLog:
@@ -333,7 +317,7 @@ def read_answer_log(source: SourceFolder, enrollment: Enrollment) -> AnswerLog:
     """
     problems = list(find_problems(source, enrollment))
     try:
-        answers = tuple(_read_answers(enrollment))
+        answers = tuple(_read_answers(enrollment.ledger, enrollment.terms))
     except (VeracalError, EnvelopeError, ValueError, LookupError, TypeError) as error:
         answers = ()
         problems.append(f"The answers cannot be read ({type(error).__name__}).")
@@ -382,44 +366,32 @@ def find_share_problems(source: SourceFolder) -> Iterator[str]:
         )
 
 
-def _read_answers(enrollment: Enrollment) -> Iterator[AnsweredRequest]:
+def _read_answers(ledger: Ledger, terms: Terms) -> Iterator[AnsweredRequest]:
     """Read every entry of the ledger of an enrollment."""
-    ledger, terms = enrollment.ledger, enrollment.terms
-    rule, total = ledger.opening.rule, Cost(0)
+    rule, total, budget = ledger.opening.rule, Cost(0), terms.budget
     for line in ledger.to_json(answers=True)["entries"]:
         total += Cost(line["cost"], line["cost_delta"])
-        spent = EpsilonDelta(*rule.privacy(total, terms.budget))  # type: ignore[union-attr]
-        left = EpsilonDelta(*rule.left(total, terms.budget))  # type: ignore[union-attr]
-        yield _read_answer(line, terms, spent, left)
-
-
-def _read_answer(
-    line: dict[str, Any], terms: Terms, spent: EpsilonDelta, left: EpsilonDelta
-) -> AnsweredRequest:
-    """Read one entry."""
-    event = event_from_json(line["event"])
-    laplace = isinstance(event, DiscreteLaplace)
-    epsilon = (
-        line["cost"] / MICRO if not terms.delta else epsilon_for(event, terms.delta, terms.unit)
-    )
-    if line["answer_hex"] is None:
-        return AnsweredRequest(
+        spent = EpsilonDelta(*rule.privacy(total, budget))  # type: ignore[union-attr]
+        left = EpsilonDelta(*rule.left(total, budget))  # type: ignore[union-attr]
+        event = event_from_json(line["event"])
+        epsilon = (
+            epsilon_for(event, terms.delta, terms.unit) if terms.delta else line["cost"] / MICRO
+        )
+        answer = AnsweredRequest(
             line["index"], line["purpose"], {}, None, epsilon, (), 0.0, spent, left
         )
-    stored = json.loads(bytes.fromhex(line["answer_hex"]))
-    request = stored["query"]
-    if digest(canonical(request)) != line["request"]:
-        raise ValueError("The stored query does not match the id of its request.")
-    query = build_query(request["kind"], request["argument"], terms)
-    std = (discrete_laplace_std if laplace else discrete_gaussian_std)(event.noise)  # type: ignore[union-attr]
-    return AnsweredRequest(
-        line["index"],
-        request["kind"],
-        request["argument"],
-        stored["round"],
-        epsilon,
-        tuple(query.grid.values(stored["units"]).tolist()),
-        std * query.grid.step,
-        spent,
-        left,
-    )
+        if line["answer_hex"] is not None:
+            stored = json.loads(bytes.fromhex(line["answer_hex"]))
+            request = stored["query"]
+            if digest(canonical(request)) != line["request"]:
+                raise ValueError("The stored query does not match the id of its request.")
+            query = build_query(request["kind"], request["argument"], terms)
+            answer = replace(
+                answer,
+                kind=request["kind"],
+                argument=request["argument"],
+                round=stored["round"],
+                values=tuple(query.grid.values(stored["units"]).tolist()),
+                noise_std=noise_std(event) * query.grid.step,  # type: ignore[arg-type]
+            )
+        yield answer

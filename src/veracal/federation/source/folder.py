@@ -94,9 +94,11 @@ class FileMarkKey:
                 keyed.update(block)
         return keyed.hexdigest()
 
-    def of_text(self, text: str) -> str:
-        """Keyed digest of a short text, such as the size and the time of a file."""
-        return hmac.new(self._key, b"text\0" + text.encode(), hashlib.sha256).hexdigest()
+    def of_state(self, path: Path) -> str:
+        """Keyed digest of the size and the modification time of a file."""
+        status = path.stat()
+        text = f"text\0{status.st_size} {status.st_mtime_ns}"
+        return hmac.new(self._key, text.encode(), hashlib.sha256).hexdigest()
 
 
 MAX_LINES = 1_000
