@@ -17,6 +17,7 @@ from veracal.calibration import (
     Recalibration,
     RecalibrationPlan,
     plan_recalibration,
+    run_recalibration,
 )
 from veracal.cli import _output as _show
 from veracal.cli._artifacts import is_artifact
@@ -41,7 +42,6 @@ from veracal.federation import (
     model_hash,
     plan_sources,
     read_source_list,
-    recalibrate_pool,
     recalibration_record,
     source_costs,
     statement_text,
@@ -266,7 +266,7 @@ def _run_plan(
     try:
         with watching([one.name for one in source_plans], rounds) as watch:
             pool.watch = watch
-            return recalibrate_pool(pool, plan, at_sources=at_sources)
+            return run_recalibration(pool, plan, at_sources=at_sources)
     except KeyboardInterrupt:
         _show.print_status(_STOPPED)
         raise

@@ -14,7 +14,6 @@ from veracal.calibration import (
     Recalibration,
     RecalibrationPlan,
     find_unaffordable,
-    run_recalibration,
 )
 from veracal.errors import BudgetError, DropoutError
 from veracal.federation.coordinator.history import ClosedRound, RequestHistory
@@ -55,12 +54,10 @@ class RoundEvent:
 
     Attributes
     ----------
-    round : int
-        Number of the round, from 1.
+    round, source : int
+        Number of the round, from 1, and index of the source, from 0.
     query : str
         Name of the query.
-    source : int
-        Index of the source, from 0.
     status : {"queried", "queried again", "answered", "refused", "dropped out", "skipped"}
     why : str
         Why it dropped out or was skipped.
@@ -120,7 +117,7 @@ class RemotePool(RoundBasedSource):
         watch: Callable[[RoundEvent], None] = lambda event: None,
     ) -> None:
         all_terms = tuple(terms)
-        check_pool(all_terms)
+        _check_pool(all_terms)
         if least is not None and (
             isinstance(least, bool) or least not in range(1, len(all_terms) + 1)
         ):
@@ -173,14 +170,8 @@ class RemotePool(RoundBasedSource):
     ) -> PooledRelease:
         """Query all sources at once, except those that dropped out before.
 
-        Parameters
-        ----------
-        expected : ExpectedResponse
-        request : str, optional
-            The caller's id of the query. At the sources, the hash of a query is its id, so the
-            same query gets the same answer under any id.
-        silent : mapping of path to reason, optional
-            Sources to skip, and why.
+        At the sources, the hash of a query is its id, so the same query gets the same answer
+        under any ``request``, the caller's id of it.
 
         Raises
         ------
@@ -199,33 +190,50 @@ class RemotePool(RoundBasedSource):
             request_id = source.request(expected).id
             if request is not None:
                 self.history.label(self.run, source.terms.source, request, request_id)
-        query = _query_id(expected)
-        if query not in self._rounds:
-            self._rounds.append(query)
-        stored = self.history.find_round(self.run, query)
+        query = expected.query
+        identity = {
+            "kind": type(query).__name__,
+            "query": query.name,
+            "settings": dict(query.settings),
+            "bits": query.grid.bits,
+            "entries": query.entries,
+            "micro_epsilon": expected.micro_epsilon,
+            "noise_multiplier": expected.noise_multiplier,
+        }
+        query_id = digest(canonical(identity))
+        if query_id not in self._rounds:
+            self._rounds.append(query_id)
+        stored = self.history.find_round(self.run, query_id)
         if stored is None:
-            number = self._rounds.index(query) + 1
-            responses = self._in_order(self._query_sources(expected, number, present), skipped)
+            number = self._rounds.index(query_id) + 1
+            found = self._query_sources(expected, number, present)
+            found |= {i: SkippedSource(why) for i, why in skipped.items()}
+            responses = [found[i] for i in range(len(self.sources))]
             self._check_enough(responses)
-            outcome = self._outcome(responses)
-            stored = self.history.close_round(self.run, query, outcome)
+            named = [(s.terms.source, r) for s, r in zip(self.sources, responses, strict=True)]
+            outcome = ClosedRound(
+                tuple(name for name, r in named if not isinstance(r, SkippedSource)),
+                Frozen({name: r.why for name, r in named if not isinstance(r, Release)}),
+            )
+            stored = self.history.close_round(self.run, query_id, outcome)
             if stored == outcome:
                 return self._combine(expected, responses)
         # The round ended before, or just now in another process: that outcome holds.
-        responses = self._in_order(
-            {i: _repeat(source, expected, stored) for i, source in present.items()}, skipped
-        )
+        responses = []
+        for i, source in enumerate(self.sources):
+            source_id = source.terms.source
+            response: SourceResponse | None
+            if i in skipped:
+                response = SkippedSource(skipped[i])
+            elif (why := stored.dropouts.get(source_id)) is None:
+                response = source.stored_response(expected)
+            else:
+                requested = source_id in stored.requested
+                response = Dropout(why) if requested else SkippedSource(why)
+            assert response is not None  # a round ends after its answers are in the history
+            responses.append(response)
         self._check_enough(responses)
         return self._combine(expected, responses)
-
-    def _in_order(
-        self, responses: Mapping[int, SourceResponse], skipped: Mapping[int, str]
-    ) -> list[SourceResponse]:
-        """Responses of all sources in order, with those that were skipped."""
-        return [
-            responses[i] if i in responses else SkippedSource(skipped[i])
-            for i in range(len(self.sources))
-        ]
 
     def _query_sources(
         self, expected: QueryRequest, number: int, present: Mapping[int, Remote]
@@ -249,12 +257,12 @@ class RemotePool(RoundBasedSource):
             queried.append(i)
             self.watch(RoundEvent(number, name, i, "queried"))
         for i, response in responses.items():
-            self.watch(_round_event(number, expected, i, response))
+            self._report(number, expected, i, response)
         self._collect(expected, number, requests, responses)
         for i in queried:
             if i not in responses:
                 responses[i] = Dropout(LATE)
-                self.watch(_round_event(number, expected, i, responses[i]))
+                self._report(number, expected, i, responses[i])
         if self._transport.by_hand:  # a second request would be another errand
             return responses
         # A source sends the same refusal for every reason, and an answer that missed the
@@ -284,10 +292,22 @@ class RemotePool(RoundBasedSource):
                 continue  # a reply that was not requested, or a repeated answer
             i = index[source]
             responses[i] = self.sources[i].receive(expected, raw)
-            self.watch(_round_event(number, expected, i, responses[i]))
+            self._report(number, expected, i, responses[i])
+
+    def _report(
+        self, number: int, expected: QueryRequest, i: int, response: SourceResponse
+    ) -> None:
+        """Report the response of a source."""
+        status: SourceStatus = "answered"
+        why = "" if isinstance(response, Release) else response.why
+        if why == REFUSED:
+            status, why = "refused", ""
+        elif not isinstance(response, Release):
+            status = "skipped" if isinstance(response, SkippedSource) else "dropped out"
+        self.watch(RoundEvent(number, expected.query.name, i, status, why))
 
     def _combine(
-        self, expected: QueryRequest, responses: list[SourceResponse]
+        self, expected: QueryRequest, responses: Sequence[SourceResponse]
     ) -> PooledRelease:
         """Add the answers, and count the requests to sources that gave none."""
         answers = [SkippedSource(r.why) if isinstance(r, Dropout) else r for r in responses]
@@ -304,50 +324,41 @@ class RemotePool(RoundBasedSource):
         }
         return replace(release, asked=Frozen({**release.asked, **unanswered}))
 
-    def _check_enough(self, responses: list[SourceResponse]) -> None:
+    def _check_enough(self, responses: Sequence[SourceResponse]) -> None:
         """Raise if too few sources answered, and name the others."""
         why = [None if isinstance(r, Release) else r.why for r in responses]
-        answered, needed = why.count(None), self.least or len(responses)
+        answered, needed = why.count(None), self.least or len(why)
         if answered >= needed:
             return
         names = dict[str, list[str]]()
         for source, reason in zip(self.sources, why, strict=True):
             if reason is not None:
                 names.setdefault(reason, []).append(source.name)
-        dropouts = [f"{_abbreviate(who)}: {reason}" for reason, who in names.items()]
+        dropouts = []
+        for reason, who in names.items():
+            more = f" and {len(who) - _MAX_NAMES} more" if len(who) > _MAX_NAMES else ""
+            dropouts.append(f"{', '.join(who[:_MAX_NAMES])}{more}: {reason}")
         raise DropoutError(
-            f"Expected answers of at least {needed} of {len(responses)} sources, got "
+            f"Expected answers of at least {needed} of {len(why)} sources, got "
             f"{answered} ({'; '.join(dropouts)}). The answers are stored: repeat the command "
             "when the others can answer, or require fewer sources.",
             tuple(why),
         )
 
-    def _outcome(self, responses: list[SourceResponse]) -> ClosedRound:
-        """What the history stores of a finished round."""
-        pairs = [
-            (source.terms.source, response)
-            for source, response in zip(self.sources, responses, strict=True)
-        ]
-        return ClosedRound(
-            tuple(source for source, r in pairs if not isinstance(r, SkippedSource)),
-            Frozen({source: r.why for source, r in pairs if not isinstance(r, Release)}),
-        )
 
-
-def check_pool(terms: tuple[Terms, ...]) -> None:
+def _check_pool(terms: tuple[Terms, ...]) -> None:
     """Refuse sources that cannot be queried together, before anything is sent."""
     if not terms:
         raise ValueError("Expected one source or more, got none.")
     for field in ("source", "key", "name"):
-        values = [getattr(each, field) for each in terms]
-        twice = next(
-            (each.name for each in terms if values.count(getattr(each, field)) > 1), None
-        )
-        if twice is not None:
-            raise ValueError(
-                f"Expected sources of different institutions, got {twice!r} twice (by its "
-                f"{field}). Omit one of them."
-            )
+        seen = set[object]()
+        for each in terms:
+            if getattr(each, field) in seen:
+                raise ValueError(
+                    f"Expected sources of different institutions, got {each.name!r} twice (by "
+                    f"its {field}). Omit one of them."
+                )
+            seen.add(getattr(each, field))
     for field, words in (("model", "score by one model"), ("relation", "have one relation")):
         names = dict[object, list[str]]()
         for each in terms:
@@ -362,61 +373,14 @@ def check_pool(terms: tuple[Terms, ...]) -> None:
             )
 
 
-def _abbreviate(names: Sequence[str]) -> str:
-    """The first names, and the number of the others."""
-    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-    return ", ".join(names[:_MAX_NAMES]) + more
-
-
-def _repeat(source: Remote, expected: QueryRequest, stored: ClosedRound) -> SourceResponse:
-    """Response of a source in a finished round."""
-    source_id = source.terms.source
-    why = stored.dropouts.get(source_id)
-    if why is not None:
-        return Dropout(why) if source_id in stored.requested else SkippedSource(why)
-    response = source.stored_response(expected)
-    assert response is not None  # a round ends after its answers are in the history
-    return response
-
-
-def _round_event(
-    number: int, expected: QueryRequest, i: int, response: SourceResponse
-) -> RoundEvent:
-    """Event for the response of a source."""
-    if isinstance(response, Release):
-        return RoundEvent(number, expected.query.name, i, "answered")
-    if response.why == REFUSED:
-        return RoundEvent(number, expected.query.name, i, "refused")
-    status: SourceStatus = "skipped" if isinstance(response, SkippedSource) else "dropped out"
-    return RoundEvent(number, expected.query.name, i, status, response.why)
-
-
-def _query_id(expected: QueryRequest) -> str:
-    """Hash of everything that identifies a query and its noise."""
-    query = expected.query
-    body = {
-        "kind": type(query).__name__,
-        "query": query.name,
-        "settings": dict(query.settings),
-        "bits": query.grid.bits,
-        "entries": query.entries,
-        "micro_epsilon": expected.micro_epsilon,
-        "noise_multiplier": expected.noise_multiplier,
-    }
-    return digest(canonical(body))
-
-
 @dataclass(frozen=True)
 class SourcePlan:
     """What a recalibration will request of one source.
 
     Attributes
     ----------
-    name : str
-    answers : int
-        Maximum number of answers.
-    known : int
-        Number of these that the history already contains.
+    answers, known : int
+        Maximum number of answers, and how many of them the history already contains.
     epsilon, delta : float
         Cost of all answers, as the source's ledger counts it.
     left, left_delta : float
@@ -441,12 +405,8 @@ class SourceCost:
 
     Attributes
     ----------
-    name : str
     key : str
         Fingerprint of its key.
-    unit : str
-    at_most : int
-    relation : str
     epsilon, delta : float
         Upper bound of its charge: the cost of every request, answered or not, as its ledger
         counts it.
@@ -524,13 +484,6 @@ def check_plan(pool: RemotePool, steps: RecalibrationPlan, plan: Sequence[Source
         raise BudgetError(str(error)) from error
 
 
-def recalibrate_pool(
-    pool: RemotePool, steps: RecalibrationPlan, *, at_sources: int = 1
-) -> Recalibration:
-    """Run all rounds of a recalibration, or continue an interrupted one."""
-    return run_recalibration(pool, steps, at_sources=at_sources)
-
-
 def source_costs(pool: RemotePool, result: Recalibration) -> tuple[SourceCost, ...]:
     """What every source was charged for a result."""
     costs = []
@@ -558,15 +511,7 @@ def source_costs(pool: RemotePool, result: Recalibration) -> tuple[SourceCost, .
 
 
 def recalibration_record(pool: RemotePool, result: Recalibration, name: str) -> dict[str, Any]:
-    """The record of a recalibration that an artifact stores, in JSON types.
-
-    Parameters
-    ----------
-    pool : RemotePool
-    result : Recalibration
-    name : str
-        Name of the study.
-    """
+    """The record of a recalibration in a study, in JSON types, which an artifact stores."""
     costs = source_costs(pool, result)
     body = result.to_json()
     fields = ("method", "map", "guard", "before", "after", "temperatures")
