@@ -212,10 +212,9 @@ def _listing(remote: RemoteOptions) -> SourceList:
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--wait") from error
     least = remote.least or listing.min_sources
-    if least is not None and not 1 <= least <= len(listing.sources):
+    if least is not None and not 1 <= least <= len(listing.terms):
         raise typer.BadParameter(
-            f"expected at most {len(listing.sources)}, the number of institutions, got "
-            f"{least}.",
+            f"expected at most {len(listing.terms)}, the number of institutions, got {least}.",
             param_hint="--least",
         )
     return listing
