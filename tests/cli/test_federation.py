@@ -17,7 +17,7 @@ from veracal.federation.flower.wire import make_node_key
 from veracal.federation.protocol.envelopes import PrivateKey, PublicKey
 from veracal.federation.protocol.terms import Terms
 from veracal.federation.source.serving import open_source
-from veracal.federation.transports.base import LocalTransport
+from veracal.federation.transports import LocalTransport
 from veracal.workflow.local_federation import LocalFederation, make_local
 
 

@@ -13,7 +13,7 @@ from veracal.federation.protocol.envelopes import PrivateKey
 from veracal.federation.protocol.messages import Answer, Request, unseal_reply
 from veracal.federation.protocol.terms import model_hash
 from veracal.federation.source.serving import open_source
-from veracal.federation.transports.files import FilesTransport, serve_folder
+from veracal.federation.transports import FilesTransport, serve_folder
 from veracal.workflow.local_federation import (
     Courier,
     LocalFederation,

@@ -90,7 +90,7 @@ if TYPE_CHECKING:
         share_event,
     )
     from veracal.federation.source.serving import SourceServer, open_source
-    from veracal.federation.transports.files import (
+    from veracal.federation.transports import (
         ANSWER_SUFFIX,
         REQUEST_SUFFIX,
         deliver_file,
@@ -277,7 +277,7 @@ __getattr__, __dir__ = attach(
             "SourceServer",
             "open_source",
         ),
-        "transports.files": (
+        "transports": (
             "ANSWER_SUFFIX",
             "REQUEST_SUFFIX",
             "read_untrusted_file",

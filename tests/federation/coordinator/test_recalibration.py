@@ -18,7 +18,7 @@ from veracal.federation.coordinator.pool import (
     statement_text,
 )
 from veracal.federation.protocol.messages import Refusal
-from veracal.federation.transports.base import LocalTransport
+from veracal.federation.transports import LocalTransport
 
 
 def steps_for(source, method="pooled", *, measure=0, delta=None, size=None):

@@ -26,7 +26,7 @@ from veracal.federation.coordinator.remote import (
 )
 from veracal.federation.protocol.envelopes import PrivateKey
 from veracal.federation.protocol.terms import Terms
-from veracal.federation.transports.base import Transport
+from veracal.federation.transports import Transport
 from veracal.ledger import canonical, digest
 from veracal.queries import (
     Path,

@@ -28,8 +28,7 @@ from veracal.federation.protocol.envelopes import MAX_TERMS_BYTES, PrivateKey, P
 from veracal.federation.protocol.messages import Head
 from veracal.federation.protocol.terms import Terms
 from veracal.federation.source.serving import open_source
-from veracal.federation.transports.base import LocalTransport, Transport
-from veracal.federation.transports.files import FilesTransport, slug
+from veracal.federation.transports import FilesTransport, LocalTransport, Transport, slug
 
 TransportKind = Literal["files", "flower"]
 TRANSPORT_KINDS: tuple[TransportKind, ...] = get_args(TransportKind)
@@ -425,7 +424,7 @@ class ConfiguredTransport:
     def exchange(
         self, requests: Mapping[str, bytes], *, timeout: float
     ) -> Iterator[tuple[str, bytes]]:
-        """Carry requests, as of :class:`~veracal.federation.transports.base.Transport`."""
+        """Carry requests, as of :class:`~veracal.federation.transports.Transport`."""
         if self._open is None:
             self._open = self._open_transport()
         yield from self._open.exchange(requests, timeout=timeout)
