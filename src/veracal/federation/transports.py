@@ -56,18 +56,10 @@ class Transport(Protocol):
     ) -> Iterator[tuple[str, bytes]]:
         """Carry requests to their sources, and yield replies as they arrive.
 
-        Parameters
-        ----------
-        requests : mapping of str to bytes
-            By the id of the source (:attr:`~veracal.federation.protocol.terms.Terms.source`).
-        timeout : float
-            Seconds to wait. Sources without a reply are not yielded.
-
-        Raises
-        ------
-        PendingError
-            If replies are still on their way and need action by a person. Replies that were
-            yielded are valid, and a later exchange continues.
+        Requests and replies are by the id of the source. Sources without a reply after
+        ``timeout`` seconds are not yielded. A ``PendingError`` says that replies are still on
+        their way and need action by a person. Replies that were yielded are valid, and a later
+        exchange continues.
         """
 
 
@@ -290,13 +282,8 @@ class FilesTransport:
 
         A request stays in its folder until it is answered.
 
-        The timeout is not used: the person who carries files decides how long that takes.
-
-        Raises
-        ------
-        PendingError
-            If answers are missing after :attr:`wait` seconds. Answers that arrived were
-            yielded. The others can still arrive.
+        The timeout is not used: the person who carries files decides how long that takes. If
+        answers are missing after ``wait`` seconds, a ``PendingError`` names them.
         """
         missing = {
             source: file_stem(self.sources[source].name, raw)

@@ -269,10 +269,7 @@ class RequestHistory:
     def record_answer(self, request: str, answer: Answer, reply: bytes) -> str | None:
         """Store an answer, unless its head contradicts an earlier head of the source.
 
-        Returns
-        -------
-        str or None
-            Why the answer is rejected. The source is no longer trusted then.
+        Then return why it is rejected. The source is no longer trusted.
         """
         head = answer.head
         with self._transaction() as execute:
@@ -406,12 +403,7 @@ _MAX_ITEMS = 10**6
 
 
 class SourceAccount:
-    """A source's budget for this coordinator, by the rule of its ledger.
-
-    Parameters
-    ----------
-    terms : Terms
-    """
+    """A source's budget for this coordinator, by the rule of its ledger."""
 
     def __init__(self, terms: Terms) -> None:
         self.terms, self.budget = terms, terms.budget

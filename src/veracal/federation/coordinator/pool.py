@@ -50,24 +50,13 @@ _MAX_NAMES = 5  # sources that an error names for one reason
 
 @dataclass(frozen=True)
 class RoundEvent:
-    """Progress of one source in a round, for callbacks.
+    """Progress of one source in a round, for callbacks."""
 
-    Attributes
-    ----------
-    round, source : int
-        Number of the round, from 1, and index of the source, from 0.
-    query : str
-        Name of the query.
-    status : {"queried", "queried again", "answered", "refused", "dropped out", "skipped"}
-    why : str
-        Why it dropped out or was skipped.
-    """
-
-    round: int
+    round: int  # its number, from 1
     query: str
-    source: int
+    source: int  # its index, from 0
     status: SourceStatus
-    why: str = ""
+    why: str = ""  # why it dropped out or was skipped
 
 
 class RemotePool(RoundBasedSource):
@@ -375,59 +364,35 @@ def _check_pool(terms: tuple[Terms, ...]) -> None:
 
 @dataclass(frozen=True)
 class SourcePlan:
-    """What a recalibration will request of one source.
-
-    Attributes
-    ----------
-    answers, known : int
-        Maximum number of answers, and how many of them the history already contains.
-    epsilon, delta : float
-        Cost of all answers, as the source's ledger counts it.
-    left, left_delta : float
-        Remaining budget according to the history.
-    why : str or None
-        Why the source is skipped; None if its budget suffices.
-    """
+    """What a recalibration will request of one source."""
 
     name: str
-    answers: int
-    known: int
-    epsilon: float
+    answers: int  # maximum number
+    known: int  # of these are in the history
+    epsilon: float  # of all answers, as the source's ledger counts it
     delta: float
-    left: float
+    left: float  # remaining epsilon according to the history
     left_delta: float
-    why: str | None
+    why: str | None  # why the source is skipped; None if its budget suffices
 
 
 @dataclass(frozen=True)
 class SourceCost:
     """What one source was charged for a result.
 
-    Attributes
-    ----------
-    key : str
-        Fingerprint of its key.
-    epsilon, delta : float
-        Upper bound of its charge: the cost of every request, answered or not, as its ledger
-        counts it.
-    answered : bool
-        Whether it answered every request.
-    why : str or None
-        Why not.
-    head : dict or None
-        Number and hash of the last ledger entry that it signed.
+    Its charge is at most the cost of every request, answered or not, as its ledger counts it.
     """
 
     name: str
-    key: str
+    key: str  # fingerprint
     unit: str
     at_most: int
     relation: str
     epsilon: float
     delta: float
-    answered: bool
-    why: str | None
-    head: dict[str, Any] | None
+    answered: bool  # whether it answered every request
+    why: str | None  # why not
+    head: dict[str, Any] | None  # number and hash of the last ledger entry that it signed
 
     def text(self) -> str:
         """The cost in one line."""
@@ -462,13 +427,7 @@ def plan_sources(pool: RemotePool, steps: RecalibrationPlan) -> tuple[SourcePlan
 
 
 def check_plan(pool: RemotePool, steps: RecalibrationPlan, plan: Sequence[SourcePlan]) -> None:
-    """Refuse a recalibration that too few sources can pay for, and name them.
-
-    Raises
-    ------
-    BudgetError
-        Nothing was sent.
-    """
+    """Refuse a recalibration that too few sources can pay for, before anything is sent."""
     why = [each.why for each in plan if each.why is not None]
     needed = len(plan) if pool.least is None else pool.least
     if len(plan) - len(why) < needed:

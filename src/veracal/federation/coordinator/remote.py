@@ -283,13 +283,7 @@ class Remote:
         return expected.event(self.relation, self.unit)
 
     def request(self, expected: QueryRequest) -> Request:
-        """The request for a query.
-
-        Raises
-        ------
-        ValueError
-            If the source did not declare this query. Nothing is sent.
-        """
+        """The request for a query; a ``ValueError`` if the source did not declare it."""
         kind, argument = encode_query(expected.query, self.terms)
         return Request(
             source=self.terms.source,

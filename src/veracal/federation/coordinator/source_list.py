@@ -103,16 +103,14 @@ def create_federation(
     timeout: int | None = None,
     wait: int = 0,
 ) -> PublicKey:
-    """Create the folder of a federation without sources.
+    """Create the folder of a study without sources, and return the coordinator's public key.
 
     Parameters
     ----------
     folder : path
         A new or empty folder.
     name : str
-        Name of the study.
     transport : {"files", "flower"}
-        How requests reach the sources.
     address : str
         Address of the SuperLink, for Flower.
     min_sources : int, optional
@@ -121,11 +119,6 @@ def create_federation(
         Seconds to wait in a round; by default a minute more than twice the longest deadline.
     wait : int
         With files: seconds to wait for answers before a command ends and says what to carry.
-
-    Returns
-    -------
-    PublicKey
-        The coordinator's public key, for enrollment at the sources.
     """
     _checks.one_of(TRANSPORT_KINDS, transport=transport)
     if not (name.isprintable() and 0 < len(name) <= 100):
@@ -200,13 +193,7 @@ class SourceList:
         return self.path.parent / name
 
     def with_wait(self, wait: float | None, given_up: Sequence[str]) -> "SourceList":
-        """Replace how long to wait for files, and for which sources.
-
-        Raises
-        ------
-        ValueError
-            If the transport is not ``"files"``.
-        """
+        """Replace how long to wait for files, and for which sources."""
         if wait is None and not given_up:
             return self
         if self.transport["kind"] != "files":
@@ -223,11 +210,8 @@ class SourceList:
 def read_source_list(path: Path, *, allow_empty: bool = False) -> SourceList:
     """Read a list of sources.
 
-    Raises
-    ------
-    DataError
-        If a field is missing, unknown or of the wrong type, terms cannot be read, or there is
-        no source although a source is required.
+    A field that is missing, unknown or of the wrong type is refused, and so are unreadable
+    terms and, unless ``allow_empty``, a list without sources.
     """
     with open_file(path, Limits(file_bytes=_MAX_LIST_BYTES)) as file:
         content = file.read(_MAX_LIST_BYTES)
@@ -310,11 +294,8 @@ def read_terms(path: Path) -> tuple[Terms, bytes]:
 def check_compatible(folder: Path, terms: Terms) -> None:
     """Refuse terms that are incompatible with the federation.
 
-    Raises
-    ------
-    DataError
-        If the terms are for another coordinator, are expired, belong to a member, or would
-        give a query another meaning than the terms of the members.
+    They must be for its coordinator, not be expired, not belong to a member, and give queries
+    the same meaning as the terms of the members.
     """
     where, public = f"terms of {terms.name}", PrivateKey.read(folder / KEY_FILE).public
     if terms.coordinator != public:
@@ -359,20 +340,10 @@ def check_compatible(folder: Path, terms: Terms) -> None:
 
 
 def add_source(folder: Path, terms: Terms, raw: bytes, *, node_key: Path | None = None) -> Path:
-    """Add a source: store its terms and add them to the list.
+    """Store the terms that :func:`read_terms` returned, and add their source to the list.
 
-    Parameters
-    ----------
-    folder : path
-    terms, raw
-        As returned by :func:`read_terms`.
-    node_key : path, optional
-        Public key of the source's node, for Flower.
-
-    Returns
-    -------
-    path
-        The stored terms.
+    ``node_key`` is the public key of the source's node, for Flower. The path of the stored
+    terms is returned.
     """
     check_compatible(folder, terms)
     stem = f"{slug(terms.name)}-{terms.source[:6]}"
@@ -399,10 +370,6 @@ class ConfiguredTransport:
 
     Plans, and rounds whose answers are all in the history, need no connection. Use it in a
     ``with`` block.
-
-    Parameters
-    ----------
-    source_list : SourceList
     """
 
     def __init__(self, source_list: SourceList) -> None:
@@ -464,28 +431,17 @@ class ConfiguredTransport:
 class MemberStatus:
     """A source's status according to the coordinator's history.
 
-    Attributes
-    ----------
-    terms : Terms
-    answered, unknown : int
-        Numbers of answers, and of requests without a known outcome, which count as charged.
-    spent, left : tuple of (epsilon, delta)
-        Of answers and of requests without a known outcome. The source's own ledger is
-        authoritative: a refused request was usually not charged, but its answer may have
-        missed the deadline.
-    head : Head or None
-        The last head that the source signed.
-    fault : str or None
-        Why the source is no longer trusted.
+    The source's own ledger is authoritative: a refused request was usually not charged, but its
+    answer may have missed the deadline.
     """
 
     terms: Terms
     answered: int
-    unknown: int
-    spent: tuple[float, float]
+    unknown: int  # requests without a known outcome, which count as charged
+    spent: tuple[float, float]  # epsilon and delta
     left: tuple[float, float]
-    head: Head | None
-    fault: str | None
+    head: Head | None  # the last head that the source signed
+    fault: str | None  # why the source is no longer trusted
 
     @property
     def missing(self) -> int:

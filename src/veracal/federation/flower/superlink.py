@@ -97,14 +97,8 @@ def make_server_files(folder: Path, hosts: Sequence[str] = LOCAL_HOSTS) -> Serve
     """Create a certificate for a SuperLink, signed by the authority in a folder.
 
     The authority is created once, so that clients need no new copy. The SuperLink's
-    certificate is valid for one year and is replaced by each call.
-
-    Parameters
-    ----------
-    folder : path
-        Folder of ``ca.crt``, ``ca.key``, ``server.crt`` and ``server.key``.
-    hosts : sequence of str
-        Host names and addresses of the SuperLink.
+    certificate is valid for one year and is replaced by each call. The files are ``ca.crt``,
+    ``ca.key``, ``server.crt`` and ``server.key``.
     """
     if not hosts:
         raise ValueError("Expected at least one host for a certificate, got none.")
@@ -148,13 +142,7 @@ def make_server_files(folder: Path, hosts: Sequence[str] = LOCAL_HOSTS) -> Serve
 
 
 def check_server(files: ServerFiles, host: str) -> None:
-    """Raise unless the certificate is currently valid for a host and matches its key.
-
-    Raises
-    ------
-    DataError
-        Names the file that does not match.
-    """
+    """Raise unless the certificate is currently valid for a host and matches its key."""
     certificate, authority = map(_read_certificate, (files.certificate, files.authority))
     if _read_key(files.key).public_key() != certificate.public_key():
         raise _mismatch(files.key, f"the key of {files.certificate}", "another key")

@@ -43,24 +43,15 @@ def register_nodes(
 
     Parameters
     ----------
-    address : str
-        Address of the SuperLink, as ``host:port``.
-    ca : path
-        Certificate of the authority that signed its certificate.
+    address, ca, home
+        As of :class:`FlowerTransport`.
     nodes : mapping of str to path
         Public keys of nodes, by name.
-    home : path
-        A folder that Flower may write to.
 
     Returns
     -------
     dict of str to int
         Node ids at the SuperLink.
-
-    Raises
-    ------
-    TransportError
-        If the SuperLink cannot be reached, is not trusted, or rejects a key.
     """
     keys = {name: read_public_node_key(path) for name, path in nodes.items()}
     if len(set(keys.values())) < len(keys):
@@ -182,22 +173,7 @@ class FlowerTransport:
     ) -> Iterator[tuple[str, bytes]]:
         """Send every request, and yield replies until all arrived or the time is over.
 
-        Parameters
-        ----------
-        requests : mapping of str to bytes
-            Request of each source, at most 4 KiB.
-        timeout : float
-            Seconds to wait.
-
-        Yields
-        ------
-        name, reply : str, bytes
-            Sources without a reply, or with a reply above 1 MiB, are omitted.
-
-        Raises
-        ------
-        TransportError
-            If the SuperLink was not reached before the time is over.
+        Sources without a reply, or with a reply above 1 MiB, are omitted.
         """
         if self._control is None:
             raise RuntimeError("The transport is not open. Use it in a with block.")

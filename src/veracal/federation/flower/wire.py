@@ -47,13 +47,7 @@ _MESSAGES = ("control", "fab", "fleet", "heartbeat", "message", "node", "runtime
 
 @cache
 def flower() -> Any:
-    """Flower's parts by the names above, and its protobuf modules by their own names.
-
-    Raises
-    ------
-    MissingExtraError
-        If Flower is not installed.
-    """
+    """Flower's parts by the names above, and its protobuf modules by their own names."""
 
     def module(path: str) -> Any:
         return extra(f"flwr.{path}", "flower")
@@ -119,26 +113,14 @@ def make_node_key(path: Path) -> Path:
 
 
 def read_node_key(path: Path) -> Any:
-    """Read a private key that only its owner can access.
-
-    Raises
-    ------
-    DataError
-        If the file is missing, is not such a key, or is accessible to other users.
-    """
+    """Read a private key that only its owner can access."""
     content = read_secret(path, _EXPECTED.format("private"), _NEW_KEY)
     load = crypto(_FORMS).load_ssh_private_key
     return _load_key(path, "private", lambda: load(content, password=None))
 
 
 def read_public_node_key(path: Path) -> bytes:
-    """Read a public key, in the PEM form that a SuperLink stores.
-
-    Raises
-    ------
-    DataError
-        If the file is missing or is not such a key.
-    """
+    """Read a public key, in the PEM form that a SuperLink stores."""
     try:
         content = path.read_bytes()
     except OSError as cause:
@@ -252,13 +234,7 @@ class Connection:
         )
 
     def call(self, name: str, request: Any) -> Any:
-        """Make a call by its name in Flower.
-
-        Raises
-        ------
-        MessageError
-            If the response is invalid.
-        """
+        """Make a call by its name in Flower."""
         try:
             return getattr(self._client, name)(request)
         except ValueError as cause:
@@ -307,19 +283,9 @@ class Connection:
 
 
 class ChunkedMessage:
-    """A message that is fetched in pieces.
+    """A message that is fetched in pieces, given without its content and as the tree of pieces.
 
-    Parameters
-    ----------
-    proto : protobuf message
-        The message without its content.
-    tree : protobuf message
-        Tree of its pieces.
-
-    Raises
-    ------
-    MessageError
-        If Veracal's messages do not have such pieces.
+    A ``MessageError`` is raised if Veracal's messages do not have such pieces.
     """
 
     def __init__(self, proto: Any, tree: Any) -> None:
@@ -331,13 +297,7 @@ class ChunkedMessage:
         self._pieces: dict[str, bytes] = {}
 
     def fetch(self, pull: Callable[[str], Any]) -> bytes | None:
-        """Fetch the missing pieces; return the bytes when all are available, else None.
-
-        Raises
-        ------
-        MessageError
-            If a piece is lost, or the message is not one of Veracal's.
-        """
+        """Fetch the missing pieces; return the bytes when all are available, else None."""
         for name in self._names:
             if name not in self._pieces:
                 response = pull(name)

@@ -66,10 +66,7 @@ from veracal.queries import check_units, evaluate_query
 def check_records(scores: Scores, terms: Terms) -> None:
     """Refuse records that do not match their declaration.
 
-    Raises
-    ------
-    DataError
-        The message is for the owner of the records and may contain their number.
+    The message is for the owner of the records and may contain their number.
     """
     n, unit = len(scores), terms.unit
     if scores.labels is None:
@@ -109,12 +106,8 @@ _DEADLINES = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1_800
 def time_queries(scores: Scores, terms: Terms) -> float:
     """Evaluate every declared query once and return the seconds of the slowest.
 
-    The answers, with noise, are discarded.
-
-    Raises
-    ------
-    DataError
-        If a query fails. The message names the query and says nothing about the records.
+    The answers, with noise, are discarded. If a query fails, the message names the query and
+    says nothing about the records.
     """
     slowest = 0.0
     for kind in terms.kinds:
@@ -138,13 +131,7 @@ def time_queries(scores: Scores, terms: Terms) -> float:
 
 
 def check_deadline(seconds: float, terms: Terms, where: str | Path) -> None:
-    """Refuse a deadline that answers might miss.
-
-    Raises
-    ------
-    DataError
-        The message recommends a sufficient deadline.
-    """
+    """Refuse a deadline that answers might miss, and recommend a sufficient one."""
     required = DEADLINE_FACTOR * seconds
     if terms.deadline < required:
         recommended = next((s for s in _DEADLINES if s >= 1.5 * required), 86_400.0)
@@ -246,19 +233,11 @@ class Declaration:
 
 @dataclass(frozen=True)
 class Proposal:
-    """A checked enrollment that is not written yet.
-
-    Attributes
-    ----------
-    folder : SourceFolder
-    terms : Terms
-    seconds : float
-        Seconds of the slowest query.
-    """
+    """A checked enrollment that is not written yet."""
 
     folder: SourceFolder
     terms: Terms
-    seconds: float
+    seconds: float  # of the slowest query
 
 
 def propose(folder: str | Path, scores: Scores, declaration: Declaration) -> Proposal:
@@ -354,10 +333,8 @@ def accept(
 
     Parameters
     ----------
-    proposal : Proposal
-    scores : Scores
-    data, model
-        As of :func:`enroll`.
+    proposal, scores, data, model
+        As of :func:`propose` and :func:`enroll`.
     ledger : Ledger, optional
         Ledger of the data set that the records come from. The whole budget of the enrollment
         is charged to it once, as to the institution's own ledger. It is never refunded.

@@ -49,23 +49,13 @@ class DataChangedError(VeracalError):
 class RecordFile:
     """State of a file at enrollment.
 
-    Attributes
-    ----------
-    path : str
-    state : str
-        Keyed digest of its size and modification time.
-    content : str
-        Keyed digest of its bytes.
-
-    Notes
-    -----
-    Digests are keyed (:mod:`~veracal.federation.source.folder`), so they do not confirm a guess
-    of the content or the size of the file.
+    Digests are keyed (:class:`FileMarkKey`), so they do not confirm a guess of the content or
+    the size of the file.
     """
 
     path: str
-    state: str
-    content: str
+    state: str  # keyed digest of its size and modification time
+    content: str  # keyed digest of its bytes
 
     @classmethod
     def read(cls, path: Path, marks: FileMarkKey) -> "RecordFile":
@@ -105,32 +95,15 @@ class RecordFile:
 
 @dataclass(frozen=True)
 class OwnerSettings:
-    """Private settings of an enrollment, which only the owner of the source reads.
+    """Private settings of an enrollment, which only the owner of the source reads."""
 
-    Attributes
-    ----------
-    classes : tuple of str or int
-        Labels as the records contain them.
-    records : str
-        Keyed digest of the file of records.
-    has_units : bool
-    data : RecordFile or None
-        File that the records come from.
-    model : str or None
-        Path of the model at enrollment.
-    enrolled : str
-        Date.
-    seconds : float
-        Seconds of the slowest query, including reading the records.
-    """
-
-    classes: tuple[Label, ...]
-    records: str
+    classes: tuple[Label, ...]  # labels as the records contain them
+    records: str  # keyed digest of the file of records
     has_units: bool
-    data: RecordFile | None
-    model: str | None
-    enrolled: str
-    seconds: float
+    data: RecordFile | None  # file that the records come from
+    model: str | None  # path at enrollment
+    enrolled: str  # date
+    seconds: float  # of the slowest query, including reading the records
 
     def save(self, path: Path) -> None:
         """Write a new file that only its owner can read."""
@@ -155,21 +128,12 @@ class OwnerSettings:
 
 @dataclass(frozen=True)
 class Enrollment:
-    """An enrollment of a source.
-
-    Attributes
-    ----------
-    path : path
-    terms : Terms
-    settings : OwnerSettings
-    marks : FileMarkKey
-        Key of the source's file digests.
-    """
+    """An enrollment of a source."""
 
     path: Path
     terms: Terms
     settings: OwnerSettings
-    marks: FileMarkKey
+    marks: FileMarkKey  # key of the source's file digests
 
     @property
     def ledger(self) -> Ledger:
@@ -202,13 +166,7 @@ class Enrollment:
 
 
 def read_enrollment(source: SourceFolder, prefix: str) -> Enrollment:
-    """Read an enrollment by its id or a prefix of it.
-
-    Raises
-    ------
-    DataError
-        If no enrollment or several have this prefix, or its files were changed.
-    """
+    """Read an enrollment by its id or a unique prefix of it."""
     ids = source.enrollment_ids()
     matches = [each for each in ids if prefix and each.startswith(prefix)]
     if len(matches) != 1:
@@ -259,54 +217,26 @@ _CHECKS: dict[str, schema.Check] = {
 
 @dataclass(frozen=True)
 class AnsweredRequest:
-    """A charged request and its answer, for the owner of the source.
+    """A charged request and its answer, for the owner of the source."""
 
-    Attributes
-    ----------
-    number : int
-        Number of the ledger entry. The ledger stores the order, not the time.
-    kind : str
-    argument : dict
-        Argument of the query.
-    round : int or None
-        Number of the coordinator's round.
-    epsilon : float
-        Cost of this answer alone.
-    values : tuple of float
-        The noisy numbers that were sent; empty if the answer could not be computed.
-    noise_std : float
-        Standard deviation of the noise on each number.
-    spent, left : Amount
-        Spent and remaining budget of the coordinator after this answer.
-    """
-
-    number: int
+    number: int  # of the ledger entry: the ledger stores the order, not the time
     kind: str
     argument: dict[str, Any]
-    round: int | None
-    epsilon: float
-    values: tuple[float, ...]
-    noise_std: float
-    spent: EpsilonDelta
+    round: int | None  # number of the coordinator's round
+    epsilon: float  # cost of this answer alone
+    values: tuple[float, ...]  # noisy numbers that were sent; none if computing them failed
+    noise_std: float  # of each number
+    spent: EpsilonDelta  # by this coordinator, including this answer
     left: EpsilonDelta
 
 
 @dataclass(frozen=True)
 class AnswerLog:
-    """Everything that an enrollment answered and refused.
-
-    Attributes
-    ----------
-    answers : tuple of AnsweredRequest
-    refusals : tuple of (time, reason)
-        The latest refusals.
-    problems : tuple of str
-        Integrity problems in full sentences; empty if there are none.
-    """
+    """Everything that an enrollment answered and refused."""
 
     answers: tuple[AnsweredRequest, ...]
-    refusals: tuple[tuple[str, str], ...]
-    problems: tuple[str, ...]
+    refusals: tuple[tuple[str, str], ...]  # time and reason of the latest refusals
+    problems: tuple[str, ...]  # integrity problems, in full sentences
 
 
 def read_answer_log(source: SourceFolder, enrollment: Enrollment) -> AnswerLog:

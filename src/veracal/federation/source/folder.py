@@ -69,13 +69,7 @@ class FileMarkKey:
 
     @classmethod
     def read(cls, folder: Path) -> "FileMarkKey":
-        """Read the key of a source.
-
-        Raises
-        ------
-        DataError
-            If the file is missing or is not a key.
-        """
+        """Read the key of a source."""
         content = read_file(folder, MARK_KEY, _KEY_BYTES)
         if len(content) != _KEY_BYTES:
             raise DataError(
@@ -167,14 +161,8 @@ class ClosedLedgerError(LedgerError):
 class SignedHeads:
     """The signed heads of one ledger, in every file that stores them.
 
-    Parameters
-    ----------
-    source : str
-        Id that the heads are signed for.
-    key : PublicKey
-        Key that verifies the heads.
-    paths : sequence of path
-        Existing files. They may also contain heads of other ledgers.
+    They are signed for the id ``source`` and verified with ``key``. The files exist, and may
+    also contain heads of other ledgers.
 
     Guarantees
     ----------
@@ -343,31 +331,15 @@ _MAX_ENROLLMENTS = 10_000
 
 @dataclass(frozen=True)
 class SourceFolder:
-    """A source on disk.
-
-    Attributes
-    ----------
-    path : path
-    id : str
-        32 random hexadecimal digits, which identify the heads of the source's own ledger.
-    name : str
-        Public name of the institution.
-    public : PublicKey
-    unit : Unit
-        Unit of privacy, with its maximum number of rows.
-    created : str
-        Date of creation.
-    heads : path or None
-        Second file for signed heads, outside of the folder.
-    """
+    """A source on disk."""
 
     path: Path
-    id: str
-    name: str
+    id: str  # random digits, which identify the heads of the source's own ledger
+    name: str  # public name of the institution
     public: PublicKey
     unit: Unit
-    created: str
-    heads: Path | None
+    created: str  # date
+    heads: Path | None  # second file for signed heads, outside of the folder
 
     @property
     def key(self) -> PrivateKey:
@@ -427,11 +399,6 @@ def create_source(
         Total budget for all coordinators, with relation and unit. It never changes.
     heads : path, optional
         Second file for signed heads, outside of the folder, preferably on another disk.
-
-    Raises
-    ------
-    DataError, LedgerError
-        If the folder cannot be created.
     """
     folder = Path(path).absolute()
     external = None if heads is None else Path(heads).absolute()
@@ -484,13 +451,7 @@ def create_source(
 
 
 def read_source(path: str | Path) -> SourceFolder:
-    """Read the folder of a source.
-
-    Raises
-    ------
-    DataError
-        If it is not the folder of a source.
-    """
+    """Read the folder of a source."""
     folder = Path(path).absolute()
     try:
         if not folder.is_dir():

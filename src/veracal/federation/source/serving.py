@@ -43,11 +43,8 @@ NoiseEvent = DiscreteLaplace | DiscreteGaussian
 def price_request(request: Request, query: Query, terms: Terms) -> NoiseEvent:
     """Choose the noise of an answer, which is the event that is charged, and check its cost.
 
-    Raises
-    ------
-    EnvelopeError
-        If the answer would cost more than the terms allow for one answer, Gaussian noise is
-        requested without a declared delta, or the noise cannot be drawn.
+    Refuse Gaussian noise without a declared delta, noise that cannot be drawn, and an answer
+    that would cost more than the terms allow for one answer.
     """
     relation, unit = terms.relation, terms.unit
     if request.micro_epsilon is None and not terms.delta:
@@ -89,21 +86,16 @@ def open_source(
 ) -> "SourceServer":
     """Open the server of an enrollment.
 
+    A damaged ledger, changed records or a rollback do not raise here: every request is refused,
+    and the log says why.
+
     Parameters
     ----------
     folder : path
-        Folder of the source.
     enrollment : str, optional
         Id of the enrollment or a prefix of it. By default the only one that is not revoked.
     log : callable
         Receives one line for each request, for the owner of the source.
-
-    Raises
-    ------
-    DataError
-        If there is no such enrollment, or its terms or key cannot be read. A damaged ledger,
-        changed records or a rollback do not raise here: every request is refused, and the
-        log says why.
     """
     source = read_source(folder)
     if enrollment is not None:
@@ -122,14 +114,7 @@ def open_source(
 
 
 class SourceServer:
-    """Answers requests for one enrollment.
-
-    Parameters
-    ----------
-    source : SourceFolder
-    enrollment : Enrollment
-    log : callable
-        As of :func:`open_source`.
+    """Answers requests for one enrollment, as :func:`open_source` opens it.
 
     Attributes
     ----------
