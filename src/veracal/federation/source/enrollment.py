@@ -14,8 +14,7 @@ from veracal.accounting import MICRO, epsilon_for, event_from_json
 from veracal.artifact import read_file
 from veracal.data import Label, Scores, atomic_file, load_scores, translate_os_errors
 from veracal.errors import DataError, VeracalError
-from veracal.federation.protocol import envelopes as schema
-from veracal.federation.protocol.envelopes import MAX_TERMS_BYTES, EnvelopeError, parse_object
+from veracal.federation.protocol.envelopes import MAX_TERMS_BYTES, EnvelopeError
 from veracal.federation.protocol.queries import build_query
 from veracal.federation.protocol.terms import Terms
 from veracal.federation.source.folder import (
@@ -115,15 +114,13 @@ class OwnerSettings:
     @classmethod
     def read(cls, folder: Path) -> "OwnerSettings":
         """Read the settings of an enrollment."""
+        content = read_file(folder, PRIVATE, _MAX_SETTINGS_BYTES)
         try:
-            body = parse_object(read_file(folder, PRIVATE, _MAX_SETTINGS_BYTES))
-            fields = schema.check_fields(body, _CHECKS, PRIVATE)
-            data = fields["data"]
-            if data is not None:
-                data = RecordFile(**schema.check_fields(data, _FILE_CHECKS, "data"))
-        except EnvelopeError as cause:
-            raise _damaged_error(folder / PRIVATE, str(cause)) from cause
-        return cls(**{**fields, "classes": tuple(fields["classes"]), "data": data})
+            body = json.loads(content)
+            data = None if body["data"] is None else RecordFile(**body["data"])
+            return cls(**{**body, "classes": tuple(body["classes"]), "data": data})
+        except (ValueError, LookupError, TypeError) as cause:
+            raise _damaged_error(folder / PRIVATE, "other fields") from cause
 
 
 @dataclass(frozen=True)
@@ -197,22 +194,6 @@ def _damaged_error(path: Path, actual: str) -> DataError:
         actual[:200],
         "Restore it, or revoke the enrollment and enroll again.",
     )
-
-
-_FILE_CHECKS: dict[str, schema.Check] = {
-    "content": schema.hexadecimal(64),
-    "path": lambda value: isinstance(value, str),
-    "state": schema.hexadecimal(64),
-}
-_CHECKS: dict[str, schema.Check] = {
-    "classes": lambda value: isinstance(value, list) and len(value) > 1,
-    "data": schema.optional(schema.is_object),
-    "enrolled": schema.text(10),
-    "has_units": lambda value: isinstance(value, bool),
-    "model": schema.optional(lambda value: isinstance(value, str)),
-    "records": schema.hexadecimal(64),
-    "seconds": schema.number(0.0, 1e9),
-}
 
 
 @dataclass(frozen=True)

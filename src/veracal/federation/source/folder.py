@@ -31,10 +31,8 @@ from veracal.data import atomic_file, check_readable, new_file, translate_os_err
 from veracal.errors import DataError, LedgerError
 from veracal.federation.protocol import envelopes as schema
 from veracal.federation.protocol.envelopes import (
-    EnvelopeError,
     PrivateKey,
     PublicKey,
-    parse_object,
 )
 from veracal.federation.protocol.messages import MAX_INDEX, Head
 from veracal.federation.protocol.terms import HASH_DIGITS, ID_DIGITS, MAX_NAME, parse_unit
@@ -453,24 +451,26 @@ def create_source(
 def read_source(path: str | Path) -> SourceFolder:
     """Read the folder of a source."""
     folder = Path(path).absolute()
+    expected = "the folder of a source that `veracal source init` created"
+    remedy = "Check the path, or create a source."
+    if not folder.is_dir():
+        raise DataError(str(folder), expected, "no folder", remedy)
+    content = read_file(folder, DESCRIPTION, _MAX_DESCRIPTION_BYTES)
     try:
-        if not folder.is_dir():
-            raise EnvelopeError("there is no folder")
-        body = parse_object(read_file(folder, DESCRIPTION, _MAX_DESCRIPTION_BYTES))
-        fields = schema.check_fields(body, _CHECKS, "the description")
-        unit = parse_unit(fields["unit"])
-    except EnvelopeError as cause:
-        raise DataError(
-            str(folder),
-            "the folder of a source that `veracal source init` created",
-            str(cause)[:200],
-            "Check the path, or create a source.",
-        ) from cause
-    heads = None if fields["heads"] is None else Path(fields["heads"])
-    key = PublicKey(fields["key"])
-    return SourceFolder(
-        folder, fields["id"], fields["name"], key, unit, fields["created"], heads
-    )
+        fields = json.loads(content)
+        if fields["format"] != FORMAT:
+            raise ValueError("Another format.")
+        return SourceFolder(
+            path=folder,
+            id=fields["id"],
+            name=fields["name"],
+            public=PublicKey(fields["key"]),
+            unit=parse_unit(fields["unit"]),
+            created=fields["created"],
+            heads=None if fields["heads"] is None else Path(fields["heads"]),
+        )
+    except (ValueError, LookupError, TypeError) as cause:
+        raise DataError(str(folder), expected, f"an invalid {DESCRIPTION}", remedy) from cause
 
 
 def share_event(budget: Budget) -> Event:
@@ -486,14 +486,3 @@ def share_event(budget: Budget) -> Event:
 def is_enrollment_id(name: str) -> bool:
     """Whether a name has the form of an enrollment id."""
     return schema.hexadecimal(ID_DIGITS)(name)
-
-
-_CHECKS: dict[str, schema.Check] = {
-    "created": schema.text(10),
-    "format": schema.one_of((FORMAT,)),
-    "heads": schema.optional(schema.text(4_096)),
-    "id": schema.hexadecimal(ID_DIGITS),
-    "key": schema.hexadecimal(64),
-    "name": schema.text(MAX_NAME),
-    "unit": schema.is_object,
-}
