@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from veracal import _checks
 from veracal._types import Frozen
-from veracal.accounting import Event, Relation, Unit, format_up
+from veracal.accounting import Event, Relation, format_up
 from veracal.calibration import (
     EnrolledBounds,
     Recalibration,
@@ -123,6 +123,9 @@ class RemotePool(RoundBasedSource):
         self.sources = tuple(
             Remote(each, key, None, self.history, run=self.run) for each in all_terms
         )
+        self.relation: Relation = all_terms[0].relation
+        # The unit with the most rows, if they differ.
+        self.unit = max((each.unit for each in all_terms), key=lambda unit: unit.at_most)
         self.least, self.watch = least, watch
         self.timeout = timeout or 2 * max(each.deadline for each in all_terms) + SLACK
         self.enrolled: EnrolledBounds = enrolled_bounds(all_terms)
@@ -131,16 +134,6 @@ class RemotePool(RoundBasedSource):
 
     def __repr__(self) -> str:
         return f"RemotePool({', '.join(source.name for source in self.sources)})"
-
-    @property
-    def relation(self) -> Relation:
-        """Neighboring relation of all sources."""
-        return self.sources[0].relation
-
-    @property
-    def unit(self) -> Unit:
-        """Unit of privacy: the one with the most rows, if they differ."""
-        return max((source.unit for source in self.sources), key=lambda unit: unit.at_most)
 
     def paths(self) -> list[Path]:
         """Path of every source."""
@@ -307,9 +300,9 @@ class RemotePool(RoundBasedSource):
             expected, answers, self.sources, least=self.least, most_records=None, silent=silent
         )
         unanswered: dict[Path, Event] = {
-            (i,): self.sources[i].event(expected)
-            for i, response in enumerate(responses)
-            if isinstance(response, Dropout)
+            (i,): expected.event(source.relation, source.unit)
+            for i, (source, r) in enumerate(zip(self.sources, responses, strict=True))
+            if isinstance(r, Dropout)
         }
         return replace(release, asked=Frozen({**release.asked, **unanswered}))
 

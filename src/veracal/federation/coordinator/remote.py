@@ -13,7 +13,7 @@ from scipy import stats
 
 from veracal import _checks
 from veracal._types import Frozen
-from veracal.accounting import DiscreteGaussian, DiscreteLaplace, Event, Relation, Unit
+from veracal.accounting import DiscreteGaussian, DiscreteLaplace, Event, Relation
 from veracal.calibration import (
     METHODS,
     CorrectTotal,
@@ -193,7 +193,10 @@ class Remote:
                 f"({terms.coordinator.text[:12]}…), got {key.public.text[:12]}…. Use the right "
                 "key, or ask the source to enroll this one."
             )
-        self.terms, self.run = terms, run
+        self.terms, self.run, self.name = terms, run, terms.name
+        self.relation: Relation = terms.relation
+        self.unit = terms.unit
+        self.enrolled = enrolled_bounds([terms])
         self._key, self._send = key, send
         self.history = RequestHistory(None, key.public) if history is None else history
         self.account = SourceAccount(terms)
@@ -202,26 +205,6 @@ class Remote:
 
     def __repr__(self) -> str:
         return f"Remote({self.terms.name!r}, {self.terms.source[:8]}…)"
-
-    @property
-    def name(self) -> str:
-        """Name of the institution."""
-        return self.terms.name
-
-    @property
-    def relation(self) -> Relation:
-        """Neighboring relation of its answers."""
-        return self.terms.relation
-
-    @property
-    def unit(self) -> Unit:
-        """Unit of privacy."""
-        return self.terms.unit
-
-    @property
-    def enrolled(self) -> EnrolledBounds:
-        """What it can answer."""
-        return enrolled_bounds([self.terms])
 
     # ------------------------------------------------------------------ as a source
 
@@ -278,10 +261,6 @@ class Remote:
 
     # ---------------------------------------------------------------- step by step
 
-    def event(self, expected: QueryRequest) -> Event:
-        """What the source charges for an answer."""
-        return expected.event(self.relation, self.unit)
-
     def request(self, expected: QueryRequest) -> Request:
         """The request for a query; a ``ValueError`` if the source did not declare it."""
         kind, argument = encode_query(expected.query, self.terms)
@@ -312,7 +291,7 @@ class Remote:
         A repeat sends the same bytes. After a refusal or an invalid reply, the round in the
         request is changed, so that the old reply is not accepted for the new request.
         """
-        request, event = self.request(expected), self.event(expected)
+        request, event = self.request(expected), expected.event(self.relation, self.unit)
         source = self.terms.source
         before = self.history.find_request(source, request.id)
         if before is None:

@@ -29,7 +29,6 @@ from veracal.federation.flower import child
 from veracal.federation.flower.wire import crypto, environment
 
 _FORMS = "hazmat.primitives.serialization"
-
 _STOP_TIMEOUT = 10.0  # seconds from SIGTERM to SIGKILL
 
 

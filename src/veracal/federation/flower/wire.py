@@ -86,6 +86,7 @@ def switch_off(home: Path) -> None:
     os.environ.update(OFF, FLWR_HOME=str(home.absolute()))
 
 
+_MAX_KEY_BYTES = 16_384
 _EXPECTED = "a {} key on a NIST curve (OpenSSH)"
 _NEW_KEY = "Create one with  ssh-keygen -t ecdsa -b 384 -N '' -f node.key"
 _CURVE_MODULE = "hazmat.primitives.asymmetric.ec"
@@ -122,7 +123,8 @@ def read_node_key(path: Path) -> Any:
 def read_public_node_key(path: Path) -> bytes:
     """Read a public key, in the PEM form that a SuperLink stores."""
     try:
-        content = path.read_bytes()
+        with path.open("rb") as file:
+            content = file.read(_MAX_KEY_BYTES)  # another party may have written it
     except OSError as cause:
         expected, actual = _EXPECTED.format("public"), cause.strerror or "nothing"
         raise DataError(str(path), expected, actual, _NEW_KEY) from cause
