@@ -1,6 +1,5 @@
 """What the commands of a source print: an allowance in plain English, status and log."""
 
-import datetime
 import math
 import textwrap
 from collections import Counter
@@ -334,7 +333,7 @@ def _state(enrollment: Enrollment, problems: list[str]) -> str:
     """State of an enrollment in a few words."""
     if enrollment.is_revoked:
         return "revoked: all requests are refused"
-    if enrollment.terms.is_expired(datetime.datetime.now(datetime.UTC).date()):
+    if enrollment.terms.is_expired():
         return f"expired on {enrollment.terms.expires}: all requests are refused"
     if problems:
         return "PROBLEM: all requests are refused"

@@ -1,6 +1,5 @@
 """A pool of remote sources: rounds of queries, and a recalibration with its plan and costs."""
 
-import datetime
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -25,7 +24,7 @@ from veracal.federation.coordinator.remote import (
     enrolled_bounds,
 )
 from veracal.federation.protocol.envelopes import PrivateKey
-from veracal.federation.protocol.terms import Terms
+from veracal.federation.protocol.terms import Terms, today
 from veracal.federation.transports import Transport
 from veracal.ledger import canonical, digest
 from veracal.queries import (
@@ -469,7 +468,7 @@ def recalibration_record(pool: RemotePool, result: Recalibration, name: str) -> 
     fields = ("method", "map", "guard", "before", "after", "temperatures")
     return {
         "study": name,
-        "made": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "made": today().isoformat(),
         **{field: _finite(body[field]) for field in fields},
         "private": result.private,
         "guarantee": body["statement"],

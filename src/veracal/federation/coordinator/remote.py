@@ -4,7 +4,6 @@ A source declares a maximum number of records, and its first counts reveal about
 has. No later answer may be larger than these records and the noise allow.
 """
 
-import datetime
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -231,7 +230,7 @@ class Remote:
 
     def require(self, items: Sequence[Item]) -> None:
         """Raise a ``BudgetError`` if the remaining budget or the terms do not cover items."""
-        if items and self.terms.is_expired(datetime.datetime.now(datetime.UTC).date()):
+        if items and self.terms.is_expired():
             raise BudgetError(
                 f"The terms of {self.name} expired on {self.terms.expires} (UTC). Nothing was "
                 "sent. Ask the owner to enroll again."

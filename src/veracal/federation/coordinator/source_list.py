@@ -3,7 +3,6 @@
 The list is a TOML file that the coordinator may edit. It names files by paths relative to it.
 """
 
-import datetime
 import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -305,7 +304,7 @@ def check_compatible(folder: Path, terms: Terms) -> None:
             f"terms for another coordinator ({terms.coordinator.fingerprint})",
             "Ask the source to enroll the public key of this federation.",
         )
-    if terms.is_expired(datetime.datetime.now(datetime.UTC).date()):
+    if terms.is_expired():
         raise DataError(
             where,
             "terms that are not expired",

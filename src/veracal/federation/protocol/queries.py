@@ -170,7 +170,7 @@ class QueryKind:
     build : callable
         ``build(terms, **values) -> Query``, with the decoded fields of an argument.
     fields : tuple of str
-        Fields of the argument, of those in :func:`build_query`.
+        Fields of the argument, of those that :func:`build_query` can decode.
     values : callable or None
         ``values(query)`` returns the decoded fields, or None for a query of another kind.
         Without it, the queries of this kind are those built with one of ``choices``.
@@ -198,6 +198,11 @@ def build_query(kind: str, argument: Mapping[str, Any], terms: Terms) -> Query:
     """
     if kind not in terms.kinds or kind not in KINDS:
         raise EnvelopeError("the request names a kind of query that is not enrolled")
+    return _build(KINDS[kind], argument, terms)
+
+
+def _build(kind: QueryKind, argument: Mapping[str, Any], terms: Terms) -> Query:
+    """Check and decode the fields of an argument, and build the query."""
     checks = {
         "center": schema.integer(-_MAX_SCALE, _MAX_SCALE),
         "inverse": inverse_check(terms),
@@ -206,7 +211,7 @@ def build_query(kind: str, argument: Mapping[str, Any], terms: Terms) -> Query:
         "spread": schema.integer(1, _MAX_SCALE),
         "step": schema.integer(0, MAX_STEPS),
     }
-    declared = {name: checks[name] for name in KINDS[kind].fields}
+    declared = {name: checks[name] for name in kind.fields}
     values = {**schema.check_fields(argument, declared, "the argument")}
     for name, value in values.items():
         if name == "map":
@@ -216,7 +221,7 @@ def build_query(kind: str, argument: Mapping[str, Any], terms: Terms) -> Query:
         elif name in ("center", "spread"):
             values[name] = value / 2**SCALE_BITS
     try:
-        return KINDS[kind].build(terms, **values)
+        return kind.build(terms, **values)
     except ValueError as cause:
         raise EnvelopeError("the argument does not fit this kind of query") from cause
 
@@ -245,7 +250,7 @@ def encode_query(query: Query, terms: Terms) -> tuple[str, Argument]:
                 argument[name] = inverse_units(float(value), terms.temperatures)
             elif name in ("center", "spread"):
                 argument[name] = _to_steps(value, SCALE_BITS)
-        if not _same(kind.build(terms, **values), query):
+        if not _same(_build(kind, argument, terms), query):
             raise ValueError(
                 f"Expected {query.name!r} with the bounds that {terms.name!r} declared "
                 f"({terms.classes} classes, {terms.bins} bins, losses up to {terms.clamp:g}), "

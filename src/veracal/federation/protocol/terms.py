@@ -133,9 +133,9 @@ class Terms:
         """Total budget of this coordinator."""
         return Budget(self.micro_epsilon / MICRO, self.delta, self.relation, self.unit)
 
-    def is_expired(self, today: datetime.date) -> bool:
-        """Whether the last day of the terms is over."""
-        return self.expires is not None and today > _parse_day(self.expires)
+    def is_expired(self, day: datetime.date | None = None) -> bool:
+        """Whether the last day of the terms is over on a day, by default today."""
+        return self.expires is not None and (day or today()) > _parse_day(self.expires)
 
     def to_json(self) -> dict[str, Any]:
         """Convert to JSON types."""
@@ -212,6 +212,11 @@ def parse_unit(body: object) -> Unit:
     """Validate the fields of a unit of privacy."""
     checks = {"name": schema.text(MAX_NAME), "at_most": schema.integer(1, 10**6)}
     return Unit(**schema.check_fields(body, checks, "the unit"))
+
+
+def today() -> datetime.date:
+    """Today's date, in UTC."""
+    return datetime.datetime.now(datetime.UTC).date()
 
 
 def _parse_day(text: str) -> datetime.date:

@@ -6,7 +6,6 @@ proves that every query can be answered, and measures the slowest one, so that n
 nor a running time becomes an answer that was not charged.
 """
 
-import datetime
 import math
 import secrets
 import shutil
@@ -37,7 +36,7 @@ from veracal.federation.protocol.queries import (
     build_query,
     inverse_units,
 )
-from veracal.federation.protocol.terms import HASH_DIGITS, ID_DIGITS, Terms
+from veracal.federation.protocol.terms import HASH_DIGITS, ID_DIGITS, Terms, today
 from veracal.federation.source.enrollment import (
     PRIVATE,
     RECORDS,
@@ -268,7 +267,7 @@ def propose(folder: str | Path, scores: Scores, declaration: Declaration) -> Pro
         max_per_answer=to_micro(epsilon if most is None else most),
         **declared,
     )
-    if terms.is_expired(datetime.datetime.now(datetime.UTC).date()):
+    if terms.is_expired():
         raise ValueError(f"Expected a last day in the future, got {terms.expires}.")
     source.signed_heads(source.id, source.path).check(source.shares)
     source.shares.require(share_event(terms.budget), _purpose(terms))
@@ -400,8 +399,7 @@ def revoke(source: SourceFolder, enrollment: Enrollment) -> None:
     if not enrollment.is_revoked:
         source.signed_heads(enrollment.terms.source, enrollment.path).close(source.key)
         with atomic_file(enrollment.path / REVOKED) as file:
-            today = datetime.datetime.now(datetime.UTC).date().isoformat()
-            file.write(today.encode() + b"\n")
+            file.write(today().isoformat().encode() + b"\n")
 
 
 def _write_enrollment(
@@ -427,7 +425,7 @@ def _write_enrollment(
         has_units=scores.units is not None,
         data=data,
         model=None if model is None else str(Path(model).absolute()),
-        enrolled=datetime.datetime.now(datetime.UTC).date().isoformat(),
+        enrolled=today().isoformat(),
         seconds=proposal.seconds,
     )
     start = time.perf_counter()

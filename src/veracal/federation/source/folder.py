@@ -35,7 +35,13 @@ from veracal.federation.protocol.envelopes import (
     PublicKey,
 )
 from veracal.federation.protocol.messages import MAX_INDEX, Head
-from veracal.federation.protocol.terms import HASH_DIGITS, ID_DIGITS, MAX_NAME, parse_unit
+from veracal.federation.protocol.terms import (
+    HASH_DIGITS,
+    ID_DIGITS,
+    MAX_NAME,
+    parse_unit,
+    today,
+)
 from veracal.ledger import Ledger, canonical, open_ledger
 
 MARK_KEY = "mark.key"  # only the owner of the source can read this file
@@ -413,9 +419,9 @@ def create_source(
     if external is not None and not external.exists():
         new_file(external)
     key = PrivateKey.new()
-    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    created = today().isoformat()
     id_ = secrets.token_hex(ID_DIGITS // 2)
-    source = SourceFolder(folder, id_, name, key.public, budget.unit, today, external)
+    source = SourceFolder(folder, id_, name, key.public, budget.unit, created, external)
     with translate_os_errors(folder):
         temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
         try:
@@ -431,7 +437,7 @@ def create_source(
             if external is not None:
                 create_heads_file(external)
             body = {
-                "created": today,
+                "created": created,
                 "format": FORMAT,
                 "heads": None if external is None else str(external),
                 "id": id_,

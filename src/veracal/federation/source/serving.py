@@ -4,7 +4,6 @@ The cost of a request is computed and checked before a record is read.
 """
 
 import collections
-import datetime
 import json
 import threading
 import time
@@ -237,7 +236,7 @@ class SourceServer:
         event = price_request(request, query, terms)
         if enrollment.is_revoked:
             raise RefusedError("this enrollment was revoked")
-        if terms.is_expired(datetime.datetime.now(datetime.UTC).date()):
+        if terms.is_expired():
             raise RefusedError(f"the terms expired on {terms.expires}")
         if self._data_file is not None:
             self._data_file = self._data_file.verify(enrollment.marks)
