@@ -278,9 +278,7 @@ class FilesTransport:
     def exchange(
         self, requests: Mapping[str, bytes], *, timeout: float
     ) -> Iterator[tuple[str, bytes]]:
-        """Write requests and yield answers as they appear.
-
-        A request stays in its folder until it is answered.
+        """Write requests, which stay there until answered, and yield answers as they appear.
 
         The timeout is not used: the person who carries files decides how long that takes. If
         answers are missing after ``wait`` seconds, a ``PendingError`` names them.
@@ -292,7 +290,7 @@ class FilesTransport:
         for folder in (self.requests, self.answers):
             with translate_os_errors(folder):
                 folder.mkdir(parents=True, exist_ok=True)
-        until, is_written = time.monotonic() + self.wait, False
+        until: float | None = None
         while True:
             for source, name in list(missing.items()):
                 content = self._read_answer(source, name, requests[source])
@@ -301,10 +299,10 @@ class FilesTransport:
                     with translate_os_errors(self.requests):
                         (self.requests / (name + REQUEST_SUFFIX)).unlink(missing_ok=True)
                     yield source, content
-            if not is_written:
+            if until is None:
                 for source, name in missing.items():
                     deliver_file(self.requests, name + REQUEST_SUFFIX, requests[source])
-                until, is_written = time.monotonic() + self.wait, True
+                until = time.monotonic() + self.wait
             awaited = {
                 source: name
                 for source, name in missing.items()
@@ -426,8 +424,9 @@ class _FolderServer:
     def step(self) -> bool:
         """Answer one request, signed ones first; False if there is none."""
         key, name = self._server.terms.coordinator, self._server.terms.name
-        signed, settled = [], []  # each a file and its content, the name of its reply, and
-        for entry in list_names(self._inbox, REQUEST_SUFFIX):  # whether that reply exists
+        # Each a file and its content, the name of its reply, and whether that reply exists.
+        signed, settled = [], []
+        for entry in list_names(self._inbox, REQUEST_SUFFIX):
             file = read_untrusted_file(self._inbox, entry, MAX_REQUEST_BYTES)
             if file is None or self._done.get(entry) == file.identity:
                 continue
