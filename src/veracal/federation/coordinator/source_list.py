@@ -50,6 +50,13 @@ _TRANSPORTS: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = Frozen(
     }
 )
 _DEFAULTS = {"wait": 0, "given_up": []}
+_TYPE_NAMES = {
+    str: "text",
+    int: "a whole number",
+    (int, float): "a number",
+    list: "a list",
+    dict: "a table",
+}
 
 _HEADING = """\
 # The sources of a federation and the transport. Paths are relative to this file.
@@ -267,9 +274,7 @@ def _check(
     for name, types in {**required, **optional}.items():
         value = table.get(name)
         if name in table and (not isinstance(value, types) or isinstance(value, bool)):
-            raise _list_error(
-                path, f"{name} of {where}", "another type of value", repr(value)[:80]
-            )
+            raise _list_error(path, f"{name} of {where}", _TYPE_NAMES[types], repr(value)[:80])
     return table
 
 
