@@ -36,6 +36,7 @@ from veracal.federation.protocol.envelopes import (
 )
 from veracal.federation.protocol.messages import Refusal, unseal_reply
 from veracal.federation.protocol.terms import Terms
+from veracal.federation.source.serving import SourceServer
 from veracal.ledger import digest
 
 
@@ -341,19 +342,8 @@ class FilesTransport:
         return file.content if is_reply else None  # otherwise its file was renamed
 
 
-class Responder(Protocol):
-    """Answers requests at a source, like ``veracal.federation.SourceServer``."""
-
-    @property
-    def terms(self) -> Terms:
-        """Terms of the enrollment."""
-
-    def answer(self, raw: bytes) -> bytes:
-        """One reply to any input, at the deadline."""
-
-
 def serve_folder(
-    server: Responder,
+    server: SourceServer,
     inbox: Path,
     outbox: Path,
     *,
@@ -371,7 +361,7 @@ def serve_folder(
 
     Parameters
     ----------
-    server : Responder
+    server : SourceServer
     inbox, outbox : path
         Two different existing folders. Others may write to the inbox, but only the source to
         the outbox.
@@ -414,7 +404,7 @@ class _FolderServer:
     """Serves one inbox; remembers which files were answered and which lines were logged."""
 
     def __init__(
-        self, server: Responder, inbox: Path, outbox: Path, log: Callable[[str], None]
+        self, server: SourceServer, inbox: Path, outbox: Path, log: Callable[[str], None]
     ) -> None:
         self._server, self._inbox, self._outbox, self._log = server, inbox, outbox, log
         self._done: dict[str, tuple[int, ...]] = {}

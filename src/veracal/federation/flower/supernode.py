@@ -87,13 +87,9 @@ def serve_node(
     node = _Node(answer, address, ca, node_key, home / "node", stop, log)
     over = threading.Event()
 
-    def send_heartbeats() -> None:
-        while not over.wait(_HEARTBEAT):
-            # The loop that fetches messages has the same error, and connects again.
-            with suppress(connection_error(), http_error(), MessageError):
-                node.send_heartbeat()
-
-    heartbeats = threading.Thread(target=send_heartbeats, name="heartbeat", daemon=True)
+    heartbeats = threading.Thread(
+        target=node.send_heartbeats, args=(over,), name="heartbeat", daemon=True
+    )
     heartbeats.start()
     try:
         node.run(poll)
@@ -152,14 +148,16 @@ class _Node:
                 self._stop.wait(wait)
                 wait = min(2 * wait, _MAX_WAIT)
 
-    def send_heartbeat(self) -> None:
-        """Send a heartbeat, so that a busy node stays connected."""
-        node = self._node
-        if node is not None:
-            request = flower().heartbeat.SendNodeHeartbeatRequest
-            self._connection.call(
-                "SendNodeHeartbeat", request(node=node, heartbeat_interval=_INTERVAL)
-            )
+    def send_heartbeats(self, over: threading.Event) -> None:
+        """Send heartbeats until the end, so that a busy node stays connected."""
+        request = flower().heartbeat.SendNodeHeartbeatRequest
+        while not over.wait(_HEARTBEAT):
+            node = self._node
+            if node is not None:
+                # The loop that fetches messages has the same error, and connects again.
+                with suppress(connection_error(), http_error(), MessageError):
+                    beat = request(node=node, heartbeat_interval=_INTERVAL)
+                    self._connection.call("SendNodeHeartbeat", beat)
 
     def close(self) -> None:
         """Disconnect if possible, and close the connection."""

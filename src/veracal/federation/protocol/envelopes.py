@@ -318,11 +318,6 @@ def optional(check: Check) -> Check:
     return lambda value: value is None or check(value)
 
 
-def is_object(value: object) -> bool:
-    """Whether a value is an object. Its fields are checked later."""
-    return isinstance(value, dict)
-
-
-def is_bool(value: object) -> bool:
-    """Whether a value is true or false."""
-    return isinstance(value, bool)
+def instance(kind: type) -> Check:
+    """Check for a value of a type, such as an object, whose fields are checked later."""
+    return lambda value: isinstance(value, kind)

@@ -180,9 +180,9 @@ class Request:
 
 
 _REQUEST_CHECKS: dict[str, schema.Check] = {
-    "argument": schema.is_object,
+    "argument": schema.instance(dict),
     "data": schema.hexadecimal(ID_DIGITS),
-    "head": schema.optional(schema.is_object),
+    "head": schema.optional(schema.instance(dict)),
     "id": schema.hexadecimal(64),
     "kind": schema.text(40),
     "micro_epsilon": schema.optional(schema.integer(1, MAX_MICRO_EPSILON)),
@@ -261,7 +261,7 @@ def unseal_reply(raw: bytes, key: PublicKey) -> Answer | Refusal:
 
 
 _ANSWER_CHECKS: dict[str, schema.Check] = {
-    "head": schema.is_object,
+    "head": schema.instance(dict),
     "refused": lambda value: value is False,
     "request": schema.hexadecimal(64),
     "source": schema.hexadecimal(ID_DIGITS),

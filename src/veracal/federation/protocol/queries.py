@@ -129,7 +129,7 @@ def decode_map(body: Mapping[str, Any], terms: Terms) -> CalibrationMap:
         largest = max(grid.most_weight, grid.most_bias) << grid.bits
         checks = {
             "form": schema.one_of(FORMS),
-            "reads": schema.is_bool,
+            "reads": schema.instance(bool),
             "units": schema.list_of(schema.integer(-largest, largest), 1, k * (k + 1)),
         }
         fields = schema.check_fields(body, checks, "the map")
@@ -206,8 +206,8 @@ def _build(kind: QueryKind, argument: Mapping[str, Any], terms: Terms) -> Query:
     checks = {
         "center": schema.integer(-_MAX_SCALE, _MAX_SCALE),
         "inverse": inverse_check(terms),
-        "map": schema.is_object,
-        "reads": schema.is_bool,
+        "map": schema.instance(dict),
+        "reads": schema.instance(bool),
         "spread": schema.integer(1, _MAX_SCALE),
         "step": schema.integer(0, MAX_STEPS),
     }

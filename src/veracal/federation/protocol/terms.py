@@ -237,7 +237,7 @@ _CHECKS: dict[str, schema.Check] = {
     "classes": schema.integer(2, MAX_CLASSES),
     "reads": schema.one_of(("logits", "probabilities")),
     "relation": schema.one_of(RELATIONS),
-    "unit": schema.is_object,
+    "unit": schema.instance(dict),
     "micro_epsilon": schema.integer(1, MAX_MICRO_EPSILON),
     "delta": schema.number(0.0, 0.1),
     "max_per_answer": schema.integer(1, MAX_MICRO_EPSILON),

@@ -33,6 +33,7 @@ from veracal.federation.protocol import envelopes as schema
 from veracal.federation.protocol.envelopes import (
     PrivateKey,
     PublicKey,
+    is_hexadecimal,
 )
 from veracal.federation.protocol.messages import MAX_INDEX, Head
 from veracal.federation.protocol.terms import (
@@ -382,7 +383,8 @@ class SourceFolder:
         """Ids of all enrollments, in the order in which they were charged."""
         folder = self.path / ENROLLED
         with translate_os_errors(folder):
-            ids = {each.name for each in folder.iterdir() if is_enrollment_id(each.name)}
+            ids = {each.name for each in folder.iterdir()}
+        ids = {name for name in ids if is_hexadecimal(name, ID_DIGITS)}
         charged = [entry.request for entry in self.shares.entries() if entry.request in ids]
         uncharged = sorted(ids - set(charged))  # after a rollback of the ledger
         return tuple(map(str, (*charged, *uncharged)))[:_MAX_ENROLLMENTS]
@@ -487,8 +489,3 @@ def share_event(budget: Budget) -> Event:
     if budget.pure:
         return Pure(budget.epsilon, budget.relation)
     return Approximate(budget.epsilon, budget.delta, budget.relation)
-
-
-def is_enrollment_id(name: str) -> bool:
-    """Whether a name has the form of an enrollment id."""
-    return schema.hexadecimal(ID_DIGITS)(name)
