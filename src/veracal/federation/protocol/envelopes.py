@@ -27,7 +27,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_origin, get_type_hints
 
 from veracal._checks import extra
 from veracal.data import atomic_file, new_file
@@ -274,6 +274,13 @@ def check_fields(body: object, checks: Mapping[str, Check], what: str) -> dict[s
         if not check(body[name]):
             raise EnvelopeError(f"{name!r} of {what} has an invalid value")
     return body
+
+
+def checks_of(record: type) -> dict[str, Check]:
+    """The checks that the fields of a record are annotated with, for their JSON values."""
+    hints = get_type_hints(record, include_extras=True)
+    annotated = {name: hint for name, hint in hints.items() if get_origin(hint) is Annotated}
+    return {name: hint.__metadata__[0] for name, hint in annotated.items()}
 
 
 def integer(low: int, high: int) -> Check:

@@ -8,7 +8,7 @@ restored backup.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 from veracal.federation.protocol import envelopes as schema
 from veracal.federation.protocol.envelopes import (
@@ -49,10 +49,10 @@ class Head:
     """
 
     source: str
-    index: int
-    hash: str
-    previous: str
-    signature: str
+    index: Annotated[int, schema.integer(1, MAX_INDEX)]
+    hash: Annotated[str, schema.hexadecimal(HASH_DIGITS)]
+    previous: Annotated[str, schema.hexadecimal(HASH_DIGITS)]
+    signature: Annotated[str, schema.hexadecimal(SIGNATURE_DIGITS)]
 
     @classmethod
     def sign(
@@ -82,12 +82,7 @@ class Head:
         return cls(source, **schema.check_fields(body, _HEAD_CHECKS, "the head"))
 
 
-_HEAD_CHECKS: dict[str, schema.Check] = {
-    "hash": schema.hexadecimal(HASH_DIGITS),
-    "index": schema.integer(1, MAX_INDEX),
-    "previous": schema.hexadecimal(HASH_DIGITS),
-    "signature": schema.hexadecimal(SIGNATURE_DIGITS),
-}
+_HEAD_CHECKS = schema.checks_of(Head)
 
 
 @dataclass(frozen=True)
@@ -116,15 +111,17 @@ class Request:
         The last head that this source signed; None before its first answer.
     """
 
-    source: str
-    data: str
-    model: str
-    kind: str
-    argument: dict[str, Any]
-    micro_epsilon: int | None = None
-    noise_multiplier: float | None = None
-    round: int = 0
-    head: Head | None = None
+    source: Annotated[str, schema.hexadecimal(ID_DIGITS)]
+    data: Annotated[str, schema.hexadecimal(ID_DIGITS)]
+    model: Annotated[str, schema.hexadecimal(HASH_DIGITS)]
+    kind: Annotated[str, schema.text(40)]
+    argument: Annotated[dict[str, Any], schema.instance(dict)]
+    micro_epsilon: Annotated[
+        int | None, schema.optional(schema.integer(1, MAX_MICRO_EPSILON))
+    ] = None
+    noise_multiplier: Annotated[float | None, schema.optional(schema.number(1e-3, 1e9))] = None
+    round: Annotated[int, schema.integer(0, MAX_ROUND)] = 0
+    head: Annotated[Head | None, schema.optional(schema.instance(dict))] = None
 
     @property
     def query(self) -> dict[str, Any]:
@@ -179,18 +176,7 @@ class Request:
         return request
 
 
-_REQUEST_CHECKS: dict[str, schema.Check] = {
-    "argument": schema.instance(dict),
-    "data": schema.hexadecimal(ID_DIGITS),
-    "head": schema.optional(schema.instance(dict)),
-    "id": schema.hexadecimal(64),
-    "kind": schema.text(40),
-    "micro_epsilon": schema.optional(schema.integer(1, MAX_MICRO_EPSILON)),
-    "model": schema.hexadecimal(HASH_DIGITS),
-    "noise_multiplier": schema.optional(schema.number(1e-3, 1e9)),
-    "round": schema.integer(0, MAX_ROUND),
-    "source": schema.hexadecimal(ID_DIGITS),
-}
+_REQUEST_CHECKS = {**schema.checks_of(Request), "id": schema.hexadecimal(64)}
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import datetime
 import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from veracal import _checks
 from veracal.accounting import MICRO, RELATIONS, Budget, Relation, Unit
@@ -40,6 +40,8 @@ MAX_NAME = 100
 @dataclass(frozen=True)
 class Terms:
     """What a source answers, to which coordinator, at what cost and with which bounds.
+
+    Each field is annotated with the check of its JSON value.
 
     Attributes
     ----------
@@ -86,28 +88,32 @@ class Terms:
         Last day on which requests are accepted, such as 2027-12-31 (UTC).
     """
 
-    source: str
-    name: str
-    key: PublicKey
-    coordinator: PublicKey
-    model: str
-    data: str
-    classes: int
-    reads: Kind
-    relation: Relation
-    unit: Unit
-    micro_epsilon: int
-    delta: float
-    max_per_answer: int
-    kinds: tuple[str, ...]
-    temperatures: TemperatureGrid = field(default_factory=lambda: TemperatureGrid(0.5, 6.0))
-    bins: int = 15
-    clamp: float = 10.0
-    parameters: ParameterGrid = field(default_factory=ParameterGrid)
-    min_records: int = 1
-    max_records: int = 1_000_000
-    deadline: float = 10.0
-    expires: str | None = None
+    source: Annotated[str, schema.hexadecimal(ID_DIGITS)]
+    name: Annotated[str, schema.text(MAX_NAME)]
+    key: Annotated[PublicKey, schema.hexadecimal(64)]
+    coordinator: Annotated[PublicKey, schema.hexadecimal(64)]
+    model: Annotated[str, schema.hexadecimal(HASH_DIGITS)]
+    data: Annotated[str, schema.hexadecimal(ID_DIGITS)]
+    classes: Annotated[int, schema.integer(2, MAX_CLASSES)]
+    reads: Annotated[Kind, schema.one_of(("logits", "probabilities"))]
+    relation: Annotated[Relation, schema.one_of(RELATIONS)]
+    unit: Annotated[Unit, schema.instance(dict)]
+    micro_epsilon: Annotated[int, schema.integer(1, MAX_MICRO_EPSILON)]
+    delta: Annotated[float, schema.number(0.0, 0.1)]
+    max_per_answer: Annotated[int, schema.integer(1, MAX_MICRO_EPSILON)]
+    kinds: Annotated[tuple[str, ...], schema.list_of(schema.text(40), 1, 40)]
+    temperatures: Annotated[TemperatureGrid, schema.list_of(lambda _: True, 3, 3)] = field(
+        default_factory=lambda: TemperatureGrid(0.5, 6.0)
+    )
+    bins: Annotated[int, schema.integer(1, MAX_BINS)] = 15
+    clamp: Annotated[float, schema.number(1e-3, 1e3)] = 10.0
+    parameters: Annotated[ParameterGrid, schema.list_of(schema.integer(0, 1_024), 3, 3)] = (
+        field(default_factory=ParameterGrid)
+    )
+    min_records: Annotated[int, schema.integer(1, 2**40)] = 1
+    max_records: Annotated[int, schema.integer(1, 2**40)] = 1_000_000
+    deadline: Annotated[float, schema.number(0.01, 86_400.0)] = 10.0
+    expires: Annotated[str | None, schema.optional(schema.text(10, min_length=10))] = None
 
     def __post_init__(self) -> None:
         _checks.whole(classes=self.classes, least=2)
@@ -208,6 +214,9 @@ class Terms:
         )
 
 
+_CHECKS = schema.checks_of(Terms)
+
+
 def parse_unit(body: object) -> Unit:
     """Validate the fields of a unit of privacy."""
     checks = {"name": schema.text(MAX_NAME), "at_most": schema.integer(1, 10**6)}
@@ -225,32 +234,6 @@ def _parse_day(text: str) -> datetime.date:
         return datetime.date.fromisoformat(text)
     except (TypeError, ValueError) as cause:
         raise ValueError(f"Expected a date such as 2027-12-31, got {text!r}.") from cause
-
-
-_CHECKS: dict[str, schema.Check] = {
-    "source": schema.hexadecimal(ID_DIGITS),
-    "name": schema.text(MAX_NAME),
-    "key": schema.hexadecimal(64),
-    "coordinator": schema.hexadecimal(64),
-    "model": schema.hexadecimal(HASH_DIGITS),
-    "data": schema.hexadecimal(ID_DIGITS),
-    "classes": schema.integer(2, MAX_CLASSES),
-    "reads": schema.one_of(("logits", "probabilities")),
-    "relation": schema.one_of(RELATIONS),
-    "unit": schema.instance(dict),
-    "micro_epsilon": schema.integer(1, MAX_MICRO_EPSILON),
-    "delta": schema.number(0.0, 0.1),
-    "max_per_answer": schema.integer(1, MAX_MICRO_EPSILON),
-    "kinds": schema.list_of(schema.text(40), 1, 40),
-    "temperatures": schema.list_of(lambda _: True, 3, 3),
-    "bins": schema.integer(1, MAX_BINS),
-    "clamp": schema.number(1e-3, 1e3),
-    "parameters": schema.list_of(schema.integer(0, 1_024), 3, 3),
-    "min_records": schema.integer(1, 2**40),
-    "max_records": schema.integer(1, 2**40),
-    "deadline": schema.number(0.01, 86_400.0),
-    "expires": schema.optional(schema.text(10, min_length=10)),
-}
 
 
 def model_hash(path: str | Path) -> str:
