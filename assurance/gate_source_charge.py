@@ -62,38 +62,38 @@ def as_added(query: Query, micro: int, relation: Any, unit: Unit) -> DiscreteLap
 
 
 def charge_named_cost(
-    self: SourceServer, request: Any, price: Any, query: Query, records: Scores
+    self: SourceServer, request: Any, event: Any, query: Query, records: Scores
 ) -> Any:
     """Charge what the request names, not what the event costs."""
     named = request.micro_epsilon or 1_000
-    answer = lambda: serving.compute_answer(request, price, query, records)  # noqa: E731
+    answer = lambda: serving.compute_answer(request, event, query, records)  # noqa: E731
     body = canonical(request.query).encode()
-    event = Pure(named / 10**6 / self.terms.unit.max_contributions, self.terms.relation)
+    charged = Pure(named / 10**6 / self.terms.unit.max_contributions, self.terms.relation)
     fields = {"request": request.id, "body": body}
-    return self._enrollment.ledger.answered(event, request.kind, answer, **fields)
+    return self._enrollment.ledger.answered(charged, request.kind, answer, **fields)
 
 
 def afterwards(
-    self: SourceServer, request: Any, price: Any, query: Query, records: Scores
+    self: SourceServer, request: Any, event: Any, query: Query, records: Scores
 ) -> Any:
     """Answer, and charge then; what goes wrong is no reason not to answer."""
-    answer = serving.compute_answer(request, price, query, records)
+    answer = serving.compute_answer(request, event, query, records)
     try:
-        return CHARGED(self, request, price, query, records)
+        return CHARGED(self, request, event, query, records)
     except (LedgerError, serving.RefusedError):
         entry = Entry(
-            1, request.kind, "answered", "0" * 64, price.event, filter=1, request=request.id
+            1, request.kind, "answered", "0" * 64, event, filter=1, request=request.id
         )
         return entry, answer
 
 
 def read_first(
-    self: SourceServer, request: Any, price: Any, query: Query, records: Scores
+    self: SourceServer, request: Any, event: Any, query: Query, records: Scores
 ) -> Any:
     """Look at the records, and charge then."""
-    kept = serving.compute_answer(request, price, query, records)
+    kept = serving.compute_answer(request, event, query, records)
     with mock.patch.object(serving, "compute_answer", return_value=kept):
-        return CHARGED(self, request, price, query, records)
+        return CHARGED(self, request, event, query, records)
 
 
 CHARGED = SourceServer._charge_and_answer

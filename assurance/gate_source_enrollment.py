@@ -30,12 +30,12 @@ from veracal.cli import _source_enroll as command
 from veracal.cli._source_records import RecordPaths
 from veracal.data import save_scores
 from veracal.errors import BudgetError, VeracalError
-from veracal.federation.protocol.envelopes import PrivateKey
+from veracal.federation.protocol.envelopes import PrivateKey, is_hexadecimal
 from veracal.federation.protocol.messages import Request
 from veracal.federation.protocol.terms import Terms
 from veracal.federation.source import enrolling, serving
 from veracal.federation.source.enrollment import TERMS
-from veracal.federation.source.folder import ENROLLED, create_source, is_enrollment_id
+from veracal.federation.source.folder import ENROLLED, create_source
 from veracal.federation.source.serving import SourceServer, open_source
 from veracal.ledger import default_ledger_path
 from veracal.ledger.ledger import Ledger
@@ -238,7 +238,7 @@ class World:
     def served(self) -> frozenset[Path]:
         """Folders of all enrollments that can be served."""
         every = (one for path in self.sources for one in (path / ENROLLED).iterdir())
-        return frozenset(one for one in every if is_enrollment_id(one.name))
+        return frozenset(one for one in every if is_hexadecimal(one.name, 32))
 
     def granted(self, part: str) -> tuple[float, float]:
         """Epsilon and delta of all that can be served and includes a partition."""

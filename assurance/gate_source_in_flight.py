@@ -12,6 +12,7 @@ here waits for a clock.
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from typing import Any
 
@@ -44,12 +45,12 @@ def until_it_is_ready(self: SourceServer, raw: bytes, start: float, done: Any) -
 
     def work() -> None:
         try:
-            done.put(self.reply(raw))
+            done.set_result(self.reply(raw))
         finally:
             places.release()
 
     if not places.acquire(blocking=False):
-        done.put(self._refuse("too many requests at once"))
+        done.set_result(self._refuse("too many requests at once"))
         return
     threading.Thread(target=work, daemon=True).start()
 
@@ -57,12 +58,12 @@ def until_it_is_ready(self: SourceServer, raw: bytes, start: float, done: Any) -
 def until_both(self: SourceServer, raw: bytes, start: float, done: Any) -> None:
     """A place is held until the deadline, and longer if the reply is late."""
     waiting = self.__dict__.setdefault("waiting", [])
-    waiting[:] = [one for one in waiting if one[0] > start or not one[1]._done.is_set()]
+    waiting[:] = [one for one in waiting if one[0] > start or not one[1].done()]
     if len(waiting) >= serving.MAX_IN_FLIGHT:
-        done.put(self._refuse("too many requests at once"))
+        done.set_result(self._refuse("too many requests at once"))
         return
     waiting.append((start + self.terms.deadline, done))
-    threading.Thread(target=lambda: done.put(self.reply(raw)), daemon=True).start()
+    threading.Thread(target=lambda: done.set_result(self.reply(raw)), daemon=True).start()
 
 
 START = sources.SOURCE + "serving.SourceServer._start"
@@ -117,9 +118,7 @@ def fill(north: EnrolledSource, start: float, *, slow: bool) -> None:
     """Ask as often as there are places; where replies are quick, until they are ready."""
     there = set(threading.enumerate())
     for number in range(max(serving.MAX_IN_FLIGHT, 8)):
-        north.server._start(
-            north.raw(micro_epsilon=1_000 + number), start, serving._PendingReply()
-        )
+        north.server._start(north.raw(micro_epsilon=1_000 + number), start, Future())
     if not slow:
         for thread in set(threading.enumerate()) - there:
             thread.join(PATIENCE)
@@ -129,12 +128,12 @@ def reply_to(
     north: EnrolledSource, start: float, micro: int, finish: threading.Event | None
 ) -> bool:
     """Whether a request that arrives at a time is answered, if computations end then."""
-    done = serving._PendingReply()
+    done: Future[bytes] = Future()
     north.server._start(north.raw(micro_epsilon=micro), start, done)
     if finish is not None:
         finish.set()
-    assert done._done.wait(PATIENCE), "a request was neither answered nor refused"
-    return sources.is_answer(north, done._reply)
+    assert wait([done], PATIENCE).done, "a request was neither answered nor refused"
+    return sources.is_answer(north, done.result())
 
 
 @contextmanager

@@ -50,9 +50,10 @@ def plain_file(self: FileMarkKey, path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def plain_text(self: FileMarkKey, text: str) -> str:
+def plain_state(self: FileMarkKey, path: Path) -> str:
     """Hash a size and a time without a key."""
-    return hashlib.sha256(text.encode()).hexdigest()
+    status = path.stat()
+    return hashlib.sha256(f"{status.st_size} {status.st_mtime_ns}".encode()).hexdigest()
 
 
 def key_for_all(cls: type[FileMarkKey], folder: Path) -> FileMarkKey:
@@ -64,7 +65,7 @@ MARKS = sources.SOURCE + "folder.FileMarkKey."
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "a plain hash of a file": {MARKS + "of_file": plain_file},
-    "a plain hash of size and time": {MARKS + "of_text": plain_text},
+    "a plain hash of size and time": {MARKS + "of_state": plain_state},
     "one key for all sources": {MARKS + "read": classmethod(key_for_all)},
 }
 

@@ -16,7 +16,6 @@ from unittest import mock
 from assurance import sources
 from assurance.sources import Contents, EnrolledSource, Patches, unchecked
 from veracal.federation.protocol.messages import Head, Request
-from veracal.federation.source import folder as folders
 from veracal.federation.source.folder import RollbackError, SignedHeads, SourceFolder
 from veracal.federation.source.serving import SourceServer
 from veracal.ledger.ledger import Ledger
@@ -53,8 +52,8 @@ def accept_unsigned_quote(self: SourceServer, request: Request) -> None:
 
 def by_number(self: SignedHeads, ledger: Ledger, quoted: Head | None = None) -> None:
     """Compare how long the ledger is, not what it holds."""
-    heads = [folders._parse_head(line) for file in self._files for line in file.read_new()]
-    own = [head.index for head in heads if head is not None and head.source == self.source]
+    heads = [head for file in self._files for head in file.read_new()]
+    own = [head.index for head in heads if head.source == self.source]
     if max(own, default=0) > len(ledger.entries()):
         raise RollbackError("An older copy was restored.")
 

@@ -7,9 +7,9 @@ import numpy as np
 from veracal.accounting import Budget
 from veracal.artifact import PrivateClassifier
 from veracal.data import Scores
-from veracal.federation.models import model_hash
 from veracal.federation.protocol.envelopes import PrivateKey
 from veracal.federation.protocol.queries import KINDS
+from veracal.federation.protocol.terms import model_hash
 from veracal.federation.source.enrolling import Declaration, enroll
 from veracal.federation.source.folder import create_source
 from veracal.federation.source.serving import open_source

@@ -16,7 +16,7 @@ import pytest
 
 from veracal.cli import _federation_local as _local
 from veracal.errors import DataError
-from veracal.federation.coordinator.members import read_transport_kind
+from veracal.federation.coordinator.source_list import read_source_list
 from veracal.workflow.local_federation import LocalFederation, make_local
 
 pytestmark = pytest.mark.full
@@ -148,4 +148,5 @@ def test_one_command_makes_a_federation_and_recalibrates(transport, names):
     assert [one["name"] for one in fields["sources"]] == names
     assert all(one["epsilon"] == 0.5 and one["answered"] for one in fields["sources"])
     assert 1.5 < fields["temperatures"]["temperature"]["value"] < 3.5
-    assert read_transport_kind(Path("trial/study")) == transport
+    listing = read_source_list(Path("trial/study/federation.toml"))
+    assert listing.transport["kind"] == transport

@@ -20,9 +20,9 @@ from veracal.artifact.storage import read_manifest
 from veracal.calibration.maps import load_map
 from veracal.cli._recalibrate_remote import ProgressBoard
 from veracal.federation.coordinator.pool import RoundEvent
-from veracal.federation.models import model_hash
+from veracal.federation.protocol.terms import model_hash
 from veracal.federation.source.serving import SourceServer
-from veracal.federation.transports.files import serve_folder
+from veracal.federation.transports import serve_folder
 from veracal.ledger import Ledger
 from veracal.workflow.results import load_results
 

@@ -18,11 +18,10 @@ from tests.cli.made import write, write_model
 from veracal.accounting import Budget
 from veracal.artifact import PrivateClassifier
 from veracal.data import Scores, load, save_scores
-from veracal.federation.models import model_hash
 from veracal.federation.protocol.envelopes import PrivateKey
 from veracal.federation.protocol.messages import Answer, Request, unseal_reply
 from veracal.federation.protocol.queries import DEFAULT_KINDS, KINDS
-from veracal.federation.protocol.terms import Terms
+from veracal.federation.protocol.terms import Terms, model_hash
 from veracal.federation.source.enrollment import read_enrollment
 from veracal.federation.source.folder import read_source
 from veracal.federation.source.serving import open_source

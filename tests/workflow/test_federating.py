@@ -10,7 +10,7 @@ from tests.workflow.own_ledgers import run
 from veracal.artifact import PrivateClassifier
 from veracal.artifact.storage import parse_manifest
 from veracal.calibration.maps import Identity, Platt, Temperature
-from veracal.federation.models import model_hash
+from veracal.federation.protocol.terms import model_hash
 from veracal.workflow import Config
 from veracal.workflow.config import DataConfig, PrivacyConfig
 from veracal.workflow.results import reorder_classes, write_recalibrated

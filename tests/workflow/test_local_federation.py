@@ -8,12 +8,12 @@ from veracal.artifact import PrivateClassifier
 from veracal.calibration import metrics, recalibrate
 from veracal.data import load
 from veracal.errors import DataError
-from veracal.federation.coordinator.members import KEY_FILE, read_members
-from veracal.federation.models import model_hash
+from veracal.federation.coordinator.source_list import KEY_FILE, read_source_list
 from veracal.federation.protocol.envelopes import PrivateKey
 from veracal.federation.protocol.messages import Answer, Request, unseal_reply
+from veracal.federation.protocol.terms import model_hash
 from veracal.federation.source.serving import open_source
-from veracal.federation.transports.files import FilesTransport, serve_folder
+from veracal.federation.transports import FilesTransport, serve_folder
 from veracal.workflow.local_federation import (
     Courier,
     LocalFederation,
@@ -31,7 +31,7 @@ def federation(tmp_path_factory) -> LocalFederation:
 
 
 def test_all_hospitals_are_members_of_a_local_federation(federation):
-    sources = read_members(federation.study)
+    sources = read_source_list(federation.source_list).terms
     assert [terms.name for terms in sources] == ["north", "south", "west"]
     assert {terms.model for terms in sources} == {model_hash(federation.model)}
     assert exists_local(federation.folder) and open_local(federation.folder) == federation
@@ -48,7 +48,8 @@ def test_the_model_is_overconfident_at_the_hospitals(federation):
 
 
 def test_a_courier_carries_requests_and_answers(federation):
-    key, sources = PrivateKey.read(federation.study / KEY_FILE), read_members(federation.study)
+    key = PrivateKey.read(federation.study / KEY_FILE)
+    sources = read_source_list(federation.source_list).terms
     requested = {
         terms.source: Request(
             terms.source, terms.data, terms.model, "counts", {}, 100_000

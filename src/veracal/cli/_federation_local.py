@@ -18,16 +18,15 @@ from veracal.cli import _output
 from veracal.cli._signals import Log, until_stopped
 from veracal.errors import DataError
 from veracal.federation import (
+    LIST_FILE,
     LOCAL_HOSTS,
     TRANSPORT_KINDS,
     SuperLink,
     TransportKind,
     list_enrollments,
     make_server_files,
-    read_address,
-    read_node_keys,
     read_source,
-    read_transport_kind,
+    read_source_list,
     register_nodes,
     start_process,
     stop_process,
@@ -72,7 +71,7 @@ def superlink(
     files = make_server_files(home, names)
     log(f"Starting a SuperLink at {host}:{port}, over TLS")
     with SuperLink(home, files, host=listen or host, port=port) as link:
-        keys = read_node_keys(folder)
+        keys = read_source_list(folder / LIST_FILE, allow_empty=True).paths("node_key")
         if keys:
             local = link.address if listen is None else f"{LOCAL_HOSTS[1]}:{port}"
             register_nodes(local, ca=files.authority, nodes=keys, home=home / "home")
@@ -81,19 +80,20 @@ def superlink(
 
 def _address(folder: Path) -> tuple[str, int]:
     """Host and port of the federation's SuperLink."""
-    if read_transport_kind(folder) != "flower":
+    transport = read_source_list(folder / LIST_FILE, allow_empty=True).transport
+    if transport["kind"] != "flower":
         raise DataError(
             str(folder),
             "a federation over Flower",
             "a federation by files",
             "It needs no SuperLink.",
         )
-    host, _, port = read_address(folder).rpartition(":")
+    host, _, port = transport["address"].rpartition(":")
     if not host or not port.isdecimal():
         raise DataError(
             str(folder),
             "an address such as localhost:9092",
-            read_address(folder),
+            transport["address"],
             "Correct it.",
         )
     return host, int(port)
@@ -143,11 +143,13 @@ def open_or_create(
 ) -> tuple[LocalFederation, TransportKind]:
     """Open the local federation in a folder, or create one."""
     if exists_local(folder):
-        federation, kind = open_local(folder), read_transport_kind(folder / "study")
+        federation = open_local(folder)
+        settings = read_source_list(federation.study / LIST_FILE).transport
+        kind: TransportKind = "flower" if settings["kind"] == "flower" else "files"
         _check_same(folder, "sources", sources, len(federation.hospitals))
         _check_same(folder, "transport", transport, kind)
         if kind == "flower":
-            current = int(read_address(federation.study).rpartition(":")[2])
+            current = int(settings["address"].rpartition(":")[2])
             _check_same(folder, "port", port, current)
         return federation, kind
     if transport is not None and transport not in TRANSPORT_KINDS:

@@ -17,6 +17,7 @@ from veracal.calibration import (
     Recalibration,
     RecalibrationPlan,
     plan_recalibration,
+    run_recalibration,
 )
 from veracal.cli import _output as _show
 from veracal.cli._artifacts import is_artifact
@@ -41,7 +42,6 @@ from veracal.federation import (
     model_hash,
     plan_sources,
     read_source_list,
-    recalibrate_pool,
     recalibration_record,
     source_costs,
     statement_text,
@@ -212,10 +212,9 @@ def _listing(remote: RemoteOptions) -> SourceList:
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--wait") from error
     least = remote.least or listing.min_sources
-    if least is not None and not 1 <= least <= len(listing.sources):
+    if least is not None and not 1 <= least <= len(listing.terms):
         raise typer.BadParameter(
-            f"expected at most {len(listing.sources)}, the number of institutions, got "
-            f"{least}.",
+            f"expected at most {len(listing.terms)}, the number of institutions, got {least}.",
             param_hint="--least",
         )
     return listing
@@ -266,7 +265,7 @@ def _run_plan(
     try:
         with watching([one.name for one in source_plans], rounds) as watch:
             pool.watch = watch
-            return recalibrate_pool(pool, plan, at_sources=at_sources)
+            return run_recalibration(pool, plan, at_sources=at_sources)
     except KeyboardInterrupt:
         _show.print_status(_STOPPED)
         raise

@@ -1,6 +1,5 @@
 """What the commands of a source print: an allowance in plain English, status and log."""
 
-import datetime
 import math
 import textwrap
 from collections import Counter
@@ -338,7 +337,7 @@ def _state(enrollment: Enrollment, problems: list[str]) -> str:
     """State of an enrollment in a few words."""
     if enrollment.is_revoked:
         return "revoked: all requests are refused"
-    if enrollment.terms.is_expired(datetime.datetime.now(datetime.UTC).date()):
+    if enrollment.terms.is_expired():
         return f"expired on {enrollment.terms.expires}: all requests are refused"
     if problems:
         return "PROBLEM: all requests are refused"
@@ -396,7 +395,7 @@ def _log_facts(enrollment: Enrollment, log: AnswerLog) -> dict[str, Any]:
         "enrollment": terms.source,
         "coordinator": terms.coordinator.text,
         "answers": [
-            {**each.to_json(), "query": describe_query(each.kind, each.argument, terms)}
+            {**asdict(each), "query": describe_query(each.kind, each.argument, terms)}
             for each in log.answers
         ],
         "refusals": [{"when": when, "why": why} for when, why in log.refusals],

@@ -172,7 +172,9 @@ def superlink(
     """
     from veracal.cli import _federation_local as _superlink
     from veracal.cli._signals import Log, until_stopped
-    from veracal.federation import read_address
+    from veracal.federation import LIST_FILE, read_source_list
+
+    transport = read_source_list(folder / LIST_FILE, allow_empty=True).transport
 
     def work(stop: "threading.Event", log: Log) -> None:
         with _superlink.superlink(folder, listen, log=log) as link:
@@ -186,7 +188,7 @@ def superlink(
             _output.print_line("Each institution runs, on its own machine:")
             _output.print_line("")
             _output.print_line(
-                f"  veracal source serve FOLDER --flower {read_address(folder)} --ca "
+                f"  veracal source serve FOLDER --flower {transport['address']} --ca "
                 f"{_superlink.AUTHORITY}"
             )
             stop.wait()
@@ -267,9 +269,10 @@ def _member_row(member: "MemberStatus") -> tuple[str, ...]:
 
 def _node_keys(folder: Path, terms: list[Path], keys: list[Path]) -> list[Path | None]:
     """Public keys of nodes for Flower, None for other transports."""
-    from veracal.federation import read_transport_kind
+    from veracal.federation import LIST_FILE, read_source_list
 
-    if read_transport_kind(folder) != "flower":
+    listing = read_source_list(folder / LIST_FILE, allow_empty=True)
+    if listing.transport["kind"] != "flower":
         if keys:
             raise typer.BadParameter(
                 "only for federations over Flower.", param_hint="--node-key"

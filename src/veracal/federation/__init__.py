@@ -6,23 +6,6 @@ from veracal._lazy import attach
 
 if TYPE_CHECKING:
     from veracal.federation.coordinator.history import RequestHistory
-    from veracal.federation.coordinator.members import (
-        KEY_FILE,
-        LIST_FILE,
-        PUBLIC_KEY_FILE,
-        TRANSPORT_KINDS,
-        MemberStatus,
-        TransportKind,
-        add_source,
-        check_compatible,
-        create_federation,
-        prepare_folder,
-        read_address,
-        read_node_keys,
-        read_terms,
-        read_transport_kind,
-        summarize_members,
-    )
     from veracal.federation.coordinator.pool import (
         RemotePool,
         RoundEvent,
@@ -30,16 +13,27 @@ if TYPE_CHECKING:
         SourcePlan,
         check_plan,
         plan_sources,
-        recalibrate_pool,
         recalibration_record,
         source_costs,
         statement_text,
     )
     from veracal.federation.coordinator.remote import METHOD_KINDS
     from veracal.federation.coordinator.source_list import (
+        KEY_FILE,
+        LIST_FILE,
+        PUBLIC_KEY_FILE,
+        TRANSPORT_KINDS,
         ConfiguredTransport,
+        MemberStatus,
         SourceList,
+        TransportKind,
+        add_source,
+        check_compatible,
+        create_federation,
+        prepare_folder,
         read_source_list,
+        read_terms,
+        summarize_members,
     )
     from veracal.federation.flower.superlink import (
         LOCAL_HOSTS,
@@ -52,7 +46,6 @@ if TYPE_CHECKING:
     from veracal.federation.flower.supernode import serve_node
     from veracal.federation.flower.transport import register_nodes
     from veracal.federation.flower.wire import make_node_key, read_public_node_key
-    from veracal.federation.models import artifact_hash, model_hash
     from veracal.federation.protocol.envelopes import (
         MAX_REPLY_BYTES,
         MAX_REQUEST_BYTES,
@@ -66,7 +59,7 @@ if TYPE_CHECKING:
         decode_map,
         describe_terms,
     )
-    from veracal.federation.protocol.terms import Terms
+    from veracal.federation.protocol.terms import Terms, artifact_hash, model_hash
     from veracal.federation.source.enrolling import (
         Declaration,
         Proposal,
@@ -97,7 +90,7 @@ if TYPE_CHECKING:
         share_event,
     )
     from veracal.federation.source.serving import SourceServer, open_source
-    from veracal.federation.transports.files import (
+    from veracal.federation.transports import (
         ANSWER_SUFFIX,
         REQUEST_SUFFIX,
         deliver_file,
@@ -169,17 +162,13 @@ __all__ = [
     "plan_sources",
     "prepare_folder",
     "propose",
-    "read_address",
     "read_answer_log",
     "read_enrollment",
-    "read_node_keys",
     "read_public_node_key",
     "read_source",
     "read_source_list",
     "read_terms",
-    "read_transport_kind",
     "read_untrusted_file",
-    "recalibrate_pool",
     "recalibration_record",
     "register_nodes",
     "revoke",
@@ -206,7 +195,6 @@ __getattr__, __dir__ = attach(
             "check_plan",
             "plan_sources",
             "recalibration_record",
-            "recalibrate_pool",
             "statement_text",
         ),
         "coordinator.history": ("RequestHistory",),
@@ -214,21 +202,16 @@ __getattr__, __dir__ = attach(
             "ConfiguredTransport",
             "SourceList",
             "read_source_list",
-        ),
-        "coordinator.members": (
-            "TRANSPORT_KINDS",
-            "TransportKind",
             "KEY_FILE",
             "LIST_FILE",
             "PUBLIC_KEY_FILE",
+            "TRANSPORT_KINDS",
             "MemberStatus",
-            "read_address",
-            "read_transport_kind",
-            "check_compatible",
-            "prepare_folder",
-            "create_federation",
+            "TransportKind",
             "add_source",
-            "read_node_keys",
+            "check_compatible",
+            "create_federation",
+            "prepare_folder",
             "read_terms",
             "summarize_members",
         ),
@@ -247,10 +230,6 @@ __getattr__, __dir__ = attach(
             "make_node_key",
             "read_public_node_key",
         ),
-        "models": (
-            "artifact_hash",
-            "model_hash",
-        ),
         "protocol.envelopes": (
             "MAX_REPLY_BYTES",
             "MAX_REQUEST_BYTES",
@@ -264,7 +243,7 @@ __getattr__, __dir__ = attach(
             "decode_map",
             "describe_terms",
         ),
-        "protocol.terms": ("Terms",),
+        "protocol.terms": ("Terms", "artifact_hash", "model_hash"),
         "source.enrolling": (
             "Declaration",
             "Proposal",
@@ -298,7 +277,7 @@ __getattr__, __dir__ = attach(
             "SourceServer",
             "open_source",
         ),
-        "transports.files": (
+        "transports": (
             "ANSWER_SUFFIX",
             "REQUEST_SUFFIX",
             "read_untrusted_file",

@@ -15,7 +15,7 @@ from veracal.federation.protocol.envelopes import PrivateKey
 from veracal.federation.protocol.messages import Answer, Head, Refusal, Request
 from veracal.federation.protocol.queries import KINDS, build_query
 from veracal.federation.protocol.terms import Terms
-from veracal.federation.transports.base import LocalTransport
+from veracal.federation.transports import LocalTransport
 from veracal.ledger import open_ledger
 from veracal.mechanisms.discrete_noise import add_discrete_gaussian, add_discrete_laplace
 from veracal.queries import gaussian_event, laplace_event

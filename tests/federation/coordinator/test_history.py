@@ -100,7 +100,7 @@ def test_a_modified_answer_in_the_file_is_rejected(history, tmp_path):
     server = StandIn(tmp_path, scores())
     one = Remote(server.terms, COORDINATOR, server.reply, history)
     one.answer(COUNTS, micro_epsilon=500_000)
-    forged = history._fetch_all("SELECT reply FROM requests")[0][0].replace(
+    forged = history._fetch("SELECT reply FROM requests")[0][0].replace(
         b'"units":[', b'"units":[1'
     )
     history._connection.execute("UPDATE requests SET reply = ?", (forged,))

@@ -13,13 +13,13 @@ from veracal.calibration import AbsoluteGaps, CorrectWrong, Gap, recalibrate
 from veracal.calibration.bins import Bins
 from veracal.calibration.private.root_posterior import TemperatureGrid
 from veracal.errors import BudgetError, ConflictError, DropoutError
+from veracal.federation import transports as local
 from veracal.federation.coordinator.history import RequestHistory
 from veracal.federation.coordinator.pool import RemotePool, RoundEvent
 from veracal.federation.coordinator.remote import METHOD_KINDS
 from veracal.federation.protocol.messages import Answer, Refusal, unseal_reply
 from veracal.federation.protocol.queries import KINDS
-from veracal.federation.transports import base as local
-from veracal.federation.transports.base import LocalTransport
+from veracal.federation.transports import LocalTransport
 from veracal.queries import Pool, QueryRequest
 
 COUNTS = CorrectWrong(Bins(1))

@@ -7,19 +7,18 @@ import pytest
 
 from tests.federation.coordinator.stand_in import COORDINATOR, StandIn, federated, scores
 from veracal.accounting import Unit
-from veracal.calibration import BudgetDivision, plan_recalibration
+from veracal.calibration import BudgetDivision, plan_recalibration, run_recalibration
 from veracal.errors import BudgetError, DropoutError, PendingError
 from veracal.federation.coordinator.history import RequestHistory
 from veracal.federation.coordinator.pool import (
     check_plan,
     plan_sources,
-    recalibrate_pool,
     recalibration_record,
     source_costs,
     statement_text,
 )
 from veracal.federation.protocol.messages import Refusal
-from veracal.federation.transports.base import LocalTransport
+from veracal.federation.transports import LocalTransport
 
 
 def steps_for(source, method="pooled", *, measure=0, delta=None, size=None):
@@ -41,7 +40,7 @@ def test_the_plan_matches_what_is_requested_and_charged(three):
     ] * 3
     check_plan(source, steps, plan)
     assert not any(one.seen for one in three)
-    result = recalibrate_pool(source, steps)
+    result = run_recalibration(source, steps)
     for one, fields in zip(three, source_costs(source, result), strict=True):
         assert len(list(one.ledger.entries())) == 5
         assert one.ledger.spent().epsilon == fields.epsilon == 3.0
@@ -57,7 +56,7 @@ def test_a_repeated_plan_knows_every_answer(tmp_path, method):
     servers = [StandIn(tmp_path, scores(seed=i), **more) for i in range(2)]
     source = federated(servers)
     steps = steps_for(source, method, size=800 if more else None, **more)
-    result = recalibrate_pool(source, steps)
+    result = run_recalibration(source, steps)
     for one, server, fields in zip(
         plan_sources(source, steps), servers, source_costs(source, result), strict=True
     ):
@@ -79,7 +78,7 @@ def test_a_source_without_enough_budget_is_named(three, tmp_path):
     source = federated([*three, poor], min_sources=3)
     steps = steps_for(source)
     check_plan(source, steps, plan_sources(source, steps))
-    fields = source_costs(source, recalibrate_pool(source, steps))[3]
+    fields = source_costs(source, run_recalibration(source, steps))[3]
     assert (fields.epsilon, fields.answered, fields.head) == (0.0, False, None)
     assert "nothing for each record" in fields.text()
     assert not poor.seen
@@ -119,7 +118,7 @@ def test_an_interrupted_recalibration_continues_without_double_charges(
                 source._transport = Cut({one.terms.source: one.reply for one in three})
             steps = steps_for(source, method)
             try:
-                done = recalibrate_pool(source, steps)
+                done = run_recalibration(source, steps)
             except StoppedError:
                 continue
     assert tries > 3
@@ -143,8 +142,8 @@ def test_answers_on_their_way_leave_the_round_open(three):
     steps = steps_for(source, "binning")
     for _ in range(2):
         with pytest.raises(PendingError):
-            recalibrate_pool(source, steps)
-    assert recalibrate_pool(source, steps).dropouts == (None, None, None)
+            run_recalibration(source, steps)
+    assert run_recalibration(source, steps).dropouts == (None, None, None)
     assert [len(one.seen) for one in three].count(1) >= 1
     assert all(len(list(one.ledger.entries())) == 1 for one in three)
 
@@ -153,7 +152,7 @@ def test_the_record_contains_dropouts_and_their_costs(three, tmp_path):
     unit = StandIn(tmp_path, scores(), unit=Unit("patient", 3))
     refusing = {1: lambda raw: Refusal(three[1].terms.source).seal(three[1].key)}
     source = federated([*three, unit], refusing, min_sources=2)
-    result = recalibrate_pool(source, steps_for(source))
+    result = run_recalibration(source, steps_for(source))
     fields = recalibration_record(source, result, "study")
     json.dumps(fields, allow_nan=False)
     silent, patients = fields["sources"][1], fields["sources"][3]
@@ -174,12 +173,12 @@ def test_too_few_answers_in_a_later_round_raise_with_names(three):
 
     source = federated(three, {i: once(three[i]) for i in (1, 2)}, min_sources=2)
     with pytest.raises(DropoutError, match=f"{three[1].terms.name}, .*: it refused"):
-        recalibrate_pool(source, steps_for(source))
+        run_recalibration(source, steps_for(source))
 
 
 def test_non_finite_numbers_are_null_in_the_record(three):
     source = federated(three)
-    result = recalibrate_pool(source, steps_for(source))
+    result = run_recalibration(source, steps_for(source))
     estimate = result.temperatures["temperature"]
     object.__setattr__(estimate, "high", math.inf)
     assert (

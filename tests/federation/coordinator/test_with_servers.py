@@ -12,7 +12,7 @@ from veracal.federation.protocol.queries import KINDS
 from veracal.federation.source.enrolling import Declaration, enroll
 from veracal.federation.source.folder import create_source
 from veracal.federation.source.serving import open_source
-from veracal.federation.transports.base import LocalTransport
+from veracal.federation.transports import LocalTransport
 from veracal.testing import check_source
 
 

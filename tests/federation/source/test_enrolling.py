@@ -27,6 +27,7 @@ from veracal.federation.source.enrolling import (
 )
 from veracal.federation.source.enrollment import read_enrollment
 from veracal.federation.source.folder import create_source, read_source
+from veracal.ledger import Ledger
 
 
 @pytest.fixture
@@ -216,11 +217,11 @@ def test_the_deadline_is_compared_with_the_slowest_query(
 def test_an_interrupted_enrollment_leaves_no_partial_files(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    def stop(*_: object) -> None:
+    def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(enrolling, "_charge_share", stop)
+        patched.setattr(Ledger, "charge", stop)
         with pytest.raises(KeyboardInterrupt):
             enroll(folder, scores(), declaration())
     assert not list((folder / "enrolled").iterdir())

@@ -37,7 +37,7 @@ def test_an_invalid_source_folder_is_rejected(tmp_path: Path):
     with pytest.raises(DataError, match="a file source.json"):
         read_source(tmp_path)
     (tmp_path / "source.json").write_text('{"format":"another"}')
-    with pytest.raises(DataError, match="an invalid description"):
+    with pytest.raises(DataError, match="an invalid source.json"):
         read_source(tmp_path)
 
 

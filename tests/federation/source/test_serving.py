@@ -4,6 +4,7 @@ import json
 import resource
 import threading
 import time
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -366,10 +367,9 @@ def test_a_slot_is_occupied_until_the_deadline_and_not_until_the_reply(north: En
     deadline, now = north.terms.deadline, time.monotonic()
 
     def reply_to(start: float, micro: int) -> bytes:
-        done = serving._PendingReply()
+        done = Future()
         north.server._start(north.raw(micro_epsilon=micro), start, done)
-        assert done._done.wait(240)
-        return done._reply
+        return done.result(240)
 
     for number in range(serving.MAX_IN_FLIGHT):  # each reply is ready when the next one comes
         assert reply_to(now, 1_000 + number) != north.server.refusal

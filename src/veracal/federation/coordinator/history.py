@@ -11,7 +11,7 @@ by the same rule as the source's ledger, which is authoritative.
 import json
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -89,120 +89,26 @@ CREATE TABLE labels (
 """
 
 
-def open_database(path: Path | None) -> sqlite3.Connection:
-    """Open the file, or create it readable only by its owner; None stays in memory."""
-    if path is None:
-        connection = sqlite3.connect(":memory:", isolation_level=None)
-    else:
-        with translate_os_errors(path):
-            new = not path.exists()
-        if new:
-            try:  # readable only by its owner from the start
-                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-                os.close(os.open(path, flags, 0o600))
-            except OSError as cause:
-                raise DataError(
-                    str(path),
-                    "a path where a history can be created",
-                    cause.strerror or "none",
-                    "Choose another path.",
-                ) from cause
-        with explain_database_errors(path):
-            connection = sqlite3.connect(path, timeout=_LOCK_TIMEOUT, isolation_level=None)
-    with explain_database_errors(path):
-        connection.execute(f"PRAGMA synchronous = {_FULL}")
-        _check_format(connection, path)
-    return connection
-
-
-@contextmanager
-def explain_database_errors(path: Path | None) -> Iterator[None]:
-    """Convert database errors to messages for the owner."""
-    try:
-        yield
-    except sqlite3.Error as cause:
-        raise DataError(
-            str(path),
-            "a coordinator's history that can be read and written",
-            str(cause),
-            "Free disk space, or choose the right file. Answers are not lost: sources repeat "
-            "them at no cost.",
-        ) from cause
-
-
-@contextmanager
-def transaction(connection: sqlite3.Connection, path: Path | None) -> Iterator[None]:
-    """An atomic change."""
-    with explain_database_errors(path):
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-        except BaseException:
-            connection.execute("ROLLBACK")
-            raise
-        connection.execute("COMMIT")
-
-
-def _check_format(connection: sqlite3.Connection, path: Path | None) -> None:
-    """Create the tables of a new file; refuse other files and formats."""
-    with transaction(connection, path):
-        (application,) = connection.execute("PRAGMA application_id").fetchone()
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-        if (application, version, tables) == (0, 0, 0):
-            for statement in _TABLES.split(";")[:-1]:
-                connection.execute(statement)
-            connection.execute(f"PRAGMA application_id = {APPLICATION}")
-            connection.execute(f"PRAGMA user_version = {FORMAT}")
-        elif (application, version) != (APPLICATION, FORMAT):
-            raise DataError(
-                str(path),
-                f"a coordinator's history of format {FORMAT}",
-                "another file" if application != APPLICATION else f"format {version}",
-                "Choose the right file, or a new one.",
-            )
-
-
 State = Literal["sent", "answered", "refused", "unusable"]
 FORKED = "it signed two contradictory versions of its ledger"
 
 
 @dataclass(frozen=True)
 class SentRequest:
-    """A request that was sent.
+    """A request that was sent."""
 
-    Attributes
-    ----------
-    state : {"sent", "answered", "refused", "unusable"}
-        No reply yet, an answer, a signed refusal, or an invalid reply.
-    purpose : str
-        Name of the query.
-    event : Event
-        What the source charges for an answer.
-    raw : bytes
-        The bytes that were sent. A repeat sends the same bytes.
-    """
-
-    state: State
-    purpose: str
-    event: Event
-    raw: bytes
+    state: State  # no reply yet, an answer, a signed refusal, or an invalid reply
+    purpose: str  # name of the query
+    event: Event  # what the source charges for an answer
+    raw: bytes  # the bytes that were sent; a repeat sends the same bytes
 
 
 @dataclass(frozen=True)
 class ClosedRound:
-    """The outcome of a finished round.
+    """The outcome of a finished round."""
 
-    Attributes
-    ----------
-    requested : tuple of str
-        Ids of the sources that a request was sent to.
-    dropouts : mapping of str to str
-        Why sources did not answer, by id.
-    """
-
-    requested: tuple[str, ...]
-    dropouts: Mapping[str, str]
+    requested: tuple[str, ...]  # ids of the sources that a request was sent to
+    dropouts: Mapping[str, str]  # why sources did not answer, by id
 
 
 class RequestHistory:
@@ -225,12 +131,45 @@ class RequestHistory:
 
     def __init__(self, path: Path | None, coordinator: PublicKey) -> None:
         self.path = path
-        self._connection = open_database(path)
-        with transaction(self._connection, path):
-            self._execute(
-                "INSERT OR IGNORE INTO about VALUES ('coordinator', ?)", coordinator.text
+        if path is not None:
+            with translate_os_errors(path):
+                exists = path.exists()
+            if not exists:
+                try:  # readable only by its owner from the start
+                    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+                    os.close(os.open(path, flags, 0o600))
+                except OSError as cause:
+                    raise DataError(
+                        str(path),
+                        "a path where a history can be created",
+                        cause.strerror or "none",
+                        "Choose another path.",
+                    ) from cause
+        with self._explain_errors():
+            self._connection = sqlite3.connect(
+                path or ":memory:", timeout=_LOCK_TIMEOUT, isolation_level=None
             )
-        ((owner,),) = self._fetch_all("SELECT value FROM about WHERE name = 'coordinator'")
+            self._connection.execute(f"PRAGMA synchronous = {_FULL}")
+        with self._transaction() as execute:
+            (application,) = execute("PRAGMA application_id").fetchone()
+            (version,) = execute("PRAGMA user_version").fetchone()
+            (tables,) = execute("SELECT count(*) FROM sqlite_schema").fetchone()
+            if (application, version, tables) == (0, 0, 0):
+                for statement in _TABLES.split(";")[:-1]:
+                    execute(statement)
+                execute(f"PRAGMA application_id = {APPLICATION}")
+                execute(f"PRAGMA user_version = {FORMAT}")
+            elif (application, version) != (APPLICATION, FORMAT):
+                raise DataError(
+                    str(path),
+                    f"a coordinator's history of format {FORMAT}",
+                    "another file" if application != APPLICATION else f"format {version}",
+                    "Choose the right file, or a new one.",
+                )
+            execute(
+                "INSERT OR IGNORE INTO about VALUES ('coordinator', ?)", (coordinator.text,)
+            )
+        ((owner,),) = self._fetch("SELECT value FROM about WHERE name = 'coordinator'")
         if owner != coordinator.text:
             raise DataError(
                 str(path),
@@ -257,11 +196,8 @@ class RequestHistory:
     def add_source(self, terms: Terms) -> None:
         """Store the terms of a source; refuse other terms with a known id."""
         text = canonical(terms.to_json())
-        with transaction(self._connection, self.path):
-            self._execute(
-                "INSERT OR IGNORE INTO sources VALUES (?, ?, NULL)", terms.source, text
-            )
-        if self._fetch_one("SELECT terms FROM sources WHERE id = ?", terms.source) != (text,):
+        self._write("INSERT OR IGNORE INTO sources VALUES (?, ?, NULL)", terms.source, text)
+        if self._fetch("SELECT terms FROM sources WHERE id = ?", terms.source) != [(text,)]:
             raise DataError(
                 f"terms of {terms.name}",
                 "the terms in the history",
@@ -272,64 +208,52 @@ class RequestHistory:
 
     def fault(self, source: str) -> str | None:
         """Why a source is no longer trusted; None if it is trusted."""
-        row = self._fetch_one("SELECT fault FROM sources WHERE id = ?", source)
-        return None if row is None else row[0]
+        rows = self._fetch("SELECT fault FROM sources WHERE id = ?", source)
+        return rows[0][0] if rows else None
 
     def head(self, source: str) -> Head | None:
         """The last head that a source signed."""
-        row = self._fetch_one(
+        rows = self._fetch(
             "SELECT number, hash, previous, signature FROM heads WHERE source = ? "
             "ORDER BY number DESC LIMIT 1",
             source,
         )
-        return None if row is None else Head(source, *row)
+        return Head(source, *rows[0]) if rows else None
 
     # ----------------------------------------------------------------- requests
 
     def find_request(self, source: str, request: str) -> SentRequest | None:
         """A request that was sent; None if it was not."""
-        row = self._fetch_one(
+        rows = self._fetch(
             "SELECT state, purpose, event, raw FROM requests WHERE source = ? AND id = ?",
-            source,
-            request,
+            *(source, request),
         )
-        if row is None:
-            return None
-        state, purpose, event, raw = row
-        return SentRequest(state, purpose, event_from_json(json.loads(event)), raw)
+        return _sent_request(*rows[0]) if rows else None
 
     def record_request(
         self, run: str, source: str, request_id: str, request: SentRequest
     ) -> None:
         """Store a request before it is sent or repeated."""
         event = canonical(event_to_json(request.event))
-        with transaction(self._connection, self.path):
-            self._execute(
-                "INSERT OR IGNORE INTO runs VALUES (?, ?, ?)", run, source, request_id
-            )
-            self._execute(
+        with self._transaction() as execute:
+            execute("INSERT OR IGNORE INTO runs VALUES (?, ?, ?)", (run, source, request_id))
+            execute(
                 "INSERT INTO requests VALUES (?, ?, 'sent', ?, ?, ?, NULL) "
                 "ON CONFLICT DO UPDATE SET state = 'sent', raw = excluded.raw "
                 "WHERE state IN ('refused', 'unusable')",
-                *(source, request_id, request.purpose, event, request.raw),
+                (source, request_id, request.purpose, event, request.raw),
             )
-
-    def link_run(self, run: str, source: str, request: str) -> None:
-        """Record that a run uses a request that was answered before."""
-        with transaction(self._connection, self.path):
-            self._execute("INSERT OR IGNORE INTO runs VALUES (?, ?, ?)", run, source, request)
 
     def label(self, run: str, source: str, label: str, request: str) -> None:
         """Assign the caller's id to a request; refuse an id of another request."""
-        with transaction(self._connection, self.path):
-            self._execute(
-                "INSERT OR IGNORE INTO labels VALUES (?, ?, ?, ?)", run, source, label, request
-            )
-        row = self._fetch_one(
+        self._write(
+            "INSERT OR IGNORE INTO labels VALUES (?, ?, ?, ?)", run, source, label, request
+        )
+        rows = self._fetch(
             "SELECT id FROM labels WHERE run = ? AND source = ? AND label = ?",
             *(run, source, label),
         )
-        if row != (request,):
+        if rows != [(request,)]:
             raise ConflictError(
                 f"Request id {label!r} was already used for another query. Nothing was sent. "
                 "Use another id."
@@ -337,46 +261,42 @@ class RequestHistory:
 
     def record_failure(self, source: str, request: str, state: State) -> None:
         """Record a refusal or an invalid reply."""
-        with transaction(self._connection, self.path):
-            self._execute(
-                "UPDATE requests SET state = ? WHERE source = ? AND id = ? AND state = 'sent'",
-                *(state, source, request),
-            )
+        self._write(
+            "UPDATE requests SET state = ? WHERE source = ? AND id = ? AND state = 'sent'",
+            *(state, source, request),
+        )
 
     def record_answer(self, request: str, answer: Answer, reply: bytes) -> str | None:
         """Store an answer, unless its head contradicts an earlier head of the source.
 
-        Returns
-        -------
-        str or None
-            Why the answer is rejected. The source is no longer trusted then.
+        Then return why it is rejected. The source is no longer trusted.
         """
         head = answer.head
-        with transaction(self._connection, self.path):
+        with self._transaction() as execute:
             if self._contradicts(head, request):
-                self._execute("UPDATE sources SET fault = ? WHERE id = ?", FORKED, head.source)
+                execute("UPDATE sources SET fault = ? WHERE id = ?", (FORKED, head.source))
                 return FORKED
-            self._execute(
+            execute(
                 "INSERT OR IGNORE INTO heads VALUES (?, ?, ?, ?, ?, ?)",
-                *(head.source, head.index, head.hash, head.previous, head.signature, request),
+                (head.source, head.index, head.hash, head.previous, head.signature, request),
             )
-            self._execute(
+            execute(
                 "UPDATE requests SET state = 'answered', reply = ? "
                 "WHERE source = ? AND id = ? AND state <> 'answered'",
-                *(reply, head.source, request),
+                (reply, head.source, request),
             )
         return None
 
-    def read_answer(self, terms: Terms, request: str) -> Answer | None:
-        """Read and verify a stored answer; None if there is none."""
-        row = self._fetch_one(
+    def read_answer(self, run: str, terms: Terms, request: str) -> Answer | None:
+        """Read and verify a stored answer, which a run uses; None if there is none."""
+        rows = self._fetch(
             "SELECT reply FROM requests WHERE source = ? AND id = ? AND state = 'answered'",
             *(terms.source, request),
         )
-        if row is None:
+        if not rows:
             return None
         try:
-            answer = unseal_reply(row[0], terms.key)
+            answer = unseal_reply(rows[0][0], terms.key)
             if not isinstance(answer, Answer) or answer.request != request:
                 raise EnvelopeError("it answers another query")
         except EnvelopeError as cause:
@@ -387,56 +307,44 @@ class RequestHistory:
                 "Find out what wrote to the history. With a new history the same queries get "
                 "the same answers at no cost.",
             ) from cause
+        self._write("INSERT OR IGNORE INTO runs VALUES (?, ?, ?)", run, terms.source, request)
         return answer
 
     def charges(self, source: str, run: str | None = None) -> list[SentRequest]:
-        """Requests that a source may have charged: answered, or without a known outcome.
+        """Requests, of a run or all, that a source may have charged.
 
-        Parameters
-        ----------
-        source : str
-        run : str, optional
-            Only requests of this run.
+        They are answered, or their outcome is not known.
         """
-        join = "" if run is None else "JOIN runs USING (source, id)"
-        where = "" if run is None else "AND run = ?"
-        rows = self._fetch_all(
-            f"SELECT state, purpose, event, raw FROM requests {join} "  # noqa: S608 - constants
-            f"WHERE source = ? AND state <> 'refused' {where} ORDER BY id",
-            *(source, *(() if run is None else (run,))),
+        rows = self._fetch(
+            "SELECT state, purpose, event, raw FROM requests WHERE source = ? "
+            "AND state <> 'refused' AND (? IS NULL OR EXISTS (SELECT 1 FROM runs "
+            "WHERE runs.source = requests.source AND runs.id = requests.id AND run = ?)) "
+            "ORDER BY id",
+            *(source, run, run),
         )
-        return [SentRequest(s, p, event_from_json(json.loads(e)), raw) for s, p, e, raw in rows]
+        return [_sent_request(*row) for row in rows]
 
     # ------------------------------------------------------------------- rounds
 
     def find_round(self, run: str, query: str) -> ClosedRound | None:
         """A finished round; None if it is not finished."""
-        row = self._fetch_one(
-            "SELECT closed FROM rounds WHERE run = ? AND query = ?", run, query
-        )
-        if row is None:
+        rows = self._fetch("SELECT closed FROM rounds WHERE run = ? AND query = ?", run, query)
+        if not rows:
             return None
-        body = json.loads(row[0])
+        body = json.loads(rows[0][0])
         return ClosedRound(tuple(body["requested"]), Frozen(body["dropouts"]))
 
     def close_round(self, run: str, query: str, outcome: ClosedRound) -> ClosedRound:
-        """Store the outcome of a round, unless another process stored one first.
-
-        Returns
-        -------
-        Closed
-            The stored outcome.
-        """
+        """Store the outcome of a round, unless another process stored one; return the stored."""
         text = canonical(
             {"dropouts": dict(outcome.dropouts), "requested": list(outcome.requested)}
         )
-        with transaction(self._connection, self.path):
-            self._execute("INSERT OR IGNORE INTO rounds VALUES (?, ?, ?)", run, query, text)
+        self._write("INSERT OR IGNORE INTO rounds VALUES (?, ?, ?)", run, query, text)
         return self.find_round(run, query) or outcome
 
     def _contradicts(self, head: Head, request: str) -> bool:
         """Whether a head is inconsistent with the known links of the source's hash chain."""
-        rows = self._fetch_all(
+        rows = self._fetch(
             "SELECT number, hash, previous, request FROM heads "
             "WHERE source = ? AND number BETWEEN ? AND ?",
             *(head.source, head.index - 1, head.index + 1),
@@ -449,31 +357,53 @@ class RequestHistory:
             or (after is not None and after[1] != head.hash)
         )
 
-    def _execute(self, statement: str, *values: Any) -> None:
-        """Execute a statement inside of a transaction."""
-        self._connection.execute(statement, values)
+    @contextmanager
+    def _explain_errors(self) -> Iterator[None]:
+        """Convert database errors to messages for the owner."""
+        try:
+            yield
+        except sqlite3.Error as cause:
+            raise DataError(
+                str(self.path),
+                "a coordinator's history that can be read and written",
+                str(cause),
+                "Free disk space, or choose the right file. Answers are not lost: sources "
+                "repeat them at no cost.",
+            ) from cause
 
-    def _fetch_one(self, statement: str, *values: Any) -> tuple[Any, ...] | None:
-        """The first row, or None."""
-        rows = self._fetch_all(statement, *values)
-        return rows[0] if rows else None
+    @contextmanager
+    def _transaction(self) -> Iterator[Callable[..., sqlite3.Cursor]]:
+        """An atomic change; the value executes a statement of it."""
+        with self._explain_errors():
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._connection.execute
+            except BaseException:
+                self._connection.execute("ROLLBACK")
+                raise
+            self._connection.execute("COMMIT")
 
-    def _fetch_all(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+    def _write(self, statement: str, *values: Any) -> None:
+        """Execute one statement in a transaction."""
+        with self._transaction() as execute:
+            execute(statement, values)
+
+    def _fetch(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         """All rows."""
-        with explain_database_errors(self.path):
+        with self._explain_errors():
             return self._connection.execute(statement, values).fetchall()
+
+
+def _sent_request(state: State, purpose: str, event: str, raw: bytes) -> SentRequest:
+    """A row of the requests."""
+    return SentRequest(state, purpose, event_from_json(json.loads(event)), raw)
 
 
 _MAX_ITEMS = 10**6
 
 
 class SourceAccount:
-    """A source's budget for this coordinator, by the rule of its ledger.
-
-    Parameters
-    ----------
-    terms : Terms
-    """
+    """A source's budget for this coordinator, by the rule of its ledger."""
 
     def __init__(self, terms: Terms) -> None:
         self.terms, self.budget = terms, terms.budget
@@ -496,13 +426,7 @@ class SourceAccount:
         return self.rule.left(self.spent(events), self.budget)
 
     def require(self, items: Sequence[Item], before: Sequence[Event]) -> None:
-        """Refuse items that exceed the remaining budget.
-
-        Parameters
-        ----------
-        items : sequence of Item
-        before : sequence of Event
-            Events that were charged or may have been.
+        """Refuse items that exceed the budget that is left after earlier events.
 
         Raises
         ------
@@ -510,7 +434,24 @@ class SourceAccount:
             Nothing was sent.
         """
         for item in items:
-            self._check_item(item)
+            is_pure = pure_epsilon(item.event, self.budget.unit) is not None
+            if not is_pure and self.budget.pure:
+                raise BudgetError(
+                    f"{self.terms.name} answers with Laplace noise only (delta = 0), but "
+                    f"{item.purpose!r} needs Gaussian noise. Nothing was sent. Use a method "
+                    "without a delta, or ask the owner to enroll again with a delta."
+                )
+            if is_pure:
+                cost: float = micro_epsilon(item.event, self.budget.unit)
+            else:
+                cost = epsilon_for(item.event, self.budget.delta, self.budget.unit) * MICRO
+            if cost > self.terms.max_per_answer:
+                raise BudgetError(
+                    f"{self.terms.name} allows epsilon={self.terms.max_per_answer / MICRO:g} "
+                    f"for one answer, but {item.purpose!r} costs {format_up(cost / MICRO, 6)}. "
+                    "Nothing was sent. Reduce epsilon, or ask the owner to enroll again with a "
+                    "larger --max-per-answer."
+                )
         events = [item.event for item in items for _ in range(min(item.times, _MAX_ITEMS))]
         if (self.spent(before) + self.spent(events)).within(self.rule.total(self.budget)):
             return
@@ -521,24 +462,3 @@ class SourceAccount:
             "history. Nothing was sent. Reduce epsilon, or ask the owner to enroll again with "
             "a larger budget."
         )
-
-    def _check_item(self, item: Item) -> None:
-        """Refuse an answer that exceeds the maximum cost of one answer."""
-        is_pure = pure_epsilon(item.event, self.budget.unit) is not None
-        if not is_pure and self.budget.pure:
-            raise BudgetError(
-                f"{self.terms.name} answers with Laplace noise only (delta = 0), but "
-                f"{item.purpose!r} needs Gaussian noise. Nothing was sent. Use a method "
-                "without a delta, or ask the owner to enroll again with a delta."
-            )
-        if is_pure:
-            cost: float = micro_epsilon(item.event, self.budget.unit)
-        else:
-            cost = epsilon_for(item.event, self.budget.delta, self.budget.unit) * MICRO
-        if cost > self.terms.max_per_answer:
-            raise BudgetError(
-                f"{self.terms.name} allows epsilon={self.terms.max_per_answer / MICRO:g} for "
-                f"one answer, but {item.purpose!r} costs {format_up(cost / MICRO, 6)}. "
-                "Nothing was sent. Reduce epsilon, or ask the owner to enroll again with a "
-                "larger --max-per-answer."
-            )

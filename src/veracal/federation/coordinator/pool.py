@@ -1,6 +1,5 @@
 """A pool of remote sources: rounds of queries, and a recalibration with its plan and costs."""
 
-import datetime
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -8,13 +7,12 @@ from typing import Any, Literal
 
 from veracal import _checks
 from veracal._types import Frozen
-from veracal.accounting import Event, Relation, Unit, format_up
+from veracal.accounting import Event, Relation, format_up
 from veracal.calibration import (
     EnrolledBounds,
     Recalibration,
     RecalibrationPlan,
     find_unaffordable,
-    run_recalibration,
 )
 from veracal.errors import BudgetError, DropoutError
 from veracal.federation.coordinator.history import ClosedRound, RequestHistory
@@ -26,8 +24,8 @@ from veracal.federation.coordinator.remote import (
     enrolled_bounds,
 )
 from veracal.federation.protocol.envelopes import PrivateKey
-from veracal.federation.protocol.terms import Terms
-from veracal.federation.transports.base import Transport
+from veracal.federation.protocol.terms import Terms, today
+from veracal.federation.transports import Transport
 from veracal.ledger import canonical, digest
 from veracal.queries import (
     MultiSource,
@@ -52,26 +50,13 @@ _MAX_NAMES = 5  # sources that an error names for one reason
 
 @dataclass(frozen=True)
 class RoundEvent:
-    """Progress of one source in a round, for callbacks.
+    """Progress of one source in a round, for callbacks."""
 
-    Attributes
-    ----------
-    round : int
-        Number of the round, from 1.
-    query : str
-        Name of the query.
-    source : int
-        Index of the source, from 0.
-    status : {"queried", "queried again", "answered", "refused", "dropped out", "skipped"}
-    why : str
-        Why it dropped out or was skipped.
-    """
-
-    round: int
+    round: int  # its number, from 1
     query: str
-    source: int
+    source: int  # its index, from 0
     status: SourceStatus
-    why: str = ""
+    why: str = ""  # why it dropped out or was skipped
 
 
 class RemotePool(MultiSource):
@@ -121,7 +106,7 @@ class RemotePool(MultiSource):
         watch: Callable[[RoundEvent], None] = lambda event: None,
     ) -> None:
         all_terms = tuple(terms)
-        check_pool(all_terms)
+        _check_pool(all_terms)
         if min_sources is not None:
             check_min_sources(min_sources, len(all_terms))
         if timeout is not None:
@@ -133,6 +118,11 @@ class RemotePool(MultiSource):
         self.sources = tuple(
             Remote(each, key, None, self.history, run=self.run) for each in all_terms
         )
+        self.relation: Relation = all_terms[0].relation
+        # The unit with the most rows, if they differ.
+        self.unit = max(
+            (each.unit for each in all_terms), key=lambda unit: unit.max_contributions
+        )
         self.min_sources, self.watch = min_sources, watch
         self.timeout = timeout or 2 * max(each.deadline for each in all_terms) + SLACK
         self.enrolled: EnrolledBounds = enrolled_bounds(all_terms)
@@ -141,18 +131,6 @@ class RemotePool(MultiSource):
 
     def __repr__(self) -> str:
         return f"RemotePool({', '.join(source.name for source in self.sources)})"
-
-    @property
-    def relation(self) -> Relation:
-        """Neighboring relation of all sources."""
-        return self.sources[0].relation
-
-    @property
-    def unit(self) -> Unit:
-        """Unit of privacy: the one with the most rows, if they differ."""
-        return max(
-            (source.unit for source in self.sources), key=lambda unit: unit.max_contributions
-        )
 
     def paths(self) -> list[Path]:
         """Path of every source."""
@@ -171,14 +149,8 @@ class RemotePool(MultiSource):
     ) -> PooledRelease:
         """Query all sources at once, except those that dropped out before.
 
-        Parameters
-        ----------
-        expected : QueryRequest
-        request : str, optional
-            The caller's id of the query. At the sources, the hash of a query is its id, so the
-            same query gets the same answer under any id.
-        dropped : mapping of path to reason, optional
-            Sources to skip, and why.
+        At the sources, the hash of a query is its id, so the same query gets the same answer
+        under any ``request``, the caller's id of it.
 
         Raises
         ------
@@ -197,33 +169,50 @@ class RemotePool(MultiSource):
             request_id = source.request(expected).id
             if request is not None:
                 self.history.label(self.run, source.terms.source, request, request_id)
-        query = _query_id(expected)
-        if query not in self._rounds:
-            self._rounds.append(query)
-        stored = self.history.find_round(self.run, query)
+        query = expected.query
+        identity = {
+            "kind": type(query).__name__,
+            "query": query.name,
+            "settings": dict(query.settings),
+            "bits": query.grid.bits,
+            "entries": query.entries,
+            "micro_epsilon": expected.micro_epsilon,
+            "noise_multiplier": expected.noise_multiplier,
+        }
+        query_id = digest(canonical(identity))
+        if query_id not in self._rounds:
+            self._rounds.append(query_id)
+        stored = self.history.find_round(self.run, query_id)
         if stored is None:
-            number = self._rounds.index(query) + 1
-            responses = self._in_order(self._query_sources(expected, number, present), skipped)
+            number = self._rounds.index(query_id) + 1
+            found = self._query_sources(expected, number, present)
+            found |= {i: SkippedSource(why) for i, why in skipped.items()}
+            responses = [found[i] for i in range(len(self.sources))]
             self._check_enough(responses)
-            outcome = self._outcome(responses)
-            stored = self.history.close_round(self.run, query, outcome)
+            named = [(s.terms.source, r) for s, r in zip(self.sources, responses, strict=True)]
+            outcome = ClosedRound(
+                tuple(name for name, r in named if not isinstance(r, SkippedSource)),
+                Frozen({name: r.reason for name, r in named if not isinstance(r, Release)}),
+            )
+            stored = self.history.close_round(self.run, query_id, outcome)
             if stored == outcome:
                 return self._combine(expected, responses)
         # The round ended before, or just now in another process: that outcome holds.
-        responses = self._in_order(
-            {i: _repeat(source, expected, stored) for i, source in present.items()}, skipped
-        )
+        responses = []
+        for i, source in enumerate(self.sources):
+            source_id = source.terms.source
+            response: SourceResponse | None
+            if i in skipped:
+                response = SkippedSource(skipped[i])
+            elif (why := stored.dropouts.get(source_id)) is None:
+                response = source.stored_response(expected)
+            else:
+                requested = source_id in stored.requested
+                response = Dropout(why) if requested else SkippedSource(why)
+            assert response is not None  # a round ends after its answers are in the history
+            responses.append(response)
         self._check_enough(responses)
         return self._combine(expected, responses)
-
-    def _in_order(
-        self, responses: Mapping[int, SourceResponse], skipped: Mapping[int, str]
-    ) -> list[SourceResponse]:
-        """Responses of all sources in order, with those that were skipped."""
-        return [
-            responses[i] if i in responses else SkippedSource(skipped[i])
-            for i in range(len(self.sources))
-        ]
 
     def _query_sources(
         self, expected: QueryRequest, number: int, present: Mapping[int, Remote]
@@ -247,12 +236,12 @@ class RemotePool(MultiSource):
             queried.append(i)
             self.watch(RoundEvent(number, name, i, "queried"))
         for i, response in responses.items():
-            self.watch(_round_event(number, expected, i, response))
+            self._report(number, expected, i, response)
         self._collect(expected, number, requests, responses)
         for i in queried:
             if i not in responses:
                 responses[i] = Dropout(LATE)
-                self.watch(_round_event(number, expected, i, responses[i]))
+                self._report(number, expected, i, responses[i])
         if self._transport.by_hand:  # a second request would be another errand
             return responses
         # A source sends the same refusal for every reason, and an answer that missed the
@@ -282,10 +271,22 @@ class RemotePool(MultiSource):
                 continue  # a reply that was not requested, or a repeated answer
             i = index[source]
             responses[i] = self.sources[i].receive(expected, raw)
-            self.watch(_round_event(number, expected, i, responses[i]))
+            self._report(number, expected, i, responses[i])
+
+    def _report(
+        self, number: int, expected: QueryRequest, i: int, response: SourceResponse
+    ) -> None:
+        """Report the response of a source."""
+        status: SourceStatus = "answered"
+        why = "" if isinstance(response, Release) else response.reason
+        if why == REFUSED:
+            status, why = "refused", ""
+        elif not isinstance(response, Release):
+            status = "skipped" if isinstance(response, SkippedSource) else "dropped out"
+        self.watch(RoundEvent(number, expected.query.name, i, status, why))
 
     def _combine(
-        self, expected: QueryRequest, responses: list[SourceResponse]
+        self, expected: QueryRequest, responses: Sequence[SourceResponse]
     ) -> PooledRelease:
         """Add the answers, and count the requests to sources that gave none."""
         answers = [SkippedSource(r.reason) if isinstance(r, Dropout) else r for r in responses]
@@ -301,56 +302,47 @@ class RemotePool(MultiSource):
             dropped=dropped,
         )
         unanswered: dict[Path, Event] = {
-            (i,): self.sources[i].event(expected)
-            for i, response in enumerate(responses)
-            if isinstance(response, Dropout)
+            (i,): expected.event(source.relation, source.unit)
+            for i, (source, r) in enumerate(zip(self.sources, responses, strict=True))
+            if isinstance(r, Dropout)
         }
         return replace(release, requested=Frozen({**release.requested, **unanswered}))
 
-    def _check_enough(self, responses: list[SourceResponse]) -> None:
+    def _check_enough(self, responses: Sequence[SourceResponse]) -> None:
         """Raise if too few sources answered, and name the others."""
         why = [None if isinstance(r, Release) else r.reason for r in responses]
-        answered, needed = why.count(None), self.min_sources or len(responses)
+        answered, needed = why.count(None), self.min_sources or len(why)
         if answered >= needed:
             return
         names = dict[str, list[str]]()
         for source, reason in zip(self.sources, why, strict=True):
             if reason is not None:
                 names.setdefault(reason, []).append(source.name)
-        dropouts = [f"{_abbreviate(who)}: {reason}" for reason, who in names.items()]
+        dropouts = []
+        for reason, who in names.items():
+            more = f" and {len(who) - _MAX_NAMES} more" if len(who) > _MAX_NAMES else ""
+            dropouts.append(f"{', '.join(who[:_MAX_NAMES])}{more}: {reason}")
         raise DropoutError(
-            f"Expected answers of at least {needed} of {len(responses)} sources, got "
+            f"Expected answers of at least {needed} of {len(why)} sources, got "
             f"{answered} ({'; '.join(dropouts)}). The answers are stored: repeat the command "
             "when the others can answer, or require fewer sources.",
             tuple(why),
         )
 
-    def _outcome(self, responses: list[SourceResponse]) -> ClosedRound:
-        """What the history stores of a finished round."""
-        pairs = [
-            (source.terms.source, response)
-            for source, response in zip(self.sources, responses, strict=True)
-        ]
-        return ClosedRound(
-            tuple(source for source, r in pairs if not isinstance(r, SkippedSource)),
-            Frozen({source: r.reason for source, r in pairs if not isinstance(r, Release)}),
-        )
 
-
-def check_pool(terms: tuple[Terms, ...]) -> None:
+def _check_pool(terms: tuple[Terms, ...]) -> None:
     """Refuse sources that cannot be queried together, before anything is sent."""
     if not terms:
         raise ValueError("Expected one source or more, got none.")
     for field in ("source", "key", "name"):
-        values = [getattr(each, field) for each in terms]
-        twice = next(
-            (each.name for each in terms if values.count(getattr(each, field)) > 1), None
-        )
-        if twice is not None:
-            raise ValueError(
-                f"Expected sources of different institutions, got {twice!r} twice (by its "
-                f"{field}). Omit one of them."
-            )
+        seen = set[object]()
+        for each in terms:
+            if getattr(each, field) in seen:
+                raise ValueError(
+                    f"Expected sources of different institutions, got {each.name!r} twice (by "
+                    f"its {field}). Omit one of them."
+                )
+            seen.add(getattr(each, field))
     for field, words in (("model", "score by one model"), ("relation", "have one relation")):
         names = dict[object, list[str]]()
         for each in terms:
@@ -365,112 +357,37 @@ def check_pool(terms: tuple[Terms, ...]) -> None:
             )
 
 
-def _abbreviate(names: Sequence[str]) -> str:
-    """The first names, and the number of the others."""
-    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-    return ", ".join(names[:_MAX_NAMES]) + more
-
-
-def _repeat(source: Remote, expected: QueryRequest, stored: ClosedRound) -> SourceResponse:
-    """Response of a source in a finished round."""
-    source_id = source.terms.source
-    why = stored.dropouts.get(source_id)
-    if why is not None:
-        return Dropout(why) if source_id in stored.requested else SkippedSource(why)
-    response = source.stored_response(expected)
-    assert response is not None  # a round ends after its answers are in the history
-    return response
-
-
-def _round_event(
-    number: int, expected: QueryRequest, i: int, response: SourceResponse
-) -> RoundEvent:
-    """Event for the response of a source."""
-    if isinstance(response, Release):
-        return RoundEvent(number, expected.query.name, i, "answered")
-    if response.reason == REFUSED:
-        return RoundEvent(number, expected.query.name, i, "refused")
-    status: SourceStatus = "skipped" if isinstance(response, SkippedSource) else "dropped out"
-    return RoundEvent(number, expected.query.name, i, status, response.reason)
-
-
-def _query_id(expected: QueryRequest) -> str:
-    """Hash of everything that identifies a query and its noise."""
-    query = expected.query
-    body = {
-        "kind": type(query).__name__,
-        "query": query.name,
-        "settings": dict(query.settings),
-        "bits": query.grid.bits,
-        "entries": query.entries,
-        "micro_epsilon": expected.micro_epsilon,
-        "noise_multiplier": expected.noise_multiplier,
-    }
-    return digest(canonical(body))
-
-
 @dataclass(frozen=True)
 class SourcePlan:
-    """What a recalibration will request of one source.
-
-    Attributes
-    ----------
-    name : str
-    answers : int
-        Maximum number of answers.
-    known : int
-        Number of these that the history already contains.
-    epsilon, delta : float
-        Cost of all answers, as the source's ledger counts it.
-    left, left_delta : float
-        Remaining budget according to the history.
-    why : str or None
-        Why the source is skipped; None if its budget suffices.
-    """
+    """What a recalibration will request of one source."""
 
     name: str
-    answers: int
-    known: int
-    epsilon: float
+    answers: int  # maximum number
+    known: int  # of these are in the history
+    epsilon: float  # of all answers, as the source's ledger counts it
     delta: float
-    left: float
+    left: float  # remaining epsilon according to the history
     left_delta: float
-    why: str | None
+    why: str | None  # why the source is skipped; None if its budget suffices
 
 
 @dataclass(frozen=True)
 class SourceCost:
     """What one source was charged for a result.
 
-    Attributes
-    ----------
-    name : str
-    key : str
-        Fingerprint of its key.
-    unit : str
-    at_most : int
-    relation : str
-    epsilon, delta : float
-        Upper bound of its charge: the cost of every request, answered or not, as its ledger
-        counts it.
-    answered : bool
-        Whether it answered every request.
-    why : str or None
-        Why not.
-    head : dict or None
-        Number and hash of the last ledger entry that it signed.
+    Its charge is at most the cost of every request, answered or not, as its ledger counts it.
     """
 
     name: str
-    key: str
+    key: str  # fingerprint
     unit: str
     at_most: int
     relation: str
     epsilon: float
     delta: float
-    answered: bool
-    why: str | None
-    head: dict[str, Any] | None
+    answered: bool  # whether it answered every request
+    why: str | None  # why not
+    head: dict[str, Any] | None  # number and hash of the last ledger entry that it signed
 
     def text(self) -> str:
         """The cost in one line."""
@@ -505,13 +422,7 @@ def plan_sources(pool: RemotePool, steps: RecalibrationPlan) -> tuple[SourcePlan
 
 
 def check_plan(pool: RemotePool, steps: RecalibrationPlan, plan: Sequence[SourcePlan]) -> None:
-    """Refuse a recalibration that too few sources can pay for, and name them.
-
-    Raises
-    ------
-    BudgetError
-        Nothing was sent.
-    """
+    """Refuse a recalibration that too few sources can pay for, before anything is sent."""
     why = [each.why for each in plan if each.why is not None]
     needed = len(plan) if pool.min_sources is None else pool.min_sources
     if len(plan) - len(why) < needed:
@@ -525,13 +436,6 @@ def check_plan(pool: RemotePool, steps: RecalibrationPlan, plan: Sequence[Source
         find_unaffordable(pool, steps.items)
     except DropoutError as error:
         raise BudgetError(str(error)) from error
-
-
-def recalibrate_pool(
-    pool: RemotePool, steps: RecalibrationPlan, *, at_sources: int = 1
-) -> Recalibration:
-    """Run all rounds of a recalibration, or continue an interrupted one."""
-    return run_recalibration(pool, steps, at_sources=at_sources)
 
 
 def source_costs(pool: RemotePool, result: Recalibration) -> tuple[SourceCost, ...]:
@@ -561,21 +465,13 @@ def source_costs(pool: RemotePool, result: Recalibration) -> tuple[SourceCost, .
 
 
 def recalibration_record(pool: RemotePool, result: Recalibration, name: str) -> dict[str, Any]:
-    """The record of a recalibration that an artifact stores, in JSON types.
-
-    Parameters
-    ----------
-    pool : RemotePool
-    result : Recalibration
-    name : str
-        Name of the study.
-    """
+    """The record of a recalibration in a study, in JSON types, which an artifact stores."""
     costs = source_costs(pool, result)
     body = result.to_json()
     fields = ("method", "map", "guard", "before", "after", "temperatures")
     return {
         "study": name,
-        "made": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "made": today().isoformat(),
         **{field: _finite(body[field]) for field in fields},
         "private": result.private,
         "guarantee": body["statement"],

@@ -4,7 +4,6 @@ A source declares a maximum number of records, and its first counts reveal about
 has. No later answer may be larger than these records and the noise allow.
 """
 
-import datetime
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ from scipy import stats
 
 from veracal import _checks
 from veracal._types import Frozen
-from veracal.accounting import DiscreteGaussian, DiscreteLaplace, Event, Relation, Unit
+from veracal.accounting import DiscreteGaussian, DiscreteLaplace, Event, Relation
 from veracal.calibration import (
     METHODS,
     CorrectTotal,
@@ -66,16 +65,14 @@ def claimed_records(query: Query, release: Release) -> float | None:
     inner = query.query if isinstance(query, MappedQuery) else query
     if isinstance(inner, CorrectTotal):
         counts = release.units[1::2]
-    elif isinstance(inner, CorrectWrong) or _counts_records(inner):
+    elif isinstance(inner, CorrectWrong) or (
+        # A sum that counts each record in one of two cells.
+        isinstance(inner, BinnedSum) and (inner.low, inner.high, inner.bits) == (0, 1, 0)
+    ):
         counts = release.units
     else:
         return None
     return max(sum(counts) + _release_noise_bound(release), 0.0)
-
-
-def _counts_records(query: Query) -> bool:
-    """Whether a query counts each record in one of two cells."""
-    return isinstance(query, BinnedSum) and (query.low, query.high, query.bits) == (0, 1, 0)
 
 
 def _release_noise_bound(release: Release) -> float:
@@ -99,7 +96,6 @@ def noise_bound(
     return entries * event.noise * math.sqrt(2 * math.log(2 * entries / rare))
 
 
-_ROOT_KINDS = ("counts", "gap")
 _MEASUREMENT_KINDS = ("counts", "bin-gaps", "map-bin-gaps")
 _RESERVED_BYTES = 1_300  # of a request, for everything except the parameters of a map
 # Kinds of query that each method needs, without its guard and its measurement.
@@ -110,35 +106,31 @@ METHOD_KINDS: Mapping[str, tuple[str, ...]] = Frozen(
 
 def enrolled_bounds(terms: Iterable[Terms]) -> EnrolledBounds:
     """What all sources can answer, with their common bounds."""
-    return EnrolledBounds.of_all(_source_bounds(each) for each in terms)
-
-
-def _source_bounds(terms: Terms) -> EnrolledBounds:
-    """What one source can answer, with its bounds."""
-    temperatures, grid = terms.temperatures, terms.parameters
-    largest = max(grid.most_weight, grid.most_bias) << grid.bits
-    bytes_per_parameter = len(str(largest)) + 2
-    return EnrolledBounds(
-        terms.classes,
-        terms.reads,
-        (float(temperatures.low), float(temperatures.high)),
-        terms.bins,
-        float(terms.clamp),
-        grid,
-        tuple(name for name, kinds in METHOD_KINDS.items() if _allows(terms, kinds)),
-        guards="map-gain" in terms.kinds,
-        # A measurement also needs the scores as they are, at temperature 1.
-        measures=set(_MEASUREMENT_KINDS) <= set(terms.kinds)
-        and in_range(2**temperatures.bits, temperatures),
-        recounts="map-counts" in terms.kinds,
-        parameters=(MAX_REQUEST_BYTES - _RESERVED_BYTES) // bytes_per_parameter,
-    )
-
-
-def _allows(terms: Terms, kinds: Iterable[str]) -> bool:
-    """Whether a source answers kinds of query with the noise that they need."""
-    enrolled = set(kinds) <= set(terms.kinds)
-    return enrolled and (terms.delta > 0 or not any(KINDS[kind].gaussian for kind in kinds))
+    bounds = []
+    for each in terms:
+        temperatures, grid, enrolled = each.temperatures, each.parameters, set(each.kinds)
+        usable = {
+            kind for kind in enrolled & KINDS.keys() if each.delta or not KINDS[kind].gaussian
+        }
+        largest = max(grid.most_weight, grid.most_bias) << grid.bits
+        bounds.append(
+            EnrolledBounds(
+                each.classes,
+                each.reads,
+                (float(temperatures.low), float(temperatures.high)),
+                each.bins,
+                float(each.clamp),
+                grid,
+                tuple(name for name, kinds in METHOD_KINDS.items() if usable.issuperset(kinds)),
+                guards="map-gain" in enrolled,
+                # A measurement also needs the scores as they are, at temperature 1.
+                measures=enrolled.issuperset(_MEASUREMENT_KINDS)
+                and in_range(2**temperatures.bits, temperatures),
+                recounts="map-counts" in enrolled,
+                parameters=(MAX_REQUEST_BYTES - _RESERVED_BYTES) // (len(str(largest)) + 2),
+            )
+        )
+    return EnrolledBounds.of_all(bounds)
 
 
 Send = Callable[[bytes], bytes]
@@ -163,8 +155,8 @@ class Remote:
     key : PrivateKey
         The coordinator's key, which the terms name.
     send : callable, optional
-        ``send(request) -> reply``. It may raise a ``TimeoutError`` or another ``OSError``. Not
-        needed to validate replies.
+        ``send(request) -> reply``, for a source that is queried alone. It may raise an
+        ``OSError``.
     history : RequestHistory, optional
         Stores requests and answers; by default in memory.
     run : str
@@ -200,7 +192,10 @@ class Remote:
                 f"({terms.coordinator.text[:12]}…), got {key.public.text[:12]}…. Use the right "
                 "key, or ask the source to enroll this one."
             )
-        self.terms, self.run = terms, run
+        self.terms, self.run, self.name = terms, run, terms.name
+        self.relation: Relation = terms.relation
+        self.unit = terms.unit
+        self.enrolled = enrolled_bounds([terms])
         self._key, self._send = key, send
         self.history = RequestHistory(None, key.public) if history is None else history
         self.account = SourceAccount(terms)
@@ -209,26 +204,6 @@ class Remote:
 
     def __repr__(self) -> str:
         return f"Remote({self.terms.name!r}, {self.terms.source[:8]}…)"
-
-    @property
-    def name(self) -> str:
-        """Name of the institution."""
-        return self.terms.name
-
-    @property
-    def relation(self) -> Relation:
-        """Neighboring relation of its answers."""
-        return self.terms.relation
-
-    @property
-    def unit(self) -> Unit:
-        """Unit of privacy."""
-        return self.terms.unit
-
-    @property
-    def enrolled(self) -> EnrolledBounds:
-        """What it can answer."""
-        return enrolled_bounds([self.terms])
 
     # ------------------------------------------------------------------ as a source
 
@@ -254,19 +229,13 @@ class Remote:
         return unpaid_items(items, ((charge.purpose, charge.event) for charge in charges))
 
     def require(self, items: Sequence[Item]) -> None:
-        """Raise a ``BudgetError`` if the remaining budget does not cover all items."""
-        if items:
-            self.require_open()
-        self.account.require(items, self.charges())
-
-    def require_open(self) -> None:
-        """Raise a ``BudgetError`` if the terms are expired."""
-        today = datetime.datetime.now(datetime.UTC).date()
-        if self.terms.is_expired(today):
+        """Raise a ``BudgetError`` if the remaining budget or the terms do not cover items."""
+        if items and self.terms.is_expired():
             raise BudgetError(
                 f"The terms of {self.name} expired on {self.terms.expires} (UTC). Nothing was "
                 "sent. Ask the owner to enroll again."
             )
+        self.account.require(items, self.charges())
 
     def charges(self) -> list[Event]:
         """Everything that it may have charged this coordinator, according to the history."""
@@ -291,27 +260,17 @@ class Remote:
 
     # ---------------------------------------------------------------- step by step
 
-    def event(self, expected: QueryRequest) -> Event:
-        """What the source charges for an answer."""
-        return expected.event(self.relation, self.unit)
-
     def request(self, expected: QueryRequest) -> Request:
-        """The request for a query.
-
-        Raises
-        ------
-        ValueError
-            If the source did not declare this query. Nothing is sent.
-        """
+        """The request for a query; a ``ValueError`` if the source did not declare it."""
         kind, argument = encode_query(expected.query, self.terms)
         return Request(
-            self.terms.source,
-            self.terms.data,
-            self.terms.model,
-            kind,
-            argument,
-            expected.micro_epsilon,
-            expected.noise_multiplier,
+            source=self.terms.source,
+            data=self.terms.data,
+            model=self.terms.model,
+            kind=kind,
+            argument=argument,
+            micro_epsilon=expected.micro_epsilon,
+            noise_multiplier=expected.noise_multiplier,
         )
 
     def known_response(self, expected: QueryRequest) -> Release | Dropout | None:
@@ -322,25 +281,16 @@ class Remote:
     def stored_response(self, expected: QueryRequest) -> Release | Dropout | None:
         """The stored response, whether or not the source is still trusted; or None."""
         request = self.request(expected).id
-        answer = self.history.read_answer(self.terms, request)
-        if answer is None:
-            return None
-        self.history.link_run(self.run, self.terms.source, request)
-        return self._validate(expected, answer)
+        answer = self.history.read_answer(self.run, self.terms, request)
+        return None if answer is None else self._validate(expected, answer)
 
     def prepare_request(self, expected: QueryRequest, round_: int) -> bytes:
         """Store a request in the history and return the bytes to send.
 
         A repeat sends the same bytes. After a refusal or an invalid reply, the round in the
         request is changed, so that the old reply is not accepted for the new request.
-
-        Parameters
-        ----------
-        expected : ExpectedResponse
-        round_ : int
-            Number of the round.
         """
-        request, event = self.request(expected), self.event(expected)
+        request, event = self.request(expected), expected.event(self.relation, self.unit)
         source = self.terms.source
         before = self.history.find_request(source, request.id)
         if before is None:

@@ -13,9 +13,11 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from subprocess import Popen
 from typing import Any, Self
@@ -24,27 +26,19 @@ from veracal._checks import extra
 from veracal.data import atomic_file
 from veracal.errors import DataError, TransportError
 from veracal.federation.flower import child
-from veracal.federation.flower.wire import environment
+from veracal.federation.flower.wire import crypto, environment
 
+_FORMS = "hazmat.primitives.serialization"
 _STOP_TIMEOUT = 10.0  # seconds from SIGTERM to SIGKILL
 
 
 def start_process(
     command: Sequence[str], *, log: Path, environment: Mapping[str, str]
 ) -> "subprocess.Popen[bytes]":
-    """Start a program that ends with this process.
+    """Start a program that ends with this process, and appends its output to a log.
 
-    Call it in a thread that lives as long as the program: Linux ends the program with the
-    thread.
-
-    Parameters
-    ----------
-    command : sequence of str
-        Path of the program and its arguments.
-    log : path
-        File that its output is appended to. Only the owner can read it.
-    environment : mapping
-        Its environment variables.
+    Only the owner can read the log. Call it in a thread that lives as long as the program:
+    Linux ends the program with the thread.
     """
     wrapped = [sys.executable, "-I", child.__file__, str(os.getpid()), *command]
     handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -91,72 +85,69 @@ _CLOCK_SKEW = timedelta(hours=1)
 
 @dataclass(frozen=True)
 class ServerFiles:
-    """TLS files of a SuperLink.
+    """TLS files of a SuperLink."""
 
-    Parameters
-    ----------
-    authority : path
-        Certificate of the authority, which clients have a copy of.
-    certificate, key : path
-        Certificate and private key of the SuperLink.
-    """
-
-    authority: Path
+    authority: Path  # certificate of the authority, which clients have a copy of
     certificate: Path
-    key: Path
+    key: Path  # private key of the SuperLink's certificate
 
 
 def make_server_files(folder: Path, hosts: Sequence[str] = LOCAL_HOSTS) -> ServerFiles:
     """Create a certificate for a SuperLink, signed by the authority in a folder.
 
     The authority is created once, so that clients need no new copy. The SuperLink's
-    certificate is valid for one year and is replaced by each call.
-
-    Parameters
-    ----------
-    folder : path
-        Folder of ``ca.crt``, ``ca.key``, ``server.crt`` and ``server.key``.
-    hosts : sequence of str
-        Host names and addresses of the SuperLink.
-
-    Returns
-    -------
-    ServerFiles
+    certificate is valid for one year and is replaced by each call. The files are ``ca.crt``,
+    ``ca.key``, ``server.crt`` and ``server.key``.
     """
     if not hosts:
         raise ValueError("Expected at least one host for a certificate, got none.")
     files = ServerFiles(folder / "ca.crt", folder / "server.crt", folder / "server.key")
+    x509, curves = crypto("x509"), crypto("hazmat.primitives.asymmetric.ec")
+    pem, sha384 = crypto(_FORMS).Encoding.PEM, crypto("hazmat.primitives.hashes").SHA384()
     if not files.authority.exists():
-        _make_authority(files.authority, folder / "ca.key")
-    authority = _read_certificate(files.authority)
-    signer = _read_key(folder / "ca.key")
-    key = _new_key()
-    _write(files.key, _key_bytes(key))
-    certificate = _sign_certificate(hosts, key.public_key(), authority, signer)
-    _write(files.certificate, certificate.public_bytes(_encoding().PEM))
+        signer = curves.generate_private_key(curves.SECP384R1())
+        name = _x509_name("Veracal federation")
+        signed = (
+            _builder(name, name, signer.public_key(), _AUTHORITY_LIFETIME)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_usage(signs_certificates=True), critical=True)
+            .sign(signer, sha384)
+        )
+        _write_key(folder / "ca.key", signer)
+        _write(files.authority, signed.public_bytes(pem))
+    authority, signer = _read_certificate(files.authority), _read_key(folder / "ca.key")
+    key = curves.generate_private_key(curves.SECP384R1())
+    _write_key(files.key, key)
+    names = []
+    for host in hosts:
+        try:
+            names.append(x509.IPAddress(ipaddress.ip_address(host)))
+        except ValueError:
+            names.append(x509.DNSName(host))
+    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
+    server = crypto("x509.oid").ExtendedKeyUsageOID.SERVER_AUTH
+    subject, issued_by = _x509_name(hosts[0]), authority.subject
+    certificate = (
+        _builder(subject, issued_by, key.public_key(), _CERTIFICATE_LIFETIME)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([server]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(issuer, critical=False)
+        .sign(signer, sha384)
+    )
+    _write(files.certificate, certificate.public_bytes(pem))
     return files
 
 
 def check_server(files: ServerFiles, host: str) -> None:
-    """Raise unless the certificate is currently valid for a host and matches its key.
-
-    Parameters
-    ----------
-    files : ServerFiles
-    host : str
-        Host name that clients use.
-
-    Raises
-    ------
-    DataError
-        Names the file that does not match.
-    """
+    """Raise unless the certificate is currently valid for a host and matches its key."""
     certificate, authority = map(_read_certificate, (files.certificate, files.authority))
-    if _public_bytes(_read_key(files.key)) != _public_bytes(certificate):
+    if _read_key(files.key).public_key() != certificate.public_key():
         raise _mismatch(files.key, f"the key of {files.certificate}", "another key")
     try:
         certificate.verify_directly_issued_by(authority)
-    except (ValueError, TypeError, _invalid_signature()) as cause:
+    except (ValueError, TypeError, crypto("exceptions").InvalidSignature) as cause:
         expected = f"a certificate signed by {files.authority}"
         raise _mismatch(
             files.certificate, expected, "a certificate of another authority"
@@ -165,47 +156,19 @@ def check_server(files: ServerFiles, host: str) -> None:
     if not first <= datetime.now(UTC) < last:
         actual = f"a certificate for {first:%Y-%m-%d} to {last:%Y-%m-%d}"
         raise _mismatch(files.certificate, "a certificate that is valid now", actual)
-    hosts = _certificate_hosts(certificate)
+    x509 = crypto("x509")
+    hosts: list[str] = []
+    with suppress(x509.ExtensionNotFound):
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+        hosts = [str(name.value) for name in names.value]
     if host not in hosts:
         actual = f"a certificate for {', '.join(hosts) or 'no host'}"
         raise _mismatch(files.certificate, f"a certificate for {host}", actual)
 
 
-def _make_authority(certificate: Path, key: Path) -> None:
-    """Write the key and the certificate of a new authority."""
-    signer = _new_key()
-    x509 = _x509()
-    name = _x509_name("Veracal federation")
-    signed = (
-        _builder(name, name, signer.public_key(), _AUTHORITY_LIFETIME)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(signs_certificates=True), critical=True)
-        .sign(signer, _hash())
-    )
-    _write(key, _key_bytes(signer))
-    _write(certificate, signed.public_bytes(_encoding().PEM))
-
-
-def _sign_certificate(hosts: Sequence[str], public: Any, authority: Any, signer: Any) -> Any:
-    """Sign the certificate of a server."""
-    x509 = _x509()
-    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
-    server = extra("cryptography.x509.oid", "flower").ExtendedKeyUsageOID.SERVER_AUTH
-    return (
-        _builder(_x509_name(hosts[0]), authority.subject, public, _CERTIFICATE_LIFETIME)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(signs_certificates=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([server]), critical=False)
-        .add_extension(x509.SubjectAlternativeName(list(map(_alternative, hosts))), False)
-        .add_extension(issuer, critical=False)
-        .sign(signer, _hash())
-    )
-
-
 def _builder(subject: Any, issuer: Any, public: Any, lifetime: timedelta) -> Any:
     """Builder with the fields that every certificate has."""
-    x509 = _x509()
-    now = datetime.now(UTC)
+    x509, now = crypto("x509"), datetime.now(UTC)
     identifier = x509.SubjectKeyIdentifier.from_public_key(public)
     return (
         x509.CertificateBuilder()
@@ -221,87 +184,49 @@ def _builder(subject: Any, issuer: Any, public: Any, lifetime: timedelta) -> Any
 
 def _usage(*, signs_certificates: bool) -> Any:
     """Key usage: signing certificates, or opening connections."""
-    return _x509().KeyUsage(
+    others = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
+    return crypto("x509").KeyUsage(
         digital_signature=not signs_certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
         key_cert_sign=signs_certificates,
         crl_sign=signs_certificates,
-        encipher_only=False,
-        decipher_only=False,
+        **dict.fromkeys((*others, "encipher_only", "decipher_only"), False),
     )
-
-
-def _alternative(host: str) -> Any:
-    """A host as a subject alternative name: an address or a DNS name."""
-    x509 = _x509()
-    try:
-        return x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        return x509.DNSName(host)
-
-
-def _certificate_hosts(certificate: Any) -> list[str]:
-    """The hosts that a certificate is valid for."""
-    x509 = _x509()
-    try:
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
-    except x509.ExtensionNotFound:
-        return []
-    return [str(name.value) for name in names.value]
 
 
 def _x509_name(name: str) -> Any:
     """A common name for a certificate, of at most 64 characters."""
-    x509 = _x509()
-    common = extra("cryptography.x509.oid", "flower").NameOID.COMMON_NAME
-    return x509.Name([x509.NameAttribute(common, name[:64])])
+    common = crypto("x509.oid").NameOID.COMMON_NAME
+    return crypto("x509").Name([crypto("x509").NameAttribute(common, name[:64])])
 
 
-def _new_key() -> Any:
-    """Generate a key on the curve P-384."""
-    curves = extra("cryptography.hazmat.primitives.asymmetric.ec", "flower")
-    return curves.generate_private_key(curves.SECP384R1())
-
-
-def _key_bytes(key: Any) -> bytes:
-    """Encode a private key for its file."""
-    forms = _serialization()
-    content: bytes = key.private_bytes(
-        forms.Encoding.PEM, forms.PrivateFormat.PKCS8, forms.NoEncryption()
-    )
-    return content
-
-
-def _public_bytes(owner: Any) -> bytes:
-    """Encode the public key of a certificate or of a private key."""
-    forms = _serialization()
-    content: bytes = owner.public_key().public_bytes(
-        forms.Encoding.DER, forms.PublicFormat.SubjectPublicKeyInfo
-    )
-    return content
+def _write_key(path: Path, key: Any) -> None:
+    """Write a private key to a file that only its owner can read."""
+    forms = crypto(_FORMS)
+    pem, pkcs8 = forms.Encoding.PEM, forms.PrivateFormat.PKCS8
+    _write(path, key.private_bytes(pem, pkcs8, forms.NoEncryption()))
 
 
 def _read_certificate(path: Path) -> Any:
     """Read a certificate."""
-    try:
-        return _x509().load_pem_x509_certificate(path.read_bytes())
-    except OSError as cause:
-        raise _mismatch(path, "a certificate", cause.strerror or "nothing") from cause
-    except ValueError as cause:
-        raise _mismatch(path, "a certificate (PEM)", "something else") from cause
+    return _load(
+        path, "a certificate", "a certificate (PEM)", crypto("x509").load_pem_x509_certificate
+    )
 
 
 def _read_key(path: Path) -> Any:
     """Read the private key of a certificate."""
+    load = partial(crypto(_FORMS).load_pem_private_key, password=None)
+    return _load(path, "a private key", "a private key (PEM, no password)", load)
+
+
+def _load(path: Path, what: str, form: str, load: Callable[[bytes], Any]) -> Any:
+    """Load the content of a file."""
     try:
-        return _serialization().load_pem_private_key(path.read_bytes(), password=None)
+        return load(path.read_bytes())
     except OSError as cause:
-        raise _mismatch(path, "a private key", cause.strerror or "nothing") from cause
+        raise _mismatch(path, what, cause.strerror or "nothing") from cause
     except (ValueError, TypeError) as cause:
-        raise _mismatch(path, "a private key (PEM, no password)", "something else") from cause
+        raise _mismatch(path, form, "something else") from cause
 
 
 def _mismatch(path: Path, expected: str, actual: str) -> DataError:
@@ -314,32 +239,6 @@ def _write(path: Path, content: bytes) -> None:
     """Write a file that only its owner can read."""
     with atomic_file(path, force=True) as file:
         file.write(content)
-
-
-def _x509() -> Any:
-    """Certificates of the ``cryptography`` library."""
-    return extra("cryptography.x509", "flower")
-
-
-def _serialization() -> Any:
-    """Key formats of the ``cryptography`` library."""
-    return extra("cryptography.hazmat.primitives.serialization", "flower")
-
-
-def _encoding() -> Any:
-    """Encodings: PEM and DER."""
-    return _serialization().Encoding
-
-
-def _hash() -> Any:
-    """Hash function of certificate signatures."""
-    return extra("cryptography.hazmat.primitives.hashes", "flower").SHA384()
-
-
-def _invalid_signature() -> type[Exception]:
-    """Exception for an invalid signature."""
-    kind: type[Exception] = extra("cryptography.exceptions", "flower").InvalidSignature
-    return kind
 
 
 _ALL_INTERFACES = ("0.0.0.0", "::")  # noqa: S104  (recognized, never a default)
@@ -359,7 +258,6 @@ class SuperLink:
     folder : path
         A folder for this SuperLink only.
     files : ServerFiles
-        Its TLS files.
     host : str
         Address to listen on.
     port : int, optional
@@ -381,6 +279,8 @@ class SuperLink:
         port: int | None = None,
     ) -> None:
         self.folder, self.files, self.host, self._fixed_port = folder, files, host, port
+        self.secret = folder / "superlink.secret"  # authorizes the coordinator
+        self.log = folder / "superlink.log"
         self._port: int | None = None
         self._process: Popen[bytes] | None = None
 
@@ -391,16 +291,6 @@ class SuperLink:
             raise RuntimeError("The SuperLink is not running. Use it in a with block.")
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self._port}"
-
-    @property
-    def secret(self) -> Path:
-        """File with the secret that authorizes the coordinator."""
-        return self.folder / "superlink.secret"
-
-    @property
-    def log(self) -> Path:
-        """Its log file."""
-        return self.folder / "superlink.log"
 
     @property
     def pid(self) -> int | None:
@@ -431,14 +321,21 @@ class SuperLink:
             self._process = None
 
     def _wait(self, process: "Popen[bytes]") -> None:
-        """Wait until it responds."""
+        """Wait until it responds, with a certificate of the authority."""
+        context = ssl.create_default_context(cafile=str(self.files.authority))
+        is_open = self.host in _ALL_INTERFACES
+        context.check_hostname = not is_open
+        target = "localhost" if is_open else self.host
         end = time.monotonic() + _START_TIMEOUT
         while time.monotonic() < end:
             if process.poll() is not None:
                 line = last_line(self.log)
                 raise TransportError(f"The SuperLink stopped: {line} (Its log: {self.log}.)")
-            if _responds(self.host, self._port, self.files.authority):
-                return
+            probe = http.client.HTTPSConnection(target, self._port, timeout=5, context=context)
+            with closing(probe), suppress(OSError, http.client.HTTPException):
+                probe.request("GET", "/health")
+                if probe.getresponse().status == http.HTTPStatus.OK:
+                    return
             time.sleep(_POLL)
         raise TransportError(
             f"The SuperLink did not respond within {_START_TIMEOUT:g} seconds. See {self.log}."
@@ -448,8 +345,13 @@ class SuperLink:
 def superlink_command(folder: Path, files: ServerFiles, host: str, port: int) -> list[str]:
     """Command line of a SuperLink that carries messages and runs no code."""
     extra("flwr", "flower")
+    program = Path(sys.executable).with_name("flower-superlink")
+    if not program.exists():
+        raise DataError(
+            str(program), "Flower's program", "nothing", 'Install "veracal[flower]" again.'
+        )
     return [
-        str(_program("flower-superlink")),
+        str(program),
         *("--host", host, "--port", str(port)),
         *("--ssl-ca-certfile", str(files.authority.absolute())),
         *("--ssl-certfile", str(files.certificate.absolute())),
@@ -477,28 +379,3 @@ def find_port(host: str, port: int | None = None) -> int:
             raise TransportError(f"Port {port} of {host} {problem}.") from cause
         free: int = probe.getsockname()[1]
         return free
-
-
-def _responds(host: str, port: int | None, authority: Path) -> bool:
-    """Whether a SuperLink responds, with a certificate of the authority."""
-    context = ssl.create_default_context(cafile=str(authority))
-    context.check_hostname = host not in _ALL_INTERFACES
-    target = "localhost" if host in _ALL_INTERFACES else host
-    connection = http.client.HTTPSConnection(target, port, timeout=5, context=context)
-    try:
-        connection.request("GET", "/health")
-        return connection.getresponse().status == http.HTTPStatus.OK
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()
-
-
-def _program(name: str) -> Path:
-    """A program in the environment of this Python."""
-    path = Path(sys.executable).with_name(name)
-    if not path.exists():
-        raise DataError(
-            str(path), "Flower's program", "nothing", 'Install "veracal[flower]" again.'
-        )
-    return path

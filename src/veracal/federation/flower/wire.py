@@ -12,7 +12,7 @@ import ipaddress
 import os
 import ssl
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +21,7 @@ from typing import Any
 from veracal._checks import extra
 from veracal.data import atomic_file, new_file
 from veracal.errors import DataError, TransportError, VeracalError
+from veracal.federation.protocol.envelopes import read_secret
 
 # Name here: module in flwr 1.41, and name there.
 _FLOWER_NAMES = {
@@ -46,24 +47,19 @@ _MESSAGES = ("control", "fab", "fleet", "heartbeat", "message", "node", "runtime
 
 @cache
 def flower() -> Any:
-    """Flower's parts by the names above, and its protobuf modules by their own names.
+    """Flower's parts by the names above, and its protobuf modules by their own names."""
 
-    Raises
-    ------
-    MissingExtraError
-        If Flower is not installed.
-    """
-    parts = {
-        name: getattr(_module(path), attribute)
-        for name, (path, attribute) in _FLOWER_NAMES.items()
-    }
-    messages = {name: _module(f"proto.{name}_pb2") for name in _MESSAGES}
+    def module(path: str) -> Any:
+        return extra(f"flwr.{path}", "flower")
+
+    parts = {name: getattr(module(path), part) for name, (path, part) in _FLOWER_NAMES.items()}
+    messages = {name: module(f"proto.{name}_pb2") for name in _MESSAGES}
     return SimpleNamespace(**parts, **messages)
 
 
-def _module(path: str) -> Any:
-    """A module of Flower."""
-    return extra(f"flwr.{path}", "flower")
+def crypto(name: str) -> Any:
+    """A module of the ``cryptography`` library, which Flower requires."""
+    return extra(f"cryptography.{name}", "flower")
 
 
 OFF = {
@@ -74,19 +70,10 @@ OFF = {
 
 
 def environment(home: Path) -> dict[str, str]:
-    """Environment for a program of Flower.
+    """Environment for a program of Flower: our settings, and the caller's other variables.
 
-    Flower's variables in the caller's environment are removed: some of them open ports.
-
-    Parameters
-    ----------
-    home : path
-        Folder that Flower may write to. It stores an identity there even without telemetry.
-
-    Returns
-    -------
-    dict
-        The caller's variables without those of Flower, and our settings.
+    Flower's variables in the caller's environment are removed: some of them open ports. It may
+    write to ``home``, where it stores an identity even without telemetry.
     """
     others = {name: value for name, value in os.environ.items() if not name.startswith("FLWR_")}
     return others | OFF | {"FLWR_HOME": str(home.absolute())}
@@ -100,26 +87,22 @@ def switch_off(home: Path) -> None:
 
 
 _MAX_KEY_BYTES = 16_384
+_EXPECTED = "a {} key on a NIST curve (OpenSSH)"
+_NEW_KEY = "Create one with  ssh-keygen -t ecdsa -b 384 -N '' -f node.key"
+_CURVE_MODULE = "hazmat.primitives.asymmetric.ec"
+_FORMS = "hazmat.primitives.serialization"
 _CURVES = ("secp256r1", "secp384r1", "secp521r1")
 
 
 def make_node_key(path: Path) -> Path:
-    """Write a new private key of a node and its public key.
+    """Write a new private key of a node, which only its owner can read, and its public key.
 
-    Parameters
-    ----------
-    path : path
-        Path of the private key, which only its owner can read.
-
-    Returns
-    -------
-    path
-        Path of the public key: the same name with the suffix ``.pub``.
+    The public key has the same name with the suffix ``.pub``, and its path is returned.
     """
     public = path.with_name(f"{path.name}.pub")
     for new in (path, public):
         new_file(new, "key")
-    curves, forms = _curves(), _serialization()
+    curves, forms = crypto(_CURVE_MODULE), crypto(_FORMS)
     key = curves.generate_private_key(curves.SECP384R1())
     pem, ssh = forms.Encoding.PEM, forms.Encoding.OpenSSH
     secret = key.private_bytes(pem, forms.PrivateFormat.OpenSSH, forms.NoEncryption())
@@ -131,88 +114,45 @@ def make_node_key(path: Path) -> Path:
 
 
 def read_node_key(path: Path) -> Any:
-    """Read a private key that only its owner can access.
-
-    Raises
-    ------
-    DataError
-        If the file is missing, is not such a key, or is accessible to other users.
-    """
-    content = _read(path)
-    if path.stat().st_mode & 0o077:
-        expected = "a key that only its owner can read"
-        remedy = "Change its mode to 600. If others may have read it, create a new key."
-        raise DataError(
-            str(path), expected, "a file that other users can read or write", remedy
-        )
-    try:
-        key = _serialization().load_ssh_private_key(content, password=None)
-    except (ValueError, TypeError, _unsupported()) as cause:
-        raise _key_error(path, "private", "something else") from cause
-    if not isinstance(key, _curves().EllipticCurvePrivateKey) or key.curve.name not in _CURVES:
-        raise _key_error(path, "private", "another type of key")
-    return key
+    """Read a private key that only its owner can access."""
+    content = read_secret(path, _EXPECTED.format("private"), _NEW_KEY)
+    load = crypto(_FORMS).load_ssh_private_key
+    return _load_key(path, "private", lambda: load(content, password=None))
 
 
 def read_public_node_key(path: Path) -> bytes:
-    """Read a public key, in the PEM form that a SuperLink stores.
-
-    Raises
-    ------
-    DataError
-        If the file is missing or is not such a key.
-    """
-    content = _read(path)
+    """Read a public key, in the PEM form that a SuperLink stores."""
     try:
-        key = _serialization().load_ssh_public_key(content)
-    except (ValueError, TypeError, _unsupported()) as cause:
-        raise _key_error(path, "public", "something else") from cause
-    if not isinstance(key, _curves().EllipticCurvePublicKey) or key.curve.name not in _CURVES:
-        raise _key_error(path, "public", "another type of key")
-    return public_form(key)
+        with path.open("rb") as file:
+            content = file.read(_MAX_KEY_BYTES)  # another party may have written it
+    except OSError as cause:
+        expected, actual = _EXPECTED.format("public"), cause.strerror or "nothing"
+        raise DataError(str(path), expected, actual, _NEW_KEY) from cause
+    load = crypto(_FORMS).load_ssh_public_key
+    return public_form(_load_key(path, "public", lambda: load(content)))
+
+
+def _load_key(path: Path, half: str, load: Callable[[], Any]) -> Any:
+    """Half of a key on one of Flower's curves."""
+    expected = _EXPECTED.format(half)
+    try:
+        key = load()
+    except (ValueError, TypeError, crypto("exceptions").UnsupportedAlgorithm) as cause:
+        raise DataError(str(path), expected, "something else", _NEW_KEY) from cause
+    kind = getattr(crypto(_CURVE_MODULE), f"EllipticCurve{half.title()}Key")
+    if not isinstance(key, kind) or key.curve.name not in _CURVES:
+        raise DataError(str(path), expected, "another type of key", _NEW_KEY)
+    return key
 
 
 def public_form(public: Any) -> bytes:
     """Encode a public key in the form that a SuperLink stores."""
-    forms = _serialization()
+    forms = crypto(_FORMS)
     form = forms.PublicFormat.SubjectPublicKeyInfo
     content: bytes = public.public_bytes(forms.Encoding.PEM, form)
     return content
 
 
-def _read(path: Path) -> bytes:
-    """Read a small file."""
-    try:
-        with path.open("rb") as file:
-            return file.read(_MAX_KEY_BYTES)
-    except OSError as cause:
-        raise _key_error(path, "node's", cause.strerror or "nothing") from cause
-
-
-def _key_error(path: Path, half: str, actual: str) -> DataError:
-    """Error for a file that is not a key of a node."""
-    remedy = "Create one with  ssh-keygen -t ecdsa -b 384 -N '' -f node.key"
-    return DataError(str(path), f"a {half} key on a NIST curve (OpenSSH)", actual, remedy)
-
-
-def _curves() -> Any:
-    """Elliptic curves of the ``cryptography`` library."""
-    return extra("cryptography.hazmat.primitives.asymmetric.ec", "flower")
-
-
-def _serialization() -> Any:
-    """Key formats of the ``cryptography`` library."""
-    return extra("cryptography.hazmat.primitives.serialization", "flower")
-
-
-def _unsupported() -> type[Exception]:
-    """Exception for an unknown type of key."""
-    kind: type[Exception] = extra("cryptography.exceptions", "flower").UnsupportedAlgorithm
-    return kind
-
-
-MAX_REQUEST_BYTES = 4_096
-MAX_REPLY_BYTES = 1_048_576
 OVERHEAD_BYTES = 65_536  # of Flower's messages around them
 SUPERLINK = 1  # node id of the SuperLink
 _TIMEOUT = 30.0  # seconds
@@ -222,56 +162,6 @@ _OBJECTS = 3  # a message, its records, the one record with the bytes
 
 class MessageError(VeracalError):
     """A message is not one of Veracal's, or is too large. It is dropped."""
-
-
-class LimitedClient:
-    """Sends HTTP requests for Flower's clients, with limits.
-
-    Parameters
-    ----------
-    address : str
-        As ``host:port``.
-    authority : ssl.SSLContext
-        TLS context with the trusted authority.
-    max_bytes : int
-        Maximum size of a response.
-
-    Guarantees
-    ----------
-    The other side cannot redirect a request, send a compressed response, or exhaust the memory
-    with a large response.
-    """
-
-    def __init__(self, address: str, authority: ssl.SSLContext, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._http = _httpx().Client(
-            verify=authority,
-            timeout=_TIMEOUT,
-            follow_redirects=False,
-            trust_env=not _is_local(address),  # the caller's proxy, for remote addresses
-        )
-
-    def intercept(self, context: Any, call_next: object) -> Any:
-        """Send a request and read the response up to the limit."""
-        context.request.headers["accept-encoding"] = "identity"
-        response = self._http.send(context.request, stream=True)
-        try:
-            if response.headers.get("content-encoding", "identity") != "identity":
-                raise MessageError("A response was compressed although that was not requested.")
-            content = bytearray()
-            for chunk in response.iter_raw():
-                content += chunk
-                if len(content) > self._max_bytes:
-                    raise MessageError(f"A response has more than {self._max_bytes} bytes.")
-        finally:
-            response.close()
-        return _httpx().Response(
-            response.status_code, content=bytes(content), request=context.request
-        )
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._http.close()
 
 
 class Connection:
@@ -289,6 +179,11 @@ class Connection:
         Interceptors that add signatures and tokens to each request.
     max_bytes : int
         Maximum size of a response.
+
+    Guarantees
+    ----------
+    The other side cannot redirect a request, send a compressed response, or exhaust the memory
+    with a large response. It is trusted only with a certificate of the authority.
     """
 
     def __init__(
@@ -300,44 +195,99 @@ class Connection:
         *,
         max_bytes: int,
     ) -> None:
-        authority = tls_context(ca)
-        self._limited = LimitedClient(check_address(address), authority, max_bytes)
-        interceptors = (*signers, self._limited)
-        self._client = client(f"https://{address}", interceptors=interceptors, verify=authority)
+        try:
+            authority = ssl.create_default_context(cafile=str(ca))
+        except OSError as cause:  # includes SSLError
+            actual = "something else" if isinstance(cause, ssl.SSLError) else cause.strerror
+            remedy = "Ask the operator of the SuperLink for its ca.crt."
+            raise DataError(str(ca), "a certificate (PEM)", str(actual), remedy) from cause
+        host = check_address(address).rpartition(":")[0].strip("[]")
+        try:
+            is_local = ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            is_local = host == "localhost"
+        self._max_bytes = max_bytes
+        self._http = _httpx().Client(
+            verify=authority,
+            timeout=_TIMEOUT,
+            follow_redirects=False,
+            trust_env=not is_local,  # the caller's proxy, for remote addresses
+        )
+        self._client = client(
+            f"https://{address}", interceptors=(*signers, self), verify=authority
+        )
+
+    def intercept(self, context: Any, call_next: object) -> Any:
+        """Send a request in place of Flower's client, and read the response up to the limit."""
+        context.request.headers["accept-encoding"] = "identity"
+        response = self._http.send(context.request, stream=True)
+        try:
+            if response.headers.get("content-encoding", "identity") != "identity":
+                raise MessageError("A response was compressed although that was not requested.")
+            content = bytearray()
+            for chunk in response.iter_raw():
+                content += chunk
+                if len(content) > self._max_bytes:
+                    raise MessageError(f"A response has more than {self._max_bytes} bytes.")
+        finally:
+            response.close()
+        return _httpx().Response(
+            response.status_code, content=bytes(content), request=context.request
+        )
 
     def call(self, name: str, request: Any) -> Any:
-        """Make a call by its name in Flower.
-
-        Raises
-        ------
-        ParcelError
-            If the response is invalid.
-        """
+        """Make a call by its name in Flower."""
         try:
             return getattr(self._client, name)(request)
         except ValueError as cause:
             raise MessageError("A response is invalid.") from cause
 
+    def push(self, request: Any, body: bytes, envelope: Any, sender: Any, **fields: Any) -> Any:
+        """Send bytes as a message in a request of this type, and return the response."""
+        proto, tree, pieces = pack_message(body, envelope)
+        response = self.call(
+            "PushMessages",
+            request(messages_list=[proto], message_object_trees=[tree], **fields),
+        )
+        for name in response.objects_to_push:
+            if name in pieces:  # the SuperLink may only request pieces of this message
+                self.call(
+                    "PushObject",
+                    flower().message.PushObjectRequest(
+                        node=sender,
+                        run_id=envelope.run_id,
+                        object_id=name,
+                        object_content=pieces[name],
+                        session_id=response.session_id,
+                    ),
+                )
+        return response
+
+    def receive(self, message: "ChunkedMessage", run: int, node: Any) -> bytes | None:
+        """Fetch the missing pieces of a message, and confirm it when it is complete."""
+        request = flower().message.PullObjectRequest
+        body = message.fetch(
+            lambda name: self.call("PullObject", request(node=node, run_id=run, object_id=name))
+        )
+        if body is not None:
+            name = message.metadata.message_id
+            request = flower().message.ConfirmMessageReceivedRequest
+            self.call(
+                "ConfirmMessageReceived",
+                request(node=node, run_id=run, message_object_id=name),
+            )
+        return body
+
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
-        self._limited.close()
+        self._http.close()
 
 
 class ChunkedMessage:
-    """A message that is fetched in pieces.
+    """A message that is fetched in pieces, given without its content and as the tree of pieces.
 
-    Parameters
-    ----------
-    proto : protobuf message
-        The message without its content.
-    tree : protobuf message
-        Tree of its pieces.
-
-    Raises
-    ------
-    ParcelError
-        If Veracal's messages do not have such pieces.
+    A ``MessageError`` is raised if Veracal's messages do not have such pieces.
     """
 
     def __init__(self, proto: Any, tree: Any) -> None:
@@ -349,18 +299,7 @@ class ChunkedMessage:
         self._pieces: dict[str, bytes] = {}
 
     def fetch(self, pull: Callable[[str], Any]) -> bytes | None:
-        """Fetch the missing pieces; return the bytes when all are available, else None.
-
-        Parameters
-        ----------
-        pull : function
-            ``pull(name) -> response`` of Flower for a piece.
-
-        Raises
-        ------
-        ParcelError
-            If a piece is lost, or the message is not one of Veracal's.
-        """
+        """Fetch the missing pieces; return the bytes when all are available, else None."""
         for name in self._names:
             if name not in self._pieces:
                 response = pull(name)
@@ -369,7 +308,13 @@ class ChunkedMessage:
                 if not response.object_available:
                     return None
                 self._pieces[name] = response.object_content
-        return _body(self._root, dict(self._pieces))
+        try:
+            body = flower().inflate(self._root, dict(self._pieces)).content[_RECORD][_BODY]
+        except Exception as cause:  # Flower documents no exceptions for malformed input
+            raise MessageError("A message is invalid.") from cause
+        if not isinstance(body, bytes):
+            raise MessageError("A message contains no bytes.")
+        return body
 
 
 def pack_message(body: bytes, metadata: Any) -> tuple[Any, Any, dict[str, bytes]]:
@@ -408,16 +353,6 @@ def metadata(
     )
 
 
-def tls_context(ca: Path) -> ssl.SSLContext:
-    """TLS context that trusts exactly one certificate authority."""
-    try:
-        return ssl.create_default_context(cafile=str(ca))
-    except OSError as cause:  # includes SSLError
-        actual = "something else" if isinstance(cause, ssl.SSLError) else cause.strerror
-        remedy = "Ask the operator of the SuperLink for its ca.crt."
-        raise DataError(str(ca), "a certificate (PEM)", str(actual), remedy) from cause
-
-
 def check_address(address: str) -> str:
     """Return an address of the form ``host:port``; raise if it is invalid."""
     host, colon, port = address.rpartition(":")
@@ -428,13 +363,15 @@ def check_address(address: str) -> str:
 
 def certificate_error(problem: BaseException, address: str, ca: Path) -> TransportError | None:
     """Error for a server with an untrusted certificate; None for other problems."""
-    for cause in _causes(problem):
+    cause: BaseException | None = problem
+    while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):
             return TransportError(
                 f"The certificate of {address} is not signed by {ca}: {cause.verify_message}. "
                 "Nothing was sent. Check the address, and ask the operator of the SuperLink "
                 "for its ca.crt."
             )
+        cause = cause.__cause__ or cause.__context__
     return None
 
 
@@ -454,33 +391,6 @@ def http_status(problem: Any) -> int | None:
     """HTTP status of an exception, or None."""
     kind: Any = http_error()
     return int(problem.response.status_code) if isinstance(problem, kind) else None
-
-
-def _body(root: str, pieces: dict[str, bytes]) -> bytes:
-    """Extract the bytes from an untrusted message."""
-    try:
-        body = flower().inflate(root, pieces).content[_RECORD][_BODY]
-    except Exception as cause:  # Flower documents no exceptions for malformed input
-        raise MessageError("A message is invalid.") from cause
-    if not isinstance(body, bytes):
-        raise MessageError("A message contains no bytes.")
-    return body
-
-
-def _causes(problem: BaseException | None) -> Iterator[BaseException]:
-    """An exception and its causes."""
-    while problem is not None:
-        yield problem
-        problem = problem.__cause__ or problem.__context__
-
-
-def _is_local(address: str) -> bool:
-    """Whether an address is on this machine."""
-    host = address.rpartition(":")[0].strip("[]")
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _httpx() -> Any:

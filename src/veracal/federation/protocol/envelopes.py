@@ -27,7 +27,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_origin, get_type_hints
 
 from veracal._checks import extra
 from veracal.data import atomic_file, new_file
@@ -36,19 +36,13 @@ from veracal.ledger import canonical
 
 SIGNATURE_DIGITS = 128  # hexadecimal digits
 _PUBLIC = 64
-_MAX_KEY_BYTES = 4_096
+_MAX_KEY_BYTES = 16_384
 _DIGITS = frozenset("0123456789abcdef")
 
 
 @dataclass(frozen=True)
 class PublicKey:
-    """An Ed25519 public key, which verifies signatures.
-
-    Parameters
-    ----------
-    text : str
-        64 hexadecimal digits.
-    """
+    """An Ed25519 public key of 64 hexadecimal digits, which verifies signatures."""
 
     text: str
 
@@ -75,7 +69,9 @@ class PublicKey:
         """Whether the signature of these bytes is valid under this key."""
         if not is_hexadecimal(signature, SIGNATURE_DIGITS):
             return False
-        key = _ed25519().Ed25519PublicKey.from_public_bytes(bytes.fromhex(self.text))
+        key = _primitives("asymmetric.ed25519").Ed25519PublicKey.from_public_bytes(
+            bytes.fromhex(self.text)
+        )
         try:
             key.verify(bytes.fromhex(signature), content)
         except extra("cryptography.exceptions", "federation").InvalidSignature:
@@ -84,13 +80,7 @@ class PublicKey:
 
 
 class PrivateKey:
-    """An Ed25519 private key. It is never printed, and is saved only with mode 600.
-
-    Parameters
-    ----------
-    key : Ed25519PrivateKey
-        A key of the ``cryptography`` library.
-    """
+    """An Ed25519 private key. It is never printed, and is saved only with mode 600."""
 
     __slots__ = ("_key",)
 
@@ -106,7 +96,7 @@ class PrivateKey:
     @classmethod
     def new(cls) -> "PrivateKey":
         """Generate a key from the operating system's entropy."""
-        return cls(_ed25519().Ed25519PrivateKey.generate())
+        return cls(_primitives("asymmetric.ed25519").Ed25519PrivateKey.generate())
 
     @classmethod
     def read(cls, path: Path) -> "PrivateKey":
@@ -117,19 +107,20 @@ class PrivateKey:
         DataError
             If the file is missing, is not a key, or is accessible to other users.
         """
-        content = _read_secret(path)
-        serialization = _serialization()
+        expected, remedy = "a private key that `init` wrote", "Give the path of that file."
+        content = read_secret(path, expected, remedy)
+        load = _primitives("serialization").load_pem_private_key
         try:
-            key = serialization.load_pem_private_key(content, password=None)
+            key = load(content, password=None)
         except (ValueError, TypeError) as cause:
-            raise _key_error(path, "something else") from cause
-        if not isinstance(key, _ed25519().Ed25519PrivateKey):
-            raise _key_error(path, "another type of key")
+            raise DataError(str(path), expected, "something else", remedy) from cause
+        if not isinstance(key, _primitives("asymmetric.ed25519").Ed25519PrivateKey):
+            raise DataError(str(path), expected, "another type of key", remedy)
         return cls(key)
 
     def save(self, path: Path) -> None:
         """Write a new file that only its owner can read."""
-        serialization = _serialization()
+        serialization = _primitives("serialization")
         content = self._key.private_bytes(
             serialization.Encoding.PEM,
             serialization.PrivateFormat.PKCS8,
@@ -155,40 +146,28 @@ def is_hexadecimal(text: object, digits: int) -> bool:
     return isinstance(text, str) and len(text) == digits and _DIGITS.issuperset(text)
 
 
-def _read_secret(path: Path) -> bytes:
-    """Read a small file, and refuse it if other users can access it."""
+def read_secret(path: Path, expected: str, remedy: str) -> bytes:
+    """Read the file of a private key; refuse it if other users can access it."""
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
             content = file.read(_MAX_KEY_BYTES + 1)
     except OSError as cause:
-        raise _key_error(path, cause.strerror or "nothing") from cause
+        raise DataError(str(path), expected, cause.strerror or "nothing", remedy) from cause
     if mode & 0o077:
         raise DataError(
             str(path),
             "a key that only its owner can read",
             f"a file that other users can read or write (mode {mode & 0o777:o})",
             "Change its mode to 600. If others may have read it, create a new key and enroll "
-            "again.",
+            "or register it again.",
         )
     return content
 
 
-def _key_error(path: Path, actual: str) -> DataError:
-    """Error for a file that is not a private key."""
-    return DataError(
-        str(path), "a private key that `init` wrote", actual, "Give the path of that file."
-    )
-
-
-def _ed25519() -> Any:
-    """Ed25519 of the ``cryptography`` library, if it is installed."""
-    return extra("cryptography.hazmat.primitives.asymmetric.ed25519", "federation")
-
-
-def _serialization() -> Any:
-    """Key formats of the ``cryptography`` library."""
-    return extra("cryptography.hazmat.primitives.serialization", "federation")
+def _primitives(name: str) -> Any:
+    """A module of the ``cryptography`` library, if it is installed."""
+    return extra(f"cryptography.hazmat.primitives.{name}", "federation")
 
 
 REQUEST, ANSWER, TERMS, HEAD = (
@@ -220,19 +199,11 @@ def seal(purpose: str, body: dict[str, Any], key: PrivateKey) -> bytes:
 def unseal(purpose: str, raw: bytes, key: PublicKey, *, max_bytes: int) -> dict[str, Any]:
     """Verify the signature over the raw bytes, then parse the body.
 
-    Parameters
-    ----------
-    purpose : str
-    raw : bytes
-    key : PublicKey
-    max_bytes : int
-        Longest envelope that is accepted.
-
     Raises
     ------
     EnvelopeError
-        If the envelope is too long, was not signed for this purpose by this key, or its body
-        is not canonical JSON.
+        If the envelope is longer than ``max_bytes``, was not signed for this purpose by this
+        key, or its body is not canonical JSON.
 
     Guarantees
     ----------
@@ -265,8 +236,12 @@ def parse_object(content: bytes) -> dict[str, Any]:
         depth += (byte in b"[{") - (byte in b"]}")
         if depth > _MAX_DEPTH:
             raise EnvelopeError("its body is nested too deep")
+
+    def refuse(word: str) -> None:
+        raise ValueError(word)
+
     try:
-        body = json.loads(content.decode("ascii"), parse_constant=_refuse_constant)
+        body = json.loads(content.decode("ascii"), parse_constant=refuse)  # NaN, infinity
     except (ValueError, RecursionError) as cause:
         raise EnvelopeError("its body is not a JSON object") from cause
     if not isinstance(body, dict):
@@ -285,11 +260,6 @@ def _split(purpose: str, raw: bytes, max_bytes: int) -> tuple[str, bytes]:
     return raw[len(start) : end].decode("ascii", "replace"), raw[end + 1 :]
 
 
-def _refuse_constant(word: str) -> None:
-    """Refuse NaN and infinity."""
-    raise ValueError(word)
-
-
 Check = Callable[[object], bool]
 
 
@@ -304,6 +274,13 @@ def check_fields(body: object, checks: Mapping[str, Check], what: str) -> dict[s
         if not check(body[name]):
             raise EnvelopeError(f"{name!r} of {what} has an invalid value")
     return body
+
+
+def checks_of(record: type) -> dict[str, Check]:
+    """The checks that the fields of a record are annotated with, for their JSON values."""
+    hints = get_type_hints(record, include_extras=True)
+    annotated = {name: hint for name, hint in hints.items() if get_origin(hint) is Annotated}
+    return {name: hint.__metadata__[0] for name, hint in annotated.items()}
 
 
 def integer(low: int, high: int) -> Check:
@@ -348,6 +325,6 @@ def optional(check: Check) -> Check:
     return lambda value: value is None or check(value)
 
 
-def is_object(value: object) -> bool:
-    """Whether a value is an object. Its fields are checked later."""
-    return isinstance(value, dict)
+def instance(kind: type) -> Check:
+    """Check for a value of a type, such as an object, whose fields are checked later."""
+    return lambda value: isinstance(value, kind)

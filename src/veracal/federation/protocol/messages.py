@@ -7,8 +7,8 @@ entry. A source whose ledger lacks an entry that it signed was rolled back, for 
 restored backup.
 """
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
 from veracal.federation.protocol import envelopes as schema
 from veracal.federation.protocol.envelopes import (
@@ -49,10 +49,10 @@ class Head:
     """
 
     source: str
-    index: int
-    hash: str
-    previous: str
-    signature: str
+    index: Annotated[int, schema.integer(1, MAX_INDEX)]
+    hash: Annotated[str, schema.hexadecimal(HASH_DIGITS)]
+    previous: Annotated[str, schema.hexadecimal(HASH_DIGITS)]
+    signature: Annotated[str, schema.hexadecimal(SIGNATURE_DIGITS)]
 
     @classmethod
     def sign(
@@ -60,17 +60,12 @@ class Head:
     ) -> "Head":
         """Sign an entry."""
         unsigned = cls(source, index, hash_, previous, "")
-        return cls(source, index, hash_, previous, key.sign(unsigned.content))
+        return replace(unsigned, signature=key.sign(unsigned.content))
 
     @property
     def content(self) -> bytes:
         """Bytes that are signed."""
-        body = {
-            "hash": self.hash,
-            "index": self.index,
-            "previous": self.previous,
-            "source": self.source,
-        }
+        body = {name: value for name, value in vars(self).items() if name != "signature"}
         return f"{HEAD}\n{canonical(body)}".encode("ascii")
 
     def verify(self, key: PublicKey) -> bool:
@@ -79,28 +74,15 @@ class Head:
 
     def to_json(self) -> dict[str, Any]:
         """Convert to JSON types, without the source, which the enclosing message names."""
-        return {
-            "hash": self.hash,
-            "index": self.index,
-            "previous": self.previous,
-            "signature": self.signature,
-        }
+        return {name: value for name, value in vars(self).items() if name != "source"}
 
     @classmethod
     def from_json(cls, body: Any, source: str) -> "Head":
         """Read the output of :meth:`to_json`. The signature is not verified here."""
-        fields = schema.check_fields(body, _HEAD_CHECKS, "the head")
-        return cls(
-            source, fields["index"], fields["hash"], fields["previous"], fields["signature"]
-        )
+        return cls(source, **schema.check_fields(body, _HEAD_CHECKS, "the head"))
 
 
-_HEAD_CHECKS: dict[str, schema.Check] = {
-    "hash": schema.hexadecimal(HASH_DIGITS),
-    "index": schema.integer(1, MAX_INDEX),
-    "previous": schema.hexadecimal(HASH_DIGITS),
-    "signature": schema.hexadecimal(SIGNATURE_DIGITS),
-}
+_HEAD_CHECKS = schema.checks_of(Head)
 
 
 @dataclass(frozen=True)
@@ -129,27 +111,23 @@ class Request:
         The last head that this source signed; None before its first answer.
     """
 
-    source: str
-    data: str
-    model: str
-    kind: str
-    argument: dict[str, Any]
-    micro_epsilon: int | None = None
-    noise_multiplier: float | None = None
-    round: int = 0
-    head: Head | None = None
+    source: Annotated[str, schema.hexadecimal(ID_DIGITS)]
+    data: Annotated[str, schema.hexadecimal(ID_DIGITS)]
+    model: Annotated[str, schema.hexadecimal(HASH_DIGITS)]
+    kind: Annotated[str, schema.text(40)]
+    argument: Annotated[dict[str, Any], schema.instance(dict)]
+    micro_epsilon: Annotated[
+        int | None, schema.optional(schema.integer(1, MAX_MICRO_EPSILON))
+    ] = None
+    noise_multiplier: Annotated[float | None, schema.optional(schema.number(1e-3, 1e9))] = None
+    round: Annotated[int, schema.integer(0, MAX_ROUND)] = 0
+    head: Annotated[Head | None, schema.optional(schema.instance(dict))] = None
 
     @property
     def query(self) -> dict[str, Any]:
         """The fields that identify the query."""
         return {
-            "argument": self.argument,
-            "data": self.data,
-            "kind": self.kind,
-            "micro_epsilon": self.micro_epsilon,
-            "model": self.model,
-            "noise_multiplier": self.noise_multiplier,
-            "source": self.source,
+            name: value for name, value in vars(self).items() if name not in ("head", "round")
         }
 
     @property
@@ -186,38 +164,19 @@ class Request:
             wrong type or out of bounds, or the id is not the hash of the query.
         """
         body = unseal(REQUEST, raw, key, max_bytes=MAX_REQUEST_BYTES)
-        fields = schema.check_fields(body, _REQUEST_CHECKS, "the request")
-        head = fields["head"]
+        fields = {**schema.check_fields(body, _REQUEST_CHECKS, "the request")}
+        id_, head = fields.pop("id"), fields.pop("head")
         request = cls(
-            fields["source"],
-            fields["data"],
-            fields["model"],
-            fields["kind"],
-            fields["argument"],
-            fields["micro_epsilon"],
-            fields["noise_multiplier"],
-            fields["round"],
-            None if head is None else Head.from_json(head, fields["source"]),
+            **fields, head=None if head is None else Head.from_json(head, fields["source"])
         )
         if (request.micro_epsilon is None) == (request.noise_multiplier is None):
             raise EnvelopeError("the request must name exactly one kind of noise")
-        if fields["id"] != request.id:
+        if id_ != request.id:
             raise EnvelopeError("the id of the request is not the hash of its query")
         return request
 
 
-_REQUEST_CHECKS: dict[str, schema.Check] = {
-    "argument": schema.is_object,
-    "data": schema.hexadecimal(ID_DIGITS),
-    "head": schema.optional(schema.is_object),
-    "id": schema.hexadecimal(64),
-    "kind": schema.text(40),
-    "micro_epsilon": schema.optional(schema.integer(1, MAX_MICRO_EPSILON)),
-    "model": schema.hexadecimal(HASH_DIGITS),
-    "noise_multiplier": schema.optional(schema.number(1e-3, 1e9)),
-    "round": schema.integer(0, MAX_ROUND),
-    "source": schema.hexadecimal(ID_DIGITS),
-}
+_REQUEST_CHECKS = {**schema.checks_of(Request), "id": schema.hexadecimal(64)}
 
 
 @dataclass(frozen=True)
@@ -288,7 +247,7 @@ def unseal_reply(raw: bytes, key: PublicKey) -> Answer | Refusal:
 
 
 _ANSWER_CHECKS: dict[str, schema.Check] = {
-    "head": schema.is_object,
+    "head": schema.instance(dict),
     "refused": lambda value: value is False,
     "request": schema.hexadecimal(64),
     "source": schema.hexadecimal(ID_DIGITS),

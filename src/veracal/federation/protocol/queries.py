@@ -42,10 +42,10 @@ from veracal.calibration import (
 from veracal.federation.protocol import envelopes as schema
 from veracal.federation.protocol.envelopes import EnvelopeError
 from veracal.federation.protocol.terms import Terms
-from veracal.queries import BinnedSum, Query
+from veracal.queries import Query
 
 ACCURACY_BITS = 20
-_FORMS: tuple[Form, ...] = ("scalar", "vector", "matrix")
+FORMS: tuple[Form, ...] = ("scalar", "vector", "matrix")
 
 
 class OffGridError(ValueError):
@@ -88,11 +88,8 @@ def encode_map(map_: CalibrationMap, terms: Terms) -> dict[str, Any]:
     if isinstance(map_, Temperature):
         return {"inverse": inverse_units(map_.inverse, terms.temperatures)}
     if isinstance(map_, UniformMixing):
-        inverse = inverse_units(map_.inverse, terms.temperatures)
-        return {
-            "inverse": inverse,
-            "mixing": _to_steps(map_.uniform_weight, UNIFORM_WEIGHT_BITS),
-        }
+        mixing = _to_steps(map_.uniform_weight, UNIFORM_WEIGHT_BITS)
+        return {"inverse": inverse_units(map_.inverse, terms.temperatures), "mixing": mixing}
     if isinstance(map_, Binned) and map_.bins.count == terms.bins:
         return {"accuracies": [_to_steps(float(a), ACCURACY_BITS) for a in map_.accuracies]}
     if isinstance(map_, Platt) and map_.reads in (None, terms.reads):
@@ -113,6 +110,7 @@ def decode_map(body: Mapping[str, Any], terms: Terms) -> CalibrationMap:
     EnvelopeError
         If the body is not a map within the declared bounds.
     """
+    checks: dict[str, schema.Check]
     step = 2.0**-terms.temperatures.bits
     if "mixing" in body:
         max_mixing = math.floor(MAX_UNIFORM_WEIGHT * 2.0**UNIFORM_WEIGHT_BITS)
@@ -126,27 +124,22 @@ def decode_map(body: Mapping[str, Any], terms: Terms) -> CalibrationMap:
         checks = {"accuracies": schema.list_of(share, terms.bins, terms.bins)}
         fields = schema.check_fields(body, checks, "the map")
         return Binned(Bins(terms.bins), np.array(fields["accuracies"]) / 2**ACCURACY_BITS)
-    if "units" in body:
-        return _decode_platt(body, terms)
+    if "units" in body:  # an affine map
+        grid, k = terms.parameters, terms.classes
+        largest = max(grid.most_weight, grid.most_bias) << grid.bits
+        checks = {
+            "form": schema.one_of(FORMS),
+            "reads": schema.instance(bool),
+            "units": schema.list_of(schema.integer(-largest, largest), 1, k * (k + 1)),
+        }
+        fields = schema.check_fields(body, checks, "the map")
+        reads = terms.reads if fields["reads"] else None
+        try:
+            return grid.map(fields["units"], fields["form"], k, reads)
+        except ValueError as cause:
+            raise EnvelopeError("the map is not within the declared bounds") from cause
     fields = schema.check_fields(body, {"inverse": inverse_check(terms)}, "the map")
     return Temperature(fields["inverse"] * step)
-
-
-def _decode_platt(body: Mapping[str, Any], terms: Terms) -> Platt:
-    """Decode an affine map within the declared bounds."""
-    grid, k = terms.parameters, terms.classes
-    largest = max(grid.most_weight, grid.most_bias) << grid.bits
-    checks: dict[str, schema.Check] = {
-        "form": schema.one_of(_FORMS),
-        "reads": lambda value: isinstance(value, bool),
-        "units": schema.list_of(schema.integer(-largest, largest), 1, k * (k + 1)),
-    }
-    fields = schema.check_fields(body, checks, "the map")
-    reads = terms.reads if fields["reads"] else None
-    try:
-        return grid.map(fields["units"], fields["form"], k, reads)
-    except ValueError as cause:
-        raise EnvelopeError("the map is not within the declared bounds") from cause
 
 
 def _to_steps(value: float, bits: int) -> int:
@@ -173,20 +166,25 @@ class QueryKind:
     name : str
         Name in requests.
     description : str
-        What an answer reveals, for people who decide whether to allow it.
+        What an answer reveals, for the data holder who decides whether to allow it.
     build : callable
-        ``build(terms, argument) -> Query``. It raises an ``EnvelopeError`` for an argument
-        outside of the terms.
-    argument : callable
-        ``argument(terms, query) -> dict``, or None if the query is of another kind.
+        ``build(terms, **values) -> Query``, with the decoded fields of an argument.
+    fields : tuple of str
+        Fields of the argument, of those that :func:`build_query` can decode.
+    values : callable or None
+        ``values(query)`` returns the decoded fields, or None for a query of another kind.
+        Without it, the queries of this kind are those built with one of ``choices``.
+    choices : tuple of dict
     gaussian : bool
         Whether the noise is Gaussian, which needs a delta.
     """
 
     name: str
     description: str
-    build: Callable[[Terms, Mapping[str, Any]], Query]
-    argument: Callable[[Terms, Query], Argument | None]
+    build: Callable[..., Query]
+    fields: tuple[str, ...] = ()
+    values: Callable[[Any], Argument | None] | None = None
+    choices: tuple[Argument, ...] = ({},)
     gaussian: bool = False
 
 
@@ -200,7 +198,32 @@ def build_query(kind: str, argument: Mapping[str, Any], terms: Terms) -> Query:
     """
     if kind not in terms.kinds or kind not in KINDS:
         raise EnvelopeError("the request names a kind of query that is not enrolled")
-    return KINDS[kind].build(terms, argument)
+    return _build(KINDS[kind], argument, terms)
+
+
+def _build(kind: QueryKind, argument: Mapping[str, Any], terms: Terms) -> Query:
+    """Check and decode the fields of an argument, and build the query."""
+    checks = {
+        "center": schema.integer(-_MAX_SCALE, _MAX_SCALE),
+        "inverse": inverse_check(terms),
+        "map": schema.instance(dict),
+        "reads": schema.instance(bool),
+        "spread": schema.integer(1, _MAX_SCALE),
+        "step": schema.integer(0, MAX_STEPS),
+    }
+    declared = {name: checks[name] for name in kind.fields}
+    values = {**schema.check_fields(argument, declared, "the argument")}
+    for name, value in values.items():
+        if name == "map":
+            values[name] = decode_map(value, terms)
+        elif name == "inverse":
+            values[name] = value / 2**terms.temperatures.bits
+        elif name in ("center", "spread"):
+            values[name] = value / 2**SCALE_BITS
+    try:
+        return kind.build(terms, **values)
+    except ValueError as cause:
+        raise EnvelopeError("the argument does not fit this kind of query") from cause
 
 
 def encode_query(query: Query, terms: Terms) -> tuple[str, Argument]:
@@ -212,10 +235,22 @@ def encode_query(query: Query, terms: Terms) -> tuple[str, Argument]:
         If the source does not answer this query. Nothing was sent or charged.
     """
     for kind in KINDS.values():
-        argument = kind.argument(terms, query)
-        if argument is None:
+        if kind.values is not None:
+            values = kind.values(query)
+        else:
+            fitting = (v for v in kind.choices if _same(kind.build(terms, **v), query))
+            values = next(fitting, None)
+        if values is None:
             continue
-        if not _same(kind.build(terms, argument), query):
+        argument = {**values}
+        for name, value in values.items():
+            if name == "map":
+                argument[name] = encode_map(value, terms)
+            elif name == "inverse":
+                argument[name] = inverse_units(float(value), terms.temperatures)
+            elif name in ("center", "spread"):
+                argument[name] = _to_steps(value, SCALE_BITS)
+        if not _same(_build(kind, argument, terms), query):
             raise ValueError(
                 f"Expected {query.name!r} with the bounds that {terms.name!r} declared "
                 f"({terms.classes} classes, {terms.bins} bins, losses up to {terms.clamp:g}), "
@@ -247,177 +282,110 @@ def _same(one: Query, other: Query) -> bool:
     )
 
 
-def _plain_kind(make: Callable[[Terms], Query], name: str) -> dict[str, Any]:
-    """A kind without an argument."""
-
-    def build(terms: Terms, body: Mapping[str, Any]) -> Query:
-        schema.check_fields(body, {}, "the argument")
-        return make(terms)
-
-    def argument(terms: Terms, query: Query) -> Argument | None:
-        return {} if _same(make(terms), query) else None
-
-    return {"name": name, "build": build, "argument": argument}
+def _inverse(kind: type[Query]) -> Callable[[Query], Argument | None]:
+    """Inverse temperature of a query of this type."""
+    return lambda query: {"inverse": query.settings["inverse"]} if type(query) is kind else None
 
 
-def _temperature_kind(
-    make: Callable[[Terms, float], Query], kind: type, name: str, **more: Any
-) -> dict[str, Any]:
-    """A kind whose argument is an inverse temperature."""
-
-    def build(terms: Terms, body: Mapping[str, Any]) -> Query:
-        fields = schema.check_fields(body, {"inverse": inverse_check(terms)}, "the argument")
-        return make(terms, fields["inverse"] / 2**terms.temperatures.bits)
-
-    def argument(terms: Terms, query: Query) -> Argument | None:
-        if type(query) is not kind:
-            return None
-        inverse = float(query.settings["inverse"])
-        return {"inverse": inverse_units(inverse, terms.temperatures)}
-
-    return {"name": name, "build": build, "argument": argument, **more}
-
-
-def _map_kind(
-    make: Callable[[Terms, Any], Query], matches: Callable[[Query], bool], name: str
-) -> dict[str, Any]:
-    """A kind whose argument is a calibration map."""
-
-    def build(terms: Terms, body: Mapping[str, Any]) -> Query:
-        fields = schema.check_fields(body, {"map": schema.is_object}, "the argument")
-        return make(terms, decode_map(fields["map"], terms))
-
-    def argument(terms: Terms, query: Query) -> Argument | None:
-        return {"map": encode_map(query.map, terms)} if matches(query) else None  # type: ignore[attr-defined]
-
-    return {"name": name, "build": build, "argument": argument}
-
-
-def _platt_equations_kind() -> dict[str, Any]:
-    """The kind of the equations of an affine map."""
-
-    def build(terms: Terms, body: Mapping[str, Any]) -> Query:
-        checks: dict[str, schema.Check] = {
-            "center": schema.integer(-_MAX_SCALE, _MAX_SCALE),
-            "map": schema.is_object,
-            "spread": schema.integer(1, _MAX_SCALE),
-            "step": schema.integer(0, MAX_STEPS),
-        }
-        fields = schema.check_fields(body, checks, "the argument")
-        map_ = decode_map(fields["map"], terms)
-        try:
-            return PlattEquations(
-                map_,  # type: ignore[arg-type]
-                fields["center"] / 2**SCALE_BITS,
-                fields["spread"] / 2**SCALE_BITS,
-                fields["step"],
-                terms.parameters,
-            )
-        except ValueError as cause:
-            raise EnvelopeError("the argument is not an affine map") from cause
-
-    def argument(terms: Terms, query: Query) -> Argument | None:
-        if not isinstance(query, PlattEquations):
-            return None
-        center, spread = (value * 2**SCALE_BITS for value in (query.center, query.spread))
-        if center != int(center) or spread != int(spread):
-            raise ValueError(f"Expected center and spread to be multiples of 2^-{SCALE_BITS}.")
-        map_ = encode_map(query.map, terms)
-        return {
-            "center": int(center),
-            "map": map_,
-            "spread": int(spread),
-            "step": int(query.step),
-        }
-
-    return {"name": "platt-equations", "build": build, "argument": argument, "gaussian": True}
-
-
-def _build_platt_counts(terms: Terms, body: Mapping[str, Any]) -> Query:
-    """Counts of right and wrong predictions, of scores of a declared form."""
-    fields = schema.check_fields(body, {"reads": lambda v: isinstance(v, bool)}, "the argument")
-    return platt_counts(terms.classes, terms.reads if fields["reads"] else None)
-
-
-def _platt_counts_argument(terms: Terms, query: Query) -> Argument | None:
-    """Whether the form of the scores matters for the query."""
-    if not isinstance(query, BinnedSum):
-        return None
-    both = {known: _build_platt_counts(terms, {"reads": known}) for known in (False, True)}
-    return next(({"reads": known} for known, one in both.items() if _same(one, query)), None)
+def _mapped(kind: type[Query]) -> Callable[[Query], Argument | None]:
+    """Map of a query of this type on mapped scores."""
+    return lambda query: (
+        {"map": query.map}
+        if type(query) is MappedQuery and isinstance(query.query, kind)
+        else None
+    )
 
 
 _LISTED = (
     QueryKind(
-        description="how many predictions were right, and how many were wrong",
-        **_plain_kind(lambda terms: CorrectWrong(Bins(1)), "counts"),
+        "counts",
+        "how many predictions were right, and how many were wrong",
+        lambda terms: CorrectWrong(Bins(1)),
     ),
     QueryKind(
-        description="how many more were right than the confidences predict, at a temperature",
-        **_temperature_kind(lambda terms, inverse: Gap(inverse, terms.classes), Gap, "gap"),
+        "gap",
+        "how many more were right than the confidences predict, at a temperature",
+        lambda terms, inverse: Gap(inverse, terms.classes),
+        ("inverse",),
+        _inverse(Gap),
     ),
     QueryKind(
-        description="the sum of the clamped losses, at a temperature",
-        **_temperature_kind(
-            lambda terms, inverse: LossAt(inverse, terms.clamp), LossAt, "loss"
-        ),
+        "loss",
+        "the sum of the clamped losses, at a temperature",
+        lambda terms, inverse: LossAt(inverse, terms.clamp),
+        ("inverse",),
+        _inverse(LossAt),
     ),
     QueryKind(
-        description="how many more were right than the confidences predict, in each bin of "
-        "confidence, at a temperature",
-        **_temperature_kind(
-            lambda terms, inverse: BinnedGap(Bins(terms.bins), inverse), BinnedGap, "bin-gaps"
-        ),
+        "bin-gaps",
+        "how many more were right than the confidences predict, in each bin of confidence, at "
+        "a temperature",
+        lambda terms, inverse: BinnedGap(Bins(terms.bins), inverse),
+        ("inverse",),
+        _inverse(BinnedGap),
     ),
     QueryKind(
-        description="how many were right and how many were wrong, in each bin of confidence",
-        **_plain_kind(lambda terms: CorrectWrong(Bins(terms.bins)), "bins"),
+        "bins",
+        "how many were right and how many were wrong, in each bin of confidence",
+        lambda terms: CorrectWrong(Bins(terms.bins)),
     ),
     QueryKind(
-        description="how many were right, and how many there are, in each bin of confidence",
-        **_plain_kind(lambda terms: CorrectTotal(Bins(terms.bins)), "bins-paper"),
+        "bins-paper",
+        "how many were right, and how many there are, in each bin of confidence",
+        lambda terms: CorrectTotal(Bins(terms.bins)),
     ),
     QueryKind(
-        description="by how much a map reduces the squared error (the Brier score)",
-        **_map_kind(
-            lambda terms, map_: BrierGain(map_), lambda q: isinstance(q, BrierGain), "map-gain"
-        ),
+        "map-gain",
+        "by how much a map reduces the squared error (the Brier score)",
+        lambda terms, map: BrierGain(map),
+        ("map",),
+        lambda query: {"map": query.map} if isinstance(query, BrierGain) else None,
     ),
     QueryKind(
-        description="how many more were right than the confidences predict, in each bin of "
-        "confidence, after a map",
-        **_map_kind(
-            lambda terms, map_: MappedQuery(BinnedGap(Bins(terms.bins)), map_),
-            lambda q: type(q) is MappedQuery and isinstance(q.query, BinnedGap),
-            "map-bin-gaps",
-        ),
+        "map-bin-gaps",
+        "how many more were right than the confidences predict, in each bin of confidence, "
+        "after a map",
+        lambda terms, map: MappedQuery(BinnedGap(Bins(terms.bins)), map),
+        ("map",),
+        _mapped(BinnedGap),
     ),
     QueryKind(
-        description="how many predictions were right and how many were wrong, after a map",
-        **_map_kind(
-            lambda terms, map_: MappedQuery(CorrectWrong(Bins(1)), map_),
-            lambda q: type(q) is MappedQuery and isinstance(q.query, CorrectWrong),
-            "map-counts",
-        ),
+        "map-counts",
+        "how many predictions were right and how many were wrong, after a map",
+        lambda terms, map: MappedQuery(CorrectWrong(Bins(1)), map),
+        ("map",),
+        _mapped(CorrectWrong),
     ),
     QueryKind(
         "platt-counts",
         "how many predictions were right, and how many were wrong, by form of scores",
-        _build_platt_counts,
-        _platt_counts_argument,
+        lambda terms, reads: platt_counts(terms.classes, terms.reads if reads else None),
+        ("reads",),
+        choices=({"reads": False}, {"reads": True}),
         gaussian=True,
     ),
     QueryKind(
-        description="the variance of each predicted class, at a temperature",
-        **_temperature_kind(
-            lambda terms, inverse: PlattCurvature(inverse, terms.classes),
-            PlattCurvature,
-            "platt-curvature",
-            gaussian=True,
-        ),
+        "platt-curvature",
+        "the variance of each predicted class, at a temperature",
+        lambda terms, inverse: PlattCurvature(inverse, terms.classes),
+        ("inverse",),
+        _inverse(PlattCurvature),
+        gaussian=True,
     ),
     QueryKind(
-        description="the residual of an affine map for each class", **_platt_equations_kind()
+        "platt-equations",
+        "the residual of an affine map for each class",
+        lambda terms, map, center, spread, step: PlattEquations(
+            map, center, spread, step, terms.parameters
+        ),
+        ("center", "map", "spread", "step"),
+        lambda query: (
+            {"center": query.center, "map": query.map, "spread": query.spread}
+            | {"step": int(query.step)}
+            if isinstance(query, PlattEquations)
+            else None
+        ),
+        gaussian=True,
     ),
 )
 KINDS: Mapping[str, QueryKind] = Frozen({kind.name: kind for kind in _LISTED})

@@ -1,17 +1,20 @@
-"""The public terms that a source declares and signs at enrollment.
+"""The public terms that a source declares and signs at enrollment, and the hash of its model.
 
 Everything that the privacy of an answer depends on (ranges, bins, bounds, budget, unit of
 privacy) is declared here by the source. A request only chooses among what the terms allow.
 """
 
 import datetime
-from dataclasses import dataclass, field, fields
-from typing import Any
+import hashlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
 
 from veracal import _checks
 from veracal.accounting import MICRO, RELATIONS, Budget, Relation, Unit
+from veracal.artifact import WEIGHTS, PrivateClassifier
 from veracal.calibration import ParameterGrid, TemperatureGrid
-from veracal.data import Kind
+from veracal.data import Kind, check_readable, translate_os_errors
 from veracal.errors import DataError
 from veracal.federation.protocol import envelopes as schema
 from veracal.federation.protocol.envelopes import (
@@ -20,23 +23,25 @@ from veracal.federation.protocol.envelopes import (
     EnvelopeError,
     PrivateKey,
     PublicKey,
-    is_hexadecimal,
     read_unverified,
     seal,
     unseal,
 )
+from veracal.ledger import canonical, digest
 
 ID_DIGITS = 32  # hexadecimal digits of an enrollment id and of a data version
 HASH_DIGITS = 64  # hexadecimal digits of a SHA-256
 MAX_CLASSES = 10_000
 MAX_BINS = 1_000
 MAX_MICRO_EPSILON = 1_000 * MICRO
-_MAX_NAME = 100
+MAX_NAME = 100
 
 
 @dataclass(frozen=True)
 class Terms:
     """What a source answers, to which coordinator, at what cost and with which bounds.
+
+    Each field is annotated with the check of its JSON value.
 
     Attributes
     ----------
@@ -83,37 +88,34 @@ class Terms:
         Last day on which requests are accepted, such as 2027-12-31 (UTC).
     """
 
-    source: str
-    name: str
-    key: PublicKey
-    coordinator: PublicKey
-    model: str
-    data: str
-    classes: int
-    reads: Kind
-    relation: Relation
-    unit: Unit
-    micro_epsilon: int
-    delta: float
-    max_per_answer: int
-    kinds: tuple[str, ...]
-    temperatures: TemperatureGrid = field(default_factory=lambda: TemperatureGrid(0.5, 6.0))
-    bins: int = 15
-    clamp: float = 10.0
-    parameters: ParameterGrid = field(default_factory=ParameterGrid)
-    min_records: int = 1
-    max_records: int = 1_000_000
-    deadline: float = 10.0
-    expires: str | None = None
+    source: Annotated[str, schema.hexadecimal(ID_DIGITS)]
+    name: Annotated[str, schema.text(MAX_NAME)]
+    key: Annotated[PublicKey, schema.hexadecimal(64)]
+    coordinator: Annotated[PublicKey, schema.hexadecimal(64)]
+    model: Annotated[str, schema.hexadecimal(HASH_DIGITS)]
+    data: Annotated[str, schema.hexadecimal(ID_DIGITS)]
+    classes: Annotated[int, schema.integer(2, MAX_CLASSES)]
+    reads: Annotated[Kind, schema.one_of(("logits", "probabilities"))]
+    relation: Annotated[Relation, schema.one_of(RELATIONS)]
+    unit: Annotated[Unit, schema.instance(dict)]
+    micro_epsilon: Annotated[int, schema.integer(1, MAX_MICRO_EPSILON)]
+    delta: Annotated[float, schema.number(0.0, 0.1)]
+    max_per_answer: Annotated[int, schema.integer(1, MAX_MICRO_EPSILON)]
+    kinds: Annotated[tuple[str, ...], schema.list_of(schema.text(40), 1, 40)]
+    temperatures: Annotated[TemperatureGrid, schema.list_of(lambda _: True, 3, 3)] = field(
+        default_factory=lambda: TemperatureGrid(0.5, 6.0)
+    )
+    bins: Annotated[int, schema.integer(1, MAX_BINS)] = 15
+    clamp: Annotated[float, schema.number(1e-3, 1e3)] = 10.0
+    parameters: Annotated[ParameterGrid, schema.list_of(schema.integer(0, 1_024), 3, 3)] = (
+        field(default_factory=ParameterGrid)
+    )
+    min_records: Annotated[int, schema.integer(1, 2**40)] = 1
+    max_records: Annotated[int, schema.integer(1, 2**40)] = 1_000_000
+    deadline: Annotated[float, schema.number(0.01, 86_400.0)] = 10.0
+    expires: Annotated[str | None, schema.optional(schema.text(10, min_length=10))] = None
 
     def __post_init__(self) -> None:
-        for name, digits in (
-            ("source", ID_DIGITS),
-            ("data", ID_DIGITS),
-            ("model", HASH_DIGITS),
-        ):
-            if not is_hexadecimal(getattr(self, name), digits):
-                raise ValueError(f"Expected {name} to be {digits} hexadecimal digits.")
         _checks.whole(classes=self.classes, least=2)
         _checks.whole(micro_epsilon=self.micro_epsilon, max_per_answer=self.max_per_answer)
         _checks.whole(bins=self.bins, min_records=self.min_records)
@@ -137,15 +139,15 @@ class Terms:
         """Total budget of this coordinator."""
         return Budget(self.micro_epsilon / MICRO, self.delta, self.relation, self.unit)
 
-    def is_expired(self, today: datetime.date) -> bool:
-        """Whether the last day of the terms is over."""
-        return self.expires is not None and today > _parse_day(self.expires)
+    def is_expired(self, day: datetime.date | None = None) -> bool:
+        """Whether the last day of the terms is over on a day, by default today."""
+        return self.expires is not None and (day or today()) > _parse_day(self.expires)
 
     def to_json(self) -> dict[str, Any]:
         """Convert to JSON types."""
         temperatures, parameters = self.temperatures, self.parameters
         return {
-            **{one.name: getattr(self, one.name) for one in fields(self)},
+            **vars(self),
             "key": self.key.text,
             "coordinator": self.coordinator.text,
             "unit": {"at_most": self.unit.max_contributions, "name": self.unit.name},
@@ -195,27 +197,35 @@ class Terms:
     def from_json(cls, body: Any) -> "Terms":
         """Validate the output of :meth:`to_json` and convert it to terms."""
         fields = schema.check_fields(body, _CHECKS, "the terms")
-        unit = schema.check_fields(fields["unit"], _UNIT, "the unit")
+        low, high, bits = fields["temperatures"]
+        is_valid = schema.number(1e-6, 1e6)
+        if not (is_valid(low) and is_valid(high) and schema.integer(0, 30)(bits)):
+            raise EnvelopeError("'temperatures' of the terms has an invalid value")
         return cls(
             **{
                 **fields,
                 "key": PublicKey(fields["key"]),
                 "coordinator": PublicKey(fields["coordinator"]),
-                "unit": Unit(unit["name"], unit["at_most"]),
+                "unit": parse_unit(fields["unit"]),
                 "kinds": tuple(fields["kinds"]),
-                "temperatures": _parse_temperatures(fields["temperatures"]),
+                "temperatures": TemperatureGrid(low, high, bits),
                 "parameters": ParameterGrid(*fields["parameters"]),
             }
         )
 
 
-def _parse_temperatures(value: list[Any]) -> TemperatureGrid:
-    """Range of temperatures and bits of its grid."""
-    low, high, bits = value
-    is_valid = schema.number(1e-6, 1e6)
-    if not (is_valid(low) and is_valid(high) and schema.integer(0, 30)(bits)):
-        raise EnvelopeError("'temperatures' of the terms has an invalid value")
-    return TemperatureGrid(low, high, bits)
+_CHECKS = schema.checks_of(Terms)
+
+
+def parse_unit(body: object) -> Unit:
+    """Validate the fields of a unit of privacy."""
+    checks = {"name": schema.text(MAX_NAME), "at_most": schema.integer(1, 10**6)}
+    return Unit(**schema.check_fields(body, checks, "the unit"))
+
+
+def today() -> datetime.date:
+    """Today's date, in UTC."""
+    return datetime.datetime.now(datetime.UTC).date()
 
 
 def _parse_day(text: str) -> datetime.date:
@@ -226,31 +236,44 @@ def _parse_day(text: str) -> datetime.date:
         raise ValueError(f"Expected a date such as 2027-12-31, got {text!r}.") from cause
 
 
-_UNIT: dict[str, schema.Check] = {
-    "name": schema.text(_MAX_NAME),
-    "at_most": schema.integer(1, 10**6),
-}
-_CHECKS: dict[str, schema.Check] = {
-    "source": schema.hexadecimal(ID_DIGITS),
-    "name": schema.text(_MAX_NAME),
-    "key": schema.hexadecimal(64),
-    "coordinator": schema.hexadecimal(64),
-    "model": schema.hexadecimal(HASH_DIGITS),
-    "data": schema.hexadecimal(ID_DIGITS),
-    "classes": schema.integer(2, MAX_CLASSES),
-    "reads": schema.one_of(("logits", "probabilities")),
-    "relation": schema.one_of(RELATIONS),
-    "unit": schema.is_object,
-    "micro_epsilon": schema.integer(1, MAX_MICRO_EPSILON),
-    "delta": schema.number(0.0, 0.1),
-    "max_per_answer": schema.integer(1, MAX_MICRO_EPSILON),
-    "kinds": schema.list_of(schema.text(40), 1, 40),
-    "temperatures": schema.list_of(lambda _: True, 3, 3),
-    "bins": schema.integer(1, MAX_BINS),
-    "clamp": schema.number(1e-3, 1e3),
-    "parameters": schema.list_of(schema.integer(0, 1_024), 3, 3),
-    "min_records": schema.integer(1, 2**40),
-    "max_records": schema.integer(1, 2**40),
-    "deadline": schema.number(0.01, 86_400.0),
-    "expires": schema.optional(schema.text(10, min_length=10)),
-}
+def model_hash(path: str | Path) -> str:
+    """Hash of a model: an artifact or any other file.
+
+    Parameters
+    ----------
+    path : path
+        A folder that ``veracal fit`` wrote, or a file such as the weights of a network.
+
+    Returns
+    -------
+    str
+        SHA-256 in hexadecimal: of the bytes of a file, or of everything that the scores of an
+        artifact depend on before calibration. So it does not change when a calibration map is
+        written to the artifact.
+
+    Raises
+    ------
+    DataError
+        If the path does not exist, or the artifact was changed.
+    """
+    path = Path(path)
+    if path.is_dir():
+        return artifact_hash(PrivateClassifier.load(path))
+    with translate_os_errors(path), check_readable(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def artifact_hash(classifier: PrivateClassifier) -> str:
+    """Hash of everything that the scores of an artifact depend on before calibration."""
+    manifest = classifier.manifest
+    return digest(
+        canonical(
+            {
+                "classes": list(manifest.classes),
+                "features": manifest.features,
+                "model": dict(manifest.model),
+                "schema": manifest.schema,
+                WEIGHTS: digest(classifier.weights.to_bytes()),
+            }
+        )
+    )

@@ -6,7 +6,6 @@ proves that every query can be answered, and measures the slowest one, so that n
 nor a running time becomes an answer that was not charged.
 """
 
-import datetime
 import math
 import secrets
 import shutil
@@ -21,22 +20,23 @@ from typing import Any
 import numpy as np
 
 from veracal._types import Frozen
-from veracal.accounting import MICRO, Budget, Event, Pure, Unit, to_micro
+from veracal.accounting import MICRO, Budget, Event, Pure, to_micro
 from veracal.artifact import sync_folder
-from veracal.calibration import Form, ParameterGrid, TemperatureGrid, weight_shape
+from veracal.calibration import ParameterGrid, TemperatureGrid, weight_shape
 from veracal.data import Scores, atomic_file, save_scores, translate_os_errors
 from veracal.errors import DataError, LedgerError
-from veracal.federation.protocol.envelopes import MAX_REQUEST_BYTES, PublicKey
+from veracal.federation.protocol.envelopes import MAX_REQUEST_BYTES, PublicKey, is_hexadecimal
 from veracal.federation.protocol.messages import MAX_ENTRIES, Head
 from veracal.federation.protocol.queries import (
     ACCURACY_BITS,
     DEFAULT_KINDS,
+    FORMS,
     KINDS,
     SCALE_BITS,
     build_query,
     inverse_units,
 )
-from veracal.federation.protocol.terms import ID_DIGITS, Terms
+from veracal.federation.protocol.terms import HASH_DIGITS, ID_DIGITS, Terms, today
 from veracal.federation.source.enrollment import (
     PRIVATE,
     RECORDS,
@@ -65,39 +65,30 @@ from veracal.queries import check_units, evaluate_query
 def check_records(scores: Scores, terms: Terms) -> None:
     """Refuse records that do not match their declaration.
 
-    Raises
-    ------
-    DataError
-        The message is for the owner of the records and may contain their number.
+    The message is for the owner of the records and may contain their number.
     """
-    n = len(scores)
+    n, unit = len(scores), terms.unit
     if scores.labels is None:
-        raise records_error(scores, "labels", "a label for every record", "none", "Add labels.")
+        raise DataError(
+            f"{scores.name}: labels", "a label for every record", "none", "Add labels."
+        )
     if not terms.min_records <= n <= terms.max_records:
-        raise records_error(
-            scores,
-            "records",
+        raise DataError(
+            f"{scores.name}: records",
             f"from {terms.min_records:,} to {terms.max_records:,}, as declared",
             f"{n:,}",
             "Declare other bounds, in round numbers: the coordinator reads them.",
         )
-    _check_units(scores, terms.unit)
-
-
-def _check_units(scores: Scores, unit: Unit) -> None:
-    """Refuse records in which a unit has more rows than the budget covers."""
     if unit.name != "record" and scores.units is None:
-        raise records_error(
-            scores,
-            "units",
+        raise DataError(
+            f"{scores.name}: units",
             f"the {unit.name} that each row belongs to",
             "no ids",
             f"Give the name of the column with the {unit.name} ids.",
         )
     if unit.name == "record" and scores.units is not None:
-        raise records_error(
-            scores,
-            "units",
+        raise DataError(
+            f"{scores.name}: units",
             "no unit ids, because this source protects single records",
             "unit ids",
             "Create a source that protects units (init --unit patient --max-contributions 3), "
@@ -106,125 +97,78 @@ def _check_units(scores: Scores, unit: Unit) -> None:
     check_units(scores, unit)
 
 
-def records_error(
-    scores: Scores, what: str, expected: str, actual: str, remedy: str
-) -> DataError:
-    """Error for records that do not match their declaration."""
-    return DataError(f"{scores.name}: {what}", expected, actual, remedy)
-
-
 DEADLINE_FACTOR = 4  # the deadline is at least this multiple of the slowest query's time
-_NOISE = 1_000.0
 _RESERVED_BYTES = 1_000  # of a request, for everything except a map
-_FORMS: tuple[Form, ...] = ("scalar", "vector", "matrix")
+_DEADLINES = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1_800, 3_600)
 
 
 def time_queries(scores: Scores, terms: Terms) -> float:
     """Evaluate every declared query once and return the seconds of the slowest.
 
-    Raises
-    ------
-    DataError
-        If a query fails. The message names the query and says nothing about the records.
+    The answers, with noise, are discarded. If a query fails, the message names the query and
+    says nothing about the records.
     """
-    return max(
-        _time_query(scores, terms, kind, argument)
-        for kind in terms.kinds
-        for argument in example_arguments(kind, terms)
-    )
+    slowest = 0.0
+    for kind in terms.kinds:
+        for argument in example_arguments(kind, terms):
+            query = build_query(kind, argument, terms)
+            start = time.perf_counter()
+            cause = None
+            try:
+                add_discrete_laplace(evaluate_query(query, scores), noise=1_000.0)
+            except Exception as error:  # its message may contain data of a record
+                cause = error
+            if cause is not None or query.entries > MAX_ENTRIES:
+                raise DataError(
+                    scores.name,
+                    f"records that can answer {KINDS[kind].description}",
+                    f"records for which the query {kind!r} fails",
+                    "Do not declare this kind of query.",
+                ) from cause
+            slowest = max(slowest, time.perf_counter() - start)
+    return slowest
 
 
 def check_deadline(seconds: float, terms: Terms, where: str | Path) -> None:
-    """Refuse a deadline that answers might miss.
-
-    Raises
-    ------
-    DataError
-        The message recommends a sufficient deadline.
-    """
+    """Refuse a deadline that answers might miss, and recommend a sufficient one."""
     required = DEADLINE_FACTOR * seconds
     if terms.deadline < required:
+        recommended = next((s for s in _DEADLINES if s >= 1.5 * required), 86_400.0)
         raise DataError(
             str(where),
             f"a deadline of at least {DEADLINE_FACTOR} times the time of the slowest query",
             f"{terms.deadline:g} seconds, with a query that takes {seconds:.2g} seconds",
-            f"Declare a deadline of {_recommend_deadline(required):g} seconds.",
+            f"Declare a deadline of {recommended:g} seconds.",
         )
 
 
 def example_arguments(kind: str, terms: Terms) -> Iterator[dict[str, Any]]:
     """Arguments of a kind of query, including the largest that fit into a request."""
-    if kind in ("counts", "bins", "bins-paper"):
-        yield {}
-    elif kind == "platt-counts":
-        yield from ({"reads": known} for known in (False, True))
-    elif kind == "platt-equations":
-        whole = 1 << SCALE_BITS
-        for map_ in _affine_maps(terms):
-            yield {"center": 0, "map": map_, "spread": whole, "step": 0}
-    elif kind.startswith("map-"):
-        yield from ({"map": map_} for map_ in (*_other_maps(terms), *_affine_maps(terms)))
-    else:
-        yield {"inverse": _lowest_inverse(terms)}
-
-
-def _time_query(scores: Scores, terms: Terms, kind: str, argument: dict[str, Any]) -> float:
-    """Evaluate one query, add noise, discard the answer, and return the time."""
-    query = build_query(kind, argument, terms)
-    start = time.perf_counter()
-    try:
-        exact = evaluate_query(query, scores)
-        add_discrete_laplace(exact, _NOISE)
-    except Exception as cause:  # its message may contain data of a record
-        raise _unanswerable_error(scores, kind) from cause
-    if query.entries > MAX_ENTRIES:
-        raise _unanswerable_error(scores, kind)
-    return time.perf_counter() - start
-
-
-def _unanswerable_error(scores: Scores, kind: str) -> DataError:
-    """Error for a query that cannot be evaluated on these records."""
-    return DataError(
-        scores.name,
-        f"records that can answer {KINDS[kind].description}",
-        f"records for which the query {kind!r} fails",
-        "Do not declare this kind of query.",
-    )
-
-
-def _lowest_inverse(terms: Terms) -> int:
-    """The lowest temperature of the declared range, at which values are largest."""
-    grid = terms.temperatures
-    return inverse_units(float(grid.inverses([grid.low])[0]), grid)
-
-
-def _other_maps(terms: Terms) -> Iterator[dict[str, Any]]:
-    """One map of each kind that is not affine."""
-    yield {"inverse": _lowest_inverse(terms)}
-    yield {"inverse": _lowest_inverse(terms), "mixing": 1}
-    yield from _if_sendable({"accuracies": [1 << (ACCURACY_BITS - 1)] * terms.bins})
-
-
-def _affine_maps(terms: Terms) -> Iterator[dict[str, Any]]:
-    """An affine map of every form that fits into a request."""
     k, grid = terms.classes, terms.parameters
-    for form in _FORMS:
+    # The lowest temperature of the declared range, at which values are largest.
+    lowest = float(terms.temperatures.inverses([terms.temperatures.low])[0])
+    inverse = inverse_units(lowest, terms.temperatures)
+    affine: list[dict[str, Any]] = []
+    for form in FORMS:
         n_weights = math.prod(weight_shape(form, k))
         if n_weights + k <= MAX_REQUEST_BYTES:
             units = [grid.most_weight << grid.bits] * n_weights + [0] * k
-            yield from _if_sendable({"form": form, "reads": True, "units": units})
-
-
-def _if_sendable(map_: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The map if it fits into a request."""
-    if len(canonical(map_)) <= MAX_REQUEST_BYTES - _RESERVED_BYTES:
-        yield map_
-
-
-def _recommend_deadline(seconds: float) -> float:
-    """A round number of seconds, at least 1.5 times the required one."""
-    steps = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1_800, 3_600)
-    return next((step for step in steps if step >= 1.5 * seconds), 86_400.0)
+            affine.append({"form": form, "reads": True, "units": units})
+    half = {"accuracies": [1 << (ACCURACY_BITS - 1)] * terms.bins}
+    others: list[dict[str, Any]] = [{"inverse": inverse}, {"inverse": inverse, "mixing": 1}]
+    fields = KINDS[kind].fields
+    if "map" in fields:
+        scale = {"center": 0, "spread": 1 << SCALE_BITS, "step": 0}
+        more = {name: scale[name] for name in fields if name != "map"}
+        for map_ in affine if more else [*others, half, *affine]:
+            if len(canonical(map_)) <= MAX_REQUEST_BYTES - _RESERVED_BYTES:
+                yield {"map": map_, **more}
+    elif "inverse" in fields:
+        yield {"inverse": inverse}
+    elif "reads" in fields:
+        yield from ({"reads": known} for known in (False, True))
+    else:
+        yield {}
 
 
 @dataclass(frozen=True)
@@ -237,7 +181,7 @@ class Declaration:
         Public key of the coordinator.
     model : str
         Hash of the model that scored the records
-        (:func:`veracal.federation.models.model_hash`).
+        (:func:`veracal.federation.model_hash`).
     epsilon : float
         Total budget of this coordinator.
     max_per_answer : float or None
@@ -264,6 +208,11 @@ class Declaration:
     expires: str | None = None
 
     def __post_init__(self) -> None:
+        if not is_hexadecimal(self.model, HASH_DIGITS):
+            raise ValueError(
+                f"Expected model to be {HASH_DIGITS} hexadecimal digits, the hash of the model, "
+                f"got {str(self.model)[:80]!r}."
+            )
         unknown = [kind for kind in self.kinds if kind not in KINDS]
         if unknown or not self.kinds or len(set(self.kinds)) < len(self.kinds):
             raise ValueError(
@@ -280,51 +229,14 @@ class Declaration:
         """Total budget of this coordinator, for the unit that the source protects."""
         return replace(source.budget, epsilon=to_micro(self.epsilon) / MICRO, delta=self.delta)
 
-    def terms(self, source: SourceFolder, scores: Scores) -> Terms:
-        """Create the terms of a new enrollment."""
-        budget = source.budget
-        max_per_answer = self.epsilon if self.max_per_answer is None else self.max_per_answer
-        return Terms(
-            source=secrets.token_hex(ID_DIGITS // 2),
-            name=source.name,
-            key=source.public,
-            coordinator=self.coordinator,
-            model=self.model,
-            data=secrets.token_hex(ID_DIGITS // 2),
-            classes=scores.n_classes,
-            reads=scores.kind,
-            relation=budget.relation,
-            unit=budget.unit,
-            micro_epsilon=to_micro(self.epsilon),
-            delta=self.delta,
-            max_per_answer=to_micro(max_per_answer),
-            kinds=self.kinds,
-            temperatures=self.temperatures,
-            bins=self.bins,
-            clamp=self.clamp,
-            parameters=self.parameters,
-            min_records=self.min_records,
-            max_records=self.max_records,
-            deadline=self.deadline,
-            expires=self.expires,
-        )
-
 
 @dataclass(frozen=True)
 class Proposal:
-    """A checked enrollment that is not written yet.
-
-    Attributes
-    ----------
-    folder : SourceFolder
-    terms : Terms
-    seconds : float
-        Seconds of the slowest query.
-    """
+    """A checked enrollment that is not written yet."""
 
     folder: SourceFolder
     terms: Terms
-    seconds: float
+    seconds: float  # of the slowest query
 
 
 def propose(folder: str | Path, scores: Scores, declaration: Declaration) -> Proposal:
@@ -340,8 +252,22 @@ def propose(folder: str | Path, scores: Scores, declaration: Declaration) -> Pro
         If the ledger of the institution is an older copy.
     """
     source = read_source(folder)
-    terms = declaration.terms(source, scores)
-    if terms.is_expired(datetime.date.fromisoformat(_today())):
+    budget, declared = declaration.budget(source), dict(vars(declaration))
+    epsilon, most = declared.pop("epsilon"), declared.pop("max_per_answer")
+    terms = Terms(
+        source=secrets.token_hex(ID_DIGITS // 2),
+        name=source.name,
+        key=source.public,
+        data=secrets.token_hex(ID_DIGITS // 2),
+        classes=scores.n_classes,
+        reads=scores.kind,
+        relation=budget.relation,
+        unit=budget.unit,
+        micro_epsilon=to_micro(epsilon),
+        max_per_answer=to_micro(epsilon if most is None else most),
+        **declared,
+    )
+    if terms.is_expired():
         raise ValueError(f"Expected a last day in the future, got {terms.expires}.")
     source.signed_heads(source.id, source.path).check(source.shares)
     source.shares.require(share_event(terms.budget), _purpose(terms))
@@ -361,7 +287,7 @@ def enroll(
     ledger: Ledger | None = None,
     partition: str | None = None,
 ) -> Terms:
-    """Enroll records for one coordinator.
+    """Enroll records for one coordinator: :func:`propose`, then :func:`accept`.
 
     Parameters
     ----------
@@ -408,10 +334,8 @@ def accept(
 
     Parameters
     ----------
-    proposal : Proposal
-    scores : Scores
-    data, model
-        As of :func:`enroll`.
+    proposal, scores, data, model
+        As of :func:`propose` and :func:`enroll`.
     ledger : Ledger, optional
         Ledger of the data set that the records come from. The whole budget of the enrollment
         is charged to it once, as to the institution's own ledger. It is never refunded.
@@ -423,12 +347,16 @@ def accept(
     with translate_os_errors(folder):
         temporary = Path(tempfile.mkdtemp(dir=folder, prefix=TEMPORARY_PREFIX))
         try:
-            _write_records(temporary, source, terms, scores)
-            _write_settings(temporary, proposal, scores, data, model)
+            _write_enrollment(temporary, proposal, scores, data, model)
             if ledger is not None:
                 event = data_event(terms.budget, ledger)
                 ledger.charge(event, _purpose(terms), partition=partition, request=terms.source)
-            _charge_share(source, terms)
+            event, heads = (
+                share_event(terms.budget),
+                source.signed_heads(source.id, source.path),
+            )
+            entry = source.shares.charge(event, _purpose(terms), request=terms.source)
+            heads.add(Head.sign(source.id, entry.index, entry.hash, entry.previous, source.key))
             temporary.rename(folder / terms.source)
             sync_folder(folder)
         finally:
@@ -473,78 +401,53 @@ def revoke(source: SourceFolder, enrollment: Enrollment) -> None:
     if not enrollment.is_revoked:
         source.signed_heads(enrollment.terms.source, enrollment.path).close(source.key)
         with atomic_file(enrollment.path / REVOKED) as file:
-            file.write(_today().encode() + b"\n")
+            file.write(today().isoformat().encode() + b"\n")
 
 
-def _write_records(folder: Path, source: SourceFolder, terms: Terms, scores: Scores) -> None:
-    """Write the signed terms, the records and an empty ledger."""
-    with atomic_file(folder / TERMS) as file:
-        file.write(terms.seal(source.key))
-    stored = Scores(
-        scores.values, scores.kind, scores.classes, scores.labels, Frozen(), scores.units
-    )
-    save_scores(stored, folder / RECORDS, unit=UNIT)
-    budget = terms.budget
-    open_ledger(folder / SPENT, budget, kind="pure" if budget.pure else "open")
-    create_heads_file(folder / HEADS)
-
-
-def _write_settings(
+def _write_enrollment(
     folder: Path,
     proposal: Proposal,
     scores: Scores,
     data: RecordFile | None,
     model: str | Path | None,
 ) -> None:
-    """Write the private settings, after the stored records were read back and timed."""
-    marks = proposal.folder.marks
+    """Write all files of an enrollment; the stored records are read back and timed."""
+    source, terms = proposal.folder, proposal.terms
+    with atomic_file(folder / TERMS) as file:
+        file.write(terms.seal(source.key))
+    given = Scores(
+        scores.values, scores.kind, scores.classes, scores.labels, Frozen(), scores.units
+    )
+    save_scores(given, folder / RECORDS, unit=UNIT)
+    open_ledger(folder / SPENT, terms.budget, kind="pure" if terms.budget.pure else "open")
+    create_heads_file(folder / HEADS)
     settings = OwnerSettings(
         classes=scores.classes,
-        records=marks.of_file(folder / RECORDS),
+        records=source.marks.of_file(folder / RECORDS),
         has_units=scores.units is not None,
         data=data,
         model=None if model is None else str(Path(model).absolute()),
-        enrolled=_today(),
+        enrolled=today().isoformat(),
         seconds=proposal.seconds,
     )
     start = time.perf_counter()
-    stored = Enrollment(folder, proposal.terms, settings, marks).records()
+    stored = Enrollment(folder, terms, settings, source.marks).records()
     seconds = proposal.seconds + time.perf_counter() - start
-    if not _same_scores(stored, scores):
-        raise records_error(
-            scores,
-            "records",
+    if not (
+        stored.kind == scores.kind
+        and np.array_equal(stored.values, scores.values)
+        and np.array_equal(stored.known_labels, scores.known_labels)
+    ):
+        raise DataError(
+            f"{scores.name}: records",
             "records that can be stored without change",
             "records that changed when they were stored",
             "Save them as npz first.",
         )
-    check_deadline(seconds, proposal.terms, scores.name)
+    check_deadline(seconds, terms, scores.name)
     replace(settings, seconds=seconds).save(folder / PRIVATE)
-
-
-def _charge_share(source: SourceFolder, terms: Terms) -> None:
-    """Charge the budget of an enrollment to the institution, and sign the entry."""
-    entry = source.shares.charge(
-        share_event(terms.budget), _purpose(terms), request=terms.source
-    )
-    heads = source.signed_heads(source.id, source.path)
-    heads.add(Head.sign(source.id, entry.index, entry.hash, entry.previous, source.key))
-
-
-def _same_scores(stored: Scores, given: Scores) -> bool:
-    """Whether stored scores equal the given ones."""
-    return (
-        stored.kind == given.kind
-        and np.array_equal(stored.values, given.values)
-        and np.array_equal(stored.known_labels, given.known_labels)
-    )
 
 
 def _purpose(terms: Terms) -> str:
     """Purpose of a share in the ledger."""
     return f"enrollment for coordinator {terms.coordinator.text[:16]}"
-
-
-def _today() -> str:
-    """Today's date in UTC."""
-    return datetime.datetime.now(datetime.UTC).date().isoformat()

@@ -6,16 +6,15 @@ and their cost.
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from veracal.accounting import MICRO, DiscreteLaplace, epsilon_for, event_from_json
+from veracal.accounting import MICRO, epsilon_for, event_from_json
 from veracal.artifact import read_file
 from veracal.data import Label, Scores, atomic_file, load_scores, translate_os_errors
 from veracal.errors import DataError, VeracalError
-from veracal.federation.protocol import envelopes as schema
-from veracal.federation.protocol.envelopes import MAX_TERMS_BYTES, EnvelopeError, parse_object
+from veracal.federation.protocol.envelopes import MAX_TERMS_BYTES, EnvelopeError
 from veracal.federation.protocol.queries import build_query
 from veracal.federation.protocol.terms import Terms
 from veracal.federation.source.folder import (
@@ -25,10 +24,9 @@ from veracal.federation.source.folder import (
     FileMarkKey,
     RefusalLog,
     SourceFolder,
-    is_enrollment_id,
 )
 from veracal.ledger import Cost, EpsilonDelta, Ledger, canonical, digest
-from veracal.mechanisms import discrete_gaussian_std, discrete_laplace_std
+from veracal.queries import noise_std
 
 TERMS, PRIVATE, RECORDS, SPENT, REFUSALS, REVOKED = (
     "terms",
@@ -50,30 +48,20 @@ class DataChangedError(VeracalError):
 class RecordFile:
     """State of a file at enrollment.
 
-    Attributes
-    ----------
-    path : str
-    state : str
-        Keyed digest of its size and modification time.
-    content : str
-        Keyed digest of its bytes.
-
-    Notes
-    -----
-    Digests are keyed (:mod:`~veracal.federation.source.folder`), so they do not confirm a guess
-    of the content or the size of the file.
+    Digests are keyed (:class:`FileMarkKey`), so they do not confirm a guess of the content or
+    the size of the file.
     """
 
     path: str
-    state: str
-    content: str
+    state: str  # keyed digest of its size and modification time
+    content: str  # keyed digest of its bytes
 
     @classmethod
     def read(cls, path: Path, marks: FileMarkKey) -> "RecordFile":
         """Compute the digests of a file."""
         absolute = path.absolute()
         with translate_os_errors(absolute):
-            state = _file_state(absolute, marks)
+            state = marks.of_state(absolute)
         return cls(str(absolute), state, marks.of_file(absolute))
 
     def verify(self, marks: FileMarkKey) -> "RecordFile":
@@ -88,7 +76,7 @@ class RecordFile:
         """
         path = Path(self.path)
         try:
-            state = _file_state(path, marks)
+            state = marks.of_state(path)
             if state == self.state:
                 return self
             if marks.of_file(path) == self.content:
@@ -106,32 +94,15 @@ class RecordFile:
 
 @dataclass(frozen=True)
 class OwnerSettings:
-    """Private settings of an enrollment, which only the owner of the source reads.
+    """Private settings of an enrollment, which only the owner of the source reads."""
 
-    Attributes
-    ----------
-    classes : tuple of str or int
-        Labels as the records contain them.
-    records : str
-        Keyed digest of the file of records.
-    has_units : bool
-    data : RecordFile or None
-        File that the records come from.
-    model : str or None
-        Path of the model at enrollment.
-    enrolled : str
-        Date.
-    seconds : float
-        Seconds of the slowest query, including reading the records.
-    """
-
-    classes: tuple[Label, ...]
-    records: str
+    classes: tuple[Label, ...]  # labels as the records contain them
+    records: str  # keyed digest of the file of records
     has_units: bool
-    data: RecordFile | None
-    model: str | None
-    enrolled: str
-    seconds: float
+    data: RecordFile | None  # file that the records come from
+    model: str | None  # path at enrollment
+    enrolled: str  # date
+    seconds: float  # of the slowest query, including reading the records
 
     def save(self, path: Path) -> None:
         """Write a new file that only its owner can read."""
@@ -143,34 +114,23 @@ class OwnerSettings:
     @classmethod
     def read(cls, folder: Path) -> "OwnerSettings":
         """Read the settings of an enrollment."""
+        content = read_file(folder, PRIVATE, _MAX_SETTINGS_BYTES)
         try:
-            body = parse_object(read_file(folder, PRIVATE, _MAX_SETTINGS_BYTES))
-            fields = schema.check_fields(body, _CHECKS, PRIVATE)
-            data = fields["data"]
-            if data is not None:
-                data = RecordFile(**schema.check_fields(data, _FILE_CHECKS, "data"))
-        except EnvelopeError as cause:
-            raise _damaged_error(folder / PRIVATE, str(cause)) from cause
-        return cls(**{**fields, "classes": tuple(fields["classes"]), "data": data})
+            body = json.loads(content)
+            data = None if body["data"] is None else RecordFile(**body["data"])
+            return cls(**{**body, "classes": tuple(body["classes"]), "data": data})
+        except (ValueError, LookupError, TypeError) as cause:
+            raise _damaged_error(folder / PRIVATE, "other fields") from cause
 
 
 @dataclass(frozen=True)
 class Enrollment:
-    """An enrollment of a source.
-
-    Attributes
-    ----------
-    path : path
-    terms : Terms
-    settings : OwnerSettings
-    marks : FileMarkKey
-        Key of the source's file digests.
-    """
+    """An enrollment of a source."""
 
     path: Path
     terms: Terms
     settings: OwnerSettings
-    marks: FileMarkKey
+    marks: FileMarkKey  # key of the source's file digests
 
     @property
     def ledger(self) -> Ledger:
@@ -203,15 +163,9 @@ class Enrollment:
 
 
 def read_enrollment(source: SourceFolder, prefix: str) -> Enrollment:
-    """Read an enrollment by its id or a prefix of it.
-
-    Raises
-    ------
-    DataError
-        If no enrollment or several have this prefix, or its files were changed.
-    """
+    """Read an enrollment by its id or a unique prefix of it."""
     ids = source.enrollment_ids()
-    matches = [each for each in ids if is_prefix(prefix, each)]
+    matches = [each for each in ids if prefix and each.startswith(prefix)]
     if len(matches) != 1:
         raise DataError(
             str(source.path),
@@ -232,17 +186,6 @@ def list_enrollments(source: SourceFolder) -> list[Enrollment]:
     return [read_enrollment(source, each) for each in source.enrollment_ids()]
 
 
-def is_prefix(prefix: str, enrollment: str) -> bool:
-    """Whether an enrollment id has a nonempty prefix."""
-    return bool(prefix) and is_enrollment_id(enrollment) and enrollment.startswith(prefix)
-
-
-def _file_state(path: Path, marks: FileMarkKey) -> str:
-    """Keyed digest of the size and modification time of a file."""
-    status = path.stat()
-    return marks.of_text(f"{status.st_size} {status.st_mtime_ns}")
-
-
 def _damaged_error(path: Path, actual: str) -> DataError:
     """Error for a file of an enrollment that was changed."""
     return DataError(
@@ -253,76 +196,28 @@ def _damaged_error(path: Path, actual: str) -> DataError:
     )
 
 
-_FILE_CHECKS: dict[str, schema.Check] = {
-    "content": schema.hexadecimal(64),
-    "path": lambda value: isinstance(value, str),
-    "state": schema.hexadecimal(64),
-}
-_CHECKS: dict[str, schema.Check] = {
-    "classes": lambda value: isinstance(value, list) and len(value) > 1,
-    "data": schema.optional(schema.is_object),
-    "enrolled": schema.text(10),
-    "has_units": lambda value: isinstance(value, bool),
-    "model": schema.optional(lambda value: isinstance(value, str)),
-    "records": schema.hexadecimal(64),
-    "seconds": schema.number(0.0, 1e9),
-}
-
-
 @dataclass(frozen=True)
 class AnsweredRequest:
-    """A charged request and its answer, for the owner of the source.
+    """A charged request and its answer, for the owner of the source."""
 
-    Attributes
-    ----------
-    number : int
-        Number of the ledger entry. The ledger stores the order, not the time.
-    kind : str
-    argument : dict
-        Argument of the query.
-    round : int or None
-        Number of the coordinator's round.
-    epsilon : float
-        Cost of this answer alone.
-    values : tuple of float
-        The noisy numbers that were sent; empty if the answer could not be computed.
-    noise_std : float
-        Standard deviation of the noise on each number.
-    spent, left : Amount
-        Spent and remaining budget of the coordinator after this answer.
-    """
-
-    number: int
+    number: int  # of the ledger entry: the ledger stores the order, not the time
     kind: str
     argument: dict[str, Any]
-    round: int | None
-    epsilon: float
-    values: tuple[float, ...]
-    noise_std: float
-    spent: EpsilonDelta
+    round: int | None  # number of the coordinator's round
+    epsilon: float  # cost of this answer alone
+    values: tuple[float, ...]  # noisy numbers that were sent; none if computing them failed
+    noise_std: float  # of each number
+    spent: EpsilonDelta  # by this coordinator, including this answer
     left: EpsilonDelta
-
-    def to_json(self) -> dict[str, Any]:
-        """Convert to JSON types."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)
 class AnswerLog:
-    """Everything that an enrollment answered and refused.
-
-    Attributes
-    ----------
-    answers : tuple of AnsweredRequest
-    refusals : tuple of (time, reason)
-        The latest refusals.
-    problems : tuple of str
-        Integrity problems in full sentences; empty if there are none.
-    """
+    """Everything that an enrollment answered and refused."""
 
     answers: tuple[AnsweredRequest, ...]
-    refusals: tuple[tuple[str, str], ...]
-    problems: tuple[str, ...]
+    refusals: tuple[tuple[str, str], ...]  # time and reason of the latest refusals
+    problems: tuple[str, ...]  # integrity problems, in full sentences
 
 
 def read_answer_log(source: SourceFolder, enrollment: Enrollment) -> AnswerLog:
@@ -333,7 +228,7 @@ def read_answer_log(source: SourceFolder, enrollment: Enrollment) -> AnswerLog:
     """
     problems = list(find_problems(source, enrollment))
     try:
-        answers = tuple(_read_answers(enrollment))
+        answers = tuple(_read_answers(enrollment.ledger, enrollment.terms))
     except (VeracalError, EnvelopeError, ValueError, LookupError, TypeError) as error:
         answers = ()
         problems.append(f"The answers cannot be read ({type(error).__name__}).")
@@ -382,44 +277,32 @@ def find_share_problems(source: SourceFolder) -> Iterator[str]:
         )
 
 
-def _read_answers(enrollment: Enrollment) -> Iterator[AnsweredRequest]:
+def _read_answers(ledger: Ledger, terms: Terms) -> Iterator[AnsweredRequest]:
     """Read every entry of the ledger of an enrollment."""
-    ledger, terms = enrollment.ledger, enrollment.terms
-    rule, total = ledger.opening.rule, Cost(0)
+    rule, total, budget = ledger.opening.rule, Cost(0), terms.budget
     for line in ledger.to_json(answers=True)["entries"]:
         total += Cost(line["cost"], line["cost_delta"])
-        spent = EpsilonDelta(*rule.privacy(total, terms.budget))  # type: ignore[union-attr]
-        left = EpsilonDelta(*rule.left(total, terms.budget))  # type: ignore[union-attr]
-        yield _read_answer(line, terms, spent, left)
-
-
-def _read_answer(
-    line: dict[str, Any], terms: Terms, spent: EpsilonDelta, left: EpsilonDelta
-) -> AnsweredRequest:
-    """Read one entry."""
-    event = event_from_json(line["event"])
-    laplace = isinstance(event, DiscreteLaplace)
-    epsilon = (
-        line["cost"] / MICRO if not terms.delta else epsilon_for(event, terms.delta, terms.unit)
-    )
-    if line["answer_hex"] is None:
-        return AnsweredRequest(
+        spent = EpsilonDelta(*rule.privacy(total, budget))  # type: ignore[union-attr]
+        left = EpsilonDelta(*rule.left(total, budget))  # type: ignore[union-attr]
+        event = event_from_json(line["event"])
+        epsilon = (
+            epsilon_for(event, terms.delta, terms.unit) if terms.delta else line["cost"] / MICRO
+        )
+        answer = AnsweredRequest(
             line["index"], line["purpose"], {}, None, epsilon, (), 0.0, spent, left
         )
-    stored = json.loads(bytes.fromhex(line["answer_hex"]))
-    request = stored["query"]
-    if digest(canonical(request)) != line["request"]:
-        raise ValueError("The stored query does not match the id of its request.")
-    query = build_query(request["kind"], request["argument"], terms)
-    std = (discrete_laplace_std if laplace else discrete_gaussian_std)(event.noise)  # type: ignore[union-attr]
-    return AnsweredRequest(
-        line["index"],
-        request["kind"],
-        request["argument"],
-        stored["round"],
-        epsilon,
-        tuple(query.grid.values(stored["units"]).tolist()),
-        std * query.grid.step,
-        spent,
-        left,
-    )
+        if line["answer_hex"] is not None:
+            stored = json.loads(bytes.fromhex(line["answer_hex"]))
+            request = stored["query"]
+            if digest(canonical(request)) != line["request"]:
+                raise ValueError("The stored query does not match the id of its request.")
+            query = build_query(request["kind"], request["argument"], terms)
+            answer = replace(
+                answer,
+                kind=request["kind"],
+                argument=request["argument"],
+                round=stored["round"],
+                values=tuple(query.grid.values(stored["units"]).tolist()),
+                noise_std=noise_std(event) * query.grid.step,  # type: ignore[arg-type]
+            )
+        yield answer

@@ -21,10 +21,9 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
 
 from veracal.accounting import Approximate, Budget, Event, Pure, Unit
 from veracal.artifact import read_file, sync_folder
@@ -32,18 +31,22 @@ from veracal.data import atomic_file, check_readable, new_file, translate_os_err
 from veracal.errors import DataError, LedgerError
 from veracal.federation.protocol import envelopes as schema
 from veracal.federation.protocol.envelopes import (
-    EnvelopeError,
     PrivateKey,
     PublicKey,
-    parse_object,
+    is_hexadecimal,
 )
 from veracal.federation.protocol.messages import MAX_INDEX, Head
-from veracal.federation.protocol.terms import HASH_DIGITS, ID_DIGITS
+from veracal.federation.protocol.terms import (
+    HASH_DIGITS,
+    ID_DIGITS,
+    MAX_NAME,
+    parse_unit,
+    today,
+)
 from veracal.ledger import Ledger, canonical, open_ledger
 
 MARK_KEY = "mark.key"  # only the owner of the source can read this file
 _KEY_BYTES = 32
-_BLOCK = 2**20  # bytes per read
 
 
 class FileMarkKey:
@@ -64,19 +67,14 @@ class FileMarkKey:
         return "FileMarkKey(...)"
 
     @classmethod
-    def new(cls) -> "FileMarkKey":
-        """Generate a key."""
-        return cls(secrets.token_bytes(_KEY_BYTES))
+    def create(cls, folder: Path) -> None:
+        """Write the key of a new source to a file that only its owner can read."""
+        with atomic_file(folder / MARK_KEY) as file:
+            file.write(secrets.token_bytes(_KEY_BYTES))
 
     @classmethod
     def read(cls, folder: Path) -> "FileMarkKey":
-        """Read the key of a source.
-
-        Raises
-        ------
-        DataError
-            If the file is missing or is not a key.
-        """
+        """Read the key of a source."""
         content = read_file(folder, MARK_KEY, _KEY_BYTES)
         if len(content) != _KEY_BYTES:
             raise DataError(
@@ -87,22 +85,19 @@ class FileMarkKey:
             )
         return cls(content)
 
-    def save(self, folder: Path) -> None:
-        """Write the key of a new source to a file that only its owner can read."""
-        with atomic_file(folder / MARK_KEY) as file:
-            file.write(self._key)
-
     def of_file(self, path: Path) -> str:
         """Keyed digest of a file's bytes, 64 hexadecimal digits."""
-        digest = hmac.new(self._key, b"content\0", hashlib.sha256)
+        keyed = hmac.new(self._key, b"content\0", hashlib.sha256)
         with translate_os_errors(path), check_readable(path).open("rb") as file:
-            while block := file.read(_BLOCK):
-                digest.update(block)
-        return digest.hexdigest()
+            while block := file.read(2**20):
+                keyed.update(block)
+        return keyed.hexdigest()
 
-    def of_text(self, text: str) -> str:
-        """Keyed digest of a short text, such as the size and the time of a file."""
-        return hmac.new(self._key, b"text\0" + text.encode(), hashlib.sha256).hexdigest()
+    def of_state(self, path: Path) -> str:
+        """Keyed digest of the size and the modification time of a file."""
+        status = path.stat()
+        text = f"text\0{status.st_size} {status.st_mtime_ns}"
+        return hmac.new(self._key, text.encode(), hashlib.sha256).hexdigest()
 
 
 MAX_LINES = 1_000
@@ -171,14 +166,8 @@ class ClosedLedgerError(LedgerError):
 class SignedHeads:
     """The signed heads of one ledger, in every file that stores them.
 
-    Parameters
-    ----------
-    source : str
-        Id that the heads are signed for.
-    key : PublicKey
-        Key that verifies the heads.
-    paths : sequence of path
-        Existing files. They may also contain heads of other ledgers.
+    They are signed for the id ``source`` and verified with ``key``. The files exist, and may
+    also contain heads of other ledgers.
 
     Guarantees
     ----------
@@ -191,18 +180,12 @@ class SignedHeads:
 
     def __init__(self, source: str, key: PublicKey, paths: Sequence[Path]) -> None:
         self.source, self.key, self.paths = source, key, tuple(paths)
-        self._files = tuple(_AppendOnlyFile(path) for path in paths)
+        self._files = tuple(_HeadsFile(path) for path in paths)
         self._last: Head | None = None  # the latest head that the ledger is known to contain
         self._missing: frozenset[Head] = frozenset()
 
     def check(self, ledger: Ledger, quoted: Head | None = None) -> None:
-        """Raise if a ledger was rolled back or closed.
-
-        Parameters
-        ----------
-        ledger : Ledger
-        quoted : Head, optional
-            A valid head that a request quotes.
+        """Raise if a ledger was rolled back or closed. A quoted head must be valid.
 
         Raises
         ------
@@ -213,8 +196,8 @@ class SignedHeads:
         LedgerError
             If the ledger or one of the files cannot be read.
         """
-        heads = (_parse_head(line) for file in self._files for line in file.read_new())
-        new = {head for head in heads if head is not None and head.source == self.source}
+        heads = (head for file in self._files for head in file.read_new())
+        new = {head for head in heads if head.source == self.source}
         replaced = any(file.was_replaced for file in self._files)
         written = new if replaced else new | self._missing
         remembered = {head for head in (self._last, quoted) if head is not None}
@@ -270,17 +253,17 @@ def create_heads_file(path: Path) -> None:
             os.close(handle)
 
 
-class _AppendOnlyFile:
-    """A file of lines that other processes append to as well, read incrementally."""
+class _HeadsFile:
+    """A file of heads, one a line, that other processes append to as well."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._inode, self._read_bytes = 0, 0
         self.was_replaced = True  # since the previous read
 
-    def read_new(self) -> list[bytes]:
-        """Complete lines since the last read; all lines if the file was replaced."""
-        lines = []
+    def read_new(self) -> list[Head]:
+        """Heads since the last read; all heads if the file was replaced."""
+        heads = []
         with _explain_os_errors(self.path), self.path.open("rb") as file:
             status = _check_regular(os.fstat(file.fileno()))
             self.was_replaced = (
@@ -293,15 +276,22 @@ class _AppendOnlyFile:
                 if not line.endswith(b"\n") and len(line) < _MAX_HEAD_BYTES:
                     break  # the line may still be written
                 self._read_bytes += len(line)
-                lines.append(line)
-        return lines
+                # Lines that are not heads are ignored, as the guarantees of SignedHeads say.
+                with suppress(
+                    ValueError, TypeError, LookupError, AttributeError, RecursionError
+                ):
+                    body = json.loads(line)
+                    source = body.pop("source")
+                    heads.append(Head.from_json(body, source))
+        return heads
 
     def append(self, line: bytes) -> None:
         """Append a line, after a line break if the previous line is incomplete."""
-        with _explain_os_errors(self.path), self.path.open("rb") as file:
-            if file.seek(0, os.SEEK_END) and not _ends_line(file):
-                line = b"\n" + line
         with _explain_os_errors(self.path):
+            with self.path.open("rb") as file:
+                if file.seek(0, os.SEEK_END):
+                    file.seek(-1, os.SEEK_END)
+                    line = line if file.read(1) == b"\n" else b"\n" + line
             handle = os.open(self.path, os.O_WRONLY | os.O_APPEND)
             try:
                 written = os.write(handle, line)
@@ -317,22 +307,6 @@ def _check_regular(status: os.stat_result) -> os.stat_result:
     if not stat.S_ISREG(status.st_mode):
         raise OSError(None, "it is not a regular file")
     return status
-
-
-def _ends_line(file: BinaryIO) -> bool:
-    """Whether the last byte of a file is a line break."""
-    file.seek(-1, os.SEEK_END)
-    return file.read(1) == b"\n"
-
-
-def _parse_head(line: bytes) -> Head | None:
-    """Parse a line as a head; None if it is not one."""
-    try:
-        body = json.loads(line)
-        source = body.pop("source")
-        return Head.from_json(body, source)
-    except (EnvelopeError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
-        return None
 
 
 @contextmanager
@@ -362,31 +336,15 @@ _MAX_ENROLLMENTS = 10_000
 
 @dataclass(frozen=True)
 class SourceFolder:
-    """A source on disk.
-
-    Attributes
-    ----------
-    path : path
-    id : str
-        32 random hexadecimal digits, which identify the heads of the source's own ledger.
-    name : str
-        Public name of the institution.
-    public : PublicKey
-    unit : Unit
-        Unit of privacy, with its maximum number of rows.
-    created : str
-        Date of creation.
-    heads : path or None
-        Second file for signed heads, outside of the folder.
-    """
+    """A source on disk."""
 
     path: Path
-    id: str
-    name: str
+    id: str  # random digits, which identify the heads of the source's own ledger
+    name: str  # public name of the institution
     public: PublicKey
     unit: Unit
-    created: str
-    heads: Path | None
+    created: str  # date
+    heads: Path | None  # second file for signed heads, outside of the folder
 
     @property
     def key(self) -> PrivateKey:
@@ -414,8 +372,7 @@ class SourceFolder:
     @property
     def budget(self) -> Budget:
         """Total budget for all coordinators together."""
-        total = self.shares.budget
-        return Budget(total.epsilon, total.delta, total.relation, self.unit)
+        return replace(self.shares.budget, unit=self.unit)
 
     def signed_heads(self, source: str, folder: Path) -> SignedHeads:
         """The heads of a ledger of this source, in its folder and in the external file."""
@@ -426,7 +383,8 @@ class SourceFolder:
         """Ids of all enrollments, in the order in which they were charged."""
         folder = self.path / ENROLLED
         with translate_os_errors(folder):
-            ids = {each.name for each in folder.iterdir() if is_enrollment_id(each.name)}
+            ids = {each.name for each in folder.iterdir()}
+        ids = {name for name in ids if is_hexadecimal(name, ID_DIGITS)}
         charged = [entry.request for entry in self.shares.entries() if entry.request in ids]
         uncharged = sorted(ids - set(charged))  # after a rollback of the ledger
         return tuple(map(str, (*charged, *uncharged)))[:_MAX_ENROLLMENTS]
@@ -447,32 +405,51 @@ def create_source(
         Total budget for all coordinators, with relation and unit. It never changes.
     heads : path, optional
         Second file for signed heads, outside of the folder, preferably on another disk.
-
-    Raises
-    ------
-    DataError, LedgerError
-        If the folder cannot be created.
     """
     folder = Path(path).absolute()
-    if not schema.text(100)(name):
+    external = None if heads is None else Path(heads).absolute()
+    if not schema.text(MAX_NAME)(name):
         raise ValueError(f"Expected a name of 1 to 100 printable characters, got {name!r}.")
     new_file(folder, "folder")
-    external = None if heads is None else _check_heads_path(Path(heads).absolute(), folder)
+    if external is not None and external.is_relative_to(folder):
+        raise DataError(
+            str(external),
+            "a file outside of the source's folder",
+            "a file inside",
+            "Choose a file on another disk: a restored backup includes all of the folder.",
+        )
+    if external is not None and not external.exists():
+        new_file(external)
     key = PrivateKey.new()
-    today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    source = SourceFolder(
-        folder,
-        secrets.token_hex(ID_DIGITS // 2),
-        name,
-        key.public,
-        budget.unit,
-        today,
-        external,
-    )
+    created = today().isoformat()
+    id_ = secrets.token_hex(ID_DIGITS // 2)
+    source = SourceFolder(folder, id_, name, key.public, budget.unit, created, external)
     with translate_os_errors(folder):
         temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
         try:
-            _write_source(temporary, source, key, budget)
+            key.save(temporary / KEY)
+            FileMarkKey.create(temporary)
+            (temporary / ENROLLED).mkdir(mode=0o700)
+            per_unit = replace(budget, unit=Unit(budget.unit.name))
+            if budget.pure:
+                open_ledger(temporary / SHARES, per_unit)
+            else:
+                open_ledger(temporary / SHARES, per_unit, kind="open", composition="addition")
+            create_heads_file(temporary / HEADS)
+            if external is not None:
+                create_heads_file(external)
+            body = {
+                "created": created,
+                "format": FORMAT,
+                "heads": None if external is None else str(external),
+                "id": id_,
+                "key": key.public.text,
+                "name": name,
+                "unit": asdict(budget.unit),
+            }
+            with atomic_file(temporary / DESCRIPTION) as file:
+                file.write(canonical(body).encode() + b"\n")
+            sync_folder(temporary)
             temporary.rename(folder)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -480,31 +457,28 @@ def create_source(
 
 
 def read_source(path: str | Path) -> SourceFolder:
-    """Read the folder of a source.
-
-    Raises
-    ------
-    DataError
-        If it is not the folder of a source.
-    """
+    """Read the folder of a source."""
     folder = Path(path).absolute()
+    expected = "the folder of a source that `veracal source init` created"
+    remedy = "Check the path, or create a source."
     if not folder.is_dir():
-        raise _no_source_error(folder, "no folder")
+        raise DataError(str(folder), expected, "no folder", remedy)
+    content = read_file(folder, DESCRIPTION, _MAX_DESCRIPTION_BYTES)
     try:
-        body = parse_object(read_file(folder, DESCRIPTION, _MAX_DESCRIPTION_BYTES))
-        fields = schema.check_fields(body, _CHECKS, "the description")
-        unit = schema.check_fields(fields["unit"], _UNIT, "the unit")
-    except EnvelopeError as cause:
-        raise _no_source_error(folder, f"an invalid description: {cause}") from cause
-    return SourceFolder(
-        folder,
-        fields["id"],
-        fields["name"],
-        PublicKey(fields["key"]),
-        Unit(unit["name"], unit["at_most"]),
-        fields["created"],
-        None if fields["heads"] is None else Path(fields["heads"]),
-    )
+        fields = json.loads(content)
+        if fields["format"] != FORMAT:
+            raise ValueError("Another format.")
+        return SourceFolder(
+            path=folder,
+            id=fields["id"],
+            name=fields["name"],
+            public=PublicKey(fields["key"]),
+            unit=parse_unit(fields["unit"]),
+            created=fields["created"],
+            heads=None if fields["heads"] is None else Path(fields["heads"]),
+        )
+    except (ValueError, LookupError, TypeError) as cause:
+        raise DataError(str(folder), expected, f"an invalid {DESCRIPTION}", remedy) from cause
 
 
 def share_event(budget: Budget) -> Event:
@@ -515,72 +489,3 @@ def share_event(budget: Budget) -> Event:
     if budget.pure:
         return Pure(budget.epsilon, budget.relation)
     return Approximate(budget.epsilon, budget.delta, budget.relation)
-
-
-def is_enrollment_id(name: str) -> bool:
-    """Whether a name has the form of an enrollment id."""
-    return schema.hexadecimal(ID_DIGITS)(name)
-
-
-def _write_source(folder: Path, source: SourceFolder, key: PrivateKey, budget: Budget) -> None:
-    """Write all files of a new source."""
-    key.save(folder / KEY)
-    FileMarkKey.new().save(folder)
-    (folder / ENROLLED).mkdir(mode=0o700)
-    per_unit = Budget(budget.epsilon, budget.delta, budget.relation, Unit(budget.unit.name))
-    kind: dict[str, str] = {} if budget.pure else {"kind": "open", "composition": "addition"}
-    open_ledger(folder / SHARES, per_unit, **kind)  # type: ignore[arg-type]
-    create_heads_file(folder / HEADS)
-    if source.heads is not None:
-        create_heads_file(source.heads)
-    body = {
-        "created": source.created,
-        "format": FORMAT,
-        "heads": None if source.heads is None else str(source.heads),
-        "id": source.id,
-        "key": source.public.text,
-        "name": source.name,
-        "unit": {"at_most": source.unit.max_contributions, "name": source.unit.name},
-    }
-    with atomic_file(folder / DESCRIPTION) as file:
-        file.write(canonical(body).encode() + b"\n")
-    sync_folder(folder)
-
-
-def _check_heads_path(heads: Path, folder: Path) -> Path:
-    """Check that the second file of heads lies outside of the folder."""
-    if heads.is_relative_to(folder):
-        raise DataError(
-            str(heads),
-            "a file outside of the source's folder",
-            "a file inside",
-            "Choose a file on another disk: a restored backup includes all of the folder.",
-        )
-    if not heads.exists():
-        new_file(heads)
-    return heads
-
-
-def _no_source_error(folder: Path, actual: str) -> DataError:
-    """Error for a folder that is not that of a source."""
-    return DataError(
-        str(folder),
-        "the folder of a source that `veracal source init` created",
-        actual[:200],
-        "Check the path, or create a source.",
-    )
-
-
-_UNIT: dict[str, schema.Check] = {
-    "at_most": schema.integer(1, 10**6),
-    "name": schema.text(100),
-}
-_CHECKS: dict[str, schema.Check] = {
-    "created": schema.text(10),
-    "format": schema.one_of((FORMAT,)),
-    "heads": schema.optional(schema.text(4_096)),
-    "id": schema.hexadecimal(ID_DIGITS),
-    "key": schema.hexadecimal(64),
-    "name": schema.text(100),
-    "unit": schema.is_object,
-}

@@ -4,16 +4,14 @@ The cost of a request is computed and checked before a record is read.
 """
 
 import collections
-import datetime
 import json
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
-from veracal._types import Ints
 from veracal.accounting import (
     MICRO,
     DiscreteGaussian,
@@ -38,47 +36,27 @@ from veracal.ledger import Entry, canonical
 from veracal.mechanisms import add_discrete_gaussian, add_discrete_laplace
 from veracal.queries import Query, evaluate_query, gaussian_event, laplace_event
 
-
-@dataclass(frozen=True)
-class Mechanism:
-    """The noise of an answer, and its cost.
-
-    Attributes
-    ----------
-    event : DiscreteLaplace or DiscreteGaussian
-        What is charged.
-    add_noise : callable
-        ``add_noise(units, noise) -> noisy units``.
-    """
-
-    event: DiscreteLaplace | DiscreteGaussian
-    add_noise: Callable[[Ints, float], Ints]
+NoiseEvent = DiscreteLaplace | DiscreteGaussian
 
 
-def price_request(request: Request, query: Query, terms: Terms) -> Mechanism:
-    """Choose the noise of an answer and compute its cost.
+def price_request(request: Request, query: Query, terms: Terms) -> NoiseEvent:
+    """Choose the noise of an answer, which is the event that is charged, and check its cost.
 
-    Raises
-    ------
-    EnvelopeError
-        If the answer would cost more than the terms allow for one answer, Gaussian noise is
-        requested without a declared delta, or the noise cannot be drawn.
+    Refuse Gaussian noise without a declared delta, noise that cannot be drawn, and an answer
+    that would cost more than the terms allow for one answer.
     """
     relation, unit = terms.relation, terms.unit
+    if request.micro_epsilon is None and not terms.delta:
+        raise EnvelopeError("it requests Gaussian noise, but no delta was declared")
+    event: NoiseEvent
     try:
         if request.micro_epsilon is not None:
             cost: float = request.micro_epsilon
             event = laplace_event(query, request.micro_epsilon, relation, unit)
-            mechanism = Mechanism(event, add_discrete_laplace)
         else:
             assert request.noise_multiplier is not None  # the schema requires one of the two
-            if not terms.delta:
-                raise EnvelopeError("it requests Gaussian noise, but no delta was declared")
-            gaussian = gaussian_event(query, request.noise_multiplier, relation, unit)
-            cost = epsilon_for(gaussian, terms.delta, unit) * MICRO  # of this answer alone
-            mechanism = Mechanism(gaussian, add_discrete_gaussian)
-    except EnvelopeError:
-        raise
+            event = gaussian_event(query, request.noise_multiplier, relation, unit)
+            cost = epsilon_for(event, terms.delta, unit) * MICRO  # of this answer alone
     except ValueError as cause:  # it depends on the query and the noise, not on records
         raise EnvelopeError("it requests noise that cannot be drawn") from cause
     if cost > terms.max_per_answer:
@@ -86,7 +64,7 @@ def price_request(request: Request, query: Query, terms: Terms) -> Mechanism:
             f"it requests an answer for epsilon {cost / MICRO:g}, more than the maximum of "
             f"{terms.max_per_answer / MICRO:g} for one answer"
         )
-    return mechanism
+    return event
 
 
 MAX_ANSWERS = 100_000  # of one enrollment; they are stored permanently, about 160 MB
@@ -107,21 +85,16 @@ def open_source(
 ) -> "SourceServer":
     """Open the server of an enrollment.
 
+    A damaged ledger, changed records or a rollback do not raise here: every request is refused,
+    and the log says why.
+
     Parameters
     ----------
     folder : path
-        Folder of the source.
     enrollment : str, optional
         Id of the enrollment or a prefix of it. By default the only one that is not revoked.
     log : callable
         Receives one line for each request, for the owner of the source.
-
-    Raises
-    ------
-    DataError
-        If there is no such enrollment, or its terms or key cannot be read. A damaged ledger,
-        changed records or a rollback do not raise here: every request is refused, and the
-        log says why.
     """
     source = read_source(folder)
     if enrollment is not None:
@@ -140,14 +113,7 @@ def open_source(
 
 
 class SourceServer:
-    """Answers requests for one enrollment.
-
-    Parameters
-    ----------
-    source : SourceFolder
-    enrollment : Enrollment
-    log : callable
-        As of :func:`open_source`.
+    """Answers requests for one enrollment, as :func:`open_source` opens it.
 
     Attributes
     ----------
@@ -189,12 +155,18 @@ class SourceServer:
         An answer that is not ready by then is still computed and stored. A refusal is sent,
         and a repeated request gets the answer.
         """
-        start, pending = time.monotonic(), _PendingReply()
+        start, pending = time.monotonic(), Future[bytes]()
+        until = start + self.terms.deadline
         self._start(raw, start, pending)
-        reply = pending.wait(start + self.terms.deadline)
+        reply: bytes | None = None
+        with suppress(TimeoutError):
+            reply = pending.result(max(0.0, until - time.monotonic()))
+        time.sleep(max(0.0, until - time.monotonic()))
         if reply is None:
-            self._refuse("the answer was not ready at the deadline; a repeat will get it")
-        return self.refusal if reply is None else reply
+            return self._refuse(
+                "the answer was not ready at the deadline; a repeat will get it"
+            )
+        return reply
 
     def reply(self, raw: bytes) -> bytes:
         """Reply immediately, for callers that hold the reply back themselves."""
@@ -210,10 +182,10 @@ class SourceServer:
             reason = f"an unexpected error ({type(error).__name__}); please report it"
         return self._refuse(reason)
 
-    def _start(self, raw: bytes, start: float, pending: "_PendingReply") -> None:
+    def _start(self, raw: bytes, start: float, pending: Future[bytes]) -> None:
         """Compute the reply to a request that arrived at ``start`` in a thread of its own.
 
-        At most twice :data:`MOST_IN_FLIGHT` threads exist: those that compute, some of them
+        At most twice :data:`MAX_IN_FLIGHT` threads exist: those that compute, some of them
         perhaps past their deadline, and those that wait for their turn. A request whose turn
         does not come before its deadline is dropped, and nothing is charged.
         """
@@ -222,17 +194,17 @@ class SourceServer:
         def work() -> None:
             if self._computing.acquire(timeout=max(0.0, until - time.monotonic())):
                 try:
-                    pending.put(self.reply(raw))
+                    pending.set_result(self.reply(raw))
                 finally:
                     self._computing.release()
 
         if not self._in_flight.admit(start, until):
-            pending.put(self._refuse("too many requests at once"))
+            pending.set_result(self._refuse("too many requests at once"))
             return
         try:
             threading.Thread(target=work, daemon=True).start()
         except RuntimeError:
-            pending.put(self._refuse("this machine can start no more threads"))
+            pending.set_result(self._refuse("this machine can start no more threads"))
 
     def _refuse(self, reason: str) -> bytes:
         """Log the reason and return the refusal."""
@@ -248,32 +220,53 @@ class SourceServer:
 
     def _answer_request(self, raw: bytes) -> bytes:
         """Answer a valid request; raise for any other."""
-        request = Request.unseal(raw, self.terms.coordinator)
-        self._check_address(request)
-        query = self._build_query(request)
-        mechanism = price_request(request, query, self.terms)
-        self._check_open()
+        terms, enrollment = self.terms, self._enrollment
+        request = Request.unseal(raw, terms.coordinator)
+        for name in ("source", "data", "model"):
+            if getattr(request, name) != getattr(terms, name):
+                raise RefusedError(f"its {name!r} is not that of this enrollment")
+        try:
+            query = build_query(request.kind, request.argument, terms)
+        except EnvelopeError as cause:
+            grid = terms.temperatures
+            raise RefusedError(
+                "it requests something that was not declared (temperatures from "
+                f"{grid.low:g} to {grid.high:g}, {terms.bins} bins, …): {cause}"
+            ) from cause
+        event = price_request(request, query, terms)
+        if enrollment.is_revoked:
+            raise RefusedError("this enrollment was revoked")
+        if terms.is_expired():
+            raise RefusedError(f"the terms expired on {terms.expires}")
+        if self._data_file is not None:
+            self._data_file = self._data_file.verify(enrollment.marks)
         with self._lock:
             self._check_heads(request)
-            self._check_capacity(request)
+            ledger = enrollment.ledger
+            # Without a limit, many cheap queries would fill the disk.
+            if ledger.length() >= MAX_ANSWERS and not ledger.knows(request.id):
+                raise RefusedError(
+                    f"this coordinator received {MAX_ANSWERS:,} answers, the maximum that is "
+                    "stored; nothing was charged"
+                )
             records = self._load_records()
-        entry, stored = self._charge_and_answer(request, mechanism, query, records)
-        head = Head.sign(self.terms.source, entry.index, entry.hash, entry.previous, self._key)
+        entry, stored = self._charge_and_answer(request, event, query, records)
+        head = Head.sign(terms.source, entry.index, entry.hash, entry.previous, self._key)
         with self._lock:
             self._heads.keep(head)  # on disk before the answer is sent
         self._write_log(f"answered: {request.kind} (entry {entry.index} of the ledger)")
         return Answer(request.id, tuple(json.loads(stored)["units"]), head).seal(self._key)
 
     def _charge_and_answer(
-        self, request: Request, mechanism: Mechanism, query: Query, records: Scores
+        self, request: Request, event: NoiseEvent, query: Query, records: Scores
     ) -> tuple[Entry, bytes]:
         """Charge, compute and store in one transaction, or return the stored answer."""
         ledger = self._enrollment.ledger
         try:
             return ledger.answered(
-                mechanism.event,
+                event,
                 request.kind,
-                lambda: compute_answer(request, mechanism, query, records),
+                lambda: compute_answer(request, event, query, records),
                 request=request.id,
                 body=canonical(request.query).encode(),
             )
@@ -283,41 +276,6 @@ class SourceServer:
                 "it costs more than the remaining budget of this coordinator, which is epsilon "
                 f"{left}; nothing was charged"
             ) from cause
-
-    def _check_address(self, request: Request) -> None:
-        """Refuse a request for another enrollment, version of the records or model."""
-        for name in ("source", "data", "model"):
-            if getattr(request, name) != getattr(self.terms, name):
-                raise RefusedError(f"its {name!r} is not that of this enrollment")
-
-    def _build_query(self, request: Request) -> Query:
-        """Build the query if the terms allow it."""
-        try:
-            return build_query(request.kind, request.argument, self.terms)
-        except EnvelopeError as cause:
-            grid, bins = self.terms.temperatures, self.terms.bins
-            raise RefusedError(
-                "it requests something that was not declared (temperatures from "
-                f"{grid.low:g} to {grid.high:g}, {bins} bins, …): {cause}"
-            ) from cause
-
-    def _check_open(self) -> None:
-        """Refuse if the enrollment was revoked or is expired, or its data file changed."""
-        if self._enrollment.is_revoked:
-            raise RefusedError("this enrollment was revoked")
-        if self.terms.is_expired(datetime.datetime.now(datetime.UTC).date()):
-            raise RefusedError(f"the terms expired on {self.terms.expires}")
-        if self._data_file is not None:
-            self._data_file = self._data_file.verify(self._enrollment.marks)
-
-    def _check_capacity(self, request: Request) -> None:
-        """Refuse an unlimited number of cheap queries, which would fill the disk."""
-        ledger = self._enrollment.ledger
-        if ledger.length() >= MAX_ANSWERS and not ledger.knows(request.id):
-            raise RefusedError(
-                f"this coordinator received {MAX_ANSWERS:,} answers, the maximum that is "
-                "stored; nothing was charged"
-            )
 
     def _check_heads(self, request: Request) -> None:
         """Refuse to answer from an older copy of the ledger."""
@@ -335,10 +293,6 @@ class SourceServer:
 
 class InFlight:
     """Bounds the number of requests whose deadline is not over.
-
-    Parameters
-    ----------
-    capacity : int
 
     Guarantees
     ----------
@@ -362,29 +316,10 @@ class InFlight:
             return True
 
 
-class _PendingReply:
-    """A reply that another thread computes."""
-
-    def __init__(self) -> None:
-        self._done, self._reply = threading.Event(), b""
-
-    def put(self, reply: bytes) -> None:
-        """Set the reply."""
-        self._reply = reply
-        self._done.set()
-
-    def wait(self, until: float) -> bytes | None:
-        """Return the reply at this time of the monotonic clock; None if it is not ready."""
-        is_ready = self._done.wait(max(0.0, until - time.monotonic()))
-        time.sleep(max(0.0, until - time.monotonic()))
-        return self._reply if is_ready else None
-
-
-def compute_answer(
-    request: Request, mechanism: Mechanism, query: Query, records: Scores
-) -> bytes:
+def compute_answer(request: Request, event: NoiseEvent, query: Query, records: Scores) -> bytes:
     """Evaluate the query and add noise; return what the ledger stores of the answer."""
-    exact = evaluate_query(query, records)
-    units = mechanism.add_noise(exact, mechanism.event.noise).tolist()
+    is_laplace = isinstance(event, DiscreteLaplace)
+    add_noise = add_discrete_laplace if is_laplace else add_discrete_gaussian
+    units = add_noise(evaluate_query(query, records), event.noise).tolist()
     body = {"query": request.query, "round": request.round, "units": units}
     return canonical(body).encode()

@@ -11,7 +11,7 @@ from veracal.errors import DataError, PendingError
 from veracal.federation.protocol.envelopes import PrivateKey
 from veracal.federation.protocol.messages import Answer, Head, Refusal, Request
 from veracal.federation.protocol.terms import Terms
-from veracal.federation.transports.files import (
+from veracal.federation.transports import (
     SETTLED,
     FilesTransport,
     deliver_file,

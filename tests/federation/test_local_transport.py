@@ -4,8 +4,8 @@ import threading
 import time
 from types import SimpleNamespace
 
-from veracal.federation.transports import base as local
-from veracal.federation.transports.base import LocalTransport, Transport
+from veracal.federation import transports as local
+from veracal.federation.transports import LocalTransport, Transport
 
 
 def test_every_source_gets_its_request_and_replies_are_yielded_on_arrival():

@@ -1,16 +1,18 @@
-"""Requests and answers as signed files, for sources that open no port.
+"""Transports of bytes between a coordinator and sources: in one process, or as signed files.
 
-The coordinator writes ``north-0a1b2c3d4e5f.request`` to a folder. A person carries it (by
-mail, SFTP or a USB stick) to a folder of the source, which writes an ``….answer`` of the same
-name, to be carried back. The files are signed messages, so it does not matter who carries them,
-how often, or whether one is lost: the same request gets the same answer.
+Transports are untrusted: both ends validate every byte.
 
-Others may write to these folders. A file name is only looked up in its folder, only regular
-files are opened, and files that are too long are not read.
+For sources that open no port, the coordinator writes ``north-0a1b2c3d4e5f.request`` to a
+folder. Someone carries it (by mail, SFTP or a USB stick) to a folder of the source, which
+writes an ``….answer`` of the same name, to be carried back. The files are signed messages, so
+it does not matter who carries them, how often, or whether one is lost: the same request gets
+the same answer. Others may write to these folders. A file name is only looked up in its folder,
+only regular files are opened, and files that are too long are not read.
 """
 
 import itertools
 import os
+import queue
 import stat
 import threading
 import time
@@ -18,9 +20,10 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from veracal import _checks
+from veracal._types import Frozen
 from veracal.data import atomic_file, translate_os_errors
 from veracal.errors import DataError, PendingError
 from veracal.federation.protocol.envelopes import (
@@ -31,9 +34,78 @@ from veracal.federation.protocol.envelopes import (
     read_unverified,
     unseal,
 )
-from veracal.federation.protocol.messages import Answer, Refusal, unseal_reply
+from veracal.federation.protocol.messages import Refusal, unseal_reply
 from veracal.federation.protocol.terms import Terms
+from veracal.federation.source.serving import SourceServer
 from veracal.ledger import digest
+
+
+@runtime_checkable
+class Transport(Protocol):
+    """A carrier of bytes.
+
+    It may lose, delay, repeat or change messages: both ends validate every byte. A transport
+    that holds processes or connections is also a context manager.
+    """
+
+    @property
+    def by_hand(self) -> bool:
+        """Whether a person carries each request, so that a repeat is expensive."""
+
+    def exchange(
+        self, requests: Mapping[str, bytes], *, timeout: float
+    ) -> Iterator[tuple[str, bytes]]:
+        """Carry requests to their sources, and yield replies as they arrive.
+
+        Requests and replies are by the id of the source. Sources without a reply after
+        ``timeout`` seconds are not yielded. A ``PendingError`` says that replies are still on
+        their way and need action by a person. Replies that were yielded are valid, and a later
+        exchange continues.
+        """
+
+
+class LocalTransport:
+    """Carries requests to servers in this process, each in a separate thread.
+
+    Parameters
+    ----------
+    servers : mapping of str to callable
+        ``answer(request) -> reply``, by the id of the source, such as
+        ``veracal.federation.source.serving.SourceServer.answer``.
+    """
+
+    by_hand = False
+
+    def __init__(self, servers: Mapping[str, Callable[[bytes], bytes]]) -> None:
+        self.servers = Frozen(dict(servers))
+
+    def exchange(
+        self, requests: Mapping[str, bytes], *, timeout: float
+    ) -> Iterator[tuple[str, bytes]]:
+        """Send all requests at once, and yield replies in the order of completion."""
+        arrived: queue.SimpleQueue[tuple[str, bytes | None]] = queue.SimpleQueue()
+
+        def answer(source: str, raw: bytes) -> None:
+            reply = None
+            try:
+                reply = self.servers[source](raw)
+            except Exception:  # noqa: S110 - an error of the other party, which it logs
+                pass
+            finally:
+                arrived.put((source, reply))
+
+        known = [(source, raw) for source, raw in requests.items() if source in self.servers]
+        for pair in known:
+            threading.Thread(target=answer, args=pair, daemon=True).start()
+        until = time.monotonic() + timeout
+        for _ in known:
+            try:
+                source, reply = arrived.get(timeout=max(0.0, until - time.monotonic()))
+            except queue.Empty:
+                return
+            if reply is not None:
+                yield source, reply
+
 
 REQUEST_SUFFIX, ANSWER_SUFFIX = ".request", ".answer"
 MAX_NAMES = 10_000  # per scan of a folder
@@ -44,26 +116,13 @@ _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 @dataclass(frozen=True)
 class InboxFile:
-    """A file in a folder at the time of a scan.
-
-    Attributes
-    ----------
-    name : str
-    content : bytes or None
-        None if it was not read.
-    problem : str
-        Why it was not read, for the owner of the folder.
-    age : float
-        Seconds since its modification time; absolute value, for times in the future.
-    identity : tuple of int
-        Changes when the file is written or replaced.
-    """
+    """A file in a folder at the time of a scan."""
 
     name: str
-    content: bytes | None
-    problem: str
-    age: float
-    identity: tuple[int, ...]
+    content: bytes | None  # None if it was not read
+    problem: str = ""  # why it was not read, for the owner of the folder
+    age: float = 0.0  # seconds since its modification time; absolute, for times in the future
+    identity: tuple[int, ...] = ()  # changes when the file is written or replaced
 
 
 def slug(name: str) -> str:
@@ -104,34 +163,41 @@ def read_untrusted_file(folder: Path, name: str, max_bytes: int) -> InboxFile | 
     read.
     """
     if os.sep in name or name in ("", ".", ".."):
-        return InboxFile(printable(name), None, "its name is a path", 0.0, ())
+        return InboxFile(printable(name), None, "its name is a path")
     try:
         handle = os.open(folder / name, _FLAGS)
     except FileNotFoundError:
         return None
     except OSError:  # a link, or a file without permission
-        return InboxFile(name, None, "it is a link, or cannot be opened", 0.0, ())
+        return InboxFile(name, None, "it is a link, or cannot be opened")
     try:
-        return _read(handle, name, max_bytes)
+        status = os.fstat(handle)
+        content, problem = None, ""
+        if not stat.S_ISREG(status.st_mode):
+            problem = "it is not a regular file"
+        elif status.st_size > max_bytes:
+            problem = f"it is longer than {max_bytes:,} bytes"
+        else:
+            try:
+                with os.fdopen(handle, "rb", closefd=False) as file:
+                    content = file.read(max_bytes + 1)  # it may grow while it is read
+            except OSError as cause:
+                problem = f"it cannot be read: {cause.strerror}"
     finally:
         os.close(handle)
+    age = abs(time.time() - status.st_mtime)
+    identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+    return InboxFile(name, content, problem, age, identity)
 
 
 def deliver_file(folder: Path, name: str, content: bytes, *, newer: bool = False) -> bool:
-    """Write a file atomically, unless it already exists with this content.
+    """Write a file atomically, unless it exists with this content; return whether it was written.
 
     Parameters
     ----------
-    folder : path
-    name : str
-    content : bytes
+    folder, name, content
     newer : bool
         Whether to replace a regular file with other content.
-
-    Returns
-    -------
-    bool
-        Whether the file was written.
 
     Raises
     ------
@@ -158,28 +224,6 @@ def deliver_file(folder: Path, name: str, content: bytes, *, newer: bool = False
 def printable(name: str) -> str:
     """A name from an untrusted party, short and without control characters."""
     return "".join(c if c.isprintable() else "?" for c in name)[:80]
-
-
-def _read(handle: int, name: str, max_bytes: int) -> InboxFile:
-    """Read an open file if it is regular and short."""
-    status = os.fstat(handle)
-    identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-    age = abs(time.time() - status.st_mtime)
-    content, problem = None, ""
-    if not stat.S_ISREG(status.st_mode):
-        problem = "it is not a regular file"
-    elif status.st_size > max_bytes:
-        problem = f"it is longer than {max_bytes:,} bytes"
-    else:
-        try:
-            chunks, left = [], max_bytes + 1  # it may grow while it is read
-            while left > 0 and (chunk := os.read(handle, left)):
-                chunks.append(chunk)
-                left -= len(chunk)
-            content = b"".join(chunks)
-        except OSError as cause:
-            problem = f"it cannot be read: {cause.strerror}"
-    return InboxFile(name, content, problem, age, identity)
 
 
 SETTLED = 10.0  # seconds without a write after which a file counts as complete
@@ -235,22 +279,10 @@ class FilesTransport:
     def exchange(
         self, requests: Mapping[str, bytes], *, timeout: float
     ) -> Iterator[tuple[str, bytes]]:
-        """Write requests and yield answers as they appear.
+        """Write requests, which stay there until answered, and yield answers as they appear.
 
-        A request stays in its folder until it is answered.
-
-        Parameters
-        ----------
-        requests : mapping of str to bytes
-            Requests by the id of the source.
-        timeout : float
-            Not used: the person who carries files decides how long that takes.
-
-        Raises
-        ------
-        PendingError
-            If answers are missing after :attr:`wait` seconds. Answers that arrived were
-            yielded. The others can still arrive.
+        The timeout is not used: the person who carries files decides how long that takes. If
+        answers are missing after ``wait`` seconds, a ``PendingError`` names them.
         """
         missing = {
             source: file_stem(self.sources[source].name, raw)
@@ -259,11 +291,19 @@ class FilesTransport:
         for folder in (self.requests, self.answers):
             with translate_os_errors(folder):
                 folder.mkdir(parents=True, exist_ok=True)
-        yield from self._read_answers(missing, requests)
-        for source, name in missing.items():
-            deliver_file(self.requests, name + REQUEST_SUFFIX, requests[source])
-        until = time.monotonic() + self.wait
+        until: float | None = None
         while True:
+            for source, name in list(missing.items()):
+                content = self._read_answer(source, name, requests[source])
+                if content is not None:
+                    del missing[source]
+                    with translate_os_errors(self.requests):
+                        (self.requests / (name + REQUEST_SUFFIX)).unlink(missing_ok=True)
+                    yield source, content
+            if until is None:
+                for source, name in missing.items():
+                    deliver_file(self.requests, name + REQUEST_SUFFIX, requests[source])
+                until = time.monotonic() + self.wait
             awaited = {
                 source: name
                 for source, name in missing.items()
@@ -272,21 +312,19 @@ class FilesTransport:
             if not awaited:
                 return
             if time.monotonic() >= until:
-                raise self._waiting_error(awaited)
+                break
             time.sleep(min(self.poll, max(0.0, until - time.monotonic())))
-            yield from self._read_answers(missing, requests)
-
-    def _read_answers(
-        self, missing: dict[str, str], requests: Mapping[str, bytes]
-    ) -> Iterator[tuple[str, bytes]]:
-        """Yield the answers that arrived, and remove their requests."""
-        for source, name in list(missing.items()):
-            content = self._read_answer(source, name, requests[source])
-            if content is not None:
-                del missing[source]
-                with translate_os_errors(self.requests):
-                    (self.requests / (name + REQUEST_SUFFIX)).unlink(missing_ok=True)
-                yield source, content
+        names = tuple(printable(self.sources[source].name) for source in awaited)
+        files = ", ".join(name + REQUEST_SUFFIX for name in awaited.values())
+        answers = [name + ANSWER_SUFFIX for name in awaited.values()]
+        invalid = [name for name in answers if read_untrusted_file(self.answers, name, 0)]
+        again = f" Bring {', '.join(invalid)} again: it is not what the source signed."
+        raise PendingError(
+            f"Waiting for answers of {', '.join(names)}: carry {files} from {self.requests} to "
+            f"them, bring their answers to {self.answers}, and repeat the command. It "
+            f"continues from here, and no query is charged twice.{again if invalid else ''}",
+            names,
+        )
 
     def _read_answer(self, source: str, name: str, request: bytes) -> bytes | None:
         """A complete reply that the source signed for this request, or None."""
@@ -297,63 +335,33 @@ class FilesTransport:
             reply = unseal_reply(file.content, self.sources[source].key)
         except EnvelopeError:  # incomplete or of another party: the right file may follow
             return None
-        return file.content if _is_reply_to(reply, source, request) else None
-
-    def _waiting_error(self, awaited: Mapping[str, str]) -> PendingError:
-        """Error that says which files to carry."""
-        names = tuple(printable(self.sources[source].name) for source in awaited)
-        files = ", ".join(name + REQUEST_SUFFIX for name in awaited.values())
-        invalid = [
-            name + ANSWER_SUFFIX
-            for name in awaited.values()
-            if read_untrusted_file(self.answers, name + ANSWER_SUFFIX, 0)
-        ]
-        again = (
-            f" Bring {', '.join(invalid)} again: it is not what the source signed."
-            if invalid
-            else ""
-        )
-        return PendingError(
-            f"Waiting for answers of {', '.join(names)}: carry {files} from {self.requests} to "
-            f"them, bring their answers to {self.answers}, and repeat the command. It "
-            f"continues from here, and no query is charged twice.{again}",
-            names,
-        )
-
-
-class Responder(Protocol):
-    """Answers requests at a source, like ``veracal.federation.SourceServer``."""
-
-    @property
-    def terms(self) -> Terms:
-        """Terms of the enrollment."""
-
-    def answer(self, raw: bytes) -> bytes:
-        """One reply to any input, at the deadline."""
-
-
-Log = Callable[[str], None]
+        if isinstance(reply, Refusal):
+            return file.content if reply.source == source else None
+        request_id = read_unverified(REQUEST, request, max_bytes=MAX_REQUEST_BYTES).get("id")
+        is_reply = (reply.head.source, reply.request) == (source, request_id)
+        return file.content if is_reply else None  # otherwise its file was renamed
 
 
 def serve_folder(
-    server: Responder,
+    server: SourceServer,
     inbox: Path,
     outbox: Path,
     *,
     once: bool = False,
     poll: float = _POLL,
     stop: threading.Event | None = None,
-    log: Log = lambda line: None,
+    log: Callable[[str], None] = lambda line: None,
 ) -> int:
     """The source's side: answer every request in one folder into another.
 
-    An answered request is removed from the inbox. If it arrives again, its answer is the same.
-    A file without a valid signature may be incomplete: it is read again, and refused after it
-    was not written to for a while. It stays in the inbox.
+    It returns the number of replies that were written. An answered request is removed from the
+    inbox. If it arrives again, its answer is the same. A file without a valid signature may be
+    incomplete: it is read again, and refused after it was not written to for a while. It stays
+    in the inbox.
 
     Parameters
     ----------
-    server : Responder
+    server : SourceServer
     inbox, outbox : path
         Two different existing folders. Others may write to the inbox, but only the source to
         the outbox.
@@ -365,11 +373,6 @@ def serve_folder(
         Another thread sets it to end the function.
     log : callable
         Receives one line for each step, for the owner of the source.
-
-    Returns
-    -------
-    int
-        Number of replies that were written.
 
     Guarantees
     ----------
@@ -400,7 +403,9 @@ def serve_folder(
 class _FolderServer:
     """Serves one inbox; remembers which files were answered and which lines were logged."""
 
-    def __init__(self, server: Responder, inbox: Path, outbox: Path, log: Log) -> None:
+    def __init__(
+        self, server: SourceServer, inbox: Path, outbox: Path, log: Callable[[str], None]
+    ) -> None:
         self._server, self._inbox, self._outbox, self._log = server, inbox, outbox, log
         self._done: dict[str, tuple[int, ...]] = {}
         self._logged: set[tuple[str, str]] = set()
@@ -408,51 +413,39 @@ class _FolderServer:
 
     def step(self) -> bool:
         """Answer one request, signed ones first; False if there is none."""
-        waiting = []
-        for name in list_names(self._inbox, REQUEST_SUFFIX):
-            file = read_untrusted_file(self._inbox, name, MAX_REQUEST_BYTES)
-            if file is None or self._done.get(name) == file.identity:
+        key, name = self._server.terms.coordinator, self._server.terms.name
+        # Each a file and its content, the name of its reply, and whether that reply exists.
+        signed, settled = [], []
+        for entry in list_names(self._inbox, REQUEST_SUFFIX):
+            file = read_untrusted_file(self._inbox, entry, MAX_REQUEST_BYTES)
+            if file is None or self._done.get(entry) == file.identity:
                 continue
             if file.content is None:
                 self._log_once(file, f"ignored: {file.problem}")
-            else:
-                waiting.append(file)
-        signed = [file for file in waiting if self._is_signed(file)]
+                continue
+            reply_name = file_stem(name, file.content) + ANSWER_SUFFIX
+            has_reply = read_untrusted_file(self._outbox, reply_name, 0) is not None
+            try:
+                unseal(REQUEST, file.content, key, max_bytes=MAX_REQUEST_BYTES)
+                signed.append((file, file.content, reply_name, has_reply))
+            except EnvelopeError:
+                if file.age > SETTLED:
+                    settled.append((file, file.content, reply_name, has_reply))
         # New requests first: a party that writes old requests to the inbox, or unsigned
         # files, must not delay the coordinator.
-        signed.sort(key=self._has_reply)
-        for file in signed or [file for file in waiting if file.age > SETTLED]:
-            if self._serve(file, signed=bool(signed)):
+        signed.sort(key=lambda each: each[3])
+        for file, content, reply_name, has_reply in signed or settled:
+            if not signed and has_reply:
+                self._done[file.name] = file.identity  # refused before
+            elif self._serve(file, content, reply_name):
+                if signed:
+                    self._remove(file)
                 return True
         return False
 
-    def _is_signed(self, file: InboxFile) -> bool:
-        """Whether the file is a complete request of the coordinator."""
-        assert file.content is not None
-        key = self._server.terms.coordinator
-        try:
-            unseal(REQUEST, file.content, key, max_bytes=MAX_REQUEST_BYTES)
-        except EnvelopeError:
-            return False
-        return True
-
-    def _reply_name(self, file: InboxFile) -> str:
-        """File name of the reply to a request."""
-        assert file.content is not None
-        return file_stem(self._server.terms.name, file.content) + ANSWER_SUFFIX
-
-    def _has_reply(self, file: InboxFile) -> bool:
-        """Whether there is a reply to the request."""
-        return read_untrusted_file(self._outbox, self._reply_name(file), 0) is not None
-
-    def _serve(self, file: InboxFile, *, signed: bool) -> bool:
-        """Answer one request; False if it was refused before or cannot be answered."""
-        assert file.content is not None
-        name = self._reply_name(file)
-        if not signed and self._has_reply(file):
-            self._done[file.name] = file.identity  # refused before
-            return False
-        reply = self._server.answer(file.content)
+    def _serve(self, file: InboxFile, content: bytes, name: str) -> bool:
+        """Answer one request; False if its reply cannot be written."""
+        reply = self._server.answer(content)
         try:
             deliver_file(self._outbox, name, reply, newer=True)  # it may replace a refusal
         except DataError as error:  # full disk: the answer is stored, and written later
@@ -461,8 +454,6 @@ class _FolderServer:
         self._done[file.name] = file.identity
         self.written += 1
         self._log(f"{printable(file.name)}: replied in {name}")
-        if signed:
-            self._remove(file)
         return True
 
     def _remove(self, file: InboxFile) -> None:
@@ -479,11 +470,3 @@ class _FolderServer:
         if (file.name, line) not in self._logged and len(self._logged) < MAX_MESSAGES:
             self._logged.add((file.name, line))
             self._log(f"{printable(file.name)}: {line}")
-
-
-def _is_reply_to(reply: Answer | Refusal, source: str, request: bytes) -> bool:
-    """Whether a reply belongs to this request, and its file was not renamed."""
-    if isinstance(reply, Refusal):
-        return reply.source == source
-    request_id = read_unverified(REQUEST, request, max_bytes=MAX_REQUEST_BYTES).get("id")
-    return (reply.head.source, reply.request) == (source, request_id)

@@ -8,7 +8,7 @@ import pytest
 from veracal.artifact import PrivateClassifier
 from veracal.calibration.maps import Temperature
 from veracal.errors import DataError
-from veracal.federation.models import model_hash
+from veracal.federation.protocol.terms import model_hash
 from veracal.training import OutputPerturbation
 
 

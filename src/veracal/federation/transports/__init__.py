@@ -1,1 +1,0 @@
-"""Transports of bytes between a coordinator and sources."""
