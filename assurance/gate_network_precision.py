@@ -29,8 +29,8 @@ from veracal.data import Dataset
 from veracal.errors import PrecisionError
 from veracal.neural import PrivateNetwork
 from veracal.neural import precision as _precision
+from veracal.neural.examples import as_tensor
 from veracal.neural.gradient_sums import NetworkSums
-from veracal.neural.synthetic_inputs import as_tensor
 
 NAME = "network_precision"
 SECONDS = 15

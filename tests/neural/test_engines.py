@@ -5,14 +5,14 @@ import pytest
 import torch
 from torch import nn
 
-from tests.neural.modules import MODULES, build_network
+from tests.neural.modules import MODULES, build_network, example_gradients
 from veracal.mechanisms import Automatic, Flat, GlobalAdapt, GlobalV1, GlobalV2
+from veracal.neural.examples import Block, cross_entropy
 from veracal.neural.gradient_sums import Layout
 from veracal.neural.gradients import layers
-from veracal.neural.gradients.blocks import Block, cross_entropy
-from veracal.neural.gradients.choice import ENGINE_NAMES, choose_engine, example_gradients
-from veracal.neural.gradients.convolution import ScratchBuffer
+from veracal.neural.gradients.choice import ENGINE_NAMES, choose_engine
 from veracal.neural.gradients.engines import FunctionalEngine, GhostEngine, OpacusEngine
+from veracal.neural.gradients.layers import ScratchBuffer
 
 ENGINES = {"ghost": GhostEngine, "functional": FunctionalEngine, "hooks": OpacusEngine}
 CLIPS = [

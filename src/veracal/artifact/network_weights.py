@@ -139,9 +139,12 @@ class NetworkWeights:
         return weights
 
     def _check_outputs(self, classes: int, where: str) -> None:
-        """Reject a network that does not accept such rows, or has another number of classes."""
+        """Reject a network that does not accept such rows, or has another number of classes.
+
+        Whether rows are scored independently is tested when the first ones are.
+        """
         try:
-            outputs: Any = self._scores(self._scores.synthetic[:1]).shape[1]
+            outputs: Any = self._scores.try_synthetic().shape[1]
         except Exception as cause:
             outputs = f"an error ({type(cause).__name__})"
         if outputs != classes:

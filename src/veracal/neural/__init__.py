@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from veracal.neural.channel_standardizer import PrivateChannelStandardizer
     from veracal.neural.distributed import Ranks
     from veracal.neural.encoders import ImageEncoder, TextEncoder
+    from veracal.neural.examples import Augment, ImageScaler, as_tensor
     from veracal.neural.features import Extractor, extract
     from veracal.neural.huggingface.arguments import PrivacyArguments
     from veracal.neural.huggingface.data import Tokens, tokenize
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from veracal.neural.predictions import NetworkScores
     from veracal.neural.pretrained import EfficientNetLite0, MiniLM, MiniLMTokens
     from veracal.neural.scattering import Scattering
-    from veracal.neural.synthetic_inputs import Augment, ImageScaler, as_tensor
     from veracal.neural.train_module import TrainedModule, train
 
 # Report a missing package clearly before anything else fails.
@@ -114,7 +114,7 @@ __getattr__, __dir__ = attach(
             "MiniLMTokens",
         ),
         "scattering": ("Scattering",),
-        "synthetic_inputs": (
+        "examples": (
             "Augment",
             "ImageScaler",
             "as_tensor",

@@ -35,8 +35,8 @@ from torch import Tensor, nn
 from veracal import _checks
 from veracal._types import Array, Floats, Ints
 from veracal.data import equivalent_positions, score_at_positions
+from veracal.neural.examples import ImageScaler, as_tensor, synthetic_rows
 from veracal.neural.precision import full_precision
-from veracal.neural.synthetic_inputs import ImageScaler, as_tensor, synthetic_rows
 
 IMAGENET = ImageScaler((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # public mean and std
 _WIDTH = 0.8  # width of the finest wavelet, in pixels

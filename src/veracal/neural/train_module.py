@@ -16,11 +16,10 @@ from veracal.accounting import Event, NotPrivate, Relation, Statement, Unit
 from veracal.data import Dataset, Label
 from veracal.ledger import Ledger, check_ledger
 from veracal.mechanisms import ClipRule, FullBatch, Langevin, Optimizer, Poisson, Schedule
-from veracal.neural.gradients.blocks import LossFunction
+from veracal.neural.examples import Augment, LossFunction
 from veracal.neural.gradients.choice import EngineName
 from veracal.neural.network import Hook, PrivateNetwork
 from veracal.neural.run import InternalFigures, SelfCheck
-from veracal.neural.synthetic_inputs import Augment
 from veracal.queries import Curator, mark_charged
 from veracal.training import Ablation, Average
 

@@ -33,8 +33,8 @@ from veracal.data import (
     translate_os_errors,
 )
 from veracal.errors import DataError
+from veracal.neural.examples import IndexedRecords
 from veracal.neural.module_checks import copy_module
-from veracal.neural.synthetic_inputs import IndexedRecords
 
 LABELS = ("labels", "label", "label_ids")
 _TYPES = {"input_ids": np.int32, "attention_mask": np.int8, "token_type_ids": np.int8}

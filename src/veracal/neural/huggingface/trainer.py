@@ -30,8 +30,14 @@ from veracal.accounting import (
 from veracal.errors import DataError
 from veracal.ledger import Ledger, check_ledger, ledger_total
 from veracal.mechanisms import DPSGD, Poisson, Step, TrainingResult
-from veracal.neural.gradient_sums import GradientWorker, Layout, NetworkSums
-from veracal.neural.gradients.blocks import Block, GradientEngine, LossFunction, cross_entropy
+from veracal.neural.examples import (
+    Block,
+    LossFunction,
+    cross_entropy,
+    replace_each,
+    replace_halves,
+)
+from veracal.neural.gradient_sums import GradientEngine, Layout, NetworkSums
 from veracal.neural.gradients.choice import EngineName, EngineTrial, choose_engine
 from veracal.neural.huggingface.arguments import (
     PrivacyArguments,
@@ -53,7 +59,6 @@ from veracal.neural.huggingface.data import (
 )
 from veracal.neural.module_checks import check_behavior, check_module, set_train_mode
 from veracal.neural.run import InternalFigures, NoisySumMonitor, SelfCheck
-from veracal.neural.synthetic_inputs import replace_each, replace_halves
 from veracal.training import check_size, describe_initial_weights, record_trained_weights
 
 
@@ -472,8 +477,7 @@ class PrivateTrainer(Trainer):
         )
         module, dp_sgd = plan.module, plan.dp_sgd
         block = self.args.per_device_train_batch_size
-        workers = [GradientWorker(module, engine)]
-        sums = NetworkSums(workers, records, dp_sgd.expected_batch, block, rng=slot_rng)
+        sums = NetworkSums([engine], records, dp_sgd.expected_batch, block, rng=slot_rng)
         rate = learning_rate_schedule(self.args, int(dp_sgd.steps))
         notifier = CallbackNotifier(self, module, dp_sgd, rate, ignore_keys)
         layout = Layout(module)
@@ -516,7 +520,7 @@ class PrivateTrainer(Trainer):
             logits = module.eval()(**texts)
         set_train_mode(module)  # restore the mode
         constant = bool((logits == logits[0]).all())
-        return SelfCheck(*monitor.noise(), (), constant, monitor.noise_only())
+        return SelfCheck(*monitor.figures()[:2], (), constant, monitor.figures()[2])
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         """Save the weights after a step, which its event covers, and no optimizer state."""
