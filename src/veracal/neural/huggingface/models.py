@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from transformers import AutoTokenizer
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from veracal import _checks
@@ -21,7 +22,7 @@ from veracal._checks import extra
 from veracal._types import Array, Floats
 from veracal.data import Label, score_independently
 from veracal.neural.architectures import mean_pool_logits, zero_initialized_head
-from veracal.neural.encoders import load_component, load_model
+from veracal.neural.encoders import LOCAL, load_model, require_file, translate_errors
 from veracal.neural.huggingface.data import Tokens
 from veracal.neural.precision import full_precision
 from veracal.neural.pretrained import minilm_folder, synthetic_token_batch
@@ -84,7 +85,9 @@ def _head_settings(classes: Sequence[Label]) -> dict[str, Any]:
 
 def load_tokenizer(directory: str | PathLike[str]) -> Any:
     """Load the fast tokenizer of a Hugging Face folder, which needs ``tokenizer.json``."""
-    return load_component("AutoTokenizer", "tokenizer.json", directory, use_fast=True)
+    folder = require_file("tokenizer.json", directory)
+    with translate_errors(folder):
+        return AutoTokenizer.from_pretrained(folder, use_fast=True, **LOCAL)
 
 
 def minilm_classifier(classes: Sequence[Label]) -> Any:
