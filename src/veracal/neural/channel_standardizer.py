@@ -46,17 +46,9 @@ def channel_moments(
 ) -> tuple[Floats, Floats]:
     """Means of the channels of each record, and of their squares.
 
-    Parameters
-    ----------
-    rows : array of shape (n, channels, ...) or (n, channels · positions)
-    channels : int
-    typical : float or array of shape (channels,)
-        Units of the channels.
-
-    Returns
-    -------
-    means, squares : arrays of float64, of shape (n, channels)
-        NaN throughout for a record in which either is not finite.
+    Rows have shape (n, channels, ...) or (n, channels · positions), and ``typical`` holds the
+    units of the channels. Both results have shape (n, channels), and are NaN throughout for a
+    record in which either is not finite.
 
     Examples
     --------
@@ -89,12 +81,10 @@ def channel_sums(
 
     Parameters
     ----------
-    rows : array or MappedRows of shape (n, channels, ...) or (n, channels · positions)
-    channels : int
+    rows, channels, typical
+        As of :func:`channel_moments`.
     mean_norm, square_norm : float > 0
         Declared norms, to which longer vectors are clipped.
-    typical : float or array of shape (channels,)
-        Units of the channels, also declared.
 
     Returns
     -------
@@ -125,10 +115,6 @@ def channel_sensitivity(relation: Relation) -> float:
     Squares are nonnegative, so vectors u and v of them have :math:`\lVert u - v \rVert^2 \le
     \lVert u \rVert^2 + \lVert v \rVert^2 \le 2`, and both sums together move by at most
     :math:`\sqrt{4 + 2}`.
-
-    Parameters
-    ----------
-    relation : {"add-remove", "replace-one"}
 
     Examples
     --------
@@ -325,7 +311,6 @@ class PrivateChannelStandardizer(MomentTransformer):
                 f"got shape (n, {', '.join(map(str, rows.shape[1:]))}). Pass channels=..., the "
                 "number of channels of the features."
             )
-
         if np.ndim(self.typical) and np.shape(self.typical) != (channels,):
             raise ValueError(
                 f"Expected one typical scale, or one for each of {channels} channels, got "

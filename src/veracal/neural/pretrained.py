@@ -269,16 +269,22 @@ def mean_token_states(
         Whether it receives the mask; without it all tokens attend to all others.
     """
     tokens, token_type, mask = torch.from_numpy(rows).unbind(1)
-    # transformers drops a two-axis mask if no text of the batch is padded, so that the kernel
-    # would depend on the other texts. A four-axis mask is used unchanged.
-    attention_mask = mask.bool()[:, None, None, :].expand(-1, 1, mask.shape[1], -1)
     inputs = {"token_type_ids": token_type} if token_types else {}
-    inputs |= {"attention_mask": attention_mask} if masked else {}
+    inputs |= {"attention_mask": four_axis_mask(mask.bool())} if masked else {}
     with full_precision(), torch.inference_mode():
         hidden = network(input_ids=tokens, **inputs)
         shares = mask[..., None] / mask.sum(1)[:, None, None]
         means: Floats = (hidden.last_hidden_state * shares).sum(1).numpy()
     return means
+
+
+def four_axis_mask(mask: Tensor) -> Tensor:
+    """Mask of shape (n, tokens) as one of shape (n, 1, tokens, tokens).
+
+    transformers drops a two-axis mask if no text of the batch is padded, so that the kernel
+    would depend on the other texts. A four-axis mask is used unchanged.
+    """
+    return mask[:, None, None, :].expand(-1, 1, mask.shape[1], -1)
 
 
 @dataclass(frozen=True)
