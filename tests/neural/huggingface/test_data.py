@@ -119,4 +119,4 @@ def test_arrays_must_have_matching_shapes():
         Tokens.of({"input_ids": ids, "labels": [1, 2]})
     with pytest.raises(DataError, match="position_ids"):
         Tokens.of({"input_ids": ids, "position_ids": ids})
-    assert len(Tokens.of({"input_ids": ids}).with_labels([0, 1, 0])) == 3
+    assert len(Tokens.of({"input_ids": ids, "labels": [0, 1, 0]})) == 3

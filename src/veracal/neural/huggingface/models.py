@@ -7,7 +7,6 @@ import copy
 import warnings
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
-from functools import partial
 from os import PathLike
 from typing import Any
 
@@ -25,7 +24,11 @@ from veracal.neural.architectures import mean_pool_logits, zero_initialized_head
 from veracal.neural.encoders import LOCAL, load_model, require_file, translate_errors
 from veracal.neural.huggingface.data import Tokens
 from veracal.neural.precision import full_precision
-from veracal.neural.pretrained import minilm_folder, synthetic_token_batch
+from veracal.neural.pretrained import four_axis_mask, minilm_folder, synthetic_token_batch
+
+_BATCH = 1024  # texts whose states are in memory at a time
+_STEP = 8  # texts are padded to multiples of this
+_MASKED = -1e4  # added to attention scores of padding
 
 
 def load_sequence_classifier(directory: str | PathLike[str], classes: Sequence[Label]) -> Any:
@@ -187,12 +190,6 @@ def add_lora(
         return peft.get_peft_model(model, settings)
 
 
-_BATCH = 1024  # texts whose states are in memory at a time
-_ROWS = ("input_ids", "token_type_ids", "attention_mask")
-_STEP = 8  # texts are padded to multiples of this
-_MASKED = -1e4  # added to attention scores of padding
-
-
 class MeanPooled(nn.Module):
     r"""A classifier on the mean of the last hidden states, scaled to length 1.
 
@@ -255,10 +252,8 @@ class LastLayers(nn.Module):
 
     def __init__(self, model: MeanPooled, layers: int = 1) -> None:
         super().__init__()
-        last = _encoder_layers(model)[
-            len(_encoder_layers(model)) - _check_layer_count(model, layers) :
-        ]
-        self.layers, self.head = copy.deepcopy(nn.ModuleList(last)), copy.deepcopy(model.head)
+        _, last = _split_layers(model, layers)
+        self.layers, self.head = copy.deepcopy(last), copy.deepcopy(model.head)
         self.scale = model.scale
         for layer in self.layers.modules():
             if isinstance(layer, nn.Dropout):
@@ -267,11 +262,7 @@ class LastLayers(nn.Module):
     def forward(self, states: Tensor) -> Tensor:
         """Logits of states of shape (n, tokens, width + 1)."""
         hidden, mask = states[..., :-1], states[..., -1]
-        additive_mask = ((1 - mask) * _MASKED)[:, None, None, :].expand(
-            -1, 1, mask.shape[1], -1
-        )
-        for layer in self.layers:
-            hidden = _hidden_states(layer(hidden, additive_mask))
+        hidden = _apply_layers(self.layers, hidden, mask)
         return mean_pool_logits(hidden, mask, self.head, self.scale)
 
 
@@ -300,23 +291,34 @@ def encode_frozen_layers(model: MeanPooled, tokens: Tokens, layers: int = 1) -> 
     :func:`veracal.data.rows.score_independently`: neighboring sets of texts become neighboring sets
     of states.
     """
-    given = [tokens.arrays.get(name) for name in _ROWS]
-    n, length = np.asarray(given[0]).shape
-    rows = np.stack(
-        [np.zeros((n, length)) if count is None else count for count in given], axis=1
-    )
-    rows = rows.astype(np.int64)
-    first = _encoder_layers(model)[
-        : len(_encoder_layers(model)) - _check_layer_count(model, layers)
-    ]
+    first, _ = _split_layers(model, layers)
+    ids = tokens.arrays["input_ids"]
+    names = ("token_type_ids", "attention_mask")
+    others = [tokens.arrays.get(name, np.zeros_like(ids)) for name in names]
+    rows = np.stack([ids, *others], axis=1).astype(np.int64)
+    n, _, length = rows.shape
     states = np.zeros((n, length, int(model.config.hidden_size) + 1), np.float16)
-    padded_lengths = np.array(
-        [_padded_length(int(count), length) for count in rows[:, 2].sum(1)]
-    )
     model.encoder.eval()
+
+    def forward(rows: Array) -> Floats:
+        """States of some texts after the first layers, with the token mask."""
+        ids, kinds, mask = torch.from_numpy(rows).unbind(1)
+        mask = mask.to(torch.float32)
+        has_types = getattr(model.config, "type_vocab_size", 0)
+        with full_precision(), torch.inference_mode():
+            hidden = model.encoder.embeddings(
+                input_ids=ids, **({"token_type_ids": kinds} if has_types else {})
+            )
+            hidden = _apply_layers(first, hidden, mask)
+            states_: Floats = torch.cat([hidden * mask[..., None], mask[..., None]], 2).numpy()
+        return states_
+
+    # The padded length of a text depends on its own length only.
+    steps = np.maximum(1, -(-rows[:, 2].sum(1) // _STEP))
+    padded_lengths = np.minimum(length, steps * _STEP)
     for padded_length in np.unique(padded_lengths).tolist():
         synthetic = synthetic_token_batch(padded_length, int(model.config.vocab_size))
-        score = score_independently(partial(_frozen_states, model, first), synthetic)
+        score = score_independently(forward, synthetic)
         of_length = np.flatnonzero(padded_lengths == padded_length)
         for start in range(0, len(of_length), _BATCH):
             chunk = of_length[start : start + _BATCH]
@@ -324,54 +326,27 @@ def encode_frozen_layers(model: MeanPooled, tokens: Tokens, layers: int = 1) -> 
     return states
 
 
-def _padded_length(tokens: int, length: int) -> int:
-    """Padded length of a text, which depends on its own length only."""
-    return min(length, max(_STEP, -(-tokens // _STEP) * _STEP))
-
-
-def _frozen_states(model: MeanPooled, layers: Any, rows: Array) -> Floats:
-    """States of some texts after the first layers, with the token mask."""
-    ids, kinds, token_mask = torch.from_numpy(rows).unbind(1)
-    token_mask = token_mask.to(torch.float32)
-    additive_mask = ((1 - token_mask) * _MASKED)[:, None, None, :].expand(
-        -1, 1, token_mask.shape[1], -1
-    )
-    extra_inputs = (
-        {"token_type_ids": kinds} if getattr(model.config, "type_vocab_size", 0) else {}
-    )
-    with full_precision(), torch.inference_mode():
-        hidden = model.encoder.embeddings(input_ids=ids, **extra_inputs)
-        for layer in layers:
-            hidden = _hidden_states(layer(hidden, additive_mask))
-        with_mask = torch.cat([hidden * token_mask[..., None], token_mask[..., None]], dim=2)
-    result: Floats = with_mask.numpy()
-    return result
-
-
-def _encoder_layers(model: MeanPooled) -> Any:
-    """The layers of a BERT-like encoder."""
+def _split_layers(model: MeanPooled, layers: int) -> tuple[nn.ModuleList, nn.ModuleList]:
+    """The first layers of a BERT-like encoder, and a number of last ones."""
     encoder: Any = model.encoder
-    layers = getattr(getattr(encoder, "encoder", None), "layer", None)
-    if not isinstance(layers, nn.ModuleList) or getattr(encoder, "embeddings", None) is None:
+    every = getattr(getattr(encoder, "encoder", None), "layer", None)
+    if not isinstance(every, nn.ModuleList) or getattr(encoder, "embeddings", None) is None:
         raise ValueError(
             "Expected a BERT-like encoder, with embeddings and encoder.layer, got "
-            f"{type(model.encoder).__name__}. Use train_only, which freezes any layers."
+            f"{type(encoder).__name__}. Use train_only, which freezes any layers."
         )
-    return layers
-
-
-def _check_layer_count(model: MeanPooled, layers: int) -> int:
-    """Check a number of layers against the encoder."""
     _checks.whole(layers=layers)
-    available = len(_encoder_layers(model))
-    if layers > available:
+    if layers > len(every):
         raise ValueError(
-            f"Expected at most {available} layers, as the encoder has, got {layers}."
+            f"Expected at most {len(every)} layers, as the encoder has, got {layers}."
         )
-    return int(layers)
+    return every[: len(every) - layers], every[len(every) - layers :]
 
 
-def _hidden_states(output: Any) -> Tensor:
-    """Hidden states, which some layers return in a tuple."""
-    states: Tensor = output[0] if isinstance(output, tuple) else output
-    return states
+def _apply_layers(layers: nn.ModuleList, hidden: Tensor, mask: Tensor) -> Tensor:
+    """Hidden states after some layers, which may return them in a tuple."""
+    additive_mask = four_axis_mask((1 - mask) * _MASKED)
+    for layer in layers:
+        output = layer(hidden, additive_mask)
+        hidden = output[0] if isinstance(output, tuple) else output
+    return hidden
