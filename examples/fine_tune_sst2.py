@@ -22,7 +22,7 @@ from veracal.data import TextForm, load
 from veracal.errors import DataError
 
 # The first of two lines that differ from a script without privacy.
-from veracal.neural.huggingface import (
+from veracal.neural import (
     MeanPooled,
     PrivacyArguments,
     PrivateTrainer,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from veracal.errors import DataError
-from veracal.neural.huggingface import Tokens, minilm_tokenizer, tokenize
+from veracal.neural import Tokens, minilm_tokenizer, tokenize
 from veracal.neural.huggingface import data as module
 
 TEXTS = ["a fine film", "dull", "", "a text that is too long to be read to its very end"]

@@ -16,9 +16,9 @@ from tests.neural.huggingface.tiny import (
 )
 from tests.neural.modules import example_gradients
 from veracal.mechanisms import Flat
+from veracal.neural import add_lora, train_only
 from veracal.neural.examples import Block, cross_entropy, replace_each
 from veracal.neural.gradients.engines import FunctionalEngine, GhostEngine
-from veracal.neural.huggingface import add_lora, train_only
 from veracal.neural.huggingface.data import (
     SequenceClassifierModule,
     Tokens,

@@ -17,7 +17,7 @@ from tests.neural.huggingface.tiny import (
 from veracal.accounting import Budget, Unit
 from veracal.ledger import open_ledger
 from veracal.mechanisms import Automatic, Flat
-from veracal.neural.huggingface import PrivacyArguments, PrivateTrainer
+from veracal.neural import PrivacyArguments, PrivateTrainer
 from veracal.neural.huggingface.arguments import check_arguments
 from veracal.neural.huggingface.data import as_dataset, load_records, text_format
 
