@@ -98,9 +98,7 @@ def five_layer_cnn(
 
     Parameters
     ----------
-    classes : int
-    channels : int
-        One for gray images, three for color images.
+    classes, channels : int
     side : int >= 8
         Height and width of an image.
     flat : bool
@@ -124,10 +122,6 @@ def cifar_cnn(classes: int = 10) -> nn.Sequential:
     Six convolutions of 3 x 3 in pairs of 32, 64 and 128 filters, each pair with max pooling,
     and two dense layers, all with tanh, for images of shape (3, 32, 32) (Papernot et al. 2021,
     https://arxiv.org/abs/2007.14191; Tramèr and Boneh 2021, https://arxiv.org/abs/2011.11660).
-
-    Parameters
-    ----------
-    classes : int
     """
     plan = (32, 32, "halve", 64, 64, "halve", 128, 128, "halve")
     return nn.Sequential(
@@ -181,9 +175,7 @@ def mlp(
 
     Parameters
     ----------
-    features : int
-        Length of a row.
-    classes : int
+    features, classes : int
     hidden : sequence of int
         Units of the hidden layers; empty for a linear model.
     activation : callable that returns a module
@@ -207,10 +199,8 @@ def dense_head(
 
     Parameters
     ----------
-    features : int
-        Length d of the features.
-    classes : int
-        Their number k.
+    features, classes : int
+        Length d of the features, and number k of classes.
     hidden : int
         Units of the first layer.
     normalized : bool
@@ -254,15 +244,8 @@ def mean_pool_logits(hidden: Tensor, mask: Tensor, head: nn.Module, scale: float
 
     .. math:: s \left( W \frac{\bar h}{\lVert \bar h \rVert} + b \right)
 
-    Parameters
-    ----------
-    hidden : tensor of shape (n, tokens, width)
-    mask : tensor of shape (n, tokens)
-        Marks tokens; the rest is padding.
-    head : torch.nn.Module
-        With W and b.
-    scale : float
-        The factor s. It scales the gradients of the head, and how fast it learns.
+    Hidden states have shape (n, tokens, width), and the mask (n, tokens) marks tokens. The head
+    holds W and b, and the factor s scales its gradients, and so how fast it learns.
     """
     mask_ = mask.to(hidden.dtype)[..., None]
     mean = (hidden * mask_).sum(1) / mask_.sum(1).clamp(min=1.0)
@@ -354,13 +337,7 @@ class KnownNetwork:
 
     @classmethod
     def of(cls, function: object) -> "KnownNetwork | None":
-        """Describe a network function of this module; None for any other.
-
-        Parameters
-        ----------
-        function : object
-            One of the functions, a ``functools.partial`` of one, or a known network.
-        """
+        """Describe a function of this module, or a partial of one; None for any other."""
         if isinstance(function, KnownNetwork):
             return function
         base, args, keywords = function, (), {}

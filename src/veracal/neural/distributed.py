@@ -175,13 +175,7 @@ class RankConnection:
             self.send(content.contiguous().view(torch.uint8), to)
 
     def receive_command(self) -> tuple[RankCommand, float, Tensor]:
-        """Receive a command of rank 0, with its value and bytes.
-
-        Raises
-        ------
-        WorkerError
-            If rank 0 has stopped.
-        """
+        """Receive a command of rank 0, with its value and bytes; raise if rank 0 has stopped."""
         self.sum_requested = False
         number, value, size = self.receive(torch.empty(3, dtype=torch.float64)).tolist()
         payload = torch.empty(int(size), dtype=torch.uint8)
@@ -221,10 +215,7 @@ class RankConnection:
                 self.send_command(RankCommand.STOP, rank, content=_to_bytes(message))
 
     def receive_sum(self, rank: int, buffer: Tensor | None) -> list[float] | None:
-        """Receive the pending sum of a rank; return its counts, or None if it failed.
-
-        Without a buffer the sum is received and discarded.
-        """
+        """Receive the pending sum of a rank; return its counts, or None if it failed."""
         self.pending.discard(rank)
         size, *counts = self.receive(torch.empty(5, dtype=torch.float64), rank).tolist()
         if size < 0:
@@ -270,24 +261,9 @@ def agree_on_fit(
 ) -> Tensor | None:
     """Check a fit on every rank, by public facts, before anything is charged.
 
-    Rank 0 compares the facts of all ranks. The others return after rank 0 has paid and starts;
-    until then, they read no record.
-
-    Parameters
-    ----------
-    connection : RankConnection
-    check : callable
-        Raises if this rank cannot take part; else returns its public facts.
-    unit : Unit
-        The unit of protection.
-    ranks : Ranks
-    size : int
-        Declared number of all records.
-
-    Returns
-    -------
-    tensor or None
-        On other ranks than rank 0: the bytes of its module.
+    Rank 0 compares the facts of all ranks with each other and with the declared number of all
+    records. The others return the bytes of its module after rank 0 has paid and starts; until
+    then, they read no record. ``check`` raises if this rank cannot take part.
     """
     if connection.rank:
         problem, reply = None, _to_bytes("null")

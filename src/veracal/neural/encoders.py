@@ -22,7 +22,7 @@ import torch
 from veracal import _checks
 from veracal._checks import extra
 from veracal._types import Array, Floats
-from veracal.data import MappedRows, Score, score_independently, translate_os_errors
+from veracal.data import Score, score_independently, translate_os_errors
 from veracal.errors import DataError
 from veracal.neural.precision import full_precision
 from veracal.neural.pretrained import (
@@ -64,23 +64,11 @@ _PLAIN_VALUES = (None, "eager", "sdpa")
 
 
 def load_model(kind: str, directory: str | PathLike[str], **head: Any) -> Any:
-    """Load a model from a folder, in float32.
+    """Load a model from a folder, in float32, by an auto class of transformers ("AutoModel").
 
-    Parameters
-    ----------
-    kind : str
-        The auto class of transformers that reads the config, such as "AutoModel".
-    directory : path
-        With ``config.json`` and weights as safetensors.
-    **head
-        For ``from_pretrained``, such as the number of labels of a head. A head that the folder
-        does not have, or not for this number, gets random weights.
-
-    Raises
-    ------
-    DataError
-        If something else is missing or does not fit, or weights exist only as a pickle, which
-        could execute any code in it.
+    ``head`` goes to ``from_pretrained``, such as the number of labels. A head that the folder
+    does not have, or not for this number, gets random weights. Anything else that is missing or
+    does not fit is an error, and so are pickled weights, which could execute any code.
     """
     folder = require_file("config.json", directory)
     _check_config(read_json(folder / "config.json"), folder)
@@ -103,7 +91,6 @@ def load_model(kind: str, directory: str | PathLike[str], **head: Any) -> Any:
                 "Convert them with save_pretrained, on a machine where that is acceptable.",
             )
     auto_class = getattr(extra("transformers", "text"), kind)
-    # A head that the folder does not have gets random weights.
     with translate_errors(folder), torch.random.fork_rng(devices=[]):
         model, loading_info = auto_class.from_pretrained(
             folder,
@@ -200,14 +187,7 @@ def translate_errors(folder: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _FolderEncoder(ABC):
-    """Common part of the text and image encoders.
-
-    Attributes
-    ----------
-    directory : path
-        With ``config.json`` and weights as safetensors. Nothing is downloaded, and no code of
-        the folder is executed.
-    """
+    """Common part of the text and image encoders."""
 
     directory: str | Path
 
@@ -336,13 +316,10 @@ class TextEncoder(_FolderEncoder):
 
     files: ClassVar[tuple[str, ...]] = ("config.json", "tokenizer.json")
     block: ClassVar[int] = MiniLM.block
+    check = staticmethod(check_texts)
 
     def __post_init__(self) -> None:
         check_max_tokens(self.max_tokens)
-
-    def check(self, X: Array | MappedRows, where: str) -> None:
-        """Reject anything but texts and pairs of texts."""
-        check_texts(X, where)
 
     def fingerprint(self) -> dict[str, str | int]:
         """Everything except the record that a feature depends on."""
@@ -418,14 +395,11 @@ class ImageEncoder(_FolderEncoder):
 
     files: ClassVar[tuple[str, ...]] = ("config.json", "preprocessor_config.json")
     block: ClassVar[int] = _BATCH
+    check = staticmethod(check_images)
 
     def __post_init__(self) -> None:
         if self.pixels is not None:
             _checks.whole(pixels=self.pixels)
-
-    def check(self, X: Array | MappedRows, where: str) -> None:
-        """Reject anything but image bytes."""
-        check_images(X, where)
 
     def _settings(self) -> dict[str, str | int]:
         return {"pixels": self._side}

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -39,10 +39,6 @@ class ParameterSlice(NamedTuple):
 
 class Layout:
     """Positions of all trainable parameters in one flat vector; a tied parameter appears once.
-
-    Parameters
-    ----------
-    module : torch.nn.Module
 
     Attributes
     ----------
@@ -86,20 +82,6 @@ class Layout:
             # Through numpy each gets its own storage; weight files allow no shared storages.
             part = torch.from_numpy(vector[span.start : span.end])
             parameter.data = part.view(span.shape)
-
-    def write(self, vector: Floats, module: nn.Module) -> None:
-        """Set the parameters from the vector."""
-        self._check(vector)
-        with torch.no_grad():
-            for span, parameter in self._pairs(module):
-                part = torch.from_numpy(vector[span.start : span.end])
-                parameter.copy_(part.view(span.shape))
-
-    def split(self, vector: Any) -> dict[str, Any]:
-        """Return views of a vector by parameter name."""
-        return {
-            span.name: vector[span.start : span.end].reshape(span.shape) for span in self.slices
-        }
 
     def digests(self, vector: Floats) -> tuple[bytes, ...]:
         """Return a digest of each parameter, to detect later whether it has changed."""

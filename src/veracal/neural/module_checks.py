@@ -171,16 +171,9 @@ def _trial_outputs(module: nn.Module, inputs: Any) -> Any:
 
 
 def check_loss(losses: LossFunction, outputs: Tensor, classes: int, n: int) -> None:
-    """Reject a loss that mixes examples.
+    """Reject a loss that mixes examples, on n synthetic outputs of the shape and type of others.
 
-    Parameters
-    ----------
-    losses : callable
-    outputs : tensor
-        Outputs for a few synthetic examples, whose shape and type are used.
-    classes : int
-    n : int
-        Number of examples that are tested together; some classes have far more than others.
+    Some classes have far more examples than others.
     """
     rng = np.random.default_rng(0)
     logits = torch.from_numpy(rng.normal(0, 3, (n, *outputs.shape[1:]))).to(outputs.dtype)

@@ -626,7 +626,7 @@ class PrivateNetwork(DPSGDClassifier):
 
     def _set_weights(self, weights: Floats) -> None:
         trained = copy.deepcopy(self._blank)
-        Layout(trained).write(weights, trained)
+        Layout(trained).share(np.array(weights, np.float32), trained)
         self.module_ = trained.eval()
         self._scores = NetworkScores(self.module_, self._form, self._prepare_rows)
 

@@ -24,6 +24,30 @@ _LITE0_WEIGHTS = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77
 _FORMAT = 1  # increase when this file computes different features
 
 
+def check_images(X: Array | MappedRows, where: str) -> None:
+    """Reject anything but image bytes."""
+    shape = X.shape[1:]
+    is_picture = len(shape) == 2 or (len(shape) == 3 and shape[2] == 3)
+    if X.dtype != np.uint8 or not is_picture or 0 in shape:
+        raise DataError(
+            where,
+            "images as bytes, of shape (n, height, width) or (n, height, width, 3)",
+            f"{X.dtype} of shape {X.shape}",
+            "Keep images as uint8 from 0 to 255; other records need another extractor.",
+        )
+
+
+def check_texts(X: Array | MappedRows, where: str) -> None:
+    """Reject anything but texts and pairs of texts."""
+    if X.dtype.kind != "T" or X.ndim != 2 or X.shape[1] not in (1, 2):
+        raise DataError(
+            where,
+            "text of shape (n, 1) for sentences or (n, 2) for pairs",
+            f"{X.dtype} of shape {X.shape}",
+            "Pass the texts themselves; this extractor tokenizes them.",
+        )
+
+
 @dataclass(frozen=True)
 class EfficientNetLite0:
     """Average of the last feature map of EfficientNet-Lite0, trained on ImageNet.
@@ -47,13 +71,10 @@ class EfficientNetLite0:
     block: ClassVar[int] = _BATCH
     norm: ClassVar[None] = None
     bounds: ClassVar[tuple[float, float]] = (0.0, 6.0)  # its last activation is ReLU6
+    check = staticmethod(check_images)
 
     def __post_init__(self) -> None:
         _checks.whole(least=32, pixels=self.pixels)
-
-    def check(self, X: Array | MappedRows, where: str) -> None:
-        """Reject anything but image bytes."""
-        check_images(X, where)
 
     def fingerprint(self) -> dict[str, str | int]:
         """Everything except the record that a feature depends on."""
@@ -131,6 +152,7 @@ class MiniLM:
     name: ClassVar[str] = "all-minilm-l6-v2"
     dimension: ClassVar[int] = 384
     block: ClassVar[int] = 32 * _BATCH  # so that most batches of a length are full
+    check = staticmethod(check_texts)
 
     def __post_init__(self) -> None:
         check_max_tokens(self.max_tokens)
@@ -144,10 +166,6 @@ class MiniLM:
     def bounds(self) -> tuple[float, float] | None:
         """Bounds on each number of a feature, if any."""
         return (-1.0, 1.0) if self.normalize else None
-
-    def check(self, X: Array | MappedRows, where: str) -> None:
-        """Reject anything but texts and pairs of texts."""
-        check_texts(X, where)
 
     def fingerprint(self) -> dict[str, str | int]:
         """Everything except the record that a feature depends on."""
@@ -177,30 +195,6 @@ class MiniLM:
         return build_text_scorer(forward, tokenizer, self.max_tokens, self.dimension)
 
 
-def check_images(X: Array | MappedRows, where: str) -> None:
-    """Reject anything but image bytes."""
-    shape = X.shape[1:]
-    is_picture = len(shape) == 2 or (len(shape) == 3 and shape[2] == 3)
-    if X.dtype != np.uint8 or not is_picture or 0 in shape:
-        raise DataError(
-            where,
-            "images as bytes, of shape (n, height, width) or (n, height, width, 3)",
-            f"{X.dtype} of shape {X.shape}",
-            "Keep images as uint8 from 0 to 255; other records need another extractor.",
-        )
-
-
-def check_texts(X: Array | MappedRows, where: str) -> None:
-    """Reject anything but texts and pairs of texts."""
-    if X.dtype.kind != "T" or X.ndim != 2 or X.shape[1] not in (1, 2):
-        raise DataError(
-            where,
-            "text of shape (n, 1) for sentences or (n, 2) for pairs",
-            f"{X.dtype} of shape {X.shape}",
-            "Pass the texts themselves; this extractor tokenizes them.",
-        )
-
-
 def check_max_tokens(max_tokens: int) -> None:
     """Reject a number of tokens that MiniLM has no positions for."""
     _checks.whole(least=8, max_tokens=max_tokens)
@@ -225,13 +219,8 @@ def resize_images(images: Tensor, pixels: int) -> Tensor:
 def build_text_scorer(forward: Score, tokenizer: Any, max_tokens: int, dimension: int) -> Score:
     """Features of texts that are padded to certain lengths, each depending on its text only.
 
-    Parameters
-    ----------
-    forward : function of token ids, types and mask, of shape (c, 3, tokens), to features
-    tokenizer : tokenizers.Tokenizer
-        With truncation and without padding.
-    max_tokens, dimension : int
-        Maximum number of tokens of a text, and length of a feature.
+    ``forward`` maps token ids, types and mask, of shape (c, 3, tokens), to features. The
+    tokenizer truncates to ``max_tokens`` and does not pad.
     """
 
     @cache
@@ -257,16 +246,10 @@ def build_text_scorer(forward: Score, tokenizer: Any, max_tokens: int, dimension
 def mean_token_states(
     network: Any, rows: Array, *, token_types: bool = True, masked: bool = True
 ) -> Floats:
-    """Means over the last token states, from token ids, types and mask.
+    """Means over the last token states, from token ids, types and mask of shape (c, 3, tokens).
 
-    Parameters
-    ----------
-    network : transformers.PreTrainedModel
-    rows : array of shape (c, 3, tokens)
-    token_types : bool
-        Whether the network receives the token types.
-    masked : bool
-        Whether it receives the mask; without it all tokens attend to all others.
+    The network receives the types and the mask only if asked to; without a mask all tokens
+    attend to all others.
     """
     tokens, token_type, mask = torch.from_numpy(rows).unbind(1)
     inputs = {"token_type_ids": token_type} if token_types else {}
@@ -305,6 +288,7 @@ class MiniLMTokens:
     name: ClassVar[str] = "minilm-tokens"
     block: ClassVar[int] = 1024
     norm: ClassVar[None] = None
+    check = staticmethod(check_texts)
 
     def __post_init__(self) -> None:
         check_max_tokens(self.max_tokens)
@@ -313,10 +297,6 @@ class MiniLMTokens:
     def dimension(self) -> int:
         """Length of a row."""
         return self.max_tokens
-
-    def check(self, X: Array | MappedRows, where: str) -> None:
-        """Reject anything but texts."""
-        check_texts(X, where)
 
     def fingerprint(self) -> dict[str, str | int]:
         """Everything except the record that a row depends on, and its network's weights."""

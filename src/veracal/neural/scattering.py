@@ -212,17 +212,10 @@ def _filter_bank(
 
 
 def morlet(height: int, width: int, scale: int, angle: float, angles: int) -> Floats:
-    """Spectrum of a Morlet wavelet on a periodic grid, real, of shape (height, width).
+    """Spectrum of a Morlet wavelet of scale j on a periodic grid, real, of (height, width).
 
-    Parameters
-    ----------
-    height, width : int
-    scale : int
-        The number j.
-    angle : float
-        In radians, from the second axis towards the first.
-    angles : int
-        Number of angles: the more, the narrower each wavelet.
+    The angle is in radians, from the second axis towards the first; the more angles there are,
+    the narrower is each wavelet.
     """
     sigma, frequency = _WIDTH * 2**scale, _TOP_FREQUENCY / 2**scale
 
@@ -273,13 +266,8 @@ def _filter_moduli(spectrum: Tensor, filters: Tensor, step: int) -> Tensor:
     """Absolute values of images filtered by each filter, at every step-th pixel.
 
     Subsampling averages the aliased frequencies. Filters are real, so real and imaginary parts
-    are multiplied separately, which takes a third of the time.
-
-    Parameters
-    ----------
-    spectrum : complex tensor of shape (..., h, w)
-    filters : tensor of shape (L, h, w)
-    step : int
+    are multiplied separately, which takes a third of the time. The spectrum has shape
+    (..., h, w), and the filters (L, h, w).
     """
     h, w = spectrum.shape[-2] // step, spectrum.shape[-1] // step
     parts = torch.view_as_real(spectrum).unsqueeze(-4)

@@ -84,7 +84,7 @@ def choose_engine(
         In the mode in which it will be trained.
     losses : callable
     few : Block
-        A few synthetic examples, on which every engine is compared with gradients computed one
+        Synthetic examples, on which every engine is compared with gradients computed one
         example at a time.
     many : Block or None
         As many as a block will have, to time the engines; None takes the first correct engine
@@ -92,16 +92,10 @@ def choose_engine(
     block_size : int
         Declared number of examples of a block.
     requested : {"ghost", "functional", "hooks"}, optional
-        The engine to use; by default the fastest.
     among : sequence of these
         Engines that are tried without a request, in this order.
     noise : PreNoise, optional
         Requires materialized gradients. It takes no part in the comparison.
-
-    Raises
-    ------
-    ValueError
-        If no engine is correct, or the requested one is not.
     """
     if requested is not None:
         _checks.one_of(ENGINE_NAMES, gradients=requested)

@@ -78,8 +78,9 @@ def extract_patches(
 
     Each part has shape (n, groups, positions, d_k). Concatenated, the parts are whole patches,
     with numbers ordered by row, column and channel of the kernel; see :func:`to_weight_order`.
-    Vertically adjacent patches share rows of the image. Each part is a view of one tensor in
+    Vertically adjacent patches share rows of the image: each part is a view of one tensor in
     which such rows are written once, so that a kernel of k rows needs about 1/k of the memory.
+    ``torch.nn.functional.unfold`` copies single numbers instead, which takes longer.
     """
     size, stride, padding, dilation = (
         tuple(getattr(module, name))
@@ -122,12 +123,7 @@ def extract_patches(
 
 
 def to_weight_order(module: nn.Conv1d | nn.Conv2d, weights: Tensor) -> Tensor:
-    """Reorder numbers of shape (..., outputs, d) from row, column, channel to weight order.
-
-    Returns
-    -------
-    tensor of shape (..., *module.weight.shape)
-    """
+    """Reorder numbers of shape (..., outputs, d) by row, column and channel as the weights."""
     outputs, channels, *size = module.weight.shape
     shaped = weights.reshape(*weights.shape[:-2], outputs, *size, channels)
     return shaped.movedim(-1, -1 - len(size))
@@ -296,30 +292,15 @@ class ProductGradients:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class EmbeddingGradients:
-    """Gradients of an embedding table.
+class EmbeddingGradients(ProductGradients):
+    """Gradients of an embedding table of some height; the inputs are rows, of shape (n, t)."""
 
-    Attributes
-    ----------
-    rows : tensor of ints, of shape (n, t)
-    outputs : tensor of shape (n, t, d)
-    height : int
-        Number of rows of the table.
-    """
-
-    rows: Tensor
-    outputs: Tensor
     height: int
-
-    @property
-    def positions(self) -> int:
-        """Number of rows that an example looks up."""
-        return self.rows.shape[1]
 
     def squared_norms(self) -> Tensor:
         """Squared norms: positions that look up the same row add to the same gradient."""
         g = self.outputs
-        same = self.rows[:, :, None] == self.rows[:, None, :]
+        same = self.inputs[:, :, None] == self.inputs[:, None, :]
         pairs = (g @ g.mT).mul_(same).sum((1, 2), dtype=torch.float64)
         _, positions, d = g.shape
         return _upper_squared_norms(
@@ -328,7 +309,7 @@ class EmbeddingGradients:
 
     def weighted_sum(self, factors: Tensor, kept: Tensor | None) -> Tensor:
         """The weighted sum."""
-        rows, g = _select_kept((self.rows, self.outputs), kept)
+        rows, g = _select_kept((self.inputs, self.outputs), kept)
         g = g * factors.to(g.dtype)[:, None, None]
         total = g.new_zeros(self.height, g.shape[2])
         return total.index_add_(0, rows.reshape(-1), g.reshape(-1, g.shape[2]))
@@ -337,7 +318,7 @@ class EmbeddingGradients:
         """The gradients, materialized; this needs much memory."""
         n, t, d = self.outputs.shape
         total = self.outputs.new_zeros(n * self.height, d)
-        shifted = self.rows + self.height * torch.arange(n)[:, None]
+        shifted = self.inputs + self.height * torch.arange(n)[:, None]
         total.index_add_(0, shifted.reshape(-1), self.outputs.reshape(n * t, d))
         return total.view(n, self.height, d)
 
@@ -366,13 +347,8 @@ class _PatchGradients:
 class _ConvolutionGradients:
     """Gradients of convolution weights.
 
-    Attributes
-    ----------
-    module : Conv1d or Conv2d
-    by_patch : gradients in the order of the patches
-    whole : pair of tensors, optional
-        Inputs and gradients at the outputs, from which the backward pass of the layer computes
-        the weighted sum.
+    ``whole`` holds the inputs and the gradients at the outputs if the backward pass of the layer
+    is to compute the weighted sum.
     """
 
     module: nn.Conv1d | nn.Conv2d

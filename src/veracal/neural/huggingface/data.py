@@ -1,19 +1,13 @@
-"""Tokenized texts of one declared length with a disk cache, and records of a trainer as arrays.
+"""Tokenized texts of one declared length, and records of a trainer as arrays.
 
 It also wraps Hugging Face models so that every layer has one row for each example.
 """
 
-import hashlib
 import inspect
-import json
 import operator
-import os
-import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,13 +18,6 @@ from veracal import _checks
 from veracal._checks import extra
 from veracal._types import Array, Ints
 from veracal.accounting import Unit
-from veracal.data import (
-    atomic_file,
-    cache_folder,
-    cache_secret,
-    private_folder,
-    translate_os_errors,
-)
 from veracal.errors import DataError
 from veracal.neural.examples import IndexedRecords
 from veracal.neural.module_checks import copy_module
@@ -40,7 +27,6 @@ NAMES = ("input_ids", "attention_mask", "token_type_ids")
 LABELS = ("labels", "label", "label_ids")
 _TOLERANCE = 1e-4  # of the spread of logits, between the two mask shapes
 _TYPES = {"input_ids": np.int32, "attention_mask": np.int8, "token_type_ids": np.int8}
-_FORMAT = 1  # increase when this file computes different tokens
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # printed nowhere: it holds records
@@ -119,8 +105,6 @@ def tokenize(
     *,
     max_length: int,
     labels: Any = None,
-    cache: bool = False,
-    folder: str | os.PathLike[str] | None = None,
 ) -> Tokens:
     """Tokenize texts, each independently, padded to one length.
 
@@ -132,18 +116,10 @@ def tokenize(
     max_length : int
         Tokens of every text. Longer texts are truncated, the longer half of a pair first.
     labels : sequence of int, optional
-    cache : bool
-        Whether to store the tokens on disk and load them for the same texts the next time. The
-        texts can be recovered from the file: it is readable by its owner only, and must be
-        protected like the records.
-    folder : path, optional
-        Cache folder; by default ``$VERACAL_CACHE``, else the cache of the user.
 
     Guarantees
     ----------
-    The tokens of a text depend on that text alone. Tokens from disk were written there under
-    the same tokenizer, settings and texts, and are complete; otherwise they are computed again.
-    Nothing is pickled.
+    The tokens of a text depend on that text alone.
     """
     _checks.whole(max_length=max_length, least=4)
     given = texts.tolist() if isinstance(texts, np.ndarray) else texts
@@ -164,31 +140,9 @@ def tokenize(
     backend = extra("tokenizers", "text").Tokenizer.from_str(inner.to_str())
     backend.enable_truncation(int(max_length), strategy="longest_first")
     backend.no_padding()
-    pad = getattr(tokenizer, "pad_token_id", None) or 0
-    path = arrays = None
-    if cache:
-        root = cache_folder(None if folder is None else Path(folder))
-        secret = cache_secret(root)
-        key = _cache_key(rows, backend, int(max_length), pad, secret)
-        path = private_folder(root / "tokens") / f"{key}.npz"
-        arrays = _load_cached(path, len(rows), int(max_length))
-    if arrays is None:
-        arrays = _encode_texts(rows, backend, int(max_length), pad)
-        if path is not None:
-            key_bytes = np.frombuffer(bytes.fromhex(path.stem), np.uint8)
-            content: dict[str, Any] = {"key": key_bytes, **arrays}
-            with atomic_file(path, force=True) as file:
-                np.savez_compressed(file, **content)
-    return Tokens(arrays, None if labels is None else np.asarray(labels), declared=True)
-
-
-def _encode_texts(
-    rows: list[tuple[str, ...]], backend: Any, max_length: int, pad: int
-) -> dict[str, Array]:
-    """Tokens, masks and token types of all texts."""
-    shape = len(rows), max_length
+    shape = len(rows), int(max_length)
     arrays: dict[str, Array] = {name: np.zeros(shape, kind) for name, kind in _TYPES.items()}
-    arrays["input_ids"][:] = pad
+    arrays["input_ids"][:] = getattr(tokenizer, "pad_token_id", None) or 0
     for i, row in enumerate(rows):
         # One at a time: a batch would start threads, which are not safe with a later fork.
         text = backend.encode(*row)
@@ -196,53 +150,7 @@ def _encode_texts(
         arrays["input_ids"][i, :end] = text.ids
         arrays["attention_mask"][i, :end] = text.attention_mask
         arrays["token_type_ids"][i, :end] = text.type_ids
-    return arrays
-
-
-def _cache_key(
-    rows: list[tuple[str, ...]], backend: Any, max_length: int, pad: int, secret: bytes
-) -> str:
-    """Hash of everything that the tokens depend on, keyed by the cache's secret."""
-    settings = {
-        "form": _FORMAT,
-        "max_length": max_length,
-        "pad": pad,
-        "tokenizers": str(extra("tokenizers", "text").__version__),
-    }
-    written = json.dumps(settings, sort_keys=True).encode()
-    digest = hashlib.blake2b(written, key=secret, digest_size=32)
-
-    def update(part: bytes) -> None:
-        # With its length, so that no two lists of texts give the same bytes.
-        digest.update(len(part).to_bytes(8, "little") + part)
-
-    update(backend.to_str().encode())
-    for row in rows:
-        update(len(row).to_bytes(1, "little"))
-        for text in row:
-            update(text.encode("utf-8", "surrogatepass"))
-    return digest.hexdigest()
-
-
-def _load_cached(path: Path, n: int, max_length: int) -> dict[str, Array] | None:
-    """Load tokens from disk; None if they are missing, different or incomplete."""
-    if not path.exists():
-        return None
-    try:
-        with (
-            translate_os_errors(path),
-            path.open("rb") as file,
-            np.load(file, allow_pickle=False) as archive,
-        ):
-            arrays = {name: np.asarray(archive[name]) for name in _TYPES}
-            key = archive["key"].tobytes().hex()
-    except (KeyError, ValueError, EOFError, zipfile.BadZipFile, zlib.error):
-        return None  # damaged: every array has a checksum
-    valid = all(
-        one.shape == (n, max_length) and one.dtype == _TYPES[name]
-        for name, one in arrays.items()
-    )
-    return arrays if valid and key == path.stem else None
+    return Tokens(arrays, None if labels is None else np.asarray(labels), declared=True)
 
 
 class SequenceClassifierModule(nn.Module):
@@ -442,17 +350,9 @@ def load_records(
     """Read all records, and exclude those that do not match the declaration.
 
     Excluded are records with tokens or labels out of range, that cannot be read as integers, or
-    without a unit id, and all rows of a unit after the first ``unit.at_most``. They contribute
-    nothing, as if they were absent: an error would reveal, after the charge, that such a record
-    exists.
-
-    Parameters
-    ----------
-    dataset : Tokens, or any indexable data set with a length
-    text_form : TextFormat
-    unit : Unit, optional
-    column : str, optional
-        Name of the field with the unit id.
+    without an id in the column of units, and all rows of a unit after the first
+    ``unit.at_most``. They contribute nothing, as if they were absent: an error would reveal,
+    after the charge, that such a record exists.
 
     Guarantees
     ----------

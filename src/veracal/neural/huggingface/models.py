@@ -247,7 +247,6 @@ class LastLayers(nn.Module):
     model : MeanPooled
         With layers like BERT's. It is copied, without dropout.
     layers : int
-        Number of layers.
     """
 
     def __init__(self, model: MeanPooled, layers: int = 1) -> None:

@@ -484,7 +484,8 @@ class PrivateTrainer(Trainer):
                 initial_weights, sums, len(records), rng=rng, on_step=on_step, in_place=True
             )
         layout.share(result.weights, module)
-        record_trained_weights(layout.split(result.weights).values(), "train_dataset")
+        trained = (one for one in module.parameters() if one.requires_grad)
+        record_trained_weights((one.detach().numpy() for one in trained), "train_dataset")
         counts, excluded = sums.counts, len(self.train_dataset) - len(records)
         self.internal_ = InternalFigures(
             counts.examples, counts.clipped, counts.nonfinite, excluded
