@@ -93,20 +93,11 @@ class RankCommand(IntEnum):
 class RankConnection:
     """Connection between a rank and rank 0.
 
-    Attributes
-    ----------
-    pending : set of int
-        On rank 0: ranks whose requested sums have not arrived yet.
-    over : bool
-        On rank 0: whether all others know that the fit has ended, successfully or not.
-    started : bool
-        On another rank: whether rank 0 has started, and continues.
-    sum_requested : bool
-        On another rank: whether rank 0 waits for a sum.
-    charged : bool
-        On another rank: whether a ledger was charged on rank 0.
-    ledger_total : str or None
-        On another rank: a sentence with the total cost on that ledger.
+    On rank 0, ``pending`` holds the ranks whose requested sums have not arrived yet, and
+    ``over`` says whether all others know that the fit has ended, successfully or not. On
+    another rank, ``started`` says whether rank 0 has started and continues, ``sum_requested``
+    whether it waits for a sum, and ``charged`` whether a ledger was charged there, of whose total
+    ``ledger_total`` is a sentence.
     """
 
     charged = False
@@ -232,24 +223,12 @@ def _to_bytes(text: str) -> Tensor:
 
 
 class RankFacts(NamedTuple):
-    """Public facts about a rank's part in a fit.
+    """Public facts about a rank's part in a fit."""
 
-    Attributes
-    ----------
-    settings : mapping
-        What must be equal on all ranks, as JSON values.
-    rows : int or None
-        Number of records, if it is public.
-    at_most : int or None
-        Maximum number of rows of one unit, with units.
-    split : sequence of str
-        Marks of the keys and the draws by which the records were split.
-    """
-
-    settings: Mapping[str, Any]
-    rows: int | None
-    at_most: int | None
-    split: Sequence[str] = ()
+    settings: Mapping[str, Any]  # what must be equal on all ranks, as JSON values
+    rows: int | None  # number of records, if it is public
+    at_most: int | None  # rows of one unit, with units
+    split: Sequence[str] = ()  # marks of the keys and draws by which the records were split
 
 
 def agree_on_fit(

@@ -24,24 +24,12 @@ Replacement = Callable[[int], tuple[list[int], ...]]
 
 @dataclass(frozen=True, eq=False, repr=False)  # printed nowhere: it holds records
 class Block:
-    """Examples, in the order in which the network receives them.
+    """Examples, in the order in which the network receives them."""
 
-    Attributes
-    ----------
-    inputs : tensor, or mapping of names to tensors
-        One row for each view of each example; all views of an example are adjacent.
-    targets : tensor of shape (n,)
-    views : int
-        Number of augmented views per example; their gradients are averaged before the clip.
-    real : tensor of bool, of shape (n,), optional
-        Marks the examples; the others are padding and must contribute nothing. None: all are
-        examples.
-    """
-
-    inputs: Inputs
-    targets: Tensor
-    views: int = 1
-    real: Tensor | None = None
+    inputs: Inputs  # one row for each view of each example; views of an example are adjacent
+    targets: Tensor  # of shape (n,)
+    views: int = 1  # per example; their gradients are averaged before the clip
+    real: Tensor | None = None  # marks examples; padding contributes nothing; None: all are
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -140,24 +128,13 @@ def as_tensor(rows: Array) -> Tensor:
 
 @dataclass(frozen=True, eq=False, repr=False)  # printed nowhere: it holds records
 class IndexedRecords:
-    """Inputs and targets that are read by index.
+    """Inputs and targets that are read by index."""
 
-    Attributes
-    ----------
-    X : array of shape (n, ...), or mapping of names to such arrays
-    codes : array of ints, of shape (n,)
-    prepare : callable
-        Turns rows into a tensor.
-    augment : Augment, optional
-    rng : Generator, optional
-        Of the augmentation.
-    """
-
-    X: Any
-    codes: Ints
+    X: Any  # array of shape (n, ...), or mapping of names to such arrays
+    codes: Ints  # of shape (n,)
     prepare: Any = as_tensor
     augment: Augment | None = None
-    rng: np.random.Generator | None = None
+    rng: np.random.Generator | None = None  # of the augmentation
 
     def __len__(self) -> int:
         return len(self.codes)

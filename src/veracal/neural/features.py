@@ -58,13 +58,7 @@ def cache_key(dataset: Dataset, fingerprint: Mapping[str, str | int], secret: by
 class CachedFeatures:
     """One array of features on disk: a ``.npy`` file followed by a checksum.
 
-    Attributes
-    ----------
-    folder : Path
-    key : str
-        File name without suffix, from :func:`cache_key`.
-    shape : tuple of int
-        Expected rows and columns.
+    Its name comes from :func:`cache_key`, and ``shape`` is the expected one.
 
     Guarantees
     ----------

@@ -38,14 +38,7 @@ class ParameterSlice(NamedTuple):
 
 
 class Layout:
-    """Positions of all trainable parameters in one flat vector; a tied parameter appears once.
-
-    Attributes
-    ----------
-    slices : tuple of ParameterSlice
-    size : int
-        Length of the flat vector.
-    """
+    """Positions of all trainable parameters in one flat vector; a tied parameter appears once."""
 
     def __init__(self, module: nn.Module) -> None:
         slices, self._slice_of, start = [], {}, 0
@@ -109,18 +102,10 @@ class Layout:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ClippedBlockSum:
-    """Norms and counts of a block whose clipped sum was added, without noise.
+    """Norms and counts of a block whose clipped sum was added, without noise."""
 
-    Attributes
-    ----------
-    norms : tensor, in float64
-        Gradient norms of all real examples before the clip; not finite for those left out.
-    exceeding : int
-        See :class:`veracal.mechanisms.ClipSelection`.
-    """
-
-    norms: Tensor
-    exceeding: int
+    norms: Tensor  # in float64, of all real examples before the clip; not finite if left out
+    exceeding: int  # see veracal.mechanisms.ClipSelection
 
 
 class PartialSumError(RuntimeError):
@@ -146,20 +131,11 @@ class GradientEngine(Protocol):
 
 @dataclass
 class BatchCounts:
-    """Counts over the examples of all batches. *Internal*: they describe the records.
+    """Counts over the examples of all batches. *Internal*: they describe the records."""
 
-    Attributes
-    ----------
-    exceeding : int
-        See :class:`veracal.mechanisms.ClipSelection`.
-    examples, clipped, nonfinite : int
-        Number of examples, of gradients longer than the bound, and of gradients that were not
-        finite.
-    """
-
-    exceeding: int = 0
+    exceeding: int = 0  # see veracal.mechanisms.ClipSelection
     examples: int = 0
-    clipped: int = 0
+    clipped: int = 0  # gradients longer than the bound
     nonfinite: int = 0
 
 

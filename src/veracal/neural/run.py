@@ -351,23 +351,9 @@ class Checkpoint:
 class TrainingRun:
     """One training run, called after each of its steps.
 
-    Parameters
-    ----------
-    watch : StepCallback
-        Averages weights, and calls the hook.
-    dp_sgd : DPSGD
-    layout : Layout
-    initial_weights : array
-    checkpoint : Checkpoint, optional
-    every : int
-        Steps between two checkpoints.
-
-    Attributes
-    ----------
-    resume_state : TrainingState or None
-        State from which an interrupted run resumes.
-    report_progress : callable
-        Called with the number of completed steps, after each.
+    The watch averages weights and calls the hook; a checkpoint is written after every so many
+    steps. An interrupted run resumes from ``resume_state``, and ``report_progress`` is called
+    with the number of completed steps.
     """
 
     def __init__(

@@ -11,7 +11,6 @@ from torch.nn.modules.conv import _ConvNd
 
 from veracal import _checks
 from veracal._types import Frozen
-from veracal.errors import MissingExtraError
 from veracal.mechanisms import Flat
 from veracal.neural.examples import Block, LossFunction, compute_logits, example_losses
 from veracal.neural.gradient_sums import GradientEngine, Layout
@@ -103,12 +102,9 @@ def choose_engine(
     tried: Sequence[str] = candidates if requested is None else (requested,)
     engines, wrong = dict[str, GradientEngine](), dict[str, str]()
     for name in tried:
-        try:
-            engine = _ENGINES[name](module, losses, block_size)
-            with perturbed_initialization(module):
-                fault = _find_fault(engine, module, losses, few, block_size)
-        except MissingExtraError as error:
-            fault = str(error)
+        engine = _ENGINES[name](module, losses, block_size)
+        with perturbed_initialization(module):
+            fault = _find_fault(engine, module, losses, few, block_size)
         if fault is not None:
             wrong[name] = fault
             continue

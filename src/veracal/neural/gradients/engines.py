@@ -9,7 +9,7 @@ import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,16 +51,9 @@ _ENTRIES = 1 << 25  # numbers of gradients that are materialized at a time
 
 @dataclass(frozen=True, eq=False, repr=False)  # printed nowhere: it holds a generator
 class PreNoise:
-    """Noise on each example's gradient before the clip; it provides no privacy.
+    """Noise on each example's gradient before the clip; it provides no privacy."""
 
-    Attributes
-    ----------
-    std : float
-        Standard deviation of every coordinate.
-    rng : Generator
-    """
-
-    std: float
+    std: float  # of every coordinate
     rng: np.random.Generator
 
 
@@ -189,14 +182,8 @@ def _padded_factors(norms: Tensor, real: Tensor, clip: ClipRule, slack: float) -
 class _Engine:
     """Module, loss and layout of an engine, and the noise before its clip.
 
-    Parameters
-    ----------
-    module : torch.nn.Module
-    losses : callable
-        ``losses(outputs, targets)`` of shape (n,).
-    block_size : int
-        Declared number of examples of a block; there may be twice as many.
-    noise : PreNoise, optional
+    ``losses(outputs, targets)`` has shape (n,). The declared number of examples of a block is
+    ``block_size``; there may be twice as many.
     """
 
     def __init__(
@@ -219,24 +206,23 @@ class FunctionalEngine(_Engine):
     name = "functional"
     atomic = False
 
-    def __init__(
-        self,
-        module: nn.Module,
-        losses: LossFunction,
-        block_size: int,
-        noise: PreNoise | None = None,
-    ) -> None:
-        super().__init__(module, losses, block_size, noise)
-        first = {one: name for name, one in module.named_parameters() if one.requires_grad}
-        self._trained = {name: parameter for parameter, name in first.items()}
+    @cached_property
+    def _trained(self) -> dict[str, nn.Parameter]:
+        """Trained parameters by their first names."""
+        return {name: one for name, one in self.module.named_parameters() if one.requires_grad}
+
+    @cached_property
+    def _vmapped_gradient(self) -> Any:
+        """Gradients of each example, of weights by name."""
+        first = {one: name for name, one in self._trained.items()}
         # Each name of a trained parameter, one per owning layer, and its first name.
         names = {
             f"module.{layer}.{word}".replace("..", "."): first[one]
-            for layer, owner in module.named_modules()  # each layer once, even if reused
+            for layer, owner in self.module.named_modules()  # each layer once, even if reused
             for word, one in owner.named_parameters(recurse=False, remove_duplicate=False)
             if one in first
         }
-        wrapped = _LogitsModule(module)
+        wrapped = _LogitsModule(self.module)
 
         def loss(weights: dict[str, Tensor], inputs: Inputs, target: Tensor) -> Tensor:
             """Loss of one example: the mean over its views."""
@@ -245,9 +231,9 @@ class FunctionalEngine(_Engine):
             # parameter by a tensor.
             outputs = functional_call(wrapped, parameters, (inputs,), tie_weights=False)
             check_dtype(outputs, "the logits")
-            return losses(outputs, target.expand(len(outputs))).mean()
+            return self._losses(outputs, target.expand(len(outputs))).mean()
 
-        self._vmapped_gradient = vmap(grad(loss), in_dims=(None, 0, 0), randomness="different")
+        return vmap(grad(loss), in_dims=(None, 0, 0), randomness="different")
 
     def add(self, block: Block, clip: ClipRule, total: Tensor) -> ClippedBlockSum:
         """Add the clipped sum over a block to a vector."""
@@ -293,20 +279,11 @@ class OpacusEngine(_Engine):
     name = "hooks"
     atomic = True
 
-    def __init__(
-        self,
-        module: nn.Module,
-        losses: LossFunction,
-        block_size: int,
-        noise: PreNoise | None = None,
-    ) -> None:
-        super().__init__(module, losses, block_size, noise)
-        self._opacus = extra("opacus.grad_sample", "torch")
-
     def add(self, block: Block, clip: ClipRule, total: Tensor) -> ClippedBlockSum:
         """Add the clipped sum over a block to a vector."""
         by_parameter: dict[nn.Parameter, Tensor] = {}
-        wrapped = self._opacus.GradSampleModule(self.module, loss_reduction="sum", strict=False)
+        opacus = extra("opacus.grad_sample", "torch")
+        wrapped = opacus.GradSampleModule(self.module, loss_reduction="sum", strict=False)
         try:
             with torch.enable_grad(), warnings.catch_warnings():
                 # Inputs are records, whose gradients are not needed.

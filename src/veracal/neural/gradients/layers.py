@@ -249,17 +249,10 @@ class MaterializedGradients:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ProductGradients:
-    """Gradients of a weight matrix, as inputs and output gradients.
+    """Gradients of a weight matrix, as inputs and output gradients."""
 
-    Attributes
-    ----------
-    inputs : tensor of shape (n, t, d)
-    outputs : tensor of shape (n, t, p)
-        Gradients of the loss at the outputs.
-    """
-
-    inputs: Tensor
-    outputs: Tensor
+    inputs: Tensor  # of shape (n, t, d)
+    outputs: Tensor  # gradients of the loss at the outputs, of shape (n, t, p)
 
     @property
     def positions(self) -> int:

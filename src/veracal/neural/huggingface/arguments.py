@@ -138,13 +138,7 @@ class WarmupSchedule(Schedule):
 
     at step t, as in ``transformers.get_scheduler``.
 
-    Attributes
-    ----------
-    peak : float
-        The rate r.
-    warmup, steps : int
-        The number W of warmup steps, and the total number T.
-    decay : {"constant", "linear", "cosine"}
+    The peak is r, W the number of warmup steps, and T the number of all steps.
     """
 
     peak: float
@@ -170,14 +164,8 @@ class DecoupledWeightDecay:
 
     Like Hugging Face's, it does not decay biases and normalizations.
 
-    Attributes
-    ----------
-    rule : SGD or Adam
-        Without weight decay.
-    weight_decay : float
-        The factor :math:`\lambda`.
-    spans : tuple of (int, int)
-        Start and end of the decayed weights in the vector.
+    The rule has no weight decay of its own. Spans are the starts and ends of the decayed weights
+    in the vector.
     """
 
     rule: SGD | Adam

@@ -248,25 +248,13 @@ def synthetic_texts(
 
 @dataclass(frozen=True)
 class TextFormat:
-    """Public format of the texts of a training.
+    """Public format of the texts of a training."""
 
-    Attributes
-    ----------
-    names : tuple of str
-        Inputs of the model.
-    length : int
-        Tokens of every text.
-    vocabulary, classes : int
-        Numbers of tokens and labels.
-    pad : int
-        Padding token.
-    """
-
-    names: tuple[str, ...]
-    length: int
-    vocabulary: int
+    names: tuple[str, ...]  # inputs of the model
+    length: int  # tokens of every text
+    vocabulary: int  # number of tokens
     classes: int
-    pad: int
+    pad: int  # padding token
 
 
 def as_dataset(mapping: Any) -> Any:
@@ -281,19 +269,8 @@ def text_format(
 ) -> TextFormat:
     """Format of the records, from public information; no record is read.
 
-    Parameters
-    ----------
-    dataset : Tokens, or any indexable data set with a length
-    model : torch.nn.Module
-    max_length : int, optional
-        Declared length; required except for :class:`Tokens`, which have one length.
-    pad : int, optional
-        Padding token of the tokenizer.
-
-    Raises
-    ------
-    ValueError
-        If the data set has no length, or the length of its texts is not declared.
+    The length must be declared, except for :class:`Tokens`, which have one length. ``pad`` is
+    the padding token of the tokenizer, if there is one.
     """
     if dataset is None:
         raise ValueError("Expected a train_dataset, got None.")

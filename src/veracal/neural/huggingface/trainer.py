@@ -72,16 +72,8 @@ class CallbackNotifier:
     """Called after every step; logs, evaluates and saves where the callbacks ask for it.
 
     The log contains released values only: the norm of the noisy gradient and the learning rate.
-    The training loss is not private, so it is not computed.
-
-    Parameters
-    ----------
-    trainer : PrivateTrainer
-    module : torch.nn.Module
-        The trained module, with the trainer's model inside.
-    dp_sgd : DPSGD
-    ignore_keys : list of str, optional
-        Outputs that an evaluation ignores.
+    The training loss is not private, so it is not computed. The trainer's model is inside the
+    trained module.
     """
 
     def __init__(
