@@ -50,7 +50,7 @@ class Layout:
                 start = end
         self.slices, self.size = tuple(slices), start
 
-    def slice_of(self, parameter: Tensor) -> slice:
+    def slice_of(self, parameter: nn.Parameter) -> slice:
         """Return the part of the vector that holds a parameter."""
         return self._slice_of[parameter]
 

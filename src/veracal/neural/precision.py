@@ -94,13 +94,13 @@ def thread_precision() -> Iterator[None]:
 def _process_precision() -> Iterator[None]:
     """The part that all threads share: the first to enter sets it, the last restores it."""
     global _active_contexts
-    getter, setter = torch._C._get_fp32_precision_getter, torch._C._set_fp32_precision_setter
+    getter: Any = torch._C._get_fp32_precision_getter
+    setter: Any = torch._C._set_fp32_precision_setter
     with _lock:
         if not _active_contexts and _find_reduced_setting() is not None:
-            # A child without its own setting reports its parent's.
-            values = [(_PARENTS, "none"), (_operations(), "ieee")]
             previous: dict[tuple[str, str], str] = {}
-            for names, value in values:
+            # A child without its own setting reports its parent's.
+            for names, value in ((_PARENTS, "none"), (_operations(), "ieee")):
                 for one in names:
                     previous[one] = getter(*one)
                     setter(*one, value)
@@ -154,7 +154,7 @@ def find_fixed_context() -> str | None:
     if torch._C._len_torch_dispatch_stack():
         return "a TorchDispatchMode"
     if torch._C._len_torch_function_stack():
-        for mode in _get_current_function_mode_stack():
+        for mode in _get_current_function_mode_stack():  # type: ignore[no-untyped-call]
             if not isinstance(mode, DeviceContext):  # torch.device("cpu") as a context
                 return f"the TorchFunctionMode {type(mode).__name__}"
     return None
@@ -172,7 +172,7 @@ def refuse_half_precision() -> AbstractContextManager[object]:
         Inside; names the operation and the type.
     """
 
-    class Refusing(TorchDispatchMode):
+    class Refusing(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Looks at the result of every operation."""
 
         def __torch_dispatch__(
@@ -184,7 +184,7 @@ def refuse_half_precision() -> AbstractContextManager[object]:
                     check_dtype(one, str(function))
             return result
 
-    mode: AbstractContextManager[object] = Refusing()
+    mode: AbstractContextManager[object] = Refusing()  # type: ignore[no-untyped-call]
     return mode
 
 

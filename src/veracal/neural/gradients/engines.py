@@ -245,9 +245,12 @@ class FunctionalEngine(_Engine):
                 continue
             shape = len(part), part.views
             if isinstance(part.inputs, Mapping):
-                inputs: Inputs = {k: one.unflatten(0, shape) for k, one in part.inputs.items()}
+                inputs: Inputs = {
+                    name: one.reshape(*shape, *one.shape[1:])
+                    for name, one in part.inputs.items()
+                }
             else:
-                inputs = part.inputs.unflatten(0, shape)
+                inputs = part.inputs.reshape(*shape, *part.inputs.shape[1:])
             weights = {name: one.detach() for name, one in self._trained.items()}
             with sdpa_kernel(SDPBackend.MATH):  # the only one that vmap vectorizes
                 values = self._vmapped_gradient(weights, inputs, part.targets)
@@ -449,7 +452,7 @@ class GhostEngine(_Engine):
         """Return whether the module computes the same for channels-last images."""
         if not isinstance(block.inputs, Tensor) or block.inputs.ndim != 4:
             return False
-        outputs = []
+        outputs = list[Tensor]()
         try:
             for channels_last in (False, True):
                 self.channels_last = channels_last
@@ -458,7 +461,8 @@ class GhostEngine(_Engine):
                     outputs.append(self._run_passes(block)[0].detach())
         except Exception:  # e.g. a view of a tensor that is not contiguous
             return False
-        return torch.allclose(*outputs, rtol=1e-3, atol=1e-4)
+        contiguous, converted = outputs
+        return torch.allclose(contiguous, converted, rtol=1e-3, atol=1e-4)
 
 
 def _check_layer_dtype(values: Tensor, layer: nn.Module) -> Tensor:
