@@ -135,7 +135,7 @@ def noisy_channel_moments(
     least_variance: float,
     rng: np.random.Generator,
 ) -> tuple[Floats, Floats]:
-    r"""Means and standard deviations of channels, from sums with noise.
+    r"""Means and standard deviations of channels in their units, from sums with noise.
 
     .. math:: \tilde m = A \tilde S_1 / n, \qquad
         \tilde v = \max(v_{least}, B \tilde S_2 / n - \tilde m^2)
@@ -154,11 +154,6 @@ def noisy_channel_moments(
     least_variance : float > 0
         Public lower bound. If the standard deviation of the noise on a variance is larger, it
         is the lower bound: smaller variances cannot be distinguished.
-
-    Returns
-    -------
-    means, standard deviations : arrays of shape (channels,)
-        In units of the channels.
 
     Guarantees
     ----------
@@ -207,10 +202,8 @@ class PrivateChannelStandardizer(MomentTransformer):
     size : int, optional
         Declared number of records. None: counted, so not private under add-remove.
     relation : {"add-remove", "replace-one"}
-    unit : Unit, optional
-        The unit of protection; by default one record.
-    random_state : int, Generator or None
-        None, fresh secret entropy, is the only private choice.
+    unit, random_state
+        As of :class:`~veracal.training.PrivateStandardizer`.
 
     Attributes
     ----------

@@ -269,8 +269,19 @@ class PrivateNetwork(DPSGDClassifier):
                 f"before the clip (pre_noise={self._pre_noise!r}), got gradients='ghost'. Use "
                 "'functional' or 'hooks', or leave it out."
             )
-        if self.checkpoint is not None:
-            self._check_resumable()
+        # A resumed run must not differ from an uninterrupted one.
+        if not isinstance(self.checkpoint, str | os.PathLike | None):
+            raise ValueError(f"Expected checkpoint to name a file, got {self.checkpoint!r}.")
+        if self.checkpoint is not None and hook_exposes_weights(self.on_step):
+            raise ValueError(
+                "Expected no hook with a checkpoint, got both: a step that is repeated after an "
+                "interruption would be released twice with different noise, and is paid once."
+            )
+        if self.checkpoint is not None and not isinstance(self.module, nn.Module):
+            raise ValueError(
+                "Expected a module with a checkpoint, got a function that returns one: its "
+                "frozen weights would change when the run resumes. Call it, and pass its result."
+            )
         if self.across is None:
             return
         if not isinstance(self.across, Ranks):
@@ -284,21 +295,6 @@ class PrivateNetwork(DPSGDClassifier):
             raise ValueError(
                 "Expected random_state=None in a distributed fit, since a common seed would "
                 f"repeat the draws on every rank, got random_state={self.random_state!r}."
-            )
-
-    def _check_resumable(self) -> None:
-        """Reject settings under which a resumed run would differ from an uninterrupted one."""
-        if not isinstance(self.checkpoint, str | os.PathLike):
-            raise ValueError(f"Expected checkpoint to name a file, got {self.checkpoint!r}.")
-        if hook_exposes_weights(self.on_step):
-            raise ValueError(
-                "Expected no hook with a checkpoint, got both: a step that is repeated after an "
-                "interruption would be released twice with different noise, and is paid once."
-            )
-        if not isinstance(self.module, nn.Module):
-            raise ValueError(
-                "Expected a module with a checkpoint, got a function that returns one: its "
-                "frozen weights would change when the run resumes. Call it, and pass its result."
             )
 
     def check_records(self, dataset: Dataset) -> None:
@@ -514,12 +510,7 @@ class PrivateNetwork(DPSGDClassifier):
 
         The noise multiplier is the one for ``epsilon``, and gradients are computed by the first
         correct engine, regardless of its speed on this machine, so that seeded runs agree on
-        all machines.
-
-        Parameters
-        ----------
-        dataset : Dataset
-            Only its public facts are read.
+        all machines. Of the data set only public facts are read.
         """
         self._check_settings()
         _checks.reject_unsplittable_fit(model=self)

@@ -375,12 +375,21 @@ def linear_gradients(
     buffer: ScratchBuffer,
     transposed: bool = False,
 ) -> LayerGradients:
-    """Gradients of a linear layer, whose weights may have shape (inputs, outputs)."""
+    """Gradients of a linear layer, whose weights may have shape (inputs, outputs).
+
+    They are materialized where that is cheaper. The norms of the two forms differ slightly, so
+    only public numbers decide: the declared block size, and not the actual number of examples.
+    """
     gradients: LayerGradients = {}
     a, g = a.reshape(n, -1, a.shape[-1]), g.reshape(n, -1, g.shape[-1])
     if module.weight.requires_grad:
-        factors = (g, a) if transposed else (a, g)
-        gradients["weight"] = matmul_gradients(*factors, block_size)
+        products = ProductGradients(g, a) if transposed else ProductGradients(a, g)
+        (_, positions, d), p = a.shape, g.shape[2]
+        small = positions > 1 and block_size * p * d <= _MAX_ENTRIES
+        cheap = positions * positions * (p + d) > _ENTRY_COST * p * d
+        gradients["weight"] = (
+            MaterializedGradients(products.materialize()) if small and cheap else products
+        )
     if module.bias is not None and module.bias.requires_grad:
         gradients["bias"] = MaterializedGradients(g.sum(1))
     return gradients
@@ -492,21 +501,6 @@ RULES: dict[type[nn.Module], Rule] = {
     nn.InstanceNorm1d: normalization_gradients,
     nn.InstanceNorm2d: normalization_gradients,
 }
-
-
-def matmul_gradients(a: Tensor, g: Tensor, block_size: int) -> Gradients:
-    """Choose between a product and materialized gradients, whichever is cheaper.
-
-    The norms of the two differ slightly, so only public numbers may decide: the declared block
-    size, and not the actual number of examples.
-    """
-    _, positions, d = a.shape
-    p = g.shape[2]
-    if positions == 1 or block_size * p * d > _MAX_ENTRIES:
-        return ProductGradients(a, g)
-    if positions * positions * (p + d) > _ENTRY_COST * p * d:
-        return MaterializedGradients(g.mT @ a)
-    return ProductGradients(a, g)
 
 
 def _squared_row_norms(rows: Tensor) -> Tensor:

@@ -32,25 +32,16 @@ _MASKED = -1e4  # added to attention scores of padding
 
 
 def load_sequence_classifier(directory: str | PathLike[str], classes: Sequence[Label]) -> Any:
-    """Load a text classifier from a Hugging Face folder.
+    """Load a text classifier from a Hugging Face folder, in float32.
 
     Parameters
     ----------
     directory : path
-        With ``config.json`` and weights as safetensors.
+        With ``config.json`` and weights as safetensors. Weights that exist only as a pickle,
+        which could execute any code, are rejected.
     classes : sequence of str or int
-        The classes in the order of their codes: a label i means ``classes[i]``.
-
-    Returns
-    -------
-    transformers.PreTrainedModel
-        In float32. If the folder has no head for these classes, its initial weights are random.
-
-    Raises
-    ------
-    DataError
-        If a file is missing, or weights exist only as a pickle, which could execute any code in
-        it.
+        The classes in the order of their codes: a label i means ``classes[i]``. If the folder
+        has no head for these classes, its initial weights are random.
 
     Guarantees
     ----------
@@ -107,23 +98,10 @@ def minilm_tokenizer() -> Any:
 
 
 def train_only(model: nn.Module, *patterns: str) -> tuple[str, ...]:
-    """Freeze all parameters except those whose names match a pattern.
+    """Freeze all parameters except those whose names match a pattern; return their names.
 
-    Parameters
-    ----------
-    model : torch.nn.Module
-    *patterns : str
-        Shell-style patterns: ``"classifier.*"``, ``"*.layer.5.*"``.
-
-    Returns
-    -------
-    tuple of str
-        Names of the parameters that will be trained.
-
-    Raises
-    ------
-    ValueError
-        If a pattern matches no parameter; nothing is frozen then.
+    Patterns are shell-style: ``"classifier.*"``, ``"*.layer.5.*"``. If one matches no parameter,
+    a ValueError is raised and nothing is frozen.
 
     Examples
     --------
@@ -159,7 +137,7 @@ def add_lora(
     Parameters
     ----------
     model : transformers.PreTrainedModel
-        For sequence classification; it becomes part of the result.
+        For sequence classification; it becomes part of the result, a ``peft.PeftModel``.
     rank : int
         The rank r.
     scale : float > 0
@@ -168,10 +146,6 @@ def add_lora(
         Before the adapters.
     targets : sequence of str, optional
         Names of the layers that get adapters; by default peft's choice for the model.
-
-    Returns
-    -------
-    peft.PeftModel
     """
     _checks.whole(rank=rank)
     _checks.positive(scale=scale)
@@ -242,11 +216,7 @@ class MeanPooled(nn.Module):
 class LastLayers(nn.Module):
     """The last layers of a :class:`MeanPooled`, on the output of :func:`encode_frozen_layers`.
 
-    Parameters
-    ----------
-    model : MeanPooled
-        With layers like BERT's. It is copied, without dropout.
-    layers : int
+    The layers are like BERT's, and are copied without dropout.
     """
 
     def __init__(self, model: MeanPooled, layers: int = 1) -> None:
@@ -281,7 +251,7 @@ def encode_frozen_layers(model: MeanPooled, tokens: Tokens, layers: int = 1) -> 
 
     Returns
     -------
-    array of shape (n, length, width + 1), of float16
+    array of float16, of shape (n, length, width + 1)
         States, and 1 for a token; zero for padding.
 
     Guarantees

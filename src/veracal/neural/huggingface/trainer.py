@@ -298,17 +298,8 @@ class PrivateTrainer(Trainer):
     ) -> TrainOutput:
         """Train, and leave the weights in ``model``.
 
-        Parameters
-        ----------
-        resume_from_checkpoint, trial
-            None: a run cannot be resumed, and a hyperparameter search on the records would cost
-            more than one run.
-        ignore_keys_for_eval : list of str, optional
-
-        Returns
-        -------
-        TrainOutput
-            Its loss is NaN: the training loss is neither computed nor charged.
+        A run cannot be resumed, and a hyperparameter search on the records would cost more than
+        one run. The loss of the output is NaN: it is neither computed nor charged.
         """
         self._check_fresh(resume_from_checkpoint, trial)
         plan = self._plan()
@@ -330,14 +321,9 @@ class PrivateTrainer(Trainer):
         return TrainOutput(result.steps, float("nan"), metrics)
 
     def check_records(self) -> None:
-        """Find records that a training would exclude; for the data holder only.
+        """Raise a DataError that counts the records a training would exclude, if there are any.
 
-        It reads records and is not charged, so its result is *internal*.
-
-        Raises
-        ------
-        DataError
-            If there are any; it states how many.
+        It reads records and is not charged, so its result is *internal*: for the data holder.
         """
         plan, privacy = self._plan(), self.privacy
         kept = load_records(self.train_dataset, plan.form, privacy.unit, privacy.unit_column)
