@@ -79,19 +79,10 @@ __getattr__, __dir__ = attach(
         "architectures": ("KnownNetwork",),
         "channel_standardizer": ("PrivateChannelStandardizer",),
         "distributed": ("Ranks",),
-        "encoders": (
-            "ImageEncoder",
-            "TextEncoder",
-        ),
-        "features": (
-            "Extractor",
-            "extract",
-        ),
+        "encoders": ("ImageEncoder", "TextEncoder"),
+        "features": ("Extractor", "extract"),
         "huggingface.arguments": ("PrivacyArguments",),
-        "huggingface.data": (
-            "Tokens",
-            "tokenize",
-        ),
+        "huggingface.data": ("Tokens", "tokenize"),
         "huggingface.models": (
             "LastLayers",
             "MeanPooled",
@@ -108,20 +99,9 @@ __getattr__, __dir__ = attach(
         "module_checks": ("replace_batch_norm",),
         "network": ("PrivateNetwork",),
         "predictions": ("NetworkScores",),
-        "pretrained": (
-            "EfficientNetLite0",
-            "MiniLM",
-            "MiniLMTokens",
-        ),
+        "pretrained": ("EfficientNetLite0", "MiniLM", "MiniLMTokens"),
         "scattering": ("Scattering",),
-        "examples": (
-            "Augment",
-            "ImageScaler",
-            "as_tensor",
-        ),
-        "train_module": (
-            "TrainedModule",
-            "train",
-        ),
+        "examples": ("Augment", "ImageScaler", "as_tensor"),
+        "train_module": ("TrainedModule", "train"),
     },
 )

@@ -413,9 +413,9 @@ class PrivateNetwork(DPSGDClassifier):
         known, trial = KnownNetwork.of(self.module), None
         if known is not None and (self.prepare, self.loss, self.augment) == (None, None, None):
             # Nothing else affects the trial of a network of Veracal's own.
-            rows = str(facts.X.dtype), facts.X.shape[1:], k
+            form = str(facts.X.dtype), facts.X.shape[1:], k
             settings = self._block_size, self.gradients, bool(self._pre_noise)
-            trial = repr((known.to_json(), rows, *settings))
+            trial = repr((known.to_json(), form, *settings))
             if trial in _PASSED_TRIALS:
                 return
         many = _TRIAL_EXAMPLES
@@ -427,9 +427,8 @@ class PrivateNetwork(DPSGDClassifier):
         # Dropout draws from the caller's generator.
         with full_precision(), torch.random.fork_rng(devices=[]):
             for n, replacement in ((_TRIAL_EXAMPLES, replace_each), (many, replace_halves)):
-                rows_ = synthetic_rows(facts.X, module, 2 * n)
-                prepare = self._prepare_rows
-                blocks = [synthetic_block(rows_[one], k, prepare) for one in replacement(n)]
+                rows, prepare = synthetic_rows(facts.X, module, 2 * n), self._prepare_rows
+                blocks = [synthetic_block(rows[one], k, prepare) for one in replacement(n)]
                 check_prepare(blocks, replacement)
                 if self.augment is not None:
                     check_augment(self.augment, blocks, replacement)

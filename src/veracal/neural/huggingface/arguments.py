@@ -291,11 +291,7 @@ _ARGUMENT_RULES: tuple[tuple[str, tuple[object, ...], str], ...] = (  # name, al
         "choosing the best model by its score would cost privacy that is not charged",
     ),
     ("include_num_input_tokens_seen", ("no",), "it counts the tokens of the records"),
-    (
-        "optim",
-        ("adamw_torch", "adamw_torch_fused", "sgd"),
-        "Veracal uses its own optimizer",
-    ),
+    ("optim", ("adamw_torch", "adamw_torch_fused", "sgd"), "Veracal uses its own optimizer"),
     ("lr_scheduler_type", tuple(_DECAYS), _SCHEDULED),
     ("optim_args", _UNSET, "Veracal uses its own optimizer"),
     ("optim_target_modules", _UNSET, "Veracal uses its own optimizer"),

@@ -77,11 +77,7 @@ class CallbackNotifier:
     """
 
     def __init__(
-        self,
-        trainer: Any,
-        module: nn.Module,
-        dp_sgd: DPSGD,
-        ignore_keys: list[str] | None,
+        self, trainer: Any, module: nn.Module, dp_sgd: DPSGD, ignore_keys: list[str] | None
     ) -> None:
         self._trainer, self._module, self._layout = trainer, module, Layout(module)
         self._batch, self._ignore_keys = dp_sgd.expected_batch, ignore_keys
