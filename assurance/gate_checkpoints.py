@@ -19,7 +19,8 @@ from torch import nn
 from veracal.accounting import Budget
 from veracal.data import Dataset
 from veracal.ledger import open_ledger
-from veracal.neural import PrivateNetwork, checkpoints
+from veracal.neural import PrivateNetwork
+from veracal.neural import run as checkpoints
 from veracal.queries import Curator
 
 NAME = "checkpoints"

@@ -41,12 +41,11 @@ from veracal.mechanisms import (
     GlobalV2,
     Langevin,
 )
+from veracal.neural.examples import Block, IndexedRecords
 from veracal.neural.gradients import engines as adding
 from veracal.neural.gradients import engines as ghost
 from veracal.neural.gradients import layers
-from veracal.neural.gradients.blocks import Block
 from veracal.neural.gradients.choice import MATERIALIZING_ENGINES
-from veracal.neural.synthetic_inputs import IndexedRecords
 
 NAME = "network"
 SECONDS = 25
@@ -243,9 +242,7 @@ MUTANTS: dict[str, Patches] = {
     "norms of uses apart": {"veracal.neural.gradients.engines._accumulate": clip_last_use},
     "noise before the clip not in the norm": {ADDING + "materialize": noise_not_in_norm},
     "biases not in the norm": {LAYERS + "MaterializedGradients.squared_norms": biases_free},
-    "views clipped apart": {
-        "veracal.neural.synthetic_inputs.IndexedRecords.block": views_as_examples
-    },
+    "views clipped apart": {"veracal.neural.examples.IndexedRecords.block": views_as_examples},
     "rules that jump add nothing": {ADDING + "_clip_factors": nothing_jumps},
 }
 

@@ -34,11 +34,10 @@ from veracal.mechanisms import (
     GlobalV2,
 )
 from veracal.mechanisms.clipping import _target_norm
-from veracal.neural.gradient_sums import GradientWorker, Layout, NetworkSums, _torch_threads
-from veracal.neural.gradients.blocks import Block, cross_entropy
+from veracal.neural.examples import Block, IndexedRecords, as_tensor, cross_entropy
+from veracal.neural.gradient_sums import GradientEngine, Layout, NetworkSums, _torch_threads
 from veracal.neural.gradients.choice import MATERIALIZING_ENGINES
 from veracal.neural.gradients.engines import GhostEngine, rounding_slack
-from veracal.neural.synthetic_inputs import IndexedRecords, as_tensor
 
 NAME = "network_jumps"
 WIDTH, HIDDEN = 50, 7  # for which positions matter in linear algebra, too
@@ -188,9 +187,9 @@ def attacked(engine_case: str, by_place: bool, rule: str, attack: str) -> float 
     clip, row = case
     X = records(row, attack)
     module = network(by_place=by_place)
-    workers = [GradientWorker(module, ENGINES[engine_case](module, cross_entropy, BLOCK))]
+    engines = [ENGINES[engine_case](module, cross_entropy, BLOCK)]
     taken = IndexedRecords(X, np.zeros(len(X), int), prepare)
-    sums = NetworkSums(workers, taken, ROWS, BLOCK, rng=np.random.default_rng(0))
+    sums = NetworkSums(engines, taken, ROWS, BLOCK, rng=np.random.default_rng(0))
     weights = Layout(module).read(module)
     one, other = (sums(weights, np.arange(first, len(X)), clip) for first in (0, 1))
     moved = far(one, other, clip)
@@ -247,9 +246,9 @@ def addresses(rule: str) -> None:
 
     for start in (0, 1, 5, 15):
         module = network(by_place=True)
-        workers = [GradientWorker(module, GhostEngine(module, cross_entropy, BLOCK))]
+        engines = [GhostEngine(module, cross_entropy, BLOCK)]
         taken = IndexedRecords(X, np.zeros(len(X), int), anywhere)
-        sums = NetworkSums(workers, taken, ROWS, BLOCK, rng=np.random.default_rng(0))
+        sums = NetworkSums(engines, taken, ROWS, BLOCK, rng=np.random.default_rng(0))
         weights = shifted(torch.from_numpy(Layout(module).read(module)), start).numpy()
         totals.add(sums(weights, np.arange(1, len(X), 2), clip).total.tobytes())
     assert len(totals) == 1, (
@@ -284,7 +283,7 @@ def old_blocks(sums: NetworkSums, rows: Any) -> Any:
 
 def alone_after_error(
     sums: NetworkSums,
-    worker: GradientWorker,
+    engine: GradientEngine,
     block: Any,
     clip: ClipRule,
     total: Any,
@@ -294,10 +293,10 @@ def alone_after_error(
     real, part = block >= 0, torch.zeros_like(total)
     rows = np.where(real, block, block[real][0])
     try:
-        summed = worker.engine.add(sums._records.block(rows, real), clip, part)
+        summed = engine.add(sums._records.block(rows, real), clip, part)
     except Exception:
         for row in block[real] if len(block) > 1 else ():
-            alone_after_error(sums, worker, np.array([row]), clip, total, tally)
+            alone_after_error(sums, engine, np.array([row]), clip, total, tally)
         return
     total += part
     tally.exceeding += summed.exceeding
@@ -352,7 +351,7 @@ MUTANTS: dict[str, Patches] = {
     },
     "padding is counted": {ADDING + "_padded_factors": all_counted},
     "weights where they are": {"veracal.neural.gradient_sums.aligned": unchanged},
-    "inputs where they are": {"veracal.neural.synthetic_inputs._align": unchanged},
+    "inputs where they are": {"veracal.neural.examples._align": unchanged},
 }
 
 

@@ -29,8 +29,8 @@ from veracal.data import Dataset
 from veracal.errors import PrecisionError
 from veracal.neural import PrivateNetwork
 from veracal.neural import precision as _precision
+from veracal.neural.examples import as_tensor
 from veracal.neural.gradient_sums import NetworkSums
-from veracal.neural.synthetic_inputs import as_tensor
 
 NAME = "network_precision"
 SECONDS = 15
@@ -48,12 +48,8 @@ def cast_up(values: Tensor, layer: nn.Module) -> Tensor:
     return values.float() if values.dtype.itemsize < 4 else values
 
 
-def settings_ignored(torch: Any) -> None:
-    """Find no setting for float32 products reduced."""
-
-
 @contextmanager
-def process_kept(torch: Any) -> Iterator[None]:
+def process_kept() -> Iterator[None]:
     """Leave the settings of the process as they are."""
     yield
 
@@ -79,7 +75,7 @@ def unguarded() -> Patches:
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "autocast is ignored": {
-        "veracal.neural.precision._autocast_devices": lambda torch: [],
+        "veracal.neural.precision._autocast_devices": lambda: [],
         **unchecked(),
     },
     "precision is checked when a fit begins, not in its steps": {**unguarded(), **unchecked()},
@@ -341,4 +337,4 @@ def run(subject: Patches, *, long: bool) -> str:
     return f"at most {max(exact, worst):.4f} bounds, {len(BETWEEN)} ways to lower precision"
 
 
-assert _precision._autocast_devices(torch) == []
+assert _precision._autocast_devices() == []

@@ -15,8 +15,8 @@ from torch import nn
 from assurance import gate_linear_sampler as linear
 from assurance.networks import SUMS, Patches, fitted, patched
 from veracal.mechanisms import DPSGD
+from veracal.neural.examples import IndexedRecords
 from veracal.neural.gradient_sums import NetworkSums
-from veracal.neural.synthetic_inputs import IndexedRecords
 
 NAME = "network_sampler"
 SECONDS = 10
@@ -83,7 +83,7 @@ def taken_part(size: int, real: int, rate: float, steps: int, *, seed: int) -> A
 
     rng = np.random.default_rng(seed)
     X, y = rng.standard_normal((real, 2)), rng.integers(2, size=real)
-    with mock.patch("veracal.neural.synthetic_inputs.IndexedRecords.block", spied):
+    with mock.patch("veracal.neural.examples.IndexedRecords.block", spied):
         model, _ = fitted(
             nn.Linear(2, 2),
             X,

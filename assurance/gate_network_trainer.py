@@ -30,7 +30,7 @@ from assurance.networks import ADDING, DEEP, LAYERS, Patches, patched, summed_ot
 from veracal.accounting import Budget, Gaussian, Repeated
 from veracal.ledger import open_ledger
 from veracal.mechanisms import DPSGD
-from veracal.neural.huggingface import PrivacyArguments, PrivateTrainer
+from veracal.neural import PrivacyArguments, PrivateTrainer
 from veracal.neural.huggingface import arguments as translating
 from veracal.neural.run import NoisySumMonitor
 

@@ -76,10 +76,9 @@ def unread_refused(dataset: Any, form: Any) -> Any:
     return arrays, labels, fits
 
 
-def failing(sums: Any, lane: Any, rows: Any, clip: Any, total: Any, tally: Any) -> None:
+def failing(sums: Any, engine: Any, rows: Any, clip: Any, total: Any, counts: Any) -> None:
     """Stop where a module fails for a record."""
-    summed = lane.engine.add(sums._records.block(rows), clip, total)
-    tally.add(summed.norms, clip)
+    counts.examples += len(engine.add(sums._records.block(rows), clip, total).norms)
 
 
 def every_class_needed(facts: Any, dataset: Dataset) -> Any:

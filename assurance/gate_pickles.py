@@ -180,7 +180,7 @@ OTHERS = {
     *("BetaCalibration", "CalibratedClassifier", "HistogramBinning", "IsotonicCalibration"),
     *("PlattScaling", "TemperatureScaling", "TwoTemperatureScaling"),
     *("Curator", "PrivateModel", "RecordsModel", "PrivateStep", "LoadedRecords"),
-    *("LastLayers", "MeanPooled", "MiniLMTextClassifier", "SequenceClassifierModule"),
+    *("LastLayers", "MeanPooled", "SequenceClassifierModule"),
     *("PrivateTrainer", "PrivateClassifier", "DeclaredOneHot"),
 }
 

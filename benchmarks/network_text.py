@@ -30,7 +30,7 @@ from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
 from torch import nn
 from transformers import TrainerCallback, TrainingArguments
 
-from veracal.neural.huggingface import (
+from veracal.neural import (
     PrivacyArguments,
     PrivateTrainer,
     minilm_classifier,

@@ -27,10 +27,10 @@ from torch import nn
 from benchmarks.datasets import load
 from veracal.accounting import Composed, Event, epsilon_for
 from veracal.mechanisms import Adam
-from veracal.neural import PrivateNetwork
-from veracal.neural.huggingface import (
+from veracal.neural import (
     LastLayers,
     MeanPooled,
+    PrivateNetwork,
     encode_frozen_layers,
     minilm_classifier,
     minilm_tokenizer,

@@ -22,7 +22,7 @@ from veracal.data import TextForm, load
 from veracal.errors import DataError
 
 # The first of two lines that differ from a script without privacy.
-from veracal.neural.huggingface import (
+from veracal.neural import (
     MeanPooled,
     PrivacyArguments,
     PrivateTrainer,
@@ -71,7 +71,7 @@ def sst2(folder, records, rng):
     train, dev = (load(folder / f"{part}.tsv", schema=SST2) for part in ("train", "dev"))
     rows = np.sort(rng.permutation(len(train))[:records])
     return [
-        tokenize(X, tokenizer, max_length=length, labels=y, cache=True)
+        tokenize(X, tokenizer, max_length=length, labels=y)
         for X, y, length in ((train.X[rows], train.y[rows], LENGTH), (dev.X[:], dev.y, LONG))
     ]
 

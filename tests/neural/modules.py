@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations, prune
 
-from veracal.neural.gradients.blocks import Block
+from veracal.neural.examples import Block, compute_logits, example_losses
 
 
 class Attention(nn.Module):
@@ -228,3 +228,17 @@ def build_network(name, seed=0):
     module, x = build(), inputs()
     outputs = module(x).shape[1]
     return module, Block(x, torch.arange(len(x)) % max(2, outputs))
+
+
+def example_gradients(module, losses, block):
+    """Gradients of shape (n, size), each from its own backward pass."""
+    trained = [one for one in module.parameters() if one.requires_grad]
+    rows = []
+    for i in range(len(block)):
+        one = block.part(i, i + 1)
+        loss = example_losses(one, compute_logits(module, one.inputs), losses).sum()
+        gradients = torch.autograd.grad(
+            loss, trained, allow_unused=True, materialize_grads=True
+        )
+        rows.append(torch.cat([each.double().reshape(-1) for each in gradients]))
+    return torch.stack(rows)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.neural.modules import example_gradients
 from veracal.mechanisms import Flat
 from veracal.neural import PrivateNetwork
 from veracal.neural.architectures import (
@@ -17,10 +18,9 @@ from veracal.neural.architectures import (
     mnist_cnn,
     scatter_cnn,
 )
-from veracal.neural.gradients.blocks import Block, cross_entropy
-from veracal.neural.gradients.choice import ENGINE_NAMES, choose_engine, example_gradients
+from veracal.neural.examples import Block, cross_entropy, replace_each, replace_halves
+from veracal.neural.gradients.choice import ENGINE_NAMES, choose_engine
 from veracal.neural.module_checks import check_behavior, check_module
-from veracal.neural.synthetic_inputs import replace_each, replace_halves
 
 # What makes it, the shape of an example, its classes and its number of parameters.
 MODELS = {

@@ -36,9 +36,8 @@ from veracal.mechanisms import (
     Step,
     StepProgress,
 )
-from veracal.neural.checkpoints import _METADATA_KEY, Checkpoint
 from veracal.neural.gradient_sums import Layout, NetworkSums
-from veracal.neural.run import NoisySumMonitor
+from veracal.neural.run import _METADATA_KEY, Checkpoint, NoisySumMonitor
 from veracal.queries import Curator
 from veracal.training import ExponentialAverage
 

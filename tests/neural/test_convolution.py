@@ -7,19 +7,17 @@ from torch.nn import functional
 
 from tests.neural.modules import build_network
 from veracal.mechanisms import Flat
-from veracal.neural.gradients.blocks import Block, cross_entropy
-from veracal.neural.gradients.convolution import (
-    ScratchBuffer,
-    convolve_patches,
-    extract_patches,
-    to_weight_order,
-    uses_patch_product,
-)
+from veracal.neural.examples import Block, cross_entropy
 from veracal.neural.gradients.engines import GhostEngine
 from veracal.neural.gradients.layers import (
     EmbeddingGradients,
+    PatchConvolution,
     ProductGradients,
+    ScratchBuffer,
     _squared_row_norms,
+    extract_patches,
+    to_weight_order,
+    uses_patch_product,
 )
 
 LAYERS = [
@@ -65,7 +63,9 @@ def test_input_gradients_pass_through_a_patch_product(bias):
     torch.manual_seed(0)
     layer = nn.Conv2d(3, 5, 3, stride=2, padding=1, bias=bias)
     x = torch.randn(2, 3, 8, 8, requires_grad=True)
-    output = convolve_patches(layer, x, extract_patches(layer, x.detach(), ScratchBuffer()))
+    output = PatchConvolution.apply(
+        x, layer.weight, layer, *extract_patches(layer, x.detach(), ScratchBuffer())
+    )
     torch.testing.assert_close(output, layer(x))
     assert output.is_contiguous(memory_format=torch.channels_last)
     slope = torch.randn_like(output)

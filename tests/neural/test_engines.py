@@ -5,14 +5,14 @@ import pytest
 import torch
 from torch import nn
 
-from tests.neural.modules import MODULES, build_network
+from tests.neural.modules import MODULES, build_network, example_gradients
 from veracal.mechanisms import Automatic, Flat, GlobalAdapt, GlobalV1, GlobalV2
+from veracal.neural.examples import Block, cross_entropy
 from veracal.neural.gradient_sums import Layout
 from veracal.neural.gradients import layers
-from veracal.neural.gradients.blocks import Block, cross_entropy
-from veracal.neural.gradients.choice import ENGINE_NAMES, choose_engine, example_gradients
-from veracal.neural.gradients.convolution import ScratchBuffer
+from veracal.neural.gradients.choice import ENGINE_NAMES, choose_engine
 from veracal.neural.gradients.engines import FunctionalEngine, GhostEngine, OpacusEngine
+from veracal.neural.gradients.layers import ScratchBuffer
 
 ENGINES = {"ghost": GhostEngine, "functional": FunctionalEngine, "hooks": OpacusEngine}
 CLIPS = [
@@ -171,13 +171,13 @@ def test_writing_a_layout_restores_what_was_read():
     weights = layout.read(module)
     assert layout.size == len(weights) == 4 + 4 * 3 + 3
     before = {name: one.clone() for name, one in module.named_parameters()}
-    layout.write(weights + 1, module)
+    layout.share(weights + 1, module)
     for name, one in module.named_parameters():
         assert torch.equal(one, before[name] + 1 if one.requires_grad else before[name])
-    layout.write(weights, module)
+    layout.share(weights, module)
     assert np.array_equal(layout.read(module), weights)
     with pytest.raises(ValueError, match="19 weights"):
-        layout.write(weights[1:], module)
+        layout.share(weights[1:], module)
 
 
 def test_the_number_of_examples_does_not_affect_the_others(monkeypatch):

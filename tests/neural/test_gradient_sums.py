@@ -8,11 +8,10 @@ from torch import nn
 from veracal._types import aligned
 from veracal.mechanisms import Automatic, Flat, FullBatch, GlobalAdapt, GlobalV1, GlobalV2
 from veracal.neural import PrivateNetwork, train
-from veracal.neural.gradient_sums import GradientWorker, Layout, NetworkSums
-from veracal.neural.gradients.blocks import Block, cross_entropy
+from veracal.neural.examples import Block, IndexedRecords, as_tensor, cross_entropy
+from veracal.neural.gradient_sums import Layout, NetworkSums
 from veracal.neural.gradients.choice import MATERIALIZING_ENGINES
 from veracal.neural.gradients.engines import GhostEngine
-from veracal.neural.synthetic_inputs import IndexedRecords, as_tensor
 
 ENGINES = {"ghost": GhostEngine, **MATERIALIZING_ENGINES}
 JUMPING = (GlobalV1(1.0, 2.0), GlobalV2(1.0), GlobalAdapt(1.0, 2.0))
@@ -72,7 +71,7 @@ def sums_of(module, way=GhostEngine, x=X, y=Y, expected=60.0, block=128, seen=No
                 seen.append((len(one), one.real))
             return super().add(one, clip, total)
 
-    workers = [GradientWorker(module, NoisyCounts(module, cross_entropy, max(4, block)))]
+    workers = [NoisyCounts(module, cross_entropy, max(4, block))]
     rng = np.random.default_rng(0)
     return NetworkSums(workers, IndexedRecords(x, y, **records), expected, block, rng=rng)
 
@@ -231,7 +230,7 @@ def test_discontinuous_rules_use_one_thread():
 
     module = network()
     sums = NetworkSums(
-        [GradientWorker(module, Watching(module, cross_entropy, 8))],
+        [Watching(module, cross_entropy, 8)],
         IndexedRecords(X, Y),
         8.0,
         8,

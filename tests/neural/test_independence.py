@@ -11,8 +11,8 @@ from veracal.accounting import Budget
 from veracal.data import Dataset
 from veracal.ledger import open_ledger
 from veracal.mechanisms import Flat
+from veracal.neural.examples import Block, cross_entropy
 from veracal.neural.gradient_sums import Layout
-from veracal.neural.gradients.blocks import Block, cross_entropy
 from veracal.neural.gradients.choice import choose_engine
 from veracal.neural.gradients.engines import GhostEngine, OpacusEngine
 from veracal.queries import Curator

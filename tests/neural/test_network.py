@@ -14,10 +14,9 @@ from tests.neural.fits import RNG, SETTINGS, Seen, Touchy, X, Y, model, network
 from veracal.data import Dataset
 from veracal.mechanisms import DPSGD, SGD, Adam, Flat, GlobalAdapt, Langevin, Momentum
 from veracal.neural import ImageScaler, PrivateNetwork
-from veracal.neural.gradient_sums import GradientWorker, Layout, NetworkSums
-from veracal.neural.gradients.blocks import PartialSumError, cross_entropy
+from veracal.neural.examples import IndexedRecords, as_tensor, cross_entropy
+from veracal.neural.gradient_sums import Layout, NetworkSums, PartialSumError
 from veracal.neural.gradients.engines import GhostEngine
-from veracal.neural.synthetic_inputs import IndexedRecords, as_tensor
 from veracal.training import ExponentialAverage, PrivateLogisticRegression
 
 
@@ -93,9 +92,7 @@ def test_blocks_change_nothing_but_rounding(block):
 def test_two_workers_give_the_sums_of_one(count):
     module, twin = network(), network(1)
     layout, records = Layout(module), IndexedRecords(X, Y)
-    one, other = (
-        GradientWorker(each, GhostEngine(each, cross_entropy, 8)) for each in (module, twin)
-    )
+    one, other = (GhostEngine(each, cross_entropy, 8) for each in (module, twin))
     sums = [
         NetworkSums(workers, records, 60.0, 8, rng=np.random.default_rng(0))
         for workers in ([one], [one, other])
@@ -130,7 +127,7 @@ def test_a_partial_sum_ends_the_run():
         def weighted_sum(self, factors, kept):
             raise RuntimeError("no memory")
 
-    workers = [GradientWorker(module, Failing(module, cross_entropy, 8))]
+    workers = [Failing(module, cross_entropy, 8)]
     sums = NetworkSums(workers, IndexedRecords(X, Y), 8.0, 8, rng=np.random.default_rng(0))
     with pytest.raises(PartialSumError):
         sums(Layout(module).read(module), np.arange(5), Flat(0.3))

@@ -9,8 +9,8 @@ from torch import nn
 from veracal.data import load
 from veracal.neural import PrivateNetwork
 from veracal.neural.architectures import mnist_cnn
+from veracal.neural.examples import Block, cross_entropy
 from veracal.neural.gradients import layers
-from veracal.neural.gradients.blocks import Block, cross_entropy
 from veracal.neural.gradients.choice import choose_engine
 from veracal.neural.module_checks import perturbed_initialization
 

@@ -7,7 +7,7 @@ from scipy import stats
 from torch import nn
 
 from tests.neural.fits import Seen, X, Y, model, network
-from tests.neural.modules import build_network
+from tests.neural.modules import build_network, example_gradients
 from veracal.mechanisms import (
     Automatic,
     Flat,
@@ -16,8 +16,8 @@ from veracal.mechanisms import (
     add_gradient_noise,
     clipped_sum,
 )
-from veracal.neural.gradients.blocks import Block, cross_entropy
-from veracal.neural.gradients.choice import MATERIALIZING_ENGINES, example_gradients
+from veracal.neural.examples import Block, cross_entropy
+from veracal.neural.gradients.choice import MATERIALIZING_ENGINES
 from veracal.neural.gradients.engines import PreNoise
 
 LANGEVIN = Langevin(0.1, 1.0, pre_noise=0.3)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from veracal.neural.examples import ImageScaler
 from veracal.neural.scattering import IMAGENET, Scattering, morlet, scattering_transform
-from veracal.neural.synthetic_inputs import ImageScaler
 
 # Features of one picture, by channel, row and column: how many filters, and the number.
 KYMATIO = {

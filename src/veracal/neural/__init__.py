@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from veracal.neural.channel_standardizer import PrivateChannelStandardizer
     from veracal.neural.distributed import Ranks
     from veracal.neural.encoders import ImageEncoder, TextEncoder
+    from veracal.neural.examples import Augment, ImageScaler, as_tensor
     from veracal.neural.features import Extractor, extract
     from veracal.neural.huggingface.arguments import PrivacyArguments
     from veracal.neural.huggingface.data import Tokens, tokenize
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from veracal.neural.predictions import NetworkScores
     from veracal.neural.pretrained import EfficientNetLite0, MiniLM, MiniLMTokens
     from veracal.neural.scattering import Scattering
-    from veracal.neural.synthetic_inputs import Augment, ImageScaler, as_tensor
     from veracal.neural.train_module import TrainedModule, train
 
 # Report a missing package clearly before anything else fails.
@@ -79,19 +79,10 @@ __getattr__, __dir__ = attach(
         "architectures": ("KnownNetwork",),
         "channel_standardizer": ("PrivateChannelStandardizer",),
         "distributed": ("Ranks",),
-        "encoders": (
-            "ImageEncoder",
-            "TextEncoder",
-        ),
-        "features": (
-            "Extractor",
-            "extract",
-        ),
+        "encoders": ("ImageEncoder", "TextEncoder"),
+        "features": ("Extractor", "extract"),
         "huggingface.arguments": ("PrivacyArguments",),
-        "huggingface.data": (
-            "Tokens",
-            "tokenize",
-        ),
+        "huggingface.data": ("Tokens", "tokenize"),
         "huggingface.models": (
             "LastLayers",
             "MeanPooled",
@@ -108,20 +99,9 @@ __getattr__, __dir__ = attach(
         "module_checks": ("replace_batch_norm",),
         "network": ("PrivateNetwork",),
         "predictions": ("NetworkScores",),
-        "pretrained": (
-            "EfficientNetLite0",
-            "MiniLM",
-            "MiniLMTokens",
-        ),
+        "pretrained": ("EfficientNetLite0", "MiniLM", "MiniLMTokens"),
         "scattering": ("Scattering",),
-        "synthetic_inputs": (
-            "Augment",
-            "ImageScaler",
-            "as_tensor",
-        ),
-        "train_module": (
-            "TrainedModule",
-            "train",
-        ),
+        "examples": ("Augment", "ImageScaler", "as_tensor"),
+        "train_module": ("TrainedModule", "train"),
     },
 )

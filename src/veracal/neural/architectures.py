@@ -13,7 +13,6 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -22,9 +21,22 @@ from torch import Tensor, nn
 from veracal import _checks
 from veracal._types import Frozen
 from veracal.errors import DataError
-from veracal.neural.pretrained import load_minilm
+from veracal.neural.pretrained import four_axis_mask, load_minilm
 
 Activation = Callable[[], nn.Module]
+_WIDTH = 384  # length of MiniLM's vectors
+_SCALE = 500.0  # makes the learning rate of the last layer suitable for a zero head, too
+_LAYERS = 6  # of MiniLM
+_MAX_SETTING, _MAX_LIST = 1_000_000, 64  # largest number, and longest list of numbers
+_MAX_PARAMETERS = 100_000_000
+_ACTIVATIONS: Mapping[str, type[nn.Module]] = {
+    "ELU": nn.ELU,
+    "GELU": nn.GELU,
+    "ReLU": nn.ReLU,
+    "SELU": nn.SELU,
+    "SiLU": nn.SiLU,
+    "Tanh": nn.Tanh,
+}
 
 
 def mnist_cnn(
@@ -57,9 +69,6 @@ def mnist_cnn(
     >>> sum(one.numel() for one in mnist_cnn().parameters())
     26010
     """
-    _checks.whole(least=2, classes=classes)
-    for units in hidden:
-        _checks.whole(hidden=units)
     activation: Activation = nn.Tanh if tanh else nn.ReLU
     network = nn.Sequential(
         nn.Conv2d(1, 16, 8, stride=2, padding=3),
@@ -89,15 +98,12 @@ def five_layer_cnn(
 
     Parameters
     ----------
-    classes : int
-    channels : int
-        One for gray images, three for color images.
+    classes, channels : int
     side : int >= 8
         Height and width of an image.
     flat : bool
         Whether images are flat rows, channel after channel.
     """
-    _checks.whole(least=2, classes=classes)
     _checks.whole(channels=channels)
     _checks.whole(least=8, side=side)
     halved = side // 8  # after three poolings, each rounded down
@@ -116,12 +122,7 @@ def cifar_cnn(classes: int = 10) -> nn.Sequential:
     Six convolutions of 3 x 3 in pairs of 32, 64 and 128 filters, each pair with max pooling,
     and two dense layers, all with tanh, for images of shape (3, 32, 32) (Papernot et al. 2021,
     https://arxiv.org/abs/2007.14191; Tramèr and Boneh 2021, https://arxiv.org/abs/2011.11660).
-
-    Parameters
-    ----------
-    classes : int
     """
-    _checks.whole(least=2, classes=classes)
     plan = (32, 32, "halve", 64, 64, "halve", 128, 128, "halve")
     return nn.Sequential(
         *_conv_layers(3, plan, nn.Tanh),
@@ -151,13 +152,13 @@ def scatter_cnn(
     filters : int
         Of each convolution; with fewer, the noise is smaller.
     """
-    _checks.whole(least=2, classes=classes, side=side)
+    _checks.whole(least=2, side=side)
     _checks.whole(channels=channels, filters=filters)
     halved = side // 2
     return nn.Sequential(
         *_conv_layers(channels, (filters, "halve", filters), nn.Tanh),
         nn.Flatten(),
-        nn.Linear(filters * halved * halved, classes),
+        *_dense_layers(filters * halved * halved, (), classes, nn.Tanh),
     )
 
 
@@ -174,9 +175,7 @@ def mlp(
 
     Parameters
     ----------
-    features : int
-        Length of a row.
-    classes : int
+    features, classes : int
     hidden : sequence of int
         Units of the hidden layers; empty for a linear model.
     activation : callable that returns a module
@@ -187,9 +186,6 @@ def mlp(
     4994
     """
     _checks.whole(features=features)
-    _checks.whole(least=2, classes=classes)
-    for units in hidden:
-        _checks.whole(hidden=units)
     return nn.Sequential(*_dense_layers(features, hidden, classes, activation))
 
 
@@ -203,10 +199,8 @@ def dense_head(
 
     Parameters
     ----------
-    features : int
-        Length d of the features.
-    classes : int
-        Their number k.
+    features, classes : int
+        Length d of the features, and number k of classes.
     hidden : int
         Units of the first layer.
     normalized : bool
@@ -236,15 +230,13 @@ def _dense_layers(
     features: int, hidden: Sequence[int], classes: int, activation: Activation
 ) -> Iterator[nn.Module]:
     """Dense layers with activations between them."""
-    widths = (features, *hidden, classes)
-    for place, (inputs, outputs) in enumerate(pairwise(widths)):
-        if place:
-            yield activation()
-        yield nn.Linear(inputs, outputs)
-
-
-_WIDTH = 384  # length of MiniLM's vectors
-_SCALE = 500.0  # makes the learning rate of the last layer suitable for a zero head, too
+    _checks.whole(least=2, classes=classes)
+    for units in hidden:
+        _checks.whole(hidden=units)
+        yield nn.Linear(features, units)
+        yield activation()
+        features = units
+    yield nn.Linear(features, classes)
 
 
 def mean_pool_logits(hidden: Tensor, mask: Tensor, head: nn.Module, scale: float) -> Tensor:
@@ -252,15 +244,8 @@ def mean_pool_logits(hidden: Tensor, mask: Tensor, head: nn.Module, scale: float
 
     .. math:: s \left( W \frac{\bar h}{\lVert \bar h \rVert} + b \right)
 
-    Parameters
-    ----------
-    hidden : tensor of shape (n, tokens, width)
-    mask : tensor of shape (n, tokens)
-        Marks tokens; the rest is padding.
-    head : torch.nn.Module
-        With W and b.
-    scale : float
-        The factor s. It scales the gradients of the head, and how fast it learns.
+    Hidden states have shape (n, tokens, width), and the mask (n, tokens) marks tokens. The head
+    holds W and b, and the factor s scales its gradients, and so how fast it learns.
     """
     mask_ = mask.to(hidden.dtype)[..., None]
     mean = (hidden * mask_).sum(1) / mask_.sum(1).clamp(min=1.0)
@@ -276,59 +261,47 @@ def zero_initialized_head(width: int, classes: int) -> nn.Linear:
     return head
 
 
-class MiniLMTextClassifier(nn.Module):
-    """All-MiniLM-L6-v2 with a linear head on the mean token vector (:func:`mean_pool_logits`).
+class _MiniLMClassifier(nn.Module):
+    """MiniLM without dropout, with a linear head on the mean token vector."""
 
-    MiniLM was trained on public data such that this mean represents the meaning of a sentence.
-    Everything except the last layers and the head is frozen, and there is no dropout.
-
-    Parameters
-    ----------
-    classes : int
-    layers : int from 0 to 6
-        Number of last encoder layers that are trained; each has 1.77 million parameters.
-    """
-
-    def __init__(self, classes: int, layers: int = 1) -> None:
+    def __init__(self, classes: int, layers: int) -> None:
         super().__init__()
         self.encoder: Any = load_minilm()
         self.encoder.requires_grad_(False)
-        blocks = self.encoder.encoder.layer
-        for block in blocks[len(blocks) - layers :]:
+        for block in self.encoder.encoder.layer[_LAYERS - layers :]:
             block.requires_grad_(True)
         self.head = zero_initialized_head(_WIDTH, classes)
 
     def forward(self, rows: Tensor) -> Tensor:
         """Logits of texts as token ids, of shape (n, tokens), padded with zeros."""
-        last_token = self.encoder.config.vocab_size - 1
-        tokens = rows.round().clamp(0, last_token).long()
-        mask = (tokens != 0).to(torch.float32)
-        # transformers drops a two-axis mask if no text of the batch is padded, so that the
-        # kernel would depend on the other texts. A four-axis mask is used unchanged.
-        attention_mask_ = mask.bool()[:, None, None, :].expand(-1, 1, mask.shape[1], -1)
-        token_types = torch.zeros_like(tokens)
+        tokens = rows.round().clamp(0, self.encoder.config.vocab_size - 1).long()
+        mask = tokens != 0
         hidden = self.encoder(
-            input_ids=tokens, token_type_ids=token_types, attention_mask=attention_mask_
+            input_ids=tokens,
+            token_type_ids=torch.zeros_like(tokens),
+            attention_mask=four_axis_mask(mask),
         ).last_hidden_state
         return mean_pool_logits(hidden, mask, self.head, _SCALE)
 
 
-def minilm_texts(classes: int, *, layers: int = 1) -> MiniLMTextClassifier:
-    """All-MiniLM-L6-v2 for texts as rows of tokens, with its last layers trained.
+def minilm_texts(classes: int, *, layers: int = 1) -> nn.Module:
+    """All-MiniLM-L6-v2 for texts, with its last layers and a new head trained.
 
-    Rows come from :class:`~veracal.neural.MiniLMTokens`.
+    MiniLM was trained on public data such that the mean of its token vectors represents the
+    meaning of a sentence; the head reads that mean (:func:`mean_pool_logits`). Rows are tokens
+    from :class:`~veracal.neural.MiniLMTokens`.
 
     Parameters
     ----------
     classes : int
     layers : int from 0 to 6
-        Number of encoder layers that are trained, in addition to the head.
+        Number of encoder layers that are trained, each of 1.77 million parameters.
     """
     _checks.whole(least=2, classes=classes)
     _checks.whole(least=0, layers=layers)
-    if layers > 6:
-        raise ValueError(f"Expected at most 6 layers, got layers={layers!r}.")
-    return MiniLMTextClassifier(classes, layers)
+    if layers > _LAYERS:
+        raise ValueError(f"Expected at most {_LAYERS} layers, got layers={layers!r}.")
+    return _MiniLMClassifier(classes, layers)
 
 
 _ARCHITECTURES: Mapping[str, Callable[..., nn.Module]] = {
@@ -343,17 +316,6 @@ _ARCHITECTURES: Mapping[str, Callable[..., nn.Module]] = {
         minilm_texts,
     )
 }
-_PUBLISHED = ("minilm_texts",)  # a package contains their frozen weights
-_ACTIVATIONS: Mapping[str, type[nn.Module]] = {
-    "ELU": nn.ELU,
-    "GELU": nn.GELU,
-    "ReLU": nn.ReLU,
-    "SELU": nn.SELU,
-    "SiLU": nn.SiLU,
-    "Tanh": nn.Tanh,
-}
-_MAX_SETTING, _MAX_LIST = 1_000_000, 64  # largest number, and longest list of numbers
-_MAX_PARAMETERS = 100_000_000
 
 
 @dataclass(frozen=True)
@@ -375,13 +337,7 @@ class KnownNetwork:
 
     @classmethod
     def of(cls, function: object) -> "KnownNetwork | None":
-        """Describe a network function of this module; None for any other.
-
-        Parameters
-        ----------
-        function : object
-            One of the functions, a ``functools.partial`` of one, or a known network.
-        """
+        """Describe a function of this module, or a partial of one; None for any other."""
         if isinstance(function, KnownNetwork):
             return function
         base, args, keywords = function, (), {}
@@ -391,15 +347,12 @@ class KnownNetwork:
         if name is None:
             return None
         arguments = inspect.signature(_ARCHITECTURES[name]).bind(*args, **keywords).arguments
-        activation_names = {value: word for word, value in _ACTIVATIONS.items()}
-        settings = {
-            key: activation_names.get(value, value)
-            if isinstance(value, type)
-            else list(value)
-            if isinstance(value, tuple)  # JSON has no tuples
-            else value
-            for key, value in arguments.items()
-        }
+        settings = dict[str, Any]()
+        for key, value in arguments.items():
+            activations = [word for word, kind in _ACTIVATIONS.items() if kind is value]
+            if activations:
+                value = activations[0]
+            settings[key] = list(value) if isinstance(value, tuple) else value  # as in JSON
         network = cls(name, Frozen(settings))
         return None if network._problem() else network
 
@@ -412,7 +365,7 @@ class KnownNetwork:
     @property
     def published(self) -> bool:
         """Whether its frozen weights are published, so that they need not be saved."""
-        return self.name in _PUBLISHED
+        return self.name == minilm_texts.__name__
 
     def to_json(self) -> dict[str, Any]:
         """Name and settings, as JSON values."""
@@ -427,13 +380,19 @@ class KnownNetwork:
         DataError
             For an unknown name or setting, and for a network that is too large.
         """
+        actual = repr(content)
         valid = isinstance(content, Mapping) and set(content) == {"name", "settings"}
-        if not valid or not isinstance(content["settings"], Mapping):
-            raise _unknown_network_error(where, repr(content))
-        network = cls(content["name"], Frozen(content["settings"]))
-        if problem := network._problem():
-            raise _unknown_network_error(where, problem)
-        return network
+        if valid and isinstance(content["settings"], Mapping):
+            network = cls(content["name"], Frozen(content["settings"]))
+            actual = network._problem()
+            if not actual:
+                return network
+        raise DataError(
+            where,
+            f"one of the networks {', '.join(_ARCHITECTURES)}, with its settings",
+            actual[:200],
+            "Update Veracal.",
+        )
 
     def _problem(self) -> str:
         """Describe what is wrong with it; empty if nothing is."""
@@ -445,7 +404,16 @@ class KnownNetwork:
             if not isinstance(key, str) or not _is_valid_setting(value):
                 return f"{key}={value!r}"
         if self.published:  # settings hardly change its size
-            return _setting_problem(self.name, self.settings)
+            try:
+                inspect.signature(minilm_texts).bind(**self.settings)
+            except TypeError as cause:
+                return f"{self.name}: {cause}"
+            layers, classes = self.settings.get("layers", 1), self.settings["classes"]
+            if type(layers) is not int or layers > _LAYERS:
+                return f"layers={layers!r}"
+            # A head with some hundreds of features has so many classes.
+            valid = type(classes) is int and 2 <= classes <= _MAX_PARAMETERS // 1000
+            return "" if valid else f"classes={classes!r}"
         try:
             # On the meta device no memory is allocated, whatever the settings are.
             with torch.device("meta"):
@@ -471,29 +439,3 @@ def _is_valid_setting(value: Any) -> bool:
             type(one) is int and _is_valid_setting(one) for one in value
         )
     return type(value) is bool or (type(value) is int and 0 <= value <= _MAX_SETTING)
-
-
-def _setting_problem(name: str, settings: Mapping[str, Any]) -> str:
-    """Describe invalid names or values of settings; empty if there are none."""
-    try:
-        inspect.signature(_ARCHITECTURES[name]).bind(**settings)
-    except TypeError as cause:
-        return f"{name}: {cause}"
-    layers, classes = settings.get("layers", 1), settings["classes"]
-    if type(layers) is not int or layers > 6:
-        return f"layers={layers!r}"
-    max_classes = _MAX_PARAMETERS // 1000  # classes of a head with some hundreds of features
-    return (
-        "" if type(classes) is int and 2 <= classes <= max_classes else f"classes={classes!r}"
-    )
-
-
-def _unknown_network_error(where: str, actual: str) -> DataError:
-    """Error for an unknown network."""
-    names = ", ".join(_ARCHITECTURES)
-    return DataError(
-        where,
-        f"one of the networks {names}, with its settings",
-        actual[:200],
-        "Update Veracal.",
-    )

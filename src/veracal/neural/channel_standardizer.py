@@ -46,17 +46,9 @@ def channel_moments(
 ) -> tuple[Floats, Floats]:
     """Means of the channels of each record, and of their squares.
 
-    Parameters
-    ----------
-    rows : array of shape (n, channels, ...) or (n, channels · positions)
-    channels : int
-    typical : float or array of shape (channels,)
-        Units of the channels.
-
-    Returns
-    -------
-    means, squares : arrays of float64, of shape (n, channels)
-        NaN throughout for a record in which either is not finite.
+    Rows have shape (n, channels, ...) or (n, channels · positions), and ``typical`` holds the
+    units of the channels. Both results have shape (n, channels), and are NaN throughout for a
+    record in which either is not finite.
 
     Examples
     --------
@@ -89,12 +81,10 @@ def channel_sums(
 
     Parameters
     ----------
-    rows : array or MappedRows of shape (n, channels, ...) or (n, channels · positions)
-    channels : int
+    rows, channels, typical
+        As of :func:`channel_moments`.
     mean_norm, square_norm : float > 0
         Declared norms, to which longer vectors are clipped.
-    typical : float or array of shape (channels,)
-        Units of the channels, also declared.
 
     Returns
     -------
@@ -126,10 +116,6 @@ def channel_sensitivity(relation: Relation) -> float:
     \lVert u \rVert^2 + \lVert v \rVert^2 \le 2`, and both sums together move by at most
     :math:`\sqrt{4 + 2}`.
 
-    Parameters
-    ----------
-    relation : {"add-remove", "replace-one"}
-
     Examples
     --------
     >>> [round(channel_sensitivity(one), 3) for one in ("add-remove", "replace-one")]
@@ -149,7 +135,7 @@ def noisy_channel_moments(
     least_variance: float,
     rng: np.random.Generator,
 ) -> tuple[Floats, Floats]:
-    r"""Means and standard deviations of channels, from sums with noise.
+    r"""Means and standard deviations of channels in their units, from sums with noise.
 
     .. math:: \tilde m = A \tilde S_1 / n, \qquad
         \tilde v = \max(v_{least}, B \tilde S_2 / n - \tilde m^2)
@@ -168,11 +154,6 @@ def noisy_channel_moments(
     least_variance : float > 0
         Public lower bound. If the standard deviation of the noise on a variance is larger, it
         is the lower bound: smaller variances cannot be distinguished.
-
-    Returns
-    -------
-    means, standard deviations : arrays of shape (channels,)
-        In units of the channels.
 
     Guarantees
     ----------
@@ -221,10 +202,8 @@ class PrivateChannelStandardizer(MomentTransformer):
     size : int, optional
         Declared number of records. None: counted, so not private under add-remove.
     relation : {"add-remove", "replace-one"}
-    unit : Unit, optional
-        The unit of protection; by default one record.
-    random_state : int, Generator or None
-        None, fresh secret entropy, is the only private choice.
+    unit, random_state
+        As of :class:`~veracal.training.PrivateStandardizer`.
 
     Attributes
     ----------
@@ -325,7 +304,6 @@ class PrivateChannelStandardizer(MomentTransformer):
                 f"got shape (n, {', '.join(map(str, rows.shape[1:]))}). Pass channels=..., the "
                 "number of channels of the features."
             )
-
         if np.ndim(self.typical) and np.shape(self.typical) != (channels,):
             raise ValueError(
                 f"Expected one typical scale, or one for each of {channels} channels, got "

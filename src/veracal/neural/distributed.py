@@ -1,16 +1,16 @@
 """DP-SGD over the ranks of ``torch.distributed``, led by rank 0.
 
-Ranks exchange messages with rank 0 only. A fit runs in one process (:class:`SingleProcess`), or
-in several: one leads (:class:`Leader`) and the others follow (:class:`Follower`).
+Ranks exchange messages with rank 0 only. One process leads (:class:`Leader`), with all records or
+with other ranks that follow (:class:`Follower`).
 """
 
 import json
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,6 +27,8 @@ from veracal.queries import charged_total
 
 _MAX_ERROR_LENGTH = 2_000  # characters of an error that are sent to other ranks
 _MAX_SETTING_LENGTH = 80
+# The last step, the weights of the model (a mean, with averaging), noise and internal figures.
+RunResult = tuple[TrainingResult, Floats, NoiseFigures, InternalFigures]
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ class Ranks:
     def __post_init__(self) -> None:
         if not isinstance(self.units_disjoint, bool):
             raise ValueError(
-                f"Expected True or False, got units_apart={self.units_disjoint!r}."
+                f"Expected True or False, got units_disjoint={self.units_disjoint!r}."
             )
 
 
@@ -91,20 +93,11 @@ class RankCommand(IntEnum):
 class RankConnection:
     """Connection between a rank and rank 0.
 
-    Attributes
-    ----------
-    pending : set of int
-        On rank 0: ranks whose requested sums have not arrived yet.
-    over : bool
-        On rank 0: whether all others know that the fit has ended, successfully or not.
-    started : bool
-        On another rank: whether rank 0 has started, and continues.
-    sum_requested : bool
-        On another rank: whether rank 0 waits for a sum.
-    charged : bool
-        On another rank: whether a ledger was charged on rank 0.
-    ledger_total : str or None
-        On another rank: a sentence with the total cost on that ledger.
+    On rank 0, ``pending`` holds the ranks whose requested sums have not arrived yet, and
+    ``over`` says whether all others know that the fit has ended, successfully or not. On
+    another rank, ``started`` says whether rank 0 has started and continues, ``sum_requested``
+    whether it waits for a sum, and ``charged`` whether a ledger was charged there, of whose total
+    ``ledger_total`` is a sentence.
     """
 
     charged = False
@@ -127,18 +120,13 @@ class RankConnection:
 
     @property
     def rank(self) -> int:
-        """Number of this rank."""
+        """Number of this rank; 0 leads."""
         return dist.get_rank()
 
     @property
     def world(self) -> int:
         """Number of ranks."""
         return dist.get_world_size()
-
-    @property
-    def leads(self) -> bool:
-        """Whether this is rank 0."""
-        return self.rank == 0
 
     @property
     def others(self) -> range:
@@ -150,56 +138,39 @@ class RankConnection:
         try:
             dist.send(tensor, to)
         except RuntimeError as error:
-            self.started = False
-            raise _lost_rank_error(to) from error
+            raise self._lost(to) from error
 
     def receive(self, tensor: Tensor, of: int = 0) -> Tensor:
         """Fill a tensor with the numbers that a rank sends."""
         try:
             dist.recv(tensor, of)
         except RuntimeError as error:
-            self.started = False
-            raise _lost_rank_error(of) from error
+            raise self._lost(of) from error
         return tensor
+
+    def _lost(self, rank: int) -> WorkerError:
+        """Error for a rank that does not answer."""
+        self.started = False
+        return WorkerError(
+            f"Rank {rank} does not answer: it has stopped, or exceeded the timeout of the "
+            "process group. See its own error message, and restart all ranks."
+        )
 
     def send_command(
         self, command: RankCommand, to: int, value: float = 0.0, content: Tensor | None = None
     ) -> None:
         """Send a command to another rank, with an optional value and tensor."""
-        payload = torch.empty(0, dtype=torch.uint8) if content is None else _as_bytes(content)
-        self.send(torch.tensor([float(command), value, len(payload)], dtype=torch.float64), to)
-        if len(payload):
-            self.send(payload, to)
-
-    def begin(self, to: int, total: str | None, module: Tensor) -> None:
-        """Send the start command, with the module's bytes and the ledger's total.
-
-        Parameters
-        ----------
-        to : int
-        total : str or None
-            Of the charged ledger; None without one.
-        module : tensor of bytes
-        """
-        total_bytes = (
-            torch.empty(0, dtype=torch.uint8) if total is None else _encode_text(total)
-        )
-        self.send_command(
-            RankCommand.BEGIN, to, len(total_bytes), torch.cat([_as_bytes(module), total_bytes])
-        )
+        size = 0 if content is None else content.nbytes
+        self.send(torch.tensor([float(command), value, size], dtype=torch.float64), to)
+        if content is not None and size:
+            self.send(content.contiguous().view(torch.uint8), to)
 
     def receive_command(self) -> tuple[RankCommand, float, Tensor]:
-        """Receive a command of rank 0, with its value and bytes.
-
-        Raises
-        ------
-        WorkerError
-            If rank 0 has stopped.
-        """
+        """Receive a command of rank 0, with its value and bytes; raise if rank 0 has stopped."""
         self.sum_requested = False
         number, value, size = self.receive(torch.empty(3, dtype=torch.float64)).tolist()
         payload = torch.empty(int(size), dtype=torch.uint8)
-        if len(payload):
+        if size:
             self.receive(payload)
         command = RankCommand(int(number))
         if command == RankCommand.BEGIN:
@@ -222,18 +193,6 @@ class RankConnection:
                     self.send(torch.tensor([-1.0, 0.0, 0.0, 0.0, 0.0], dtype=torch.float64))
                 self.receive_command()
 
-    def send_text(self, text: str, to: int = 0) -> None:
-        """Send text."""
-        encoded = _encode_text(text)
-        self.send(torch.tensor([len(encoded)]), to)
-        self.send(encoded, to)
-
-    def receive_text(self, of: int = 0) -> str:
-        """Receive text."""
-        length = int(self.receive(torch.empty(1, dtype=torch.int64), of))
-        content = self.receive(torch.empty(length, dtype=torch.uint8), of)
-        return bytes(content.tolist()).decode()
-
     def stop(self, problem: BaseException) -> None:
         """Tell all others, once, that the fit failed; unreachable ranks are skipped."""
         if self.over:
@@ -244,13 +203,10 @@ class RankConnection:
             with suppress(WorkerError):
                 if rank in self.pending:  # it blocks until its sum is received
                     self.receive_sum(rank, None)
-                self.send_command(RankCommand.STOP, rank, content=_encode_text(message))
+                self.send_command(RankCommand.STOP, rank, content=_to_bytes(message))
 
     def receive_sum(self, rank: int, buffer: Tensor | None) -> list[float] | None:
-        """Receive the pending sum of a rank; return its counts, or None if it failed.
-
-        Without a buffer the sum is received and discarded.
-        """
+        """Receive the pending sum of a rank; return its counts, or None if it failed."""
         self.pending.discard(rank)
         size, *counts = self.receive(torch.empty(5, dtype=torch.float64), rank).tolist()
         if size < 0:
@@ -261,44 +217,18 @@ class RankConnection:
         return counts
 
 
-def _encode_text(text: str) -> Tensor:
-    """Bytes of a text that is not empty."""
-    return torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+def _to_bytes(text: str) -> Tensor:
+    """Bytes of a text; none for an empty one."""
+    return torch.tensor(list(text.encode()), dtype=torch.uint8)
 
 
-def _as_bytes(content: Tensor) -> Tensor:
-    """View a tensor as bytes, without a copy."""
-    return content.contiguous().view(torch.uint8)
+class RankFacts(NamedTuple):
+    """Public facts about a rank's part in a fit."""
 
-
-def _lost_rank_error(rank: int) -> WorkerError:
-    """Error for a rank that does not answer."""
-    return WorkerError(
-        f"Rank {rank} does not answer: it has stopped, or exceeded the timeout of the process "
-        "group. See its own error message, and restart all ranks."
-    )
-
-
-@dataclass(frozen=True)
-class RankFacts:
-    """Public facts about a rank's part in a fit.
-
-    Attributes
-    ----------
-    settings : mapping
-        What must be equal on all ranks, as JSON values.
-    rows : int or None
-        Number of records, if it is public.
-    max_contributions : int or None
-        Maximum number of rows of one unit, with units.
-    split : sequence of str
-        Marks of the keys and the draws by which the records were split.
-    """
-
-    settings: Mapping[str, Any]
-    rows: int | None
-    max_contributions: int | None
-    split: Sequence[str] = ()
+    settings: Mapping[str, Any]  # what must be equal on all ranks, as JSON values
+    rows: int | None  # number of records, if it is public
+    max_contributions: int | None  # rows of one unit, with units
+    split: Sequence[str] = ()  # marks of the keys and draws by which the records were split
 
 
 def agree_on_fit(
@@ -310,33 +240,48 @@ def agree_on_fit(
 ) -> Tensor | None:
     """Check a fit on every rank, by public facts, before anything is charged.
 
-    Rank 0 compares the facts of all ranks. The others return after rank 0 has paid and starts;
-    until then, they read no record.
-
-    Parameters
-    ----------
-    connection : RankConnection
-    check : callable
-        Raises if this rank cannot take part; else returns its public facts.
-    unit : Unit
-        The unit of protection.
-    ranks : Ranks
-    size : int
-        Declared number of all records.
-
-    Returns
-    -------
-    tensor or None
-        On other ranks than rank 0: the bytes of its module.
+    Rank 0 compares the facts of all ranks with each other and with the declared number of all
+    records. The others return the bytes of its module after rank 0 has paid and starts; until
+    then, they read no record. ``check`` raises if this rank cannot take part.
     """
-    if not connection.leads:
-        return _wait_for_leader(connection, check)
+    if connection.rank:
+        problem, reply = None, _to_bytes("null")
+        try:
+            reply = _to_bytes(json.dumps(check()))
+        except Exception as error:  # rank 0 learns of it when it asks, and stops all ranks
+            problem = error
+        try:
+            while (message := connection.receive_command())[0] == RankCommand.COMPARE:
+                connection.send(torch.tensor([len(reply)]))
+                connection.send(reply)
+        except WorkerError as stopped:
+            raise stopped if problem is None else problem from None
+        command, _, module = message
+        if command != RankCommand.BEGIN:
+            raise WorkerError("Rank 0 runs another fit. Restart all ranks.")
+        return module
     connection.over = False
     try:
-        own_facts = check()
+        all_facts, problems = [check()], list[WorkerError]()
         for rank in connection.others:
             connection.send_command(RankCommand.COMPARE, rank)
-        all_facts = [own_facts, *_receive_facts(connection)]
+        # All are received before any is rejected: a rank that still waits to send could not be
+        # stopped.
+        for rank in connection.others:
+            try:
+                length = connection.receive(torch.empty(1, dtype=torch.int64), rank)
+                content = torch.empty(int(length), dtype=torch.uint8)
+                facts = json.loads(bytes(connection.receive(content, rank).tolist()))
+            except WorkerError as error:
+                problems.append(error)
+                continue
+            if facts is None:
+                text = f"Rank {rank} cannot take part. See its own error message."
+                problems.append(WorkerError(text))
+            else:
+                all_facts.append(RankFacts(*facts))
+        if problems:
+            raise problems[0]
         check_same_settings(all_facts)
         check_same_split(all_facts)
         check_totals(all_facts, unit, ranks, size)
@@ -346,49 +291,6 @@ def agree_on_fit(
     return None
 
 
-def _wait_for_leader(connection: RankConnection, check: Callable[[], RankFacts]) -> Tensor:
-    """Answer the questions of rank 0 until it starts."""
-    problem, reply = None, "null"
-    try:
-        facts = check()
-        reply = json.dumps(
-            [dict(facts.settings), facts.rows, facts.max_contributions, list(facts.split)]
-        )
-    except Exception as error:  # rank 0 learns of it when it asks, and stops all ranks
-        problem = error
-    try:
-        while (message := connection.receive_command())[0] == RankCommand.COMPARE:
-            connection.send_text(reply)
-        command, _, module = message
-        if command != RankCommand.BEGIN:
-            raise WorkerError("Rank 0 runs another fit. Restart all ranks.")
-        return module
-    except WorkerError as stopped:
-        raise stopped if problem is None else problem from None
-
-
-def _receive_facts(connection: RankConnection) -> list[RankFacts]:
-    """Receive the facts of all other ranks.
-
-    All are received before any is rejected: a rank that still waits to send could not be
-    stopped.
-    """
-    replies: dict[int, list[Any] | None] = {}
-    problems: list[WorkerError] = []
-    for rank in connection.others:
-        try:
-            replies[rank] = json.loads(connection.receive_text(rank))
-        except WorkerError as error:
-            problems.append(error)
-    for rank, facts in replies.items():
-        if facts is None:
-            problem = f"Rank {rank} cannot take part. See its own error message."
-            problems.append(WorkerError(problem))
-    if problems:
-        raise problems[0]
-    return [RankFacts(*facts) for facts in replies.values() if facts is not None]
-
-
 def check_same_settings(all_facts: list[RankFacts]) -> None:
     """Reject settings that differ between ranks."""
     leader_settings = json.loads(json.dumps(dict(all_facts[0].settings)))
@@ -396,10 +298,14 @@ def check_same_settings(all_facts: list[RankFacts]) -> None:
         for name in sorted(leader_settings.keys() | facts.settings.keys()):
             expected, actual = leader_settings.get(name), facts.settings.get(name)
             if rank and expected != actual:
+                here, there = (
+                    text[:_MAX_SETTING_LENGTH] + "…" * (len(text) > _MAX_SETTING_LENGTH)
+                    for text in map(str, (expected, actual))
+                )
                 raise ValueError(
                     f"Expected the same settings on all ranks, got another {name} on rank "
-                    f"{rank}: {_shorten(actual)}, where rank 0 has {_shorten(expected)}. Use "
-                    "the same settings on all ranks."
+                    f"{rank}: {there}, where rank 0 has {here}. Use the same settings on all "
+                    "ranks."
                 )
 
 
@@ -447,116 +353,66 @@ def check_totals(all_facts: list[RankFacts], unit: Unit, ranks: Ranks, size: int
         )
 
 
-def describe_module(module: nn.Module) -> list[str]:
-    """Structure of a module, independent of its weights."""
-    named = [*module.named_parameters(), *module.named_buffers()]
-    return [
-        repr(module),
-        *(f"{name} {one.dtype} {list(one.shape)} {one.requires_grad}" for name, one in named),
-    ]
+class CombinedSums:
+    """Clipped sums over the batches of all ranks, for the training loop on rank 0.
 
-
-def _shorten(value: Any) -> str:
-    """Text of a setting, shortened."""
-    text = str(value)
-    return text if len(text) <= _MAX_SETTING_LENGTH else text[:_MAX_SETTING_LENGTH] + "…"
-
-
-@dataclass(frozen=True, eq=False, repr=False)  # printed nowhere: it counts records
-class DistributedResult:
-    """Result of a training run, on any rank.
-
-    Attributes
+    Guarantees
     ----------
-    result : TrainingResult
-    model_weights : array
-        Weights of the model: a mean, with weight averaging.
-    noise : tuple
-        See :class:`~veracal.neural.run.SelfCheck`.
-    internal : InternalFigures
+    The sum and the count of an adaptive rule are those over the union of all batches, so that
+    one record moves them as far as in one process. Other ranks send theirs to rank 0 only.
     """
 
-    result: TrainingResult
-    model_weights: Floats
-    noise: NoiseFigures
-    internal: InternalFigures
+    def __init__(self, connection: RankConnection, sums: NetworkSums) -> None:
+        self._connection, self._sums = connection, sums
+        self.counts_by_rank = {rank: [0.0, 0.0, 0.0] for rank in connection.others}
 
-
-class Strategy(Protocol):
-    """How the steps of a training run are executed.
-
-    Attributes
-    ----------
-    leads : bool
-        Whether this process draws the noise, takes the steps and writes checkpoints.
-    world : int
-        Number of processes.
-    """
-
-    leads: bool
-    world: int
-
-    def session(self, module: nn.Module) -> AbstractContextManager[None]:
-        """Take the weights of rank 0; if the block fails, tell the other ranks."""
-
-    def run_steps(
-        self,
-        dp_sgd: DPSGD,
-        run: TrainingRun,
-        sums: NetworkSums,
-        n: int,
-        rng: np.random.Generator,
-    ) -> DistributedResult:
-        """Take all steps, with n records in this process."""
-
-
-class SingleProcess:
-    """One process has all records."""
-
-    leads, world = True, 1
-
-    @contextmanager
-    def session(self, module: nn.Module) -> Iterator[None]:
-        """There are no other ranks to notify."""
-        yield
-
-    def run_steps(
-        self,
-        dp_sgd: DPSGD,
-        run: TrainingRun,
-        sums: NetworkSums,
-        n: int,
-        rng: np.random.Generator,
-    ) -> DistributedResult:
-        """Take all steps."""
-        result = dp_sgd.run(
-            run.initial_weights,
-            sums,
-            n,
-            rng=rng,
-            on_step=run,
-            start=run.resume_state,
-            in_place=True,
-        )
-        run.finish()
-        return _build_result(run, result, InternalFigures(*_list_counts(sums)))
+    def __call__(self, weights: Floats, rows: Ints, clip: ClipRule) -> ClippedSum:
+        """Return the clipped sum over the rows on rank 0 and the batches of the other ranks."""
+        threshold = clip.threshold if isinstance(clip, GlobalAdapt) else 0.0
+        for rank in self._connection.others:
+            content = _to_float32(weights)
+            self._connection.send_command(RankCommand.STEP, rank, threshold, content)
+            self._connection.pending.add(rank)
+        local = self._sums(weights, rows, clip)
+        total, exceeding = torch.from_numpy(local.total), local.exceeding
+        buffer = torch.empty_like(total)
+        for rank in self._connection.others:
+            counts = self._connection.receive_sum(rank, buffer)
+            if counts is None:
+                raise WorkerError(f"Rank {rank} has failed. See its own error message.")
+            total += buffer
+            exceeding += int(counts[0])
+            self.counts_by_rank[rank] = counts[1:]
+        return ClippedSum(total.numpy(), exceeding)
 
 
 class Leader:
-    """Rank 0: draws the noise, takes the steps, and has the only ledger and checkpoint."""
+    """Draws the noise, takes the steps, and has the only ledger and checkpoint.
+
+    Parameters
+    ----------
+    connection : RankConnection, optional
+        To the other ranks; None if this process has all records.
+    """
 
     leads = True
 
-    def __init__(self, connection: RankConnection) -> None:
-        self._connection, self.world = connection, connection.world
+    def __init__(self, connection: RankConnection | None = None) -> None:
+        self._connection = connection
+        self.world = 1 if connection is None else connection.world
 
     @contextmanager
     def session(self, module: nn.Module) -> Iterator[None]:
         """Start all ranks after the charge; on any failure, stop them."""
+        if self._connection is None:
+            yield
+            return
         try:
-            total = charged_total()
+            total = _to_bytes(charged_total() or "")
+            tensors = [one.detach().reshape(-1) for one in _module_tensors(module)]
+            content = torch.cat([*(one.view(torch.uint8) for one in tensors), total])
             for rank in self._connection.others:
-                self._connection.begin(rank, total, pack_module(module))
+                self._connection.send_command(RankCommand.BEGIN, rank, len(total), content)
             yield
         except BaseException as problem:
             self._connection.stop(problem)
@@ -569,83 +425,36 @@ class Leader:
         sums: NetworkSums,
         n: int,
         rng: np.random.Generator,
-    ) -> DistributedResult:
+    ) -> RunResult:
         """Take all steps, each with the sums of all ranks, and send the model to them."""
-        combined = CombinedSums(self._connection, sums)
+        connection = self._connection
+        combined = None if connection is None else CombinedSums(connection, sums)
         result = dp_sgd.run(
             run.initial_weights,
-            combined,
+            sums if combined is None else combined,
             n,
             rng=rng,
             on_step=run,
             start=run.resume_state,
             in_place=True,
-            call_if_empty=True,
+            call_if_empty=connection is not None,
         )
         run.finish()
-        final = _build_result(run, result, combined.counts())
-        self._connection.over = True
-        for rank in self._connection.others:
-            try:
-                self._send_result(final, rank)
-            except WorkerError as error:  # the paid model is complete on this rank
-                warnings.warn(f"The model did not reach all ranks: {error}", stacklevel=2)
-        return final
-
-    def _send_result(self, final: DistributedResult, rank: int) -> None:
-        """Send the result to another rank."""
-        weight_vectors = [
-            _to_float32(weights) for weights in (final.result.weights, final.model_weights)
-        ]
-        noise = torch.tensor(final.noise, dtype=torch.float64)
-        content = torch.cat([one.view(torch.uint8) for one in (noise, *weight_vectors)])
-        self._connection.send_command(RankCommand.OVER, rank, final.result.steps, content)
-
-
-class CombinedSums:
-    """Clipped sums over the batches of all ranks, for the training loop on rank 0.
-
-    Parameters
-    ----------
-    connection : RankConnection
-    sums : NetworkSums
-        Of the records of rank 0.
-
-    Guarantees
-    ----------
-    The sum and the count of an adaptive rule are those over the union of
-    all batches, so that one record moves them as far as in one process. Other ranks send theirs
-    to rank 0 only.
-    """
-
-    def __init__(self, connection: RankConnection, sums: NetworkSums) -> None:
-        self._connection, self._sums = connection, sums
-        self._counts_by_rank = {rank: [0.0, 0.0, 0.0] for rank in connection.others}
-
-    def __call__(self, weights: Floats, rows: Ints, clip: ClipRule) -> ClippedSum:
-        """Return the clipped sum over the rows on rank 0 and the batches of the other ranks."""
-        threshold = clip.threshold if isinstance(clip, GlobalAdapt) else 0.0
-        for rank in self._connection.others:
-            self._connection.send_command(
-                RankCommand.STEP, rank, threshold, _to_float32(weights)
-            )
-            self._connection.pending.add(rank)
-        local = self._sums(weights, rows, clip)
-        total, exceeding = torch.from_numpy(local.total), local.exceeding
-        buffer = torch.empty_like(total)
-        for rank in self._connection.others:
-            counts = self._connection.receive_sum(rank, buffer)
-            if counts is None:
-                raise WorkerError(f"Rank {rank} has failed. See its own error message.")
-            total += buffer
-            exceeding += int(counts[0])
-            self._counts_by_rank[rank] = counts[1:]
-        return ClippedSum(total.numpy(), exceeding)
-
-    def counts(self) -> InternalFigures:
-        """Internal figures over the records of all ranks."""
-        all_counts = [_list_counts(self._sums), *self._counts_by_rank.values()]
-        return InternalFigures(*(int(sum(one)) for one in zip(*all_counts, strict=True)))
+        model_weights, noise = run.watch.average.mean(result.weights), run.monitor.figures()
+        counts = np.array(_list_counts(sums))
+        if connection is not None and combined is not None:
+            counts += np.array([*combined.counts_by_rank.values()], int).reshape(-1, 3).sum(0)
+            connection.over = True
+            figures = torch.tensor(noise, dtype=torch.float64).view(torch.uint8)
+            vectors = [_to_float32(one) for one in (result.weights, model_weights)]
+            content = torch.cat([figures, *(one.view(torch.uint8) for one in vectors)])
+            for rank in connection.others:
+                try:
+                    connection.send_command(RankCommand.OVER, rank, result.steps, content)
+                except WorkerError as error:  # the paid model is complete on this rank
+                    problem = f"The model did not reach all ranks: {error}"
+                    warnings.warn(problem, stacklevel=2)
+        return result, model_weights, noise, InternalFigures(*counts.tolist())
 
 
 class Follower:
@@ -662,8 +471,13 @@ class Follower:
 
     @contextmanager
     def session(self, module: nn.Module) -> Iterator[None]:
-        """Load the module of rank 0."""
-        unpack_module(self._module, module)
+        """Load the parameters and buffers of rank 0, trained or not."""
+        start = 0
+        with torch.no_grad():
+            for one in _module_tensors(module):
+                values = self._module[start : start + one.nbytes].clone()
+                one.copy_(values.view(one.dtype).view(one.shape))
+                start += one.nbytes
         yield
 
     def run_steps(
@@ -673,27 +487,22 @@ class Follower:
         sums: NetworkSums,
         n: int,
         rng: np.random.Generator,
-    ) -> DistributedResult:
+    ) -> RunResult:
         """Send the clipped sum over a batch whenever rank 0 requests one."""
         (sampling_rng,) = rng.spawn(1)  # separate for each rank, and never seeded
         while True:
             command, value, payload = self._connection.receive_command()
             if command == RankCommand.OVER:
-                figures = payload[:24].view(torch.float64)  # three numbers of eight bytes
-                noise, least_noise, noise_only = figures.tolist()
-                vectors = payload[24:].view(torch.float32).numpy().reshape(2, -1)
-                last_weights, model_weights = vectors
-                result = TrainingResult(last_weights, dp_sgd.event(), int(value), private=True)
-                return DistributedResult(
-                    result,
-                    model_weights,
-                    (noise, least_noise, bool(noise_only)),
-                    InternalFigures(*_list_counts(sums)),
-                )
+                break
             rows = dp_sgd.sampler.batch(n, sampling_rng)
             weights = payload.view(torch.float32).numpy()
-            clipped = sums(weights, rows, _set_threshold(dp_sgd.clip, value))
-            self._send(clipped, sums)
+            self._send(sums(weights, rows, _set_threshold(dp_sgd.clip, value)), sums)
+        figures = payload[:24].view(torch.float64)  # three numbers of eight bytes
+        noise, least_noise, noise_only = figures.tolist()
+        weights, model_weights = payload[24:].view(torch.float32).numpy().reshape(2, -1)
+        result = TrainingResult(weights, dp_sgd.event(), int(value), private=True)
+        internal = InternalFigures(*_list_counts(sums))
+        return result, model_weights, (noise, least_noise, bool(noise_only)), internal
 
     def _send(self, clipped: ClippedSum, sums: NetworkSums) -> None:
         """Send a sum and the counts."""
@@ -703,26 +512,9 @@ class Follower:
         self._connection.sum_requested = False
 
 
-def pack_module(module: nn.Module) -> Tensor:
-    """Bytes of all parameters and buffers, trained or not."""
-    parts = [one.detach().reshape(-1).view(torch.uint8) for one in _module_tensors(module)]
-    return torch.cat([torch.empty(0, dtype=torch.uint8), *parts])
-
-
-def unpack_module(content: Tensor, module: nn.Module) -> None:
-    """Set all parameters and buffers."""
-    start = 0
-    with torch.no_grad():
-        for one in _module_tensors(module):
-            end = start + one.numel() * one.element_size()
-            one.copy_(content[start:end].clone().view(one.dtype).view(one.shape))
-            start = end
-
-
-def _module_tensors(module: nn.Module) -> Iterator[Tensor]:
+def _module_tensors(module: nn.Module) -> list[Tensor]:
     """Parameters and buffers, each once."""
-    yield from module.parameters()
-    yield from module.buffers()
+    return [*module.parameters(), *module.buffers()]
 
 
 def _to_float32(weights: Floats) -> Tensor:
@@ -738,12 +530,3 @@ def _set_threshold(clip: ClipRule, threshold: float) -> ClipRule:
 def _list_counts(sums: NetworkSums) -> tuple[int, int, int]:
     """Counts over the records of one rank, in the order of the internal figures."""
     return sums.counts.examples, sums.counts.clipped, sums.counts.nonfinite
-
-
-def _build_result(
-    run: TrainingRun, result: TrainingResult, internal: InternalFigures
-) -> DistributedResult:
-    """Result of a leading process."""
-    return DistributedResult(
-        result, run.watch.average.mean(result.weights), run.noise(), internal
-    )

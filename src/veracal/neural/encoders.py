@@ -17,18 +17,22 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 
 from veracal import _checks
 from veracal._checks import extra
 from veracal._types import Array, Floats
-from veracal.data import MappedRows, Score, score_independently, translate_os_errors
+from veracal.data import Score, score_independently, translate_os_errors
 from veracal.errors import DataError
 from veracal.neural.precision import full_precision
 from veracal.neural.pretrained import (
-    EfficientNetLite0,
     MiniLM,
     arithmetic_settings,
     build_text_scorer,
+    bytes_to_images,
+    check_images,
+    check_max_tokens,
+    check_texts,
     file_hash,
     load_fast_tokenizer,
     mean_token_states,
@@ -38,8 +42,21 @@ from veracal.neural.pretrained import (
     synthetic_tokens,
 )
 
+_BATCH = 16
+_FORMAT = 1  # increase when this file computes different features
+_TOLERANCE = 1e-4  # of padding, for a feature of length 1
+_WIDTHS = (  # config names of the size of the last state, the most specific first
+    "neck_hidden_sizes",
+    "hidden_size",
+    "d_model",
+    "dim",
+    "n_embd",
+    "emb_dim",
+    "hidden_sizes",
+    "hidden_dim",
+)
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
-_LOCAL = {"local_files_only": True, "trust_remote_code": False}
+LOCAL = {"local_files_only": True, "trust_remote_code": False}
 _HEADS = ("classifier.", "fc.", "head.", "score.")
 # Settings with which a config could download, compile or execute code.
 _CODE_SETTINGS = ("attn_implementation", "_attn_implementation", "quantization_config")
@@ -47,40 +64,42 @@ _PLAIN_VALUES = (None, "eager", "sdpa")
 
 
 def load_model(kind: str, directory: str | PathLike[str], **head: Any) -> Any:
-    """Load a model from a folder, in float32.
+    """Load a model from a folder, in float32, by an auto class of transformers ("AutoModel").
 
-    Parameters
-    ----------
-    kind : str
-        The auto class of transformers that reads the config, such as "AutoModel".
-    directory : path
-        With ``config.json`` and weights as safetensors.
-    **head
-        For ``from_pretrained``, such as the number of labels of a head. A head that the folder
-        does not have, or not for this number, gets random weights.
-
-    Raises
-    ------
-    DataError
-        If something else is missing or does not fit, or weights exist only as a pickle, which
-        could execute any code in it.
+    ``head`` goes to ``from_pretrained``, such as the number of labels. A head that the folder
+    does not have, or not for this number, gets random weights. Anything else that is missing or
+    does not fit is an error, and so are pickled weights, which could execute any code.
     """
     folder = require_file("config.json", directory)
     _check_config(read_json(folder / "config.json"), folder)
-    _check_weights(folder)
-    transformers, torch = extra("transformers", "text"), extra("torch", "text")
-    with (
-        translate_errors(folder),
-        torch.random.fork_rng(devices=[]),
-    ):  # for the weights of a head
-        model, loading_info = getattr(transformers, kind).from_pretrained(
+    with translate_os_errors(folder):
+        if (folder / "adapter_config.json").exists():
+            raise DataError(
+                str(folder),
+                "the weights of a whole model",
+                "adapters, which refer to another model",
+                "Load that model, and wrap it with peft.PeftModel.from_pretrained.",
+            )
+        if not any(folder.glob("*.safetensors")):
+            pickles = sorted(one.name for form in _PICKLED for one in folder.glob(form))
+            raise DataError(
+                str(folder),
+                "weights as safetensors",
+                f"{pickles[0]}, which may execute code when it is loaded"
+                if pickles
+                else "none",
+                "Convert them with save_pretrained, on a machine where that is acceptable.",
+            )
+    auto_class = getattr(extra("transformers", "text"), kind)
+    with translate_errors(folder), torch.random.fork_rng(devices=[]):
+        model, loading_info = auto_class.from_pretrained(
             folder,
             use_safetensors=True,
             dtype=torch.float32,
             ignore_mismatched_sizes=True,
             output_loading_info=True,
             **head,
-            **_LOCAL,
+            **LOCAL,
         )
     is_base = model.base_model is model
     base = "" if is_base else f"{model.base_model_prefix}."
@@ -127,15 +146,6 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def load_component(
-    kind: str, needed: str, directory: str | PathLike[str], **settings: Any
-) -> Any:
-    """Load another component of a folder, such as a tokenizer, by the file that holds it."""
-    folder, transformers = require_file(needed, directory), extra("transformers", "text")
-    with translate_errors(folder):
-        return getattr(transformers, kind).from_pretrained(folder, **settings, **_LOCAL)
-
-
 def require_file(needed: str, directory: str | PathLike[str]) -> Path:
     """Return the folder if it has the required file; else raise an error."""
     if not isinstance(directory, str | PathLike):
@@ -150,29 +160,6 @@ def require_file(needed: str, directory: str | PathLike[str]) -> Path:
                 "Pass a folder written by save_pretrained; nothing is downloaded.",
             )
     return folder
-
-
-def _check_weights(folder: Path) -> None:
-    """Reject pickled weights, and adapters, whose model may be elsewhere."""
-    with translate_os_errors(folder):
-        if (folder / "adapter_config.json").exists():
-            raise DataError(
-                str(folder),
-                "the weights of a whole model",
-                "adapters, which refer to another model",
-                "Load that model, and wrap it with peft.PeftModel.from_pretrained.",
-            )
-        if any(folder.glob("*.safetensors")):
-            return
-        pickle_files = sorted(one.name for kind in _PICKLED for one in folder.glob(kind))
-    raise DataError(
-        str(folder),
-        "weights as safetensors",
-        f"{pickle_files[0]}, which may execute code when it is loaded"
-        if pickle_files
-        else "none",
-        "Convert them with save_pretrained, on a machine where that is acceptable.",
-    )
 
 
 @contextmanager
@@ -198,31 +185,9 @@ def translate_errors(folder: Path) -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-_BATCH = 16
-_FORMAT = 1  # increase when this file computes different features
-_TOLERANCE = 1e-4  # of padding, for a feature of length 1
-_WIDTHS = (  # config names of the size of the last state, the most specific first
-    "neck_hidden_sizes",
-    "hidden_size",
-    "d_model",
-    "dim",
-    "n_embd",
-    "emb_dim",
-    "hidden_sizes",
-    "hidden_dim",
-)
-
-
 @dataclass(frozen=True)
 class _FolderEncoder(ABC):
-    """Common part of the text and image encoders.
-
-    Attributes
-    ----------
-    directory : path
-        With ``config.json`` and weights as safetensors. Nothing is downloaded, and no code of
-        the folder is executed.
-    """
+    """Common part of the text and image encoders."""
 
     directory: str | Path
 
@@ -261,7 +226,7 @@ class _FolderEncoder(ABC):
             "files": " ".join(file_hash(path) for path in named if path.exists()),
             "transformers": str(extra("transformers", "text").__version__),
             **self._settings(),
-            **arithmetic_settings("text"),
+            **arithmetic_settings(),
         }
 
     @abstractmethod
@@ -317,7 +282,7 @@ class _FolderEncoder(ABC):
 
 def _capture_state(network: Any) -> tuple[Any, ...]:
     """Everything that a forward pass could change: generators, buffers, plain attributes."""
-    torch, digest = extra("torch", "text"), hashlib.sha256()
+    digest = hashlib.sha256()
     for layer in network.modules():
         for name, value in (*layer._buffers.items(), *vars(layer).items()):
             if isinstance(value, torch.Tensor):
@@ -351,13 +316,10 @@ class TextEncoder(_FolderEncoder):
 
     files: ClassVar[tuple[str, ...]] = ("config.json", "tokenizer.json")
     block: ClassVar[int] = MiniLM.block
+    check = staticmethod(check_texts)
 
     def __post_init__(self) -> None:
-        MiniLM(self.max_tokens)
-
-    def check(self, X: Array | MappedRows, where: str) -> None:
-        """Reject anything but texts and pairs of texts."""
-        MiniLM().check(X, where)
+        check_max_tokens(self.max_tokens)
 
     def fingerprint(self) -> dict[str, str | int]:
         """Everything except the record that a feature depends on."""
@@ -433,14 +395,11 @@ class ImageEncoder(_FolderEncoder):
 
     files: ClassVar[tuple[str, ...]] = ("config.json", "preprocessor_config.json")
     block: ClassVar[int] = _BATCH
+    check = staticmethod(check_images)
 
     def __post_init__(self) -> None:
         if self.pixels is not None:
             _checks.whole(pixels=self.pixels)
-
-    def check(self, X: Array | MappedRows, where: str) -> None:
-        """Reject anything but image bytes."""
-        EfficientNetLite0().check(X, where)
 
     def _settings(self) -> dict[str, str | int]:
         return {"pixels": self._side}
@@ -461,13 +420,30 @@ class ImageEncoder(_FolderEncoder):
 
     def scorer(self, record: tuple[int, ...]) -> Score:
         """Load the network, for images of one shape."""
-        torch = extra("torch", "text")
-        side, (factor, mean, std) = self._side, self._scaling()
-        network = self._network()
+        path = self._folder / "preprocessor_config.json"
+        config = read_json(path) if path.exists() else {}
+        rescaled, normalized = config.get("do_rescale", True), config.get("do_normalize", True)
+        try:
+            factor = float(config.get("rescale_factor", 1 / 255)) if rescaled else 1.0
+            mean, std = (
+                torch.tensor(values, dtype=torch.float32).view(3, 1, 1)
+                for values in (
+                    (config.get("image_mean") or [0.5] * 3) if normalized else [0.0] * 3,
+                    (config.get("image_std") or [0.5] * 3) if normalized else [1.0] * 3,
+                )
+            )
+        except (TypeError, ValueError, RuntimeError) as cause:
+            raise DataError(
+                str(path),
+                "three numbers for each of image_mean and image_std",
+                "other values",
+                "Save it again.",
+            ) from cause
+
+        side, network = self._side, self._network()
 
         def forward(rows: Array) -> Floats:
-            images = torch.from_numpy(rows if rows.ndim == 4 else rows[..., None])
-            scaled = images.permute(0, 3, 1, 2).to(torch.float32) * factor
+            scaled = bytes_to_images(rows) * factor
             colored = resize_images(scaled, side).expand(-1, 3, -1, -1)
             colored = ((colored - mean) / std).contiguous()
             with full_precision(), torch.inference_mode():
@@ -479,28 +455,3 @@ class ImageEncoder(_FolderEncoder):
         synthetic = rng.integers(0, 256, (_BATCH, *record), np.uint8)
         self._try_network(network, forward, synthetic[:2])
         return score_independently(forward, synthetic)
-
-    def _scaling(self) -> tuple[float, Any, Any]:
-        """Rescaling factor of bytes, then mean and standard deviation of each channel."""
-        torch, path = extra("torch", "text"), self._folder / "preprocessor_config.json"
-        config = read_json(path) if path.exists() else {}
-        factor = (
-            config.get("rescale_factor", 1 / 255) if config.get("do_rescale", True) else 1.0
-        )
-        disabled = {"image_mean": 0.0, "image_std": 1.0}
-        try:
-            values = [
-                (config.get(name) or [0.5] * 3)
-                if config.get("do_normalize", True)
-                else [one] * 3
-                for name, one in disabled.items()
-            ]
-            mean, std = (torch.tensor(one, dtype=torch.float32).view(3, 1, 1) for one in values)
-            return float(factor), mean, std
-        except (TypeError, ValueError, RuntimeError) as cause:
-            raise DataError(
-                str(path),
-                "three numbers for each of image_mean and image_std",
-                "other values",
-                "Save it again.",
-            ) from cause

@@ -4,7 +4,6 @@ import hashlib
 import io
 import json
 import os
-import tempfile
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from veracal.data import (
     Limits,
     MappedRows,
     Score,
+    atomic_file,
     cache_folder,
     cache_secret,
     digests_of_records,
@@ -46,9 +46,11 @@ def cache_key(dataset: Dataset, fingerprint: Mapping[str, str | int], secret: by
     is_text = dataset.X.dtype.kind == "T"
     rows = _TEXTS if is_text else max(1, _BLOCK * len(dataset) // max(1, dataset.X.nbytes))
     for part in dataset.batches(rows):
-        digest.update(
-            _serialize_texts(part.X[:]) if is_text else np.ascontiguousarray(part.X).data
-        )
+        if not is_text:
+            digest.update(np.ascontiguousarray(part.X).data)
+            continue
+        for text in (text.encode() for row in part.X[:].tolist() for text in row):
+            digest.update(len(text).to_bytes(8, "little") + text)
     return digest.hexdigest()
 
 
@@ -56,13 +58,7 @@ def cache_key(dataset: Dataset, fingerprint: Mapping[str, str | int], secret: by
 class CachedFeatures:
     """One array of features on disk: a ``.npy`` file followed by a checksum.
 
-    Attributes
-    ----------
-    folder : Path
-    key : str
-        File name without suffix, from :func:`cache_key`.
-    shape : tuple of int
-        Expected rows and columns.
+    Its name comes from :func:`cache_key`, and ``shape`` is the expected one.
 
     Guarantees
     ----------
@@ -99,34 +95,14 @@ class CachedFeatures:
         """Write features of the right shape; an error leaves no file behind."""
         assert features.shape == self.shape
         assert features.dtype == np.float32
-        with translate_os_errors(self.folder):
-            handle, name = tempfile.mkstemp(
-                dir=self.folder, prefix=self.key[:8], suffix=".part"
-            )
-            try:
-                with os.fdopen(handle, "wb") as file:  # mkstemp: readable by the owner alone
-                    self._write_to(file, features)
-                Path(name).replace(self.path)
-            except BaseException:
-                Path(name).unlink(missing_ok=True)
-                raise
-            handle = os.open(self.folder, os.O_RDONLY)  # sync the new name, too
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
-
-    def _write_to(self, file: io.BufferedWriter, features: Floats) -> None:
-        """Write header, numbers and checksum, and sync them to disk."""
         header = self._header()
         digest = hashlib.sha256(self.key.encode() + header)
-        file.write(header)
-        for block in _byte_blocks(features):
-            file.write(block)
-            digest.update(block)
-        file.write(digest.digest())
-        file.flush()
-        os.fsync(file.fileno())
+        with atomic_file(self.path, force=True) as file:
+            file.write(header)
+            for block in _byte_blocks(features):
+                file.write(block)
+                digest.update(block)
+            file.write(digest.digest())
 
     def _header(self) -> bytes:
         """The expected header, byte for byte, so that none is ever parsed."""
@@ -140,12 +116,6 @@ def _byte_blocks(array: Floats) -> list[memoryview]:
     """Views of the bytes of an array, one megabyte each."""
     data = array.reshape(-1).view(np.uint8).data
     return [data[start : start + _BLOCK] for start in range(0, len(data), _BLOCK)]
-
-
-def _serialize_texts(rows: Array) -> bytes:
-    """Unambiguous bytes of texts, given the number of texts in a row."""
-    texts = [text.encode() for row in rows.tolist() for text in row]
-    return b"".join(len(text).to_bytes(8, "little") + text for text in texts)
 
 
 class Extractor(Protocol):
@@ -229,16 +199,35 @@ def extract(
     extractor.check(dataset.X, where)
     limits.check("memory_bytes", 4 * n * extractor.dimension, where)
     report_progress = progress or (lambda done, total: None)
-    if cache is False:
-        X = _compute_features(dataset, extractor, report_progress)
+    features = entry = None
+    if cache is not False:
+        folder, settings = cache_folder(cache), extractor.fingerprint()
+        secret = cache_secret(folder)
+        key, shape = cache_key(dataset, settings, secret), (n, extractor.dimension)
+        entry = CachedFeatures(private_folder(folder / "features"), key, shape)
+        features = entry.read()
+    if features is not None:
+        report_progress(n, n)
     else:
-        X = _load_or_compute(dataset, extractor, cache_folder(cache), report_progress)
+        features = _compute_features(dataset, extractor, report_progress)
+        if entry is not None:
+            if cache_key(dataset, settings, secret) != key:
+                raise DataError(
+                    where,
+                    "records that stay as they are",
+                    "records that changed during extraction",
+                    "Wait until no other process writes to them, and start again.",
+                )
+            try:
+                entry.write(features)
+            except DataError as cause:  # the features are valid even if the disk is full
+                warnings.warn(f"Features were computed but not cached. {cause}", stacklevel=2)
     identity = dataset.row_digests
     if identity is None and not dataset.encoded:
         identity = digests_of_records(dataset.X, dataset.y)
     return replace(
         dataset,
-        X=X,
+        X=features,
         feature_names=(),
         norm=extractor.norm,
         row_digests=identity,
@@ -257,30 +246,4 @@ def _compute_features(
         features[done : done + len(part)] = score(part.X[:])
         done += len(part)
         report_progress(done, n)
-    return features
-
-
-def _load_or_compute(
-    dataset: Dataset, extractor: Extractor, folder: Path, report_progress: Progress
-) -> Floats:
-    """Load features from the cache, or compute and store them."""
-    settings, secret = extractor.fingerprint(), cache_secret(folder)
-    key, n = cache_key(dataset, settings, secret), len(dataset)
-    entry = CachedFeatures(private_folder(folder / "features"), key, (n, extractor.dimension))
-    cached = entry.read()
-    if cached is not None:
-        report_progress(n, n)
-        return cached
-    features = _compute_features(dataset, extractor, report_progress)
-    if cache_key(dataset, settings, secret) != key:
-        raise DataError(
-            f"{dataset.name}: features",
-            "records that stay as they are",
-            "records that changed during extraction",
-            "Wait until no other process writes to them, and start again.",
-        )
-    try:
-        entry.write(features)
-    except DataError as cause:  # the features are valid even if the disk is full
-        warnings.warn(f"Features were computed but not cached. {cause}", stacklevel=3)
     return features

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -21,22 +21,15 @@ from torch import Tensor, nn
 
 from veracal._types import Floats, Ints, aligned, aligned_empty
 from veracal.mechanisms import ClippedSum, ClipRule, is_continuous
-from veracal.neural.gradients.blocks import GradientEngine, PartialSumError
+from veracal.neural.examples import Block, IndexedRecords
 from veracal.neural.precision import full_precision, thread_precision
-from veracal.neural.synthetic_inputs import IndexedRecords
+
+_PADDING = -1  # marks an empty slot
+_DEVIATIONS = 4.0  # standard deviations of the batch size for which slots are added
 
 
-@dataclass(frozen=True)
-class ParameterSlice:
-    """Position of a parameter in the flat weight vector.
-
-    Attributes
-    ----------
-    name : str
-        Name in the module; the first one for a parameter with several names.
-    shape : tuple of int
-    start, end : int
-    """
+class ParameterSlice(NamedTuple):
+    """Position of a parameter, by its first name in the module, in the flat weight vector."""
 
     name: str
     shape: tuple[int, ...]
@@ -45,57 +38,38 @@ class ParameterSlice:
 
 
 class Layout:
-    """Positions of all trainable parameters in one flat vector; a tied parameter appears once.
+    """Positions of all trainable parameters in one flat vector; a tied parameter appears once."""
 
-    Parameters
-    ----------
-    module : torch.nn.Module
-
-    Attributes
-    ----------
-    slices : tuple of ParameterSlice
-    size : int
-        Length of the flat vector.
-    """
-
-    def __init__(self, module: torch.nn.Module) -> None:
-        slices, start = [], 0
-        for name, parameter in _trainable_parameters(module):
-            end = start + math.prod(parameter.shape)
-            slices.append(ParameterSlice(name, tuple(parameter.shape), start, end))
-            start = end
+    def __init__(self, module: nn.Module) -> None:
+        slices, self._slice_of, start = [], {}, 0
+        for name, parameter in module.named_parameters():
+            if parameter.requires_grad:
+                end = start + parameter.numel()
+                slices.append(ParameterSlice(name, tuple(parameter.shape), start, end))
+                self._slice_of[parameter] = slice(start, end)
+                start = end
         self.slices, self.size = tuple(slices), start
-        self._of = {
-            id(parameter): span
-            for span, (_, parameter) in zip(
-                self.slices, _trainable_parameters(module), strict=True
-            )
-        }
 
-    def slice_of(self, parameter: torch.Tensor) -> ParameterSlice:
-        """Return the slice of a parameter."""
-        return self._of[id(parameter)]
+    def slice_of(self, parameter: nn.Parameter) -> slice:
+        """Return the part of the vector that holds a parameter."""
+        return self._slice_of[parameter]
 
-    def read(self, module: torch.nn.Module) -> Floats:
+    def read(self, module: nn.Module) -> Floats:
         """Copy the parameters into one vector of float32."""
         vector: Floats = aligned_empty((self.size,), np.dtype(np.float32))
-        for span, (_, parameter) in zip(
-            self.slices, _trainable_parameters(module), strict=True
-        ):
+        for span, parameter in self._pairs(module):
             flat = parameter.detach().to(torch.float32).reshape(-1)
             vector[span.start : span.end] = flat.numpy()
         return vector
 
-    def share(self, vector: Floats, module: torch.nn.Module) -> None:
+    def share(self, vector: Floats, module: nn.Module) -> None:
         """Make the parameters views of the vector, so that memory holds them once.
 
         A change of either is then a change of both.
         """
         self._check(vector)
         whole = torch.from_numpy(vector)
-        for span, (_, parameter) in zip(
-            self.slices, _trainable_parameters(module), strict=True
-        ):
+        for span, parameter in self._pairs(module):
             if parameter.data_ptr() == whole.data_ptr() + span.start * whole.element_size():
                 continue
             # Through numpy each gets its own storage; weight files allow no shared storages.
@@ -115,77 +89,54 @@ class Layout:
         pairs = zip(self.slices, before, self.digests(vector), strict=True)
         return tuple(span.name for span, old, new in pairs if old == new)
 
+    def _pairs(self, module: nn.Module) -> Iterator[tuple[ParameterSlice, nn.Parameter]]:
+        """Yield the slices with the parameters of a module of this layout."""
+        trained = [one for one in module.parameters() if one.requires_grad]
+        return zip(self.slices, trained, strict=True)
+
     def _check(self, vector: Floats) -> None:
         """Reject a vector of another length."""
         if vector.shape != (self.size,):
             raise ValueError(f"Expected a vector of {self.size} weights, got {vector.shape}.")
 
-    def write(self, vector: Floats, module: torch.nn.Module) -> None:
-        """Set the parameters from the vector."""
-        self._check(vector)
-        with torch.no_grad():
-            for span, (_, parameter) in zip(
-                self.slices, _trainable_parameters(module), strict=True
-            ):
-                part = torch.from_numpy(vector[span.start : span.end])
-                parameter.copy_(part.view(span.shape))
 
-    def split(self, vector: Any) -> dict[str, Any]:
-        """Return views of a vector by parameter name."""
-        return {
-            span.name: vector[span.start : span.end].reshape(span.shape) for span in self.slices
-        }
+@dataclass(frozen=True, eq=False, repr=False)
+class ClippedBlockSum:
+    """Norms and counts of a block whose clipped sum was added, without noise."""
+
+    norms: Tensor  # in float64, of all real examples before the clip; not finite if left out
+    exceeding: int  # see veracal.mechanisms.ClipSelection
 
 
-def _trainable_parameters(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]]:
-    """Yield each trainable parameter once, with its name."""
-    return ((name, one) for name, one in module.named_parameters() if one.requires_grad)
+class PartialSumError(RuntimeError):
+    """A block failed while it was being added; the sum may hold a part of it."""
 
 
-_PADDING = -1  # marks an empty slot
-_DEVIATIONS = 4.0  # standard deviations of the batch size for which slots are added
+class GradientEngine(Protocol):
+    """A method to sum clipped per-example gradients of one module, used by one thread.
+
+    Guarantees
+    ----------
+    Those of :func:`veracal.neural.gradients.engines.add_clipped`.
+    """
+
+    name: str
+    module: nn.Module  # its parameters are set to the weights of each step
+    size: int  # of the vector of all weights
+    atomic: bool  # whether a block is added completely or, if it fails, not at all
+
+    def add(self, block: Block, clip: ClipRule, total: Tensor) -> ClippedBlockSum:
+        """Add the clipped sum over a block to a vector of float64."""
 
 
 @dataclass
 class BatchCounts:
-    """Counts over the examples of all batches. *Internal*: they describe the records.
+    """Counts over the examples of all batches. *Internal*: they describe the records."""
 
-    Attributes
-    ----------
-    exceeding : int
-        See :class:`veracal.mechanisms.ClipSelection`.
-    examples, clipped, nonfinite : int
-        Number of examples, of gradients longer than the bound, and of gradients that were not
-        finite.
-    """
-
-    exceeding: int = 0
+    exceeding: int = 0  # see veracal.mechanisms.ClipSelection
     examples: int = 0
-    clipped: int = 0
+    clipped: int = 0  # gradients longer than the bound
     nonfinite: int = 0
-
-    def add(self, norms: Tensor, clip: ClipRule) -> None:
-        """Count examples by the norms of their gradients."""
-        finite = norms.isfinite()
-        self.examples += len(norms)
-        self.nonfinite += int((~finite).sum())
-        self.clipped += int((norms[finite] > clip.bound).sum())
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class GradientWorker:
-    """A network and its gradient engine, used by one thread.
-
-    Attributes
-    ----------
-    module : torch.nn.Module
-        Its parameters are set to the weights of each step.
-    engine : GradientEngine
-        The engine of this module.
-    """
-
-    module: nn.Module
-    engine: GradientEngine
 
 
 class NetworkSums:
@@ -193,9 +144,9 @@ class NetworkSums:
 
     Parameters
     ----------
-    workers : sequence of GradientWorker
-        One for each thread, with copies of the same network. Two threads of one core each
-        process the blocks of a batch faster than two cores process one block together.
+    engines : sequence of GradientEngine
+        One for each thread, of copies of the same network. Two threads of one core each process
+        the blocks of a batch faster than two cores process one block together.
     records : IndexedRecords
     expected_batch : float
     block : int
@@ -249,14 +200,14 @@ class NetworkSums:
 
     def __init__(
         self,
-        workers: Sequence[GradientWorker],
+        engines: Sequence[GradientEngine],
         records: IndexedRecords,
         expected_batch: float,
         block: int,
         *,
         rng: np.random.Generator,
     ) -> None:
-        self._workers, self._records = tuple(workers), records
+        self._engines, self._records = tuple(engines), records
         slots = math.ceil(expected_batch + _DEVIATIONS * math.sqrt(expected_batch))
         self._count = math.ceil(slots / block)
         self._capacity = math.ceil(slots / self._count)
@@ -266,11 +217,11 @@ class NetworkSums:
 
     @contextmanager
     def threads(self) -> Iterator[None]:
-        """Process the blocks in one thread for each worker, with one core each."""
-        if len(self._workers) == 1:
+        """Process the blocks in one thread for each engine, with one core each."""
+        if len(self._engines) == 1:
             yield
             return
-        with _torch_threads(1), ThreadPoolExecutor(len(self._workers)) as pool:
+        with _torch_threads(1), ThreadPoolExecutor(len(self._engines)) as pool:
             self._pool = pool
             try:
                 yield
@@ -288,21 +239,22 @@ class NetworkSums:
             torch.cuda.manual_seed_all(seed)
         individually = self._capacity == 1 or not is_continuous(clip)
         blocks = list(rows.reshape(-1, 1)) if individually else self._assign_slots(rows)
-        weights, count = aligned(weights), len(self._workers)
+        weights, count = aligned(weights), len(self._engines)
         if self._pool is None or len(blocks) < 2:
             with _torch_threads(1 if individually else torch.get_num_threads()):
-                partial_sums = [self._sum_blocks(self._workers[0], weights, blocks, clip)]
+                partial_sums = [self._sum_blocks(self._engines[0], weights, blocks, clip)]
         else:
             futures = [
-                self._pool.submit(self._sum_blocks, worker, weights, blocks[i::count], clip)
-                for i, worker in enumerate(self._workers)
+                self._pool.submit(self._sum_blocks, engine, weights, blocks[i::count], clip)
+                for i, engine in enumerate(self._engines)
             ]
             partial_sums = [one.result() for one in futures]
         total = partial_sums[0][0]
         for other, _ in partial_sums[1:]:
             total += other
-        exceeding = sum(counts.exceeding for _, counts in partial_sums)
+        exceeding = 0
         for _, counts in partial_sums:
+            exceeding += counts.exceeding
             self.counts.examples += counts.examples
             self.counts.clipped += counts.clipped
             self.counts.nonfinite += counts.nonfinite
@@ -310,21 +262,21 @@ class NetworkSums:
 
     @thread_precision()
     def _sum_blocks(
-        self, worker: GradientWorker, weights: Floats, blocks: Sequence[Ints], clip: ClipRule
+        self, engine: GradientEngine, weights: Floats, blocks: Sequence[Ints], clip: ClipRule
     ) -> tuple[Tensor, BatchCounts]:
-        """Return the clipped sum over some blocks of a batch, computed by one worker."""
-        layout, counts = Layout(worker.module), BatchCounts()
-        layout.share(weights, worker.module)
+        """Return the clipped sum over some blocks of a batch, computed by one engine."""
+        layout, counts = Layout(engine.module), BatchCounts()
+        layout.share(weights, engine.module)
         # numpy's zeros use no memory until they are written.
         total = torch.from_numpy(np.zeros(layout.size))
         with np.errstate(all="ignore"):  # a warning would reveal something about a record
             for block in blocks:
-                self._add_block(worker, block, clip, total, counts)
+                self._add_block(engine, block, clip, total, counts)
         return total, counts
 
     def _add_block(
         self,
-        worker: GradientWorker,
+        engine: GradientEngine,
         block: Ints,
         clip: ClipRule,
         total: Tensor,
@@ -335,7 +287,7 @@ class NetworkSums:
         An error of the module for one record would reveal something about it. The block is then
         halved, and each half is computed in the same slots.
         """
-        direct = worker.engine.atomic or len(block) == 1
+        direct = engine.atomic or len(block) == 1
         part = total if direct else torch.zeros_like(total)
         real = block != _PADDING
         positions = np.flatnonzero(real)
@@ -343,7 +295,7 @@ class NetworkSums:
             # Padding copies a record of the block instead of a synthetic one: for a record
             # alone among copies of itself, only the record decides whether the module fails.
             rows = np.where(real, block, block[positions[0]])
-            summed = worker.engine.add(self._records.block(rows, real), clip, part)
+            summed = engine.add(self._records.block(rows, real), clip, part)
         except PartialSumError:
             raise
         except Exception:
@@ -353,12 +305,15 @@ class NetworkSums:
             for subset in np.array_split(positions, 2):
                 half = np.full_like(block, _PADDING)
                 half[subset] = block[subset]
-                self._add_block(worker, half, clip, total, counts)
+                self._add_block(engine, half, clip, total, counts)
             return
         if not direct:
             total += part
+        finite = summed.norms.isfinite()
         counts.exceeding += summed.exceeding
-        counts.add(summed.norms, clip)
+        counts.examples += len(finite)
+        counts.nonfinite += int((~finite).sum())
+        counts.clipped += int((summed.norms[finite] > clip.bound).sum())
 
     def _assign_slots(self, rows: Ints) -> list[Ints]:
         """Assign rows to slots; one array for each block that contains a row."""

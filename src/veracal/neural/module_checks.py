@@ -10,7 +10,7 @@ Modules are rejected if a gradient would not belong to a single example.
 
 import copy
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,12 +22,14 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.spectral_norm import SpectralNorm
 
-from veracal.neural.gradients.blocks import (
+from veracal.neural.examples import (
     Block,
-    Inputs,
     LossFunction,
+    Replacement,
     compute_logits,
     count_rows,
+    replace_each,
+    replace_halves,
 )
 from veracal.neural.precision import (
     check_products,
@@ -35,7 +37,20 @@ from veracal.neural.precision import (
     full_precision,
     refuse_half_precision,
 )
-from veracal.neural.synthetic_inputs import Replacement, replace_each, replace_halves
+
+_TOLERANCE = 1e-5  # of the largest output, for blocks of the same shape
+_LOSS_TOLERANCE = 1e-4  # for a loss of one example, which is rounded differently
+_SINGLES = 16  # examples whose losses are computed one at a time
+_PASSES = 8  # forward passes in which every parameter should get a gradient
+_HOOKS = "autograd_grad_sample_hooks"  # Opacus' hooks, which may outlive the wrapper
+# Wrappers of modules by class name (some are slow to import), and how to get the module inside.
+_WRAPPERS = {
+    "torch.OptimizedModule": ("torch.compile", "{}._orig_mod"),
+    "torch.DataParallel": ("nn.DataParallel", "{}.module"),
+    "torch.DistributedDataParallel": ("DistributedDataParallel", "{}.module"),
+    "torch.ScriptModule": ("torch.jit", "the nn.Module that {} was scripted or traced from"),
+    "opacus.AbstractGradSampleModule": ("GradSampleModule", "{}.to_standard_module()"),
+}
 
 
 @contextmanager
@@ -48,12 +63,13 @@ def perturbed_initialization(module: nn.Module) -> Iterator[None]:
     independent examples and correct gradients in layers that had no effect. After the first
     step the weights are no longer zero.
     """
-    constants = [
-        (one, float(one.detach().reshape(-1)[0]))
-        for one in module.parameters()
-        if _is_constant(one)
-    ]
-    rng = torch.Generator().manual_seed(0)  # made up, like the examples of a trial
+    constants = []  # trained parameters that are zero, or matrices of equal numbers
+    for one in module.parameters():
+        if one.requires_grad and one.numel():
+            value = float(one.detach().reshape(-1)[0])
+            if (one.ndim > 1 or value == 0.0) and bool((one == value).all()):
+                constants.append((one, value))
+    rng = torch.Generator().manual_seed(0)  # synthetic, like the examples
     try:
         with torch.no_grad():
             for one, _ in constants:
@@ -66,55 +82,8 @@ def perturbed_initialization(module: nn.Module) -> Iterator[None]:
                 one.fill_(value)
 
 
-def _is_constant(one: Tensor) -> bool:
-    """Return whether a trained parameter is zero, or a matrix of equal numbers."""
-    if not one.requires_grad or not one.numel():
-        return False
-    first = one.detach().reshape(-1)[0]
-    return (one.ndim > 1 or float(first) == 0.0) and bool((one == first).all())
-
-
-_TOLERANCE = 1e-5  # of the largest output, for blocks of the same shape
-_LOSS_TOLERANCE = 1e-4  # for a loss of one example, which is rounded differently
-_SINGLES = 16  # examples whose losses are computed one at a time
-
-
-def build_checked_blocks(
-    make_blocks: Callable[[int, Replacement], Sequence[Block]],
-    counts: tuple[int, int],
-    augment: Any = None,
-) -> tuple[Sequence[Block], Sequence[Block]]:
-    """Make synthetic blocks of a few and of many examples, and check their independence.
-
-    Parameters
-    ----------
-    make_blocks : callable
-        Makes and prepares blocks; see
-        :func:`~veracal.neural.synthetic_inputs.synthetic_blocks`.
-    counts : pair of int
-        Block sizes for replacing each example in turn, and for replacing half of them.
-    augment : Augment, optional
-    """
-    results = []
-    for n, replacement in zip(counts, (replace_each, replace_halves), strict=True):
-        blocks = make_blocks(n, replacement)
-        check_prepare(blocks, replacement)
-        if augment is not None:
-            check_augment(augment, blocks, replacement)
-        results.append(blocks)
-    return results[0], results[1]
-
-
 def check_prepare(blocks: Sequence[Block], replacement: Replacement) -> None:
-    """Reject a ``prepare`` that mixes rows.
-
-    Parameters
-    ----------
-    blocks : sequence of Block
-        See :func:`~veracal.neural.synthetic_inputs.synthetic_blocks`.
-    replacement : callable
-        With which they were made.
-    """
+    """Reject a ``prepare`` that mixes rows, by blocks that it made of replaced examples."""
     inputs = [
         block.inputs if isinstance(block.inputs, Mapping) else {"": block.inputs}
         for block in blocks
@@ -144,8 +113,19 @@ def check_augment(augment: Any, blocks: Sequence[Block], replacement: Replacemen
             "Expected augment.views to be the number of views, a positive integer, got "
             f"{views!r}."
         )
-    augmented = [_augment_block(augment, block, views) for block in blocks]
-    if _others_changed(augmented, replacement, 0.0, views):
+    results = []
+    for block in blocks:
+        if not isinstance(block.inputs, Tensor):
+            raise ValueError("Expected a single input with augment, got several named inputs.")
+        result = augment(block.inputs, np.random.default_rng(0))
+        expected = (len(block) * views, *block.inputs.shape[1:])
+        if _shape(result) != expected:
+            raise ValueError(
+                f"Expected {views} views of each of {len(block)} examples, of shape {expected}, "
+                f"got {_shape(result)}."
+            )
+        results.append(result)
+    if _others_changed(results, replacement, 0.0, views):
         raise ValueError(
             "Expected augment to make views of each example independently, one example after "
             "the other, got one whose views of an example change with the other examples. Do "
@@ -154,32 +134,14 @@ def check_augment(augment: Any, blocks: Sequence[Block], replacement: Replacemen
         )
 
 
-def _augment_block(augment: Any, block: Block, views: int) -> Tensor:
-    """Return the views of a block; their number must be as declared."""
-    inputs = block.inputs
-    if not isinstance(inputs, Tensor):
-        raise ValueError("Expected a single input with augment, got several named inputs.")
-    augmented = augment(inputs, np.random.default_rng(0))
-    expected = (len(block) * views, *inputs.shape[1:])
-    if not isinstance(augmented, Tensor) or augmented.shape != expected:
-        shape = (
-            tuple(augmented.shape)
-            if isinstance(augmented, Tensor)
-            else type(augmented).__name__
-        )
-        raise ValueError(
-            f"Expected {views} views of each of {len(block)} examples, of shape {expected}, "
-            f"got {shape}."
-        )
-    return augmented
-
-
-def check_output_independence(
-    trial: nn.Module, blocks: Sequence[Block], replacement: Replacement
-) -> None:
+def _check_outputs(trial: nn.Module, blocks: Sequence[Block], replacement: Replacement) -> None:
     """Reject a module in which an output depends on other examples, or on earlier calls."""
+    outputs = []
     # The first block again at the end, to detect state that the others left behind.
-    outputs = [_seeded_outputs(trial, block.inputs) for block in (*blocks, blocks[0])]
+    for block in (*blocks, blocks[0]):
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(0)  # the same dropout masks each time
+            outputs.append(_trial_outputs(trial, block.inputs).detach().clone())
     if len(outputs[0]) != count_rows(blocks[0].inputs) or _others_changed(
         outputs[:-1], replacement, _TOLERANCE
     ):
@@ -188,24 +150,15 @@ def check_output_independence(
             "output for an example changes with the other examples of its batch. Look for "
             "means, maxima or sorting over the first dimension."
         )
-    if not float((outputs[0] - outputs[-1]).abs().max()) <= _TOLERANCE * _largest_magnitude(
-        outputs[0]
-    ):
+    gap = float((outputs[0] - outputs[-1]).abs().max())
+    if not gap <= _TOLERANCE * _largest_magnitude(outputs[0]):
         raise ValueError(
             "Expected a module without state, got one whose outputs for the same examples "
             "change after it was called on others. Remove running means."
         )
 
 
-def _seeded_outputs(trial: nn.Module, inputs: Inputs) -> Tensor:
-    """Outputs with the same random numbers each time, so that dropout masks are equal."""
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(0)  # torch.manual_seed is slower
-        outputs: Tensor = trial_outputs(trial, inputs)
-    return outputs.detach().clone()
-
-
-def trial_outputs(module: nn.Module, inputs: Inputs) -> Any:
+def _trial_outputs(module: nn.Module, inputs: Any) -> Any:
     """Outputs for synthetic examples, or a clear error if the module fails for them."""
     try:
         return compute_logits(module, inputs)
@@ -218,34 +171,21 @@ def trial_outputs(module: nn.Module, inputs: Inputs) -> Any:
 
 
 def check_loss(losses: LossFunction, outputs: Tensor, classes: int, n: int) -> None:
-    """Reject a loss that mixes examples.
+    """Reject a loss that mixes examples, on n synthetic outputs of the shape and type of others.
 
-    Parameters
-    ----------
-    losses : callable
-    outputs : tensor
-        Outputs for a few synthetic examples, whose shape and type are used.
-    classes : int
-    n : int
-        Number of examples that are tested together; some classes have far more than others.
+    Some classes have far more examples than others.
     """
     rng = np.random.default_rng(0)
     logits = torch.from_numpy(rng.normal(0, 3, (n, *outputs.shape[1:]))).to(outputs.dtype)
     targets = torch.from_numpy((classes * rng.random(n) ** 3).astype(np.int64))
     batch_losses = losses(logits, targets)
-    if not isinstance(batch_losses, Tensor) or tuple(batch_losses.shape) != (n,):
-        shape = (
-            tuple(batch_losses.shape)
-            if isinstance(batch_losses, Tensor)
-            else type(batch_losses)
-        )
+    if _shape(batch_losses) != (n,):
         raise ValueError(
             f"Expected loss(outputs, targets) to return the loss of each of {n} examples, of "
-            f"shape ({n},), got {shape}. Use reduction='none'."
+            f"shape ({n},), got {_shape(batch_losses)}. Use reduction='none'."
         )
-    count = range(min(n, _SINGLES))
     single_losses = torch.stack(
-        [losses(logits[i : i + 1], targets[i : i + 1])[0] for i in count]
+        [losses(logits[i : i + 1], targets[i : i + 1])[0] for i in range(min(n, _SINGLES))]
     )
     gap = (batch_losses[: len(single_losses)] - single_losses).abs().max()
     if not float(gap) <= _LOSS_TOLERANCE * max(1.0, _largest_magnitude(single_losses)):
@@ -264,11 +204,12 @@ def _others_changed(
     The first tensor holds the results of some examples; the next ones, of the same examples
     with some replaced.
     """
-    first, indices = _comparable(results[0]), replacement(len(results[0]) // views)
-    for row, other in zip(indices[1:], results[1:], strict=True):
+    indices = replacement(len(results[0]) // views)
+    first, *others = (torch.nan_to_num(one.to(torch.float64)) for one in results)
+    for row, other in zip(indices[1:], others, strict=True):
         if other.shape != first.shape:
             return True
-        gap = (first - _comparable(other)).abs().reshape(len(first), -1).amax(1)
+        gap = (first - other).abs().reshape(len(first), -1).amax(1)
         same = torch.tensor(row) == torch.arange(len(row))
         gap = torch.where(same.repeat_interleave(views), gap, 0.0)
         if not float(gap.max()) <= tolerance * _largest_magnitude(first):
@@ -276,26 +217,14 @@ def _others_changed(
     return False
 
 
-def _comparable(values: Tensor) -> Tensor:
-    """Convert to float64 without NaN and infinity."""
-    return torch.nan_to_num(values.to(torch.float64))
-
-
 def _largest_magnitude(values: Tensor) -> float:
     """Largest absolute value, at least 1e-6."""
     return max(float(values.abs().max()), 1e-6)
 
 
-# Wrappers of modules by class name (some are slow to import), and how to get the module inside.
-_WRAPPERS = {
-    "torch.OptimizedModule": ("torch.compile", "{}._orig_mod"),
-    "torch.DataParallel": ("nn.DataParallel", "{}.module"),
-    "torch.DistributedDataParallel": ("DistributedDataParallel", "{}.module"),
-    "torch.ScriptModule": ("torch.jit", "the nn.Module that {} was scripted or traced from"),
-    "opacus.AbstractGradSampleModule": ("GradSampleModule", "{}.to_standard_module()"),
-}
-_HOOKS = "autograd_grad_sample_hooks"  # Opacus' hooks, which may outlive the wrapper
-_PASSES = 8  # forward passes in which every parameter should get a gradient
+def _shape(values: Any) -> Any:
+    """Shape of a tensor; the name of the type of anything else."""
+    return tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
 
 
 def check_module(module: nn.Module) -> None:
@@ -320,11 +249,25 @@ def check_module(module: nn.Module) -> None:
             "float32 from the actual weights, got one inside. Leave that context first."
         )
     check_products()
-    _check_unwrapped(module)
     for name, layer in module.named_modules():
-        _check_layer(name or type(module).__name__, layer)
+        _check_layer(name, layer)
     for name, one in (*module.named_parameters(), *module.named_buffers()):
-        _check_values(name, one)
+        if is_lazy(one):
+            raise ValueError(
+                f"Expected initialized parameters, got {name!r}, which is lazy. Call the module "
+                "once on synthetic rows before training."
+            )
+        if one.is_meta:
+            raise ValueError(
+                f"Expected parameters with values, got {name!r} on the device 'meta'. Create "
+                "the module on the CPU, or call module.to_empty(device='cpu') and load its "
+                "weights."
+            )
+        if one.device.type != "cpu":
+            raise ValueError(
+                f"Expected parameters on the CPU, got {name!r} on {one.device}. Use "
+                "module.cpu()."
+            )
     check_copyable(module)
     trained = [(name, one) for name, one in module.named_parameters() if one.requires_grad]
     if not trained:
@@ -345,46 +288,6 @@ def check_module(module: nn.Module) -> None:
             )
 
 
-def _check_unwrapped(module: nn.Module) -> None:
-    """Reject wrappers that hide trained layers or rename their weights."""
-    for name, layer in module.named_modules():
-        if name and not any(cls.requires_grad for cls in layer.parameters()):
-            continue
-        path, label = "module", type(layer).__name__
-        if name:
-            path, label = f"module.get_submodule({name!r})", name
-        for cls in type(layer).__mro__:
-            wrapper = _WRAPPERS.get(f"{cls.__module__.partition('.')[0]}.{cls.__name__}")
-            if wrapper is not None:
-                raise ValueError(
-                    f"Expected an unwrapped module, got {label!r}, wrapped by {wrapper[0]}. "
-                    f"Pass the module inside: {wrapper[1].format(path)}."
-                )
-        if _HOOKS in vars(layer):
-            raise ValueError(
-                f"Expected an unwrapped module, got {label!r} with hooks of Opacus. Pass "
-                "wrapped.to_standard_module() of the GradSampleModule around it."
-            )
-
-
-def _check_values(name: str, one: Tensor) -> None:
-    """Reject a parameter or buffer that has no values, or is not on the CPU."""
-    if is_lazy(one):
-        raise ValueError(
-            f"Expected initialized parameters, got {name!r}, which is lazy. Call the module "
-            "once on synthetic rows before training."
-        )
-    if one.is_meta:
-        raise ValueError(
-            f"Expected parameters with values, got {name!r} on the device 'meta'. Create the "
-            "module on the CPU, or call module.to_empty(device='cpu') and load its weights."
-        )
-    if one.device.type != "cpu":
-        raise ValueError(
-            f"Expected parameters on the CPU, got {name!r} on {one.device}. Use module.cpu()."
-        )
-
-
 def check_copyable(module: nn.Module) -> None:
     """Reject a module that holds tensors computed from its parameters.
 
@@ -403,28 +306,45 @@ def check_copyable(module: nn.Module) -> None:
 
 
 def _check_layer(name: str, layer: nn.Module) -> None:
-    """Reject a layer that mixes examples or keeps information about them."""
+    """Reject a wrapper, and a layer that mixes examples or keeps information about them."""
+    kind = type(layer).__name__
+    path = f"module.get_submodule({name!r})" if name else "module"
+    name, is_root = name or kind, not name
+    if is_root or any(one.requires_grad for one in layer.parameters()):
+        # Wrappers hide trained layers or rename their weights.
+        for cls in type(layer).__mro__:
+            wrapper = _WRAPPERS.get(f"{cls.__module__.partition('.')[0]}.{cls.__name__}")
+            if wrapper is not None:
+                raise ValueError(
+                    f"Expected an unwrapped module, got {name!r}, wrapped by {wrapper[0]}. "
+                    f"Pass the module inside: {wrapper[1].format(path)}."
+                )
+        if _HOOKS in vars(layer):
+            raise ValueError(
+                f"Expected an unwrapped module, got {name!r} with hooks of Opacus. Pass "
+                "wrapped.to_standard_module() of the GradSampleModule around it."
+            )
     if isinstance(layer, _BatchNorm) and not _is_frozen(layer):
         raise ValueError(
             f"Expected layers that treat each example independently, got {name!r}, a "
-            f"{type(layer).__name__}, which normalizes over the batch. Use "
+            f"{kind}, which normalizes over the batch. Use "
             "veracal.neural.replace_batch_norm(module), which replaces it by GroupNorm "
             "(LayerNorm for plain rows), or freeze it."
         )
     if getattr(layer, "track_running_stats", False) and not _is_frozen(layer):
         raise ValueError(
             f"Expected layers that store nothing about the records, got {name!r}, a "
-            f"{type(layer).__name__} with running statistics. Use track_running_stats=False."
+            f"{kind} with running statistics. Use track_running_stats=False."
         )
     if getattr(layer, "max_norm", None) is not None:
         raise ValueError(
             f"Expected layers that store nothing about the records, got {name!r}, a "
-            f"{type(layer).__name__} with max_norm: it rescales the rows that were looked up, "
+            f"{kind} with max_norm: it rescales the rows that were looked up, "
             "without noise. Remove max_norm."
         )
     if getattr(layer, "sparse", False) is True:
         raise ValueError(
-            f"Expected layers with dense gradients, got {name!r}, a {type(layer).__name__} "
+            f"Expected layers with dense gradients, got {name!r}, a {kind} "
             "with sparse=True. Remove it: noise is added to all rows anyway."
         )
     if isinstance(layer, _SpectralNorm) or any(
@@ -468,7 +388,7 @@ def check_behavior(
         Number of classes.
     full_blocks : sequence of Block
         With as many examples as a block has in training, one half replaced in the second, the
-        other half in the third: see :func:`~veracal.neural.synthetic_inputs.replace_halves`.
+        other half in the third: see :func:`~veracal.neural.examples.replace_halves`.
 
     Returns
     -------
@@ -488,15 +408,21 @@ def check_behavior(
                 f"Expected parameters that can be trained, got {name!r}, which was created in "
                 "torch.inference_mode(). Pass copy.deepcopy(module), made outside of it."
             )
-    trial = copy_module(module)
+    trial, rows = copy_module(module), count_rows(blocks[0].inputs)
+    allowed = [(rows, outputs)] + ([(rows, 1), (rows,)] if outputs == 2 else [])
+    replacements = [(blocks, replace_each), (full_blocks, replace_halves)]
     with perturbed_initialization(trial):
         logits = torch.empty(0)
         set_train_mode(trial)
         before = _tensor_digests(trial)
         for _ in range(_PASSES):  # a layer may be skipped at random
             with torch.enable_grad(), refuse_half_precision():
-                logits = trial_outputs(trial, blocks[0].inputs)
-                _check_shape(logits, count_rows(blocks[0].inputs), outputs)
+                logits = _trial_outputs(trial, blocks[0].inputs)
+                if _shape(logits) not in allowed:
+                    raise ValueError(
+                        f"Expected a module that returns {outputs} logits for each of {rows} "
+                        f"examples, got {_shape(logits)}."
+                    )
                 torch.autograd.backward(logits.double().square().sum())
             unused = [
                 name
@@ -511,7 +437,9 @@ def check_behavior(
                 f"{', '.join(map(repr, unused[:5]))}. Freeze unused parameters with "
                 "requires_grad_(False)."
             )
-        _check_independence(trial, blocks, full_blocks)
+        for some, replacement in replacements:
+            if some:
+                _check_outputs(trial, some, replacement)
         after = _tensor_digests(trial)
         for name in before:
             if before[name] != after[name]:
@@ -520,17 +448,11 @@ def check_behavior(
                     f"{name!r}: it would store information about the records, without noise. "
                     "Remove it."
                 )
-        _check_independence(trial.eval(), blocks, full_blocks)
+        trial.eval()
+        for some, replacement in replacements:
+            if some:
+                _check_outputs(trial, some, replacement)
         return logits.detach()
-
-
-def _check_independence(
-    trial: nn.Module, blocks: Sequence[Block], full_blocks: Sequence[Block]
-) -> None:
-    """Reject a module that mixes a few examples or many."""
-    check_output_independence(trial, blocks, replace_each)
-    if full_blocks:
-        check_output_independence(trial, full_blocks, replace_halves)
 
 
 def _tensor_digests(module: nn.Module) -> dict[str, bytes]:
@@ -554,17 +476,6 @@ def copy_module(module: nn.Module, *, shares: bool = True) -> Any:
             f"{str(error).partition(chr(10))[0]}. Remove objects that cannot be copied (locks, "
             "open files)."
         ) from error
-
-
-def _check_shape(logits: Any, rows: int, outputs: int) -> None:
-    """Reject outputs that are not one logit for each class."""
-    allowed = [(rows, outputs)] + ([(rows, 1), (rows,)] if outputs == 2 else [])
-    if not isinstance(logits, Tensor) or tuple(logits.shape) not in allowed:
-        shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        raise ValueError(
-            f"Expected a module that returns {outputs} logits for each of {rows} examples, got "
-            f"{shape}."
-        )
 
 
 def set_train_mode(module: nn.Module) -> None:

@@ -1,72 +1,74 @@
 """Networks trained with DP-SGD as scikit-learn classifiers, on one process or several ranks."""
 
 import copy
-from abc import abstractmethod
+import math
+import os
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
+from scipy.special import log_softmax
 from sklearn.base import clone
 from sklearn.utils import Tags
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
 
 from veracal import _checks, _random
 from veracal._threads import threadpool_limits
 from veracal._types import Array, Floats
 from veracal.accounting import Relation, Unit, event_to_json
-from veracal.data import Dataset, Label
+from veracal.data import Dataset, Label, MappedRows
 from veracal.errors import DataError
-from veracal.mechanisms import DPSGD, ClipRule, Langevin, Optimizer, Schedule, Step
-from veracal.neural.architectures import KnownNetwork
-from veracal.neural.checkpoints import (
-    Checkpoint,
-    check_resumable,
-    check_writable,
-    describe_callable,
-    training_settings,
+from veracal.mechanisms import (
+    DPSGD,
+    ClipRule,
+    Langevin,
+    Optimizer,
+    Schedule,
+    Step,
+    hook_exposes_weights,
 )
+from veracal.neural.architectures import KnownNetwork
 from veracal.neural.distributed import (
     Follower,
     Leader,
     RankConnection,
     RankFacts,
     Ranks,
-    SingleProcess,
-    Strategy,
     agree_on_fit,
-    describe_module,
 )
-from veracal.neural.gradient_sums import GradientWorker, Layout, NetworkSums
-from veracal.neural.gradients.blocks import Block, GradientEngine, LossFunction, cross_entropy
+from veracal.neural.examples import (
+    BLOCK,
+    Augment,
+    IndexedRecords,
+    LossFunction,
+    as_tensor,
+    cross_entropy,
+    replace_each,
+    replace_halves,
+    synthetic_block,
+    synthetic_rows,
+)
+from veracal.neural.gradient_sums import GradientEngine, Layout, NetworkSums
 from veracal.neural.gradients.choice import ENGINE_NAMES, EngineName, EngineTrial, choose_engine
 from veracal.neural.gradients.engines import GhostEngine, PreNoise
 from veracal.neural.module_checks import (
-    build_checked_blocks,
+    check_augment,
     check_behavior,
     check_copyable,
     check_loss,
     check_module,
+    check_prepare,
     copy_module,
     set_train_mode,
 )
 from veracal.neural.precision import full_precision
-from veracal.neural.predictions import SCORING_BLOCK, NetworkPredictions, NetworkScores
-from veracal.neural.run import TrainingRun, progress_bar
-from veracal.neural.synthetic_inputs import (
-    BLOCK,
-    Augment,
-    IndexedRecords,
-    as_tensor,
-    full_block_size,
-    synthetic_block,
-    synthetic_blocks,
-    synthetic_rows,
-)
+from veracal.neural.predictions import NetworkScores
+from veracal.neural.run import Checkpoint, TrainingRun, progress_bar, training_settings
 from veracal.training import (
     Ablation,
     Average,
@@ -78,139 +80,19 @@ from veracal.training import (
     record_trained_weights,
 )
 
-
-class DistributedClassifier(DPSGDClassifier):
-    """A private classifier that all ranks of ``torch.distributed`` may train together.
-
-    A final class stores ``across`` among its parameters, and takes its steps with the strategy
-    of :meth:`_strategy`.
-    """
-
-    across: Ranks | None
-
-    def _check_settings(self) -> None:
-        super()._check_settings()
-        if self.across is None:
-            return
-        if not isinstance(self.across, Ranks):
-            raise ValueError(f"Expected across to be Ranks(...) or None, got {self.across!r}.")
-        if self.size is None:
-            raise ValueError(
-                "Expected a declared size in a distributed fit, got size=None. Pass size=..., "
-                "the public number of records on all ranks together."
-            )
-        if self.random_state is not None:
-            raise ValueError(
-                "Expected random_state=None in a distributed fit, since a common seed would "
-                f"repeat the draws on every rank, got random_state={self.random_state!r}."
-            )
-
-    @abstractmethod
-    def _shared_settings(self, facts: TrainingData) -> dict[str, Any]:
-        """Settings of a fit that must be equal on all ranks, as JSON values."""
-
-    def check_records(self, dataset: Dataset) -> None:
-        """Reject a data set that cannot be fitted, by its public facts.
-
-        In a distributed fit, also reject settings that differ between ranks. Every rank but
-        rank 0 waits here until rank 0 has paid and starts.
-        """
-        if self.across is None:
-            super().check_records(dataset)
-            return
-        unit, size = self.unit or Unit(), int(self.size or 0)
-        self._received_module = agree_on_fit(
-            self._connect(), lambda: self._rank_facts(dataset), unit, self.across, size
-        )
-
-    def fit_records(self, dataset: Dataset) -> Self:
-        """Fit to a data set, using its declared classes, size and norm.
-
-        In a distributed fit, a failure on another rank is reported to rank 0, which stops all
-        ranks.
-        """
-        try:
-            return super().fit_records(dataset)
-        except Exception:
-            if self.across is not None:
-                self._connect().report_failure()
-            raise
-
-    def _rank_facts(self, dataset: Dataset) -> RankFacts:
-        """Check that this rank can fit its records, and return its public facts."""
-        super().check_records(dataset)
-        return RankFacts(
-            self._shared_settings(self._public(dataset)),
-            # Replacing a record keeps the number of records on every rank: it is public.
-            len(dataset) if self.relation == "replace-one" else None,
-            None if dataset.units is None else dataset.max_contributions,
-            (*dataset.split_keys, *dataset.split_draws),
-        )
-
-    def check_paying(self, unit: Unit) -> None:
-        """Reject a ledger on another rank than rank 0, or one that protects another unit."""
-        connection = self._connect()
-        if not connection.leads:
-            raise ValueError(
-                f"Expected the ledger on rank 0, got one on rank {connection.rank}. Call "
-                "fit_records(dataset) here: it waits until rank 0 has paid."
-            )
-        connection.over = False
-        if unit != (self.unit or Unit()):
-            problem = ValueError(
-                f"Expected unit={unit!r}, which the ledger protects on all ranks, got "
-                f"unit={self.unit!r}."
-            )
-            connection.stop(problem)
-            raise problem
-
-    def cancel(self, problem: BaseException) -> None:
-        """Tell all other ranks that the fit was cancelled."""
-        self._connect().stop(problem)
-
-    def _connect(self) -> RankConnection:
-        """Return the connection to the other ranks."""
-        if "_connection" not in self.__dict__:
-            self._connection = RankConnection()
-        return self._connection
-
-    def _note_charge(self) -> None:
-        if self.across is None or self._leads:
-            super()._note_charge()
-        else:
-            connection = self._connect()
-            self.charged_, self._ledger_total = connection.charged, connection.ledger_total
-
-    @property
-    def _all_here(self) -> bool:
-        return self.across is None
-
-    @property
-    def _leads(self) -> bool:
-        """Whether this process takes the steps and writes checkpoints."""
-        return self.across is None or self._connect().leads
-
-    def _strategy(self) -> Strategy:
-        """Return the strategy: a single process, the leader or a follower."""
-        if self.across is None:
-            return SingleProcess()
-        connection = self._connect()
-        given = self.__dict__.pop("_received_module", None)
-        return Leader(connection) if given is None else Follower(connection, given)
-
-
 _TRIAL_EXAMPLES = 4  # examples on which gradient engines are compared
 _PASSED_TRIALS = set[str]()  # of Veracal's own networks, whose outcomes do not change
 _SMALL = 1 << 21  # weights up to which two blocks at a time fit into memory
+_CALLABLES = ("loss", "prepare", "augment")
 Hook = Callable[["PrivateNetwork", Step], bool | None]
 
 
-class PrivateNetwork(NetworkPredictions, DistributedClassifier):
+class PrivateNetwork(DPSGDClassifier):
     """Any PyTorch module as a classifier that is trained with DP-SGD.
 
-    At every step each record is drawn into the batch independently; the gradient of each record
-    of the batch is clipped, the clipped gradients are summed, Gaussian noise is added, and the
-    optimizer updates the weights (Abadi et al. 2016, https://arxiv.org/abs/1607.00133).
+    At every step each record enters the batch independently; the gradients of the batch are
+    clipped and summed, Gaussian noise is added, and the optimizer updates the weights (Abadi et
+    al. 2016, https://arxiv.org/abs/1607.00133).
 
     Parameters
     ----------
@@ -226,7 +108,7 @@ class PrivateNetwork(NetworkPredictions, DistributedClassifier):
         individually, which is slow: a step takes about 15 times as long for a small
         convolutional network, and 90 times for a perceptron.
     optimizer : float > 0, Optimizer or None
-        The optimizer. A number r stands for ``SGD(r)``; None, for ``SGD(0.5)``.
+        A number r stands for ``SGD(r)``; None, for ``SGD(0.5)``.
     weight_decay : float >= 0
     average : float in [0, 1] or Moving
         Fraction of the last steps whose weights are averaged, or a moving average; 0 uses the
@@ -377,61 +259,224 @@ class PrivateNetwork(NetworkPredictions, DistributedClassifier):
             _checks.one_of(ENGINE_NAMES, gradients=self.gradients)
         if isinstance(self.module, nn.Module) or not callable(self.module):
             check_module(self.module)
-        for name in ("loss", "prepare", "augment"):
+        for name in _CALLABLES:
             value = getattr(self, name)
             if value is not None and not callable(value):
                 raise ValueError(f"Expected {name} to be callable, got {value!r}.")
-        if self.checkpoint is not None:
-            check_resumable(self.checkpoint, self.module, self.on_step)
         if self._pre_noise and self.gradients == "ghost":
             raise ValueError(
                 "Expected an engine with materialized gradients, for noise on each of them "
                 f"before the clip (pre_noise={self._pre_noise!r}), got gradients='ghost'. Use "
                 "'functional' or 'hooks', or leave it out."
             )
+        # A resumed run must not differ from an uninterrupted one.
+        if not isinstance(self.checkpoint, str | os.PathLike | None):
+            raise ValueError(f"Expected checkpoint to name a file, got {self.checkpoint!r}.")
+        if self.checkpoint is not None and hook_exposes_weights(self.on_step):
+            raise ValueError(
+                "Expected no hook with a checkpoint, got both: a step that is repeated after an "
+                "interruption would be released twice with different noise, and is paid once."
+            )
+        if self.checkpoint is not None and not isinstance(self.module, nn.Module):
+            raise ValueError(
+                "Expected a module with a checkpoint, got a function that returns one: its "
+                "frozen weights would change when the run resumes. Call it, and pass its result."
+            )
+        if self.across is None:
+            return
+        if not isinstance(self.across, Ranks):
+            raise ValueError(f"Expected across to be Ranks(...) or None, got {self.across!r}.")
+        if self.size is None:
+            raise ValueError(
+                "Expected a declared size in a distributed fit, got size=None. Pass size=..., "
+                "the public number of records on all ranks together."
+            )
+        if self.random_state is not None:
+            raise ValueError(
+                "Expected random_state=None in a distributed fit, since a common seed would "
+                f"repeat the draws on every rank, got random_state={self.random_state!r}."
+            )
+
+    def check_records(self, dataset: Dataset) -> None:
+        """Reject a data set that cannot be fitted, by its public facts.
+
+        In a distributed fit, also reject settings that differ between ranks. Every rank but
+        rank 0 waits here until rank 0 has paid and starts.
+        """
+        if self.across is None:
+            super().check_records(dataset)
+            return
+
+        def check() -> RankFacts:
+            """Check that this rank can fit its records, and return its public facts."""
+            super(PrivateNetwork, self).check_records(dataset)
+            return RankFacts(
+                self._shared_settings(self._public(dataset)),
+                # Replacing a record keeps the number of records on every rank: it is public.
+                len(dataset) if self.relation == "replace-one" else None,
+                None if dataset.units is None else dataset.max_contributions,
+                (*dataset.split_keys, *dataset.split_draws),
+            )
+
+        unit, size = self.unit or Unit(), int(self.size or 0)
+        self._received_module = agree_on_fit(self._connect(), check, unit, self.across, size)
+
+    def _shared_settings(self, facts: TrainingData) -> dict[str, Any]:
+        """Settings of a fit that must be equal on all ranks, as JSON values."""
+        dp_sgd, _ = self._resolve_run(facts)
+        module = self._build_module(np.random.default_rng(0))
+        tensors = (*module.named_parameters(), *module.named_buffers())
+        return {
+            "event": event_to_json(dp_sgd.event()),
+            **training_settings(dp_sgd, Layout(module)),
+            **self._run_settings(facts.classes),
+            **{name: repr(getattr(self, name)) for name in ("not_private", "delta", "unit")},
+            "across": repr(self.across),
+            "size": facts.size,
+            "rows": [str(facts.X.dtype), list(facts.X.shape[1:])],
+            "module": [
+                repr(module),
+                *(
+                    f"{name} {one.dtype} {[*one.shape]} {one.requires_grad}"
+                    for name, one in tensors
+                ),
+            ],
+        }
+
+    def fit_records(self, dataset: Dataset) -> Self:
+        """Fit to a data set, using its declared classes, size and norm.
+
+        In a distributed fit, a failure on another rank is reported to rank 0, which stops all
+        ranks.
+        """
+        try:
+            return super().fit_records(dataset)
+        except Exception:
+            if self.across is not None:
+                self._connect().report_failure()
+            raise
+
+    def check_paying(self, unit: Unit) -> None:
+        """Reject a ledger on another rank than rank 0, or one that protects another unit."""
+        connection = self._connect()
+        if connection.rank:
+            raise ValueError(
+                f"Expected the ledger on rank 0, got one on rank {connection.rank}. Call "
+                "fit_records(dataset) here: it waits until rank 0 has paid."
+            )
+        connection.over = False
+        if unit != (self.unit or Unit()):
+            problem = ValueError(
+                f"Expected unit={unit!r}, which the ledger protects on all ranks, got "
+                f"unit={self.unit!r}."
+            )
+            connection.stop(problem)
+            raise problem
+
+    def called_off(self, problem: BaseException) -> None:
+        """Tell all other ranks that the fit was cancelled."""
+        self._connect().stop(problem)
+
+    def _connect(self) -> RankConnection:
+        """Return the connection to the other ranks."""
+        if "_connection" not in self.__dict__:
+            self._connection = RankConnection()
+        return self._connection
+
+    @property
+    def _all_here(self) -> bool:
+        return self.across is None
+
+    @property
+    def _leads(self) -> bool:
+        """Whether this process takes the steps and writes checkpoints."""
+        return self.across is None or not self._connect().rank
+
+    def _note_charge(self) -> None:
+        if self._leads:
+            super()._note_charge()
+        else:
+            connection = self._connect()
+            self.charged_, self._ledger_total = connection.charged, connection.ledger_total
+
+    def _check_form(self, facts: TrainingData) -> None:
+        """Reject what would fail after the charge, by a trial on synthetic rows."""
+        self._check_delta(facts.size)
+        if self.checkpoint is not None and self._leads:
+            folder = Path(self.checkpoint).parent
+            if not folder.is_dir() or not os.access(folder, os.W_OK):
+                raise ValueError(
+                    "Expected checkpoint to name a file in an existing, writable folder, got "
+                    f"{str(self.checkpoint)!r}. Create the folder first."
+                )
+        module, k = self._build_module(np.random.default_rng(0)), len(facts.classes)
+        known, trial = KnownNetwork.of(self.module), None
+        if known is not None and (self.prepare, self.loss, self.augment) == (None, None, None):
+            # Nothing else affects the trial of a network of Veracal's own.
+            form = str(facts.X.dtype), facts.X.shape[1:], k
+            settings = self._block_size, self.gradients, bool(self._pre_noise)
+            trial = repr((known.to_json(), form, *settings))
+            if trial in _PASSED_TRIALS:
+                return
+        many = _TRIAL_EXAMPLES
+        if trial is None:  # Veracal's own networks do not depend on the number of examples
+            batch = self.sampling_rate * facts.size
+            largest_batch = math.ceil(batch + 10 * math.sqrt(batch) + 10)
+            many = min(self._block_size, max(BLOCK, largest_batch))
+        trials = []
+        # Dropout draws from the caller's generator.
+        with full_precision(), torch.random.fork_rng(devices=[]):
+            for n, replacement in ((_TRIAL_EXAMPLES, replace_each), (many, replace_halves)):
+                rows, prepare = synthetic_rows(facts.X, module, 2 * n), self._prepare_rows
+                blocks = [synthetic_block(rows[one], k, prepare) for one in replacement(n)]
+                check_prepare(blocks, replacement)
+                if self.augment is not None:
+                    check_augment(self.augment, blocks, replacement)
+                trials.append(blocks)
+            few, full_blocks = trials
+            outputs = check_behavior(module, few, k, full_blocks)
+            set_train_mode(module)
+            if self.loss is not None:
+                check_loss(self.loss, outputs, k, 2 * self._block_size)
+            self._choose_engine(module, facts.X, k)
+        if trial is not None:
+            _PASSED_TRIALS.add(trial)
+
+    def _choose_engine(
+        self,
+        module: nn.Module,
+        rows: Any,
+        classes: int,
+        rng: np.random.Generator | None = None,
+        dp_sgd: DPSGD | None = None,
+    ) -> tuple[GradientEngine, EngineTrial]:
+        """Try the requested or all engines on synthetic examples; return a correct one.
+
+        It is the first one, or for a run the fastest one.
+        """
+        sizes = [_TRIAL_EXAMPLES]
+        if dp_sgd is not None:
+            sizes.append(int(min(self.block, max(1.0, dp_sgd.expected_batch))))
+        few, *many = (
+            synthetic_block(synthetic_rows(rows, module, n), classes, self._prepare_rows)
+            for n in sizes
+        )
+        noise_rng = np.random.default_rng(0) if rng is None else rng
+        return choose_engine(
+            module,
+            self._losses,
+            few,
+            many[0] if many else None,
+            block_size=self._block_size,
+            requested=self.gradients,
+            noise=PreNoise(self._pre_noise, noise_rng) if self._pre_noise else None,
+        )
 
     @property
     def _pre_noise(self) -> float:
         """Standard deviation of the noise on each gradient before the clip."""
         optimizer = self._optimizer()
         return optimizer.pre_noise if isinstance(optimizer, Langevin) else 0.0
-
-    def _noise(self, rng: np.random.Generator) -> PreNoise | None:
-        """Noise before the clip, if the optimizer requests it."""
-        return PreNoise(self._pre_noise, rng) if self._pre_noise else None
-
-    def _check_form(self, facts: TrainingData) -> None:
-        """Reject what would fail after the charge, by a trial on synthetic rows."""
-        self._check_delta(facts.size)
-        if self.checkpoint is not None and self._leads:
-            check_writable(Path(self.checkpoint))
-        module, k = self._build_module(np.random.default_rng(0)), len(facts.classes)
-        trial = self._trial_key(facts)
-        if trial in _PASSED_TRIALS:
-            return
-        # Dropout draws from the caller's generator.
-        with full_precision(), torch.random.fork_rng(devices=[]):
-            full = full_block_size(self._block_size, self.sampling_rate * facts.size)
-            # Veracal's own networks do not depend on the number of examples.
-            many = full if trial is None else _TRIAL_EXAMPLES
-            rows = partial(synthetic_blocks, facts.X, module, k, self._prepare_rows)
-            few, full_blocks = build_checked_blocks(rows, (_TRIAL_EXAMPLES, many), self.augment)
-            outputs = check_behavior(module, few, k, full_blocks)
-            set_train_mode(module)
-            if self.loss is not None:
-                check_loss(self.loss, outputs, k, 2 * self._block_size)
-            self._try_engines(module, few[0], None, self._noise(np.random.default_rng(0)))
-        if trial is not None:
-            _PASSED_TRIALS.add(trial)
-
-    def _trial_key(self, facts: TrainingData) -> str | None:
-        """Everything a trial depends on, or None if any of it is user code."""
-        known = KnownNetwork.of(self.module)
-        if known is None or (self.prepare, self.loss, self.augment) != (None, None, None):
-            return None
-        rows = str(facts.X.dtype), facts.X.shape[1:], len(facts.classes)
-        settings = self._block_size, self.gradients, bool(self._pre_noise)
-        return repr((known.to_json(), rows, *settings))
 
     @property
     def _block_size(self) -> int:
@@ -442,6 +487,11 @@ class PrivateNetwork(NetworkPredictions, DistributedClassifier):
     def _prepare_rows(self) -> Callable[[Array], torch.Tensor]:
         """Function that turns rows into tensors."""
         return as_tensor if self.prepare is None else self.prepare
+
+    @property
+    def _losses(self) -> LossFunction:
+        """Loss of each example."""
+        return cross_entropy if self.loss is None else self.loss
 
     def _build_module(self, rng: np.random.Generator) -> nn.Module:
         """The network before training: a copy, or with new weights."""
@@ -459,12 +509,7 @@ class PrivateNetwork(NetworkPredictions, DistributedClassifier):
 
         The noise multiplier is the one for ``epsilon``, and gradients are computed by the first
         correct engine, regardless of its speed on this machine, so that seeded runs agree on
-        all machines.
-
-        Parameters
-        ----------
-        dataset : Dataset
-            Only its public facts are read.
+        all machines. Of the data set only public facts are read.
         """
         self._check_settings()
         _checks.reject_unsplittable_fit(model=self)
@@ -473,16 +518,10 @@ class PrivateNetwork(NetworkPredictions, DistributedClassifier):
         module = self._build_module(np.random.default_rng(0))
         set_train_mode(module)
         with torch.random.fork_rng(devices=[]):
-            few = synthetic_block(
-                facts.X, module, _TRIAL_EXAMPLES, len(facts.classes), self._prepare_rows
-            )
-            _, trial = self._try_engines(
-                module, few, None, self._noise(np.random.default_rng(0))
-            )
+            _, trial = self._choose_engine(module, facts.X, len(facts.classes))
         resolved: Self = clone(self).set_params(gradients=trial.chosen)
         if self.noise_multiplier is None and not isinstance(self._optimizer(), Langevin):
-            noise = float(dp_sgd.noise_multipliers()[0])
-            steps = int(dp_sgd.steps)
+            noise, steps = float(dp_sgd.noise_multipliers()[0]), int(dp_sgd.steps)
             resolved.set_params(noise_multiplier=noise, epsilon=None, steps=steps, epochs=None)
         return resolved
 
@@ -494,151 +533,90 @@ class PrivateNetwork(NetworkPredictions, DistributedClassifier):
         """Set the payment of the next fit; a checkpoint resumes only with the same payment."""
         self._paid = by
 
-    def _shared_settings(self, facts: TrainingData) -> dict[str, Any]:
-        dp_sgd, module = (
-            self._resolve_run(facts)[0],
-            self._build_module(np.random.default_rng(0)),
-        )
-        return {
-            "event": event_to_json(dp_sgd.event()),
-            **training_settings(dp_sgd, Layout(module)),
-            **self._run_settings(facts.classes),
-            **{name: repr(getattr(self, name)) for name in ("not_private", "delta", "unit")},
-            "across": repr(self.across),
-            "size": facts.size,
-            "rows": [str(facts.X.dtype), list(facts.X.shape[1:])],
-            "module": describe_module(module),
-        }
-
-    def _learn(self, facts: TrainingData, rng: np.random.Generator) -> tuple[str, ...]:
-        init_rng, slot_rng, augment_rng = rng.spawn(3)
-        module, strategy = self._build_module(init_rng), self._strategy()
-        with strategy.session(module), torch.random.fork_rng(devices=[]):
-            set_train_mode(module)
-            self._blank = copy.deepcopy(module)  # never sees a record
-            self._form = synthetic_rows(facts.X, module, SCORING_BLOCK)
-            self._outputs = len(facts.classes)
-            records = IndexedRecords(
-                facts.X, facts.codes, self._prepare_rows, self.augment, augment_rng
-            )
-            if KnownNetwork.of(self.module) is None:  # Veracal's own have new weights
-                self._initial_weights_note = describe_initial_weights(
-                    one.detach().to(torch.float32).numpy() for one in module.parameters()
-                )
-            return self._run_steps(facts, module, records, strategy, slot_rng, rng)
-
-    def _run_steps(
-        self,
-        facts: TrainingData,
-        module: nn.Module,
-        records: IndexedRecords,
-        strategy: Strategy,
-        slot_rng: np.random.Generator,
-        rng: np.random.Generator,
-    ) -> tuple[str, ...]:
-        """Take all steps, and store the results."""
-        dp_sgd, reasons = self._resolve_run(facts)
-        run = self._start_run(module, dp_sgd, strategy)
-        show_progress = bool(self.verbose) and strategy.leads
-        # A paid run writes its file before the engines are tried, which takes a while.
-        # numpy's BLAS threads and torch's would wait for each other.
-        with (
-            run.session(),
-            threadpool_limits(1, user_api="blas"),
-            progress_bar(int(dp_sgd.steps), visible=show_progress) as run.report_progress,
-        ):
-            workers = self._build_workers(module, dp_sgd, slot_rng, rng)
-            expected = dp_sgd.expected_batch / strategy.world
-            sums = NetworkSums(workers, records, expected, int(self.block), rng=slot_rng)
-            with sums.threads():
-                final = strategy.run_steps(dp_sgd, run, sums, len(records), rng)
-        self._set_weights(final.model_weights)
-        trained = (one for one in self.module_.parameters() if one.requires_grad)
-        record_trained_weights((one.detach().numpy() for one in trained), self._records_name)
-        self.internal_, last = final.internal, final.result.weights
-        self.self_check_ = run.self_check(final.noise, last, self._scores.forward(self._form))
-        del self._blank
-        if self.not_private is None:
-            self.self_check_.warn()
-        return reasons + self._record_run(dp_sgd, final.result)
-
-    def _build_workers(
-        self,
-        module: nn.Module,
-        dp_sgd: DPSGD,
-        slot_rng: np.random.Generator,
-        rng: np.random.Generator,
-    ) -> list[GradientWorker]:
-        """The network, and a copy of it if two threads are faster than one."""
-        engine, self.trial_ = self._choose_engine(
-            module, dp_sgd, self._noise(*slot_rng.spawn(1))
-        )
-        workers = [GradientWorker(module, engine)]
-        threads = torch.get_num_threads() if _random.is_secret(rng) else 1
-        if isinstance(engine, GhostEngine) and engine.size <= _SMALL and threads > 1:
-            # Not with a seed: the order in which threads draw dropout masks varies.
-            second = copy.deepcopy(module)
-            workers.append(
-                GradientWorker(
-                    second,
-                    GhostEngine(second, self._losses, self._block_size, engine.channels_last),
-                )
-            )
-        return workers
-
-    def _choose_engine(
-        self, module: nn.Module, dp_sgd: DPSGD, noise: PreNoise | None
-    ) -> tuple[GradientEngine, EngineTrial]:
-        """Choose the gradient engine on synthetic examples."""
-        many = int(min(self.block, max(1.0, dp_sgd.expected_batch)))
-        few, more = (
-            synthetic_block(self._form, module, n, self._outputs, self._prepare_rows)
-            for n in (_TRIAL_EXAMPLES, many)
-        )
-        return self._try_engines(module, few, more, noise)
-
-    def _try_engines(
-        self, module: nn.Module, few: Block, many: Block | None, noise: PreNoise | None
-    ) -> tuple[GradientEngine, EngineTrial]:
-        """Try the requested or all engines; return the fastest correct one."""
-        return choose_engine(
-            module,
-            self._losses,
-            few,
-            many,
-            block_size=self._block_size,
-            requested=self.gradients,
-            noise=noise,
-        )
-
-    def _start_run(self, module: nn.Module, dp_sgd: DPSGD, strategy: Strategy) -> TrainingRun:
-        """The work between the steps: averages, hook, checkpoints."""
-        layout, checkpoint = Layout(module), None
-        if self.checkpoint is not None and strategy.leads:
-            paid = self.__dict__.pop("_paid", None)
-            settings = self._run_settings(self.classes_)
-            checkpoint = Checkpoint(Path(self.checkpoint), dp_sgd, layout, settings, paid)
-        watch, every = StepCallback(self, int(dp_sgd.steps)), int(self.checkpoint_every)
-        return TrainingRun(watch, dp_sgd, layout, layout.read(module), checkpoint, every)
-
     def _run_settings(self, classes: Array) -> dict[str, Any]:
         """Other settings that must be equal to resume a run."""
-        names = ("loss", "prepare", "augment")
+        functions = {name: getattr(self, name) for name in _CALLABLES}
         return {
             "average": repr(self.average),
             "module": repr(self.module),
             "classes": [str(one) for one in classes.tolist()],
-            **{name: describe_callable(getattr(self, name)) for name in names},
+            **{
+                name: getattr(function, "__qualname__", None) or repr(function)
+                for name, function in functions.items()
+            },
         }
 
-    @property
-    def _losses(self) -> LossFunction:
-        """Loss of each example."""
-        return cross_entropy if self.loss is None else self.loss
+    def _learn(self, facts: TrainingData, rng: np.random.Generator) -> tuple[str, ...]:
+        init_rng, slot_rng, augment_rng = rng.spawn(3)
+        module = self._build_module(init_rng)
+        strategy: Leader | Follower = Leader()
+        if self.across is not None:
+            given = self.__dict__.pop("_received_module", None)
+            connection = self._connect()
+            strategy = Leader(connection) if given is None else Follower(connection, given)
+        with strategy.session(module), torch.random.fork_rng(devices=[]):
+            set_train_mode(module)
+            self._blank = copy.deepcopy(module)  # never sees a record
+            self._form = np.empty((0, *facts.X.shape[1:]), facts.X.dtype)
+            if KnownNetwork.of(self.module) is None:  # Veracal's own have new weights
+                self._initial_weights_note = describe_initial_weights(
+                    one.detach().to(torch.float32).numpy() for one in module.parameters()
+                )
+            dp_sgd, reasons = self._resolve_run(facts)
+            records = IndexedRecords(
+                facts.X, facts.codes, self._prepare_rows, self.augment, augment_rng
+            )
+            layout, checkpoint = Layout(module), None
+            if self.checkpoint is not None and strategy.leads:
+                paid, settings = (
+                    self.__dict__.pop("_paid", None),
+                    self._run_settings(self.classes_),
+                )
+                checkpoint = Checkpoint(Path(self.checkpoint), dp_sgd, layout, settings, paid)
+            run = TrainingRun(
+                StepCallback(self, int(dp_sgd.steps)),
+                dp_sgd,
+                layout,
+                layout.read(module),
+                checkpoint,
+                int(self.checkpoint_every),
+            )
+            visible = bool(self.verbose) and strategy.leads
+            # A paid run writes its file before the engines are tried, which takes a while.
+            # numpy's BLAS threads and torch's would wait for each other.
+            with (
+                run.session(),
+                threadpool_limits(1, user_api="blas"),
+                progress_bar(int(dp_sgd.steps), visible=visible) as run.report_progress,
+            ):
+                engine, self.trial_ = self._choose_engine(
+                    module, self._form, len(facts.classes), slot_rng.spawn(1)[0], dp_sgd
+                )
+                engines = [engine]
+                threads = torch.get_num_threads() if _random.is_secret(rng) else 1
+                if isinstance(engine, GhostEngine) and engine.size <= _SMALL and threads > 1:
+                    # Not with a seed: the order in which threads draw dropout masks varies.
+                    second, last = copy.deepcopy(module), engine.channels_last
+                    engines.append(GhostEngine(second, self._losses, self._block_size, last))
+                expected = dp_sgd.expected_batch / strategy.world
+                sums = NetworkSums(engines, records, expected, int(self.block), rng=slot_rng)
+                with sums.threads():
+                    result, weights, noise, self.internal_ = strategy.run_steps(
+                        dp_sgd, run, sums, len(records), rng
+                    )
+        self._set_weights(weights)
+        trained = (one for one in self.module_.parameters() if one.requires_grad)
+        record_trained_weights((one.detach().numpy() for one in trained), self._records_name)
+        logits = self._scores.try_synthetic()
+        self.self_check_ = run.self_check(noise, result.weights, logits)
+        del self._blank
+        if self.not_private is None:
+            self.self_check_.warn()
+        return reasons + self._record_run(dp_sgd, result)
 
     def _set_weights(self, weights: Floats) -> None:
         trained = copy.deepcopy(self._blank)
-        Layout(trained).write(weights, trained)
+        Layout(trained).share(np.array(weights, np.float32), trained)
         self.module_ = trained.eval()
         self._scores = NetworkScores(self.module_, self._form, self._prepare_rows)
 
@@ -666,6 +644,36 @@ class PrivateNetwork(NetworkPredictions, DistributedClassifier):
                 f"{dataset.X.dtype}",
                 "Turn text into tokens or frozen features first.",
             )
+
+    def logits(self, X: ArrayLike) -> Floats:
+        """Scores of shape (n, k) whose softmax is :meth:`predict_proba`.
+
+        Rows are scored in blocks of one shape, so that the logits of a row depend on that row
+        only (:func:`veracal.data.rows.score_independently`).
+        """
+        check_is_fitted(self)
+        if isinstance(X, MappedRows):  # finite already
+            return self._scores(X)
+        return self._scores(validate_data(self, X, allow_nd=True, dtype=None, reset=False))
+
+    def decision_function(self, X: ArrayLike) -> Floats:
+        """Logits of the second class, of shape (n,), for two classes; else of shape (n, k)."""
+        logits = self.logits(X)
+        return logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits
+
+    def predict(self, X: ArrayLike) -> Array:
+        """Most likely class of each row."""
+        labels: Array = self.classes_[self.logits(X).argmax(axis=1)]
+        return labels
+
+    def predict_log_proba(self, X: ArrayLike) -> Floats:
+        """Logarithms of the class probabilities, of shape (n, k)."""
+        result: Floats = log_softmax(self.logits(X), axis=1)
+        return result
+
+    def predict_proba(self, X: ArrayLike) -> Floats:
+        """Class probabilities, of shape (n, k)."""
+        return np.exp(self.predict_log_proba(X))
 
     def __sklearn_clone__(self) -> Self:
         if isinstance(self.module, nn.Module):

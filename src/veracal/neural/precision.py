@@ -30,7 +30,12 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from veracal._checks import extra
+import torch
+from torch.nn.utils import parametrize
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
+from torch.utils._python_dispatch import TorchDispatchMode
+
 from veracal.errors import PrecisionError
 
 # Backends and their operations; a child with the setting "none" uses its parent's.
@@ -45,7 +50,7 @@ _LEAST_BYTES = 4  # bytes of a float32 number
 _PROBED = 64
 _lock = threading.RLock()
 _active_contexts = 0
-_saved_settings: dict[str, Any] = {}
+_saved_settings: dict[str, Any] = {}  # of the caller; empty if they need no change
 
 
 @contextmanager
@@ -54,28 +59,26 @@ def full_precision() -> Iterator[None]:
 
     Contexts can be nested, and used by several threads at once.
     """
-    torch = extra("torch", "torch")
-    with _process_precision(torch), thread_precision():
+    with _process_precision(), thread_precision():
         yield
 
 
 @contextmanager
 def thread_precision() -> Iterator[None]:
     """The part of :func:`full_precision` that each thread sets for itself."""
-    torch = extra("torch", "torch")
     active = find_fixed_context()
     if active is not None:
         raise PrecisionError(
             f"Expected a step outside of {active}, which may change what is computed, got one "
             "inside. Leave that context first."
         )
-    devices = _autocast_devices(torch)
+    devices = _autocast_devices()
     with torch.inference_mode(False):  # which also turns gradients on
         try:
             for device in devices:
                 torch.set_autocast_enabled(device, False)
             yield
-            left = _autocast_devices(torch)
+            left = _autocast_devices()
             if left:
                 raise PrecisionError(
                     f"Expected full precision during a step, got torch.autocast({left[0]!r}), "
@@ -83,22 +86,35 @@ def thread_precision() -> Iterator[None]:
                     "and loss."
                 )
         finally:
-            for device in {*devices, *_autocast_devices(torch)}:
+            for device in {*devices, *_autocast_devices()}:
                 torch.set_autocast_enabled(device, device in devices)
 
 
 @contextmanager
-def _process_precision(torch: Any) -> Iterator[None]:
+def _process_precision() -> Iterator[None]:
     """The part that all threads share: the first to enter sets it, the last restores it."""
     global _active_contexts
+    getter: Any = torch._C._get_fp32_precision_getter
+    setter: Any = torch._C._set_fp32_precision_setter
     with _lock:
-        if not _active_contexts:
-            _saved_settings.clear()
-            _saved_settings.update(_set_full_precision(torch))
+        if not _active_contexts and _find_reduced_setting() is not None:
+            previous: dict[tuple[str, str], str] = {}
+            # A child without its own setting reports its parent's.
+            for names, value in ((_PARENTS, "none"), (_operations(), "ieee")):
+                for one in names:
+                    previous[one] = getter(*one)
+                    setter(*one, value)
+            default = torch.get_default_dtype()
+            _saved_settings.update(
+                precision=previous, dtype=default, cached=parametrize._cache_enabled
+            )
+            if default.itemsize < _LEAST_BYTES:
+                torch.set_default_dtype(torch.float32)
+            parametrize._cache_enabled = 0
         _active_contexts += 1
     try:
         yield
-        changed = _find_reduced_setting(torch)
+        changed = _find_reduced_setting()
         if changed is not None:
             raise PrecisionError(
                 f"Expected full precision during a step, got {changed}, which was set inside, "
@@ -107,8 +123,12 @@ def _process_precision(torch: Any) -> Iterator[None]:
     finally:
         with _lock:
             _active_contexts -= 1
-            if not _active_contexts:
-                _restore_precision(torch, _saved_settings)
+            if not _active_contexts and _saved_settings:
+                for one, precision in _saved_settings["precision"].items():
+                    setter(*one, precision)
+                torch.set_default_dtype(_saved_settings["dtype"])
+                parametrize._cache_enabled = _saved_settings["cached"]
+                _saved_settings.clear()
 
 
 def find_reduced_context() -> str | None:
@@ -117,28 +137,25 @@ def find_reduced_context() -> str | None:
     Settings that :func:`full_precision` overrides, such as the precision of float32 products,
     are not reported.
     """
-    torch = extra("torch", "torch")
-    devices = _autocast_devices(torch)
+    devices = _autocast_devices()
     if devices:
         return f"torch.autocast({devices[0]!r})"
     if torch.is_inference_mode_enabled():
         return "torch.inference_mode()"
-    if torch.nn.utils.parametrize._cache_enabled:
+    if parametrize._cache_enabled:
         return "torch.nn.utils.parametrize.cached()"
     return find_fixed_context()
 
 
 def find_fixed_context() -> str | None:
     """Name an active context that may change arithmetic and cannot be switched off."""
-    torch = extra("torch", "torch")
     if torch._C._autograd._top_saved_tensors_default_hooks(False) is not None:
         return "torch.autograd.graph.saved_tensors_hooks"
     if torch._C._len_torch_dispatch_stack():
         return "a TorchDispatchMode"
     if torch._C._len_torch_function_stack():
-        overrides, device = torch.overrides, torch.utils._device.DeviceContext
-        for mode in overrides._get_current_function_mode_stack():
-            if not isinstance(mode, device):  # torch.device("cpu") as a context
+        for mode in _get_current_function_mode_stack():  # type: ignore[no-untyped-call]
+            if not isinstance(mode, DeviceContext):  # torch.device("cpu") as a context
                 return f"the TorchFunctionMode {type(mode).__name__}"
     return None
 
@@ -154,10 +171,8 @@ def refuse_half_precision() -> AbstractContextManager[object]:
     ValueError
         Inside; names the operation and the type.
     """
-    torch = extra("torch", "torch")
-    base = extra("torch.utils._python_dispatch", "torch").TorchDispatchMode
 
-    class Refusing(base):  # type: ignore[misc, valid-type]
+    class Refusing(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Looks at the result of every operation."""
 
         def __torch_dispatch__(
@@ -169,7 +184,7 @@ def refuse_half_precision() -> AbstractContextManager[object]:
                     check_dtype(one, str(function))
             return result
 
-    mode: AbstractContextManager[object] = Refusing()
+    mode: AbstractContextManager[object] = Refusing()  # type: ignore[no-untyped-call]
     return mode
 
 
@@ -186,7 +201,7 @@ def check_dtype(values: Any, operation_name: str) -> None:
         )
 
 
-def _autocast_devices(torch: Any) -> list[str]:
+def _autocast_devices() -> list[str]:
     """Device types for which autocast is on in this thread."""
     if not torch._C._is_any_autocast_enabled():
         return []
@@ -200,54 +215,23 @@ def _autocast_devices(torch: Any) -> list[str]:
     return enabled
 
 
-def _operations(torch: Any) -> tuple[tuple[str, str], ...]:
+def _operations() -> tuple[tuple[str, str], ...]:
     """Operations of the available backends."""
     backends = ("mkldnn", "cuda") if torch.cuda.is_available() else ("mkldnn",)
     return tuple(one for one in _CHILDREN if one[0] in backends)
 
 
-def _find_reduced_setting(torch: Any) -> str | None:
+def _find_reduced_setting() -> str | None:
     """Name a process-wide setting of reduced precision, or None."""
-    for backend, operation in _operations(torch):
+    for backend, operation in _operations():
         precision = torch._C._get_fp32_precision_getter(backend, operation)
         if precision not in _FULL:
             return f"torch.backends.{backend}.{operation}.fp32_precision={precision!r}"
     if torch.get_default_dtype().itemsize < _LEAST_BYTES:
         return f"torch.set_default_dtype({torch.get_default_dtype()})"
-    if torch.nn.utils.parametrize._cache_enabled:
+    if parametrize._cache_enabled:
         return "torch.nn.utils.parametrize.cached()"
     return None
-
-
-def _set_full_precision(torch: Any) -> dict[str, Any]:
-    """Set full precision for all threads; return the previous settings by name."""
-    if _find_reduced_setting(torch) is None:
-        return {}
-    getter, setter = torch._C._get_fp32_precision_getter, torch._C._set_fp32_precision_setter
-    previous: dict[tuple[str, str], str] = {}
-    for one in _PARENTS:  # a child without its own setting reports its parent's
-        previous[one] = getter(*one)
-        setter(*one, "none")
-    for one in _operations(torch):
-        previous[one] = getter(*one)
-        setter(*one, "ieee")
-    saved = {"precision": previous, "dtype": torch.get_default_dtype()}
-    if saved["dtype"].itemsize < _LEAST_BYTES:
-        torch.set_default_dtype(torch.float32)
-    parametrize = torch.nn.utils.parametrize
-    saved["cached"], parametrize._cache_enabled = parametrize._cache_enabled, 0
-    return saved
-
-
-def _restore_precision(torch: Any, saved: dict[str, Any]) -> None:
-    """Undo :func:`_set_full_precision`."""
-    if not saved:
-        return
-    for one, precision in saved["precision"].items():
-        torch._C._set_fp32_precision_setter(*one, precision)
-    torch.set_default_dtype(saved["dtype"])
-    torch.nn.utils.parametrize._cache_enabled = saved["cached"]
-    saved.clear()
 
 
 @full_precision()
@@ -257,19 +241,14 @@ def check_products() -> None:
     Libraries below PyTorch read the environment (``ONEDNN_DEFAULT_FPMATH_MODE``,
     ``MKL_BLAS_COMPUTE_MODE``), which PyTorch does not report.
     """
-    torch = extra("torch", "torch")
     factor = 1 + 2.0**-12  # TF32 has 10 bits after the point, bfloat16 has 7
     identity = torch.eye(_PROBED, dtype=torch.float32)
     matrix = factor * identity
     image = matrix.view(1, _PROBED, 8, 8)
-    products = {
-        "matrix products": matrix @ identity,
-        "convolutions": torch.conv2d(image, identity.view(_PROBED, _PROBED, 1, 1)).view_as(
-            matrix
-        ),
-    }
+    convolved = torch.conv2d(image, identity.view(_PROBED, _PROBED, 1, 1))
+    products = {"matrix products": matrix @ identity, "convolutions": convolved}
     for name, product in products.items():
-        if not bool((product == matrix).all()):
+        if not bool((product.view_as(matrix) == matrix).all()):
             raise ValueError(
                 f"Expected {name} in full float32, got rounded ones. Unset "
                 "ONEDNN_DEFAULT_FPMATH_MODE and MKL_BLAS_COMPUTE_MODE in the environment."

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
+from torch import Tensor, nn
 
 from veracal import _checks
 from veracal._checks import extra
@@ -20,6 +22,30 @@ _LENGTHS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # padded lengths of te
 _POSITIONS = _LENGTHS[-1]  # position embeddings of MiniLM
 _LITE0_WEIGHTS = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 _FORMAT = 1  # increase when this file computes different features
+
+
+def check_images(X: Array | MappedRows, where: str) -> None:
+    """Reject anything but image bytes."""
+    shape = X.shape[1:]
+    is_picture = len(shape) == 2 or (len(shape) == 3 and shape[2] == 3)
+    if X.dtype != np.uint8 or not is_picture or 0 in shape:
+        raise DataError(
+            where,
+            "images as bytes, of shape (n, height, width) or (n, height, width, 3)",
+            f"{X.dtype} of shape {X.shape}",
+            "Keep images as uint8 from 0 to 255; other records need another extractor.",
+        )
+
+
+def check_texts(X: Array | MappedRows, where: str) -> None:
+    """Reject anything but texts and pairs of texts."""
+    if X.dtype.kind != "T" or X.ndim != 2 or X.shape[1] not in (1, 2):
+        raise DataError(
+            where,
+            "text of shape (n, 1) for sentences or (n, 2) for pairs",
+            f"{X.dtype} of shape {X.shape}",
+            "Pass the texts themselves; this extractor tokenizes them.",
+        )
 
 
 @dataclass(frozen=True)
@@ -45,21 +71,10 @@ class EfficientNetLite0:
     block: ClassVar[int] = _BATCH
     norm: ClassVar[None] = None
     bounds: ClassVar[tuple[float, float]] = (0.0, 6.0)  # its last activation is ReLU6
+    check = staticmethod(check_images)
 
     def __post_init__(self) -> None:
         _checks.whole(least=32, pixels=self.pixels)
-
-    def check(self, X: Array | MappedRows, where: str) -> None:
-        """Reject anything but image bytes."""
-        shape = X.shape[1:]
-        is_picture = len(shape) == 2 or (len(shape) == 3 and shape[2] == 3)
-        if X.dtype != np.uint8 or not is_picture or 0 in shape:
-            raise DataError(
-                where,
-                "images as bytes, of shape (n, height, width) or (n, height, width, 3)",
-                f"{X.dtype} of shape {X.shape}",
-                "Keep images as uint8 from 0 to 255; other records need another extractor.",
-            )
 
     def fingerprint(self) -> dict[str, str | int]:
         """Everything except the record that a feature depends on."""
@@ -70,17 +85,16 @@ class EfficientNetLite0:
             "pixels": self.pixels,
             "code": str(code.__version__),
             "weights": file_hash(self._weights()),
-            **arithmetic_settings("torch"),
+            **arithmetic_settings(),
         }
 
     def scorer(self, record: tuple[int, ...]) -> Score:
         """Load the network, for images of one shape."""
-        torch, network = extra("torch", "torch"), self._network()
+        network = self._network()
 
         def forward(rows: Array) -> Floats:
-            images = torch.from_numpy(rows if rows.ndim == 4 else rows[..., None])
-            scaled = (images.permute(0, 3, 1, 2).to(torch.float32) - 127) / 128
-            colored = resize_images(scaled, self.pixels).expand(-1, 3, -1, -1)
+            images = bytes_to_images(rows).sub_(127).div_(128)
+            colored = resize_images(images, self.pixels).expand(-1, 3, -1, -1)
             with full_precision(), torch.inference_mode():
                 maps = network.extract_features(
                     colored.contiguous(memory_format=torch.channels_last)
@@ -93,7 +107,6 @@ class EfficientNetLite0:
 
     def _network(self) -> Any:
         """The network with its published weights, in evaluation mode."""
-        torch = extra("torch", "torch")
         code = extra("efficientnet_lite_pytorch", "torch")
         path = self._weights()
         # torch's file format is a restricted pickle, so only the published file is loaded.
@@ -139,13 +152,10 @@ class MiniLM:
     name: ClassVar[str] = "all-minilm-l6-v2"
     dimension: ClassVar[int] = 384
     block: ClassVar[int] = 32 * _BATCH  # so that most batches of a length are full
+    check = staticmethod(check_texts)
 
     def __post_init__(self) -> None:
-        _checks.whole(least=8, max_tokens=self.max_tokens)
-        if self.max_tokens > _POSITIONS:
-            raise ValueError(
-                f"Expected max_tokens <= {_POSITIONS}, got max_tokens={self.max_tokens}."
-            )
+        check_max_tokens(self.max_tokens)
 
     @property
     def norm(self) -> float | None:
@@ -156,16 +166,6 @@ class MiniLM:
     def bounds(self) -> tuple[float, float] | None:
         """Bounds on each number of a feature, if any."""
         return (-1.0, 1.0) if self.normalize else None
-
-    def check(self, X: Array | MappedRows, where: str) -> None:
-        """Reject anything but texts and pairs of texts."""
-        if X.dtype.kind != "T" or X.ndim != 2 or X.shape[1] not in (1, 2):
-            raise DataError(
-                where,
-                "text of shape (n, 1) for sentences or (n, 2) for pairs",
-                f"{X.dtype} of shape {X.shape}",
-                "Pass the texts themselves; this extractor tokenizes them.",
-            )
 
     def fingerprint(self) -> dict[str, str | int]:
         """Everything except the record that a feature depends on."""
@@ -180,12 +180,13 @@ class MiniLM:
             "vocabulary": file_hash(folder / "tokenizer.json"),
             "transformers": str(extra("transformers", "text").__version__),
             "tokenizers": str(extra("tokenizers", "text").__version__),
-            **arithmetic_settings("text"),
+            **arithmetic_settings(),
         }
 
     def scorer(self, record: tuple[int, ...]) -> Score:
         """Load the network and its tokenizer."""
-        network, tokenizer = load_minilm(), load_minilm_tokenizer(self.max_tokens)
+        network = load_minilm()
+        tokenizer = load_fast_tokenizer(minilm_folder(), self.max_tokens)
 
         def forward(rows: Array) -> Floats:
             means = mean_token_states(network, rows)
@@ -194,40 +195,44 @@ class MiniLM:
         return build_text_scorer(forward, tokenizer, self.max_tokens, self.dimension)
 
 
-def resize_images(images: Any, pixels: int) -> Any:
+def check_max_tokens(max_tokens: int) -> None:
+    """Reject a number of tokens that MiniLM has no positions for."""
+    _checks.whole(least=8, max_tokens=max_tokens)
+    if max_tokens > _POSITIONS:
+        raise ValueError(f"Expected max_tokens <= {_POSITIONS}, got max_tokens={max_tokens}.")
+
+
+def bytes_to_images(rows: Array) -> Tensor:
+    """Convert bytes of shape (n, h, w) or (n, h, w, c) to floats of shape (n, c, h, w)."""
+    images = torch.from_numpy(rows if rows.ndim == 4 else rows[..., None])
+    return images.permute(0, 3, 1, 2).to(torch.float32)
+
+
+def resize_images(images: Tensor, pixels: int) -> Tensor:
     """Resize images of shape (n, c, h, w) to squares, by antialiased bilinear interpolation."""
     if images.shape[2:] == (pixels, pixels):
         return images
-    interpolate = extra("torch", "torch").nn.functional.interpolate
-    return interpolate(images, size=(pixels, pixels), mode="bilinear", antialias=True)
+    size = (pixels, pixels)
+    return nn.functional.interpolate(images, size=size, mode="bilinear", antialias=True)
 
 
 def build_text_scorer(forward: Score, tokenizer: Any, max_tokens: int, dimension: int) -> Score:
     """Features of texts that are padded to certain lengths, each depending on its text only.
 
-    Parameters
-    ----------
-    forward : function of token ids, types and mask, of shape (c, 3, tokens), to features
-    tokenizer : tokenizers.Tokenizer
-        With truncation and without padding.
-    max_tokens, dimension : int
-        Maximum number of tokens of a text, and length of a feature.
+    ``forward`` maps token ids, types and mask, of shape (c, 3, tokens), to features. The
+    tokenizer truncates to ``max_tokens`` and does not pad.
     """
 
     @cache
     def for_length(tokens: int) -> Score:
-        return score_independently(
-            forward, synthetic_token_batch(tokens, tokenizer.get_vocab_size())
-        )
-
-    def pad_length(tokens: int) -> int:
-        at_least = next(length for length in (0, *_LENGTHS) if length >= tokens)
-        return min(max_tokens, at_least)
+        vocabulary = tokenizer.get_vocab_size()
+        return score_independently(forward, synthetic_token_batch(tokens, vocabulary))
 
     def score(rows: Array) -> Floats:
         # One at a time: a batch would start threads, which are not safe with a later fork.
         texts = [tokenizer.encode(*row) for row in rows.tolist()]
-        lengths = np.array([pad_length(len(text.ids)) for text in texts])
+        at_least = [next(n for n in (0, *_LENGTHS) if n >= len(text.ids)) for text in texts]
+        lengths = np.minimum(at_least, max_tokens)
         features = np.zeros((len(rows), dimension), np.float32)
         for tokens in np.unique(lengths[lengths > 0]).tolist():  # an empty text is zero
             of_length = np.flatnonzero(lengths == tokens)
@@ -241,29 +246,28 @@ def build_text_scorer(forward: Score, tokenizer: Any, max_tokens: int, dimension
 def mean_token_states(
     network: Any, rows: Array, *, token_types: bool = True, masked: bool = True
 ) -> Floats:
-    """Means over the last token states, from token ids, types and mask.
+    """Means over the last token states, from token ids, types and mask of shape (c, 3, tokens).
 
-    Parameters
-    ----------
-    network : transformers.PreTrainedModel
-    rows : array of shape (c, 3, tokens)
-    token_types : bool
-        Whether the network receives the token types.
-    masked : bool
-        Whether it receives the mask; without it all tokens attend to all others.
+    The network receives the types and the mask only if asked to; without a mask all tokens
+    attend to all others.
     """
-    torch = extra("torch", "text")
     tokens, token_type, mask = torch.from_numpy(rows).unbind(1)
-    # transformers drops a two-axis mask if no text of the batch is padded, so that the kernel
-    # would depend on the other texts. A four-axis mask is used unchanged.
-    attention_mask = mask.bool()[:, None, None, :].expand(-1, 1, mask.shape[1], -1)
     inputs = {"token_type_ids": token_type} if token_types else {}
-    inputs |= {"attention_mask": attention_mask} if masked else {}
+    inputs |= {"attention_mask": four_axis_mask(mask.bool())} if masked else {}
     with full_precision(), torch.inference_mode():
         hidden = network(input_ids=tokens, **inputs)
         shares = mask[..., None] / mask.sum(1)[:, None, None]
         means: Floats = (hidden.last_hidden_state * shares).sum(1).numpy()
     return means
+
+
+def four_axis_mask(mask: Tensor) -> Tensor:
+    """Mask of shape (n, tokens) as one of shape (n, 1, tokens, tokens).
+
+    transformers drops a two-axis mask if no text of the batch is padded, so that the kernel
+    would depend on the other texts. A four-axis mask is used unchanged.
+    """
+    return mask[:, None, None, :].expand(-1, 1, mask.shape[1], -1)
 
 
 @dataclass(frozen=True)
@@ -284,20 +288,15 @@ class MiniLMTokens:
     name: ClassVar[str] = "minilm-tokens"
     block: ClassVar[int] = 1024
     norm: ClassVar[None] = None
+    check = staticmethod(check_texts)
 
     def __post_init__(self) -> None:
-        _checks.whole(least=8, max_tokens=self.max_tokens)
-        if self.max_tokens > _POSITIONS:
-            raise ValueError(f"Expected at most {_POSITIONS} tokens, got {self.max_tokens!r}.")
+        check_max_tokens(self.max_tokens)
 
     @property
     def dimension(self) -> int:
         """Length of a row."""
         return self.max_tokens
-
-    def check(self, X: Array | MappedRows, where: str) -> None:
-        """Reject anything but texts."""
-        MiniLM().check(X, where)
 
     def fingerprint(self) -> dict[str, str | int]:
         """Everything except the record that a row depends on, and its network's weights."""
@@ -313,7 +312,7 @@ class MiniLMTokens:
 
     def scorer(self, record: tuple[int, ...]) -> Score:
         """Load the tokenizer."""
-        tokenizer = load_minilm_tokenizer(self.max_tokens)
+        tokenizer = load_fast_tokenizer(minilm_folder(), self.max_tokens)
 
         def score(rows: Array) -> Floats:
             token_rows = np.zeros((len(rows), self.max_tokens), np.float32)
@@ -325,32 +324,20 @@ class MiniLMTokens:
         return score
 
 
-def load_minilm(*, dropout: bool = False) -> Any:
-    """MiniLM with its published weights, in evaluation mode.
-
-    Parameters
-    ----------
-    dropout : bool
-        Whether it has dropout in training mode.
-    """
-    torch, bert = extra("torch", "text"), extra("transformers", "text")
-    safetensors, folder = extra("safetensors.torch", "text"), minilm_folder()
+def load_minilm() -> Any:
+    """MiniLM with its published weights and without dropout, in evaluation mode."""
+    bert, folder = extra("transformers", "text"), minilm_folder()
+    safetensors = extra("safetensors.torch", "text")
     with translate_os_errors(folder):
         settings = bert.BertConfig.from_json_file(folder / "config.json")
         weights = safetensors.load_file(folder / "model.safetensors")
-    if not dropout:
-        settings.hidden_dropout_prob = settings.attention_probs_dropout_prob = 0.0
+    settings.hidden_dropout_prob = settings.attention_probs_dropout_prob = 0.0
     with torch.random.fork_rng(devices=[]):  # random weights are drawn, then replaced
         network = bert.BertModel(settings, add_pooling_layer=False)
     # Saved by an older release: position ids, and a pooler that is not used.
     unused = ("embeddings.position_ids", "pooler.")
     network.load_state_dict({k: v for k, v in weights.items() if not k.startswith(unused)})
     return network.to("cpu", torch.float32).eval()
-
-
-def load_minilm_tokenizer(max_tokens: int) -> Any:
-    """Tokenizer of MiniLM, with truncation and without padding."""
-    return load_fast_tokenizer(minilm_folder(), max_tokens)
 
 
 def load_fast_tokenizer(folder: Path, max_tokens: int) -> Any:
@@ -412,9 +399,8 @@ def synthetic_tokens(
     return np.stack([token_ids, np.zeros_like(token_ids), mask], axis=1).astype(np.int64)
 
 
-def arithmetic_settings(package_extra: str) -> dict[str, str | int]:
+def arithmetic_settings() -> dict[str, str | int]:
     """Everything that determines how torch rounds on this machine."""
-    torch = extra("torch", package_extra)
     return {
         "torch": str(torch.__version__),
         "cpu": str(torch.backends.cpu.get_cpu_capability()),

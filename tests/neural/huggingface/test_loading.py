@@ -16,8 +16,8 @@ from transformers import (
 from tests.neural.huggingface.tiny import bert
 from veracal.errors import DataError
 from veracal.mechanisms import Adam
-from veracal.neural import PrivateNetwork
-from veracal.neural.huggingface import (
+from veracal.neural import (
+    PrivateNetwork,
     add_lora,
     load_image_classifier,
     load_sequence_classifier,

@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from tests.neural.huggingface.tiny import arrays, bert, distilbert, texts, trainer
-from veracal.neural import PrivateNetwork
-from veracal.neural.huggingface import LastLayers, MeanPooled, Tokens, encode_frozen_layers
+from veracal.neural import LastLayers, MeanPooled, PrivateNetwork, Tokens, encode_frozen_layers
 
 
 def pooled(**settings):

@@ -22,10 +22,10 @@ from veracal.accounting import Budget, Repeated, Unit, epsilon_for
 from veracal.errors import BudgetError, DataError
 from veracal.ledger import Item, open_ledger
 from veracal.mechanisms import DPSGD, Flat, GlobalV2, Poisson
+from veracal.neural import PrivacyArguments, PrivateTrainer, add_lora, train_only
+from veracal.neural.examples import cross_entropy
 from veracal.neural.gradient_sums import Layout
-from veracal.neural.gradients.blocks import cross_entropy
 from veracal.neural.gradients.engines import GhostEngine
-from veracal.neural.huggingface import PrivacyArguments, PrivateTrainer, add_lora, train_only
 from veracal.neural.huggingface.trainer import _check_all_moved
 
 

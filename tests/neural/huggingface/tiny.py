@@ -16,7 +16,7 @@ from transformers import (
     TrainingArguments,
 )
 
-from veracal.neural.huggingface import PrivacyArguments, PrivateTrainer
+from veracal.neural import PrivacyArguments, PrivateTrainer
 
 LENGTH = 7
 WIDE = {

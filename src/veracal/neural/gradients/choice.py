@@ -1,6 +1,5 @@
 """Chooses the fastest gradient engine that is correct for a network."""
 
-import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,16 +11,9 @@ from torch.nn.modules.conv import _ConvNd
 
 from veracal import _checks
 from veracal._types import Frozen
-from veracal.errors import MissingExtraError
 from veracal.mechanisms import Flat
-from veracal.neural.gradient_sums import Layout
-from veracal.neural.gradients.blocks import (
-    Block,
-    GradientEngine,
-    LossFunction,
-    compute_logits,
-    example_losses,
-)
+from veracal.neural.examples import Block, LossFunction, compute_logits, example_losses
+from veracal.neural.gradient_sums import GradientEngine, Layout
 from veracal.neural.gradients.engines import (
     FunctionalEngine,
     GhostEngine,
@@ -91,7 +83,7 @@ def choose_engine(
         In the mode in which it will be trained.
     losses : callable
     few : Block
-        A few synthetic examples, on which every engine is compared with gradients computed one
+        Synthetic examples, on which every engine is compared with gradients computed one
         example at a time.
     many : Block or None
         As many as a block will have, to time the engines; None takes the first correct engine
@@ -99,16 +91,10 @@ def choose_engine(
     block_size : int
         Declared number of examples of a block.
     requested : {"ghost", "functional", "hooks"}, optional
-        The engine to use; by default the fastest.
     among : sequence of these
         Engines that are tried without a request, in this order.
     noise : PreNoise, optional
         Requires materialized gradients. It takes no part in the comparison.
-
-    Raises
-    ------
-    ValueError
-        If no engine is correct, or the requested one is not.
     """
     if requested is not None:
         _checks.one_of(ENGINE_NAMES, gradients=requested)
@@ -116,12 +102,9 @@ def choose_engine(
     tried: Sequence[str] = candidates if requested is None else (requested,)
     engines, wrong = dict[str, GradientEngine](), dict[str, str]()
     for name in tried:
-        try:
-            engine = _ENGINES[name](module, losses, block_size)
-            with perturbed_initialization(module):
-                fault = _find_fault(engine, module, losses, few, block_size)
-        except MissingExtraError as error:
-            fault = str(error)
+        engine = _ENGINES[name](module, losses, block_size)
+        with perturbed_initialization(module):
+            fault = _find_fault(engine, module, losses, few, block_size)
         if fault is not None:
             wrong[name] = fault
             continue
@@ -162,17 +145,6 @@ def _no_engine_error(module: nn.Module, wrong: dict[str, str]) -> ValueError:
     )
 
 
-def example_gradients(module: nn.Module, losses: LossFunction, block: Block) -> Tensor:
-    """Gradients of shape (n, size), each from its own backward pass."""
-    layout = Layout(module)
-    rows = torch.zeros(len(block), layout.size, dtype=torch.float64)
-    for row, gradients in zip(rows, _iterate_gradients(module, losses, block), strict=True):
-        for parameter, gradient in gradients.items():
-            span = layout.slice_of(parameter)
-            row[span.start : span.end] = gradient.reshape(-1)
-    return rows
-
-
 def _iterate_gradients(
     module: nn.Module, losses: LossFunction, block: Block
 ) -> Iterator[dict[nn.Parameter, Tensor]]:
@@ -197,9 +169,8 @@ def _find_fault(
     engine: Any, module: nn.Module, losses: LossFunction, few: Block, block_size: int
 ) -> str | None:
     """Return why an engine is wrong on a few examples; None if it is correct."""
-    unknown = engine.unknown if isinstance(engine, GhostEngine) else ()
-    if unknown:
-        return f"it does not support trained layers ({', '.join(unknown)})"
+    if isinstance(engine, GhostEngine) and engine.unknown:
+        return f"it does not support trained layers ({', '.join(engine.unknown)})"
     modes = [(layer, layer.training) for layer in module.modules()]
     for layer, _ in modes:  # without dropout, so that both can be compared
         # Opacus skips layers in evaluation mode; convolutions have no dropout.
@@ -231,15 +202,18 @@ def _compare_sums(
     engine: Any, module: nn.Module, losses: LossFunction, few: Block, block_size: int
 ) -> str | None:
     """Compare norms and clipped sums with those of gradients computed one example at a time."""
+    squares = []
     try:
         with refuse_half_precision():
-            reference_norms = [
-                _gradient_norm(gradients)
-                for gradients in _iterate_gradients(module, losses, few)
-            ]
+            for gradients in _iterate_gradients(module, losses, few):
+                lengths = [
+                    torch.linalg.vector_norm(one, dtype=torch.float64)
+                    for one in gradients.values()
+                ]
+                squares.append(sum(float(one) ** 2 for one in lengths))
     except Exception as error:  # a module that does not accept a single example
         return _first_line(error)
-    norms, layout = torch.tensor(reference_norms, dtype=torch.float64), Layout(module)
+    norms, layout = torch.tensor(squares, dtype=torch.float64).sqrt(), Layout(module)
     # Gradients of examples that are already fitted well consist of rounding errors.
     clip = Flat(max(float(norms.median()), 1e-3 * float(norms.max())) or 1.0)
     total = torch.zeros(layout.size, dtype=torch.float64)
@@ -250,23 +224,14 @@ def _compare_sums(
     factors = clip.factors(norms.numpy())
     for factor, gradients in zip(factors, _iterate_gradients(module, losses, few), strict=True):
         for parameter, gradient in gradients.items():
-            span = layout.slice_of(parameter)
-            total[span.start : span.end].add_(gradient.reshape(-1), alpha=-float(factor))
+            part = total[layout.slice_of(parameter)]
+            part.add_(gradient.reshape(-1), alpha=-float(factor))
     gap = float(torch.linalg.vector_norm(total)) / (clip.bound * len(few))
     allowed = _TOLERANCE + rounding_slack(block_size, 1)
     norm_error = float(((result.norms - norms).abs() / norms.clamp(min=clip.bound)).max())
     if not (gap <= allowed and norm_error <= 10 * _TOLERANCE):
         return "its sums differ from those of gradients computed one example at a time"
     return None
-
-
-def _gradient_norm(gradients: dict[nn.Parameter, Tensor]) -> float:
-    """Norm of one example's gradient, over all parameters."""
-    squares = [
-        float(torch.linalg.vector_norm(one, dtype=torch.float64)) ** 2
-        for one in gradients.values()
-    ]
-    return math.sqrt(sum(squares))
 
 
 def _time_block(engine: GradientEngine, many: Block) -> float:

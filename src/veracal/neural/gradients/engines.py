@@ -7,10 +7,9 @@ All clip and add with :func:`add_clipped`.
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,28 +21,24 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from veracal._checks import extra
 from veracal.mechanisms import ClipRule, add_gradient_noise, select_and_scale
-from veracal.neural.gradient_sums import Layout
-from veracal.neural.gradients.blocks import (
+from veracal.neural.examples import (
     Block,
-    ClippedBlockSum,
     Inputs,
     LossFunction,
-    PartialSumError,
     compute_logits,
     count_rows,
     example_losses,
 )
-from veracal.neural.gradients.convolution import (
-    ScratchBuffer,
-    convolve_patches,
-    extract_patches,
-    uses_patch_product,
-)
+from veracal.neural.gradient_sums import ClippedBlockSum, Layout, PartialSumError
 from veracal.neural.gradients.layers import (
     Gradients,
     MaterializedGradients,
+    PatchConvolution,
+    ScratchBuffer,
+    extract_patches,
     find_rule,
     flatten_examples,
+    uses_patch_product,
 )
 from veracal.neural.precision import check_dtype
 
@@ -51,20 +46,14 @@ _UNIT = 2.0**-24  # unit roundoff of float32
 _SMALL = 1_024  # gradients up to this size are concatenated for their norms
 _LONGEST = 1e30  # times the bound
 _MANY = 4_096  # positions up to which they do not affect the slack
+_ENTRIES = 1 << 25  # numbers of gradients that are materialized at a time
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # printed nowhere: it holds a generator
 class PreNoise:
-    """Noise on each example's gradient before the clip; it provides no privacy.
+    """Noise on each example's gradient before the clip; it provides no privacy."""
 
-    Attributes
-    ----------
-    std : float
-        Standard deviation of every coordinate.
-    rng : Generator
-    """
-
-    std: float
+    std: float  # of every coordinate
     rng: np.random.Generator
 
 
@@ -76,14 +65,12 @@ def materialize(
     The noisy gradient is clipped by its own norm: whatever the noise is, the example
     contributes no more than the bound. A gradient that is not finite stays so.
     """
-    if noise is None:
-        return {
-            parameter: MaterializedGradients(values) for parameter, values in gradients.items()
+    if noise is not None:
+        gradients = {
+            parameter: add_gradient_noise(values, noise.std, rng=noise.rng)
+            for parameter, values in gradients.items()
         }
-    return {
-        parameter: MaterializedGradients(add_gradient_noise(values, noise.std, rng=noise.rng))
-        for parameter, values in gradients.items()
-    }
+    return {parameter: MaterializedGradients(values) for parameter, values in gradients.items()}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -121,13 +108,21 @@ def add_clipped(
 
     Guarantees
     ----------
-    Every example adds at most ``clip.bound`` to the vector in the L2
-    norm, including float32 rounding of typical size; an example whose norm is not finite adds
-    nothing. What an example adds, before the sum is rounded, is a function of its own gradient.
-    That its gradient does not depend on the other examples is up to the blocks
+    Every example adds at most ``clip.bound`` to the vector in the L2 norm, including float32
+    rounding of typical size; an example whose norm is not finite adds nothing. What an example
+    adds, before the sum is rounded, is a function of its own gradient. That its gradient does
+    not depend on the other examples is up to the blocks
     (:class:`~veracal.neural.gradient_sums.NetworkSums`).
     """
-    norms = torch.stack(_squared_norms(gradients)).sum(0).sqrt()
+    small, squares = list[Tensor](), list[Tensor]()
+    for one in gradients.values():
+        if isinstance(one, MaterializedGradients) and one.values.shape[1:].numel() <= _SMALL:
+            small.append(flatten_examples(one.values))
+        else:
+            squares.append(one.squared_norms())
+    if small:
+        squares.append(MaterializedGradients(torch.cat(small, 1)).squared_norms())
+    norms = torch.stack(squares).sum(0).sqrt()
     # Factors of longer gradients have too few digits in float32; these are left out.
     norms = torch.where(norms <= _LONGEST * clip.bound, norms, math.inf)
     assert len(norms) <= 2 * block_size
@@ -141,25 +136,11 @@ def add_clipped(
         try:
             while gradients:
                 parameter, one = gradients.popitem()
-                span = layout.slice_of(parameter)
                 part = one.weighted_sum(chosen.factors, chosen.kept)
-                total[span.start : span.end] += part.detach().reshape(-1)
+                total[layout.slice_of(parameter)] += part.detach().reshape(-1)
         except Exception as error:
             raise PartialSumError("Expected a sum of clipped gradients, got none.") from error
     return ClippedBlockSum(norms, chosen.exceeding)
-
-
-def _squared_norms(gradients: dict[torch.nn.Parameter, Gradients]) -> list[Tensor]:
-    """Squared norms of the gradients of each parameter; small parameters are concatenated."""
-    small, squared = list[Tensor](), list[Tensor]()
-    for one in gradients.values():
-        if isinstance(one, MaterializedGradients) and one.values.shape[1:].numel() <= _SMALL:
-            small.append(flatten_examples(one.values))
-        else:
-            squared.append(one.squared_norms())
-    if small:
-        squared.append(MaterializedGradients(torch.cat(small, 1)).squared_norms())
-    return squared
 
 
 def rounding_slack(block_size: int, positions: int) -> float:
@@ -198,26 +179,12 @@ def _padded_factors(norms: Tensor, real: Tensor, clip: ClipRule, slack: float) -
     return _ClipFactors(factors[kept], kept, chosen.exceeding)
 
 
-_ENTRIES = 1 << 25  # numbers of gradients that are materialized at a time
+class _Engine:
+    """Module, loss and layout of an engine, and the noise before its clip.
 
-
-class FunctionalEngine:
-    """Materializes the gradients of a few examples at a time with ``torch.func``.
-
-    It supports every module that ``torch.func.vmap`` supports, whatever its layers.
-
-    Parameters
-    ----------
-    module : torch.nn.Module
-    losses : callable
-        ``losses(outputs, targets)`` of shape (n,).
-    block_size : int
-        Declared number of examples of a block; there may be twice as many.
-    noise : PreNoise, optional
+    ``losses(outputs, targets)`` has shape (n,). The declared number of examples of a block is
+    ``block_size``; there may be twice as many.
     """
-
-    name = "functional"
-    atomic = False
 
     def __init__(
         self,
@@ -226,52 +193,70 @@ class FunctionalEngine:
         block_size: int,
         noise: PreNoise | None = None,
     ) -> None:
-        self._module, self._losses, self._layout = module, losses, Layout(module)
-        self._noise = noise
-        self.size, self._block_size = self._layout.size, block_size
-        self._names = [span.name for span in self._layout.slices]
-        self._first_names = _parameter_names(module)
-        self._vmapped_gradient = vmap(
-            grad(self._loss), in_dims=(None, 0, 0), randomness="different"
-        )
+        self.module, self._losses, self._layout = module, losses, Layout(module)
+        self.size, self._block_size, self._noise = self._layout.size, block_size, noise
 
-    def _loss(self, weights: dict[str, Tensor], inputs: Inputs, target: Tensor) -> Tensor:
-        """Loss of one example: the mean over its views."""
-        parameters = {
-            f"module.{name}": weights[first] for name, first in self._first_names.items()
+
+class FunctionalEngine(_Engine):
+    """Materializes the gradients of a few examples at a time with ``torch.func``.
+
+    It supports every module that ``torch.func.vmap`` supports, whatever its layers.
+    """
+
+    name = "functional"
+    atomic = False
+
+    @cached_property
+    def _trained(self) -> dict[str, nn.Parameter]:
+        """Trained parameters by their first names."""
+        return {name: one for name, one in self.module.named_parameters() if one.requires_grad}
+
+    @cached_property
+    def _vmapped_gradient(self) -> Any:
+        """Gradients of each example, of weights by name."""
+        first = {one: name for name, one in self._trained.items()}
+        # Each name of a trained parameter, one per owning layer, and its first name.
+        names = {
+            f"module.{layer}.{word}".replace("..", "."): first[one]
+            for layer, owner in self.module.named_modules()  # each layer once, even if reused
+            for word, one in owner.named_parameters(recurse=False, remove_duplicate=False)
+            if one in first
         }
-        # torch's tie_weights would set the weights of a reused layer twice and replace its
-        # parameter by a tensor.
-        outputs = functional_call(
-            _LogitsModule(self._module), parameters, (inputs,), tie_weights=False
-        )
-        check_dtype(outputs, "the logits")
-        views = len(outputs)
-        return self._losses(outputs, target.expand(views)).mean()
+        wrapped = _LogitsModule(self.module)
 
-    def gradients(self, block: Block) -> dict[str, Tensor]:
-        """Gradients of shape (n, *parameter), by parameter name."""
-        weights = {name: self._module.get_parameter(name).detach() for name in self._names}
-        inputs = _group_views(block)
-        with sdpa_kernel(SDPBackend.MATH):  # the only one that vmap vectorizes
-            gradients: dict[str, Tensor] = self._vmapped_gradient(
-                weights, inputs, block.targets
-            )
-        return gradients
+        def loss(weights: dict[str, Tensor], inputs: Inputs, target: Tensor) -> Tensor:
+            """Loss of one example: the mean over its views."""
+            parameters = {name: weights[first_name] for name, first_name in names.items()}
+            # torch's tie_weights would set the weights of a reused layer twice and replace its
+            # parameter by a tensor.
+            outputs = functional_call(wrapped, parameters, (inputs,), tie_weights=False)
+            check_dtype(outputs, "the logits")
+            return self._losses(outputs, target.expand(len(outputs))).mean()
+
+        return vmap(grad(loss), in_dims=(None, 0, 0), randomness="different")
 
     def add(self, block: Block, clip: ClipRule, total: Tensor) -> ClippedBlockSum:
         """Add the clipped sum over a block to a vector."""
-        batch_size = max(1, _ENTRIES // max(1, self._layout.size))
+        batch_size = max(1, _ENTRIES // max(1, self.size))
         norms, exceeding = [], 0
         for start in range(0, len(block), batch_size):
             part = block.part(start, start + batch_size)
             if part.real is not None and not part.real.any():
                 continue
-            by_parameter = {
-                self._module.get_parameter(name): values
-                for name, values in self.gradients(part).items()
-            }
-            gradients = materialize(by_parameter, self._noise)
+            shape = len(part), part.views
+            if isinstance(part.inputs, Mapping):
+                inputs: Inputs = {
+                    name: one.reshape(*shape, *one.shape[1:])
+                    for name, one in part.inputs.items()
+                }
+            else:
+                inputs = part.inputs.reshape(*shape, *part.inputs.shape[1:])
+            weights = {name: one.detach() for name, one in self._trained.items()}
+            with sdpa_kernel(SDPBackend.MATH):  # the only one that vmap vectorizes
+                values = self._vmapped_gradient(weights, inputs, part.targets)
+            gradients = materialize(
+                {self._trained[name]: one for name, one in values.items()}, self._noise
+            )
             partial_sum = add_clipped(
                 gradients, clip, total, self._layout, self._block_size, part.real
             )
@@ -291,108 +276,49 @@ class _LogitsModule(nn.Module):
         return compute_logits(self.module, inputs)
 
 
-def _parameter_names(module: nn.Module) -> dict[str, str]:
-    """Map each name of a trained parameter, one per owning layer, to its first name."""
-    first = {one: name for name, one in module.named_parameters() if one.requires_grad}
-    return {
-        f"{layer}.{word}".lstrip("."): first[one]
-        for layer, owner in module.named_modules()  # each layer once, even if it is reused
-        for word, one in owner.named_parameters(recurse=False, remove_duplicate=False)
-        if one in first
-    }
-
-
-def _group_views(block: Block) -> Inputs:
-    """Reshape inputs to (n, views, ...)."""
-    n, views = len(block), block.views
-
-    def split(tensor: Tensor) -> Tensor:
-        return tensor.reshape(n, views, *tensor.shape[1:])
-
-    if isinstance(block.inputs, Mapping):
-        return {name: split(one) for name, one in block.inputs.items()}
-    return split(block.inputs)
-
-
-class OpacusEngine:
-    """Per-example gradients by Opacus (Yousefpour et al. 2021), with Veracal's clip and sum.
-
-    Parameters
-    ----------
-    module : torch.nn.Module
-    losses : callable
-        ``losses(outputs, targets)`` of shape (n,).
-    block_size : int
-        Declared number of examples of a block; there may be twice as many.
-    noise : PreNoise, optional
-    """
+class OpacusEngine(_Engine):
+    """Per-example gradients by Opacus (Yousefpour et al. 2021), with Veracal's clip and sum."""
 
     name = "hooks"
     atomic = True
 
-    def __init__(
-        self,
-        module: nn.Module,
-        losses: LossFunction,
-        block_size: int,
-        noise: PreNoise | None = None,
-    ) -> None:
-        self._opacus = extra("opacus.grad_sample", "torch")
-        self._module, self._losses, self._layout = module, losses, Layout(module)
-        self.size, self._block_size, self._noise = self._layout.size, block_size, noise
-        self._trained = [one for one in module.parameters() if one.requires_grad]
-
     def add(self, block: Block, clip: ClipRule, total: Tensor) -> ClippedBlockSum:
         """Add the clipped sum over a block to a vector."""
-        with self._attach_hooks() as wrapped:
-            with torch.enable_grad():
+        by_parameter: dict[nn.Parameter, Tensor] = {}
+        opacus = extra("opacus.grad_sample", "torch")
+        wrapped = opacus.GradSampleModule(self.module, loss_reduction="sum", strict=False)
+        try:
+            with torch.enable_grad(), warnings.catch_warnings():
+                # Inputs are records, whose gradients are not needed.
+                warnings.filterwarnings("ignore", "Full backward hook is firing")
                 outputs = compute_logits(wrapped, block.inputs)
                 check_dtype(outputs, "the logits")
                 torch.autograd.backward(example_losses(block, outputs, self._losses).sum())
-            by_parameter = {one: self._take_gradients(one, block) for one in self._trained}
+            parameter: Any
+            for parameter in self.module.parameters():
+                if not parameter.requires_grad:
+                    continue
+                values = parameter.grad_sample
+                if isinstance(values, list):  # one for each use
+                    values = torch.stack(values).sum(0)
+                parameter.grad_sample = parameter.grad = None
+                check_dtype(values, "a per-example gradient")
+                values = values.to(torch.float32)
+                if block.views > 1:
+                    values = values.unflatten(0, (len(block), block.views)).sum(1)
+                by_parameter[parameter] = values
+        finally:
+            # Opacus would keep the inputs of a failed forward pass, and count the pass as one
+            # whose gradients are still pending, so that no later example would have any.
+            wrapped.remove_hooks()
+            for layer in self.module.modules():
+                layer.__dict__.pop("activations", None)
+            for one in self.module.parameters():
+                one.grad = None
+                for name in ("_forward_counter", "_current_grad_sample", "grad_sample"):
+                    one.__dict__.pop(name, None)
         gradients = materialize(by_parameter, self._noise)
         return add_clipped(gradients, clip, total, self._layout, self._block_size, block.real)
-
-    def _take_gradients(self, parameter: Any, block: Block) -> Tensor:
-        """Take the gradients of one parameter, of shape (n, *parameter), off the parameter."""
-        samples = parameter.grad_sample
-        gradients: Tensor = (
-            torch.stack(samples).sum(0) if isinstance(samples, list) else samples
-        )
-        parameter.grad_sample = parameter.grad = None
-        check_dtype(gradients, "a per-example gradient")
-        gradients = gradients.to(torch.float32)
-        if block.views == 1:
-            return gradients
-        return gradients.view(len(block), block.views, *gradients.shape[1:]).sum(1)
-
-    @contextmanager
-    def _attach_hooks(self) -> Iterator[Any]:
-        """Attach Opacus' hooks to the module inside the block."""
-        wrapped = self._opacus.GradSampleModule(
-            self._module, loss_reduction="sum", strict=False
-        )
-        try:
-            with warnings.catch_warnings():
-                # Inputs are records, whose gradients are not needed.
-                warnings.filterwarnings("ignore", "Full backward hook is firing")
-                yield wrapped
-        finally:
-            wrapped.remove_hooks()
-            self._clean_up()
-
-    def _clean_up(self) -> None:
-        """Remove everything that Opacus stored on the module.
-
-        After a failed forward pass it would keep the inputs and count the pass as one whose
-        gradients are still pending, so that no later example would have any.
-        """
-        for layer in self._module.modules():
-            layer.__dict__.pop("activations", None)
-        for one in self._module.parameters():
-            one.grad = None
-            for name in ("_forward_counter", "_current_grad_sample", "grad_sample"):
-                one.__dict__.pop(name, None)
 
 
 class _LayerCall(NamedTuple):
@@ -401,10 +327,10 @@ class _LayerCall(NamedTuple):
     layer: nn.Module
     inputs: Tensor
     outputs: GradientEdge  # instead of the tensor, which would stay in memory
-    patches: tuple[Tensor, ...] | None  # of a convolution, if already extracted
+    patches: dict[str, tuple[Tensor, ...]]  # of a convolution, if already extracted
 
 
-class GhostEngine:
+class GhostEngine(_Engine):
     """Sums clipped gradients without materializing those of large layers (ghost clipping).
 
     Parameters
@@ -412,18 +338,16 @@ class GhostEngine:
     module : torch.nn.Module
         With layers that :func:`~veracal.neural.gradients.layers.find_rule` supports, whose
         first dimension counts the examples.
-    losses : callable
-        ``losses(outputs, targets)`` of shape (n,).
-    block_size : int
-        Declared number of examples of a block; there may be twice as many.
+    losses, block_size
+        As of the other engines.
     channels_last : bool, optional
         Whether images are channels-last in memory, which makes convolutions and pooling faster.
         By default this is tried with the first block, which must be synthetic.
 
     Notes
     -----
-    The backward pass stops at the outputs of the layers: autograd skips the
-    gradients of weights, which are computed once, already clipped.
+    The backward pass stops at the outputs of the layers: autograd skips the gradients of
+    weights, which are computed once, already clipped.
     """
 
     name = "ghost"
@@ -436,48 +360,28 @@ class GhostEngine:
         block_size: int,
         channels_last: bool | None = None,
     ) -> None:
-        self._module, self._losses = module, losses
+        super().__init__(module, losses, block_size)
         has_convolutions = any(isinstance(one, nn.Conv2d) for one in module.modules())
         self.channels_last = channels_last if has_convolutions else False
-        self._layout = Layout(module)
-        self.size, self._block_size = self._layout.size, block_size
         self._buffer = ScratchBuffer()
-        self._layers = [
-            layer
+        self._rules = {
+            layer: find_rule(layer)
             for layer in module.modules()
             if any(one.requires_grad for one in layer.parameters(recurse=False))
-        ]
-        self._rules = {layer: find_rule(layer) for layer in self._layers}
-
-    @property
-    def unknown(self) -> tuple[str, ...]:
-        """Types of trained layers that are not supported."""
+        }
         kinds = [type(layer).__name__ for layer, rule in self._rules.items() if rule is None]
-        return tuple(dict.fromkeys(kinds))
+        self.unknown = tuple(dict.fromkeys(kinds))  # types of layers that are not supported
 
     def add(self, block: Block, clip: ClipRule, total: Tensor) -> ClippedBlockSum:
         """Add the clipped sum over a block to a vector."""
-        return add_clipped(
-            self._layer_gradients(block),
-            clip,
-            total,
-            self._layout,
-            self._block_size,
-            block.real,
-        )
+        gradients = self._layer_gradients(block)
+        return add_clipped(gradients, clip, total, self._layout, self._block_size, block.real)
 
     def _layer_gradients(self, block: Block) -> dict[nn.Parameter, Gradients]:
         """Gradients of each parameter, over all its uses."""
         if self.channels_last is None:
             self.channels_last = self._supports_channels_last(block)
-        with self._record_calls() as calls, torch.enable_grad():
-            outputs = compute_logits(
-                self._module, _channels_last(block.inputs, self.channels_last)
-            )
-            loss = example_losses(block, outputs, self._losses).sum()
-        output_grads = torch.autograd.grad(
-            loss, [call.outputs for call in calls], allow_unused=True
-        )
+        _, calls, output_grads = self._run_passes(block)
         by_parameter: dict[nn.Parameter, Gradients] = {}
         rows = count_rows(block.inputs)
         for call, output_grad in zip(calls, output_grads, strict=True):
@@ -492,7 +396,6 @@ class GhostEngine:
                 )
             rule = self._rules[call.layer]
             assert rule is not None
-            extra_arguments = {} if call.patches is None else {"patches": call.patches}
             for name, gradients in rule(
                 call.layer,
                 _check_layer_dtype(call.inputs, call.layer),
@@ -500,74 +403,66 @@ class GhostEngine:
                 len(block),
                 self._block_size,
                 self._buffer,
-                **extra_arguments,
+                **call.patches,
             ).items():
                 _accumulate(by_parameter, getattr(call.layer, name), gradients)
         return by_parameter
 
-    @contextmanager
-    def _record_calls(self) -> Iterator[list[_LayerCall]]:
-        """Record the inputs and outputs of every layer inside the block."""
+    def _run_passes(
+        self, block: Block
+    ) -> tuple[Tensor, list[_LayerCall], tuple[Tensor | None, ...]]:
+        """Logits, the calls of all layers, and the gradients of the loss at their outputs."""
         calls: list[_LayerCall] = []
         self._buffer.clear()
-        pending_patches: dict[nn.Module, tuple[Tensor, ...]] = {}
+        pending: dict[nn.Module, dict[str, tuple[Tensor, ...]]] = {}
 
         def record_call(layer: nn.Module, inputs: tuple[Any, ...], outputs: Tensor) -> None:
-            edge, patches = get_gradient_edge(outputs), pending_patches.pop(layer, None)
+            edge, patches = get_gradient_edge(outputs), pending.pop(layer, {})
             calls.append(_LayerCall(layer, inputs[0].detach(), edge, patches))
 
-        def patch_forward(layer: nn.Conv2d, x: Tensor) -> Tensor:
-            pending_patches[layer] = extract_patches(layer, x.detach(), self._buffer)
-            return convolve_patches(layer, x, pending_patches[layer])
+        def multiply_patches(layer: nn.Conv2d, x: Tensor) -> Any:
+            patches = extract_patches(layer, x.detach(), self._buffer)
+            pending[layer] = {"patches": patches}
+            return PatchConvolution.apply(  # type: ignore[no-untyped-call]
+                x, layer.weight, layer, *patches
+            )
 
-        hooks = [layer.register_forward_hook(record_call) for layer in self._layers]
+        inputs = block.inputs
+        if self.channels_last and isinstance(inputs, Tensor) and inputs.ndim == 4:
+            inputs = inputs.contiguous(memory_format=torch.channels_last)
+        hooks = [layer.register_forward_hook(record_call) for layer in self._rules]
         replaced: list[Any] = [
-            one for one in self._layers if self.channels_last and uses_patch_product(one)
+            one for one in self._rules if self.channels_last and uses_patch_product(one)
         ]
         try:
             for layer in replaced:
-                layer.forward = partial(patch_forward, layer)
-            yield calls
+                layer.forward = partial(multiply_patches, layer)
+            with torch.enable_grad():
+                outputs = compute_logits(self.module, inputs)
+                loss = example_losses(block, outputs, self._losses).sum()
         finally:
             for layer in replaced:
                 del layer.forward
             for hook in hooks:
                 hook.remove()
+        edges = [call.outputs for call in calls]
+        return outputs, calls, torch.autograd.grad(loss, edges, allow_unused=True)
 
     def _supports_channels_last(self, block: Block) -> bool:
         """Return whether the module computes the same for channels-last images."""
         if not isinstance(block.inputs, Tensor) or block.inputs.ndim != 4:
             return False
-        contiguous, converted = (
-            self._try_layout(block, channels_last) for channels_last in (False, True)
-        )
-        if contiguous is None or converted is None:
-            return False
-        return torch.allclose(contiguous, converted, rtol=1e-3, atol=1e-4)
-
-    def _try_layout(self, block: Block, channels_last: bool) -> Tensor | None:
-        """Outputs for a block; None if the forward or backward pass fails."""
-        self.channels_last = channels_last
+        outputs = list[Tensor]()
         try:
-            with torch.random.fork_rng(devices=[]), self._record_calls() as calls:
-                torch.manual_seed(0)
-                with torch.enable_grad():
-                    logits = compute_logits(
-                        self._module, _channels_last(block.inputs, channels_last)
-                    )
-                    loss = example_losses(block, logits, self._losses).sum()
-                torch.autograd.grad(loss, [call.outputs for call in calls], allow_unused=True)
+            for channels_last in (False, True):
+                self.channels_last = channels_last
+                with torch.random.fork_rng(devices=[]):
+                    torch.manual_seed(0)
+                    outputs.append(self._run_passes(block)[0].detach())
         except Exception:  # e.g. a view of a tensor that is not contiguous
-            return None
-        outputs: Tensor = logits.detach()
-        return outputs
-
-
-def _channels_last(inputs: Inputs, channels_last: bool) -> Inputs:
-    """Convert images to channels-last memory if requested."""
-    if not channels_last or not isinstance(inputs, Tensor) or inputs.ndim != 4:
-        return inputs
-    return inputs.contiguous(memory_format=torch.channels_last)
+            return False
+        contiguous, converted = outputs
+        return torch.allclose(contiguous, converted, rtol=1e-3, atol=1e-4)
 
 
 def _check_layer_dtype(values: Tensor, layer: nn.Module) -> Tensor:

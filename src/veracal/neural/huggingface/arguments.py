@@ -17,7 +17,7 @@ from transformers import (
 
 from veracal import _checks, _random
 from veracal.accounting import RELATIONS, Relation, Unit
-from veracal.mechanisms import DPSGD, SGD, Adam, ClipRule, Flat, Optimizer, Schedule
+from veracal.mechanisms import DPSGD, SGD, Adam, ClipRule, Flat, Schedule
 from veracal.neural.gradient_sums import Layout
 from veracal.neural.gradients.choice import ENGINE_NAMES, EngineName
 from veracal.training import TrainingSpec
@@ -106,24 +106,18 @@ class PrivacyArguments:
         _checks.one_of(RELATIONS, relation=self.relation)
         if not isinstance(self.unit, Unit | None):
             raise ValueError(f"Expected unit to be a Unit or None, got {self.unit!r}.")
-        self._check_column()
-        if self.gradients is not None:
-            _checks.one_of(ENGINE_NAMES, gradients=self.gradients)
-        _random.check_state(self.random_state)
-
-    def _check_column(self) -> None:
-        """Reject a unit column with an invalid name, or without a unit."""
         column = self.unit_column
-        if column is None:
-            return
-        if not (isinstance(column, str) and column):
+        if column is not None and not (isinstance(column, str) and column):
             raise ValueError(f"Expected unit_column to be a name or None, got {column!r}.")
-        if self.unit is None or self.unit.name == "record":
+        if column is not None and (self.unit is None or self.unit.name == "record"):
             raise ValueError(
                 f"Expected the unit that the ids in unit_column={column!r} identify, got "
                 f"unit={self.unit!r}. Pass unit=Unit('patient', max_contributions=...), or "
                 "leave out the column if single rows are to be protected."
             )
+        if self.gradients is not None:
+            _checks.one_of(ENGINE_NAMES, gradients=self.gradients)
+        _random.check_state(self.random_state)
 
 
 Decay = Literal["constant", "linear", "cosine"]
@@ -133,7 +127,6 @@ _DECAYS: dict[str, Decay] = {
     "linear": "linear",
     "cosine": "cosine",
 }
-SCHEDULES = tuple(_DECAYS)
 
 
 @dataclass(frozen=True)
@@ -146,16 +139,7 @@ class WarmupSchedule(Schedule):
 
     at step t, as in ``transformers.get_scheduler``.
 
-    Attributes
-    ----------
-    peak : float
-        The rate r.
-    warmup : int
-        The number W of warmup steps.
-    steps : int
-        The total number T of steps.
-    decay : {"constant", "linear", "cosine"}
-        How it decays after the warmup.
+    The peak is r, W the number of warmup steps, and T the number of all steps.
     """
 
     peak: float
@@ -181,14 +165,8 @@ class DecoupledWeightDecay:
 
     Like Hugging Face's, it does not decay biases and normalizations.
 
-    Attributes
-    ----------
-    rule : SGD or Adam
-        Without weight decay.
-    weight_decay : float
-        The factor :math:`\lambda`.
-    spans : tuple of (int, int)
-        Start and end of the decayed weights in the vector.
+    The rule has no weight decay of its own. Spans are the starts and ends of the decayed weights
+    in the vector.
     """
 
     rule: SGD | Adam
@@ -214,20 +192,6 @@ class DecoupledWeightDecay:
         return replace(self, spans=tuple((a, b) for a, b in cut if a < b))
 
 
-def sampling_rate(args: TrainingArguments, privacy: PrivacyArguments, size: int) -> float:
-    """Probability that a record enters a batch, from declared numbers alone."""
-    if privacy.sampling_rate is not None:
-        return float(privacy.sampling_rate)
-    batch = args.per_device_train_batch_size * args.gradient_accumulation_steps
-    if batch > size:
-        raise ValueError(
-            f"Expected a batch of at most {size} records, the declared size, got "
-            f"per_device_train_batch_size={args.per_device_train_batch_size} times "
-            f"gradient_accumulation_steps={args.gradient_accumulation_steps}."
-        )
-    return batch / size
-
-
 def build_dp_sgd(
     args: TrainingArguments,
     privacy: PrivacyArguments,
@@ -235,18 +199,9 @@ def build_dp_sgd(
     layout: Layout,
     decayed: Collection[str],
 ) -> DPSGD:
-    """The DP-SGD run that the arguments describe.
+    """The DP-SGD run that the arguments describe, with a declared number of records.
 
-    Parameters
-    ----------
-    args : TrainingArguments
-    privacy : PrivacyArguments
-    size : int
-        Declared number of records.
-    layout : Layout
-        Of the trained parameters.
-    decayed : collection of str
-        Names of the parameters with weight decay.
+    ``layout`` is that of the trained parameters, and ``decayed`` names those with weight decay.
     """
     if privacy.delta * size >= 1:
         raise ValueError(
@@ -255,7 +210,17 @@ def build_dp_sgd(
         )
     clip = float(args.max_grad_norm) if privacy.clip is None else privacy.clip
     clip = clip if isinstance(clip, ClipRule) else Flat(clip)
-    rate = sampling_rate(args, privacy, size)
+    if privacy.sampling_rate is not None:
+        rate = float(privacy.sampling_rate)
+    else:
+        batch = args.per_device_train_batch_size * args.gradient_accumulation_steps
+        if batch > size:
+            raise ValueError(
+                f"Expected a batch of at most {size} records, the declared size, got "
+                f"per_device_train_batch_size={args.per_device_train_batch_size} times "
+                f"gradient_accumulation_steps={args.gradient_accumulation_steps}."
+            )
+        rate = batch / size
     limited = args.max_steps > 0
     spec = TrainingSpec(
         privacy.epsilon,
@@ -271,35 +236,18 @@ def build_dp_sgd(
         privacy.unit or Unit(),
     )
     resolved = spec.dp_sgd(rate * size)
-    optimizer = _optimizer(args, int(resolved.steps), layout, decayed)
-    return DPSGD(
-        resolved.sampler,
-        resolved.clip,
-        optimizer,
-        resolved.noise_multiplier,
-        resolved.steps,
-        resolved.expected_batch,
-        resolved.relation,
-    )
-
-
-def _optimizer(
-    args: TrainingArguments, steps: int, layout: Layout, decayed: Collection[str]
-) -> Optimizer:
-    """The optimizer, with its learning rate schedule."""
-    rate = learning_rate_schedule(args, steps)
-    rule: SGD | Adam
+    schedule = learning_rate_schedule(args, int(resolved.steps))
+    betas = (args.adam_beta1, args.adam_beta2)
     if args.optim == "sgd":
-        rule = SGD(rate)
+        optimizer: Any = SGD(schedule)
     else:
-        betas = (args.adam_beta1, args.adam_beta2)
-        rule = Adam(rate, betas=betas, stability=args.adam_epsilon)
-    if not args.weight_decay:
-        return rule
-    if not 0 < args.weight_decay < math.inf:
-        raise ValueError(f"Expected weight_decay >= 0, got {args.weight_decay!r}.")
-    spans = tuple((one.start, one.end) for one in layout.slices if one.name in decayed)
-    return DecoupledWeightDecay(rule, float(args.weight_decay), spans)
+        optimizer = Adam(schedule, betas=betas, stability=args.adam_epsilon)
+    if args.weight_decay:
+        if not 0 < args.weight_decay < math.inf:
+            raise ValueError(f"Expected weight_decay >= 0, got {args.weight_decay!r}.")
+        spans = tuple((one.start, one.end) for one in layout.slices if one.name in decayed)
+        optimizer = DecoupledWeightDecay(optimizer, float(args.weight_decay), spans)
+    return replace(resolved, optimizer=optimizer)
 
 
 def learning_rate_schedule(args: TrainingArguments, steps: int) -> WarmupSchedule:
@@ -315,68 +263,48 @@ def learning_rate_schedule(args: TrainingArguments, steps: int) -> WarmupSchedul
     return rate
 
 
-@dataclass(frozen=True)
-class _ArgumentRule:
-    """An argument, its allowed values, and why others are not supported."""
-
-    name: str
-    allowed: tuple[object, ...]
-    reason: str
-
-
 _UNSET = (None, False, "", ())
 _PRECISE = "gradients are clipped and summed in float32 and float64"
 _ONE_PASS = "per-example gradients need one plain pass through the model"  # noqa: S105
 _POISSON = "records are drawn into batches independently (Poisson sampling)"
 _PLAIN = "training runs on the CPU of one machine"
 _SCHEDULED = "learning rates are fixed before the first step, independent of the records"
-_ARGUMENT_RULES = (
-    _ArgumentRule("fp16", _UNSET, _PRECISE),
-    _ArgumentRule("bf16", _UNSET, _PRECISE),
-    _ArgumentRule("torch_compile", _UNSET, _ONE_PASS),
-    _ArgumentRule("gradient_checkpointing", _UNSET, _ONE_PASS),
-    _ArgumentRule("use_liger_kernel", _UNSET, _ONE_PASS),
-    _ArgumentRule(
-        "neftune_noise_alpha", _UNSET, "noise is added to sums of gradients, not to inputs"
-    ),
-    _ArgumentRule("train_sampling_strategy", ("random",), f"{_POISSON}, whatever their length"),
-    _ArgumentRule("data_seed", _UNSET, f"{_POISSON}, without a seed"),
-    _ArgumentRule(
-        "full_determinism", _UNSET, "noise and batches are secret, and cannot be repeated"
-    ),
-    _ArgumentRule(
-        "dataloader_drop_last", _UNSET, f"{_POISSON}: there is no last batch to drop"
-    ),
-    _ArgumentRule(
-        "auto_find_batch_size", _UNSET, "the expected batch is fixed before a record is read"
-    ),
-    _ArgumentRule(
+_ARGUMENT_RULES: tuple[tuple[str, tuple[object, ...], str], ...] = (  # name, allowed, reason
+    ("fp16", _UNSET, _PRECISE),
+    ("bf16", _UNSET, _PRECISE),
+    ("torch_compile", _UNSET, _ONE_PASS),
+    ("gradient_checkpointing", _UNSET, _ONE_PASS),
+    ("use_liger_kernel", _UNSET, _ONE_PASS),
+    ("neftune_noise_alpha", _UNSET, "noise is added to sums of gradients, not to inputs"),
+    ("train_sampling_strategy", ("random",), f"{_POISSON}, whatever their length"),
+    ("data_seed", _UNSET, f"{_POISSON}, without a seed"),
+    ("full_determinism", _UNSET, "noise and batches are secret, and cannot be repeated"),
+    ("dataloader_drop_last", _UNSET, f"{_POISSON}: there is no last batch to drop"),
+    ("auto_find_batch_size", _UNSET, "the expected batch is fixed before a record is read"),
+    (
         "load_best_model_at_end",
         _UNSET,
         "choosing a model by its score on records would cost privacy that is not charged",
     ),
-    _ArgumentRule(
+    (
         "save_strategy",
         ("no", "steps", "epoch"),
         "choosing the best model by its score would cost privacy that is not charged",
     ),
-    _ArgumentRule(
-        "include_num_input_tokens_seen", ("no",), "it counts the tokens of the records"
-    ),
-    _ArgumentRule("optim_args", _UNSET, "Veracal uses its own optimizer"),
-    _ArgumentRule("optim_target_modules", _UNSET, "Veracal uses its own optimizer"),
-    _ArgumentRule("lr_scheduler_kwargs", _UNSET, "Veracal uses its own schedule"),
-    _ArgumentRule("label_names", (None, ["labels"]), "the labels are classes"),
-    _ArgumentRule(
-        "push_to_hub", _UNSET, "nothing is sent anywhere; use save_model and push yourself"
-    ),
-    _ArgumentRule("enable_jit_checkpoint", _UNSET, "a run cannot be resumed"),
-    _ArgumentRule("resume_from_checkpoint", _UNSET, "a run cannot be resumed"),
-    _ArgumentRule("deepspeed", _UNSET, _PLAIN),
-    _ArgumentRule("fsdp", _UNSET, _PLAIN),
-    _ArgumentRule("world_size", (1,), _PLAIN),
+    ("include_num_input_tokens_seen", ("no",), "it counts the tokens of the records"),
+    ("optim", ("adamw_torch", "adamw_torch_fused", "sgd"), "Veracal uses its own optimizer"),
+    ("lr_scheduler_type", tuple(_DECAYS), _SCHEDULED),
+    ("optim_args", _UNSET, "Veracal uses its own optimizer"),
+    ("optim_target_modules", _UNSET, "Veracal uses its own optimizer"),
+    ("lr_scheduler_kwargs", _UNSET, "Veracal uses its own schedule"),
+    ("label_names", (None, ["labels"]), "the labels are classes"),
+    ("push_to_hub", _UNSET, "nothing is sent anywhere; use save_model and push yourself"),
+    ("enable_jit_checkpoint", _UNSET, "a run cannot be resumed"),
+    ("resume_from_checkpoint", _UNSET, "a run cannot be resumed"),
+    ("deepspeed", _UNSET, _PLAIN),
+    ("fsdp", _UNSET, _PLAIN),
+    ("world_size", (1,), _PLAIN),
 )
-_OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "sgd")
 _OWN_LOOP = (
     "compute_loss",
     "create_optimizer",
@@ -396,23 +324,19 @@ def check_arguments(args: TrainingArguments, privacy: PrivacyArguments) -> None:
     ValueError
         It names the argument, its allowed values, and the reason.
     """
-    for rule in _ARGUMENT_RULES:
-        value = _enum_value(getattr(args, rule.name, rule.allowed[0]))
-        if not any(value == one and type(value) is type(one) for one in rule.allowed):
+    for name, allowed, reason in _ARGUMENT_RULES:
+        value = getattr(args, name, allowed[0])
+        value = getattr(value, "value", value)  # of an enumeration
+        if not any(value == one and type(value) is type(one) for one in allowed):
+            values = " or ".join(repr(one) for one in allowed if one not in _UNSET)
             raise ValueError(
-                f"Expected {_describe_allowed(rule)} in a private training, got "
-                f"{rule.name}={value!r}: {rule.reason}."
+                f"Expected {f'{name}={values}' if values else f'no {name}'} in a private "
+                f"training, got {name}={value!r}: {reason}."
             )
-    _check_choice("optim", args.optim, _OPTIMIZERS, "Veracal uses its own optimizer")
-    _check_choice("lr_scheduler_type", args.lr_scheduler_type, SCHEDULES, _SCHEDULED)
     if args.device.type != "cpu":
         raise ValueError(f"Expected training on the CPU, got {args.device}. Set use_cpu=True.")
     _checks.positive(learning_rate=args.learning_rate)
-    _check_duplicates(args, privacy)
-
-
-def _check_duplicates(args: TrainingArguments, privacy: PrivacyArguments) -> None:
-    """Reject two arguments that set the same quantity."""
+    # No two arguments may set the same quantity.
     if privacy.sampling_rate is not None and args.gradient_accumulation_steps != 1:
         raise ValueError(
             "Expected sampling_rate or gradient_accumulation_steps, which both set the "
@@ -472,12 +396,7 @@ def check_trainer(trainer: Trainer) -> None:
                 "Expected no EarlyStoppingCallback: a run stopped by scores on records has no "
                 "guarantee. Fix the number of steps beforehand."
             )
-    _check_collator(trainer.data_collator)
-    _check_task(trainer.model)
-
-
-def _check_collator(collator: Any) -> None:
-    """Reject a collator that combines examples."""
+    collator = trainer.data_collator
     usual = isinstance(collator, DataCollatorWithPadding | DefaultDataCollator)
     if not usual and collator is not default_data_collator:
         raise ValueError(
@@ -485,16 +404,12 @@ def _check_collator(collator: Any) -> None:
             f"{type(collator).__name__}, which combines several examples. Each text is padded "
             "to max_length separately."
         )
-
-
-def _check_task(model: Any) -> None:
-    """Reject a model that does not choose one of several classes."""
-    config = getattr(model, "config", None)
+    config = getattr(trainer.model, "config", None)
     classes = getattr(config, "num_labels", None)
     if classes is None or classes < 2:
         raise ValueError(
             "Expected a model for sequence classification with two classes or more, got "
-            f"{type(model).__name__} with num_labels={classes!r}."
+            f"{type(trainer.model).__name__} with num_labels={classes!r}."
         )
     problem = getattr(config, "problem_type", None)
     if problem not in (None, "single_label_classification"):
@@ -502,23 +417,3 @@ def _check_task(model: Any) -> None:
             "Expected problem_type=None or 'single_label_classification', got "
             f"problem_type={problem!r}."
         )
-
-
-def _check_choice(name: str, value: Any, allowed: tuple[str, ...], reason: str) -> None:
-    """Reject a value that is not allowed."""
-    if _enum_value(value) not in allowed:
-        raise ValueError(
-            f"Expected {name} to be one of {', '.join(map(repr, allowed))}, got "
-            f"{name}={_enum_value(value)!r}: {reason}. Choose one of these."
-        )
-
-
-def _enum_value(value: Any) -> Any:
-    """Value of an enumeration member."""
-    return getattr(value, "value", value)
-
-
-def _describe_allowed(rule: _ArgumentRule) -> str:
-    """Allowed values of an argument, as a user would write them."""
-    values = [repr(one) for one in rule.allowed if one not in _UNSET]
-    return f"{rule.name}={' or '.join(values)}" if values else f"no {rule.name}"

@@ -7,13 +7,13 @@ import copy
 import warnings
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
-from functools import partial
 from os import PathLike
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from transformers import AutoTokenizer
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from veracal import _checks
@@ -21,32 +21,27 @@ from veracal._checks import extra
 from veracal._types import Array, Floats
 from veracal.data import Label, score_independently
 from veracal.neural.architectures import mean_pool_logits, zero_initialized_head
-from veracal.neural.encoders import load_component, load_model
+from veracal.neural.encoders import LOCAL, load_model, require_file, translate_errors
 from veracal.neural.huggingface.data import Tokens
 from veracal.neural.precision import full_precision
-from veracal.neural.pretrained import minilm_folder, synthetic_token_batch
+from veracal.neural.pretrained import four_axis_mask, minilm_folder, synthetic_token_batch
+
+_BATCH = 1024  # texts whose states are in memory at a time
+_STEP = 8  # texts are padded to multiples of this
+_MASKED = -1e4  # added to attention scores of padding
 
 
 def load_sequence_classifier(directory: str | PathLike[str], classes: Sequence[Label]) -> Any:
-    """Load a text classifier from a Hugging Face folder.
+    """Load a text classifier from a Hugging Face folder, in float32.
 
     Parameters
     ----------
     directory : path
-        With ``config.json`` and weights as safetensors.
+        With ``config.json`` and weights as safetensors. Weights that exist only as a pickle,
+        which could execute any code, are rejected.
     classes : sequence of str or int
-        The classes in the order of their codes: a label i means ``classes[i]``.
-
-    Returns
-    -------
-    transformers.PreTrainedModel
-        In float32. If the folder has no head for these classes, its initial weights are random.
-
-    Raises
-    ------
-    DataError
-        If a file is missing, or weights exist only as a pickle, which could execute any code in
-        it.
+        The classes in the order of their codes: a label i means ``classes[i]``. If the folder
+        has no head for these classes, its initial weights are random.
 
     Guarantees
     ----------
@@ -84,7 +79,9 @@ def _head_settings(classes: Sequence[Label]) -> dict[str, Any]:
 
 def load_tokenizer(directory: str | PathLike[str]) -> Any:
     """Load the fast tokenizer of a Hugging Face folder, which needs ``tokenizer.json``."""
-    return load_component("AutoTokenizer", "tokenizer.json", directory, use_fast=True)
+    folder = require_file("tokenizer.json", directory)
+    with translate_errors(folder):
+        return AutoTokenizer.from_pretrained(folder, use_fast=True, **LOCAL)
 
 
 def minilm_classifier(classes: Sequence[Label]) -> Any:
@@ -101,23 +98,10 @@ def minilm_tokenizer() -> Any:
 
 
 def train_only(model: nn.Module, *patterns: str) -> tuple[str, ...]:
-    """Freeze all parameters except those whose names match a pattern.
+    """Freeze all parameters except those whose names match a pattern; return their names.
 
-    Parameters
-    ----------
-    model : torch.nn.Module
-    *patterns : str
-        Shell-style patterns: ``"classifier.*"``, ``"*.layer.5.*"``.
-
-    Returns
-    -------
-    tuple of str
-        Names of the parameters that will be trained.
-
-    Raises
-    ------
-    ValueError
-        If a pattern matches no parameter; nothing is frozen then.
+    Patterns are shell-style: ``"classifier.*"``, ``"*.layer.5.*"``. If one matches no parameter,
+    a ValueError is raised and nothing is frozen.
 
     Examples
     --------
@@ -153,7 +137,7 @@ def add_lora(
     Parameters
     ----------
     model : transformers.PreTrainedModel
-        For sequence classification; it becomes part of the result.
+        For sequence classification; it becomes part of the result, a ``peft.PeftModel``.
     rank : int
         The rank r.
     scale : float > 0
@@ -162,10 +146,6 @@ def add_lora(
         Before the adapters.
     targets : sequence of str, optional
         Names of the layers that get adapters; by default peft's choice for the model.
-
-    Returns
-    -------
-    peft.PeftModel
     """
     _checks.whole(rank=rank)
     _checks.positive(scale=scale)
@@ -182,12 +162,6 @@ def add_lora(
         # For layers with transposed weights, as in GPT-2, which peft handles.
         warnings.filterwarnings("ignore", "fan_in_fan_out")
         return peft.get_peft_model(model, settings)
-
-
-_BATCH = 1024  # texts whose states are in memory at a time
-_ROWS = ("input_ids", "token_type_ids", "attention_mask")
-_STEP = 8  # texts are padded to multiples of this
-_MASKED = -1e4  # added to attention scores of padding
 
 
 class MeanPooled(nn.Module):
@@ -242,20 +216,13 @@ class MeanPooled(nn.Module):
 class LastLayers(nn.Module):
     """The last layers of a :class:`MeanPooled`, on the output of :func:`encode_frozen_layers`.
 
-    Parameters
-    ----------
-    model : MeanPooled
-        With layers like BERT's. It is copied, without dropout.
-    layers : int
-        Number of layers.
+    The layers are like BERT's, and are copied without dropout.
     """
 
     def __init__(self, model: MeanPooled, layers: int = 1) -> None:
         super().__init__()
-        last = _encoder_layers(model)[
-            len(_encoder_layers(model)) - _check_layer_count(model, layers) :
-        ]
-        self.layers, self.head = copy.deepcopy(nn.ModuleList(last)), copy.deepcopy(model.head)
+        _, last = _split_layers(model, layers)
+        self.layers, self.head = copy.deepcopy(last), copy.deepcopy(model.head)
         self.scale = model.scale
         for layer in self.layers.modules():
             if isinstance(layer, nn.Dropout):
@@ -264,11 +231,7 @@ class LastLayers(nn.Module):
     def forward(self, states: Tensor) -> Tensor:
         """Logits of states of shape (n, tokens, width + 1)."""
         hidden, mask = states[..., :-1], states[..., -1]
-        additive_mask = ((1 - mask) * _MASKED)[:, None, None, :].expand(
-            -1, 1, mask.shape[1], -1
-        )
-        for layer in self.layers:
-            hidden = _hidden_states(layer(hidden, additive_mask))
+        hidden = _apply_layers(self.layers, hidden, mask)
         return mean_pool_logits(hidden, mask, self.head, self.scale)
 
 
@@ -288,7 +251,7 @@ def encode_frozen_layers(model: MeanPooled, tokens: Tokens, layers: int = 1) -> 
 
     Returns
     -------
-    array of shape (n, length, width + 1), of float16
+    array of float16, of shape (n, length, width + 1)
         States, and 1 for a token; zero for padding.
 
     Guarantees
@@ -297,23 +260,34 @@ def encode_frozen_layers(model: MeanPooled, tokens: Tokens, layers: int = 1) -> 
     :func:`veracal.data.rows.score_independently`: neighboring sets of texts become neighboring sets
     of states.
     """
-    given = [tokens.arrays.get(name) for name in _ROWS]
-    n, length = np.asarray(given[0]).shape
-    rows = np.stack(
-        [np.zeros((n, length)) if count is None else count for count in given], axis=1
-    )
-    rows = rows.astype(np.int64)
-    first = _encoder_layers(model)[
-        : len(_encoder_layers(model)) - _check_layer_count(model, layers)
-    ]
+    first, _ = _split_layers(model, layers)
+    ids = tokens.arrays["input_ids"]
+    names = ("token_type_ids", "attention_mask")
+    others = [tokens.arrays.get(name, np.zeros_like(ids)) for name in names]
+    rows = np.stack([ids, *others], axis=1).astype(np.int64)
+    n, _, length = rows.shape
     states = np.zeros((n, length, int(model.config.hidden_size) + 1), np.float16)
-    padded_lengths = np.array(
-        [_padded_length(int(count), length) for count in rows[:, 2].sum(1)]
-    )
     model.encoder.eval()
+
+    def forward(rows: Array) -> Floats:
+        """States of some texts after the first layers, with the token mask."""
+        ids, kinds, mask = torch.from_numpy(rows).unbind(1)
+        mask = mask.to(torch.float32)
+        has_types = getattr(model.config, "type_vocab_size", 0)
+        with full_precision(), torch.inference_mode():
+            hidden = model.encoder.embeddings(
+                input_ids=ids, **({"token_type_ids": kinds} if has_types else {})
+            )
+            hidden = _apply_layers(first, hidden, mask)
+            states_: Floats = torch.cat([hidden * mask[..., None], mask[..., None]], 2).numpy()
+        return states_
+
+    # The padded length of a text depends on its own length only.
+    steps = np.maximum(1, -(-rows[:, 2].sum(1) // _STEP))
+    padded_lengths = np.minimum(length, steps * _STEP)
     for padded_length in np.unique(padded_lengths).tolist():
         synthetic = synthetic_token_batch(padded_length, int(model.config.vocab_size))
-        score = score_independently(partial(_frozen_states, model, first), synthetic)
+        score = score_independently(forward, synthetic)
         of_length = np.flatnonzero(padded_lengths == padded_length)
         for start in range(0, len(of_length), _BATCH):
             chunk = of_length[start : start + _BATCH]
@@ -321,54 +295,27 @@ def encode_frozen_layers(model: MeanPooled, tokens: Tokens, layers: int = 1) -> 
     return states
 
 
-def _padded_length(tokens: int, length: int) -> int:
-    """Padded length of a text, which depends on its own length only."""
-    return min(length, max(_STEP, -(-tokens // _STEP) * _STEP))
-
-
-def _frozen_states(model: MeanPooled, layers: Any, rows: Array) -> Floats:
-    """States of some texts after the first layers, with the token mask."""
-    ids, kinds, token_mask = torch.from_numpy(rows).unbind(1)
-    token_mask = token_mask.to(torch.float32)
-    additive_mask = ((1 - token_mask) * _MASKED)[:, None, None, :].expand(
-        -1, 1, token_mask.shape[1], -1
-    )
-    extra_inputs = (
-        {"token_type_ids": kinds} if getattr(model.config, "type_vocab_size", 0) else {}
-    )
-    with full_precision(), torch.inference_mode():
-        hidden = model.encoder.embeddings(input_ids=ids, **extra_inputs)
-        for layer in layers:
-            hidden = _hidden_states(layer(hidden, additive_mask))
-        with_mask = torch.cat([hidden * token_mask[..., None], token_mask[..., None]], dim=2)
-    result: Floats = with_mask.numpy()
-    return result
-
-
-def _encoder_layers(model: MeanPooled) -> Any:
-    """The layers of a BERT-like encoder."""
+def _split_layers(model: MeanPooled, layers: int) -> tuple[nn.ModuleList, nn.ModuleList]:
+    """The first layers of a BERT-like encoder, and a number of last ones."""
     encoder: Any = model.encoder
-    layers = getattr(getattr(encoder, "encoder", None), "layer", None)
-    if not isinstance(layers, nn.ModuleList) or getattr(encoder, "embeddings", None) is None:
+    every = getattr(getattr(encoder, "encoder", None), "layer", None)
+    if not isinstance(every, nn.ModuleList) or getattr(encoder, "embeddings", None) is None:
         raise ValueError(
             "Expected a BERT-like encoder, with embeddings and encoder.layer, got "
-            f"{type(model.encoder).__name__}. Use train_only, which freezes any layers."
+            f"{type(encoder).__name__}. Use train_only, which freezes any layers."
         )
-    return layers
-
-
-def _check_layer_count(model: MeanPooled, layers: int) -> int:
-    """Check a number of layers against the encoder."""
     _checks.whole(layers=layers)
-    available = len(_encoder_layers(model))
-    if layers > available:
+    if layers > len(every):
         raise ValueError(
-            f"Expected at most {available} layers, as the encoder has, got {layers}."
+            f"Expected at most {len(every)} layers, as the encoder has, got {layers}."
         )
-    return int(layers)
+    return every[: len(every) - layers], every[len(every) - layers :]
 
 
-def _hidden_states(output: Any) -> Tensor:
-    """Hidden states, which some layers return in a tuple."""
-    states: Tensor = output[0] if isinstance(output, tuple) else output
-    return states
+def _apply_layers(layers: nn.ModuleList, hidden: Tensor, mask: Tensor) -> Tensor:
+    """Hidden states after some layers, which may return them in a tuple."""
+    additive_mask = four_axis_mask((1 - mask) * _MASKED)
+    for layer in layers:
+        output = layer(hidden, additive_mask)
+        hidden = output[0] if isinstance(output, tuple) else output
+    return hidden

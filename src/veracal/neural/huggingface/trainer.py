@@ -2,10 +2,10 @@
 
 import math
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import torch
@@ -30,12 +30,17 @@ from veracal.accounting import (
 from veracal.errors import DataError
 from veracal.ledger import Ledger, check_ledger, ledger_total
 from veracal.mechanisms import DPSGD, Poisson, Step, TrainingResult
-from veracal.neural.gradient_sums import GradientWorker, Layout, NetworkSums
-from veracal.neural.gradients.blocks import Block, GradientEngine, LossFunction, cross_entropy
+from veracal.neural.examples import (
+    Block,
+    LossFunction,
+    cross_entropy,
+    replace_each,
+    replace_halves,
+)
+from veracal.neural.gradient_sums import GradientEngine, Layout, NetworkSums
 from veracal.neural.gradients.choice import EngineName, EngineTrial, choose_engine
 from veracal.neural.huggingface.arguments import (
     PrivacyArguments,
-    WarmupSchedule,
     build_dp_sgd,
     check_arguments,
     check_trainer,
@@ -45,50 +50,41 @@ from veracal.neural.huggingface.data import (
     SequenceClassifierModule,
     TextFormat,
     as_dataset,
-    check_column_names,
-    check_unit_column,
+    check_columns,
     load_records,
     synthetic_texts,
     text_format,
 )
 from veracal.neural.module_checks import check_behavior, check_module, set_train_mode
 from veracal.neural.run import InternalFigures, NoisySumMonitor, SelfCheck
-from veracal.neural.synthetic_inputs import replace_each, replace_halves
 from veracal.training import check_size, describe_initial_weights, record_trained_weights
+
+_FEW = 3  # synthetic examples on which a model and its gradients are tried
+_RELEASED = ("step", "epoch", "grad_norm", "learning_rate")  # in the log of a step
+# Tried in this order and not timed, since timing needs more memory.
+_ENGINES: tuple[EngineName, ...] = ("ghost", "functional")
+_UNTRAINED = "this trainer has not trained it"
+_UNDECLARED = "the number of records was read from them; declare size=..."
+_ENDED = "its run was ended by a hook, which may have seen records"
 
 
 class CallbackNotifier:
     """Called after every step; logs, evaluates and saves where the callbacks ask for it.
 
     The log contains released values only: the norm of the noisy gradient and the learning rate.
-    The training loss is not private, so it is not computed.
-
-    Parameters
-    ----------
-    trainer : PrivateTrainer
-    module : torch.nn.Module
-        The trained module, with the trainer's model inside.
-    dp_sgd : DPSGD
-    rate : WarmupSchedule
-        The learning rate.
-    ignore_keys : list of str, optional
-        Outputs that an evaluation ignores.
+    The training loss is not private, so it is not computed. The trainer's model is inside the
+    trained module.
     """
 
     def __init__(
-        self,
-        trainer: Any,
-        module: nn.Module,
-        dp_sgd: DPSGD,
-        rate: WarmupSchedule,
-        ignore_keys: list[str] | None,
+        self, trainer: Any, module: nn.Module, dp_sgd: DPSGD, ignore_keys: list[str] | None
     ) -> None:
-        self._trainer, self._module, self._rate = trainer, module, rate
+        self._trainer, self._module, self._layout = trainer, module, Layout(module)
         self._batch, self._ignore_keys = dp_sgd.expected_batch, ignore_keys
-        self._layout = Layout(module)
         self._share = dp_sgd.sampler.rate if isinstance(dp_sgd.sampler, Poisson) else 1.0
         self._epoch = max(1, math.ceil(1 / self._share * (1 - 1e-12)))
         self._steps, self._logged = int(dp_sgd.steps), 0
+        self.rate = learning_rate_schedule(trainer.args, self._steps)
 
     def begin(self) -> None:
         """Call the callbacks at the start of training."""
@@ -105,11 +101,11 @@ class CallbackNotifier:
         )
         state.compute_steps(trainer.args, self._steps)  # type: ignore[no-untyped-call]
         trainer.is_in_train = True
-        self._notify("on_train_begin")
+        self.notify("on_train_begin")
         if trainer.args.eval_on_start:
             trainer.evaluate(ignore_keys=self._ignore_keys)
-        self._notify("on_epoch_begin")
-        self._notify("on_step_begin")
+        self.notify("on_epoch_begin")
+        self.notify("on_step_begin")
         set_train_mode(self._module)
 
     def __call__(self, step: Step) -> bool:
@@ -118,25 +114,20 @@ class CallbackNotifier:
         trainer, last = self._trainer, step.number + 1 == self._steps
         trainer.state.global_step = step.number + 1
         trainer.state.epoch = (step.number + 1) * self._share
-        self._notify("on_step_end")
+        self.notify("on_step_end")
         self._run_requests(step)
         if last or trainer.control.should_epoch_stop or (step.number + 1) % self._epoch == 0:
-            self._notify("on_epoch_end")
+            self.notify("on_epoch_end")
             self._run_requests(step)
             if not last:
-                self._notify("on_epoch_begin")
+                self.notify("on_epoch_begin")
         stop = bool(trainer.control.should_training_stop)
         if not stop:
-            self._notify("on_step_begin")
+            self.notify("on_step_begin")
         set_train_mode(self._module)  # a callback may have changed the mode
         return stop
 
-    def end(self) -> None:
-        """Call the callbacks at the end of training."""
-        self._trainer.is_in_train = False
-        self._notify("on_train_end")
-
-    def _notify(self, event: str) -> None:
+    def notify(self, event: str) -> None:
         """Call all callbacks for an event."""
         trainer = self._trainer
         handler = getattr(trainer.callback_handler, event)
@@ -148,27 +139,16 @@ class CallbackNotifier:
         if trainer.control.should_log and step.number >= self._logged:
             self._logged = step.number + 1
             norm = float(np.linalg.norm(step.noisy_sum)) / self._batch
-            rate = self._rate.at(step.number)
+            rate = self.rate.at(step.number)
             trainer.log({"grad_norm": norm, "learning_rate": rate})
         if trainer.control.should_evaluate:
             trainer.evaluate(ignore_keys=self._ignore_keys)
         if trainer.control.should_save:
             trainer._save_checkpoint(trainer.model, None)
-            self._notify("on_save")
+            self.notify("on_save")
 
 
-_FEW = 3  # synthetic examples on which a model and its gradients are tried
-_TARGETS = torch.arange(_FEW)
-_RELEASED = ("step", "epoch", "grad_norm", "learning_rate")  # in the log of a step
-# Tried in this order and not timed, since timing needs more memory.
-_ENGINES: tuple[EngineName, ...] = ("ghost", "functional")
-_UNTRAINED = "this trainer has not trained it"
-_UNDECLARED = "the number of records was read from them; declare size=..."
-_ENDED = "its run was ended by a hook, which may have seen records"
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class _TrainingPlan:
+class _TrainingPlan(NamedTuple):
     """A checked training, before a record is read."""
 
     module: SequenceClassifierModule
@@ -319,17 +299,8 @@ class PrivateTrainer(Trainer):
     ) -> TrainOutput:
         """Train, and leave the weights in ``model``.
 
-        Parameters
-        ----------
-        resume_from_checkpoint, trial
-            None: a run cannot be resumed, and a hyperparameter search on the records would cost
-            more than one run.
-        ignore_keys_for_eval : list of str, optional
-
-        Returns
-        -------
-        TrainOutput
-            Its loss is NaN: the training loss is neither computed nor charged.
+        A run cannot be resumed, and a hyperparameter search on the records would cost more than
+        one run. The loss of the output is NaN: it is neither computed nor charged.
         """
         self._check_fresh(resume_from_checkpoint, trial)
         plan = self._plan()
@@ -351,14 +322,9 @@ class PrivateTrainer(Trainer):
         return TrainOutput(result.steps, float("nan"), metrics)
 
     def check_records(self) -> None:
-        """Find records that a training would exclude; for the data holder only.
+        """Raise a DataError that counts the records a training would exclude, if there are any.
 
-        It reads records and is not charged, so its result is *internal*.
-
-        Raises
-        ------
-        DataError
-            If there are any; it states how many.
+        It reads records and is not charged, so its result is *internal*: for the data holder.
         """
         plan, privacy = self._plan(), self.privacy
         kept = load_records(self.train_dataset, plan.form, privacy.unit, privacy.unit_column)
@@ -404,8 +370,7 @@ class PrivateTrainer(Trainer):
         privacy, tokenizer = self.privacy, self.processing_class
         pad = getattr(tokenizer, "pad_token_id", None)
         form = text_format(self.train_dataset, self.model, privacy.max_length, pad)
-        check_unit_column(self.train_dataset, privacy.unit_column)
-        check_column_names(self.train_dataset, privacy.unit_column)
+        check_columns(self.train_dataset, privacy.unit_column)
         reasons: tuple[str, ...] = ()
         size, n = privacy.size, len(self.train_dataset)
         if size is None:
@@ -420,44 +385,43 @@ class PrivateTrainer(Trainer):
         return _TrainingPlan(module, form, dp_sgd, reasons)
 
     def _choose_engine(self, plan: _TrainingPlan) -> tuple[GradientEngine, EngineTrial]:
-        """Try the model on synthetic texts, and choose the gradient engine."""
+        """Try the model on synthetic texts; return the requested or the first correct engine."""
         form, module = plan.form, plan.module
-        texts = synthetic_texts(form.names, form.length, 2 * _FEW, self.model.config)
-        blocks = [
-            Block({name: one[indices] for name, one in texts.items()}, _TARGETS % form.classes)
-            for indices in replace_each(_FEW)
-        ]
         many = self.args.per_device_train_batch_size
-        longer = synthetic_texts(form.names, form.length, 2 * many, self.model.config)
-        full_blocks = [
-            Block({name: one[indices] for name, one in longer.items()}, torch.zeros(many))
-            for indices in replace_halves(many)
-        ]
+        # Blocks of a few texts, each replaced in turn, then full ones.
+        every = [(_FEW, replace_each), *([(many, replace_halves)] if many > _FEW else [])]
+        trials = []
+        for n, replacement in every:
+            texts = synthetic_texts(form.names, form.length, 2 * n, self.model.config)
+            trials.append(
+                [
+                    Block(
+                        {name: one[indices] for name, one in texts.items()},
+                        torch.arange(n) % form.classes,
+                    )
+                    for indices in replacement(n)
+                ]
+            )
+        texts = synthetic_texts(form.names, form.length, 2 * _FEW, self.model.config)
         with torch.random.fork_rng(devices=[]):
             module.choose_mask_shape(texts)
-            check_behavior(module, blocks, form.classes, full_blocks if many > _FEW else ())
+            check_behavior(module, trials[0], form.classes, *trials[1:])
             set_train_mode(module)
-            return self._try_engines(module, blocks[0])
-
-    def _try_engines(
-        self, module: SequenceClassifierModule, few: Block
-    ) -> tuple[GradientEngine, EngineTrial]:
-        """Return the requested engine, or the first correct one."""
-        try:
-            return choose_engine(
-                module,
-                self._losses(),
-                few,
-                None,
-                block_size=max(_FEW, self.args.per_device_train_batch_size),
-                requested=self.privacy.gradients,
-                among=_ENGINES,
-            )
-        except ValueError as error:
-            raise ValueError(
-                f"{error} Train only adapters or supported layers: add_lora(model), or "
-                "train_only(model, 'classifier.*') with the names of its parameters."
-            ) from error
+            try:
+                return choose_engine(
+                    module,
+                    self._losses(),
+                    trials[0][0],
+                    None,
+                    block_size=max(_FEW, many),
+                    requested=self.privacy.gradients,
+                    among=_ENGINES,
+                )
+            except ValueError as error:
+                raise ValueError(
+                    f"{error} Train only adapters or supported layers: add_lora(model), or "
+                    "train_only(model, 'classifier.*') with the names of its parameters."
+                ) from error
 
     def _losses(self) -> LossFunction:
         """Loss of each example."""
@@ -472,15 +436,13 @@ class PrivateTrainer(Trainer):
         """Read the records and train."""
         rng = _random.generator(self.privacy.random_state)
         (slot_rng,) = rng.spawn(1)
+        module, form, dp_sgd, _ = plan
         records = load_records(
-            self.train_dataset, plan.form, self.privacy.unit, self.privacy.unit_column
+            self.train_dataset, form, self.privacy.unit, self.privacy.unit_column
         )
-        module, dp_sgd = plan.module, plan.dp_sgd
         block = self.args.per_device_train_batch_size
-        workers = [GradientWorker(module, engine)]
-        sums = NetworkSums(workers, records, dp_sgd.expected_batch, block, rng=slot_rng)
-        rate = learning_rate_schedule(self.args, int(dp_sgd.steps))
-        notifier = CallbackNotifier(self, module, dp_sgd, rate, ignore_keys)
+        sums = NetworkSums([engine], records, dp_sgd.expected_batch, block, rng=slot_rng)
+        notifier = CallbackNotifier(self, module, dp_sgd, ignore_keys)
         layout = Layout(module)
         monitor = NoisySumMonitor(dp_sgd, layout.size)
 
@@ -501,27 +463,25 @@ class PrivateTrainer(Trainer):
                 initial_weights, sums, len(records), rng=rng, on_step=on_step, in_place=True
             )
         layout.share(result.weights, module)
-        record_trained_weights(layout.split(result.weights).values(), "train_dataset")
+        trained = (one for one in module.parameters() if one.requires_grad)
+        record_trained_weights((one.detach().numpy() for one in trained), "train_dataset")
         counts, excluded = sums.counts, len(self.train_dataset) - len(records)
         self.internal_ = InternalFigures(
             counts.examples, counts.clipped, counts.nonfinite, excluded
         )
-        if rate.values(result.steps).any():
+        if notifier.rate.values(result.steps).any():
             _check_all_moved(layout, digests, result.weights)
-        self.self_check_ = self._self_check(plan, monitor)
-        notifier.end()
-        self.self_check_.warn()
-        return result
-
-    def _self_check(self, plan: _TrainingPlan, monitor: NoisySumMonitor) -> SelfCheck:
-        """Self-check from the noisy sums and the logits of synthetic texts."""
-        form, module = plan.form, plan.module
         texts = synthetic_texts(form.names, form.length, 2 * _FEW, self.model.config)
         with torch.no_grad():
             logits = module.eval()(**texts)
         set_train_mode(module)  # restore the mode
+        noise, least_noise, noise_only = monitor.figures()
         constant = bool((logits == logits[0]).all())
-        return SelfCheck(*monitor.noise(), (), constant, monitor.noise_only())
+        self.self_check_ = SelfCheck(noise, least_noise, (), constant, noise_only)
+        self.is_in_train = False
+        notifier.notify("on_train_end")
+        self.self_check_.warn()
+        return result
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         """Save the weights after a step, which its event covers, and no optimizer state."""
@@ -566,31 +526,24 @@ class PrivateTrainer(Trainer):
         """The guarantee of this training; computed on access."""
         if self.event_ is None or self.not_private_because_:
             return NotPrivate(self.not_private_because_)
+        unit, claims = self.privacy.unit or Unit(), list[str]()
+        if unit != Unit() and self.privacy.unit_column is None:
+            rows = (
+                "one row" if unit.max_contributions == 1 else f"{unit.max_contributions} rows"
+            )
+            claims.append(
+                f"any {unit.name} with more than {rows}: the rows had no ids, so that the bound "
+                "was declared and not checked"
+            )
         charged = () if self.ledger is not None else (UNCHARGED,)
         return statement(
             self.event_,
             self.privacy.delta,
             self.privacy.unit,
             covers=("the weights of the classifier, after every step",),
-            not_covered=(
-                *charged,
-                *self._initial_weights_note,
-                *_unchecked_claims(self.privacy),
-            ),
+            not_covered=(*charged, *self._initial_weights_note, *claims),
             ledger_total=self._ledger_total,
         )
-
-
-def _unchecked_claims(privacy: PrivacyArguments) -> tuple[str, ...]:
-    """State that the rows per unit were declared and not checked, if they have no ids."""
-    unit = privacy.unit or Unit()
-    if unit == Unit() or privacy.unit_column is not None:
-        return ()
-    rows = "one row" if unit.max_contributions == 1 else f"{unit.max_contributions} rows"
-    return (
-        f"any {unit.name} with more than {rows}: the rows had no ids, so that the bound was "
-        "declared and not checked",
-    )
 
 
 def _check_all_moved(layout: Layout, first: tuple[bytes, ...], last: Floats) -> None:

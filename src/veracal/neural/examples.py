@@ -1,6 +1,9 @@
-"""Records as tensors, and synthetic examples in the same format to test a network on."""
+"""Blocks of examples: records as tensors, and synthetic examples of the same form.
 
-import math
+Synthetic examples show what a network does before anything is charged: they have the shape and
+type of the records, and none of their values.
+"""
+
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -11,7 +14,66 @@ from torch import Tensor, nn
 
 from veracal import _checks
 from veracal._types import BYTES, Array, Bools, Ints, aligned
-from veracal.neural.gradients.blocks import Block, Inputs
+
+BLOCK = 128  # default number of examples in a block
+_FILL = (1.0, 0.4, 0.8, 0.2, 0.6)  # filled share of rows; not sorted, so that sorting shows
+Inputs = Tensor | Mapping[str, Tensor]
+LossFunction = Callable[[Any, Tensor], Tensor]
+Replacement = Callable[[int], tuple[list[int], ...]]
+
+
+@dataclass(frozen=True, eq=False, repr=False)  # printed nowhere: it holds records
+class Block:
+    """Examples, in the order in which the network receives them."""
+
+    inputs: Inputs  # one row for each view of each example; views of an example are adjacent
+    targets: Tensor  # of shape (n,)
+    views: int = 1  # per example; their gradients are averaged before the clip
+    real: Tensor | None = None  # marks examples; padding contributes nothing; None: all are
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def part(self, start: int, end: int) -> "Block":
+        """Return examples ``start`` to ``end`` as a block."""
+        cut = slice(start * self.views, end * self.views)
+        if isinstance(self.inputs, Mapping):
+            some: Inputs = {name: one[cut] for name, one in self.inputs.items()}
+        else:
+            some = self.inputs[cut]
+        real = None if self.real is None else self.real[start:end]
+        return Block(some, self.targets[start:end], self.views, real)
+
+
+def compute_logits(module: nn.Module, inputs: Inputs) -> Any:
+    """Call a module and return its logits, also from a Hugging Face output."""
+    outputs = module(**inputs) if isinstance(inputs, Mapping) else module(inputs)
+    return getattr(outputs, "logits", outputs)
+
+
+def count_rows(inputs: Inputs) -> int:
+    """Return the number of rows of the inputs."""
+    return len(next(iter(inputs.values())) if isinstance(inputs, Mapping) else inputs)
+
+
+def example_losses(block: Block, outputs: Any, losses: LossFunction) -> Tensor:
+    """Return losses of shape (n,): the mean over the views of each example."""
+    if block.views == 1:
+        return losses(outputs, block.targets)
+    targets = block.targets.repeat_interleave(block.views)
+    return losses(outputs, targets).view(len(block), block.views).mean(1)
+
+
+def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the cross-entropy of each example.
+
+    A single logit belongs to the second of two classes.
+    """
+    if outputs.ndim == 1 or outputs.shape[1] == 1:
+        return nn.functional.binary_cross_entropy_with_logits(
+            outputs.reshape(len(targets)), targets.to(outputs.dtype), reduction="none"
+        )
+    return nn.functional.cross_entropy(outputs, targets, reduction="none")
 
 
 class Augment(Protocol):
@@ -60,31 +122,19 @@ def as_tensor(rows: Array) -> Tensor:
     """Convert rows by their type: image bytes, integers (such as tokens), or floats."""
     if rows.dtype == np.uint8 and rows.ndim in (3, 4):
         return ImageScaler()(rows)
-    if rows.dtype.kind in "iu" and rows.dtype != np.uint8:
-        return torch.from_numpy(np.ascontiguousarray(rows, dtype=np.int64))
-    return torch.from_numpy(np.ascontiguousarray(rows, dtype=np.float32))
+    whole = rows.dtype.kind in "iu" and rows.dtype != np.uint8
+    return torch.from_numpy(np.ascontiguousarray(rows, np.int64 if whole else np.float32))
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # printed nowhere: it holds records
 class IndexedRecords:
-    """Inputs and targets that are read by index.
+    """Inputs and targets that are read by index."""
 
-    Attributes
-    ----------
-    X : array of shape (n, ...), or mapping of names to such arrays
-    codes : array of ints, of shape (n,)
-    prepare : callable
-        Turns rows into a tensor.
-    augment : Augment, optional
-    rng : Generator, optional
-        Of the augmentation.
-    """
-
-    X: Any
-    codes: Ints
+    X: Any  # array of shape (n, ...), or mapping of names to such arrays
+    codes: Ints  # of shape (n,)
     prepare: Any = as_tensor
     augment: Augment | None = None
-    rng: np.random.Generator | None = None
+    rng: np.random.Generator | None = None  # of the augmentation
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -92,11 +142,7 @@ class IndexedRecords:
     def block(self, rows: Ints, real: Bools | None = None) -> Block:
         """Return records as a block, at addresses independent of other data in memory.
 
-        Parameters
-        ----------
-        rows : array of ints
-        real : array of bool, optional
-            Marks the examples; the others are padding. By default all are examples.
+        ``real`` marks the examples, the others being padding; None: all are examples.
         """
         targets = torch.from_numpy(aligned(np.asarray(self.codes[rows], dtype=np.int64)))
         inputs, views = select_inputs(self.X, rows, self.prepare), 1
@@ -110,13 +156,12 @@ class IndexedRecords:
 
 def select_inputs(X: Any, rows: Any, prepare: Any = as_tensor) -> Inputs:
     """Prepare rows for a network, at addresses that are multiples of 64 bytes."""
-
-    def select(values: Any) -> Tensor:
-        return _align(prepare(aligned(np.asarray(values[rows]))))
-
     if isinstance(X, Mapping):
-        return {name: select(values) for name, values in X.items()}
-    return select(X)
+        return {
+            name: _align(prepare(aligned(np.asarray(values[rows]))))
+            for name, values in X.items()
+        }
+    return _align(prepare(aligned(np.asarray(X[rows]))))
 
 
 def _align(tensor: Tensor) -> Tensor:
@@ -125,37 +170,24 @@ def _align(tensor: Tensor) -> Tensor:
     return tensor.clone() if unaligned else tensor
 
 
-BLOCK = 128  # default number of examples in a block
-Replacement = Callable[[int], tuple[list[int], ...]]
-_FILL = (1.0, 0.4, 0.8, 0.2, 0.6)  # filled share of rows; not sorted, so that sorting shows
-
-
-def synthetic_rows(X: Any, module: nn.Module, n: int) -> Any:
+def synthetic_rows(X: Any, module: nn.Module, n: int) -> Array:
     """Random rows of the shape and type of X; no value of X is read.
 
     Integers are drawn as indices of the smallest embedding table of the module, so that every
     table has a row for each.
     """
-    if isinstance(X, Mapping):
-        return {name: synthetic_rows(one, module, n) for name, one in X.items()}
     rng = np.random.default_rng(0)
     shape = (n, *X.shape[1:])
     fill = np.resize(_FILL, n).reshape(n, *[1] * (len(shape) - 1))
     if X.dtype == np.uint8:
         return rng.integers(0, 256, shape, np.uint8)
     if X.dtype.kind in "iu":
-        tables = [
-            one.num_embeddings for one in module.modules() if isinstance(one, nn.Embedding)
-        ]
-        tokens = rng.integers(0, min(tables, default=2), shape)
+        tables = [one for one in module.modules() if isinstance(one, nn.Embedding)]
+        tokens = rng.integers(0, min((one.num_embeddings for one in tables), default=2), shape)
         if len(shape) > 1:  # texts of different lengths
             beyond = np.arange(shape[-1]) >= fill * shape[-1]
-            padding = (
-                one.padding_idx
-                for one in module.modules()
-                if isinstance(one, nn.Embedding) and one.padding_idx is not None
-            )
-            tokens[np.broadcast_to(beyond, shape)] = next(padding, 0)
+            paddings = (one.padding_idx for one in tables if one.padding_idx is not None)
+            tokens[np.broadcast_to(beyond, shape)] = next(paddings, 0)
         return tokens.astype(X.dtype)
     if X.dtype.kind == "b":
         return rng.random(shape) < 0.5
@@ -165,29 +197,10 @@ def synthetic_rows(X: Any, module: nn.Module, n: int) -> Any:
     return rows.astype(X.dtype)
 
 
-def synthetic_block(X: Any, module: nn.Module, n: int, classes: int, prepare: Any) -> Block:
-    """A synthetic block of examples of several classes."""
-    return _build_block(synthetic_rows(X, module, n), n, classes, prepare)
-
-
-def synthetic_blocks(
-    X: Any, module: nn.Module, classes: int, prepare: Any, n: int, replacement: Replacement
-) -> tuple[Block, ...]:
-    """A block of n examples, then copies with some examples replaced."""
-    rows = synthetic_rows(X, module, 2 * n)
-
-    def select(indices: Any) -> Any:
-        if isinstance(rows, Mapping):
-            return {name: each[indices] for name, each in rows.items()}
-        return rows[indices]
-
-    return tuple(_build_block(select(one), n, classes, prepare) for one in replacement(n))
-
-
-def full_block_size(declared: int, expected_batch: float) -> int:
-    """Number of examples of a full block, capped at the largest plausible batch."""
-    largest_batch = expected_batch + 10 * math.sqrt(expected_batch) + 10
-    return min(declared, max(BLOCK, math.ceil(largest_batch)))
+def synthetic_block(rows: Array, classes: int, prepare: Any) -> Block:
+    """Synthetic rows with targets whose counts differ, since a loss may depend on these."""
+    targets = torch.arange(len(rows)) // 3 % classes
+    return Block(select_inputs(rows, slice(None), prepare), targets)
 
 
 def replace_each(n: int) -> tuple[list[int], ...]:
@@ -219,8 +232,3 @@ def replace_halves(n: int) -> tuple[list[int], ...]:
     assignment = np.random.default_rng(0).permutation(n) % 2
     halves = ([i + n if assignment[i] == half else i for i in range(n)] for half in (0, 1))
     return (list(range(n)), *halves)
-
-
-def _build_block(rows: Any, n: int, classes: int, prepare: Any) -> Block:
-    """Add targets with different class counts, since a loss may depend on these."""
-    return Block(select_inputs(rows, slice(None), prepare), torch.arange(n) // 3 % classes)
