@@ -7,6 +7,7 @@ from typing import Any, Self, final
 
 import numpy as np
 
+from veracal._types import Array, Floats, Ints
 from veracal.data import Dataset
 
 _CURVE_POINTS = 100  # maximum number of points of a training curve
@@ -113,25 +114,9 @@ class TrainingCurve(_FinalHook):
         """Compute the loss if it is due at this step, and report the number of the step."""
         done, total = step.number + 1, model.length()
         if self._attempt.locked() and done % -(-total // _CURVE_POINTS) == 0:
-            self._held.append(self._mean_loss(model))
+            logits = _logits(model, self._X)
+            self._held.append(_mean_loss(logits, self._labels[: len(logits)]))
         self._progress.report(done, total)
-
-    def _mean_loss(self, model: Any) -> float:
-        r"""Mean negative log-likelihood, :math:`\log\sum_k e^{z_k} - z_y`, now."""
-        if hasattr(model, "coef_"):
-            logits = np.asarray(self._X @ model.coef_.T + model.intercept_)
-        else:
-            X = self._X[:_NETWORK_ROWS]
-            with np.errstate(all="ignore"):
-                logits = np.nan_to_num(np.asarray(model.logits(X), dtype=np.float64))
-            logits = logits.reshape(len(X), -1)
-        if not len(logits):
-            return 0.0
-        if logits.shape[1] == 1:
-            logits = np.column_stack([np.zeros(len(logits)), logits])
-        labels = self._labels[: len(logits)]
-        total = np.logaddexp.reduce(logits, axis=1)
-        return float(np.mean(total - logits[np.arange(len(labels)), labels]))
 
     @property
     def losses(self) -> tuple[float, ...]:
@@ -176,3 +161,23 @@ def hook_exposes_weights(hook: object) -> bool:
     True for every hook except the two types of this module, which are compared exactly.
     """
     return hook is not None and type(hook) not in (StepProgress, TrainingCurve)
+
+
+def _logits(model: Any, X: Array) -> Floats:
+    """Logits of the current model, of shape (n, k), or (n, 1) for two classes."""
+    if hasattr(model, "coef_"):
+        return np.asarray(X @ model.coef_.T + model.intercept_)
+    X = X[:_NETWORK_ROWS]
+    with np.errstate(all="ignore"):
+        logits = np.nan_to_num(np.asarray(model.logits(X), dtype=np.float64))
+    return logits.reshape(len(X), -1)
+
+
+def _mean_loss(logits: Floats, labels: Ints) -> float:
+    r"""Mean negative log-likelihood, :math:`\log\sum_k e^{z_k} - z_y`."""
+    if not len(labels):
+        return 0.0
+    if logits.shape[1] == 1:
+        logits = np.column_stack([np.zeros(len(logits)), logits])
+    total = np.logaddexp.reduce(logits, axis=1)
+    return float(np.mean(total - logits[np.arange(len(labels)), labels]))
