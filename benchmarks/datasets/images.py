@@ -16,11 +16,10 @@ from benchmarks.datasets.cifar import (
     load_cifar100,
     load_cifar_c,
 )
-from benchmarks.datasets.entries import CatalogEntry, DatasetRequest
+from benchmarks.datasets.entries import CatalogEntry, DatasetRequest, empty_dataset
 from benchmarks.datasets.idx import load_idx
 from benchmarks.datasets.sources import FromFolder, FromNpm, in_folder, in_package
 from veracal._types import Frozen
-from veracal.data.builtin import empty_dataset
 from veracal.data.dataset import Dataset
 from veracal.data.images import HIDDEN, ImageForm, Resize, load_images
 from veracal.data.labels import Label

@@ -7,7 +7,8 @@ import zipfile
 import numpy as np
 import pytest
 
-from veracal.data.arrays import load_array_folder, map_npy, read_npy, read_npz
+from veracal.data import Category, Grouping, Schema, Target, UnitColumn, Vector
+from veracal.data.arrays import load_matrix, map_npy, read_npy, read_npz
 from veracal.data.files import Limits
 from veracal.data.rows import MappedRows
 from veracal.errors import DataError, LimitError
@@ -316,6 +317,15 @@ def folder(tmp_path):
 DECLARED = {"classes": ["well", "ill"], "groups": {"sex": ["m", "f"]}}
 
 
+def load_array_folder(folder, classes, groups=(), size=None, name="clinic", units=True):
+    """Load a folder whose schema declares these classes and groups."""
+    columns = {"X": Vector(2, -100, 100, center=0, spread=1), "y": Target(classes)}
+    columns |= {"units": UnitColumn()} if units else {}
+    columns |= {f"group_{g}": Category(groups[g], feature=False) for g in groups}
+    grouping = {group: Grouping(f"group_{group}") for group in groups}
+    return load_matrix(folder, Schema(columns, groups=grouping, size=size, name=name))
+
+
 def test_a_folder_of_arrays_is_a_data_set(folder):
     data = load_array_folder(folder, **DECLARED, size=5)
 
@@ -331,7 +341,9 @@ def test_a_folder_of_arrays_is_a_data_set(folder):
 def test_units_are_optional(folder):
     (folder / "units.npy").unlink()
 
-    assert load_array_folder(folder, **DECLARED, name="other").units is None
+    assert load_array_folder(folder, **DECLARED, units=False).units is None
+    with pytest.raises(DataError, match=r"units\.npy exactly when the schema declares a unit"):
+        load_array_folder(folder, **DECLARED)
 
 
 def test_a_lost_units_file_is_not_taken_for_none(folder):

@@ -179,8 +179,11 @@ def test_invalid_settings_are_refused(settings: dict[str, object], complaint: st
         ("format = 1\n[columns.x]\nkind = ['number']", "kind to be one of"),
         ("format = 1\n[columns.x]\nkind = 'number'\nlower = 0", "'upper' to be declared"),
         ("format = 1\n[columns.x]\nkind = 'number'\nlowr = 0", "Did you mean 'lower'"),
-        ("format = 1\n[columns.x]\nkind = 'category'\nvalues = 'ab'", "values to be a list"),
-        ("format = 1\nmissing = 'NA'", "missing to be a list"),
+        (
+            "format = 1\n[columns.x]\nkind = 'category'\nvalues = 'ab'",
+            "column 'x': values: expected a list",
+        ),
+        ("format = 1\nmissing = 'NA'", "missing: expected a list"),
         (
             "format = 1\n[columns.x]\nkind = 'text'\nmissing = {median = 1}",
             "constant",

@@ -1,6 +1,7 @@
 """Limits on input files, zip archives, atomic writes, the cache folder and strict JSON."""
 
 import json
+import math
 import os
 import struct
 import tempfile
@@ -10,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import IO, Any, BinaryIO, NoReturn, TypeVar
+from typing import IO, Any, BinaryIO, TypeVar
 
 from veracal import _checks
 from veracal.errors import DataError, LimitError
@@ -72,7 +73,7 @@ def check_readable(path: Path, limits: Limits = DEFAULT_LIMITS) -> Path:
         if path.is_dir():
             raise DataError(str(path), "a file", "a folder", "Name a file inside it.")
         if not path.is_file():
-            raise _vanished(path)
+            raise FileNotFoundError
         size = path.stat().st_size
     if size == 0:
         raise DataError(str(path), "a file with records", "an empty file", "Name another file.")
@@ -86,7 +87,9 @@ def translate_os_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as cause:
-        raise _vanished(path) from cause
+        raise DataError(
+            str(path), "an existing file", "nothing at that path", "Check the spelling."
+        ) from cause
     except OSError as cause:
         raise DataError(
             str(path), "a readable path", cause.strerror or str(cause), "Check its permissions."
@@ -119,13 +122,6 @@ def inside(folder: Path, path: Path) -> Path:
     return target
 
 
-def _vanished(path: Path) -> DataError:
-    """Error for a path that does not exist."""
-    return DataError(
-        str(path), "an existing file", "nothing at that path", "Check the spelling."
-    )
-
-
 _ZIP_ERRORS = (
     zipfile.BadZipFile,
     NotImplementedError,  # an unknown compression method
@@ -138,17 +134,19 @@ _ZIP_ERRORS = (
 
 
 class ZipFiles:
-    """Files in an open zip archive, by name.
+    """Files in an open zip archive, by name: their stated sizes, and their contents.
 
-    Their names are never used as paths, and each is read within the limits.
+    Names are never used as paths. zipfile never unpacks more than the stated size.
     """
 
     def __init__(self, archive: zipfile.ZipFile, path: Path, limits: Limits) -> None:
         self._archive, self._path, self._limits = archive, path, limits
         members = [member for member in archive.infolist() if not member.is_dir()]
         limits.check("members", len(members), path)
-        self._members = {member.filename: member for member in members}
-        if len(self._members) < len(members):
+        self.sizes = {
+            m.filename: m.file_size for m in sorted(members, key=lambda m: m.filename)
+        }
+        if len(self.sizes) < len(members):
             raise DataError(
                 str(path),
                 "members of different names",
@@ -159,16 +157,12 @@ class ZipFiles:
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the files, sorted."""
-        return tuple(sorted(self._members))
-
-    def size(self, name: str) -> int:
-        """Stated size of a file once unpacked; zipfile never returns more."""
-        return self._members[name].file_size
+        return tuple(self.sizes)
 
     @contextmanager
     def open(self, name: str) -> Iterator[IO[bytes]]:
         """Open one file."""
-        self._limits.check("memory_bytes", self.size(name), f"{self._path}: {name}")
+        self._limits.check("memory_bytes", self.sizes[name], f"{self._path}: {name}")
         with _zip_errors(f"{self._path}: {name}"), self._archive.open(name) as member:
             yield member
 
@@ -345,14 +339,18 @@ def parse_json(text: str, where: str) -> Any:
     """
     try:
         value = json.loads(
-            text, object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite
+            text, object_pairs_hook=_unique, parse_constant=_finite, parse_float=_finite
         )
         if "\\ud" in text.lower():  # may be a lone surrogate
             json.dumps(value, ensure_ascii=False).encode()
-    except RecursionError as cause:
-        raise _not_json(where, "values nested too deeply") from cause
-    except ValueError as cause:
-        raise _not_json(where, str(cause)) from cause
+    except (RecursionError, ValueError) as cause:
+        is_deep = isinstance(cause, RecursionError)
+        raise DataError(
+            where,
+            "strict JSON (RFC 8259), each key once",
+            "values nested too deeply" if is_deep else str(cause),
+            "Write the file again as strict JSON.",
+        ) from cause
     return value
 
 
@@ -366,24 +364,9 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def _no_constant(word: str) -> NoReturn:
-    """Reject the constants NaN and Infinity."""
-    raise ValueError(f"the constant {word}")
-
-
 def _finite(digits: str) -> float:
-    """Reject numbers that overflow a float."""
+    """Reject NaN, Infinity, and numbers that overflow a float."""
     value = float(digits)
-    if value in (float("inf"), float("-inf")):
+    if not math.isfinite(value):
         raise ValueError(f"the number {digits[:20]}")
     return value
-
-
-def _not_json(where: str, problem: str) -> DataError:
-    """Error for text that is not strict JSON."""
-    return DataError(
-        where,
-        "strict JSON (RFC 8259), each key once",
-        problem,
-        "Write the file again as strict JSON.",
-    )

@@ -1,6 +1,6 @@
 """Load a data set by name or from a path, as a whole or in batches."""
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,15 +12,18 @@ from veracal import _checks
 from veracal._types import Progress
 from veracal.data.arrays import find_array_folder, load_matrix
 from veracal.data.builtin import entry
-from veracal.data.columns import Ignore, Vector
-from veracal.data.dataset import Dataset, check_learnable, concatenate
+from veracal.data.dataset import (
+    Dataset,
+    check_learnable,
+    concatenate,
+    limit_contributions,
+)
 from veracal.data.encoding import EncodedRows, declare_dataset, encode, encode_rows
 from veracal.data.files import DEFAULT_LIMITS, Limits
-from veracal.data.formats import is_text, read_table, stated_rows, text_columns
 from veracal.data.images import ImageForm, load_images
-from veracal.data.schema import Schema
+from veracal.data.schema import Ignore, Schema, Vector
+from veracal.data.tables import read_column_names, read_table, stated_rows, text_separator
 from veracal.data.texts import TextForm, load_text
-from veracal.data.units import limit_contributions
 from veracal.errors import DataError
 
 _ROWS = 65_536
@@ -81,7 +84,7 @@ def count_records(
     return RecordCount(read, kept)
 
 
-def declared_schema(schema: Schema | str | Path | None, path: Path, limits: Limits) -> Schema:
+def _declared_schema(schema: Schema | str | Path | None, path: Path, limits: Limits) -> Schema:
     """Return the schema, loading it from its file if necessary, or raise if there is none."""
     if schema is None:
         raise DataError(
@@ -105,13 +108,12 @@ def _read(
     """Stream the number of records read and the batch encoded from them."""
     _checks.whole(rows=rows)
     path = Path(path)
-    declared = declared_schema(schema, path, limits)
+    declared = _declared_schema(schema, path, limits)
     if (folder := find_array_folder(path)) is not None:
         dataset = load_matrix(folder, declared, limits, row_digests=row_digests)
         yield from ((len(batch), batch) for batch in dataset.batches(rows))
         return
-    names = _headerless_names(declared)
-    with closing(read_pieces(path, declared, names, rows, limits, progress)) as stream:
+    with closing(_pieces(path, declared, rows, limits, progress)) as stream:
         for start, piece in stream:
             batch = encode(
                 piece,
@@ -119,7 +121,7 @@ def _read(
                 where=path.name,
                 start=start,
                 row_digests=row_digests,
-                written=is_text(path),
+                written=text_separator(path) is not None,
             )
             yield piece.height, batch
 
@@ -144,7 +146,7 @@ def scan_rows(
     """
     _checks.whole(rows=rows)
     path = Path(path)
-    declared = declared_schema(schema, path, limits)
+    declared = _declared_schema(schema, path, limits)
     if path.is_dir() or path.name == "X.npy":
         raise DataError(
             str(path),
@@ -152,29 +154,37 @@ def scan_rows(
             "a matrix on disk",
             "Save its rows as an npz file, or load them with their labels.",
         )
-    names = _headerless_names(declared)
-    bare = not declared.header and is_text(path)
-    if bare and text_columns(path, declared.separator, limits) == len(names) - 1:
-        names.remove(declared.target)
-    with closing(read_pieces(path, declared, names, rows, limits, progress)) as stream:
+    pieces = _pieces(path, declared, rows, limits, progress, labeled=False)
+    with closing(pieces) as stream:
         for start, piece in stream:
             encoded = encode_rows(piece, declared, where=path.name, start=start, labeled=False)
             yield piece.height, encoded
 
 
-def read_pieces(
+def _pieces(
     path: Path,
     schema: Schema,
-    names: Sequence[str],
     rows: int,
     limits: Limits,
     progress: Progress | None,
+    *,
+    labeled: bool = True,
 ) -> Generator[tuple[int, pl.DataFrame]]:
     """Stream a table unencoded: the number of earlier records and at most ``rows`` more.
 
     A caller that stops early closes the generator: Arrow prefetches in a thread, which must
     not outlive the caller.
     """
+    names = [  # of a file without a header, where each entry of a vector is a column
+        part
+        for name, column in schema.columns.items()
+        for part in (column.feature_names(name) if isinstance(column, Vector) else (name,))
+    ]
+    separator = text_separator(path, schema.separator)
+    if not labeled and separator is not None and not schema.header:
+        first = read_column_names(path, header=False, separator=separator, limits=limits)
+        if len(first) == len(names) - 1:
+            names.remove(schema.target)
     frames = read_table(
         path,
         header=schema.header,
@@ -195,15 +205,6 @@ def read_pieces(
     finally:
         if isinstance(frames, Generator):
             frames.close()
-
-
-def _headerless_names(schema: Schema) -> list[str]:
-    """Column names of a file without a header, where each entry of a vector is a column."""
-    return [
-        part
-        for name, column in schema.columns.items()
-        for part in (column.feature_names(name) if isinstance(column, Vector) else (name,))
-    ]
 
 
 def load(
@@ -277,11 +278,28 @@ def load(
         return load_text(
             path, schema, limits=limits, row_digests=row_digests, progress=progress
         )
-    declared = declared_schema(schema, path, limits)
+    declared = _declared_schema(schema, path, limits)
     if (folder := find_array_folder(path)) is not None:
         dataset = load_matrix(folder, declared, limits, row_digests=row_digests)
     else:
-        dataset = _gather(path, declared, limits, progress, row_digests)
+        rows = stated_rows(path, limits)
+        if rows is not None:  # a small file can state a billion rows
+            limits.check("memory_bytes", 8 * rows * len(declared.feature_names), path)
+        parts, used = [], 0
+        for batch in scan(
+            path, declared, limits=limits, row_digests=row_digests, progress=progress
+        ):
+            # nbytes of an array of text counts only its pointers.
+            arrays = [batch.X[:]] if batch.units is None else [batch.X[:], batch.units]
+            texts = [array for array in arrays if array.dtype.kind == "T"]
+            used += batch.X.nbytes + sum(int(np.strings.str_len(t).sum()) for t in texts)
+            limits.check("memory_bytes", used, path)
+            parts.append(batch)
+        if not parts:
+            raise DataError(
+                str(path), "at least one record", "none", "Name a file with records."
+            )
+        dataset = concatenate(parts)
     check_learnable(dataset, path)
     return limit_contributions(dataset, at_most=declared.at_most, rng=rng)
 
@@ -310,7 +328,9 @@ def declare(what: str | Path, *, schema: Schema | None = None) -> Dataset:
     if isinstance(what, str) and _is_name(what):
         _check_no_schema(what, schema)
         return entry(what).declare()
-    return declare_dataset(declared_schema(schema, Path(what), DEFAULT_LIMITS), where=str(what))
+    return declare_dataset(
+        _declared_schema(schema, Path(what), DEFAULT_LIMITS), where=str(what)
+    )
 
 
 def _is_name(what: str) -> bool:
@@ -322,30 +342,3 @@ def _check_no_schema(name: str, schema: object) -> None:
     """Reject a schema for a built-in set."""
     if schema is not None:
         raise ValueError(f"Expected no schema for {name!r}, which has its own.")
-
-
-def _gather(
-    path: Path,
-    schema: Schema,
-    limits: Limits,
-    progress: Progress | None,
-    row_digests: bool,
-) -> Dataset:
-    """Load a streamed file within the limit on memory."""
-    stated = stated_rows(path, limits)
-    if stated is not None:  # a small file can state a billion rows
-        limits.check("memory_bytes", 8 * stated * len(schema.feature_names), path)
-    parts, used = [], 0
-    for batch in scan(path, schema, limits=limits, row_digests=row_digests, progress=progress):
-        used += _memory_bytes(batch)
-        limits.check("memory_bytes", used, path)
-        parts.append(batch)
-    if not parts:
-        raise DataError(str(path), "at least one record", "none", "Name a file with records.")
-    return concatenate(parts)
-
-
-def _memory_bytes(batch: Dataset) -> int:
-    """Memory of a batch; ``nbytes`` of an array of text counts only its pointers."""
-    texts = [a for a in (batch.X[:], batch.units) if a is not None and a.dtype.kind == "T"]
-    return batch.X.nbytes + sum(int(np.strings.str_len(text).sum()) for text in texts)
