@@ -24,6 +24,8 @@ if TYPE_CHECKING:
         cache_secret,
         check_output_path,
         check_readable,
+        construct_from_settings,
+        expect_table,
         new_file,
         open_file,
         parse_json,
@@ -66,8 +68,6 @@ if TYPE_CHECKING:
         Text,
         UnitColumn,
         Vector,
-        construct_from_settings,
-        expect_table,
     )
     from veracal.data.schema_draft import Draft, draft
     from veracal.data.score_files import (
@@ -228,6 +228,8 @@ __getattr__, __dir__ = attach(
             "cache_secret",
             "check_output_path",
             "check_readable",
+            "construct_from_settings",
+            "expect_table",
             "new_file",
             "open_file",
             "parse_json",
@@ -270,8 +272,6 @@ __getattr__, __dir__ = attach(
             "Text",
             "UnitColumn",
             "Vector",
-            "construct_from_settings",
-            "expect_table",
         ),
         "schema_draft": ("Draft", "draft"),
         "score_files": (

@@ -1,5 +1,6 @@
-"""Limits on input files, zip archives, atomic writes, the cache folder and strict JSON."""
+"""Limits on input files, zip archives, atomic writes, the cache, strict JSON, and settings."""
 
+import difflib
 import json
 import math
 import os
@@ -9,12 +10,12 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import IO, Any, BinaryIO, TypeVar
 
 from veracal import _checks
-from veracal.errors import DataError, LimitError
+from veracal.errors import DataError, LimitError, SchemaError
 
 _GIB = 2**30
 
@@ -370,3 +371,42 @@ def _finite(digits: str) -> float:
     if not math.isfinite(value):
         raise ValueError(f"the number {digits[:20]}")
     return value
+
+
+def construct_from_settings(kind: Any, settings: object, where: str) -> Any:
+    """Construct a dataclass from a table of settings.
+
+    Unknown and missing settings are rejected by name, and errors of the class name ``where``.
+    """
+    settings = expect_table(settings, where)
+    known = {known.name: known for known in fields(kind)}
+    for name in settings:
+        if name not in known:
+            similar = difflib.get_close_matches(name, known, 1)
+            hint = f"Did you mean {similar[0]!r}?" if similar else "Remove it."
+            words = ", ".join(known) or "no settings"
+            raise SchemaError(where, f"only {words}", repr(name), hint)
+    for name, entry in known.items():
+        required = entry.default is MISSING and entry.default_factory is MISSING
+        if required and name not in settings:
+            raise SchemaError(
+                where,
+                f"{name!r} to be declared",
+                "no such entry",
+                "Declare it: nothing is inferred.",
+            )
+    try:
+        return kind(**settings)
+    except DataError as error:
+        if error.where.startswith(where):
+            raise
+        raise SchemaError(
+            f"{where}: {error.where}", error.expected, error.found, error.remedy
+        ) from error
+
+
+def expect_table(entry: object, where: str) -> dict[str, Any]:
+    """Return a TOML table, or raise if the entry is none."""
+    if not isinstance(entry, dict):
+        raise SchemaError(where, "a table", repr(entry)[:40], "Write it as [section.name].")
+    return entry

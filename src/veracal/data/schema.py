@@ -1,11 +1,10 @@
 """Schemas: public facts about a table, declared before a record is read, and their TOML."""
 
-import difflib
 import json
 import math
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -13,9 +12,15 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from veracal._types import Frozen
-from veracal.data.files import DEFAULT_LIMITS, Limits, open_file
+from veracal.data.files import (
+    DEFAULT_LIMITS,
+    Limits,
+    construct_from_settings,
+    expect_table,
+    open_file,
+)
 from veracal.data.labels import Label, check_classes
-from veracal.errors import DataError, SchemaError
+from veracal.errors import SchemaError
 
 
 def listed(values: object, what: str) -> tuple[Any, ...]:
@@ -45,13 +50,17 @@ class FillValue:
 Missing = Literal["drop", "indicator"] | FillValue | None
 
 
+Problem = tuple[str, str, str]  # what was expected, what was found, and a remedy
+
+
+_TREATMENTS = {"drop": "'drop'", "indicator": "'indicator'", "constant": "{constant = …}"}
+
+
 class _Declaration:
     """Conversion and checks that all kinds of columns share."""
 
-    _treatments: ClassVar[tuple[str, str]] = (
-        "missing = 'drop' or none",
-        "Drop the row instead.",
-    )
+    _treatments: ClassVar[tuple[str, ...]] = ("drop",)  # of missing values
+    _remedy: ClassVar[str] = "Declare one of these treatments."
     _outside: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
@@ -61,30 +70,20 @@ class _Declaration:
             elif isinstance(value, np.generic):
                 object.__setattr__(self, name, value.item())
 
-    def _allows(self, missing: object) -> bool:
-        """Whether missing values may be treated like this."""
-        return missing == "drop"
-
-    def check(self, where: str) -> None:
-        """Raise unless the declaration is valid."""
+    def problems(self) -> Iterator[Problem]:
+        """Yield what makes the declaration invalid."""
         settings = vars(self)
-        if not isinstance(settings.get("feature", True), bool):
-            raise SchemaError(
-                where,
-                "feature = true or false",
-                repr(settings["feature"]),
-                "Write it without quotes.",
-            )
+        feature, outside = settings.get("feature", True), settings.get("outside")
+        if not isinstance(feature, bool):
+            yield "feature = true or false", repr(feature), "Write it without quotes."
         missing = settings.get("missing")
-        if missing is not None and not self._allows(missing):
-            expected, remedy = self._treatments
-            raise SchemaError(where, expected, repr(missing), remedy)
-        outside = settings.get("outside")
+        treatment = "constant" if isinstance(missing, FillValue) else missing
+        if treatment not in (None, *self._treatments):
+            known = ", ".join(_TREATMENTS[each] for each in self._treatments)
+            yield f"missing = {known} or none", repr(missing), self._remedy
         if self._outside and outside not in self._outside:
             words = " or ".join(map(repr, self._outside))
-            raise SchemaError(
-                where, f"outside = {words}", repr(outside), "Declare one of them."
-            )
+            yield f"outside = {words}", repr(outside), "Declare one of them."
 
 
 class _Bounded(_Declaration):
@@ -107,31 +106,19 @@ class _Bounded(_Declaration):
         """The spread s that is divided by."""
         return (self.upper - self.lower) / 2 if self.spread is None else self.spread
 
-    def check(self, where: str) -> None:
-        """Raise unless the declaration is valid."""
-        super().check(where)
+    def problems(self) -> Iterator[Problem]:
+        """Yield what makes the declaration invalid."""
+        yield from super().problems()
         lower, upper = self.lower, self.upper
         if not (_is_real(lower) and _is_real(upper) and lower < upper):
-            raise SchemaError(
-                where,
-                "finite bounds with lower < upper",
-                f"lower={lower!r}, upper={upper!r}",
-                "Declare bounds that hold by public knowledge.",
-            )
+            found = f"lower={lower!r}, upper={upper!r}"
+            remedy = "Declare bounds that hold by public knowledge."
+            yield "finite bounds with lower < upper", found, remedy
         shift, scale = self.shift, self.scale
         if not (_is_real(shift) and _is_real(scale) and scale > 0):
-            raise SchemaError(
-                where,
-                "a finite center and a finite spread > 0",
-                f"center={shift!r}, spread={scale!r}",
-                "Correct them, or leave them out to scale by the bounds.",
-            )
-
-
-_ANY_TREATMENT = (
-    "missing = 'drop', 'indicator' or {constant = …}",
-    "Declare one of these treatments.",
-)
+            found = f"center={shift!r}, spread={scale!r}"
+            remedy = "Correct them, or leave them out to scale by the bounds."
+            yield "a finite center and a finite spread > 0", found, remedy
 
 
 @dataclass(frozen=True)
@@ -160,27 +147,19 @@ class Number(_Bounded):
     missing: Missing = None
     outside: Literal["error", "clip"] = "error"
     feature: bool = True
-    _treatments = _ANY_TREATMENT
+    _treatments = ("drop", "indicator", "constant")
 
     def feature_names(self, name: str) -> tuple[str, ...]:
         """Names of its columns in X."""
         return (name, f"{name}=missing") if self.missing == "indicator" else (name,)
 
-    def _allows(self, missing: object) -> bool:
-        return missing in ("drop", "indicator") or isinstance(missing, FillValue)
-
-    def check(self, where: str) -> None:
-        """Raise unless the declaration is valid."""
-        super().check(where)
-        if isinstance(self.missing, FillValue):
-            constant = self.missing.value
-            if not (_is_real(constant) and self.lower <= float(constant) <= self.upper):
-                raise SchemaError(
-                    where,
-                    f"the constant to be a number in [{self.lower}, {self.upper}]",
-                    repr(constant),
-                    "Declare another.",
-                )
+    def problems(self) -> Iterator[Problem]:
+        """Yield what makes the declaration invalid."""
+        yield from super().problems()
+        fill = self.missing.value if isinstance(self.missing, FillValue) else self.lower
+        if not (_is_real(fill) and self.lower <= float(fill) <= self.upper):
+            expected = f"the constant to be a number in [{self.lower}, {self.upper}]"
+            yield expected, repr(fill), "Declare another."
 
 
 @dataclass(frozen=True)
@@ -203,7 +182,7 @@ class Category(_Declaration):
     missing: Missing = None
     outside: Literal["error", "ignore"] = "error"
     feature: bool = True
-    _treatments = _ANY_TREATMENT
+    _treatments = ("drop", "indicator", "constant")
     _outside = ("error", "ignore")
 
     def feature_names(self, name: str) -> tuple[str, ...]:
@@ -211,42 +190,24 @@ class Category(_Declaration):
         names = tuple(f"{name}={value}" for value in self.values)
         return (*names, f"{name}=missing") if self.missing == "indicator" else names
 
-    def _allows(self, missing: object) -> bool:
-        return missing in ("drop", "indicator") or isinstance(missing, FillValue)
-
-    def check(self, where: str) -> None:
-        """Raise unless the declaration is valid."""
-        super().check(where)
+    def problems(self) -> Iterator[Problem]:
+        """Yield what makes the declaration invalid."""
+        yield from super().problems()
         for value in self.values:
             if not isinstance(value, str | int) or isinstance(value, bool):
-                raise SchemaError(
-                    where,
-                    "values as text or whole numbers",
-                    repr(value),
-                    "Write truth values as the texts 'true' and 'false'.",
-                )
+                remedy = "Write truth values as the texts 'true' and 'false'."
+                yield "values as text or whole numbers", repr(value), remedy
         texts = [str(value) for value in self.values]
         if not texts or len(set(texts)) < len(texts):
-            raise SchemaError(
-                where,
-                "at least one value, each different from the others as text",
-                repr(tuple(self.values))[:80],
-                "List every value the column may have, once.",
-            )
+            expected = "at least one value, each different from the others as text"
+            yield expected, repr(self.values)[:80], "List every value it may have, once."
         if "missing" in texts and self.missing == "indicator":
-            raise SchemaError(
-                where,
-                "no value called 'missing' beside a missing indicator",
-                "both",
-                "List 'missing' among the missing marks instead of the values.",
-            )
-        if isinstance(self.missing, FillValue) and str(self.missing.value) not in texts:
-            raise SchemaError(
-                where,
-                "the constant to be one of the declared values",
-                repr(self.missing.value),
-                "Declare another.",
-            )
+            expected = "no value called 'missing' beside a missing indicator"
+            yield expected, "both", "List 'missing' among the missing marks, not the values."
+        fill = self.missing.value if isinstance(self.missing, FillValue) else texts[0]
+        if str(fill) not in texts:
+            expected = "the constant to be one of the declared values"
+            yield expected, repr(fill), "Declare another."
 
 
 @dataclass(frozen=True)
@@ -271,13 +232,11 @@ class Vector(_Bounded):
         """Names of its columns in X."""
         return tuple(f"{name}_{i}" for i in range(self.size))
 
-    def check(self, where: str) -> None:
-        """Raise unless the declaration is valid."""
+    def problems(self) -> Iterator[Problem]:
+        """Yield what makes the declaration invalid."""
         if not _is_real(self.size, int) or self.size < 1:
-            raise SchemaError(
-                where, "a whole number of entries", repr(self.size), "Set size to it."
-            )
-        super().check(where)
+            yield "a whole number of entries", repr(self.size), "Set size to it."
+        yield from super().problems()
 
 
 @dataclass(frozen=True)
@@ -286,18 +245,17 @@ class Text(_Declaration):
 
     missing: Missing = None
     feature: bool = True
-    _treatments = ("missing = 'drop' or a text", "Declare one of them.")
+    _treatments = ("drop", "constant")
 
     def feature_names(self, name: str) -> tuple[str, ...]:
         """Names of its columns in X."""
         return (name,)
 
-    def _allows(self, missing: object) -> bool:
-        is_text = isinstance(missing, FillValue) and isinstance(missing.value, str)
-        return missing == "drop" or is_text
-
-
-_NOT_IMPUTED = ("missing = 'drop' or none", "Labels and ids are not imputed.")
+    def problems(self) -> Iterator[Problem]:
+        """Yield what makes the declaration invalid."""
+        yield from super().problems()
+        if isinstance(self.missing, FillValue) and not isinstance(self.missing.value, str):
+            yield "the constant to be a text", repr(self.missing.value), "Put it in quotes."
 
 
 @dataclass(frozen=True)
@@ -306,12 +264,7 @@ class Target(_Declaration):
 
     classes: Sequence[Label]
     missing: Literal["drop"] | None = None
-    _treatments = _NOT_IMPUTED
-
-    def check(self, where: str) -> None:
-        """Raise unless the declaration is valid."""
-        check_classes(self.classes, where)
-        super().check(where)
+    _remedy = "Labels are not imputed."
 
 
 @dataclass(frozen=True)
@@ -324,15 +277,13 @@ class UnitColumn(_Declaration):
 
     at_most: int | None = None
     missing: Literal["drop"] | None = None
-    _treatments = _NOT_IMPUTED
+    _remedy = "Ids are not imputed."
 
-    def check(self, where: str) -> None:
-        """Raise unless the declaration is valid."""
+    def problems(self) -> Iterator[Problem]:
+        """Yield what makes the declaration invalid."""
+        yield from super().problems()
         if self.at_most is not None and not (_is_real(self.at_most, int) and self.at_most > 0):
-            raise SchemaError(
-                where, "at_most to be a whole number > 0", repr(self.at_most), "Correct it."
-            )
-        super().check(where)
+            yield "at_most to be a whole number > 0", repr(self.at_most), "Correct it."
 
 
 @dataclass(frozen=True)
@@ -401,35 +352,25 @@ class Grouping:
             names.append("missing")
         return tuple(names)
 
-    def check(self, columns: Mapping[str, Column], where: str) -> None:
-        """Raise unless the groups cover every value that the column allows."""
+    def problems(self, columns: Mapping[str, Column]) -> Iterator[Problem]:
+        """Yield what makes the groups invalid or lets a value of the column be in none."""
         column = columns.get(self.column) if isinstance(self.column, str) else None
         edges = self.edges
         if edges is not None and not all(map(_is_real, edges)):
-            raise SchemaError(
-                where, "edges as finite numbers", str(list(edges)), "Correct them."
-            )
+            yield "edges as finite numbers", str(list(edges)), "Correct them."
         if isinstance(column, Category) and edges is None:
             if column.outside == "ignore":
-                raise SchemaError(
-                    where, "a column with outside = 'error'", "'ignore'", "List every value."
-                )
+                yield "a column with outside = 'error'", "'ignore'", "List every value."
             return
         if not isinstance(column, Number) or edges is None:
-            raise SchemaError(
-                where,
-                "a declared category, or a number with edges",
-                f"column {self.column!r} with edges {edges!r}",
-                "Declare the column, and edges if it is a number.",
-            )
+            found = f"column {self.column!r} with edges {edges!r}"
+            remedy = "Declare the column, and edges if it is a number."
+            yield "a declared category, or a number with edges", found, remedy
+            return
         rising = all(low < high for low, high in pairwise(edges))
         if len(edges) < 2 or not rising or edges[0] > column.lower or edges[-1] < column.upper:
-            raise SchemaError(
-                where,
-                f"rising edges that cover [{column.lower:g}, {column.upper:g}]",
-                str(list(edges)),
-                "Add the column's bounds as outer edges.",
-            )
+            expected = f"rising edges that cover [{column.lower:g}, {column.upper:g}]"
+            yield expected, str(list(edges)), "Add the column's bounds as outer edges."
 
 
 @dataclass(frozen=True)
@@ -474,90 +415,77 @@ class Schema:
         object.__setattr__(self, "columns", Frozen(self.columns))
         object.__setattr__(self, "groups", Frozen(self.groups))
         object.__setattr__(self, "missing", listed(self.missing, "missing"))
-        where = self.name if isinstance(self.name, str) else "schema"
-        self._check_settings(where)
-        for name, column in self.columns.items():
-            column.check(f"{where}: column {name!r}")
-        self._check_columns(where)
-        for name, grouping in self.groups.items():
-            grouping.check(self.columns, f"{where}: group {name!r}")
+        for part, problem in self._problems():
+            raise SchemaError(part, *problem)
 
-    def _check_settings(self, where: str) -> None:
-        """Raise unless the settings of the table as a whole are valid."""
+    def _problems(self) -> Iterator[tuple[str, Problem]]:
+        """Yield what makes the declarations invalid or inconsistent, each with its place."""
+        where = self.name if isinstance(self.name, str) else "schema"
+        for setting, problem in self._problems_of_settings():
+            yield f"{where}: {setting}", problem
+        for name, column in self.columns.items():
+            if isinstance(column, Target):
+                check_classes(column.classes, f"{where}: column {name!r}")
+            values = getattr(column, "values", getattr(column, "classes", ()))
+            for problem in column.problems():
+                yield f"{where}: column {name!r}", problem
+            for value in values:
+                if str(value) in self.missing:
+                    remedy = (
+                        "Remove it from the values or from missing: records with this value "
+                        "would be treated as missing."
+                    )
+                    expected = "values that do not also mark missing ones"
+                    yield f"{where}: column {name!r}", (expected, repr(value), remedy)
+        for problem in self._problems_of_columns():
+            yield f"{where}: columns", problem
+        for name, grouping in self.groups.items():
+            for problem in grouping.problems(self.columns):
+                yield f"{where}: group {name!r}", problem
+
+    def _problems_of_settings(self) -> Iterator[tuple[str, Problem]]:
+        """Yield what is wrong with the settings of the table as a whole."""
         if not isinstance(self.name, str):
-            raise SchemaError("schema: name", "text", repr(self.name), "Put it in quotes.")
+            yield "name", ("text", repr(self.name), "Put it in quotes.")
         if not all(isinstance(mark, str) for mark in self.missing):
-            raise SchemaError(
-                f"{where}: missing",
-                "marks as text",
-                repr(self.missing),
-                'Write them as in ["?"].',
-            )
-        numbers = (("size", int, "a whole number"), ("norm", int | float, "a finite number"))
-        for name, kind, words in numbers:
-            value = getattr(self, name)
-            if value is not None and not (_is_real(value, kind) and value > 0):
-                raise SchemaError(
-                    f"{where}: {name}", f"{words} > 0", repr(value), "Correct it."
-                )
+            yield "missing", ("marks as text", repr(self.missing), 'Write them as in ["?"].')
+        if self.size is not None and not (_is_real(self.size, int) and self.size > 0):
+            yield "size", ("a whole number > 0", repr(self.size), "Correct it.")
+        if self.norm is not None and not (_is_real(self.norm) and self.norm > 0):
+            yield "norm", ("a finite number > 0", repr(self.norm), "Correct it.")
         if not isinstance(self.header, bool):
-            raise SchemaError(
-                f"{where}: header", "true or false", repr(self.header), "Correct it."
-            )
+            yield "header", ("true or false", repr(self.header), "Correct it.")
         # A tuple, since "" and ",;" are parts of the text.
         if self.separator is not None and self.separator not in tuple(SEPARATORS):
-            raise SchemaError(
-                f"{where}: separator",
-                "one character that can separate fields",
-                repr(self.separator),
-                "Name a comma, semicolon, tab, bar, colon or blank.",
-            )
+            remedy = "Name a comma, semicolon, tab, bar, colon or blank."
+            expected = "one character that can separate fields"
+            yield "separator", (expected, repr(self.separator), remedy)
 
-    def _check_columns(self, where: str) -> None:
-        """Raise unless there is one target, at most one id, and features of compatible kinds."""
-        where = f"{where}: columns"
+    def _problems_of_columns(self) -> Iterator[Problem]:
+        """Yield what is wrong with the columns beside each other."""
         kinds = list(map(type, self.columns.values()))
         targets, units, slots = (kinds.count(kind) for kind in (Target, UnitColumn, Slot))
         if targets != 1 or units > 1:
-            raise SchemaError(
-                where,
-                "exactly one target and at most one unit",
-                f"{targets} targets and {units} units",
-                "Declare the column to predict as kind = 'target'.",
-            )
+            found = f"{targets} targets and {units} units"
+            remedy = "Declare the column to predict as kind = 'target'."
+            yield "exactly one target and at most one unit", found, remedy
         if slots > 1 or (slots and units):
-            raise SchemaError(
-                where,
-                "at most one slot, and none together with a unit",
-                f"{slots} slots and {units} units",
+            remedy = (
                 "Declare kind = 'unit' for add-remove, or kind = 'slot' for replace-one, where "
-                "each row is an individual, and the other as kind = 'ignore'.",
+                "each row is an individual, and the other as kind = 'ignore'."
             )
+            found = f"{slots} slots and {units} units"
+            yield "at most one slot, and none together with a unit", found, remedy
         features, names = self.features, self.feature_names
         texts = sum(isinstance(column, Text) for column in features.values())
         if not features or texts not in (0, len(features)) or texts > 2:
-            raise SchemaError(
-                where,
-                "numbers, categories and vectors, or else one or two texts, as features",
-                f"{len(features)} features, {texts} of them text",
-                "Declare the others as kind = 'ignore', or set feature = false.",
-            )
+            expected = "numbers, categories and vectors, or else one or two texts, as features"
+            found = f"{len(features)} features, {texts} of them text"
+            remedy = "Declare the others as kind = 'ignore', or set feature = false."
+            yield expected, found, remedy
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
-            raise SchemaError(
-                where, "features of different names", f"{twice!r} twice", "Rename one."
-            )
-        for name, column in self.columns.items():
-            values = getattr(column, "values", getattr(column, "classes", ()))
-            for value in values:
-                if str(value) in self.missing:
-                    raise SchemaError(
-                        f"{where[:-1]} {name!r}",
-                        "values that do not also mark missing ones",
-                        repr(value),
-                        "Remove it from the values or from missing: records with this value "
-                        "would be treated as missing.",
-                    )
+            yield "features of different names", f"{twice!r} twice", "Rename one."
 
     def _name_of(self, kind: type[Column]) -> str | None:
         """Name of the only column of a kind."""
@@ -702,42 +630,3 @@ def _parse_column(entry: object, where: str) -> Column:
         settings["missing"] = FillValue(missing["constant"])
     column: Column = construct_from_settings(_KINDS[kind], settings, where)
     return column
-
-
-def construct_from_settings(kind: Any, settings: object, where: str) -> Any:
-    """Construct a dataclass from a table of settings.
-
-    Unknown and missing settings are rejected by name, and errors of the class name ``where``.
-    """
-    settings = expect_table(settings, where)
-    known = {known.name: known for known in fields(kind)}
-    for name in settings:
-        if name not in known:
-            similar = difflib.get_close_matches(name, known, 1)
-            hint = f"Did you mean {similar[0]!r}?" if similar else "Remove it."
-            words = ", ".join(known) or "no settings"
-            raise SchemaError(where, f"only {words}", repr(name), hint)
-    for name, entry in known.items():
-        required = entry.default is MISSING and entry.default_factory is MISSING
-        if required and name not in settings:
-            raise SchemaError(
-                where,
-                f"{name!r} to be declared",
-                "no such entry",
-                "Declare it: nothing is inferred.",
-            )
-    try:
-        return kind(**settings)
-    except DataError as error:
-        if error.where.startswith(where):
-            raise
-        raise SchemaError(
-            f"{where}: {error.where}", error.expected, error.found, error.remedy
-        ) from error
-
-
-def expect_table(entry: object, where: str) -> dict[str, Any]:
-    """Return a TOML table, or raise if the entry is none."""
-    if not isinstance(entry, dict):
-        raise SchemaError(where, "a table", repr(entry)[:40], "Write it as [section.name].")
-    return entry
