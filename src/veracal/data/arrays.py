@@ -42,31 +42,17 @@ _KINDS = "biufU"  # truth values, integers, floats and text
 
 
 def read_npz(path: str | Path, limits: Limits = DEFAULT_LIMITS) -> dict[str, Array]:
-    """Read every array of an npz file.
+    """Read every array of an npz file, by name in alphabetical order.
 
-    Parameters
-    ----------
-    path : path
-        A file written by ``numpy.savez`` or ``numpy.savez_compressed``.
-    limits : Limits
-        Bounds on the stated size of all arrays, checked before any is unpacked.
-
-    Returns
-    -------
-    dict of str to array
-        By name, in alphabetical order.
-
-    Raises
-    ------
-    DataError
-        If the archive is damaged or holds anything but arrays of numbers and text.
+    The stated size of all arrays is checked before any is unpacked. A ``DataError`` is raised
+    if the archive is damaged or holds anything but arrays of numbers and text.
     """
     path = Path(path)
     with open_zip(path, limits) as archive:
         foreign = [repr(name) for name in archive.names if not name.endswith(".npy")]
         if foreign or not archive.names:
             raise DataError(
-                str(path),
+                path,
                 "an npz file: a zip of npy arrays",
                 foreign[0] if foreign else "an empty archive",
                 "Save it with numpy.savez.",
@@ -91,12 +77,8 @@ def read_npy(path: str | Path, limits: Limits = DEFAULT_LIMITS) -> Array:
 def map_npy(path: str | Path, limits: Limits = DEFAULT_LIMITS) -> MappedRows:
     """Open the rows of an npy file of any size without reading them.
 
-    Parameters
-    ----------
-    path : path
-        A C-ordered array of numbers in this machine's byte order; rows are its first axis.
-    limits : Limits
-        The bound on memory does not apply, since rows stay on disk.
+    It holds a C-ordered array of numbers in this machine's byte order. The bound on memory does
+    not apply, since rows stay on disk.
     """
     path = check_readable(Path(path), limits)
     try:
@@ -116,7 +98,7 @@ def map_npy(path: str | Path, limits: Limits = DEFAULT_LIMITS) -> MappedRows:
     for problem, occurs in problems.items():
         if occurs:
             raise DataError(
-                str(path),
+                path,
                 "rows of numbers in C order",
                 problem,
                 "Save it again with "
@@ -181,7 +163,7 @@ def find_array_folder(path: Path) -> Path | None:
             return None
         if not (path / "X.npy").exists():
             raise DataError(
-                str(path),
+                path,
                 "a folder with X.npy and y.npy",
                 "one without X.npy",
                 "Name a file inside it, or pass a form for images.",
@@ -213,7 +195,7 @@ def load_matrix(
     rows = map_npy(inside(folder, Path("X.npy")), limits)
     if rows.shape[1:] != (vector.size,):
         raise DataError(
-            str(folder / "X.npy"),
+            folder / "X.npy",
             f"rows of {vector.size} numbers",
             f"{rows.shape[1:]}",
             "Correct size.",
@@ -223,7 +205,7 @@ def load_matrix(
         columns[stem] = read_npy(inside(folder, Path(f"{stem}.npy")), limits)
         if columns[stem].shape != (len(rows),):
             raise DataError(
-                str(folder / f"{stem}.npy"),
+                folder / f"{stem}.npy",
                 f"shape ({len(rows)},): {len(rows)} rows, as X has",
                 f"shape {columns[stem].shape}",
                 "Save one value for each row of X.npy.",
@@ -255,7 +237,7 @@ def _check_schema(schema: Schema, folder: Path) -> Vector:
     vector = schema.columns.get("X")
     if not isinstance(vector, Vector) or (vector.shift, vector.scale) != (0, 1):
         raise DataError(
-            str(folder),
+            folder,
             "the schema to declare X as a vector with center = 0 and spread = 1",
             repr(vector)[:80],
             "Rows of a matrix on disk are not rescaled: declare so, or load an npz file.",
@@ -279,7 +261,7 @@ def _id_files(folder: Path, schema: Schema, groups: Collection[str]) -> list[str
     with translate_os_errors(folder):
         if not folder.is_dir():
             raise DataError(
-                str(folder), "a folder with X.npy and y.npy", "no folder", "Check the path."
+                folder, "a folder with X.npy and y.npy", "no folder", "Check the path."
             )
         # Broken links included: a lost units.npy must be noticed.
         stems = {path.stem for path in folder.iterdir() if path.suffix == ".npy"}
@@ -287,7 +269,7 @@ def _id_files(folder: Path, schema: Schema, groups: Collection[str]) -> list[str
         name = stem.removeprefix("group_")
         if name != stem and name not in groups:
             raise DataError(
-                str(folder / f"{stem}.npy"),
+                folder / f"{stem}.npy",
                 "a declared group",
                 "one without a declaration",
                 f"Declare the group {name!r} in the schema, or remove the file.",
@@ -295,7 +277,7 @@ def _id_files(folder: Path, schema: Schema, groups: Collection[str]) -> list[str
     for kind, column in (("unit", schema.unit), ("slot", schema.slot)):
         if (f"{kind}s" in stems) != (column is not None):
             raise DataError(
-                str(folder),
+                folder,
                 f"{kind}s.npy exactly when the schema declares a {kind}",
                 "only one of the two",
                 f"Add the file, or declare its column as kind = '{kind}'.",
@@ -314,7 +296,7 @@ def _check_rows(rows: MappedRows, column: Vector, norm: float | None, folder: Pa
             expected = f"rows of norm at most {norm:g}"
         if wrong.any():
             raise DataError(
-                str(folder / "X.npy"),
+                folder / "X.npy",
                 expected,
                 f"another in record {start + int(np.argmax(wrong)) + 1}",
                 "Correct the file or the schema.",

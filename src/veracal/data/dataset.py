@@ -36,11 +36,7 @@ _ROWS = 65_536
 class Group:
     """A categorical attribute of the records: one code for each row, and the codes' names.
 
-    Attributes
-    ----------
-    codes : array of ints in [0, len(names)), of shape (n,)
-    names : tuple of str
-        Declared names, whether or not they occur.
+    The names are declared, whether or not they occur. Codes are ints in [0, len(names)).
     """
 
     codes: Ints
@@ -109,10 +105,9 @@ class Dataset:
         Immutable slot id of each row, which a replacement record inherits. Only the
         relation replace-one uses slots. No two rows share one.
     feature_names : tuple of str
-        One for each column of X; empty for images and text.
+        Empty for images and text.
     size : int, optional
-        Declared number of rows, a public figure that sampling rates and step counts may
-        use. It is never set to the real n.
+        Public number of rows, which sampling rates and step counts may use; never the real n.
     at_most : int, optional
         Bound on the rows of one unit, which :func:`limit_contributions` enforces.
     norm : float, optional
@@ -123,9 +118,8 @@ class Dataset:
     split_keys : tuple of str
         Fingerprints of the public keys that split these rows, so that no key is used twice.
     row_digests : array of shape (n,), of 16 bytes each, optional
-        Digest of each record, computed from its file and not from X; see
-        :mod:`veracal.data.row_digests`. ``load(..., row_digests=True)`` computes the digests,
-        and every operation keeps them with their rows. They are not keyed, so they are as
+        Digest of each record, computed from its file by ``load(..., row_digests=True)`` and
+        not from X; see :mod:`veracal.data.row_digests`. They are not keyed, so they are as
         private as the records: they are never displayed or saved. A pickle, which holds the
         records themselves, keeps them, because a copy without them would be split differently.
     encoded : bool
@@ -136,7 +130,6 @@ class Dataset:
         Rows that were split by different draws may be in the training partition of one split
         and in the test partition of another.
     name : str
-        Name of the data set.
 
     Guarantees
     ----------
@@ -332,12 +325,6 @@ def corrupt_labels(dataset: Dataset, p: float, *, rng: np.random.Generator) -> D
     The drawn class may be the old one, so a label changes with probability
     :math:`p (k-1)/k`, and the best possible confidence in a clean label becomes
     :math:`1 - p (k-1)/k` (Zhang et al. 2022, appendix on label noise injection).
-
-    Parameters
-    ----------
-    dataset : Dataset
-    p : float in [0, 1]
-    rng : Generator
     """
     _checks.fraction(p=p)
     drawn = rng.integers(dataset.n_classes, size=len(dataset))
@@ -349,11 +336,11 @@ def check_learnable(dataset: Dataset, path: str | Path) -> None:
     """Reject a data set, loaded from a path, without records or with only one class."""
     if not len(dataset):
         raise DataError(
-            str(path), "at least one record", "none left", "Check which rows are dropped."
+            path, "at least one record", "none left", "Check which rows are dropped."
         )
     if (dataset.y == dataset.y[0]).all():
         raise DataError(
-            str(path),
+            path,
             "records of at least two classes",
             f"only {dataset.classes[dataset.y[0]]!r}",
             "Check the declared label column and the selection of records.",
@@ -361,10 +348,7 @@ def check_learnable(dataset: Dataset, path: str | Path) -> None:
 
 
 def unit_numbers(units: Array | None, n: int) -> tuple[Ints, int]:
-    """Number the units of n rows from 0, and count them.
-
-    Without ids each row is its own unit.
-    """
+    """Number the units of n rows from 0, and count them; without ids each row is a unit."""
     if units is None:
         return np.arange(n), n
     ids, numbers = np.unique(units, return_inverse=True)
@@ -373,19 +357,11 @@ def unit_numbers(units: Array | None, n: int) -> tuple[Ints, int]:
 
 @dataclass(frozen=True, eq=False)
 class UnitRows:
-    """Rows of each unit side by side, for resampling whole units.
+    """Rows of each unit side by side, for resampling whole units."""
 
-    Attributes
-    ----------
-    order : array of ints of shape (n,)
-        Row numbers, unit after unit.
-    starts, sizes : arrays of ints, one for each unit
-        Start of its rows in ``order``, and their number.
-    """
-
-    order: Ints
-    starts: Ints
-    sizes: Ints
+    order: Ints  # row numbers, unit after unit
+    starts: Ints  # of the rows of each unit in ``order``
+    sizes: Ints  # their number
 
     @classmethod
     def of(cls, units: Array | None, n: int) -> "UnitRows":
@@ -410,22 +386,16 @@ def limit_contributions(
     unit: ArrayLike | None = None,
     rng: np.random.Generator | None = None,
 ) -> Dataset:
-    """Keep at most ``at_most`` rows of each unit, chosen at random.
+    """Keep at most ``at_most`` rows of each unit, chosen at random, in their original order.
 
     Parameters
     ----------
-    dataset : Dataset
     at_most : int or None
-        Bound on the rows of one unit; None keeps all rows and guarantees nothing.
+        None keeps all rows and guarantees nothing.
     unit : array of ids, optional
         Unit id of each row, in place of the data set's own units.
     rng : Generator, optional
         By default from secret entropy.
-
-    Returns
-    -------
-    Dataset
-        With ``at_most`` set and rows in their original order.
 
     Guarantees
     ----------

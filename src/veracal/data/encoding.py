@@ -102,12 +102,9 @@ def _encode_column(cells: Cells, column: Column, numbers: pl.Series | None) -> A
 
     ``numbers`` optionally holds the values as floats, null where a value is no number.
 
-    Returns
-    -------
-    array of shape (n,), or (n, size) for a vector
-        Numbers in their own scale, with NaN where an indicator will mark a missing value;
-        indices of declared values or classes, with the number of values for an indicated
-        missing value and -1 for an ignored one; ids; texts.
+    It has shape (n,), or (n, size) for a vector: numbers in their own scale, with NaN where an
+    indicator will mark a missing value; indices of declared values or classes, with the number
+    of values for an indicated missing value and -1 for an ignored one; ids; texts.
     """
     treatment = getattr(column, "missing", None)
     constant = treatment.value if isinstance(treatment, FillValue) else None
@@ -233,18 +230,9 @@ def _as_text(cells: Cells) -> pl.Series:
 
 @dataclass(frozen=True, eq=False)
 class EncodedRows:
-    """Rows of a table as its schema encodes them, with or without labels.
+    """Rows of a table as its schema encodes them; ``y`` is None without labels.
 
-    Attributes
-    ----------
-    X : array of shape (n, d), or of text
-    groups : mapping of str to Group
-    units, slots : array of ids, of shape (n,), optional
-    y : array of ints of shape (n,), or None without labels
-    numbers : array of ints of shape (n,)
-        Row number in the table, from 0. Missing numbers were dropped by the schema.
-    row_digests : array of shape (n,), optional
-        Digest of each record, if requested.
+    ``numbers`` are row numbers in the table, from 0; missing ones were dropped by the schema.
     """
 
     X: Array
@@ -283,22 +271,10 @@ def encode(
     row_digests: bool = False,
     written: bool = False,
 ) -> Dataset:
-    """Encode rows of a table as a data set.
+    """Encode rows of a table, whose columns are text as in the file or typed, as a data set.
 
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        Columns of text as in the file, or already typed.
-    schema : Schema
-        Declaration of each column.
-    where : str
-        Name of the table, for errors.
-    start : int
-        Number of records before the first row, for errors.
-    row_digests : bool
-        Whether to compute the digest of each record from the frame.
-    written : bool
-        Whether the file holds only text, as CSV does.
+    Errors name the table (``where``) and count ``start`` records before the first row.
+    ``written`` says that the file holds only text, as CSV does, which row digests need.
 
     Guarantees
     ----------

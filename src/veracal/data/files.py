@@ -58,7 +58,7 @@ class Limits:
         allowed = getattr(self, limit)
         if size > allowed:
             raise LimitError(
-                str(where),
+                where,
                 f"at most {allowed:,} {limit.replace('_', ' ')}",
                 f"{size:,}",
                 f"Nothing was read. If the input can be trusted, pass Limits({limit}={size}).",
@@ -72,12 +72,12 @@ def check_readable(path: Path, limits: Limits = DEFAULT_LIMITS) -> Path:
     """Return the path of a regular, non-empty file within the limits, or raise."""
     with translate_os_errors(path):
         if path.is_dir():
-            raise DataError(str(path), "a file", "a folder", "Name a file inside it.")
+            raise DataError(path, "a file", "a folder", "Name a file inside it.")
         if not path.is_file():
             raise FileNotFoundError
         size = path.stat().st_size
     if size == 0:
-        raise DataError(str(path), "a file with records", "an empty file", "Name another file.")
+        raise DataError(path, "a file with records", "an empty file", "Name another file.")
     limits.check("file_bytes", size, path)
     return path
 
@@ -89,11 +89,11 @@ def translate_os_errors(path: Path) -> Iterator[None]:
         yield
     except FileNotFoundError as cause:
         raise DataError(
-            str(path), "an existing file", "nothing at that path", "Check the spelling."
+            path, "an existing file", "nothing at that path", "Check the spelling."
         ) from cause
     except OSError as cause:
         raise DataError(
-            str(path), "a readable path", cause.strerror or str(cause), "Check its permissions."
+            path, "a readable path", cause.strerror or str(cause), "Check its permissions."
         ) from cause
 
 
@@ -115,7 +115,7 @@ def inside(folder: Path, path: Path) -> Path:
     target = Path(os.path.realpath(folder / path))
     if not target.is_relative_to(root):
         raise DataError(
-            str(path),
+            path,
             f"a file inside {folder}",
             "a path or link that leads outside of it",
             "Copy the file into the folder.",
@@ -149,7 +149,7 @@ class ZipFiles:
         }
         if len(self.sizes) < len(members):
             raise DataError(
-                str(path),
+                path,
                 "members of different names",
                 "a name that occurs twice",
                 "Write the archive again.",
@@ -207,11 +207,11 @@ def new_file(path: Path, what: str = "file") -> Path:
     with translate_os_errors(path):
         if os.path.lexists(path):  # also a broken link
             raise DataError(
-                str(path), f"a new {what}", "one that exists", "Name another, or remove it."
+                path, f"a new {what}", "one that exists", "Name another, or remove it."
             )
         if not path.parent.is_dir():
             raise DataError(
-                str(path),
+                path,
                 f"a {what} in a folder that exists",
                 "no such folder",
                 "Create the folder first.",
@@ -224,7 +224,7 @@ def by_suffix(path: Path, writers: Mapping[str, Writer]) -> Writer:
     writer = writers.get(path.suffix.lower())
     if writer is None:
         raise DataError(
-            str(path),
+            path,
             f"a file that ends in {', '.join(writers)}",
             repr(path.suffix) if path.suffix else "no suffix",
             "The suffix determines the format: rename the file.",
@@ -268,7 +268,7 @@ def atomic_file(path: Path, *, force: bool = False) -> Iterator[BinaryIO]:
             Path(temporary).unlink(missing_ok=True)
     except OSError as cause:
         raise DataError(
-            str(path), "a place to write", cause.strerror or str(cause), "Name another place."
+            path, "a place to write", cause.strerror or str(cause), "Name another place."
         ) from cause
 
 
@@ -321,7 +321,7 @@ def cache_secret(folder: Path) -> bytes:
         secret = path.read_bytes()
     if len(secret) != _KEY_BYTES:
         raise DataError(
-            str(path),
+            path,
             f"a key of {_KEY_BYTES} bytes",
             f"{len(secret)} bytes",
             "Remove the file. Cached features are then computed again.",

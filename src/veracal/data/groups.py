@@ -20,16 +20,7 @@ _REAL = (-np.inf, np.inf)
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value with its interval; None if the group is empty.
-
-    Attributes
-    ----------
-    value, low, high : float or None
-    level : float
-        Confidence level.
-    n : int
-        Number of records.
-    """
+    """A value of n records with its interval of a confidence level; None if there is none."""
 
     value: float | None
     low: float | None
@@ -40,20 +31,10 @@ class Estimate:
 
 @dataclass(frozen=True, eq=False)
 class ByGroup:
-    """A metric by group, with bootstrap replicates drawn jointly for all groups.
+    """A metric overall and by group, with bootstrap replicates drawn jointly for all groups.
 
-    Attributes
-    ----------
-    group : str
-        The attribute.
-    names : tuple of str
-        Groups, empty or not.
-    overall : Estimate
-    values : mapping of group name to Estimate
-    level : float
-    interval : 'percentile' or 'basic'
-    within : pair of floats
-        As in :func:`by_group`.
+    ``values`` holds every group of the attribute ``group``, empty or not; the other settings
+    are those of :func:`by_group`.
     """
 
     group: str
@@ -149,11 +130,8 @@ def by_group(
     ----------
     metric : callable
         From :class:`Scores` to a number, such as an accuracy or a calibration error.
-    scores : Scores
     group : str or tuple of str
         Attribute, or several whose intersections are the groups.
-    level : float in (0, 1)
-    replicates : int
     interval : 'percentile' or 'basic'
         With quantiles :math:`q` of the replicates, either
         :math:`[q_{\alpha/2}, q_{1-\alpha/2}]`, or reflected at the value
@@ -164,11 +142,6 @@ def by_group(
     within : pair of floats
         Range of the metric, to which basic intervals are clipped: ``(0, 1)`` for a
         calibration error.
-    rng : Generator
-
-    Returns
-    -------
-    ByGroup
 
     Notes
     -----

@@ -52,18 +52,9 @@ def open_image(
 ) -> Any:
     """Open an encoded image and check its size, without decoding it.
 
-    Parameters
-    ----------
-    data : bytes
-        The file.
-    where : str
-        Name of the file, for errors.
-    pillow : module
-        From :func:`guarded_pillow`.
-    formats : sequence of str
-        Pillow's names of the formats to try; no other decoder is used.
-    limits : Limits
-        The decoded image must fit ``memory_bytes``; Pillow's own limit applies as well.
+    ``pillow`` is from :func:`guarded_pillow`, ``where`` names the file in errors. No decoder but
+    those of ``formats`` (in Pillow's names) is used. The decoded image must fit
+    ``limits.memory_bytes``; Pillow's own limit applies as well.
     """
     try:
         image = pillow.open(io.BytesIO(data), formats=formats)
@@ -144,10 +135,7 @@ class Folder:
                     if link.is_symlink():  # it may lead outside, or in circles
                         inside(folder, link.relative_to(folder))
                         raise DataError(
-                            str(link),
-                            "a folder",
-                            "a link to one",
-                            "Move the folder itself here.",
+                            link, "a folder", "a link to one", "Move the folder itself here."
                         )
                 here = Path(parent).relative_to(folder)
                 names += [(here / file).as_posix() for file in files]
@@ -269,39 +257,26 @@ def load_images(
     row_digests: bool = False,
     progress: Progress | None = None,
 ) -> Dataset:
-    """Load images of one size.
+    """Load images of one size; a file that violates the form raises a ``DataError``.
 
     Parameters
     ----------
     path : path
         A folder, or a zip archive, which is not unpacked on disk.
-    form : ImageForm
-        Classes, size and the patterns of paths.
     part : str, optional
-        Load only files of this part. None: all.
+        Load only files of this part.
     lists : path or paths, optional
-        Text files that list the files to load, one a line. None: all.
-    limits : Limits
-        Bounds that are checked before an image is decoded.
+        Text files that list the files to load, one a line.
     size : int, optional
         Declared number of rows.
-    name : str, optional
-        Name of the data set; by default that of the path.
     row_digests : bool
         Whether to compute a digest of each image: of the bytes of its file, and of the label,
         groups and unit in its path.
-    progress : callable, optional
-        Called with the number of decoded images and the total.
 
     Returns
     -------
     Dataset
         Bytes of shape (n, height, width) or (n, height, width, 3), sorted by path.
-
-    Raises
-    ------
-    DataError
-        At the first file that violates the form. No partial result is returned.
     """
     path = Path(path)
     with _open_files(path, limits) as files:
@@ -312,9 +287,7 @@ def load_images(
             matches = _select_listed(matches, lists, path, limits)
         if not matches:
             none = "no image at all" if part is None else f"no image of part {part!r}"
-            raise DataError(
-                str(path), "images that the form describes", none, "Check the path."
-            )
+            raise DataError(path, "images that the form describes", none, "Check the path.")
         known = class_codes(form.aliases, form.classes)
         labels = _texts(matches, "label", path, known)
         groups = {
@@ -379,7 +352,7 @@ def _select_listed(
             entry = line.removeprefix("/")
             if entry in listed:
                 raise DataError(
-                    str(where), "each file once in all lists", repr(entry), "Remove the line."
+                    where, "each file once in all lists", repr(entry), "Remove the line."
                 )
             listed[entry] = str(where)
     names: dict[str, str] = {}

@@ -12,12 +12,7 @@ from veracal import _checks
 from veracal._types import Progress
 from veracal.data.arrays import find_array_folder, load_matrix
 from veracal.data.builtin import entry
-from veracal.data.dataset import (
-    Dataset,
-    check_learnable,
-    concatenate,
-    limit_contributions,
-)
+from veracal.data.dataset import Dataset, check_learnable, concatenate, limit_contributions
 from veracal.data.encoding import EncodedRows, declare_dataset, encode, encode_rows
 from veracal.data.files import DEFAULT_LIMITS, Limits
 from veracal.data.images import ImageForm, load_images
@@ -73,10 +68,7 @@ def count_records(
 ) -> RecordCount:
     """Stream a file through its schema and count its records.
 
-    Raises
-    ------
-    DataError
-        At the first record that violates the schema.
+    The first record that violates the schema raises a :class:`~veracal.errors.DataError`.
     """
     read = kept = 0
     for height, batch in _read(path, schema, _ROWS, limits, progress):
@@ -88,7 +80,7 @@ def _declared_schema(schema: Schema | str | Path | None, path: Path, limits: Lim
     """Return the schema, loading it from its file if necessary, or raise if there is none."""
     if schema is None:
         raise DataError(
-            str(path),
+            path,
             "a schema: bounds, categories and classes that are publicly known",
             "none",
             "Nothing is inferred from records. Start from `veracal schema draft FILE`, replace "
@@ -136,20 +128,15 @@ def scan_rows(
 ) -> Iterator[tuple[int, EncodedRows]]:
     """Stream a table without labels, or whose labels are not needed, through its schema.
 
-    The target column may be present; it is not read. Everything else is as for :func:`scan`:
-    the same columns, checks and limits.
-
-    Yields
-    ------
-    tuple of int and EncodedRows
-        Number of rows read from the table, and those that the schema keeps.
+    The target column may be present; it is not read. Everything else is as for :func:`scan`.
+    Each batch is the number of rows read from the table, and those that the schema keeps.
     """
     _checks.whole(rows=rows)
     path = Path(path)
     declared = _declared_schema(schema, path, limits)
     if path.is_dir() or path.name == "X.npy":
         raise DataError(
-            str(path),
+            path,
             "a table: a CSV, TSV, Parquet, Arrow or npz file",
             "a matrix on disk",
             "Save its rows as an npz file, or load them with their labels.",
@@ -231,8 +218,6 @@ def load(
     part, variant : str, optional
         For built-in synthetic sets: partition ('train' or 'test') and published version. A
         part also selects images whose form finds it in their path.
-    limits : Limits
-        Bounds on the size of the input.
     rng : Generator, optional
         For synthetic sets, and for sampling the rows of a unit with more than the schema
         allows. By default from secret entropy.
@@ -242,10 +227,6 @@ def load(
         file holds them, or of the bytes of an image file.
     progress : callable, optional
         Called with the amount done and the total.
-
-    Returns
-    -------
-    Dataset
 
     Raises
     ------
@@ -265,12 +246,7 @@ def load(
         raise ValueError(f"Expected no variant for a file, got variant={variant!r}.")
     if isinstance(schema, ImageForm):
         return load_images(
-            path,
-            schema,
-            part=part,
-            limits=limits,
-            row_digests=row_digests,
-            progress=progress,
+            path, schema, part=part, limits=limits, row_digests=row_digests, progress=progress
         )
     if part is not None:
         raise ValueError(f"Expected no part for such a file, got part={part!r}.")
@@ -296,9 +272,7 @@ def load(
             limits.check("memory_bytes", used, path)
             parts.append(batch)
         if not parts:
-            raise DataError(
-                str(path), "at least one record", "none", "Name a file with records."
-            )
+            raise DataError(path, "at least one record", "none", "Name a file with records.")
         dataset = concatenate(parts)
     check_learnable(dataset, path)
     return limit_contributions(dataset, at_most=declared.at_most, rng=rng)
@@ -307,18 +281,8 @@ def load(
 def declare(what: str | Path, *, schema: Schema | None = None) -> Dataset:
     """Return the declared facts of the data set that :func:`load` would return, without rows.
 
-    Parameters
-    ----------
-    what : str or Path
-        As of :func:`load`. The file is not opened.
-    schema : Schema, optional
-        Schema of a file. Built-in sets have their own.
-
-    Returns
-    -------
-    Dataset
-        Without rows. Its shape, classes, groups, name and declared facts are those of the
-        loaded data set.
+    Its shape, classes, groups, name and declared facts are those of the loaded data set. The
+    file is not opened.
 
     Examples
     --------

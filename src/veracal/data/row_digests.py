@@ -38,20 +38,10 @@ _WHOLE = 2.0**53  # floats represent all integers up to it
 
 
 def digests_of_frame(frame: pl.DataFrame, schema: Schema, *, written: bool = False) -> Array:
-    """Digest each row of a table by its declared columns that are not ignored.
+    """Digest each row of a table by its declared columns that are not ignored, in their order.
 
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        The table as its file holds it, before values are parsed.
-    schema : Schema
-        Declares the columns and their order; ``name_0``, ``name_1``, … may form a vector.
-    written : bool
-        Whether the file holds only text (CSV); every cell is then hashed as written.
-
-    Returns
-    -------
-    array of shape (n,), of 16 bytes each
+    The table is as its file holds it, before values are parsed. If the file holds only text
+    (``written``), every cell is hashed as written.
     """
     kinds: dict[str, Kind] = {}
     for name, column in schema.columns.items():

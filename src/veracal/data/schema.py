@@ -536,12 +536,12 @@ class Schema:
         with open_file(path, limits) as file:
             data = file.read(_LARGEST_FILE + 1)
         if len(data) > _LARGEST_FILE:
-            raise SchemaError(str(path), "a schema of at most 16 MiB", "more", "Shorten it.")
+            raise SchemaError(path, "a schema of at most 16 MiB", "more", "Shorten it.")
         try:
             text = data.decode()
         except UnicodeDecodeError as cause:
             raise SchemaError(
-                str(path), "UTF-8 text", f"byte {data[cause.start]:#04x}", "Save it as UTF-8."
+                path, "UTF-8 text", f"byte {data[cause.start]:#04x}", "Save it as UTF-8."
             ) from cause
         return cls.from_toml(text, where=str(path))
 

@@ -244,7 +244,7 @@ def draft(
         )
     if unit is not None and slot is not None:
         raise DataError(
-            str(path),
+            path,
             "a unit (for add-remove) or a slot (for replace-one)",
             "both",
             "Name one of them.",
@@ -266,7 +266,7 @@ def draft(
         for column in frame.iter_columns():
             profiles.setdefault(column.name, Profile()).update(column)
     if not rows:
-        raise DataError(str(path), "at least one record", "none", "Name a file with records.")
+        raise DataError(path, "at least one record", "none", "Name a file with records.")
     roles = _assign_roles(path, profiles, target, unit, slot, tuple(dict.fromkeys(groups)))
     _restore_classes(profiles, next(iter(roles)))
     suggested: set[str] = set()
@@ -305,7 +305,7 @@ def _check_separator(path: Path, header: bool, separator: str | None, limits: Li
     line = read_column_names(path, header=True, separator=used, limits=limits)[0]
     others = [other for other in (";", "\t", "|", ",") if other in line and other != used]
     raise DataError(
-        str(path),
+        path,
         f"several columns, separated by {used!r}",
         f"one in the first line, {line[:60]!r}",
         f"If {others[0]!r} separates them, pass it as separator (--separator {others[0]!r})."
@@ -330,9 +330,7 @@ def _assign_roles(
             known = ", ".join(map(repr, list(profiles)[:12]))
             if len(profiles) > 12:
                 known += f", …, {list(profiles)[-1]!r}"  # often the target
-            raise DataError(
-                str(path), f"a column among {known}", repr(name), "Check the spelling."
-            )
+            raise DataError(path, f"a column among {known}", repr(name), "Check the spelling.")
         profile = profiles[name]
         if profile.foreign or profile.widths:
             raise DataError(
@@ -357,7 +355,7 @@ def _assign_roles(
     guess = target or next(iter(named or candidates[-1:]), None)
     if guess is None:
         raise DataError(
-            str(path),
+            path,
             "a column to predict",
             "none beside those with another role",
             "Name fewer, or check the separator.",

@@ -166,9 +166,7 @@ def scan_scores(
     if path.suffix.lower() == ".npz":
         arrays = {k: a for k, a in read_npz(path, limits).items() if k.endswith(ending)}
         if not arrays:
-            raise DataError(
-                str(path), f"arrays ending in {ending!r}", "none", "Check the part."
-            )
+            raise DataError(path, f"arrays ending in {ending!r}", "none", "Check the part.")
         for name in (f"{kind}{ending}" for kind in _KINDS):
             if name in arrays and arrays[name].ndim > 2:
                 raise DataError(
@@ -188,7 +186,7 @@ def scan_scores(
                 scores = _scores(piece, path, ending, classes, groups or {}, unit)
             if k not in (None, scores.n_classes):
                 raise DataError(
-                    str(path),
+                    path,
                     f"scores for {k} classes in every record",
                     f"{scores.n_classes} in record {start + 1}",
                     "Write lists of one length.",
@@ -222,7 +220,7 @@ def load_scores(
         limits.check("memory_bytes", used, path)
         parts.append(scores)
     if not parts:
-        raise DataError(str(path), "at least one record", "none", "Name a file with records.")
+        raise DataError(path, "at least one record", "none", "Name a file with records.")
     first = parts[0]
     joined: dict[str, Any] = {
         name: None
@@ -263,7 +261,7 @@ def _scores(
     make = Scores.from_logits if kind == "logits" else Scores.from_probabilities
     for name in (*groups, *((unit,) if unit else ())):
         if name not in frame.columns:
-            raise DataError(str(path), f"a column {name!r}", "none", "Check the spelling.")
+            raise DataError(path, f"a column {name!r}", "none", "Check the spelling.")
     labels = f"labels{ending}"
     if labels not in frame.columns:
         aliases = [labels.replace("labels", often, 1) for often in _LABEL_ALIASES]
@@ -307,7 +305,7 @@ def _values(frame: pl.DataFrame, path: Path, ending: str) -> tuple[Kind, Array]:
             by_kind[kind] = [f"{name}_{i}" for i in range(len(columns))]
             if set(columns) != set(by_kind[kind]):
                 raise DataError(
-                    str(path),
+                    path,
                     f"one column {name!r}, or one for each class from {name}_0 on, without a "
                     "gap",
                     ", ".join(map(repr, columns[:8])),
@@ -315,7 +313,7 @@ def _values(frame: pl.DataFrame, path: Path, ending: str) -> tuple[Kind, Array]:
                 )
     if len(by_kind) != 1:
         raise DataError(
-            str(path),
+            path,
             "logits or probabilities",
             "both" if by_kind else f"only {', '.join(map(repr, frame.columns[:8]))}",
             "Keep those that the model returned, and remove the others."

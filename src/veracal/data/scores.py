@@ -102,15 +102,12 @@ class Scores:
     ----------
     values : array of shape (n, k)
         The numbers as passed.
-    kind : 'logits' or 'probabilities'
     classes : tuple of str or int
         Declared labels.
     labels : array of ints in [0, k), of shape (n,), or None
         True labels as indices of the classes. None if they are unknown, or if they belong to
         another set of classes (see :meth:`merge`).
-    groups : mapping of str to Group
     units : array of ids of shape (n,), or None
-    name : str
 
     Guarantees
     ----------

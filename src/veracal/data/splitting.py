@@ -32,7 +32,6 @@ class Split:
     train, calibration, test : Dataset or None
         None where the fraction is 0. The declared size of a partition is its share of the
         declared size of the whole: its real size is private under add-remove.
-    fractions : tuple of three floats
     relation : 'add-remove' or 'replace-one'
         The neighboring relation under which neighbors differ in one partition only.
     secret : bool
@@ -76,10 +75,8 @@ def split(
 
     Parameters
     ----------
-    dataset : Dataset
     fractions : three floats that sum to 1
         Shares of train, calibration and test.
-    relation : 'add-remove' or 'replace-one'
     fixed_size : bool
         Assign exact shares instead. One added record would change the assignment of others,
         so this is only for replace-one, where the number of records is public.
@@ -98,10 +95,6 @@ def split(
         the same partitions use ``key``, or one splits and passes the partitions on. A
         generator whose seed is published voids the guarantee, since inserting one row changes
         the draws of all later rows: use ``key`` instead.
-
-    Returns
-    -------
-    Split
 
     Guarantees
     ----------
@@ -285,10 +278,7 @@ def draws_by_digest(digests: Array, key: str) -> Floats:
 def record_digests(dataset: Dataset) -> Array:
     """Digest of each record: of its file, or of X and y if it was made from arrays.
 
-    Raises
-    ------
-    DataError
-        If X was computed from the records and the digests are missing.
+    Features that were computed from the records are rejected instead.
     """
     if dataset.row_digests is not None:
         return dataset.row_digests
@@ -307,11 +297,7 @@ def record_digests(dataset: Dataset) -> Array:
 def check_identity(dataset: Dataset, relation: Relation) -> None:
     """Reject a repeatable split of records without an identity.
 
-    Raises
-    ------
-    DataError
-        Under replace-one without slot ids, for example: a row number is no identity, since
-        sorting a table changes the numbers.
+    A row number is none, since sorting a table changes the numbers.
     """
     if relation == "replace-one":
         if dataset.slots is None:

@@ -104,15 +104,11 @@ def read_table(
         return iter([arrays_to_frame(read_npz(path, limits), path, limits)])
     check_readable(path, limits)
     known = ", ".join((*_SEPARATORS, *_PARQUET, *_ARROW, ".npz"))
-    raise DataError(str(path), f"a file ending in {known}", repr(suffix), "Convert it to one.")
+    raise DataError(path, f"a file ending in {known}", repr(suffix), "Convert it to one.")
 
 
 def _read_parquet(
-    path: Path,
-    rows: int,
-    ignored: Collection[str],
-    limits: Limits,
-    progress: Progress | None,
+    path: Path, rows: int, ignored: Collection[str], limits: Limits, progress: Progress | None
 ) -> Iterator[pl.DataFrame]:
     """Stream a Parquet file whose stated sizes are within the limits."""
     with _parser_errors(path), open_file(path, limits) as handle:
@@ -167,7 +163,7 @@ def arrays_to_frame(arrays: dict[str, Any], path: Path, limits: Limits) -> pl.Da
     if len(set(lengths.values())) != 1 or None in lengths.values():
         found = (f"{k}: {'a single value' if n is None else n}" for k, n in lengths.items())
         raise DataError(
-            str(path),
+            path,
             "arrays with one entry for each record",
             ", ".join(found),
             "Save arrays of equal length.",
@@ -187,11 +183,11 @@ def _check_names(names: Sequence[str], path: Path) -> None:
     for i, name in enumerate(names):
         if not name.strip():
             raise DataError(
-                str(path), "a name for each column", f"none for column {i + 1}", "Name it."
+                path, "a name for each column", f"none for column {i + 1}", "Name it."
             )
         if name in names[:i]:
             raise DataError(
-                str(path),
+                path,
                 "columns of different names",
                 f"{name!r} twice",
                 "Rename one of them. If the first line is a record and not names, declare it: "
@@ -259,17 +255,17 @@ def _parser_errors(path: Path) -> Iterator[None]:
         if ragged := _RAGGED.search(str(cause)):
             line, expected, count = ragged.groups()
             raise DataError(
-                str(path),
+                path,
                 f"{expected} fields in each record",
                 f"{count} in one{f' (line {line})' if line else ''}",
                 "Quote fields that hold the separator, or correct the record.",
             ) from cause
         if "UTF8" in str(cause) or isinstance(cause, UnicodeDecodeError):
             raise DataError(
-                str(path), "UTF-8 text", "other bytes", "Save the file as UTF-8."
+                path, "UTF-8 text", "other bytes", "Save the file as UTF-8."
             ) from cause
         raise DataError(
-            str(path),
+            path,
             f"a well-formed {path.suffix.lstrip('.') or 'data'} file",
             str(cause).split("\n")[0][:160],
             "Write the file again.",
@@ -452,12 +448,12 @@ def read_column_names(path: Path, *, header: bool, separator: str, limits: Limit
         names = next(csv.reader([line], delimiter=separator, strict=True), [])
     except csv.Error as cause:
         raise DataError(
-            str(path), "a first line of fields", str(cause), "Correct the first line."
+            path, "a first line of fields", str(cause), "Correct the first line."
         ) from cause
     limits.check("columns", len(names), path)
     if not names:
         raise DataError(
-            str(path), "fields in the first line", "an empty line", "Remove empty lines above."
+            path, "fields in the first line", "an empty line", "Remove empty lines above."
         )
     if not header:
         return [f"column_{i}" for i in range(len(names))]
@@ -479,7 +475,7 @@ def _read_csv(
     first = read_column_names(path, header=names is None, separator=separator, limits=limits)
     if names is not None and len(names) != len(first):
         raise DataError(
-            str(path),
+            path,
             f"{len(names)} columns, as declared",
             f"{len(first)} in the first record",
             "Correct the schema, or set header = true if the first line names the columns.",

@@ -22,14 +22,7 @@ def alias_problem(
 ) -> tuple[str, str] | None:
     """Expected and found, if a text denotes no class or several; None if all are unambiguous.
 
-    Parameters
-    ----------
-    aliases : mapping of str to class
-        Texts of the file and the class that each denotes.
-    classes : sequence of str or int
-        Each class is also denoted by its own name.
-    marks : collection of str
-        Texts of the file for records without a label.
+    A class is denoted by its name and its aliases, a record without a label by a mark.
     """
     if isinstance(marks, str):
         return "a tuple of marks", repr(marks)
@@ -310,29 +303,14 @@ def load_text(
     row_digests: bool = False,
     progress: Progress | None = None,
 ) -> Dataset:
-    """Load labeled sentences or pairs.
+    """Load labeled sentences or pairs from a UTF-8 file, as text of shape (n, 1) or (n, 2).
 
     Parameters
     ----------
-    path : path
-        A UTF-8 file, with or without byte-order mark.
-    form : TextForm
-        Its columns and classes.
-    limits : Limits
-        Bounds on the size of the file.
     size : int, optional
         Declared number of rows.
-    name : str, optional
-        Name of the data set; by default that of the file.
     row_digests : bool
         Whether to compute a digest of each record from the columns of the form.
-    progress : callable, optional
-        Called with the number of bytes read and the total.
-
-    Returns
-    -------
-    Dataset
-        With text of shape (n, 1) or (n, 2).
 
     Raises
     ------
@@ -366,7 +344,7 @@ def load_text(
                 )
     if not rows:
         raise DataError(
-            str(path), "at least one labeled record", "none", "Name a file with records."
+            path, "at least one labeled record", "none", "Name a file with records."
         )
     columns = [np.array(column, TEXT) for column in zip(*rows, strict=True)]
     n_texts = len(form.text)
