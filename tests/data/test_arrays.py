@@ -98,21 +98,13 @@ def test_real_logits_are_read(data_folder):
 # ------------------------------------------------------------------ npz refused
 
 
-@pytest.mark.filterwarnings("ignore:Duplicate name")
-def test_a_name_that_occurs_twice_is_refused(tmp_path):
-    path = zipped(tmp_path / "a.npz", [("a.npy", npy(np.ones(2))), ("a.npy", npy(np.zeros(2)))])
-
-    with pytest.raises(DataError, match="a name that occurs twice"):
-        read_npz(path)
-
-
 def test_an_encrypted_member_is_refused(tmp_path):
     path = zipped(tmp_path / "a.npz", [("a.npy", npy(np.ones(2)))])
     data = bytearray(path.read_bytes())
     data[data.index(b"PK\1\2") + 8] |= 1
     path.write_bytes(data)
 
-    with pytest.raises(DataError, match="without encryption, found .*encrypted"):
+    with pytest.raises(DataError, match="undamaged arrays.*encrypted"):
         read_npz(path)
 
 
@@ -156,13 +148,6 @@ def test_a_member_that_was_altered_is_refused(tmp_path):
         read_npz(path)
 
 
-def test_a_member_longer_than_its_array_is_refused(tmp_path):
-    path = zipped(tmp_path / "a.npz", [("a.npy", npy(np.ones(10)) + b"more")])
-
-    with pytest.raises(DataError, match="more bytes than its header states"):
-        read_npz(path)
-
-
 def test_a_truncated_member_is_refused(tmp_path):
     path = zipped(tmp_path / "a.npz", [("a.npy", npy(np.ones(10))[:-8])])
 
@@ -172,7 +157,7 @@ def test_a_truncated_member_is_refused(tmp_path):
 
 def test_what_is_no_zip_is_refused(tmp_path):
     (tmp_path / "a.npz").write_bytes(b"hello")
-    with pytest.raises(DataError, match="expected an undamaged zip archive"):
+    with pytest.raises(DataError, match="expected undamaged arrays.*not a zip file"):
         read_npz(tmp_path / "a.npz")
     with pytest.raises(DataError, match=r"npz file.*'a\.txt'"):
         read_npz(zipped(tmp_path / "b.npz", [("a.txt", "hello")]))

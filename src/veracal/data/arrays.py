@@ -4,9 +4,10 @@ import math
 import os
 import shutil
 import tempfile
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,6 @@ from veracal.data.files import (
     inside,
     new_file,
     open_file,
-    open_zip,
     translate_os_errors,
 )
 from veracal.data.labels import check_ids, encode_labels
@@ -47,23 +47,20 @@ def read_npz(path: str | Path, limits: Limits = DEFAULT_LIMITS) -> dict[str, Arr
     The stated size of all arrays is checked before any is unpacked. A ``DataError`` is raised
     if the archive is damaged or holds anything but arrays of numbers and text.
     """
-    path = Path(path)
-    with open_zip(path, limits) as archive:
-        foreign = [repr(name) for name in archive.names if not name.endswith(".npy")]
-        if foreign or not archive.names:
-            raise DataError(
-                path,
-                "an npz file: a zip of npy arrays",
-                foreign[0] if foreign else "an empty archive",
-                "Save it with numpy.savez.",
-            )
-        limits.check("memory_bytes", sum(archive.sizes.values()), path)
-        arrays = {}
-        for name in archive.names:
-            with archive.open(name) as member:
-                array = _read_array(member, f"{path}: {name}", limits)
-            arrays[name.removesuffix(".npy")] = array
-    return arrays
+    path = check_readable(Path(path), limits)
+    with _numpy_errors(path), np.lib.npyio.NpzFile(path, allow_pickle=False) as archive:
+        members = archive.zip.infolist()
+        limits.check("members", len(members), path)
+        limits.check("memory_bytes", sum(member.file_size for member in members), path)
+        arrays = {name: archive[name] for name in sorted(archive.files)}
+    foreign = [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]
+    if foreign or not arrays:
+        found = repr(foreign[0]) if foreign else "an empty archive"
+        expected = "an npz file: a zip of npy arrays"
+        raise DataError(path, expected, found, "Save it with numpy.savez.")
+    for name, array in arrays.items():
+        _check_array(array.dtype, array.shape, f"{path}: {name}", limits)
+    return {name: np.ascontiguousarray(a).reshape(a.shape) for name, a in arrays.items()}
 
 
 def read_npy(path: str | Path, limits: Limits = DEFAULT_LIMITS) -> Array:
@@ -71,7 +68,12 @@ def read_npy(path: str | Path, limits: Limits = DEFAULT_LIMITS) -> Array:
     path = Path(path)
     with open_file(path, limits) as file:
         limits.check("memory_bytes", path.stat().st_size, path)
-        return _read_array(file, str(path), limits)
+        with _numpy_errors(path):
+            array: Array = np.lib.format.read_array(file, allow_pickle=False)
+            if file.read(1):
+                raise ValueError("more bytes than its header states")
+    _check_array(array.dtype, array.shape, path, limits)
+    return np.ascontiguousarray(array).reshape(array.shape)
 
 
 def map_npy(path: str | Path, limits: Limits = DEFAULT_LIMITS) -> MappedRows:
@@ -81,47 +83,48 @@ def map_npy(path: str | Path, limits: Limits = DEFAULT_LIMITS) -> MappedRows:
     not apply, since rows stay on disk.
     """
     path = check_readable(Path(path), limits)
-    try:
+    with _numpy_errors(path):
         array = np.lib.format.open_memmap(path, mode="r")
-    except Exception as cause:  # a header is a Python literal: many things can be wrong
-        raise _not_npy(str(path), str(cause).split("\n")[0][:160]) from cause
+        if array.offset + array.nbytes < path.stat().st_size:
+            raise ValueError("more bytes than its header states")
     dtype, shape = array.dtype, array.shape
-    _check_array(dtype, shape, str(path), limits)
+    _check_array(dtype, shape, path, limits)
     problems = {
         "a single number": not shape,
         "columns one after the other (Fortran order)": not array.flags.c_contiguous,
         f"type {dtype}": dtype.kind not in "biuf",
         "another machine's byte order": not dtype.isnative,
         "no rows": array.size == 0,
-        "more bytes than its header states": array.offset + array.nbytes < path.stat().st_size,
     }
     for problem, occurs in problems.items():
         if occurs:
-            raise DataError(
-                path,
-                "rows of numbers in C order",
-                problem,
-                "Save it again with "
-                "numpy.save(path, numpy.ascontiguousarray(X, dtype='float32')).",
+            remedy = (
+                "Save it again with numpy.save(path, numpy.ascontiguousarray(X, "
+                "dtype='float32'))."
             )
+            raise DataError(path, "rows of numbers in C order", problem, remedy)
     return MappedRows(path, dtype, shape, offset=array.offset)
 
 
-def _read_array(stream: IO[bytes], where: str, limits: Limits) -> Array:
-    """Read one array with numpy's reader, which then must have consumed the stream."""
+@contextmanager
+def _numpy_errors(path: Path) -> Iterator[None]:
+    """Translate errors of numpy, of zipfile, and of the header, which is a Python literal."""
     try:
-        array: Array = np.lib.format.read_array(stream, allow_pickle=False)
-        has_more = bool(stream.read(1))
-    except Exception as cause:  # of numpy, of zipfile, or of the header's Python literal
-        raise _not_npy(where, str(cause).split("\n")[0][:160] or "damage") from cause
-    if has_more:
-        raise _not_npy(where, "more bytes than its header states")
-    _check_array(array.dtype, array.shape, where, limits)
-    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+        yield
+    except DataError:
+        raise
+    except Exception as cause:
+        raise DataError(
+            path,
+            "undamaged arrays of numbers or text in npy or npz format",
+            str(cause).split("\n")[0][:160] or "damage",
+            "Save them with numpy.save or numpy.savez. Python objects are never read, because "
+            "unpickling runs code: save numbers, or text with astype(str).",
+        ) from cause
 
 
 def _check_array(
-    dtype: np.dtype[Any], shape: tuple[int, ...], where: str, limits: Limits
+    dtype: np.dtype[Any], shape: tuple[int, ...], where: object, limits: Limits
 ) -> None:
     """Reject types that no schema reads, and shapes beyond the limits."""
     if dtype.kind not in _KINDS or dtype.itemsize == 0:
@@ -141,17 +144,6 @@ def _check_array(
     if shape:
         limits.check("rows", shape[0], where)
         limits.check("columns", math.prod(shape[1:]), where)
-
-
-def _not_npy(where: str, found: str) -> DataError:
-    """Error for a file that numpy cannot read safely."""
-    return DataError(
-        where,
-        "an array of numbers or text in npy format 1.0 or 2.0",
-        found,
-        "Save it with numpy.save. Python objects are never read, because unpickling runs code: "
-        "save numbers, or text with astype(str).",
-    )
 
 
 def find_array_folder(path: Path) -> Path | None:

@@ -1,18 +1,15 @@
-"""Limits on input files, zip archives, atomic writes, the cache, strict JSON, and settings."""
+"""Limits on input files, atomic writes, the cache, strict JSON, and settings."""
 
 import difflib
 import json
 import math
 import os
-import struct
 import tempfile
-import zipfile
-import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import IO, Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from veracal import _checks
 from veracal.errors import DataError, LimitError, SchemaError
@@ -121,82 +118,6 @@ def inside(folder: Path, path: Path) -> Path:
             "Copy the file into the folder.",
         )
     return target
-
-
-_ZIP_ERRORS = (
-    zipfile.BadZipFile,
-    NotImplementedError,  # an unknown compression method
-    RuntimeError,  # an encrypted member
-    ValueError,
-    EOFError,
-    struct.error,
-    zlib.error,
-)
-
-
-class ZipFiles:
-    """Files in an open zip archive, by name: their stated sizes, and their contents.
-
-    Names are never used as paths. zipfile never unpacks more than the stated size.
-    """
-
-    def __init__(self, archive: zipfile.ZipFile, path: Path, limits: Limits) -> None:
-        self._archive, self._path, self._limits = archive, path, limits
-        members = [member for member in archive.infolist() if not member.is_dir()]
-        limits.check("members", len(members), path)
-        self.sizes = {
-            m.filename: m.file_size for m in sorted(members, key=lambda m: m.filename)
-        }
-        if len(self.sizes) < len(members):
-            raise DataError(
-                path,
-                "members of different names",
-                "a name that occurs twice",
-                "Write the archive again.",
-            )
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the files, sorted."""
-        return tuple(self.sizes)
-
-    @contextmanager
-    def open(self, name: str) -> Iterator[IO[bytes]]:
-        """Open one file."""
-        self._limits.check("memory_bytes", self.sizes[name], f"{self._path}: {name}")
-        with _zip_errors(f"{self._path}: {name}"), self._archive.open(name) as member:
-            yield member
-
-    def read(self, name: str) -> bytes:
-        """Unpack one file."""
-        with self.open(name) as member:
-            return member.read()
-
-
-@contextmanager
-def open_zip(path: Path, limits: Limits = DEFAULT_LIMITS) -> Iterator[ZipFiles]:
-    """Open a zip archive."""
-    with open_file(path, limits) as file:
-        with _zip_errors(str(path)):
-            archive = zipfile.ZipFile(file)
-        with archive:
-            yield ZipFiles(archive, path, limits)
-
-
-@contextmanager
-def _zip_errors(where: str) -> Iterator[None]:
-    """Translate errors of zipfile into a :class:`DataError`."""
-    try:
-        yield
-    except DataError:  # a ValueError itself
-        raise
-    except _ZIP_ERRORS as cause:
-        raise DataError(
-            where,
-            "an undamaged zip archive without encryption",
-            str(cause) or "damage",
-            "Write the archive again.",
-        ) from cause
 
 
 Writer = TypeVar("Writer")

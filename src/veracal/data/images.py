@@ -5,6 +5,7 @@ import math
 import os
 import re
 import warnings
+import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,10 +21,8 @@ from veracal.data.dataset import Dataset, Group, check_learnable
 from veracal.data.files import (
     DEFAULT_LIMITS,
     Limits,
-    ZipFiles,
     inside,
     open_file,
-    open_zip,
     translate_os_errors,
 )
 from veracal.data.labels import TEXT, Label, check_classes, first_of
@@ -154,16 +153,49 @@ def _refuse(error: OSError) -> None:
     raise error
 
 
+class ZipFiles:
+    """Files in an open zip archive, by name; names are never used as paths."""
+
+    def __init__(self, archive: zipfile.ZipFile, path: Path, limits: Limits) -> None:
+        self._archive, self._path, self._limits = archive, path, limits
+        self.names = tuple(sorted(m.filename for m in archive.infolist() if not m.is_dir()))
+        limits.check("members", len(self.names), path)
+
+    def read(self, name: str) -> bytes:
+        """Unpack one file; zipfile never returns more than its stated size."""
+        where = f"{self._path}: {name}"
+        self._limits.check("memory_bytes", self._archive.getinfo(name).file_size, where)
+        with _zip_errors(where):
+            return self._archive.read(name)
+
+
 @contextmanager
-def _open_files(path: Path, limits: Limits) -> Iterator["Folder | ZipFiles"]:
+def _zip_errors(where: object) -> Iterator[None]:
+    """Translate the errors of zipfile, which raises many kinds for broken archives."""
+    try:
+        yield
+    except Exception as cause:
+        raise DataError(
+            where,
+            "an undamaged zip archive without encryption",
+            str(cause) or "damage",
+            "Write the archive again.",
+        ) from cause
+
+
+@contextmanager
+def _open_files(path: Path, limits: Limits) -> Iterator[Folder | ZipFiles]:
     """Open a folder or a zip archive."""
     with translate_os_errors(path):
         is_folder = path.is_dir()
     if is_folder:
         yield Folder(path, limits)
         return
-    with open_zip(path, limits) as archive:
-        yield archive
+    with open_file(path, limits) as file:
+        with _zip_errors(path):
+            archive = zipfile.ZipFile(file)
+        with archive:
+            yield ZipFiles(archive, path, limits)
 
 
 _SPECIAL = frozenset({"label", "part", "unit", "listed"})
