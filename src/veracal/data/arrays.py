@@ -47,8 +47,14 @@ def read_npz(path: str | Path, limits: Limits = DEFAULT_LIMITS) -> dict[str, Arr
     The stated size of all arrays is checked before any is unpacked. A ``DataError`` is raised
     if the archive is damaged or holds anything but arrays of numbers and text.
     """
-    path = check_readable(Path(path), limits)
-    with _numpy_errors(path), np.lib.npyio.NpzFile(path, allow_pickle=False) as archive:
+    path = Path(path)
+    npz = np.lib.npyio.NpzFile
+    with (
+        open_file(path, limits) as file,
+        _numpy_errors(path),
+        npz(file, allow_pickle=False) as archive,
+    ):
+        assert archive.zip is not None
         members = archive.zip.infolist()
         limits.check("members", len(members), path)
         limits.check("memory_bytes", sum(member.file_size for member in members), path)

@@ -6,7 +6,7 @@ import os
 import re
 import warnings
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +27,7 @@ from veracal.data.files import (
 )
 from veracal.data.labels import TEXT, Label, check_classes, first_of
 from veracal.data.row_digests import as_digests, digest_of_texts
-from veracal.data.texts import alias_problem, class_codes, read_names
+from veracal.data.texts import alias_problem, class_codes
 from veracal.errors import DataError, LimitError, SchemaError
 
 Mode = Literal["grey", "color"]
@@ -216,7 +216,7 @@ class ImageForm:
         Regular expressions; the first that matches the whole relative path of a file, with
         forward slashes, describes it. Each has a group ``(?P<label>…)``. Optional groups, the
         same in all patterns, are ``part`` (such as train or test), ``unit`` (the individual
-        in the image), ``listed`` (its name in lists of files), and declared groups.
+        in the image), ``listed`` (its name in a list of files to load), and declared groups.
     mode : 'grey' or 'color'
     aliases : mapping of str to class
         Labels in paths that differ from the name of the class.
@@ -282,7 +282,7 @@ def load_images(
     form: ImageForm,
     *,
     part: str | None = None,
-    lists: str | Path | Sequence[str | Path] | None = None,
+    only: Collection[str] | None = None,
     limits: Limits = DEFAULT_LIMITS,
     size: int | None = None,
     name: str | None = None,
@@ -297,8 +297,8 @@ def load_images(
         A folder, or a zip archive, which is not unpacked on disk.
     part : str, optional
         Load only files of this part.
-    lists : path or paths, optional
-        Text files that list the files to load, one a line.
+    only : collection of str, optional
+        Paths of the files to load, or what the group ``listed`` of their patterns finds.
     size : int, optional
         Declared number of rows.
     row_digests : bool
@@ -315,8 +315,8 @@ def load_images(
         matches = _match_names(files, form, path)
         if part is not None:
             matches = {n: m for n, m in matches.items() if m.groupdict().get("part") == part}
-        if lists is not None:
-            matches = _select_listed(matches, lists, path, limits)
+        if only is not None:
+            matches = _select_listed(matches, only, path)
         if not matches:
             none = "no image at all" if part is None else f"no image of part {part!r}"
             raise DataError(path, "images that the form describes", none, "Check the path.")
@@ -374,33 +374,22 @@ def _match_names(files: Folder | ZipFiles, form: ImageForm, path: Path) -> Match
     return matches
 
 
-def _select_listed(
-    matches: Matches, lists: str | Path | Sequence[str | Path], path: Path, limits: Limits
-) -> Matches:
-    """Select the files named in lists; each must exist exactly once."""
-    listed: dict[str, str] = {}
-    for where in [lists] if isinstance(lists, str | Path) else lists:
-        for line in read_names(where, limits):
-            entry = line.removeprefix("/")
-            if entry in listed:
-                raise DataError(
-                    where, "each file once in all lists", repr(entry), "Remove the line."
-                )
-            listed[entry] = str(where)
+def _select_listed(matches: Matches, only: Collection[str], path: Path) -> Matches:
+    """Select the listed files; each must exist exactly once."""
     names: dict[str, str] = {}
     for name, match in matches.items():
         entry = match.groupdict().get("listed") or name
-        if entry in names and entry in listed:
+        if entry in names and entry in only:
             raise DataError(
                 f"{path}: {name}", f"{entry!r} once", "a second one", "Remove one of the files."
             )
         names[entry] = name
-    for entry, source in listed.items():
+    for entry in only:
         if entry not in names:
             raise DataError(
-                source, f"files of {path}", repr(entry), "Complete the folder or the archive."
+                path, "all listed files", f"no {entry!r}", "Complete the folder or the archive."
             )
-    return {name: matches[name] for name in sorted(names[entry] for entry in listed)}
+    return {name: matches[name] for name in sorted(names[entry] for entry in only)}
 
 
 def _texts(

@@ -89,20 +89,6 @@ def numbered_lines(path: Path, limits: Limits, progress: Progress | None = None)
             progress(done, total)
 
 
-def read_names(path: str | Path, limits: Limits = DEFAULT_LIMITS) -> tuple[str, ...]:
-    """Read a list of names, one a line, such as the classes of a collection."""
-    names: dict[str, None] = {}
-    for number, line in numbered_lines(Path(path), limits):
-        name = line.strip()
-        if name in names:
-            raise DataError(
-                f"{path}, line {number}", "each name once", repr(name[:60]), "Remove the line."
-            )
-        if name:
-            names[name] = None
-    return tuple(names)
-
-
 def _tab_records(
     lines: Lines, path: Path, form: "TextForm", limits: Limits
 ) -> Iterator[tuple[str, Record]]:
