@@ -6,7 +6,7 @@ The unit of protection is an individual with one or several rows, whose number i
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -84,8 +84,36 @@ def cross(first: Group, *others: Group) -> Group:
     return Group(codes, names)
 
 
+class Records:
+    """Base of immutable classes of arrays with one row for each record."""
+
+    _by_row: ClassVar[tuple[str, ...]] = ("y", "units", "slots", "row_digests")
+    groups: Mapping[str, Group]
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        restore_state(self, state)
+
+    def _changed(self, **changes: Any) -> Self:
+        """Copy with other fields, for changes that cannot violate the guarantees.
+
+        The checks, which pass over all records, are skipped. Other layers construct a new
+        object instead.
+        """
+        copy = object.__new__(type(self))
+        state = {known.name: getattr(self, known.name) for known in fields(self)}  # type: ignore[arg-type]
+        restore_state(copy, {**state, **changes})
+        return copy
+
+    def _select(self, index: Ints | slice, **changes: Any) -> Self:
+        """Copy with the rows of ``index``, in its order."""
+        arrays = {name: getattr(self, name) for name in self._by_row}
+        selected = {name: a if a is None else a[index] for name, a in arrays.items()}
+        groups = Frozen({name: group.take(index) for name, group in self.groups.items()})
+        return self._changed(groups=groups, **selected, **changes)
+
+
 @dataclass(frozen=True, eq=False, repr=False)
-class Dataset:
+class Dataset(Records):
     r"""Features, labels, groups and units of n records, with their declared facts.
 
     Attributes
@@ -237,9 +265,6 @@ class Dataset:
             f"groups: {groups}, unit: {unit}, declared size: {self.size})"
         )
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        restore_state(self, state)
-
     @property
     def n_classes(self) -> int:
         """Number of declared classes."""
@@ -257,34 +282,12 @@ class Dataset:
         selected twice.
         """
         rows = row_numbers(index, len(self))
-        X = self.X.take(rows) if isinstance(self.X, MappedRows) else read_only(self.X[rows])
-        selected = self._select(rows, X)
+        X = self.X.take(rows) if isinstance(self.X, MappedRows) else self.X[rows]
+        selected = self._select(rows, X=X)
         needs_unique = self.at_most is not None or self.slots is not None
         if needs_unique and len(np.unique(rows)) < len(rows):
             return selected._changed(slots=None, at_most=None)  # a repeated row counts twice
         return selected
-
-    def _select(self, index: Ints | slice, X: Array | MappedRows) -> Self:
-        """Copy with other rows, whose features are X."""
-        optional = {name: getattr(self, name) for name in ("units", "slots", "row_digests")}
-        return self._changed(
-            X=X,
-            y=read_only(self.y[index]),
-            groups=Frozen({name: group.take(index) for name, group in self.groups.items()}),
-            **{k: v if v is None else read_only(v[index]) for k, v in optional.items()},
-        )
-
-    def _changed(self, **changes: Any) -> Self:
-        """Copy with other fields, for changes that cannot violate the guarantees.
-
-        The checks, which pass over all records, are skipped. Other layers construct a new
-        ``Dataset`` instead.
-        """
-        copy = object.__new__(type(self))
-        for known in fields(self):
-            value = changes.get(known.name, getattr(self, known.name))
-            object.__setattr__(copy, known.name, value)
-        return copy
 
     def batches(self, rows: int = _ROWS) -> Iterator[Self]:
         """Iterate over batches of at most ``rows`` consecutive rows, loaded into memory."""
@@ -292,7 +295,7 @@ class Dataset:
         for start in range(0, len(self), rows):
             here = slice(start, start + rows)  # views of read-only arrays
             X = self.X.take(here)[:] if isinstance(self.X, MappedRows) else self.X[here]
-            yield self._select(here, X)
+            yield self._select(here, X=X)
 
 
 def concatenate(parts: Sequence[Dataset]) -> Dataset:
@@ -307,7 +310,7 @@ def concatenate(parts: Sequence[Dataset]) -> Dataset:
     for name in ("y", "units", "slots", "row_digests"):
         joined[name] = [getattr(part, name) for part in parts]
     arrays = {
-        name: None if any(a is None for a in each) else read_only(np.concatenate(each))
+        name: None if any(a is None for a in each) else np.concatenate(each)
         for name, each in joined.items()
     }
     if arrays["slots"] is not None:

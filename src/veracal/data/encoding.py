@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from veracal._types import Array, Bools, Floats, Ints
-from veracal.data.dataset import Dataset, Group, limit_contributions
+from veracal.data.dataset import Dataset, Group, Records, limit_contributions
 from veracal.data.labels import TEXT, first_of, read_only
 from veracal.data.row_digests import digests_of_frame
 from veracal.data.schema import (
@@ -229,7 +229,7 @@ def _as_text(cells: Cells) -> pl.Series:
 
 
 @dataclass(frozen=True, eq=False)
-class EncodedRows:
+class EncodedRows(Records):
     """Rows of a table as its schema encodes them; ``y`` is None without labels.
 
     ``numbers`` are row numbers in the table, from 0; missing ones were dropped by the schema.
@@ -242,24 +242,13 @@ class EncodedRows:
     numbers: Ints
     slots: Array | None = None
     row_digests: Array | None = None
+    _by_row = ("X", "y", "units", "slots", "row_digests", "numbers")
 
     def __len__(self) -> int:
         return len(self.numbers)
 
     def __repr__(self) -> str:
         return f"EncodedRows(n={len(self)})"
-
-    def take(self, index: Ints) -> "EncodedRows":
-        """Select the rows of ``index``, in its order."""
-        return EncodedRows(
-            read_only(self.X[index]),
-            {name: group.take(index) for name, group in self.groups.items()},
-            None if self.units is None else self.units[index],
-            None if self.y is None else self.y[index],
-            self.numbers[index],
-            None if self.slots is None else self.slots[index],
-            None if self.row_digests is None else self.row_digests[index],
-        )
 
 
 def encode(
@@ -365,7 +354,7 @@ def encode_rows(
         None if schema.slot is None else encoded[schema.slot],
         digests_of_frame(original, schema, written=written) if row_digests else None,
     )
-    return rows.take(np.flatnonzero(~dropped)) if dropped.any() else rows
+    return rows._select(np.flatnonzero(~dropped)) if dropped.any() else rows
 
 
 def _check_columns(names: Sequence[str], schema: Schema, where: str, *, labeled: bool) -> None:

@@ -1,7 +1,7 @@
 """Scores: logits or probabilities of a classifier with labels, groups and units, validated."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -10,7 +10,7 @@ from scipy.special import log_softmax, logsumexp, softmax
 
 from veracal import _checks
 from veracal._types import Array, Floats, Frozen, Ints
-from veracal.data.dataset import Group
+from veracal.data.dataset import Group, Records
 from veracal.data.labels import (
     Label,
     check_classes,
@@ -20,7 +20,6 @@ from veracal.data.labels import (
     is_immutable,
     read_only,
     reject_masked,
-    restore_state,
     row_numbers,
 )
 from veracal.errors import DataError
@@ -92,7 +91,7 @@ def _bad(values: Array, wrong: Array, expected: str, name: str, start: int = 0) 
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Scores:
+class Scores(Records):
     r"""Logits or probabilities of n records for k classes, with labels, groups and units.
 
     Construct them with :meth:`from_logits` or :meth:`from_probabilities`: the kind of the
@@ -123,6 +122,7 @@ class Scores:
     groups: Mapping[str, Group] = field(default_factory=dict)
     units: Array | None = None
     name: str = "scores"
+    _by_row = ("values", "labels", "units")
 
     def __post_init__(self) -> None:
         _checks.one_of(("logits", "probabilities"), kind=self.kind)
@@ -160,9 +160,6 @@ class Scores:
         }
         for name, value in fixed.items():
             object.__setattr__(self, name, value)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        restore_state(self, state)
 
     @classmethod
     def from_logits(
@@ -301,13 +298,7 @@ class Scores:
 
     def take(self, index: ArrayLike) -> Self:
         """Select the rows of ``index`` (numbers or a mask), in its order."""
-        rows = row_numbers(index, len(self))
-        return self._changed(
-            values=self.values[rows],
-            labels=None if self.labels is None else self.labels[rows],
-            groups=Frozen({k: g.take(rows) for k, g in self.groups.items()}),
-            units=None if self.units is None else self.units[rows],
-        )
+        return self._select(row_numbers(index, len(self)))
 
     def renamed(self, name: str) -> Self:
         """The same scores under another name."""
@@ -363,10 +354,3 @@ class Scores:
                 new_index[columns] = new
             codes = new_index[self.labels]
         return self._changed(values=np.stack(merged, axis=1), classes=classes, labels=codes)
-
-    def _changed(self, **changes: Any) -> Self:
-        """Copy with other fields that need no validation."""
-        copy = object.__new__(type(self))
-        state = {known.name: getattr(self, known.name) for known in fields(self)}
-        copy.__setstate__({**state, **changes})
-        return copy
