@@ -6,7 +6,7 @@ The unit of protection is an individual with one or several rows, whose number i
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -89,6 +89,7 @@ class Records:
 
     _by_row: ClassVar[tuple[str, ...]] = ("y", "units", "slots", "row_digests")
     groups: Mapping[str, Group]
+    name: str
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         restore_state(self, state)
@@ -298,23 +299,25 @@ class Dataset(Records):
             yield self._select(here, X=X)
 
 
-def concatenate(parts: Sequence[Dataset]) -> Dataset:
-    """Concatenate data sets with the same declared facts.
+AnyRecords = TypeVar("AnyRecords", bound=Records)
 
-    Ids and digests are kept if every data set has them.
+
+def concatenate(parts: Sequence[AnyRecords]) -> AnyRecords:
+    """Concatenate records with the same declared facts.
+
+    Ids and digests are kept if every part has them.
     """
     first = parts[0]
     if len(parts) == 1:
         return first
-    joined = {"X": [part.X[:] for part in parts]}
-    for name in ("y", "units", "slots", "row_digests"):
-        joined[name] = [getattr(part, name) for part in parts]
+    names = (*first._by_row, "X") if isinstance(first, Dataset) else first._by_row
+    by_name = {name: [getattr(part, name) for part in parts] for name in names}
     arrays = {
-        name: None if any(a is None for a in each) else np.concatenate(each)
-        for name, each in joined.items()
+        name: None if any(a is None for a in each) else np.concatenate([a[:] for a in each])
+        for name, each in by_name.items()
     }
-    if arrays["slots"] is not None:
-        reject_shared_slots(arrays["slots"], first.name)
+    if (slots := arrays.get("slots")) is not None:
+        reject_shared_slots(slots, first.name)
     groups = {
         name: Group(np.concatenate([part.groups[name].codes for part in parts]), group.names)
         for name, group in first.groups.items()

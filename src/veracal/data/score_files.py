@@ -16,9 +16,9 @@ import pyarrow.parquet
 
 from veracal._types import Array, Floats, Frozen, Ints, Progress
 from veracal.data.arrays import plain_ids, read_npz
-from veracal.data.dataset import Group
+from veracal.data.dataset import Group, concatenate
 from veracal.data.files import DEFAULT_LIMITS, Limits, atomic_file, by_suffix
-from veracal.data.labels import TEXT, Label, read_only
+from veracal.data.labels import TEXT, Label
 from veracal.data.scores import Kind, Scores
 from veracal.data.tables import arrays_to_frame, read_table
 from veracal.errors import DataError
@@ -221,21 +221,7 @@ def load_scores(
         parts.append(scores)
     if not parts:
         raise DataError(path, "at least one record", "none", "Name a file with records.")
-    first = parts[0]
-    joined: dict[str, Any] = {
-        name: None
-        if getattr(first, name) is None
-        else np.concatenate([getattr(part, name) for part in parts])
-        for name in ("values", "labels", "units")
-    }
-    joined["values"] = read_only(joined["values"])  # avoids a second copy
-    coded = {
-        name: Group(np.concatenate([part.groups[name].codes for part in parts]), group.names)
-        for name, group in first.groups.items()
-    }
-    return Scores(
-        kind=first.kind, classes=first.classes, groups=coded, name=first.name, **joined
-    )
+    return concatenate(parts)
 
 
 @contextmanager
@@ -268,7 +254,7 @@ def _scores(
         for name in frame.columns:
             if name.lower() in aliases and name not in {*groups, unit}:
                 raise DataError(  # instead of ignoring labels under another name
-                    str(path),
+                    path,
                     f"labels in a column {labels!r}, or none",
                     f"a column {name!r}",
                     f"Rename it to {labels!r} if it holds the labels, else to another name.",
