@@ -60,7 +60,11 @@ def attached_names(module: ast.Module) -> list[tuple[str, str]]:
     )
     assert ast.unparse(call.args[0]) == "__name__"
     exports = ast.literal_eval(call.args[1])
-    return [(submodule, name) for submodule, names in exports.items() for name in names]
+    return [
+        (submodule, name)
+        for submodule, names in exports.items()
+        for name in (names.split() if isinstance(names, str) else names)
+    ]
 
 
 @pytest.mark.parametrize("package", PACKAGES)

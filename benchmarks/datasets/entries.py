@@ -1,13 +1,24 @@
 """The record of a published data set in the catalog."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+import numpy as np
 
 from benchmarks.datasets.sources import Source
 from veracal._types import Progress
-from veracal.data import DEFAULT_LIMITS, Dataset, Limits, Schema, digests_of_records
+from veracal.data import (
+    DEFAULT_LIMITS,
+    TEXT,
+    Dataset,
+    Group,
+    Label,
+    Limits,
+    Schema,
+    digests_of_records,
+)
 from veracal.errors import DataError
 
 Kind = Literal["table", "images", "text", "model"]
@@ -134,3 +145,39 @@ class CatalogEntry:
                 f"Leave it out to get {known[0]!r}." if known else "Leave it out.",
             )
         return value
+
+
+def empty_dataset(
+    row: tuple[int, ...],
+    dtype: Any,
+    classes: Sequence[Label],
+    *,
+    groups: Mapping[str, Sequence[Label]] | None = None,
+    units: bool = False,
+    **declared: Any,
+) -> Dataset:
+    """Return a data set without records that carries declared facts.
+
+    Parameters
+    ----------
+    row : tuple of int
+        Shape of one record.
+    dtype : dtype
+        Type of the entries of a record.
+    classes : sequence of str or int
+    groups : mapping of str to sequence of values, optional
+    units : bool
+        Whether records carry unit ids.
+    **declared
+        Further fields of :class:`~veracal.data.Dataset`.
+    """
+    none = np.empty(0, np.int64)
+    return Dataset(
+        np.empty((0, *row), dtype),
+        none,
+        tuple(classes),
+        groups={g: Group(none, tuple(map(str, names))) for g, names in (groups or {}).items()},
+        units=np.empty(0, TEXT) if units else None,
+        row_digests=np.empty(0, "V16"),
+        **declared,
+    )

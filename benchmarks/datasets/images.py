@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -16,15 +17,16 @@ from benchmarks.datasets.cifar import (
     load_cifar100,
     load_cifar_c,
 )
-from benchmarks.datasets.entries import CatalogEntry, DatasetRequest
+from benchmarks.datasets.entries import CatalogEntry, DatasetRequest, empty_dataset
 from benchmarks.datasets.idx import load_idx
 from benchmarks.datasets.sources import FromFolder, FromNpm, in_folder, in_package
 from veracal._types import Frozen
-from veracal.data.builtin import empty_dataset
 from veracal.data.dataset import Dataset
+from veracal.data.files import DEFAULT_LIMITS, Limits
 from veracal.data.images import HIDDEN, ImageForm, Resize, load_images
 from veracal.data.labels import Label
-from veracal.data.texts import read_names
+from veracal.data.texts import numbered_lines
+from veracal.errors import DataError
 
 _PART = r"(?:chest_xray/)?(?P<part>train|test|val)"
 _VIEW = r"-\d+(?:-\d+)?\.jpe?g"
@@ -202,6 +204,25 @@ def _load_xrays(entry: CatalogEntry, request: DatasetRequest) -> Dataset:
     )
 
 
+def read_names(path: str | Path, limits: Limits = DEFAULT_LIMITS) -> tuple[str, ...]:
+    """Read a list of names, one a line, such as the classes of a collection."""
+    names: dict[str, None] = {}
+    for number, line in numbered_lines(Path(path), limits):
+        name = line.strip()
+        if name in names:
+            raise DataError(
+                f"{path}, line {number}", "each name once", repr(name[:60]), "Remove the line."
+            )
+        if name:
+            names[name] = None
+    return tuple(names)
+
+
+def read_list(path: Path, limits: Limits = DEFAULT_LIMITS) -> set[str]:
+    """Read a list of files to load, one a line, with or without a first slash."""
+    return {name.removeprefix("/") for name in read_names(path, limits)}
+
+
 def _load_sun397(entry: CatalogEntry, request: DatasetRequest) -> Dataset:
     """Load one of the ten published partitions, or all images."""
     folder = entry.find(request)
@@ -209,7 +230,9 @@ def _load_sun397(entry: CatalogEntry, request: DatasetRequest) -> Dataset:
     return load_images(
         folder,
         sun397(read_names(folder / "ClassName.txt", request.limits)),
-        lists=folder / f"{stem}_{request.variant}.txt" if stem else None,
+        only=read_list(folder / f"{stem}_{request.variant}.txt", request.limits)
+        if stem
+        else None,
         limits=request.limits,
         row_digests=request.row_digests,
         size=_size(entry, request),
@@ -224,7 +247,7 @@ def _load_food101(entry: CatalogEntry, request: DatasetRequest) -> Dataset:
     return load_images(
         folder,
         food101(read_names(folder / "meta" / "classes.txt", request.limits)),
-        lists=folder / "meta" / f"{request.part}.txt",
+        only=read_list(folder / "meta" / f"{request.part}.txt", request.limits),
         limits=request.limits,
         row_digests=request.row_digests,
         size=_size(entry, request),

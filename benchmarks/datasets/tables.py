@@ -22,12 +22,11 @@ from benchmarks.datasets.sources import (
 )
 from veracal import _checks
 from veracal._types import Frozen
-from veracal.data.columns import Category, Column, Number, Target
 from veracal.data.dataset import Dataset
 from veracal.data.encoding import declare_dataset
 from veracal.data.files import DEFAULT_LIMITS, Limits
 from veracal.data.loading import load
-from veracal.data.schema import Grouping, Schema
+from veracal.data.schema import Category, Column, Grouping, Number, Schema, Target
 from veracal.errors import DataError
 
 _ATTRIBUTE = re.compile(r"@attribute\s+(?P<name>'[^']+'|\S+)\s+(?P<kind>.+)", re.IGNORECASE)

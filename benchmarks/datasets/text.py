@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from benchmarks.datasets.entries import CatalogEntry, DatasetRequest
+from benchmarks.datasets.entries import CatalogEntry, DatasetRequest, empty_dataset
 from benchmarks.datasets.sources import FromFolder, FromPip, in_folder, in_package
 from veracal._types import Frozen
-from veracal.data.builtin import empty_dataset
 from veracal.data.dataset import Dataset
 from veracal.data.labels import TEXT
 from veracal.data.texts import Rating, TextForm, load_text

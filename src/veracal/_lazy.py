@@ -7,7 +7,7 @@ from typing import Any
 
 
 def attach(
-    package: str, exports: Mapping[str, tuple[str, ...]]
+    package: str, exports: Mapping[str, str | tuple[str, ...]]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return the ``__getattr__`` and ``__dir__`` of a package.
 
@@ -15,10 +15,15 @@ def attach(
     ----------
     package : str
         The package's ``__name__``.
-    exports : Mapping of str to tuple of str
-        The public names that the package takes from each of its modules or sub-packages.
+    exports : Mapping of str to str or tuple of str
+        The public names that the package takes from each of its modules or sub-packages. A text
+        separates them by blanks.
     """
-    modules = {name: module for module, names in exports.items() for name in names}
+    modules = {
+        name: module
+        for module, names in exports.items()
+        for name in (names.split() if isinstance(names, str) else names)
+    }
 
     def getattr_(name: str) -> Any:
         if name not in modules:

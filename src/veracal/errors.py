@@ -10,7 +10,7 @@ class DataError(VeracalError, ValueError):
 
     Parameters
     ----------
-    where : str
+    where : str or path
         File, column or argument, as the caller named it.
     expected, found : str
         Declared or allowed value, and the actual one.
@@ -23,9 +23,9 @@ class DataError(VeracalError, ValueError):
     age: expected a number, found 'old'. Correct the record.
     """
 
-    def __init__(self, where: str, expected: str, found: str, remedy: str) -> None:
-        super().__init__(where, expected, found, remedy)
-        self.where, self.expected, self.found, self.remedy = where, expected, found, remedy
+    def __init__(self, where: object, expected: str, found: str, remedy: str) -> None:
+        super().__init__(str(where), expected, found, remedy)
+        self.where, self.expected, self.found, self.remedy = self.args
 
     def __str__(self) -> str:
         return f"{self.where}: expected {self.expected}, found {self.found}. {self.remedy}"

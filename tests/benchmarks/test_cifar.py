@@ -194,7 +194,7 @@ def test_other_sprites_are_refused(sprites, images):
         ("[1, 2.5]", "a JSON list of labels"),
         ('[1, "2"]', "a JSON list of labels"),
         ('{"a": 1}', "a JSON list of labels"),
-        ("[1, NaN]", "the constant NaN"),
+        ("[1, NaN]", "the number NaN"),
         ("[1,", "strict JSON"),
         ("[" * 100_000, "strict JSON"),
     ],

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from benchmarks.datasets.images import CHEST_XRAY, food101, sun397
+from benchmarks.datasets.images import CHEST_XRAY, food101, read_list, read_names, sun397
 from veracal.data.images import load_images
-from veracal.data.texts import read_names
 from veracal.errors import DataError
 
 
@@ -56,7 +55,7 @@ def test_partitions_of_sun397_select_files(tmp_path):
     )
     form = sun397(["/a/abbey", "/y/youth_hostel"])
 
-    data = load_images(root, form, lists=partition)
+    data = load_images(root, form, only=read_list(partition))
 
     assert data.X.shape == (2, 224, 224, 3)
     assert data.labels.tolist() == ["/a/abbey", "/y/youth_hostel"]
@@ -86,8 +85,8 @@ def test_food101_loads_in_its_form(tmp_path, top):
     root = write(tmp_path / "food", {top + name: data for name, data in FOOD.items()})
     form = food101(read_names(root / f"{top}meta/classes.txt"), height=8, width=12)
 
-    train = load_images(root, form, lists=root / f"{top}meta/train.txt")
-    test = load_images(root, form, lists=root / f"{top}meta/test.txt")
+    train = load_images(root, form, only=read_list(root / f"{top}meta/train.txt"))
+    test = load_images(root, form, only=read_list(root / f"{top}meta/test.txt"))
 
     assert train.X.shape == (2, 8, 12, 3)
     assert train.labels.tolist() == ["apple_pie", "waffles"]

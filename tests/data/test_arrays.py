@@ -7,7 +7,8 @@ import zipfile
 import numpy as np
 import pytest
 
-from veracal.data.arrays import load_array_folder, map_npy, read_npy, read_npz
+from veracal.data import Category, Grouping, Schema, Target, UnitColumn, Vector
+from veracal.data.arrays import load_matrix, map_npy, read_npy, read_npz
 from veracal.data.files import Limits
 from veracal.data.rows import MappedRows
 from veracal.errors import DataError, LimitError
@@ -97,21 +98,13 @@ def test_real_logits_are_read(data_folder):
 # ------------------------------------------------------------------ npz refused
 
 
-@pytest.mark.filterwarnings("ignore:Duplicate name")
-def test_a_name_that_occurs_twice_is_refused(tmp_path):
-    path = zipped(tmp_path / "a.npz", [("a.npy", npy(np.ones(2))), ("a.npy", npy(np.zeros(2)))])
-
-    with pytest.raises(DataError, match="a name that occurs twice"):
-        read_npz(path)
-
-
 def test_an_encrypted_member_is_refused(tmp_path):
     path = zipped(tmp_path / "a.npz", [("a.npy", npy(np.ones(2)))])
     data = bytearray(path.read_bytes())
     data[data.index(b"PK\1\2") + 8] |= 1
     path.write_bytes(data)
 
-    with pytest.raises(DataError, match="without encryption, found .*encrypted"):
+    with pytest.raises(DataError, match="undamaged arrays.*encrypted"):
         read_npz(path)
 
 
@@ -155,13 +148,6 @@ def test_a_member_that_was_altered_is_refused(tmp_path):
         read_npz(path)
 
 
-def test_a_member_longer_than_its_array_is_refused(tmp_path):
-    path = zipped(tmp_path / "a.npz", [("a.npy", npy(np.ones(10)) + b"more")])
-
-    with pytest.raises(DataError, match="more bytes than its header states"):
-        read_npz(path)
-
-
 def test_a_truncated_member_is_refused(tmp_path):
     path = zipped(tmp_path / "a.npz", [("a.npy", npy(np.ones(10))[:-8])])
 
@@ -171,7 +157,7 @@ def test_a_truncated_member_is_refused(tmp_path):
 
 def test_what_is_no_zip_is_refused(tmp_path):
     (tmp_path / "a.npz").write_bytes(b"hello")
-    with pytest.raises(DataError, match="expected an undamaged zip archive"):
+    with pytest.raises(DataError, match="expected undamaged arrays.*not a zip file"):
         read_npz(tmp_path / "a.npz")
     with pytest.raises(DataError, match=r"npz file.*'a\.txt'"):
         read_npz(zipped(tmp_path / "b.npz", [("a.txt", "hello")]))
@@ -316,6 +302,15 @@ def folder(tmp_path):
 DECLARED = {"classes": ["well", "ill"], "groups": {"sex": ["m", "f"]}}
 
 
+def load_array_folder(folder, classes, groups=(), size=None, name="clinic", units=True):
+    """Load a folder whose schema declares these classes and groups."""
+    columns = {"X": Vector(2, -100, 100, center=0, spread=1), "y": Target(classes)}
+    columns |= {"units": UnitColumn()} if units else {}
+    columns |= {f"group_{g}": Category(groups[g], feature=False) for g in groups}
+    grouping = {group: Grouping(f"group_{group}") for group in groups}
+    return load_matrix(folder, Schema(columns, groups=grouping, size=size, name=name))
+
+
 def test_a_folder_of_arrays_is_a_data_set(folder):
     data = load_array_folder(folder, **DECLARED, size=5)
 
@@ -331,7 +326,9 @@ def test_a_folder_of_arrays_is_a_data_set(folder):
 def test_units_are_optional(folder):
     (folder / "units.npy").unlink()
 
-    assert load_array_folder(folder, **DECLARED, name="other").units is None
+    assert load_array_folder(folder, **DECLARED, units=False).units is None
+    with pytest.raises(DataError, match=r"units\.npy exactly when the schema declares a unit"):
+        load_array_folder(folder, **DECLARED)
 
 
 def test_a_lost_units_file_is_not_taken_for_none(folder):

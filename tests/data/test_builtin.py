@@ -9,7 +9,7 @@ import pytest
 from sklearn.datasets import load_breast_cancer, load_digits, load_wine
 
 from veracal.data import CATALOG, Dataset, declare, entry, load
-from veracal.data.builtin import SCHEMAS, SYNTHETIC, load_builtin
+from veracal.data.builtin import SCHEMAS
 from veracal.errors import DataError
 
 
@@ -29,10 +29,8 @@ def test_scikit_learn_sets_keep_their_records(name: str, source: Callable[[], ob
 
 
 def test_scikit_learn_names_agree() -> None:
-    assert load_builtin("breast-cancer").feature_names == tuple(
-        load_breast_cancer().feature_names
-    )
-    assert load_builtin("wine").feature_names == tuple(load_wine().feature_names)
+    assert load("breast-cancer").feature_names == tuple(load_breast_cancer().feature_names)
+    assert load("wine").feature_names == tuple(load_wine().feature_names)
 
 
 @pytest.mark.parametrize(
@@ -54,28 +52,21 @@ def test_synthetic_sizes(name: str, variant: str, train: int, test: int) -> None
 
 
 def test_synthetic_laws() -> None:
-    data = SYNTHETIC["synthetic-multiplicity"](variant="text", part="test")
+    data = load("synthetic-multiplicity", variant="text", part="test")
     for label, center, covariance in ((0, (1, 1), 0.5), (1, (-1, -1), 0.1)):
         X = data.X[data.y == label]
         np.testing.assert_allclose(X.mean(axis=0), center, atol=0.05)
         np.testing.assert_allclose(np.cov(X.T), [[1, covariance], [covariance, 1]], atol=0.06)
-    outlier = SYNTHETIC["synthetic-multiplicity"](variant="code", part="test")
-    rest = SYNTHETIC["synthetic-multiplicity"](variant="code", part="train")
+    outlier = load("synthetic-multiplicity", variant="code", part="test")
+    rest = load("synthetic-multiplicity", variant="code", part="train")
     whole = np.vstack([outlier.X, rest.X])
     assert (whole == [-3, 2]).all(axis=1).sum() == 1
-    clipping = SYNTHETIC["synthetic-clipping"](variant="text")
+    clipping = load("synthetic-clipping", variant="text")
     means = [clipping.X[clipping.y == c].mean(axis=0) for c in (0, 1)]
     assert np.linalg.norm(means[1] - means[0]) == pytest.approx(3, abs=0.1)
-    code = SYNTHETIC["synthetic-clipping"](variant="code")
+    code = load("synthetic-clipping", variant="code")
     np.testing.assert_allclose(code.X[code.y == 0].mean(axis=0), (0, 1.5), atol=0.1)
     np.testing.assert_allclose(code.X[code.y == 1].mean(axis=0), (1.5, 0), atol=0.1)
-
-
-def test_unknown_variants() -> None:
-    with pytest.raises(ValueError, match="variant"):
-        SYNTHETIC["synthetic-clipping"](variant="paper")
-    with pytest.raises(ValueError, match="part"):
-        SYNTHETIC["synthetic-clipping"](part="validation")
 
 
 def check_declared(loaded: Dataset, declared: Dataset) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from veracal.data import Group, Scores, by_group, corrupt_labels, load
-from veracal.data.units import UnitRows
+from veracal.data.dataset import UnitRows
 from veracal.errors import DataError
 
 

@@ -25,6 +25,7 @@ from veracal.data import (
     Vector,
     limit_contributions,
     load,
+    save_matrix,
     scan,
     split,
 )
@@ -36,7 +37,6 @@ from veracal.data.row_digests import (
     digests_of_records,
     iterate_digests,
 )
-from veracal.data.saving import save_matrix
 from veracal.errors import DataError, SchemaError
 from veracal.neural import extract
 

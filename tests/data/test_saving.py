@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from veracal.data import Dataset, Group, load
+from veracal.data.arrays import check_group_names, save_matrix
 from veracal.data.labels import TEXT
 from veracal.data.rows import MappedRows
-from veracal.data.saving import check_group_names, save_matrix
 from veracal.errors import DataError
 
 

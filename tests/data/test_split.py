@@ -23,7 +23,7 @@ from veracal.data import (
     split,
 )
 from veracal.data.labels import TEXT
-from veracal.data.units import keyed_draws
+from veracal.data.splitting import draws_by_id
 from veracal.errors import DataError
 
 RECORDED = {  # by the first version with keys
@@ -204,11 +204,11 @@ def test_secrecy_is_remembered() -> None:
 
 def test_keyed_draws_are_uniform_and_independent_of_other_records() -> None:
     ids = np.arange(20_000)
-    draws = keyed_draws(ids, b"key")
+    draws = draws_by_id(ids, "key")
     assert stats.kstest(draws, "uniform").pvalue > 1e-3
     assert stats.kstest(draws**1.05, "uniform").pvalue < 1e-3
-    assert (keyed_draws(ids[::-7], b"key") == draws[::-7]).all()
-    assert (keyed_draws(ids.astype(TEXT), b"key") == draws).all()
+    assert (draws_by_id(ids[::-7], "key") == draws[::-7]).all()
+    assert (draws_by_id(ids.astype(TEXT), "key") == draws).all()
     assert ((0 <= draws) & (draws < 1)).all()
 
 

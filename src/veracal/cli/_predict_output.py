@@ -25,7 +25,7 @@ from veracal.data import (
     CsvPredictions,
     ExtraColumns,
     JsonPredictions,
-    PredictionWriterFactory,
+    PredictionWriter,
     atomic_file,
     check_output_path,
     load,
@@ -263,7 +263,7 @@ def _write_json(
 def _write(
     classifier: PrivateClassifier,
     blocks: Iterable[Block],
-    open_writer: PredictionWriterFactory,
+    open_writer: type[PredictionWriter],
     file: BinaryIO,
     options: PredictOptions | None,
 ) -> Predicted:

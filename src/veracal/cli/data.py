@@ -198,13 +198,13 @@ def features(
         Schema,
         check_group_names,
         load,
-        new_folder,
+        new_file,
         save_matrix,
     )
     from veracal.neural import extract
 
     source = _source(what, schema, part)
-    new_folder(out)  # fail before the work
+    new_file(out, "folder")  # fail before the work
     declared = None if schema is None else Schema.load(schema)
     with _output.progress_bar(f"Loading {what}") as progress:
         dataset = load(source, schema=declared, part=part, progress=progress)

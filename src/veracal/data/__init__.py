@@ -5,21 +5,16 @@ from typing import TYPE_CHECKING
 from veracal._lazy import attach
 
 if TYPE_CHECKING:
-    from veracal.data.arrays import read_npz
+    from veracal.data.arrays import SCHEMA_FILE, check_group_names, read_npz, save_matrix
     from veracal.data.builtin import CATALOG, SCHEMAS, CatalogEntry, entry
-    from veracal.data.columns import (
-        Category,
-        Column,
-        FillValue,
-        Ignore,
-        Number,
-        Slot,
-        Target,
-        Text,
-        UnitColumn,
-        Vector,
+    from veracal.data.dataset import (
+        Dataset,
+        Group,
+        UnitRows,
+        corrupt_labels,
+        cross,
+        limit_contributions,
     )
-    from veracal.data.dataset import Dataset, Group, corrupt_labels, cross
     from veracal.data.encoding import EncodedRows
     from veracal.data.files import (
         DEFAULT_LIMITS,
@@ -29,6 +24,8 @@ if TYPE_CHECKING:
         cache_secret,
         check_output_path,
         check_readable,
+        construct_from_settings,
+        expect_table,
         new_file,
         open_file,
         parse_json,
@@ -58,23 +55,30 @@ if TYPE_CHECKING:
         score_at_positions,
         score_independently,
     )
-    from veracal.data.saving import (
+    from veracal.data.schema import (
+        Category,
+        Column,
+        FillValue,
+        Grouping,
+        Ignore,
+        Number,
+        Schema,
+        Slot,
+        Target,
+        Text,
+        UnitColumn,
+        Vector,
+    )
+    from veracal.data.schema_draft import Draft, draft
+    from veracal.data.score_files import (
         ABSTAINED,
-        SCHEMA_FILE,
         CsvPredictions,
         ExtraColumns,
         JsonPredictions,
-        PredictionWriterFactory,
-        check_group_names,
-        new_folder,
-        prediction_writer,
-        save_matrix,
-    )
-    from veracal.data.schema import Grouping, Schema, construct_from_settings, expect_table
-    from veracal.data.schema_draft import Draft, draft
-    from veracal.data.score_files import (
+        PredictionWriter,
         check_score_columns,
         load_scores,
+        prediction_writer,
         save_scores,
         scan_scores,
         score_writer,
@@ -96,7 +100,6 @@ if TYPE_CHECKING:
         split_by_assignment,
     )
     from veracal.data.texts import Rating, TextForm
-    from veracal.data.units import UnitRows, limit_contributions
 
 __all__ = [
     "ABSTAINED",
@@ -127,7 +130,7 @@ __all__ = [
     "MappedRows",
     "Metric",
     "Number",
-    "PredictionWriterFactory",
+    "PredictionWriter",
     "Rating",
     "RecordCount",
     "Relation",
@@ -177,7 +180,6 @@ __all__ = [
     "load",
     "load_scores",
     "new_file",
-    "new_folder",
     "open_file",
     "parse_json",
     "prediction_writer",
@@ -207,144 +209,41 @@ __all__ = [
 __getattr__, __dir__ = attach(
     __name__,
     {
-        "arrays": ("read_npz",),
-        "builtin": (
-            "CATALOG",
-            "SCHEMAS",
-            "CatalogEntry",
-            "entry",
-        ),
-        "columns": (
-            "Category",
-            "Column",
-            "FillValue",
-            "Ignore",
-            "Number",
-            "Slot",
-            "Target",
-            "Text",
-            "UnitColumn",
-            "Vector",
-        ),
-        "dataset": (
-            "Dataset",
-            "Group",
-            "corrupt_labels",
-            "cross",
-        ),
-        "encoding": ("EncodedRows",),
+        "arrays": "SCHEMA_FILE check_group_names read_npz save_matrix",
+        "builtin": "CATALOG SCHEMAS CatalogEntry entry",
+        "dataset": "Dataset Group UnitRows corrupt_labels cross limit_contributions",
+        "encoding": "EncodedRows",
         "files": (
-            "DEFAULT_LIMITS",
-            "Limits",
-            "cache_folder",
-            "cache_secret",
-            "check_output_path",
-            "new_file",
-            "translate_os_errors",
-            "open_file",
-            "parse_json",
-            "atomic_file",
-            "private_folder",
-            "check_readable",
-            "write_new_text",
+            "DEFAULT_LIMITS Limits atomic_file cache_folder cache_secret check_output_path "
+            "check_readable construct_from_settings expect_table new_file open_file "
+            "parse_json private_folder translate_os_errors write_new_text"
         ),
-        "groups": (
-            "ByGroup",
-            "Estimate",
-            "Metric",
-            "by_group",
-            "estimate",
-        ),
-        "images": ("ImageForm",),
+        "groups": "ByGroup Estimate Metric by_group estimate",
+        "images": "ImageForm",
         "labels": (
-            "Label",
-            "TEXT",
-            "check_classes",
-            "check_features",
-            "encode_labels",
-            "read_only",
-            "reject_masked",
-            "restore_state",
-            "row_numbers",
+            "TEXT Label check_classes check_features encode_labels read_only reject_masked "
+            "restore_state row_numbers"
         ),
-        "loading": (
-            "RecordCount",
-            "declare",
-            "load",
-            "scan",
-            "scan_rows",
-            "count_records",
-        ),
-        "row_digests": (
-            "digests_of_records",
-            "iterate_digests",
-        ),
-        "rows": (
-            "MappedRows",
-            "Score",
-            "score_at_positions",
-            "score_independently",
-            "equivalent_positions",
-        ),
-        "saving": (
-            "ABSTAINED",
-            "ExtraColumns",
-            "CsvPredictions",
-            "JsonPredictions",
-            "SCHEMA_FILE",
-            "PredictionWriterFactory",
-            "check_group_names",
-            "new_folder",
-            "prediction_writer",
-            "save_matrix",
-        ),
+        "loading": "RecordCount count_records declare load scan scan_rows",
+        "row_digests": "digests_of_records iterate_digests",
+        "rows": "MappedRows Score equivalent_positions score_at_positions score_independently",
         "schema": (
-            "Grouping",
-            "Schema",
-            "construct_from_settings",
-            "expect_table",
+            "Category Column FillValue Grouping Ignore Number Schema Slot Target Text "
+            "UnitColumn Vector"
         ),
-        "schema_draft": (
-            "Draft",
-            "draft",
-        ),
+        "schema_draft": "Draft draft",
         "score_files": (
-            "check_score_columns",
-            "load_scores",
-            "save_scores",
-            "scan_scores",
-            "score_writer",
+            "ABSTAINED CsvPredictions ExtraColumns JsonPredictions PredictionWriter "
+            "check_score_columns load_scores prediction_writer save_scores scan_scores "
+            "score_writer"
         ),
-        "scores": (
-            "Kind",
-            "Scores",
-        ),
-        "scoring": (
-            "compute_logits",
-            "score",
-            "scoring_method",
-        ),
+        "scores": "Kind Scores",
+        "scoring": "compute_logits score scoring_method",
         "splitting": (
-            "Relation",
-            "Split",
-            "check_fractions",
-            "check_identity",
-            "split_by_assignment",
-            "draws_by_digest",
-            "draws_by_id",
-            "even_draws",
-            "record_digests",
-            "key_fingerprints",
-            "assign_partitions",
-            "split",
+            "Relation Split assign_partitions check_fractions check_identity "
+            "draws_by_digest draws_by_id even_draws key_fingerprints record_digests split "
+            "split_by_assignment"
         ),
-        "texts": (
-            "Rating",
-            "TextForm",
-        ),
-        "units": (
-            "UnitRows",
-            "limit_contributions",
-        ),
+        "texts": "Rating TextForm",
     },
 )

@@ -1,21 +1,20 @@
 """Data sets that load by name without a file: scikit-learn's, and two synthetic ones."""
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from veracal import _checks
 from veracal._types import Array, Frozen
-from veracal.data.columns import Number, Target, Vector
-from veracal.data.dataset import Dataset, Group
+from veracal.data.dataset import Dataset
 from veracal.data.encoding import declare_dataset, encode
-from veracal.data.labels import TEXT, Label, read_only
+from veracal.data.labels import read_only
 from veracal.data.row_digests import DIGEST, digests_of_records
-from veracal.data.schema import Schema
+from veracal.data.schema import Number, Schema, Target, Vector
 from veracal.errors import DataError
 
 # Upper bounds are round numbers above all measurements in these published sets. Lower bounds
@@ -49,18 +48,18 @@ _WINE = {
 }
 
 
-def _breast_cancer_schema() -> Schema:
-    """Thirty measurements of cell nuclei: mean, error and worst of ten quantities."""
-    columns = {f"mean {name}": Number(0, high) for name, (high, _) in _CELL.items()}
-    columns |= {f"{name} error": Number(0, error) for name, (_, error) in _CELL.items()}
-    columns |= {f"worst {name}": Number(0, high) for name, (high, _) in _CELL.items()}
-    target = Target(("malignant", "benign"))
-    return Schema({**columns, "diagnosis": target}, size=569, name="breast-cancer")
-
-
 SCHEMAS: Mapping[str, Schema] = Frozen(
     {
-        "breast-cancer": _breast_cancer_schema(),
+        "breast-cancer": Schema(
+            {
+                **{f"mean {name}": Number(0, high) for name, (high, _) in _CELL.items()},
+                **{f"{name} error": Number(0, error) for name, (_, error) in _CELL.items()},
+                **{f"worst {name}": Number(0, high) for name, (high, _) in _CELL.items()},
+                "diagnosis": Target(("malignant", "benign")),
+            },
+            size=569,
+            name="breast-cancer",
+        ),
         "wine": Schema(
             {
                 **{name: Number(0, high) for name, high in _WINE.items()},
@@ -78,192 +77,68 @@ SCHEMAS: Mapping[str, Schema] = Frozen(
 )
 
 
-def load_builtin(name: str) -> Dataset:
-    """Load one of scikit-learn's small sets through its schema."""
-    from sklearn import datasets  # slow to import, and only needed here
+@dataclass(frozen=True, eq=False)
+class _Synthetic:
+    """Two Gaussians in the plane, one for each class, and the parts drawn from them.
 
-    schema = SCHEMAS[name]
-    bunch = getattr(datasets, f"load_{name.replace('-', '_')}")()
-    labels = np.asarray(schema.classes)[bunch.target]
-    if name == "digits":
-        frame = pl.DataFrame({"pixel": bunch.data, schema.target: labels})
-    else:
-        names = [str(feature) for feature in bunch.feature_names]
-        frame = pl.DataFrame(bunch.data, schema=names).with_columns(
-            pl.Series(schema.target, labels.tolist())
-        )
-    dataset = encode(frame, schema, where=name, row_digests=True)  # cheap for small tables
-    # The table is published and never changes, so a row's position is an immutable slot.
-    return dataset._changed(slots=read_only(np.arange(len(dataset))))
-
-
-def empty_dataset(
-    row: tuple[int, ...],
-    dtype: Any,
-    classes: Sequence[Label],
-    *,
-    groups: Mapping[str, Sequence[Label]] | None = None,
-    units: bool = False,
-    **declared: Any,
-) -> Dataset:
-    """Return a data set without records that carries declared facts.
-
-    Parameters
-    ----------
-    row : tuple of int
-        Shape of one record.
-    dtype : dtype
-        Type of the entries of a record.
-    classes : sequence of str or int
-    groups : mapping of str to sequence of values, optional
-    units : bool
-        Whether records carry unit ids.
-    **declared
-        Further fields of :class:`~veracal.data.Dataset`.
+    Each part has its own points, half of each class. If ``pooled``, as many points of both are
+    drawn together with an outlier of class 1, if any, and are then divided at random.
     """
-    none = np.empty(0, np.int64)
-    return Dataset(
-        np.empty((0, *row), dtype),
-        none,
-        tuple(classes),
-        groups={g: Group(none, tuple(map(str, names))) for g, names in (groups or {}).items()},
-        units=np.empty(0, TEXT) if units else None,
-        row_digests=np.empty(0, DIGEST),
-        **declared,
-    )
+
+    centers: tuple[tuple[float, float], ...]
+    covariances: tuple[Any, ...]
+    sizes: Mapping[str, int]
+    pooled: bool = False
+    outlier: tuple[float, float] | None = None
+
+    def draw(self, part: str, rng: np.random.Generator) -> tuple[Array, Array]:
+        """Draw the points of a part and their classes."""
+        sizes = [sum(self.sizes.values())] if self.pooled else list(self.sizes.values())
+        draws = []
+        for n in sizes:
+            pairs = zip(self.centers, self.covariances, strict=True)
+            X = np.vstack([rng.multivariate_normal(c, cov, n // 2) for c, cov in pairs])
+            draws.append((X, np.repeat([0, 1], n // 2)))
+        if not self.pooled:
+            return draws[list(self.sizes).index(part)]
+        X, y = draws[0]
+        if self.outlier is not None:
+            X, y = np.vstack([X, [self.outlier]]), np.append(y, 1)
+        order, n_train = rng.permutation(len(X)), self.sizes["train"]
+        rows = order[:n_train] if part == "train" else order[n_train:]
+        return X[rows], y[rows]
 
 
-def declare_builtin(name: str) -> Dataset:
-    """Declare one of scikit-learn's sets: its published facts, without records."""
-    return declare_dataset(SCHEMAS[name], where=name)._changed(slots=read_only(np.arange(0)))
-
-
-def synthetic_clipping(
-    *, variant: str = "text", part: str = "train", rng: np.random.Generator | None = None
-) -> Dataset:
-    """Two Gaussians that overlap, on which clipping ruins confidence (Zhang et al. 2022, B.1).
-
-    Parameters
-    ----------
-    variant : 'text' or 'code'
-        As printed: 5,000 points a class for training, with centers at distance 3 (the
-        direction is not stated; here along the first axis), and as many for the test. As in
-        the authors' code: 5,000 points a class around (0, 1.5) and (1.5, 0), a third of them
-        for the test.
-    part : 'train' or 'test'
-    rng : Generator, optional
-        Generators of equal state draw matching parts. By default a fixed one, since the data
-        are public.
-    """
-    _check_choice(variant, part)
-    rng = np.random.default_rng(0) if rng is None else rng
-    if variant == "text":
-        centers = np.array([[-1.5, 0.0], [1.5, 0.0]])
-        pools = [_gaussians(centers, [np.eye(2)] * 2, 5_000, rng) for _ in range(2)]
-        X, y = pools[part == "test"]
-    else:
-        X, y = _gaussians(np.array([[0, 1.5], [1.5, 0]]), [np.eye(2)] * 2, 5_000, rng)
-        X, y = _partition(X, y, 6_700, part, rng)
-    return _plane(X, y, f"synthetic-clipping ({variant})")
-
-
-def synthetic_multiplicity(
-    *, variant: str = "text", part: str = "train", rng: np.random.Generator | None = None
-) -> Dataset:
-    """Two Gaussians that a line separates well (Kulynych et al. 2023, Eq. 11).
-
-    Parameters
-    ----------
-    variant : 'text' or 'code'
-        As printed: 1,000 points a class for training and 20,000 in all for the test. As in the
-        authors' code: 10,000 a class and one outlier at (-3, 2) of class 1, in all 1,000 for
-        training and 19,001 for the test.
-    part : 'train' or 'test'
-    rng : Generator, optional
-        Generators of equal state draw matching parts. By default a fixed one, since the data
-        are public.
-    """
-    _check_choice(variant, part)
-    rng = np.random.default_rng(0) if rng is None else rng
-    centers = np.array([[1.0, 1.0], [-1.0, -1.0]])
-    spreads = [np.array([[1, 0.5], [0.5, 1]]), np.array([[1, 0.1], [0.1, 1]])]
-    if variant == "text":
-        pools = [_gaussians(centers, spreads, n, rng) for n in (1_000, 10_000)]
-        X, y = pools[part == "test"]
-    else:
-        X, y = _gaussians(centers, spreads, 10_000, rng)
-        X, y = np.vstack([X, [[-3.0, 2.0]]]), np.append(y, 1)
-        X, y = _partition(X, y, 1_000, part, rng)
-    return _plane(X, y, f"synthetic-multiplicity ({variant})")
-
-
-SYNTHETIC: Mapping[str, Callable[..., Dataset]] = Frozen(
-    {
-        "synthetic-clipping": synthetic_clipping,
-        "synthetic-multiplicity": synthetic_multiplicity,
-    }
-)
-
-
-# Points by variant and part.
-_SYNTHETIC_SIZES: Mapping[str, Mapping[tuple[str, str], int]] = Frozen(
+_WIDE, _NARROW = ((1, 0.5), (0.5, 1)), ((1, 0.1), (0.1, 1))
+# By variant, as printed ("text") and as in the authors' code. Zhang et al. (2022, B.1) print
+# centers at distance 3 without a direction; here it is the first axis.
+_SYNTHETIC: Mapping[str, Mapping[str, _Synthetic]] = Frozen(
     {
         "synthetic-clipping": {
-            ("text", "train"): 10_000,
-            ("text", "test"): 10_000,
-            ("code", "train"): 6_700,
-            ("code", "test"): 3_300,
+            "text": _Synthetic(
+                ((-1.5, 0), (1.5, 0)), (np.eye(2),) * 2, {"train": 10_000, "test": 10_000}
+            ),
+            "code": _Synthetic(
+                ((0, 1.5), (1.5, 0)),
+                (np.eye(2),) * 2,
+                {"train": 6_700, "test": 3_300},
+                pooled=True,
+            ),
         },
         "synthetic-multiplicity": {
-            ("text", "train"): 2_000,
-            ("text", "test"): 20_000,
-            ("code", "train"): 1_000,
-            ("code", "test"): 19_001,
+            "text": _Synthetic(
+                ((1, 1), (-1, -1)), (_WIDE, _NARROW), {"train": 2_000, "test": 20_000}
+            ),
+            "code": _Synthetic(
+                ((1, 1), (-1, -1)),
+                (_WIDE, _NARROW),
+                {"train": 1_000, "test": 19_001},
+                pooled=True,
+                outlier=(-3, 2),
+            ),
         },
     }
 )
-
-
-def declare_synthetic(name: str, *, variant: str, part: str) -> Dataset:
-    """Declare a synthetic set: its published facts, without points."""
-    _check_choice(variant, part)
-    return empty_dataset(
-        (2,),
-        np.float64,
-        (0, 1),
-        feature_names=("x1", "x2"),
-        size=_SYNTHETIC_SIZES[name][variant, part],
-        name=f"{name} ({variant})",
-    )
-
-
-def _check_choice(variant: str, part: str) -> None:
-    """Raise unless both choices exist."""
-    _checks.one_of(("text", "code"), variant=variant)
-    _checks.one_of(("train", "test"), part=part)
-
-
-def _gaussians(
-    centers: Array, spreads: list[Array], n: int, rng: np.random.Generator
-) -> tuple[Array, Array]:
-    """Draw n points from each Gaussian; the class is its index."""
-    pairs = zip(centers, spreads, strict=True)
-    X = np.vstack([rng.multivariate_normal(center, spread, n) for center, spread in pairs])
-    return X, np.repeat(np.arange(len(centers)), n)
-
-
-def _partition(
-    X: Array, y: Array, n_train: int, part: str, rng: np.random.Generator
-) -> tuple[Array, Array]:
-    """Shuffle the points; the first n_train are for training, the rest for the test."""
-    order = rng.permutation(len(X))
-    rows = order[:n_train] if part == "train" else order[n_train:]
-    return X[rows], y[rows]
-
-
-def _plane(X: Array, y: Array, name: str) -> Dataset:
-    """Points of the plane in two classes. Their number is public, so it is declared."""
-    return Dataset(X, y, (0, 1), feature_names=("x1", "x2"), size=len(X), name=name)
 
 
 @dataclass(frozen=True)
@@ -306,21 +181,49 @@ class CatalogEntry:
         rng: np.random.Generator | None = None,
         row_digests: bool = False,
     ) -> Dataset:
-        """Load or draw the set; ``rng`` is for synthetic sets."""
+        """Load or draw the set.
+
+        ``rng`` is for synthetic sets: generators of equal state draw matching parts. By default
+        it is a fixed one, since the data are public.
+        """
         part, variant = self._choose(part=part), self._choose(variant=variant)
-        if self.schema is not None:
-            return load_builtin(self.name)
-        dataset = SYNTHETIC[self.name](variant=variant, part=part, rng=rng)
-        if row_digests:  # a synthetic record is its own content
-            dataset = dataset._changed(row_digests=digests_of_records(dataset.X, dataset.y))
-        return dataset
+        if self.schema is None:
+            assert part is not None
+            assert variant is not None
+            rng = np.random.default_rng(0) if rng is None else rng
+            X, y = _SYNTHETIC[self.name][variant].draw(part, rng)
+            dataset = self.declare(part=part, variant=variant)
+            # A synthetic record is its own content.
+            digests = digests_of_records(X, y) if row_digests else None
+            return replace(dataset, X=X, y=y, row_digests=digests)
+        from sklearn import datasets  # slow to import, and only needed here
+
+        bunch = getattr(datasets, f"load_{self.name.replace('-', '_')}")()
+        labels = np.asarray(self.schema.classes)[bunch.target]
+        if self.name == "digits":
+            frame = pl.DataFrame({"pixel": bunch.data})
+        else:
+            frame = pl.DataFrame(bunch.data, schema=list(map(str, bunch.feature_names)))
+        frame = frame.with_columns(pl.Series(self.schema.target, labels.tolist()))
+        dataset = encode(frame, self.schema, where=self.name, row_digests=True)  # cheap
+        # The table is published and never changes, so a row's position is an immutable slot.
+        return dataset._changed(slots=read_only(np.arange(len(dataset))))
 
     def declare(self, *, part: str | None = None, variant: str | None = None) -> Dataset:
         """Return the published facts as a data set without records."""
         part, variant = self._choose(part=part), self._choose(variant=variant)
         if part is None or variant is None:
-            return declare_builtin(self.name)
-        return declare_synthetic(self.name, variant=variant, part=part)
+            dataset = declare_dataset(SCHEMAS[self.name], where=self.name)
+            return dataset._changed(slots=read_only(np.arange(0)))
+        return Dataset(
+            np.empty((0, 2)),
+            np.empty(0, np.int64),
+            (0, 1),
+            row_digests=np.empty(0, DIGEST),
+            feature_names=("x1", "x2"),
+            size=_SYNTHETIC[self.name][variant].sizes[part],
+            name=f"{self.name} ({variant})",
+        )
 
     def _choose(self, **choice: str | None) -> str | None:
         """Return the requested part or variant, or the default."""
@@ -338,49 +241,52 @@ class CatalogEntry:
         return value
 
 
-def _sklearn_entry(name: str, title: str, shape: str, task: str) -> CatalogEntry:
-    """Entry of a set inside scikit-learn."""
-    license_, note = "CC BY 4.0, as UCI lists it", "Part of scikit-learn."
-    return CatalogEntry(name, title, shape, task, license_, note, schema=SCHEMAS[name])
-
-
-def _synthetic_entry(name: str, title: str, shape: str, note: str) -> CatalogEntry:
-    """Entry of a synthetic set."""
-    task, license_ = "which of two Gaussians", "none needed: drawn at random"
-    return CatalogEntry(
-        name, title, shape, task, license_, note, ("train", "test"), ("text", "code")
-    )
-
-
-CATALOG: Mapping[str, CatalogEntry] = Frozen(
-    {
-        known.name: known
-        for known in (
-            _sklearn_entry(
-                "breast-cancer",
-                "Breast Cancer Wisconsin",
-                "569 × 30 × 2",
-                "malignant or benign",
-            ),
-            _sklearn_entry(
-                "digits", "8×8 handwritten digits", "1,797 × 64 × 10", "which digit"
-            ),
-            _sklearn_entry("wine", "Italian wines", "178 × 13 × 3", "which cultivar"),
-            _synthetic_entry(
-                "synthetic-clipping",
-                "two Gaussians, clipping",
-                "10,000 + 10,000 × 2 × 2",
-                "Zhang et al. 2022, appendix B.1, as their text or their code has it.",
-            ),
-            _synthetic_entry(
-                "synthetic-multiplicity",
-                "two Gaussians, multiplicity",
-                "2,000 + 20,000 × 2 × 2",
-                "Kulynych et al. 2023, Eq. 11, as their text or their code has it.",
-            ),
-        )
-    }
+_sklearn = partial(
+    CatalogEntry, license="CC BY 4.0, as UCI lists it", note="Part of scikit-learn."
 )
+_synthetic = partial(
+    CatalogEntry,
+    task="which of two Gaussians",
+    license="none needed: drawn at random",
+    parts=("train", "test"),
+    variants=("text", "code"),
+)
+_ENTRIES = (
+    _sklearn(
+        name="breast-cancer",
+        title="Breast Cancer Wisconsin",
+        shape="569 × 30 × 2",
+        task="malignant or benign",
+        schema=SCHEMAS["breast-cancer"],
+    ),
+    _sklearn(
+        name="digits",
+        title="8×8 handwritten digits",
+        shape="1,797 × 64 × 10",
+        task="which digit",
+        schema=SCHEMAS["digits"],
+    ),
+    _sklearn(
+        name="wine",
+        title="Italian wines",
+        shape="178 × 13 × 3",
+        task="which cultivar",
+        schema=SCHEMAS["wine"],
+    ),
+    _synthetic(
+        name="synthetic-clipping",
+        title="two Gaussians, clipping",
+        shape="10,000 + 10,000 × 2 × 2",
+        note="Zhang et al. 2022, appendix B.1, as their text or their code has it.",
+    ),
+    _synthetic(
+        name="synthetic-multiplicity",
+        title="two Gaussians, multiplicity",
+        shape="2,000 + 20,000 × 2 × 2",
+        note="Kulynych et al. 2023, Eq. 11, as their text or their code has it.",
+    ),
+)
+CATALOG: Mapping[str, CatalogEntry] = Frozen({known.name: known for known in _ENTRIES})
 
 
 def entry(name: str) -> CatalogEntry:

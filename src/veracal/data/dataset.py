@@ -1,24 +1,25 @@
-"""Data sets: features, labels, groups and units of records, with their declared facts."""
+"""Data sets: features, labels, groups and units of records, with their declared facts.
+
+The unit of protection is an individual with one or several rows, whose number is limited here.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from veracal import _checks
+from veracal import _checks, _random
 from veracal._types import Array, Frozen, Ints
 from veracal.data.labels import (
     Label,
     check_classes,
     check_codes,
-    check_digests,
     check_features,
     check_ids,
     check_length,
-    check_slots,
     encode_labels,
     read_only,
     reject_shared_slots,
@@ -35,11 +36,7 @@ _ROWS = 65_536
 class Group:
     """A categorical attribute of the records: one code for each row, and the codes' names.
 
-    Attributes
-    ----------
-    codes : array of ints in [0, len(names)), of shape (n,)
-    names : tuple of str
-        Declared names, whether or not they occur.
+    The names are declared, whether or not they occur. Codes are ints in [0, len(names)).
     """
 
     codes: Ints
@@ -87,8 +84,37 @@ def cross(first: Group, *others: Group) -> Group:
     return Group(codes, names)
 
 
+class Records:
+    """Base of immutable classes of arrays with one row for each record."""
+
+    _by_row: ClassVar[tuple[str, ...]] = ("y", "units", "slots", "row_digests")
+    groups: Mapping[str, Group]
+    name: str
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        restore_state(self, state)
+
+    def _changed(self, **changes: Any) -> Self:
+        """Copy with other fields, for changes that cannot violate the guarantees.
+
+        The checks, which pass over all records, are skipped. Other layers construct a new
+        object instead.
+        """
+        copy = object.__new__(type(self))
+        state = {known.name: getattr(self, known.name) for known in fields(self)}  # type: ignore[arg-type]
+        restore_state(copy, {**state, **changes})
+        return copy
+
+    def _select(self, index: Ints | slice, **changes: Any) -> Self:
+        """Copy with the rows of ``index``, in its order."""
+        arrays = {name: getattr(self, name) for name in self._by_row}
+        selected = {name: a if a is None else a[index] for name, a in arrays.items()}
+        groups = Frozen({name: group.take(index) for name, group in self.groups.items()})
+        return self._changed(groups=groups, **selected, **changes)
+
+
 @dataclass(frozen=True, eq=False, repr=False)
-class Dataset:
+class Dataset(Records):
     r"""Features, labels, groups and units of n records, with their declared facts.
 
     Attributes
@@ -108,10 +134,9 @@ class Dataset:
         Immutable slot id of each row, which a replacement record inherits. Only the
         relation replace-one uses slots. No two rows share one.
     feature_names : tuple of str
-        One for each column of X; empty for images and text.
+        Empty for images and text.
     size : int, optional
-        Declared number of rows, a public figure that sampling rates and step counts may
-        use. It is never set to the real n.
+        Public number of rows, which sampling rates and step counts may use; never the real n.
     max_contributions : int, optional
         Bound on the rows of one unit, which :func:`limit_contributions` enforces.
     norm : float, optional
@@ -122,9 +147,8 @@ class Dataset:
     split_keys : tuple of str
         Fingerprints of the public keys that split these rows, so that no key is used twice.
     row_digests : array of shape (n,), of 16 bytes each, optional
-        Digest of each record, computed from its file and not from X; see
-        :mod:`veracal.data.row_digests`. ``load(..., row_digests=True)`` computes the digests,
-        and every operation keeps them with their rows. They are not keyed, so they are as
+        Digest of each record, computed from its file by ``load(..., row_digests=True)`` and
+        not from X; see :mod:`veracal.data.row_digests`. They are not keyed, so they are as
         private as the records: they are never displayed or saved. A pickle, which holds the
         records themselves, keeps them, because a copy without them would be split differently.
     encoded : bool
@@ -135,7 +159,6 @@ class Dataset:
         Rows that were split by different draws may be in the training partition of one split
         and in the test partition of another.
     name : str
-        Name of the data set.
 
     Guarantees
     ----------
@@ -163,40 +186,58 @@ class Dataset:
     encoded: bool = False
 
     def __post_init__(self) -> None:
+        where = self.name
         for name in ("size", "max_contributions"):
             if getattr(self, name) is not None:
                 _checks.whole(**{name: getattr(self, name)})
         if self.norm is not None:
             _checks.positive(norm=self.norm)
-        classes = check_classes(self.classes, self.name)
-        X = check_features(self.X, self.norm, self.name)
+        classes = check_classes(self.classes, where)
+        X = check_features(self.X, self.norm, where)
         n = X.shape[0]
-        fixed = {
+        fixed: dict[str, Any] = {
             "X": X,
-            "y": check_codes(f"{self.name}: labels", self.y, len(classes), n),
+            "y": check_codes(f"{where}: labels", self.y, len(classes), n),
             "classes": classes,
             "groups": Frozen(self.groups),
-            "units": None if self.units is None else check_ids(self.units, n, self.name),
-            "slots": None if self.slots is None else check_slots(self.slots, n, self.name),
-            "row_digests": (
-                None
-                if self.row_digests is None
-                else check_digests(self.row_digests, n, self.name)
-            ),
             "feature_names": tuple(self.feature_names),
         }
+        for name in ("units", "slots"):
+            if (ids := getattr(self, name)) is not None:
+                fixed[name] = check_ids(ids, n, where, name)
+        if self.slots is not None:
+            reject_shared_slots(fixed["slots"], where)
+        if self.row_digests is not None:
+            digests = np.asarray(self.row_digests)
+            if digests.dtype != np.dtype("V16") or digests.ndim != 1:
+                raise DataError(
+                    f"{where}: row digests",
+                    "16 bytes for each row",
+                    f"{digests.dtype} of shape {digests.shape}",
+                    "Load the records with row_digests=True.",
+                )
+            check_length(f"{where}: row digests", len(digests), n)
+            fixed["row_digests"] = read_only(digests)
         for name, value in fixed.items():
             object.__setattr__(self, name, value)
         for name, group in self.groups.items():
-            check_length(f"{self.name}: group {name!r}", len(group), n)
+            check_length(f"{where}: group {name!r}", len(group), n)
         if self.feature_names and len(self.feature_names) != X.shape[1]:
             raise DataError(
-                f"{self.name}: feature names",
+                f"{where}: feature names",
                 f"{X.shape[1]}, one for each column",
                 str(len(self.feature_names)),
                 "Name each column of X once.",
             )
-        _check_contributions(self)
+        if self.max_contributions is not None and self.units is not None and n:
+            most = int(np.unique(self.units, return_counts=True)[1].max())
+            if most > self.max_contributions:
+                raise DataError(
+                    f"{where}: units",
+                    f"at most {self.max_contributions} rows of one unit",
+                    str(most),
+                    "Use limit_contributions first.",
+                )
 
     @classmethod
     def from_labels(
@@ -205,27 +246,12 @@ class Dataset:
         labels: ArrayLike,
         classes: Sequence[Label],
         *,
-        groups: Mapping[str, Group] = Frozen(),
-        units: ArrayLike | None = None,
-        slots: ArrayLike | None = None,
-        feature_names: Sequence[str] = (),
-        size: int | None = None,
-        norm: float | None = None,
         name: str = "data",
+        **declared: Any,
     ) -> Self:
         """Make a data set from label values instead of their indices."""
-        return cls(
-            X,
-            encode_labels(labels, classes, f"{name}: labels"),
-            tuple(classes),
-            groups=groups,
-            units=None if units is None else np.asarray(units),
-            slots=None if slots is None else np.asarray(slots),
-            feature_names=tuple(feature_names),
-            size=size,
-            norm=norm,
-            name=name,
-        )
+        codes = encode_labels(labels, classes, f"{name}: labels")
+        return cls(X, codes, tuple(classes), name=name, **declared)
 
     def __len__(self) -> int:
         return self.X.shape[0]
@@ -240,9 +266,6 @@ class Dataset:
             f"Dataset({self.name!r}: {len(self)} rows of {shape}, {len(self.classes)} classes, "
             f"groups: {groups}, unit: {unit}, declared size: {self.size})"
         )
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        restore_state(self, state)
 
     @property
     def n_classes(self) -> int:
@@ -261,93 +284,48 @@ class Dataset:
         selected twice.
         """
         rows = row_numbers(index, len(self))
-        X = self.X.take(rows) if isinstance(self.X, MappedRows) else read_only(self.X[rows])
+        X = self.X.take(rows) if isinstance(self.X, MappedRows) else self.X[rows]
+        selected = self._select(rows, X=X)
         needs_unique = self.max_contributions is not None or self.slots is not None
-        twice = needs_unique and len(np.unique(rows)) < len(rows)
-        return self._changed(
-            X=X,
-            y=read_only(self.y[rows]),
-            groups=Frozen({k: g.take(rows) for k, g in self.groups.items()}),
-            units=None if self.units is None else read_only(self.units[rows]),
-            slots=None if self.slots is None or twice else read_only(self.slots[rows]),
-            row_digests=None if self.row_digests is None else read_only(self.row_digests[rows]),
-            # A row selected twice counts twice.
-            max_contributions=None if twice else self.max_contributions,
-        )
-
-    def _changed(self, **changes: Any) -> Self:
-        """Copy with other fields, for changes that cannot violate the guarantees.
-
-        The checks, which pass over all records, are skipped. Other layers construct a new
-        ``Dataset`` instead.
-        """
-        copy = object.__new__(type(self))
-        for known in fields(self):
-            value = changes.get(known.name, getattr(self, known.name))
-            object.__setattr__(copy, known.name, value)
-        return copy
+        if needs_unique and len(np.unique(rows)) < len(rows):
+            return selected._changed(
+                slots=None, max_contributions=None
+            )  # a repeated row counts twice
+        return selected
 
     def batches(self, rows: int = _ROWS) -> Iterator[Self]:
         """Iterate over batches of at most ``rows`` consecutive rows, loaded into memory."""
         _checks.whole(rows=rows)
         for start in range(0, len(self), rows):
             here = slice(start, start + rows)  # views of read-only arrays
-            yield self._changed(
-                X=self.X.take(here)[:] if isinstance(self.X, MappedRows) else self.X[here],
-                y=self.y[here],
-                groups=Frozen({k: g.take(here) for k, g in self.groups.items()}),
-                units=None if self.units is None else self.units[here],
-                slots=None if self.slots is None else self.slots[here],
-                row_digests=None if self.row_digests is None else self.row_digests[here],
-            )
+            X = self.X.take(here)[:] if isinstance(self.X, MappedRows) else self.X[here]
+            yield self._select(here, X=X)
 
 
-def concatenate(parts: Sequence[Dataset]) -> Dataset:
-    """Concatenate data sets with the same declared facts."""
+AnyRecords = TypeVar("AnyRecords", bound=Records)
+
+
+def concatenate(parts: Sequence[AnyRecords]) -> AnyRecords:
+    """Concatenate records with the same declared facts.
+
+    Ids and digests are kept if every part has them.
+    """
     first = parts[0]
     if len(parts) == 1:
         return first
-    names = tuple(first.groups)
-    units = _joined([part.units for part in parts])
-    slots = _joined([part.slots for part in parts])
-    if slots is not None:
+    names = (*first._by_row, "X") if isinstance(first, Dataset) else first._by_row
+    by_name = {name: [getattr(part, name) for part in parts] for name in names}
+    arrays = {
+        name: None if any(a is None for a in each) else np.concatenate([a[:] for a in each])
+        for name, each in by_name.items()
+    }
+    if (slots := arrays.get("slots")) is not None:
         reject_shared_slots(slots, first.name)
-    return first._changed(
-        X=read_only(np.concatenate([part.X[:] for part in parts])),
-        y=read_only(np.concatenate([part.y for part in parts])),
-        groups=Frozen(
-            {
-                name: Group(
-                    np.concatenate([part.groups[name].codes for part in parts]),
-                    first.groups[name].names,
-                )
-                for name in names
-            }
-        ),
-        units=units,
-        slots=slots,
-        row_digests=_joined([part.row_digests for part in parts]),
-    )
-
-
-def _joined(arrays: "list[Array | None]") -> Array | None:
-    """Concatenate the arrays of all parts; None unless every part has one."""
-    present = [array for array in arrays if array is not None]
-    return read_only(np.concatenate(present)) if len(present) == len(arrays) else None
-
-
-def _check_contributions(dataset: Dataset) -> None:
-    """Reject a unit with more rows than declared."""
-    if dataset.max_contributions is None or dataset.units is None or not len(dataset):
-        return
-    most = int(np.unique(dataset.units, return_counts=True)[1].max())
-    if most > dataset.max_contributions:
-        raise DataError(
-            f"{dataset.name}: units",
-            f"at most {dataset.max_contributions} rows of one unit",
-            str(most),
-            "Use limit_contributions first.",
-        )
+    groups = {
+        name: Group(np.concatenate([part.groups[name].codes for part in parts]), group.names)
+        for name, group in first.groups.items()
+    }
+    return first._changed(groups=Frozen(groups), **arrays)
 
 
 def corrupt_labels(dataset: Dataset, p: float, *, rng: np.random.Generator) -> Dataset:
@@ -356,12 +334,6 @@ def corrupt_labels(dataset: Dataset, p: float, *, rng: np.random.Generator) -> D
     The drawn class may be the old one, so a label changes with probability
     :math:`p (k-1)/k`, and the best possible confidence in a clean label becomes
     :math:`1 - p (k-1)/k` (Zhang et al. 2022, appendix on label noise injection).
-
-    Parameters
-    ----------
-    dataset : Dataset
-    p : float in [0, 1]
-    rng : Generator
     """
     _checks.fraction(p=p)
     drawn = rng.integers(dataset.n_classes, size=len(dataset))
@@ -370,25 +342,89 @@ def corrupt_labels(dataset: Dataset, p: float, *, rng: np.random.Generator) -> D
 
 
 def check_learnable(dataset: Dataset, path: str | Path) -> None:
-    """Reject a loaded data set without records, or with records of only one class.
-
-    Parameters
-    ----------
-    dataset : Dataset
-    path : path
-        File or folder that it was loaded from.
-    """
+    """Reject a data set, loaded from a path, without records or with only one class."""
     if not len(dataset):
         raise DataError(
-            str(path),
-            "at least one record",
-            "none left",
-            "Check which rows are dropped.",
+            path, "at least one record", "none left", "Check which rows are dropped."
         )
     if (dataset.y == dataset.y[0]).all():
         raise DataError(
-            str(path),
+            path,
             "records of at least two classes",
             f"only {dataset.classes[dataset.y[0]]!r}",
             "Check the declared label column and the selection of records.",
         )
+
+
+def unit_numbers(units: Array | None, n: int) -> tuple[Ints, int]:
+    """Number the units of n rows from 0, and count them; without ids each row is a unit."""
+    if units is None:
+        return np.arange(n), n
+    ids, numbers = np.unique(units, return_inverse=True)
+    return numbers.reshape(-1), len(ids)
+
+
+@dataclass(frozen=True, eq=False)
+class UnitRows:
+    """Rows of each unit side by side, for resampling whole units."""
+
+    order: Ints  # row numbers, unit after unit
+    starts: Ints  # of the rows of each unit in ``order``
+    sizes: Ints  # their number
+
+    @classmethod
+    def of(cls, units: Array | None, n: int) -> "UnitRows":
+        """Gather the rows of each unit; without ids each row is a unit."""
+        numbers, n_units = unit_numbers(units, n)
+        sizes = np.bincount(numbers, minlength=n_units)
+        return cls(np.argsort(numbers, kind="stable"), np.cumsum(sizes) - sizes, sizes)
+
+    def resample(self, rng: np.random.Generator) -> Ints:
+        """Rows of units drawn with replacement, as many as there are units."""
+        drawn = rng.integers(len(self.sizes), size=len(self.sizes))
+        lengths = self.sizes[drawn]
+        within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        rows: Ints = self.order[np.repeat(self.starts[drawn], lengths) + within]
+        return rows
+
+
+def limit_contributions(
+    dataset: Dataset,
+    *,
+    max_contributions: int | None,
+    unit: ArrayLike | None = None,
+    rng: np.random.Generator | None = None,
+) -> Dataset:
+    """Keep at most ``max_contributions`` random rows of each unit, in their original order.
+
+    Parameters
+    ----------
+    max_contributions : int or None
+        None keeps all rows and guarantees nothing.
+    unit : array of ids, optional
+        Unit id of each row, in place of the data set's own units.
+    rng : Generator, optional
+        By default from secret entropy.
+
+    Guarantees
+    ----------
+    No unit has more than ``max_contributions`` rows. Which rows of a unit are kept depends only
+    on the number of its rows and on fresh draws: adding or removing a whole unit leaves the
+    distribution of the rows of all other units unchanged.
+    """
+    if unit is not None:
+        dataset = replace(dataset, units=np.asarray(unit), max_contributions=None)
+    if max_contributions is None:
+        return dataset._changed(max_contributions=None)
+    _checks.whole(max_contributions=max_contributions)
+    if dataset.units is None:
+        return dataset._changed(
+            max_contributions=max_contributions
+        )  # each row is a unit, and has one row
+    rng = _random.secret_generator() if rng is None else rng
+    numbers, _ = unit_numbers(dataset.units, len(dataset))
+    order = np.lexsort((rng.random(len(dataset)), numbers))
+    starts = np.flatnonzero(np.diff(numbers[order], prepend=-1))
+    rank = np.arange(len(order)) - np.repeat(starts, np.diff(starts, append=len(order)))
+    kept = np.sort(order[rank < max_contributions])
+    return dataset.take(kept)._changed(max_contributions=max_contributions, may_drop=True)

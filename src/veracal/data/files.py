@@ -1,19 +1,18 @@
-"""Limits on input files, zip archives, atomic writes, the cache folder and strict JSON."""
+"""Limits on input files, atomic writes, the cache, strict JSON, and settings."""
 
+import difflib
 import json
+import math
 import os
-import struct
 import tempfile
-import zipfile
-import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import IO, Any, BinaryIO, NoReturn, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from veracal import _checks
-from veracal.errors import DataError, LimitError
+from veracal.errors import DataError, LimitError, SchemaError
 
 _GIB = 2**30
 
@@ -56,7 +55,7 @@ class Limits:
         allowed = getattr(self, limit)
         if size > allowed:
             raise LimitError(
-                str(where),
+                where,
                 f"at most {allowed:,} {limit.replace('_', ' ')}",
                 f"{size:,}",
                 f"Nothing was read. If the input can be trusted, pass Limits({limit}={size}).",
@@ -70,12 +69,12 @@ def check_readable(path: Path, limits: Limits = DEFAULT_LIMITS) -> Path:
     """Return the path of a regular, non-empty file within the limits, or raise."""
     with translate_os_errors(path):
         if path.is_dir():
-            raise DataError(str(path), "a file", "a folder", "Name a file inside it.")
+            raise DataError(path, "a file", "a folder", "Name a file inside it.")
         if not path.is_file():
-            raise _vanished(path)
+            raise FileNotFoundError
         size = path.stat().st_size
     if size == 0:
-        raise DataError(str(path), "a file with records", "an empty file", "Name another file.")
+        raise DataError(path, "a file with records", "an empty file", "Name another file.")
     limits.check("file_bytes", size, path)
     return path
 
@@ -86,10 +85,12 @@ def translate_os_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as cause:
-        raise _vanished(path) from cause
+        raise DataError(
+            path, "an existing file", "nothing at that path", "Check the spelling."
+        ) from cause
     except OSError as cause:
         raise DataError(
-            str(path), "a readable path", cause.strerror or str(cause), "Check its permissions."
+            path, "a readable path", cause.strerror or str(cause), "Check its permissions."
         ) from cause
 
 
@@ -111,97 +112,12 @@ def inside(folder: Path, path: Path) -> Path:
     target = Path(os.path.realpath(folder / path))
     if not target.is_relative_to(root):
         raise DataError(
-            str(path),
+            path,
             f"a file inside {folder}",
             "a path or link that leads outside of it",
             "Copy the file into the folder.",
         )
     return target
-
-
-def _vanished(path: Path) -> DataError:
-    """Error for a path that does not exist."""
-    return DataError(
-        str(path), "an existing file", "nothing at that path", "Check the spelling."
-    )
-
-
-_ZIP_ERRORS = (
-    zipfile.BadZipFile,
-    NotImplementedError,  # an unknown compression method
-    RuntimeError,  # an encrypted member
-    ValueError,
-    EOFError,
-    struct.error,
-    zlib.error,
-)
-
-
-class ZipFiles:
-    """Files in an open zip archive, by name.
-
-    Their names are never used as paths, and each is read within the limits.
-    """
-
-    def __init__(self, archive: zipfile.ZipFile, path: Path, limits: Limits) -> None:
-        self._archive, self._path, self._limits = archive, path, limits
-        members = [member for member in archive.infolist() if not member.is_dir()]
-        limits.check("members", len(members), path)
-        self._members = {member.filename: member for member in members}
-        if len(self._members) < len(members):
-            raise DataError(
-                str(path),
-                "members of different names",
-                "a name that occurs twice",
-                "Write the archive again.",
-            )
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the files, sorted."""
-        return tuple(sorted(self._members))
-
-    def size(self, name: str) -> int:
-        """Stated size of a file once unpacked; zipfile never returns more."""
-        return self._members[name].file_size
-
-    @contextmanager
-    def open(self, name: str) -> Iterator[IO[bytes]]:
-        """Open one file."""
-        self._limits.check("memory_bytes", self.size(name), f"{self._path}: {name}")
-        with _zip_errors(f"{self._path}: {name}"), self._archive.open(name) as member:
-            yield member
-
-    def read(self, name: str) -> bytes:
-        """Unpack one file."""
-        with self.open(name) as member:
-            return member.read()
-
-
-@contextmanager
-def open_zip(path: Path, limits: Limits = DEFAULT_LIMITS) -> Iterator[ZipFiles]:
-    """Open a zip archive."""
-    with open_file(path, limits) as file:
-        with _zip_errors(str(path)):
-            archive = zipfile.ZipFile(file)
-        with archive:
-            yield ZipFiles(archive, path, limits)
-
-
-@contextmanager
-def _zip_errors(where: str) -> Iterator[None]:
-    """Translate errors of zipfile into a :class:`DataError`."""
-    try:
-        yield
-    except DataError:  # a ValueError itself
-        raise
-    except _ZIP_ERRORS as cause:
-        raise DataError(
-            where,
-            "an undamaged zip archive without encryption",
-            str(cause) or "damage",
-            "Write the archive again.",
-        ) from cause
 
 
 Writer = TypeVar("Writer")
@@ -212,11 +128,11 @@ def new_file(path: Path, what: str = "file") -> Path:
     with translate_os_errors(path):
         if os.path.lexists(path):  # also a broken link
             raise DataError(
-                str(path), f"a new {what}", "one that exists", "Name another, or remove it."
+                path, f"a new {what}", "one that exists", "Name another, or remove it."
             )
         if not path.parent.is_dir():
             raise DataError(
-                str(path),
+                path,
                 f"a {what} in a folder that exists",
                 "no such folder",
                 "Create the folder first.",
@@ -229,7 +145,7 @@ def by_suffix(path: Path, writers: Mapping[str, Writer]) -> Writer:
     writer = writers.get(path.suffix.lower())
     if writer is None:
         raise DataError(
-            str(path),
+            path,
             f"a file that ends in {', '.join(writers)}",
             repr(path.suffix) if path.suffix else "no suffix",
             "The suffix determines the format: rename the file.",
@@ -273,7 +189,7 @@ def atomic_file(path: Path, *, force: bool = False) -> Iterator[BinaryIO]:
             Path(temporary).unlink(missing_ok=True)
     except OSError as cause:
         raise DataError(
-            str(path), "a place to write", cause.strerror or str(cause), "Name another place."
+            path, "a place to write", cause.strerror or str(cause), "Name another place."
         ) from cause
 
 
@@ -326,7 +242,7 @@ def cache_secret(folder: Path) -> bytes:
         secret = path.read_bytes()
     if len(secret) != _KEY_BYTES:
         raise DataError(
-            str(path),
+            path,
             f"a key of {_KEY_BYTES} bytes",
             f"{len(secret)} bytes",
             "Remove the file. Cached features are then computed again.",
@@ -345,14 +261,18 @@ def parse_json(text: str, where: str) -> Any:
     """
     try:
         value = json.loads(
-            text, object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite
+            text, object_pairs_hook=_unique, parse_constant=_finite, parse_float=_finite
         )
         if "\\ud" in text.lower():  # may be a lone surrogate
             json.dumps(value, ensure_ascii=False).encode()
-    except RecursionError as cause:
-        raise _not_json(where, "values nested too deeply") from cause
-    except ValueError as cause:
-        raise _not_json(where, str(cause)) from cause
+    except (RecursionError, ValueError) as cause:
+        is_deep = isinstance(cause, RecursionError)
+        raise DataError(
+            where,
+            "strict JSON (RFC 8259), each key once",
+            "values nested too deeply" if is_deep else str(cause),
+            "Write the file again as strict JSON.",
+        ) from cause
     return value
 
 
@@ -366,24 +286,48 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def _no_constant(word: str) -> NoReturn:
-    """Reject the constants NaN and Infinity."""
-    raise ValueError(f"the constant {word}")
-
-
 def _finite(digits: str) -> float:
-    """Reject numbers that overflow a float."""
+    """Reject NaN, Infinity, and numbers that overflow a float."""
     value = float(digits)
-    if value in (float("inf"), float("-inf")):
+    if not math.isfinite(value):
         raise ValueError(f"the number {digits[:20]}")
     return value
 
 
-def _not_json(where: str, problem: str) -> DataError:
-    """Error for text that is not strict JSON."""
-    return DataError(
-        where,
-        "strict JSON (RFC 8259), each key once",
-        problem,
-        "Write the file again as strict JSON.",
-    )
+def construct_from_settings(kind: Any, settings: object, where: str) -> Any:
+    """Construct a dataclass from a table of settings.
+
+    Unknown and missing settings are rejected by name, and errors of the class name ``where``.
+    """
+    settings = expect_table(settings, where)
+    known = {known.name: known for known in fields(kind)}
+    for name in settings:
+        if name not in known:
+            similar = difflib.get_close_matches(name, known, 1)
+            hint = f"Did you mean {similar[0]!r}?" if similar else "Remove it."
+            words = ", ".join(known) or "no settings"
+            raise SchemaError(where, f"only {words}", repr(name), hint)
+    for name, entry in known.items():
+        required = entry.default is MISSING and entry.default_factory is MISSING
+        if required and name not in settings:
+            raise SchemaError(
+                where,
+                f"{name!r} to be declared",
+                "no such entry",
+                "Declare it: nothing is inferred.",
+            )
+    try:
+        return kind(**settings)
+    except DataError as error:
+        if error.where.startswith(where):
+            raise
+        raise SchemaError(
+            f"{where}: {error.where}", error.expected, error.found, error.remedy
+        ) from error
+
+
+def expect_table(entry: object, where: str) -> dict[str, Any]:
+    """Return a TOML table, or raise if the entry is none."""
+    if not isinstance(entry, dict):
+        raise SchemaError(where, "a table", repr(entry)[:40], "Write it as [section.name].")
+    return entry

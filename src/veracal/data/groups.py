@@ -8,9 +8,8 @@ import numpy as np
 
 from veracal import _checks
 from veracal._types import Floats
-from veracal.data.dataset import Group, cross
+from veracal.data.dataset import Group, UnitRows, cross
 from veracal.data.scores import Scores
-from veracal.data.units import UnitRows
 from veracal.errors import DataError
 
 Metric = Callable[[Scores], float]
@@ -21,16 +20,7 @@ _REAL = (-np.inf, np.inf)
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value with its interval; None if the group is empty.
-
-    Attributes
-    ----------
-    value, low, high : float or None
-    level : float
-        Confidence level.
-    n : int
-        Number of records.
-    """
+    """A value of n records with its interval of a confidence level; None if there is none."""
 
     value: float | None
     low: float | None
@@ -41,20 +31,10 @@ class Estimate:
 
 @dataclass(frozen=True, eq=False)
 class ByGroup:
-    """A metric by group, with bootstrap replicates drawn jointly for all groups.
+    """A metric overall and by group, with bootstrap replicates drawn jointly for all groups.
 
-    Attributes
-    ----------
-    group : str
-        The attribute.
-    names : tuple of str
-        Groups, empty or not.
-    overall : Estimate
-    values : mapping of group name to Estimate
-    level : float
-    interval : 'percentile' or 'basic'
-    within : pair of floats
-        As in :func:`by_group`.
+    ``values`` holds every group of the attribute ``group``, empty or not; the other settings
+    are those of :func:`by_group`.
     """
 
     group: str
@@ -78,7 +58,7 @@ class ByGroup:
         """
         span = self.within[1] - self.within[0]
         limits = (0.0 if one is None else -span, span)
-        return self._compare(one, other, lambda high, low: high - low, limits)
+        return self._compare(one, other, np.subtract, limits)
 
     def ratio(self, one: str | None = None, other: str | None = None) -> Estimate:
         """Ratio of two groups, or of the smallest to the largest value.
@@ -87,7 +67,11 @@ class ByGroup:
         basic one, as for :meth:`gap`.
         """
         limits = (0.0, 1.0 if one is None else np.inf)
-        return self._compare(other, one, lambda high, low: _ratio(low, high), limits)
+
+        def divide(high: Floats, low: Floats) -> Floats:
+            return np.divide(low, high, out=np.full_like(low, np.nan), where=high != 0)
+
+        return self._compare(other, one, divide, limits)
 
     def _compare(
         self,
@@ -104,7 +88,13 @@ class ByGroup:
         )
         n, interval = sum(estimate.n for estimate in self.values.values()), self.interval
         if one is not None and other is not None:
-            columns = [self._index(one), self._index(other)]
+            for name in (one, other):
+                if name not in self.values:
+                    known = ", ".join(self.names)
+                    raise DataError(
+                        self.group, f"one of {known}", repr(name), "Check the spelling."
+                    )
+            columns = [self.names.index(one), self.names.index(other)]
             n = self.values[one].n + self.values[other].n
             pair = point[:, columns], self._replicates[:, columns]
             value, draws = (rule(values[:, 0], values[:, 1]) for values in pair)
@@ -117,14 +107,6 @@ class ByGroup:
         if not limits[0] <= value[0] <= limits[1]:
             limits = _REAL  # a ratio of values that may be negative
         return estimate(float(value[0]), draws, self.level, n, interval, limits)
-
-    def _index(self, name: str) -> int:
-        """Column of a group among the replicates."""
-        if name not in self.values:
-            raise DataError(
-                self.group, f"one of {', '.join(self.names)}", repr(name), "Check the spelling."
-            )
-        return self.names.index(name)
 
 
 def by_group(
@@ -148,11 +130,8 @@ def by_group(
     ----------
     metric : callable
         From :class:`Scores` to a number, such as an accuracy or a calibration error.
-    scores : Scores
     group : str or tuple of str
         Attribute, or several whose intersections are the groups.
-    level : float in (0, 1)
-    replicates : int
     interval : 'percentile' or 'basic'
         With quantiles :math:`q` of the replicates, either
         :math:`[q_{\alpha/2}, q_{1-\alpha/2}]`, or reflected at the value
@@ -163,11 +142,6 @@ def by_group(
     within : pair of floats
         Range of the metric, to which basic intervals are clipped: ``(0, 1)`` for a
         calibration error.
-    rng : Generator
-
-    Returns
-    -------
-    ByGroup
 
     Notes
     -----
@@ -180,7 +154,14 @@ def by_group(
     if not 0 < level < 1:
         raise ValueError(f"Expected a level between 0 and 1, got level={level!r}.")
     _checks.one_of(("percentile", "basic"), interval=interval)
-    name, groups = _select_group(scores, group)
+    names = (group,) if isinstance(group, str) else tuple(group)
+    if not names:
+        raise ValueError(f"Expected one group or several, got group={group!r}.")
+    for name in names:
+        if name not in scores.groups:
+            known = ", ".join(map(repr, scores.groups)) or "none"
+            raise DataError(scores.name, f"a group among {known}", repr(name), "Declare it.")
+    groups = cross(*(scores.groups[name] for name in names))
     points = _evaluate(metric, scores, groups)
     draws = np.empty((int(replicates), 1 + len(groups.names)))
     units = UnitRows.of(scores.units, len(scores))
@@ -193,20 +174,8 @@ def by_group(
         for j, (point, n) in enumerate(zip(points, [len(scores), *sizes.tolist()], strict=True))
     ]
     values = dict(zip(groups.names, estimates[1:], strict=True))
-    return ByGroup(name, estimates[0], values, level, interval, within, draws[:, 1:])
-
-
-def _select_group(scores: Scores, group: str | tuple[str, ...]) -> tuple[str, Group]:
-    """Name and codes of an attribute, or of the intersection of several."""
-    names = (group,) if isinstance(group, str) else tuple(group)
-    if not names:
-        raise ValueError(f"Expected one group or several, got group={group!r}.")
-    for name in names:
-        if name not in scores.groups:
-            known = ", ".join(map(repr, scores.groups)) or "none"
-            raise DataError(scores.name, f"a group among {known}", repr(name), "Declare it.")
-    groups, joined = [scores.groups[name] for name in names], " & ".join(names)
-    return joined, cross(*groups)
+    joined = " & ".join(names)
+    return ByGroup(joined, estimates[0], values, level, interval, within, draws[:, 1:])
 
 
 def _evaluate(metric: Metric, scores: Scores, group: Group) -> Floats:
@@ -241,8 +210,3 @@ def estimate(
         low, high = np.clip([2 * value - high, 2 * value - low], *within).tolist()
         low, high = min(low, value), max(high, value)  # include the value in its interval
     return Estimate(value, low, high, level, n)
-
-
-def _ratio(low: Floats, high: Floats) -> Floats:
-    """Ratio, NaN where the divisor is 0."""
-    return np.divide(low, high, out=np.full_like(low, np.nan), where=high != 0)

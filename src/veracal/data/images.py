@@ -1,14 +1,16 @@
 """Images in folders and zip archives, decoded to one size and labeled by their names."""
 
 import io
+import math
 import os
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import zipfile
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NoReturn, Protocol
+from typing import Any, Literal
 
 import numpy as np
 
@@ -21,12 +23,11 @@ from veracal.data.files import (
     Limits,
     inside,
     open_file,
-    open_zip,
     translate_os_errors,
 )
-from veracal.data.labels import TEXT, Label, check_classes
+from veracal.data.labels import TEXT, Label, check_classes, first_of
 from veracal.data.row_digests import as_digests, digest_of_texts
-from veracal.data.texts import alias_problem, class_codes, read_names
+from veracal.data.texts import alias_problem, class_codes
 from veracal.errors import DataError, LimitError, SchemaError
 
 Mode = Literal["grey", "color"]
@@ -50,18 +51,9 @@ def open_image(
 ) -> Any:
     """Open an encoded image and check its size, without decoding it.
 
-    Parameters
-    ----------
-    data : bytes
-        The file.
-    where : str
-        Name of the file, for errors.
-    pillow : module
-        From :func:`guarded_pillow`.
-    formats : sequence of str
-        Pillow's names of the formats to try; no other decoder is used.
-    limits : Limits
-        The decoded image must fit ``memory_bytes``; Pillow's own limit applies as well.
+    ``pillow`` is from :func:`guarded_pillow`, ``where`` names the file in errors. No decoder but
+    those of ``formats`` (in Pillow's names) is used. The decoded image must fit
+    ``limits.memory_bytes``; Pillow's own limit applies as well.
     """
     try:
         image = pillow.open(io.BytesIO(data), formats=formats)
@@ -75,7 +67,10 @@ def open_image(
     except Exception as cause:  # decoders raise many errors for broken bytes
         raise _broken(where, formats, "another format or a broken file") from cause
     limits.check("memory_bytes", image.width * image.height * 4, where)
-    if image.mode not in _KNOWN_MODES or _is_deep(image, data):
+    # Pillow would silently reduce 16 bits per channel to 8. The depth of a PNG is byte 24 of the
+    # file; for other formats Pillow's decoder states it.
+    is_deep = (image.format == "PNG" and data[24] > 8) or ";16" in repr(image.tile)
+    if image.mode not in _KNOWN_MODES or is_deep:
         raise DataError(
             where,
             "8 bits per channel",
@@ -99,34 +94,21 @@ def pixels(
     except Exception as cause:  # decoders raise many errors for broken bytes
         raise _broken(where, (image.format or "encoded",), f"damage ({cause})") from cause
     if image.size != (width, height):
-        image = _resize(image, where, height, width, resize)
+        if resize == "none":
+            raise DataError(
+                where,
+                f"{height} × {width} pixels, as declared",
+                f"{image.height} × {image.width}",
+                "Declare the real size, or resize='stretch' or 'crop'.",
+            )
+        box = None
+        if resize == "crop":
+            scale = min(image.width / width, image.height / height)
+            left, top = (image.width - width * scale) / 2, (image.height - height * scale) / 2
+            box = (left, top, left + width * scale, top + height * scale)
+        bilinear = extra("PIL.Image", "images").Resampling.BILINEAR
+        image = image.resize((width, height), bilinear, box=box)
     return np.asarray(image, np.uint8)
-
-
-def _is_deep(image: Any, data: bytes) -> bool:
-    """Whether the image has 16 bits per channel, which Pillow would silently reduce to 8.
-
-    The depth of a PNG is byte 24 of the file; for other formats Pillow's decoder states it.
-    """
-    return (image.format == "PNG" and data[24] > 8) or ";16" in repr(image.tile)
-
-
-def _resize(image: Any, where: str, height: int, width: int, resize: Resize) -> Any:
-    """Resize an image to the declared size."""
-    if resize == "none":
-        raise DataError(
-            where,
-            f"{height} × {width} pixels, as declared",
-            f"{image.height} × {image.width}",
-            "Declare the real size, or resize='stretch' or 'crop'.",
-        )
-    box = None
-    if resize == "crop":
-        scale = min(image.width / width, image.height / height)
-        left, top = (image.width - width * scale) / 2, (image.height - height * scale) / 2
-        box = (left, top, left + width * scale, top + height * scale)
-    bilinear = extra("PIL.Image", "images").Resampling.BILINEAR
-    return image.resize((width, height), bilinear, box=box)
 
 
 def _broken(where: str, formats: Sequence[str], problem: str) -> DataError:
@@ -139,35 +121,25 @@ def _broken(where: str, formats: Sequence[str], problem: str) -> DataError:
     )
 
 
-class ImageFiles(Protocol):
-    """Files that can be listed and read."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Relative names with forward slashes, sorted."""
-
-    def read(self, name: str) -> bytes:
-        """Bytes of one file."""
-
-
-@contextmanager
-def open_files(path: Path, limits: Limits) -> Iterator[ImageFiles]:
-    """Open a folder or a zip archive."""
-    with translate_os_errors(path):
-        is_folder = path.is_dir()
-    if is_folder:
-        yield Folder(path, limits)
-        return
-    with open_zip(path, limits) as archive:
-        yield archive
-
-
 class Folder:
-    """Files below a folder, without links that lead out of it."""
+    """Files below a folder, by relative name with forward slashes, without links out of it."""
 
     def __init__(self, folder: Path, limits: Limits) -> None:
         self._folder, self._limits = folder, limits
-        self.names = tuple(sorted(self._walk()))
+        names: list[str] = []
+        with translate_os_errors(folder):
+            for parent, folders, files in os.walk(folder, onerror=_refuse):
+                for name in folders:
+                    link = Path(parent, name)
+                    if link.is_symlink():  # it may lead outside, or in circles
+                        inside(folder, link.relative_to(folder))
+                        raise DataError(
+                            link, "a folder", "a link to one", "Move the folder itself here."
+                        )
+                here = Path(parent).relative_to(folder)
+                names += [(here / file).as_posix() for file in files]
+                limits.check("members", len(names), folder)
+        self.names = tuple(sorted(names))
 
     def read(self, name: str) -> bytes:
         """Read one file."""
@@ -175,31 +147,55 @@ class Folder:
             self._limits.check("memory_bytes", os.fstat(file.fileno()).st_size, name)
             return file.read()
 
-    def _walk(self) -> Iterator[str]:
-        """Yield relative names, within the limit on their number."""
-        count = 0
-        with translate_os_errors(self._folder):
-            for parent, folders, files in os.walk(self._folder, onerror=_refuse):
-                for folder in folders:
-                    self._check_link(Path(parent, folder))
-                for file in files:
-                    count += 1
-                    self._limits.check("members", count, self._folder)
-                    yield Path(parent, file).relative_to(self._folder).as_posix()
 
-    def _check_link(self, folder: Path) -> None:
-        """Reject a link to a folder: it may lead outside, or in circles."""
-        if not folder.is_symlink():
-            return
-        inside(self._folder, folder.relative_to(self._folder))
-        raise DataError(
-            str(folder), "a folder", "a link to one", "Move the folder itself here."
-        )
-
-
-def _refuse(error: OSError) -> NoReturn:
+def _refuse(error: OSError) -> None:
     """Raise for a folder that cannot be listed, instead of skipping it."""
     raise error
+
+
+class ZipFiles:
+    """Files in an open zip archive, by name; names are never used as paths."""
+
+    def __init__(self, archive: zipfile.ZipFile, path: Path, limits: Limits) -> None:
+        self._archive, self._path, self._limits = archive, path, limits
+        self.names = tuple(sorted(m.filename for m in archive.infolist() if not m.is_dir()))
+        limits.check("members", len(self.names), path)
+
+    def read(self, name: str) -> bytes:
+        """Unpack one file; zipfile never returns more than its stated size."""
+        where = f"{self._path}: {name}"
+        self._limits.check("memory_bytes", self._archive.getinfo(name).file_size, where)
+        with _zip_errors(where):
+            return self._archive.read(name)
+
+
+@contextmanager
+def _zip_errors(where: object) -> Iterator[None]:
+    """Translate the errors of zipfile, which raises many kinds for broken archives."""
+    try:
+        yield
+    except Exception as cause:
+        raise DataError(
+            where,
+            "an undamaged zip archive without encryption",
+            str(cause) or "damage",
+            "Write the archive again.",
+        ) from cause
+
+
+@contextmanager
+def _open_files(path: Path, limits: Limits) -> Iterator[Folder | ZipFiles]:
+    """Open a folder or a zip archive."""
+    with translate_os_errors(path):
+        is_folder = path.is_dir()
+    if is_folder:
+        yield Folder(path, limits)
+        return
+    with open_file(path, limits) as file:
+        with _zip_errors(path):
+            archive = zipfile.ZipFile(file)
+        with archive:
+            yield ZipFiles(archive, path, limits)
 
 
 _SPECIAL = frozenset({"label", "part", "unit", "listed"})
@@ -220,7 +216,7 @@ class ImageForm:
         Regular expressions; the first that matches the whole relative path of a file, with
         forward slashes, describes it. Each has a group ``(?P<label>…)``. Optional groups, the
         same in all patterns, are ``part`` (such as train or test), ``unit`` (the individual
-        in the image), ``listed`` (its name in lists of files), and declared groups.
+        in the image), ``listed`` (its name in a list of files to load), and declared groups.
     mode : 'grey' or 'color'
     aliases : mapping of str to class
         Labels in paths that differ from the name of the class.
@@ -286,62 +282,59 @@ def load_images(
     form: ImageForm,
     *,
     part: str | None = None,
-    lists: str | Path | Sequence[str | Path] | None = None,
+    only: Collection[str] | None = None,
     limits: Limits = DEFAULT_LIMITS,
     size: int | None = None,
     name: str | None = None,
     row_digests: bool = False,
     progress: Progress | None = None,
 ) -> Dataset:
-    """Load images of one size.
+    """Load images of one size; a file that violates the form raises a ``DataError``.
 
     Parameters
     ----------
     path : path
         A folder, or a zip archive, which is not unpacked on disk.
-    form : ImageForm
-        Classes, size and the patterns of paths.
     part : str, optional
-        Load only files of this part. None: all.
-    lists : path or paths, optional
-        Text files that list the files to load, one a line. None: all.
-    limits : Limits
-        Bounds that are checked before an image is decoded.
+        Load only files of this part.
+    only : collection of str, optional
+        Paths of the files to load, or what the group ``listed`` of their patterns finds.
     size : int, optional
         Declared number of rows.
-    name : str, optional
-        Name of the data set; by default that of the path.
     row_digests : bool
         Whether to compute a digest of each image: of the bytes of its file, and of the label,
         groups and unit in its path.
-    progress : callable, optional
-        Called with the number of decoded images and the total.
 
     Returns
     -------
     Dataset
         Bytes of shape (n, height, width) or (n, height, width, 3), sorted by path.
-
-    Raises
-    ------
-    DataError
-        At the first file that violates the form. No partial result is returned.
     """
     path = Path(path)
-    has_units = "unit" in re.compile(form.patterns[0]).groupindex
-    with open_files(path, limits) as files:
-        matches = _match_names(files.names, form, path)
-        matches = _select(matches, part, _read_lists(lists, limits), path)
-        codes = _codes(matches, form, path)
+    with _open_files(path, limits) as files:
+        matches = _match_names(files, form, path)
+        if part is not None:
+            matches = {n: m for n, m in matches.items() if m.groupdict().get("part") == part}
+        if only is not None:
+            matches = _select_listed(matches, only, path)
+        if not matches:
+            none = "no image at all" if part is None else f"no image of part {part!r}"
+            raise DataError(path, "images that the form describes", none, "Check the path.")
+        known = class_codes(form.aliases, form.classes)
+        labels = _texts(matches, "label", path, known)
+        groups = {
+            group: Group.from_values(_texts(matches, group, path, values), values)
+            for group, values in form.groups.items()
+        }
+        has_units = "unit" in re.compile(form.patterns[0]).groupindex
+        units = _texts(matches, "unit", path) if has_units else None
         X, digests = _decode(files, matches, form, path, limits, progress, row_digests)
     dataset = Dataset(
         X,
-        codes,
+        np.array([known[label] for label in labels.tolist()], np.int64),
         form.classes,
-        groups={
-            group: _group(matches, group, values, path) for group, values in form.groups.items()
-        },
-        units=_texts(matches, "unit", path) if has_units else None,
+        groups=groups,
+        units=units,
         row_digests=digests,
         encoded=True,
         size=size,
@@ -354,15 +347,21 @@ def load_images(
 Matches = dict[str, re.Match[str]]  # by the name of the file
 
 
-def _match_names(names: Iterable[str], form: ImageForm, path: Path) -> Matches:
+def _match_names(files: Folder | ZipFiles, form: ImageForm, path: Path) -> Matches:
     """Match every file that is not ignored; one that matches nothing is an error."""
     patterns = [re.compile(pattern) for pattern in form.patterns]
     ignore = [re.compile(pattern) for pattern in form.ignore]
     matches = {}
-    for name in names:
+    for name in files.names:
         if any(pattern.fullmatch(name) for pattern in ignore):
             continue
-        _check_name(name, path)
+        try:
+            name.encode()
+        except UnicodeEncodeError as cause:  # labels and ids are read from it
+            escaped = name.encode(errors="surrogateescape").decode(errors="backslashreplace")
+            raise DataError(
+                f"{path}: {escaped}", "a name in UTF-8", "other bytes", "Rename the file."
+            ) from cause
         match = next(filter(None, (pattern.fullmatch(name) for pattern in patterns)), None)
         if match is None:
             raise DataError(
@@ -375,108 +374,47 @@ def _match_names(names: Iterable[str], form: ImageForm, path: Path) -> Matches:
     return matches
 
 
-def _check_name(name: str, path: Path) -> None:
-    """Reject a name that is not text, since labels and ids are read from it."""
-    try:
-        name.encode()
-    except UnicodeEncodeError as cause:
-        escaped = name.encode(errors="surrogateescape").decode(errors="backslashreplace")
-        raise DataError(
-            f"{path}: {escaped}", "a name in UTF-8", "other bytes", "Rename the file."
-        ) from cause
-
-
-def _read_lists(
-    lists: str | Path | Sequence[str | Path] | None, limits: Limits
-) -> dict[str, str] | None:
-    """Return the listed files, each with the list that names it."""
-    if lists is None:
-        return None
-    listed: dict[str, str] = {}
-    for path in [lists] if isinstance(lists, str | Path) else lists:
-        for name in read_names(path, limits):
-            entry = name.removeprefix("/")
-            if entry in listed:
-                raise DataError(
-                    str(path), "each file once in all lists", repr(entry), "Remove the line."
-                )
-            listed[entry] = str(path)
-    return listed
-
-
-def _select(
-    matches: Matches, part: str | None, listed: dict[str, str] | None, path: Path
-) -> Matches:
-    """Select the files of a part, and those that are listed."""
-    if part is not None:
-        matches = {n: m for n, m in matches.items() if m.groupdict().get("part") == part}
-    if listed is not None:
-        matches = _select_listed(matches, listed, path)
-    if not matches:
-        none = "no image at all" if part is None else f"no image of part {part!r}"
-        raise DataError(str(path), "images that the form describes", none, "Check the path.")
-    return matches
-
-
-def _select_listed(matches: Matches, listed: dict[str, str], path: Path) -> Matches:
+def _select_listed(matches: Matches, only: Collection[str], path: Path) -> Matches:
     """Select the listed files; each must exist exactly once."""
     names: dict[str, str] = {}
     for name, match in matches.items():
         entry = match.groupdict().get("listed") or name
-        if entry in names and entry in listed:
+        if entry in names and entry in only:
             raise DataError(
                 f"{path}: {name}", f"{entry!r} once", "a second one", "Remove one of the files."
             )
         names[entry] = name
-    for entry, where in listed.items():
+    for entry in only:
         if entry not in names:
             raise DataError(
-                where, f"files of {path}", repr(entry), "Complete the folder or the archive."
+                path, "all listed files", f"no {entry!r}", "Complete the folder or the archive."
             )
-    return {name: matches[name] for name in sorted(names[entry] for entry in listed)}
+    return {name: matches[name] for name in sorted(names[entry] for entry in only)}
 
 
-def _codes(matches: Matches, form: ImageForm, path: Path) -> Array:
-    """Return the index of each label among the classes."""
-    known = class_codes(form.aliases, form.classes)
+def _texts(
+    matches: Matches, group: str, path: Path, declared: Iterable[Label] | None = None
+) -> Array:
+    """Return the text that a group of the patterns matched in each name, one of the declared."""
+    known = None if declared is None else {str(value): None for value in declared}
     for name, match in matches.items():
-        if match["label"] not in known:
-            raise DataError(
-                f"{path}: {name}",
-                f"one of {len(known)} declared labels, such as {next(iter(known))!r}",
-                repr(match["label"]),
-                "Declare the class, or remove the file.",
-            )
-    return np.array([known[match["label"]] for match in matches.values()], np.int64)
-
-
-def _group(matches: Matches, group: str, values: Sequence[Label], path: Path) -> Group:
-    """Return the attribute that a group of the patterns matched."""
-    texts, known = _texts(matches, group, path), {str(value) for value in values}
-    for name, text in zip(matches, texts.tolist(), strict=True):
-        if text not in known:
-            listed = ", ".join(map(repr, values[:8])) + ", …" * (len(values) > 8)
-            raise DataError(
-                f"{path}: {name}: {group}",
-                f"one of {listed}",
-                repr(text),
-                "Declare the value, or remove the file.",
-            )
-    return Group.from_values(texts, values)
-
-
-def _texts(matches: Matches, group: str, path: Path) -> Array:
-    """Return the text that a group of the patterns matched, for each file."""
-    for name, match in matches.items():
-        if not match[group]:
+        text = match[group]
+        if not text:
             raise DataError(
                 f"{path}: {name}", f"a {group} in its name", "none", "Correct the pattern."
+            )
+        if known is not None and text not in known:
+            raise DataError(
+                f"{path}: {name}: {group}",
+                f"one of {first_of(list(known))}",
+                repr(text),
+                "Declare the value, or remove the file.",
             )
     return np.array([match[group] for match in matches.values()], TEXT)
 
 
 def _decode(
-    files: ImageFiles,
+    files: Folder | ZipFiles,
     matches: Matches,
     form: ImageForm,
     path: Path,
@@ -485,17 +423,17 @@ def _decode(
     row_digests: bool,
 ) -> tuple[Array, Array | None]:
     """Decode files into one array, whose size is checked first, with digests if requested."""
-    names, digests = tuple(matches), []
-    shape = (len(names), *form.shape)
-    limits.check("rows", len(names), path)
-    limits.check("memory_bytes", int(np.prod(shape, dtype=object)), path)
+    digests = []
+    shape = (len(matches), *form.shape)
+    limits.check("rows", len(matches), path)
+    limits.check("memory_bytes", math.prod(shape), path)
     X = np.empty(shape, np.uint8)
     with guarded_pillow() as pillow:
-        for i, name in enumerate(names):
+        for i, (name, match) in enumerate(matches.items()):
             where = f"{path}: {name}"
             data = files.read(name)
             if row_digests:
-                known = matches[name].groupdict()
+                known = match.groupdict()
                 texts = [known.get(group) or "" for group in ("label", "unit", *form.groups)]
                 digests.append(digest_of_texts(texts, data))
             image = open_image(data, where, pillow, formats=form.formats, limits=limits)
@@ -508,5 +446,5 @@ def _decode(
                 resize=form.resize,
             )
             if progress:
-                progress(i + 1, len(names))
+                progress(i + 1, len(matches))
     return X, as_digests(digests) if row_digests else None

@@ -15,25 +15,21 @@ from veracal.errors import DataError
 
 Label = str | int
 TEXT = np.dtypes.StringDType()
-_BLOCK = 65_536  # records compared at a time, since text takes much more memory
+_BLOCK = 65_536  # records checked at a time, since text takes much more memory
 
 
 def reject_masked(values: object, where: str) -> None:
     """Reject a masked array: masked entries would become ordinary values."""
     if isinstance(values, np.ma.MaskedArray):
         raise DataError(
-            where,
-            "a plain array",
-            "a masked one",
-            "Fill masked entries, or drop the rows.",
+            where, "a plain array", "a masked one", "Fill masked entries, or drop the rows."
         )
 
 
 def check_classes(classes: Sequence[Label], where: str) -> tuple[Label, ...]:
     """Return declared classes as a tuple: at least two, distinct, all str or all int."""
     result = tuple(c.item() if isinstance(c, np.generic) else c for c in classes)
-    kinds = {type(label) for label in result}
-    known = kinds in ({str}, {int})
+    known = set(map(type, result)) in ({str}, {int})
     if not known or len(result) < 2 or len(set(result)) < len(result):
         raise DataError(
             f"{where}: classes",
@@ -42,6 +38,11 @@ def check_classes(classes: Sequence[Label], where: str) -> tuple[Label, ...]:
             "Declare every class that records may have, whether or not it occurs.",
         )
     return result
+
+
+def first_of(values: Sequence[object], most: int = 8) -> str:
+    """List the first values, for an error message."""
+    return ", ".join(map(repr, values[:most])) + ", …" * (len(values) > most)
 
 
 def encode_labels(values: ArrayLike, classes: Sequence[Label], where: str) -> Ints:
@@ -63,10 +64,9 @@ def encode_labels(values: ArrayLike, classes: Sequence[Label], where: str) -> In
         codes[start : start + len(block)] = indices
         if (indices < 0).any():
             wrong = int(np.argmax(indices < 0))
-            listed = ", ".join(map(repr, list(classes)[:8])) + ", …" * (len(classes) > 8)
             raise DataError(
                 where,
-                f"one of {listed}",
+                f"one of {first_of(list(classes))}",
                 f"{str(block[wrong])!r} in record {start + wrong + 1}",
                 "Declare the label, or correct the record.",
             )
@@ -84,22 +84,15 @@ def _indices(values: Array, classes: Array) -> Ints:
     if values.dtype.kind in "iu" and np.array_equal(classes, np.arange(len(classes))):
         known = (values >= 0) & (values < len(classes))
         return np.where(known, values.astype(np.int64, copy=False), -1)
-    if not (values.dtype.kind in "iu" and classes.dtype.kind in "iu"):
-        return _text_indices(values, classes)
-    order = np.argsort(classes)
-    ranks = np.searchsorted(classes[order], values)
-    codes: Ints = order[np.minimum(ranks, len(classes) - 1)]
-    return np.where(classes[codes] == values, codes, -1)
-
-
-def _text_indices(values: Array, classes: Array) -> Ints:
-    """Indices of texts; numpy's searchsorted is wrong for texts of 16 bytes or more."""
-    known = {label: index for index, label in enumerate(classes.astype(TEXT).tolist())}
+    if values.dtype.kind in "iu" and classes.dtype.kind in "iu":
+        order = np.argsort(classes)
+        ranks = np.searchsorted(classes[order], values)
+        codes: Ints = order[np.minimum(ranks, len(classes) - 1)]
+        return np.where(classes[codes] == values, codes, -1)
+    # numpy's searchsorted is wrong for texts of 16 bytes or more.
+    index = {label: i for i, label in enumerate(classes.astype(TEXT).tolist())}
     texts = values.astype(TEXT).tolist()
-    return np.fromiter((known.get(text, -1) for text in texts), np.int64, len(texts))
-
-
-_ROWS = 65_536  # rows checked at a time
+    return np.fromiter((index.get(text, -1) for text in texts), np.int64, len(texts))
 
 
 def read_only(array: Array) -> Array:
@@ -136,22 +129,44 @@ def row_numbers(index: ArrayLike, n: int) -> Ints:
 
 
 def check_features(X: Any, norm: float | None, where: str) -> Array | MappedRows:
-    """Return finite features of a supported type, read-only."""
-    reject_masked(X, f"{where}: features")
-    mapped = MappedRows.of(X) if isinstance(X, np.memmap) else None
-    rows = mapped or (X if isinstance(X, MappedRows) else _in_memory(X, where))
+    """Return finite features of a supported type, read-only.
+
+    The norm of a row may exceed the bound by rounding only.
+    """
+    where = f"{where}: features"
+    reject_masked(X, where)
+    rows = (MappedRows.of(X) if isinstance(X, np.memmap) else None) or X
+    if not isinstance(rows, MappedRows):
+        rows = _in_memory(X, where)
     if rows.dtype.kind not in "fuT" or rows.ndim < 2:
         raise DataError(
-            f"{where}: features",
+            where,
             "floats or bytes of shape (n, d), images, or text of shape (n, 1 or 2)",
             f"{rows.dtype} of shape {rows.shape}",
             "Pass one row for each record; save a matrix on disk as float32.",
         )
-    for start in range(0, len(rows), _ROWS):
-        block = rows[start : start + _ROWS]
-        _check_finite(block, start, where)
-        if norm is not None and block.dtype.kind == "f":
-            _check_norm(block, norm, start, where)
+    for start in range(0, len(rows) if rows.dtype.kind == "f" else 0, _BLOCK):
+        block = rows[start : start + _BLOCK]
+        if not np.isfinite(block).all():
+            finite = np.isfinite(block).reshape(len(block), -1).all(axis=1)
+            row = int(np.argmin(finite))
+            value = block[row][~np.isfinite(block[row])].flat[0]
+            raise DataError(
+                where,
+                "finite numbers",
+                f"{value} in record {start + row + 1}",
+                "Declare a treatment of missing values, or correct the record.",
+            )
+        if norm is not None:
+            norms = np.linalg.norm(block.reshape(len(block), -1).astype(np.float64), axis=1)
+            long = np.flatnonzero(norms > norm * (1 + 1e-9))
+            if len(long):
+                raise DataError(
+                    where,
+                    f"rows of norm at most {norm:g}",
+                    f"{norms[long[0]]:g} in record {start + int(long[0]) + 1}",
+                    "Scale the rows down, or declare a larger norm.",
+                )
     return rows
 
 
@@ -159,7 +174,11 @@ def _in_memory(X: Any, where: str) -> Array:
     """Return a read-only array of a supported type."""
     array = np.asarray(X)
     if array.dtype.kind in "UO":
-        array = _text(array, where)
+        if not all(isinstance(value, str) for value in array.flat):
+            raise DataError(
+                where, "numbers or text", "other objects", "Encode them by a schema."
+            )
+        array = array.astype(TEXT)
     elif array.dtype.kind in "biu" and array.dtype != np.uint8:
         array = array.astype(np.float64)
     elif array.dtype == np.float16 or not array.dtype.isnative:
@@ -167,42 +186,6 @@ def _in_memory(X: Any, where: str) -> Array:
     elif not is_immutable(array):
         array = array.copy()
     return read_only(np.asarray(array))
-
-
-def _text(array: Array, where: str) -> Array:
-    """Return an array of text, rejecting objects of any other type."""
-    if not all(isinstance(value, str) for value in array.flat):
-        raise DataError(
-            f"{where}: features", "numbers or text", "other objects", "Encode them by a schema."
-        )
-    return array.astype(TEXT)
-
-
-def _check_finite(block: Array, start: int, where: str) -> None:
-    """Reject a block of rows that holds NaN or infinity."""
-    if block.dtype.kind != "f" or np.isfinite(block).all():
-        return
-    row = int(np.flatnonzero(~np.isfinite(block.reshape(len(block), -1)).all(axis=1))[0])
-    value = block[row][~np.isfinite(block[row])].flat[0]
-    raise DataError(
-        f"{where}: features",
-        "finite numbers",
-        f"{value} in record {start + row + 1}",
-        "Declare a treatment of missing values, or correct the record.",
-    )
-
-
-def _check_norm(block: Array, norm: float, start: int, where: str) -> None:
-    """Reject a block with a row whose norm exceeds the bound by more than rounding."""
-    norms = np.linalg.norm(block.reshape(len(block), -1).astype(np.float64), axis=1)
-    long = np.flatnonzero(norms > norm * (1 + 1e-9))
-    if len(long):
-        raise DataError(
-            f"{where}: features",
-            f"rows of norm at most {norm:g}",
-            f"{norms[long[0]]:g} in record {start + int(long[0]) + 1}",
-            "Scale the rows down, or declare a larger norm.",
-        )
 
 
 def check_codes(where: str, codes: ArrayLike, k: int, n: int | None = None) -> Ints:
@@ -234,43 +217,34 @@ def check_ids(units: ArrayLike, n: int, where: str, what: str = "units") -> Arra
     DataError
         For a missing id: all rows without one would count as one individual.
     """
-    reject_masked(units, f"{where}: {what}")
+    where = f"{where}: {what}"
+    reject_masked(units, where)
     array = np.asarray(units)
-    if array.dtype.kind == "O":
-        array = np.array([_plain_id(value) for value in array.flat], dtype=TEXT)
+    if array.dtype.kind == "O":  # anything but text and integers counts as missing
+        known = (str, int, np.integer)
+        ids = [
+            str(id_) if isinstance(id_, known) and not isinstance(id_, bool) else ""
+            for id_ in array.flat
+        ]
+        array = np.array(ids, TEXT)
     elif array.dtype.kind in "UT":
         array = array.astype(TEXT)
     if array.ndim != 1 or array.dtype.kind not in "iuT":
         raise DataError(
-            f"{where}: {what}",
+            where,
             "ids of shape (n,), whole numbers or text",
             f"{array.dtype} of shape {array.shape}",
             "Pass one id for each row.",
         )
-    check_length(f"{where}: {what}", len(array), n)
+    check_length(where, len(array), n)
     if array.dtype.kind == "T" and (array == "").any():
         row = int(np.flatnonzero(array == "")[0])
-        raise DataError(
-            f"{where}: {what}", "an id", f"none in record {row + 1}", "Drop rows without one."
-        )
+        raise DataError(where, "an id", f"none in record {row + 1}", "Drop rows without one.")
     return read_only(array.copy())
 
 
-def check_slots(slots: ArrayLike, n: int, where: str) -> Array:
-    """Return slot ids, each held by one row.
-
-    Raises
-    ------
-    DataError
-        If two rows share a slot. The message names them, for the data holder only.
-    """
-    array = check_ids(slots, n, where, "slots")
-    reject_shared_slots(array, where)
-    return array
-
-
 def reject_shared_slots(slots: Array, where: str) -> None:
-    """Raise if two rows share a slot."""
+    """Raise if two rows share a slot. The message names them, for the data holder only."""
     if len(np.unique(slots)) == len(slots):
         return
     first: dict[object, int] = {}
@@ -283,26 +257,6 @@ def reject_shared_slots(slots: Array, where: str) -> None:
                 "Give each slot its own id, which a replacement record inherits.",
             )
         first[slot] = row
-
-
-def check_digests(digests: ArrayLike, n: int, where: str) -> Array:
-    """Return row digests as a read-only array."""
-    array = np.asarray(digests)
-    if array.dtype != np.dtype("V16") or array.ndim != 1:
-        raise DataError(
-            f"{where}: row digests",
-            "16 bytes for each row",
-            f"{array.dtype} of shape {array.shape}",
-            "Load the records with row_digests=True.",
-        )
-    check_length(f"{where}: row digests", len(array), n)
-    return read_only(array)
-
-
-def _plain_id(value: object) -> str:
-    """Convert an id to text; anything but text and integers counts as missing."""
-    known = isinstance(value, str | int | np.integer) and not isinstance(value, bool)
-    return str(value) if known else ""
 
 
 def check_length(where: str, length: int, n: int) -> None:

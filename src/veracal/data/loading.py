@@ -1,6 +1,6 @@
 """Load a data set by name or from a path, as a whole or in batches."""
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,15 +12,13 @@ from veracal import _checks
 from veracal._types import Progress
 from veracal.data.arrays import find_array_folder, load_matrix
 from veracal.data.builtin import entry
-from veracal.data.columns import Ignore, Vector
-from veracal.data.dataset import Dataset, check_learnable, concatenate
+from veracal.data.dataset import Dataset, check_learnable, concatenate, limit_contributions
 from veracal.data.encoding import EncodedRows, declare_dataset, encode, encode_rows
 from veracal.data.files import DEFAULT_LIMITS, Limits
-from veracal.data.formats import is_text, read_table, stated_rows, text_columns
 from veracal.data.images import ImageForm, load_images
-from veracal.data.schema import Schema
+from veracal.data.schema import Ignore, Schema, Vector
+from veracal.data.tables import read_column_names, read_table, stated_rows, text_separator
 from veracal.data.texts import TextForm, load_text
-from veracal.data.units import limit_contributions
 from veracal.errors import DataError
 
 _ROWS = 65_536
@@ -70,10 +68,7 @@ def count_records(
 ) -> RecordCount:
     """Stream a file through its schema and count its records.
 
-    Raises
-    ------
-    DataError
-        At the first record that violates the schema.
+    The first record that violates the schema raises a :class:`~veracal.errors.DataError`.
     """
     read = kept = 0
     for height, batch in _read(path, schema, _ROWS, limits, progress):
@@ -81,11 +76,11 @@ def count_records(
     return RecordCount(read, kept)
 
 
-def declared_schema(schema: Schema | str | Path | None, path: Path, limits: Limits) -> Schema:
+def _declared_schema(schema: Schema | str | Path | None, path: Path, limits: Limits) -> Schema:
     """Return the schema, loading it from its file if necessary, or raise if there is none."""
     if schema is None:
         raise DataError(
-            str(path),
+            path,
             "a schema: bounds, categories and classes that are publicly known",
             "none",
             "Nothing is inferred from records. Start from `veracal schema draft FILE`, replace "
@@ -105,13 +100,12 @@ def _read(
     """Stream the number of records read and the batch encoded from them."""
     _checks.whole(rows=rows)
     path = Path(path)
-    declared = declared_schema(schema, path, limits)
+    declared = _declared_schema(schema, path, limits)
     if (folder := find_array_folder(path)) is not None:
         dataset = load_matrix(folder, declared, limits, row_digests=row_digests)
         yield from ((len(batch), batch) for batch in dataset.batches(rows))
         return
-    names = _headerless_names(declared)
-    with closing(read_pieces(path, declared, names, rows, limits, progress)) as stream:
+    with closing(_pieces(path, declared, rows, limits, progress)) as stream:
         for start, piece in stream:
             batch = encode(
                 piece,
@@ -119,7 +113,7 @@ def _read(
                 where=path.name,
                 start=start,
                 row_digests=row_digests,
-                written=is_text(path),
+                written=text_separator(path) is not None,
             )
             yield piece.height, batch
 
@@ -134,47 +128,50 @@ def scan_rows(
 ) -> Iterator[tuple[int, EncodedRows]]:
     """Stream a table without labels, or whose labels are not needed, through its schema.
 
-    The target column may be present; it is not read. Everything else is as for :func:`scan`:
-    the same columns, checks and limits.
-
-    Yields
-    ------
-    tuple of int and EncodedRows
-        Number of rows read from the table, and those that the schema keeps.
+    The target column may be present; it is not read. Everything else is as for :func:`scan`.
+    Each batch is the number of rows read from the table, and those that the schema keeps.
     """
     _checks.whole(rows=rows)
     path = Path(path)
-    declared = declared_schema(schema, path, limits)
+    declared = _declared_schema(schema, path, limits)
     if path.is_dir() or path.name == "X.npy":
         raise DataError(
-            str(path),
+            path,
             "a table: a CSV, TSV, Parquet, Arrow or npz file",
             "a matrix on disk",
             "Save its rows as an npz file, or load them with their labels.",
         )
-    names = _headerless_names(declared)
-    bare = not declared.header and is_text(path)
-    if bare and text_columns(path, declared.separator, limits) == len(names) - 1:
-        names.remove(declared.target)
-    with closing(read_pieces(path, declared, names, rows, limits, progress)) as stream:
+    pieces = _pieces(path, declared, rows, limits, progress, labeled=False)
+    with closing(pieces) as stream:
         for start, piece in stream:
             encoded = encode_rows(piece, declared, where=path.name, start=start, labeled=False)
             yield piece.height, encoded
 
 
-def read_pieces(
+def _pieces(
     path: Path,
     schema: Schema,
-    names: Sequence[str],
     rows: int,
     limits: Limits,
     progress: Progress | None,
+    *,
+    labeled: bool = True,
 ) -> Generator[tuple[int, pl.DataFrame]]:
     """Stream a table unencoded: the number of earlier records and at most ``rows`` more.
 
     A caller that stops early closes the generator: Arrow prefetches in a thread, which must
     not outlive the caller.
     """
+    names = [  # of a file without a header, where each entry of a vector is a column
+        part
+        for name, column in schema.columns.items()
+        for part in (column.feature_names(name) if isinstance(column, Vector) else (name,))
+    ]
+    separator = text_separator(path, schema.separator)
+    if not labeled and separator is not None and not schema.header:
+        first = read_column_names(path, header=False, separator=separator, limits=limits)
+        if len(first) == len(names) - 1:
+            names.remove(schema.target)
     frames = read_table(
         path,
         header=schema.header,
@@ -195,15 +192,6 @@ def read_pieces(
     finally:
         if isinstance(frames, Generator):
             frames.close()
-
-
-def _headerless_names(schema: Schema) -> list[str]:
-    """Column names of a file without a header, where each entry of a vector is a column."""
-    return [
-        part
-        for name, column in schema.columns.items()
-        for part in (column.feature_names(name) if isinstance(column, Vector) else (name,))
-    ]
 
 
 def load(
@@ -230,8 +218,6 @@ def load(
     part, variant : str, optional
         For built-in synthetic sets: partition ('train' or 'test') and published version. A
         part also selects images whose form finds it in their path.
-    limits : Limits
-        Bounds on the size of the input.
     rng : Generator, optional
         For synthetic sets, and for sampling the rows of a unit with more than the schema
         allows. By default from secret entropy.
@@ -241,10 +227,6 @@ def load(
         file holds them, or of the bytes of an image file.
     progress : callable, optional
         Called with the amount done and the total.
-
-    Returns
-    -------
-    Dataset
 
     Raises
     ------
@@ -264,12 +246,7 @@ def load(
         raise ValueError(f"Expected no variant for a file, got variant={variant!r}.")
     if isinstance(schema, ImageForm):
         return load_images(
-            path,
-            schema,
-            part=part,
-            limits=limits,
-            row_digests=row_digests,
-            progress=progress,
+            path, schema, part=part, limits=limits, row_digests=row_digests, progress=progress
         )
     if part is not None:
         raise ValueError(f"Expected no part for such a file, got part={part!r}.")
@@ -277,11 +254,26 @@ def load(
         return load_text(
             path, schema, limits=limits, row_digests=row_digests, progress=progress
         )
-    declared = declared_schema(schema, path, limits)
+    declared = _declared_schema(schema, path, limits)
     if (folder := find_array_folder(path)) is not None:
         dataset = load_matrix(folder, declared, limits, row_digests=row_digests)
     else:
-        dataset = _gather(path, declared, limits, progress, row_digests)
+        rows = stated_rows(path, limits)
+        if rows is not None:  # a small file can state a billion rows
+            limits.check("memory_bytes", 8 * rows * len(declared.feature_names), path)
+        parts, used = [], 0
+        for batch in scan(
+            path, declared, limits=limits, row_digests=row_digests, progress=progress
+        ):
+            # nbytes of an array of text counts only its pointers.
+            arrays = [batch.X[:]] if batch.units is None else [batch.X[:], batch.units]
+            texts = [array for array in arrays if array.dtype.kind == "T"]
+            used += batch.X.nbytes + sum(int(np.strings.str_len(t).sum()) for t in texts)
+            limits.check("memory_bytes", used, path)
+            parts.append(batch)
+        if not parts:
+            raise DataError(path, "at least one record", "none", "Name a file with records.")
+        dataset = concatenate(parts)
     check_learnable(dataset, path)
     return limit_contributions(dataset, max_contributions=declared.at_most, rng=rng)
 
@@ -289,18 +281,8 @@ def load(
 def declare(what: str | Path, *, schema: Schema | None = None) -> Dataset:
     """Return the declared facts of the data set that :func:`load` would return, without rows.
 
-    Parameters
-    ----------
-    what : str or Path
-        As of :func:`load`. The file is not opened.
-    schema : Schema, optional
-        Schema of a file. Built-in sets have their own.
-
-    Returns
-    -------
-    Dataset
-        Without rows. Its shape, classes, groups, name and declared facts are those of the
-        loaded data set.
+    Its shape, classes, groups, name and declared facts are those of the loaded data set. The
+    file is not opened.
 
     Examples
     --------
@@ -310,7 +292,9 @@ def declare(what: str | Path, *, schema: Schema | None = None) -> Dataset:
     if isinstance(what, str) and _is_name(what):
         _check_no_schema(what, schema)
         return entry(what).declare()
-    return declare_dataset(declared_schema(schema, Path(what), DEFAULT_LIMITS), where=str(what))
+    return declare_dataset(
+        _declared_schema(schema, Path(what), DEFAULT_LIMITS), where=str(what)
+    )
 
 
 def _is_name(what: str) -> bool:
@@ -322,30 +306,3 @@ def _check_no_schema(name: str, schema: object) -> None:
     """Reject a schema for a built-in set."""
     if schema is not None:
         raise ValueError(f"Expected no schema for {name!r}, which has its own.")
-
-
-def _gather(
-    path: Path,
-    schema: Schema,
-    limits: Limits,
-    progress: Progress | None,
-    row_digests: bool,
-) -> Dataset:
-    """Load a streamed file within the limit on memory."""
-    stated = stated_rows(path, limits)
-    if stated is not None:  # a small file can state a billion rows
-        limits.check("memory_bytes", 8 * stated * len(schema.feature_names), path)
-    parts, used = [], 0
-    for batch in scan(path, schema, limits=limits, row_digests=row_digests, progress=progress):
-        used += _memory_bytes(batch)
-        limits.check("memory_bytes", used, path)
-        parts.append(batch)
-    if not parts:
-        raise DataError(str(path), "at least one record", "none", "Name a file with records.")
-    return concatenate(parts)
-
-
-def _memory_bytes(batch: Dataset) -> int:
-    """Memory of a batch; ``nbytes`` of an array of text counts only its pointers."""
-    texts = [a for a in (batch.X[:], batch.units) if a is not None and a.dtype.kind == "T"]
-    return batch.X.nbytes + sum(int(np.strings.str_len(text).sum()) for text in texts)

@@ -21,16 +21,15 @@ which a schema compares it.
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import polars as pl
 
 from veracal._types import Array, Ints
-from veracal.data.columns import Ignore, Number, Vector
 from veracal.data.labels import TEXT
 from veracal.data.rows import MappedRows
-from veracal.data.schema import Schema
+from veracal.data.schema import Ignore, Number, Schema, Vector
 
 Kind = Literal["#", "s", "l"]  # numbers, texts, lists of numbers
 DIGEST = np.dtype("V16")
@@ -39,20 +38,10 @@ _WHOLE = 2.0**53  # floats represent all integers up to it
 
 
 def digests_of_frame(frame: pl.DataFrame, schema: Schema, *, written: bool = False) -> Array:
-    """Digest each row of a table by its declared columns that are not ignored.
+    """Digest each row of a table by its declared columns that are not ignored, in their order.
 
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        The table as its file holds it, before values are parsed.
-    schema : Schema
-        Declares the columns and their order; ``name_0``, ``name_1``, … may form a vector.
-    written : bool
-        Whether the file holds only text (CSV); every cell is then hashed as written.
-
-    Returns
-    -------
-    array of shape (n,), of 16 bytes each
+    The table is as its file holds it, before values are parsed. If the file holds only text
+    (``written``), every cell is hashed as written.
     """
     kinds: dict[str, Kind] = {}
     for name, column in schema.columns.items():
@@ -66,9 +55,11 @@ def digests_of_frame(frame: pl.DataFrame, schema: Schema, *, written: bool = Fal
         else:
             kinds |= dict.fromkeys(column.feature_names(name), number)
     frame = frame.select(list(kinds))
-    rows = max(1, _BYTES // (16 * max(1, len(kinds)) + _list_bytes(frame)))
-    blocks = (_frame_block(part, list(kinds.values())) for part in frame.iter_slices(rows))
-    return _joined(list(blocks))
+    widths = [kind.size for kind in frame.dtypes if isinstance(kind, pl.Array)]
+    widths += [1024 for kind in frame.dtypes if isinstance(kind, pl.List)]  # an estimate
+    row_bytes = 16 * max(1, len(kinds)) + 18 * sum(map(int, widths))
+    pieces = frame.iter_slices(max(1, _BYTES // row_bytes))
+    return _joined([_frame_block(piece, list(kinds.values())) for piece in pieces])
 
 
 def digests_of_arrays(*columns: "Array | MappedRows") -> Array:
@@ -82,8 +73,20 @@ def digests_of_arrays(*columns: "Array | MappedRows") -> Array:
     rows = max(1, _BYTES // max(1, width))
     blocks = []
     for start in range(0, n, rows):
-        here = [np.asarray(column[start : start + rows]) for column in columns]
-        blocks.append(_array_block(here))
+        tags: list[str] = []
+        parts: list[Iterable[bytes]] = []
+        for column in columns:
+            values = np.asarray(column[start : start + rows])
+            if values.dtype.kind in "TUO" or values.ndim == 1:
+                tags.append("s")
+                parts.append(_sized_texts(values.reshape(len(values), -1)))
+            else:
+                little = values.dtype.newbyteorder("<")
+                tags.append(f"{little.str}{values.shape[1:]}")
+                numbers = values.astype(little, copy=False)
+                parts.append(_slices(numbers.reshape(len(values), -1)))
+        size = min(rows, n - start)
+        blocks.append(_hashed(f"arrays:{';'.join(tags)};".encode(), size, parts))
     return _joined(blocks)
 
 
@@ -98,10 +101,23 @@ def digests_of_records(X: "Array | MappedRows", y: Ints) -> Array:
     """Digest each row of a data set that was made from arrays, by X and y as given."""
     n = len(y)
     rows = max(1, _BYTES // max(1, X.nbytes // max(1, n)))
+    tails = {label: f"\0{label}".encode() for label in np.unique(y).tolist()}
     blocks = []
     for start in range(0, n, rows):
-        here = slice(start, start + rows)
-        blocks.append(_record_block(np.asarray(X[here]), y[here].tolist()))
+        block = np.asarray(X[start : start + rows])
+        if block.dtype.kind == "T":
+            contents: Iterable[bytes] = ("\0".join(row).encode() for row in block.tolist())
+        else:
+            if block.dtype.kind in "bi" or (block.dtype.kind == "u" and block.itemsize > 1):
+                block = block.astype(np.float64)  # the type if one entry is no integer
+            little = block.astype(block.dtype.newbyteorder("<"), copy=False)
+            contents = _slices(little.reshape(len(block), -1))
+        labels = y[start : start + rows].tolist()
+        digests = (
+            hashlib.blake2b(row + tails[label], digest_size=16).digest()
+            for row, label in zip(contents, labels, strict=True)
+        )
+        blocks.append(as_digests(digests))
     return _joined(blocks)
 
 
@@ -112,72 +128,11 @@ def as_digests(digests: Iterable[bytes]) -> Array:
 
 def iterate_digests(digests: Array) -> Iterator[bytes]:
     """Iterate over digests as bytes."""
-    data = digests.tobytes()
-    return (data[i : i + 16] for i in range(0, len(data), 16))
+    return _slices(digests.reshape(-1, 1))
 
 
 def _joined(blocks: Sequence[Array]) -> Array:
     return np.concatenate(blocks) if blocks else np.empty(0, DIGEST)
-
-
-def _record_block(X: Array, labels: Sequence[int]) -> Array:
-    """Digests of rows of X with their labels."""
-    tails = {label: f"\0{label}".encode() for label in set(labels)}
-    blake2b = hashlib.blake2b
-    pairs = zip(_contents(X), labels, strict=True)
-    return as_digests(
-        blake2b(row + tails[label], digest_size=16).digest() for row, label in pairs
-    )
-
-
-def _contents(X: Array) -> Iterator[bytes]:
-    """Bytes of each row, without creating an array for each."""
-    if X.dtype.kind == "T":
-        return ("\0".join(row).encode() for row in X.tolist())
-    if X.dtype.kind in "bi" or (X.dtype.kind == "u" and X.itemsize > 1):
-        X = X.astype(np.float64)  # the type they have if one entry is no integer
-    little = X.astype(X.dtype.newbyteorder("<"), copy=False)
-    whole, width = little.tobytes(), X[:1].nbytes
-    return (whole[i * width : (i + 1) * width] for i in range(len(X)))
-
-
-def _frame_block(frame: pl.DataFrame, kinds: Sequence[Kind]) -> Array:
-    """Digests of a few rows of a table."""
-    fixed, texts, lists = [], [], []
-    for column, kind in zip(frame.iter_columns(), kinds, strict=True):
-        if kind == "#":
-            numbers, words = _numbers(column)
-            fixed.append(numbers)
-            texts += words
-        elif kind == "s":
-            texts.append(_sized_cells(_as_text(column)))
-        else:
-            lists.append(_as_lists(column))
-    parts: list[Iterable[bytes]] = []
-    if fixed:
-        parts.append(_slices(np.concatenate(fixed, axis=1)))
-    if texts:
-        named = [one.alias(str(i)) for i, one in enumerate(texts)]
-        joined = pl.DataFrame(named).select(pl.concat_str(pl.all()).cast(pl.Binary))
-        parts.append(joined.to_series().to_list())
-    parts += [_list_contents(values) for values in lists]
-    return _hashed(f"table:{','.join(kinds)};".encode(), frame.height, parts)
-
-
-def _array_block(columns: Sequence[Array]) -> Array:
-    """Digests of a few rows of arrays."""
-    tags: list[str] = []
-    parts: list[Iterable[bytes]] = []
-    for column in columns:
-        if column.dtype.kind in "TUO" or column.ndim == 1:
-            tags.append("s")
-            shaped = _texts_of(column.reshape(len(column), -1)).tolist()
-            parts.append(_sized("".join(map(_netstring, row)).encode()) for row in shaped)
-        else:
-            little = column.dtype.newbyteorder("<")
-            tags.append(f"{little.str}{column.shape[1:]}")
-            parts.append(_slices(column.astype(little, copy=False).reshape(len(column), -1)))
-    return _hashed(f"arrays:{';'.join(tags)};".encode(), len(columns[0]), parts)
 
 
 def _hashed(head: bytes, n: int, parts: Sequence[Iterable[bytes]]) -> Array:
@@ -192,18 +147,54 @@ def _hashed(head: bytes, n: int, parts: Sequence[Iterable[bytes]]) -> Array:
     return np.frombuffer(bytes(digests), DIGEST)
 
 
-def _numbers(column: pl.Series) -> tuple[Array, list[pl.Series]]:
-    """Encode numbers as nine bytes each, and the text of cells that are no numbers."""
-    values = column.cast(pl.Float64, strict=False)
-    words, texts = _words(values), []
-    if column.dtype == pl.String:
-        is_word = values.is_null() & column.is_not_null()
-        words["kind"][is_word.to_numpy()] = 3
-        cells = pl.DataFrame({"word": is_word, "cell": _sized_cells(column)})
-        none = pl.lit("")
-        chosen = pl.when(pl.col("word")).then(pl.col("cell")).otherwise(none)
-        texts = [cells.select(chosen).to_series()] if is_word.any() else []
-    return words.view(np.uint8).reshape(len(column), 9), texts
+def _slices(rows: Array) -> Iterator[bytes]:
+    """Bytes of each row of an array of shape (n, d), without creating an array for each."""
+    whole, width = np.ascontiguousarray(rows).tobytes(), rows.shape[1] * rows.dtype.itemsize
+    return (whole[i * width : (i + 1) * width] for i in range(len(rows)))
+
+
+def _sized(content: bytes) -> bytes:
+    return b"%d:" % len(content) + content
+
+
+def _sized_texts(values: Array) -> Iterator[bytes]:
+    """Encode rows of values as the texts by which labels and groups are compared."""
+    texts = values.astype(TEXT)
+    if values.dtype.kind == "f":
+        whole = (np.abs(values) <= _WHOLE) & (np.trunc(values) == values)
+        ints = np.where(whole, values, 0).astype(np.int64).astype(TEXT)
+        texts = np.where(whole, ints, texts)
+    for row in texts.tolist():
+        yield _sized(b"".join(_sized(text.encode()) for text in row))
+
+
+def _frame_block(frame: pl.DataFrame, kinds: Sequence[Kind]) -> Array:
+    """Digests of a few rows of a table."""
+    numbers: list[Array] = []
+    texts: list[pl.Series] = []
+    lists: list[Iterable[bytes]] = []
+    for column, kind in zip(frame.iter_columns(), kinds, strict=True):
+        if kind == "s":
+            texts.append(_sized_cells(_as_text(column)))
+        elif kind == "l":
+            lists.append(_list_contents(column))
+        else:
+            values = column.cast(pl.Float64, strict=False)
+            words = _words(values)
+            is_word = values.is_null() & column.is_not_null()
+            if column.dtype == pl.String and is_word.any():  # cells that are no numbers
+                words["kind"][is_word.to_numpy()] = 3
+                none = pl.Series([""]).new_from_index(0, len(column))
+                texts.append(_sized_cells(column).zip_with(is_word, none))
+            numbers.append(words.view(np.uint8).reshape(len(column), 9))
+    parts: list[Iterable[bytes]] = []
+    if numbers:
+        parts.append(_slices(np.concatenate(numbers, axis=1)))
+    if texts:
+        named = [one.alias(str(i)) for i, one in enumerate(texts)]
+        joined = pl.DataFrame(named).select(pl.concat_str(pl.all()).cast(pl.Binary))
+        parts.append(joined.to_series().to_list())
+    return _hashed(f"table:{','.join(kinds)};".encode(), frame.height, [*parts, *lists])
 
 
 def _as_text(column: pl.Series) -> pl.Series:
@@ -219,20 +210,11 @@ def _as_text(column: pl.Series) -> pl.Series:
     return column.cast(pl.String)
 
 
-def _as_lists(column: pl.Series) -> pl.Series:
-    """Convert lists of any type to lists of floats."""
-    if isinstance(column.dtype, pl.Array):
-        column = column.arr.to_list()
-    return column.cast(pl.List(pl.Float64), strict=False)
-
-
-def _texts_of(values: Array) -> Array:
-    """Convert an array to text as labels and groups are compared."""
-    if values.dtype.kind == "f":
-        whole = (np.abs(values) <= _WHOLE) & (np.trunc(values) == values)
-        ints = np.where(whole, values, 0).astype(np.int64).astype(TEXT)
-        return np.where(whole, ints, values.astype(TEXT))
-    return values.astype(TEXT)
+def _sized_cells(texts: pl.Series) -> pl.Series:
+    """Prefix each text with its length in bytes; "n" for a missing one."""
+    cell = pl.col("cell")
+    sized = pl.format("{}:{}", cell.str.len_bytes(), cell).fill_null("n")
+    return texts.alias("cell").to_frame().select(sized).to_series()
 
 
 def _words(values: pl.Series) -> Array:
@@ -251,21 +233,10 @@ def _words(values: pl.Series) -> Array:
     return words
 
 
-def _slices(rows: Array) -> Iterator[bytes]:
-    """Bytes of each row of an array of shape (n, d)."""
-    whole, width = np.ascontiguousarray(rows).tobytes(), rows.shape[1] * rows.dtype.itemsize
-    return (whole[i * width : (i + 1) * width] for i in range(len(rows)))
-
-
-def _sized_cells(texts: pl.Series) -> pl.Series:
-    """Prefix each text with its length in bytes; "n" for a missing one."""
-    cell = pl.col("cell")
-    sized = pl.format("{}:{}", cell.str.len_bytes(), cell).fill_null("n")
-    return texts.alias("cell").to_frame().select(sized).to_series()
-
-
-def _list_contents(values: pl.Series) -> Iterator[bytes]:
+def _list_contents(column: pl.Series) -> Iterator[bytes]:
     """Encode each list as its length and numbers; "n" for a missing list."""
+    lists = column.arr.to_list() if isinstance(column.dtype, pl.Array) else column
+    values = lists.cast(pl.List(pl.Float64), strict=False)
     missing = values.is_null().to_list()
     counts = values.list.len().fill_null(0).to_list()
     flat = values.explode(empty_as_null=False, keep_nulls=False)
@@ -273,18 +244,3 @@ def _list_contents(values: pl.Series) -> Iterator[bytes]:
     for is_missing, count in zip(missing, counts, strict=True):
         yield b"n" if is_missing else b"%d:" % count + whole[start : start + 9 * count]
         start += 9 * count
-
-
-def _list_bytes(frame: pl.DataFrame) -> int:
-    """Estimated bytes of the encoded lists of one row."""
-    widths = [kind.size for kind in frame.dtypes if isinstance(kind, pl.Array)]
-    widths += [1024 for kind in frame.dtypes if isinstance(kind, pl.List)]
-    return 18 * sum(map(int, widths))
-
-
-def _sized(content: bytes) -> bytes:
-    return b"%d:" % len(content) + content
-
-
-def _netstring(text: Any) -> str:
-    return f"{len(text.encode())}:{text}"

@@ -32,18 +32,7 @@ class MappedRows:
     reclaims them. Each access here maps one window, copies the requested rows and unmaps the
     window, so that a pass over a file of any size needs only the memory of a window.
 
-    Parameters
-    ----------
-    path : Path
-        The file.
-    dtype : numpy.dtype
-        Type of its numbers.
-    shape : tuple of int
-        Shape of the whole array in the file; rows are its first axis.
-    offset : int
-        Byte at which the array starts.
-    index : array of ints, optional
-        Selected rows, in order. None selects all.
+    The array of that dtype and shape starts at the byte ``offset``; ``index`` selects rows.
     """
 
     def __init__(
@@ -106,7 +95,7 @@ class MappedRows:
         selected = rows if self._index is None else self._index[rows]
         if _file_identity(self.path) != self._stat:
             raise DataError(
-                str(self.path),
+                self.path,
                 "the file that was checked when it was loaded",
                 "one that has changed since",
                 "Load it again, and do not write to it meanwhile.",

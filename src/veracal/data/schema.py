@@ -1,199 +1,309 @@
 """Schemas: public facts about a table, declared before a record is read, and their TOML."""
 
-import difflib
 import json
 import math
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
+
+import numpy as np
 
 from veracal._types import Frozen
-from veracal.data.columns import (
-    Category,
-    Column,
-    Feature,
-    FillValue,
-    Ignore,
-    Number,
-    Slot,
-    Target,
-    Text,
-    UnitColumn,
-    Vector,
-    listed,
+from veracal.data.files import (
+    DEFAULT_LIMITS,
+    Limits,
+    construct_from_settings,
+    expect_table,
+    open_file,
 )
-from veracal.data.files import DEFAULT_LIMITS, Limits, open_file
-from veracal.data.labels import Label
-from veracal.errors import DataError, SchemaError
+from veracal.data.labels import Label, check_classes
+from veracal.errors import SchemaError
 
 
-def construct_from_settings(kind: Any, settings: Mapping[str, Any], where: str) -> Any:
-    """Construct a dataclass from settings, rejecting unknown and missing ones by name."""
-    known = {known.name: known for known in fields(kind)}
-    for name in settings:
-        if name not in known:
-            similar = difflib.get_close_matches(name, known, 1)
-            hint = f"Did you mean {similar[0]!r}?" if similar else "Remove it."
-            words = ", ".join(known) or "no settings"
-            raise SchemaError(where, f"only {words}", repr(name), hint)
-    for name, entry in known.items():
-        required = entry.default is MISSING and entry.default_factory is MISSING
-        if required and name not in settings:
-            raise SchemaError(
-                where,
-                f"{name!r} to be declared",
-                "no such entry",
-                "Declare it: nothing is inferred.",
-            )
-    return kind(**settings)
+def listed(values: object, what: str) -> tuple[Any, ...]:
+    """Return a declared list as a tuple of Python values; text is not a list."""
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise SchemaError(
+            what, "a list", repr(values)[:40], "Write it in brackets, even with one entry."
+        )
+    return tuple(v.item() if isinstance(v, np.generic) else v for v in values)
 
 
-def expect_table(entry: object, where: str) -> dict[str, Any]:
-    """Return a TOML table, or raise if the entry is none."""
-    if not isinstance(entry, dict):
-        raise SchemaError(where, "a table", repr(entry)[:40], "Write it as [section.name].")
-    return entry
+def _is_real(value: object, kind: Any = int | float) -> bool:
+    """Whether a value is a finite number in the range of a float, and no bool."""
+    try:
+        return isinstance(value, kind) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:
+        return False
 
 
+@dataclass(frozen=True)
+class FillValue:
+    """Treatment of a missing value: replace it by this declared value."""
+
+    value: Label | float
+
+
+Missing = Literal["drop", "indicator"] | FillValue | None
+
+
+Problem = tuple[str, str, str]  # what was expected, what was found, and a remedy
+
+
+_TREATMENTS = {"drop": "'drop'", "indicator": "'indicator'", "constant": "{constant = …}"}
+
+
+class _Declaration:
+    """Conversion and checks that all kinds of columns share."""
+
+    _treatments: ClassVar[tuple[str, ...]] = ("drop",)  # of missing values
+    _remedy: ClassVar[str] = "Declare one of these treatments."
+    _outside: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if name in ("values", "classes"):
+                object.__setattr__(self, name, listed(value, name))
+            elif isinstance(value, np.generic):
+                object.__setattr__(self, name, value.item())
+
+    def problems(self) -> Iterator[Problem]:
+        """Yield what makes the declaration invalid."""
+        settings = vars(self)
+        feature, outside = settings.get("feature", True), settings.get("outside")
+        if not isinstance(feature, bool):
+            yield "feature = true or false", repr(feature), "Write it without quotes."
+        missing = settings.get("missing")
+        treatment = "constant" if isinstance(missing, FillValue) else missing
+        if treatment not in (None, *self._treatments):
+            known = ", ".join(_TREATMENTS[each] for each in self._treatments)
+            yield f"missing = {known} or none", repr(missing), self._remedy
+        if self._outside and outside not in self._outside:
+            words = " or ".join(map(repr, self._outside))
+            yield f"outside = {words}", repr(outside), "Declare one of them."
+
+
+class _Bounded(_Declaration):
+    """Numbers between public bounds, which are shifted and scaled."""
+
+    _outside = ("error", "clip")
+    lower: float
+    upper: float
+    center: float | None
+    spread: float | None
+
+    @property
+    def shift(self) -> float:
+        """The center c that is subtracted."""
+        middle = self.lower + (self.upper - self.lower) / 2
+        return middle if self.center is None else self.center
+
+    @property
+    def scale(self) -> float:
+        """The spread s that is divided by."""
+        return (self.upper - self.lower) / 2 if self.spread is None else self.spread
+
+    def problems(self) -> Iterator[Problem]:
+        """Yield what makes the declaration invalid."""
+        yield from super().problems()
+        lower, upper = self.lower, self.upper
+        if not (_is_real(lower) and _is_real(upper) and lower < upper):
+            found = f"lower={lower!r}, upper={upper!r}"
+            remedy = "Declare bounds that hold by public knowledge."
+            yield "finite bounds with lower < upper", found, remedy
+        shift, scale = self.shift, self.scale
+        if not (_is_real(shift) and _is_real(scale) and scale > 0):
+            found = f"center={shift!r}, spread={scale!r}"
+            remedy = "Correct them, or leave them out to scale by the bounds."
+            yield "a finite center and a finite spread > 0", found, remedy
+
+
+@dataclass(frozen=True)
+class Number(_Bounded):
+    r"""A real number between public bounds, entering X as :math:`(x - c) / s`.
+
+    Parameters
+    ----------
+    lower, upper : float
+        Bounds that hold by public knowledge; they are not read from the records.
+    center, spread : float, optional
+        c and s. By default the bounds' midpoint and half width, so that X lies in [-1, 1].
+    missing : 'drop', 'indicator', FillValue or None
+        Treatment of a missing value, which depends on no other row; None raises an error.
+        The indicator replaces the value by c and adds a column that is 1 for these rows.
+    outside : 'error' or 'clip'
+        Treatment of a value outside the bounds.
+    feature : bool
+        Whether it enters X, or only forms groups.
+    """
+
+    lower: float
+    upper: float
+    center: float | None = None
+    spread: float | None = None
+    missing: Missing = None
+    outside: Literal["error", "clip"] = "error"
+    feature: bool = True
+    _treatments = ("drop", "indicator", "constant")
+
+    def feature_names(self, name: str) -> tuple[str, ...]:
+        """Names of its columns in X."""
+        return (name, f"{name}=missing") if self.missing == "indicator" else (name,)
+
+    def problems(self) -> Iterator[Problem]:
+        """Yield what makes the declaration invalid."""
+        yield from super().problems()
+        fill = self.missing.value if isinstance(self.missing, FillValue) else self.lower
+        if not (_is_real(fill) and self.lower <= float(fill) <= self.upper):
+            expected = f"the constant to be a number in [{self.lower}, {self.upper}]"
+            yield expected, repr(fill), "Declare another."
+
+
+@dataclass(frozen=True)
+class Category(_Declaration):
+    """One of a declared list of values, encoded in X as one 0/1 column for each.
+
+    Parameters
+    ----------
+    values : sequence of str or int
+        Every value the column may have.
+    missing : 'drop', 'indicator', FillValue or None
+        As for :class:`Number`; the indicator adds a column for "missing".
+    outside : 'error' or 'ignore'
+        Treatment of a value that was not declared; 'ignore' sets all columns to 0.
+    feature : bool
+        Whether it enters X, or only forms groups.
+    """
+
+    values: Sequence[Label]
+    missing: Missing = None
+    outside: Literal["error", "ignore"] = "error"
+    feature: bool = True
+    _treatments = ("drop", "indicator", "constant")
+    _outside = ("error", "ignore")
+
+    def feature_names(self, name: str) -> tuple[str, ...]:
+        """Names of its columns in X."""
+        names = tuple(f"{name}={value}" for value in self.values)
+        return (*names, f"{name}=missing") if self.missing == "indicator" else names
+
+    def problems(self) -> Iterator[Problem]:
+        """Yield what makes the declaration invalid."""
+        yield from super().problems()
+        for value in self.values:
+            if not isinstance(value, str | int) or isinstance(value, bool):
+                remedy = "Write truth values as the texts 'true' and 'false'."
+                yield "values as text or whole numbers", repr(value), remedy
+        texts = [str(value) for value in self.values]
+        if not texts or len(set(texts)) < len(texts):
+            expected = "at least one value, each different from the others as text"
+            yield expected, repr(self.values)[:80], "List every value it may have, once."
+        if "missing" in texts and self.missing == "indicator":
+            expected = "no value called 'missing' beside a missing indicator"
+            yield expected, "both", "List 'missing' among the missing marks, not the values."
+        fill = self.missing.value if isinstance(self.missing, FillValue) else texts[0]
+        if str(fill) not in texts:
+            expected = "the constant to be one of the declared values"
+            yield expected, repr(fill), "Declare another."
+
+
+@dataclass(frozen=True)
+class Vector(_Bounded):
+    """A fixed number of reals with common bounds, such as pixels or an embedding.
+
+    A file holds it as a list column (Parquet, Arrow), as a two-dimensional array (npz), or
+    as columns ``name_0``, ``name_1``, … (CSV). ``missing`` may be 'drop' or None and applies
+    to the vector as a whole.
+    """
+
+    size: int
+    lower: float
+    upper: float
+    center: float | None = None
+    spread: float | None = None
+    missing: Literal["drop"] | None = None
+    outside: Literal["error", "clip"] = "error"
+    feature: bool = True
+
+    def feature_names(self, name: str) -> tuple[str, ...]:
+        """Names of its columns in X."""
+        return tuple(f"{name}_{i}" for i in range(self.size))
+
+    def problems(self) -> Iterator[Problem]:
+        """Yield what makes the declaration invalid."""
+        if not _is_real(self.size, int) or self.size < 1:
+            yield "a whole number of entries", repr(self.size), "Set size to it."
+        yield from super().problems()
+
+
+@dataclass(frozen=True)
+class Text(_Declaration):
+    """A text. One or two such columns form X, without any other feature."""
+
+    missing: Missing = None
+    feature: bool = True
+    _treatments = ("drop", "constant")
+
+    def feature_names(self, name: str) -> tuple[str, ...]:
+        """Names of its columns in X."""
+        return (name,)
+
+    def problems(self) -> Iterator[Problem]:
+        """Yield what makes the declaration invalid."""
+        yield from super().problems()
+        if isinstance(self.missing, FillValue) and not isinstance(self.missing.value, str):
+            yield "the constant to be a text", repr(self.missing.value), "Put it in quotes."
+
+
+@dataclass(frozen=True)
+class Target(_Declaration):
+    """The label, with every class that records may have. ``missing`` may be 'drop' or None."""
+
+    classes: Sequence[Label]
+    missing: Literal["drop"] | None = None
+    _remedy = "Labels are not imputed."
+
+
+@dataclass(frozen=True)
+class UnitColumn(_Declaration):
+    """Id of the individual that a row belongs to, and the bound on the rows of one individual.
+
+    ``missing`` may be 'drop' or None. With ``at_most=None`` the number of rows is unbounded,
+    which private computations reject.
+    """
+
+    at_most: int | None = None
+    missing: Literal["drop"] | None = None
+    _remedy = "Ids are not imputed."
+
+    def problems(self) -> Iterator[Problem]:
+        """Yield what makes the declaration invalid."""
+        yield from super().problems()
+        if self.at_most is not None and not (_is_real(self.at_most, int) and self.at_most > 0):
+            yield "at_most to be a whole number > 0", repr(self.at_most), "Correct it."
+
+
+@dataclass(frozen=True)
+class Slot(_Declaration):
+    """Immutable slot id of a row, for the relation replace-one.
+
+    A replacement record inherits the slot id, so ids must identify positions (an enrollment
+    number, a bed, a place in a fixed panel) and never be derived from the record. Every row
+    has one, and no two rows share one.
+    """
+
+
+@dataclass(frozen=True)
+class Ignore(_Declaration):
+    """A column of the file that is not read."""
+
+
+Feature = Number | Category | Vector | Text
+Column = Feature | Target | UnitColumn | Slot | Ignore
 SEPARATORS = ",;\t|: ^~"
-
-
-def check_schema(schema: "Schema") -> None:
-    """Raise unless the declarations of a schema are valid and consistent."""
-    where = schema.name if isinstance(schema.name, str) else "schema"
-    for name, column in schema.columns.items():
-        column.check(f"{where}: column {name!r}")
-    _check_roles(schema, where)
-    for name, grouping in schema.groups.items():
-        _check_grouping(schema, grouping, f"{where}: group {name!r}")
-    _check_marks(schema, where)
-    if not isinstance(schema.name, str):
-        raise SchemaError("schema: name", "text", repr(schema.name), "Put it in quotes.")
-    if not all(isinstance(mark, str) for mark in schema.missing):
-        raise SchemaError(
-            f"{where}: missing",
-            "marks as text",
-            repr(schema.missing),
-            'Write them as in ["?"].',
-        )
-    for name, whole in (("size", True), ("norm", False)):
-        value = getattr(schema, name)
-        number = isinstance(value, int if whole else int | float) and not isinstance(
-            value, bool
-        )
-        if value is not None and not (number and 0 < value < math.inf):
-            kind = "a whole number" if whole else "a finite number"
-            raise SchemaError(f"{where}: {name}", f"{kind} > 0", repr(value), "Correct it.")
-    if not isinstance(schema.header, bool):
-        raise SchemaError(
-            f"{where}: header", "true or false", repr(schema.header), "Correct it."
-        )
-    separator = schema.separator
-    if separator is not None and not (
-        isinstance(separator, str) and separator in SEPARATORS and len(separator) == 1
-    ):
-        raise SchemaError(
-            f"{where}: separator",
-            "one character that can separate fields",
-            repr(separator),
-            "Name a comma, semicolon, tab, bar, colon or blank.",
-        )
-
-
-def _check_marks(schema: "Schema", where: str) -> None:
-    """Raise if a mark of missing values is also a declared value."""
-    for name, column in schema.columns.items():
-        declared: Iterable[object] = ()
-        if isinstance(column, Category):
-            declared = column.values
-        elif isinstance(column, Target):
-            declared = column.classes
-        for value in declared:
-            if str(value) in schema.missing:
-                raise SchemaError(
-                    f"{where}: column {name!r}",
-                    "values that do not also mark missing ones",
-                    repr(value),
-                    "Remove it from the values or from missing: records with this value would "
-                    "be treated as missing.",
-                )
-
-
-def _check_roles(schema: "Schema", where: str) -> None:
-    """Raise unless there is one target, at most one unit, and features of compatible kinds."""
-    kinds = list(map(type, schema.columns.values()))
-    if kinds.count(Target) != 1 or kinds.count(UnitColumn) > 1:
-        raise SchemaError(
-            f"{where}: columns",
-            "exactly one target and at most one unit",
-            f"{kinds.count(Target)} targets and {kinds.count(UnitColumn)} units",
-            "Declare the column to predict as kind = 'target'.",
-        )
-    if kinds.count(Slot) > 1 or (Slot in kinds and UnitColumn in kinds):
-        raise SchemaError(
-            f"{where}: columns",
-            "at most one slot, and none together with a unit",
-            f"{kinds.count(Slot)} slots and {kinds.count(UnitColumn)} units",
-            "Declare kind = 'unit' for add-remove, or kind = 'slot' for replace-one, where "
-            "each row is an individual, and the other as kind = 'ignore'.",
-        )
-    features = list(schema.features.values())
-    texts = sum(isinstance(column, Text) for column in features)
-    if not features or texts not in (0, len(features)) or texts > 2:
-        raise SchemaError(
-            f"{where}: columns",
-            "numbers, categories and vectors, or else one or two texts, as features",
-            f"{len(features)} features, {texts} of them text",
-            "Declare the others as kind = 'ignore', or set feature = false.",
-        )
-    names = schema.feature_names
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise SchemaError(
-            f"{where}: columns",
-            "features of different names",
-            f"{twice!r} twice",
-            "Rename one.",
-        )
-
-
-def _check_grouping(schema: "Schema", grouping: "Grouping", where: str) -> None:
-    """Raise unless a grouping covers every value that its column allows."""
-    column = schema.columns.get(grouping.column) if isinstance(grouping.column, str) else None
-    if grouping.edges is not None and not all(
-        isinstance(e, int | float) and not isinstance(e, bool) and math.isfinite(e)
-        for e in grouping.edges
-    ):
-        raise SchemaError(
-            where, "edges as finite numbers", str(list(grouping.edges)), "Correct them."
-        )
-    if isinstance(column, Category) and grouping.edges is None:
-        if column.outside == "ignore":
-            raise SchemaError(
-                where, "a column with outside = 'error'", "'ignore'", "List every value."
-            )
-        return
-    if not isinstance(column, Number) or grouping.edges is None:
-        raise SchemaError(
-            where,
-            "a declared category, or a number with edges",
-            f"column {grouping.column!r} with edges {grouping.edges!r}",
-            "Declare the column, and edges if it is a number.",
-        )
-    edges = grouping.edges
-    rising = all(low < high for low, high in pairwise(edges))
-    if len(edges) < 2 or not rising or edges[0] > column.lower or edges[-1] < column.upper:
-        raise SchemaError(
-            where,
-            f"rising edges that cover [{column.lower:g}, {column.upper:g}]",
-            str(list(edges)),
-            "Add the column's bounds as outer edges.",
-        )
-
-
 FORMAT = 1
 _LARGEST_FILE = 2**24
 _KINDS: Mapping[str, type[Column]] = {
@@ -206,7 +316,6 @@ _KINDS: Mapping[str, type[Column]] = {
     "slot": Slot,
     "ignore": Ignore,
 }
-_KIND_OF = {kind: name for name, kind in _KINDS.items()}
 
 
 @dataclass(frozen=True)
@@ -232,13 +341,36 @@ class Grouping:
     def names(self, column: Column) -> tuple[str, ...]:
         """Names of the groups, empty or not."""
         if isinstance(column, Category):
-            names = tuple(map(str, column.values))
+            names = [str(value) for value in column.values]
         else:
             assert self.edges is not None
-            pairs = pairwise(self.edges)
-            names = tuple(f"({_short(low)}, {_short(high)}]" for low, high in pairs)
-            names = ("[" + names[0][1:], *names[1:])
-        return (*names, "missing") if getattr(column, "missing", None) == "indicator" else names
+            # All digits only where fewer would not give the same number.
+            texts = [f"{e:g}" if float(f"{e:g}") == e else repr(e) for e in self.edges]
+            names = [f"({low}, {high}]" for low, high in pairwise(texts)]
+            names[0] = "[" + names[0][1:]
+        if getattr(column, "missing", None) == "indicator":
+            names.append("missing")
+        return tuple(names)
+
+    def problems(self, columns: Mapping[str, Column]) -> Iterator[Problem]:
+        """Yield what makes the groups invalid or lets a value of the column be in none."""
+        column = columns.get(self.column) if isinstance(self.column, str) else None
+        edges = self.edges
+        if edges is not None and not all(map(_is_real, edges)):
+            yield "edges as finite numbers", str(list(edges)), "Correct them."
+        if isinstance(column, Category) and edges is None:
+            if column.outside == "ignore":
+                yield "a column with outside = 'error'", "'ignore'", "List every value."
+            return
+        if not isinstance(column, Number) or edges is None:
+            found = f"column {self.column!r} with edges {edges!r}"
+            remedy = "Declare the column, and edges if it is a number."
+            yield "a declared category, or a number with edges", found, remedy
+            return
+        rising = all(low < high for low, high in pairwise(edges))
+        if len(edges) < 2 or not rising or edges[0] > column.lower or edges[-1] < column.upper:
+            expected = f"rising edges that cover [{column.lower:g}, {column.upper:g}]"
+            yield expected, str(list(edges)), "Add the column's bounds as outer edges."
 
 
 @dataclass(frozen=True)
@@ -280,16 +412,91 @@ class Schema:
     name: str = "data"
 
     def __post_init__(self) -> None:
-        for attribute in ("columns", "groups"):
-            frozen = Frozen(getattr(self, attribute))
-            object.__setattr__(self, attribute, frozen)
+        object.__setattr__(self, "columns", Frozen(self.columns))
+        object.__setattr__(self, "groups", Frozen(self.groups))
         object.__setattr__(self, "missing", listed(self.missing, "missing"))
-        check_schema(self)
+        for part, problem in self._problems():
+            raise SchemaError(part, *problem)
+
+    def _problems(self) -> Iterator[tuple[str, Problem]]:
+        """Yield what makes the declarations invalid or inconsistent, each with its place."""
+        where = self.name if isinstance(self.name, str) else "schema"
+        for setting, problem in self._problems_of_settings():
+            yield f"{where}: {setting}", problem
+        for name, column in self.columns.items():
+            if isinstance(column, Target):
+                check_classes(column.classes, f"{where}: column {name!r}")
+            values = getattr(column, "values", getattr(column, "classes", ()))
+            for problem in column.problems():
+                yield f"{where}: column {name!r}", problem
+            for value in values:
+                if str(value) in self.missing:
+                    remedy = (
+                        "Remove it from the values or from missing: records with this value "
+                        "would be treated as missing."
+                    )
+                    expected = "values that do not also mark missing ones"
+                    yield f"{where}: column {name!r}", (expected, repr(value), remedy)
+        for problem in self._problems_of_columns():
+            yield f"{where}: columns", problem
+        for name, grouping in self.groups.items():
+            for problem in grouping.problems(self.columns):
+                yield f"{where}: group {name!r}", problem
+
+    def _problems_of_settings(self) -> Iterator[tuple[str, Problem]]:
+        """Yield what is wrong with the settings of the table as a whole."""
+        if not isinstance(self.name, str):
+            yield "name", ("text", repr(self.name), "Put it in quotes.")
+        if not all(isinstance(mark, str) for mark in self.missing):
+            yield "missing", ("marks as text", repr(self.missing), 'Write them as in ["?"].')
+        if self.size is not None and not (_is_real(self.size, int) and self.size > 0):
+            yield "size", ("a whole number > 0", repr(self.size), "Correct it.")
+        if self.norm is not None and not (_is_real(self.norm) and self.norm > 0):
+            yield "norm", ("a finite number > 0", repr(self.norm), "Correct it.")
+        if not isinstance(self.header, bool):
+            yield "header", ("true or false", repr(self.header), "Correct it.")
+        # A tuple, since "" and ",;" are parts of the text.
+        if self.separator is not None and self.separator not in tuple(SEPARATORS):
+            remedy = "Name a comma, semicolon, tab, bar, colon or blank."
+            expected = "one character that can separate fields"
+            yield "separator", (expected, repr(self.separator), remedy)
+
+    def _problems_of_columns(self) -> Iterator[Problem]:
+        """Yield what is wrong with the columns beside each other."""
+        kinds = list(map(type, self.columns.values()))
+        targets, units, slots = (kinds.count(kind) for kind in (Target, UnitColumn, Slot))
+        if targets != 1 or units > 1:
+            found = f"{targets} targets and {units} units"
+            remedy = "Declare the column to predict as kind = 'target'."
+            yield "exactly one target and at most one unit", found, remedy
+        if slots > 1 or (slots and units):
+            remedy = (
+                "Declare kind = 'unit' for add-remove, or kind = 'slot' for replace-one, where "
+                "each row is an individual, and the other as kind = 'ignore'."
+            )
+            found = f"{slots} slots and {units} units"
+            yield "at most one slot, and none together with a unit", found, remedy
+        features, names = self.features, self.feature_names
+        texts = sum(isinstance(column, Text) for column in features.values())
+        if not features or texts not in (0, len(features)) or texts > 2:
+            expected = "numbers, categories and vectors, or else one or two texts, as features"
+            found = f"{len(features)} features, {texts} of them text"
+            remedy = "Declare the others as kind = 'ignore', or set feature = false."
+            yield expected, found, remedy
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            yield "features of different names", f"{twice!r} twice", "Rename one."
+
+    def _name_of(self, kind: type[Column]) -> str | None:
+        """Name of the only column of a kind."""
+        return next((n for n, c in self.columns.items() if isinstance(c, kind)), None)
 
     @property
     def target(self) -> str:
         """Name of the label column."""
-        return next(name for name, column in self.columns.items() if isinstance(column, Target))
+        name = self._name_of(Target)
+        assert name is not None
+        return name
 
     @property
     def classes(self) -> tuple[Label, ...]:
@@ -299,14 +506,12 @@ class Schema:
     @property
     def unit(self) -> str | None:
         """Name of the column of unit ids."""
-        return next(
-            (n for n, column in self.columns.items() if isinstance(column, UnitColumn)), None
-        )
+        return self._name_of(UnitColumn)
 
     @property
     def slot(self) -> str | None:
         """Name of the column of slot ids, for replace-one."""
-        return next((n for n, column in self.columns.items() if isinstance(column, Slot)), None)
+        return self._name_of(Slot)
 
     @property
     def at_most(self) -> int | None:
@@ -321,8 +526,8 @@ class Schema:
     @property
     def feature_names(self) -> tuple[str, ...]:
         """Names of the columns of X."""
-        names = [column.feature_names(name) for name, column in self.features.items()]
-        return tuple(name for part in names for name in part)
+        features = self.features.items()
+        return tuple(part for name, c in features for part in c.feature_names(name))
 
     @classmethod
     def load(cls, path: str | Path, *, limits: Limits = DEFAULT_LIMITS) -> "Schema":
@@ -330,14 +535,13 @@ class Schema:
         path = Path(path)
         with open_file(path, limits) as file:
             data = file.read(_LARGEST_FILE + 1)
-        limits.check("file_bytes", len(data), path)
         if len(data) > _LARGEST_FILE:
-            raise SchemaError(str(path), "a schema of at most 16 MiB", "more", "Shorten it.")
+            raise SchemaError(path, "a schema of at most 16 MiB", "more", "Shorten it.")
         try:
             text = data.decode()
         except UnicodeDecodeError as cause:
             raise SchemaError(
-                str(path), "UTF-8 text", f"byte {data[cause.start]:#04x}", "Save it as UTF-8."
+                path, "UTF-8 text", f"byte {data[cause.start]:#04x}", "Save it as UTF-8."
             ) from cause
         return cls.from_toml(text, where=str(path))
 
@@ -348,7 +552,14 @@ class Schema:
             entries = tomllib.loads(text)
         except (tomllib.TOMLDecodeError, RecursionError) as cause:
             raise SchemaError(where, "TOML", str(cause), "Correct the file.") from cause
-        _check_format(entries.pop("format", None), where)
+        version = entries.pop("format", None)
+        if version != FORMAT or isinstance(version, bool):
+            raise SchemaError(
+                where,
+                f"format = {FORMAT}",
+                "no format" if version is None else f"format = {version!r}",
+                f"Write format = {FORMAT} at the top, or update Veracal if the file is newer.",
+            )
         if entries.pop("draft", False):
             raise SchemaError(
                 where,
@@ -357,46 +568,30 @@ class Schema:
                 "Replace the values read from the records by public knowledge, then delete "
                 "that line.",
             )
-        try:
-            return cls._from_entries(entries, where)
-        except DataError as error:
-            if error.where.startswith(where):
-                raise
-            raise SchemaError(
-                f"{where}: {error.where}", error.expected, error.found, error.remedy
-            ) from error
-
-    @classmethod
-    def _from_entries(cls, entries: dict[str, Any], where: str) -> "Schema":
-        """Construct a schema from the entries of a TOML file."""
         columns = expect_table(entries.pop("columns", {}), f"{where}: columns")
+        entries["columns"] = {
+            name: _parse_column(entry, f"{where}: column {name!r}")
+            for name, entry in columns.items()
+        }
         groups = expect_table(entries.pop("groups", {}), f"{where}: groups")
-        schema: Schema = _construct(
-            cls,
-            {
-                **entries,
-                "columns": {n: _parse_column(n, entry, where) for n, entry in columns.items()},
-                "groups": {n: _parse_grouping(n, entry, where) for n, entry in groups.items()},
-            },
-            where,
-        )
+        entries["groups"] = {
+            name: construct_from_settings(Grouping, entry, f"{where}: group {name!r}")
+            for name, entry in groups.items()
+        }
+        schema: Schema = construct_from_settings(cls, entries, where)
         return schema
 
     def to_toml(self) -> str:
         """Write TOML text that :meth:`from_toml` reads back to an equal schema."""
+        kind_of = {kind: name for name, kind in _KINDS.items()}
         lines = [f"format = {FORMAT}"]
         lines += _settings(self, skip=("columns", "groups"))
         for name, column in self.columns.items():
-            lines += ["", f"[columns.{quoted(name)}]", f'kind = "{_KIND_OF[type(column)]}"']
+            lines += ["", f"[columns.{quoted(name)}]", f'kind = "{kind_of[type(column)]}"']
             lines += _settings(column)
         for name, grouping in self.groups.items():
             lines += ["", f"[groups.{quoted(name)}]", *_settings(grouping)]
         return "\n".join(lines) + "\n"
-
-
-def _short(number: float) -> str:
-    """Format a number with few digits if that is exact, otherwise with all of them."""
-    return f"{number:g}" if float(f"{number:g}") == number else repr(number)
 
 
 def quoted(value: object) -> str:
@@ -414,26 +609,13 @@ def _settings(record: Any, skip: Sequence[str] = ()) -> list[str]:
     lines = []
     for known in fields(record):
         value = getattr(record, known.name)
-        default = () if known.name == "missing" and value == () else known.default
-        if known.name not in skip and value is not None and value != default:
+        if known.name not in skip and value is not None and value != known.default:
             lines.append(f"{known.name} = {quoted(value)}")
     return lines
 
 
-def _check_format(version: object, where: str) -> None:
-    """Reject a schema of another format version."""
-    if version != FORMAT or isinstance(version, bool):
-        raise SchemaError(
-            where,
-            f"format = {FORMAT}",
-            "no format" if version is None else f"format = {version!r}",
-            f"Write format = {FORMAT} at the top, or update Veracal if the file is newer.",
-        )
-
-
-def _parse_column(name: str, entry: object, where: str) -> Column:
-    """Parse a [columns.name] table."""
-    where = f"{where}: column {name!r}"
+def _parse_column(entry: object, where: str) -> Column:
+    """Construct a column from its table in a TOML file."""
     settings = dict(expect_table(entry, where))
     kind = settings.pop("kind", None)
     if not isinstance(kind, str) or kind not in _KINDS:
@@ -446,23 +628,5 @@ def _parse_column(name: str, entry: object, where: str) -> Column:
                 where, "missing = { constant = … }", repr(missing)[:60], "Give one constant."
             )
         settings["missing"] = FillValue(missing["constant"])
-    column: Column = _construct(_KINDS[kind], settings, where)
+    column: Column = construct_from_settings(_KINDS[kind], settings, where)
     return column
-
-
-def _parse_grouping(name: str, entry: object, where: str) -> Grouping:
-    """Parse a [groups.name] table."""
-    where = f"{where}: group {name!r}"
-    grouping: Grouping = _construct(Grouping, dict(expect_table(entry, where)), where)
-    return grouping
-
-
-def _construct(kind: Any, settings: Mapping[str, Any], where: str) -> Any:
-    """Construct a dataclass from settings, rejecting text in place of a list."""
-    for name in ("values", "classes", "edges", "missing"):
-        value = settings.get(name)
-        if isinstance(value, str) and (name != "missing" or kind is Schema):
-            raise SchemaError(
-                where, f"{name} to be a list", repr(value), "Write it in brackets."
-            )
-    return construct_from_settings(kind, settings, where)

@@ -1,24 +1,26 @@
-"""Scores in files: saved ones, and scores of any model."""
+"""Scores and predictions in files: scores of any model, and predictions written in blocks."""
 
+import json
 import re
+import shutil
+import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, Any, BinaryIO, Self
 
 import numpy as np
 import polars as pl
+import pyarrow.parquet
 
-from veracal._types import Array, Progress
-from veracal.data.arrays import read_npz
-from veracal.data.dataset import Group
+from veracal._types import Array, Floats, Frozen, Ints, Progress
+from veracal.data.arrays import plain_ids, read_npz
+from veracal.data.dataset import Group, concatenate
 from veracal.data.files import DEFAULT_LIMITS, Limits, atomic_file, by_suffix
-from veracal.data.formats import read_table
-from veracal.data.labels import TEXT, Label, read_only
-from veracal.data.saving import plain_ids
+from veracal.data.labels import TEXT, Label
 from veracal.data.scores import Kind, Scores
-from veracal.data.tables import arrays_to_frame
+from veracal.data.tables import arrays_to_frame, read_table
 from veracal.errors import DataError
 
 Columns = Mapping[str, Array]
@@ -56,14 +58,16 @@ def save_scores(
     path = Path(path)
     write = score_writer(path)
     check_score_columns(scores, unit)
+    columns: dict[str, Array] = {scores.kind: scores.values}
+    if scores.labels is not None:
+        columns["labels"] = np.asarray(scores.classes)[scores.labels]
+    if scores.units is not None:
+        columns[unit] = plain_ids(scores.units)
+    for name, group in scores.groups.items():
+        columns[name] = np.asarray(group.names)[group.codes]
     with atomic_file(path, force=force) as file:
-        write(file, scores.kind, _columns(scores, unit))
+        write(file, scores.kind, columns)
     return path
-
-
-def score_writer(path: Path) -> Writer:
-    """Return the writer for the suffix of a path, or raise."""
-    return by_suffix(path, _WRITERS)
 
 
 def check_score_columns(scores: Scores, unit: str) -> None:
@@ -79,19 +83,7 @@ def check_score_columns(scores: Scores, unit: str) -> None:
             )
 
 
-def _columns(scores: Scores, unit: str) -> Columns:
-    """Arrays of the scores by their names in a file."""
-    columns: dict[str, Array] = {scores.kind: scores.values}
-    if scores.labels is not None:
-        columns["labels"] = np.asarray(scores.classes)[scores.labels]
-    if scores.units is not None:
-        columns[unit] = plain_ids(scores.units)
-    for name, group in scores.groups.items():
-        columns[name] = np.asarray(group.names)[group.codes]
-    return columns
-
-
-def _npz(file: BinaryIO, kind: str, columns: Columns) -> None:
+def _save_npz(file: BinaryIO, kind: str, columns: Columns) -> None:
     """Write arrays under any name; ``numpy.savez`` reserves its argument names."""
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, values in columns.items():
@@ -99,30 +91,40 @@ def _npz(file: BinaryIO, kind: str, columns: Columns) -> None:
                 np.lib.format.write_array(member, values, allow_pickle=False)
 
 
-def _parquet(file: BinaryIO, kind: str, columns: Columns) -> None:
+def _save_parquet(file: BinaryIO, kind: str, columns: Columns) -> None:
     """Write the scores as a column of lists."""
-    table = pl.DataFrame({k: _series(k, v) for k, v in columns.items()})
+    table = pl.DataFrame({name: _series(values) for name, values in columns.items()})
     try:
         table.write_parquet(file)
     except pl.exceptions.ComputeError as cause:  # raised by polars for a full disk
         raise OSError(str(cause)) from cause
 
 
-def _csv(file: BinaryIO, kind: str, columns: Columns) -> None:
+def _save_csv(file: BinaryIO, kind: str, columns: Columns) -> None:
     """Write one column for each class, with numbers that are read back exactly."""
     by_class = {f"{kind}_{i}": values for i, values in enumerate(columns[kind].T)}
     rest = {name: values for name, values in columns.items() if name != kind}
-    pl.DataFrame({k: _series(k, v) for k, v in (by_class | rest).items()}).write_csv(file)
+    table = {name: _series(values) for name, values in (by_class | rest).items()}
+    pl.DataFrame(table).write_csv(file)
 
 
-def _series(name: str, values: Array) -> pl.Series:
+def _series(values: Array) -> pl.Series:
     """Convert an array to a column."""
     if values.ndim == 2:
-        return pl.Series(name, np.ascontiguousarray(values))
-    return pl.Series(name, values.tolist() if values.dtype.kind == "U" else values.copy())
+        return pl.Series(np.ascontiguousarray(values))
+    return pl.Series(values.tolist() if values.dtype.kind == "U" else values.copy())
 
 
-_WRITERS: Mapping[str, Writer] = {".npz": _npz, ".parquet": _parquet, ".csv": _csv}
+_WRITERS: Mapping[str, Writer] = {
+    ".npz": _save_npz,
+    ".parquet": _save_parquet,
+    ".csv": _save_csv,
+}
+
+
+def score_writer(path: Path) -> Writer:
+    """Return the writer for the suffix of a path, or raise."""
+    return by_suffix(path, _WRITERS)
 
 
 _KINDS: tuple[Kind, ...] = ("logits", "probabilities")
@@ -161,15 +163,30 @@ def scan_scores(
         Maximal number of records at a time.
     """
     path, ending = Path(path), "" if part is None else f"_{part}"
+    if path.suffix.lower() == ".npz":
+        arrays = {k: a for k, a in read_npz(path, limits).items() if k.endswith(ending)}
+        if not arrays:
+            raise DataError(path, f"arrays ending in {ending!r}", "none", "Check the part.")
+        for name in (f"{kind}{ending}" for kind in _KINDS):
+            if name in arrays and arrays[name].ndim > 2:
+                raise DataError(
+                    f"{path}: {name}",
+                    "shape (n, k), or (n,) for two classes",
+                    f"shape {arrays[name].shape}",
+                    "Save one row for each record.",
+                )
+        frames = iter([arrays_to_frame(arrays, path, limits)])
+    else:
+        frames = read_table(path, rows=rows, limits=limits, progress=progress)
     start, k = 0, None
-    for frame in _frames(path, ending, rows, limits, progress):
+    for frame in frames:
         limits.check("rows", start + frame.height, path)
         for piece in frame.iter_slices(rows):
             with _offset_records(start):
                 scores = _scores(piece, path, ending, classes, groups or {}, unit)
             if k not in (None, scores.n_classes):
                 raise DataError(
-                    str(path),
+                    path,
                     f"scores for {k} classes in every record",
                     f"{scores.n_classes} in record {start + 1}",
                     "Write lists of one length.",
@@ -203,31 +220,8 @@ def load_scores(
         limits.check("memory_bytes", used, path)
         parts.append(scores)
     if not parts:
-        raise DataError(str(path), "at least one record", "none", "Name a file with records.")
-    return join_scores(parts)
-
-
-def join_scores(parts: Sequence[Scores]) -> Scores:
-    """Concatenate scores with the same classes and groups."""
-    first = parts[0]
-    return Scores(
-        read_only(np.concatenate([part.values for part in parts])),
-        first.kind,
-        first.classes,
-        labels=(
-            None
-            if first.labels is None
-            else np.concatenate([part.known_labels for part in parts])
-        ),
-        groups={
-            name: Group(
-                np.concatenate([part.groups[name].codes for part in parts]), group.names
-            )
-            for name, group in first.groups.items()
-        },
-        units=(None if first.units is None else np.concatenate([part.units for part in parts])),
-        name=first.name,
-    )
+        raise DataError(path, "at least one record", "none", "Name a file with records.")
+    return concatenate(parts)
 
 
 @contextmanager
@@ -238,27 +232,6 @@ def _offset_records(start: int) -> Iterator[None]:
     except DataError as error:
         message = _RECORD.sub(lambda number: str(int(number[0]) + start), error.found)
         raise type(error)(error.where, error.expected, message, error.remedy) from error
-
-
-def _frames(
-    path: Path, ending: str, rows: int, limits: Limits, progress: Progress | None
-) -> Iterator[pl.DataFrame]:
-    """Stream a file; of an npz file with several sets, only the arrays of one."""
-    if path.suffix.lower() != ".npz":
-        return read_table(path, rows=rows, limits=limits, progress=progress)
-    arrays = {k: a for k, a in read_npz(path, limits).items() if k.endswith(ending)}
-    if not arrays:
-        raise DataError(str(path), f"arrays ending in {ending!r}", "none", "Check the part.")
-    for kind in _KINDS:
-        scores = arrays.get(f"{kind}{ending}")
-        if scores is not None and scores.ndim > 2:
-            raise DataError(
-                f"{path}: {kind}{ending}",
-                "shape (n, k), or (n,) for two classes",
-                f"shape {scores.shape}",
-                "Save one row for each record.",
-            )
-    return iter([arrays_to_frame(arrays, path, limits)])
 
 
 def _scores(
@@ -274,11 +247,18 @@ def _scores(
     make = Scores.from_logits if kind == "logits" else Scores.from_probabilities
     for name in (*groups, *((unit,) if unit else ())):
         if name not in frame.columns:
-            raise DataError(str(path), f"a column {name!r}", "none", "Check the spelling.")
+            raise DataError(path, f"a column {name!r}", "none", "Check the spelling.")
     labels = f"labels{ending}"
     if labels not in frame.columns:
-        used = {*groups, unit}
-        _check_unlabeled([name for name in frame.columns if name not in used], labels, path)
+        aliases = [labels.replace("labels", often, 1) for often in _LABEL_ALIASES]
+        for name in frame.columns:
+            if name.lower() in aliases and name not in {*groups, unit}:
+                raise DataError(  # instead of ignoring labels under another name
+                    path,
+                    f"labels in a column {labels!r}, or none",
+                    f"a column {name!r}",
+                    f"Rename it to {labels!r} if it holds the labels, else to another name.",
+                )
 
     def column(name: str) -> Array:
         return _plain(frame[name], f"{path}: {name}")
@@ -297,75 +277,54 @@ def _scores(
     )
 
 
-def _check_unlabeled(columns: Sequence[str], labels: str, path: Path) -> None:
-    """Reject a file whose labels seem to have another name, instead of ignoring them."""
-    for name in columns:
-        if name.lower() in [labels.replace("labels", often, 1) for often in _LABEL_ALIASES]:
-            raise DataError(
-                str(path),
-                f"labels in a column {labels!r}, or none",
-                f"a column {name!r}",
-                f"Rename it to {labels!r} if it holds the labels, else to another name.",
-            )
-
-
 def _values(frame: pl.DataFrame, path: Path, ending: str) -> tuple[Kind, Array]:
-    """Find the scores among the columns."""
-    by_kind = {
-        kind: columns
-        for kind in _KINDS
-        if (columns := _score_columns(frame, f"{kind}{ending}", path))
-    }
-    if len(by_kind) == 1:
-        kind, columns = next(iter(by_kind.items()))
-        if columns == [f"{kind}{ending}"]:
-            return kind, _matrix(frame[columns[0]], path)
-        single = all(frame[column].dtype == pl.Float32 for column in columns)
-        arrays = [_numbers(frame[column], path, single=single) for column in columns]
-        return kind, np.stack(arrays, 1)
-    listed = ", ".join(map(repr, frame.columns[:8]))
-    raise DataError(
-        str(path),
-        "logits or probabilities",
-        "both" if by_kind else f"only {listed}",
-        "Keep those that the model returned, and remove the others."
-        if by_kind
-        else "Rename the columns; with several sets in one file, name the part.",
-    )
-
-
-def _score_columns(frame: pl.DataFrame, name: str, path: Path) -> list[str]:
-    """Columns with scores of one kind: one of that name, or numbered ones without a gap."""
-    pattern = re.compile(rf"{re.escape(name)}(_[0-9]+)?")
-    columns = [column for column in frame.columns if pattern.fullmatch(column)]
-    expected = [f"{name}_{i}" for i in range(len(columns))]
-    if columns == [name] or not columns:
-        return columns
-    if set(columns) == set(expected):
-        return expected
-    raise DataError(
-        str(path),
-        f"one column {name!r}, or one for each class from {name}_0 on, without a gap",
-        ", ".join(map(repr, columns[:8])),
-        "Number the columns in the order of the classes.",
-    )
-
-
-def _matrix(values: pl.Series, path: Path) -> Array:
-    """Convert a column of lists to a matrix, and a column of numbers to a vector."""
-    if isinstance(values.dtype, pl.List):
-        lengths = values.list.len().unique().to_list()
+    """Find the scores: one column of lists or numbers, or numbered columns without a gap."""
+    by_kind: dict[Kind, list[str]] = {}
+    for kind in _KINDS:
+        name = f"{kind}{ending}"
+        pattern = re.compile(rf"{re.escape(name)}(_[0-9]+)?")
+        columns = [column for column in frame.columns if pattern.fullmatch(column)]
+        if not columns:
+            continue
+        by_kind[kind] = columns
+        if columns != [name]:
+            by_kind[kind] = [f"{name}_{i}" for i in range(len(columns))]
+            if set(columns) != set(by_kind[kind]):
+                raise DataError(
+                    path,
+                    f"one column {name!r}, or one for each class from {name}_0 on, without a "
+                    "gap",
+                    ", ".join(map(repr, columns[:8])),
+                    "Number the columns in the order of the classes.",
+                )
+    if len(by_kind) != 1:
+        raise DataError(
+            path,
+            "logits or probabilities",
+            "both" if by_kind else f"only {', '.join(map(repr, frame.columns[:8]))}",
+            "Keep those that the model returned, and remove the others."
+            if by_kind
+            else "Rename the columns; with several sets in one file, name the part.",
+        )
+    ((kind, columns),) = by_kind.items()
+    series = [frame[column] for column in columns]
+    single = all(each.dtype == pl.Float32 for each in series)
+    if columns != [f"{kind}{ending}"]:
+        return kind, np.stack([_numbers(each, path, single=single) for each in series], 1)
+    lists = series[0]
+    if isinstance(lists.dtype, pl.List):
+        lengths = lists.list.len().unique().to_list()
         if len(lengths) != 1 or lengths[0] is None:
             raise DataError(
-                f"{path}: {values.name}",
+                f"{path}: {lists.name}",
                 "lists of one length",
                 f"{lengths[:5]}",
                 "Correct them.",
             )
-        values = values.list.to_array(lengths[0])
-    if isinstance(values.dtype, pl.Array):
-        return values.to_numpy()
-    return _numbers(values, path, single=values.dtype == pl.Float32)
+        lists = lists.list.to_array(lengths[0])
+    if isinstance(lists.dtype, pl.Array):
+        return kind, lists.to_numpy()
+    return kind, _numbers(lists, path, single=single)
 
 
 def _numbers(values: pl.Series, path: Path, *, single: bool) -> Array:
@@ -401,3 +360,175 @@ def _plain(values: pl.Series, where: str) -> Array:
     if values.dtype.is_integer() or values.dtype.is_float():
         return values.to_numpy()
     return values.cast(pl.String).to_numpy().astype(TEXT)
+
+
+ABSTAINED = "abstained"
+# Names of columns beside classes and probabilities, and whether each is boolean.
+ExtraColumns = Mapping[str, bool]
+_NO_COLUMNS: ExtraColumns = Frozen()
+_NO_ARRAYS: Mapping[str, Array] = Frozen()
+_NO_NUMBER = np.iinfo(np.int64).min  # integer class of an abstention in npz files
+
+
+class PredictionWriter:
+    """A context manager that writes predictions to a file in blocks.
+
+    Each block is a table with the number of each record from 1, its class and its class
+    probabilities, and the further columns. The class of an abstention is null.
+    """
+
+    def __init__(
+        self, file: BinaryIO, classes: Sequence[Label], columns: ExtraColumns = _NO_COLUMNS
+    ) -> None:
+        self._file, self._classes = file, tuple(classes)
+        self._schema: dict[str, Any] = {
+            "row": pl.Int64,
+            "prediction": pl.Int64 if isinstance(classes[0], int) else pl.String,
+            **{f"probability_{label}": pl.Float64 for label in classes},
+            **{
+                name: pl.Boolean if is_bool else pl.Float64 for name, is_bool in columns.items()
+            },
+        }
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        """Write the end of the file, if it has one."""
+
+    def write(
+        self,
+        rows: Ints,
+        predictions: Array,
+        probabilities: Floats,
+        more: Mapping[str, Array] = _NO_ARRAYS,
+    ) -> None:
+        """Append records.
+
+        Parameters
+        ----------
+        rows : array of shape (n,)
+            Row numbers in the table, from 0.
+        predictions : array of shape (n,)
+        probabilities : array of shape (n, classes)
+        more : mapping of str to array of shape (n,)
+            The further columns that were declared. Where the column ``abstained`` is true,
+            the prediction is left out.
+        """
+        labels: list[Label | None] = predictions.tolist()
+        for index in np.flatnonzero(more.get(ABSTAINED, ())):
+            labels[index] = None
+        columns = [rows + 1, labels, *probabilities.T.copy(), *more.values()]
+        names = [*list(self._schema)[: 2 + len(self._classes)], *more]
+        data = dict(zip(names, columns, strict=True))
+        self._append(pl.DataFrame(data, schema=self._schema))
+
+    def _append(self, table: pl.DataFrame) -> None:
+        """Append a block."""
+        raise NotImplementedError
+
+
+class CsvPredictions(PredictionWriter):
+    """Predictions as CSV, with numbers that are read back exactly; no text for an abstention."""
+
+    def __enter__(self) -> Self:
+        self._file.write(pl.DataFrame(schema=self._schema).write_csv().encode())
+        return self
+
+    def _append(self, table: pl.DataFrame) -> None:
+        yes_or_no = pl.when(pl.col(pl.Boolean)).then(pl.lit("yes")).otherwise(pl.lit("no"))
+        table = table.with_columns(yes_or_no.name.keep())
+        self._file.write(table.write_csv(include_header=False).encode())
+
+
+class ParquetPredictions(PredictionWriter):
+    """Predictions as Parquet with a row group for each block."""
+
+    def __enter__(self) -> Self:
+        empty = pl.DataFrame(schema=self._schema).to_arrow(compat_level=pl.CompatLevel.oldest())
+        self._writer = pyarrow.parquet.ParquetWriter(self._file, empty.schema)
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._writer.close()
+
+    def _append(self, table: pl.DataFrame) -> None:
+        self._writer.write_table(table.to_arrow().cast(self._writer.schema))
+
+
+class JsonPredictions(PredictionWriter):
+    """Items of a JSON list, one object for each record; the caller writes the brackets."""
+
+    _separator = "\n  "
+
+    def _append(self, table: pl.DataFrame) -> None:
+        names, k = [str(label) for label in self._classes], len(self._classes)
+        for row, label, *values in table.iter_rows():
+            by_class = dict(zip(names, values[:k], strict=True))
+            item = {"row": row, "prediction": label, "probabilities": by_class}
+            item |= dict(zip(table.columns[2 + k :], values[k:], strict=True))
+            self._file.write((self._separator + json.dumps(item, allow_nan=False)).encode())
+            self._separator = ",\n  "
+
+
+class NpzPredictions(PredictionWriter):
+    """Arrays ``row``, ``prediction``, ``probabilities`` and ``classes``, and further columns.
+
+    The header of an array holds its length, which is known only at the end. Until then,
+    numbers are kept in unnamed temporary files and not in memory. Arrays have no null: the
+    prediction of an abstention is empty text, or the smallest 64-bit integer.
+    """
+
+    def __enter__(self) -> Self:
+        self._open, self._n = ExitStack(), 0
+        self._buffers: dict[str, tuple[IO[bytes], np.dtype[Any], tuple[int, ...]]] = {}
+        return self
+
+    def _append(self, table: pl.DataFrame) -> None:
+        self._n += table.height
+        kind, k = np.array(self._classes).dtype, len(self._classes)
+        null: Label = _NO_NUMBER if kind.kind == "i" else ""
+        arrays = {
+            "row": table["row"].to_numpy(),
+            "prediction": table["prediction"].fill_null(null).to_numpy().astype(kind),
+            "probabilities": table[:, 2 : 2 + k].to_numpy(),
+            **{column.name: column.to_numpy() for column in table[:, 2 + k :].iter_columns()},
+        }
+        for name, array in arrays.items():
+            if name not in self._buffers:
+                buffer = self._open.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
+                self._buffers[name] = buffer, array.dtype, array.shape[1:]
+            self._buffers[name][0].write(np.ascontiguousarray(array).tobytes())
+
+    def __exit__(self, *raised: object) -> None:
+        with self._open:
+            if raised[0] is not None:
+                return
+            if not self._buffers:
+                self._append(pl.DataFrame(schema=self._schema))
+            with zipfile.ZipFile(self._file, "w", zipfile.ZIP_DEFLATED) as archive:
+                for name, (buffer, kind, width) in self._buffers.items():
+                    header = {
+                        "descr": np.lib.format.dtype_to_descr(kind),
+                        "fortran_order": False,
+                        "shape": (self._n, *width),
+                    }
+                    with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                        np.lib.format.write_array_header_2_0(member, header)
+                        buffer.seek(0)
+                        shutil.copyfileobj(buffer, member)
+                with archive.open("classes.npy", "w") as member:
+                    classes = np.array(self._classes)
+                    np.lib.format.write_array(member, classes, allow_pickle=False)
+
+
+_PREDICTIONS: Mapping[str, type[PredictionWriter]] = {
+    ".csv": CsvPredictions,
+    ".parquet": ParquetPredictions,
+    ".npz": NpzPredictions,
+}
+
+
+def prediction_writer(path: Path) -> type[PredictionWriter]:
+    """Return the writer for the suffix of a path, or raise."""
+    return by_suffix(path, _PREDICTIONS)

@@ -1,7 +1,7 @@
 """Scores: logits or probabilities of a classifier with labels, groups and units, validated."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -10,7 +10,7 @@ from scipy.special import log_softmax, logsumexp, softmax
 
 from veracal import _checks
 from veracal._types import Array, Floats, Frozen, Ints
-from veracal.data.dataset import Group
+from veracal.data.dataset import Group, Records
 from veracal.data.labels import (
     Label,
     check_classes,
@@ -20,7 +20,6 @@ from veracal.data.labels import (
     is_immutable,
     read_only,
     reject_masked,
-    restore_state,
     row_numbers,
 )
 from veracal.errors import DataError
@@ -29,7 +28,7 @@ Kind = Literal["logits", "probabilities"]
 _NUMBERS = 131_072  # numbers checked at a time, which fit the processor's cache
 
 
-def floats(values: ArrayLike, name: str) -> Floats:
+def _floats(values: ArrayLike, name: str) -> Floats:
     """Return real numbers of one or two dimensions, in single or double precision."""
     reject_masked(values, name)
     array = np.asarray(values)
@@ -48,7 +47,7 @@ def floats(values: ArrayLike, name: str) -> Floats:
         return read_only(np.array(array, dtype=dtype))
 
 
-def check_values(values: Floats, kind: Kind, name: str) -> None:
+def _check_values(values: Floats, kind: Kind, name: str) -> None:
     """Reject arrays that are no rows of logits or of probabilities."""
     if values.ndim != 2:
         raise DataError(
@@ -65,7 +64,7 @@ def check_values(values: Floats, kind: Kind, name: str) -> None:
     rows = max(1, _NUMBERS // max(1, values.shape[1]))
     for start in range(0, len(values), rows):
         block = values[start : start + rows]
-        check_range(block, name, start)
+        _check_range(block, name, start)
         if (np.abs(block @ np.ones(block.shape[1], block.dtype) - 1) < tol / 2).all():
             continue
         sums = block.sum(axis=1, dtype=np.float64)  # near the tolerance or beyond it
@@ -74,24 +73,12 @@ def check_values(values: Floats, kind: Kind, name: str) -> None:
             raise _bad(sums, off, "probabilities that sum to 1", name, start)
 
 
-def check_range(values: Floats, name: str, start: int = 0) -> None:
+def _check_range(values: Floats, name: str, start: int = 0) -> None:
     """Reject NaN and numbers outside [0, 1]; ``start`` is the number of the first record."""
     if values.size and not (values.min() >= 0 and values.max() <= 1):
         wrong = ~((values >= 0) & (values <= 1))
         expected = "probabilities in [0, 1] (pass logits as logits)"
         raise _bad(values, wrong, expected, name, start)
-
-
-def merge_logits(values: Floats, members: Sequence[Sequence[int]]) -> Floats:
-    """Logits of merged classes."""
-    return np.stack([logsumexp(values[:, list(m)], axis=1) for m in members], axis=1)
-
-
-def merge_probabilities(values: Floats, members: Sequence[Sequence[int]]) -> Floats:
-    """Probabilities of merged classes; rounding may raise a sum an ulp above 1."""
-    sums = np.stack([values[:, list(m)].sum(axis=1) for m in members], axis=1)
-    result: Floats = np.minimum(sums, 1)
-    return result
 
 
 def _bad(values: Array, wrong: Array, expected: str, name: str, start: int = 0) -> DataError:
@@ -104,7 +91,7 @@ def _bad(values: Array, wrong: Array, expected: str, name: str, start: int = 0) 
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Scores:
+class Scores(Records):
     r"""Logits or probabilities of n records for k classes, with labels, groups and units.
 
     Construct them with :meth:`from_logits` or :meth:`from_probabilities`: the kind of the
@@ -114,15 +101,12 @@ class Scores:
     ----------
     values : array of shape (n, k)
         The numbers as passed.
-    kind : 'logits' or 'probabilities'
     classes : tuple of str or int
         Declared labels.
     labels : array of ints in [0, k), of shape (n,), or None
         True labels as indices of the classes. None if they are unknown, or if they belong to
         another set of classes (see :meth:`merge`).
-    groups : mapping of str to Group
     units : array of ids of shape (n,), or None
-    name : str
 
     Guarantees
     ----------
@@ -138,19 +122,32 @@ class Scores:
     groups: Mapping[str, Group] = field(default_factory=dict)
     units: Array | None = None
     name: str = "scores"
+    _by_row = ("values", "labels", "units")
 
     def __post_init__(self) -> None:
         _checks.one_of(("logits", "probabilities"), kind=self.kind)
-        values = floats(self.values, self.name)
-        check_values(values, self.kind, self.name)
+        values = _floats(self.values, self.name)
+        _check_values(values, self.kind, self.name)
         n, k = values.shape
         classes = check_classes(self.classes, self.name)
-        for part, length, expected in (("classes", len(classes), k), *self._lengths(n)):
-            if length != expected:
+        for name, group in self.groups.items():
+            if not isinstance(group, Group):
+                raise DataError(
+                    f"{self.name}: group {name!r}",
+                    "a Group",
+                    type(group).__name__,
+                    "Construct it with Group.from_values(values, names).",
+                )
+        by_row = {"labels": self.labels, "units": self.units}
+        by_row |= {f"group {name!r}": group.codes for name, group in self.groups.items()}
+        parts: list[tuple[str, Any, int]] = [("classes", classes, k)]
+        parts += [(p, np.atleast_1d(a), n) for p, a in by_row.items() if a is not None]
+        for part, array, expected in parts:
+            if len(array) != expected:
                 raise DataError(
                     f"{self.name}: {part}",
                     f"{expected} for scores of shape {values.shape}",
-                    str(length),
+                    str(len(array)),
                     f"Pass {expected}.",
                 )
         where, labels, units = f"{self.name}: labels", self.labels, self.units
@@ -163,9 +160,6 @@ class Scores:
         }
         for name, value in fixed.items():
             object.__setattr__(self, name, value)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        restore_state(self, state)
 
     @classmethod
     def from_logits(
@@ -182,7 +176,7 @@ class Scores:
 
         Labels are values of ``classes``; without classes, 0, …, k-1.
         """
-        values = floats(logits, name)
+        values = _floats(logits, name)
         if values.ndim == 1:
             values = read_only(np.stack([np.zeros_like(values), values], axis=1))
         return cls._labeled(values, "logits", labels, classes, groups, units, name)
@@ -202,9 +196,9 @@ class Scores:
 
         Labels are values of ``classes``; without classes, 0, …, k-1.
         """
-        values = floats(probabilities, name)
+        values = _floats(probabilities, name)
         if values.ndim == 1:
-            check_range(values, name)  # so that an error names the value that was passed
+            _check_range(values, name)  # so that an error names the value that was passed
             values = read_only(np.stack([1 - values, values], axis=1))
         return cls._labeled(values, "probabilities", labels, classes, groups, units, name)
 
@@ -304,13 +298,7 @@ class Scores:
 
     def take(self, index: ArrayLike) -> Self:
         """Select the rows of ``index`` (numbers or a mask), in its order."""
-        rows = row_numbers(index, len(self))
-        return self._changed(
-            values=self.values[rows],
-            labels=None if self.labels is None else self.labels[rows],
-            groups=Frozen({k: g.take(rows) for k, g in self.groups.items()}),
-            units=None if self.units is None else self.units[rows],
-        )
+        return self._select(row_numbers(index, len(self)))
 
     def renamed(self, name: str) -> Self:
         """The same scores under another name."""
@@ -338,55 +326,31 @@ class Scores:
         >>> scores.merge({"e": ["e"], "not e": ["n", "c"]}).values
         array([[0.5, 0.5]])
         """
-        old = [
-            self.classes.index(c) if c in self.classes else -1
-            for new in into.values()
-            for c in new
-        ]
-        is_invalid = any(isinstance(new, str) or not len(new) for new in into.values())
-        if is_invalid or sorted(old) != list(range(self.n_classes)):
+        is_invalid = any(isinstance(old, str) or not len(old) for old in into.values())
+        named = [] if is_invalid else [c for old in into.values() for c in old]
+        if len(named) != self.n_classes or set(named) != set(self.classes):
             raise DataError(
                 f"{self.name}: merge",
                 f"lists with each of {self.classes} exactly once",
                 repr(dict(into)),
                 "List every class once.",
             )
-        members = [[self.classes.index(c) for c in new] for new in into.values()]
-        new_index = np.empty(self.n_classes, dtype=np.int64)
-        for new, columns in enumerate(members):
-            new_index[columns] = new
-        merge_values = merge_logits if self.kind == "logits" else merge_probabilities
+        members = [[self.classes.index(c) for c in old] for old in into.values()]
+        if self.kind == "logits":
+            merged = [logsumexp(self.values[:, m], axis=1) for m in members]
+        else:  # rounding may raise a sum an ulp above 1
+            merged = [np.minimum(self.values[:, m].sum(axis=1), 1) for m in members]
         classes = check_classes(tuple(into), f"{self.name}: merge")
-        codes: Ints | None
+        codes: Ints | None = None
         if labels is not None:
             codes = encode_labels(labels, classes, f"{self.name}: labels")
-        else:
-            codes = None if self.labels is None else new_index[self.labels]
-        if codes is not None and len(codes) != len(self):
-            raise DataError(
-                f"{self.name}: labels", str(len(self)), str(len(codes)), "Pass one a row."
-            )
-        return self._changed(
-            values=merge_values(self.values, members), classes=classes, labels=codes
-        )
-
-    def _lengths(self, n: int) -> list[tuple[str, int, int]]:
-        """Name, length and expected length of each array with one entry for each record."""
-        parts: dict[str, Any] = {"labels": self.labels, "units": self.units}
-        for name, group in self.groups.items():
-            if not isinstance(group, Group):
+            if len(codes) != len(self):
                 raise DataError(
-                    f"{self.name}: group {name!r}",
-                    "a Group",
-                    type(group).__name__,
-                    "Construct it with Group.from_values(values, names).",
+                    f"{self.name}: labels", str(len(self)), str(len(codes)), "Pass one a row."
                 )
-            parts[f"group {name!r}"] = group.codes
-        return [(k, len(np.atleast_1d(v)), n) for k, v in parts.items() if v is not None]
-
-    def _changed(self, **changes: Any) -> Self:
-        """Copy with other fields that need no validation."""
-        copy = object.__new__(type(self))
-        state = {known.name: getattr(self, known.name) for known in fields(self)}
-        copy.__setstate__({**state, **changes})
-        return copy
+        elif self.labels is not None:
+            new_index = np.empty(self.n_classes, dtype=np.int64)
+            for new, columns in enumerate(members):
+                new_index[columns] = new
+            codes = new_index[self.labels]
+        return self._changed(values=np.stack(merged, axis=1), classes=classes, labels=codes)

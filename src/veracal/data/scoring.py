@@ -4,6 +4,7 @@ Later steps see scores and no features.
 """
 
 import warnings
+from contextlib import suppress
 from typing import Any, Protocol
 
 import numpy as np
@@ -59,12 +60,31 @@ def compute_logits(
     method = getattr(model, scoring_method(model))
 
     def score_block(rows: Array | MappedRows) -> Floats:
+        n = len(rows)
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a warning could reveal a record
-            return _finite_logits(method(rows), len(rows), classes)
+            logits = np.asarray(method(rows), dtype=np.float64)
+            if classes == 2 and logits.shape == (n,):
+                logits = np.stack([np.zeros(n), logits], axis=1)
+            if logits.shape != (n, classes):
+                raise ValueError(
+                    f"Expected logits of shape {(n, classes)}, got {logits.shape} from the "
+                    "classifier."
+                )
+            finite: Floats = np.clip(np.nan_to_num(logits, nan=0.0), -_MAX_LOGIT, _MAX_LOGIT)
+            return finite
 
     def forward(rows: Array) -> Floats:
-        return _score_each(score_block, rows, classes) if without_errors else score_block(rows)
+        try:
+            return score_block(rows)
+        except Exception:
+            if not without_errors:
+                raise
+        logits = np.zeros((len(rows), classes))
+        for i, row in enumerate(rows):  # each in a block of copies of itself
+            with suppress(Exception):
+                logits[i] = score_block(np.repeat(row[None], len(rows), axis=0))[0]
+        return logits
 
     if getattr(model, "rows_independent", False) is True:
         try:
@@ -88,36 +108,6 @@ def _positions(score_block: Score, width: int, dtype: Any, classes: int) -> Ints
         )
     except Exception:
         return np.zeros(1, dtype=np.int64)
-
-
-def _score_each(score_block: Score, rows: Array, classes: int) -> Floats:
-    """Score a block; on an error score each row in a block of copies of itself."""
-    try:
-        return score_block(rows)
-    except Exception:
-        return np.stack([_score_one(score_block, row, len(rows), classes) for row in rows])
-
-
-def _score_one(score_block: Score, row: Array, block: int, classes: int) -> Floats:
-    """Score one row, with zeros on an error."""
-    try:
-        logits: Floats = score_block(np.repeat(row[None], block, axis=0))[0]
-    except Exception:
-        return np.zeros(classes)
-    return logits
-
-
-def _finite_logits(values: Any, n: int, classes: int) -> Floats:
-    """Convert to finite logits with a column for each class; two classes may share one."""
-    logits = np.asarray(values, dtype=np.float64)
-    if classes == 2 and logits.shape == (n,):
-        logits = np.stack([np.zeros(n), logits], axis=1)
-    if logits.shape != (n, classes):
-        raise ValueError(
-            f"Expected logits of shape {(n, classes)}, got {logits.shape} from the classifier."
-        )
-    finite: Floats = np.clip(np.nan_to_num(logits, nan=0.0), -_MAX_LOGIT, _MAX_LOGIT)
-    return finite
 
 
 class Logits(Protocol):

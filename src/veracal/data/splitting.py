@@ -6,6 +6,7 @@ its unit id, of its slot id under replace-one, or else of the digest of its cont
 
 import hashlib
 import secrets
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -13,9 +14,9 @@ import numpy as np
 
 from veracal import _checks, _random
 from veracal._types import Array, Floats, Ints
-from veracal.data.dataset import Dataset
+from veracal.data.dataset import Dataset, unit_numbers
+from veracal.data.labels import TEXT
 from veracal.data.row_digests import digests_of_records, iterate_digests
-from veracal.data.units import draws_of_contents, keyed_draws, unit_numbers
 from veracal.errors import DataError
 
 Relation = Literal["add-remove", "replace-one"]
@@ -31,7 +32,6 @@ class Split:
     train, calibration, test : Dataset or None
         None where the fraction is 0. The declared size of a partition is its share of the
         declared size of the whole: its real size is private under add-remove.
-    fractions : tuple of three floats
     relation : 'add-remove' or 'replace-one'
         The neighboring relation under which neighbors differ in one partition only.
     secret : bool
@@ -75,10 +75,8 @@ def split(
 
     Parameters
     ----------
-    dataset : Dataset
     fractions : three floats that sum to 1
         Shares of train, calibration and test.
-    relation : 'add-remove' or 'replace-one'
     fixed_size : bool
         Assign exact shares instead. One added record would change the assignment of others,
         so this is only for replace-one, where the number of records is public.
@@ -98,10 +96,6 @@ def split(
         generator whose seed is published voids the guarantee, since inserting one row changes
         the draws of all later rows: use ``key`` instead.
 
-    Returns
-    -------
-    Split
-
     Guarantees
     ----------
     Under the stated relation, the partitions of neighboring data sets differ in exactly one
@@ -120,8 +114,21 @@ def split(
             "add/remove the size is private and exact shares would move other records."
         )
     _check_choices(dataset, relation, key, rng)
-    draw_id = None if key is not None else _draw_id(rng)
-    assignment = _assign(dataset, fractions, relation, fixed_size, key, rng)
+    numbers, n_units = unit_numbers(dataset.units, len(dataset))
+    if key is None:
+        draw_id = _draw_id(rng)
+        draws: Floats = (_random.secret_generator() if rng is None else rng).random(n_units)
+    else:
+        draw_id, draws = None, np.empty(n_units)
+        # Rows of a unit agree, and a replacement inherits the partition of its slot.
+        ids = dataset.slots if relation == "replace-one" else dataset.units
+        if ids is None:
+            draws[numbers] = draws_by_digest(record_digests(dataset), key)
+        else:
+            draws[numbers] = draws_by_id(ids, key)
+    if fixed_size:
+        draws = even_draws(draws)
+    assignment = assign_partitions(draws, fractions)[numbers]
     marked = dataset._changed(split_keys=(*dataset.split_keys, *key_fingerprints(key)))
     secret = key is None and rng is None
     return split_by_assignment(
@@ -142,14 +149,20 @@ def split_by_assignment(
 
     ``draw_id`` identifies the random draws that assigned them, if it was not a key.
     """
-    parts = [
-        _partition(_with_draw_id(dataset, draw_id, name), assignment == i, fraction)
-        for i, (name, fraction) in enumerate(zip(PARTITIONS, fractions, strict=True))
-    ]
-    if parts[0] is None:
+    if not fractions[0]:
         raise ValueError(f"Expected a train fraction > 0, got fractions={fractions!r}.")
+    parts: list[Dataset | None] = []
+    for i, (name, fraction) in enumerate(zip(PARTITIONS, fractions, strict=True)):
+        if fraction == 0:
+            parts.append(None)
+            continue
+        size = None if dataset.size is None else max(1, round(dataset.size * fraction))
+        marked = _with_draw_id(dataset, draw_id, name)
+        parts.append(marked.take(assignment == i)._changed(size=size))
+    train, calibration, test = parts
+    assert train is not None
     left_out = int(np.count_nonzero(assignment < 0))
-    return Split(parts[0], parts[1], parts[2], fractions, relation, secret, left_out)
+    return Split(train, calibration, test, fractions, relation, secret, left_out)
 
 
 def check_fractions(fractions: tuple[float, float, float]) -> None:
@@ -214,27 +227,6 @@ def _with_draw_id(dataset: Dataset, draw_id: str | None, partition: str) -> Data
     return dataset._changed(split_draws=(*dataset.split_draws, f"{partition}:{draw_id}"))
 
 
-def _assign(
-    dataset: Dataset,
-    fractions: tuple[float, float, float],
-    relation: Relation,
-    fixed_size: bool,
-    key: str | None,
-    rng: np.random.Generator | None,
-) -> Ints:
-    """Partition number of each row."""
-    numbers, n_units = unit_numbers(dataset.units, len(dataset))
-    if key is not None:
-        draws: Floats = np.empty(n_units)
-        draws[numbers] = _draws_by_key(dataset, relation, key)  # rows of a unit agree
-    else:
-        draws = (_random.secret_generator() if rng is None else rng).random(n_units)
-    if fixed_size:
-        draws = even_draws(draws)
-    assignment = assign_partitions(draws, fractions)
-    return assignment if dataset.units is None else assignment[numbers]
-
-
 def assign_partitions(draws: Floats, fractions: tuple[float, float, float]) -> Ints:
     """Number of the partition whose share of [0, 1) contains each draw."""
     edges = np.cumsum(fractions)[:-1]
@@ -249,30 +241,44 @@ def even_draws(draws: Floats) -> Floats:
     return shares
 
 
-def split_secret(key: str) -> bytes:
+def keyed_draws(ids: Iterable[bytes], key: bytes) -> Floats:
+    r"""Uniform numbers in [0, 1), each a function of an id and a key only.
+
+    Draw i is the first 53 bits of :math:`\mathrm{BLAKE2b}_{key}(id_i)`. The same id and key
+    give the same draw, regardless of other records and of their order.
+    """
+    keyed = hashlib.blake2b(key=key, digest_size=8)
+    digests = bytearray()
+    for content in ids:
+        state = keyed.copy()  # the key is hashed only once
+        state.update(content)
+        digests += state.digest()
+    bits = np.frombuffer(digests, dtype="<u8").astype(np.uint64) >> np.uint64(11)
+    draws: Floats = bits.astype(np.float64) * 2.0**-53
+    return draws
+
+
+def _split_secret(key: str) -> bytes:
     """Hash key that is derived from a public split key."""
     return hashlib.blake2b(key.encode(), person=b"veracal split").digest()
 
 
 def draws_by_id(ids: Array, key: str) -> Floats:
     """Draw of each unit or slot id under a public split key."""
-    return keyed_draws(ids, split_secret(key))
+    texts = (text.encode() for text in ids.astype(TEXT).tolist())
+    return keyed_draws(texts, _split_secret(key))
 
 
 def draws_by_digest(digests: Array, key: str) -> Floats:
     """Draw of each row digest under a public split key."""
-    return draws_of_contents(
-        (digest.hex().encode() for digest in iterate_digests(digests)), split_secret(key)
-    )
+    texts = (digest.hex().encode() for digest in iterate_digests(digests))
+    return keyed_draws(texts, _split_secret(key))
 
 
 def record_digests(dataset: Dataset) -> Array:
     """Digest of each record: of its file, or of X and y if it was made from arrays.
 
-    Raises
-    ------
-    DataError
-        If X was computed from the records and the digests are missing.
+    Features that were computed from the records are rejected instead.
     """
     if dataset.row_digests is not None:
         return dataset.row_digests
@@ -291,11 +297,7 @@ def record_digests(dataset: Dataset) -> Array:
 def check_identity(dataset: Dataset, relation: Relation) -> None:
     """Reject a repeatable split of records without an identity.
 
-    Raises
-    ------
-    DataError
-        Under replace-one without slot ids, for example: a row number is no identity, since
-        sorting a table changes the numbers.
+    A row number is none, since sorting a table changes the numbers.
     """
     if relation == "replace-one":
         if dataset.slots is None:
@@ -308,21 +310,3 @@ def check_identity(dataset: Dataset, relation: Relation) -> None:
             )
     elif dataset.units is None and dataset.row_digests is None and dataset.encoded:
         record_digests(dataset)
-
-
-def _draws_by_key(dataset: Dataset, relation: Relation, key: str) -> Floats:
-    """Draw for each row, by its slot, its unit, or the content of its record."""
-    if relation == "replace-one":
-        assert dataset.slots is not None
-        return draws_by_id(dataset.slots, key)  # a replacement inherits the partition
-    if dataset.units is not None:
-        return draws_by_id(dataset.units, key)
-    return draws_by_digest(record_digests(dataset), key)
-
-
-def _partition(dataset: Dataset, mask: Array, fraction: float) -> Dataset | None:
-    """Rows of one partition, with its nominal size."""
-    if fraction == 0:
-        return None
-    size = None if dataset.size is None else max(1, round(dataset.size * fraction))
-    return dataset.take(mask)._changed(size=size)

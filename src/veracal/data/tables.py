@@ -1,7 +1,7 @@
-"""CSV, Parquet and Arrow files as streams of small tables whose types are never inferred.
+"""CSV, Parquet, Arrow and npz files as streams of small tables whose types are never inferred.
 
-CSV fields are read as text, and the quotation marks are checked, since parsers accept stray
-ones and lose records.
+The suffix of a file determines its format. CSV fields are read as text, and the quotation marks
+are checked, since parsers accept stray ones and lose records.
 """
 
 import csv
@@ -21,11 +21,255 @@ import pyarrow.ipc
 import pyarrow.parquet
 
 from veracal._types import Progress
+from veracal.data.arrays import read_npz
 from veracal.data.files import Limits, check_readable, open_file, translate_os_errors
 from veracal.errors import DataError, LimitError
 
+_SEPARATORS = {".csv": ",", ".tsv": "\t"}
+_PARQUET = (".parquet", ".pq")
+_ARROW = (".arrow", ".arrows", ".feather", ".ipc")
+_POLARS_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
+_RAGGED = re.compile(r"(?:Row #(\d+): )?Expected (\d+) columns, got (\d+)")
+_ROW = re.compile(r"Row #(\d+):")
+_BLOCK = 2**22  # bytes of a file parsed at a time
+
 Item = TypeVar("Item")
 _END = object()
+
+
+def text_separator(path: Path, separator: str | None = None) -> str | None:
+    """Separator of a file of text fields: as declared, or by its suffix; None for other files."""
+    usual = _SEPARATORS.get(path.suffix.lower())
+    return usual and (separator or usual)
+
+
+def stated_rows(path: Path, limits: Limits) -> int | None:
+    """Number of records that a Parquet file states; None for other formats."""
+    if path.suffix.lower() not in _PARQUET:
+        return None
+    with _parser_errors(path), open_file(path, limits) as handle:
+        return int(pa.parquet.ParquetFile(handle).metadata.num_rows)
+
+
+def stated_types(path: Path, limits: Limits) -> dict[str, pa.DataType]:
+    """Types that a Parquet or Arrow file states for its columns; empty for other files."""
+    suffix = path.suffix.lower()
+    with open_file(path, limits) as file:
+        try:
+            if suffix in _PARQUET:
+                schema = pa.parquet.read_schema(file)
+            elif suffix in _ARROW:
+                schema = _open_arrow(file).schema
+            else:
+                return {}
+        except (pa.ArrowException, OSError):
+            return {}  # reading the records raises a clear error
+    return dict(zip(schema.names, schema.types, strict=True))
+
+
+def read_table(
+    path: Path,
+    *,
+    header: bool = True,
+    names: Sequence[str] | None = None,
+    separator: str | None = None,
+    ignored: Collection[str] = (),
+    rows: int = 65_536,
+    limits: Limits,
+    progress: Progress | None = None,
+) -> Iterator[pl.DataFrame]:
+    """Stream the records of a CSV, TSV, Parquet, Arrow or npz file.
+
+    Parameters
+    ----------
+    header : bool
+        Whether the first line of a CSV file names the columns.
+    names : sequence of str, optional
+        Names for the columns of a CSV file without a header; by default generated.
+    separator : str, optional
+        Character between the fields of a CSV file; by default that of its suffix.
+    ignored : collection of str
+        Columns that are not needed and not read if the format allows it.
+    """
+    suffix = path.suffix.lower()
+    if separator := text_separator(path, separator):
+        if not header and names is None:
+            names = read_column_names(path, header=False, separator=separator, limits=limits)
+        return _read_csv(path, None if header else names, separator, limits, progress)
+    if suffix in _PARQUET:
+        return _read_parquet(path, rows, ignored, limits, progress)
+    if suffix in _ARROW:
+        return _read_arrow(path, ignored, limits, progress)
+    if suffix == ".npz":
+        return iter([arrays_to_frame(read_npz(path, limits), path, limits)])
+    check_readable(path, limits)
+    known = ", ".join((*_SEPARATORS, *_PARQUET, *_ARROW, ".npz"))
+    raise DataError(path, f"a file ending in {known}", repr(suffix), "Convert it to one.")
+
+
+def _read_parquet(
+    path: Path, rows: int, ignored: Collection[str], limits: Limits, progress: Progress | None
+) -> Iterator[pl.DataFrame]:
+    """Stream a Parquet file whose stated sizes are within the limits."""
+    with _parser_errors(path), open_file(path, limits) as handle:
+        file = pa.parquet.ParquetFile(handle, pre_buffer=False, buffer_size=2**20)
+        names, metadata = file.schema_arrow.names, file.metadata
+        limits.check("columns", len(names), path)
+        limits.check("rows", metadata.num_rows, path)
+        _check_names(names, path)
+        for i in range(metadata.num_row_groups):
+            limits.check("memory_bytes", metadata.row_group(i).total_byte_size, path)
+        columns = [name for name in names if name not in ignored]
+        done = 0
+        for batch in file.iter_batches(batch_size=rows, columns=columns, use_threads=False):
+            batch.validate(full=True)
+            yield _to_frame(batch, path, limits)
+            done += batch.num_rows
+            if progress:
+                progress(done, metadata.num_rows)
+
+
+def _open_arrow(handle: Any) -> Any:
+    """Open an Arrow IPC file or stream."""
+    is_file = handle.read(6) == b"ARROW1"
+    handle.seek(0)
+    return pa.ipc.open_file(handle) if is_file else pa.ipc.open_stream(handle)
+
+
+def _read_arrow(
+    path: Path, ignored: Collection[str], limits: Limits, progress: Progress | None
+) -> Iterator[pl.DataFrame]:
+    """Stream an Arrow IPC file (``.arrow``, ``.feather``) or stream (``.arrows``)."""
+    check_readable(path, limits)
+    with _parser_errors(path), pa.memory_map(str(path)) as handle:
+        reader = _open_arrow(handle)
+        names = reader.schema.names
+        limits.check("columns", len(names), path)
+        _check_names(names, path)
+        total = getattr(reader, "num_record_batches", None)  # a stream does not state it
+        batches = reader if total is None else map(reader.get_batch, range(total))
+        for done, batch in enumerate(batches, 1):
+            if progress:
+                progress(done, total)
+            kept = batch.drop_columns([n for n in names if n in ignored])
+            kept.validate(full=True)
+            yield _to_frame(kept, path, limits)
+
+
+def arrays_to_frame(arrays: dict[str, Any], path: Path, limits: Limits) -> pl.DataFrame:
+    """Convert arrays of equal length, such as those of an npz file, into a table."""
+    limits.check("columns", len(arrays), path)
+    lengths = {name: len(array) if array.ndim else None for name, array in arrays.items()}
+    if len(set(lengths.values())) != 1 or None in lengths.values():
+        found = (f"{k}: {'a single value' if n is None else n}" for k, n in lengths.items())
+        raise DataError(
+            path,
+            "arrays with one entry for each record",
+            ", ".join(found),
+            "Save arrays of equal length.",
+        )
+    columns = {}
+    for name, array in arrays.items():
+        flat = array.reshape(len(array), -1) if array.ndim > 2 else array
+        native = np.ascontiguousarray(flat, dtype=array.dtype.newbyteorder("="))
+        columns[name] = native.tolist() if native.dtype.kind in "US" else native
+    frame = pl.DataFrame(columns)
+    _check_fields(frame, path, limits)
+    return frame
+
+
+def _check_names(names: Sequence[str], path: Path) -> None:
+    """Reject columns without a name, and duplicate names."""
+    for i, name in enumerate(names):
+        if not name.strip():
+            raise DataError(
+                path, "a name for each column", f"none for column {i + 1}", "Name it."
+            )
+        if name in names[:i]:
+            raise DataError(
+                path,
+                "columns of different names",
+                f"{name!r} twice",
+                "Rename one of them. If the first line is a record and not names, declare it: "
+                "header = false in the schema, --no-header for a draft.",
+            )
+
+
+def _to_frame(batch: pa.RecordBatch, path: Path, limits: Limits) -> pl.DataFrame:
+    """Convert a validated Arrow batch to polars, if a schema can read its types."""
+    columns = []
+    for field, values in zip(batch.schema, batch.columns, strict=True):
+        if not is_supported(field.type):
+            raise DataError(
+                f"{path}: column {field.name!r}",
+                "numbers, text, true and false, or lists of numbers",
+                f"the type {field.type}",
+                "Convert the column, or declare it as kind = 'ignore'.",
+            )
+        if pa.types.is_dictionary(values.type):
+            entries = values.dictionary
+            entries = entries.cast(pa.large_string()) if _is_text(entries.type) else entries
+            values = entries.take(values.indices)
+        # Column by column, so that metadata of the file is not interpreted.
+        columns.append(pl.Series(field.name, pl.from_arrow(values)))
+    frame = pl.DataFrame(columns)
+    _check_fields(frame, path, limits)
+    return frame
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    """Whether a type is one of Arrow's three text types."""
+    types = pa.types
+    return bool(
+        types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
+    )
+
+
+def is_supported(kind: pa.DataType) -> bool:
+    """Whether a schema can read columns of a type."""
+    types = pa.types
+    if types.is_dictionary(kind):
+        return is_supported(kind.value_type)
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        inner = kind.value_type
+        return bool(types.is_integer(inner) or types.is_floating(inner))
+    number = types.is_integer(kind) or types.is_floating(kind) or types.is_decimal128(kind)
+    return bool(_is_text(kind) or number or types.is_boolean(kind) or types.is_null(kind))
+
+
+def _check_fields(frame: pl.DataFrame, path: Path, limits: Limits) -> None:
+    """Reject text fields longer than the limit."""
+    lengths = frame.select(pl.col(pl.String).str.len_bytes().max())
+    for name, longest in lengths.to_dict(as_series=False).items():
+        limits.check("field_bytes", longest[0] or 0, f"{path}: column {name!r}")
+
+
+@contextmanager
+def _parser_errors(path: Path) -> Iterator[None]:
+    """Translate errors of the parsers into a :class:`DataError` that names the file."""
+    try:
+        with translate_os_errors(path):
+            yield
+    except (pa.ArrowException, UnicodeDecodeError, *_POLARS_ERRORS) as cause:
+        # From the message: Arrow's own handler of ragged rows fails on text that is not UTF-8.
+        if ragged := _RAGGED.search(str(cause)):
+            line, expected, count = ragged.groups()
+            raise DataError(
+                path,
+                f"{expected} fields in each record",
+                f"{count} in one{f' (line {line})' if line else ''}",
+                "Quote fields that hold the separator, or correct the record.",
+            ) from cause
+        if "UTF8" in str(cause) or isinstance(cause, UnicodeDecodeError):
+            raise DataError(
+                path, "UTF-8 text", "other bytes", "Save the file as UTF-8."
+            ) from cause
+        raise DataError(
+            path,
+            f"a well-formed {path.suffix.lstrip('.') or 'data'} file",
+            str(cause).split("\n")[0][:160],
+            "Write the file again.",
+        ) from cause
 
 
 def prefetch(items: Iterable[Item]) -> Generator[Item]:
@@ -194,291 +438,85 @@ def _find_marks(data: bytes) -> list[tuple[int, int]]:
     return sorted(events) if len(lone) else list(events)
 
 
-_POLARS_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
-_RAGGED = re.compile(r"(?:Row #(\d+): )?Expected (\d+) columns, got (\d+)")
-
-
-def read_parquet(
-    path: Path,
-    *,
-    rows: int,
-    ignored: Collection[str] = (),
-    limits: Limits,
-    progress: Progress | None = None,
-) -> Iterator[pl.DataFrame]:
-    """Stream a Parquet file, at most ``rows`` records at a time, without ignored columns."""
-    with parser_errors(path), open_file(path, limits) as handle:
-        file = _open_parquet(handle, path, limits)
-        names, total = file.schema_arrow.names, file.metadata.num_rows
-        columns = [name for name in names if name not in ignored]
-        done = 0
-        for batch in file.iter_batches(batch_size=rows, columns=columns, use_threads=False):
-            yield to_frame(validated(batch), path, limits)
-            done += batch.num_rows
-            if progress:
-                progress(done, total)
-
-
-def parquet_rows(path: Path, limits: Limits) -> int:
-    """Number of records that a Parquet file states."""
-    with parser_errors(path), open_file(path, limits) as handle:
-        return int(pa.parquet.ParquetFile(handle).metadata.num_rows)
-
-
-def _open_parquet(handle: BinaryIO, path: Path, limits: Limits) -> "pa.parquet.ParquetFile":
-    """Open a Parquet file whose stated sizes are within the limits."""
-    file = pa.parquet.ParquetFile(handle, pre_buffer=False, buffer_size=2**20)
-    names, metadata = file.schema_arrow.names, file.metadata
-    limits.check("columns", len(names), path)
-    limits.check("rows", metadata.num_rows, path)
-    check_names(names, path)
-    for i in range(metadata.num_row_groups):
-        limits.check("memory_bytes", metadata.row_group(i).total_byte_size, path)
-    return file
-
-
-def read_arrow(
-    path: Path,
-    *,
-    ignored: Collection[str] = (),
-    limits: Limits,
-    progress: Progress | None = None,
-) -> Iterator[pl.DataFrame]:
-    """Stream an Arrow IPC file (``.arrow``, ``.feather``) or stream (``.arrows``)."""
-    check_readable(path, limits)
-    with parser_errors(path), pa.memory_map(str(path)) as handle:
-        magic = handle.read(6) == b"ARROW1"
-        handle.seek(0)
-        reader = pa.ipc.open_file(handle) if magic else pa.ipc.open_stream(handle)
-        names = reader.schema.names
-        limits.check("columns", len(names), path)
-        check_names(names, path)
-        total = reader.num_record_batches if magic else None
-        batches = map(reader.get_batch, range(total or 0)) if magic else reader
-        for done, batch in enumerate(batches, 1):
-            if progress:
-                progress(done, total)
-            kept = batch.drop_columns([n for n in names if n in ignored])
-            yield to_frame(validated(kept), path, limits)
-
-
-def arrays_to_frame(arrays: dict[str, Any], path: Path, limits: Limits) -> pl.DataFrame:
-    """Convert arrays of equal length, such as those of an npz file, into a table."""
-    limits.check("columns", len(arrays), path)
-    lengths = {name: len(array) if array.ndim else -1 for name, array in arrays.items()}
-    if len(set(lengths.values())) != 1 or -1 in lengths.values():
-        raise DataError(
-            str(path),
-            "arrays with one entry for each record",
-            ", ".join(
-                f"{name}: {n if n >= 0 else 'a single value'}" for name, n in lengths.items()
-            ),
-            "Save arrays of equal length.",
-        )
-    native = {
-        name: np.ascontiguousarray(
-            array.reshape(len(array), -1) if array.ndim > 2 else array,
-            dtype=array.dtype.newbyteorder("="),
-        )
-        for name, array in arrays.items()
-    }
-    texts = {name: a.tolist() if a.dtype.kind in "US" else a for name, a in native.items()}
-    frame = pl.DataFrame(texts)
-    _check_fields(frame, path, limits)
-    return frame
-
-
-def check_names(names: Sequence[str], path: Path) -> None:
-    """Reject columns without a name, and duplicate names."""
-    for i, name in enumerate(names):
-        if not name.strip():
-            raise DataError(
-                str(path), "a name for each column", f"none for column {i + 1}", "Name it."
-            )
-        if name in names[:i]:
-            raise DataError(
-                str(path),
-                "columns of different names",
-                f"{name!r} twice",
-                "Rename one of them. If the first line is a record and not names, declare it: "
-                "header = false in the schema, --no-header for a draft.",
-            )
-
-
-def validated(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the batch if its offsets are in range and its text is UTF-8."""
-    batch.validate(full=True)
-    return batch
-
-
-def to_frame(batch: pa.RecordBatch, path: Path, limits: Limits) -> pl.DataFrame:
-    """Convert a validated Arrow batch to polars, if a schema can read its types."""
-    for field in batch.schema:
-        if not is_supported(field.type):
-            raise DataError(
-                f"{path}: column {field.name!r}",
-                "numbers, text, true and false, or lists of numbers",
-                f"the type {field.type}",
-                "Convert the column, or declare it as kind = 'ignore'.",
-            )
-    # Column by column, so that metadata of the file is not interpreted.
-    series = (pl.Series(name, _column(batch.column(name))) for name in batch.schema.names)
-    frame = pl.DataFrame(list(series))
-    _check_fields(frame, path, limits)
-    return frame
-
-
-def _column(values: pa.Array) -> pl.Series:
-    """Convert one column to polars, decoding a dictionary."""
-    if pa.types.is_dictionary(values.type):
-        entries = values.dictionary
-        entries = entries.cast(pa.large_string()) if _is_text(entries.type) else entries
-        values = entries.take(values.indices)
-    series = pl.from_arrow(values)
-    assert isinstance(series, pl.Series)
-    return series
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    """Whether a type is one of Arrow's three text types."""
-    types = pa.types
-    return bool(
-        types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
-    )
-
-
-def is_supported(kind: pa.DataType) -> bool:
-    """Whether a schema can read columns of a type."""
-    types = pa.types
-    if types.is_dictionary(kind):
-        return is_supported(kind.value_type)
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        inner = kind.value_type
-        return bool(types.is_integer(inner) or types.is_floating(inner))
-    number = types.is_integer(kind) or types.is_floating(kind) or types.is_decimal128(kind)
-    return bool(_is_text(kind) or number or types.is_boolean(kind) or types.is_null(kind))
-
-
-def _check_fields(frame: pl.DataFrame, path: Path, limits: Limits) -> None:
-    """Reject text fields longer than the limit."""
-    lengths = frame.select(pl.col(pl.String).str.len_bytes().max())
-    for name, longest in lengths.to_dict(as_series=False).items():
-        limits.check("field_bytes", longest[0] or 0, f"{path}: column {name!r}")
-
-
-@contextmanager
-def parser_errors(path: Path) -> Iterator[None]:
-    """Translate errors of the parsers into a :class:`DataError` that names the file."""
-    try:
-        with translate_os_errors(path):
-            yield
-    except (pa.ArrowException, UnicodeDecodeError, *_POLARS_ERRORS) as cause:
-        # From the message: Arrow's own handler of ragged rows fails on text that is not UTF-8.
-        if ragged := _RAGGED.search(str(cause)):
-            line, expected, count = ragged.groups()
-            raise DataError(
-                str(path),
-                f"{expected} fields in each record",
-                f"{count} in one{f' (line {line})' if line else ''}",
-                "Quote fields that hold the separator, or correct the record.",
-            ) from cause
-        if "UTF8" in str(cause):
-            raise not_utf8(path) from cause
-        raise DataError(
-            str(path),
-            f"a well-formed {path.suffix.lstrip('.') or 'data'} file",
-            str(cause).split("\n")[0][:160],
-            "Write the file again.",
-        ) from cause
-
-
-def not_utf8(path: Path) -> DataError:
-    """Error for text in another encoding."""
-    return DataError(str(path), "UTF-8 text", "other bytes", "Save the file as UTF-8.")
-
-
-_ROW = re.compile(r"Row #(\d+):")
-_BLOCK = 2**22  # bytes of a file parsed at a time
-
-
 def read_column_names(path: Path, *, header: bool, separator: str, limits: Limits) -> list[str]:
     """Read the names in the first line of a CSV file; without a header, generate names."""
-    with open_file(path, limits) as file:
-        line = _first_line(file, path, limits)
+    with _parser_errors(path), open_file(path, limits) as file:
+        raw = file.readline(limits.field_bytes + 1)
+        limits.check("field_bytes", len(raw), f"{path}: first line")
+        line = raw.decode("utf-8-sig").rstrip("\r\n")
     try:
         names = next(csv.reader([line], delimiter=separator, strict=True), [])
     except csv.Error as cause:
         raise DataError(
-            str(path), "a first line of fields", str(cause), "Correct the first line."
+            path, "a first line of fields", str(cause), "Correct the first line."
         ) from cause
     limits.check("columns", len(names), path)
     if not names:
         raise DataError(
-            str(path), "fields in the first line", "an empty line", "Remove empty lines above."
+            path, "fields in the first line", "an empty line", "Remove empty lines above."
         )
     if not header:
         return [f"column_{i}" for i in range(len(names))]
-    check_names(names, path)
+    _check_names(names, path)
     return names
 
 
-def read_csv(
+def _read_csv(
     path: Path,
-    *,
     names: Sequence[str] | None,
     separator: str,
     limits: Limits,
-    progress: Progress | None = None,
+    progress: Progress | None,
 ) -> Iterator[pl.DataFrame]:
     """Stream a CSV file, every field as text exactly as it is written.
 
-    Parameters
-    ----------
-    names : sequence of str, optional
-        Columns of a file without a header line. None: the first line names them.
+    Without ``names`` the first line names the columns.
     """
     first = read_column_names(path, header=names is None, separator=separator, limits=limits)
     if names is not None and len(names) != len(first):
         raise DataError(
-            str(path),
+            path,
             f"{len(names)} columns, as declared",
             f"{len(first)} in the first record",
             "Correct the schema, or set header = true if the first line names the columns.",
         )
     block = max(_BLOCK, 4 * limits.field_bytes)
-    with parser_errors(path), open_file(path, limits) as file:
+    with _parser_errors(path), open_file(path, limits) as file:
         total = path.stat().st_size
         pieces = split_records(QuoteChecked(file, separator, str(path)), block, str(path))
-        parsed = _parse_csv(pieces, names, first, separator)
+        parsed = _parse_csv(pieces, names or first, separator, header=names is None)
         # Our own thread reads and parses, and it ends with this block. A thread of Arrow's that
         # holds a Python object could release it while the interpreter shuts down, and crash.
         with closing(prefetch(parsed)) as tables:
             for table in tables:
                 if progress:
                     progress(min(file.tell(), total), total)
-                yield to_frame(table, path, limits)
+                yield _to_frame(table, path, limits)
         if progress:
             progress(total, total)
 
 
 def _parse_csv(
-    pieces: Iterable[bytes], names: Sequence[str] | None, first: Sequence[str], separator: str
+    pieces: Iterable[bytes], names: Sequence[str], separator: str, *, header: bool
 ) -> "Iterator[pa.RecordBatch]":
     """Parse pieces of a file with Arrow, which would infer names and types not given."""
-    header, before = names is None, 0
+    before = 0
     for piece in pieces:
+        # Arrow's own memory, so that its threads never need the interpreter.
+        buffer = pa.allocate_buffer(len(piece))
+        memoryview(buffer).cast("B")[:] = piece
         try:
             table = pa.csv.read_csv(
-                _native(piece),
+                buffer,
                 pa.csv.ReadOptions(
                     block_size=len(piece) + 1,
                     use_threads=False,
-                    column_names=names or first,
+                    column_names=names,
                     skip_rows=int(header),
                 ),
                 pa.csv.ParseOptions(delimiter=separator, newlines_in_values=True),
                 pa.csv.ConvertOptions(
-                    column_types=dict.fromkeys(names or first, pa.string()),
+                    column_types=dict.fromkeys(names, pa.string()),
                     strings_can_be_null=False,
                     check_utf8=False,  # validated below
                 ),
@@ -492,21 +530,5 @@ def _parse_csv(
         before += table.num_rows + header
         header = False
         for batch in table.to_batches():
-            yield validated(batch)
-
-
-def _native(piece: bytes) -> "pa.Buffer":
-    """Copy bytes into Arrow's own memory, so that its threads never need the interpreter."""
-    buffer = pa.allocate_buffer(len(piece))
-    memoryview(buffer).cast("B")[:] = piece
-    return buffer
-
-
-def _first_line(file: BinaryIO, path: Path, limits: Limits) -> str:
-    """Read the first line of text, within the limits."""
-    raw = file.readline(limits.field_bytes + 1)
-    limits.check("field_bytes", len(raw), f"{path}: first line")
-    try:
-        return raw.decode("utf-8-sig").rstrip("\r\n")
-    except UnicodeDecodeError as cause:
-        raise not_utf8(path) from cause
+            batch.validate(full=True)
+            yield batch

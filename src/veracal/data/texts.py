@@ -12,7 +12,7 @@ from veracal import _checks
 from veracal._types import Frozen, Progress
 from veracal.data.dataset import Dataset, Group, check_learnable
 from veracal.data.files import DEFAULT_LIMITS, Limits, open_file, parse_json
-from veracal.data.labels import TEXT, Label, check_classes
+from veracal.data.labels import TEXT, Label, check_classes, first_of
 from veracal.data.row_digests import as_digests, digest_of_texts
 from veracal.errors import DataError, LimitError, SchemaError
 
@@ -22,14 +22,7 @@ def alias_problem(
 ) -> tuple[str, str] | None:
     """Expected and found, if a text denotes no class or several; None if all are unambiguous.
 
-    Parameters
-    ----------
-    aliases : mapping of str to class
-        Texts of the file and the class that each denotes.
-    classes : sequence of str or int
-        Each class is also denoted by its own name.
-    marks : collection of str
-        Texts of the file for records without a label.
+    A class is denoted by its name and its aliases, a record without a label by a mark.
     """
     if isinstance(marks, str):
         return "a tuple of marks", repr(marks)
@@ -47,15 +40,15 @@ def alias_problem(
 
 def class_codes(aliases: Mapping[str, Label], classes: Sequence[Label]) -> dict[str, int]:
     """Return the index of the class that each text denotes."""
-    index = {label: i for i, label in enumerate(classes)}
-    known = {str(label): i for label, i in index.items()}
-    return known | {text: index[label] for text, label in aliases.items()}
+    known = {str(label): i for i, label in enumerate(classes)}
+    return known | {text: classes.index(label) for text, label in aliases.items()}
 
 
 Column = str | int
 Record = Mapping[Column, str]
 Lines = Iterator[tuple[int, str]]
 _FIELDS_A_LINE = 32  # length of the longest line in units of the longest field
+_NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]{1,2})?")
 
 
 def numbered_lines(path: Path, limits: Limits, progress: Progress | None = None) -> Lines:
@@ -71,51 +64,52 @@ def numbered_lines(path: Path, limits: Limits, progress: Progress | None = None)
         done = number = 0
         while raw := file.readline(longest + 1):
             number += 1
+            where = f"{path}, line {number}"
             limits.check("rows", number, path)
             done += len(raw)
             if progress and number % 4096 == 1:
                 progress(done, total)
-            yield (
-                number,
-                _decode_line(raw, longest, f"{path}, line {number}", first=number == 1),
-            )
+            if len(raw) > longest:
+                raise LimitError(
+                    where,
+                    f"a line of at most {longest:,} bytes",
+                    "a longer one",
+                    "If the file can be trusted, pass larger Limits(field_bytes=…).",
+                )
+            problem = "a zero byte, as in UTF-16 and in binary files" if b"\0" in raw else None
+            try:
+                text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as cause:
+                broken = raw[cause.start : cause.end].hex(" ")
+                problem = problem or f"byte {broken} at column {cause.start + 1}"
+            if problem:
+                raise DataError(where, "UTF-8 text", problem, "Convert the file to UTF-8.")
+            yield number, text.removesuffix("\n").removesuffix("\r")
         if progress:
             progress(done, total)
 
 
-def read_names(path: str | Path, limits: Limits = DEFAULT_LIMITS) -> tuple[str, ...]:
-    """Read a list of names, one a line, such as the classes of a collection."""
-    names: dict[str, None] = {}
-    for number, line in numbered_lines(Path(path), limits):
-        name = line.strip()
-        if name in names:
-            raise DataError(
-                f"{path}, line {number}", "each name once", repr(name[:60]), "Remove the line."
-            )
-        if name:
-            names[name] = None
-    return tuple(names)
-
-
-def tab_records(
-    lines: Lines,
-    path: Path,
-    columns: Sequence[Column],
-    *,
-    width: int | None,
-    broken: int,
-    limits: Limits,
+def _tab_records(
+    lines: Lines, path: Path, form: "TextForm", limits: Limits
 ) -> Iterator[tuple[str, Record]]:
-    """Split lines at their tabs only.
-
-    Parameters
-    ----------
-    width : int, optional
-        Number of columns of a file without a header. None: the first line names them.
-    broken : int
-        Maximal number of lines of another width that are skipped instead of rejected.
-    """
-    width, indices = _layout(lines, path, columns, width, limits)
+    """Split lines at their tabs only, and find the columns of the form."""
+    where, names, width = f"{path}: columns", [], form.width
+    if form.header or width is None:
+        names = next(lines)[1].split("\t")
+        width = len(names)
+        limits.check("columns", width, path)
+        if len(set(names)) < width:
+            twice = next(name for i, name in enumerate(names) if name in names[:i])
+            raise DataError(
+                where, "different names", f"{twice[:60]!r} twice", "Rename one in the header."
+            )
+    indices: dict[Column, int] = {}
+    for column in form.columns:
+        known = column in names if isinstance(column, str) else 0 <= column < width
+        if not known:
+            raise _no_column(where, column, ", ".join(names) or f"{width} columns")
+        indices[column] = names.index(column) if isinstance(column, str) else column
+    broken = form.broken
     for number, line in lines:
         fields = line.split("\t")
         where = f"{path}, line {number}"
@@ -133,23 +127,8 @@ def tab_records(
             )
 
 
-def json_records(
-    lines: Lines,
-    path: Path,
-    columns: Sequence[Column],
-    *,
-    texts: Collection[Column],
-    ids: Collection[Column] = (),
-) -> Iterator[tuple[str, Record]]:
-    """Parse each line as a JSON object.
-
-    Parameters
-    ----------
-    texts : collection of columns
-        Must be strings; others may be numbers.
-    ids : collection of columns
-        Strings or integers: 7 and 7.0 may or may not be the same individual.
-    """
+def _json_records(lines: Lines, path: Path, form: "TextForm") -> Iterator[tuple[str, Record]]:
+    """Parse each line as a JSON object. Labels, groups and ids may be numbers, ids only whole."""
     for number, line in lines:
         where = f"{path}, line {number}"
         value = parse_json(line, where)
@@ -157,75 +136,28 @@ def json_records(
             raise DataError(
                 where, "a JSON object", type(value).__name__, "Write one object a line."
             )
-        for column in columns:
+        record: dict[Column, str] = {}
+        for column in form.columns:
             if column not in value:
                 raise _no_column(where, column, ", ".join(value))
-        for column in ids:
-            if isinstance(value[column], float):
-                raise DataError(
+            field = value[column]
+            if column == form.unit and isinstance(field, float):
+                raise DataError(  # 7 and 7.0 may or may not be the same individual
                     f"{where}: {column}",
                     "text or a whole number, as ids are",
-                    repr(value[column]),
+                    repr(field),
                     "Write ids as text.",
                 )
-        yield where, {c: _scalar(value[c], c, c in texts, where) for c in columns}
-
-
-def _decode_line(raw: bytes, longest: int, where: str, *, first: bool) -> str:
-    """Decode a line without its end."""
-    if len(raw) > longest:
-        raise LimitError(
-            where,
-            f"a line of at most {longest:,} bytes",
-            "a longer one",
-            "If the file can be trusted, pass larger Limits(field_bytes=…).",
-        )
-    if b"\0" in raw:
-        raise _not_utf8(where, "a zero byte, as in UTF-16 and in binary files")
-    try:
-        text = raw.decode("utf-8-sig" if first else "utf-8")
-    except UnicodeDecodeError as cause:
-        broken = raw[cause.start : cause.end].hex(" ")
-        raise _not_utf8(where, f"byte {broken} at column {cause.start + 1}") from cause
-    return text.removesuffix("\n").removesuffix("\r")
-
-
-def _layout(
-    lines: Lines, path: Path, columns: Sequence[Column], width: int | None, limits: Limits
-) -> tuple[int, dict[Column, int]]:
-    """Return the number of columns, and the index of each column that is read."""
-    where, names = f"{path}: columns", []
-    if width is None:
-        names = next(lines)[1].split("\t")
-        width = len(names)
-        limits.check("columns", width, path)
-        if len(set(names)) < width:
-            twice = next(name for i, name in enumerate(names) if name in names[:i])
-            raise DataError(
-                where, "different names", f"{twice[:60]!r} twice", "Rename one in the header."
-            )
-    indices: dict[Column, int] = {}
-    for column in columns:
-        known = column in names if isinstance(column, str) else 0 <= column < width
-        if not known:
-            raise _no_column(where, column, ", ".join(names) or f"{width} columns")
-        indices[column] = names.index(column) if isinstance(column, str) else column
-    return width, indices
-
-
-def _scalar(value: object, column: Column, only_text: bool, where: str) -> str:
-    """Return a field of a JSON object as text."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if isinstance(value, str) or (number and not only_text):
-        return str(value)
-    raise DataError(
-        f"{where}: {column}", "text", type(value).__name__, "Correct the record or the form."
-    )
-
-
-def _not_utf8(where: str, problem: str) -> DataError:
-    """Error for bytes that are not text."""
-    return DataError(where, "UTF-8 text", problem, "Convert the file to UTF-8.")
+            is_number = isinstance(field, int | float) and not isinstance(field, bool)
+            if not isinstance(field, str) and (column in form.text or not is_number):
+                raise DataError(
+                    f"{where}: {column}",
+                    "text",
+                    type(field).__name__,
+                    "Correct the record or the form.",
+                )
+            record[column] = str(field)
+        yield where, record
 
 
 def _no_column(where: str, column: Column, present: str) -> DataError:
@@ -237,9 +169,6 @@ def _no_column(where: str, column: Column, present: str) -> DataError:
         "Correct the columns of the form. Files without labels, such as GLUE's test files, "
         "cannot be loaded: use the train or the dev file.",
     )
-
-
-_NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]{1,2})?")
 
 
 @dataclass(frozen=True)
@@ -323,7 +252,8 @@ class TextForm:
     @property
     def columns(self) -> tuple[Column, ...]:
         """Columns that are read."""
-        return (*self.text, self.label, *self.groups, *_ids(self))
+        ids = () if self.unit is None else (self.unit,)
+        return (*self.text, self.label, *self.groups, *ids)
 
     @property
     def may_drop(self) -> bool:
@@ -359,29 +289,14 @@ def load_text(
     row_digests: bool = False,
     progress: Progress | None = None,
 ) -> Dataset:
-    """Load labeled sentences or pairs.
+    """Load labeled sentences or pairs from a UTF-8 file, as text of shape (n, 1) or (n, 2).
 
     Parameters
     ----------
-    path : path
-        A UTF-8 file, with or without byte-order mark.
-    form : TextForm
-        Its columns and classes.
-    limits : Limits
-        Bounds on the size of the file.
     size : int, optional
         Declared number of rows.
-    name : str, optional
-        Name of the data set; by default that of the file.
     row_digests : bool
         Whether to compute a digest of each record from the columns of the form.
-    progress : callable, optional
-        Called with the number of bytes read and the total.
-
-    Returns
-    -------
-    Dataset
-        With text of shape (n, 1) or (n, 2).
 
     Raises
     ------
@@ -389,109 +304,75 @@ def load_text(
         At the first line that violates the form.
     """
     path = Path(path)
-    labels = _Labels(form)
+    known = class_codes(form.aliases, form.classes)
     rows: list[tuple[str, ...]] = []
     codes: list[int] = []
     for where, record in _records(path, form, limits, progress):
-        code = labels.code(record[form.label], where)
+        code = _label_code(record[form.label], form, known, f"{where}: label")
         if code is not None:
-            _check_unit_and_groups(record, form, where)
             rows.append(tuple(record[column] for column in form.columns))
             codes.append(code)
+            for column, values in form.groups.items():
+                if record[column] not in map(str, values):
+                    raise DataError(
+                        f"{where}: {column}",
+                        f"one of {first_of(values)}",
+                        repr(record[column][:60]),
+                        "Declare the value, or correct the record.",
+                    )
+            if form.unit is not None and not record[form.unit].strip():
+                raise DataError(
+                    f"{where}: {form.unit}",
+                    "an id",
+                    "none",
+                    "Records without an id would count as one individual: add it, or drop the "
+                    "record.",
+                )
     if not rows:
         raise DataError(
-            str(path), "at least one labeled record", "none", "Name a file with records."
+            path, "at least one labeled record", "none", "Name a file with records."
         )
-    dataset = _dataset(rows, codes, form, size, path.name if name is None else name)
-    if row_digests:
-        dataset = dataset._changed(row_digests=as_digests(map(digest_of_texts, rows)))
+    columns = [np.array(column, TEXT) for column in zip(*rows, strict=True)]
+    n_texts = len(form.text)
+    dataset = Dataset(
+        np.stack(columns[:n_texts], axis=1),
+        np.array(codes, np.int64),
+        form.classes,
+        groups={
+            str(column): Group.from_values(columns[n_texts + 1 + i], values)
+            for i, (column, values) in enumerate(form.groups.items())
+        },
+        units=None if form.unit is None else columns[-1],
+        row_digests=as_digests(map(digest_of_texts, rows)) if row_digests else None,
+        size=size,
+        may_drop=form.may_drop,
+        name=path.name if name is None else name,
+    )
     check_learnable(dataset, path)
     return dataset
 
 
-def _dataset(
-    rows: Sequence[tuple[str, ...]],
-    codes: Sequence[int],
-    form: TextForm,
-    size: int | None,
-    name: str,
-) -> Dataset:
-    """Collect records, each with the columns of the form in their order, in a data set."""
-    columns = [np.array(column, TEXT) for column in zip(*rows, strict=True)]
-    first = len(form.text) + 1
-    return Dataset(
-        np.stack(columns[: len(form.text)], axis=1),
-        np.array(codes, np.int64),
-        form.classes,
-        groups={
-            str(column): Group.from_values(columns[first + i], values)
-            for i, (column, values) in enumerate(form.groups.items())
-        },
-        units=None if form.unit is None else columns[-1],
-        size=size,
-        may_drop=form.may_drop,
-        name=name,
-    )
-
-
-def _check_unit_and_groups(record: Record, form: TextForm, where: str) -> None:
-    """Reject a record without a unit id, or with an undeclared group."""
-    if form.unit is not None and not record[form.unit].strip():
-        raise DataError(
-            f"{where}: {form.unit}",
-            "an id",
-            "none",
-            "Records without an id would count as one individual: add it, or drop the record.",
-        )
-    for column, values in form.groups.items():
-        if record[column] not in map(str, values):
-            listed = ", ".join(map(repr, values[:8])) + ", …" * (len(values) > 8)
-            raise DataError(
-                f"{where}: {column}",
-                f"one of {listed}",
-                repr(record[column][:60]),
-                "Declare the value, or correct the record.",
-            )
-
-
-class _Labels:
-    """Codes of the labels a form declares."""
-
-    def __init__(self, form: TextForm) -> None:
-        self.form = form
-        self.known: dict[str, int | None] = {**class_codes(form.aliases, form.classes)}
-        self.known.update(dict.fromkeys(form.drop))
-        self.tie = None
-        if form.rating is not None and form.rating.tie is not None:
-            self.tie = form.classes.index(form.rating.tie)
-
-    def code(self, text: str, where: str) -> int | None:
-        """Index of a label among the classes, or None if its row is dropped."""
-        if self.form.rating is not None and text not in self.form.drop:
-            return self._rating_code(text, self.form.rating, where)
-        if text not in self.known:
-            labels = ", ".join(map(repr, list(self.known)[:8]))
-            raise DataError(
-                f"{where}: label",
-                f"one of {labels}{', …' if len(self.known) > 8 else ''}",
-                repr(text[:60]),
-                "Declare the label, or a mark of missing labels, or correct the record.",
-            )
-        return self.known[text]
-
-    def _rating_code(self, text: str, rating: Rating, where: str) -> int | None:
-        """Code of a number by its side of the cut."""
+def _label_code(text: str, form: TextForm, known: Mapping[str, int], where: str) -> int | None:
+    """Index of a label among the classes, or None if its row is dropped."""
+    if text in form.drop:
+        return None
+    if form.rating is not None:
         if not _NUMBER.fullmatch(text):
             raise DataError(
-                f"{where}: label",
-                "a number",
-                repr(text[:60]),
-                "Correct the record or the form.",
+                where, "a number", repr(text[:60]), "Correct the record or the form."
             )
-        value = float(text)
-        if value == rating.cut:
-            return self.tie
-        return 0 if value < rating.cut else len(self.form.classes) - 1
+        value, tie = float(text), form.rating.tie
+        if value == form.rating.cut:
+            return None if tie is None else form.classes.index(tie)
+        return 0 if value < form.rating.cut else len(form.classes) - 1
+    if text not in known:
+        raise DataError(
+            where,
+            f"one of {first_of([*known, *form.drop])}",
+            repr(text[:60]),
+            "Declare the label, or a mark of missing labels, or correct the record.",
+        )
+    return known[text]
 
 
 def _records(
@@ -500,16 +381,9 @@ def _records(
     """Yield the location of each record, and its columns of the form."""
     lines = numbered_lines(path, limits, progress)
     records = (
-        json_records(lines, path, form.columns, texts=form.text, ids=_ids(form))
+        _json_records(lines, path, form)
         if form.lines == "jsonl"
-        else tab_records(
-            lines,
-            path,
-            form.columns,
-            width=None if form.header else form.width,
-            broken=form.broken,
-            limits=limits,
-        )
+        else _tab_records(lines, path, form, limits)
     )
     for where, record in records:
         for column, value in record.items():
@@ -518,8 +392,3 @@ def _records(
         if form.unit is not None and form.unit_until:
             record = {**record, form.unit: record[form.unit].partition(form.unit_until)[0]}
         yield where, record
-
-
-def _ids(form: TextForm) -> tuple[Column, ...]:
-    """Columns of ids."""
-    return () if form.unit is None else (form.unit,)

@@ -328,8 +328,8 @@ def load_records(
 
     Excluded are records with tokens or labels out of range, that cannot be read as integers, or
     without an id in the column of units, and all rows of a unit after the first
-    ``unit.max_contributions``. They contribute nothing, as if they were absent: an error would reveal,
-    after the charge, that such a record exists.
+    ``unit.max_contributions``. They contribute nothing, as if they were absent: an error would
+    reveal, after the charge, that such a record exists.
 
     Guarantees
     ----------
