@@ -45,6 +45,13 @@ from veracal.workflow import (
 FLOWER = "flower"  # subfolder for Flower's files
 AUTHORITY = "ca.crt"
 STOP_TIMEOUT = 30.0  # seconds for Flower's processes to end
+EPSILON = STUDY_EPSILON / 2  # cost of the printed recalibration at each hospital
+_SOURCES = 3
+_POLL = 0.5  # seconds
+_STOP_TIMEOUT = 60.0  # for all processes, which are stopped one after another
+WAIT = 60  # for files that the courier carries
+_HOST = "127.0.0.1"
+_PROGRAM = [sys.executable, "-m", "veracal"]  # in this Python environment
 
 
 @contextmanager
@@ -65,8 +72,20 @@ def superlink(
     log : callable
         Receives one line for each step.
     """
-    host, port = _address(folder)
-    home = folder / FLOWER
+    if read_transport_kind(folder) != "flower":
+        raise DataError(
+            str(folder),
+            "a federation over Flower",
+            "a federation by files",
+            "It needs no SuperLink.",
+        )
+    address = read_address(folder)
+    host, _, text = address.rpartition(":")
+    if not host or not text.isdecimal():
+        raise DataError(
+            str(folder), "an address such as localhost:9092", address, "Correct it."
+        )
+    port, home = int(text), folder / FLOWER
     home.mkdir(mode=0o700, exist_ok=True)
     names = tuple(dict.fromkeys((host, *LOCAL_HOSTS, *([] if listen is None else [listen]))))
     files = make_server_files(home, names)
@@ -77,34 +96,6 @@ def superlink(
             local = link.address if listen is None else f"{LOCAL_HOSTS[1]}:{port}"
             register_nodes(local, ca=files.authority, nodes=keys, home=home / "home")
         yield link
-
-
-def _address(folder: Path) -> tuple[str, int]:
-    """Host and port of the federation's SuperLink."""
-    if read_transport_kind(folder) != "flower":
-        raise DataError(
-            str(folder),
-            "a federation over Flower",
-            "a federation by files",
-            "It needs no SuperLink.",
-        )
-    host, _, port = read_address(folder).rpartition(":")
-    if not host or not port.isdecimal():
-        raise DataError(
-            str(folder),
-            "an address such as localhost:9092",
-            read_address(folder),
-            "Correct it.",
-        )
-    return host, int(port)
-
-
-EPSILON = STUDY_EPSILON / 2  # cost of the printed recalibration at each hospital
-_SOURCES = 3
-_POLL = 0.5  # seconds
-_STOP_TIMEOUT = 60.0  # for all processes, which are stopped one after another
-WAIT = 60  # for files that the courier carries
-_HOST = "127.0.0.1"
 
 
 @dataclass
@@ -144,11 +135,19 @@ def open_or_create(
     """Open the local federation in a folder, or create one."""
     if exists_local(folder):
         federation, kind = open_local(folder), read_transport_kind(folder / "study")
-        _check_same(folder, "sources", sources, len(federation.hospitals))
-        _check_same(folder, "transport", transport, kind)
+        current: dict[str, object] = {"sources": len(federation.hospitals), "transport": kind}
         if kind == "flower":
-            current = int(read_address(federation.study).rpartition(":")[2])
-            _check_same(folder, "port", port, current)
+            current["port"] = int(read_address(federation.study).rpartition(":")[2])
+        given = {"sources": sources, "transport": transport, "port": port}
+        for option, value in current.items():
+            if given[option] is not None and given[option] != value:
+                raise DataError(
+                    str(folder),
+                    f"a federation with {option} {given[option]}",
+                    f"a federation with {value}",
+                    f"Omit --{option} to start that federation again, or choose another "
+                    "folder.",
+                )
         return federation, kind
     if transport is not None and transport not in TRANSPORT_KINDS:
         raise typer.BadParameter(
@@ -193,7 +192,7 @@ def running(
                     *("--ca", str(federation.study / FLOWER / AUTHORITY)),
                     *("--node-key", str(hospital.node_key)),
                 ]
-            command = _program("source", "serve", str(hospital.source), *options)
+            command = [*_PROGRAM, "source", "serve", str(hospital.source), *options]
             process = start_process(command, log=hospital.log, environment=dict(os.environ))
             stack.callback(stop_process, process)
             servers.append(Server(hospital, command, process))
@@ -207,7 +206,7 @@ def keep_running(
 
     def work(stop: threading.Event, log: Log) -> None:
         with running(federation, transport, courier=not by_hand, log=log) as servers:
-            typer.echo(instructions(federation, servers, by_hand=by_hand))
+            typer.echo(_instructions(federation, servers, by_hand=by_hand))
             while not stop.is_set():
                 for server in servers:
                     line = server.line()
@@ -216,8 +215,7 @@ def keep_running(
                         log(line)
                 stop.wait(_POLL)
 
-    closing = "Stopped. All answers stay charged."
-    until_stopped(work, closing, timeout=_STOP_TIMEOUT)
+    until_stopped(work, "Stopped. All answers stay charged.", timeout=_STOP_TIMEOUT)
 
 
 def recalibration_command(federation: LocalFederation) -> list[str]:
@@ -232,20 +230,32 @@ def run_recalibration(federation: LocalFederation) -> int:
     """Run that command and return its exit code."""
     command = recalibration_command(federation)
     _output.print_status(f"$ veracal {shlex.join(command)}")
-    return subprocess.run(_program(*command), check=False).returncode
+    return subprocess.run([*_PROGRAM, *command], check=False).returncode
 
 
-def instructions(federation: LocalFederation, servers: list[Server], *, by_hand: bool) -> str:
+def _instructions(federation: LocalFederation, servers: list[Server], *, by_hand: bool) -> str:
     """Commands for a second terminal."""
-    first = servers[0]
-    source = shlex.quote(str(first.hospital.source))
-    study = shlex.quote(str(federation.study))
-    restart = f"veracal {shlex.join(first.command[len(_program()) :])}"
+    first, quote = servers[0], shlex.quote
+    source, study = quote(str(first.hospital.source)), quote(str(federation.study))
+    restart = f"veracal {shlex.join(first.command[len(_PROGRAM) :])}"
+    carry = ""
+    if by_hand:
+        hospitals = federation.hospitals
+        requests = quote(str(federation.study / "requests"))
+        answers = quote(str(federation.study / "answers"))
+        there = [
+            f"  mv {requests}/{each.name}-*.request {quote(str(each.inbox))}"
+            for each in hospitals
+        ]
+        back = [f"  mv {quote(str(each.outbox))}/*.answer {answers}" for each in hospitals]
+        says = "It says which files to carry. In place of mail, SFTP or a USB stick:"
+        again = "and repeat the first command for the next round."
+        carry = "\n".join(["", says, "", *there, "", *back, "", again, ""])
     return f"""
 {len(servers)} hospitals are running. In a second terminal, recalibrate the model:
 
   veracal {shlex.join(recalibration_command(federation))}
-{_carrying(federation) if by_hand else ""}
+{carry}
 Show the queries to {first.hospital.name}, its answers, and its remaining budget:
 
   veracal source log {source}
@@ -259,33 +269,3 @@ Kill {first.hospital.name} during a recalibration, and start it again:
 
 Ctrl-C stops everything. Answers stay charged. The same command starts the hospitals again.
 """
-
-
-def _carrying(federation: LocalFederation) -> str:
-    """Commands that carry files by hand."""
-    lines = ["", "It says which files to carry. In place of mail, SFTP or a USB stick:", ""]
-    requests = shlex.quote(str(federation.study / "requests"))
-    answers = shlex.quote(str(federation.study / "answers"))
-    for hospital in federation.hospitals:
-        inbox = shlex.quote(str(hospital.inbox))
-        lines.append(f"  mv {requests}/{hospital.name}-*.request {inbox}")
-    lines.append("")
-    for hospital in federation.hospitals:
-        lines.append(f"  mv {shlex.quote(str(hospital.outbox))}/*.answer {answers}")
-    return "\n".join([*lines, "", "and repeat the first command for the next round.", ""])
-
-
-def _program(*words: str) -> list[str]:
-    """Command line of Veracal in this Python environment."""
-    return [sys.executable, "-m", "veracal", *words]
-
-
-def _check_same(folder: Path, option: str, given: object, current: object) -> None:
-    """Refuse an option that differs from the federation in a folder."""
-    if given is not None and given != current:
-        raise DataError(
-            str(folder),
-            f"a federation with {option} {given}",
-            f"a federation with {current}",
-            f"Omit --{option} to start that federation again, or choose another folder.",
-        )
