@@ -29,6 +29,16 @@ def is_artifact(path: Path) -> bool:
     return path.is_dir() and (path / MANIFEST).exists()
 
 
+def load_classifier(folder: Path) -> "PrivateClassifier":
+    """Load a saved classifier; an error about the folder comes before the slow imports."""
+    from veracal.artifact import read_manifest
+
+    read_manifest(folder)
+    from veracal.artifact import PrivateClassifier
+
+    return PrivateClassifier.load(folder)
+
+
 def check_named(classifier: "PrivateClassifier", name: str) -> None:
     """Reject a built-in set with another encoding than the classifier was trained on.
 

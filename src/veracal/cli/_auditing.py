@@ -15,7 +15,7 @@ import typer
 from veracal._types import Array, Ints
 from veracal.accounting import MICRO
 from veracal.artifact import PrivateClassifier, check_output_folder, write_folder
-from veracal.calibration import METHODS, MapFitter, MethodSettings
+from veracal.calibration import METHODS, MethodSettings
 from veracal.cli import _options, _output
 from veracal.cli._artifacts import is_artifact, read_results
 from veracal.cli._figures import format_interval, format_number
@@ -63,26 +63,25 @@ def read_deployed(
     return config, classifier, schema
 
 
-def make_fitter(method: str | None) -> MapFitter | None:
-    """The fitter of a calibration map of each run, without privacy."""
-    public = None if method is None else METHODS[method].public
-    return None if public is None else public(MethodSettings(MICRO, bins=_BINS))
-
-
 def audit_training(
     training: tuple[Config, PrivateClassifier | None, Schema | None],
     epsilons: tuple[float, ...],
     settings: Mapping[str, Any],
-    run: AuditRun,
+    method: str | None,
+    **options: Any,
 ) -> AuditResults:
     """Audit a training for some budgets (by default its own), with a progress bar for each.
 
     ``training`` is the config, the deployed model and its schema, as :func:`read_deployed`
-    returns them.
+    returns them; ``method`` recalibrates each run without privacy, and ``options`` are those of
+    :class:`veracal.workflow.AuditRun`.
     """
     config, deployed, schema = training
     with _output.usage_errors():
         question = AuditSettings(**settings)
+    public = None if method is None else METHODS[method].public
+    fitter = None if public is None else public(MethodSettings(MICRO, bins=_BINS))
+    run = AuditRun(recalibrate=fitter, **options)
     epsilons = epsilons or (config.privacy.epsilon,)
     with (
         _explain_interruption(run, epsilons),
@@ -140,7 +139,6 @@ KINDS: Mapping[str, Kind] = {
 }
 _OTHER_ARRAYS = ("labels", "classes", "deployed", "rows")
 _GROUP_PREFIX = "group:"
-_UNKNOWN_VARIATION = "The runs were made elsewhere; what varied between them is unknown."
 
 
 def audit_predictions(path: Path, settings: Mapping[str, Any]) -> AuditResults:
@@ -161,60 +159,63 @@ def audit_predictions(path: Path, settings: Mapping[str, Any]) -> AuditResults:
     with _output.usage_errors():
         question = AuditSettings(**settings)
         arrays = read_npz(path)
-        runs = [name for name in KINDS if name in arrays]
-        unknown = [
-            name
-            for name in arrays
-            if name not in (*KINDS, *_OTHER_ARRAYS) and not name.startswith(_GROUP_PREFIX)
-        ]
-        if unknown or len(runs) != 1:
-            known = ", ".join((*_OTHER_ARRAYS, f"{_GROUP_PREFIX}NAME"))
+        name = _find_runs(arrays, path)
+        classes = _read_classes(arrays, path)
+        engine = StoredEngine(arrays[name], classes, KINDS[name])
+        count = engine.individuals
+        labels, deployed = (
+            _read_codes(each, arrays, engine, path) for each in ("labels", "deployed")
+        )
+        groups = _read_groups(arrays, count, path)
+        rows = _read_column("rows", arrays, count, path)
+        if rows is not None and rows.dtype.kind not in "iu":
             raise DataError(
-                str(path),
-                f"one array of {', '.join(KINDS)}, and beside it only {known}",
-                ", ".join(map(repr, unknown or runs))[:200] or "none of them",
-                "Save the arrays as in:  np.savez(FILE, decisions=..., labels=...).",
+                f"{path}: rows",
+                "whole numbers",
+                str(rows.dtype),
+                "Number the rows of the table.",
             )
-        engine = StoredEngine(arrays[runs[0]], _read_classes(arrays, path), KINDS[runs[0]])
-        groups = _read_groups(arrays, engine.individuals, path)
-        labels = _read_codes("labels", arrays, engine, path)
-        codes = np.zeros(engine.individuals, dtype=np.int64) if labels is None else labels
-        rows: Ints = np.arange(1, engine.individuals + 1)
-        if "rows" in arrays:
-            array = _read_column("rows", arrays, engine.individuals, path)
-            if array.dtype.kind not in "iu":
-                raise DataError(
-                    f"{path}: rows",
-                    "whole numbers",
-                    str(array.dtype),
-                    "Number the rows of the table.",
-                )
-            rows = array.astype(np.int64)
-        X = np.zeros((engine.individuals, 1))
+        codes = np.zeros(count, dtype=np.int64) if labels is None else labels
         result = audit_engine(
             engine,
-            Dataset(X, codes, engine.classes, groups),
+            Dataset(np.zeros((count, 1)), codes, engine.classes, groups),
             replace(question, runs=engine.runs, groups=question.groups or tuple(groups)),
-            deployed=_read_codes("deployed", arrays, engine, path),
+            deployed=deployed,
             labeled=labels is not None,
         )
     return AuditResults(
         name=path.name,
         date=today(),
-        what=f"{runs[0]} of runs that were made elsewhere",
-        rows=rows,
+        what=f"{name} of runs that were made elsewhere",
+        rows=np.arange(1, count + 1) if rows is None else rows.astype(np.int64),
         audits=(result,),
         epsilons=(),
         settings={"predictions": path.name, "arrays": sorted(arrays)},
-        notes=(_UNKNOWN_VARIATION,),
+        notes=("The runs were made elsewhere; what varied between them is unknown.",),
     )
+
+
+def _find_runs(arrays: Mapping[str, Array], path: Path) -> str:
+    """Name of the array with the runs."""
+    runs = [name for name in KINDS if name in arrays]
+    known = {*KINDS, *_OTHER_ARRAYS}
+    unknown = [n for n in arrays if n not in known and not n.startswith(_GROUP_PREFIX)]
+    if unknown or len(runs) != 1:
+        others = ", ".join((*_OTHER_ARRAYS, f"{_GROUP_PREFIX}NAME"))
+        raise DataError(
+            str(path),
+            f"one array of {', '.join(KINDS)}, and beside it only {others}",
+            ", ".join(map(repr, unknown or runs))[:200] or "none of them",
+            "Save the arrays as in:  np.savez(FILE, decisions=..., labels=...).",
+        )
+    return runs[0]
 
 
 def _read_classes(arrays: Mapping[str, Array], path: Path) -> Sequence[Label] | None:
     """Names of the classes, if the file has them."""
-    if "classes" not in arrays:
+    array = arrays.get("classes")
+    if array is None:
         return None
-    array = arrays["classes"]
     if array.ndim != 1 or array.dtype.kind not in "iuUT" or len(array) < 2:
         raise DataError(
             f"{path}: classes",
@@ -230,9 +231,9 @@ def _read_codes(
     name: str, arrays: Mapping[str, Array], engine: StoredEngine, path: Path
 ) -> Ints | None:
     """Classes of individuals as indices; None if the file lacks them."""
-    if name not in arrays:
-        return None
     array = _read_column(name, arrays, engine.individuals, path)
+    if array is None:
+        return None
     if array.dtype.kind in "UT" or "classes" in arrays:
         return encode_labels(array, engine.classes, f"{path}: {name}")
     whole = array.dtype.kind in "biu"
@@ -251,10 +252,11 @@ def _read_groups(arrays: Mapping[str, Array], individuals: int, path: Path) -> d
     """Attributes by name. The file belongs to the user, so that its values may be read."""
     groups = {}
     for name in arrays:
-        if not name.startswith(_GROUP_PREFIX):
+        attribute = name.removeprefix(_GROUP_PREFIX)
+        if attribute == name:
             continue
         array = _read_column(name, arrays, individuals, path)
-        attribute = name.removeprefix(_GROUP_PREFIX)
+        assert array is not None
         if array.dtype.kind not in "biuUT" or not attribute.strip() or "&" in attribute:
             raise DataError(
                 f"{path}: {name}",
@@ -267,10 +269,12 @@ def _read_groups(arrays: Mapping[str, Array], individuals: int, path: Path) -> d
     return groups
 
 
-def _read_column(name: str, arrays: Mapping[str, Array], individuals: int, path: Path) -> Array:
-    """An array with one value for each individual."""
-    array = arrays[name]
-    if array.shape != (individuals,):
+def _read_column(
+    name: str, arrays: Mapping[str, Array], individuals: int, path: Path
+) -> Array | None:
+    """An array with one value for each individual, if the file has it."""
+    array = arrays.get(name)
+    if array is not None and array.shape != (individuals,):
         raise DataError(
             f"{path}: {name}",
             f"{individuals} values, one for each individual",

@@ -5,9 +5,8 @@ import shlex
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import typer
@@ -59,18 +58,11 @@ def superlink(
     folder: Path,
     listen: str | None = None,
     *,
-    log: Callable[[str], None] = _output.print_status,
+    log: Log = _output.print_status,
 ) -> Iterator[SuperLink]:
     """Run a SuperLink with the registered nodes of a federation.
 
-    Parameters
-    ----------
-    folder : path
-        Folder of the federation.
-    listen : str, optional
-        Address of this machine to listen on; by default the host of the federation's address.
-    log : callable
-        Receives one line for each step.
+    It listens at the address ``listen`` of this machine, by default at the federation's.
     """
     if read_transport_kind(folder) != "flower":
         raise DataError(
@@ -98,30 +90,7 @@ def superlink(
         yield link
 
 
-@dataclass
-class Server:
-    """The server process of a hospital."""
-
-    hospital: Hospital
-    command: list[str]
-    process: "subprocess.Popen[bytes]"
-    last_line: str = field(default="")  # of its status
-
-    def line(self) -> str:
-        """Its status in one line: process, answers and spending by its own ledger."""
-        code = self.process.poll()
-        if code is None:
-            state = f"served by process {self.process.pid}"
-        else:
-            state = "killed" if code < 0 else f"ended with exit code {code}"
-            state = f"{state} (log: {self.hospital.log})"
-        (enrollment,) = list_enrollments(read_source(self.hospital.source))
-        entries = enrollment.ledger.entries()
-        spent = format_up(sum(entry.cost for entry in entries) / MICRO, 6)
-        return (
-            f"{self.hospital.name}: {state}; {_output.format_count(len(entries), 'answer')}, "
-            f"epsilon {spent} of {STUDY_EPSILON:g} spent"
-        )
+Server = tuple[Hospital, list[str], "subprocess.Popen[bytes]"]  # with its command and process
 
 
 def open_or_create(
@@ -183,7 +152,7 @@ def running(
             link = stack.enter_context(superlink(federation.study, log=log))
         elif courier:
             stack.enter_context(Courier(federation))
-        servers = []
+        servers: list[Server] = []
         for hospital in federation.hospitals:
             options = ["--inbox", str(hospital.inbox), "--outbox", str(hospital.outbox)]
             if link is not None:
@@ -195,7 +164,7 @@ def running(
             command = [*_PROGRAM, "source", "serve", str(hospital.source), *options]
             process = start_process(command, log=hospital.log, environment=dict(os.environ))
             stack.callback(stop_process, process)
-            servers.append(Server(hospital, command, process))
+            servers.append((hospital, command, process))
         yield servers
 
 
@@ -207,15 +176,33 @@ def keep_running(
     def work(stop: threading.Event, log: Log) -> None:
         with running(federation, transport, courier=not by_hand, log=log) as servers:
             typer.echo(_instructions(federation, servers, by_hand=by_hand))
+            printed: dict[str, str] = {}
             while not stop.is_set():
-                for server in servers:
-                    line = server.line()
-                    if line != server.last_line:
-                        server.last_line = line
+                for hospital, _, process in servers:
+                    line = _status_line(hospital, process)
+                    if line != printed.get(hospital.name):
+                        printed[hospital.name] = line
                         log(line)
                 stop.wait(_POLL)
 
     until_stopped(work, "Stopped. All answers stay charged.", timeout=_STOP_TIMEOUT)
+
+
+def _status_line(hospital: Hospital, process: "subprocess.Popen[bytes]") -> str:
+    """Status of a hospital in one line: process, answers and spending by its own ledger."""
+    code = process.poll()
+    if code is None:
+        state = f"served by process {process.pid}"
+    else:
+        state = "killed" if code < 0 else f"ended with exit code {code}"
+        state = f"{state} (log: {hospital.log})"
+    (enrollment,) = list_enrollments(read_source(hospital.source))
+    entries = enrollment.ledger.entries()
+    spent = format_up(sum(entry.cost for entry in entries) / MICRO, 6)
+    return (
+        f"{hospital.name}: {state}; {_output.format_count(len(entries), 'answer')}, "
+        f"epsilon {spent} of {STUDY_EPSILON:g} spent"
+    )
 
 
 def recalibration_command(federation: LocalFederation) -> list[str]:
@@ -235,9 +222,9 @@ def run_recalibration(federation: LocalFederation) -> int:
 
 def _instructions(federation: LocalFederation, servers: list[Server], *, by_hand: bool) -> str:
     """Commands for a second terminal."""
-    first, quote = servers[0], shlex.quote
-    source, study = quote(str(first.hospital.source)), quote(str(federation.study))
-    restart = f"veracal {shlex.join(first.command[len(_PROGRAM) :])}"
+    (first, command, process), quote = servers[0], shlex.quote
+    source, study = quote(str(first.source)), quote(str(federation.study))
+    restart = f"veracal {shlex.join(command[len(_PROGRAM) :])}"
     carry = ""
     if by_hand:
         hospitals = federation.hospitals
@@ -256,15 +243,15 @@ def _instructions(federation: LocalFederation, servers: list[Server], *, by_hand
 
   veracal {shlex.join(recalibration_command(federation))}
 {carry}
-Show the queries to {first.hospital.name}, its answers, and its remaining budget:
+Show the queries to {first.name}, its answers, and its remaining budget:
 
   veracal source log {source}
   veracal source status {source}
   veracal federation status {study}
 
-Kill {first.hospital.name} during a recalibration, and start it again:
+Kill {first.name} during a recalibration, and start it again:
 
-  kill -9 {first.process.pid}
+  kill -9 {process.pid}
   {restart}
 
 Ctrl-C stops everything. Answers stay charged. The same command starts the hospitals again.

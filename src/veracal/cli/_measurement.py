@@ -37,31 +37,18 @@ _STREAMED = (
 
 @dataclass(frozen=True)
 class InternalMeasurement:
-    """Exact figures of a file.
+    """Exact figures of a file."""
 
-    Attributes
-    ----------
-    kind : 'logits' or 'probabilities'
-    n, n_classes, bins : int
-    figures, floors : mapping of str to Estimate
-    paper : Estimate
-        The calibration error over ten bins.
-    curve : ReliabilityCurve
-    groups : mapping of attribute to Groups
-    gaps : mapping of attribute to Estimate
-        Largest difference of the calibration error between groups.
-    """
-
-    kind: str
+    kind: str  # logits or probabilities
     n: int
     n_classes: int
     bins: int
     figures: Mapping[str, Estimate]
-    paper: Estimate
+    paper: Estimate  # the calibration error over ten bins
     curve: ReliabilityCurve
-    groups: Mapping[str, Groups]
+    groups: Mapping[str, Groups]  # by attribute
     floors: Mapping[str, Estimate] = field(default_factory=dict)
-    gaps: Mapping[str, Estimate] = field(default_factory=dict)
+    gaps: Mapping[str, Estimate] = field(default_factory=dict)  # of ece, between groups
 
     def to_json(self) -> dict[str, Any]:
         """The figures as values that JSON can hold, with a note that they are internal."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace what is at --out.")]
 FullStatement = Annotated[
     bool, typer.Option("--statement", help="Print the privacy guarantee in full.")
 ]
@@ -66,6 +67,14 @@ Part = Annotated[
     str | None, typer.Option(help="Suffix of the arrays, if a file holds several sets.")
 ]
 Bins15 = Annotated[int, typer.Option(min=1, max=10_000, help="Equal-width bins.")]
+Replicates = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        max=100_000,
+        help="Bootstrap replicates for exact intervals; by default 100, fewer for large files.",
+    ),
+]
 Payer = Annotated[
     Path | None,
     typer.Option(

@@ -50,23 +50,12 @@ RUN, FIGURES = "recalibration", "figures of a recalibration"
 
 @dataclass(frozen=True)
 class RecalibrationFiles:
-    """Input and output files of a recalibration; an output that is None is not written.
-
-    Attributes
-    ----------
-    predictions : path
-    out, map_out : path or None
-        Output files of the mapped predictions and of the map.
-    unit : str
-        Name of the column of unit ids.
-    force : bool
-        Whether existing files may be replaced.
-    """
+    """Input and output files of a recalibration; an output that is None is not written."""
 
     predictions: Path
-    out: Path | None
+    out: Path | None  # the mapped predictions
     map_out: Path | None
-    unit: str
+    unit: str  # name of the column of unit ids
     force: bool
 
     def check(self, ledger: Path) -> None:
@@ -115,19 +104,10 @@ class RunIds:
     """Ids by which a ledger knows the runs of a recalibration, from the options alone.
 
     No id depends on the records, so that a run can be rejected before they are read.
-
-    Attributes
-    ----------
-    fit : mapping
-        Everything that determines the fit.
-    extras : mapping
-        Settings of the guard and the figures.
-    delta : float
-        Delta of the run.
     """
 
-    fit: Mapping[str, Any]
-    extras: Mapping[str, Any]
+    fit: Mapping[str, Any]  # everything that determines the fit
+    extras: Mapping[str, Any]  # settings of the guard and the figures
     delta: float
 
     def prefix(self, name: str) -> str:

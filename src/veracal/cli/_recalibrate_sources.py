@@ -42,7 +42,7 @@ from veracal.cli._recalibrate_local import (
     sides_to_json,
     temperature_rows,
 )
-from veracal.data import load_scores
+from veracal.data import Scores, load_scores
 from veracal.errors import BudgetError, DataError, LedgerError
 from veracal.ledger import Ledger, open_ledger_for_data, restore_data_path
 from veracal.queries import Pool
@@ -59,24 +59,12 @@ class DataCharge:
     """Charge for one unit in the ledger of the file that contains all records.
 
     Each record is at one institution and is charged there. A unit with several rows is charged
-    at each institution where it has rows.
-
-    Attributes
-    ----------
-    path : Path
-        The default ledger of the file; :meth:`charge` opens it if it does not exist.
-    data : Path
-        The file.
-    micro_epsilon : int
-        Cost for one unit at one institution.
-    delta : float
-    at_sources : int
-        Largest number of institutions at which one unit has rows.
+    at each institution where it has rows, ``at_sources`` at most.
     """
 
-    path: Path
-    data: Path
-    micro_epsilon: int
+    path: Path  # the default ledger of the file; a charge opens it if it does not exist
+    data: Path  # the file
+    micro_epsilon: int  # cost for one unit at one institution
     delta: float
     at_sources: int
 
@@ -89,18 +77,9 @@ class DataCharge:
     def charge(self, query: Mapping[str, Any], ledgers: Sequence[Ledger]) -> Ledger:
         """Charge the queries, unless the same ledgers were charged for them before.
 
-        Parameters
-        ----------
-        query : mapping
-            Everything that distinguishes these queries from others.
-        ledgers : sequence of Ledger
-            Ledgers of the institutions. A new ledger answers with fresh noise, so the charge is
-            made again.
-
-        Returns
-        -------
-        Ledger
-            The ledger of the file.
+        ``query`` is everything that distinguishes these queries from others, and ``ledgers``
+        are those of the institutions: a new ledger answers with fresh noise, so the charge is
+        made again. The ledger of the file is returned.
 
         Raises
         ------
@@ -193,71 +172,15 @@ def recalibrate_sources(
             f"expected at most {len(names)}, the number of institutions, got {sources.least}.",
             param_hint="--least",
         )
-    # Everything is planned before any ledger is opened, for the unit of the first, if any.
-    existing = sorted(folder.glob("*.ledger")) if folder.is_dir() else []
-    protects = Ledger(existing[0]).budget if existing else Budget(1.0)
-    profile = SourceProfile(
-        len(names), protects.relation, protects.unit, sums_only=True, exact=False
-    )
     with _output.usage_errors():
-        plan = plan_recalibration(
-            profile,
-            options.method,
-            budget=options.budget,
-            classes=scores.n_classes,
-            reads=scores.kind,
-            **options.fitter_settings(),
+        result, ledgers, paid = _run(
+            files.predictions, scores, column, names, folder, options, sources
         )
-        charge = DataCharge(
-            _payment.ledger_place(files.predictions, None),
-            files.predictions,
-            plan.budget.total,
-            plan.delta,
-            sources.at_sources,
-        )
-        ledgers = [folder / f"{quote(name, safe=' ')}.ledger" for name in names]
-        if not all(ledger.exists() for ledger in ledgers):
-            charge.require(protects)
-        folder.mkdir(parents=True, exist_ok=True)
-        codes = scores.groups[column].codes
-        curators = [
-            _payment.open_curator(
-                ledger,
-                scores.take(np.flatnonzero(codes == i)).renamed(f"{scores.name}, {name}"),
-                plan.items("add-remove", Unit()),
-                epsilon=plan.budget.total / MICRO,
-                delta=plan.delta,
-                version=sources.version,
-            )
-            for i, (name, ledger) in enumerate(zip(names, ledgers, strict=True))
-        ]
-        pool = Pool(curators, least=sources.least, most_records=options.size)
-        if sources.least is None:  # every institution can pay, before any is charged
-            for name, curator in zip(names, curators, strict=True):
-                try:
-                    check_affordable(curator, plan.items)
-                except BudgetError as error:
-                    raise BudgetError(
-                        f"{name}: {error} Or require fewer institutions with --least."
-                    ) from error
-        query = {
-            "records": scores.name,
-            "classes": list(scores.classes),
-            "scores": scores.kind,
-            "column": column,
-            "method": options.method,
-            "settings": repr(options.fitter_settings()),
-            "budget": [plan.budget.map, plan.budget.guard, plan.budget.measure],
-            "version": sources.version,
-        }
-        paid = charge.charge(query, [curator.ledger for curator in curators])
-        with _output.progress_bar("Fitting the map"):
-            result = run_recalibration(pool, plan, at_sources=sources.at_sources)
     files.write(result.map, scores)
     internal = measure_sides(scores, result.map, options) if options.internal else None
     institutions: list[dict[str, Any]] = [
-        {"name": name, "dropout": why, "ledger": _payment.summarize_account(curator.ledger)}
-        for name, why, curator in zip(names, result.dropouts, curators, strict=True)
+        {"name": name, "dropout": why, "ledger": _payment.summarize_account(ledger)}
+        for name, why, ledger in zip(names, result.dropouts, ledgers, strict=True)
     ]
     if json:
         _output.print_json(
@@ -285,6 +208,85 @@ def recalibrate_sources(
     if internal is not None:
         print_internal(internal)
     _payment.print_statement(result.statement, whole=whole)
+
+
+def _run(
+    predictions: Path,
+    scores: Scores,
+    column: str,
+    names: tuple[str, ...],
+    folder: Path,
+    options: "FitOptions",
+    sources: SourcesOptions,
+) -> tuple[Recalibration, list[Ledger], Ledger]:
+    """Plan, check every ledger, charge the file's ledger, and run the plan.
+
+    Returns
+    -------
+    tuple
+        The result, the ledgers of the institutions, and the ledger of the file.
+    """
+    # Everything is planned before any ledger is opened, for the unit of the first, if any.
+    existing = sorted(folder.glob("*.ledger")) if folder.is_dir() else []
+    protects = Ledger(existing[0]).budget if existing else Budget(1.0)
+    profile = SourceProfile(
+        len(names), protects.relation, protects.unit, sums_only=True, exact=False
+    )
+    plan = plan_recalibration(
+        profile,
+        options.method,
+        budget=options.budget,
+        classes=scores.n_classes,
+        reads=scores.kind,
+        **options.fitter_settings(),
+    )
+    charge = DataCharge(
+        _payment.ledger_place(predictions, None),
+        predictions,
+        plan.budget.total,
+        plan.delta,
+        sources.at_sources,
+    )
+    paths = [folder / f"{quote(name, safe=' ')}.ledger" for name in names]
+    if not all(path.exists() for path in paths):
+        charge.require(protects)
+    folder.mkdir(parents=True, exist_ok=True)
+    codes = scores.groups[column].codes
+    curators = [
+        _payment.open_curator(
+            path,
+            scores.take(np.flatnonzero(codes == i)).renamed(f"{scores.name}, {name}"),
+            plan.items("add-remove", Unit()),
+            epsilon=plan.budget.total / MICRO,
+            delta=plan.delta,
+            version=sources.version,
+        )
+        for i, (name, path) in enumerate(zip(names, paths, strict=True))
+    ]
+    pool = Pool(curators, least=sources.least, most_records=options.size)
+    if sources.least is None:  # every institution can pay, before any is charged
+        for name, curator in zip(names, curators, strict=True):
+            try:
+                check_affordable(curator, plan.items)
+            except BudgetError as error:
+                raise BudgetError(
+                    f"{name}: {error} Or require fewer institutions with --least."
+                ) from error
+    query = {
+        "records": scores.name,
+        "classes": list(scores.classes),
+        "scores": scores.kind,
+        "column": column,
+        "method": options.method,
+        "settings": repr(options.fitter_settings()),
+        "budget": [plan.budget.map, plan.budget.guard, plan.budget.measure],
+        "version": sources.version,
+    }
+    ledgers = [curator.ledger for curator in curators]
+    paid = charge.charge(query, ledgers)
+    with _output.progress_bar("Fitting the map"):
+        result = run_recalibration(pool, plan, at_sources=sources.at_sources)
+    return result, ledgers, paid
 
 
 def _read_institutions(

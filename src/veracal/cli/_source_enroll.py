@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -132,17 +132,23 @@ class OutputFiles:
                 new_file(path)
 
 
-def parse_declaration(**options: Any) -> Declaration:
-    """Convert options to a declaration."""
-    kinds = [kind.strip() for kind in options.pop("kinds").split(",")]
-    low, high = _parse_numbers(options.pop("temperatures"), 2, float, "--temperatures")
-    grid = _parse_numbers(options.pop("parameters"), 3, int, "--parameters")
+def parse_declaration(given: Mapping[str, Any], model: str) -> Declaration:
+    """What the options of an enrollment declare for the records of a model, by its hash."""
+    kinds = [kind.strip() for kind in given["kinds"].split(",")]
     expanded = [each for kind in kinds for each in _KINDS_BY_NAME.get(kind, (kind,))]
+    low, high = _parse_numbers(given["temperatures"], 2, float, "--temperatures")
+    grid = _parse_numbers(given["parameters"], 3, int, "--parameters")
+    others = (
+        "epsilon", "max_per_answer", "delta", "bins", "clamp", "min_records", "max_records",
+        "deadline", "expires",
+    )  # fmt: skip
     return Declaration(
+        coordinator=_read_key(given["coordinator"]),
+        model=model,
         kinds=tuple(dict.fromkeys(expanded)),
         temperatures=TemperatureGrid(low, high),
         parameters=ParameterGrid(*grid),
-        **options,
+        **{name: given[name] for name in others},
     )
 
 
@@ -159,7 +165,7 @@ def _parse_numbers(text: str, count: int, kind: Callable[[str], Any], option: st
     return numbers
 
 
-def read_key(text: str) -> PublicKey:
+def _read_key(text: str) -> PublicKey:
     """Read a coordinator's public key: its digits, or a file that contains them."""
     keys = {text}
     if not is_hexadecimal(text, 64):
@@ -184,25 +190,13 @@ def read_key(text: str) -> PublicKey:
 
 @dataclass(frozen=True)
 class EnrolledRecords:
-    """Scored records and their origin.
-
-    Attributes
-    ----------
-    scores : Scores
-    model : str
-        Hash of the model.
-    data : RecordFile or None
-        State of the data file when it was read.
-    model_path : path or None
-    seal : callable or None
-        For a partition: records its new individuals. Call it before the charge.
-    """
+    """Scored records and their origin."""
 
     scores: Scores
-    model: str
-    data: RecordFile | None
+    model: str  # its hash
+    data: RecordFile | None  # state of the file when it was read
     model_path: Path | None
-    seal: Callable[[], None] | None = None
+    seal: Callable[[], None] | None = None  # records new individuals; call it before the charge
 
 
 def read_records(paths: RecordPaths, relation: Relation, marks: FileMarkKey) -> EnrolledRecords:

@@ -187,7 +187,7 @@ def audit(
         Path | None,
         typer.Option(help="Folder for audit.html, audit.json and individuals.csv; internal."),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace an audit at --out.")] = False,
+    force: _options.Force = False,
     release: Annotated[
         bool,
         typer.Option("--release", help="Rejected; explains what can be published instead."),
@@ -243,37 +243,22 @@ def audit(
                     param_hint=name.upper() if name == "data" else parameter.opts[0],
                 )
     else:
-        from veracal.workflow import PrivacyConfig, RecalibrationConfig
-
-        for each in budgets:
-            with _output.usage_errors("--epsilon"):
-                PrivacyConfig(each)
-        if against is not None and config is not None:
-            raise typer.BadParameter(
-                "has its own settings; omit --config.", param_hint="--against"
-            )
+        _check_training(budgets, data, config, against)
         if against is None:
-            if data is None and config is None:
-                raise typer.BadParameter(
-                    "give a file, a built-in set, or --predictions.", param_hint="DATA"
-                )
             chosen = _options.build_config(data, given, config)
             if config is None:
+                from veracal.workflow import RecalibrationConfig
+
                 chosen = replace(chosen, recalibration=RecalibrationConfig("none"))
             _options.check_data(chosen, target)
             training = chosen, None, None
     from veracal.cli import _auditing
-    from veracal.workflow import AuditRun
 
-    settings: dict[str, Any] = {
+    settings = {
         "runs": number if number == "auto" else int(number),
-        "error": error,
-        "max_runs": max_runs,
-        "level": level,
-        "threshold": threshold,
         "groups": tuple(groups or ()),
         "accuracy_levels": tuple(accuracy_levels or ()),
-        "review_above": review_above,
+        **{n: given[n] for n in ("error", "max_runs", "level", "threshold", "review_above")},
         "varied": varied,
     }
     if out is not None:
@@ -283,14 +268,33 @@ def audit(
     else:
         if against is not None:
             training = _auditing.read_deployed(against, data, given, target)
-        run = AuditRun(
-            plane,
-            _auditing.make_fitter(recalibrate),
+        results = _auditing.audit_training(
+            training,
+            budgets,
+            settings,
+            recalibrate,
+            plane=plane,
             jobs=jobs,
             backend=backend,
             address=address,
             keep=keep,
             random_state=random_state,
         )
-        results = _auditing.audit_training(training, budgets, settings, run)
     _auditing.print_results(results, out, force=force, json=json)
+
+
+def _check_training(
+    budgets: Sequence[float], data: str | None, config: Path | None, against: Path | None
+) -> None:
+    """Reject invalid budgets, and options that do not describe one training."""
+    from veracal.workflow import PrivacyConfig
+
+    for each in budgets:
+        with _output.usage_errors("--epsilon"):
+            PrivacyConfig(each)
+    if against is not None and config is not None:
+        raise typer.BadParameter("has its own settings; omit --config.", param_hint="--against")
+    if against is None and data is None and config is None:
+        raise typer.BadParameter(
+            "give a file, a built-in set, or --predictions.", param_hint="DATA"
+        )

@@ -66,9 +66,7 @@ def compare(
     bins: _options.Bins = None,
     version: _options.Version = None,
     config: _options.ConfigFile = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace existing models at --out.")
-    ] = False,
+    force: _options.Force = False,
     json: _options.Json = False,
 ) -> None:
     """Compare the guarantees and the measured figures of models.
@@ -155,16 +153,9 @@ def _train(
 def _print_comparison(
     names: list[str], artifacts: Sequence[Mapping[str, Any]], *, one_ledger: bool, json: bool
 ) -> None:
-    """Print artifacts side by side, and the conclusions.
+    """Print artifacts side by side, as :func:`veracal.cli._artifacts.facts` describes them.
 
-    Parameters
-    ----------
-    names : list of str
-        Folders of the artifacts.
-    artifacts : sequence of mapping
-        As :func:`veracal.cli._artifacts.facts` returns them.
-    one_ledger : bool
-        Whether one ledger paid for all of them, so that each statement covers all.
+    With ``one_ledger``, one ledger paid for all of them, so that each statement covers all.
     """
     from veracal.accounting import format_up
 

@@ -70,20 +70,16 @@ def show(
     dataset, declared = _load(what, schema, part, variant)
     declared = declared or entry(what).schema  # none for a synthetic set
     parts = split(dataset)
-    shown = [
-        (name, share, each)
-        for name, share in zip(("train", "calibration", "test"), parts.fractions, strict=True)
-        if (each := getattr(parts, name)) is not None
-    ]
+    facts = _to_json(dataset, declared, parts)
     if json:
-        _output.print_json(_to_json(dataset, declared, parts, shown))
+        _output.print_json(facts)
         return
     if declared is not None:
         _print_columns(dataset.name, declared)
     rows = [
-        ("classes", format_list(dataset.classes)),
+        ("classes", format_list(facts["classes"])),
         ("a record is", _describe_record(dataset)),
-        *((f"group {name}", format_list(g.names)) for name, g in dataset.groups.items()),
+        *((f"group {name}", format_list(names)) for name, names in facts["groups"].items()),
     ]
     if dataset.units is None:
         rows.append(("unit", "the row"))
@@ -96,19 +92,22 @@ def show(
         rows.append(("missing marks", format_list(declared.missing, quote=True)))
     _output.print_table(f"{dataset.name}: public facts", ("", ""), rows)
     unit = "row" if dataset.units is None else "unit"
+    real = facts["internal"]["parts"]
     _output.print_table(
         f"{dataset.name}: a new random split, independent for each {unit}",
         ("part", "share", "nominal size", "real rows"),
-        [(n, f"{share:.0%}", _or_not(p.size), f"{len(p):,}") for n, share, p in shown],
+        [
+            (name, f"{each['share']:.0%}", _or_not(each["nominal_size"]), f"{real[name]:,}")
+            for name, each in facts["split"]["parts"].items()
+        ],
         right=("share", "nominal size", "real rows"),
         note=f"Real rows are {INTERNAL}.",
     )
 
 
-def _to_json(
-    dataset: "Dataset", schema: "Schema | None", parts: "Split", shown: list[Any]
-) -> dict[str, Any]:
+def _to_json(dataset: "Dataset", schema: "Schema | None", parts: "Split") -> dict[str, Any]:
     """The declaration of a set and its split; exact counts are marked as internal."""
+    shares = dict(zip(("train", "calibration", "test"), parts.fractions, strict=True))
     return {
         "name": dataset.name,
         "features": {"shape": list(dataset.X.shape[1:]), "names": list(dataset.feature_names)},
@@ -122,7 +121,8 @@ def _to_json(
         "split": {
             "relation": parts.relation,
             "parts": {
-                name: {"share": share, "nominal_size": part.size} for name, share, part in shown
+                name: {"share": shares[name], "nominal_size": part.size}
+                for name, part in parts.parts.items()
             },
         },
         "internal": {

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from veracal.cli import _figures, _options, _output
+from veracal.cli import _artifacts, _figures, _options, _output
 
 if TYPE_CHECKING:
     from veracal.data import Estimate
@@ -46,14 +46,7 @@ def evaluate(
     part: _options.Part = None,
     bins: _options.Bins15 = _BINS,
     level: Annotated[float, typer.Option(help="Confidence level of the intervals.")] = _LEVEL,
-    replicates: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            max=100_000,
-            help="Bootstrap replicates for intervals; by default 100, fewer for large files.",
-        ),
-    ] = None,
+    replicates: _options.Replicates = None,
     stream: Annotated[
         bool,
         typer.Option(
@@ -160,8 +153,6 @@ def _describe_model(
     model: Path, data: str | None, groups: Sequence[str] | None, others: Sequence[object]
 ) -> dict[str, Any]:
     """A model, its groups and a table, in place of the settings of a file of predictions."""
-    from veracal.artifact import PrivateClassifier
-
     if data is None:
         raise typer.BadParameter(
             f"{model} is a folder. If it is a model, name the records to measure it on, as in "
@@ -174,7 +165,7 @@ def _describe_model(
             "to read the table.",
             param_hint="--data",
         )
-    classifier = PrivateClassifier.load(model)
+    classifier = _artifacts.load_classifier(model)
     declared: dict[str, Sequence[str]] = {}
     if (schema := classifier.schema) is not None:
         declared = {

@@ -93,6 +93,11 @@ def add(
     The signature does not prove who signed the terms: compare the fingerprint
     with what the institution reads out to you.
     """
+    if json and not yes:
+        raise typer.BadParameter(
+            "add --yes after comparing the fingerprints: with --json there is no prompt.",
+            param_hint="--json",
+        )
     from veracal.federation import (
         add_source,
         check_compatible,
@@ -102,11 +107,6 @@ def add(
         read_transport_kind,
     )
 
-    if json and not yes:
-        raise typer.BadParameter(
-            "add --yes after comparing the fingerprints: with --json there is no prompt.",
-            param_hint="--json",
-        )
     node_keys = node_key or []
     keys: list[Path | None] = [None] * len(terms)
     if read_transport_kind(folder) == "flower":
@@ -250,13 +250,13 @@ def local(
     and a node for each hospital run as separate processes. The commands for a
     second terminal are printed.
     """
-    from veracal.cli import _federation_local as _local
-
     if then_recalibrate and by_hand:
         raise typer.BadParameter(
             "not with --by-hand, because the files must be carried.",
             param_hint="--then-recalibrate",
         )
+    from veracal.cli import _federation_local as _local
+
     wait = 0 if by_hand else _local.WAIT
     federation, kind = _local.open_or_create(folder, sources, transport, port, wait=wait)
     if by_hand and kind != "files":

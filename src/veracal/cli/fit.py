@@ -43,9 +43,7 @@ def fit(
     version: _options.Version = None,
     max_contributions: _options.MaxContributions = None,
     config: _options.ConfigFile = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace an existing model at --out.")
-    ] = False,
+    force: _options.Force = False,
     internal: Annotated[
         bool,
         typer.Option(

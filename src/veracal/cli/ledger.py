@@ -347,6 +347,12 @@ def _print_ledger(ledger: "Ledger", *, json: bool) -> None:
             note="Repeat the command that made the charge, or abandon it: `veracal ledger "
             "abandon LEDGER --request …`. Nothing is refunded.",
         )
+    _print_entries(name, facts)
+
+
+def _print_entries(name: str, facts: dict[str, Any]) -> None:
+    """Print the items of a plan, and the last entries."""
+    rows: list[tuple[str, ...]]
     if facts["plan"]:
         rows = [
             (item["purpose"], item["event"]["kind"], item["part"] or "all", item["used"])

@@ -47,13 +47,13 @@ def train(
 
     Reads no records; all sizes are declared.
     """
-    from veracal.accounting import Unit
-    from veracal.mechanisms import plan_training
-
     if (epochs is None) == (steps is None):
         raise typer.BadParameter("Give one of --epochs and --steps.")
     if (epsilon is None) == (noise is None):
         raise typer.BadParameter("Give one of --epsilon and --noise.")
+    from veracal.accounting import Unit
+    from veracal.mechanisms import plan_training
+
     with _output.usage_errors(), _output.progress_bar("Looking for the noise"):
         if steps is None:
             assert epochs is not None

@@ -47,7 +47,7 @@ def predict(
         Path | None,
         typer.Option(help="Write here (.csv, .parquet or .npz) instead of CSV to stdout."),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace --out if it exists.")] = False,
+    force: _options.Force = False,
     arbitrariness: Annotated[
         bool,
         typer.Option(
@@ -98,7 +98,6 @@ def predict(
     elif (review_above, abstain_above) != (None, None):
         option = "--abstain-above" if review_above is None else "--review-above"
         raise typer.BadParameter("This needs --arbitrariness.", param_hint=option)
-    from veracal.artifact import PrivateClassifier
     from veracal.data import atomic_file, check_output_path, prediction_writer
 
     if out is not None:
@@ -110,7 +109,7 @@ def predict(
             )
         _output.check_new(out, force=force)
         check_output_path(out, force=force)
-    classifier = PrivateClassifier.load(model)
+    classifier = _artifacts.load_classifier(model)
     decisions = None
     with _output.progress_bar(f"Predicting {data}") as progress:
         blocks = _read_blocks(classifier, data, progress)
@@ -132,29 +131,17 @@ def predict(
 class Decisions:
     """The arbitrariness of decisions: how it is computed, and counts of the rows so far.
 
-    Attributes
-    ----------
-    level : float
-        Simultaneous level of the intervals: rows come in blocks, and were not fixed before the
-        model was released.
-    holds_for : str
-        The rows that the level covers simultaneously.
-    estimated : bool
-        Whether there are estimates of flips.
-    caveats : list of str
-    thresholds : tuple of (float or None)
-        Largest acceptable disagreement. Unless a decision is shown to have at most that, it is
-        marked for review (first), or left out (second).
-    informative, review, abstained : int
-        Rows with an informative interval, rows to review, and rows without a decision.
+    The level of the intervals is simultaneous: rows come in blocks, and were not fixed before
+    the model was released. Unless a decision is shown to have at most the disagreement of the
+    first threshold, it is marked for review; of the second, it is left out.
     """
 
     level: float
-    holds_for: str
-    estimated: bool
+    holds_for: str  # the rows that the level covers simultaneously
+    estimated: bool  # whether there are estimates of flips
     caveats: list[str]
     thresholds: tuple[float | None, float | None]
-    informative: int = 0
+    informative: int = 0  # rows with an informative interval
     review: int = 0
     abstained: int = 0
 
@@ -206,20 +193,11 @@ class Decisions:
 
 @dataclass
 class Predicted:
-    """Counts of the rows of a table so far.
+    """Counts of the rows of a table so far."""
 
-    Attributes
-    ----------
-    rows, dropped : int
-        With a prediction, and without.
-    first : list of int
-        Numbers of the first rows without a prediction, counted from 1.
-    decisions : Decisions or None
-    """
-
-    rows: int = 0
+    rows: int = 0  # with a prediction
     dropped: int = 0
-    first: list[int] = field(default_factory=list)
+    first: list[int] = field(default_factory=list)  # dropped rows, counted from 1
     decisions: Decisions | None = None
 
     def to_json(self) -> dict[str, Any]:

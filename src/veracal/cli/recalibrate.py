@@ -21,13 +21,7 @@ _PUBLIC = [name for name in METHODS if name not in _PRIVATE]
 
 @dataclass(frozen=True)
 class FitOptions:
-    """Options of the fit.
-
-    Attributes
-    ----------
-    budget : BudgetDivision or None
-        Cost of the map, the guard and the figures; None without privacy.
-    """
+    """Options of the fit; without privacy there is no budget."""
 
     method: str
     form: str
@@ -79,7 +73,7 @@ def recalibrate(
         ),
     ],
     epsilon: Annotated[
-        float | None, typer.Option(help="Cost of the map, charged before it is fitted.")
+        float | None, typer.Option(min=0, help="Cost of the map, charged before it is fitted.")
     ] = None,
     method: Annotated[
         str,
@@ -122,12 +116,7 @@ def recalibrate(
         bool,
         typer.Option("--internal", help="Also show exact figures of the records."),
     ] = False,
-    replicates: Annotated[
-        int | None,
-        typer.Option(
-            min=0, max=100_000, help="Bootstrap replicates of the internal intervals."
-        ),
-    ] = None,
+    replicates: _options.Replicates = None,
     not_private: Annotated[
         bool,
         typer.Option("--not-private", help="Fit without privacy, instead of --epsilon."),
@@ -232,7 +221,6 @@ def recalibrate(
             )
     elif wait is not None or give_up or run:
         raise typer.BadParameter("needs --sources.", param_hint="--wait, --give-up or --run")
-    budget = None
     if not_private:
         private = (epsilon, delta, size, guard, measure, ledger, ledger_part, version)
         if any(option not in (None, "") for option in private):
@@ -241,11 +229,22 @@ def recalibrate(
                 "ledger: nothing is charged.",
                 param_hint="--not-private",
             )
-    else:
-        budget = _parse_budget(epsilon, delta, guard, measure, curve=curve)
+    elif epsilon is None:
+        raise typer.BadParameter(
+            "pass the cost of the map, as in --epsilon 0.1, or --not-private for public "
+            "records.",
+            param_hint="--epsilon",
+        )
+    elif delta is not None and not 0 < delta < 1:
+        raise typer.BadParameter(
+            f"expected 0 < delta < 1, got {delta!r}.", param_hint="--delta"
+        )
+    elif curve and measure is None:
+        raise typer.BadParameter("needs --measure, which pays for it.", param_hint="--curve")
     searched = None if temperatures is None else _parse_range(temperatures)
     check_method(method, form, private=not not_private)
     _check_settings(method, searched, delta, size, private=not not_private)
+    budget = None if epsilon is None else _parse_budget(epsilon, guard, measure)
     options = FitOptions(
         method, form, bins, size, searched, budget, delta or 0.0, curve, internal, replicates
     )
@@ -286,29 +285,12 @@ def _parse_range(text: str) -> tuple[float, float]:
 
 
 def _parse_budget(
-    epsilon: float | None,
-    delta: float | None,
-    guard: float | None,
-    measure: float | None,
-    *,
-    curve: bool,
+    epsilon: float, guard: float | None, measure: float | None
 ) -> "BudgetDivision":
     """The cost of each part, as given by the options."""
     from veracal.accounting import to_micro
     from veracal.calibration import BudgetDivision
 
-    if epsilon is None:
-        raise typer.BadParameter(
-            "pass the cost of the map, as in --epsilon 0.1, or --not-private for public "
-            "records.",
-            param_hint="--epsilon",
-        )
-    if delta is not None and not 0 < delta < 1:
-        raise typer.BadParameter(
-            f"expected 0 < delta < 1, got {delta!r}.", param_hint="--delta"
-        )
-    if curve and measure is None:
-        raise typer.BadParameter("needs --measure, which pays for it.", param_hint="--curve")
     costs = []
     for option, value in (("--epsilon", epsilon), ("--guard", guard), ("--measure", measure)):
         with _output.usage_errors(option):
@@ -330,16 +312,17 @@ def method_choices(*, private: bool) -> tuple[str, ...]:
 
 def check_method(method: str, form: str, *, private: bool) -> None:
     """Reject unknown methods and forms before a file is read."""
-    from veracal.calibration import FORMS
+    choices = method_choices(private=private)
+    if method not in choices:
+        raise typer.BadParameter(
+            f"expected one of {', '.join(choices)}, got {method!r}.", param_hint="--method"
+        )
+    from veracal.calibration import FORMS  # slow to import
 
-    for option, value, choices in (
-        ("--method", method, method_choices(private=private)),
-        ("--form", form, FORMS),
-    ):
-        if value not in choices:
-            raise typer.BadParameter(
-                f"expected one of {', '.join(choices)}, got {value!r}.", param_hint=option
-            )
+    if form not in FORMS:
+        raise typer.BadParameter(
+            f"expected one of {', '.join(FORMS)}, got {form!r}.", param_hint="--form"
+        )
 
 
 def _check_settings(

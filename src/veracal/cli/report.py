@@ -17,7 +17,7 @@ def report(
         Path | None,
         typer.Option(help="HTML file; by default the name of MODEL with '-report.html'."),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace --out if it exists.")] = False,
+    force: _options.Force = False,
     json: _options.Json = False,
 ) -> None:
     """Render the report of MODEL from its released results.

@@ -1,15 +1,12 @@
 """The commands of an institution that answers remote queries about its records."""
 
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from veracal.cli import _options, _output
-
-if TYPE_CHECKING:
-    from veracal.federation import Declaration
-
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -52,11 +49,13 @@ def init(
     individuals.
     """
     from veracal.accounting import Budget, Unit
+
+    with _output.usage_errors():
+        budget = Budget(epsilon, delta, relation, Unit(unit, max_contributions))  # type: ignore[arg-type]
     from veracal.cli import _source_output
     from veracal.federation import create_source
 
     with _output.usage_errors():
-        budget = Budget(epsilon, delta, relation, Unit(unit, max_contributions))  # type: ignore[arg-type]
         source = create_source(folder, name, budget, heads=heads)
     _source_output.print_new(source, json=json)
 
@@ -66,6 +65,7 @@ def init(
     "--max-per-answer 0.6 --model model --data visits.csv --out north.terms"
 )
 def enroll(
+    context: typer.Context,
     folder: Folder,
     coordinator: Annotated[
         str,
@@ -172,24 +172,7 @@ def enroll(
         scores, data, model, model_hash, classes, unit, ledger, partition
     )
 
-    def declare(model_id: str) -> "Declaration":
-        return _source_enroll.parse_declaration(
-            coordinator=_source_enroll.read_key(coordinator),
-            model=model_id,
-            epsilon=epsilon,
-            max_per_answer=max_per_answer,
-            delta=delta,
-            kinds=kinds,
-            temperatures=temperatures,
-            bins=bins,
-            clamp=clamp,
-            parameters=parameters,
-            min_records=min_records,
-            max_records=max_records,
-            deadline=deadline,
-            expires=expires,
-        )
-
+    declare = partial(_source_enroll.parse_declaration, context.params)
     with _output.usage_errors():
         outputs = _source_enroll.OutputFiles(out, node_key_out)
         _source_enroll.enroll_source(folder, paths, declare, outputs, yes=yes, json=json)
