@@ -27,7 +27,6 @@ from tests.federation.source.enrolled import MODEL, declaration, scores
 from veracal.accounting import Approximate, Budget, Event, Pure
 from veracal.accounting.events import Unit
 from veracal.cli import _source_enroll as command
-from veracal.cli._source_records import RecordPaths
 from veracal.data import save_scores
 from veracal.errors import BudgetError, VeracalError
 from veracal.federation.protocol.envelopes import PrivateKey, is_hexadecimal
@@ -298,7 +297,7 @@ class World:
     def enroll(self, source: Path, epsilon: float, delta: float, key: PrivateKey) -> bool:
         """Enroll through the command; whether it was allowed."""
         out = self.folder / f"{source.name}-{len(list((source / ENROLLED).iterdir()))}.terms"
-        places = RecordPaths(self.scores, None, None, MODEL, None, None)
+        places = command.RecordPaths(self.scores, None, None, MODEL, None, None)
         terms = {"epsilon": epsilon, "delta": delta, "kinds": KINDS, "coordinator": key.public}
         quiet = (
             contextlib.redirect_stdout(io.StringIO()),

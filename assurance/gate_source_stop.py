@@ -72,15 +72,14 @@ CORRECT = ""
 MUTANTS = {
     "a handler that raises, in the thread that serves": """\
 def run(folder, enrollment, transport):
-    transport.check()
     stop = threading.Event()
     def interrupt(number, frame):
         stop.set()
         raise KeyboardInterrupt
     before = signal.signal(signal.SIGTERM, interrupt)
     try:
-        server = serving._open_server(folder, enrollment, lambda line: _show.print_status(line))
-        serving._serve(server, Path(folder).absolute(), transport, stop, lambda line: None)
+        log = lambda line: _show.print_status(line)
+        serving._serve(Path(folder), enrollment, transport, stop, log)
     except KeyboardInterrupt:
         _show.print_status("Stopped. All answers are stored.")
     finally:

@@ -145,6 +145,11 @@ COMMAND = "import sys; sys.argv = ['veracal', *{!r}]; from veracal.cli import ma
             COMMAND.format(["predict", "model", "x.csv", "--review-above", "1"]),
             HEAVY | {"numpy"},
         ),
+        (COMMAND.format(["audit", "digits", "--epsilon", "-1"]), HEAVY),
+        (COMMAND.format(["audit", "digits", "--epsilon", "1", "--backend", "x"]), HEAVY),
+        (COMMAND.format(["recalibrate", "p.npz", "--epsilon", "1", "--method", "x"]), HEAVY),
+        (COMMAND.format(["report", "no-model"]), HEAVY),
+        (COMMAND.format(["federation", "add", "a", "b.terms", "--json"]), HEAVY),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

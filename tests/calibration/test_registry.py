@@ -21,7 +21,8 @@ from veracal.calibration import (
     training_methods,
     unregister_method,
 )
-from veracal.cli._methods import check_method, map_summary, method_choices
+from veracal.cli._artifacts import map_summary
+from veracal.cli.recalibrate import check_method, method_choices
 from veracal.data import Scores
 from veracal.ledger import open_ledger
 from veracal.queries import Count, QueryRequest

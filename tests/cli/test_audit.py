@@ -392,7 +392,7 @@ def test_constant_predictions_and_singleton_groups_get_notes(run):
         ([*AUDIT, "--epsilon", "1", "--backend", "magic"], 2, "--backend"),
         ([*AUDIT, "--epsilon", "1", "--varied", "moods"], 2, "varied"),
         ([*AUDIT, "--epsilon", "1", "--level", "1"], 2, "level"),
-        ([*AUDIT, "--epsilon", "1", "--review-above", "2"], 2, "review_above"),
+        ([*AUDIT, "--epsilon", "1", "--review-above", "2"], 2, "--review-above"),
         ([*AUDIT, "--epsilon", "1", "--threshold", "1"], 2, "threshold"),
         ([*AUDIT, "--epsilon", "1", "--accuracy-levels", "7"], 2, "level"),
         ([*AUDIT, "--epsilon", "1", "--against", "nowhere"], 1, "nowhere"),

@@ -8,7 +8,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from veracal.cli import _checkup
+from veracal.cli import doctor
 from veracal.mechanisms.discrete_noise import add_discrete_gaussian, add_discrete_laplace
 from veracal.testing import mechanisms as noise
 
@@ -36,15 +36,15 @@ def test_noise_that_is_a_tenth_too_small_is_detected(add):
     test = noise.laplace_pvalue if add is add_discrete_laplace else noise.gaussian_pvalue
     draws = add(np.zeros(noise.DRAWS, dtype=np.int64), noise.SCALE)
     assert test(draws, noise.SCALE) > 1e-6
-    assert test(draws, 1.1 * noise.SCALE) < _checkup.MIN_PVALUE
+    assert test(draws, 1.1 * noise.SCALE) < doctor.MIN_PVALUE
     less = add(np.zeros(noise.DRAWS, dtype=np.int64), 0.9 * noise.SCALE)
-    assert test(less, noise.SCALE) < _checkup.MIN_PVALUE
+    assert test(less, noise.SCALE) < doctor.MIN_PVALUE
 
 
 def test_the_two_distributions_are_distinguished():
     zeros = np.zeros(noise.DRAWS, dtype=np.int64)
     laplace = add_discrete_laplace(zeros, 4.0)
-    assert noise.gaussian_pvalue(laplace, float(laplace.std())) < _checkup.MIN_PVALUE
+    assert noise.gaussian_pvalue(laplace, float(laplace.std())) < doctor.MIN_PVALUE
 
 
 def test_pvalues_are_uniform_for_the_right_distribution():
@@ -61,7 +61,7 @@ def test_pvalues_are_uniform_for_the_right_distribution():
 def test_normal_noise_that_is_a_tenth_too_small_is_detected():
     draws = np.random.default_rng(0).normal(0, 1, noise.DRAWS)
     assert noise.normal_pvalue(draws, 1.0) > 1e-3
-    assert noise.normal_pvalue(draws, 1.1) < _checkup.MIN_PVALUE
+    assert noise.normal_pvalue(draws, 1.1) < doctor.MIN_PVALUE
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_normal_noise_that_is_a_tenth_too_small_is_detected():
         ("veracal.testing.mechanisms.add_discrete_laplace", lambda x, s: x, "discrete Laplace"),
         ("veracal._random.secret_generator", lambda: np.random.default_rng(0), "secret gen"),
         ("veracal.ledger.open_ledger", mock.Mock(side_effect=OSError("full")), "full"),
-        ("veracal.cli._checkup._LIBRARIES", ("no-such-library",), "pip install no-such"),
+        ("veracal.cli.doctor._LIBRARIES", ("no-such-library",), "pip install no-such"),
     ],
 )
 def test_a_failed_check_is_reported_with_exit_code_1(run, few_draws, patched, value, said):
@@ -80,7 +80,7 @@ def test_a_failed_check_is_reported_with_exit_code_1(run, few_draws, patched, va
 
 
 def test_a_missing_extra_is_not_a_failure(run, few_draws):
-    with mock.patch.dict(_checkup._EXTRAS, {"report": ("no_such_module",)}):
+    with mock.patch.dict(doctor._EXTRAS, {"report": ("no_such_module",)}):
         code, out, _ = run("doctor")
     assert code == 0 and 'pip install "veracal[report]"' in out
 

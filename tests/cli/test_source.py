@@ -300,7 +300,7 @@ def test_a_table_is_scored_by_an_artifact_before_its_map(run: Run, tmp_path: Pat
 def test_classes_in_another_order_than_the_schemas_stay_with_their_scores(tmp_path: Path):
     from dataclasses import replace
 
-    from veracal.cli._source_records import _reorder_classes
+    from veracal.cli._source_enroll import _reorder_classes
 
     write_model(tmp_path)
     classifier = PrivateClassifier.load("model")

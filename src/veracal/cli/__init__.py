@@ -1,11 +1,15 @@
 """The command line: parse, call one library function, print."""
 
+import codecs
 import importlib
+import io
+import os
 import signal
 import sys
 import threading
-from collections.abc import Mapping
-from types import FrameType, MappingProxyType
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
 from typing import Annotated
 
 import click
@@ -13,34 +17,21 @@ import typer
 from typer.core import TyperGroup
 
 from veracal import __version__
-from veracal.cli._output import drop_stdout, prepare_streams, print_status
+from veracal.cli._output import escape_character, print_status
 from veracal.errors import VeracalError
 
-# Groups of commands and their modules. A module is imported when its command is named, and
+# Groups of commands, and single commands. A module is imported when its command is named, and
 # imports the library when the command runs.
-GROUPS: Mapping[str, str] = MappingProxyType(
-    {
-        "data": "veracal.cli.data",
-        "schema": "veracal.cli.schema",
-        "plan": "veracal.cli.plan",
-        "ledger": "veracal.cli.ledger",
-        "source": "veracal.cli.source",
-        "federation": "veracal.cli.federation",
-    }
-)
-# Single commands.
-COMMANDS: Mapping[str, str] = MappingProxyType(
-    {
-        "fit": "veracal.cli.fit",
-        "predict": "veracal.cli.predict",
-        "evaluate": "veracal.cli.evaluate",
-        "recalibrate": "veracal.cli.recalibrate",
-        "compare": "veracal.cli.compare",
-        "audit": "veracal.cli.audit",
-        "report": "veracal.cli.report",
-        "doctor": "veracal.cli.doctor",
-    }
-)
+GROUPS = {
+    name: f"veracal.cli.{name}"
+    for name in ("data", "schema", "plan", "ledger", "source", "federation")
+}
+COMMANDS = {
+    name: f"veracal.cli.{name}"
+    for name in (
+        "fit", "predict", "evaluate", "recalibrate", "compare", "audit", "report", "doctor",
+    )
+}  # fmt: skip
 
 
 class _LazyGroup(TyperGroup):
@@ -113,7 +104,14 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 def main() -> None:
     """Run the command line. Exit codes: 0 success, 1 a foreseen error, 2 wrong usage."""
-    prepare_streams()
+    # A closed stream discards its output; characters that an encoding lacks are escaped.
+    codecs.register_error("veracal-escape", _escape_unencodable)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
+        stream = getattr(sys, name)
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="veracal-escape")
     # Alarms do not exist on Windows.
     can_defer = threading.current_thread() is threading.main_thread() and hasattr(
         signal, "SIGALRM"
@@ -128,6 +126,15 @@ def main() -> None:
         print_status("error: " + " ".join(str(error).split()))
         sys.exit(1)
     except OSError as error:  # of stdout; errors of files are VeracalErrors
-        drop_stdout()
+        with suppress(OSError, ValueError):  # flushing at exit must not fail again
+            devnull = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(devnull, sys.stdout.fileno())
+            os.close(devnull)
         print_status(f"error: the result could not be written: {error.strerror or error}.")
         sys.exit(1)
+
+
+def _escape_unencodable(error: UnicodeError) -> tuple[str, int]:
+    """Escape the characters that could not be encoded."""
+    assert isinstance(error, UnicodeEncodeError)
+    return "".join(map(escape_character, error.object[error.start : error.end])), error.end

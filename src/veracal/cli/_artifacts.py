@@ -7,19 +7,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from veracal.cli import _output
-from veracal.cli._figures import format_interval, format_number
 from veracal.cli._options import is_name
 from veracal.errors import DataError, VeracalError
 
 if TYPE_CHECKING:
     from veracal.artifact import PrivateClassifier
+    from veracal.calibration import CalibrationMap
     from veracal.data import Dataset, Estimate, Scores
-    from veracal.ledger import Ledger
     from veracal.report import MeasurementRecord, Results
 
 REPORT = "report.html"
 FIGURES = ("accuracy", "ece", "brier")
 NOISY_NOTE = "Released with noise, on held-out records. Intervals account for the noise."
+_MAX_PRINTED = 8  # numbers of a map that are printed
 
 
 def is_artifact(path: Path) -> bool:
@@ -27,6 +27,16 @@ def is_artifact(path: Path) -> bool:
     from veracal.artifact import MANIFEST
 
     return path.is_dir() and (path / MANIFEST).exists()
+
+
+def load_classifier(folder: Path) -> "PrivateClassifier":
+    """Load a saved classifier; an error about the folder comes before the slow imports."""
+    from veracal.artifact import read_manifest
+
+    read_manifest(folder)
+    from veracal.artifact import PrivateClassifier
+
+    return PrivateClassifier.load(folder)
 
 
 def check_named(classifier: "PrivateClassifier", name: str) -> None:
@@ -47,19 +57,16 @@ def check_named(classifier: "PrivateClassifier", name: str) -> None:
         )
 
 
-def model_id(classifier: "PrivateClassifier") -> str:
-    """Short id that differs between models."""
-    written = json.dumps(classifier.map_.to_json(), sort_keys=True).encode()
-    return hashlib.sha256(classifier.weights.to_bytes() + written).hexdigest()[:16]
-
-
 def labeled_scores(classifier: "PrivateClassifier", data: str) -> "Scores":
     """Scores of a classifier on labeled records.
 
-    Their name contains the table and the model, so that a ledger distinguishes the queries.
+    Their name contains the table and an id of the model, so that a ledger distinguishes the
+    queries.
     """
-    name = f"{Path(data).name} by model {model_id(classifier)}"
-    return classifier.scores(read_table(classifier, data)).renamed(name)
+    written = json.dumps(classifier.map_.to_json(), sort_keys=True).encode()
+    model_id = hashlib.sha256(classifier.weights.to_bytes() + written).hexdigest()[:16]
+    scores = classifier.scores(read_table(classifier, data))
+    return scores.renamed(f"{Path(data).name} by model {model_id}")
 
 
 def read_table(
@@ -68,12 +75,14 @@ def read_table(
     """Load a table or a built-in set through the schema of a classifier."""
     from veracal.data import load
 
+    schema = None
     if is_name(data):
         check_named(classifier, data)
-    elif classifier.schema is None:
-        raise no_schema(data)
+    else:
+        schema = classifier.schema
+        if schema is None:
+            raise no_schema(data)
     with _output.progress_bar(f"Reading {data}") as progress:
-        schema = None if is_name(data) else classifier.schema
         return load(data, schema=schema, row_digests=row_digests, progress=progress)
 
 
@@ -96,9 +105,10 @@ def read_results(folder: Path) -> "Results":
         If there is no artifact, if it has no results, or if they are not valid.
     """
     from veracal.artifact import read_manifest
-    from veracal.workflow import RESULTS, load_results
 
     _, files = read_manifest(folder)
+    from veracal.workflow import RESULTS, load_results  # slow to import
+
     if RESULTS not in files:
         raise DataError(
             str(folder),
@@ -113,6 +123,8 @@ def read_results(folder: Path) -> "Results":
 
 def facts(results: "Results", where: str) -> dict[str, Any]:
     """The facts of results that commands compare and print."""
+    from veracal.calibration import from_json
+
     try:
         guarantee, data, settings = results.guarantee, results.data, results.settings
         return {
@@ -127,7 +139,7 @@ def facts(results: "Results", where: str) -> dict[str, Any]:
             "delta": float(guarantee["delta"]),
             "text": str(guarantee["text"]),
             "model": str(results.model["kind"]),
-            "map": describe_map(results.map, where),
+            "map": map_summary(from_json(dict(results.map), where)),
             "bins": int(settings["measurement"]["bins"]),
             "split_key": str(settings["data"]["split_key"]),
             "version": str(settings["data"]["version"]),
@@ -146,37 +158,49 @@ def facts(results: "Results", where: str) -> dict[str, Any]:
 
 def estimates(measured: "MeasurementRecord", group: str | None = None) -> "dict[str, Estimate]":
     """Figures of one measurement that were released, overall or of a group."""
-    figures = measured.figures["overall" if group is None else "groups"]
-    figures = figures if group is None else figures[group]
-    values = {name: figures.get(name) for name in FIGURES}
-    return {name: _estimate(one) for name, one in values.items() if one is not None}
+    written = (
+        measured.figures["overall"] if group is None else measured.figures["groups"][group]
+    )
+    parsed = vars(measured.overall if group is None else measured.groups[group])
+    figures = {name: parsed[name] for name in FIGURES if parsed[name] is not None}
+    for name, estimate in figures.items():
+        if vars(estimate) != written[name]:  # parsing drops what is not a number
+            raise TypeError(name)
+    return figures
 
 
-def _estimate(written: Mapping[str, Any]) -> "Estimate":
-    """Parse a figure with its interval; every value must be a number."""
-    from veracal.data import Estimate
+def map_summary(map_: "CalibrationMap") -> str:
+    """A calibration map in one line."""
+    import numpy as np
 
-    value, low, high, level = (_real(written[k]) for k in ("value", "low", "high", "level"))
-    if level is None or type(written["n"]) is not int:
-        raise TypeError
-    return Estimate(value, low, high, level, written["n"])
+    from veracal import calibration
 
+    def listed(numbers: Any) -> str:
+        flat = np.asarray(numbers, dtype=np.float64).ravel().tolist()
+        more = f", … ({len(flat)} numbers)" if len(flat) > _MAX_PRINTED else ""
+        return ", ".join(f"{number:.3g}" for number in flat[:_MAX_PRINTED]) + more
 
-def _real(value: object) -> float | None:
-    """A number or None; text that looks like a number is an error."""
-    if value is None:
-        return None
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise TypeError
-    return float(value)
-
-
-def describe_map(written: Mapping[str, Any], where: str) -> str:
-    """Describe a calibration map in words."""
-    from veracal.calibration import from_json
-    from veracal.cli import _methods
-
-    return _methods.map_summary(from_json(dict(written), where))
+    match map_:
+        case calibration.Identity():
+            return "none: the scores are not changed"
+        case calibration.Temperature():
+            return f"temperature {map_.value:.5g} (logits are divided by it)"
+        case calibration.UniformMixing():
+            return (
+                f"temperature {map_.value:.5g}, and {map_.uniform_weight:.3g} of the uniform "
+                "distribution"
+            )
+        case calibration.TwoTemperatures():
+            return (
+                f"temperatures {1 / map_.unsure:.5g} (low confidence) to {1 / map_.sure:.5g} "
+                "(high confidence)"
+            )
+        case calibration.Platt():
+            return f"weights {listed(map_.weights)}; bias {listed(map_.bias)}"
+        case calibration.Binned():
+            return f"accuracy by bin {listed(map_.accuracies)}"
+        case _:
+            return map_.kind
 
 
 def protected(facts: Mapping[str, Any]) -> str:
@@ -190,20 +214,3 @@ def cost(facts: Mapping[str, Any]) -> str:
     from veracal.accounting import format_up
 
     return f"epsilon {format_up(facts['epsilon'])}, delta {format_up(facts['delta'], 3)}"
-
-
-def left(ledger: "Ledger") -> int:
-    """Number of reserved measurements that are left in the run of a model."""
-    from veracal.workflow import TEST
-
-    return min(
-        (item.times - used for item, used in ledger.planned() if item.partition == TEST),
-        default=0,
-    )
-
-
-def format_estimate(estimate: "Estimate | None") -> str:
-    """A figure and its interval on one line."""
-    if estimate is None:
-        return "–"
-    return f"{format_number(estimate.value)} ({format_interval(estimate)})"

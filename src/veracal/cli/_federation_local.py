@@ -5,9 +5,8 @@ import shlex
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import typer
@@ -44,6 +43,13 @@ from veracal.workflow import (
 FLOWER = "flower"  # subfolder for Flower's files
 AUTHORITY = "ca.crt"
 STOP_TIMEOUT = 30.0  # seconds for Flower's processes to end
+EPSILON = STUDY_EPSILON / 2  # cost of the printed recalibration at each hospital
+_SOURCES = 3
+_POLL = 0.5  # seconds
+_STOP_TIMEOUT = 60.0  # for all processes, which are stopped one after another
+WAIT = 60  # for files that the courier carries
+_HOST = "127.0.0.1"
+_PROGRAM = [sys.executable, "-m", "veracal"]  # in this Python environment
 
 
 @contextmanager
@@ -51,21 +57,27 @@ def superlink(
     folder: Path,
     listen: str | None = None,
     *,
-    log: Callable[[str], None] = _output.print_status,
+    log: Log = _output.print_status,
 ) -> Iterator[SuperLink]:
     """Run a SuperLink with the registered nodes of a federation.
 
-    Parameters
-    ----------
-    folder : path
-        Folder of the federation.
-    listen : str, optional
-        Address of this machine to listen on; by default the host of the federation's address.
-    log : callable
-        Receives one line for each step.
+    It listens at the address ``listen`` of this machine, by default at the federation's.
     """
-    host, port = _address(folder)
-    home = folder / FLOWER
+    transport = read_source_list(folder / LIST_FILE, allow_empty=True).transport
+    if transport["kind"] != "flower":
+        raise DataError(
+            str(folder),
+            "a federation over Flower",
+            "a federation by files",
+            "It needs no SuperLink.",
+        )
+    address = transport["address"]
+    host, _, text = address.rpartition(":")
+    if not host or not text.isdecimal():
+        raise DataError(
+            str(folder), "an address such as localhost:9092", address, "Correct it."
+        )
+    port, home = int(text), folder / FLOWER
     home.mkdir(mode=0o700, exist_ok=True)
     names = tuple(dict.fromkeys((host, *LOCAL_HOSTS, *([] if listen is None else [listen]))))
     files = make_server_files(home, names)
@@ -78,59 +90,7 @@ def superlink(
         yield link
 
 
-def _address(folder: Path) -> tuple[str, int]:
-    """Host and port of the federation's SuperLink."""
-    transport = read_source_list(folder / LIST_FILE, allow_empty=True).transport
-    if transport["kind"] != "flower":
-        raise DataError(
-            str(folder),
-            "a federation over Flower",
-            "a federation by files",
-            "It needs no SuperLink.",
-        )
-    host, _, port = transport["address"].rpartition(":")
-    if not host or not port.isdecimal():
-        raise DataError(
-            str(folder),
-            "an address such as localhost:9092",
-            transport["address"],
-            "Correct it.",
-        )
-    return host, int(port)
-
-
-EPSILON = STUDY_EPSILON / 2  # cost of the printed recalibration at each hospital
-_SOURCES = 3
-_POLL = 0.5  # seconds
-_STOP_TIMEOUT = 60.0  # for all processes, which are stopped one after another
-WAIT = 60  # for files that the courier carries
-_HOST = "127.0.0.1"
-
-
-@dataclass
-class Server:
-    """The server process of a hospital."""
-
-    hospital: Hospital
-    command: list[str]
-    process: "subprocess.Popen[bytes]"
-    last_line: str = field(default="")  # of its status
-
-    def line(self) -> str:
-        """Its status in one line: process, answers and spending by its own ledger."""
-        code = self.process.poll()
-        if code is None:
-            state = f"served by process {self.process.pid}"
-        else:
-            state = "killed" if code < 0 else f"ended with exit code {code}"
-            state = f"{state} (log: {self.hospital.log})"
-        (enrollment,) = list_enrollments(read_source(self.hospital.source))
-        entries = enrollment.ledger.entries()
-        spent = format_up(sum(entry.cost for entry in entries) / MICRO, 6)
-        return (
-            f"{self.hospital.name}: {state}; {_output.format_count(len(entries), 'answer')}, "
-            f"epsilon {spent} of {STUDY_EPSILON:g} spent"
-        )
+Server = tuple[Hospital, list[str], "subprocess.Popen[bytes]"]  # with its command and process
 
 
 def open_or_create(
@@ -146,11 +106,19 @@ def open_or_create(
         federation = open_local(folder)
         settings = read_source_list(federation.study / LIST_FILE).transport
         kind: TransportKind = "flower" if settings["kind"] == "flower" else "files"
-        _check_same(folder, "sources", sources, len(federation.hospitals))
-        _check_same(folder, "transport", transport, kind)
+        current: dict[str, object] = {"sources": len(federation.hospitals), "transport": kind}
         if kind == "flower":
-            current = int(settings["address"].rpartition(":")[2])
-            _check_same(folder, "port", port, current)
+            current["port"] = int(settings["address"].rpartition(":")[2])
+        given = {"sources": sources, "transport": transport, "port": port}
+        for option, value in current.items():
+            if given[option] is not None and given[option] != value:
+                raise DataError(
+                    str(folder),
+                    f"a federation with {option} {given[option]}",
+                    f"a federation with {value}",
+                    f"Omit --{option} to start that federation again, or choose another "
+                    "folder.",
+                )
         return federation, kind
     if transport is not None and transport not in TRANSPORT_KINDS:
         raise typer.BadParameter(
@@ -186,7 +154,7 @@ def running(
             link = stack.enter_context(superlink(federation.study, log=log))
         elif courier:
             stack.enter_context(Courier(federation))
-        servers = []
+        servers: list[Server] = []
         for hospital in federation.hospitals:
             options = ["--inbox", str(hospital.inbox), "--outbox", str(hospital.outbox)]
             if link is not None:
@@ -195,10 +163,10 @@ def running(
                     *("--ca", str(federation.study / FLOWER / AUTHORITY)),
                     *("--node-key", str(hospital.node_key)),
                 ]
-            command = _program("source", "serve", str(hospital.source), *options)
+            command = [*_PROGRAM, "source", "serve", str(hospital.source), *options]
             process = start_process(command, log=hospital.log, environment=dict(os.environ))
             stack.callback(stop_process, process)
-            servers.append(Server(hospital, command, process))
+            servers.append((hospital, command, process))
         yield servers
 
 
@@ -209,17 +177,34 @@ def keep_running(
 
     def work(stop: threading.Event, log: Log) -> None:
         with running(federation, transport, courier=not by_hand, log=log) as servers:
-            typer.echo(instructions(federation, servers, by_hand=by_hand))
+            typer.echo(_instructions(federation, servers, by_hand=by_hand))
+            printed: dict[str, str] = {}
             while not stop.is_set():
-                for server in servers:
-                    line = server.line()
-                    if line != server.last_line:
-                        server.last_line = line
+                for hospital, _, process in servers:
+                    line = _status_line(hospital, process)
+                    if line != printed.get(hospital.name):
+                        printed[hospital.name] = line
                         log(line)
                 stop.wait(_POLL)
 
-    closing = "Stopped. All answers stay charged."
-    until_stopped(work, closing, timeout=_STOP_TIMEOUT)
+    until_stopped(work, "Stopped. All answers stay charged.", timeout=_STOP_TIMEOUT)
+
+
+def _status_line(hospital: Hospital, process: "subprocess.Popen[bytes]") -> str:
+    """Status of a hospital in one line: process, answers and spending by its own ledger."""
+    code = process.poll()
+    if code is None:
+        state = f"served by process {process.pid}"
+    else:
+        state = "killed" if code < 0 else f"ended with exit code {code}"
+        state = f"{state} (log: {hospital.log})"
+    (enrollment,) = list_enrollments(read_source(hospital.source))
+    entries = enrollment.ledger.entries()
+    spent = format_up(sum(entry.cost for entry in entries) / MICRO, 6)
+    return (
+        f"{hospital.name}: {state}; {_output.format_count(len(entries), 'answer')}, "
+        f"epsilon {spent} of {STUDY_EPSILON:g} spent"
+    )
 
 
 def recalibration_command(federation: LocalFederation) -> list[str]:
@@ -234,60 +219,42 @@ def run_recalibration(federation: LocalFederation) -> int:
     """Run that command and return its exit code."""
     command = recalibration_command(federation)
     _output.print_status(f"$ veracal {shlex.join(command)}")
-    return subprocess.run(_program(*command), check=False).returncode
+    return subprocess.run([*_PROGRAM, *command], check=False).returncode
 
 
-def instructions(federation: LocalFederation, servers: list[Server], *, by_hand: bool) -> str:
+def _instructions(federation: LocalFederation, servers: list[Server], *, by_hand: bool) -> str:
     """Commands for a second terminal."""
-    first = servers[0]
-    source = shlex.quote(str(first.hospital.source))
-    study = shlex.quote(str(federation.study))
-    restart = f"veracal {shlex.join(first.command[len(_program()) :])}"
+    (first, command, process), quote = servers[0], shlex.quote
+    source, study = quote(str(first.source)), quote(str(federation.study))
+    restart = f"veracal {shlex.join(command[len(_PROGRAM) :])}"
+    carry = ""
+    if by_hand:
+        hospitals = federation.hospitals
+        requests = quote(str(federation.study / "requests"))
+        answers = quote(str(federation.study / "answers"))
+        there = [
+            f"  mv {requests}/{each.name}-*.request {quote(str(each.inbox))}"
+            for each in hospitals
+        ]
+        back = [f"  mv {quote(str(each.outbox))}/*.answer {answers}" for each in hospitals]
+        says = "It says which files to carry. In place of mail, SFTP or a USB stick:"
+        again = "and repeat the first command for the next round."
+        carry = "\n".join(["", says, "", *there, "", *back, "", again, ""])
     return f"""
 {len(servers)} hospitals are running. In a second terminal, recalibrate the model:
 
   veracal {shlex.join(recalibration_command(federation))}
-{_carrying(federation) if by_hand else ""}
-Show the queries to {first.hospital.name}, its answers, and its remaining budget:
+{carry}
+Show the queries to {first.name}, its answers, and its remaining budget:
 
   veracal source log {source}
   veracal source status {source}
   veracal federation status {study}
 
-Kill {first.hospital.name} during a recalibration, and start it again:
+Kill {first.name} during a recalibration, and start it again:
 
-  kill -9 {first.process.pid}
+  kill -9 {process.pid}
   {restart}
 
 Ctrl-C stops everything. Answers stay charged. The same command starts the hospitals again.
 """
-
-
-def _carrying(federation: LocalFederation) -> str:
-    """Commands that carry files by hand."""
-    lines = ["", "It says which files to carry. In place of mail, SFTP or a USB stick:", ""]
-    requests = shlex.quote(str(federation.study / "requests"))
-    answers = shlex.quote(str(federation.study / "answers"))
-    for hospital in federation.hospitals:
-        inbox = shlex.quote(str(hospital.inbox))
-        lines.append(f"  mv {requests}/{hospital.name}-*.request {inbox}")
-    lines.append("")
-    for hospital in federation.hospitals:
-        lines.append(f"  mv {shlex.quote(str(hospital.outbox))}/*.answer {answers}")
-    return "\n".join([*lines, "", "and repeat the first command for the next round.", ""])
-
-
-def _program(*words: str) -> list[str]:
-    """Command line of Veracal in this Python environment."""
-    return [sys.executable, "-m", "veracal", *words]
-
-
-def _check_same(folder: Path, option: str, given: object, current: object) -> None:
-    """Refuse an option that differs from the federation in a folder."""
-    if given is not None and given != current:
-        raise DataError(
-            str(folder),
-            f"a federation with {option} {given}",
-            f"a federation with {current}",
-            f"Omit --{option} to start that federation again, or choose another folder.",
-        )

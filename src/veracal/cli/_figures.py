@@ -2,20 +2,20 @@
 
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from veracal.cli._output import console, table
-from veracal.cli._predictions import INTERNAL
+import typer
+
+from veracal.cli._output import console, print_table
 
 if TYPE_CHECKING:
-    from rich.console import Group
-
-    from veracal.calibration import ReliabilityBin
     from veracal.data import Estimate
     from veracal.report import CurveData
 
+
+INTERNAL = "internal: exact figures of the records; do not publish them if those are private"
 
 _ROWS = 11  # one for each tenth
 _WIDEST = 60  # characters for all bins together
@@ -50,6 +50,13 @@ def choose_characters() -> Marks:
     return UNICODE
 
 
+def print_curve(curve: Any, title: str = "") -> None:
+    """Print a reliability curve of the library in characters."""
+    from veracal.report import drawable
+
+    typer.echo(f"\n{title}{draw_curve(drawable(curve), choose_characters())}")
+
+
 def draw_curve(curve: "CurveData", use: Marks = UNICODE) -> str:
     """Draw a curve: bins from left to right, their accuracy from 0 at the bottom to 1.
 
@@ -61,7 +68,17 @@ def draw_curve(curve: "CurveData", use: Marks = UNICODE) -> str:
     if len(bins) > _MOST:
         return f"({len(bins)} bins are too many to draw.)"
     wide = max(1, min(4, _WIDEST // len(bins)))
-    columns = [_column(each, use) for each in bins]
+    columns = []  # characters of each bin, from the bottom up
+    for each in bins:
+        column = [" "] * _ROWS
+        if each.accuracy is not None:
+            low, high = _row(each.accuracy_low or 0.0), _row(each.accuracy_high or 0.0)
+            column[low : high + 1] = use.interval * (high + 1 - low)
+        middle = (each.low + each.high) / 2 if each.confidence is None else each.confidence
+        column[_row(middle)] = use.diagonal
+        if each.accuracy is not None:
+            column[_row(each.accuracy)] = use.point
+        columns.append(column)
     label = {_ROWS - 1: "1.0", (_ROWS - 1) // 2: "0.5", 0: "0.0"}
     lines = []
     for row in reversed(range(_ROWS)):
@@ -69,42 +86,25 @@ def draw_curve(curve: "CurveData", use: Marks = UNICODE) -> str:
         side = use.tick if row in label else use.axis
         lines.append(f"{label.get(row, ''):>{_MARGIN - 2}} {side}{cells}")
     across = wide * len(bins)
-    what = "confidence" if curve.of == "top label" else "probability of the second class"
+    tops = curve.of == "top label"
     scale = "0" + ("0.5" if across > 8 else "").center(across - 2) + "1"
-    heights = "".join(_bar(each.n, curve, use) * wide for each in bins)
+    # Rounded up, so that a bar is visible unless its bin is empty.
+    steps, tallest = len(use.bars) - 1, max(max(curve.counts), 1)
+    heights = "".join(use.bars[-(-each.n * steps // tallest)] * wide for each in bins)
+    margin = " " * _MARGIN
     lines += [
-        " " * (_MARGIN - 1) + use.corner + use.floor * across,
-        " " * _MARGIN + f"{scale}   {what}",
-        " " * _MARGIN + f"{heights}   records",
+        margin[1:] + use.corner + use.floor * across,
+        f"{margin}{scale}   {'confidence' if tops else 'probability of the second class'}",
+        f"{margin}{heights}   records",
     ]
-    up = "accuracy" if curve.of == "top label" else "frequency"
+    up = "accuracy" if tops else "frequency"
     key = f"{use.point} {up}   {use.interval} interval   {use.diagonal} calibrated"
-    return "\n".join([f"{'':{_MARGIN}}{key}", *(line.rstrip() for line in lines)])
-
-
-def _column(each: "ReliabilityBin", use: Marks) -> list[str]:
-    """Characters of one bin, from the bottom up."""
-    middle = (each.low + each.high) / 2 if each.confidence is None else each.confidence
-    column = [" "] * _ROWS
-    if each.accuracy is not None:
-        low, high = _row(each.accuracy_low or 0.0), _row(each.accuracy_high or 0.0)
-        column[low : high + 1] = use.interval * (high + 1 - low)
-    column[_row(middle)] = use.diagonal
-    if each.accuracy is not None:
-        column[_row(each.accuracy)] = use.point
-    return column
+    return "\n".join([margin + key, *(line.rstrip() for line in lines)])
 
 
 def _row(share: float) -> int:
     """The row that is nearest to a share."""
     return min(max(round(share * (_ROWS - 1)), 0), _ROWS - 1)
-
-
-def _bar(n: int, curve: "CurveData", use: Marks) -> str:
-    """A bar for the number of records, visible unless it is zero."""
-    steps = len(use.bars) - 1
-    tallest = max(max(curve.counts), 1)
-    return use.bars[-(-n * steps // tallest)]
 
 
 # Short descriptions of the figures.
@@ -137,106 +137,122 @@ WORDS: Mapping[str, str] = {
 }
 # Number of records and figures of each group.
 Groups = Mapping[str, tuple[int, Mapping[str, "Estimate"]]]
-BY_GROUP = ("accuracy", "nll", "brier", "ece", "smooth_ece", "confidence_gap")
-_IN_TABLE = ("accuracy", "brier", "ece", "confidence_gap")  # of these, in a table
+_BY_GROUP = ("accuracy", "brier", "ece", "confidence_gap")  # in a table
 _WIDE = 130  # characters that a table with intervals and words needs
 
 
-def format_number(value: float | None) -> str:
-    """Format a figure with four decimals, fewer for large ones."""
+def format_number(value: float | None, decimals: int = 4) -> str:
+    """Format a figure with some decimals, fewer for large ones."""
     if value is None:
         return "–"
     if not math.isfinite(value):
         return "infinite" if value > 0 else "-infinite"
-    return f"{value + 0.0:.4f}" if abs(value) < 1000 else f"{value:.4g}"
+    return f"{value + 0.0:.{decimals}f}" if abs(value) < 1000 else f"{value:.4g}"
 
 
-def format_interval(estimate: "Estimate") -> str:
+def format_interval(estimate: "Estimate", decimals: int = 4) -> str:
     """Format the ends of an interval, if there is one."""
     if estimate.low is None or estimate.high is None:
         return "–"
-    return f"{format_number(estimate.low)} to {format_number(estimate.high)}"
+    return (
+        f"{format_number(estimate.low, decimals)} to {format_number(estimate.high, decimals)}"
+    )
 
 
-def estimate_to_json(estimate: "Estimate") -> dict[str, Any]:
-    """Fields of an estimate as values that JSON can hold, which has no infinity."""
+def format_estimate(estimate: "Estimate | None") -> str:
+    """A figure and its interval on one line."""
+    if estimate is None:
+        return "–"
+    return f"{format_number(estimate.value)} ({format_interval(estimate)})"
+
+
+def estimates_to_json(estimates: "Mapping[str, Estimate]") -> dict[str, dict[str, Any]]:
+    """Estimates as values that JSON can hold, which has no infinity."""
     return {
-        name: str(value) if isinstance(value, float) and math.isinf(value) else value
-        for name, value in vars(estimate).items()
+        name: {
+            field: str(value) if isinstance(value, float) and math.isinf(value) else value
+            for field, value in vars(one).items()
+        }
+        for name, one in estimates.items()
     }
 
 
-def figure_table(
+def print_figures(
     title: str,
     figures: "Mapping[str, Estimate]",
     floors: "Mapping[str, Estimate] | None" = None,
-    words: Mapping[str, str] = WORDS,
     note: str = INTERNAL,
-) -> "Group":
-    """One row for each figure; with floors, the value of a calibrated classifier."""
+) -> None:
+    """Print one row for each figure; with floors, the value of a calibrated classifier."""
     level = next(iter(figures.values())).level
-    intervals = any(each.low is not None for each in figures.values())
-    room = not intervals or console().width >= _WIDE
     columns = {
         "figure": list(figures),
         "value": [format_number(each.value) for each in figures.values()],
-        f"{level:.0%} interval": [format_interval(e) for e in figures.values()]
-        if intervals
-        else [],
-        "if calibrated": [_floor(floors, name) for name in figures] if floors else [],
-        "": [words.get(name, "") for name in figures] if room else [],
     }
-    columns = {head: cells for head, cells in columns.items() if cells}
-    heads, rows = tuple(columns), zip(*columns.values(), strict=True)
-    right = [head for head in heads[1:] if head]
-    return table(title, heads, rows, right=right, whole=["figure", *right], note=note)
+    intervals = any(each.low is not None for each in figures.values())
+    if intervals:
+        columns[f"{level:.0%} interval"] = [format_interval(e) for e in figures.values()]
+    if floors:
+        columns["if calibrated"] = [
+            format_number(floors[name].value) if name in floors else "" for name in figures
+        ]
+    right = list(columns)[1:]
+    if not intervals or console().width >= _WIDE:
+        columns[""] = [{"count": "records", **WORDS}.get(name, "") for name in figures]
+    rows = zip(*columns.values(), strict=True)
+    print_table(title, tuple(columns), rows, right=right, whole=["figure", *right], note=note)
 
 
-def group_tables(
+def print_groups(
     groups: Mapping[str, Groups],
-    gaps: "Mapping[str, Estimate]",
+    gaps: "Mapping[str, Estimate] | None" = None,
     note: str = INTERNAL,
-) -> "Iterator[Group]":
-    """One table for each attribute: groups down, figures across, intervals below them."""
+) -> None:
+    """Print one table for each attribute: groups down, figures across, intervals below them.
+
+    ``gaps`` are the largest differences of the calibration error between groups.
+    """
     for name, values in groups.items():
-        columns = ("group", "records", *_columns(values))
+        present = {figure for _, figures in values.values() for figure in figures}
+        shown = [figure for figure in _BY_GROUP if figure in present]
         rows: list[tuple[str, ...]] = []
         for value, (n, figures) in values.items():
-            cells = [figures.get(figure) for figure in columns[2:]]
-            rows.append(
-                (
-                    value,
-                    f"{n:,}",
-                    *("–" if each is None else format_number(each.value) for each in cells),
-                )
-            )
+            cells = [figures.get(figure) for figure in shown]
+            numbers = ("–" if each is None else format_number(each.value) for each in cells)
+            rows.append((value, f"{n:,}", *numbers))
             if any(each is not None and each.low is not None for each in cells):
                 ends = ("" if each is None else format_interval(each) for each in cells)
                 rows.append(("", "", *ends))
-        gap = gaps.get(name)
-        gap_note = "" if gap is None or gap.value is None else _describe_gap(gap)
-        yield table(
-            f"by {name}",
-            columns,
-            rows,
-            right=columns[1:],
-            whole=columns[2:],
-            note=gap_note + note,
+        gap, text = (gaps or {}).get(name), ""
+        if gap is not None and gap.value is not None:
+            ends_text = "" if gap.low is None else f" ({format_interval(gap)})"
+            text = (
+                "Largest difference of ece between groups: "
+                f"{format_number(gap.value)}{ends_text}.\n"
+            )
+        heads = ("group", "records", *shown)
+        print_table(f"by {name}", heads, rows, right=heads[1:], whole=shown, note=text + note)
+
+
+def print_sides(
+    title: str, sides: "Mapping[str, Mapping[str, Estimate]]", note: str = ""
+) -> None:
+    """Print figures of one or more sides, such as before and after a map, beside each other."""
+    last = list(sides.values())[-1]
+    level = f"{next(iter(last.values())).level:.0%} interval"
+    heads = ["figure"]
+    for i, side in enumerate(sides):
+        heads += [side, level + " " * i]  # blanks make headings different
+    rows = [
+        (
+            name,
+            *(
+                cell
+                for side in sides.values()
+                for cell in (format_number(side[name].value), format_interval(side[name]))
+            ),
         )
-
-
-def _floor(floors: "Mapping[str, Estimate]", name: str) -> str:
-    """The value of a calibrated classifier on as many records."""
-    return format_number(floors[name].value) if name in floors else ""
-
-
-def _columns(values: Groups) -> tuple[str, ...]:
-    """The figures that at least one group has, in a fixed order."""
-    present = {name for _, figures in values.values() for name in figures}
-    return tuple(name for name in _IN_TABLE if name in present)
-
-
-def _describe_gap(gap: "Estimate") -> str:
-    """Describe the largest difference between groups."""
-    ends = "" if gap.low is None else f" ({format_interval(gap)})"
-    return f"Largest difference of ece between groups: {format_number(gap.value)}{ends}.\n"
+        for name in last
+        if all(name in side for side in sides.values())
+    ]
+    print_table(title, heads, rows, right=heads[1:], note=note)

@@ -1,12 +1,13 @@
-"""Options that commands which train share, and their checks.
+"""Options that commands share: their declarations, and what is read with them.
 
 It imports nothing heavy, so that a usage error is reported at once.
 """
 
+import csv
+import os
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,8 +17,80 @@ from veracal.cli import _output
 from veracal.errors import DataError
 
 if TYPE_CHECKING:
+    from veracal.data import Scores
     from veracal.workflow import Config
 
+
+# ---------------------------------------------------------------- options of all commands
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace what is at --out.")]
+FullStatement = Annotated[
+    bool, typer.Option("--statement", help="Print the privacy guarantee in full.")
+]
+Relation = Annotated[str, typer.Option(help="add-remove or replace-one.")]
+Unit = Annotated[str, typer.Option(help="Unit to protect: record, patient, …")]
+UnitRows = Annotated[int, typer.Option(help="Largest number of rows of one unit.")]
+FileSchema = Annotated[
+    Path | None, typer.Option(help="Schema of a file, with the public facts about it.")
+]
+
+# ---------------------------------------------------------------- options of predictions
+
+Predictions = Annotated[
+    Path,
+    typer.Argument(
+        metavar="PREDICTIONS",
+        help="npz, Parquet, Arrow or CSV file with logits or probabilities, and labels.",
+    ),
+]
+Classes = Annotated[
+    str | None,
+    typer.Option(
+        metavar="A,B,…",
+        help="Labels in the order of the columns; by default 0, 1, …",
+    ),
+]
+Groups = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--group",
+        metavar="COLUMN=A,B,…",
+        help="Column by which results are broken down, and its declared values; repeats.",
+    ),
+]
+UnitColumn = Annotated[
+    str | None, typer.Option("--unit", help="Column with the id of the individual of each row.")
+]
+Part = Annotated[
+    str | None, typer.Option(help="Suffix of the arrays, if a file holds several sets.")
+]
+Bins15 = Annotated[int, typer.Option(min=1, max=10_000, help="Equal-width bins.")]
+Replicates = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        max=100_000,
+        help="Bootstrap replicates for exact intervals; by default 100, fewer for large files.",
+    ),
+]
+Payer = Annotated[
+    Path | None,
+    typer.Option(
+        "--ledger",
+        help="Ledger to charge; if it does not exist, a new one with exactly this budget. By "
+        "default that of PREDICTIONS or --data, see 'veracal ledger list'.",
+    ),
+]
+LedgerPart = Annotated[
+    str | None, typer.Option(help="Partition of the ledger that these records are.")
+]
+RecordsVersion = Annotated[
+    str, typer.Option(help="Public version of the records; change it when they change.")
+]
+
+# ---------------------------------------------------------------- options of training
 
 Target = Annotated[
     str | None, typer.Option(help="Column to predict; must be the target of the schema.")
@@ -88,37 +161,37 @@ MaxContributions = Annotated[
 ConfigFile = Annotated[
     Path | None, typer.Option(help="TOML file with all settings; options override it.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 # As in veracal.workflow.config, which is too slow to import for shell completion.
 PERTURBED = ("objective", "output")
 MODELS = ("logistic", *PERTURBED, "mlp", "cnn", "features", "text")
 METHODS = ("auto", "temperature", "two-temperatures", "none")
-# The field of the config that each option sets.
-_FIELDS: Mapping[str, tuple[str, str]] = {
-    "--schema": ("data", "schema"),
-    "--test": ("data", "test"),
-    "--split-key": ("data", "split_key"),
-    "--version": ("data", "version"),
-    "--max-contributions": ("data", "max_contributions"),
-    "--epsilon": ("privacy", "epsilon"),
-    "--delta": ("privacy", "delta"),
-    "--model": ("model", "kind"),
-    "--norm": ("model", "norm"),
-    "--method": ("recalibration", "method"),
-    "--group": ("measurement", "group"),
-    "--bins": ("measurement", "bins"),
-    "--reserve": ("measurement", "reserve"),
+# The field of the config that each option sets, by the name of its parameter.
+FIELDS: Mapping[str, tuple[str, str]] = {
+    "schema": ("data", "schema"),
+    "test": ("data", "test"),
+    "split_key": ("data", "split_key"),
+    "version": ("data", "version"),
+    "max_contributions": ("data", "max_contributions"),
+    "epsilon": ("privacy", "epsilon"),
+    "delta": ("privacy", "delta"),
+    "model": ("model", "kind"),
+    "norm": ("model", "norm"),
+    "method": ("recalibration", "method"),
+    "group": ("measurement", "group"),
+    "bins": ("measurement", "bins"),
+    "reserve": ("measurement", "reserve"),
 }
 
 
-def build_config(data: str | None, typed: Mapping[str, Any], config: Path | None) -> "Config":
-    """The settings of the config file, overridden by the options."""
+def build_config(data: str | None, given: Mapping[str, Any], config: Path | None) -> "Config":
+    """The settings of the config file, overridden by the parameters of a command."""
     from veracal.workflow import Config, DataConfig, PrivacyConfig
 
-    epsilon = typed["--epsilon"]
+    epsilon = given["epsilon"]
     if epsilon is not None:
-        _build(PrivacyConfig, "--epsilon", epsilon=epsilon)
+        with _output.usage_errors("--epsilon"):
+            PrivacyConfig(epsilon)
     if config is None:
         if data is None:
             raise typer.BadParameter("Name a file or a built-in set.", param_hint="DATA")
@@ -132,26 +205,22 @@ def build_config(data: str | None, typed: Mapping[str, Any], config: Path | None
         settings = Config.load(config, epsilon=epsilon)
         if data is not None:
             settings = replace(settings, data=replace(settings.data, source=data))
-    return override(settings, typed)
+    return override(settings, given)
 
 
-def override(config: "Config", typed: Mapping[str, Any]) -> "Config":
-    """Replace the settings of a config by the options that were given."""
-    for option, value in typed.items():
-        if value is None:
-            continue
-        section, field = _FIELDS[option]
-        part = _build(partial(replace, getattr(config, section)), option, **{field: value})
-        config = replace(config, **{section: part})
+def override(config: "Config", given: Mapping[str, Any]) -> "Config":
+    """Replace the settings of a config by the parameters that were given."""
+    for name, (section, field) in FIELDS.items():
+        if given.get(name) is not None:
+            with _output.usage_errors(option_name(name)):
+                part = replace(getattr(config, section), **{field: given[name]})
+            config = replace(config, **{section: part})
     return config
 
 
-def _build(constructor: Callable[..., Any], option: str, **settings: Any) -> Any:
-    """Construct settings; an error names the option."""
-    try:
-        return constructor(**settings)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint=option) from error
+def option_name(parameter: str) -> str:
+    """The option of a parameter, as users write it."""
+    return "--" + parameter.replace("_", "-")
 
 
 def is_name(data: str) -> bool:
@@ -202,7 +271,7 @@ def check_data(config: "Config", target: str | None, kinds: Sequence[str] = ()) 
 
 def check_folder(folder: Path, *, force: bool) -> None:
     """Reject an existing output folder without ``force``."""
-    if _output.path_exists(folder) and not force:
+    if os.path.lexists(folder) and not force:
         raise DataError(
             str(folder),
             "a new folder",
@@ -230,3 +299,75 @@ def _explain_schema(path: Path, target: str | None) -> None:
         )
         return
     _output.print_status(f"  veracal schema draft {name} --target {column} --out {toml}")
+
+
+def parse_reading(
+    classes: str | None, groups: Sequence[str] | None, unit: str | None, part: str | None
+) -> dict[str, Any]:
+    """Arguments of :func:`veracal.data.load_scores` from the options."""
+    example = "a column and its values, as in sex=female,male"
+    pairs = [parse_pair(text, "--group", example) for text in groups or ()]
+    return {
+        "classes": None if classes is None else parse_list(classes, "--classes"),
+        "groups": {name: parse_list(values, "--group") for name, values in pairs},
+        "unit": unit,
+        "part": part,
+    }
+
+
+def parse_list(text: str, option: str) -> list[str]:
+    """Comma-separated values; a value with a comma is quoted.
+
+    Examples
+    --------
+    >>> parse_list('benign,"low, uncertain"', "--classes")
+    ['benign', 'low, uncertain']
+    """
+    try:
+        (values,) = csv.reader([text], strict=True)
+    except (csv.Error, ValueError) as error:
+        raise typer.BadParameter(
+            f"{text!r} is not a list of values.", param_hint=option
+        ) from error
+    values = [value.strip() for value in values]
+    if not all(values) or len(set(values)) < len(values):
+        raise typer.BadParameter(
+            f"expected distinct values separated by commas, got {text!r}.", param_hint=option
+        )
+    return values
+
+
+def parse_pair(text: str, option: str, example: str) -> tuple[str, str]:
+    """The texts before and after the first equals sign."""
+    name, sign, value = text.partition("=")
+    if not (name.strip() and sign and value.strip()):
+        raise typer.BadParameter(f"expected {example}, got {text!r}.", param_hint=option)
+    return name.strip(), value.strip()
+
+
+def load_predictions(path: Path, reading: Mapping[str, Any]) -> "Scores":
+    """Read labeled predictions."""
+    from veracal.data import load_scores
+
+    with _output.progress_bar(f"Reading {path.name}") as progress:
+        return _require_labels(load_scores(path, **reading, progress=progress))
+
+
+def scan_predictions(path: Path, reading: Mapping[str, Any]) -> "Iterator[Scores]":
+    """Read labeled predictions in blocks, one after another."""
+    from veracal.data import scan_scores
+
+    with _output.progress_bar(f"Reading {path.name}") as progress:
+        yield from map(_require_labels, scan_scores(path, **reading, progress=progress))
+
+
+def _require_labels(scores: "Scores") -> "Scores":
+    """Reject predictions without labels."""
+    if scores.labels is None:
+        raise DataError(
+            scores.name,
+            "labels beside the predictions",
+            "none",
+            "Put the labels into a column or array 'labels'.",
+        )
+    return scores

@@ -1,22 +1,22 @@
 """Output of commands: results on stdout, everything else on stderr; checks of output paths."""
 
-import codecs
-import io
 import json as _json
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
-from veracal.errors import DataError
+from veracal.errors import DataError, VeracalError
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
+    from rich.progress import Progress as Bars
+    from rich.progress import TaskID
 
     from veracal._types import Progress
 
@@ -35,42 +35,14 @@ def escape_text(text: str, keep: str = "") -> str:
     >>> print(escape_text("a\x1b[2Jb"))
     a\u001b[2Jb
     """
-    return "".join(c if c.isprintable() or c in keep else _escape(c) for c in text)
+    return "".join(c if c.isprintable() or c in keep else escape_character(c) for c in text)
 
 
-def _escape(character: str) -> str:
-    """Escape of one character in TOML."""
+def escape_character(character: str) -> str:
+    """Escape one character as in TOML."""
     short = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
     code = ord(character)
     return short.get(character) or (f"\\u{code:04x}" if code < 2**16 else f"\\U{code:08x}")
-
-
-def prepare_streams() -> None:
-    """Let stdout and stderr escape characters that their encoding lacks, instead of failing.
-
-    If one of them was closed, it discards its output.
-    """
-    codecs.register_error("veracal-escape", _replace)
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="veracal-escape")
-
-
-def drop_stdout() -> None:
-    """Discard the remaining output, so that flushing at exit does not fail again."""
-    with suppress(OSError, ValueError):
-        devnull = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(devnull, sys.stdout.fileno())
-        os.close(devnull)
-
-
-def _replace(error: UnicodeError) -> tuple[str, int]:
-    """Escape the characters that could not be encoded."""
-    assert isinstance(error, UnicodeEncodeError)
-    return "".join(map(_escape, error.object[error.start : error.end])), error.end
 
 
 def print_json(result: Mapping[str, Any]) -> None:
@@ -115,18 +87,10 @@ def table(
     whole: Sequence[str] = (),
     note: str = "",
 ) -> "Group":
-    """A table with a title.
+    """A table with a title, and a note below it.
 
-    Parameters
-    ----------
-    columns : sequence of str
-        Headings. If all are empty, no heading is printed.
-    right : sequence of str
-        Columns that are aligned to the right.
-    whole : sequence of str
-        Columns that are never wrapped.
-    note : str, optional
-        A line below the rows.
+    Columns named in ``right`` are aligned to the right, those in ``whole`` are never wrapped.
+    If all headings are empty, none is printed.
     """
     from rich.box import SIMPLE_HEAD
     from rich.console import Group
@@ -149,31 +113,85 @@ def table(
     return Group(Text("\n" + escape_text(title), style="bold"), result, *below)
 
 
+def print_table(
+    title: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    right: Sequence[str] = (),
+    whole: Sequence[str] = (),
+    note: str = "",
+) -> None:
+    """Print a :func:`table`."""
+    console().print(table(title, columns, rows, right=right, whole=whole, note=note))
+
+
 @contextmanager
-def progress_bar(what: str) -> "Iterator[Progress]":
-    """Show progress on stderr if it is a terminal, and clean up afterwards.
+def progress_bars(
+    *, counted: bool = False
+) -> "Iterator[tuple[Bars, Callable[[str, float, float | None], None]]]":
+    """Show steps on stderr if it is a terminal, one bar for each, and clean up afterwards.
 
     Yields
     ------
-    callable
-        ``progress(done, total)``, where the total may be None.
+    tuple of rich.progress.Progress and callable
+        The bars, and ``update(step, done, total)``, where the total may be None. A new step
+        ends those before it.
     """
     from rich.console import Console
-    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bars
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
-    bars = Bars(
-        TextColumn("{task.description}", markup=False),
+    left = (TextColumn("left", markup=False), TimeRemainingColumn()) if counted else ()
+    bars = Progress(
+        TextColumn("{task.description:18}", markup=False),
         BarColumn(),
-        TaskProgressColumn(),
+        MofNCompleteColumn() if counted else TaskProgressColumn(),
         TimeElapsedColumn(),
+        *left,
         console=Console(stderr=True),
         transient=True,
         disable=not sys.stderr.isatty(),
     )
+    steps: dict[str, TaskID] = {}
+
+    def update(step: str, done: float, total: float | None) -> None:
+        if step not in steps:
+            for task in bars.tasks:
+                end = task.completed or 1
+                bars.update(task.id, completed=end, total=end)
+                bars.stop_task(task.id)
+            steps[step] = bars.add_task(escape_text(step), total=None)
+        bars.update(steps[step], completed=done, total=total)
+
     with bars:
-        task = bars.add_task(escape_text(what), total=None)
-        yield lambda done, total: bars.update(task, completed=done, total=total)
+        yield bars, update
+
+
+@contextmanager
+def progress_bar(what: str) -> "Iterator[Progress]":
+    """Show the progress of one step; yields ``progress(done, total)``."""
+    with progress_bars() as (_, update):
+        update(what, 0, None)
+        yield lambda done, total: update(what, done, total)
+
+
+@contextmanager
+def usage_errors(option: str | None = None) -> Iterator[None]:
+    """Report a ValueError as wrong usage (of an option); errors of Veracal pass unchanged."""
+    try:
+        yield
+    except VeracalError:
+        raise
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error
 
 
 def format_count(number: int, noun: str) -> str:
@@ -187,26 +205,20 @@ def format_list(values: Iterable[object], most: int = 8, *, quote: bool = False)
     Values with a comma or a blank at the end are quoted, unless they are intervals in
     brackets.
     """
+
+    def quoted(word: str) -> str:
+        interval = re.fullmatch(r"[\[(][^\[\]()]*[\])]", word)
+        ambiguous = word != word.strip() or not word or ("," in word and not interval)
+        return repr(word) if quote or ambiguous else word
+
     words = [str(value) for value in values]
-    first = [repr(word) if quote or _is_ambiguous(word) else word for word in words[:most]]
     more = f", … ({len(words)} in all)" if len(words) > most else ""
-    return ", ".join(first) + more
-
-
-def _is_ambiguous(word: str) -> bool:
-    """Whether a value could be misread in a list that commas separate."""
-    interval = re.fullmatch(r"[\[(][^\[\]()]*[\])]", word)
-    return word != word.strip() or not word or ("," in word and not interval)
-
-
-def path_exists(path: Path) -> bool:
-    """Whether anything exists at a path, including a broken link."""
-    return os.path.lexists(path)
+    return ", ".join(map(quoted, words[:most])) + more
 
 
 def check_new(path: Path, *, force: bool, what: str = "file", option: str = "--out") -> None:
-    """Refuse to overwrite a file without ``force``, and name the option that allows it."""
-    if path_exists(path) and not force:
+    """Refuse to overwrite anything without ``force``, and name the option that allows it."""
+    if os.path.lexists(path) and not force:
         raise DataError(
             str(path),
             f"a new {what}",

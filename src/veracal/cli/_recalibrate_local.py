@@ -1,8 +1,9 @@
-"""Recalibration from one file of predictions: the ledger, the run, tables and JSON."""
+"""Recalibration from one file of predictions: the files, the ledger, tables and JSON."""
 
 import hashlib
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import json as _json
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,61 +11,92 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import typer
 
-from veracal.accounting import (
-    MICRO,
-    Budget,
-    Composed,
-    Repeated,
-    format_down,
-    format_up,
-)
+from veracal.accounting import MICRO, Budget, Composed, Repeated, format_down, format_up
 from veracal.calibration import (
     AUTO,
     FITTED_ON,
     BudgetDivision,
     CalibrationMap,
+    CalibrationResult,
     GuardResult,
     PrivateFitter,
     Recalibration,
     RecalibrationPlan,
-    ReliabilityCurve,
     SourceProfile,
     measure,
     plan_recalibration,
     run_recalibration,
 )
-from veracal.cli import _methods, _predictions
-from veracal.cli import _output as _places
-from veracal.cli import _output as _show
-from veracal.cli import _payment as _paying
-from veracal.cli._figures import (
-    choose_characters,
-    draw_curve,
-    estimate_to_json,
-    format_interval,
-    format_number,
+from veracal.cli import _figures, _options, _output, _payment
+from veracal.cli._artifacts import map_summary
+from veracal.cli._figures import estimates_to_json, print_sides
+from veracal.cli._measurement import BY_GROUP, figures_of, replicates_for
+from veracal.data import (
+    Scores,
+    atomic_file,
+    check_output_path,
+    check_score_columns,
+    save_scores,
+    score_writer,
 )
-from veracal.cli._measurement import figures_of, replicates_for
-from veracal.data import Estimate, Scores
-from veracal.ledger import Item, Ledger
+from veracal.ledger import Item, Ledger, display_name
 from veracal.queries import Curator, Public
-from veracal.report import drawable
 
 if TYPE_CHECKING:
-    from veracal.cli.recalibrate import FitOptions, LedgerOptions
+    from veracal.cli.recalibrate import FitOptions
 
 RUN, FIGURES = "recalibration", "figures of a recalibration"
-_INTERNAL_FIGURES = ("accuracy", "nll", "brier", "ece", "smooth_ece", "confidence_gap")
-NOT_PRIVATE = "NOT private: the map was fitted to exact records"
 
 
 @dataclass(frozen=True)
-class InternalSides:
-    """Exact figures and curves before and after a map."""
+class RecalibrationFiles:
+    """Input and output files of a recalibration; an output that is None is not written."""
 
-    before: Mapping[str, Estimate]
-    after: Mapping[str, Estimate]
-    curves: tuple[ReliabilityCurve, ReliabilityCurve]
+    predictions: Path
+    out: Path | None  # the mapped predictions
+    map_out: Path | None
+    unit: str  # name of the column of unit ids
+    force: bool
+
+    def check(self, ledger: Path) -> None:
+        """Reject output paths that cannot be written before anything is charged."""
+        used = [os.path.realpath(self.predictions), os.path.realpath(ledger)]
+        for option, path in (("--out", self.out), ("--map-out", self.map_out)):
+            if path is None:
+                continue
+            if os.path.realpath(path) in used:
+                raise typer.BadParameter(
+                    f"{path} is already another file of this command.", param_hint=option
+                )
+            used.append(os.path.realpath(path))
+            _output.check_new(path, force=self.force, option=option)
+            check_output_path(path, force=self.force)
+        if self.out is not None:
+            score_writer(self.out)
+
+    def check_scores(self, scores: Scores) -> None:
+        """Reject scores that cannot be written, before anything is charged."""
+        if self.out is not None:
+            check_score_columns(scores, self.unit)
+
+    def write(self, map_: CalibrationMap, scores: Scores) -> None:
+        """Write the output files."""
+        if self.map_out is not None:
+            write_map(map_, self.map_out, force=self.force)
+        if self.out is not None:
+            save_scores(map_.transform(scores), self.out, unit=self.unit, force=self.force)
+            _output.print_status(f"Wrote {self.out}; protect it like the records.")
+
+    def to_json(self) -> dict[str, str | None]:
+        """Paths of the output files as JSON values."""
+        files = {"out": self.out, "map_out": self.map_out}
+        return {name: None if path is None else str(path) for name, path in files.items()}
+
+
+def write_map(map_: CalibrationMap, path: Path, *, force: bool) -> None:
+    """Write a map like :func:`veracal.calibration.save_map`; ``force`` replaces a file."""
+    with atomic_file(path, force=force) as file:
+        file.write((_json.dumps(map_.to_json(), allow_nan=False) + "\n").encode())
 
 
 @dataclass(frozen=True)
@@ -72,69 +104,90 @@ class RunIds:
     """Ids by which a ledger knows the runs of a recalibration, from the options alone.
 
     No id depends on the records, so that a run can be rejected before they are read.
-
-    Attributes
-    ----------
-    fit : mapping
-        Everything that determines the fit.
-    extras : mapping
-        Settings of the guard and the figures.
-    delta : float
-        Delta of the run.
     """
 
-    fit: Mapping[str, Any]
-    extras: Mapping[str, Any]
+    fit: Mapping[str, Any]  # everything that determines the fit
+    extras: Mapping[str, Any]  # settings of the guard and the figures
     delta: float
-
-    def request(self, name: str) -> str:
-        """Request id of a run."""
-        return f"{self.prefix(name)}{_digest([self.fit, self.extras])}"
 
     def prefix(self, name: str) -> str:
         """Common prefix of the request ids of all runs with this fit."""
-        return f"{name} {_digest(self.fit)}: "
+        return f"{name} {hashlib.sha256(_canonical(self.fit)).hexdigest()}: "
 
     def settings(self, name: str) -> dict[str, Any]:
         """Arguments of :meth:`veracal.ledger.Ledger.begin_run`, except for the items."""
-        body = json.dumps([self.fit, self.extras], sort_keys=True, default=repr).encode()
-        return {
-            "name": name,
-            "request": self.request(name),
-            "body": body,
-            "delta": self.delta,
-        }
+        body = _canonical([self.fit, self.extras])
+        request = self.prefix(name) + hashlib.sha256(body).hexdigest()
+        return {"name": name, "request": request, "body": body, "delta": self.delta}
 
 
-def _digest(value: object) -> str:
-    """Hash of settings."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True, default=repr).encode()).hexdigest()
+def _canonical(value: object) -> bytes:
+    """Settings as bytes that are equal for equal settings."""
+    return _json.dumps(value, sort_keys=True, default=repr).encode()
 
 
-def plan_local(
-    options: "FitOptions", ledger: Path, scores: Scores | None, classes: int
+def recalibrate_file(
+    files: RecalibrationFiles,
+    reading: Mapping[str, Any],
+    options: "FitOptions",
+    ledger: Path | None,
+    part: str | None,
+    version: str,
+    *,
+    whole: bool,
+    json: bool,
+) -> None:
+    """Recalibrate one file of predictions; write and print the result."""
+    place = _payment.ledger_place(files.predictions, ledger)
+    files.check(place)
+
+    def plan(scores: Scores | None) -> tuple[RecalibrationPlan, RunIds]:
+        planned = _plan(options, reading, place, scores)
+        return planned, _run_ids(planned, options, files.predictions, reading, part, version)
+
+    account = None
+    with _output.usage_errors():
+        if options.budget is not None and os.path.lexists(place):
+            _require(*plan(None), place, part)
+        scores = _options.load_predictions(files.predictions, reading)
+        files.check_scores(scores)
+        if options.budget is None:
+            result = _fit_public(scores, options)
+        else:
+            planned, ids = plan(scores)
+            result, paid = _fit_private(
+                scores, planned, ids, options.epsilon, place, files.predictions, part, version
+            )
+            account = _payment.summarize_account(paid, part)
+    internal = None
+    if options.internal or options.budget is None:
+        internal = measure_sides(scores, result.map, options)
+    files.write(result.map, scores)
+    if json:
+        values = _to_json(result, options, internal, account)
+        _output.print_json({"file": str(files.predictions), **values, **files.to_json()})
+        return
+    _print_result(files.predictions.name, result, options, internal, account)
+    _payment.print_statement(result.statement, whole=whole)
+
+
+def _plan(
+    options: "FitOptions", reading: Mapping[str, Any], place: Path, scores: Scores | None
 ) -> RecalibrationPlan:
-    """Plan a private recalibration by one curator from public facts.
+    """Plan a private recalibration by one curator from public facts, and from scores if given.
 
-    Parameters
-    ----------
-    options : FitOptions
-    ledger : Path
-        Its relation and unit are used if it exists.
-    scores : Scores or None
-        Their kind and number of classes; None: before they are read.
-    classes : int
-        Number of classes if there are no scores. The cost does not depend on it.
+    The relation and the unit are those of the ledger, if it exists. The cost does not depend on
+    the number of classes.
     """
     assert options.budget is not None
-    budget = Ledger(ledger).budget if _places.path_exists(ledger) else Budget(1.0)
+    budget = Ledger(place).budget if os.path.lexists(place) else Budget(1.0)
     profile = SourceProfile(1, budget.relation, budget.unit, sums_only=False, exact=False)
     plan = plan_recalibration(
         profile,
         options.method,
         budget=options.budget,
         figures=options.figures,
-        classes=classes if scores is None else scores.n_classes,
+        classes=len(reading["classes"] or ()) or 2 if scores is None else scores.n_classes,
         reads=None if scores is None else scores.kind,
         keep_total=False,  # the ledger of a file has room for the accountant's bound
         **options.fitter_settings(),
@@ -143,38 +196,41 @@ def plan_local(
     return replace(plan, infers_guard=False)
 
 
-def recalibrate_public(scores: Scores, options: "FitOptions") -> Recalibration:
-    """Fit a map to public scores, without privacy."""
+def _run_ids(
+    plan: RecalibrationPlan,
+    options: "FitOptions",
+    records: Path,
+    reading: Mapping[str, Any],
+    part: str | None,
+    version: str,
+) -> RunIds:
+    """Ids of the runs of a recalibration, from the options alone."""
+    assert options.budget is not None
     settings = options.fitter_settings()
-    if options.method == AUTO:
-        settings["size"] = len(scores)
-    source = Public(scores)
-    with _show.progress_bar("Fitting the map"):
-        plan = plan_recalibration(
-            source,
-            options.method,
-            budget=BudgetDivision(MICRO),
-            classes=scores.n_classes,
-            reads=scores.kind,
-            read_public=True,
-            **settings,
-        )
-        return run_recalibration(source, replace(plan, infers_guard=False))
+    bins = settings.pop("bins")  # of figures; methods with a delta have no bins
+    fit = {
+        "records": display_name(records),
+        "reading": {name: reading[name] for name in ("classes", "unit", "part")},
+        "method": plan.method,
+        "settings": {**settings, "micro_epsilon": options.budget.map},
+        "part": part,
+        "version": version,
+    }
+    extras = {"guard": options.budget.guard, "measure": options.budget.measure}
+    return RunIds(fit, {**extras, "curve": options.curve, "bins": bins}, options.delta)
 
 
-def is_run(ledger: Path, delta: float) -> bool:
-    """Whether an existing ledger is charged for a recalibration as one run.
+def is_run(ledger: Ledger, delta: float) -> bool:
+    """Whether a ledger is charged for a recalibration as one run.
 
     A run spends a delta as a whole. Pure costs are charged query by query, and those of a plan
     are reserved already.
     """
-    return bool(delta) and Ledger(ledger).opening.rule.kind == "open"
+    return bool(delta) and ledger.opening.rule.kind == "open"
 
 
-def require_recalibration(
-    plan: RecalibrationPlan, options: "FitOptions", ledger: "LedgerOptions", ids: RunIds
-) -> None:
-    """Check that a ledger can pay, before a record is read.
+def _require(plan: RecalibrationPlan, ids: RunIds, place: Path, part: str | None) -> None:
+    """Check that an existing ledger can pay, before a record is read.
 
     Raises
     ------
@@ -183,26 +239,22 @@ def require_recalibration(
     AnswerError
         If the run was abandoned.
     """
-    if not _places.path_exists(ledger.path):
-        return
-    existing, partition = Ledger(ledger.path), ledger.partition
-    relation, unit = existing.budget.relation, existing.budget.unit
-    fit, extras = (
-        plan.fit_items(relation, unit, partition),
-        plan.extra_items(relation, unit, partition),
-    )
-    if is_run(ledger.path, options.delta):
-        _, name, items = _next_run(existing, fit, extras, ids)
+    ledger = Ledger(place)
+    relation, unit = ledger.budget.relation, ledger.budget.unit
+    fit, extras = plan.fit_items(relation, unit, part), plan.extra_items(relation, unit, part)
+    if is_run(ledger, ids.delta):
+        _, name, items = _next_run(ledger, fit, extras, ids)
         if items:
-            known = [run for run in existing.runs() if run.request == ids.request(name)]
-            existing.require_run(known[0].items if known else items, **ids.settings(name))
+            settings = ids.settings(name)
+            known = [run for run in ledger.runs() if run.request == settings["request"]]
+            ledger.require_run(known[0].items if known else items, **settings)
         return
     items = [*fit, *extras]
-    charged = {entry.purpose for entry in existing.entries() if entry.event is not None}
+    charged = {entry.purpose for entry in ledger.entries() if entry.event is not None}
     repeated = any(item.purpose in charged for item in items)  # a repetition may be free
-    if not repeated and existing.opening.rule.kind != "plan":
+    if not repeated and ledger.opening.rule.kind != "plan":
         whole = Composed(tuple(Repeated(item.event, item.times) for item in items))
-        existing.require(whole, items[0].purpose, partition=partition)
+        ledger.require(whole, items[0].purpose, partition=part)
 
 
 def _next_run(
@@ -215,230 +267,221 @@ def _next_run(
     """
     for run in ledger.runs():
         if run.request.startswith(ids.prefix(RUN)) and not run.abandoned:
-            same = run.request == ids.request(RUN)
+            same = run.request == ids.settings(RUN)["request"]
             return run.number, FIGURES, [] if same else list(extras)
     return None, RUN, [*fit, *extras]
 
 
-def recalibrate_local(
+def _fit_public(scores: Scores, options: "FitOptions") -> Recalibration:
+    """Fit a map to public scores, without privacy."""
+    settings = options.fitter_settings()
+    if options.method == AUTO:
+        settings["size"] = len(scores)
+    source = Public(scores)
+    with _output.progress_bar("Fitting the map"):
+        plan = plan_recalibration(
+            source,
+            options.method,
+            budget=BudgetDivision(MICRO),
+            classes=scores.n_classes,
+            reads=scores.kind,
+            read_public=True,
+            **settings,
+        )
+        return run_recalibration(source, replace(plan, infers_guard=False))
+
+
+def _fit_private(
     scores: Scores,
     plan: RecalibrationPlan,
-    options: "FitOptions",
-    ledger: "LedgerOptions",
     ids: RunIds,
-) -> tuple[Recalibration, Mapping[str, Any]]:
-    """Run a plan with one curator, and return the result and the state of the ledger.
+    epsilon: float,
+    place: Path,
+    records: Path,
+    part: str | None,
+    version: str,
+) -> tuple[Recalibration, Ledger]:
+    """Run a plan with one curator, and return the ledger that paid, too.
 
     All queries are checked against the ledger before the first one; with a delta they are
     charged as one run.
     """
-    place, partition = ledger.path, ledger.partition
-    budget = (
-        Ledger(place).budget
-        if _places.path_exists(place)
-        else Budget(plan.budget.total / MICRO)
-    )
-    fit = plan.fit_items(budget.relation, budget.unit, partition)
-    extras = plan.extra_items(budget.relation, budget.unit, partition)
-    curator = _paying.open_curator(
+    new = Budget(plan.budget.total / MICRO)
+    budget = Ledger(place).budget if os.path.lexists(place) else new
+    fit = plan.fit_items(budget.relation, budget.unit, part)
+    extras = plan.extra_items(budget.relation, budget.unit, part)
+    curator = _payment.open_curator(
         place,
         scores,
         [*fit, *extras],
-        epsilon=options.epsilon,
-        delta=options.delta,
-        partition=partition,
-        version=ledger.version,
-        records=ledger.records,
+        epsilon=epsilon,
+        delta=ids.delta,
+        partition=part,
+        version=version,
+        records=records,
     )
     # Of the fit alone, so that a later guard or measurement gets the same map.
     assert isinstance(plan.fitter, PrivateFitter)
-    settings = {"method": plan.method, **plan.fitter.get_params()}
-    request = _paying.request_id(curator, scores, settings)
+    asked = {
+        "method": plan.method,
+        **plan.fitter.get_params(),
+        "records": scores.name,
+        "classes": list(scores.classes),
+        "scores": scores.kind,
+        "part": part,
+        "version": version,
+    }
+    request = hashlib.sha256(_canonical(asked)).hexdigest()
     extra_curator = None
-    if is_run(place, options.delta):
+    if is_run(curator.ledger, ids.delta):
         number, name, items = _next_run(curator.ledger, fit, extras, ids)
         begun = curator.ledger.begin_run(items, **ids.settings(name)) if items else None
         paid = begun if number is None else Ledger(curator.ledger.path, number)
         assert paid is not None
-        curator = Curator(scores, paid, partition=partition, version=ledger.version)
-        extra_curator = Curator(
-            scores, begun or paid, partition=partition, version=ledger.version
-        )
+        curator = Curator(scores, paid, partition=part, version=version)
+        extra_curator = Curator(scores, begun or paid, partition=part, version=version)
 
     def mapped(map_: CalibrationMap) -> Curator:
-        charged = extra_curator or curator
-        version = f"{ledger.version}, mapped"  # mapped scores are other records
+        payer = (extra_curator or curator).ledger
+        # Mapped scores are other records.
         return Curator(
-            map_.transform(scores), charged.ledger, partition=partition, version=version
+            map_.transform(scores), payer, partition=part, version=f"{version}, mapped"
         )
 
-    with _show.progress_bar("Fitting the map"):
+    with _output.progress_bar("Fitting the map"):
         result = run_recalibration(
             curator, plan, request=request, extras=extra_curator, mapped=mapped
         )
-    return result, _paying.summarize_account(curator.ledger, partition)
+    return result, curator.ledger
 
 
-def internal_sides(
-    scores: Scores, map_: CalibrationMap, bins: int, replicates: int | None
-) -> InternalSides:
+# ---------------------------------------------------------------- results
+
+Sides = Mapping[str, CalibrationResult]  # before and after a map
+
+
+def measure_sides(scores: Scores, map_: CalibrationMap, options: "FitOptions") -> Sides:
     """Exact figures of the records before and after a map."""
-    n_draws = replicates_for(scores) if replicates is None else replicates
-    before, after = (
-        measure(
+    replicates = replicates_for(scores) if options.replicates is None else options.replicates
+    return {
+        when: measure(
             side,
-            figures=_INTERNAL_FIGURES,
-            bins=bins,
-            replicates=n_draws,
+            figures=BY_GROUP,
+            bins=options.bins,
+            replicates=replicates,
             rng=np.random.default_rng(0),
         )
-        for side in (scores, map_.transform(scores))
-    )
-    return InternalSides(before.figures, after.figures, (before.curve, after.curve))
-
-
-def local_json(
-    result: Recalibration,
-    options: "FitOptions",
-    internal: InternalSides | None,
-    account: Mapping[str, Any] | None,
-) -> dict[str, Any]:
-    """The result as JSON values."""
-    private = options.budget is not None
-    guard = result.guard if isinstance(result.guard, GuardResult) else None
-    names = ("kept", "gain", "threshold", "beta", "records")
-    sides = result.measurements
-    return {
-        "method": result.method,
-        "private": private,
-        "map": result.map.to_json(),
-        "temperatures": {
-            name: estimate_to_json(one) for name, one in result.temperatures.items() if private
-        },
-        "epsilon": options.epsilon if private else None,
-        "delta": options.delta if private else None,
-        "statement": None if result.statement is None else result.statement.to_json(),
-        "guard": None if guard is None else {name: getattr(guard, name) for name in names},
-        "figures_on": FITTED_ON,
-        "released": None
-        if sides is None
-        else {"before": sides[0].to_json(), "after": sides[1].to_json()},
-        "internal": None if internal is None else internal_json(internal),
-        "ledger": account,
+        for when, side in (("before", scores), ("after", map_.transform(scores)))
     }
 
 
-def internal_json(sides: InternalSides) -> dict[str, Any]:
+def sides_to_json(sides: Sides | None) -> dict[str, Any] | None:
     """Internal figures as JSON values, with a note."""
+    if sides is None:
+        return None
     return {
-        "note": _predictions.INTERNAL,
-        "before": {name: estimate_to_json(one) for name, one in sides.before.items()},
-        "after": {name: estimate_to_json(one) for name, one in sides.after.items()},
-        "curves": {
-            "before": sides.curves[0].to_json(),
-            "after": sides.curves[1].to_json(),
-        },
+        "note": _figures.INTERNAL,
+        **{when: estimates_to_json(side.figures) for when, side in sides.items()},
+        "curves": {when: side.curve.to_json() for when, side in sides.items()},
     }
 
 
-def show_local(
-    result: Recalibration,
-    options: "FitOptions",
-    name: str,
-    internal: InternalSides | None,
-    account: Mapping[str, Any] | None,
-    ledger: str,
-) -> None:
-    """Print the map and its cost, then figures before and after."""
-    console = _show.console()
-    rows = [("map", _methods.map_summary(result.map))]
-    if options.budget is not None:
-        rows += _temperature_rows(result)
-    if result.guard is not None:
-        rows.append(("guard", result.guard.text()))
-    rows += _cost_rows(result, options, account, ledger)
-    console.print(_show.table(f"{name}: the map", ("", ""), rows))
-    if result.measurements is not None:
-        before, after = (side.overall for side in result.measurements)
-        note = f"Released with noise, on {FITTED_ON}."
-        sides = figures_of(before), figures_of(after)
-        console.print(sides_table("before and after", *sides, note=note))
-        _draw(curve for curve in (before.curve, after.curve) if curve is not None)
-    if internal is not None:
-        show_internal(internal)
-    if result.measurements is None and internal is None:
-        _show.print_status(
-            "No figures before and after: --measure EPSILON releases private ones at an "
-            "additional cost (with --curve also reliability curves), and --internal shows "
-            "exact ones. The map is the same."
-        )
-
-
-def show_internal(sides: InternalSides) -> None:
+def print_internal(sides: Sides) -> None:
     """Print exact figures of the records."""
     note = (
-        f"{_predictions.INTERNAL}\nOn {FITTED_ON}, which is optimistic for a map with many "
+        f"{_figures.INTERNAL}\nOn {FITTED_ON}, which is optimistic for a map with many "
         "parameters."
     )
-    table = sides_table("before and after", sides.before, sides.after, note=note)
-    _show.console().print(table)
-    _draw(sides.curves)
+    print_sides("before and after", {when: s.figures for when, s in sides.items()}, note)
+    for when, side in sides.items():
+        _figures.print_curve(side.curve, f"{when}\n")
 
 
-def _draw(curves: Iterable[Any]) -> None:
-    """Draw the reliability curves of both sides, if there are any."""
-    for when, curve in zip(("before", "after"), curves, strict=False):
-        typer.echo(f"\n{when}\n{draw_curve(drawable(curve), choose_characters())}")
-
-
-def _temperature_rows(result: Recalibration) -> Iterator[tuple[str, str]]:
-    """Rows with the fitted temperatures."""
+def temperature_rows(result: Recalibration) -> Iterator[tuple[str, str]]:
+    """Table rows with the fitted temperatures."""
     for name, one in result.temperatures.items():
         label = name if name == "temperature" else f"temperature, {name}"
         ends = f"{one.level:.0%} interval {one.low:.4g} to {one.high:.4g}"
         yield f"fitted {label}", f"{one.value:.5g}, {ends}"
 
 
-def _cost_rows(
+def _to_json(
     result: Recalibration,
     options: "FitOptions",
+    internal: Sides | None,
     account: Mapping[str, Any] | None,
-    ledger: str,
-) -> Iterator[tuple[str, str]]:
-    """Rows with the cost and the state of the ledger."""
+) -> dict[str, Any]:
+    """The result as JSON values."""
+    private = options.budget is not None
+    guard, sides = result.guard, result.measurements
+    names = ("kept", "gain", "threshold", "beta", "records")
+    return {
+        "method": result.method,
+        "private": private,
+        "map": result.map.to_json(),
+        "temperatures": estimates_to_json(result.temperatures) if private else {},
+        "epsilon": options.epsilon if private else None,
+        "delta": options.delta if private else None,
+        "statement": None if result.statement is None else result.statement.to_json(),
+        "guard": {name: getattr(guard, name) for name in names}
+        if isinstance(guard, GuardResult)
+        else None,
+        "figures_on": FITTED_ON,
+        "released": None
+        if sides is None
+        else {"before": sides[0].to_json(), "after": sides[1].to_json()},
+        "internal": sides_to_json(internal),
+        "ledger": account,
+    }
+
+
+def _print_result(
+    name: str,
+    result: Recalibration,
+    options: "FitOptions",
+    internal: Sides | None,
+    account: Mapping[str, Any] | None,
+) -> None:
+    """Print the map and its cost, then figures before and after."""
+    rows = [("map", map_summary(result.map))]
     budget = options.budget
+    if budget is not None:
+        rows += temperature_rows(result)
+    if result.guard is not None:
+        rows.append(("guard", result.guard.text()))
     if budget is None or account is None:
-        yield "privacy", NOT_PRIVATE
-        return
-    parts = [f"{format_up(budget.map / MICRO, 6)} for the map"]
-    parts += [f"{format_up(budget.guard / MICRO, 6)} for the guard"] if budget.guard else []
-    measuring = format_up(2 * (budget.measure // 2) / MICRO, 6)
-    parts += [f"{measuring} for figures"] if budget.measure else []
-    delta = f", delta {format_up(options.delta)}" if options.delta else ""
-    assert result.statement is not None
-    pure = format_up(options.epsilon, 6)
-    total = format_up(result.statement.epsilon) if options.delta else pure
-    yield "cost", f"epsilon {total}{delta} in total: {', '.join(parts)}"
-    paid = format_up(account["spent"]["epsilon"], 6)
-    left = format_down(account["left"]["epsilon"], 6)
-    yield "ledger", f"{ledger}: epsilon {paid} spent, {left} left"
-
-
-def sides_table(
-    title: str, before: Mapping[str, Estimate], after: Mapping[str, Estimate], *, note: str
-) -> object:
-    """Table of figures before and after."""
-    level = next(iter(before.values())).level
-    ends = f"{level:.0%} interval"
-    rows = [
-        (
-            name,
-            format_number(one.value),
-            format_interval(one),
-            format_number(after[name].value),
-            format_interval(after[name]),
+        rows.append(("privacy", "NOT private: the map was fitted to exact records"))
+    else:
+        assert result.statement is not None
+        parts = {
+            "the map": budget.map,
+            "the guard": budget.guard,
+            "figures": 2 * (budget.measure // 2),
+        }
+        costs = [f"{format_up(cost / MICRO, 6)} for {n}" for n, cost in parts.items() if cost]
+        total = format_up(options.epsilon, 6)
+        if options.delta:
+            total = f"{format_up(result.statement.epsilon)}, delta {format_up(options.delta)}"
+        paid = format_up(account["spent"]["epsilon"], 6)
+        left = format_down(account["left"]["epsilon"], 6)
+        ledger = _payment.ledger_name(Ledger(Path(account["path"])))
+        rows += [
+            ("cost", f"epsilon {total} in total: {', '.join(costs)}"),
+            ("ledger", f"{ledger}: epsilon {paid} spent, {left} left"),
+        ]
+    _output.print_table(f"{name}: the map", ("", ""), rows)
+    if result.measurements is not None:
+        sides = dict(zip(("before", "after"), result.measurements, strict=True))
+        figures = {when: figures_of(side.overall) for when, side in sides.items()}
+        print_sides("before and after", figures, f"Released with noise, on {FITTED_ON}.")
+        for when, side in sides.items():
+            if side.overall.curve is not None:
+                _figures.print_curve(side.overall.curve, f"{when}\n")
+    if internal is not None:
+        print_internal(internal)
+    if result.measurements is None and internal is None:
+        _output.print_status(
+            "No figures before and after: --measure EPSILON releases private ones at an "
+            "additional cost (with --curve also reliability curves), and --internal shows "
+            "exact ones. The map is the same."
         )
-        for name, one in before.items()
-    ]
-    heads = ("figure", "before", ends, "after", f"{ends} ")
-    return _show.table(title, heads, rows, right=heads[1:], note=note)

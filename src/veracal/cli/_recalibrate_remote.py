@@ -10,25 +10,14 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from veracal.accounting import format_down, format_up
-from veracal.artifact import check_output_folder as check_folder
-from veracal.calibration import (
-    BINS,
-    Identity,
-    Recalibration,
-    RecalibrationPlan,
-    plan_recalibration,
-    run_recalibration,
-)
-from veracal.cli import _output as _show
+from veracal.artifact import check_output_folder
+from veracal.calibration import BINS, Identity, Recalibration, plan_recalibration
+from veracal.cli import _output
 from veracal.cli._artifacts import is_artifact
-from veracal.cli._figures import estimate_to_json
-from veracal.cli._measurement import figures_of
-from veracal.cli._methods import save_map
-from veracal.cli._output import check_new
-from veracal.cli._recalibrate_local import sides_table
-from veracal.cli._recalibrate_sources import map_rows
+from veracal.cli._recalibrate_local import write_map
+from veracal.cli._recalibrate_sources import print_map, print_released, recalibration_to_json
 from veracal.data import check_output_path
-from veracal.errors import DataError, VeracalError
+from veracal.errors import DataError
 from veracal.federation import (
     ConfiguredTransport,
     PrivateKey,
@@ -55,10 +44,7 @@ if TYPE_CHECKING:
     from veracal.cli.recalibrate import FitOptions
 
 
-_STOPPED = (
-    "Stopped. The answers so far are kept: the same command continues, and nothing is "
-    "charged twice."
-)
+ON_REMOTE = "the institutions' records"
 
 
 @dataclass(frozen=True)
@@ -91,30 +77,26 @@ class Outputs:
 
     def check(self) -> None:
         """Reject output paths that cannot be written, before any query."""
-        if is_artifact(self.model):
-            self._check_artifact()
-        elif self.out is not None:
-            raise typer.BadParameter(
-                f"{self.model} is not an artifact. Write the map alone, with --map-out.",
-                param_hint="--out",
-            )
-        if self.map_out is not None:
-            check_new(self.map_out, force=self.force, option="--map-out")
-            check_output_path(self.map_out, force=self.force)
-
-    def _check_artifact(self) -> None:
-        """Check the path of the artifact; without one the map must be written."""
         path = self.artifact
-        if path is None and self.map_out is None:
+        if not is_artifact(self.model):
+            if self.out is not None:
+                raise typer.BadParameter(
+                    f"{self.model} is not an artifact. Write the map alone, with --map-out.",
+                    param_hint="--out",
+                )
+        elif path is not None:
+            if self.out is not None:
+                _output.check_new(path, force=self.force, what="folder")
+            check_output_folder(path, force=self.force)
+        elif self.map_out is None:
             raise typer.BadParameter(
                 "pass an output: --out FOLDER for an artifact with the new map, --force to "
                 "write it into MODEL itself, or --map-out FILE for the map alone.",
                 param_hint="--out",
             )
-        if path is not None:
-            if self.out is not None:
-                check_new(path, force=self.force, what="folder")
-            check_folder(path, force=self.force)
+        if self.map_out is not None:
+            _output.check_new(self.map_out, force=self.force, option="--map-out")
+            check_output_path(self.map_out, force=self.force)
 
     def write(self, result: Recalibration, entry: dict[str, Any]) -> None:
         """Write the artifact and the map, and report it."""
@@ -122,20 +104,15 @@ class Outputs:
             write_recalibrated(self.model, result.map, entry, self.artifact, force=self.force)
             unchanged = " Its map is unchanged: the guard rejected the new one."
             note = unchanged if result.map == Identity() else ""
-            _show.print_status(f"Wrote {self.artifact}.{note}")
+            _output.print_status(f"Wrote {self.artifact}.{note}")
         if self.map_out is not None:
-            save_map(result.map, self.map_out, force=self.force)
-            _show.print_status(f"Wrote {self.map_out}.")
+            write_map(result.map, self.map_out, force=self.force)
+            _output.print_status(f"Wrote {self.map_out}.")
         if not is_artifact(self.model):
-            _show.print_status(
+            _output.print_status(
                 f"{self.model} is not an artifact of Veracal and was not changed. Apply the "
                 "map to its scores where you use them."
             )
-
-    def to_json(self) -> dict[str, str | None]:
-        """Paths of the outputs as JSON values."""
-        files = {"out": self.artifact, "map_out": self.map_out}
-        return {name: None if path is None else str(path) for name, path in files.items()}
 
 
 def recalibrate_remote(
@@ -147,163 +124,129 @@ def recalibrate_remote(
     json: bool,
 ) -> None:
     """Recalibrate by the institutions of a list; write and print the result."""
-    listing = _listing(remote)
-    _check_model(outputs.model, listing)
+    listing = _read_listing(remote, outputs.model)
     outputs.check()
     key = PrivateKey.read(listing.key)
     with (
         RequestHistory(listing.history, key.public) as history,
         ConfiguredTransport(listing) as transport,
     ):
-        try:
+        with _output.usage_errors():
             pool = RemotePool(
                 listing.terms,
                 key,
                 transport,
                 history,
                 min_sources=remote.least or listing.min_sources,
-                run=_run(options, remote.run),
+                run=_run_id(options, remote.run),
                 timeout=listing.timeout,
             )
             # The default number of bins counts as undeclared, because the sources declare it.
             settings = options.fitter_settings()
             settings["bins"] = None if options.bins == BINS else options.bins
             plan = plan_recalibration(pool, options.method, budget=options.budget, **settings)
-        except VeracalError:
-            raise
-        except ValueError as error:
-            raise typer.BadParameter(str(error)) from error
         source_plans = plan_sources(pool, plan)
-        show_plan(source_plans, plan.method)
+        _print_plan(source_plans, plan.method)
         check_plan(pool, plan, source_plans)
-        result = _run_plan(pool, plan, source_plans, remote.at_sources)
+        rounds = max(one.answers for one in source_plans)
+        try:
+            with _show_progress([one.name for one in source_plans], rounds) as watch:
+                pool.watch = watch
+                result = run_recalibration(pool, plan, at_sources=remote.at_sources)
+        except KeyboardInterrupt:
+            _output.print_status(
+                "Stopped. The answers so far are kept: the same command continues, and nothing "
+                "is charged twice."
+            )
+            raise
         entry = recalibration_record(pool, result, listing.name)
         costs = source_costs(pool, result)
     outputs.write(result, entry)
     if json:
-        values = result.to_json()
-        values["temperatures"] = {
-            n: estimate_to_json(one) for n, one in result.temperatures.items()
-        }
-        _show.print_json(
+        artifact, map_out = outputs.artifact, outputs.map_out
+        _output.print_json(
             {
                 "model": str(outputs.model),
                 "study": listing.name,
-                **values,
+                **recalibration_to_json(result),
                 "figures_on": ON_REMOTE,
                 "plan": [asdict(one) for one in source_plans],
                 "institutions": [asdict(one) for one in costs],
-                **outputs.to_json(),
+                "out": None if artifact is None else str(artifact),
+                "map_out": None if map_out is None else str(map_out),
             }
         )
         return
-    show_remote(outputs.model.name, result, costs)
+    print_map(outputs.model.name, result)
+    _print_costs(costs)
+    print_released(
+        result, f"Released with noise, on {ON_REMOTE}: without a map, and with this one."
+    )
     text = statement_text(result, costs)
-    typer.echo("\n" + _show.escape_text(text if whole else text.split("\n\n")[0], keep="\n"))
+    typer.echo("\n" + _output.escape_text(text if whole else text.split("\n\n")[0], keep="\n"))
 
 
-def _listing(remote: RemoteOptions) -> SourceList:
-    """The list of institutions with the waiting time of the options."""
+def _read_listing(remote: RemoteOptions, model: Path) -> SourceList:
+    """The list of institutions that scored their records with a model, and the waiting time."""
     listing = read_source_list(remote.listing)
-    try:
+    with _output.usage_errors("--wait"):
         listing = listing.with_wait(remote.wait, remote.given_up)
-    except VeracalError:
-        raise
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--wait") from error
     least = remote.least or listing.min_sources
     if least is not None and not 1 <= least <= len(listing.terms):
         raise typer.BadParameter(
             f"expected at most {len(listing.terms)}, the number of institutions, got {least}.",
             param_hint="--least",
         )
-    return listing
-
-
-def _check_model(model: Path, listing: SourceList) -> None:
-    """Reject institutions that scored their records with another model."""
     actual = model_hash(model)
     others = [one.name for one in listing.terms if one.model != actual]
     if others:
         raise DataError(
             str(model),
             "the model with which all institutions have scored their records",
-            f"another (hash {actual[:12]}…) than that of {_show.format_list(others)}",
+            f"another (hash {actual[:12]}…) than that of {_output.format_list(others)}",
             "Pass that model, or let them enroll again for this one.",
         )
+    return listing
 
 
-def _run(options: "FitOptions", name: str) -> str:
+def _run_id(options: "FitOptions", name: str) -> str:
     """Id of the run, which the same command continues."""
-    budget = options.budget
+    budget, range_ = options.budget, options.temperatures
     assert budget is not None
-    return digest(
-        canonical(
-            {
-                "name": name,
-                "method": options.method,
-                "form": options.form,
-                "bins": options.bins,
-                "size": options.size,
-                "temperatures": None
-                if options.temperatures is None
-                else [*options.temperatures],
-                "budget": [budget.map, budget.guard, budget.measure, options.delta],
-            }
-        )
-    )
+    settings = {
+        "name": name,
+        "method": options.method,
+        "form": options.form,
+        "bins": options.bins,
+        "size": options.size,
+        "temperatures": None if range_ is None else [*range_],
+        "budget": [budget.map, budget.guard, budget.measure, options.delta],
+    }
+    return digest(canonical(settings))
 
 
-def _run_plan(
-    pool: RemotePool,
-    plan: RecalibrationPlan,
-    source_plans: tuple[SourcePlan, ...],
-    at_sources: int,
-) -> Recalibration:
-    """Run the plan and show the progress of every institution."""
-    rounds = max(one.answers for one in source_plans)
-    try:
-        with watching([one.name for one in source_plans], rounds) as watch:
-            pool.watch = watch
-            return run_recalibration(pool, plan, at_sources=at_sources)
-    except KeyboardInterrupt:
-        _show.print_status(_STOPPED)
-        raise
-
-
-ON_REMOTE = "the institutions' records"
-Watch = Callable[[RoundEvent], None]
-
-
-def show_plan(plan: Sequence[SourcePlan], method: str) -> None:
-    """Print the queries and the cost of every institution, before the first query."""
+def _print_plan(plan: Sequence[SourcePlan], method: str) -> None:
+    """Print the queries and the cost of every institution on stderr, before the first query."""
     from rich.console import Console
 
     rows = [
         (
             one.name,
             f"{one.answers}" + (f" ({one.known} known)" if one.known else ""),
-            _cost(one.epsilon, one.delta),
+            _format_cost(one.epsilon, one.delta),
             format_down(one.left, 6),
             "yes" if one.why is None else f"no: {one.why}",
         )
         for one in plan
     ]
     heads = ("institution", "answers", "total cost", "left before", "can pay")
-    table = _show.table(f"The plan ({method})", heads, rows, right=heads[1:4])
+    table = _output.table(f"The plan ({method})", heads, rows, right=heads[1:4])
     width = None if sys.stderr.isatty() else 100
     Console(stderr=True, width=width, highlight=False).print(table)
 
 
 class ProgressBoard:
-    """Progress of every institution during the rounds.
-
-    Parameters
-    ----------
-    names : sequence of str
-    rounds : int
-        Largest number of rounds.
-    """
+    """Progress of every institution during the rounds, at most ``rounds`` of them."""
 
     def __init__(self, names: Sequence[str], rounds: int) -> None:
         self._names, self._rounds = list(names), rounds
@@ -321,27 +264,23 @@ class ProgressBoard:
 
     def table(self) -> "Group":
         """Table of all institutions."""
-        rows = [
-            (name, *self._row(last), f"{answers} of {self._rounds}")
-            for name, last, answers in zip(self._names, self._last, self._answers, strict=True)
-        ]
+        rows = []
+        for name, last, answers in zip(self._names, self._last, self._answers, strict=True):
+            cells = ("", "", "not queried yet")
+            if last is not None:
+                why = f": {last.why}" if last.why else ""
+                cells = (f"{last.round}", last.query, f"{last.status}{why}")
+            rows.append((name, *cells, f"{answers} of {self._rounds}"))
         heads = ("institution", "round", "query", "", "answers")
-        return _show.table("Progress", heads, rows, right=("round", "answers"))
-
-    def _row(self, last: RoundEvent | None) -> tuple[str, str, str]:
-        """Round, query and state of an institution."""
-        if last is None:
-            return "", "", "not queried yet"
-        why = f": {last.why}" if last.why else ""
-        return f"{last.round}", last.query, f"{last.status}{why}"
+        return _output.table("Progress", heads, rows, right=("round", "answers"))
 
 
 @contextmanager
-def watching(names: Sequence[str], rounds: int) -> Iterator[Watch]:
+def _show_progress(names: Sequence[str], rounds: int) -> Iterator[Callable[[RoundEvent], None]]:
     """Show the progress on stderr, as a live table or as lines."""
     board = ProgressBoard(names, rounds)
     if not sys.stderr.isatty():
-        yield lambda event: _show.print_status(board.update(event))
+        yield lambda event: _output.print_status(board.update(event))
         return
     from rich.console import Console
     from rich.live import Live
@@ -355,15 +294,13 @@ def watching(names: Sequence[str], rounds: int) -> Iterator[Watch]:
         yield watch
 
 
-def show_remote(title: str, result: Recalibration, costs: Sequence[SourceCost]) -> None:
-    """Print the map, the cost of every institution, and figures before and after."""
-    console = _show.console()
-    console.print(_show.table(f"{title}: the map", ("", ""), list(map_rows(result))))
+def _print_costs(costs: Sequence[SourceCost]) -> None:
+    """Print the cost of every institution."""
     rows = [
         (
             one.name,
             one.why or "answered every query",
-            _cost(one.epsilon, one.delta),
+            _format_cost(one.epsilon, one.delta),
             one.unit if one.at_most == 1 else f"{one.unit} (up to {one.at_most})",
             "" if one.head is None else f"{one.head['index']}",
         )
@@ -371,16 +308,10 @@ def show_remote(title: str, result: Recalibration, costs: Sequence[SourceCost]) 
     ]
     heads = ("institution", "", "charged", "for each", "last signed entry")
     note = "Charged in the institution's own ledger, whether or not its answers were used."
-    console.print(
-        _show.table("institutions", heads, rows, right=("charged", heads[-1]), note=note)
-    )
-    if result.before is not None and result.after is not None:
-        sides = figures_of(result.before), figures_of(result.after)
-        note = f"Released with noise, on {ON_REMOTE}: without a map, and with this one."
-        console.print(sides_table("before and after", *sides, note=note))
+    _output.print_table("institutions", heads, rows, right=("charged", heads[-1]), note=note)
 
 
-def _cost(epsilon: float, delta: float) -> str:
+def _format_cost(epsilon: float, delta: float) -> str:
     """Epsilon and, if nonzero, delta as text."""
     at = f", delta {format_up(delta)}" if delta else ""
     return f"{format_up(epsilon, 6)}{at}"

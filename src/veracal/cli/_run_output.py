@@ -1,21 +1,23 @@
 """A run, and another measurement of its model, on the terminal and as JSON."""
 
+import os
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
-from veracal.cli import _artifacts, _output
-from veracal.cli._figures import format_interval, format_number
+from veracal.cli import _artifacts, _figures, _output
 from veracal.errors import BudgetError, DataError, VeracalError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from veracal.data import Estimate
-    from veracal.ledger import AssignmentNotice
+    from veracal.ledger import AssignmentNotice, Ledger
     from veracal.workflow import Config, OnNotice, OnProgress, RunResult
 
 
@@ -38,9 +40,9 @@ def guard_run(
     from veracal.workflow import ledger_path
 
     path = ledger_path(config.data.source, ledger, outside=folder)
-    is_new = not _output.path_exists(path)
+    is_new = not os.path.lexists(path)
     try:
-        with step_bars() as (progress, notify):
+        with run_bars() as (progress, notify):
             yield path, progress, notify
     except KeyboardInterrupt:
         _output.print_status(
@@ -49,7 +51,7 @@ def guard_run(
         )
         raise typer.Exit(1) from None
     except DataError as error:
-        if not _output.path_exists(path):
+        if not os.path.lexists(path):
             raise
         raise DataError(
             error.where,
@@ -73,8 +75,8 @@ def guard_run(
 
 
 @contextmanager
-def step_bars() -> "Iterator[tuple[OnProgress, OnNotice]]":
-    """Show each step of a run on stderr if it is a terminal, and clean up afterwards.
+def run_bars() -> "Iterator[tuple[OnProgress, OnNotice]]":
+    """Show each step of a run on stderr if it is a terminal.
 
     Yields
     ------
@@ -84,39 +86,18 @@ def step_bars() -> "Iterator[tuple[OnProgress, OnNotice]]":
         because the charge would follow before the figures could be read. Without a terminal
         the run continues, since a rejection would depend on the records.
     """
-    from rich.console import Console
-    from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bars
-
     is_terminal = sys.stderr.isatty()  # before the bars replace the stream
-    bars = Bars(
-        TextColumn("{task.description:18}", markup=False),
-        BarColumn(),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-        transient=True,
-        disable=not is_terminal,
-    )
-    steps: dict[str, TaskID] = {}
+    with _output.progress_bars() as (bars, progress):
 
-    def progress(step: str, done: float, total: float | None) -> None:
-        if step not in steps:
-            for earlier in steps.values():
-                bars.update(earlier, completed=1, total=1)
-                bars.stop_task(earlier)
-            steps[step] = bars.add_task(step, total=None)
-        bars.update(steps[step], completed=done, total=total)
+        def notify(notice: "AssignmentNotice") -> None:
+            print_notice(notice)
+            if notice.new > notice.known and is_terminal and sys.stdin.isatty():
+                bars.stop()
+                if not typer.confirm("Continue anyway?", err=True):
+                    _output.print_status("Stopped: nothing was charged.")
+                    raise typer.Exit(1)
+                bars.start()
 
-    def notify(notice: "AssignmentNotice") -> None:
-        print_notice(notice)
-        if notice.new > notice.known and is_terminal and sys.stdin.isatty():
-            bars.stop()
-            if not typer.confirm("Continue anyway?", err=True):
-                _output.print_status("Stopped: nothing was charged.")
-                raise typer.Exit(1)
-            bars.start()
-
-    with bars:
         yield progress, notify
 
 
@@ -143,28 +124,67 @@ def print_notice(notice: "AssignmentNotice") -> None:
     )
 
 
-def to_json(result: "RunResult") -> dict[str, Any]:
-    """The result of a run as values that JSON can hold."""
-    report = result.folder / _artifacts.REPORT
-    return {
-        "folder": str(result.folder),
-        "report": str(report) if report.exists() else None,
-        "internal": None if result.internal is None else str(result.internal),
-        "ledger": str(result.ledger.path),
-        "results": result.results.to_json(),
-    }
-
-
-def show(result: "RunResult", *, whole: bool) -> None:
+def print_run(result: "RunResult", *, whole: bool, json: bool) -> None:
     """Print the settings, the figures, the guarantee and the paths of a run."""
-    facts = _artifacts.facts(result.results, result.folder.name)
-    console = _output.console()
-    title = f"{result.folder.name}: a private classifier"
-    console.print(_output.table(title, ("", ""), list(_summary(result, facts))))
+    from veracal.accounting import format_up
+
+    folder, report = result.folder, result.folder / _artifacts.REPORT
+    if json:
+        _output.print_json(
+            {
+                "folder": str(folder),
+                "report": str(report) if report.exists() else None,
+                "internal": None if result.internal is None else str(result.internal),
+                "ledger": str(result.ledger.path),
+                "results": result.results.to_json(),
+            }
+        )
+        return
+    facts = _artifacts.facts(result.results, folder.name)
+    total, test = result.results.ledger["total"], f"{facts['test']:.0%}"
+    spent, note = total["spent"], f"; {total['note']}" if total["note"] else ""
+    path, here = result.ledger.path, Path.cwd()
+    path = path.relative_to(here) if path.is_relative_to(here) else path
+    left = _output.format_count(_left(result.ledger), "more measurement")
+    rows = [
+        ("protects", _artifacts.protected(facts)),
+        ("cost", _artifacts.cost(facts)),
+        (
+            "all runs",
+            f"epsilon {format_up(spent['epsilon'])} spent of {format_up(total['epsilon'], 6)}, "
+            f"delta {format_up(spent['delta'], 3)} of {format_up(total['delta'], 3)}, by "
+            f"{_output.format_count(total['runs'], 'run')}{note}",
+        ),
+        (
+            "trained on",
+            f"{1 - facts['test']:.0%} of {facts['data']}: {facts['features']} features, "
+            f"{len(facts['classes'])} classes",
+        ),
+        ("measured on", f"the other {test}, with noise"),
+        ("model", facts["model"]),
+        ("map", facts["map"]),
+        ("artifact", str(folder)),
+        *([("report", str(report))] if report.exists() else []),
+        *(
+            [("internal report", f"{result.internal}: do not publish it")]
+            if result.internal is not None
+            else []
+        ),
+        ("ledger", f"{path}, which has reserved budget for {left}"),
+    ]
+    _output.print_table(f"{folder.name}: a private classifier", ("", ""), rows)
     measured = facts["measured"]
-    console.print(_measured_table(measured))
-    if (groups := _group_table(result)) is not None:
-        console.print(groups)
+    sides = {when: measured[when] for when in ("before", "after") if when in measured}
+    title = "before and after the map" if len(sides) > 1 else "figures"
+    _figures.print_sides(title, sides, _artifacts.NOISY_NOTE)
+    after = result.results.when("after")
+    if after is not None and after.figures["groups"]:
+        by = result.results.settings["measurement"]["group"]
+        cells = [
+            (name, *_row(_artifacts.estimates(after, name))) for name in after.figures["groups"]
+        ]
+        heads = ("group", *_artifacts.FIGURES)
+        _output.print_table(f"by {by}, after the map", heads, cells)
     text = facts["text"] if whole else "\n\n".join(facts["text"].split("\n\n")[:2])
     typer.echo("\n" + _output.escape_text(text, keep="\n"))
     accuracy = measured["after"].get("accuracy")
@@ -174,73 +194,8 @@ def show(result: "RunResult", *, whole: bool) -> None:
             "--test, fewer --bins or --reserve 0 would have made them narrower. Running again "
             "on the same records costs the same again, and needs 'veracal ledger extend'."
         )
-    folder = shlex.quote(str(result.folder))
-    _output.print_status(f"Next:  veracal predict {folder} NEW.csv --out predictions.csv")
-
-
-def _summary(result: "RunResult", facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Labels and values that describe a run."""
-    from veracal.accounting import format_up
-
-    yield "protects", _artifacts.protected(facts)
-    yield "cost", _artifacts.cost(facts)
-    total = result.results.ledger["total"]
-    spent, note = total["spent"], total["note"]
-    yield (
-        "all runs",
-        f"epsilon {format_up(spent['epsilon'])} spent of {format_up(total['epsilon'], 6)}, "
-        f"delta {format_up(spent['delta'], 3)} of {format_up(total['delta'], 3)}, by "
-        f"{_output.format_count(total['runs'], 'run')}" + (f"; {note}" if note else ""),
-    )
-    columns = f"{facts['features']} features, {len(facts['classes'])} classes"
-    yield "trained on", f"{1 - facts['test']:.0%} of {facts['data']}: {columns}"
-    yield "measured on", f"the other {facts['test']:.0%}, with noise"
-    yield "model", facts["model"]
-    yield "map", facts["map"]
-    yield "artifact", str(result.folder)
-    report = result.folder / _artifacts.REPORT
-    if report.exists():
-        yield "report", str(report)
-    if result.internal is not None:
-        yield "internal report", f"{result.internal}: do not publish it"
-    path, here = result.ledger.path, Path.cwd()
-    path = path.relative_to(here) if path.is_relative_to(here) else path
-    left = _output.format_count(_artifacts.left(result.ledger), "more measurement")
-    yield "ledger", f"{path}, which has reserved budget for {left}"
-
-
-def _measured_table(measured: Mapping[str, Mapping[str, Any]]) -> object:
-    """Figures before and after the map, or of the model alone if it has no map."""
-    sides = {when: measured[when] for when in ("before", "after") if when in measured}
-    after = measured["after"]
-    level = f"{next(iter(after.values())).level:.0%} interval"
-    heads = ["figure"]
-    for i, when in enumerate(sides):  # blanks make headings different
-        heads += [when, level + " " * i]
-    rows = []
-    for name in after:
-        values = [side[name] for side in sides.values() if name in side]
-        cells = [
-            cell for one in values for cell in (format_number(one.value), format_interval(one))
-        ]
-        rows += [(name, *cells)] if len(values) == len(sides) else []
-    title = "before and after the map" if len(sides) > 1 else "figures"
-    return _output.table(title, heads, rows, right=heads[1:], note=_artifacts.NOISY_NOTE)
-
-
-def _group_table(result: "RunResult") -> object | None:
-    """Figures of each group after the map, if they were broken down by groups."""
-    after = result.results.when("after")
-    names = [] if after is None else list(after.figures["groups"])
-    if after is None or not names:
-        return None
-    rows = []
-    for name in names:
-        values = _artifacts.estimates(after, name)
-        cells = (_artifacts.format_estimate(values.get(f)) for f in _artifacts.FIGURES)
-        rows.append((name, *cells))
-    title = f"by {result.results.settings['measurement']['group']}, after the map"
-    return _output.table(title, ("group", *_artifacts.FIGURES), rows)
+    quoted = shlex.quote(str(folder))
+    _output.print_status(f"Next:  veracal predict {quoted} NEW.csv --out predictions.csv")
 
 
 def remeasure_model(
@@ -250,7 +205,7 @@ def remeasure_model(
     from veracal.workflow import remeasure
 
     try:
-        with step_bars() as (progress, notify):
+        with run_bars() as (progress, notify):
             result = remeasure(
                 model, source=data, ledger=ledger, on_progress=progress, on_notice=notify
             )
@@ -265,9 +220,9 @@ def remeasure_model(
             f"{error} All reserved measurements were made. 'veracal fit --reserve' sets their "
             "number, before the first."
         ) from error
-    measured = result.results.measured
+    measured, left = result.results.measured, _left(result.ledger)
+    figures: Mapping[str, Mapping[str, Estimate]]
     figures = _artifacts.facts(result.results, str(model))["measured"]
-    left = _artifacts.left(result.ledger)
     if json:
         _output.print_json(
             {
@@ -279,26 +234,29 @@ def remeasure_model(
             }
         )
     else:
-        rows = [
-            (
-                f"{one.when}, {one.date}",
-                *(
-                    _artifacts.format_estimate(figures[one.when].get(name))
-                    for name in _artifacts.FIGURES
-                ),
-            )
-            for one in measured
-        ]
-        table = _output.table(
+        _output.print_table(
             f"{result.folder.name}: all measurements",
             ("measured", *_artifacts.FIGURES),
-            rows,
+            [(f"{one.when}, {one.date}", *_row(figures[one.when])) for one in measured],
             note="Released with noise, new each time. Intervals account for the noise.",
         )
-        _output.console().print(table)
         _output.print_line(
             f"It cost what was reserved for it. {_output.format_count(left, 'measurement')} left "
             f"in {result.ledger.path.name}."
         )
-    last: Mapping[str, Estimate] = figures[measured[-1].when]
-    return last
+    return figures[measured[-1].when]
+
+
+def _row(figures: "Mapping[str, Estimate]") -> list[str]:
+    """Cells with the figures of one measurement."""
+    return [_figures.format_estimate(figures.get(name)) for name in _artifacts.FIGURES]
+
+
+def _left(ledger: "Ledger") -> int:
+    """Number of reserved measurements that are left in the run of a model."""
+    from veracal.workflow import TEST
+
+    return min(
+        (item.times - used for item, used in ledger.planned() if item.partition == TEST),
+        default=0,
+    )

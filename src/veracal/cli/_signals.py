@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from veracal.cli import _output as _show
+from veracal.cli import _output
 
 Log = Callable[[str], None]
 Work = Callable[[threading.Event, Log], None]
@@ -53,7 +53,7 @@ def until_stopped(work: Work, closing: str, *, timeout: float) -> None:
     def log(line: str) -> None:
         with printing:
             if not stop.is_set():
-                _show.print_status(line)
+                _output.print_status(line)
 
     with _pipe() as (reader, writer):
 
@@ -72,7 +72,7 @@ def until_stopped(work: Work, closing: str, *, timeout: float) -> None:
             # Let a line that is being printed finish before the process ends.
             if printing.acquire(timeout=timeout):
                 printing.release()
-            _show.print_status(closing)
+            _output.print_status(closing)
         elif failures:
             raise failures[0]
 

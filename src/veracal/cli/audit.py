@@ -4,41 +4,38 @@ Also options that take several numbers in a row: ``--epsilon 0.5 1 2``.
 """
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import click
 import typer
 from click.core import ParameterSource
 from typer.core import TyperCommand
 
-from veracal.cli import _options as _fitting
-from veracal.cli import _output as _show
-from veracal.errors import VeracalError
+from veracal.cli import _options, _output
 
-if TYPE_CHECKING:
-    from veracal.multiplicity import AuditSettings
-    from veracal.report import AuditResults
+RECALIBRATIONS = ("temperature", "two-temperatures", "platt", "beta", "isotonic", "binning")
+BACKENDS = ("loky", "ray", "dask")
+LISTS = ("--epsilon", "--accuracy-levels")  # options that take several numbers
+# Options that apply to runs that were made elsewhere.
+_PREDICTION_OPTIONS = {
+    "predictions", "level", "groups", "threshold", "accuracy_levels", "review_above",
+    "out", "force", "release", "json",
+}  # fmt: skip
 
 
-def list_command(*names: str) -> type[TyperCommand]:
-    """Command class whose given options accept a list of numbers.
+class ListCommand(TyperCommand):
+    """A command some of whose options accept a list of numbers.
 
     Click supports repeated options and options with a fixed number of values. Here
     ``--epsilon 0.5 1 2`` and ``--epsilon 0.5,1,2`` are both read as the option, three times. A
     word that is not a number ends the list, so that a table may follow.
-
-    Parameters
-    ----------
-    *names : str
-        Options that are declared as lists of numbers.
     """
 
-    class ListCommand(TyperCommand):
-        def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-            return super().parse_args(ctx, expand_lists(args, names))
-
-    return ListCommand
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Repeat each of :data:`LISTS` before its numbers."""
+        return super().parse_args(ctx, expand_lists(args, LISTS))
 
 
 def expand_lists(args: Sequence[str], names: Collection[str]) -> list[str]:
@@ -70,28 +67,17 @@ def expand_lists(args: Sequence[str], names: Collection[str]) -> list[str]:
 def _is_number_list(word: str) -> bool:
     """Whether a word is a number, or several separated by commas."""
     parts = [part for part in word.split(",") if part.strip()]
-    return bool(parts) and all(map(_is_number, parts))
-
-
-def _is_number(word: str) -> bool:
     try:
-        float(word)
+        return bool([float(part) for part in parts])
     except ValueError:
         return False
-    return True
 
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 
-# Options that apply to runs that were made elsewhere.
-_PREDICTION_OPTIONS = {
-    "predictions", "level", "groups", "threshold", "accuracy_levels", "review_above",
-    "out", "force", "release", "json",
-}  # fmt: skip
-
 
 @app.command(
-    cls=list_command("--epsilon", "--accuracy-levels"),
+    cls=ListCommand,
     epilog="Example:  veracal audit breast-cancer --epsilon 0.5 1 2 --runs 200\n\n"
     "The arbitrariness computed from a released model alone can be published at no cost: "
     "veracal predict MODEL DATA --arbitrariness",
@@ -105,7 +91,7 @@ def audit(
             help="CSV, TSV, Parquet, Arrow or npz file, or the name of a built-in set.",
         ),
     ] = None,
-    model: _fitting.ModelKind = None,
+    model: _options.ModelKind = None,
     epsilon: Annotated[
         list[float] | None,
         typer.Option(metavar="E…", help="Budgets to audit, one or more: --epsilon 0.5 1 2."),
@@ -115,10 +101,15 @@ def audit(
         typer.Option(metavar="auto|N", help="Number of runs; auto: until --error is reached."),
     ] = "auto",
     error: Annotated[
-        float, typer.Option(help="With auto: error of every individual's disagreement.")
+        float,
+        typer.Option(min=0, max=1, help="With auto: error of every individual's disagreement."),
     ] = 0.1,
-    max_runs: Annotated[int, typer.Option(help="With auto: largest number of runs.")] = 10_000,
-    level: Annotated[float, typer.Option(help="Confidence level of the intervals.")] = 0.95,
+    max_runs: Annotated[
+        int, typer.Option(min=2, help="With auto: largest number of runs.")
+    ] = 10_000,
+    level: Annotated[
+        float, typer.Option(min=0, max=1, help="Confidence level of the intervals.")
+    ] = 0.95,
     groups: Annotated[
         list[str] | None,
         typer.Option(
@@ -134,7 +125,10 @@ def audit(
         typer.Option(metavar="A…", help="Disagreement among runs of at least this accuracy."),
     ] = None,
     review_above: Annotated[
-        float, typer.Option(help="Disagreement above which a decision should be reviewed.")
+        float,
+        typer.Option(
+            min=0, max=1, help="Disagreement above which a decision should be reviewed."
+        ),
     ] = 0.5,
     varied: Annotated[
         str, typer.Option(help="What differs between runs: noise, 'noise and batches' or all.")
@@ -182,23 +176,23 @@ def audit(
     random_state: Annotated[
         int | None, typer.Option(min=0, help="Seed of a repeatable audit.")
     ] = None,
-    target: _fitting.Target = None,
-    delta: _fitting.Delta = None,
-    schema: _fitting.SchemaFile = None,
-    test: _fitting.Test = None,
-    split_key: _fitting.SplitKey = None,
-    norm: _fitting.Norm = None,
-    config: _fitting.ConfigFile = None,
+    target: _options.Target = None,
+    delta: _options.Delta = None,
+    schema: _options.SchemaFile = None,
+    test: _options.Test = None,
+    split_key: _options.SplitKey = None,
+    norm: _options.Norm = None,
+    config: _options.ConfigFile = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder for audit.html, audit.json and individuals.csv; internal."),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace an audit at --out.")] = False,
+    force: _options.Force = False,
     release: Annotated[
         bool,
         typer.Option("--release", help="Rejected; explains what can be published instead."),
     ] = False,
-    json: _fitting.Json = False,
+    json: _options.Json = False,
 ) -> None:
     """Retrain a model many times and measure how far its decisions disagree.
 
@@ -210,80 +204,97 @@ def audit(
     charged, because nothing is released; the guarantee of the audited model is
     unchanged.
     """
+    if release:
+        _output.print_status(
+            "error: figures of an audit cannot be released, with noise or without. Changing "
+            "one audited individual changes a mean over n individuals by 1/n, but changing one "
+            "training record can change every individual's disagreement at once, so that 1/n "
+            "is not the sensitivity, and the training would have to be charged once for every "
+            "run. The arbitrariness computed from the released model alone can be published at "
+            "no cost:  veracal predict MODEL DATA --arbitrariness"
+        )
+        raise typer.Exit(1)
+    number = runs.strip().replace(",", "")
+    if number != "auto" and not number.removeprefix("-").isdecimal():
+        raise typer.BadParameter(
+            f"expected auto, or a number of runs, got {runs!r}.", param_hint="--runs"
+        )
+    for option, value, known in (
+        ("--recalibrate", recalibrate, RECALIBRATIONS),
+        ("--backend", backend, BACKENDS),
+    ):
+        if value is not None and value not in known:
+            raise typer.BadParameter(
+                f"expected one of {', '.join(known)}, got {value!r}.", param_hint=option
+            )
+    if out is not None:
+        _output.check_new(out, force=force, what="folder")
+    # Everything that needs no training is checked before the slow imports.
+    budgets = tuple(dict.fromkeys(epsilon or ()))
+    given = {**context.params, "epsilon": next(iter(budgets), None)}
+    training: Any = None
+    if predictions is not None:
+        for parameter in context.command.params:
+            name = str(parameter.name)
+            typed = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+            if typed and name not in _PREDICTION_OPTIONS:
+                raise typer.BadParameter(
+                    "does not apply to --predictions; omit one of the two.",
+                    param_hint=name.upper() if name == "data" else parameter.opts[0],
+                )
+    else:
+        _check_training(budgets, data, config, against)
+        if against is None:
+            chosen = _options.build_config(data, given, config)
+            if config is None:
+                from veracal.workflow import RecalibrationConfig
+
+                chosen = replace(chosen, recalibration=RecalibrationConfig("none"))
+            _options.check_data(chosen, target)
+            training = chosen, None, None
     from veracal.cli import _auditing
 
-    if release:
-        _auditing.refuse_release()
-    settings = _auditing.make_settings(
-        runs=runs,
-        error=error,
-        max_runs=max_runs,
-        level=level,
-        threshold=threshold,
-        groups=tuple(groups or ()),
-        accuracy_levels=tuple(accuracy_levels or ()),
-        review_above=review_above,
-        varied=varied,
-    )
+    settings = {
+        "runs": number if number == "auto" else int(number),
+        "groups": tuple(groups or ()),
+        "accuracy_levels": tuple(accuracy_levels or ()),
+        **{n: given[n] for n in ("error", "max_runs", "level", "threshold", "review_above")},
+        "varied": varied,
+    }
     if out is not None:
         _auditing.check_output(out, force=force)
     if predictions is not None:
-        results = _audit_predictions_file(context, predictions, settings)
+        results = _auditing.audit_predictions(predictions, settings)
     else:
-        options = {
-            "--schema": None if schema is None else str(schema),
-            "--test": test,
-            "--split-key": split_key,
-            "--epsilon": None,
-            "--delta": delta,
-            "--model": model,
-            "--norm": norm,
-        }
-        training = _auditing.AuditedTraining.from_options(
-            data, options, epsilon or (), config, against
+        if against is not None:
+            training = _auditing.read_deployed(against, data, given, target)
+        results = _auditing.audit_training(
+            training,
+            budgets,
+            settings,
+            recalibrate,
+            plane=plane,
+            jobs=jobs,
+            backend=backend,
+            address=address,
+            keep=keep,
+            random_state=random_state,
         )
-        run = _auditing.make_run(
-            plane, recalibrate, (jobs, backend, address), keep, random_state
-        )
-        results = _auditing.run_audit(training, target, settings, run)
-    _write_and_print(results, out, force=force, json=json)
+    _auditing.print_results(results, out, force=force, json=json)
 
 
-def _audit_predictions_file(
-    context: typer.Context, path: Path, settings: "AuditSettings"
-) -> "AuditResults":
-    """Audit runs from a file, and reject options that only apply to new runs."""
-    from veracal.cli import _audit_output
-
-    for parameter in context.command.params:
-        name = str(parameter.name)
-        given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        if given and name not in _PREDICTION_OPTIONS:
-            raise typer.BadParameter(
-                "does not apply to --predictions; omit one of the two.",
-                param_hint=name.upper() if name == "data" else parameter.opts[0],
-            )
-    try:
-        return _audit_output.audit_file(path, settings)
-    except VeracalError:
-        raise
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
-
-
-def _write_and_print(
-    results: "AuditResults", out: Path | None, *, force: bool, json: bool
+def _check_training(
+    budgets: Sequence[float], data: str | None, config: Path | None, against: Path | None
 ) -> None:
-    """Write the files and print the results, even if writing fails."""
-    from veracal.cli import _audit_output, _auditing
+    """Reject invalid budgets, and options that do not describe one training."""
+    from veracal.workflow import PrivacyConfig
 
-    try:
-        written = None if out is None else _auditing.write_files(results, out, force=force)
-    finally:
-        if json:
-            _show.print_json(results.to_json() | {"out": None if out is None else str(out)})
-        else:
-            _audit_output.show(results)
-    if written is not None:
-        names = ", ".join(written)
-        _show.print_status(f"Wrote {names} to {out}. Internal: protect it like the records.")
+    for each in budgets:
+        with _output.usage_errors("--epsilon"):
+            PrivacyConfig(each)
+    if against is not None and config is not None:
+        raise typer.BadParameter("has its own settings; omit --config.", param_hint="--against")
+    if against is None and data is None and config is None:
+        raise typer.BadParameter(
+            "give a file, a built-in set, or --predictions.", param_hint="DATA"
+        )

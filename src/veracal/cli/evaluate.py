@@ -1,15 +1,16 @@
-"""The command that measures calibration."""
+"""The command ``evaluate``: the calibration of predictions or of a model, exact or private."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from veracal.cli import _figures, _output, _payment, _predictions
+from veracal.cli import _artifacts, _figures, _options, _output
 
 if TYPE_CHECKING:
-    from veracal.data import Estimate, Scores
+    from veracal.data import Estimate
 
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
@@ -23,7 +24,7 @@ _BINS, _LEVEL = 15, 0.95
     "ece=0.05"
 )
 def evaluate(
-    predictions: _predictions.File,
+    predictions: _options.Predictions,
     data: Annotated[
         str | None,
         typer.Option(
@@ -39,20 +40,13 @@ def evaluate(
             "reserved budget, and add the figures to its report.",
         ),
     ] = False,
-    classes: _predictions.Classes = None,
-    group: _predictions.Groups = None,
-    unit: _predictions.UnitColumn = None,
-    part: _predictions.Part = None,
-    bins: Annotated[int, typer.Option(min=1, max=10_000, help="Equal-width bins.")] = _BINS,
+    classes: _options.Classes = None,
+    group: _options.Groups = None,
+    unit: _options.UnitColumn = None,
+    part: _options.Part = None,
+    bins: _options.Bins15 = _BINS,
     level: Annotated[float, typer.Option(help="Confidence level of the intervals.")] = _LEVEL,
-    replicates: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            max=100_000,
-            help="Bootstrap replicates for intervals; by default 100, fewer for large files.",
-        ),
-    ] = None,
+    replicates: _options.Replicates = None,
     stream: Annotated[
         bool,
         typer.Option(
@@ -69,9 +63,9 @@ def evaluate(
     curve: Annotated[
         bool, typer.Option("--curve", help="With --epsilon: measure a reliability curve, too.")
     ] = False,
-    ledger: _payment.LedgerFile = None,
-    ledger_part: _payment.LedgerPart = None,
-    version: _payment.Version = "",
+    ledger: _options.Payer = None,
+    ledger_part: _options.LedgerPart = None,
+    version: _options.RecordsVersion = "",
     fail_above: Annotated[
         list[str] | None,
         typer.Option(
@@ -79,7 +73,7 @@ def evaluate(
             help="Exit 1 if a figure exceeds its limit; may be repeated.",
         ),
     ] = None,
-    json: _predictions.Json = False,
+    json: _options.Json = False,
 ) -> None:
     """Measure the calibration of PREDICTIONS.
 
@@ -127,12 +121,31 @@ def evaluate(
     if data is not None or (predictions / "model.json").exists():
         about = _describe_model(predictions, data, group, (classes, unit, part, stream or None))
     else:
-        about = _predictions.settings(classes, group, unit, part)
-    if epsilon is not None:
-        given = {"epsilon": epsilon, "bins": bins, "level": level, "curve": curve}
-        figures = _release(predictions, about, given, ledger, ledger_part, version, json=json)
+        about = _options.parse_reading(classes, group, unit, part)
+    if epsilon is not None and len(about["groups"]) > 1:
+        raise typer.BadParameter(
+            "Name at most one, because figures are released with noise.", param_hint="--group"
+        )
+    from veracal.cli import _measurement
+
+    figures: Mapping[str, Estimate]
+    if epsilon is None:
+        figures = _measurement.measure_file(
+            predictions, about, bins, level, replicates, stream=stream, json=json
+        )
     else:
-        figures = _measure(predictions, about, bins, level, replicates, stream, json=json)
+        figures = _measurement.release_figures(
+            predictions,
+            about,
+            epsilon=epsilon,
+            bins=bins,
+            level=level,
+            curve=curve,
+            ledger=ledger,
+            part=ledger_part,
+            version=version,
+            json=json,
+        )
     _check_limits(limits, figures)
 
 
@@ -140,8 +153,6 @@ def _describe_model(
     model: Path, data: str | None, groups: Sequence[str] | None, others: Sequence[object]
 ) -> dict[str, Any]:
     """A model, its groups and a table, in place of the settings of a file of predictions."""
-    from veracal.artifact import PrivateClassifier
-
     if data is None:
         raise typer.BadParameter(
             f"{model} is a folder. If it is a model, name the records to measure it on, as in "
@@ -154,7 +165,7 @@ def _describe_model(
             "to read the table.",
             param_hint="--data",
         )
-    classifier = PrivateClassifier.load(model)
+    classifier = _artifacts.load_classifier(model)
     declared: dict[str, Sequence[str]] = {}
     if (schema := classifier.schema) is not None:
         declared = {
@@ -172,27 +183,12 @@ def _describe_model(
     return {"groups": chosen, "model": classifier, "data": data}
 
 
-def _scores(path: Path, about: Mapping[str, Any]) -> "Scores":
-    """Labeled scores of a file, or of a model on a table."""
-    if "model" not in about:
-        return _predictions.load(path, about)
-    from veracal.cli._artifacts import labeled_scores
-
-    _output.print_status(
-        "If the model was trained on records of this table, the figures are optimistic, and a "
-        "release costs those individuals in addition to the model's own ledger."
-    )
-    return labeled_scores(about["model"], about["data"])
-
-
 def _parse_limits(texts: Sequence[str], known: Sequence[str] | None) -> dict[str, float]:
     """Parse the limits of figures."""
-    import math
-
     names = tuple(_figures.WORDS) if known is None else known
     limits = {}
     for text in texts:
-        name, value = _predictions.pair(text, "--fail-above", "as in ece=0.05")
+        name, value = _options.parse_pair(text, "--fail-above", "as in ece=0.05")
         try:
             limits[name] = float(value)
         except ValueError:
@@ -207,8 +203,6 @@ def _parse_limits(texts: Sequence[str], known: Sequence[str] | None) -> dict[str
 
 def _check_limits(limits: Mapping[str, float], figures: "Mapping[str, Estimate]") -> None:
     """Exit 1 if a figure exceeds its limit, or is not known."""
-    from veracal.cli._figures import format_number
-
     failed = False
     for name, limit in limits.items():
         estimate = figures.get(name)
@@ -218,96 +212,7 @@ def _check_limits(limits: Mapping[str, float], figures: "Mapping[str, Estimate]"
         elif not estimate.value <= limit:
             failed = True
             _output.print_status(
-                f"error: {name} is {format_number(estimate.value)}, above {limit:g}."
+                f"error: {name} is {_figures.format_number(estimate.value)}, above {limit:g}."
             )
     if failed:
         raise typer.Exit(1)
-
-
-def _measure(
-    path: Path,
-    about: Mapping[str, Any],
-    bins: int,
-    level: float,
-    replicates: int | None,
-    stream: bool,
-    *,
-    json: bool,
-) -> "Mapping[str, Estimate]":
-    """Measure without noise, and print."""
-    from veracal.cli._measurement import measure_scores, measure_stream, replicates_for
-
-    if stream:
-        result = measure_stream(path, about, bins, level)
-    else:
-        scores = _scores(path, about)
-        replicates = replicates_for(scores) if replicates is None else replicates
-        with _output.progress_bar(f"Measuring {path.name}"):
-            result = measure_scores(scores, bins, level, replicates)
-    if json:
-        data = {"data": about["data"]} if "model" in about else {}
-        _output.print_json(
-            {"file": str(path), **data, "kind": result.kind, "internal": result.to_json()}
-        )
-    else:
-        result.show(path.name)
-    return result.figures
-
-
-def _release(
-    path: Path,
-    about: Mapping[str, Any],
-    given: Mapping[str, Any],
-    ledger: Path | None,
-    partition: str | None,
-    version: str,
-    *,
-    json: bool,
-) -> "Mapping[str, Estimate]":
-    """Charge a private measurement, measure with noise, and print."""
-    from veracal.accounting import format_down
-    from veracal.calibration import measure_private
-    from veracal.cli import _measurement
-
-    settings = {
-        "epsilon": given["epsilon"],
-        "figures": (*_measurement.FIGURES, "curve") if given["curve"] else _measurement.FIGURES,
-        "bins": given["bins"],
-        **_measurement.one_group(about["groups"]),
-    }
-    plan = _measurement.plan_queries(settings, "--epsilon")
-    records = str(about["data"] if "model" in about else path)  # their ledger pays
-    ledger_path = _payment.ledger_place(records, ledger)
-    scores = _scores(path, about)
-    curator = _payment.open_curator(
-        ledger_path,
-        scores,
-        plan.items(),
-        epsilon=given["epsilon"],
-        partition=partition,
-        version=version,
-        records=records,
-        table="model" in about,
-    )
-    curator.require(_payment.unpaid_items(curator, scores, plan.queries.values()))
-    measured = measure_private(curator, **settings, level=given["level"])
-    account = _payment.summarize_account(curator.ledger, partition)
-    if json:
-        _output.print_json(
-            {
-                "file": str(path),
-                "kind": scores.kind,
-                "bins": given["bins"],
-                **measured.to_json(),
-                "statement": None
-                if measured.statement is None
-                else measured.statement.to_json(),
-                "ledger": account,
-            }
-        )
-    else:
-        _measurement.show(f"{path.name}: released with noise, {given['bins']} bins", measured)
-        typer.echo("\n" + _payment.format_statement(measured.statement, whole=False))
-        left = format_down(account["left"]["epsilon"], 6)
-        _output.print_line(f"epsilon {left} is left in {_payment.ledger_name(curator.ledger)}.")
-    return _measurement.figures_of(measured.overall)

@@ -5,12 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from veracal.cli import _output
+from veracal.cli import _options, _output
 
 if TYPE_CHECKING:
     import threading
-
-    from veracal.federation import MemberStatus
 
 
 app = typer.Typer(
@@ -18,7 +16,6 @@ app = typer.Typer(
     help="Recalibrate a model with several institutions, each with its own privacy budget.",
 )
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Folder = Annotated[Path, typer.Argument(help="Folder of the federation.")]
 # Further options if sources have nodes: of `source enroll`, and of `federation add`.
 _NODE_OPTIONS = {
@@ -37,22 +34,17 @@ def init(
     address: Annotated[
         str, typer.Option(help="With flower: host and port of the SuperLink.")
     ] = "127.0.0.1:9092",
-    json: Json = False,
+    json: _options.Json = False,
 ) -> None:
     """Create a coordinator's key and an empty list of sources.
 
     Give the public key to the institutions. Each enrolls it and returns its signed
     terms, which 'veracal federation add' adds to the list.
     """
-    from veracal.errors import VeracalError
     from veracal.federation import KEY_FILE, LIST_FILE, PUBLIC_KEY_FILE, create_federation
 
-    try:
+    with _output.usage_errors():
         public = create_federation(folder, name, transport=transport, address=address)  # type: ignore[arg-type]
-    except VeracalError:
-        raise
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
     if json:
         _output.print_json(
             {
@@ -70,21 +62,19 @@ def init(
         ("private key", f"{folder / KEY_FILE}; it signs requests, keep it private"),
         ("list", str(folder / LIST_FILE)),
     ]
-    _output.console().print(_output.table(f"{name}: the coordinator", ("", ""), rows))
-    _output.print_line("")
-    _output.print_line(
-        "Give the public key to each institution, which runs on its own machine:"
-    )
-    _output.print_line("")
+    _output.print_table(f"{name}: the coordinator", ("", ""), rows)
     enroll_options, add_options = _NODE_OPTIONS[transport]
-    _output.print_line(
-        f"  veracal source enroll FOLDER --coordinator {PUBLIC_KEY_FILE} … "
-        f"{enroll_options}".rstrip()
-    )
-    _output.print_line("")
-    _output.print_line("and add the terms that each of them returns:")
-    _output.print_line("")
-    _output.print_line(f"  veracal federation add {folder} north.terms {add_options}".rstrip())
+    for line in (
+        "",
+        "Give the public key to each institution, which runs on its own machine:",
+        "",
+        f"  veracal source enroll FOLDER --coordinator {PUBLIC_KEY_FILE} … {enroll_options}",
+        "",
+        "and add the terms that each of them returns:",
+        "",
+        f"  veracal federation add {folder} north.terms {add_options}",
+    ):
+        _output.print_line(line.rstrip())
 
 
 @app.command(epilog="Example:  veracal federation add study north.terms south.terms")
@@ -95,24 +85,42 @@ def add(
         list[Path] | None,
         typer.Option(help="With flower: public key of each source's node."),
     ] = None,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Do not ask for confirmation of the fingerprint.")
-    ] = False,
-    json: Json = False,
+    yes: _options.Yes = False,
+    json: _options.Json = False,
 ) -> None:
     """Add institutions by their signed terms.
 
     The signature does not prove who signed the terms: compare the fingerprint
     with what the institution reads out to you.
     """
-    from veracal.federation import add_source, check_compatible, describe_terms, read_terms
-
     if json and not yes:
         raise typer.BadParameter(
             "add --yes after comparing the fingerprints: with --json there is no prompt.",
             param_hint="--json",
         )
-    keys = _node_keys(folder, terms, node_key or [])
+    from veracal.federation import (
+        add_source,
+        check_compatible,
+        describe_terms,
+        read_public_node_key,
+        read_terms,
+        read_transport_kind,
+    )
+
+    node_keys = node_key or []
+    keys: list[Path | None] = [None] * len(terms)
+    if read_transport_kind(folder) == "flower":
+        if len(node_keys) != len(terms):
+            raise typer.BadParameter(
+                f"give it once for each source, in the same order: expected {len(terms)}, got "
+                f"{len(node_keys)}.",
+                param_hint="--node-key",
+            )
+        for each in node_keys:
+            read_public_node_key(each)  # reject a private key, which must stay at the source
+        keys = list(node_keys)
+    elif node_keys:
+        raise typer.BadParameter("only for federations over Flower.", param_hint="--node-key")
     added = []
     for path, key in zip(terms, keys, strict=True):
         source_terms, raw = read_terms(path)
@@ -120,7 +128,7 @@ def add(
         name = source_terms.name
         if not json:
             rows = describe_terms(source_terms)
-            _output.console().print(_output.table(f"{path.name}: the terms", ("", ""), rows))
+            _output.print_table(f"{path.name}: the terms", ("", ""), rows)
         prompt = f"\nDid {name} read out the digits of 'its key', by telephone or in person?"
         if not (yes or typer.confirm(_output.escape_text(prompt, keep="\n"), err=True)):
             _output.print_status(f"{name} was not added.")
@@ -134,12 +142,13 @@ def add(
 
 
 @app.command(epilog="Example:  veracal federation status study")
-def status(folder: Folder, json: Json = False) -> None:
+def status(folder: Folder, json: _options.Json = False) -> None:
     """Show the sources and their spending according to the coordinator's history.
 
     Each source's own ledger is authoritative. Requests without a reply count as
     charged here.
     """
+    from veracal.accounting import format_down, format_up
     from veracal.federation import summarize_members
 
     members = summarize_members(folder)
@@ -150,11 +159,25 @@ def status(folder: Folder, json: Json = False) -> None:
     if not members:
         _output.print_line(f"No sources in {folder}. Add terms with 'veracal federation add'.")
         return
-    rows = [_member_row(member) for member in members]
+    rows = []
+    for member in members:
+        note, head = member.fault or "", member.head
+        if not note and member.missing:
+            note = f"its ledger has {member.missing} more entries than this history"
+        elif not note and member.unknown:
+            note = f"{member.unknown} not answered yet"
+        rows.append(
+            (
+                member.terms.name,
+                str(member.answered),
+                format_up(member.spent[0], 6),
+                format_down(member.left[0], 6),
+                "none" if head is None else f"{head.index}: {head.hash[:12]}…",
+                note,
+            )
+        )
     heads = ("institution", "answers", "spent", "left", "last signed head", "")
-    console = _output.console()
-    right = ("answers", "spent", "left")
-    console.print(_output.table(f"{folder}: sources", heads, rows, right=right))
+    _output.print_table(f"{folder}: sources", heads, rows, right=heads[1:4])
 
 
 @app.command(epilog="Example:  veracal federation superlink study")
@@ -178,19 +201,18 @@ def superlink(
 
     def work(stop: "threading.Event", log: Log) -> None:
         with _superlink.superlink(folder, listen, log=log) as link:
-            _output.print_line(
+            for line in (
                 f"A SuperLink listens at {link.address} (process {link.pid}). Give to each "
-                "institution:"
-            )
-            _output.print_line("")
-            _output.print_line(f"  {folder / _superlink.FLOWER / _superlink.AUTHORITY}")
-            _output.print_line("")
-            _output.print_line("Each institution runs, on its own machine:")
-            _output.print_line("")
-            _output.print_line(
+                "institution:",
+                "",
+                f"  {folder / _superlink.FLOWER / _superlink.AUTHORITY}",
+                "",
+                "Each institution runs, on its own machine:",
+                "",
                 f"  veracal source serve FOLDER --flower {transport['address']} --ca "
-                f"{_superlink.AUTHORITY}"
-            )
+                f"{_superlink.AUTHORITY}",
+            ):
+                _output.print_line(line)
             stop.wait()
 
     until_stopped(work, "Stopped.", timeout=_superlink.STOP_TIMEOUT)
@@ -230,13 +252,13 @@ def local(
     and a node for each hospital run as separate processes. The commands for a
     second terminal are printed.
     """
-    from veracal.cli import _federation_local as _local
-
     if then_recalibrate and by_hand:
         raise typer.BadParameter(
             "not with --by-hand, because the files must be carried.",
             param_hint="--then-recalibrate",
         )
+    from veracal.cli import _federation_local as _local
+
     wait = 0 if by_hand else _local.WAIT
     federation, kind = _local.open_or_create(folder, sources, transport, port, wait=wait)
     if by_hand and kind != "files":
@@ -247,45 +269,3 @@ def local(
         with _local.running(federation, kind, courier=True):
             raise typer.Exit(_local.run_recalibration(federation))
     _local.keep_running(federation, kind, by_hand=by_hand)
-
-
-def _member_row(member: "MemberStatus") -> tuple[str, ...]:
-    """Table row of a source."""
-    from veracal.accounting import format_down, format_up
-
-    note = member.fault or (f"{member.unknown} not answered yet" if member.unknown else "")
-    if member.missing and not member.fault:
-        note = f"its ledger has {member.missing} more entries than this history"
-    head = member.head
-    return (
-        member.terms.name,
-        str(member.answered),
-        format_up(member.spent[0], 6),
-        format_down(member.left[0], 6),
-        "none" if head is None else f"{head.index}: {head.hash[:12]}…",
-        note,
-    )
-
-
-def _node_keys(folder: Path, terms: list[Path], keys: list[Path]) -> list[Path | None]:
-    """Public keys of nodes for Flower, None for other transports."""
-    from veracal.federation import LIST_FILE, read_source_list
-
-    listing = read_source_list(folder / LIST_FILE, allow_empty=True)
-    if listing.transport["kind"] != "flower":
-        if keys:
-            raise typer.BadParameter(
-                "only for federations over Flower.", param_hint="--node-key"
-            )
-        return [None] * len(terms)
-    if len(keys) != len(terms):
-        raise typer.BadParameter(
-            f"give it once for each source, in the same order: expected {len(terms)}, got "
-            f"{len(keys)}.",
-            param_hint="--node-key",
-        )
-    from veracal.federation import read_public_node_key
-
-    for key in keys:
-        read_public_node_key(key)  # reject a private key, which must stay at the source
-    return list(keys)

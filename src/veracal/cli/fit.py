@@ -1,17 +1,18 @@
-"""The command that makes a private, calibrated, measured model of a table."""
+"""The command ``fit``: a private, calibrated, measured model of a table."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from veracal.cli import _options, _output
+from veracal.cli import _options
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 
 
 @app.command(epilog="Example:  veracal fit breast-cancer --epsilon 3 --out model")
 def fit(
+    context: typer.Context,
     data: Annotated[
         str | None,
         typer.Argument(
@@ -42,9 +43,7 @@ def fit(
     version: _options.Version = None,
     max_contributions: _options.MaxContributions = None,
     config: _options.ConfigFile = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace an existing model at --out.")
-    ] = False,
+    force: _options.Force = False,
     internal: Annotated[
         bool,
         typer.Option(
@@ -52,9 +51,7 @@ def fit(
             help="Write a second report with exact figures, which must not be published.",
         ),
     ] = False,
-    statement: Annotated[
-        bool, typer.Option("--statement", help="Print the full privacy guarantee.")
-    ] = False,
+    statement: _options.FullStatement = False,
     json: _options.Json = False,
 ) -> None:
     """Train a private classifier on DATA, calibrate it, and measure it.
@@ -65,33 +62,14 @@ def fit(
     resume a run that was interrupted, or whose model was lost, repeat the
     command: it costs nothing more.
     """
-    typed = {
-        "--schema": None if schema is None else str(schema),
-        "--test": test,
-        "--split-key": split_key,
-        "--version": version,
-        "--max-contributions": max_contributions,
-        "--epsilon": epsilon,
-        "--delta": delta,
-        "--model": model,
-        "--method": method,
-        "--norm": norm,
-        "--group": group,
-        "--bins": bins,
-        "--reserve": reserve,
-    }
-    settings = _options.build_config(data, typed, config)
+    settings = _options.build_config(data, context.params, config)
     _options.check_data(settings, target)
     folder = Path(f"{Path(settings.data.source).stem}-model") if out is None else out
     _options.check_folder(folder, force=force)
     from veracal.cli import _run_output
     from veracal.workflow import run
 
-    with _run_output.guard_run(settings, folder, ledger) as (
-        path,
-        progress,
-        notify,
-    ):
+    with _run_output.guard_run(settings, folder, ledger) as (path, progress, notify):
         result = run(
             settings,
             folder,
@@ -101,7 +79,4 @@ def fit(
             on_progress=progress,
             on_notice=notify,
         )
-    if json:
-        _output.print_json(_run_output.to_json(result))
-    else:
-        _run_output.show(result, whole=statement)
+    _run_output.print_run(result, whole=statement, json=json)

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from veracal.cli import _output
+from veracal.cli import _options, _output
 
 if TYPE_CHECKING:
-    from veracal.ledger import Entry, Ledger, LedgerRun, Opening
+    from veracal.ledger import Entry, Ledger, LedgerRun
 
 
 app = typer.Typer(
@@ -17,7 +17,6 @@ app = typer.Typer(
     help="Open, extend, show and verify privacy ledgers.",
 )
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 File = Annotated[
     str,
     typer.Argument(
@@ -30,7 +29,7 @@ _SPLIT = ("train", "test")  # partitions of a data set's default ledger
 
 
 @app.command("list", epilog="Example:  veracal ledger list")
-def list_(json: Json = False) -> None:
+def list_(json: _options.Json = False) -> None:
     """List the default ledgers with their data, caps, spending and pending charges.
 
     Their folder is $VERACAL_LEDGERS, or else $XDG_DATA_HOME/veracal/ledgers, by default
@@ -46,18 +45,19 @@ def list_(json: Json = False) -> None:
     if not rows:
         _output.print_line(f"There is no ledger in {default_folder(create=False)}.")
         return
-    columns = ("ledger", "data", "caps", "spent", "left", "runs", "pending")
-    lines = [
-        (
-            row["name"],
-            row["data"] or "",
-            *(("cannot be read", "", "", "", "") if row["problem"] else _figures(row)),
-        )
-        for row in rows
-    ]
-    console = _output.console()
-    title = f"Ledgers in {default_folder(create=False)}"
-    console.print(_output.table(title, columns, lines, right=("runs", "pending")))
+    lines = []
+    for row in rows:
+        figures = ["cannot be read", "", "", "", ""]
+        if not row["problem"]:
+            figures = [_amount(row[name], name) for name in ("caps", "spent", "left")]
+            figures += [str(row["runs"]), str(row["pending"])]
+        lines.append((row["name"], row["data"] or "", *figures))
+    _output.print_table(
+        f"Ledgers in {default_folder(create=False)}",
+        ("ledger", "data", "caps", "spent", "left", "runs", "pending"),
+        lines,
+        right=("runs", "pending"),
+    )
     for row in rows:
         if row["problem"]:
             _output.print_status(f"error: {row['problem']}")
@@ -80,9 +80,9 @@ def open_(
         str | None,
         typer.Option(help="Data file or built-in data set: open its default ledger."),
     ] = None,
-    relation: Annotated[str, typer.Option(help="add-remove or replace-one.")] = "add-remove",
-    unit: Annotated[str, typer.Option(help="Unit to protect: record, patient, …")] = "record",
-    max_contributions: Annotated[int, typer.Option(help="Most rows of one unit.")] = 1,
+    relation: _options.Relation = "add-remove",
+    unit: _options.Unit = "record",
+    max_contributions: _options.UnitRows = 1,
     kind: Annotated[
         str | None,
         typer.Option(help="pure, open or plan; the default follows from --delta and --plan."),
@@ -103,7 +103,7 @@ def open_(
             help="Disjoint partition of the records; may be repeated. With --data: train, test."
         ),
     ] = None,
-    json: Json = False,
+    json: _options.Json = False,
 ) -> None:
     """Open a new ledger with caps on epsilon and delta, for all releases together.
 
@@ -111,7 +111,6 @@ def open_(
     file uses, wherever its output is.
     """
     from veracal.accounting import Budget, Unit
-    from veracal.errors import VeracalError
     from veracal.ledger import default_ledger_path, open_ledger, open_ledger_for_data, read_plan
 
     if path is None and data is None:
@@ -120,7 +119,7 @@ def open_(
     if data is not None and kind == "open" and composition is None and order is None:
         composition = "addition"
     place = path if path is not None else default_ledger_path(data or "")
-    try:
+    with _output.usage_errors():
         budget = Budget(epsilon, delta, relation, Unit(unit, max_contributions))  # type: ignore[arg-type]
         settings: dict[str, Any] = {
             "kind": kind,
@@ -133,10 +132,6 @@ def open_(
             ledger = open_ledger(place, budget, **settings)
         else:
             ledger = open_ledger_for_data(place, budget, data, **settings)
-    except VeracalError:
-        raise
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
     _print_ledger(ledger, json=json)
 
 
@@ -151,22 +146,16 @@ def extend(
     delta: Annotated[
         float, typer.Option(help="Amount by which to raise the cap on delta.")
     ] = 0.0,
-    json: Json = False,
+    json: _options.Json = False,
 ) -> None:
     """Raise the caps of a ledger, by another filter that is recorded in its chain.
 
     Each run must fit into one filter, and the totals add up. Earlier releases may have
     influenced the decision, so every later statement says that the cap was raised.
     """
-    from veracal.errors import VeracalError
-
     ledger = _ledger(path)
-    try:
+    with _output.usage_errors():
         ledger.extend(epsilon=epsilon, delta=delta)
-    except VeracalError:
-        raise
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
     _print_ledger(ledger, json=json)
 
 
@@ -183,7 +172,7 @@ def abandon(
         int | None,
         typer.Option(help="Number of a run; without --request, abandon the whole run."),
     ] = None,
-    json: Json = False,
+    json: _options.Json = False,
 ) -> None:
     """Abandon a pending charge or a run. Nothing is refunded, and it cannot be resumed."""
     from veracal.errors import LedgerError
@@ -207,10 +196,8 @@ def abandon(
 @app.command(epilog="Example:  veracal ledger show study.ledger --statement")
 def show(
     path: File,
-    statement: Annotated[
-        bool, typer.Option("--statement", help="Print the full guarantee of the ledger.")
-    ] = False,
-    json: Json = False,
+    statement: _options.FullStatement = False,
+    json: _options.Json = False,
 ) -> None:
     """Show the caps, partitions, runs and entries of a ledger."""
     from veracal.ledger import ledger_statement
@@ -232,7 +219,7 @@ def verify(
     head: Annotated[
         str | None, typer.Option(help="A head recorded earlier, which the chain must contain.")
     ] = None,
-    json: Json = False,
+    json: _options.Json = False,
 ) -> None:
     """Recompute all hashes, costs and sums of a ledger; exit 1 if one is wrong."""
     from veracal.errors import LedgerError
@@ -310,17 +297,6 @@ def _row(path: Path) -> dict[str, Any]:
         return {**row, "data": None, "problem": str(error)}
 
 
-def _figures(row: dict[str, Any]) -> tuple[str, ...]:
-    """Figures of a listed ledger, for a table."""
-    return (
-        _amount(row["caps"], "caps"),
-        _amount(row["spent"], "spent"),
-        _amount(row["left"], "left"),
-        str(row["runs"]),
-        str(row["pending"]),
-    )
-
-
 def _print_ledger(ledger: "Ledger", *, json: bool) -> None:
     """Print a ledger as tables or as one JSON object."""
     from veracal.accounting import format_up
@@ -329,44 +305,25 @@ def _print_ledger(ledger: "Ledger", *, json: bool) -> None:
     if json:
         _output.print_json(facts)
         return
-    console, budget = _output.console(), ledger.budget
-    rows = [
-        (
-            "guarantee",
-            f"epsilon {format_up(budget.epsilon, 6)}, delta {format_up(budget.delta)}",
-        ),
+    name, budget = ledger.path.name, ledger.budget
+    amounts = f"epsilon {format_up(budget.epsilon, 6)}, delta {format_up(budget.delta)}"
+    rows: list[tuple[str, ...]] = [
+        ("guarantee", amounts),
         ("protects", f"{budget.unit}, under {budget.relation}"),
         ("kind", facts["words"]),
-        *([("data", facts["data"])] if facts["data"] else []),
-        *([("note", facts["note"])] if facts["note"] else []),
+        *((key, facts[key]) for key in ("data", "note") if facts[key]),
         ("head", facts["head"]),
     ]
-    console.print(_output.table(f"{ledger.path.name}: the budget", ("", ""), rows))
-    figures = ("spent", "left")
-    parts = [
-        (part["name"], *(_amount(part[figure], figure) for figure in figures))
-        for part in facts["parts"]
+    _output.print_table(f"{name}: the budget", ("", ""), rows)
+    several = len(facts["parts"]) > 1
+    parts = [*facts["parts"], *([{"name": "total", **facts["total"]}] if several else [])]
+    rows = [
+        (p["name"], _amount(p["spent"], "spent"), _amount(p["left"], "left")) for p in parts
     ]
-    if len(parts) > 1:
-        parts.append(
-            ("total", *(_amount(facts["total"][figure], figure) for figure in figures))
-        )
-    note = "Partitions are disjoint: the total is the largest of them."
-    console.print(
-        _output.table(
-            f"{ledger.path.name}: the partitions",
-            ("partition", *figures),
-            parts,
-            note=note if len(facts["parts"]) > 1 else "",
-        )
+    note = "Partitions are disjoint: the total is the largest of them." if several else ""
+    _output.print_table(
+        f"{name}: the partitions", ("partition", "spent", "left"), rows, note=note
     )
-    _print_runs(ledger, facts)
-    _print_entries(ledger, facts)
-
-
-def _print_runs(ledger: "Ledger", facts: dict[str, Any]) -> None:
-    """Print the runs and the pending charges."""
-    console = _output.console()
     if facts["runs"]:
         rows = [
             (
@@ -380,58 +337,52 @@ def _print_runs(ledger: "Ledger", facts: dict[str, Any]) -> None:
             for run in facts["runs"]
             for part, epsilon in run["epsilons"].items()
         ]
-        columns = ("", "run", "partition", "cost", "filter", "")
-        console.print(_output.table(f"{ledger.path.name}: the runs", columns, rows))
+        columns: tuple[str, ...] = ("", "run", "partition", "cost", "filter", "")
+        _output.print_table(f"{name}: the runs", columns, rows)
     if facts["pending"]:
-        pending = [
-            (entry["request"], entry["purpose"], str(entry["run"] or ""))
-            for entry in facts["pending"]
-        ]
-        console.print(
-            _output.table(
-                f"{ledger.path.name}: pending charges",
-                ("request", "purpose", "run"),
-                pending,
-                note="Repeat the command that made the charge, or abandon it: `veracal ledger "
-                "abandon LEDGER --request …`. Nothing is refunded.",
-            )
+        _output.print_table(
+            f"{name}: pending charges",
+            ("request", "purpose", "run"),
+            [(e["request"], e["purpose"], str(e["run"] or "")) for e in facts["pending"]],
+            note="Repeat the command that made the charge, or abandon it: `veracal ledger "
+            "abandon LEDGER --request …`. Nothing is refunded.",
         )
+    _print_entries(name, facts)
 
 
-def _print_entries(ledger: "Ledger", facts: dict[str, Any]) -> None:
+def _print_entries(name: str, facts: dict[str, Any]) -> None:
     """Print the items of a plan, and the last entries."""
-    console = _output.console()
+    rows: list[tuple[str, ...]]
     if facts["plan"]:
         rows = [
             (item["purpose"], item["event"]["kind"], item["part"] or "all", item["used"])
             for item in facts["plan"]
         ]
         columns = ("purpose", "event", "partition", "used")
-        console.print(_output.table(f"{ledger.path.name}: the plan", columns, rows))
+        _output.print_table(f"{name}: the plan", columns, rows)
     entries = facts["entries"]
     if not entries:
-        console.print("\nNothing was charged yet.")
+        _output.console().print("\nNothing was charged yet.")
         return
-    lines = [
+    rows = [
         (
             str(entry["index"]),
             entry["purpose"],
             entry["event"]["kind"] if entry["event"] else "",
             entry["part"] or "all",
             entry["charged"],
-            _outcome(entry),
+            str(entry["outcome"])
+            + ("" if entry["settles"] is None else f" (entry {entry['settles']})"),
         )
         for entry in entries[-_LAST:]
     ]
-    hidden = len(entries) - len(lines)
-    console.print(
-        _output.table(
-            f"{ledger.path.name}: the entries",
-            ("", "purpose", "event", "partition", "cost", "outcome"),
-            lines,
-            right=("",),
-            note=f"{_output.format_count(hidden, 'earlier one')} not shown." if hidden else "",
-        )
+    hidden = len(entries) - len(rows)
+    _output.print_table(
+        f"{name}: the entries",
+        ("", "purpose", "event", "partition", "cost", "outcome"),
+        rows,
+        right=("",),
+        note=f"{_output.format_count(hidden, 'earlier one')} not shown." if hidden else "",
     )
 
 
@@ -439,8 +390,36 @@ def _facts(ledger: "Ledger") -> dict[str, Any]:
     """All facts about a ledger."""
     from dataclasses import asdict
 
+    from veracal.ledger import Cost, Ledger
+
     opening, entries = ledger.opening, ledger.entries()
     rule, budget = opening.rule, ledger.budget
+
+    def items(one: "Ledger") -> list[dict[str, Any]]:
+        return [
+            {**item.to_json(), "used": f"{used} of {item.times}"}
+            for item, used in one.planned()
+        ]
+
+    def run_facts(run: "LedgerRun") -> dict[str, Any]:
+        return {
+            "number": run.number,
+            "name": run.name,
+            "request": run.request,
+            "filter": run.filter,
+            "epsilons": dict(run.epsilons),
+            "deltas": dict(run.deltas),
+            "state": "abandoned" if run.abandoned else "begun",
+            "items": items(Ledger(ledger.path, run.number)),
+        }
+
+    def charged(entry: "Entry") -> str:
+        if entry.event is None:
+            return ""
+        if entry.run is not None and entry.outcome != "run":
+            return f"of run {entry.run}"
+        return opening.figure(Cost(entry.cost, entry.cost_delta))
+
     return {
         "path": str(ledger.path),
         **{key: opening.to_json()[key] for key in ("budget", "parts", "data", "split")},
@@ -452,56 +431,11 @@ def _facts(ledger: "Ledger") -> dict[str, Any]:
         "head": entries[-1].hash if entries else ledger.head,
         "parts": [asdict(balance) for balance in ledger.partitions()],
         "total": {"spent": asdict(ledger.spent()), "left": asdict(ledger.remaining())},
-        "plan": _plan(ledger),
-        "runs": [_run(ledger, run) for run in ledger.runs()],
+        "plan": items(ledger),
+        "runs": [run_facts(run) for run in ledger.runs()],
         "pending": [entry.to_json() for entry in ledger.pending()],
-        "entries": [
-            {**entry.to_json(), "charged": _charged(opening, entry)} for entry in entries
-        ],
+        "entries": [{**entry.to_json(), "charged": charged(entry)} for entry in entries],
     }
-
-
-def _charged(opening: "Opening", entry: "Entry") -> str:
-    """Cost of an entry, in words."""
-    from veracal.ledger import Cost
-
-    if entry.event is None:
-        return ""
-    if entry.run is not None and entry.outcome != "run":
-        return f"of run {entry.run}"
-    return opening.figure(Cost(entry.cost, entry.cost_delta))
-
-
-def _outcome(entry: dict[str, Any]) -> str:
-    """Outcome of an entry, and the entry that it settles."""
-    settles = entry["settles"]
-    return str(entry["outcome"]) + ("" if settles is None else f" (entry {settles})")
-
-
-def _run(ledger: "Ledger", run: "LedgerRun") -> dict[str, Any]:
-    """A run, and how often its items were used."""
-    from veracal.ledger import Ledger
-
-    planned = Ledger(ledger.path, run.number).planned()
-    return {
-        "number": run.number,
-        "name": run.name,
-        "request": run.request,
-        "filter": run.filter,
-        "epsilons": dict(run.epsilons),
-        "deltas": dict(run.deltas),
-        "state": "abandoned" if run.abandoned else "begun",
-        "items": [
-            {**item.to_json(), "used": f"{used} of {item.times}"} for item, used in planned
-        ],
-    }
-
-
-def _plan(ledger: "Ledger") -> list[dict[str, Any]]:
-    """Items of a plan, and how often each was used."""
-    return [
-        {**item.to_json(), "used": f"{used} of {item.times}"} for item, used in ledger.planned()
-    ]
 
 
 def _amount(amount: dict[str, float], figure: str) -> str:

@@ -1,14 +1,13 @@
 """The commands ``plan train`` and ``plan audit``: costs computed before any run."""
 
+import math
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from veracal.cli import _output as _show
+from veracal.cli import _options, _output
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from veracal.mechanisms import TrainingPlan
 
 
@@ -38,50 +37,48 @@ def train(
     decay: Annotated[
         float, typer.Option(help="The noise decreases by exp(-decay) per pass.")
     ] = 0.0,
-    relation: Annotated[str, typer.Option(help="add-remove or replace-one.")] = "add-remove",
-    unit: Annotated[
-        str, typer.Option(help="Unit of protection: record, patient, …")
-    ] = "record",
-    max_contributions: Annotated[
-        int, typer.Option(help="Largest number of rows per unit.")
-    ] = 1,
-    statement: Annotated[
-        bool, typer.Option("--statement", help="Print the full privacy statement.")
-    ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    relation: _options.Relation = "add-remove",
+    unit: _options.Unit = "record",
+    max_contributions: _options.UnitRows = 1,
+    statement: _options.FullStatement = False,
+    json: _options.Json = False,
 ) -> None:
     """Plan a training run: the noise for a budget, or the cost of a noise multiplier.
 
     Reads no records; all sizes are declared.
     """
-    from veracal.accounting import Unit
-    from veracal.mechanisms import plan_training
-
     if (epochs is None) == (steps is None):
         raise typer.BadParameter("Give one of --epochs and --steps.")
     if (epsilon is None) == (noise is None):
         raise typer.BadParameter("Give one of --epsilon and --noise.")
-    try:
-        with _show.progress_bar("Looking for the noise"):
-            training_plan = plan_training(
-                records=records,
-                batch=batch,
-                steps=steps if steps is not None else _steps(epochs, records, batch),
-                epsilon=epsilon,
-                noise_multiplier=noise,
-                delta=delta if delta is not None else 1 / (10 * max(records, 1)),
-                decay=decay,
-                relation=relation,  # type: ignore[arg-type]
-                unit=Unit(unit, max_contributions),
-            )
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
+    from veracal.accounting import Unit
+    from veracal.mechanisms import plan_training
+
+    with _output.usage_errors(), _output.progress_bar("Looking for the noise"):
+        if steps is None:
+            assert epochs is not None
+            if not (math.isfinite(epochs) and epochs > 0 and batch > 0):
+                raise ValueError(
+                    f"Expected --epochs and --batch above 0, got {epochs!r} and {batch!r}."
+                )
+            steps = math.ceil(min(epochs * records / batch, 1e18))  # beyond any limit
+        training_plan = plan_training(
+            records=records,
+            batch=batch,
+            steps=steps,
+            epsilon=epsilon,
+            noise_multiplier=noise,
+            delta=delta if delta is not None else 1 / (10 * max(records, 1)),
+            decay=decay,
+            relation=relation,  # type: ignore[arg-type]
+            unit=Unit(unit, max_contributions),
+        )
     if json:
-        _show.print_json(training_plan.to_json())
+        _output.print_json(training_plan.to_json())
     elif statement:
-        typer.echo(_show.escape_text(training_plan.statement.text(), keep="\n"))
+        typer.echo(_output.escape_text(training_plan.statement.text(), keep="\n"))
     else:
-        _show.console().print(_table(training_plan))
+        _print_plan(training_plan)
 
 
 @app.command(epilog="Example:  veracal plan audit --individuals 369 --error 0.08")
@@ -96,7 +93,7 @@ def audit(
         int | None, typer.Option(help="Compute the error of this many runs instead.")
     ] = None,
     level: Annotated[float, typer.Option(help="Confidence level.")] = 0.95,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: _options.Json = False,
 ) -> None:
     """Plan an audit: the runs that an error requires, or the error of a number of runs.
 
@@ -110,81 +107,19 @@ def audit(
     from veracal.multiplicity import achieved_errors, plan_audit
 
     content: dict[str, Any]
-    try:
+    with _output.usage_errors():
         if runs is None:
             content = vars(plan_audit(individuals, 0.1 if error is None else error, level))
         else:
             errors = achieved_errors(runs, individuals, level)
             content = {"individuals": individuals, "level": level, "runs": runs}
             content |= {"error": errors["exact"], "paper_error": errors["paper"]}
-    except ValueError as problem:
-        raise typer.BadParameter(str(problem)) from problem
     if json:
-        _show.print_json(content)
-    else:
-        _show.console().print(_audit_table(content))
-
-
-def _steps(epochs: float | None, records: int, batch: float) -> int:
-    """Number of steps of a number of passes, rounded up."""
-    from math import ceil, isfinite
-
-    assert epochs is not None
-    if not (isfinite(epochs) and epochs > 0 and batch > 0):
-        raise ValueError(
-            f"Expected --epochs and --batch above 0, got {epochs!r} and {batch!r}."
-        )
-    return ceil(min(epochs * records / batch, 1e18))  # beyond the limit in any case
-
-
-def _table(training_plan: "TrainingPlan") -> object:
-    """The plan of a training run as a table."""
-    from veracal.accounting import format_up
-
-    promise = training_plan.statement
-    on_mean = format_up(training_plan.noise_multiplier / training_plan.expected_batch)
-    rows = [
-        (
-            "noise multiplier",
-            format_up(training_plan.noise_multiplier, 5),
-            "noise on sum ÷ clip bound",
-        ),
-        ("noise on the mean", on_mean, "× clip bound"),
-        (
-            "steps",
-            f"{training_plan.steps:,}",
-            f"{training_plan.passes:.4g} passes over the rows",
-        ),
-        (
-            "sampling rate",
-            f"{training_plan.rate:.6g}",
-            f"expected batch {training_plan.expected_batch:,.6g}",
-        ),
-        ("epsilon", format_up(promise.epsilon), promise.accountant),
-        ("delta", format_up(promise.delta, 3), ""),
-        ("protects", f"one {promise.unit}", _protection(promise.at_most, promise.relation)),
-    ]
-    if promise.renyi_epsilon is not None:
-        rows.append(("epsilon by Rényi", format_up(promise.renyi_epsilon), "second opinion"))
-    if promise.epsilon_without_poisson is not None:
-        known = format_up(promise.epsilon_without_poisson)
-        rows.append(("epsilon if batches were known", known, "no amplification"))
-    attack = f"{format_up(100 * promise.advantage)} %"
-    rows.append(("best attack's advantage", attack, "true minus false positive rate"))
-    return _show.table("Training plan", ("", "", ""), rows)
-
-
-def _audit_table(content: "Mapping[str, Any]") -> object:
-    """The plan of an audit as a table."""
-    individuals = _show.format_count(content["individuals"], "individual")
-    rows = [
-        (
-            "individuals",
-            individuals,
-            f"simultaneously, at confidence level {content['level']:.6g}",
-        )
-    ]
-    if "paper_runs" in content:
+        _output.print_json(content)
+        return
+    each = f"simultaneously, at confidence level {level:.6g}"
+    rows = [("individuals", _output.format_count(individuals, "individual"), each)]
+    if runs is None:
         rows += [
             ("error", f"± {content['error']:.6g}", "of any disagreement"),
             ("runs", f"{content['runs']:,}", "fixed in advance, by exact intervals"),
@@ -196,10 +131,30 @@ def _audit_table(content: "Mapping[str, Any]") -> object:
             ("error", f"± {content['error']:.4f}", "of any disagreement, exact intervals"),
             ("error", f"± {content['paper_error']:.4f}", "by the paper's bound"),
         ]
-    return _show.table("Audit plan", ("", "", ""), rows)
+    _output.print_table("Audit plan", ("", "", ""), rows)
 
 
-def _protection(max_contributions: int, relation: str) -> str:
-    """Contribution limit and neighboring relation."""
-    rows = "one row" if max_contributions == 1 else f"at most {max_contributions} rows"
-    return f"{rows}, {relation}"
+def _print_plan(plan: "TrainingPlan") -> None:
+    """Print the plan of a training run as a table."""
+    from veracal.accounting import format_up
+
+    promise = plan.statement
+    on_mean = format_up(plan.noise_multiplier / plan.expected_batch)
+    most = "one row" if promise.at_most == 1 else f"at most {promise.at_most} rows"
+    attack = f"{format_up(100 * promise.advantage)} %"
+    rows = [
+        ("noise multiplier", format_up(plan.noise_multiplier, 5), "noise on sum ÷ clip bound"),
+        ("noise on the mean", on_mean, "× clip bound"),
+        ("steps", f"{plan.steps:,}", f"{plan.passes:.4g} passes over the rows"),
+        ("sampling rate", f"{plan.rate:.6g}", f"expected batch {plan.expected_batch:,.6g}"),
+        ("epsilon", format_up(promise.epsilon), promise.accountant),
+        ("delta", format_up(promise.delta, 3), ""),
+        ("protects", f"one {promise.unit}", f"{most}, {promise.relation}"),
+    ]
+    if promise.renyi_epsilon is not None:
+        rows.append(("epsilon by Rényi", format_up(promise.renyi_epsilon), "second opinion"))
+    if promise.epsilon_without_poisson is not None:
+        known = format_up(promise.epsilon_without_poisson)
+        rows.append(("epsilon if batches were known", known, "no amplification"))
+    rows.append(("best attack's advantage", attack, "true minus false positive rate"))
+    _output.print_table("Training plan", ("", "", ""), rows)

@@ -1,23 +1,22 @@
-"""The command that recalibrates predictions."""
+"""The command ``recalibrate``: a calibration map for predictions or for a model."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from veracal.cli import _output as _places
-from veracal.cli import _output as _show
-from veracal.cli import _payment as _paying
-from veracal.cli import _predictions
+from veracal.calibration import METHODS, method_names
+from veracal.cli import _options, _output
 
 if TYPE_CHECKING:
     from veracal.calibration import BudgetDivision, Figure
-    from veracal.cli._recalibrate_local import RunIds
 
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
+
+_PRIVATE = [name for name in method_names() if name in METHODS]
+_PUBLIC = [name for name in METHODS if name not in _PRIVATE]
 
 
 # Options that the id of a run contains by themselves, or that change nothing released.
@@ -26,13 +25,7 @@ NAMED_ELSEWHERE = frozenset({"method", "budget", "curve", "internal", "replicate
 
 @dataclass(frozen=True)
 class FitOptions:
-    """Options of the fit.
-
-    Attributes
-    ----------
-    budget : BudgetDivision or None
-        Cost of the map, the guard and the figures; None without privacy.
-    """
+    """Options of the fit; without privacy there is no budget."""
 
     method: str
     form: str
@@ -40,10 +33,10 @@ class FitOptions:
     size: int | None
     temperatures: tuple[float, float] | None
     budget: "BudgetDivision | None"
-    delta: float = 0.0
-    curve: bool = False
-    internal: bool = False
-    replicates: int | None = None
+    delta: float
+    curve: bool
+    internal: bool
+    replicates: int | None
 
     @property
     def epsilon(self) -> float:
@@ -71,28 +64,6 @@ class FitOptions:
         return {**settings, "delta": self.delta or None}
 
 
-@dataclass(frozen=True)
-class LedgerOptions:
-    """The ledger to charge, and how it identifies the records."""
-
-    path: Path
-    records: Path
-    partition: str | None
-    version: str
-
-
-def _method_help() -> str:
-    """Help of ``--method``, from the registry."""
-    from veracal.calibration import METHODS, method_names
-
-    private = [name for name in method_names() if name in METHODS]
-    public = [name for name in METHODS if name not in private]
-    return (
-        "auto (by --size, --epsilon and the number of sources), "
-        f"{', '.join(private)}; with --not-private also {', '.join(public)}."
-    )
-
-
 @app.command(
     epilog="Example:  veracal recalibrate predictions.npz --epsilon 0.1 --out calibrated.npz"
 )
@@ -106,18 +77,19 @@ def recalibrate(
         ),
     ],
     epsilon: Annotated[
-        float | None, typer.Option(help="Cost of the map, charged before it is fitted.")
+        float | None, typer.Option(min=0, help="Cost of the map, charged before it is fitted.")
     ] = None,
     method: Annotated[
         str,
         typer.Option(
-            help=_method_help(),
+            help="auto (by --size, --epsilon and the number of sources), "
+            f"{', '.join(_PRIVATE)}; with --not-private also {', '.join(_PUBLIC)}."
         ),
     ] = "auto",
     form: Annotated[
         str, typer.Option(help="Form of a Platt map: scalar, vector or matrix.")
     ] = "vector",
-    bins: Annotated[int, typer.Option(min=1, max=10_000, help="Equal-width bins.")] = 15,
+    bins: _options.Bins15 = 15,
     delta: Annotated[
         float | None, typer.Option(help="Failure probability, for descent and platt.")
     ] = None,
@@ -148,23 +120,18 @@ def recalibrate(
         bool,
         typer.Option("--internal", help="Also show exact figures of the records."),
     ] = False,
-    replicates: Annotated[
-        int | None,
-        typer.Option(
-            min=0, max=100_000, help="Bootstrap replicates of the internal intervals."
-        ),
-    ] = None,
+    replicates: _options.Replicates = None,
     not_private: Annotated[
         bool,
         typer.Option("--not-private", help="Fit without privacy, instead of --epsilon."),
     ] = False,
-    classes: _predictions.Classes = None,
-    group: _predictions.Groups = None,
-    unit: _predictions.UnitColumn = None,
-    part: _predictions.Part = None,
-    ledger: _paying.LedgerFile = None,
-    ledger_part: _paying.LedgerPart = None,
-    version: _paying.Version = "",
+    classes: _options.Classes = None,
+    group: _options.Groups = None,
+    unit: _options.UnitColumn = None,
+    part: _options.Part = None,
+    ledger: _options.Payer = None,
+    ledger_part: _options.LedgerPart = None,
+    version: _options.RecordsVersion = "",
     sources_by: Annotated[
         str | None,
         typer.Option(
@@ -225,10 +192,8 @@ def recalibrate(
             "write the map into MODEL itself.",
         ),
     ] = False,
-    statement: Annotated[
-        bool, typer.Option("--statement", help="Print the guarantee in full.")
-    ] = False,
-    json: _predictions.Json = False,
+    statement: _options.FullStatement = False,
+    json: _options.Json = False,
 ) -> None:
     """Fit a calibration map to PREDICTIONS.
 
@@ -240,10 +205,16 @@ def recalibrate(
     ledger, and the ledger of PREDICTIONS is charged the cost for one record.
     With --sources remote institutions answer, and MODEL gets the map.
     """
-    from veracal.cli._methods import RecalibrationFiles
-
     several = sources_by is not None or sources is not None
-    _check_sources(several, least, at_sources, ledger_part, not_private, curve)
+    if not several and (least is not None or at_sources != 1):
+        hint = "--least" if least is not None else "--at-sources"
+        raise typer.BadParameter("needs --sources-by or --sources.", param_hint=hint)
+    if several and (ledger_part is not None or not_private or curve):
+        raise typer.BadParameter(
+            "omit --ledger-part, --not-private and --curve: each institution answers with its "
+            "own noise.",
+            param_hint="--sources-by or --sources",
+        )
     if sources is not None:
         local = (sources_by, classes, group, unit, part, ledger, version, internal, replicates)
         if any(option not in (None, "", False, []) for option in local):
@@ -254,30 +225,33 @@ def recalibrate(
             )
     elif wait is not None or give_up or run:
         raise typer.BadParameter("needs --sources.", param_hint="--wait, --give-up or --run")
-    budget = None
     if not_private:
-        private_options = (epsilon, delta, size, guard, measure, ledger, ledger_part, version)
-        if any(option not in (None, "") for option in private_options):
+        private = (epsilon, delta, size, guard, measure, ledger, ledger_part, version)
+        if any(option not in (None, "") for option in private):
             raise typer.BadParameter(
                 "omit --epsilon, --delta, --size, --guard, --measure and the options of the "
                 "ledger: nothing is charged.",
                 param_hint="--not-private",
             )
-    else:
-        budget = _budget(epsilon, delta, guard, measure, curve=curve)
+    elif epsilon is None:
+        raise typer.BadParameter(
+            "pass the cost of the map, as in --epsilon 0.1, or --not-private for public "
+            "records.",
+            param_hint="--epsilon",
+        )
+    elif delta is not None and not 0 < delta < 1:
+        raise typer.BadParameter(
+            f"expected 0 < delta < 1, got {delta!r}.", param_hint="--delta"
+        )
+    elif curve and measure is None:
+        raise typer.BadParameter("needs --measure, which pays for it.", param_hint="--curve")
+    searched = None if temperatures is None else _parse_range(temperatures)
+    check_method(method, form, private=not not_private)
+    _check_settings(method, searched, delta, size, private=not not_private)
+    budget = None if epsilon is None else _parse_budget(epsilon, guard, measure)
     options = FitOptions(
-        method,
-        form,
-        bins,
-        size,
-        _range(temperatures),
-        budget,
-        delta or 0.0,
-        curve,
-        internal,
-        replicates,
+        method, form, bins, size, searched, budget, delta or 0.0, curve, internal, replicates
     )
-    _check_method(options)
     if sources is not None:
         from veracal.cli._recalibrate_remote import Outputs, RemoteOptions, recalibrate_remote
 
@@ -285,95 +259,23 @@ def recalibrate(
         outputs = Outputs(predictions, out, map_out, force)
         recalibrate_remote(outputs, options, remote, whole=statement, json=json)
         return
-    reading = _predictions.settings(classes, group, unit, part)
-    if sources_by is not None:
-        from veracal.cli._recalibrate_sources import SourcesOptions, recalibrate_sources
+    from veracal.cli._recalibrate_local import RecalibrationFiles, recalibrate_file
 
-        folder = Path(f"{predictions}.ledgers") if ledger is None else ledger
-        files = RecalibrationFiles(predictions, folder, out, map_out, unit or "unit", force)
-        whom = SourcesOptions(sources_by, least, at_sources, version)
-        recalibrate_sources(files, reading, options, whom, whole=statement, json=json)
+    reading = _options.parse_reading(classes, group, unit, part)
+    files = RecalibrationFiles(predictions, out, map_out, unit or "unit", force)
+    if sources_by is None:
+        recalibrate_file(
+            files, reading, options, ledger, ledger_part, version, whole=statement, json=json
+        )
         return
-    path = _paying.ledger_place(predictions, ledger)
-    charged = LedgerOptions(path, predictions, ledger_part, version)
-    files = RecalibrationFiles(predictions, path, out, map_out, unit or "unit", force)
-    _recalibrate_file(files, reading, options, charged, whole=statement, json=json)
+    from veracal.cli._recalibrate_sources import SourcesOptions, recalibrate_sources
+
+    whom = SourcesOptions(sources_by, ledger, least, at_sources, version)
+    recalibrate_sources(files, reading, options, whom, whole=statement, json=json)
 
 
-def _recalibrate_file(
-    files: Any,
-    reading: Mapping[str, Any],
-    options: FitOptions,
-    ledger: LedgerOptions,
-    *,
-    whole: bool,
-    json: bool,
-) -> None:
-    """Recalibrate one file of predictions; write and print the result."""
-    from veracal.cli import _recalibrate_local as _local
-    from veracal.errors import VeracalError
-    from veracal.ledger import Ledger
-
-    files.check()
-    try:
-        if options.budget is not None and _places.path_exists(ledger.path):
-            classes = len(reading["classes"] or ()) or 2  # the cost does not depend on it
-            plan = _local.plan_local(options, ledger.path, None, classes)
-            ids = _run_ids(options, plan.method, ledger, reading)
-            _local.require_recalibration(plan, options, ledger, ids)
-        scores = _predictions.load(files.predictions, reading)
-        files.check_scores(scores)
-        if options.budget is None:
-            result, account = _local.recalibrate_public(scores, options), None
-        else:
-            plan = _local.plan_local(options, ledger.path, scores, 0)
-            ids = _run_ids(options, plan.method, ledger, reading)
-            result, account = _local.recalibrate_local(scores, plan, options, ledger, ids)
-    except VeracalError:
-        raise
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
-    internal = None
-    if options.internal or options.budget is None:
-        internal = _local.internal_sides(scores, result.map, options.bins, options.replicates)
-    files.write(result.map, scores)
-    if json:
-        values = _local.local_json(result, options, internal, account)
-        _show.print_json({"file": str(files.predictions), **values, **files.to_json()})
-        return
-    name = "no ledger" if account is None else _paying.ledger_name(Ledger(ledger.path))
-    _local.show_local(result, options, files.predictions.name, internal, account, name)
-    if result.statement is not None:
-        typer.echo("\n" + _paying.format_statement(result.statement, whole=whole))
-
-
-def _run_ids(
-    options: FitOptions, method: str, ledger: LedgerOptions, reading: Mapping[str, Any]
-) -> "RunIds":
-    """Ids of the runs of a recalibration, from the options alone."""
-    from veracal.cli._recalibrate_local import RunIds
-    from veracal.ledger import display_name
-
-    budget = options.budget
-    assert budget is not None
-    settings = options.fitter_settings()
-    bins = settings.pop("bins")  # of figures; methods with a delta have no bins
-    fit = {
-        "records": display_name(ledger.records),
-        "reading": {name: reading[name] for name in ("classes", "unit", "part")},
-        "method": method,
-        "settings": {**settings, "micro_epsilon": budget.map},
-        "part": ledger.partition,
-        "version": ledger.version,
-    }
-    extras = {"guard": budget.guard, "measure": budget.measure, "curve": options.curve}
-    return RunIds(fit, {**extras, "bins": bins}, options.delta)
-
-
-def _range(text: str | None) -> tuple[float, float] | None:
+def _parse_range(text: str) -> tuple[float, float]:
     """The range of temperatures of an option."""
-    if text is None:
-        return None
     try:
         low, high = map(float, text.split(","))
     except ValueError:
@@ -386,84 +288,74 @@ def _range(text: str | None) -> tuple[float, float] | None:
     return low, high
 
 
-def _check_sources(
-    several: bool,
-    least: int | None,
-    at_sources: int,
-    ledger_part: str | None,
-    not_private: bool,
-    curve: bool,
-) -> None:
-    """Reject options of several sources for a single one, and vice versa."""
-    if not several:
-        if least is not None or at_sources != 1:
-            hint = "--least" if least is not None else "--at-sources"
-            raise typer.BadParameter("needs --sources-by or --sources.", param_hint=hint)
-    elif ledger_part is not None or not_private or curve:
-        raise typer.BadParameter(
-            "omit --ledger-part, --not-private and --curve: each institution answers with its "
-            "own noise.",
-            param_hint="--sources-by or --sources",
-        )
-
-
-def _budget(
-    epsilon: float | None,
-    delta: float | None,
-    guard: float | None,
-    measure: float | None,
-    *,
-    curve: bool,
+def _parse_budget(
+    epsilon: float, guard: float | None, measure: float | None
 ) -> "BudgetDivision":
     """The cost of each part, as given by the options."""
     from veracal.accounting import to_micro
     from veracal.calibration import BudgetDivision
 
-    if epsilon is None:
+    costs = []
+    for option, value in (("--epsilon", epsilon), ("--guard", guard), ("--measure", measure)):
+        with _output.usage_errors(option):
+            costs.append(0 if value is None else to_micro(value))
+    return BudgetDivision(*costs)
+
+
+def method_choices(*, private: bool) -> tuple[str, ...]:
+    """Methods that ``veracal recalibrate`` accepts, from the registry.
+
+    Without privacy, methods that need a delta are offered only if they have a public fitter.
+    """
+    from veracal.calibration import AUTO, NONE
+
+    if private:
+        return tuple(name for name in method_names() if name != NONE)
+    return (AUTO, *(m.name for m in METHODS.values() if m.public is not None or not m.requires))
+
+
+def check_method(method: str, form: str, *, private: bool) -> None:
+    """Reject unknown methods and forms before a file is read."""
+    choices = method_choices(private=private)
+    if method not in choices:
         raise typer.BadParameter(
-            "pass the cost of the map, as in --epsilon 0.1, or --not-private for public "
-            "records.",
-            param_hint="--epsilon",
+            f"expected one of {', '.join(choices)}, got {method!r}.", param_hint="--method"
+        )
+    from veracal.calibration import FORMS  # slow to import
+
+    if form not in FORMS:
+        raise typer.BadParameter(
+            f"expected one of {', '.join(FORMS)}, got {form!r}.", param_hint="--form"
         )
 
-    def cost(hint: str, value: float | None) -> int:
-        try:
-            return 0 if value is None else to_micro(value)
-        except ValueError as error:
-            raise typer.BadParameter(str(error), param_hint=hint) from error
 
-    if delta is not None and not 0 < delta < 1:
-        raise typer.BadParameter(
-            f"expected 0 < delta < 1, got {delta!r}.", param_hint="--delta"
-        )
-    if curve and measure is None:
-        raise typer.BadParameter("needs --measure, which pays for it.", param_hint="--curve")
-    return BudgetDivision(
-        cost("--epsilon", epsilon), cost("--guard", guard), cost("--measure", measure)
-    )
+def _check_settings(
+    method: str,
+    temperatures: tuple[float, float] | None,
+    delta: float | None,
+    size: int | None,
+    *,
+    private: bool,
+) -> None:
+    """Reject missing settings of Gaussian noise, and options that the method does not use."""
+    from veracal.calibration import AUTO
 
-
-def _check_method(options: FitOptions) -> None:
-    """Reject unknown methods, missing settings of Gaussian noise, and unused options."""
-    from veracal.calibration import AUTO, METHODS
-    from veracal.cli._methods import check_method, methods_with_size, needs_delta
-
-    method = options.method
-    check_method(method, options.form, private=options.budget is not None)
-    if options.temperatures and method != AUTO and not METHODS[method].searches_temperature:
+    known = METHODS.get(method)  # none for auto
+    if temperatures and known is not None and not known.searches_temperature:
         raise typer.BadParameter(
             f"{method} does not search for a temperature.", param_hint="--temperatures"
         )
-    if options.budget is None:
+    if not private:
         return
-    gaussian = needs_delta(method)
-    if gaussian and not (options.delta and options.size):
+    gaussian = known is not None and "delta" in known.requires
+    if gaussian and not (delta and size):
         raise typer.BadParameter(
             f"{method} also needs --delta and --size, the declared number of records.",
             param_hint="--method",
         )
-    if not gaussian and (options.delta or (options.size and method not in methods_with_size())):
+    sized = [AUTO, *(each.name for each in METHODS.values() if each.uses_size)]
+    if not gaussian and (delta or (size and method not in sized)):
         raise typer.BadParameter(
-            f"{method} needs no --delta, and --size is for {', '.join(methods_with_size())}.",
+            f"{method} needs no --delta, and --size is for {', '.join(sized)}.",
             param_hint="--method",
         )

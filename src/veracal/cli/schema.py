@@ -2,15 +2,11 @@
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from veracal.cli import _output
-
-if TYPE_CHECKING:
-    from veracal.data import Draft
-
+from veracal.cli import _options, _output
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -47,7 +43,7 @@ def draft(
     out: Annotated[
         Path | None, typer.Option(help="Write to this file instead of stdout.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: _options.Json = False,
 ) -> None:
     """Draft a schema for FILE, with a warning for each field that was read from the records."""
     from veracal.data import draft as propose
@@ -70,25 +66,13 @@ def draft(
     if out is not None:
         write_new_text(out, text)
     if json:
-        fields = [
+        listed = [
             {"where": w.where, "field": w.field, "warning": w.reason} for w in proposal.warnings
         ]
-        _output.print_json({"schema": text, "warnings": fields})
+        _output.print_json({"schema": text, "warnings": listed})
     elif out is None:
         typer.echo(text, nl=False)
-    _warn(proposal)
-    if out is not None:
-        _output.print_status(
-            "To train on it, also write size = … at its top: the approximate number of "
-            "records, from public knowledge. Then:  veracal fit "
-            f"{shlex.quote(str(file))} --schema "
-            f"{shlex.quote(str(out))} --epsilon 3"
-        )
-
-
-def _warn(proposal: "Draft") -> None:
-    """List the fields that were read, one line for each column, and what to do."""
-    fields: dict[tuple[str, str], list[str]] = {}
+    fields: dict[tuple[str, str], list[str]] = {}  # one line for each column and reason
     for warning in proposal.warnings:
         fields.setdefault((warning.where, warning.reason), []).append(warning.field)
     for (where, reason), names in fields.items():
@@ -99,12 +83,19 @@ def _warn(proposal: "Draft") -> None:
     _output.print_status(
         f"Replace {read} by public knowledge{filled}, then delete the line 'draft = true'."
     )
+    if out is not None:
+        _output.print_status(
+            "To train on it, also write size = … at its top: the approximate number of "
+            "records, from public knowledge. Then:  veracal fit "
+            f"{shlex.quote(str(file))} --schema "
+            f"{shlex.quote(str(out))} --epsilon 3"
+        )
 
 
 @app.command(epilog="Example:  veracal schema check visits.toml")
 def check(
     schema: Annotated[Path, typer.Argument(help="TOML file.")],
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: _options.Json = False,
 ) -> None:
     """Check that SCHEMA is valid, without reading any record."""
     from veracal.data import Schema

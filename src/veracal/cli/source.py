@@ -1,22 +1,18 @@
-"""Commands of an institution that answers remote queries about its records."""
+"""The commands of an institution that answers remote queries about its records."""
 
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from veracal.cli import _predictions
-
-if TYPE_CHECKING:
-    from veracal.federation import Declaration
-
+from veracal.cli import _options, _output
 
 app = typer.Typer(
     no_args_is_help=True,
     help="Answer a coordinator's queries about your records within your own privacy budget.",
 )
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Folder = Annotated[Path, typer.Argument(help="Folder of the source.")]
 Which = Annotated[
     str | None,
@@ -35,11 +31,9 @@ def init(
     delta: Annotated[
         float, typer.Option(help="Delta of the budget; 0 for pure differential privacy.")
     ] = 0.0,
-    relation: Annotated[str, typer.Option(help="add-remove or replace-one.")] = "add-remove",
-    unit: Annotated[str, typer.Option(help="Unit of privacy: record, patient, …")] = "record",
-    max_contributions: Annotated[
-        int, typer.Option(help="Maximum number of rows of one unit.")
-    ] = 1,
+    relation: _options.Relation = "add-remove",
+    unit: _options.Unit = "record",
+    max_contributions: _options.UnitRows = 1,
     heads: Annotated[
         Path | None,
         typer.Option(
@@ -47,7 +41,7 @@ def init(
             "so that a restored backup of the folder is detected."
         ),
     ] = None,
-    json: Json = False,
+    json: _options.Json = False,
 ) -> None:
     """Create a source: a key, and a fixed privacy budget for one set of individuals.
 
@@ -55,18 +49,15 @@ def init(
     individuals.
     """
     from veracal.accounting import Budget, Unit
+
+    with _output.usage_errors():
+        budget = Budget(epsilon, delta, relation, Unit(unit, max_contributions))  # type: ignore[arg-type]
     from veracal.cli import _source_output
-    from veracal.errors import VeracalError
     from veracal.federation import create_source
 
-    try:
-        budget = Budget(epsilon, delta, relation, Unit(unit, max_contributions))  # type: ignore[arg-type]
+    with _output.usage_errors():
         source = create_source(folder, name, budget, heads=heads)
-    except VeracalError:
-        raise
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
-    _source_output.show_new(source, json=json)
+    _source_output.print_new(source, json=json)
 
 
 @app.command(
@@ -74,6 +65,7 @@ def init(
     "--max-per-answer 0.6 --model model --data visits.csv --out north.terms"
 )
 def enroll(
+    context: typer.Context,
     folder: Folder,
     coordinator: Annotated[
         str,
@@ -106,8 +98,8 @@ def enroll(
     model_hash: Annotated[
         str | None, typer.Option(metavar="HEX", help="SHA-256 of the model, without its file.")
     ] = None,
-    classes: _predictions.Classes = None,
-    unit: _predictions.UnitColumn = None,
+    classes: _options.Classes = None,
+    unit: _options.UnitColumn = None,
     ledger: Annotated[
         Path | None,
         typer.Option(
@@ -161,8 +153,8 @@ def enroll(
             "coordinator."
         ),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
-    json: Json = False,
+    yes: _options.Yes = False,
+    json: _options.Json = False,
 ) -> None:
     """Declare which queries one coordinator may send, at which total cost.
 
@@ -170,42 +162,20 @@ def enroll(
     and copied now, every query is evaluated once (its answer is discarded), and
     a summary is shown for confirmation before anything is written.
     """
-    from veracal.cli import _source_enroll, _source_records
-    from veracal.errors import VeracalError
-
     if json and not yes:
         raise typer.BadParameter(
             "add --yes: with --json there is no confirmation prompt.", param_hint="--json"
         )
-    paths = _source_records.RecordPaths(
+    from veracal.cli import _source_enroll
+
+    paths = _source_enroll.RecordPaths(
         scores, data, model, model_hash, classes, unit, ledger, partition
     )
 
-    def declare(model_id: str) -> "Declaration":
-        return _source_enroll.parse_declaration(
-            coordinator=_source_records.read_key(coordinator),
-            model=model_id,
-            epsilon=epsilon,
-            max_per_answer=max_per_answer,
-            delta=delta,
-            kinds=kinds,
-            temperatures=temperatures,
-            bins=bins,
-            clamp=clamp,
-            parameters=parameters,
-            min_records=min_records,
-            max_records=max_records,
-            deadline=deadline,
-            expires=expires,
-        )
-
-    try:
+    declare = partial(_source_enroll.parse_declaration, context.params)
+    with _output.usage_errors():
         outputs = _source_enroll.OutputFiles(out, node_key_out)
         _source_enroll.enroll_source(folder, paths, declare, outputs, yes=yes, json=json)
-    except VeracalError:
-        raise
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
 
 
 @app.command(epilog="Example:  veracal source serve north --inbox in --outbox out")
@@ -240,6 +210,18 @@ def serve(
     within your declarations, or it is refused. Every step is printed here and
     stored for 'veracal source log'.
     """
+    files, network = (inbox, outbox), (flower, ca)
+    if not (any(files) ^ any((*network, node_key))):
+        raise typer.BadParameter(
+            "choose one transport: --inbox and --outbox for files, or --flower and --ca.",
+            param_hint="--inbox",
+        )
+    if any(files) and not all(files):
+        raise typer.BadParameter("--inbox and --outbox go together.", param_hint="--inbox")
+    if not any(files) and not all(network):
+        raise typer.BadParameter("--flower and --ca go together.", param_hint="--flower")
+    if once and inbox is None:
+        raise typer.BadParameter("only for files.", param_hint="--once")
     from veracal.cli import _source_enroll
 
     transport = _source_enroll.TransportOptions(inbox, outbox, flower, ca, node_key, once)
@@ -247,15 +229,14 @@ def serve(
 
 
 @app.command(epilog="Example:  veracal source status north")
-def status(folder: Folder, json: Json = False) -> None:
+def status(folder: Folder, json: _options.Json = False) -> None:
     """Show granted, spent and remaining budgets, and check files and ledgers.
 
     The exit code is 1 if there is a problem.
     """
     from veracal.cli import _source_output
 
-    if not _source_output.show_status(folder, json=json):
-        raise typer.Exit(1)
+    _source_output.print_status(folder, json=json)
 
 
 @app.command(epilog="Example:  veracal source log north")
@@ -265,7 +246,7 @@ def log(
     last: Annotated[
         int | None, typer.Option(min=1, help="Show only the latest answers and refusals.")
     ] = None,
-    json: Json = False,
+    json: _options.Json = False,
 ) -> None:
     """Show every answered query with the numbers that were sent, and refused requests.
 
@@ -274,21 +255,39 @@ def log(
     """
     from veracal.cli import _source_output
 
-    if not _source_output.show_log(folder, enrollment, last, json=json):
-        raise typer.Exit(1)
+    _source_output.print_log(folder, enrollment, last, json=json)
 
 
 @app.command(epilog="Example:  veracal source revoke north 4f3a")
 def revoke(
     folder: Folder,
     enrollment: Annotated[str, typer.Argument(metavar="ID", help="Id, or a prefix of it.")],
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
-    json: Json = False,
+    yes: _options.Yes = False,
+    json: _options.Json = False,
 ) -> None:
     """Permanently stop answering a coordinator.
 
     Its granted budget is not refunded, and sent answers cannot be recalled.
     """
-    from veracal.cli import _source_output
+    from veracal.federation import read_enrollment, read_source
+    from veracal.federation import revoke as revoke_enrollment
 
-    _source_output.revoke(folder, enrollment, yes=yes, json=json)
+    source = read_source(folder)
+    found = read_enrollment(source, enrollment)
+    terms = found.terms
+    if json and not yes:
+        raise typer.BadParameter(
+            "add --yes: with --json there is no confirmation prompt.", param_hint="--json"
+        )
+    which = f"{terms.source[:12]} of the coordinator {terms.coordinator.fingerprint}"
+    if not (yes or typer.confirm(f"Permanently revoke enrollment {which}?", err=True)):
+        _output.print_status("Nothing was changed.")
+        raise typer.Exit(1)
+    revoke_enrollment(source, found)
+    if json:
+        _output.print_json({"enrollment": terms.source, "revoked": True})
+    else:
+        _output.print_line(
+            f"Enrollment {terms.source[:12]} is revoked. All further requests are refused. Its "
+            "share of the budget is not refunded."
+        )
