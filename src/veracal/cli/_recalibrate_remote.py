@@ -11,7 +11,13 @@ import typer
 
 from veracal.accounting import format_down, format_up
 from veracal.artifact import check_output_folder
-from veracal.calibration import BINS, Identity, Recalibration, plan_recalibration
+from veracal.calibration import (
+    BINS,
+    Identity,
+    Recalibration,
+    plan_recalibration,
+    run_recalibration,
+)
 from veracal.cli import _output
 from veracal.cli._artifacts import is_artifact
 from veracal.cli._recalibrate_local import write_map
