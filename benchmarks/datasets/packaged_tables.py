@@ -16,11 +16,10 @@ import numpy as np
 from benchmarks.datasets.entries import CatalogEntry, DatasetRequest
 from benchmarks.datasets.sources import File, FromFolder, FromPip, in_package
 from veracal._types import Frozen
-from veracal.data.columns import Category, Column, Number, Target
 from veracal.data.dataset import Dataset
 from veracal.data.encoding import declare_dataset
 from veracal.data.loading import load
-from veracal.data.schema import Grouping, Schema
+from veracal.data.schema import Category, Column, Grouping, Number, Schema, Target
 
 Row = list[str]
 

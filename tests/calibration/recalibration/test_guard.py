@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from veracal.calibration.recalibration.budget import guard_share
 
 from tests.calibration.private.conftest import miscalibrated
 from tests.calibration.recalibration.conftest import FACTOR, N, spent
@@ -19,7 +18,7 @@ from veracal.calibration import (
     recalibrate,
 )
 from veracal.calibration.maps import Identity, Temperature
-from veracal.calibration.recalibration.sources import SourceProfile
+from veracal.calibration.recalibration.sources import SourceProfile, guard_share
 from veracal.queries import Public
 
 
