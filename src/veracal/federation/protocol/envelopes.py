@@ -100,13 +100,7 @@ class PrivateKey:
 
     @classmethod
     def read(cls, path: Path) -> "PrivateKey":
-        """Read a key file that only its owner can access.
-
-        Raises
-        ------
-        DataError
-            If the file is missing, is not a key, or is accessible to other users.
-        """
+        """Read a key file that only its owner can access."""
         expected, remedy = "a private key that `init` wrote", "Give the path of that file."
         content = read_secret(path, expected, remedy)
         load = _primitives("serialization").load_pem_private_key

@@ -42,10 +42,9 @@ class Head:
     source : str
         Id of the enrollment that the ledger belongs to.
     index : int
-        Number of the entry, counted from 1.
+        Number of the entry, from 1.
     hash, previous : str
         Hash of the entry, and of the one before it (or of the opening record).
-    signature : str
     """
 
     source: str
@@ -136,13 +135,7 @@ class Request:
         return digest(canonical(self.query))
 
     def seal(self, key: PrivateKey) -> bytes:
-        """Sign the request with the coordinator's key.
-
-        Raises
-        ------
-        ValueError
-            If the message is longer than a source accepts.
-        """
+        """Sign the request with the coordinator's key; refuse one that is too long to send."""
         head = None if self.head is None else self.head.to_json()
         body = {**self.query, "head": head, "id": self.id, "round": self.round}
         raw = seal(REQUEST, body, key)
@@ -230,13 +223,7 @@ class Refusal:
 
 
 def unseal_reply(raw: bytes, key: PublicKey) -> Answer | Refusal:
-    """Verify and read a reply of a source.
-
-    Raises
-    ------
-    EnvelopeError
-        If it is not a valid reply that was signed with this key.
-    """
+    """Verify and read a reply that a source signed with this key."""
     body = unseal(ANSWER, raw, key, max_bytes=MAX_REPLY_BYTES)
     checks = _REFUSAL_CHECKS if body.get("refused") is True else _ANSWER_CHECKS
     fields = schema.check_fields(body, checks, "the reply")

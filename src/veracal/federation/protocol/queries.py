@@ -103,13 +103,7 @@ def encode_map(map_: CalibrationMap, terms: Terms) -> dict[str, Any]:
 
 
 def decode_map(body: Mapping[str, Any], terms: Terms) -> CalibrationMap:
-    """Decode a calibration map from integers.
-
-    Raises
-    ------
-    EnvelopeError
-        If the body is not a map within the declared bounds.
-    """
+    """Decode a calibration map from integers; refuse one outside of the declared bounds."""
     checks: dict[str, schema.Check]
     step = 2.0**-terms.temperatures.bits
     if "mixing" in body:

@@ -173,11 +173,6 @@ class Terms:
 
         That the key belongs to the institution is not verified: compare the fingerprint of
         :attr:`key` with the institution by telephone or in person.
-
-        Raises
-        ------
-        DataError
-            If the bytes are not valid signed terms.
         """
         try:
             key = PublicKey(
@@ -250,11 +245,6 @@ def model_hash(path: str | Path) -> str:
         SHA-256 in hexadecimal: of the bytes of a file, or of everything that the scores of an
         artifact depend on before calibration. So it does not change when a calibration map is
         written to the artifact.
-
-    Raises
-    ------
-    DataError
-        If the path does not exist, or the artifact was changed.
     """
     path = Path(path)
     if path.is_dir():
