@@ -241,8 +241,7 @@ class Assignment:
     recording : int
         Number of the recording that was used, for :meth:`PartitionStore.seal`.
     notice : AssignmentNotice or None
-        Notice for the data holder before anything is charged: some individuals are new although
-        others were recorded before, or some rows are in no partition.
+        For the data holder before a charge: individuals are new, or rows are in no partition.
     """
 
     parts: Ints

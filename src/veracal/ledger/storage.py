@@ -218,8 +218,8 @@ def find(
     connection: sqlite3.Connection, request: str, scope: int = 0
 ) -> tuple[Entry, bytes | None] | None:
     """The entry of a request id, in a run or in the ledger itself, and its answer."""
-    found = _select(connection, "scope = ? AND request = ?", scope, request)
-    return _check_column(found, "request", request)
+    matches = _select(connection, "scope = ? AND request = ?", scope, request)
+    return _check_column(matches, "request", request)
 
 
 def settlement(connection: sqlite3.Connection, index: int) -> tuple[Entry, bytes | None] | None:
@@ -247,8 +247,8 @@ def entry(connection: sqlite3.Connection, index: int) -> Entry:
 def pending(connection: sqlite3.Connection) -> list[Entry]:
     """Unsettled reservations."""
     settled = "SELECT settles FROM entries WHERE settles IS NOT NULL"
-    found = _select(connection, f"outcome = 'reserved' AND id NOT IN ({settled})")
-    return [entry for entry, _ in found]
+    matches = _select(connection, f"outcome = 'reserved' AND id NOT IN ({settled})")
+    return [entry for entry, _ in matches]
 
 
 def _select(
@@ -259,7 +259,7 @@ def _select(
         f"SELECT record, hash, answer FROM entries WHERE {where} ORDER BY id",  # noqa: S608
         values,
     )
-    found = []
+    selected = []
     for record, stated, answer in rows.fetchall():
         entry = Entry.from_text(record)
         if _hash(record) != stated:
@@ -268,19 +268,19 @@ def _select(
             raise LedgerError(
                 f"The answer of entry {entry.index} does not match its hash.", _VERIFY
             )
-        found.append((entry, answer))
-    return found
+        selected.append((entry, answer))
+    return selected
 
 
 def _check_column(
-    found: list[tuple[Entry, bytes | None]], name: str, value: object
+    matches: list[tuple[Entry, bytes | None]], name: str, value: object
 ) -> tuple[Entry, bytes | None] | None:
     """The only entry of a unique column; raise unless its record has the same value."""
-    if not found:
+    if not matches:
         return None
-    if getattr(found[0][0], name) != value:
-        raise LedgerError(f"Entry {found[0][0].index} does not match its columns.", _VERIFY)
-    return found[0]
+    if getattr(matches[0][0], name) != value:
+        raise LedgerError(f"Entry {matches[0][0].index} does not match its columns.", _VERIFY)
+    return matches[0]
 
 
 def balances(connection: sqlite3.Connection) -> dict[str, tuple[Cost, Cost]]:
@@ -529,9 +529,9 @@ def check_settings(
 
     if pragma("application_id") != application:
         raise LedgerError(f"{path}: expected {what}, found another database.")
-    if (found := pragma("user_version")) != version:
+    if (actual_version := pragma("user_version")) != version:
         raise LedgerError(
-            f"{path}: expected {what} of format {version}, found format {found}.",
+            f"{path}: expected {what} of format {version}, found format {actual_version}.",
             "It was written by another version of Veracal: use that version.",
         )
     actual = (pragma("journal_mode"), pragma("synchronous"))
