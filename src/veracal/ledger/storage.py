@@ -218,13 +218,13 @@ def find(
     connection: sqlite3.Connection, request: str, scope: int = 0
 ) -> tuple[Entry, bytes | None] | None:
     """The entry of a request id, in a run or in the ledger itself, and its answer."""
-    matches = _select(connection, "scope = ? AND request = ?", scope, request)
-    return _check_column(matches, "request", request)
+    where = "scope = ? AND request = ?"
+    return next(iter(_select(connection, where, scope, request, request=request)), None)
 
 
 def settlement(connection: sqlite3.Connection, index: int) -> tuple[Entry, bytes | None] | None:
     """The entry that settles another, and its answer."""
-    return _check_column(_select(connection, "settles = ?", index), "settles", index)
+    return next(iter(_select(connection, "settles = ?", index, settles=index)), None)
 
 
 def account_entries(connection: sqlite3.Connection) -> list[Entry]:
@@ -252,9 +252,12 @@ def pending(connection: sqlite3.Connection) -> list[Entry]:
 
 
 def _select(
-    connection: sqlite3.Connection, where: str, *values: object
+    connection: sqlite3.Connection, where: str, *values: object, **expected: object
 ) -> list[tuple[Entry, bytes | None]]:
-    """Entries that satisfy a condition, in order, and their answers; all match their hashes."""
+    """Entries that satisfy a condition, in order, and their answers.
+
+    Raise unless all match their hashes, and their records have the expected values.
+    """
     rows = connection.execute(
         f"SELECT record, hash, answer FROM entries WHERE {where} ORDER BY id",  # noqa: S608
         values,
@@ -268,19 +271,10 @@ def _select(
             raise LedgerError(
                 f"The answer of entry {entry.index} does not match its hash.", _VERIFY
             )
+        if any(getattr(entry, name) != value for name, value in expected.items()):
+            raise LedgerError(f"Entry {entry.index} does not match its columns.", _VERIFY)
         selected.append((entry, answer))
     return selected
-
-
-def _check_column(
-    matches: list[tuple[Entry, bytes | None]], name: str, value: object
-) -> tuple[Entry, bytes | None] | None:
-    """The only entry of a unique column; raise unless its record has the same value."""
-    if not matches:
-        return None
-    if getattr(matches[0][0], name) != value:
-        raise LedgerError(f"Entry {matches[0][0].index} does not match its columns.", _VERIFY)
-    return matches[0]
 
 
 def balances(connection: sqlite3.Connection) -> dict[str, tuple[Cost, Cost]]:
