@@ -322,7 +322,7 @@ def _fit_private(
     )
     # Of the fit alone, so that a later guard or measurement gets the same map.
     assert isinstance(plan.fitter, PrivateFitter)
-    asked = {
+    query = {
         "method": plan.method,
         **plan.fitter.get_params(),
         "records": scores.name,
@@ -331,7 +331,7 @@ def _fit_private(
         "part": part,
         "version": version,
     }
-    request = hashlib.sha256(_canonical(asked)).hexdigest()
+    request = hashlib.sha256(_canonical(query)).hexdigest()
     extra_curator = None
     if is_run(curator.ledger, ids.delta):
         number, name, items = _next_run(curator.ledger, fit, extras, ids)
