@@ -260,16 +260,12 @@ class BrierGain(ScalarSum):
     bits: int = 20
 
     name = "Brier gain of a map"
+    low, high = -1, 1
 
     def __post_init__(self) -> None:
         if not isinstance(self.map, CalibrationMap):
             raise ValueError(f"Expected a calibration map, got {self.map!r}.")
         _ = self.bounds
-
-    @property
-    def bounds(self) -> Bounds:
-        """From a score that becomes 1 to one that becomes 0."""
-        return Bounds.of(-1, 1, self.grid)
 
     @property
     def settings(self) -> Mapping[str, SettingValue]:
