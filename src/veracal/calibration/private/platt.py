@@ -12,7 +12,6 @@ from veracal import _checks
 from veracal._types import Floats
 from veracal.accounting import Unit
 from veracal.calibration.maps.parametric import Form, Platt
-from veracal.calibration.private.gradient_descent import DescentFitter
 from veracal.calibration.private.platt_solver import (
     N_STEPS,
     PRIOR,
@@ -21,6 +20,7 @@ from veracal.calibration.private.platt_solver import (
     solve,
 )
 from veracal.calibration.private.session import (
+    DescentFitter,
     QuerySession,
     check_level,
     micro_epsilon_of,
