@@ -30,8 +30,8 @@ from veracal.data import (
     atomic_file,
     check_output_path,
     check_score_columns,
+    check_score_suffix,
     save_scores,
-    score_writer,
 )
 
 _MAX_PRINTED = 8  # numbers of a map that are printed
@@ -138,7 +138,7 @@ class RecalibrationFiles:
             check_new(path, force=self.force, option=hint)
             check_output_path(path, force=self.force)
         if self.out is not None:
-            score_writer(self.out)
+            check_score_suffix(self.out)
 
     def check_scores(self, scores: Scores) -> None:
         """Reject scores that cannot be written, before anything is charged."""
