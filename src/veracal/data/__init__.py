@@ -77,11 +77,11 @@ if TYPE_CHECKING:
         JsonPredictions,
         PredictionWriter,
         check_score_columns,
+        check_score_suffix,
         load_scores,
         prediction_writer,
         save_scores,
         scan_scores,
-        score_writer,
     )
     from veracal.data.scores import Kind, Scores
     from veracal.data.scoring import compute_logits, score, scoring_method
@@ -158,6 +158,7 @@ __all__ = [
     "check_output_path",
     "check_readable",
     "check_score_columns",
+    "check_score_suffix",
     "compute_logits",
     "construct_from_settings",
     "corrupt_labels",
@@ -198,7 +199,6 @@ __all__ = [
     "score",
     "score_at_positions",
     "score_independently",
-    "score_writer",
     "scoring_method",
     "split",
     "split_by_assignment",
@@ -235,7 +235,7 @@ __getattr__, __dir__ = attach(
         "score_files": (
             "ABSTAINED CsvPredictions ExtraColumns JsonPredictions PredictionWriter "
             "check_score_columns load_scores prediction_writer save_scores scan_scores "
-            "score_writer"
+            "check_score_suffix"
         ),
         "scores": "Kind Scores",
         "scoring": "compute_logits score scoring_method",
