@@ -165,7 +165,7 @@ def curve_of(
 ) -> ReliabilityCurve:
     """Reliability curve of bin totals, which may come from a stream."""
     _checks.one_of(_INTERVALS, interval=interval)
-    check_level(level)
+    _checks.open_fraction(level=level)
     n, correct, edges = totals.counts, totals.happened, totals.bins.edges.tolist()
     n_or_one = np.maximum(n, 1)
     sums = totals.probability + totals.rest
@@ -185,13 +185,6 @@ def curve_of(
         level,
         interval,
     )
-
-
-def check_level(level: float) -> None:
-    """Reject a confidence level outside (0, 1)."""
-    _checks.fraction(level=level)
-    if not 0 < level < 1:
-        raise ValueError(f"Expected a level between 0 and 1, got level={level!r}.")
 
 
 def wilson(correct: Ints, n: Ints, level: float) -> tuple[Floats, Floats]:
@@ -358,7 +351,7 @@ def measure(
     """
     need_records(scores)
     _checks.whole(least=0, replicates=replicates)
-    check_level(level)
+    _checks.open_fraction(level=level)
     known = figure_names(scores.n_classes)
     names = known if figures is None else tuple(figures)
     for name in names:
