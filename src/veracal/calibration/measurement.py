@@ -98,14 +98,6 @@ class ReliabilityCurve:
         return tuple(each.n for each in self.bins)
 
     @property
-    def histogram(self) -> tuple[Estimate, ...]:
-        """Share of the records in each bin, with an interval of the same kind and level."""
-        counts = np.array(self.counts)
-        low, high = _INTERVALS[self.interval](counts, np.full_like(counts, self.n), self.level)
-        ends = zip(counts.tolist(), low.tolist(), high.tolist(), strict=True)
-        return tuple(Estimate(c / self.n, a, b, self.level, self.n) for c, a, b in ends)
-
-    @property
     def ece(self) -> float:
         """Expected calibration error over these bins."""
         gaps = (
