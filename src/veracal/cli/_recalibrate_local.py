@@ -36,8 +36,8 @@ from veracal.data import (
     atomic_file,
     check_output_path,
     check_score_columns,
+    check_score_suffix,
     save_scores,
-    score_writer,
 )
 from veracal.ledger import Item, Ledger, display_name
 from veracal.queries import Curator, Public
@@ -72,7 +72,7 @@ class RecalibrationFiles:
             _output.check_new(path, force=self.force, option=option)
             check_output_path(path, force=self.force)
         if self.out is not None:
-            score_writer(self.out)
+            check_score_suffix(self.out)
 
     def check_scores(self, scores: Scores) -> None:
         """Reject scores that cannot be written, before anything is charged."""
