@@ -23,24 +23,4 @@ __all__ = [
     "Streams",
 ]
 
-__getattr__, __dir__ = attach(
-    __name__,
-    {
-        "base": (
-            "AuditEngine",
-            "Seed",
-            "Streams",
-            "VARIED",
-        ),
-        "linear": (
-            "DPSGDEngine",
-            "ObjectiveEngine",
-            "OutputEngine",
-        ),
-        "retraining": (
-            "RetrainEngine",
-            "RunContext",
-        ),
-        "stored": ("StoredEngine",),
-    },
-)
+__getattr__, __dir__ = attach(__name__)
