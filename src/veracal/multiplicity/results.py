@@ -431,10 +431,19 @@ class FeatureGrid:
             Number of points in each direction.
         """
         _checks.whole(least=2, points=points)
-        first, second = (_feature_index(name, names) for name in features)
+        for name in features:
+            if name not in names:
+                raise DataError(
+                    "map",
+                    f"names of features: {', '.join(map(str, names))}"[:300],
+                    repr(name),
+                    "Choose two of them, by the names that the model uses.",
+                )
+        first, second = (list(names).index(name) for name in features)
         if first == second:
             raise ValueError(f"Expected two different features, got {features[0]!r} twice.")
-        xs, ys = (_spaced_values(X[:, column], points) for column in (first, second))
+        ends = np.quantile(X[:, [first, second]], [0.01, 0.99], axis=0).T.tolist()
+        xs, ys = (np.linspace(a, b if b > a else a + 1.0, points) for a, b in ends)
         rows = np.tile(np.median(X, axis=0).astype(np.float64), (points * points, 1))
         rows[:, first], rows[:, second] = np.tile(xs, points), np.repeat(ys, points)
         return cls((str(features[0]), str(features[1])), xs, ys, rows)
@@ -446,21 +455,3 @@ class FeatureGrid:
         chosen = shares[:, 1] if runs.classes == 2 else shares.max(axis=1)
         values = normalized_disagreement(runs.counts, runs.runs)
         return Plane(self.names, self.xs, self.ys, values.reshape(shape), chosen.reshape(shape))
-
-
-def _feature_index(name: str, names: Sequence[str]) -> int:
-    """Column of a feature."""
-    if name in names:
-        return list(names).index(name)
-    raise DataError(
-        "map",
-        f"names of features: {', '.join(map(str, names))}"[:300],
-        repr(name),
-        "Choose two of them, by the names that the model uses.",
-    )
-
-
-def _spaced_values(values: Array, points: int) -> Floats:
-    """Evenly spaced values between the 1st and the 99th percentile."""
-    low, high = np.quantile(values, [0.01, 0.99]).tolist()
-    return np.linspace(low, high if high > low else low + 1.0, points)

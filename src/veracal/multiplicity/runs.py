@@ -94,12 +94,6 @@ class StreamingSummary:
         return cls(int(count), mean, squares, minimum, maximum, histogram)
 
 
-def accuracies(decisions: Ints, labels: Ints) -> Floats:
-    """Accuracy of each run, of shape (runs,)."""
-    result: Floats = (decisions == labels).mean(axis=1)
-    return result
-
-
 def auc_scores(scores: Floats, labels: Bools) -> Floats:
     r"""Area under the ROC curve of each run.
 
@@ -145,14 +139,6 @@ def _labeled_rank_sums(scores: Floats, marks: Bools) -> tuple[Floats, Ints]:
     return sums, np.count_nonzero(marked[:, 1:] == marked[:, :-1], axis=1)
 
 
-def f1_scores(decisions: Ints, labels: Ints, positive: int) -> Floats:
-    """F1 of one class in each run: 2 TP / (predicted + actual positives), or 0."""
-    predicted, actual = decisions == positive, labels == positive
-    hits = 2.0 * (predicted & actual).sum(axis=1)
-    result: Floats = hits / np.maximum(predicted.sum(axis=1) + actual.sum(), 1)
-    return result
-
-
 def compute_figures(
     scores: Floats | None, decisions: Ints, labels: Ints, classes: int
 ) -> dict[str, Floats]:
@@ -169,9 +155,14 @@ def compute_figures(
     labels : array of ints of shape (individuals,)
     classes : int
     """
-    figures = {"accuracy": accuracies(decisions, labels)}
+    figures: dict[str, Floats] = {"accuracy": (decisions == labels).mean(axis=1)}
     present = [1] if classes == 2 else np.unique(labels).tolist()
-    figures["f1"] = np.mean([f1_scores(decisions, labels, code) for code in present], axis=0)
+    f1 = []
+    for code in present:  # 2 TP / (predicted + actual positives), or 0
+        predicted, actual = decisions == code, labels == code
+        hits = 2.0 * (predicted & actual).sum(axis=1)
+        f1.append(hits / np.maximum(predicted.sum(axis=1) + actual.sum(), 1))
+    figures["f1"] = np.mean(f1, axis=0)
     present = [code for code in present if 0 < (labels == code).sum() < len(labels)]
     if scores is not None and present:
         columns = (scores if scores.ndim == 2 else scores[:, :, code] for code in present)
@@ -245,12 +236,17 @@ class Runs:
     ) -> None:
         _checks.whole(individuals=individuals)
         _checks.whole(least=2, classes=classes, blocks=blocks)
-        self.individuals, self.classes, self.blocks = (
-            int(individuals),
-            int(classes),
-            int(blocks),
-        )
-        self.threshold = _validate_threshold(threshold, classes)
+        self.individuals, self.classes = int(individuals), int(classes)
+        self.blocks = int(blocks)
+        if threshold is not None:
+            if classes > 2:
+                raise ValueError("Expected no threshold with more than two classes.")
+            if not 0 < threshold < 1:
+                raise ValueError(
+                    f"Expected threshold between 0 and 1, got threshold={threshold!r}."
+                )
+            threshold = float(threshold)
+        self.threshold = threshold
         self.labels = None if labels is None else self._validate_labels(np.asarray(labels))
         self.levels = tuple(float(level) for level in levels)
         for level in self.levels:
@@ -460,7 +456,12 @@ class Runs:
         """Check the scores; of two classes, keep those of the second."""
         result: Floats = scores.astype(np.float64, copy=False)
         if self.classes == 2 and result.ndim == 3 and result.shape[2] == 2:
-            result = _second_class_scores(result, kind)
+            if kind == "logit":
+                with np.errstate(over="ignore", invalid="ignore"):  # rejected below
+                    result = result[:, :, 1] - result[:, :, 0]
+            else:
+                whole = np.abs(result.sum(axis=2) - 1) <= _ROUNDING
+                result = np.where(whole, result[:, :, 1], np.nan)
         expected = (
             (self.individuals,) if self.classes == 2 else (self.individuals, self.classes)
         )
@@ -498,17 +499,6 @@ class Runs:
         return labels.astype(np.int64)
 
 
-def _second_class_scores(scores: Floats, kind: str) -> Floats:
-    """Scores of the second of two columns; NaN where they are not probabilities."""
-    if kind == "logit":
-        with np.errstate(over="ignore", invalid="ignore"):  # rejected by the caller
-            difference: Floats = scores[:, :, 1] - scores[:, :, 0]
-        return difference
-    whole = np.abs(scores.sum(axis=2) - 1) <= _ROUNDING
-    second: Floats = np.where(whole, scores[:, :, 1], np.nan)
-    return second
-
-
 def _to_probabilities(scores: Floats, kind: str, classes: int) -> Floats:
     """Probabilities of shape (runs, individuals, classes); of two classes, only the second."""
     if classes > 2:
@@ -517,14 +507,3 @@ def _to_probabilities(scores: Floats, kind: str, classes: int) -> Floats:
             return result
     second: Floats = expit(scores) if kind == "logit" else scores
     return second[:, :, None]
-
-
-def _validate_threshold(threshold: float | None, classes: int) -> float | None:
-    """Check a probability threshold, which needs two classes."""
-    if threshold is None:
-        return None
-    if classes > 2:
-        raise ValueError("Expected no threshold with more than two classes.")
-    if not 0 < threshold < 1:
-        raise ValueError(f"Expected threshold between 0 and 1, got threshold={threshold!r}.")
-    return float(threshold)

@@ -53,9 +53,8 @@ from veracal.multiplicity.results import (
 )
 from veracal.multiplicity.runs import Runs
 
-Measure = Callable[
-    [Ints, int], Floats
-]  # (counts of shape (n, classes), runs) -> one value each
+# (Counts of shape (n, classes), runs) -> one value each.
+Measure = Callable[[Ints, int], Floats]
 Figures = Callable[[Ints, int], Floats]  # (counts, runs) -> figures
 
 
@@ -193,7 +192,10 @@ def ratio_over_groups(
     this many runs do not show.
     """
     each = _group_means(runs, groups, measure)
-    result = each.compare_pairs(_ratio)
+    # Of two means of zero the ratio is 1.
+    result = each.compare_pairs(
+        lambda mean, other: np.divide(mean, other, out=np.ones_like(mean), where=other > 0)
+    )
     value, half_width = float(result.values.min()), result.half_width(level, len(result.values))
     if half_width is None:
         return Estimate(value, None, None, level, runs.runs)
@@ -255,13 +257,6 @@ def _hidden_disagreement(runs: int, level: float) -> float:
     return float(disagreement_interval(*ends)[1][0])
 
 
-def _ratio(numerator: Floats, denominator: Floats) -> Floats:
-    """Elementwise ratio; 1 where the denominator is zero."""
-    return np.divide(
-        numerator, denominator, out=np.ones(np.shape(numerator)), where=denominator > 0
-    )
-
-
 _BLOCK_PORTIONS = (1, 2, 4, 8)  # numbers of blocks compared with the remaining ones
 _FEW_RUNS = 100  # with fewer runs, estimates of individuals are imprecise
 _ABSTENTION_SHARES = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5)
@@ -296,7 +291,10 @@ def summarize(
     individuals = summarize_individuals(
         runs, description.level, anytime_valid=description.anytime_valid, deployed=deployed
     )
-    correct = _is_correct(runs, deployed)
+    correct = None
+    if runs.labels is not None:  # of the deployed decision, or else of the majority's
+        decided = runs.counts.argmax(axis=1) if deployed is None else deployed
+        correct = decided == runs.labels
     return Audit(
         **{name: getattr(description, name) for name in vars(description)},
         runs=runs.runs,
@@ -508,15 +506,6 @@ def make_notes(
                 f"{name}: {', '.join(singletons)} has one individual; its figure is theirs."
             )
     return tuple(notes)
-
-
-def _is_correct(runs: Runs, deployed: Ints | None) -> Array | None:
-    """Whether the deployed decision, or else the majority decision of the runs, is right."""
-    if runs.labels is None:
-        return None
-    decided = runs.counts.argmax(axis=1) if deployed is None else deployed
-    correct: Array = decided == runs.labels
-    return correct
 
 
 def validate_deployed(deployed: ArrayLike, individuals: int, classes: Sequence[Label]) -> Ints:
