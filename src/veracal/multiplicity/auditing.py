@@ -15,10 +15,16 @@ from veracal.calibration import MapFitter
 from veracal.data import Dataset, Group, Label, cross
 from veracal.errors import DataError
 from veracal.multiplicity.collecting import PerRunRecalibration, RunConsumer, collect
-from veracal.multiplicity.engines.base import AuditEngine, Kind, Seed, Varied, fingerprint
+from veracal.multiplicity.engines.base import (
+    AuditEngine,
+    Kind,
+    Seed,
+    StoredEngine,
+    Varied,
+    fingerprint,
+)
 from veracal.multiplicity.engines.linear import DPSGDEngine, ObjectiveEngine, OutputEngine
 from veracal.multiplicity.engines.retraining import RetrainEngine
-from veracal.multiplicity.engines.stored import StoredEngine
 from veracal.multiplicity.results import Audit, FeatureGrid, RecalibrationEffect
 from veracal.multiplicity.runs import Runs
 from veracal.multiplicity.summary import (

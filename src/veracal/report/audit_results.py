@@ -384,14 +384,16 @@ def review(results: AuditResults, label: str, audit: Audit) -> Table:
         )
         for index in audit.review[:LISTED].tolist()
     )
-    heads = ("row in the table", "disagreement", "interval")
-    heads += tuple(f"runs for {each}" for each in audit.classes)
+    heads = [
+        *("row in the table", "disagreement", "interval"),
+        *(f"runs for {each}" for each in audit.classes),
+    ]
     if persons.flip is not None:
-        heads += ("share of runs that contradict the deployed model",)
+        heads.append("share of runs that contradict the deployed model")
     where = f" at epsilon {label}" if results.epsilons else ""
     more = len(audit.review) - len(rows)
     rest = f"; {more:,} more are in individuals.csv" if more > 0 else ""
-    return Table(f"To review{where}, the least certain first{rest}", heads, rows)
+    return Table(f"To review{where}, the least certain first{rest}", tuple(heads), rows)
 
 
 def abstention_table(results: AuditResults) -> Table:

@@ -135,9 +135,10 @@ class DPSGDEngine(AuditEngine):
             If the weights of a run diverge.
         """
         separate_batches = streams.varied != "noise"
-        parts = _split_models(
-            count, _CACHE_BYTES // bytes_per_model(self._fits, own=separate_batches)
-        )
+        per_part = _CACHE_BYTES // bytes_per_model(self._fits, own=separate_batches)
+        # At least two parts, so that two cores are busy.
+        pieces = min(count, max(2, math.ceil(count / max(1, per_part))))
+        parts = [len(part) for part in np.array_split(np.arange(count), pieces)]
         noise = [_fast_generator(rng) for rng in streams.noise.spawn(len(parts))]
         if separate_batches:
             batches = streams.batches.spawn(len(parts))
@@ -200,12 +201,6 @@ def _train_models(
         else shared_batches(fits, rng=batch_rng)
     )
     return train_batched(fits, models, batches, standard_normals(fits, models, rng=noise_rng))
-
-
-def _split_models(count: int, most: int) -> list[int]:
-    """Batch sizes: at least two batches, so that two cores are busy."""
-    parts = min(count, max(2, math.ceil(count / max(1, most))))
-    return [len(part) for part in np.array_split(np.arange(count), parts)]
 
 
 _MAX_PERTURBED_RUNS = 2048

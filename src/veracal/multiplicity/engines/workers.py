@@ -32,18 +32,6 @@ _COMMON: dict[str, Any] = {}  # shared data of the current tasks, by key
 _WATCHED_PARENTS: set[int] = set()
 
 
-def serialize(common: Any) -> Any:
-    """Pickle the data that all tasks share into one array of bytes."""
-    try:
-        return np.frombuffer(cloudpickle.dumps(common), dtype=np.uint8)
-    except Exception as cause:
-        raise WorkerError(
-            f"The model cannot be sent to workers: {one_line(cause)}. Remove what cannot be "
-            "pickled (open files, locks, connections), create it inside a training function, "
-            "or run with jobs=1."
-        ) from cause
-
-
 def run_task(
     task: Callable[[Any, Any], Any],
     item: Any,
@@ -54,7 +42,16 @@ def run_task(
 ) -> Any:
     """Result of a task, in a worker process."""
     try:
-        common = _load_common(key, payload, parent)
+        if key not in _COMMON:  # the first task that needs the shared data
+            if parent is not None and parent == os.getppid() and parent not in _WATCHED_PARENTS:
+                _WATCHED_PARENTS.add(parent)
+                threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+            if not isinstance(payload, np.ndarray):
+                payload = extra("ray", "cluster").get(payload)
+            common = cloudpickle.loads(memoryview(payload))
+            _COMMON.clear()
+            _COMMON[key] = common
+        common = _COMMON[key]
     except Exception as cause:
         return WorkerError(
             f"A worker cannot load the model: {one_line(cause)}. Install on every worker the "
@@ -73,20 +70,6 @@ def one_core(threads: int) -> Iterator[None]:
     """
     with parallel_config(backend="sequential"), threadpool_limits(threads):
         yield
-
-
-def _load_common(key: str, payload: Any, parent: int | None) -> Any:
-    """Unpickle the shared data for the first task that needs it."""
-    if key not in _COMMON:
-        if parent is not None and parent == os.getppid() and parent not in _WATCHED_PARENTS:
-            _WATCHED_PARENTS.add(parent)
-            threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-        if not isinstance(payload, np.ndarray):
-            payload = extra("ray", "cluster").get(payload)
-        common = cloudpickle.loads(memoryview(payload))
-        _COMMON.clear()
-        _COMMON[key] = common
-    return _COMMON[key]
 
 
 def _end_with(parent: int) -> None:
@@ -198,7 +181,15 @@ def run_tasks(
     chunk = list(islice(rest, 1))
     if not chunk:
         return
-    with _start_workers(executor, serialize(common)) as pool:
+    try:
+        payload = np.frombuffer(cloudpickle.dumps(common), dtype=np.uint8)
+    except Exception as cause:
+        raise WorkerError(
+            f"The model cannot be sent to workers: {one_line(cause)}. Remove what cannot be "
+            "pickled (open files, locks, connections), create it inside a training function, "
+            "or run with jobs=1."
+        ) from cause
+    with _start_workers(executor, payload) as pool:
         ahead = max(1, min(max_pending, (64 if pool.streams_results else 2) * pool.size))
         chunk += islice(rest, ahead - 1)
         while chunk:
@@ -282,7 +273,17 @@ def _dask(executor: TaskExecutor, key: str) -> Iterator[Any]:
     distributed = extra("distributed", "cluster")
     address, security = executor.address, None
     if address is None:
-        current = _current_dask_client(executor, distributed)
+        try:
+            current = (
+                get_active_backend()[0].client
+                if executor.backend is None
+                else distributed.get_client(timeout=_PATIENCE)
+            )
+        except ValueError as cause:
+            raise WorkerError(
+                "No Dask cluster: connect to one with dask.distributed.Client('ADDRESS:8786'), "
+                "or start one on this machine with dask.distributed.Client()."
+            ) from cause
         address, security = current.scheduler_info()["address"], current.security
     _check_reachable(address)
     client = distributed.Client(
@@ -295,19 +296,6 @@ def _dask(executor: TaskExecutor, key: str) -> Iterator[Any]:
         with suppress(Exception):  # the cluster may be gone
             client.run(release_common, key, on_error="ignore")
         client.close(timeout=_PATIENCE)
-
-
-def _current_dask_client(executor: TaskExecutor, distributed: Any) -> Any:
-    """The Dask client of this process."""
-    if executor.backend is None:
-        return get_active_backend()[0].client
-    try:
-        return distributed.get_client(timeout=_PATIENCE)
-    except ValueError as cause:
-        raise WorkerError(
-            "No Dask cluster: connect to one with dask.distributed.Client('ADDRESS:8786'), or "
-            "start one on this machine with dask.distributed.Client()."
-        ) from cause
 
 
 @contextmanager
@@ -379,27 +367,23 @@ def _chunk_results(
         results = pool.parallel(calls)
     except Exception as cause:
         raise _describe_loss(cause) from cause
+    arriving = iter(results)
     try:
-        yield from _checked_results(iter(results))
+        while True:
+            try:
+                result = next(arriving)
+            except StopIteration:
+                return
+            except Exception as cause:
+                raise _describe_loss(cause) from cause
+            if isinstance(result, WorkerError):
+                raise result
+            yield result
     finally:
         if pool.streams_results:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # ending early is intended
                 results.close()
-
-
-def _checked_results(results: Iterator[Any]) -> Iterator[Any]:
-    """Results, until a worker fails."""
-    while True:
-        try:
-            result = next(results)
-        except StopIteration:
-            return
-        except Exception as cause:
-            raise _describe_loss(cause) from cause
-        if isinstance(result, WorkerError):
-            raise result
-        yield result
 
 
 def _describe_loss(cause: Exception) -> WorkerError:
