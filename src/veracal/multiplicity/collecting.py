@@ -150,21 +150,12 @@ class _Checkpoint:
 
 @dataclass(frozen=True)
 class CollectionResult:
-    """How a collection of runs ended.
-
-    Attributes
-    ----------
-    runs : int
-        Number of runs counted.
-    resumed : int
-        Of these, the number counted by an earlier process.
-    fixed : bool
-        Whether the number of runs was fixed before the first run and never changed. If not, it
-        may depend on the results, and only anytime-valid intervals hold.
-    """
+    """How a collection of runs ended."""
 
     runs: int
-    resumed: int
+    resumed: int  # of these runs, those counted by an earlier process
+    # Whether the number of runs was fixed before the first run and never changed. If not, it
+    # may depend on the results, and only anytime-valid intervals hold.
     fixed: bool
 
 
@@ -182,23 +173,10 @@ def collect(
 ) -> CollectionResult:
     """Repeat a training and count the results of its runs.
 
-    Parameters
-    ----------
-    engine : AuditEngine
-    consumers : mapping of str to RunConsumer
-    run_limit : int
-        Largest number of runs.
-    random_state : int, optional
-        The user's seed, if one was given; it must agree with the checkpoint.
-    seed : Seed
-    keep : path, optional
-        Checkpoint file, saved about every second and at the end. If it exists, its runs are not
-        repeated; each run number is counted once.
-    identity : mapping, optional
-        Settings beside the engine's that must agree with the checkpoint.
-    stopping_rule : callable, optional
-        Estimates how many runs suffice. Collection ends once that many were counted.
-    on_progress : callable, optional
+    The checkpoint file ``keep`` is saved about every second and at the end. If it exists, its
+    runs are not repeated; its settings must agree with the engine's and with ``identity``, and
+    its seed with the user's ``random_state``, if one was given. Collection ends after
+    ``run_limit`` runs, or once as many were counted as ``stopping_rule`` estimates to suffice.
 
     Raises
     ------
@@ -326,18 +304,10 @@ def _exclusive_lock(path: Path | None) -> Iterator[None]:
 
 @dataclass(frozen=True, eq=False)
 class PerRunRecalibration:
-    """A calibration map fitted to each run, on records of its own.
+    """A calibration map fitted to each run, on records of its own."""
 
-    Attributes
-    ----------
-    fitter : MapFitter
-        Not private: an audit is internal.
-    labels : array of ints of shape (n,)
-        Labels of the last n rows that the engine scores.
-    """
-
-    fitter: MapFitter
-    labels: Ints
+    fitter: MapFitter  # not private: an audit is internal
+    labels: Ints  # of the last rows that the engine scores
 
     @property
     def count(self) -> int:

@@ -20,16 +20,7 @@ _BINS = 10_000  # quantiles are exact to a ten-thousandth
 
 @dataclass(eq=False)
 class StreamingSummary:
-    """Mean, standard deviation and histogram of one figure over runs.
-
-    Attributes
-    ----------
-    count : int
-    mean : float
-    minimum, maximum : float
-    histogram : array of ints of shape (10000,)
-        Of values within [0, 1].
-    """
+    """Mean, standard deviation and histogram of one figure, within [0, 1], over runs."""
 
     count: int = 0
     mean: float = 0.0
@@ -103,14 +94,8 @@ def auc_scores(scores: Floats, labels: Bools) -> Floats:
     replaces the last bit of each score, so that sorting carries it along, five times faster
     than argsort. Runs with ties (identical rows tie in every run) are sorted a second time with
     the other labels marked; the mean of both is exact. Where the last bit decided an order, the
-    run is ranked directly.
-
-    Parameters
-    ----------
-    scores : array of shape (runs, individuals)
-        Of the positive class, on any monotone scale.
-    labels : array of bool of shape (individuals,)
-        With both classes present.
+    run is ranked directly. The scores of the positive class, of shape (runs, individuals), may
+    be on any monotone scale; labels of both classes must be present.
     """
     plain = scores.astype(np.float64) + 0.0  # turns -0.0 into 0.0
     sums, equal = _labeled_rank_sums(plain, labels)
@@ -146,14 +131,7 @@ def compute_figures(
 
     With two classes the second is the positive one; with more, AUC and F1 are macro averages
     one-vs-rest over the classes that occur. AUC needs scores and both positive and negative
-    labels; otherwise it is left out.
-
-    Parameters
-    ----------
-    scores : array of shape (runs, individuals) or (runs, individuals, classes), or None
-    decisions : array of ints of shape (runs, individuals)
-    labels : array of ints of shape (individuals,)
-    classes : int
+    labels; otherwise it is left out. Scores and decisions have a row for each run.
     """
     figures: dict[str, Floats] = {"accuracy": (decisions == labels).mean(axis=1)}
     present = [1] if classes == 2 else np.unique(labels).tolist()

@@ -53,25 +53,15 @@ from veracal.multiplicity.results import (
 )
 from veracal.multiplicity.runs import Runs
 
-# (Counts of shape (n, classes), runs) -> one value each.
-Measure = Callable[[Ints, int], Floats]
 Figures = Callable[[Ints, int], Floats]  # (counts, runs) -> figures
 
 
 @dataclass(frozen=True, eq=False)
 class Jackknife:
-    """Figures, and their values with one block of runs left out.
-
-    Attributes
-    ----------
-    values : array of shape (figures,)
-    leave_one_out : array of shape (blocks, figures), or None
-        None with too few runs.
-    runs : int
-    """
+    """Figures, and their values with one block of runs left out."""
 
     values: Floats
-    leave_one_out: Floats | None
+    leave_one_out: Floats | None  # of shape (blocks, figures); None with too few runs
     runs: int
 
     def half_width(self, level: float, at_once: int = 1, least: float = 0.0) -> Floats | None:
@@ -101,28 +91,18 @@ class Jackknife:
 
 
 def mean_over_individuals(
-    runs: Runs,
-    individuals: Array | None = None,
-    measure: Measure = normalized_disagreement,
-    level: float = 0.95,
+    runs: Runs, individuals: Array | None = None, level: float = 0.95
 ) -> Estimate:
-    """Mean of a measure over individuals, with an interval.
+    """Mean disagreement over all or some individuals, with an interval.
 
-    Parameters
-    ----------
-    runs : Runs
-        With fewer than two non-empty blocks there is no interval.
-    individuals : array of bool, optional
-        Individuals to include; by default all.
-    measure : callable
-    level : float in (0, 1)
+    With fewer than two non-empty blocks of runs there is no interval.
     """
     if individuals is not None and not np.asarray(individuals).any():
         raise DataError(
             "individuals", "at least one individual", "none", "Choose another group."
         )
     rows = np.ones(runs.individuals, dtype=bool) if individuals is None else individuals
-    result = jackknife(_mean_figures([rows], measure), runs.counts_by_block, runs.runs_by_block)
+    result = _jackknife_means(runs, [rows])
     value, m = float(result.values[0]), runs.runs
     half_width = result.half_width(level, least=2 * value**2 / (m * (m - 1)))
     if half_width is None:
@@ -131,45 +111,37 @@ def mean_over_individuals(
     return Estimate(value, max(value - distance, 0.0), value + distance, level, m)
 
 
-def difference_of_means(
-    before: Runs, after: Runs, measure: Measure = normalized_disagreement, level: float = 0.95
-) -> Estimate:
-    """Mean over individuals after a change of the runs, minus the mean before it."""
+def difference_of_means(before: Runs, after: Runs, level: float = 0.95) -> Estimate:
+    """Mean disagreement after a change of the runs, minus the mean before it."""
     if not np.array_equal(before.runs_by_block, after.runs_by_block):
         raise ValueError("Expected counts of the same runs before and after.")
     classes = before.classes
 
     def difference(counts: Ints, runs: int) -> Floats:
-        first, second = counts[:, :classes], counts[:, classes:]
-        return np.array([(measure(second, runs) - measure(first, runs)).mean()])
+        first = normalized_disagreement(counts[:, :classes], runs)
+        second = normalized_disagreement(counts[:, classes:], runs)
+        return np.array([(second - first).mean()])
 
     combined = np.concatenate([before.counts_by_block, after.counts_by_block], axis=2)
     result = jackknife(difference, combined, before.runs_by_block)
     value, half_width = float(result.values[0]), result.half_width(level)
     if half_width is None:
         return Estimate(value, None, None, level, result.runs)
-    return Estimate(
-        value, value - float(half_width[0]), value + float(half_width[0]), level, result.runs
-    )
+    distance = float(half_width[0])
+    return Estimate(value, value - distance, value + distance, level, result.runs)
 
 
-def gap_over_groups(
-    runs: Runs,
-    groups: Mapping[str, Array],
-    measure: Measure = normalized_disagreement,
-    level: float = 0.95,
-) -> Estimate:
+def gap_over_groups(runs: Runs, groups: Mapping[str, Array], level: float = 0.95) -> Estimate:
     """Largest group mean minus the smallest, over non-empty groups.
 
     The largest of several noisy differences is biased upward. The interval combines
     simultaneous intervals of all pairs: the true gap is at least the largest of their lower
     ends, and at most the largest of their upper ends.
     """
-    result = _group_means(runs, groups, measure).compare_pairs(np.subtract)
+    result = _group_means(runs, groups).compare_pairs(np.subtract)
     value = float(result.values.max())
-    half_width = result.half_width(
-        level, len(result.values) // 2
-    )  # a pair and its reverse hold together
+    pairs = len(result.values) // 2  # a pair and its reverse hold together
+    half_width = result.half_width(level, pairs)
     if half_width is None:
         return Estimate(value, None, None, level, runs.runs)
     low = max(float((result.values - half_width).max()), 0.0)
@@ -179,19 +151,14 @@ def gap_over_groups(
     return Estimate(value, low, high, level, runs.runs)
 
 
-def ratio_over_groups(
-    runs: Runs,
-    groups: Mapping[str, Array],
-    measure: Measure = normalized_disagreement,
-    level: float = 0.95,
-) -> Estimate:
+def ratio_over_groups(runs: Runs, groups: Mapping[str, Array], level: float = 0.95) -> Estimate:
     """Smallest group mean divided by the largest; 1 where all are zero.
 
     The interval combines those of all pairwise ratios, like that of a gap. Where all means are
     zero the ratio is unknown; where one is zero, the upper end allows for disagreement that
     this many runs do not show.
     """
-    each = _group_means(runs, groups, measure)
+    each = _group_means(runs, groups)
     # Of two means of zero the ratio is 1.
     result = each.compare_pairs(
         lambda mean, other: np.divide(mean, other, out=np.ones_like(mean), where=other > 0)
@@ -210,12 +177,7 @@ def ratio_over_groups(
 def jackknife(figures: Figures, by_block: Ints, sizes: Ints) -> Jackknife:
     """Compute figures with and without each block of runs.
 
-    Parameters
-    ----------
-    figures : callable
-    by_block : array of ints of shape (blocks, individuals, columns)
-    sizes : array of ints of shape (blocks,)
-        Number of runs in each block.
+    ``by_block`` has the shape (blocks, individuals, columns); ``sizes`` are the runs in blocks.
     """
     counts, runs = by_block.sum(axis=0, dtype=np.int64), int(sizes.sum())
     used = np.flatnonzero(sizes)
@@ -225,24 +187,24 @@ def jackknife(figures: Figures, by_block: Ints, sizes: Ints) -> Jackknife:
     return Jackknife(figures(counts, runs), np.array(leave_one_out), runs)
 
 
-def _group_means(runs: Runs, groups: Mapping[str, Array], measure: Measure) -> Jackknife:
-    """Means of a measure over each of two or more non-empty groups."""
+def _group_means(runs: Runs, groups: Mapping[str, Array]) -> Jackknife:
+    """Mean disagreement of each of two or more non-empty groups."""
     nonempty = [np.asarray(rows) for rows in groups.values() if np.asarray(rows).any()]
     if len(nonempty) < 2:
         raise DataError(
             "groups", "at least two non-empty groups", str(len(nonempty)), "Choose others."
         )
-    return jackknife(_mean_figures(nonempty, measure), runs.counts_by_block, runs.runs_by_block)
+    return _jackknife_means(runs, nonempty)
 
 
-def _mean_figures(rows: list[Array], measure: Measure) -> Figures:
-    """A figure function: means of a measure over sets of individuals."""
+def _jackknife_means(runs: Runs, rows: list[Array]) -> Jackknife:
+    """Mean disagreement over sets of individuals."""
 
-    def means(counts: Ints, runs: int) -> Floats:
-        values = measure(counts, runs)
+    def means(counts: Ints, m: int) -> Floats:
+        values = normalized_disagreement(counts, m)
         return np.array([values[mine].mean() for mine in rows])
 
-    return means
+    return jackknife(means, runs.counts_by_block, runs.runs_by_block)
 
 
 def _is_unanimous(runs: Runs, groups: Mapping[str, Array]) -> bool:

@@ -60,12 +60,7 @@ def group_chart(index: int) -> str:
 
 
 def histogram(audit: Audit) -> list[tuple[float, float, int]]:
-    """Number of individuals by disagreement, which may exceed 1 up to m / (m - 1).
-
-    Returns
-    -------
-    list of (from, to, individuals)
-    """
+    """Ends and individuals of each bin of disagreement, which may reach m / (m - 1)."""
     edges = np.linspace(0, 1, _BINS + 1)
     individuals, _ = np.histogram(np.clip(audit.individuals.disagreement, 0, 1), edges)
     low, high = edges[:-1].round(3).tolist(), edges[1:].round(3).tolist()

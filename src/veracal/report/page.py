@@ -108,25 +108,13 @@ _KNOWN = {"training", "records", "classes", "groups"} | {
 
 @dataclass(frozen=True)
 class Panel:
-    """A chart, or several below each other, with their table.
-
-    Attributes
-    ----------
-    title : str
-    table : Table or None
-    charts : mapping
-        Specifications by name; those of one panel are saved together.
-    has_choices : bool
-        Whether the reader chooses what the charts show: a stage, or a budget.
-    note : str
-        A sentence below the title.
-    """
+    """A chart, or several below each other, with their table."""
 
     title: str
     table: Table | None
-    charts: Mapping[str, Spec] = field(default_factory=dict)
-    has_choices: bool = False
-    note: str = ""
+    charts: Mapping[str, Spec] = field(default_factory=dict)  # by name; saved together
+    has_choices: bool = False  # the reader chooses the stage or the budget that charts show
+    note: str = ""  # a sentence below the title
 
 
 def internal_panels(internal: Mapping[str, Any]) -> list[Panel]:
@@ -393,18 +381,8 @@ def render_page(
 ) -> str:
     """Render a template as one file, with a policy that lets nothing else run.
 
-    Parameters
-    ----------
-    template : str
-        Extends ``page.html.j2``.
-    drawn : mapping of str to chart
-        Vega-Lite specifications; without any, the page contains no drawing script.
-    internal : bool
-        Whether the page is watermarked as internal.
-    version : object
-        Version of Veracal in the footer.
-    **context : object
-        Variables of the template; all of them are escaped.
+    The template extends ``page.html.j2``, and escapes all variables of its context. A page
+    without charts contains no drawing script; an ``internal`` one is watermarked.
     """
     bundle = vega() if drawn else ""
     css, script = _asset("report.css"), _asset("report.js")

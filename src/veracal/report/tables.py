@@ -199,29 +199,15 @@ _HASH_DIGITS = 16  # digits of a hash that a table shows
 
 @dataclass(frozen=True)
 class Institutions:
-    """A recalibration by institutions, as the report describes it.
-
-    Attributes
-    ----------
-    title : str
-    sentences : tuple of str
-    sources : Table
-        The institutions and their charges.
-    figures : Table or None
-        Before and after, if they were measured.
-    map : Table
-    statement : str
-    kept : bool
-        Whether the model uses the new calibration map.
-    """
+    """A recalibration by institutions, as the report describes it."""
 
     title: str
     sentences: tuple[str, ...]
-    sources: Table
-    figures: Table | None
+    sources: Table  # the institutions and their charges
+    figures: Table | None  # before and after, if they were measured
     map: Table
     statement: str
-    kept: bool
+    kept: bool  # whether the model uses the new calibration map
 
 
 def institutions(results: Results) -> Institutions | None:

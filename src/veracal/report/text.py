@@ -132,54 +132,30 @@ _TOP_BINS = 3  # bins of highest confidence on the first screen
 
 @dataclass(frozen=True)
 class Protection:
-    """What is protected, and how strongly.
+    """What is protected, and how strongly."""
 
-    Attributes
-    ----------
-    strength : {"strong", "moderate", "weak", "no"}
-    cost : str
-        Epsilon and delta.
-    sentences : tuple of str
-    """
-
-    strength: str
-    cost: str
+    strength: str  # "strong", "moderate", "weak" or "no"
+    cost: str  # epsilon and delta
     sentences: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class ConfidenceSummary:
-    """Accuracy of the predictions in one bin of confidence, before and after recalibration.
-
-    Attributes
-    ----------
-    confidence : str
-    before, after : str
-    verdict : str
-    known : bool
-        Whether an interval is narrow enough for a claim.
-    """
+    """Accuracy of the predictions in one bin of confidence, before and after recalibration."""
 
     confidence: str
     before: str
     after: str
     verdict: str
-    known: bool
+    known: bool  # whether an interval is narrow enough for a claim
 
 
 @dataclass(frozen=True)
 class GroupSummary:
-    """Differences between groups, in sentences.
-
-    Attributes
-    ----------
-    sentences : tuple of str
-    worse : tuple of str
-        Groups with significantly lower accuracy.
-    """
+    """Differences between groups, in sentences."""
 
     sentences: tuple[str, ...]
-    worse: tuple[str, ...] = ()
+    worse: tuple[str, ...] = ()  # groups with significantly lower accuracy
 
 
 def protection(results: Results) -> Protection:

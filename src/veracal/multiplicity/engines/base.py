@@ -281,11 +281,6 @@ def validate_rows(X: ArrayLike, d: int) -> Floats:
 def reorder_classes(scores: Floats, given: Sequence[Label], wanted: Sequence[Label]) -> Floats:
     """Logits with their classes in another order.
 
-    Parameters
-    ----------
-    scores : array of shape (runs, individuals) for two classes, else (runs, individuals, k)
-    given, wanted : sequence of str or int
-
     Examples
     --------
     >>> reorder_classes(np.array([[0.5, -2.0]]), ("ill", "well"), ("well", "ill"))

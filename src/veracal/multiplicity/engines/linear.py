@@ -42,6 +42,7 @@ from veracal.training import (
 )
 
 _MAX_MODELS = 256  # runs trained at once
+_MAX_PERTURBED_RUNS = 2048
 _MAX_SCORES = 1 << 23  # entries of scores held at once
 _CACHE_BYTES = 1 << 21  # bytes of a batch's working set
 
@@ -203,10 +204,6 @@ def _train_models(
     return train_batched(fits, models, batches, standard_normals(fits, models, rng=noise_rng))
 
 
-_MAX_PERTURBED_RUNS = 2048
-_MAX_ENTRIES = 1 << 23  # scores held at once
-
-
 class _PerturbationEngine(AuditEngine):
     """Common part of both perturbation engines: the binary problems, and scoring by weights."""
 
@@ -219,7 +216,7 @@ class _PerturbationEngine(AuditEngine):
         self.classes = train.classes
         self.individuals = len(self._X)
         entries = max(1, self.individuals * len(self._task.signs))
-        self.runs_per_call = max(1, min(_MAX_PERTURBED_RUNS, _MAX_ENTRIES // entries))
+        self.runs_per_call = max(1, min(_MAX_PERTURBED_RUNS, _MAX_SCORES // entries))
 
     def settings(self) -> dict[str, Any]:
         """Parameters of the model, and hashes of the records and individuals."""

@@ -60,14 +60,8 @@ def predict_scores(
 ) -> Array:
     """Scores of rows by a fitted classifier, of shape (n, k), in the order of ``classes``.
 
-    Parameters
-    ----------
-    model : classifier
-        Fitted. Its ``classes_`` give the order of its columns. A class that it does not know
-        gets probability zero, or the smallest logit.
-    X : array or MappedRows of shape (n, d)
-    classes : tuple of str or int
-    kind : {"logit", "probability"}
+    The model's ``classes_`` give the order of its columns. A class that it does not know gets
+    probability zero, or the smallest logit.
     """
     methods = _METHODS[kind]
     method = next((method for method in methods if _has_method(model, method)), None)
@@ -96,16 +90,9 @@ def predict_scores(
 def validate_scores(scores: Any, individuals: int, k: int, kind: Kind, run_name: str) -> Floats:
     """Scores in the form of an engine: finite, and of shape (individuals,) for two classes.
 
-    Parameters
-    ----------
-    scores : array of shape (individuals,) or (individuals, k)
-        Of the second of two classes, or of every class.
-    individuals, k : int
-    kind : {"logit", "probability"}
-        Logits beyond the range of floats are clipped; probabilities of three or more classes
-        are divided by their sum, to correct rounding.
-    run_name : str
-        Name of the run in error messages.
+    Of the second of two classes, or of every class. Logits beyond the range of floats are
+    clipped; probabilities of three or more classes are divided by their sum, to correct
+    rounding.
 
     Raises
     ------

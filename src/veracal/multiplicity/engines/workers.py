@@ -99,24 +99,12 @@ _CLASSES = {"RayBackend": "ray", "DaskDistributedBackend": "dask", "LokyBackend"
 
 @dataclass(frozen=True)
 class TaskExecutor:
-    """Where and how tasks are executed.
+    """Where and how tasks are executed."""
 
-    Attributes
-    ----------
-    backend : {"loky", "ray", "dask"}, optional
-        None: the active ``joblib.parallel_config``, and loky if there is none.
-    jobs : int, optional
-        Concurrent tasks. None: the number of cores. Dask uses all of its workers.
-    address : str, optional
-        Address of a Ray or Dask cluster. None: the one that this process is connected to.
-    threads : int
-        Threads of linear algebra within a task.
-    """
-
-    backend: str | None = None
-    jobs: int | None = None
-    address: str | None = None
-    threads: int = 1
+    backend: str | None = None  # None: the active joblib.parallel_config, or else loky
+    jobs: int | None = None  # None: one for each core; Dask uses all of its workers
+    address: str | None = None  # of a cluster; None: the one this process is connected to
+    threads: int = 1  # of linear algebra within a task
 
     def __post_init__(self) -> None:
         if self.backend is not None:
@@ -151,18 +139,9 @@ def run_tasks(
     joblib memory-maps for local processes, and which is broadcast on Dask and put into Ray's
     object store.
 
-    Parameters
-    ----------
-    task : function of (common, item)
-        Defined in a module that workers can import.
-    common : object
-        Data that all tasks share.
-    items : iterable
-        Consumed by the thread that reads the results, at most ``max_pending`` ahead.
-    executor : TaskExecutor
-    max_pending : int
-        Results that may wait to be read. Ray returns the results of a block together, so that
-        its blocks are twice as long as it has workers.
+    The task, a function of (common, item), is defined in a module that workers can import. The
+    thread that reads the results consumes the items, at most ``max_pending`` ahead. Ray returns
+    the results of a block together, so that its blocks are twice as long as it has workers.
 
     Raises
     ------
