@@ -26,13 +26,12 @@ from veracal.multiplicity.engines.base import (
 from veracal.multiplicity.engines.linear import DPSGDEngine, ObjectiveEngine, OutputEngine
 from veracal.multiplicity.engines.retraining import RetrainEngine
 from veracal.multiplicity.results import Audit, FeatureGrid, RecalibrationEffect
-from veracal.multiplicity.runs import Runs
+from veracal.multiplicity.runs import Runs, validate_codes
 from veracal.multiplicity.summary import (
     AuditDescription,
     difference_of_means,
     mean_over_individuals,
     summarize,
-    validate_deployed,
     worst_error,
 )
 from veracal.training import (
@@ -190,7 +189,7 @@ def audit_engine(
     labels = labels if labeled else None
     groups = _select_groups(individuals, settings.groups)
     if deployed is not None:
-        deployed = validate_deployed(deployed, count, engine.classes)
+        deployed = validate_codes("deployed", deployed, count, len(engine.classes))
     consumers = _make_consumers(engine, settings, labels, count, points, recalibration)
     runs, auto, level = consumers["individuals"].runs, settings.runs == "auto", settings.level
 

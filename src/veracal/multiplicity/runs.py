@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import expit, logit, softmax
 from scipy.stats import rankdata
 
@@ -225,7 +226,9 @@ class Runs:
                 )
             threshold = float(threshold)
         self.threshold = threshold
-        self.labels = None if labels is None else self._validate_labels(np.asarray(labels))
+        self.labels = (
+            None if labels is None else validate_codes("labels", labels, individuals, classes)
+        )
         self.levels = tuple(float(level) for level in levels)
         for level in self.levels:
             _checks.fraction(accuracy_level=level)
@@ -312,7 +315,14 @@ class Runs:
             part = result[start : start + some]
             codes = self._decide(part, kind)
             self._count_decisions(codes, begin + start)
-            shares = _to_probabilities(part, kind, self.classes)
+            shares = part
+            if kind == "logit" and self.classes == 2:
+                shares = expit(part)
+            elif kind == "logit":
+                with np.errstate(over="ignore"):  # on overflow the share is 0
+                    shares = softmax(part, axis=2)
+            if self.classes == 2:
+                shares = shares[:, :, None]  # only of the second class
             self._record_probabilities(shares)
             if self.labels is not None:
                 # Logits of several classes are defined up to a constant per individual, so
@@ -464,24 +474,17 @@ class Runs:
             )
         return result
 
-    def _validate_labels(self, labels: Array) -> Ints:
-        """Check that every individual has a label."""
-        good = labels.shape == (self.individuals,) and labels.dtype.kind in "iub"
-        if not (good and labels.min() >= 0 and labels.max() < self.classes):
-            raise DataError(
-                "labels",
-                f"{self.individuals} numbers of classes, 0 to {self.classes - 1}",
-                f"{labels.dtype} of shape {labels.shape}",
-                "Number the classes from 0.",
-            )
-        return labels.astype(np.int64)
 
-
-def _to_probabilities(scores: Floats, kind: str, classes: int) -> Floats:
-    """Probabilities of shape (runs, individuals, classes); of two classes, only the second."""
-    if classes > 2:
-        with np.errstate(over="ignore"):  # on overflow the share is 0
-            result: Floats = softmax(scores, axis=2) if kind == "logit" else scores
-            return result
-    second: Floats = expit(scores) if kind == "logit" else scores
-    return second[:, :, None]
+def validate_codes(name: str, codes: ArrayLike, individuals: int, classes: int) -> Ints:
+    """Check the number of one class for each individual."""
+    given = np.asarray(codes)
+    whole = given.shape == (individuals,) and given.dtype.kind in "biu"
+    if not (whole and given.min() >= 0 and given.max() < classes):
+        raise DataError(
+            name,
+            f"{individuals} numbers of classes, 0 to {classes - 1}",
+            f"{given.dtype} of shape {given.shape}" + ", others among them" * whole,
+            "Give one class for each individual, with classes numbered as in training.",
+        )
+    checked: Ints = given.astype(np.int64)
+    return checked

@@ -16,12 +16,11 @@ probability q that a run deviates for *any* individual has an exact interval, an
 exceeds 4q(1 - q).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 from scipy.stats import t as student
 
 from veracal._types import Array, Floats, Ints
@@ -253,6 +252,7 @@ def summarize(
     individuals = summarize_individuals(
         runs, description.level, anytime_valid=description.anytime_valid, deployed=deployed
     )
+    bounds = error_bounds(runs, description.level, anytime_valid=description.anytime_valid)
     correct = None
     if runs.labels is not None:  # of the deployed decision, or else of the majority's
         decided = runs.counts.argmax(axis=1) if deployed is None else deployed
@@ -277,14 +277,14 @@ def summarize(
         figures={name: spread.to_json() for name, spread in runs.figures.items()},
         errors=measure_errors(runs, description.level),
         by_accuracy=summarize_accuracy_levels(runs),
-        bounds=error_bounds(runs, description.level, anytime_valid=description.anytime_valid),
+        bounds=bounds,
         review=select_for_review(individuals.low, description.review_above),
         abstention=tuple(
             abstention_curve(individuals.disagreement, correct, _ABSTENTION_SHARES)
         ),
         recalibrated=recalibrated,
         plane=plane,
-        notes=make_notes(runs, description, groups),
+        notes=make_notes(runs, description, groups, bounds["hidden"]),
     )
 
 
@@ -292,7 +292,9 @@ def summarize_individuals(
     runs: Runs, level: float, *, anytime_valid: bool, deployed: Ints | None = None
 ) -> IndividualResults:
     """Results of each individual, with simultaneous intervals."""
-    low, high = simultaneous_intervals(runs, level, anytime_valid=anytime_valid)
+    low, high = simultaneous_intervals(
+        runs.counts, runs.runs, runs.individuals, level, anytime_valid=anytime_valid
+    )
     return IndividualResults(
         runs.counts,
         normalized_disagreement(runs.counts, runs.runs),
@@ -305,18 +307,9 @@ def summarize_individuals(
 
 
 def simultaneous_intervals(
-    runs: Runs, level: float, *, anytime_valid: bool
-) -> tuple[Floats, Floats]:
-    """Intervals of disagreement that hold for all individuals simultaneously."""
-    return _intervals_from_counts(
-        runs.counts, runs.runs, runs.individuals, level, anytime_valid=anytime_valid
-    )
-
-
-def _intervals_from_counts(
     counts: Ints, m: int, individuals: int, level: float, *, anytime_valid: bool
 ) -> tuple[Floats, Floats]:
-    """Intervals from counts of m runs, simultaneous for a number of individuals."""
+    """Intervals of disagreement from counts of m runs, simultaneous for all individuals."""
     rule, classes = anytime_interval if anytime_valid else binomial_interval, counts.shape[1]
     if classes == 2:
         return disagreement_interval(*rule(counts[:, 1], m, level, individuals))
@@ -334,7 +327,7 @@ def _error_bounds(counts: Ints, m: int, individuals: int, level: float) -> tuple
     classes = counts.shape[1]
     if classes == 2:
         return exact_error(m, individuals, level), paper_error(m, individuals, level)
-    low, high = _intervals_from_counts(counts, m, individuals, level, anytime_valid=False)
+    low, high = simultaneous_intervals(counts, m, individuals, level, anytime_valid=False)
     estimate = normalized_disagreement(counts, m)
     scale = classes**2 / (4 * (classes - 1))
     return (
@@ -418,7 +411,7 @@ def error_bounds(runs: Runs, level: float, *, anytime_valid: bool) -> dict[str, 
     """The precision of this many runs, and the disagreement they may hide."""
     m, agreeing = runs.runs, np.zeros((1, runs.classes), dtype=np.int64)
     agreeing[0, 0] = m
-    _, hidden = _intervals_from_counts(
+    _, hidden = simultaneous_intervals(
         agreeing, m, runs.individuals, level, anytime_valid=anytime_valid
     )
     exact, paper = _error_bounds(runs.counts, m, runs.individuals, level)
@@ -427,14 +420,11 @@ def error_bounds(runs: Runs, level: float, *, anytime_valid: bool) -> dict[str, 
 
 
 def make_notes(
-    runs: Runs, description: AuditDescription, groups: Mapping[str, Group]
+    runs: Runs, description: AuditDescription, groups: Mapping[str, Group], hidden: float
 ) -> tuple[str, ...]:
     """What a reader must know beside the figures."""
     notes = []
     if (runs.counts.max(axis=1) == runs.runs).all():
-        hidden = error_bounds(runs, description.level, anytime_valid=description.anytime_valid)[
-            "hidden"
-        ]
         notes.append(
             f"All {runs.runs} runs agree about every individual. This does not prove that "
             f"there is no disagreement: up to {hidden:.3g} would look the same."
@@ -468,18 +458,3 @@ def make_notes(
                 f"{name}: {', '.join(singletons)} has one individual; its figure is theirs."
             )
     return tuple(notes)
-
-
-def validate_deployed(deployed: ArrayLike, individuals: int, classes: Sequence[Label]) -> Ints:
-    """Check one decision of the deployed model for each individual."""
-    given, largest = np.asarray(deployed), len(classes) - 1
-    whole = given.shape == (individuals,) and given.dtype.kind in "biu"
-    if not (whole and given.min() >= 0 and given.max() <= largest):
-        raise DataError(
-            "deployed",
-            f"{individuals} numbers of classes, 0 to {largest}",
-            f"{given.dtype} of shape {given.shape}" + ", others among them" * whole,
-            "Give one decision for each individual, with classes numbered as in training.",
-        )
-    codes: Ints = given.astype(np.int64)
-    return codes

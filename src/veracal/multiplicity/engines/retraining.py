@@ -161,7 +161,6 @@ def _has_method(model: Any, method: str) -> bool:
     return callable(getattr(model, method, None))
 
 
-_KINDS: tuple[Kind, ...] = ("logit", "probability")
 _SEEDS = 2**31  # every library accepts these as random_state
 _PENDING_BYTES = 1 << 26  # bytes of scores that may wait to be read
 
@@ -273,7 +272,7 @@ class RetrainEngine(AuditEngine):
     ) -> None:
         self._executor = TaskExecutor(backend, jobs, address, threads)
         if kind is not None:
-            _checks.one_of(_KINDS, kind=kind)
+            _checks.one_of(_METHODS, kind=kind)
         is_class, fits = isinstance(model, type), callable(getattr(model, "fit", None))
         is_function = not is_class and not fits and callable(model)
         has_parameters = callable(getattr(model, "get_params", None))

@@ -213,34 +213,26 @@ def _start_workers(executor: TaskExecutor, payload: Any) -> Iterator[_WorkerPool
             elif name == "ray":
                 ray = stack.enter_context(_ray(executor))
                 settings, payload = {"backend": "ray"}, ray.put(payload)
-            pool = stack.enter_context(_connect_joblib(executor, settings, payload, key))
+            jobs = _job_count(executor.jobs)
+            # This configuration is left before a result is awaited.
+            with parallel_config(**settings):
+                if name == "ray" and jobs > 0:
+                    # More jobs than the cluster has would wait forever.
+                    jobs = min(jobs, effective_n_jobs(-1))
+                streams_results = bool(get_active_backend()[0].supports_return_generator)
+                size = effective_n_jobs(jobs)
+                parallel = Parallel(
+                    n_jobs=jobs,
+                    return_as="generator_unordered" if streams_results else "list",
+                    # A batch cannot be stopped once a cluster has started it.
+                    batch_size="auto" if name == "loky" else 1,
+                )
+            stack.enter_context(parallel)
         except WorkerError:
             raise
         except (OSError, RuntimeError, ValueError) as cause:
             raise WorkerError(f"No workers: {one_line(cause)}. {RESUME_HINT}") from cause
-        yield pool
-
-
-@contextmanager
-def _connect_joblib(
-    executor: TaskExecutor, settings: dict[str, Any], payload: Any, key: str
-) -> Iterator[_WorkerPool]:
-    """Workers through joblib. Its configuration is left before a result is awaited."""
-    jobs = _job_count(executor.jobs)
-    with parallel_config(**settings):
-        if settings.get("backend") == "ray":
-            # More jobs than the cluster has would wait forever.
-            jobs = min(jobs, effective_n_jobs(-1)) if jobs > 0 else jobs
-        streams_results = bool(get_active_backend()[0].supports_return_generator)
-        size = effective_n_jobs(jobs)
-        parallel = Parallel(
-            n_jobs=jobs,
-            return_as="generator_unordered" if streams_results else "list",
-            # A batch cannot be stopped once a cluster has started it.
-            batch_size="auto" if settings.get("backend") == "loky" else 1,
-        )
-    with parallel:
-        parent = os.getpid() if settings.get("backend") == "loky" else None
+        parent = os.getpid() if name == "loky" else None
         yield _WorkerPool(
             parallel, size, streams_results, payload, key, executor.threads, parent
         )
