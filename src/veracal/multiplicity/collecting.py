@@ -91,9 +91,43 @@ class _Checkpoint:
         self.written_at = time.monotonic()
 
     def load(self, path: Path, random_state: int | None) -> None:
-        """Restore the counts of an untrusted file; malformed content is a DataError."""
+        """Restore the counts of an untrusted file; malformed content is a DataError.
+
+        The file must belong to this audit.
+        """
         try:
-            self._restore(*_read_checkpoint(path), path, random_state)
+            head, arrays = _read_checkpoint(path)
+            if head["identity"] != self.identity:
+                saved, own = dict(_flatten(head["identity"])), dict(_flatten(self.identity))
+                names = sorted(name for name in saved | own if saved.get(name) != own.get(name))
+                raise DataError(
+                    str(path),
+                    "an audit of the same training, records, individuals and settings",
+                    f"different {', '.join(names[:5])}",
+                    "Give the same settings to resume it, or choose another file for a new "
+                    "audit.",
+                )
+            if random_state is not None and int(head["entropy"]) != random_state:
+                raise DataError(
+                    str(path),
+                    f"an audit with random_state={random_state}",
+                    "another random_state",
+                    "Omit random_state to resume it, or choose another file for a new audit.",
+                )
+            self.seed = Seed(int(head["entropy"]), self.seed.varied)
+            self.completed = merge_ranges(range(*ends) for ends in head["completed"])
+            self.fixed = self.fixed if head.get("fixed") == self.fixed else None
+            for name, consumer in self.consumers.items():
+                prefix = f"{name}:"
+                consumer.runs.restore(
+                    {
+                        key.removeprefix(prefix): array
+                        for key, array in arrays.items()
+                        if key.startswith(prefix)
+                    }
+                )
+                if consumer.runs.runs != self.runs:
+                    raise ValueError(f"{consumer.runs.runs} runs counted of {self.runs}")
         except DataError:
             raise
         except (
@@ -107,45 +141,6 @@ class _Checkpoint:
             raise DataError(
                 str(path), "a checkpoint of an audit", str(cause)[:80], "Choose another file."
             ) from cause
-
-    def _restore(
-        self,
-        head: dict[str, Any],
-        arrays: dict[str, Array],
-        path: Path,
-        random_state: int | None,
-    ) -> None:
-        """Check that the file belongs to this audit, and take its counts."""
-        if head["identity"] != self.identity:
-            saved, own = dict(_flatten(head["identity"])), dict(_flatten(self.identity))
-            names = sorted(name for name in saved | own if saved.get(name) != own.get(name))
-            raise DataError(
-                str(path),
-                "an audit of the same training, records, individuals and settings",
-                f"different {', '.join(names[:5])}",
-                "Give the same settings to resume it, or choose another file for a new audit.",
-            )
-        if random_state is not None and int(head["entropy"]) != random_state:
-            raise DataError(
-                str(path),
-                f"an audit with random_state={random_state}",
-                "another random_state",
-                "Omit random_state to resume it, or choose another file for a new audit.",
-            )
-        self.seed = Seed(int(head["entropy"]), self.seed.varied)
-        self.completed = merge_ranges(range(*ends) for ends in head["completed"])
-        self.fixed = self.fixed if head.get("fixed") == self.fixed else None
-        for name, consumer in self.consumers.items():
-            prefix = f"{name}:"
-            consumer.runs.restore(
-                {
-                    key.removeprefix(prefix): array
-                    for key, array in arrays.items()
-                    if key.startswith(prefix)
-                }
-            )
-            if consumer.runs.runs != self.runs:
-                raise ValueError(f"{consumer.runs.runs} runs counted of {self.runs}")
 
 
 @dataclass(frozen=True)

@@ -30,16 +30,16 @@ def visible(text: str, keep: str = _JOINERS) -> str:
     >>> print(visible("a\u202eb"))
     a\u202eb
     """
-    shown = []
+    escaped = []
     for character in text:
         code = ord(character)
         if character.isprintable() or character in keep:
-            shown.append(character)
+            escaped.append(character)
         elif character in "\n\r\t" or (character.isspace() and code > 127):
-            shown.append(" ")
+            escaped.append(" ")
         else:
-            shown.append(f"\\u{code:04x}" if code < 2**16 else f"\\U{code:08x}")
-    return "".join(shown)
+            escaped.append(f"\\u{code:04x}" if code < 2**16 else f"\\U{code:08x}")
+    return "".join(escaped)
 
 
 def percent(share: float) -> str:

@@ -169,11 +169,11 @@ def run_tasks(
             "or run with jobs=1."
         ) from cause
     with _start_workers(executor, payload) as pool:
-        ahead = max(1, min(max_pending, (64 if pool.streams_results else 2) * pool.size))
-        chunk += islice(rest, ahead - 1)
+        prefetch = max(1, min(max_pending, (64 if pool.streams_results else 2) * pool.size))
+        chunk += islice(rest, prefetch - 1)
         while chunk:
             yield from _chunk_results(pool, task, chunk)
-            chunk = list(islice(rest, ahead))
+            chunk = list(islice(rest, prefetch))
 
 
 # ---------------------------------------------------------------- workers
