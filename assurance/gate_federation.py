@@ -191,7 +191,7 @@ MUTANTS: dict[str, Patches] = {
         "veracal.calibration.private.pooled._counts": true_count
     },
     "equations divided by the true number": {
-        "veracal.calibration.private.platt_solver._record_count": true_size
+        "veracal.calibration.private.platt._record_count": true_size
     },
     "a search that starts from the records": {
         "veracal.calibration.private.pooled.PooledTemperature.fit": begins_at_the_truth

@@ -114,7 +114,7 @@ MUTANTS: dict[str, Patches] = {
         "veracal.calibration.private.root_posterior.TemperatureGrid.inverses": not_clipped
     },
     "equations about a center off the grid": {
-        "veracal.calibration.private.platt_solver._round_to_scale": float
+        "veracal.calibration.private.platt._round_to_scale": float
     },
     "golden section in the old bracket": {
         "veracal.calibration.private.golden_section.narrow_bracket": of_the_old_bracket

@@ -7,8 +7,11 @@ import sys
 from collections import Counter
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from veracal._lazy import attach, type_checking_imports
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
@@ -51,30 +54,27 @@ def declared_names(module: ast.Module) -> list[str]:
     return list(ast.literal_eval(value))
 
 
-def attached_names(module: ast.Module) -> list[tuple[str, str]]:
-    """Pairs of a submodule and a name, from the call of ``attach``."""
-    (call,) = (
-        node
-        for node in ast.walk(module)
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "attach"
-    )
-    assert ast.unparse(call.args[0]) == "__name__"
-    exports = ast.literal_eval(call.args[1])
-    return [
-        (submodule, name)
-        for submodule, names in exports.items()
-        for name in (names.split() if isinstance(names, str) else names)
-    ]
-
-
 @pytest.mark.parametrize("package", PACKAGES)
-def test_the_three_lists_of_public_names_agree(package):
+def test_the_lists_of_public_names_agree(package):
     module = ast.parse(PACKAGES[package].read_text(encoding="utf-8"))
-    imported, attached = imported_names(package, module), attached_names(module)
+    imported = [name for _, name in imported_names(package, module)]
     declared = declared_names(module)
     assert len(declared) == len(set(declared))
-    assert sorted(imported) == sorted(attached)
-    assert sorted(name for _, name in attached) == sorted(declared)
+    assert sorted(imported) == sorted(declared)
+
+
+def test_names_are_those_imported_for_type_checkers():
+    assert type_checking_imports("veracal.ledger")["Ledger"] == "veracal.ledger.ledger"
+
+
+def test_a_package_without_its_source_says_so(monkeypatch):
+    monkeypatch.setattr(
+        "veracal._lazy.find_spec",
+        lambda name: SimpleNamespace(loader=SimpleNamespace(get_source=lambda name: None)),
+    )
+    getattr_, _ = attach("veracal.ledger")
+    with pytest.raises(ImportError, match="install it with its .py files"):
+        getattr_("Ledger")
 
 
 @pytest.mark.parametrize("package", PACKAGES)

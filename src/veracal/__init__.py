@@ -71,32 +71,4 @@ __all__ = [
     "split",
 ]
 
-__getattr__, __dir__ = attach(
-    __name__,
-    {
-        "accounting": ("Budget", "Unit", "epsilon_for", "noise_for"),
-        "artifact": ("PrivateClassifier",),
-        "calibration": (
-            "PrivateCalibratedClassifier",
-            "measure",
-            "measure_private",
-            "plan_recalibration",
-            "recalibrate",
-        ),
-        "data": ("Dataset", "Schema", "Scores", "load", "split"),
-        "ledger": ("Item", "Ledger", "open_ledger"),
-        "multiplicity": ("audit",),
-        "neural": ("PrivateNetwork",),
-        "queries": ("Count", "Curator", "Pool"),
-        "report": ("render",),
-        "training": (
-            "ObjectivePerturbation",
-            "OutputPerturbation",
-            "PrivateLogisticRegression",
-            "PrivatePipeline",
-            "PrivateSearch",
-            "make_private_pipeline",
-        ),
-        "workflow": ("Config", "run"),
-    },
-)
+__getattr__, __dir__ = attach(__name__)

@@ -34,6 +34,13 @@ def fraction(**values: float) -> None:
             raise ValueError(f"Expected {name} between 0 and 1, got {name}={value!r}.")
 
 
+def open_fraction(**values: float) -> None:
+    """Raise unless every value is a number in (0, 1)."""
+    for name, value in values.items():
+        if not (_is_number(value) and 0 < value < 1):
+            raise ValueError(f"Expected {name} between 0 and 1, got {name}={value!r}.")
+
+
 def whole(*, least: int = 1, **values: int) -> None:
     """Raise unless every value is an integer of at least ``least``."""
     for name, value in values.items():

@@ -71,18 +71,6 @@ def test_wrong_settings_are_refused(wrong):
         curve(tied(), **wrong)
 
 
-@pytest.mark.parametrize(
-    ("interval", "method"), [("wilson", "wilson"), ("clopper-pearson", "exact")]
-)
-def test_the_histogram_has_intervals(interval, method):
-    result = curve(scores(300, 3), 10, interval=interval, level=0.9)
-    assert sum(each.value for each in result.histogram) == pytest.approx(1)
-    for count, each in zip(result.counts, result.histogram, strict=True):
-        expected = binomtest(count, 300).proportion_ci(0.9, method)
-        assert (each.low, each.high) == pytest.approx((expected.low, expected.high), abs=1e-12)
-        assert each.value == count / 300 and each.level == 0.9
-
-
 def test_a_curve_is_frozen_and_plain():
     result = curve(tied(3))
     with pytest.raises(FrozenInstanceError):

@@ -98,6 +98,14 @@ def test_real_logits_are_read(data_folder):
 # ------------------------------------------------------------------ npz refused
 
 
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_a_name_that_occurs_twice_is_refused(tmp_path):
+    path = zipped(tmp_path / "a.npz", [("a.npy", npy(np.ones(2))), ("a.npy", npy(np.zeros(2)))])
+
+    with pytest.raises(DataError, match="a name that occurs twice"):
+        read_npz(path)
+
+
 def test_an_encrypted_member_is_refused(tmp_path):
     path = zipped(tmp_path / "a.npz", [("a.npy", npy(np.ones(2)))])
     data = bytearray(path.read_bytes())

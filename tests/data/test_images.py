@@ -418,6 +418,13 @@ def test_traversal_in_a_zip_is_refused(tmp_path, name):
         load_images(zipped(tmp_path, (name, PNG)), FORM)
 
 
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_a_name_that_occurs_twice_in_a_zip_is_refused(tmp_path):
+    path = zipped(tmp_path, ("train/cat/1_1.png", PNG), ("train/cat/1_1.png", PNG))
+    with pytest.raises(DataError, match="a name that occurs twice"):
+        load_images(path, FORM)
+
+
 def test_a_zip_bomb_is_refused(tmp_path):
     path = zipped(tmp_path, ("train/cat/1_1.png", b"\0" * 2**24))
     with pytest.raises(LimitError, match="at most 1,048,576 memory bytes"):

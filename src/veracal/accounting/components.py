@@ -42,13 +42,8 @@ def branches(event: Event, unit: Unit, *, keep_weights: bool = False) -> list[Br
     compose with them appear in every branch. The cost of the event is the cost of its worst
     branch.
 
-    Parameters
-    ----------
-    event : Event
-    unit : Unit
-        The returned mechanisms act on all rows of the unit at once.
-    keep_weights : bool
-        Keep parallel events with weights undivided.
+    The returned mechanisms act on all rows of the unit at once. With ``keep_weights``, parallel
+    events with weights stay undivided.
     """
     if isinstance(event, Composed):
         result: list[Branch] = [{}]

@@ -62,18 +62,10 @@ _MAX_POINTS = 2**21
 def compose_branch(
     own: Branch, delta: float, unit: Unit, *, coarse: float = 1.0
 ) -> ComposedLoss:
-    """Compose mechanisms that have a privacy-loss distribution.
+    """Compose mechanisms that have a privacy-loss distribution (:func:`separate_losses`).
 
-    Parameters
-    ----------
-    own : dict from mechanism to count
-        From :func:`separate_losses`.
-    delta : float
-        The smallest delta of interest. All values above 1e-12 share one composition, so a
-        whole curve takes as long as one of its points.
-    unit : Unit
-    coarse : float >= 1
-        Factor by which the grid is coarser.
+    ``delta`` is the smallest of interest. All values above 1e-12 share one composition, so a
+    whole curve takes as long as one of its points. The grid is coarser by the factor ``coarse``.
     """
     return _compose_branch(tuple(own.items()), min(delta, _FLOOR), unit, coarse)
 

@@ -71,12 +71,8 @@ def normal_mixture_loss(
 ) -> Loss:
     r"""Loss of one mixture of unit normals relative to another.
 
-    Parameters
-    ----------
-    upper, lower : pair of arrays (means, weights)
-        The distributions :math:`\sum_j w_j N(m_j, 1)`. No mean of the upper mixture is below
-        a mean of the lower one, so the loss increases.
-    spacing : float
+    Each is a pair of arrays (means, weights): :math:`\sum_j w_j N(m_j, 1)`. No mean of the
+    upper mixture is below a mean of the lower one, so the loss increases.
     """
     ends = (min(upper[0].min(), lower[0].min()) - TAIL_WIDTH, upper[0].max() + TAIL_WIDTH)
     table = np.linspace(*ends, 4097)
@@ -453,11 +449,7 @@ def compose(parts: CountedLosses, *, delta: float) -> ComposedLoss:
     Each direction is composed over all events before the worse of the two is taken, since the
     worse direction may differ between events.
 
-    Parameters
-    ----------
-    parts : sequence of (distribution, count)
-    delta : float
-        The smallest delta of interest; it determines how much of the tails may be truncated.
+    ``delta`` is the smallest of interest; it determines how much of the tails may be truncated.
 
     Guarantees
     ----------

@@ -55,11 +55,6 @@ def stopping_rate(mean: float, distribution: RunDistribution) -> float:
 
     Both have :math:`k \ge 1` (the truncated negative binomial of shape 1 and 0).
 
-    Parameters
-    ----------
-    mean : float > 1
-    distribution : {"geometric", "logarithmic"}
-
     Examples
     --------
     >>> stopping_rate(10.0, "geometric")
@@ -94,16 +89,7 @@ def search_curve(
     where one run is :math:`(\hat\varepsilon, \hat\delta)`-private at
     :math:`\hat\varepsilon = \ln(1 + 1/(\alpha - 1))`: Theorem 6.
 
-    Parameters
-    ----------
-    curve : array of divergences of one run, one for each order
-    orders : sequence of floats > 1
-    mean, distribution
-        Mean and distribution of the number of runs.
-
-    Returns
-    -------
-    array of shape (number of orders,)
+    The curve has one divergence for each order, before and after.
     """
     a = np.asarray(orders)
     own = curve + math.log(mean) / (a - 1)

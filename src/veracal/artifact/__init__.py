@@ -30,22 +30,4 @@ __all__ = [
     "write_folder",
 ]
 
-__getattr__, __dir__ = attach(
-    __name__,
-    {
-        "classifier": (
-            "FrozenEncoder",
-            "PrivateClassifier",
-        ),
-        "storage": (
-            "MANIFEST",
-            "check_output_folder",
-            "read_file",
-            "read_verified",
-            "read_manifest",
-            "sync_folder",
-            "write_folder",
-        ),
-        "weights": ("WEIGHTS",),
-    },
-)
+__getattr__, __dir__ = attach(__name__)

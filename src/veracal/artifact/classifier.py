@@ -58,22 +58,9 @@ _MAX_LOGIT = 800.0  # beyond it, probabilities in float64 are 0 and 1
 def decision_threshold(map_: CalibrationMap, classes: int) -> float:
     """The logit that separates two classes after a calibration map; 0 if no decision changes.
 
-    Parameters
-    ----------
-    map_ : CalibrationMap
-        Of logits.
-    classes : int
-
-    Returns
-    -------
-    float
-        Infinite if the map predicts one class for every logit. More than two classes have no
-        threshold; 0 says that the largest logit remains the largest.
-
-    Raises
-    ------
-    DataError
-        If the map may change decisions in another way.
+    It is infinite if the map predicts one class for every logit. More than two classes have no
+    threshold; 0 says that the largest logit remains the largest. Raises a ``DataError`` if the
+    map may change decisions in another way.
 
     Notes
     -----

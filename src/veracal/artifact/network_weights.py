@@ -120,18 +120,8 @@ class NetworkWeights:
     ) -> "NetworkWeights":
         """Decode weights into a known network, or into a custom module.
 
-        Parameters
-        ----------
-        content : bytes
-        about : mapping
-            As :meth:`to_json` writes it.
-        classes, features : int
-            As in the manifest.
-        where : str
-        module : torch.nn.Module, optional
-            Required if the artifact holds the weights of a custom module.
-        prepare : callable, optional
-            Required if the artifact was saved with a custom function.
+        ``about`` is as :meth:`to_json` writes it. ``module`` is required if the artifact holds
+        the weights of a custom module, ``prepare`` if it was saved with a custom function.
         """
         row, dtype = _parse_rows(about, features, where)
         known, fresh = _build_network(about["network"], classes, module, where)

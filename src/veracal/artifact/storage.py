@@ -36,13 +36,8 @@ KNOWN_FILES = frozenset(
 def check_output_folder(path: Path, *, force: bool, other_files: Collection[str] = ()) -> None:
     """Reject an output folder before the work starts.
 
-    Parameters
-    ----------
-    path : path
-    force : bool
-        Whether an existing folder may be replaced: an artifact, or an empty one.
-    other_files : collection of str
-        Further file names that such a folder may contain.
+    With ``force`` an existing folder may be replaced: an artifact, or an empty one.
+    ``other_files`` are further names of files that it may contain.
     """
     if path.name in ("", ".."):
         raise DataError(
@@ -77,15 +72,8 @@ def write_folder(
 ) -> Path:
     """Write files into a folder that appears under its name once all of them are on disk.
 
-    Parameters
-    ----------
-    path : path
-    files : mapping of name to bytes
-    force : bool
-        Whether an existing folder may be replaced, if it contains only known files. It is
-        removed after the new folder is in place.
-    shared : bool
-        Whether other users may read it.
+    With ``force`` an existing folder is replaced, if it contains only known files; it is removed
+    after the new folder is in place. ``shared``: whether other users may read it.
     """
     check_output_folder(path, force=force, other_files=files)
     try:
@@ -282,8 +270,6 @@ class Manifest:
 
     Attributes
     ----------
-    name : str
-    classes : tuple of str or int
     features : int
         Numbers in a row of X.
     feature_names : tuple of str

@@ -225,13 +225,8 @@ class NoiseModel:
 
         None for other mechanisms than the two perturbations, and for a fit that is not private:
         its noise may depend on the records (a norm computed from them), may be known (a seed),
-        or may belong to the winner of a search.
-
-        Parameters
-        ----------
-        model : classifier
-        released_model : classifier
-            The model itself, or the calibrated classifier that contains it.
+        or may belong to the winner of a search. ``released_model`` is the model itself, or the
+        calibrated classifier that contains it.
         """
         if not released_model.private_ or set(model.not_private_because_) - {PART}:
             return None
@@ -268,11 +263,8 @@ class NoiseModel:
     def from_json(cls, written: Any, weights: LinearWeights, where: str) -> "NoiseModel":
         """Parse an untrusted description.
 
-        Raises
-        ------
-        DataError
-            For other fields or types, for numbers that are not finite, too small or too large,
-            and for noise that contradicts the weights.
+        Rejects other fields or types, numbers that are not finite, too small or too large, and
+        noise that contradicts the weights.
         """
         names = {known.name for known in fields(cls)}
         if not isinstance(written, Mapping) or set(written) | {"step"} != names:

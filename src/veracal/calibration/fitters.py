@@ -73,7 +73,7 @@ class MapFitter(DisplayMixin, ABC):
                 "none",
                 "Pass labeled scores to fit the map to.",
             )
-        fitted = self._fitted(scores)
+        fitted = self._fit_map(scores)
         before, after = (self._loss(s, scores) for s in (scores, fitted.transform(scores)))
         self.kept_ = after <= before + _ROUNDING * max(1.0, before)
         self.map_ = fitted if self.kept_ else Identity()
@@ -89,7 +89,7 @@ class MapFitter(DisplayMixin, ABC):
         return self.fit(scores).transform(scores)
 
     @abstractmethod
-    def _fitted(self, scores: Scores) -> CalibrationMap:
+    def _fit_map(self, scores: Scores) -> CalibrationMap:
         """The calibration map fitted to the scores."""
 
     def _loss(self, mapped: Scores, given: Scores) -> float:
@@ -97,11 +97,17 @@ class MapFitter(DisplayMixin, ABC):
         return nll(mapped)
 
 
-def said_brier(mapped: Scores, given: Scores) -> float:
+def prediction_brier(mapped: Scores, given: Scores) -> float:
     """Mean squared error of the probability of the class that ``given`` predicts."""
     top = given.predictions[:, None]
     probability = np.take_along_axis(mapped.probabilities, top, axis=1)[:, 0].astype(np.float64)
     return float(np.square(probability - given.correct).mean())
+
+
+def _limit_classes(scores: Scores, most: int, what: str, advice: str) -> None:
+    """Reject more classes than a map can have."""
+    if (k := scores.n_classes) > most:
+        raise DataError(scores.name, f"at most {most:,} classes for {what}", f"{k:,}", advice)
 
 
 _BLOCK = 1 << 17  # numbers worked on at a time
@@ -149,7 +155,7 @@ class TemperatureScaling(MapFitter):
     def __init__(self, inverse_range: tuple[float, float] = (0.01, 100.0)) -> None:
         self.inverse_range = inverse_range
 
-    def _fitted(self, scores: Scores) -> Temperature:
+    def _fit_map(self, scores: Scores) -> Temperature:
         low, high = self.inverse_range
         _checks.positive(low=low, high=high)
         if not LEAST_INVERSE <= low <= 1 <= high <= MOST_INVERSE:
@@ -252,8 +258,8 @@ class TwoTemperatureScaling(MapFitter):
     def __init__(self, inverse_range: tuple[float, float] = (0.01, 100.0)) -> None:
         self.inverse_range = inverse_range
 
-    def _fitted(self, scores: Scores) -> TwoTemperatures:
-        at = TemperatureScaling(self.inverse_range)._fitted(scores).inverse
+    def _fit_map(self, scores: Scores) -> TwoTemperatures:
+        at = TemperatureScaling(self.inverse_range)._fit_map(scores).inverse
         bound = STEEPEST / 2
         result = minimize(
             lambda offsets: loss_and_slopes(scores, at, offsets),
@@ -330,17 +336,13 @@ class PlattScaling(MapFitter):
         self.form = form
         self.ridge = ridge
 
-    def _fitted(self, scores: Scores) -> CalibrationMap:
+    def _fit_map(self, scores: Scores) -> CalibrationMap:
         _checks.one_of(("scalar", "vector", "matrix"), form=self.form)
         _checks.positive(ridge=self.ridge)
         k = scores.n_classes
-        if self.form == "matrix" and k * k > MOST_NUMBERS:
-            raise DataError(
-                scores.name,
-                f"at most {int(MOST_NUMBERS**0.5):,} classes for a matrix",
-                f"{k:,}",
-                "Use form='vector', or a temperature.",
-            )
+        if self.form == "matrix":
+            most = math.isqrt(MOST_NUMBERS)
+            _limit_classes(scores, most, "a matrix", "Use form='vector', or a temperature.")
         z = readable_logits(scores)
         center = z.mean(axis=0)
         z -= center
@@ -427,15 +429,9 @@ class BetaCalibration(MapFitter):
     def __init__(self, *, ridge: float = 1e-6) -> None:
         self.ridge = ridge
 
-    def _fitted(self, scores: Scores) -> Beta:
+    def _fit_map(self, scores: Scores) -> Beta:
         _checks.positive(ridge=self.ridge)
-        if scores.n_classes > _MAX_CLASSES:
-            raise DataError(
-                scores.name,
-                f"at most {_MAX_CLASSES:,} classes for a beta map",
-                f"{scores.n_classes:,}",
-                "Use a temperature.",
-            )
+        _limit_classes(scores, _MAX_CLASSES, "a beta map", "Use a temperature.")
         log_p, log_rest = log_parts(scores)
         first = 1 if scores.n_classes == 2 else 0
         fits = [
@@ -497,18 +493,13 @@ class IsotonicCalibration(MapFitter):
     def __init__(self, form: IsotonicForm = "one-vs-rest") -> None:
         self.form = form
 
-    def _fitted(self, scores: Scores) -> Isotonic:
+    def _fit_map(self, scores: Scores) -> Isotonic:
         _checks.one_of(("top-label", "one-vs-rest"), form=self.form)
         if self.form == "top-label":
             curves = [_curve(scores.confidence, scores.correct)]
         else:
-            if scores.n_classes > _MAX_ISOTONIC_CLASSES:
-                raise DataError(
-                    scores.name,
-                    f"at most {_MAX_ISOTONIC_CLASSES:,} classes for a curve each",
-                    f"{scores.n_classes:,}",
-                    "Use form='top-label', or a temperature.",
-                )
+            advice = "Use form='top-label', or a temperature."
+            _limit_classes(scores, _MAX_ISOTONIC_CLASSES, "a curve each", advice)
             classes = range(scores.n_classes) if scores.n_classes > 2 else (1,)
             values, labels = scores.probabilities, scores.known_labels
             curves = [_curve(values[:, j], labels == j) for j in classes]
@@ -517,7 +508,7 @@ class IsotonicCalibration(MapFitter):
 
     def _loss(self, mapped: Scores, given: Scores) -> float:
         if self.form == "top-label":
-            return said_brier(mapped, given)
+            return prediction_brier(mapped, given)
         return brier(mapped)
 
 
@@ -563,7 +554,7 @@ class HistogramBinning(MapFitter):
     def __init__(self, bins: Bins | int = 15) -> None:
         self.bins = bins
 
-    def _fitted(self, scores: Scores) -> Binned:
+    def _fit_map(self, scores: Scores) -> Binned:
         bins = self.bins if isinstance(self.bins, Bins) else Bins(self.bins)
         index = bins.of(scores.confidence)
         counts = np.bincount(index, minlength=bins.count)
@@ -572,4 +563,4 @@ class HistogramBinning(MapFitter):
         return Binned(bins, np.where(empty, bins.centers, right / np.maximum(counts, 1)))
 
     def _loss(self, mapped: Scores, given: Scores) -> float:
-        return said_brier(mapped, given)
+        return prediction_brier(mapped, given)

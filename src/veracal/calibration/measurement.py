@@ -98,14 +98,6 @@ class ReliabilityCurve:
         return tuple(each.n for each in self.bins)
 
     @property
-    def histogram(self) -> tuple[Estimate, ...]:
-        """Share of the records in each bin, with an interval of the same kind and level."""
-        counts = np.array(self.counts)
-        low, high = _INTERVALS[self.interval](counts, np.full_like(counts, self.n), self.level)
-        ends = zip(counts.tolist(), low.tolist(), high.tolist(), strict=True)
-        return tuple(Estimate(c / self.n, a, b, self.level, self.n) for c, a, b in ends)
-
-    @property
     def ece(self) -> float:
         """Expected calibration error over these bins."""
         gaps = (
@@ -165,7 +157,7 @@ def curve_of(
 ) -> ReliabilityCurve:
     """Reliability curve of bin totals, which may come from a stream."""
     _checks.one_of(_INTERVALS, interval=interval)
-    check_level(level)
+    _checks.open_fraction(level=level)
     n, correct, edges = totals.counts, totals.happened, totals.bins.edges.tolist()
     n_or_one = np.maximum(n, 1)
     sums = totals.probability + totals.rest
@@ -185,13 +177,6 @@ def curve_of(
         level,
         interval,
     )
-
-
-def check_level(level: float) -> None:
-    """Reject a confidence level outside (0, 1)."""
-    _checks.fraction(level=level)
-    if not 0 < level < 1:
-        raise ValueError(f"Expected a level between 0 and 1, got level={level!r}.")
 
 
 def wilson(correct: Ints, n: Ints, level: float) -> tuple[Floats, Floats]:
@@ -358,7 +343,7 @@ def measure(
     """
     need_records(scores)
     _checks.whole(least=0, replicates=replicates)
-    check_level(level)
+    _checks.open_fraction(level=level)
     known = figure_names(scores.n_classes)
     names = known if figures is None else tuple(figures)
     for name in names:

@@ -57,7 +57,7 @@ from veracal.calibration.private.two_temperatures import (
     MIN_RECORDS_TIMES_EPSILON,
 )
 from veracal.calibration.queries.scalars import ConfidenceWeightedGaps, Gap
-from veracal.queries import RecordsModel
+from veracal.queries import Query, RecordsModel
 
 MANY_RECORDS = 20_000  # number of records for which a small share is enough
 MAX_SHARE_LARGE, MAX_SHARE = 0.02, 0.1  # shares of the budget
@@ -67,6 +67,7 @@ STEEPNESS = 1.3  # of the confidence for Gaussian logits, within a factor of two
 # Shares of the last answer.
 _LAST = temperature.SHARES[-1] / sum(temperature.SHARES)
 _LAST_OF_TWO = two_temperatures.SHARES[-1] / sum(two_temperatures.SHARES)
+_TWO_GAPS = ConfidenceWeightedGaps(TwoTemperatures(1.0, 1.0))
 MAX_FIRST_NOISE = 0.12  # noise per record above which the first gap is not informative
 NARROW_RANGE = 1.5  # ratio of the ends of a narrow range
 
@@ -182,11 +183,11 @@ def plan_temperatures(
 
     # Expected noise of the last answer per record, at epsilon 1.
     most = budget.unit.max_contributions
-    noise = _gap_sensitivity(budget.relation, classes) * most / _LAST / n
+    noise = _sensitivity(Gap(classes=classes), budget.relation) * most / _LAST / n
     share = share_for(noise)
     two = supports_two_temperatures(n, share * budget.epsilon, budget.relation, budget.unit)
     if two:
-        noise = 2 * _two_gap_sensitivity(budget.relation) * most / _LAST_OF_TWO / n
+        noise = 2 * _sensitivity(_TWO_GAPS, budget.relation) * most / _LAST_OF_TWO / n
         share = share_for(noise)
     smallest, top = (part * budget.epsilon * MICRO for part in (share, largest))
     micro = max(min(math.ceil(smallest), math.floor(top)), 1)
@@ -207,10 +208,10 @@ def plan_temperatures(
 
 def supports_two_temperatures(n: int, epsilon: float, relation: Relation, unit: Unit) -> bool:
     """Whether two temperatures are expected to be more accurate than one."""
-    return (
-        n * epsilon
-        >= MIN_RECORDS_TIMES_EPSILON * _two_gap_sensitivity(relation) * unit.max_contributions
+    least = (
+        MIN_RECORDS_TIMES_EPSILON * _sensitivity(_TWO_GAPS, relation) * unit.max_contributions
     )
+    return n * epsilon >= least
 
 
 def confidence_slope(accuracy: float, classes: int) -> float:
@@ -224,16 +225,9 @@ def confidence_slope(accuracy: float, classes: int) -> float:
     return STEEPNESS * range_ * height * (1 - height)
 
 
-def _two_gap_sensitivity(relation: Relation) -> float:
-    """Sensitivity of both gaps together."""
-    gaps = ConfidenceWeightedGaps(TwoTemperatures(1.0, 1.0))
-    return gaps.sensitivity(relation) * gaps.grid.step
-
-
-def _gap_sensitivity(relation: Relation, classes: int | None) -> float:
-    """Sensitivity of a gap."""
-    gap = Gap(classes=classes)
-    return gap.sensitivity(relation) * gap.grid.step
+def _sensitivity(query: Query, relation: Relation) -> float:
+    """Sensitivity in the unit of the query's values."""
+    return query.sensitivity(relation) * query.grid.step
 
 
 @dataclass(frozen=True)
@@ -326,7 +320,9 @@ def plan_pooled(
     total = micro_epsilon_of(epsilon, micro_epsilon) / MICRO
     if records is not None:
         _checks.whole(records=records)
-    sensitivity = _gap_sensitivity(relation, classes) * (unit or Unit()).max_contributions
+    sensitivity = (
+        _sensitivity(Gap(classes=classes), relation) * (unit or Unit()).max_contributions
+    )
     full_noise = math.sqrt(2 * sources) * sensitivity / total  # of a gap with all of epsilon
     first_noise = None if records is None else full_noise / (SHARES[1] / sum(SHARES)) / records
     uninformative = first_noise is not None and first_noise > MAX_FIRST_NOISE

@@ -335,11 +335,9 @@ class PrivateCalibratedClassifier(
             )
         if self.epsilon is not None:
             _checks.positive(epsilon=self.epsilon)
-        shares = {"holdout": self.holdout, "share": 0.5 if self.share is None else self.share}
-        for name, value in shares.items():
-            _checks.fraction(**{name: value})
-            if value in (0, 1):
-                raise ValueError(f"Expected {name} between 0 and 1, got {name}={value!r}.")
+        _checks.open_fraction(holdout=self.holdout)
+        if self.share is not None:
+            _checks.open_fraction(share=self.share)
         if self.size is not None:
             _checks.whole(size=self.size)
         _checks.fraction(delta=self.delta)

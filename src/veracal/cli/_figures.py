@@ -214,10 +214,10 @@ def print_groups(
     """
     for name, values in groups.items():
         present = {figure for _, figures in values.values() for figure in figures}
-        shown = [figure for figure in _BY_GROUP if figure in present]
+        names = [figure for figure in _BY_GROUP if figure in present]
         rows: list[tuple[str, ...]] = []
         for value, (n, figures) in values.items():
-            cells = [figures.get(figure) for figure in shown]
+            cells = [figures.get(figure) for figure in names]
             numbers = ("–" if each is None else format_number(each.value) for each in cells)
             rows.append((value, f"{n:,}", *numbers))
             if any(each is not None and each.low is not None for each in cells):
@@ -230,8 +230,8 @@ def print_groups(
                 "Largest difference of ece between groups: "
                 f"{format_number(gap.value)}{ends_text}.\n"
             )
-        heads = ("group", "records", *shown)
-        print_table(f"by {name}", heads, rows, right=heads[1:], whole=shown, note=text + note)
+        heads = ("group", "records", *names)
+        print_table(f"by {name}", heads, rows, right=heads[1:], whole=names, note=text + note)
 
 
 def print_sides(

@@ -36,8 +36,8 @@ from veracal.data import (
     atomic_file,
     check_output_path,
     check_score_columns,
+    check_score_suffix,
     save_scores,
-    score_writer,
 )
 from veracal.ledger import Item, Ledger, display_name
 from veracal.queries import Curator, Public
@@ -72,7 +72,7 @@ class RecalibrationFiles:
             _output.check_new(path, force=self.force, option=option)
             check_output_path(path, force=self.force)
         if self.out is not None:
-            score_writer(self.out)
+            check_score_suffix(self.out)
 
     def check_scores(self, scores: Scores) -> None:
         """Reject scores that cannot be written, before anything is charged."""
@@ -322,7 +322,7 @@ def _fit_private(
     )
     # Of the fit alone, so that a later guard or measurement gets the same map.
     assert isinstance(plan.fitter, PrivateFitter)
-    asked = {
+    query = {
         "method": plan.method,
         **plan.fitter.get_params(),
         "records": scores.name,
@@ -331,7 +331,7 @@ def _fit_private(
         "part": part,
         "version": version,
     }
-    request = hashlib.sha256(_canonical(asked)).hexdigest()
+    request = hashlib.sha256(_canonical(query)).hexdigest()
     extra_curator = None
     if is_run(curator.ledger, ids.delta):
         number, name, items = _next_run(curator.ledger, fit, extras, ids)

@@ -359,9 +359,9 @@ def _explain_epsilon(budget: Budget) -> str:
 
 def _format_numbers(values: Sequence[float]) -> str:
     """Numbers with thousands separators, abbreviated if there are many."""
-    shown = values[:_MAX_NUMBERS]
-    text = ", ".join(f"{v:,.0f}" if v == int(v) else f"{v:,.4g}" for v in shown)
-    return f"{text}, … ({len(values)} in total)" if len(values) > len(shown) else text
+    first = values[:_MAX_NUMBERS]
+    text = ", ".join(f"{v:,.0f}" if v == int(v) else f"{v:,.4g}" for v in first)
+    return f"{text}, … ({len(values)} in total)" if len(values) > len(first) else text
 
 
 def _format_delta(delta: float) -> str:

@@ -3,10 +3,10 @@
 Also options that take several numbers in a row: ``--epsilon 0.5 1 2``.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 import typer
@@ -14,6 +14,9 @@ from click.core import ParameterSource
 from typer.core import TyperCommand
 
 from veracal.cli import _options, _output
+
+if TYPE_CHECKING:
+    from veracal.workflow import Config
 
 RECALIBRATIONS = ("temperature", "two-temperatures", "platt", "beta", "isotonic", "binning")
 BACKENDS = ("loky", "ray", "dask")
@@ -243,13 +246,8 @@ def audit(
                     param_hint=name.upper() if name == "data" else parameter.opts[0],
                 )
     else:
-        _check_training(budgets, data, config, against)
-        if against is None:
-            chosen = _options.build_config(data, given, config)
-            if config is None:
-                from veracal.workflow import RecalibrationConfig
-
-                chosen = replace(chosen, recalibration=RecalibrationConfig("none"))
+        chosen = _choose_training(data, given, budgets, config, against)
+        if chosen is not None:
             _options.check_data(chosen, target)
             training = chosen, None, None
     from veracal.cli import _auditing
@@ -283,18 +281,30 @@ def audit(
     _auditing.print_results(results, out, force=force, json=json)
 
 
-def _check_training(
-    budgets: Sequence[float], data: str | None, config: Path | None, against: Path | None
-) -> None:
-    """Reject invalid budgets, and options that do not describe one training."""
-    from veracal.workflow import PrivacyConfig
+def _choose_training(
+    data: str | None,
+    given: Mapping[str, Any],
+    budgets: Sequence[float],
+    config: Path | None,
+    against: Path | None,
+) -> "Config | None":
+    """The training that the options describe; None if it is that of a deployed model."""
+    from veracal.workflow import PrivacyConfig, RecalibrationConfig
 
     for each in budgets:
         with _output.usage_errors("--epsilon"):
             PrivacyConfig(each)
-    if against is not None and config is not None:
-        raise typer.BadParameter("has its own settings; omit --config.", param_hint="--against")
-    if against is None and data is None and config is None:
+    if against is not None:
+        if config is not None:
+            raise typer.BadParameter(
+                "has its own settings; omit --config.", param_hint="--against"
+            )
+        return None
+    if data is None and config is None:
         raise typer.BadParameter(
             "give a file, a built-in set, or --predictions.", param_hint="DATA"
         )
+    chosen = _options.build_config(data, given, config)
+    if config is None:
+        chosen = replace(chosen, recalibration=RecalibrationConfig("none"))
+    return chosen

@@ -273,8 +273,8 @@ def revoke(
     from veracal.federation import revoke as revoke_enrollment
 
     source = read_source(folder)
-    found = read_enrollment(source, enrollment)
-    terms = found.terms
+    revoked = read_enrollment(source, enrollment)
+    terms = revoked.terms
     if json and not yes:
         raise typer.BadParameter(
             "add --yes: with --json there is no confirmation prompt.", param_hint="--json"
@@ -283,7 +283,7 @@ def revoke(
     if not (yes or typer.confirm(f"Permanently revoke enrollment {which}?", err=True)):
         _output.print_status("Nothing was changed.")
         raise typer.Exit(1)
-    revoke_enrollment(source, found)
+    revoke_enrollment(source, revoked)
     if json:
         _output.print_json({"enrollment": terms.source, "revoked": True})
     else:

@@ -77,11 +77,11 @@ if TYPE_CHECKING:
         JsonPredictions,
         PredictionWriter,
         check_score_columns,
+        check_score_suffix,
         load_scores,
         prediction_writer,
         save_scores,
         scan_scores,
-        score_writer,
     )
     from veracal.data.scores import Kind, Scores
     from veracal.data.scoring import compute_logits, score, scoring_method
@@ -158,6 +158,7 @@ __all__ = [
     "check_output_path",
     "check_readable",
     "check_score_columns",
+    "check_score_suffix",
     "compute_logits",
     "construct_from_settings",
     "corrupt_labels",
@@ -198,7 +199,6 @@ __all__ = [
     "score",
     "score_at_positions",
     "score_independently",
-    "score_writer",
     "scoring_method",
     "split",
     "split_by_assignment",
@@ -206,44 +206,4 @@ __all__ = [
     "write_new_text",
 ]
 
-__getattr__, __dir__ = attach(
-    __name__,
-    {
-        "arrays": "SCHEMA_FILE check_group_names read_npz save_matrix",
-        "builtin": "CATALOG SCHEMAS CatalogEntry entry",
-        "dataset": "Dataset Group UnitRows corrupt_labels cross limit_contributions",
-        "encoding": "EncodedRows",
-        "files": (
-            "DEFAULT_LIMITS Limits atomic_file cache_folder cache_secret check_output_path "
-            "check_readable construct_from_settings expect_table new_file open_file "
-            "parse_json private_folder translate_os_errors write_new_text"
-        ),
-        "groups": "ByGroup Estimate Metric by_group estimate",
-        "images": "ImageForm",
-        "labels": (
-            "TEXT Label check_classes check_features encode_labels read_only reject_masked "
-            "restore_state row_numbers"
-        ),
-        "loading": "RecordCount count_records declare load scan scan_rows",
-        "row_digests": "digests_of_records iterate_digests",
-        "rows": "MappedRows Score equivalent_positions score_at_positions score_independently",
-        "schema": (
-            "Category Column FillValue Grouping Ignore Number Schema Slot Target Text "
-            "UnitColumn Vector"
-        ),
-        "schema_draft": "Draft draft",
-        "score_files": (
-            "ABSTAINED CsvPredictions ExtraColumns JsonPredictions PredictionWriter "
-            "check_score_columns load_scores prediction_writer save_scores scan_scores "
-            "score_writer"
-        ),
-        "scores": "Kind Scores",
-        "scoring": "compute_logits score scoring_method",
-        "splitting": (
-            "Relation Split assign_partitions check_fractions check_identity "
-            "draws_by_digest draws_by_id even_draws key_fingerprints record_digests split "
-            "split_by_assignment"
-        ),
-        "texts": "Rating TextForm",
-    },
-)
+__getattr__, __dir__ = attach(__name__)

@@ -58,6 +58,8 @@ def read_npz(path: str | Path, limits: Limits = DEFAULT_LIMITS) -> dict[str, Arr
         members = archive.zip.infolist()
         limits.check("members", len(members), path)
         limits.check("memory_bytes", sum(member.file_size for member in members), path)
+        if len(set(archive.files)) < len(archive.files):
+            raise ValueError("a name that occurs twice")
         arrays = {name: archive[name] for name in sorted(archive.files)}
     foreign = [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]
     if foreign or not arrays:

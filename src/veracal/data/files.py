@@ -165,13 +165,8 @@ def check_output_path(path: Path, *, force: bool) -> None:
 def atomic_file(path: Path, *, force: bool = False) -> Iterator[BinaryIO]:
     """Open a file for an atomic write: it appears under its name when it is complete.
 
-    Only its owner can read it. If writing fails, an existing file stays unchanged.
-
-    Parameters
-    ----------
-    path : path
-    force : bool
-        Whether an existing file may be replaced.
+    Only its owner can read it. With ``force`` it may replace an existing file, which stays
+    unchanged if writing fails.
     """
     check_output_path(path, force=force)
     try:
@@ -253,11 +248,8 @@ def cache_secret(folder: Path) -> bytes:
 def parse_json(text: str, where: str) -> Any:
     """Parse one JSON value strictly, rejecting input that parsers read differently.
 
-    Raises
-    ------
-    DataError
-        For invalid JSON, duplicate keys, NaN and infinity, nesting beyond the recursion limit,
-        and lone surrogates.
+    That is invalid JSON, duplicate keys, NaN and infinity, nesting beyond the recursion limit,
+    and lone surrogates.
     """
     try:
         value = json.loads(

@@ -160,6 +160,9 @@ class ZipFiles:
         self._archive, self._path, self._limits = archive, path, limits
         self.names = tuple(sorted(m.filename for m in archive.infolist() if not m.is_dir()))
         limits.check("members", len(self.names), path)
+        if len(set(self.names)) < len(self.names):
+            found = "a name that occurs twice"
+            raise DataError(path, "members of different names", found, "Write it again.")
 
     def read(self, name: str) -> bytes:
         """Unpack one file; zipfile never returns more than its stated size."""

@@ -48,10 +48,7 @@ def first_of(values: Sequence[object], most: int = 8) -> str:
 def encode_labels(values: ArrayLike, classes: Sequence[Label], where: str) -> Ints:
     """Replace each value by its index among the declared classes.
 
-    Raises
-    ------
-    DataError
-        If a value is not declared; the message names the first one and its record.
+    An error names the first value that is not declared, and its record.
     """
     reject_masked(values, where)
     array = np.asarray(values)
@@ -212,10 +209,7 @@ def check_codes(where: str, codes: ArrayLike, k: int, n: int | None = None) -> I
 def check_ids(units: ArrayLike, n: int, where: str, what: str = "units") -> Array:
     """Return ids of units or slots as a read-only array of integers or text.
 
-    Raises
-    ------
-    DataError
-        For a missing id: all rows without one would count as one individual.
+    None may be missing: all rows without one would count as one individual.
     """
     where = f"{where}: {what}"
     reject_masked(units, where)

@@ -175,6 +175,9 @@ _COMPARED = 40
 def equivalent_positions(forward: Score, synthetic: Array, n_probes: int = 1) -> Ints:
     """Positions of a block at which rows get the same bits as at the first position.
 
+    Position 0 and any others that qualify, ascending; only 0 if other rows of the block change
+    the bits of a row.
+
     Parameters
     ----------
     forward : function of an array of shape (c, ...) to an array of shape (c, d)
@@ -183,12 +186,6 @@ def equivalent_positions(forward: Score, synthetic: Array, n_probes: int = 1) ->
     n_probes : int
         Number of leading rows that are compared at every position: first among copies of
         themselves, then mixed with each other and with the remaining rows.
-
-    Returns
-    -------
-    array of ints, ascending
-        The first position, 0, and any others that qualify; only the first if other rows of
-        the block change the bits of a row.
     """
     probes = synthetic[:n_probes]
     blocks = (np.repeat(row[None], len(synthetic), axis=0) for row in probes)
@@ -206,7 +203,9 @@ def equivalent_positions(forward: Score, synthetic: Array, n_probes: int = 1) ->
 def score_at_positions(
     forward: Score, rows: Array | MappedRows, positions: Ints, block: Array
 ) -> Iterator[Floats]:
-    """Score rows at given positions of a block; copies of one row fill the others.
+    """Score rows at equivalent positions of a block; copies of one row fill the others.
+
+    Yields the scores of as many rows as there are positions, in the order of the rows.
 
     Parameters
     ----------
@@ -216,11 +215,6 @@ def score_at_positions(
         As returned by :func:`equivalent_positions`.
     block : array of shape (c, ...)
         Buffer of the type that ``forward`` takes; its content is overwritten.
-
-    Yields
-    ------
-    array of shape (at most the number of positions, d)
-        Scores of the next rows, in their order.
 
     Guarantees
     ----------
@@ -243,10 +237,7 @@ def score_at_positions(
 def all_positions_equivalent(forward: Score, synthetic: Array) -> bool:
     """Whether a row gets the same bits at every position of a block, beside any other rows.
 
-    Parameters
-    ----------
-    forward, synthetic
-        As of :func:`equivalent_positions`. Rows should differ from each other.
+    Synthetic rows, as of :func:`equivalent_positions`, should differ from each other.
 
     Guarantees
     ----------
@@ -271,7 +262,7 @@ def all_positions_equivalent(forward: Score, synthetic: Array) -> bool:
 
 
 def score_independently(forward: Score, synthetic: Array, *variants: Score) -> Score:
-    """Score any number of rows through a network that takes a batch at a time.
+    """Return a function that scores m ≥ 1 rows by a network that takes batches of c rows.
 
     Parameters
     ----------
@@ -281,10 +272,6 @@ def score_independently(forward: Score, synthetic: Array, *variants: Score) -> S
     *variants : functions like ``forward``
         The same network with other weights, which are checked as well: with particular
         weights, synthetic rows may not reveal an order of additions that records would.
-
-    Returns
-    -------
-    function of an array of shape (m, ...) to an array of shape (m, d), for m ≥ 1
 
     Guarantees
     ----------

@@ -43,41 +43,19 @@ Role = Literal["target", "guess", "unit", "slot", "group"]
 
 @dataclass
 class Profile:
-    """Summary of one column, updated batch by batch.
+    """Summary of one column, updated batch by batch."""
 
-    Attributes
-    ----------
-    values : set of str, or None
-        Distinct values; None if there are too many for a category.
-    marks : set of str
-        Values that usually mark a missing one.
-    odd : set of str, or None
-        Values that are no finite number; None if there are too many.
-    present, numbers : int
-        Number of records with a value, and with a number.
-    whole : bool
-        Whether all numbers are integers.
-    low, high : float
-        Smallest and largest number.
-    longest : int
-        Length of the longest value in characters.
-    widths : set of int
-        Lengths of the lists of a list column.
-    foreign : str, optional
-        Type of a column that no schema can read; such a column is not read.
-    """
-
-    values: set[str] | None = field(default_factory=set)
-    marks: set[str] = field(default_factory=set)
-    odd: set[str] | None = field(default_factory=set)
-    present: int = 0
-    numbers: int = 0
-    whole: bool = True
+    values: set[str] | None = field(default_factory=set)  # None if too many for a category
+    marks: set[str] = field(default_factory=set)  # values that usually mark a missing one
+    odd: set[str] | None = field(default_factory=set)  # no finite numbers; None if too many
+    present: int = 0  # records with a value
+    numbers: int = 0  # records with a number
+    whole: bool = True  # whether all numbers are integers
     low: float = float("inf")
     high: float = float("-inf")
-    longest: int = 0
-    widths: set[int] = field(default_factory=set)
-    foreign: str | None = None
+    longest: int = 0  # characters of the longest value
+    widths: set[int] = field(default_factory=set)  # lengths of the lists of a list column
+    foreign: str | None = None  # type that no schema can read; such a column is not read
 
     def update(self, column: pl.Series) -> None:
         """Include one batch of the column."""
@@ -209,12 +187,10 @@ def draft(
     limits: Limits = DEFAULT_LIMITS,
     progress: Progress | None = None,
 ) -> Draft:
-    """Read a file and propose a schema for it.
+    """Read a CSV, TSV, Parquet, Arrow or npz file and propose a schema for it.
 
     Parameters
     ----------
-    path : path
-        A CSV, TSV, Parquet, Arrow or npz file.
     target, unit : str, optional
         Column to predict, and column of unit ids. Without a target, one is guessed by its
         name, or else the last column is used.

@@ -5,7 +5,7 @@ import re
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Self
@@ -23,8 +23,6 @@ from veracal.data.scores import Kind, Scores
 from veracal.data.tables import arrays_to_frame, read_table
 from veracal.errors import DataError
 
-Columns = Mapping[str, Array]
-Writer = Callable[[BinaryIO, str, Columns], None]
 _RESERVED = re.compile(r"labels|(logits|probabilities)(_[0-9]+)?")  # columns of scores
 
 
@@ -56,7 +54,7 @@ def save_scores(
     [[2.0, 0.0], [0.0, 1.0]]
     """
     path = Path(path)
-    write = score_writer(path)
+    suffix = check_score_suffix(path)
     check_score_columns(scores, unit)
     columns: dict[str, Array] = {scores.kind: scores.values}
     if scores.labels is not None:
@@ -66,8 +64,27 @@ def save_scores(
     for name, group in scores.groups.items():
         columns[name] = np.asarray(group.names)[group.codes]
     with atomic_file(path, force=force) as file:
-        write(file, scores.kind, columns)
+        if suffix == ".npz":  # not by numpy.savez, which reserves its argument names
+            with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+                for name, values in columns.items():
+                    with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                        np.lib.format.write_array(member, values, allow_pickle=False)
+            return path
+        if suffix == ".csv":  # one column for each class; numbers are read back exactly
+            matrix = columns.pop(scores.kind)
+            columns = {f"{scores.kind}_{i}": p for i, p in enumerate(matrix.T)} | columns
+        table = pl.DataFrame({name: _series(values) for name, values in columns.items()})
+        try:
+            (table.write_csv if suffix == ".csv" else table.write_parquet)(file)
+        except pl.exceptions.ComputeError as cause:  # raised by polars for a full disk
+            raise OSError(str(cause)) from cause
     return path
+
+
+def check_score_suffix(path: Path) -> str:
+    """Return the suffix of a path, which determines the format of saved scores, or raise."""
+    formats = (".npz", ".parquet", ".csv")
+    return by_suffix(path, dict(zip(formats, formats, strict=True)))
 
 
 def check_score_columns(scores: Scores, unit: str) -> None:
@@ -83,48 +100,11 @@ def check_score_columns(scores: Scores, unit: str) -> None:
             )
 
 
-def _save_npz(file: BinaryIO, kind: str, columns: Columns) -> None:
-    """Write arrays under any name; ``numpy.savez`` reserves its argument names."""
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, values in columns.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, values, allow_pickle=False)
-
-
-def _save_parquet(file: BinaryIO, kind: str, columns: Columns) -> None:
-    """Write the scores as a column of lists."""
-    table = pl.DataFrame({name: _series(values) for name, values in columns.items()})
-    try:
-        table.write_parquet(file)
-    except pl.exceptions.ComputeError as cause:  # raised by polars for a full disk
-        raise OSError(str(cause)) from cause
-
-
-def _save_csv(file: BinaryIO, kind: str, columns: Columns) -> None:
-    """Write one column for each class, with numbers that are read back exactly."""
-    by_class = {f"{kind}_{i}": values for i, values in enumerate(columns[kind].T)}
-    rest = {name: values for name, values in columns.items() if name != kind}
-    table = {name: _series(values) for name, values in (by_class | rest).items()}
-    pl.DataFrame(table).write_csv(file)
-
-
 def _series(values: Array) -> pl.Series:
-    """Convert an array to a column."""
+    """Convert an array to a column, a matrix to a column of arrays."""
     if values.ndim == 2:
         return pl.Series(np.ascontiguousarray(values))
     return pl.Series(values.tolist() if values.dtype.kind == "U" else values.copy())
-
-
-_WRITERS: Mapping[str, Writer] = {
-    ".npz": _save_npz,
-    ".parquet": _save_parquet,
-    ".csv": _save_csv,
-}
-
-
-def score_writer(path: Path) -> Writer:
-    """Return the writer for the suffix of a path, or raise."""
-    return by_suffix(path, _WRITERS)
 
 
 _KINDS: tuple[Kind, ...] = ("logits", "probabilities")

@@ -80,16 +80,8 @@ def read_table(
 ) -> Iterator[pl.DataFrame]:
     """Stream the records of a CSV, TSV, Parquet, Arrow or npz file.
 
-    Parameters
-    ----------
-    header : bool
-        Whether the first line of a CSV file names the columns.
-    names : sequence of str, optional
-        Names for the columns of a CSV file without a header; by default generated.
-    separator : str, optional
-        Character between the fields of a CSV file; by default that of its suffix.
-    ignored : collection of str
-        Columns that are not needed and not read if the format allows it.
+    ``header``, ``names`` (of the columns of a file without a header) and ``separator`` are for
+    CSV files only. ``ignored`` columns are not read if the format allows it.
     """
     suffix = path.suffix.lower()
     if separator := text_separator(path, separator):
@@ -277,12 +269,8 @@ def prefetch(items: Iterable[Item]) -> Generator[Item]:
 
     This saves time if computing an item releases the interpreter lock, as Arrow does. A
     consumer that stops early closes the generator, which waits for the item in progress: once
-    it is closed, no thread is left that would touch the file.
-
-    Raises
-    ------
-    BaseException
-        Any exception of the iterable, after the items before it.
+    it is closed, no thread is left that would touch the file. Any exception of the iterable is
+    raised after the items before it.
     """
     source = iter(items)
     del items
@@ -306,14 +294,6 @@ class QuoteChecked(io.RawIOBase):
     and are lost without an error. Here a mark opens a field only at its start, two marks
     inside a field stand for one, and a closing mark is followed by a separator or by the end
     of the line. A carriage return outside quotes must be followed by a line feed.
-
-    Parameters
-    ----------
-    file : binary file
-    separator : str
-        Character between fields.
-    where : str
-        The file's name, for errors.
     """
 
     def __init__(self, file: BinaryIO, separator: str, where: str) -> None:
@@ -393,13 +373,7 @@ class QuoteChecked(io.RawIOBase):
 
 
 def split_records(file: QuoteChecked, block: int, where: str) -> Iterator[bytes]:
-    """Cut a file between records into pieces of about one block.
-
-    Raises
-    ------
-    LimitError
-        For a record longer than a block.
-    """
+    """Cut a file between records, each at most a block long, into pieces of about one block."""
     rest, start = b"", 0
     while data := file.read(block):
         rest += data

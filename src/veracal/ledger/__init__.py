@@ -84,48 +84,4 @@ __all__ = [
     "unpaid_items",
 ]
 
-__getattr__, __dir__ = attach(
-    __name__,
-    {
-        "chain": (
-            "Entry",
-            "EpsilonDelta",
-            "Extension",
-            "Opening",
-            "PartitionBalance",
-            "canonical",
-            "digest",
-        ),
-        "charging": ("LedgerRun",),
-        "ledger": ("Ledger", "check_ledger", "open_ledger"),
-        "locations": (
-            "default_folder",
-            "default_ledger_path",
-            "list_default_ledgers",
-            "display_name",
-            "read_data_path",
-            "open_ledger_for_data",
-            "resolve_ledger",
-            "restore_data_path",
-        ),
-        "partitions": (
-            "AssignmentNotice",
-            "PartitionRule",
-            "PartitionStore",
-            "split_and_assign",
-        ),
-        "policies": (
-            "Cost",
-            "EpsilonSums",
-            "Item",
-            "Renyi",
-            "best_order",
-            "decimal_fraction",
-            "divide_micro_epsilon",
-            "merge_items",
-            "read_plan",
-            "unpaid_items",
-        ),
-        "verification": ("ledger_statement", "ledger_total"),
-    },
-)
+__getattr__, __dir__ = attach(__name__)

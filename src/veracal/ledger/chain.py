@@ -457,12 +457,7 @@ class Caps:
 
 @dataclass(frozen=True)
 class EpsilonDelta:
-    """An amount of privacy budget, spent or remaining.
-
-    Attributes
-    ----------
-    epsilon, delta : float
-    """
+    """An amount of privacy budget, spent or remaining."""
 
     epsilon: float
     delta: float

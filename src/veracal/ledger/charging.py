@@ -346,8 +346,8 @@ def reserve(path: Path, charge: ChargeRequest) -> tuple[Entry, Settled | None]:
     with writing(path) as connection:
         attempt, superseded, number = charge, None, 1
         assert attempt.request is not None
-        while found := storage.find(connection, attempt.request or "", charge.run or 0):
-            earlier = found[0]
+        while previous := storage.find(connection, attempt.request or "", charge.run or 0):
+            earlier = previous[0]
             check_reservation(earlier, attempt)
             settled = storage.settlement(connection, earlier.index)
             if settled is not None and settled[0].outcome != "superseded":
@@ -426,9 +426,6 @@ class LedgerRun:
     ----------
     number : int
         Starts at 1.
-    name, request : str
-    items : tuple of Item
-        The items that it may use.
     epsilons, deltas : mapping from partition to float
         Cost for each partition that it reads. For a ledger of Rényi divergences, epsilon of its
         divergence alone, at the ledger's delta.
@@ -436,7 +433,6 @@ class LedgerRun:
         The filter that was debited.
     index : int
         Index of its first entry.
-    abandoned : bool
     """
 
     number: int

@@ -284,19 +284,8 @@ class Ledger:
         reservation, at no cost. A caller that uses a reservation again promises that no earlier
         attempt has released anything that depends on records or noise.
 
-        Parameters
-        ----------
-        event, purpose, partition, delta
-            As for :meth:`charge`.
-        request, body
-            As for :meth:`answer`.
-
-        Raises
-        ------
-        BudgetError, ConflictError
-            As for :meth:`charge`.
-        AnswerError
-            If the reservation was settled before, without an answer.
+        Parameters and errors are those of :meth:`answer`; an ``AnswerError`` says that the
+        reservation was settled before, without an answer.
         """
         settings = (event, purpose, partition, delta, request, body, self.run)
         charge = ChargeRequest(*settings, reservation="once")
@@ -310,18 +299,9 @@ class Ledger:
     ) -> tuple[Entry, bytes | None]:
         """Settle a reservation with its answer, unless it was settled before.
 
-        Parameters
-        ----------
-        request, body
-            As for :meth:`reserve`.
-        answer : bytes or None
-            None if the computation failed, which is an answer, too.
-
-        Returns
-        -------
-        tuple of (Entry, bytes or None)
-            The entry that settles the reservation, and its answer. If several are recorded
-            concurrently, it is the first. The charge is never refunded.
+        The answer is None if the computation failed, which is an answer, too. Returns the entry
+        that settles the reservation, and its answer. If several are recorded concurrently, it
+        is the first. The charge is never refunded.
         """
         if answer is not None:
             charging.check_answer(answer)
@@ -364,13 +344,6 @@ class Ledger:
         every_attempt : bool
             Charge every attempt separately, for a ``compute`` that may release something. A
             pending attempt is then superseded, stays charged, and has no answer.
-
-        Raises
-        ------
-        BudgetError, ConflictError
-            As for :meth:`answer`.
-        AnswerError
-            If ``compute`` failed, now or before; or if the reservation was abandoned.
         """
         settings = (event, purpose, partition, delta, request, body, self.run)
         kind = "every attempt" if every_attempt else "once"
@@ -455,10 +428,8 @@ class Ledger:
 
         Raises
         ------
-        BudgetError
-            If the remaining budget is too small; nothing is written.
-        ConflictError
-            If the id was used for another request; nothing is written.
+        BudgetError, ConflictError
+            As for :meth:`charge`; nothing is written.
         AnswerError
             If the run was abandoned.
 
@@ -472,8 +443,8 @@ class Ledger:
         >>> round(ledger.spent().epsilon, 6), run.planned()[0][1]
         (0.3, 1)
         """
-        charge_request = RunRequest(tuple(items), name, request, body, delta)
-        return Ledger(self.path, begin_run(self.path, charge_request))
+        run = RunRequest(tuple(items), name, request, body, delta)
+        return Ledger(self.path, begin_run(self.path, run))
 
     def require_run(
         self,
@@ -507,11 +478,6 @@ class Ledger:
         ----------
         epsilon : float > 0
         delta : float >= 0
-
-        Returns
-        -------
-        Entry
-            The entry of the extension.
         """
         with writing(self.path) as connection:
             index = storage.head(connection)[0] + 1
@@ -593,11 +559,9 @@ class Ledger:
         Use it to check the budget before records are loaded. Concurrent charges may use up the
         budget between this check and the charge, which decides.
         """
+        charge = ChargeRequest(event, purpose, partition, delta, None, None, self.run)
         with reading(self.path) as connection:
-            charge_request = ChargeRequest(
-                event, purpose, partition, delta, None, None, self.run
-            )
-            charging.debit_for(connection, charge_request, times)
+            charging.debit_for(connection, charge, times)
 
     def partitions(self, partition: str | None = None) -> tuple[PartitionBalance, ...]:
         """Balances of all partitions, or of one."""
@@ -667,12 +631,7 @@ class Ledger:
         Returns
         -------
         str
-            The head of the verified chain.
-
-        Raises
-        ------
-        LedgerError
-            With all problems and their locations.
+            The head of the verified chain. A ``LedgerError`` lists all problems.
         """
         return verify_ledger(self.path, head)
 

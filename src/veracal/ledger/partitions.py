@@ -241,8 +241,7 @@ class Assignment:
     recording : int
         Number of the recording that was used, for :meth:`PartitionStore.seal`.
     notice : AssignmentNotice or None
-        Notice for the data holder before anything is charged: some individuals are new although
-        others were recorded before, or some rows are in no partition.
+        For the data holder before a charge: individuals are new, or rows are in no partition.
     """
 
     parts: Ints
@@ -417,7 +416,7 @@ class PartitionStore:
                 table = current
         is_known = np.isin(keys, table.keys)
         known, recorded, present = int(is_known.sum()), len(table.keys), len(keys)
-        parts = table.parts_of(keys)
+        parts = table.values_of(keys, table.parts, UNASSIGNED).astype(np.int8)
         if by_units and grow:
             new_units = current.take(~is_known)
             parts[~is_known] = new_units.parts
@@ -580,15 +579,11 @@ class _Table:
         mine, theirs = (self.keys, self.parts, self.rows), (other.keys, other.parts, other.rows)
         return all(map(np.array_equal, mine, theirs))
 
-    def parts_of(self, keys: Array) -> Ints:
-        """Partition of each individual, -1 for those not in the table."""
-        return self._values(keys, self.parts, UNASSIGNED).astype(np.int8)
-
     def rows_of(self, keys: Array) -> Ints:
         """Number of recorded rows of each individual."""
-        return self._values(keys, self.rows, 0)
+        return self.values_of(keys, self.rows, 0)
 
-    def _values(self, keys: Array, values: Ints, absent: int) -> Ints:
+    def values_of(self, keys: Array, values: Ints, absent: int) -> Ints:
         if not len(self.keys):
             return np.full(len(keys), absent)
         at = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)

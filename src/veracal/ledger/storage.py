@@ -218,13 +218,13 @@ def find(
     connection: sqlite3.Connection, request: str, scope: int = 0
 ) -> tuple[Entry, bytes | None] | None:
     """The entry of a request id, in a run or in the ledger itself, and its answer."""
-    found = _select(connection, "scope = ? AND request = ?", scope, request)
-    return _check_column(found, "request", request)
+    where = "scope = ? AND request = ?"
+    return next(iter(_select(connection, where, scope, request, request=request)), None)
 
 
 def settlement(connection: sqlite3.Connection, index: int) -> tuple[Entry, bytes | None] | None:
     """The entry that settles another, and its answer."""
-    return _check_column(_select(connection, "settles = ?", index), "settles", index)
+    return next(iter(_select(connection, "settles = ?", index, settles=index)), None)
 
 
 def account_entries(connection: sqlite3.Connection) -> list[Entry]:
@@ -247,19 +247,22 @@ def entry(connection: sqlite3.Connection, index: int) -> Entry:
 def pending(connection: sqlite3.Connection) -> list[Entry]:
     """Unsettled reservations."""
     settled = "SELECT settles FROM entries WHERE settles IS NOT NULL"
-    found = _select(connection, f"outcome = 'reserved' AND id NOT IN ({settled})")
-    return [entry for entry, _ in found]
+    matches = _select(connection, f"outcome = 'reserved' AND id NOT IN ({settled})")
+    return [entry for entry, _ in matches]
 
 
 def _select(
-    connection: sqlite3.Connection, where: str, *values: object
+    connection: sqlite3.Connection, where: str, *values: object, **expected: object
 ) -> list[tuple[Entry, bytes | None]]:
-    """Entries that satisfy a condition, in order, and their answers; all match their hashes."""
+    """Entries that satisfy a condition, in order, and their answers.
+
+    Raise unless all match their hashes, and their records have the expected values.
+    """
     rows = connection.execute(
         f"SELECT record, hash, answer FROM entries WHERE {where} ORDER BY id",  # noqa: S608
         values,
     )
-    found = []
+    selected = []
     for record, stated, answer in rows.fetchall():
         entry = Entry.from_text(record)
         if _hash(record) != stated:
@@ -268,19 +271,10 @@ def _select(
             raise LedgerError(
                 f"The answer of entry {entry.index} does not match its hash.", _VERIFY
             )
-        found.append((entry, answer))
-    return found
-
-
-def _check_column(
-    found: list[tuple[Entry, bytes | None]], name: str, value: object
-) -> tuple[Entry, bytes | None] | None:
-    """The only entry of a unique column; raise unless its record has the same value."""
-    if not found:
-        return None
-    if getattr(found[0][0], name) != value:
-        raise LedgerError(f"Entry {found[0][0].index} does not match its columns.", _VERIFY)
-    return found[0]
+        if any(getattr(entry, name) != value for name, value in expected.items()):
+            raise LedgerError(f"Entry {entry.index} does not match its columns.", _VERIFY)
+        selected.append((entry, answer))
+    return selected
 
 
 def balances(connection: sqlite3.Connection) -> dict[str, tuple[Cost, Cost]]:
@@ -529,9 +523,9 @@ def check_settings(
 
     if pragma("application_id") != application:
         raise LedgerError(f"{path}: expected {what}, found another database.")
-    if (found := pragma("user_version")) != version:
+    if (actual_version := pragma("user_version")) != version:
         raise LedgerError(
-            f"{path}: expected {what} of format {version}, found format {found}.",
+            f"{path}: expected {what} of format {version}, found format {actual_version}.",
             "It was written by another version of Veracal: use that version.",
         )
     actual = (pragma("journal_mode"), pragma("synchronous"))

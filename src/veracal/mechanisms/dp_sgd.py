@@ -35,8 +35,10 @@ _MIN_THREADED = 4_096  # entries per step below which a second thread costs more
 _ENTRIES_PER_DRAW = 1 << 20  # drawn in one call, since waking a thread is expensive
 _STEPS_PER_DRAW = 64  # maximum number of steps per call
 _CHUNK = 1 << 18  # entries per call, if one step has more than _ENTRIES_PER_DRAW
-_CHUNKS_AHEAD = 9  # chunks that are drawn ahead; those of a whole step take too much memory
-_DRAWS_AHEAD = 2  # the same for draws of whole steps
+_PREFETCHED_CHUNKS = (
+    9  # chunks that are drawn ahead; those of a whole step take too much memory
+)
+_PREFETCHED_DRAWS = 2  # the same for draws of whole steps
 
 
 class PrefetchedNoise:
@@ -90,7 +92,7 @@ class PrefetchedNoise:
         self._shapes = self._plan_draws()
         self._drawn: Iterator[Array] = iter(())  # one array of several steps
         self._pool: ThreadPoolExecutor | None = None
-        self._ahead: deque[Future[Array]] = deque()
+        self._pending: deque[Future[Array]] = deque()
 
     def _plan_draws(self) -> Iterator[tuple[int, ...]]:
         """Yield the shapes of all draws.
@@ -118,17 +120,17 @@ class PrefetchedNoise:
             return
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="noise")
         try:
-            self._draw_ahead()
+            self._prefetch()
             yield self
         finally:
             self._pool.shutdown(cancel_futures=True)
 
-    def _draw_ahead(self) -> None:
+    def _prefetch(self) -> None:
         """Have the other thread draw the noise of later steps."""
         assert self._pool is not None, "noise is drawn ahead in a drawing() block only"
-        most = _DRAWS_AHEAD if len(self._chunks) == 1 else _CHUNKS_AHEAD
-        while len(self._ahead) <= most and (shape := next(self._shapes, None)) is not None:
-            self._ahead.append(self._pool.submit(self._draw, shape))
+        most = _PREFETCHED_DRAWS if len(self._chunks) == 1 else _PREFETCHED_CHUNKS
+        while len(self._pending) <= most and (shape := next(self._shapes, None)) is not None:
+            self._pending.append(self._pool.submit(self._draw, shape))
 
     def units(self) -> Array:
         """Noise of the next step, in units of 2^-digits standard deviations."""
@@ -174,8 +176,8 @@ class PrefetchedNoise:
         """The next array of normals, with one row per step or a single row for a chunk."""
         if not self._threaded:
             return self._draw(next(self._shapes, (1, *self._shape)))
-        self._draw_ahead()
-        return self._ahead.popleft().result()
+        self._prefetch()
+        return self._pending.popleft().result()
 
     def _draw(self, shape: tuple[int, ...]) -> Array:
         """Draw rounded normals."""

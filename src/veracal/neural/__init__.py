@@ -73,35 +73,4 @@ __all__ = [
     "train_only",
 ]
 
-__getattr__, __dir__ = attach(
-    __name__,
-    {
-        "architectures": ("KnownNetwork",),
-        "channel_standardizer": ("PrivateChannelStandardizer",),
-        "distributed": ("Ranks",),
-        "encoders": ("ImageEncoder", "TextEncoder"),
-        "features": ("Extractor", "extract"),
-        "huggingface.arguments": ("PrivacyArguments",),
-        "huggingface.data": ("Tokens", "tokenize"),
-        "huggingface.models": (
-            "LastLayers",
-            "MeanPooled",
-            "encode_frozen_layers",
-            "load_image_classifier",
-            "load_sequence_classifier",
-            "load_tokenizer",
-            "minilm_classifier",
-            "minilm_tokenizer",
-            "train_only",
-            "add_lora",
-        ),
-        "huggingface.trainer": ("PrivateTrainer",),
-        "module_checks": ("replace_batch_norm",),
-        "network": ("PrivateNetwork",),
-        "predictions": ("NetworkScores",),
-        "pretrained": ("EfficientNetLite0", "MiniLM", "MiniLMTokens"),
-        "scattering": ("Scattering",),
-        "examples": ("Augment", "ImageScaler", "as_tensor"),
-        "train_module": ("TrainedModule", "train"),
-    },
-)
+__getattr__, __dir__ = attach(__name__)

@@ -95,14 +95,12 @@ class PooledRelease(Release):
         if not dropped:
             return self
         within = _group_by_source(dropped)
-        kept = [
-            None
-            if part is None or (i,) in dropped
-            else part.without(within.get(i, {}))
-            if isinstance(part, PooledRelease)
-            else part
-            for i, part in enumerate(self.parts)
-        ]
+        kept = list(self.parts)
+        for i, part in enumerate(self.parts):
+            if (i,) in dropped:
+                kept[i] = None
+            elif isinstance(part, PooledRelease):
+                kept[i] = part.without(within.get(i, {}))
         reasons = tuple(dropped.get((i,), reason) for i, reason in enumerate(self.dropouts))
         if not any(part is not None for part in kept):
             raise DropoutError("Expected at least one source to answer, got none.", reasons)
@@ -389,7 +387,7 @@ def combine_answers(
     cause = next((one for one in responses if isinstance(one, Exception)), None)
     check_quorum(reasons, min_sources, cause)
 
-    events = {  # the one with the least noise costs most
+    noises = {
         event
         for part in parts
         if part is not None
@@ -398,12 +396,14 @@ def combine_answers(
         )
         if isinstance(event, DiscreteLaplace | DiscreteGaussian)
     }
-    usual = min(events, key=lambda event: event.noise, default=None)
+    usual = min(noises, key=lambda event: event.noise, default=None)  # costs most
     requested, within = dict[Path, Event](), _group_by_source(dropped)
     for i, (one, source) in enumerate(zip(responses, sources, strict=True)):
         if not isinstance(one, SkippedSource):
-            asked = _requested_events(query_request, source, parts[i], usual, within.get(i, {}))
-            requested |= {(i, *path): event for path, event in asked.items()}
+            events = _requested_events(
+                query_request, source, parts[i], usual, within.get(i, {})
+            )
+            requested |= {(i, *path): event for path, event in events.items()}
     return _sum(query_request.query.name, parts, tuple(reasons), Frozen(requested))
 
 

@@ -261,15 +261,25 @@ def sums_by_source(query: Query, records: Records, source_index: Ints, sources: 
 # ---------------------------------------------------------------- sums over records
 
 
-class ScalarSum(RecordSum):
-    """Base class: sum of one bounded number per record, ``per_record`` of shape (n,)."""
+class _NumberSum(RecordSum):
+    """Base class of sums of one number per record, between public bounds."""
 
-    entries = 1
+    low: float
+    high: float
 
     @property
-    @abstractmethod
     def bounds(self) -> Bounds:
         """Bounds on the contribution of a record, in units."""
+        return Bounds.of(self.low, self.high, self.grid)
+
+
+class ScalarSum(_NumberSum):
+    """Base class: sum of one bounded number per record, ``per_record`` of shape (n,).
+
+    Subclasses have numbers ``low`` and ``high``, or override :attr:`bounds`.
+    """
+
+    entries = 1
 
     def sensitivity(self, relation: Relation) -> int:
         """Sensitivity of the sum, in units."""
@@ -285,17 +295,12 @@ class ScalarSum(RecordSum):
         return clip_to_grid(values, self.bounds, self.grid)[:, None], None
 
 
-class CellSum(RecordSum):
+class CellSum(_NumberSum):
     """Base class: sums of one bounded number per record, by cells.
 
     Each record is in one cell at most, so adding or removing it changes one entry, and
-    replacing it changes two.
+    replacing it changes two. Bounds are those of a :class:`ScalarSum`.
     """
-
-    @property
-    @abstractmethod
-    def bounds(self) -> Bounds:
-        """Bounds on the contribution of a record to its cell, in units."""
 
     @abstractmethod
     def cells(self, records: Any) -> Array:
@@ -416,11 +421,6 @@ class BoundedSum(ScalarSum):
         _identify(self, self.values)
         _ = self.bounds
 
-    @property
-    def bounds(self) -> Bounds:
-        """Bounds on the contribution of a record, in units."""
-        return Bounds.of(self.low, self.high, self.grid)
-
     def per_record(self, records: Any) -> Array:
         """The numbers of records."""
         return self.values(records)
@@ -465,11 +465,6 @@ class BinnedSum(CellSum):
     def entries(self) -> int:
         """Number of bins."""
         return int(self.n_bins)
-
-    @property
-    def bounds(self) -> Bounds:
-        """Bounds on the contribution of a record to its bin, in units."""
-        return Bounds.of(self.low, self.high, self.grid)
 
     def per_record(self, records: Any) -> Array:
         """The numbers of records."""

@@ -82,8 +82,7 @@ class Correct(ScalarSum):
     """
 
     name = "correct"
-    bits = 0
-    bounds = Bounds(0, 1)
+    low, high, bits = 0, 1, 0
 
     def per_record(self, records: Any) -> Array:
         """Whether each prediction is correct."""

@@ -252,13 +252,7 @@ class QueryRequest:
 
 @runtime_checkable
 class DeclaredSource(Protocol):
-    """A source with a public unit and relation; see :func:`is_declared`.
-
-    Attributes
-    ----------
-    relation : {"add-remove", "replace-one"}
-    unit : Unit
-    """
+    """A source with a public unit and relation; see :func:`is_declared`."""
 
     @property
     def relation(self) -> Relation:
@@ -282,13 +276,7 @@ def is_declared(source: object) -> TypeGuard[DeclaredSource]:
 
 @runtime_checkable
 class PayingSource(DeclaredSource, Protocol):
-    """A source that can check beforehand whether its budget suffices.
-
-    Attributes
-    ----------
-    partition : str or None
-        The partition of its ledger that is charged.
-    """
+    """A source that can check beforehand whether its budget suffices."""
 
     @property
     def partition(self) -> str | None:

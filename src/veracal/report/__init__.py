@@ -28,22 +28,4 @@ __all__ = [
     "render_audit",
 ]
 
-__getattr__, __dir__ = attach(
-    __name__,
-    {
-        "audit_page": ("render_audit",),
-        "audit_results": ("AuditResults", "audit_notes", "audit_tables"),
-        "card": ("model_card",),
-        "charts": (
-            "CurveData",
-            "drawable",
-        ),
-        "page": ("render",),
-        "reliability": ("ReliabilityDisplay",),
-        "results": (
-            "MOST",
-            "MeasurementRecord",
-            "Results",
-        ),
-    },
-)
+__getattr__, __dir__ = attach(__name__)

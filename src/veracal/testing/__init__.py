@@ -31,21 +31,4 @@ __all__ = [
     "noise_pvalues",
 ]
 
-__getattr__, __dir__ = attach(
-    __name__,
-    {
-        "mechanisms": (
-            "DRAWS",
-            "check_clip_rule",
-            "check_mechanism",
-            "check_optimizer",
-            "noise_pvalues",
-        ),
-        "queries": (
-            "adversarial_scores",
-            "check_query",
-            "check_source",
-            "check_statistic",
-        ),
-    },
-)
+__getattr__, __dir__ = attach(__name__)

@@ -39,7 +39,7 @@ level, so that a few gradients suffice.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -292,80 +292,44 @@ def quasi_newton(
     The arguments are those of :func:`newton`, and an approximate inverse of each model's second
     derivatives. The result for a model that did not converge is its last point.
     """
-    result = start.copy()
+    result, positions, weights = start.copy(), np.arange(start.shape[1]), start
     gradients = start + noise - float32_rows.loss_gradients(start)
-    search = _QuasiNewtonState(
-        np.arange(start.shape[1]), noise, start, gradients, inverse_hessians
-    )
+    memory: list[tuple[Floats, Floats, Floats]] = []  # last steps, changes, inverse curvatures
     for _ in range(passes):
-        step = search.direction()
-        trial = search.weights + step
-        new_gradients = trial + search.noise
-        new_gradients -= float32_rows.loss_gradients(trial)
-        done = search.accept(step, trial, new_gradients, tol)
-        if done.all():
-            break
-        if np.mean(done) > _QUASI_NEWTON_DROP:
-            result[:, search.positions] = search.weights
-            search = search.of(np.flatnonzero(~done))
-    result[:, search.positions] = search.weights
-    return result
-
-
-@dataclass(eq=False, repr=False)  # printed nowhere: it is about records
-class _QuasiNewtonState:
-    """State of the search: unsolved models, and the last steps of each."""
-
-    positions: Ints
-    noise: Floats
-    weights: Floats
-    gradients: Floats
-    inverse_hessians: InverseHessians
-    memory: list[tuple[Floats, Floats, Floats]] = field(default_factory=list)
-
-    def direction(self) -> Floats:
-        """The L-BFGS direction."""
-        residual, shares = -self.gradients, []
-        for step, change, inverse in reversed(self.memory):
-            share = column_dots(step, residual) * inverse
+        residual, shares = -gradients, []
+        for past, change, inverse in reversed(memory):
+            share = column_dots(past, residual) * inverse
             residual -= change * share
             shares.append(share)
-        result = self.inverse_hessians.times(residual)
-        for (step, change, inverse), share in zip(self.memory, reversed(shares), strict=True):
-            share -= column_dots(change, result) * inverse
-            result += step * share
-        return result
-
-    def accept(self, step: Floats, trial: Floats, new_gradients: Floats, tol: float) -> Bools:
-        """Store a step, take it for models that did not overshoot; return the solved models."""
-        change = new_gradients - self.gradients
+        step = inverse_hessians.times(residual)
+        for (past, change, inverse), share in zip(memory, reversed(shares), strict=True):
+            share -= column_dots(change, step) * inverse
+            step += past * share
+        trial = weights + step
+        new_gradients = trial + noise
+        new_gradients -= float32_rows.loss_gradients(trial)
+        change = new_gradients - gradients
         curvature = column_dots(step, change)
         # With penalties of 1 it is at least the squared step, except for rounding.
         sound = curvature > 0.5 * column_dots(step, step)
         inverse = np.where(sound, 1 / np.maximum(curvature, _TINY), np.float32(0))
-        self.memory = [*self.memory[1 - _MEMORY :], (step, change, inverse)]
-        residual = column_norms(new_gradients)
-        size = column_norms(self.noise) + column_norms(trial)
-        done: Bools = ~(residual > tol * size)  # NaN counts as done
-        models, _, _ = _find_overshoots(self.gradients, new_gradients, step, done)
-        trial[:, models] = self.weights[:, models]
-        new_gradients[:, models] = self.gradients[:, models]
-        self.weights, self.gradients = trial, new_gradients
-        return done
-
-    def of(self, models: Ints) -> "_QuasiNewtonState":
-        """Some of the models."""
-        return _QuasiNewtonState(
-            self.positions[models],
-            self.noise[:, models],
-            self.weights[:, models],
-            self.gradients[:, models],
-            self.inverse_hessians.of(models),
-            [
-                (step[:, models], change[:, models], i[models])
-                for step, change, i in self.memory
-            ],
-        )
+        memory = [*memory[1 - _MEMORY :], (step, change, inverse)]
+        size = column_norms(noise) + column_norms(trial)
+        done = ~(column_norms(new_gradients) > tol * size)  # NaN counts as done
+        models, _, _ = _find_overshoots(gradients, new_gradients, step, done)
+        trial[:, models] = weights[:, models]
+        new_gradients[:, models] = gradients[:, models]
+        weights, gradients = trial, new_gradients
+        if done.all():
+            break
+        if np.mean(done) > _QUASI_NEWTON_DROP:
+            result[:, positions] = weights
+            rest = np.flatnonzero(~done)
+            positions, inverse_hessians = positions[rest], inverse_hessians.of(rest)
+            noise, weights, gradients = noise[:, rest], weights[:, rest], gradients[:, rest]
+            memory = [(past[:, rest], moved[:, rest], i[rest]) for past, moved, i in memory]
+    result[:, positions] = weights
+    return result
 
 
 TOL = 1e-8  # tolerance of the gradient, relative to noise and penalty

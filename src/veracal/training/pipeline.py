@@ -86,6 +86,16 @@ class PrivatePipeline(DisplayMixin, Pipeline):  # type: ignore[misc]
 
     event_: Event | None
 
+    def __init__(  # as that of Pipeline, with types
+        self,
+        steps: list[tuple[str, Any]],
+        *,
+        transform_input: list[str] | None = None,
+        memory: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        super().__init__(steps, transform_input=transform_input, memory=memory, verbose=verbose)
+
     def event(self) -> Event | None:
         """Cost of one fit, known before any record is read; None if it costs nothing.
 

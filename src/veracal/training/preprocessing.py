@@ -79,7 +79,7 @@ class PrivateTransformer(TransformerMixin, DisplayMixin, ABC):  # type: ignore[m
         return None
 
     def _learn(self, rows: Array | MappedRows, size: int | None) -> tuple[str, ...]:
-        """Learn from checked rows, of which a data set may declare the number.
+        """Learn from checked rows; a data set may declare their number.
 
         Returns
         -------

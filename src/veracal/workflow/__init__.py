@@ -84,35 +84,4 @@ __all__ = [
     "write_recalibrated",
 ]
 
-__getattr__, __dir__ = attach(
-    __name__,
-    {
-        "auditing": ("AuditRun", "OnRuns", "audit_config", "runs_path"),
-        "charging": ("OnNotice", "ledger_path", "open_data_ledger", "partitions_path"),
-        "config": (
-            "Config",
-            "Configuration",
-            "DataConfig",
-            "MeasurementConfig",
-            "ModelConfig",
-            "PrivacyConfig",
-            "RecalibrationConfig",
-            "check_configurations",
-            "check_settings_apply",
-            "is_unfinished",
-        ),
-        "planning": ("today",),
-        "local_federation": (
-            "Courier",
-            "STUDY_EPSILON",
-            "Hospital",
-            "LocalFederation",
-            "exists_local",
-            "make_local",
-            "open_local",
-        ),
-        "results": ("RESULTS", "load_results", "write_recalibrated"),
-        "running": ("OnProgress", "RunResult", "compare", "find_table", "remeasure", "run"),
-        "records": ("TEST",),
-    },
-)
+__getattr__, __dir__ = attach(__name__)

@@ -53,11 +53,9 @@ class DataConfig:
     max_contributions: int | None = None
 
     def __post_init__(self) -> None:
-        _checks.fraction(test=self.test)
+        _checks.open_fraction(test=self.test)
         if self.max_contributions is not None:
             _checks.whole(max_contributions=self.max_contributions)
-        if self.test in (0, 1):
-            raise ValueError(f"Expected test between 0 and 1, got test={self.test!r}.")
 
 
 @dataclass(frozen=True)
@@ -80,8 +78,8 @@ class PrivacyConfig:
 
     def __post_init__(self) -> None:
         _checks.positive(epsilon=self.epsilon)
-        if self.delta is not None and not 0 < self.delta < 1:
-            raise ValueError(f"Expected delta between 0 and 1, got delta={self.delta!r}.")
+        if self.delta is not None:
+            _checks.open_fraction(delta=self.delta)
         _checks.one_of(RELATIONS, relation=self.relation)
 
 
@@ -200,8 +198,8 @@ class RecalibrationConfig:
 
     def __post_init__(self) -> None:
         _checks.one_of(METHODS, method=self.method)
-        if self.share is not None and not 0 < self.share < 1:
-            raise ValueError(f"Expected share between 0 and 1, got share={self.share!r}.")
+        if self.share is not None:
+            _checks.open_fraction(share=self.share)
 
 
 @dataclass(frozen=True)

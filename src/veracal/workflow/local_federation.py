@@ -110,66 +110,44 @@ MAX_SOURCES = 20
 SOURCE_EPSILON, STUDY_EPSILON, ANSWER_EPSILON = 4.0, 1.0, 0.5
 _TRAINING_ROWS, _HOSPITAL_ROWS = 5_000, 3_000
 _DEADLINE, _TIMEOUT = 2.0, 45  # seconds: enough to kill a hospital and start it again
-_MODEL, _STUDY, _HOSPITALS, _SOURCE = "model", "study", "hospitals", "source"
-_KEY = "node.key"
+_STUDY = "study"
 
 Log = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Hospital:
-    """A synthetic hospital and the folder with all its files."""
+    """A synthetic hospital: its folder, and the paths in it."""
 
     name: str
     folder: Path
-
-    @property
-    def source(self) -> Path:
-        """Folder of its source."""
-        return self.folder / _SOURCE
-
-    @property
-    def inbox(self) -> Path:
-        """Folder where request files arrive."""
-        return self.folder / "inbox"
-
-    @property
-    def outbox(self) -> Path:
-        """Folder of answer files to be carried."""
-        return self.folder / "outbox"
-
-    @property
-    def node_key(self) -> Path:
-        """Private key of its Flower node."""
-        return self.folder / _KEY
-
-    @property
-    def log(self) -> Path:
-        """Log of its server."""
-        return self.folder / "serve.log"
+    source: Path
+    inbox: Path  # where request files arrive
+    outbox: Path  # answer files to be carried
+    node_key: Path  # private key of its Flower node
+    log: Path  # of its server
 
 
 @dataclass(frozen=True)
 class LocalFederation:
-    """The paths of a local federation."""
+    """The hospitals and paths of a local federation."""
 
     folder: Path
     hospitals: tuple[Hospital, ...]
+    model: Path  # the artifact to recalibrate
+    study: Path  # folder of the coordinator
+    source_list: Path
 
-    @property
-    def model(self) -> Path:
-        """The artifact to recalibrate."""
-        return self.folder / _MODEL
 
-    @property
-    def study(self) -> Path:
-        """Folder of the coordinator."""
-        return self.folder / _STUDY
-
-    @property
-    def source_list(self) -> Path:
-        """The list of sources."""
-        return self.study / LIST_FILE
+def _locate(folder: Path, names: Sequence[str]) -> LocalFederation:
+    """The paths of a federation of hospitals in a folder."""
+    homes = {name: folder / "hospitals" / name for name in names}
+    inside = ("source", "inbox", "outbox", "node.key", "serve.log")
+    hospitals = tuple(
+        Hospital(name, home, *(home / each for each in inside)) for name, home in homes.items()
+    )
+    study = folder / _STUDY
+    return LocalFederation(folder, hospitals, folder / "model", study, study / LIST_FILE)
 
 
 def exists_local(folder: Path) -> bool:
@@ -180,10 +158,8 @@ def exists_local(folder: Path) -> bool:
 def open_local(folder: Path) -> LocalFederation:
     """Open the local federation in a folder."""
     with translate_os_errors(folder):
-        names = {path.name for path in (folder / _HOSPITALS).iterdir()}
-    present = [name for name in hospital_names(MAX_SOURCES) if name in names]
-    hospitals = tuple(Hospital(name, folder / _HOSPITALS / name) for name in present)
-    return LocalFederation(folder, hospitals)
+        names = {path.name for path in (folder / "hospitals").iterdir()}
+    return _locate(folder, [name for name in hospital_names(MAX_SOURCES) if name in names])
 
 
 def make_local(
@@ -215,10 +191,7 @@ def make_local(
     if sources > MAX_SOURCES:
         raise ValueError(f"Expected at most {MAX_SOURCES} sources here, got {sources!r}.")
     prepare_folder(folder)
-    federation = LocalFederation(
-        folder,
-        tuple(Hospital(name, folder / _HOSPITALS / name) for name in hospital_names(sources)),
-    )
+    federation = _locate(folder, hospital_names(sources))
     try:
         log("Training a private model on synthetic visits to another hospital")
         training = private_folder(federation.folder / "elsewhere")

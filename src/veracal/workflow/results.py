@@ -85,7 +85,7 @@ def build_results(
         },
         guarantee={**guarantee.to_json(), "private": True, "text": guarantee.text()},
         ledger=summarize_ledger(ledger, budget),
-        model={**config.to_json()["model"], "kind": config.model.kind},
+        model=config.to_json()["model"],
         map=classifier.map_.to_json(),
         measured=measured,
         settings=public_settings(config),

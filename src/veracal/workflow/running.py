@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from veracal.accounting import Budget
@@ -139,9 +140,7 @@ def run(
     records = load_records(config, lambda done, total: progress("loading", done, total))
     account = DataAccount(config, records, path, on_notice)
 
-    def on_step(done: int, total: int) -> None:
-        progress("training", done, total)
-
+    on_step = partial(progress, "training")
     curve = TrainingCurve(account.records.train, on_step) if internal else None
     progress("charging", 0, None)
     hook = StepProgress(on_step) if curve is None else curve
@@ -248,17 +247,13 @@ def compare(
     account = DataAccount(config, records, path, on_notice)
     budget = run_budget(config, records)
 
-    def progress_of(name: str) -> OnProgress:
-        return lambda step, done, total: progress(f"{name}: {step}", done, total)
+    def report(name: str, step: str, done: float, total: float | None) -> None:
+        progress(f"{name}: {step}", done, total)
 
-    def on_step(report: OnProgress) -> StepProgress:
-        return StepProgress(lambda done, total: report("training", done, total))
-
-    reports = [progress_of(str(each)) for each in configurations]
-    plans = [
-        RunPlan.of(part, account.records, on_step(report))
-        for part, report in zip(share(budget), reports, strict=True)
-    ]
+    plans = []
+    for part, each in zip(share(budget), configurations, strict=True):
+        hook = StepProgress(partial(report, str(each), "training"))
+        plans.append(RunPlan.of(part, account.records, hook))
     progress("charging", 0, None)
     charged, plans = account.charge(plans)
     with translate_os_errors(folder):
@@ -269,12 +264,12 @@ def compare(
             plan,
             charged,
             folder / each.folder,
-            report,
+            partial(report, str(each)),
             force=True,
             covers=covers,
             budget=budget,
         )
-        for each, plan, report in zip(configurations, plans, reports, strict=True)
+        for each, plan in zip(configurations, plans, strict=True)
     )
 
 

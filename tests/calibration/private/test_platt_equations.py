@@ -21,7 +21,7 @@ from veracal.calibration import (
 )
 from veracal.calibration.maps import Platt, Temperature
 from veracal.calibration.metrics import nll
-from veracal.calibration.private.platt_solver import LogOddsTransform, StepSizes
+from veracal.calibration.private.platt import LogOddsTransform, StepSizes
 from veracal.calibration.sources import PrepaidSource
 from veracal.data import Scores
 from veracal.errors import BudgetError

@@ -13,7 +13,7 @@ from veracal.calibration import (
 )
 from veracal.calibration.bins import Bins
 from veracal.calibration.private.binning import bin_shares
-from veracal.calibration.private.platt_solver import LogOddsTransform
+from veracal.calibration.private.platt import LogOddsTransform
 from veracal.calibration.private.root_posterior import TemperatureGrid
 from veracal.data import Scores
 from veracal.queries import Public

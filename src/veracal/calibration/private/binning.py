@@ -1,6 +1,5 @@
 """Private histogram binning."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
@@ -11,7 +10,7 @@ from veracal import _checks
 from veracal._types import Bools, Floats
 from veracal.calibration.bins import Bins
 from veracal.calibration.maps.nonparametric import Binned
-from veracal.calibration.private.estimates import NoisyValue, noisy_values, share_estimate
+from veracal.calibration.private.estimates import noisy_values, share_estimate
 from veracal.calibration.private.session import (
     PrivateFitter,
     QuerySession,
@@ -88,18 +87,7 @@ class PrivateBinning(PrivateFitter):
         pairs = list(zip(values[0::2], values[1::2], strict=True))
         if self.form == "correct-total":
             accuracies, known = bin_shares(first, second, std, bins)
-            pairs = [  # all noise is symmetric
-                (
-                    correct,
-                    NoisyValue(
-                        total.value - correct.value,
-                        math.hypot(total.std, correct.std),
-                        total.noises + correct.noises,
-                        total.step,
-                    ),
-                )
-                for correct, total in pairs
-            ]
+            pairs = [(correct, total.minus(correct)) for correct, total in pairs]
         else:
             accuracies, known = bin_accuracies(first, second, std, bins)
         self.fallbacks_ = int((~known).sum())

@@ -37,6 +37,11 @@ class NoisyValue:
         half_width = noise_half_width(self.noises, alpha / 2) * self.step
         return self.value - half_width, self.value + half_width
 
+    def minus(self, other: "NoisyValue") -> "NoisyValue":
+        """Difference of two noisy values on one grid; all noise is symmetric."""
+        std = math.hypot(self.std, other.std)
+        return NoisyValue(self.value - other.value, std, self.noises + other.noises, self.step)
+
 
 @dataclass(frozen=True)
 class NoisyAbsolute(NoisyValue):

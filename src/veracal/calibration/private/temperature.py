@@ -12,7 +12,6 @@ from veracal import _checks
 from veracal._types import Floats
 from veracal.calibration.bins import Bins
 from veracal.calibration.maps.parametric import LEAST_INVERSE, MOST_INVERSE, Temperature
-from veracal.calibration.private.gradient_descent import DescentFitter
 from veracal.calibration.private.root_posterior import (
     FINEST,
     NoisyGap,
@@ -21,6 +20,7 @@ from veracal.calibration.private.root_posterior import (
     search_posterior,
 )
 from veracal.calibration.private.session import (
+    DescentFitter,
     QuerySession,
     check_level,
     divide_epsilon,

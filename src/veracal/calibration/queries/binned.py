@@ -129,15 +129,11 @@ class BinnedGap(ByBin):
     bits: int = 20
 
     statistic = "gaps"
+    low, high = -1, 1
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "inverse", check_inverse(self.inverse))
         _ = self.bounds
-
-    @property
-    def bounds(self) -> Bounds:
-        """From a wrong prediction with confidence 1 to a correct one with confidence 0."""
-        return Bounds.of(-1, 1, self.grid)
 
     def per_record(self, records: Any) -> Array:
         """Each record's gap."""
@@ -172,8 +168,7 @@ class CorrectWrong(ByBin):
     groups: Groups | None = None
 
     statistic = "correct and wrong"
-    bits = 0
-    bounds = Bounds(0, 1)
+    low, high, bits = 0, 1, 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "inverse", check_inverse(self.inverse))
@@ -252,16 +247,12 @@ class BrierByGroup(CellSum):
     bits: int = 20
 
     name = "brier by group"
+    low, high = 0, 2
 
     @property
     def entries(self) -> int:
         """One entry for each group."""
         return self.groups.count
-
-    @property
-    def bounds(self) -> Bounds:
-        """Zero and the largest error."""
-        return Bounds.of(0, 2, self.grid)
 
     @property
     def settings(self) -> Mapping[str, SettingValue]:

@@ -260,16 +260,12 @@ class BrierGain(ScalarSum):
     bits: int = 20
 
     name = "Brier gain of a map"
+    low, high = -1, 1
 
     def __post_init__(self) -> None:
         if not isinstance(self.map, CalibrationMap):
             raise ValueError(f"Expected a calibration map, got {self.map!r}.")
         _ = self.bounds
-
-    @property
-    def bounds(self) -> Bounds:
-        """From a score that becomes 1 to one that becomes 0."""
-        return Bounds.of(-1, 1, self.grid)
 
     @property
     def settings(self) -> Mapping[str, SettingValue]:
@@ -283,8 +279,33 @@ class BrierGain(ScalarSum):
         return brier_scores(scores, top_label=True) - brier_scores(mapped, top_label=True)
 
 
+class _ConfidenceWeighted(VectorSum):
+    """Sum of a vector per record, at the record's own inverse temperature."""
+
+    map: TwoTemperatures
+    power = 1
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.map, TwoTemperatures):
+            raise ValueError(f"Expected a TwoTemperatures map, got {self.map!r}.")
+        self.check_size()
+
+    @property
+    def settings(self) -> Mapping[str, SettingValue]:
+        """Hash of the map."""
+        return Frozen({"parameters": digest(self.map)})
+
+    def powers(self, scores: Scores) -> tuple[Floats, Floats, Floats]:
+        """Confidences, inverse temperatures, and exponentials of logits with maximum 1."""
+        confidence = row_confidence(scores.logits.astype(np.float64), self.map.at)
+        inverses = self.map.inverses(confidence)
+        with np.errstate(over="ignore"):
+            powers: Floats = np.exp(inverses[:, None] * below_largest(scores))
+        return confidence, inverses, powers
+
+
 @dataclass(frozen=True)
-class ConfidenceWeightedGaps(VectorSum):
+class ConfidenceWeightedGaps(_ConfidenceWeighted):
     r"""Sums of :math:`(1 - s) g` and :math:`s g`: gaps weighted by confidence.
 
     A record's gap :math:`g = 1[\hat y = y] - \hat p` is that of
@@ -312,30 +333,19 @@ class ConfidenceWeightedGaps(VectorSum):
     bits: int = 20
 
     name = "confidence-weighted gaps"
-    power = 1
     entries = 2
     bound = 1.0
-
-    def __post_init__(self) -> None:
-        _check_map(self.map)
-        self.check_size()
-
-    @property
-    def settings(self) -> Mapping[str, SettingValue]:
-        """Hash of the map."""
-        return Frozen({"parameters": digest(self.map)})
 
     def per_record(self, records: Any) -> Array:
         """The two weighted gaps of each record."""
         scores = labeled_scores(records)
-        confidence = row_confidence(scores.logits.astype(np.float64), self.map.at)
-        powers = _powers(scores, self.map.inverses(confidence))
+        confidence, _, powers = self.powers(scores)
         gaps = scores.correct - 1 / powers.sum(axis=1)
         return np.stack([(1 - confidence) * gaps, confidence * gaps], axis=1)
 
 
 @dataclass(frozen=True)
-class ConfidenceWeightedSlopes(VectorSum):
+class ConfidenceWeightedSlopes(_ConfidenceWeighted):
     r"""Sums of :math:`(1-s)^2 \kappa`, :math:`(1-s) s \kappa` and :math:`s^2 \kappa`.
 
     With :math:`\kappa = \partial \hat p / \partial \log \beta = \hat p \sum_j p_j \beta
@@ -358,13 +368,7 @@ class ConfidenceWeightedSlopes(VectorSum):
     bits: int = 20
 
     name = "confidence-weighted slopes"
-    power = 1
     entries = 3
-
-    def __post_init__(self) -> None:
-        _check_map(self.map)
-        _checks.positive(most=self.most)
-        self.check_size()
 
     @property
     def bound(self) -> float:
@@ -379,28 +383,12 @@ class ConfidenceWeightedSlopes(VectorSum):
     def per_record(self, records: Any) -> Array:
         """The three weighted slopes of each record."""
         scores = labeled_scores(records)
-        confidence = row_confidence(scores.logits.astype(np.float64), self.map.at)
-        inverses = self.map.inverses(confidence)
-        powers = _powers(scores, inverses)
-        total = powers.sum(axis=1)
+        confidence, inverses, powers = self.powers(scores)
         with np.errstate(invalid="ignore"):  # zero times minus infinity
             distances = np.where(powers > 0, powers * below_largest(scores), 0.0)
-        slopes = -inverses * distances.sum(axis=1) / total**2
+        slopes = -inverses * distances.sum(axis=1) / powers.sum(axis=1) ** 2
         parts = (1 - confidence) ** 2, (1 - confidence) * confidence, confidence**2
         return np.stack([part * slopes for part in parts], axis=1)
-
-
-def _powers(scores: Scores, inverses: Floats) -> Floats:
-    """Exponentials of the logits at each record's inverse temperature, with maximum 1."""
-    with np.errstate(over="ignore"):
-        result: Floats = np.exp(inverses[:, None] * below_largest(scores))
-    return result
-
-
-def _check_map(map_: object) -> None:
-    """Reject other kinds of maps."""
-    if not isinstance(map_, TwoTemperatures):
-        raise ValueError(f"Expected a TwoTemperatures map, got {map_!r}.")
 
 
 @dataclass(frozen=True)

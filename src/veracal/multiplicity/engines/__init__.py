@@ -28,24 +28,4 @@ __all__ = [
     "Streams",
 ]
 
-__getattr__, __dir__ = attach(
-    __name__,
-    {
-        "base": (
-            "AuditEngine",
-            "Seed",
-            "StoredEngine",
-            "Streams",
-            "VARIED",
-        ),
-        "linear": (
-            "DPSGDEngine",
-            "ObjectiveEngine",
-            "OutputEngine",
-        ),
-        "retraining": (
-            "RetrainEngine",
-            "RunContext",
-        ),
-    },
-)
+__getattr__, __dir__ = attach(__name__)
