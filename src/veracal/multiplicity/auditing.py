@@ -229,9 +229,7 @@ def audit_engine(
             float(runs.score_deviation.max(axis=1).mean()),
             float(after.score_deviation.max(axis=1).mean()),
         )
-    # Hashes of records would let a reader confirm guesses about them: only the checkpoint of an
-    # interrupted audit contains them.
-    shareable = {n: value for n, value in engine.settings().items() if n not in _HASHES}
+    shareable = _shareable(engine.settings())
     return summarize(
         runs,
         AuditDescription(
@@ -249,6 +247,14 @@ def audit_engine(
         plane=None if grid is None else grid.summarize(consumers["grid"].runs),
         recalibrated=effect,
     )
+
+
+def _shareable(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Drop the hashes of records, which would let a reader confirm guesses about them.
+
+    Only the checkpoint of an interrupted audit contains the hashes.
+    """
+    return {name: value for name, value in settings.items() if name not in _HASHES}
 
 
 def _make_consumers(

@@ -124,8 +124,8 @@ def by_epsilon(results: AuditResults) -> Spec | None:
     up["axis"] = {"values": [0, 0.2, 0.4, 0.6, 0.8, 1], "format": ".1f"}
     names = ["mean", "95th percentile"]
     series = {
-        "color": _series_encoding("what", names, [AFTER, _OTHER]),
-        "shape": _series_encoding("what", names, ["circle", "square"]),
+        "color": _series_encoding(names, [AFTER, _OTHER]),
+        "shape": _series_encoding(names, ["circle", "square"]),
     }
     tips = [tip("epsilon", "epsilon"), tip("what", "statistic"), *interval_tips()]
     common: Spec = {"x": across, "tooltip": tips}
@@ -285,7 +285,7 @@ def errors_chart(results: AuditResults) -> Spec | None:
         )
         if value > 0
     ]
-    names = list(_SERIES)
+    names, (colors, shapes, dashes) = list(_SERIES), zip(*_SERIES.values(), strict=True)
     spec = {
         "mark": {"type": "line", "point": {"filled": True, "size": 60}},
         "encoding": {
@@ -303,11 +303,9 @@ def errors_chart(results: AuditResults) -> Spec | None:
                 "scale": {"type": "log"},
                 "axis": {"tickCount": 5, "format": "~g"},
             },
-            "color": _series_encoding("what", names, [each[0] for each in _SERIES.values()], 2),
-            "shape": _series_encoding("what", names, [each[1] for each in _SERIES.values()], 2),
-            "strokeDash": _series_encoding(
-                "what", names, [each[2] for each in _SERIES.values()], 2
-            ),
+            "color": _series_encoding(names, colors, 2),
+            "shape": _series_encoding(names, shapes, 2),
+            "strokeDash": _series_encoding(names, dashes, 2),
             "tooltip": [
                 tip("what", "error"),
                 tip("runs", "runs", ",.0f"),
@@ -332,13 +330,11 @@ def _by_audit(
     return whole(rows, {**selection, **spec}, description)
 
 
-def _series_encoding(
-    field: str, names: Sequence[str], values: Sequence[Any], columns: int = 0
-) -> Spec:
+def _series_encoding(names: Sequence[str], values: Sequence[Any], columns: int = 0) -> Spec:
     """An encoding that distinguishes series, with one shared legend."""
     legend: dict[str, Any] = {"orient": "top", "symbolOpacity": 1, "labelLimit": 220}
     return {
-        "field": field,
+        "field": "what",
         "type": "nominal",
         "title": None,
         "scale": {"domain": list(names), "range": list(values)},
