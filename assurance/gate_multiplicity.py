@@ -107,12 +107,9 @@ def check_stopping(paths: int) -> float:
     left = np.zeros(paths, dtype=bool)
     for m in looks:
         counted = heads[:, :m].sum(axis=1)
-        counted_runs = runs.Runs(paths)
         # Each path is one individual; the intervals are not simultaneous.
-        counted_runs.counts_by_block[0, :, 1], counted_runs.runs_by_block[0] = counted, m
-        counted_runs.counts_by_block[0, :, 0] = m - counted
-        counted_runs.individuals = 1
-        low, high = summary.simultaneous_intervals(counted_runs, LEVEL, anytime_valid=True)
+        counts = np.stack([m - counted, counted], axis=1)
+        low, high = summary.simultaneous_intervals(counts, m, 1, LEVEL, anytime_valid=True)
         left |= (low > 4 * p * (1 - p)) | (high < 4 * p * (1 - p))
     share = float(left.mean())
     most = stats.binom.ppf(1 - 1e-6, paths, 1 - LEVEL) / paths

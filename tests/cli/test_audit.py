@@ -99,7 +99,7 @@ def test_terminal_json_and_csv_agree(run):
     for place, each in enumerate(result["audits"]):
         individuals_, lines_ = each["individuals"], individuals[place * n : (place + 1) * n]
         row = f"{each['epsilon']:g} +60 +{each['mean']['value']:.3f} +"
-        row += f"{each['mean']['low']:.3f} to {each['mean']['high']:.3f}"
+        row += rf"\({each['mean']['low']:.3f} to {each['mean']['high']:.3f}\)"
         assert re.search(row, out)
         mean = each["mean"]
         cell = f"{mean['value']:.3f} ({mean['low']:.3f} to {mean['high']:.3f})"

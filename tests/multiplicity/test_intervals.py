@@ -17,11 +17,6 @@ def test_the_papers_bound():
     assert intervals.paper_error(5000, individuals=369) == pytest.approx(0.128, abs=5e-4)
 
 
-def test_the_simple_bound_drops_one_factor():
-    result = [intervals.simple_error(m) for m in (50, 1000, 5000)]
-    np.testing.assert_allclose(result, [0.804, 0.173, 0.0770], atol=5e-4)
-
-
 @pytest.mark.parametrize("individuals", [1, 369])
 @pytest.mark.parametrize("error", [0.01, 0.05, 0.08, 0.1, 0.5])
 def test_paper_runs_inverts_paper_error(error, individuals):
@@ -106,7 +101,7 @@ def test_the_exact_error_holds_in_simulation():
     estimates = 4 * m / (m - 1) * (counts / m) * (1 - counts / m)
     far = np.abs(estimates - 4 * shares * (1 - shares)).max(axis=1)
     assert (far <= error).mean() >= 0.9
-    assert error < intervals.simple_error(m, individuals, 0.9)
+    assert error < intervals.paper_error(m, individuals, 0.9)
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,7 @@ from veracal.artifact import PrivateClassifier, check_output_folder, write_folde
 from veracal.calibration import METHODS, MethodSettings
 from veracal.cli import _options, _output
 from veracal.cli._artifacts import is_artifact, read_results
-from veracal.cli._figures import format_interval, format_number
-from veracal.data import Dataset, Estimate, Group, Label, Schema, encode_labels, read_npz
+from veracal.data import Dataset, Group, Label, Schema, encode_labels, read_npz
 from veracal.errors import DataError, MissingExtraError
 from veracal.multiplicity import (
     AuditSettings,
@@ -28,13 +27,12 @@ from veracal.multiplicity import (
     StoredEngine,
     audit_engine,
 )
-from veracal.report import AuditResults, mean_flip, render_audit
+from veracal.report import AuditResults, audit_notes, audit_tables, render_audit
 from veracal.workflow import AuditRun, Config, audit_config, find_table, runs_path, today
 
 FILES = ("audit.html", "audit.json", "individuals.csv")
 INTERNAL = "internal: every run reads the records again; protect it like the records"
 _BINS = 15  # bins of a binned calibration map
-_MAX_COLUMNS = 3  # budgets whose intervals fit into one table
 
 
 # ---------------------------------------------------------------- trainings
@@ -327,169 +325,15 @@ def print_results(results: AuditResults, out: Path | None, *, force: bool, json:
 
 def _print_tables(results: AuditResults) -> None:
     """Print every table with content, and the notes below them."""
-    audits, first = results.labeled_audits, results.audits[0]
-    _print_disagreement(results)
-    names = {"accuracy": "accuracy", "auc": "AUC", "f1": "F1"}
-    figures = [name for name in names if name in first.figures]
-    if figures:
-        rows = []
-        for label, audit in audits:
-            spreads = [audit.figures[name] for name in figures]
-            cells = [f"{each['mean']:.3f} ± {each['deviation']:.3f}" for each in spreads]
-            rows.append((label, *cells))
-        heads = [names[name] for name in figures]
-        note = "Mean ± standard deviation over runs."
-        _print_table(results, "performance of the runs", heads, rows, note)
-    for name in first.groups:
-        _print_group(results, name)
-    rows = [
-        (
-            label,
-            f"{audit.runs:,}",
-            *(f"± {_number(audit.bounds[n])}" for n in ("single", "simultaneous", "paper")),
-            f"up to {_number(audit.bounds['hidden'])}",
-        )
-        for label, audit in audits
-    ]
-    _print_table(
-        results,
-        "precision of the estimates",
-        (
-            "runs",
-            "one individual",
-            "all simultaneously",
-            "by the paper's bound",
-            "if all runs agree",
-        ),
-        rows,
-        f"Largest error of an estimate, at {first.level:.0%} confidence, for a "
-        "number of runs fixed in advance; and the disagreement that unanimous runs may hide.",
-    )
-    rows = [
-        (
-            label,
-            f"{row.accuracy:g}",
-            f"{row.runs:,}",
-            "too few runs" if row.mean is None else _number(row.mean),
-        )
-        for label, audit in audits
-        for row in audit.by_accuracy
-    ]
-    heads = ["accuracy at least", "runs", "mean disagreement"]
-    note = "Selecting runs by their accuracy has a privacy cost of its own."
-    _print_table(results, "runs of higher accuracy", heads, rows, note)
-    rows = [
-        (
-            label,
-            _number(effect.before.value),
-            _number(effect.after.value),
-            _cell(effect.difference),
-            _number(effect.deviation_before),
-            _number(effect.deviation_after),
-        )
-        for label, audit in audits
-        if (effect := audit.recalibrated) is not None
-    ]
-    method = "" if first.recalibrated is None else first.recalibrated.method
-    heads = ["before", "after", "difference", "deviation before", "and after"]
-    note = "Deviation: of an individual's probability over runs, mean over individuals."
-    _print_table(results, f"mean disagreement before and after {method}", heads, rows, note)
-    notes = [f"Audited: {results.what}, internal.", *results.notes]
-    for label, audit in audits:
-        before = f"Epsilon {label}: " if len(results.epsilons) > 1 else ""
-        notes += [f"{before}{note}" for note in audit.notes]
-        if audit.resumed:
-            notes.append(f"{before}{audit.resumed:,} of the runs came from the checkpoint.")
+    for title, table, note in audit_tables(results):
+        below = f"{note}\n{INTERNAL}" if note else INTERNAL
+        _output.print_table(title, table.heads, table.rows, right=table.heads[1:], note=below)
     typer.echo()
-    for note in dict.fromkeys(notes):
+    for note in (f"Audited: {results.what}, internal.", *audit_notes(results)):
         _output.print_line(note)
-
-
-def _print_disagreement(results: AuditResults) -> None:
-    """Print the disagreement over individuals, a row for each budget."""
-    first = results.audits[0]
-    flips = first.individuals.flip is not None
-    heads = (
-        "runs",
-        "mean",
-        f"{first.level:.0%} interval",
-        "median",
-        "p90",
-        "p95",
-        "max",
-        "review",
-    )
-    rows = []
     for label, audit in results.labeled_audits:
-        shape = audit.distribution
-        rows.append(
-            (
-                label,
-                f"{audit.runs:,}",
-                _number(audit.mean.value),
-                format_interval(audit.mean, 3),
-                *map(_number, (shape.median, shape.p90, shape.p95, shape.maximum)),
-                f"{len(audit.review):,}",
-                *((_number(mean_flip(audit)),) if flips else ()),
+        if audit.resumed:
+            before = f"Epsilon {label}: " if len(results.epsilons) > 1 else ""
+            _output.print_line(
+                f"{before}{audit.resumed:,} of the runs came from the checkpoint."
             )
-        )
-    note = (
-        "Disagreement is 0 if all runs agree, and about 1 if the decision is as good as a coin "
-        f"toss. Review: individuals above {first.review_above:g} with confidence."
-    )
-    note += " Flip: share of runs that contradict the deployed model." if flips else ""
-    title = f"{results.name}: disagreement over {len(results.rows):,} individuals"
-    _print_table(results, title, (*heads, "flip") if flips else heads, rows, note)
-
-
-def _print_group(results: AuditResults, name: str) -> None:
-    """Print the mean disagreement of each group, with gap and ratio."""
-    narrow = len(results.audits) > _MAX_COLUMNS
-    groups = [audit.groups[name] for audit in results.audits]
-    rows: list[tuple[str, ...]] = [
-        (group, f"{individuals:,}", *(_cell(each.values[group], narrow) for each in groups))
-        for group, individuals in groups[0].individuals.items()
-    ]
-    note = ""
-    if all(each.gap is not None for each in groups):
-        rows.append(("difference", "", *(_cell(e.gap, narrow) for e in groups)))
-        rows.append(("ratio", "", *(_cell(e.ratio, narrow) for e in groups)))
-        note = "Difference: largest minus smallest. Ratio: smallest over largest.\n"
-    right = ["individuals", "mean"]
-    if results.epsilons:
-        right = ["individuals", *(f"epsilon {label}" for label in results.labels)]
-    title, note = f"mean disagreement by {name}", note + INTERNAL
-    _output.print_table(title, ("group", *right), rows, right=right, whole=right, note=note)
-
-
-def _print_table(
-    results: AuditResults,
-    title: str,
-    heads: Sequence[str],
-    rows: Sequence[tuple[str, ...]],
-    note: str,
-) -> None:
-    """Print rows that begin with the label of their budget, which is left out if unknown."""
-    if rows:
-        _output.print_table(
-            title,
-            ("epsilon", *heads) if results.epsilons else heads,
-            rows if results.epsilons else [row[1:] for row in rows],
-            right=heads,
-            whole=heads,
-            note=f"{note}\n{INTERNAL}",
-        )
-
-
-def _number(value: float | None) -> str:
-    """A figure with three decimals."""
-    return format_number(value, 3)
-
-
-def _cell(estimate: Estimate | None, narrow: bool = False) -> str:
-    """A figure and its interval, which is left out in a narrow table."""
-    if estimate is None or estimate.value is None:
-        return "empty"
-    if narrow or estimate.low is None:
-        return _number(estimate.value)
-    return f"{_number(estimate.value)} ({format_interval(estimate, 3)})"

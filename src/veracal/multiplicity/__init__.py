@@ -12,10 +12,16 @@ if TYPE_CHECKING:
         audit_predictions,
         engine_for,
     )
-    from veracal.multiplicity.engines.base import VARIED, AuditEngine, Kind, Seed, Streams
+    from veracal.multiplicity.engines.base import (
+        VARIED,
+        AuditEngine,
+        Kind,
+        Seed,
+        StoredEngine,
+        Streams,
+    )
     from veracal.multiplicity.engines.linear import DPSGDEngine, ObjectiveEngine, OutputEngine
     from veracal.multiplicity.engines.retraining import RetrainEngine, RunContext
-    from veracal.multiplicity.engines.stored import StoredEngine
     from veracal.multiplicity.measures import (
         AuditPlan,
         achieved_errors,

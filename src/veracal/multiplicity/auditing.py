@@ -14,24 +14,24 @@ from veracal._types import Array, Ints, Progress
 from veracal.calibration import MapFitter
 from veracal.data import Dataset, Group, Label, cross
 from veracal.errors import DataError
-from veracal.multiplicity.collecting import (
-    CollectionResult,
-    PerRunRecalibration,
-    RunConsumer,
-    collect,
+from veracal.multiplicity.collecting import PerRunRecalibration, RunConsumer, collect
+from veracal.multiplicity.engines.base import (
+    AuditEngine,
+    Kind,
+    Seed,
+    StoredEngine,
+    Varied,
+    fingerprint,
 )
-from veracal.multiplicity.engines.base import AuditEngine, Kind, Seed, Varied, fingerprint
 from veracal.multiplicity.engines.linear import DPSGDEngine, ObjectiveEngine, OutputEngine
 from veracal.multiplicity.engines.retraining import RetrainEngine
-from veracal.multiplicity.engines.stored import StoredEngine
 from veracal.multiplicity.results import Audit, FeatureGrid, RecalibrationEffect
-from veracal.multiplicity.runs import Runs
+from veracal.multiplicity.runs import Runs, validate_codes
 from veracal.multiplicity.summary import (
     AuditDescription,
     difference_of_means,
     mean_over_individuals,
     summarize,
-    validate_deployed,
     worst_error,
 )
 from veracal.training import (
@@ -188,10 +188,18 @@ def audit_engine(
     labels = None if individuals is None else _label_codes(individuals, engine.classes, count)
     labels = labels if labeled else None
     groups = _select_groups(individuals, settings.groups)
-    deployed_codes = (
-        None if deployed is None else validate_deployed(deployed, count, engine.classes)
-    )
+    if deployed is not None:
+        deployed = validate_codes("deployed", deployed, count, len(engine.classes))
     consumers = _make_consumers(engine, settings, labels, count, points, recalibration)
+    runs, auto, level = consumers["individuals"].runs, settings.runs == "auto", settings.level
+
+    def runs_needed() -> int:
+        """Estimate how many runs make every individual's interval short enough."""
+        worst = worst_error(runs, level)
+        if worst <= settings.error:
+            return runs.runs
+        return max(runs.runs + 1, math.ceil(runs.runs * (worst / settings.error) ** 2))
+
     collection = collect(
         engine,
         consumers,
@@ -199,22 +207,54 @@ def audit_engine(
         random_state=random_state,
         seed=Seed.from_random_state(random_state, settings.varied),
         keep=keep,
-        identity=_checkpoint_identity(settings, labels, recalibration),
-        stopping_rule=_stopping_rule(consumers["individuals"].runs, settings)
-        if settings.runs == "auto"
-        else None,
+        identity={
+            "threshold": 0.5 if settings.threshold is None else settings.threshold,
+            "accuracy_levels": list(settings.accuracy_levels),
+            "labels": None if labels is None else fingerprint(labels),
+            "recalibration": None
+            if recalibration is None
+            else [recalibration.method, fingerprint(recalibration.labels)],
+        },
+        stopping_rule=runs_needed if auto else None,
         on_progress=on_progress,
     )
+    effect = None
+    if recalibration is not None:
+        after = consumers["after"].runs
+        effect = RecalibrationEffect(
+            recalibration.method,
+            mean_over_individuals(runs, level=level),
+            mean_over_individuals(after, level=level),
+            difference_of_means(runs, after, level=level),
+            float(runs.score_deviation.max(axis=1).mean()),
+            float(after.score_deviation.max(axis=1).mean()),
+        )
+    shareable = _shareable(engine.settings())
     return summarize(
-        consumers["individuals"].runs,
-        _describe_audit(engine, settings, collection, consumers["individuals"].runs),
+        runs,
+        AuditDescription(
+            engine_settings={"engine": engine.name, "varied": settings.varied, **shareable},
+            classes=engine.classes,
+            resumed=collection.resumed,
+            anytime_valid=not collection.fixed,
+            error=settings.error if auto else None,
+            error_reached=not auto or worst_error(runs, level) <= settings.error,
+            level=level,
+            review_above=settings.review_above,
+        ),
         groups=groups,
-        deployed=deployed_codes,
+        deployed=deployed,
         plane=None if grid is None else grid.summarize(consumers["grid"].runs),
-        recalibrated=None
-        if recalibration is None
-        else _measure_recalibration(consumers, recalibration.method, settings.level),
+        recalibrated=effect,
     )
+
+
+def _shareable(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Drop the hashes of records, which would let a reader confirm guesses about them.
+
+    Only the checkpoint of an interrupted audit contains the hashes.
+    """
+    return {name: value for name, value in settings.items() if name not in _HASHES}
 
 
 def _make_consumers(
@@ -243,76 +283,6 @@ def _make_consumers(
         after = Runs(count, k, labels=labels, threshold=settings.threshold)
         consumers["after"] = RunConsumer(after, recalibration.view(count, kind, engine.classes))
     return consumers
-
-
-def _stopping_rule(runs: Runs, settings: AuditSettings) -> Any:
-    """Estimate how many runs make every individual's interval short enough."""
-
-    def needed() -> int:
-        worst = worst_error(runs, settings.level)
-        if worst <= settings.error:
-            return runs.runs
-        return max(runs.runs + 1, math.ceil(runs.runs * (worst / settings.error) ** 2))
-
-    return needed
-
-
-def _describe_audit(
-    engine: AuditEngine, settings: AuditSettings, collection: CollectionResult, runs: Runs
-) -> AuditDescription:
-    """Record the settings of an audit and how it ended."""
-    auto = settings.runs == "auto"
-    return AuditDescription(
-        engine_settings={
-            "engine": engine.name,
-            "varied": settings.varied,
-            **_shareable(engine.settings()),
-        },
-        classes=engine.classes,
-        resumed=collection.resumed,
-        anytime_valid=not collection.fixed,
-        error=settings.error if auto else None,
-        error_reached=not auto or worst_error(runs, settings.level) <= settings.error,
-        level=settings.level,
-        review_above=settings.review_above,
-    )
-
-
-def _shareable(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Drop the hashes of records, which would let a reader confirm guesses about them.
-
-    Only the checkpoint of an interrupted audit contains the hashes.
-    """
-    return {name: value for name, value in settings.items() if name not in _HASHES}
-
-
-def _checkpoint_identity(
-    settings: AuditSettings, labels: Ints | None, recalibration: PerRunRecalibration | None
-) -> dict[str, Any]:
-    """Settings that must agree before a saved audit can be resumed."""
-    return {
-        "threshold": 0.5 if settings.threshold is None else settings.threshold,
-        "accuracy_levels": list(settings.accuracy_levels),
-        "labels": None if labels is None else fingerprint(labels),
-        "recalibration": None
-        if recalibration is None
-        else [recalibration.method, fingerprint(recalibration.labels)],
-    }
-
-
-def _measure_recalibration(
-    consumers: Mapping[str, RunConsumer], method: str, level: float
-) -> RecalibrationEffect:
-    """Disagreement before and after recalibration, over the same runs."""
-    before, after = consumers["individuals"].runs, consumers["after"].runs
-    return RecalibrationEffect(
-        method,
-        mean_over_individuals(before, level=level),
-        mean_over_individuals(after, level=level),
-        difference_of_means(before, after, level=level),
-        float(before.score_deviation.max(axis=1).mean()),
-        float(after.score_deviation.max(axis=1).mean()),
-    )
 
 
 def _label_codes(individuals: Dataset, classes: Sequence[Label], count: int) -> Ints:
@@ -456,9 +426,14 @@ def audit(
         values = np.asarray(individuals.X)
         names = individuals.feature_names or tuple(map(str, range(values.shape[1])))
         grid = FeatureGrid.over(values, names, plane)
-    recalibration = _make_recalibration(recalibrate, calibration)
+    if (recalibrate is None) != (calibration is None):
+        raise ValueError(
+            "Expected both recalibrate and calibration, or neither; got one of them."
+        )
     rows = [individuals.X] if grid is None else [individuals.X, grid.rows]
-    if calibration is not None and recalibration is not None:
+    recalibration = None
+    if recalibrate is not None and calibration is not None:
+        recalibration = PerRunRecalibration(recalibrate, calibration.y)
         rows.append(calibration.X)
     X = np.concatenate([np.asarray(part, dtype=individuals.X.dtype) for part in rows])
     engine = engine_for(model, train, X, jobs=jobs, backend=backend, address=address)
@@ -537,19 +512,6 @@ def audit_predictions(
     return audit_engine(
         engine, individuals, settings, deployed=deployed, labeled=labels is not None
     )
-
-
-def _make_recalibration(
-    fitter: MapFitter | None, calibration: Dataset | None
-) -> PerRunRecalibration | None:
-    """Validate the two arguments that recalibration of runs needs."""
-    if (fitter is None) != (calibration is None):
-        raise ValueError(
-            "Expected both recalibrate and calibration, or neither; got one of them."
-        )
-    if fitter is None or calibration is None:
-        return None
-    return PerRunRecalibration(fitter, calibration.y)
 
 
 def _deployed_decisions(

@@ -28,9 +28,8 @@ FORMAT = 1
 _WRITE_INTERVAL = 1.0  # seconds between saves; a killed process loses at most this much work
 _CHECK_GROWTH = 1.1  # factor by which the runs grow between evaluations of the stopping rule
 
-ScoreView = Callable[
-    [Floats], tuple[Floats, str]
-]  # scores of all rows -> scores to count, kind
+# Scores of all rows -> the scores to count, and their kind.
+ScoreView = Callable[[Floats], tuple[Floats, str]]
 StoppingRule = Callable[[], int]  # estimated number of runs needed; stop once that many exist
 
 
@@ -47,9 +46,8 @@ class _Checkpoint:
     """The runs counted so far, and the file that they are saved in."""
 
     consumers: Mapping[str, RunConsumer]
-    identity: dict[
-        str, Any
-    ]  # settings of the audit; runs of another audit must not be mixed in
+    # Settings of the audit; runs of another audit must not be mixed in.
+    identity: dict[str, Any]
     seed: Seed
     keep: Path | None
     fixed: int | None  # number of runs, if it was fixed before the first run and never changed
@@ -93,9 +91,43 @@ class _Checkpoint:
         self.written_at = time.monotonic()
 
     def load(self, path: Path, random_state: int | None) -> None:
-        """Restore the counts of an untrusted file; malformed content is a DataError."""
+        """Restore the counts of an untrusted file; malformed content is a DataError.
+
+        The file must belong to this audit.
+        """
         try:
-            self._restore(*_read_checkpoint(path), path, random_state)
+            head, arrays = _read_checkpoint(path)
+            if head["identity"] != self.identity:
+                saved, own = dict(_flatten(head["identity"])), dict(_flatten(self.identity))
+                names = sorted(name for name in saved | own if saved.get(name) != own.get(name))
+                raise DataError(
+                    str(path),
+                    "an audit of the same training, records, individuals and settings",
+                    f"different {', '.join(names[:5])}",
+                    "Give the same settings to resume it, or choose another file for a new "
+                    "audit.",
+                )
+            if random_state is not None and int(head["entropy"]) != random_state:
+                raise DataError(
+                    str(path),
+                    f"an audit with random_state={random_state}",
+                    "another random_state",
+                    "Omit random_state to resume it, or choose another file for a new audit.",
+                )
+            self.seed = Seed(int(head["entropy"]), self.seed.varied)
+            self.completed = merge_ranges(range(*ends) for ends in head["completed"])
+            self.fixed = self.fixed if head.get("fixed") == self.fixed else None
+            for name, consumer in self.consumers.items():
+                prefix = f"{name}:"
+                consumer.runs.restore(
+                    {
+                        key.removeprefix(prefix): array
+                        for key, array in arrays.items()
+                        if key.startswith(prefix)
+                    }
+                )
+                if consumer.runs.runs != self.runs:
+                    raise ValueError(f"{consumer.runs.runs} runs counted of {self.runs}")
         except DataError:
             raise
         except (
@@ -110,57 +142,15 @@ class _Checkpoint:
                 str(path), "a checkpoint of an audit", str(cause)[:80], "Choose another file."
             ) from cause
 
-    def _restore(
-        self,
-        head: dict[str, Any],
-        arrays: dict[str, Array],
-        path: Path,
-        random_state: int | None,
-    ) -> None:
-        """Check that the file belongs to this audit, and take its counts."""
-        if head["identity"] != self.identity:
-            raise DataError(
-                str(path),
-                "an audit of the same training, records, individuals and settings",
-                _describe_difference(head["identity"], self.identity),
-                "Give the same settings to resume it, or choose another file for a new audit.",
-            )
-        if random_state is not None and int(head["entropy"]) != random_state:
-            raise DataError(
-                str(path),
-                f"an audit with random_state={random_state}",
-                "another random_state",
-                "Omit random_state to resume it, or choose another file for a new audit.",
-            )
-        self.seed = Seed(int(head["entropy"]), self.seed.varied)
-        self.completed = merge_ranges(range(*ends) for ends in head["completed"])
-        self.fixed = self.fixed if head.get("fixed") == self.fixed else None
-        for name, consumer in self.consumers.items():
-            own = f"{name}:"
-            consumer.runs.restore(
-                {key[len(own) :]: array for key, array in arrays.items() if key.startswith(own)}
-            )
-            if consumer.runs.runs != self.runs:
-                raise ValueError(f"{consumer.runs.runs} runs counted of {self.runs}")
-
 
 @dataclass(frozen=True)
 class CollectionResult:
-    """How a collection of runs ended.
-
-    Attributes
-    ----------
-    runs : int
-        Number of runs counted.
-    resumed : int
-        Of these, the number counted by an earlier process.
-    fixed : bool
-        Whether the number of runs was fixed before the first run and never changed. If not, it
-        may depend on the results, and only anytime-valid intervals hold.
-    """
+    """How a collection of runs ended."""
 
     runs: int
-    resumed: int
+    resumed: int  # of these runs, those counted by an earlier process
+    # Whether the number of runs was fixed before the first run and never changed. If not, it
+    # may depend on the results, and only anytime-valid intervals hold.
     fixed: bool
 
 
@@ -178,23 +168,10 @@ def collect(
 ) -> CollectionResult:
     """Repeat a training and count the results of its runs.
 
-    Parameters
-    ----------
-    engine : AuditEngine
-    consumers : mapping of str to RunConsumer
-    run_limit : int
-        Largest number of runs.
-    random_state : int, optional
-        The user's seed, if one was given; it must agree with the checkpoint.
-    seed : Seed
-    keep : path, optional
-        Checkpoint file, saved about every second and at the end. If it exists, its runs are not
-        repeated; each run number is counted once.
-    identity : mapping, optional
-        Settings beside the engine's that must agree with the checkpoint.
-    stopping_rule : callable, optional
-        Estimates how many runs suffice. Collection ends once that many were counted.
-    on_progress : callable, optional
+    The checkpoint file ``keep`` is saved about every second and at the end. If it exists, its
+    runs are not repeated; its settings must agree with the engine's and with ``identity``, and
+    its seed with the user's ``random_state``, if one was given. Collection ends after
+    ``run_limit`` runs, or once as many were counted as ``stopping_rule`` estimates to suffice.
 
     Raises
     ------
@@ -214,39 +191,26 @@ def collect(
         if path is not None and path.exists():
             checkpoint.load(path, random_state)
         resumed = checkpoint.runs
+        expected, ask_at = run_limit, 2.0
+        pending = pending_ranges(checkpoint.completed, run_limit, engine.runs_per_call)
         try:
-            _run_until_done(engine, checkpoint, run_limit, stopping_rule, on_progress)
+            with closing(engine.stream(pending, checkpoint.seed)) as arriving:  # type: ignore[type-var]
+                while True:
+                    if stopping_rule is not None and checkpoint.runs >= ask_at:
+                        expected = min(stopping_rule(), run_limit)
+                        ask_at = max(2.0, _CHECK_GROWTH * checkpoint.runs)
+                    if on_progress is not None:
+                        on_progress(checkpoint.runs, max(expected, checkpoint.runs))
+                    if checkpoint.runs >= expected:
+                        break
+                    runs, scores = next(arriving, (None, None))
+                    if runs is None or scores is None:
+                        break
+                    checkpoint.count(runs, scores)
         finally:
             if checkpoint.runs > resumed:
                 checkpoint.save()
     return CollectionResult(checkpoint.runs, resumed, checkpoint.fixed is not None)
-
-
-def _run_until_done(
-    engine: AuditEngine,
-    checkpoint: _Checkpoint,
-    run_limit: int,
-    stopping_rule: StoppingRule | None,
-    on_progress: Progress | None,
-) -> None:
-    """Count runs until there are enough."""
-    expected, ask_at = run_limit, 0.0
-    pending = pending_ranges(checkpoint.completed, run_limit, engine.runs_per_call)
-    with closing(engine.stream(pending, checkpoint.seed)) as arriving:  # type: ignore[type-var]
-        while True:
-            if stopping_rule is not None and checkpoint.runs >= max(2.0, ask_at):
-                expected, ask_at = (
-                    min(stopping_rule(), run_limit),
-                    _CHECK_GROWTH * checkpoint.runs,
-                )
-            if on_progress is not None:
-                on_progress(checkpoint.runs, max(expected, checkpoint.runs))
-            if checkpoint.runs >= expected:
-                return
-            runs, scores = next(arriving, (None, None))
-            if runs is None or scores is None:
-                return
-            checkpoint.count(runs, scores)
 
 
 def pending_ranges(completed: list[range], limit: int, runs_per_call: int) -> Iterator[range]:
@@ -296,13 +260,6 @@ def _read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Array]]:
     return head, arrays
 
 
-def _describe_difference(saved: Mapping[str, Any], current: Mapping[str, Any]) -> str:
-    """Names of the settings that differ."""
-    flat, now = dict(_flatten(saved)), dict(_flatten(current))
-    names = sorted(name for name in flat | now if flat.get(name) != now.get(name))
-    return f"different {', '.join(names[:5])}"
-
-
 def _flatten(settings: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Nested settings as pairs of a dotted name and a value."""
     if not isinstance(settings, Mapping):
@@ -342,18 +299,10 @@ def _exclusive_lock(path: Path | None) -> Iterator[None]:
 
 @dataclass(frozen=True, eq=False)
 class PerRunRecalibration:
-    """A calibration map fitted to each run, on records of its own.
+    """A calibration map fitted to each run, on records of its own."""
 
-    Attributes
-    ----------
-    fitter : MapFitter
-        Not private: an audit is internal.
-    labels : array of ints of shape (n,)
-        Labels of the last n rows that the engine scores.
-    """
-
-    fitter: MapFitter
-    labels: Ints
+    fitter: MapFitter  # not private: an audit is internal
+    labels: Ints  # of the last rows that the engine scores
 
     @property
     def count(self) -> int:
@@ -369,24 +318,16 @@ class PerRunRecalibration:
         """Probabilities of the first rows of each run, after the run's own map."""
 
         def apply_maps(scores: Floats) -> tuple[Floats, str]:
-            runs = [
-                self._recalibrate_run(run[:count], run[len(run) - self.count :], kind, classes)
-                for run in scores
-            ]
-            return np.stack(runs), "probability"
+            recalibrated = []
+            for run in scores:
+                own = _make_scores(run[len(run) - self.count :], kind, classes, self.labels)
+                fitted = self.fitter.fit(own)
+                shares = fitted.transform(_make_scores(run[:count], kind, classes, None))
+                recalibrated.append(shares.probabilities)
+            stacked = np.stack(recalibrated)
+            return stacked[:, :, 1] if len(classes) == 2 else stacked, "probability"
 
         return apply_maps
-
-    def _recalibrate_run(
-        self, values: Array, calibration_values: Array, kind: str, classes: Sequence[Label]
-    ) -> Floats:
-        """Recalibrated probabilities of one run."""
-        calibration = _make_scores(calibration_values, kind, classes, self.labels)
-        recalibrated = self.fitter.fit(calibration).transform(
-            _make_scores(values, kind, classes, None)
-        )
-        probabilities: Floats = recalibrated.probabilities
-        return probabilities[:, 1] if len(classes) == 2 else probabilities
 
 
 def _make_scores(

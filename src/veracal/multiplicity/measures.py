@@ -140,30 +140,17 @@ def paper_error(runs: int, individuals: int = 1, level: float = 0.95) -> float:
         \eta = \sqrt{\frac{\ln(2k/\rho)}{2m}}
 
     With probability at least :math:`1-\rho`, the confidence level, none of the k disagreements
-    is farther than :math:`\alpha` from its estimate.
+    is farther than :math:`\alpha` from its estimate. The factor :math:`1+\eta` is unnecessary, as
+    :math:`|\hat p(1-\hat p) - p(1-p)| = |\hat p - p|\,|1 - p - \hat p| \le |\hat p - p|`.
 
     Examples
     --------
     >>> [round(paper_error(m), 4) for m in (50, 1000, 5000)]
     [0.9549, 0.1803, 0.0785]
     """
-    eta = _hoeffding_half_width(runs, individuals, level)
+    check_runs(runs)
+    eta = math.sqrt(_log_term(individuals, level) / (2 * runs))  # Hoeffding 1963
     return 1 / (runs - 1) + 4 * runs / (runs - 1) * eta * (1 + eta)
-
-
-def simple_error(runs: int, individuals: int = 1, level: float = 0.95) -> float:
-    r"""The bound of :func:`paper_error` without an unnecessary factor.
-
-    As :math:`|\hat p(1-\hat p) - p(1-p)| = |\hat p - p|\,|1 - p - \hat p| \le |\hat p - p|`,
-    the factor :math:`1+\eta` of Eq. 9 can be dropped.
-
-    Examples
-    --------
-    >>> [round(simple_error(m), 4) for m in (50, 1000, 5000)]
-    [0.8043, 0.173, 0.077]
-    """
-    eta = _hoeffding_half_width(runs, individuals, level)
-    return 1 / (runs - 1) + 4 * runs / (runs - 1) * eta
 
 
 def paper_runs(error: float, individuals: int = 1, level: float = 0.95) -> float:
@@ -174,7 +161,8 @@ def paper_runs(error: float, individuals: int = 1, level: float = 0.95) -> float
     >>> [round(paper_runs(a), 1) for a in (0.05, 0.08, 0.1)]
     [12139.2, 4820.2, 3118.4]
     """
-    _check_error(error)
+    if not error > 0:
+        raise ValueError(f"Expected error > 0, got error={error!r}.")
     t = _log_term(individuals, level)
     # m a - a - 1 = 4 m eta + 4 m eta^2 with m eta^2 = t / 2 is quadratic in the root of m.
     half = math.sqrt(2 * t)
@@ -303,7 +291,7 @@ def exact_error(runs: int, individuals: int = 1, level: float = 0.95) -> float:
     """Largest distance from the estimate to an end of the exact interval, over all outcomes.
 
     With probability at least the confidence level, none of the k disagreements is farther from
-    its estimate; this is less than :func:`simple_error`.
+    its estimate; this is less than :func:`paper_error`.
     """
     check_runs(runs)
 
@@ -332,12 +320,6 @@ def _find_boundary(outside: Callable[[Floats], Floats], inside: Floats, end: Flo
     return outer
 
 
-def _hoeffding_half_width(runs: int, individuals: int, level: float) -> float:
-    """Half-width of a simultaneous interval of shares (Hoeffding 1963)."""
-    check_runs(runs)
-    return math.sqrt(_log_term(individuals, level) / (2 * runs))
-
-
 def _log_term(individuals: int, level: float) -> float:
     """The exponent ln(2k/rho)."""
     _checks.whole(individuals=individuals)
@@ -348,11 +330,6 @@ def _validate_level(level: float) -> float:
     if not 0 < level < 1:
         raise ValueError(f"Expected level between 0 and 1, got level={level!r}.")
     return level
-
-
-def _check_error(error: float) -> None:
-    if not error > 0:
-        raise ValueError(f"Expected error > 0, got error={error!r}.")
 
 
 _MAX_RUNS = 2**22  # runs
@@ -397,11 +374,7 @@ def plan_audit(individuals: int = 1, error: float = 0.1, level: float = 0.95) ->
     by_paper = math.ceil(paper_runs(error, individuals, level))
     if by_paper > 16 * _MAX_RUNS:  # exact intervals need about a third of the runs
         raise _unreachable_error(error)
-    return AuditPlan(individuals, error, level, _min_runs(individuals, error, level), by_paper)
-
-
-def _min_runs(individuals: int, error: float, level: float) -> int:
-    """Smallest number of runs whose exact error is small enough, up to integer effects."""
+    # Bisection for the smallest number with a small enough error, up to integer effects.
     low, high = 2, 4
     while exact_error(high, individuals, level) > error:
         low, high = high, 2 * high
@@ -413,7 +386,7 @@ def _min_runs(individuals: int, error: float, level: float) -> int:
             low = middle
         else:
             high = middle
-    return high
+    return AuditPlan(individuals, error, level, high, by_paper)
 
 
 def achieved_errors(runs: int, individuals: int = 1, level: float = 0.95) -> dict[str, float]:

@@ -55,18 +55,9 @@ class Distribution:
 
 
 def select_for_review(low: Floats, threshold: float) -> Ints:
-    """Select the individuals whose disagreement exceeds a threshold with confidence.
+    """Indices of the individuals whose disagreement exceeds a threshold with confidence.
 
-    Parameters
-    ----------
-    low : array of shape (individuals,)
-        Lower ends of the intervals of disagreement.
-    threshold : float in [0, 1]
-
-    Returns
-    -------
-    array of ints
-        Indices of individuals, the largest lower end first.
+    ``low`` are the lower ends of the intervals; the largest comes first.
     """
     if not 0 <= threshold <= 1:
         raise ValueError(f"Expected threshold between 0 and 1, got threshold={threshold!r}.")
@@ -80,20 +71,8 @@ def abstention_curve(
 ) -> list[dict[str, float]]:
     """Disagreement and accuracy if the least certain individuals get no automatic decision.
 
-    Parameters
-    ----------
-    values : array of shape (individuals,)
-        Disagreement.
-    correct : array of bool, optional
-        Whether the deployed decision is right.
-    shares : sequence of float
-        Shares of individuals without an automatic decision.
-
-    Returns
-    -------
-    list of mapping
-        "abstained", "disagreement" and, with ``correct``, "accuracy" of the remaining
-        individuals.
+    For each share of individuals without a decision: "abstained", that share; "disagreement"
+    and, if it is known which decisions are ``correct``, "accuracy" of the remaining ones.
     """
     order, rows = np.argsort(values, kind="stable"), []
     for share in shares:
@@ -181,15 +160,9 @@ class GroupDisagreement:
 class MeasuredError:
     """Measured error of estimates from fewer runs, with its bounds.
 
-    Attributes
-    ----------
-    runs : int
-        Number of runs in the estimate.
-    mean, largest : float
-        Over individuals, of the distance from the estimate of all other runs.
-    exact, paper : float
-        Bounds on every individual's error at the audit's level, by exact intervals and by the
-        paper.
+    The mean and the largest are those of all individuals' distances from the estimate of all
+    other runs; the bounds, by exact intervals and by the paper, hold for every individual at
+    the audit's level.
     """
 
     runs: int
@@ -201,35 +174,19 @@ class MeasuredError:
 
 @dataclass(frozen=True)
 class AccuracyLevelResult:
-    """Disagreement among the runs whose accuracy reaches a level; always *internal*.
-
-    Attributes
-    ----------
-    accuracy : float
-    runs : int
-    mean, p95 : float or None
-        Disagreement over individuals; None with fewer than two such runs.
-    """
+    """Disagreement among the runs whose accuracy reaches a level; always *internal*."""
 
     accuracy: float
     runs: int
-    mean: float | None
+    mean: float | None  # None with fewer than two such runs
     p95: float | None
 
 
 @dataclass(frozen=True)
 class RecalibrationEffect:
-    """Whether recalibrating each run makes decisions more or less arbitrary.
+    """Mean disagreement before and after recalibrating each run, over the same runs.
 
-    Attributes
-    ----------
-    method : str
-    before, after : Estimate
-        Mean disagreement.
-    difference : Estimate
-        After minus before, over the same runs.
-    deviation_before, deviation_after : float
-        Standard deviation of a probability over runs, averaged over individuals.
+    The deviations are those of a probability over runs, averaged over individuals.
     """
 
     method: str
@@ -360,28 +317,18 @@ class Audit:
             "engine_settings": dict(self.engine_settings),
             "classes": list(self.classes),
             "individual_count": len(self.individuals),
-            **{
-                name: getattr(self, name)
-                for name in (
-                    "runs",
-                    "resumed",
-                    "anytime_valid",
-                    "error",
-                    "error_reached",
-                    "level",
-                    "threshold",
-                    "review_above",
-                )
-            },
+            "runs": self.runs,
+            "resumed": self.resumed,
+            "anytime_valid": self.anytime_valid,
+            "error": self.error,
+            "error_reached": self.error_reached,
+            "level": self.level,
+            "threshold": self.threshold,
+            "review_above": self.review_above,
             "mean": asdict(self.mean),
             "distribution": asdict(self.distribution),
-            **{
-                name: None if value is None else asdict(value)
-                for name, value in (
-                    ("pooled", self.pooled),
-                    ("class_average", self.class_average),
-                )
-            },
+            "pooled": None if self.pooled is None else asdict(self.pooled),
+            "class_average": None if self.class_average is None else asdict(self.class_average),
             "groups": {name: asdict(group) for name, group in self.groups.items()},
             "figures": {name: dict(figure) for name, figure in self.figures.items()},
             "errors": [asdict(row) for row in self.errors],
@@ -398,16 +345,7 @@ class Audit:
 
 @dataclass(frozen=True, eq=False)
 class FeatureGrid:
-    """Rows that differ only in two features.
-
-    Attributes
-    ----------
-    names : pair of str
-    xs, ys : array
-        Values of the first and of the second feature.
-    rows : array of shape (len(ys) * len(xs), d)
-        All combinations, the first feature varying fastest.
-    """
+    """Rows that differ only in two features: all combinations, the first varying fastest."""
 
     names: tuple[str, str]
     xs: Floats
@@ -418,23 +356,21 @@ class FeatureGrid:
     def over(
         cls, X: Array, names: Sequence[str], features: tuple[str, str], points: int = 25
     ) -> "FeatureGrid":
-        """Span the 1st to the 99th percentile of two features, others at the median.
-
-        Parameters
-        ----------
-        X : array of shape (n, d)
-            Rows as the model takes them.
-        names : sequence of str
-            Names of all features.
-        features : pair of str
-        points : int
-            Number of points in each direction.
-        """
+        """Span the 1st to the 99th percentile of two features, others at the median."""
         _checks.whole(least=2, points=points)
-        first, second = (_feature_index(name, names) for name in features)
+        for name in features:
+            if name not in names:
+                raise DataError(
+                    "map",
+                    f"names of features: {', '.join(map(str, names))}"[:300],
+                    repr(name),
+                    "Choose two of them, by the names that the model uses.",
+                )
+        first, second = (list(names).index(name) for name in features)
         if first == second:
             raise ValueError(f"Expected two different features, got {features[0]!r} twice.")
-        xs, ys = (_spaced_values(X[:, column], points) for column in (first, second))
+        ends = np.quantile(X[:, [first, second]], [0.01, 0.99], axis=0).T.tolist()
+        xs, ys = (np.linspace(a, b if b > a else a + 1.0, points) for a, b in ends)
         rows = np.tile(np.median(X, axis=0).astype(np.float64), (points * points, 1))
         rows[:, first], rows[:, second] = np.tile(xs, points), np.repeat(ys, points)
         return cls((str(features[0]), str(features[1])), xs, ys, rows)
@@ -446,21 +382,3 @@ class FeatureGrid:
         chosen = shares[:, 1] if runs.classes == 2 else shares.max(axis=1)
         values = normalized_disagreement(runs.counts, runs.runs)
         return Plane(self.names, self.xs, self.ys, values.reshape(shape), chosen.reshape(shape))
-
-
-def _feature_index(name: str, names: Sequence[str]) -> int:
-    """Column of a feature."""
-    if name in names:
-        return list(names).index(name)
-    raise DataError(
-        "map",
-        f"names of features: {', '.join(map(str, names))}"[:300],
-        repr(name),
-        "Choose two of them, by the names that the model uses.",
-    )
-
-
-def _spaced_values(values: Array, points: int) -> Floats:
-    """Evenly spaced values between the 1st and the 99th percentile."""
-    low, high = np.quantile(values, [0.01, 0.99]).tolist()
-    return np.linspace(low, high if high > low else low + 1.0, points)

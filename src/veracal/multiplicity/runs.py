@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import expit, logit, softmax
 from scipy.stats import rankdata
 
@@ -20,16 +21,7 @@ _BINS = 10_000  # quantiles are exact to a ten-thousandth
 
 @dataclass(eq=False)
 class StreamingSummary:
-    """Mean, standard deviation and histogram of one figure over runs.
-
-    Attributes
-    ----------
-    count : int
-    mean : float
-    minimum, maximum : float
-    histogram : array of ints of shape (10000,)
-        Of values within [0, 1].
-    """
+    """Mean, standard deviation and histogram of one figure, within [0, 1], over runs."""
 
     count: int = 0
     mean: float = 0.0
@@ -94,12 +86,6 @@ class StreamingSummary:
         return cls(int(count), mean, squares, minimum, maximum, histogram)
 
 
-def accuracies(decisions: Ints, labels: Ints) -> Floats:
-    """Accuracy of each run, of shape (runs,)."""
-    result: Floats = (decisions == labels).mean(axis=1)
-    return result
-
-
 def auc_scores(scores: Floats, labels: Bools) -> Floats:
     r"""Area under the ROC curve of each run.
 
@@ -109,14 +95,8 @@ def auc_scores(scores: Floats, labels: Bools) -> Floats:
     replaces the last bit of each score, so that sorting carries it along, five times faster
     than argsort. Runs with ties (identical rows tie in every run) are sorted a second time with
     the other labels marked; the mean of both is exact. Where the last bit decided an order, the
-    run is ranked directly.
-
-    Parameters
-    ----------
-    scores : array of shape (runs, individuals)
-        Of the positive class, on any monotone scale.
-    labels : array of bool of shape (individuals,)
-        With both classes present.
+    run is ranked directly. The scores of the positive class, of shape (runs, individuals), may
+    be on any monotone scale; labels of both classes must be present.
     """
     plain = scores.astype(np.float64) + 0.0  # turns -0.0 into 0.0
     sums, equal = _labeled_rank_sums(plain, labels)
@@ -145,14 +125,6 @@ def _labeled_rank_sums(scores: Floats, marks: Bools) -> tuple[Floats, Ints]:
     return sums, np.count_nonzero(marked[:, 1:] == marked[:, :-1], axis=1)
 
 
-def f1_scores(decisions: Ints, labels: Ints, positive: int) -> Floats:
-    """F1 of one class in each run: 2 TP / (predicted + actual positives), or 0."""
-    predicted, actual = decisions == positive, labels == positive
-    hits = 2.0 * (predicted & actual).sum(axis=1)
-    result: Floats = hits / np.maximum(predicted.sum(axis=1) + actual.sum(), 1)
-    return result
-
-
 def compute_figures(
     scores: Floats | None, decisions: Ints, labels: Ints, classes: int
 ) -> dict[str, Floats]:
@@ -160,18 +132,16 @@ def compute_figures(
 
     With two classes the second is the positive one; with more, AUC and F1 are macro averages
     one-vs-rest over the classes that occur. AUC needs scores and both positive and negative
-    labels; otherwise it is left out.
-
-    Parameters
-    ----------
-    scores : array of shape (runs, individuals) or (runs, individuals, classes), or None
-    decisions : array of ints of shape (runs, individuals)
-    labels : array of ints of shape (individuals,)
-    classes : int
+    labels; otherwise it is left out. Scores and decisions have a row for each run.
     """
-    figures = {"accuracy": accuracies(decisions, labels)}
+    figures: dict[str, Floats] = {"accuracy": (decisions == labels).mean(axis=1)}
     present = [1] if classes == 2 else np.unique(labels).tolist()
-    figures["f1"] = np.mean([f1_scores(decisions, labels, code) for code in present], axis=0)
+    f1 = []
+    for code in present:  # 2 TP / (predicted + actual positives), or 0
+        predicted, actual = decisions == code, labels == code
+        hits = 2.0 * (predicted & actual).sum(axis=1)
+        f1.append(hits / np.maximum(predicted.sum(axis=1) + actual.sum(), 1))
+    figures["f1"] = np.mean(f1, axis=0)
     present = [code for code in present if 0 < (labels == code).sum() < len(labels)]
     if scores is not None and present:
         columns = (scores if scores.ndim == 2 else scores[:, :, code] for code in present)
@@ -245,13 +215,20 @@ class Runs:
     ) -> None:
         _checks.whole(individuals=individuals)
         _checks.whole(least=2, classes=classes, blocks=blocks)
-        self.individuals, self.classes, self.blocks = (
-            int(individuals),
-            int(classes),
-            int(blocks),
+        self.individuals, self.classes = int(individuals), int(classes)
+        self.blocks = int(blocks)
+        if threshold is not None:
+            if classes > 2:
+                raise ValueError("Expected no threshold with more than two classes.")
+            if not 0 < threshold < 1:
+                raise ValueError(
+                    f"Expected threshold between 0 and 1, got threshold={threshold!r}."
+                )
+            threshold = float(threshold)
+        self.threshold = threshold
+        self.labels = (
+            None if labels is None else validate_codes("labels", labels, individuals, classes)
         )
-        self.threshold = _validate_threshold(threshold, classes)
-        self.labels = None if labels is None else self._validate_labels(np.asarray(labels))
         self.levels = tuple(float(level) for level in levels)
         for level in self.levels:
             _checks.fraction(accuracy_level=level)
@@ -338,7 +315,14 @@ class Runs:
             part = result[start : start + some]
             codes = self._decide(part, kind)
             self._count_decisions(codes, begin + start)
-            shares = _to_probabilities(part, kind, self.classes)
+            shares = part
+            if kind == "logit" and self.classes == 2:
+                shares = expit(part)
+            elif kind == "logit":
+                with np.errstate(over="ignore"):  # on overflow the share is 0
+                    shares = softmax(part, axis=2)
+            if self.classes == 2:
+                shares = shares[:, :, None]  # only of the second class
             self._record_probabilities(shares)
             if self.labels is not None:
                 # Logits of several classes are defined up to a constant per individual, so
@@ -460,7 +444,12 @@ class Runs:
         """Check the scores; of two classes, keep those of the second."""
         result: Floats = scores.astype(np.float64, copy=False)
         if self.classes == 2 and result.ndim == 3 and result.shape[2] == 2:
-            result = _second_class_scores(result, kind)
+            if kind == "logit":
+                with np.errstate(over="ignore", invalid="ignore"):  # rejected below
+                    result = result[:, :, 1] - result[:, :, 0]
+            else:
+                whole = np.abs(result.sum(axis=2) - 1) <= _ROUNDING
+                result = np.where(whole, result[:, :, 1], np.nan)
         expected = (
             (self.individuals,) if self.classes == 2 else (self.individuals, self.classes)
         )
@@ -485,46 +474,17 @@ class Runs:
             )
         return result
 
-    def _validate_labels(self, labels: Array) -> Ints:
-        """Check that every individual has a label."""
-        good = labels.shape == (self.individuals,) and labels.dtype.kind in "iub"
-        if not (good and labels.min() >= 0 and labels.max() < self.classes):
-            raise DataError(
-                "labels",
-                f"{self.individuals} numbers of classes, 0 to {self.classes - 1}",
-                f"{labels.dtype} of shape {labels.shape}",
-                "Number the classes from 0.",
-            )
-        return labels.astype(np.int64)
 
-
-def _second_class_scores(scores: Floats, kind: str) -> Floats:
-    """Scores of the second of two columns; NaN where they are not probabilities."""
-    if kind == "logit":
-        with np.errstate(over="ignore", invalid="ignore"):  # rejected by the caller
-            difference: Floats = scores[:, :, 1] - scores[:, :, 0]
-        return difference
-    whole = np.abs(scores.sum(axis=2) - 1) <= _ROUNDING
-    second: Floats = np.where(whole, scores[:, :, 1], np.nan)
-    return second
-
-
-def _to_probabilities(scores: Floats, kind: str, classes: int) -> Floats:
-    """Probabilities of shape (runs, individuals, classes); of two classes, only the second."""
-    if classes > 2:
-        with np.errstate(over="ignore"):  # on overflow the share is 0
-            result: Floats = softmax(scores, axis=2) if kind == "logit" else scores
-            return result
-    second: Floats = expit(scores) if kind == "logit" else scores
-    return second[:, :, None]
-
-
-def _validate_threshold(threshold: float | None, classes: int) -> float | None:
-    """Check a probability threshold, which needs two classes."""
-    if threshold is None:
-        return None
-    if classes > 2:
-        raise ValueError("Expected no threshold with more than two classes.")
-    if not 0 < threshold < 1:
-        raise ValueError(f"Expected threshold between 0 and 1, got threshold={threshold!r}.")
-    return float(threshold)
+def validate_codes(name: str, codes: ArrayLike, individuals: int, classes: int) -> Ints:
+    """Check the number of one class for each individual."""
+    given = np.asarray(codes)
+    whole = given.shape == (individuals,) and given.dtype.kind in "biu"
+    if not (whole and given.min() >= 0 and given.max() < classes):
+        raise DataError(
+            name,
+            f"{individuals} numbers of classes, 0 to {classes - 1}",
+            f"{given.dtype} of shape {given.shape}" + ", others among them" * whole,
+            "Give one class for each individual, with classes numbered as in training.",
+        )
+    checked: Ints = given.astype(np.int64)
+    return checked

@@ -16,12 +16,11 @@ probability q that a run deviates for *any* individual has an exact interval, an
 exceeds 4q(1 - q).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 from scipy.stats import t as student
 
 from veracal._types import Array, Floats, Ints
@@ -53,26 +52,15 @@ from veracal.multiplicity.results import (
 )
 from veracal.multiplicity.runs import Runs
 
-Measure = Callable[
-    [Ints, int], Floats
-]  # (counts of shape (n, classes), runs) -> one value each
 Figures = Callable[[Ints, int], Floats]  # (counts, runs) -> figures
 
 
 @dataclass(frozen=True, eq=False)
 class Jackknife:
-    """Figures, and their values with one block of runs left out.
-
-    Attributes
-    ----------
-    values : array of shape (figures,)
-    leave_one_out : array of shape (blocks, figures), or None
-        None with too few runs.
-    runs : int
-    """
+    """Figures, and their values with one block of runs left out."""
 
     values: Floats
-    leave_one_out: Floats | None
+    leave_one_out: Floats | None  # of shape (blocks, figures); None with too few runs
     runs: int
 
     def half_width(self, level: float, at_once: int = 1, least: float = 0.0) -> Floats | None:
@@ -102,28 +90,18 @@ class Jackknife:
 
 
 def mean_over_individuals(
-    runs: Runs,
-    individuals: Array | None = None,
-    measure: Measure = normalized_disagreement,
-    level: float = 0.95,
+    runs: Runs, individuals: Array | None = None, level: float = 0.95
 ) -> Estimate:
-    """Mean of a measure over individuals, with an interval.
+    """Mean disagreement over all or some individuals, with an interval.
 
-    Parameters
-    ----------
-    runs : Runs
-        With fewer than two non-empty blocks there is no interval.
-    individuals : array of bool, optional
-        Individuals to include; by default all.
-    measure : callable
-    level : float in (0, 1)
+    With fewer than two non-empty blocks of runs there is no interval.
     """
     if individuals is not None and not np.asarray(individuals).any():
         raise DataError(
             "individuals", "at least one individual", "none", "Choose another group."
         )
     rows = np.ones(runs.individuals, dtype=bool) if individuals is None else individuals
-    result = jackknife(_mean_figures([rows], measure), runs.counts_by_block, runs.runs_by_block)
+    result = _jackknife_means(runs, [rows])
     value, m = float(result.values[0]), runs.runs
     half_width = result.half_width(level, least=2 * value**2 / (m * (m - 1)))
     if half_width is None:
@@ -132,45 +110,37 @@ def mean_over_individuals(
     return Estimate(value, max(value - distance, 0.0), value + distance, level, m)
 
 
-def difference_of_means(
-    before: Runs, after: Runs, measure: Measure = normalized_disagreement, level: float = 0.95
-) -> Estimate:
-    """Mean over individuals after a change of the runs, minus the mean before it."""
+def difference_of_means(before: Runs, after: Runs, level: float = 0.95) -> Estimate:
+    """Mean disagreement after a change of the runs, minus the mean before it."""
     if not np.array_equal(before.runs_by_block, after.runs_by_block):
         raise ValueError("Expected counts of the same runs before and after.")
     classes = before.classes
 
     def difference(counts: Ints, runs: int) -> Floats:
-        first, second = counts[:, :classes], counts[:, classes:]
-        return np.array([(measure(second, runs) - measure(first, runs)).mean()])
+        first = normalized_disagreement(counts[:, :classes], runs)
+        second = normalized_disagreement(counts[:, classes:], runs)
+        return np.array([(second - first).mean()])
 
     combined = np.concatenate([before.counts_by_block, after.counts_by_block], axis=2)
     result = jackknife(difference, combined, before.runs_by_block)
     value, half_width = float(result.values[0]), result.half_width(level)
     if half_width is None:
         return Estimate(value, None, None, level, result.runs)
-    return Estimate(
-        value, value - float(half_width[0]), value + float(half_width[0]), level, result.runs
-    )
+    distance = float(half_width[0])
+    return Estimate(value, value - distance, value + distance, level, result.runs)
 
 
-def gap_over_groups(
-    runs: Runs,
-    groups: Mapping[str, Array],
-    measure: Measure = normalized_disagreement,
-    level: float = 0.95,
-) -> Estimate:
+def gap_over_groups(runs: Runs, groups: Mapping[str, Array], level: float = 0.95) -> Estimate:
     """Largest group mean minus the smallest, over non-empty groups.
 
     The largest of several noisy differences is biased upward. The interval combines
     simultaneous intervals of all pairs: the true gap is at least the largest of their lower
     ends, and at most the largest of their upper ends.
     """
-    result = _group_means(runs, groups, measure).compare_pairs(np.subtract)
+    result = _group_means(runs, groups).compare_pairs(np.subtract)
     value = float(result.values.max())
-    half_width = result.half_width(
-        level, len(result.values) // 2
-    )  # a pair and its reverse hold together
+    pairs = len(result.values) // 2  # a pair and its reverse hold together
+    half_width = result.half_width(level, pairs)
     if half_width is None:
         return Estimate(value, None, None, level, runs.runs)
     low = max(float((result.values - half_width).max()), 0.0)
@@ -180,20 +150,18 @@ def gap_over_groups(
     return Estimate(value, low, high, level, runs.runs)
 
 
-def ratio_over_groups(
-    runs: Runs,
-    groups: Mapping[str, Array],
-    measure: Measure = normalized_disagreement,
-    level: float = 0.95,
-) -> Estimate:
+def ratio_over_groups(runs: Runs, groups: Mapping[str, Array], level: float = 0.95) -> Estimate:
     """Smallest group mean divided by the largest; 1 where all are zero.
 
     The interval combines those of all pairwise ratios, like that of a gap. Where all means are
     zero the ratio is unknown; where one is zero, the upper end allows for disagreement that
     this many runs do not show.
     """
-    each = _group_means(runs, groups, measure)
-    result = each.compare_pairs(_ratio)
+    each = _group_means(runs, groups)
+    # Of two means of zero the ratio is 1.
+    result = each.compare_pairs(
+        lambda mean, other: np.divide(mean, other, out=np.ones_like(mean), where=other > 0)
+    )
     value, half_width = float(result.values.min()), result.half_width(level, len(result.values))
     if half_width is None:
         return Estimate(value, None, None, level, runs.runs)
@@ -208,12 +176,7 @@ def ratio_over_groups(
 def jackknife(figures: Figures, by_block: Ints, sizes: Ints) -> Jackknife:
     """Compute figures with and without each block of runs.
 
-    Parameters
-    ----------
-    figures : callable
-    by_block : array of ints of shape (blocks, individuals, columns)
-    sizes : array of ints of shape (blocks,)
-        Number of runs in each block.
+    ``by_block`` has the shape (blocks, individuals, columns); ``sizes`` are the runs in blocks.
     """
     counts, runs = by_block.sum(axis=0, dtype=np.int64), int(sizes.sum())
     used = np.flatnonzero(sizes)
@@ -223,24 +186,24 @@ def jackknife(figures: Figures, by_block: Ints, sizes: Ints) -> Jackknife:
     return Jackknife(figures(counts, runs), np.array(leave_one_out), runs)
 
 
-def _group_means(runs: Runs, groups: Mapping[str, Array], measure: Measure) -> Jackknife:
-    """Means of a measure over each of two or more non-empty groups."""
+def _group_means(runs: Runs, groups: Mapping[str, Array]) -> Jackknife:
+    """Mean disagreement of each of two or more non-empty groups."""
     nonempty = [np.asarray(rows) for rows in groups.values() if np.asarray(rows).any()]
     if len(nonempty) < 2:
         raise DataError(
             "groups", "at least two non-empty groups", str(len(nonempty)), "Choose others."
         )
-    return jackknife(_mean_figures(nonempty, measure), runs.counts_by_block, runs.runs_by_block)
+    return _jackknife_means(runs, nonempty)
 
 
-def _mean_figures(rows: list[Array], measure: Measure) -> Figures:
-    """A figure function: means of a measure over sets of individuals."""
+def _jackknife_means(runs: Runs, rows: list[Array]) -> Jackknife:
+    """Mean disagreement over sets of individuals."""
 
-    def means(counts: Ints, runs: int) -> Floats:
-        values = measure(counts, runs)
+    def means(counts: Ints, m: int) -> Floats:
+        values = normalized_disagreement(counts, m)
         return np.array([values[mine].mean() for mine in rows])
 
-    return means
+    return jackknife(means, runs.counts_by_block, runs.runs_by_block)
 
 
 def _is_unanimous(runs: Runs, groups: Mapping[str, Array]) -> bool:
@@ -253,13 +216,6 @@ def _hidden_disagreement(runs: int, level: float) -> float:
     """Upper bound on a mean disagreement where all runs agree."""
     ends = binomial_interval(np.zeros(1, dtype=np.int64), runs, level)
     return float(disagreement_interval(*ends)[1][0])
-
-
-def _ratio(numerator: Floats, denominator: Floats) -> Floats:
-    """Elementwise ratio; 1 where the denominator is zero."""
-    return np.divide(
-        numerator, denominator, out=np.ones(np.shape(numerator)), where=denominator > 0
-    )
 
 
 _BLOCK_PORTIONS = (1, 2, 4, 8)  # numbers of blocks compared with the remaining ones
@@ -296,7 +252,11 @@ def summarize(
     individuals = summarize_individuals(
         runs, description.level, anytime_valid=description.anytime_valid, deployed=deployed
     )
-    correct = _is_correct(runs, deployed)
+    bounds = error_bounds(runs, description.level, anytime_valid=description.anytime_valid)
+    correct = None
+    if runs.labels is not None:  # of the deployed decision, or else of the majority's
+        decided = runs.counts.argmax(axis=1) if deployed is None else deployed
+        correct = decided == runs.labels
     return Audit(
         **{name: getattr(description, name) for name in vars(description)},
         runs=runs.runs,
@@ -317,14 +277,14 @@ def summarize(
         figures={name: spread.to_json() for name, spread in runs.figures.items()},
         errors=measure_errors(runs, description.level),
         by_accuracy=summarize_accuracy_levels(runs),
-        bounds=error_bounds(runs, description.level, anytime_valid=description.anytime_valid),
+        bounds=bounds,
         review=select_for_review(individuals.low, description.review_above),
         abstention=tuple(
             abstention_curve(individuals.disagreement, correct, _ABSTENTION_SHARES)
         ),
         recalibrated=recalibrated,
         plane=plane,
-        notes=make_notes(runs, description, groups),
+        notes=make_notes(runs, description, groups, bounds["hidden"]),
     )
 
 
@@ -332,7 +292,9 @@ def summarize_individuals(
     runs: Runs, level: float, *, anytime_valid: bool, deployed: Ints | None = None
 ) -> IndividualResults:
     """Results of each individual, with simultaneous intervals."""
-    low, high = simultaneous_intervals(runs, level, anytime_valid=anytime_valid)
+    low, high = simultaneous_intervals(
+        runs.counts, runs.runs, runs.individuals, level, anytime_valid=anytime_valid
+    )
     return IndividualResults(
         runs.counts,
         normalized_disagreement(runs.counts, runs.runs),
@@ -345,18 +307,9 @@ def summarize_individuals(
 
 
 def simultaneous_intervals(
-    runs: Runs, level: float, *, anytime_valid: bool
-) -> tuple[Floats, Floats]:
-    """Intervals of disagreement that hold for all individuals simultaneously."""
-    return _intervals_from_counts(
-        runs.counts, runs.runs, runs.individuals, level, anytime_valid=anytime_valid
-    )
-
-
-def _intervals_from_counts(
     counts: Ints, m: int, individuals: int, level: float, *, anytime_valid: bool
 ) -> tuple[Floats, Floats]:
-    """Intervals from counts of m runs, simultaneous for a number of individuals."""
+    """Intervals of disagreement from counts of m runs, simultaneous for all individuals."""
     rule, classes = anytime_interval if anytime_valid else binomial_interval, counts.shape[1]
     if classes == 2:
         return disagreement_interval(*rule(counts[:, 1], m, level, individuals))
@@ -374,7 +327,7 @@ def _error_bounds(counts: Ints, m: int, individuals: int, level: float) -> tuple
     classes = counts.shape[1]
     if classes == 2:
         return exact_error(m, individuals, level), paper_error(m, individuals, level)
-    low, high = _intervals_from_counts(counts, m, individuals, level, anytime_valid=False)
+    low, high = simultaneous_intervals(counts, m, individuals, level, anytime_valid=False)
     estimate = normalized_disagreement(counts, m)
     scale = classes**2 / (4 * (classes - 1))
     return (
@@ -458,7 +411,7 @@ def error_bounds(runs: Runs, level: float, *, anytime_valid: bool) -> dict[str, 
     """The precision of this many runs, and the disagreement they may hide."""
     m, agreeing = runs.runs, np.zeros((1, runs.classes), dtype=np.int64)
     agreeing[0, 0] = m
-    _, hidden = _intervals_from_counts(
+    _, hidden = simultaneous_intervals(
         agreeing, m, runs.individuals, level, anytime_valid=anytime_valid
     )
     exact, paper = _error_bounds(runs.counts, m, runs.individuals, level)
@@ -467,14 +420,11 @@ def error_bounds(runs: Runs, level: float, *, anytime_valid: bool) -> dict[str, 
 
 
 def make_notes(
-    runs: Runs, description: AuditDescription, groups: Mapping[str, Group]
+    runs: Runs, description: AuditDescription, groups: Mapping[str, Group], hidden: float
 ) -> tuple[str, ...]:
     """What a reader must know beside the figures."""
     notes = []
     if (runs.counts.max(axis=1) == runs.runs).all():
-        hidden = error_bounds(runs, description.level, anytime_valid=description.anytime_valid)[
-            "hidden"
-        ]
         notes.append(
             f"All {runs.runs} runs agree about every individual. This does not prove that "
             f"there is no disagreement: up to {hidden:.3g} would look the same."
@@ -508,27 +458,3 @@ def make_notes(
                 f"{name}: {', '.join(singletons)} has one individual; its figure is theirs."
             )
     return tuple(notes)
-
-
-def _is_correct(runs: Runs, deployed: Ints | None) -> Array | None:
-    """Whether the deployed decision, or else the majority decision of the runs, is right."""
-    if runs.labels is None:
-        return None
-    decided = runs.counts.argmax(axis=1) if deployed is None else deployed
-    correct: Array = decided == runs.labels
-    return correct
-
-
-def validate_deployed(deployed: ArrayLike, individuals: int, classes: Sequence[Label]) -> Ints:
-    """Check one decision of the deployed model for each individual."""
-    given, largest = np.asarray(deployed), len(classes) - 1
-    whole = given.shape == (individuals,) and given.dtype.kind in "biu"
-    if not (whole and given.min() >= 0 and given.max() <= largest):
-        raise DataError(
-            "deployed",
-            f"{individuals} numbers of classes, 0 to {largest}",
-            f"{given.dtype} of shape {given.shape}" + ", others among them" * whole,
-            "Give one decision for each individual, with classes numbered as in training.",
-        )
-    codes: Ints = given.astype(np.int64)
-    return codes

@@ -6,7 +6,7 @@ from veracal._lazy import attach
 
 if TYPE_CHECKING:
     from veracal.report.audit_page import render_audit
-    from veracal.report.audit_results import AuditResults, mean_flip
+    from veracal.report.audit_results import AuditResults, audit_notes, audit_tables
     from veracal.report.card import model_card
     from veracal.report.charts import CurveData, drawable
     from veracal.report.page import render
@@ -20,8 +20,9 @@ __all__ = [
     "MeasurementRecord",
     "ReliabilityDisplay",
     "Results",
+    "audit_notes",
+    "audit_tables",
     "drawable",
-    "mean_flip",
     "model_card",
     "render",
     "render_audit",

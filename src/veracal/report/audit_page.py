@@ -5,20 +5,18 @@ The page is watermarked as internal.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from veracal._types import Floats
-from veracal.data import Estimate
 from veracal.multiplicity import Audit, Plane
-from veracal.report import audit_results as words
+from veracal.report import audit_results as parts
 from veracal.report.audit_results import AuditResults
 from veracal.report.charts import AFTER, Spec, ends, interval_tips, mark_internal, tip, whole
 from veracal.report.page import Panel, render_page
-from veracal.report.tables import MOST, Table, pairs
-from veracal.report.text import decimals, interval, listed, percent, visible
+from veracal.report.tables import Table, pairs
+from veracal.report.text import listed, visible
 
 _OTHER = "#D55E00"
 _DISAGREE = "disagreement"
@@ -62,12 +60,7 @@ def group_chart(index: int) -> str:
 
 
 def histogram(audit: Audit) -> list[tuple[float, float, int]]:
-    """Number of individuals by disagreement, which may exceed 1 up to m / (m - 1).
-
-    Returns
-    -------
-    list of (from, to, individuals)
-    """
+    """Ends and individuals of each bin of disagreement, which may reach m / (m - 1)."""
     edges = np.linspace(0, 1, _BINS + 1)
     individuals, _ = np.histogram(np.clip(audit.individuals.disagreement, 0, 1), edges)
     low, high = edges[:-1].round(3).tolist(), edges[1:].round(3).tolist()
@@ -131,8 +124,8 @@ def by_epsilon(results: AuditResults) -> Spec | None:
     up["axis"] = {"values": [0, 0.2, 0.4, 0.6, 0.8, 1], "format": ".1f"}
     names = ["mean", "95th percentile"]
     series = {
-        "color": _series_encoding("what", names, [AFTER, _OTHER]),
-        "shape": _series_encoding("what", names, ["circle", "square"]),
+        "color": _series_encoding(names, [AFTER, _OTHER]),
+        "shape": _series_encoding(names, ["circle", "square"]),
     }
     tips = [tip("epsilon", "epsilon"), tip("what", "statistic"), *interval_tips()]
     common: Spec = {"x": across, "tooltip": tips}
@@ -292,7 +285,7 @@ def errors_chart(results: AuditResults) -> Spec | None:
         )
         if value > 0
     ]
-    names = list(_SERIES)
+    names, (colors, shapes, dashes) = list(_SERIES), zip(*_SERIES.values(), strict=True)
     spec = {
         "mark": {"type": "line", "point": {"filled": True, "size": 60}},
         "encoding": {
@@ -310,11 +303,9 @@ def errors_chart(results: AuditResults) -> Spec | None:
                 "scale": {"type": "log"},
                 "axis": {"tickCount": 5, "format": "~g"},
             },
-            "color": _series_encoding("what", names, [each[0] for each in _SERIES.values()], 2),
-            "shape": _series_encoding("what", names, [each[1] for each in _SERIES.values()], 2),
-            "strokeDash": _series_encoding(
-                "what", names, [each[2] for each in _SERIES.values()], 2
-            ),
+            "color": _series_encoding(names, colors, 2),
+            "shape": _series_encoding(names, shapes, 2),
+            "strokeDash": _series_encoding(names, dashes, 2),
             "tooltip": [
                 tip("what", "error"),
                 tip("runs", "runs", ",.0f"),
@@ -339,13 +330,11 @@ def _by_audit(
     return whole(rows, {**selection, **spec}, description)
 
 
-def _series_encoding(
-    field: str, names: Sequence[str], values: Sequence[Any], columns: int = 0
-) -> Spec:
+def _series_encoding(names: Sequence[str], values: Sequence[Any], columns: int = 0) -> Spec:
     """An encoding that distinguishes series, with one shared legend."""
     legend: dict[str, Any] = {"orient": "top", "symbolOpacity": 1, "labelLimit": 220}
     return {
-        "field": field,
+        "field": "what",
         "type": "nominal",
         "title": None,
         "scale": {"domain": list(names), "range": list(values)},
@@ -364,71 +353,6 @@ def _round(value: Any) -> float:
     return float(f"{float(value):.5g}")
 
 
-_STATISTICS = ("median", "p90", "p95", "maximum")
-_NAMES = {"accuracy": "accuracy", "auc": "AUC", "f1": "F1"}
-LISTED = 50  # individuals of a review list; the others are in individuals.csv
-
-
-def summary(results: AuditResults) -> Table:
-    """Disagreement over individuals, a row for each budget."""
-    rows = tuple(
-        (
-            label,
-            f"{audit.runs:,}",
-            _cell(audit.mean),
-            *(decimals(getattr(audit.distribution, name)) for name in _STATISTICS),
-            f"{len(audit.review):,}",
-        )
-        for label, audit in results.labeled_audits
-    )
-    level = percent(results.audits[0].level)
-    caption = (
-        f"Disagreement over {len(results.rows):,} individuals; {level} intervals of the mean"
-    )
-    heads = ("epsilon", "runs", "mean", "median", "p90", "p95", "maximum", "to review")
-    return _without_label(results, Table(caption, heads, rows))
-
-
-def distribution(results: AuditResults) -> Table:
-    """Summary statistics of disagreement, as in the paper's Table 2."""
-    kinds = {"individuals": [audit.distribution for audit in results.audits]}
-    pooled = [audit.pooled for audit in results.audits if audit.pooled is not None]
-    means = [audit.class_average for audit in results.audits if audit.class_average is not None]
-    if pooled:
-        kinds |= {"individuals and classes": pooled, "class averages": means}
-    rows = tuple(
-        (label, of, *(decimals(value) for value in vars(each).values()))
-        for of, all_ in kinds.items()
-        for label, each in zip(results.labels, all_, strict=True)
-    )
-    heads = (
-        "epsilon",
-        "over",
-        "mean",
-        "deviation",
-        "minimum",
-        "median",
-        "p90",
-        "p95",
-        "maximum",
-    )
-    return _without_label(results, Table("Distribution of disagreement", heads, rows))
-
-
-def figures_table(results: AuditResults) -> Table:
-    """Accuracy, AUC and F1 of the runs."""
-    rows = []
-    for label, audit in results.labeled_audits:
-        for name in (each for each in _NAMES if each in audit.figures):
-            figure = audit.figures[name]
-            quantiles = (figure[each] for each in ("p05", "median", "p95"))
-            spread = f"{decimals(figure['mean'])} ± {decimals(figure['deviation'])}"
-            rows.append((label, _NAMES[name], spread, *map(decimals, quantiles)))
-    heads = ("epsilon", "figure", "mean ± deviation", "5th percentile", "median", "95th")
-    caption = "Performance of the runs on the audited individuals"
-    return _without_label(results, Table(caption, heads, tuple(rows)))
-
-
 def spread_table(results: AuditResults) -> Table:
     """Individuals in each bin of disagreement."""
     bins = [histogram(audit) for audit in results.audits]
@@ -439,182 +363,6 @@ def spread_table(results: AuditResults) -> Table:
     heads = tuple(f"individuals at epsilon {each}" for each in results.labels)
     heads = heads if results.epsilons else ("individuals",)
     return Table("Individuals by disagreement", ("disagreement", *heads), rows)
-
-
-def by_group_table(results: AuditResults, name: str) -> Table:
-    """Mean disagreement of each group, with their difference and ratio."""
-    groups = [audit.groups[name] for audit in results.audits]
-    rows = [
-        (group, f"{individuals:,}", *(_cell(each.values[group]) for each in groups))
-        for group, individuals in groups[0].individuals.items()
-    ][:MOST]
-    if all(each.gap is not None for each in groups):
-        rows.append(("largest minus smallest", "", *(_cell(each.gap) for each in groups)))
-        rows.append(("smallest over largest", "", *(_cell(each.ratio) for each in groups)))
-    heads = tuple(f"at epsilon {each}" for each in results.labels)
-    heads = heads if results.epsilons else ("mean",)
-    caption = "Mean disagreement, with intervals for the randomness of the runs"
-    return Table(caption, ("group", "individuals", *heads), tuple(rows))
-
-
-def review(results: AuditResults, label: str, audit: Audit) -> Table:
-    """The least certain individuals, by their rows."""
-    persons, selected = audit.individuals, audit.review[:LISTED].tolist()
-    rows = tuple(
-        (
-            f"{results.rows[index]}",
-            decimals(float(persons.disagreement[index])),
-            f"{decimals(float(persons.low[index]))} to {decimals(float(persons.high[index]))}",
-            *(f"{count:,}" for count in persons.counts[index].tolist()),
-            *(() if persons.flip is None else (decimals(float(persons.flip[index])),)),
-        )
-        for index in selected
-    )
-    counts = tuple(f"runs for {each}" for each in audit.classes)
-    heads = ("row in the table", "disagreement", "interval", *counts)
-    heads += (
-        () if persons.flip is None else ("share of runs that contradict the deployed model",)
-    )
-    where = f" at epsilon {label}" if results.epsilons else ""
-    more = len(audit.review) - len(rows)
-    rest = f"; {more:,} more are in individuals.csv" if more > 0 else ""
-    return Table(f"To review{where}, the least certain first{rest}", heads, rows)
-
-
-def abstention_table(results: AuditResults) -> Table:
-    """What remains if the least certain get no automatic decision."""
-    right = all("accuracy" in row for audit in results.audits for row in audit.abstention)
-    rows = tuple(
-        (
-            label,
-            percent(row["abstained"]),
-            decimals(row["disagreement"]),
-            *((decimals(row["accuracy"]),) if right else ()),
-        )
-        for label, audit in results.labeled_audits
-        for row in audit.abstention
-    )
-    heads = (
-        "epsilon",
-        "without decision",
-        "mean disagreement of the others",
-        *(("their accuracy",) if right else ()),
-    )
-    return _without_label(results, Table("Without the least certain individuals", heads, rows))
-
-
-def recalibrated(results: AuditResults) -> Table:
-    """Whether recalibration makes decisions more or less arbitrary."""
-    rows = tuple(
-        (
-            label,
-            effect.method,
-            _cell(effect.before),
-            _cell(effect.after),
-            _cell(effect.difference),
-            f"{decimals(effect.deviation_before)}, then {decimals(effect.deviation_after)}",
-        )
-        for label, audit in results.labeled_audits
-        if (effect := audit.recalibrated) is not None
-    )
-    heads = ("epsilon", "map", "before", "after", "difference", "deviation of a probability")
-    caption = "Mean disagreement before and after recalibrating each run"
-    return _without_label(results, Table(caption, heads, rows))
-
-
-def by_accuracy(results: AuditResults) -> Table:
-    """Disagreement among the runs that reach each accuracy."""
-    rows = tuple(
-        (
-            label,
-            f"{row.accuracy:g}",
-            f"{row.runs:,}",
-            "too few runs" if row.mean is None else decimals(row.mean),
-        )
-        for label, audit in results.labeled_audits
-        for row in audit.by_accuracy
-    )
-    heads = ("epsilon", "accuracy at least", "runs", "mean disagreement")
-    return _without_label(results, Table("Runs that reach an accuracy", heads, rows))
-
-
-def errors_table(results: AuditResults) -> Table:
-    """Measured error of estimates beside its bounds."""
-    rows = tuple(
-        (label, f"{row.runs:,}", *map(decimals, (row.mean, row.largest, row.exact, row.paper)))
-        for label, audit in results.labeled_audits
-        for row in audit.errors
-    )
-    heads = (
-        "epsilon",
-        "runs",
-        "mean error, measured",
-        "largest, measured",
-        "bound of exact intervals",
-        "bound of the paper",
-    )
-    caption = "Estimates from some runs against those from the others; bounds are simultaneous"
-    return _without_label(results, Table(caption, heads, rows))
-
-
-def bounds(results: AuditResults) -> Table:
-    """Precision of the estimates for individuals."""
-    names = {
-        "single": "error for one individual",
-        "simultaneous": "for all simultaneously",
-        "paper": "by the paper's bound",
-        "hidden": "disagreement that unanimous runs may hide",
-    }
-    rows = tuple(
-        (label, f"{audit.runs:,}", *(decimals(audit.bounds[name]) for name in names))
-        for label, audit in results.labeled_audits
-    )
-    heads = ("epsilon", "runs", *names.values())
-    return _without_label(results, Table("For a number of runs fixed in advance", heads, rows))
-
-
-def plane_table(results: AuditResults) -> Table | None:
-    """Mean disagreement in the nine thirds of the plane."""
-    first = results.audits[0].plane
-    if first is None:
-        return None
-    rows = []
-    for label, audit in results.labeled_audits:
-        assert audit.plane is not None
-        for ys in _thirds(len(first.ys)):
-            for xs in _thirds(len(first.xs)):
-                part = audit.plane.disagreement[ys, xs]
-                ends = [f"{first.xs[xs][at]:.4g}" for at in (0, -1)]
-                ups = [f"{first.ys[ys][at]:.4g}" for at in (0, -1)]
-                rows.append(
-                    (label, " to ".join(ends), " to ".join(ups), decimals(float(part.mean())))
-                )
-    heads = ("epsilon", *first.names, "mean disagreement")
-    return _without_label(
-        results, Table("Mean disagreement by thirds of the map", heads, tuple(rows))
-    )
-
-
-def _thirds(n: int) -> list[slice]:
-    """Slices of a range in three parts."""
-    ends = [round(n * share / 3) for share in range(4)]
-    return [slice(low, high) for low, high in pairwise(ends)]
-
-
-def _without_label(results: AuditResults, table: Table) -> Table:
-    """The table without its first column if the budgets are unknown."""
-    if results.epsilons:
-        return table
-    return Table(table.caption, table.heads[1:], tuple(row[1:] for row in table.rows))
-
-
-def _cell(figure: Estimate | None) -> str:
-    """A figure with its interval in brackets."""
-    if figure is None or figure.value is None:
-        return "empty"
-    if figure.low is None or figure.high is None:
-        return decimals(figure.value)
-    return f"{decimals(figure.value)} ({interval(figure)})"
 
 
 SPREAD = (
@@ -676,15 +424,17 @@ def render_audit(results: AuditResults) -> str:
         classes=listed(first.classes),
         individuals=len(results.rows),
         labels=results.labels,
-        headline=words.headline(results),
-        groups=words.groups(results),
-        precision=words.precision(results),
-        limits=words.limits(results),
-        published=words.PUBLISHED,
-        notes=words.all_notes(results),
-        summary=summary(results),
+        headline=parts.headline(results),
+        groups=parts.groups(results),
+        precision=parts.precision(results),
+        limits=parts.limits(results),
+        published=parts.PUBLISHED,
+        notes=parts.audit_notes(results),
+        summary=parts.summary(results),
         audit_panels=panels,
-        reviews=[review(results, label, audit) for label, audit in results.labeled_audits],
+        reviews=[
+            parts.review(results, label, audit) for label, audit in results.labeled_audits
+        ],
         settings=pairs("All settings", dict(results.settings)),
         training=pairs("The repeated training", dict(first.engine_settings)),
     )
@@ -699,22 +449,28 @@ def audit_panels(results: AuditResults) -> list[Panel]:
         return Panel(title, table, drawn, has_choices=True, note=note)
 
     budgets = replace(
-        panel("By epsilon", ("epsilons",), summary(results), EPSILON), has_choices=False
+        panel("By epsilon", ("epsilons",), parts.summary(results), EPSILON), has_choices=False
     )
     panels = [
         panel("Distribution over individuals", ("spread",), spread_table(results), SPREAD),
         *([budgets] if "epsilons" in specs else []),
         *(
-            panel(f"By {visible(name)}", (group_chart(index),), by_group_table(results, name))
+            panel(
+                f"By {visible(name)}",
+                (group_chart(index),),
+                parts.by_group_table(results, name),
+            )
             for index, name in enumerate(results.audits[0].groups)
         ),
-        panel("Map over two features", ("plane",), plane_table(results), PLANE),
-        panel("Abstention", ("abstention", "kept"), abstention_table(results), ABSTAIN),
-        panel("Summary statistics", (), distribution(results)),
-        panel("Performance of the runs", (), figures_table(results)),
-        panel("Effect of recalibration", (), recalibrated(results), MAPS),
-        panel("Runs of higher accuracy", (), by_accuracy(results), LEVELS),
-        panel("Measured error and its bounds", ("errors",), errors_table(results), ERRORS),
-        panel("Precision for individuals", (), bounds(results)),
+        panel("Map over two features", ("plane",), parts.plane_table(results), PLANE),
+        panel("Abstention", ("abstention", "kept"), parts.abstention_table(results), ABSTAIN),
+        panel("Summary statistics", (), parts.distribution(results)),
+        panel("Performance of the runs", (), parts.figures_table(results)),
+        panel("Effect of recalibration", (), parts.recalibrated(results), MAPS),
+        panel("Runs of higher accuracy", (), parts.by_accuracy(results), LEVELS),
+        panel(
+            "Measured error and its bounds", ("errors",), parts.errors_table(results), ERRORS
+        ),
+        panel("Precision for individuals", (), parts.bounds(results)),
     ]
     return [each for each in panels if each.table and each.table.rows]

@@ -21,7 +21,7 @@ def model_card(results: Results) -> str:
     Everything in it comes from the results, hence is public or was charged. Names from files
     are escaped: they are text in Markdown, never a link, a tag or a line of the front matter.
     """
-    guarantee = words.protection(results)
+    guarantee, study = words.protection(results), institutions(results)
     parts = [
         front_matter(results),
         f"# {text(results.name)}",
@@ -37,7 +37,17 @@ def model_card(results: Results) -> str:
         "## Differences between groups",
         *(text(sentence) for sentence in words.groups(results).sentences),
         _table(tables.by_group(results)),
-        *_institutions(results),
+        *(
+            []
+            if study is None
+            else [
+                f"## {text(study.title)}",
+                *(text(sentence) for sentence in study.sentences),
+                _table(study.sources),
+                _table(study.figures),
+                _fenced(study.statement),
+            ]
+        ),
         "## Not measured",
         "\n".join(f"- {text(each)}" for each in words.not_measured(results)),
         "## Measurements, released with noise",
@@ -52,20 +62,6 @@ def model_card(results: Results) -> str:
         _table(tables.pairs("Versions", results.versions)),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def _institutions(results: Results) -> list[str]:
-    """The recalibration by institutions, if there was one."""
-    part = institutions(results)
-    if part is None:
-        return []
-    return [
-        f"## {text(part.title)}",
-        *(text(sentence) for sentence in part.sentences),
-        _table(part.sources),
-        _table(part.figures),
-        _fenced(part.statement),
-    ]
 
 
 def front_matter(results: Results) -> str:

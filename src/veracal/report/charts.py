@@ -81,11 +81,8 @@ _STAGE_COLOR = {
     "legend": {"orient": "top", "symbolOpacity": 1},
 }
 _STAGE_SHAPE = {
-    "field": "when",
-    "type": "nominal",
-    "title": None,
+    **_STAGE_COLOR,
     "scale": {"domain": list(STAGES), "range": ["circle", "square"]},
-    "legend": {"orient": "top", "symbolOpacity": 1},
 }
 # The padding, in pixels, leaves space for points at the ends, in all charts alike.
 _CONFIDENCE = {
@@ -104,19 +101,20 @@ _CONFIG = {
 
 def charts(results: Results) -> dict[str, Spec]:
     """Specifications of all charts that have data, by name."""
+    curves = {when: results.curve(when) for when in STAGES}
     specs = {
-        "reliability": reliability(results),
-        "histogram": histogram(results),
+        "reliability": diagram(
+            curves, "Reliability diagram: accuracy against confidence, with intervals."
+        ),
+        "histogram": bars(
+            curves,
+            "records (noisy)",
+            "Histogram of confidence: records in each bin, with noise.",
+        ),
         "groups": by_group(results),
         "series": series(results),
     }
     return {name: spec for name, spec in specs.items() if spec is not None}
-
-
-def reliability(results: Results) -> Spec | None:
-    """Accuracy against confidence, with intervals."""
-    description = "Reliability diagram: accuracy against confidence, with intervals."
-    return diagram({when: results.curve(when) for when in STAGES}, description)
 
 
 def diagram(stages: Mapping[str, Sequence[Bin]], description: str) -> Spec | None:
@@ -174,12 +172,6 @@ def diagram(stages: Mapping[str, Sequence[Bin]], description: str) -> Spec | Non
         },
     ]
     return whole(rows, {"layer": layers, "height": 300}, description)
-
-
-def histogram(results: Results) -> Spec | None:
-    """Noisy number of records in each bin of confidence."""
-    description = "Histogram of confidence: records in each bin, with noise."
-    return bars({when: results.curve(when) for when in STAGES}, "records (noisy)", description)
 
 
 def bars(stages: Mapping[str, Sequence[Bin]], title: str, description: str) -> Spec | None:

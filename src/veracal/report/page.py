@@ -108,49 +108,32 @@ _KNOWN = {"training", "records", "classes", "groups"} | {
 
 @dataclass(frozen=True)
 class Panel:
-    """A chart, or several below each other, with their table.
-
-    Attributes
-    ----------
-    title : str
-    table : Table or None
-    charts : mapping
-        Specifications by name; those of one panel are saved together.
-    has_choices : bool
-        Whether the reader chooses what the charts show: a stage, or a budget.
-    note : str
-        A sentence below the title.
-    """
+    """A chart, or several below each other, with their table."""
 
     title: str
     table: Table | None
-    charts: Mapping[str, Spec] = field(default_factory=dict)
-    has_choices: bool = False
-    note: str = ""
-
-
-def select_panels(panels: Sequence[Panel]) -> list[Panel]:
-    """The panels with content."""
-    return [
-        each for each in panels if each.charts or each.note or (each.table and each.table.rows)
-    ]
+    charts: Mapping[str, Spec] = field(default_factory=dict)  # by name; saved together
+    has_choices: bool = False  # the reader chooses the stage or the budget that charts show
+    note: str = ""  # a sentence below the title
 
 
 def internal_panels(internal: Mapping[str, Any]) -> list[Panel]:
     """Panels of everything internal, in the order of the page."""
     rest = {name: value for name, value in internal.items() if name not in _KNOWN}
-    return select_panels(
-        [
-            training(internal),
-            reliability(internal),
-            exact_figures(internal),
-            by_group(internal),
-            records(internal),
-            classes(internal),
-            groups(internal),
-            Panel("Other internal figures", pairs("From the records, without noise", rest)),
-        ]
-    )
+    records = _counts("Number of records", mapping(internal.get("records")))
+    panels = [
+        training(internal),
+        reliability(internal),
+        exact_figures(internal),
+        by_group(internal),
+        Panel("Records", records),
+        classes(internal),
+        groups(internal),
+        Panel("Other internal figures", pairs("From the records, without noise", rest)),
+    ]
+    return [
+        each for each in panels if each.charts or each.note or (each.table and each.table.rows)
+    ]
 
 
 def training(internal: Mapping[str, Any]) -> Panel:
@@ -255,15 +238,29 @@ def by_group(internal: Mapping[str, Any]) -> Panel:
     return Panel("Figures of groups without noise", Table("Without noise", heads, rows))
 
 
-def records(internal: Mapping[str, Any]) -> Panel:
-    """Number of records in each partition."""
-    return Panel("Records", _counts("Number of records", mapping(internal.get("records"))))
-
-
 def classes(internal: Mapping[str, Any]) -> Panel:
-    """Number of records in each class."""
+    """Number of records in each class, with bars for the most frequent ones."""
     counts = mapping(internal.get("classes"))
-    drawn = mark_internal({"classes": _class_chart(counts)})
+    description = "Records of each class."
+    numbers = [(visible(str(name)), number(n)) for name, n in counts.items()]
+    known = [(name, n) for name, n in numbers if n is not None]
+    if len(known) > _MAX_BARS:
+        known = sorted(known, key=lambda each: -each[1])[:_MAX_BARS]
+        description = f"{description} Only the {_MAX_BARS} largest are drawn."
+    rows: list[dict[str, Any]] = [{"name": name, "n": n} for name, n in known]
+    # Without "stack": None, Vega looks up stacks by name, and "constructor" is one.
+    across = {"field": "n", "type": "quantitative", "title": "records", "stack": None}
+    names = {"field": "name", "type": "nominal", "sort": None, "title": None}
+    spec = {
+        "mark": {"type": "bar", "color": AFTER},
+        "encoding": {
+            "x": {**across, "axis": {"tickCount": 5}},
+            "y": {**names, "axis": {"labelLimit": 140}},
+            "tooltip": [tip("name", "name"), tip("n", "records", ",.0f")],
+        },
+        "height": 22 * max(len(rows), 2),
+    }
+    drawn = mark_internal({"classes": whole(rows, spec, description)})
     return Panel("Class balance", _counts("Records of each class", counts), drawn)
 
 
@@ -285,29 +282,6 @@ def _counts(caption: str, counts: Mapping[str, Any]) -> Table:
         for name, n in numbers.items()
     )
     return Table(caption, ("name", "records", "share"), rows[:MOST])
-
-
-def _class_chart(counts: Mapping[str, Any]) -> Spec | None:
-    """Bars of the most frequent classes."""
-    description = "Records of each class."
-    numbers = [(visible(str(name)), number(n)) for name, n in counts.items()]
-    rows = [{"name": name, "n": n} for name, n in numbers if n is not None]
-    if len(rows) > _MAX_BARS:
-        rows = sorted(rows, key=lambda row: -float(row["n"]))[:_MAX_BARS]  # type: ignore[arg-type]
-        description = f"{description} Only the {_MAX_BARS} largest are drawn."
-    # Without "stack": None, Vega looks up stacks by name, and "constructor" is one.
-    across = {"field": "n", "type": "quantitative", "title": "records", "stack": None}
-    names = {"field": "name", "type": "nominal", "sort": None, "title": None}
-    spec = {
-        "mark": {"type": "bar", "color": AFTER},
-        "encoding": {
-            "x": {**across, "axis": {"tickCount": 5}},
-            "y": {**names, "axis": {"labelLimit": 140}},
-            "tooltip": [tip("name", "name"), tip("n", "records", ",.0f")],
-        },
-        "height": 22 * max(len(rows), 2),
-    }
-    return whole(rows, spec, description)
 
 
 def _figure(written: object) -> str:
@@ -382,7 +356,18 @@ def render(results: Results, *, internal: Mapping[str, Any] | None = None) -> st
         has_later=any(record.when not in STAGES for record in results.measured),
         federated=institutions(results),
         internal_panels=panels,
-        **tables.all_tables(results),
+        level=tables.level(results),
+        confidence=tables.confidence(results),
+        reliability=tables.reliability(results),
+        measured=tables.measured(results),
+        floor=tables.floor(results),
+        by_group=tables.by_group(results),
+        gaps=tables.gaps(results),
+        ledger=tables.ledger(results),
+        data=pairs("Declared before any record was read", results.data),
+        settings=pairs("Settings of the run", results.settings),
+        map=pairs("Calibration map", results.map),
+        versions=pairs("Versions of libraries", results.versions),
     )
 
 
@@ -396,18 +381,8 @@ def render_page(
 ) -> str:
     """Render a template as one file, with a policy that lets nothing else run.
 
-    Parameters
-    ----------
-    template : str
-        Extends ``page.html.j2``.
-    drawn : mapping of str to chart
-        Vega-Lite specifications; without any, the page contains no drawing script.
-    internal : bool
-        Whether the page is watermarked as internal.
-    version : object
-        Version of Veracal in the footer.
-    **context : object
-        Variables of the template; all of them are escaped.
+    The template extends ``page.html.j2``, and escapes all variables of its context. A page
+    without charts contains no drawing script; an ``internal`` one is watermarked.
     """
     bundle = vega() if drawn else ""
     css, script = _asset("report.css"), _asset("report.js")
@@ -453,22 +428,22 @@ def _asset(name: str) -> str:
 @cache
 def _environment() -> jinja2.Environment:
     """Templates that escape every value and replace missing ones by words."""
+
+    def finalize(value: object) -> object:
+        """Text of a value on the page: never None, and no misleading characters."""
+        if isinstance(value, Markup):
+            return value
+        if value is None or isinstance(value, jinja2.Undefined):
+            return NOT_RECORDED
+        return visible(str(value), keep=_LINES)
+
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("veracal.report"),
         autoescape=True,
-        finalize=_finalize,
+        finalize=finalize,
         undefined=jinja2.Undefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False}
     return environment
-
-
-def _finalize(value: object) -> object:
-    """Text of a value on the page: never None, and no misleading characters."""
-    if isinstance(value, Markup):
-        return value
-    if value is None or isinstance(value, jinja2.Undefined):
-        return NOT_RECORDED
-    return visible(str(value), keep=_LINES)

@@ -7,7 +7,7 @@ import numpy as np
 from veracal._checks import extra
 from veracal.calibration import Interval, binary_curve, curve
 from veracal.data import Scores
-from veracal.report.charts import Curve, CurveData, drawable
+from veracal.report.charts import Curve, drawable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -169,24 +169,15 @@ class ReliabilityDisplay:
                 figsize=(5.0, 5.5 if histogram else 4.5), layout="tight"
             )
         self.ax_, self.figure_, self.histogram_ax_ = ax, ax.figure, None  # type: ignore[assignment]
-        drawn = drawable(self.curve)
-        self._draw_curve(ax, drawn, self.name if name is None else name)
-        lowest, (across, up) = ax, _LABELS[drawn.of]
-        ax.set(ylabel=up, xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
-        if histogram:
-            lowest = self.histogram_ax_ = self._draw_histogram(ax, drawn)
-        if note is None:
-            note = "" if drawn.released else INTERNAL
-        lowest.set_xlabel(f"{across}\n{note}" if note else across)
-        return self
-
-    def _draw_curve(self, ax: "Axes", drawn: CurveData, name: str | None) -> None:
-        """Draw the points with records, and the line of perfect calibration."""
+        drawn, name = drawable(self.curve), self.name if name is None else name
+        across, up = _LABELS[drawn.of]
         nonempty = [each for each in drawn.bins if each.accuracy is not None]
         confidence = np.array([each.confidence for each in nonempty], dtype=np.float64)
         accuracy = np.array([each.accuracy for each in nonempty], dtype=np.float64)
         ends = [[each.accuracy_low, each.accuracy_high] for each in nonempty]
         low, high = np.array(ends, dtype=np.float64).reshape(-1, 2).T
+        # The calibration error of a released curve is measured more precisely on its own.
+        what = "accuracy, released with noise" if drawn.released else f"ECE {drawn.ece:.3f}"
         ax.plot([0, 1], [0, 1], linestyle=":", color="0.5", label="perfectly calibrated")
         self.errorbar_ = ax.errorbar(
             confidence,
@@ -197,28 +188,26 @@ class ReliabilityDisplay:
             markersize=4,
             elinewidth=1,
             capsize=2,
-            label=_legend(drawn, name),
+            label=f"{name}: {what}" if name else what,
         )
         ax.legend(loc="upper left")
-
-    def _draw_histogram(self, ax: "Axes", drawn: CurveData) -> "Axes":
-        """Draw the number of records in each bin, in separate axes below the curve."""
-        locate = extra("mpl_toolkits.axes_grid1", "report").make_axes_locatable
-        below: Axes = locate(ax).append_axes("bottom", size="22%", pad=0.12, sharex=ax)
-        ax.tick_params(labelbottom=False)
-        below.bar(
-            [each.low for each in drawn.bins],
-            drawn.counts,
-            width=[each.high - each.low for each in drawn.bins],
-            align="edge",
-            color=self.errorbar_.lines[0].get_color(),
-            alpha=0.5,
-        )
-        below.set_ylabel("records")
-        return below
-
-
-def _legend(drawn: CurveData, name: str | None) -> str:
-    """Name of the curve, and its calibration error if that is exact."""
-    what = "accuracy, released with noise" if drawn.released else f"ECE {drawn.ece:.3f}"
-    return f"{name}: {what}" if name else what
+        ax.set(ylabel=up, xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
+        lowest = ax
+        if histogram:
+            locate = extra("mpl_toolkits.axes_grid1", "report").make_axes_locatable
+            below: Axes = locate(ax).append_axes("bottom", size="22%", pad=0.12, sharex=ax)
+            ax.tick_params(labelbottom=False)
+            below.bar(
+                [each.low for each in drawn.bins],
+                drawn.counts,
+                width=[each.high - each.low for each in drawn.bins],
+                align="edge",
+                color=self.errorbar_.lines[0].get_color(),
+                alpha=0.5,
+            )
+            below.set_ylabel("records")
+            lowest = self.histogram_ax_ = below
+        if note is None:
+            note = "" if drawn.released else INTERNAL
+        lowest.set_xlabel(f"{across}\n{note}" if note else across)
+        return self

@@ -47,24 +47,6 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
 
 
-def all_tables(results: Results) -> dict[str, Any]:
-    """Tables of the public page, under the names of its template."""
-    return {
-        "level": level(results),
-        "confidence": confidence(results),
-        "reliability": reliability(results),
-        "measured": measured(results),
-        "floor": floor(results),
-        "by_group": by_group(results),
-        "gaps": gaps(results),
-        "ledger": ledger(results),
-        "data": pairs("Declared before any record was read", results.data),
-        "settings": pairs("Settings of the run", results.settings),
-        "map": pairs("Calibration map", results.map),
-        "versions": pairs("Versions of libraries", results.versions),
-    }
-
-
 def level(results: Results) -> str:
     """Confidence level of the intervals."""
     record = results.when("after") or results.when("before")
@@ -217,29 +199,15 @@ _HASH_DIGITS = 16  # digits of a hash that a table shows
 
 @dataclass(frozen=True)
 class Institutions:
-    """A recalibration by institutions, as the report describes it.
-
-    Attributes
-    ----------
-    title : str
-    sentences : tuple of str
-    sources : Table
-        The institutions and their charges.
-    figures : Table or None
-        Before and after, if they were measured.
-    map : Table
-    statement : str
-    kept : bool
-        Whether the model uses the new calibration map.
-    """
+    """A recalibration by institutions, as the report describes it."""
 
     title: str
     sentences: tuple[str, ...]
-    sources: Table
-    figures: Table | None
+    sources: Table  # the institutions and their charges
+    figures: Table | None  # before and after, if they were measured
     map: Table
     statement: str
-    kept: bool
+    kept: bool  # whether the model uses the new calibration map
 
 
 def institutions(results: Results) -> Institutions | None:
@@ -270,11 +238,20 @@ def institutions(results: Results) -> Institutions | None:
             "The answers do not show that the new calibration map helps: the model keeps its "
             "previous map."
         )
+    rows = []
+    for stage, label in _INSTITUTION_STAGES:
+        measured = mapping(record.get(stage))
+        figures = mapping(measured.get("overall")) or measured
+        if figures:
+            names = ("accuracy", "ece")
+            rows.append((label, *(cell(estimate(figures.get(name))) for name in names)))
+    heads = ("on the institutions' records", _HEADS["accuracy"], _HEADS["ece"])
+    caption = "Before and after, released with noise by the institutions"
     return Institutions(
         f"Recalibrated by {len(sources)} institution{'' if len(sources) == 1 else 's'}",
         tuple(sentences),
         _sources(sources),
-        _institution_figures(record),
+        Table(caption, heads, tuple(rows)) if rows else None,
         pairs("Fitted calibration map", mapping(record.get("map"))),
         _text(record.get("statement")),
         kept,
@@ -302,21 +279,6 @@ def _sources(sources: Sequence[Mapping[str, Any]]) -> Table:
         )
     heads = ("institution", "charge", "per", "relation", "answers", "key", "ledger")
     return Table("Institutions and their charges", heads, tuple(rows))
-
-
-def _institution_figures(record: Mapping[str, Any]) -> Table | None:
-    """Accuracy and calibration error on the institutions' records."""
-    rows = []
-    for stage, label in _INSTITUTION_STAGES:
-        figures = mapping(mapping(record.get(stage)).get("overall")) or mapping(
-            record.get(stage)
-        )
-        if figures:
-            names = ("accuracy", "ece")
-            rows.append((label, *(cell(estimate(figures.get(name))) for name in names)))
-    heads = ("on the institutions' records", _HEADS["accuracy"], _HEADS["ece"])
-    caption = "Before and after, released with noise by the institutions"
-    return Table(caption, heads, tuple(rows)) if rows else None
 
 
 def _delta(guarantee: Mapping[str, Any]) -> str:

@@ -30,15 +30,16 @@ def visible(text: str, keep: str = _JOINERS) -> str:
     >>> print(visible("a\u202eb"))
     a\u202eb
     """
-    return "".join(c if c.isprintable() or c in keep else _escape(c) for c in text)
-
-
-def _escape(character: str) -> str:
-    """Escape one character; any kind of white space becomes a space."""
-    code = ord(character)
-    if character in "\n\r\t" or (character.isspace() and code > 127):
-        return " "
-    return f"\\u{code:04x}" if code < 2**16 else f"\\U{code:08x}"
+    escaped = []
+    for character in text:
+        code = ord(character)
+        if character.isprintable() or character in keep:
+            escaped.append(character)
+        elif character in "\n\r\t" or (character.isspace() and code > 127):
+            escaped.append(" ")
+        else:
+            escaped.append(f"\\u{code:04x}" if code < 2**16 else f"\\U{code:08x}")
+    return "".join(escaped)
 
 
 def percent(share: float) -> str:
@@ -131,54 +132,30 @@ _TOP_BINS = 3  # bins of highest confidence on the first screen
 
 @dataclass(frozen=True)
 class Protection:
-    """What is protected, and how strongly.
+    """What is protected, and how strongly."""
 
-    Attributes
-    ----------
-    strength : {"strong", "moderate", "weak", "no"}
-    cost : str
-        Epsilon and delta.
-    sentences : tuple of str
-    """
-
-    strength: str
-    cost: str
+    strength: str  # "strong", "moderate", "weak" or "no"
+    cost: str  # epsilon and delta
     sentences: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class ConfidenceSummary:
-    """Accuracy of the predictions in one bin of confidence, before and after recalibration.
-
-    Attributes
-    ----------
-    confidence : str
-    before, after : str
-    verdict : str
-    known : bool
-        Whether an interval is narrow enough for a claim.
-    """
+    """Accuracy of the predictions in one bin of confidence, before and after recalibration."""
 
     confidence: str
     before: str
     after: str
     verdict: str
-    known: bool
+    known: bool  # whether an interval is narrow enough for a claim
 
 
 @dataclass(frozen=True)
 class GroupSummary:
-    """Differences between groups, in sentences.
-
-    Attributes
-    ----------
-    sentences : tuple of str
-    worse : tuple of str
-        Groups with significantly lower accuracy.
-    """
+    """Differences between groups, in sentences."""
 
     sentences: tuple[str, ...]
-    worse: tuple[str, ...] = ()
+    worse: tuple[str, ...] = ()  # groups with significantly lower accuracy
 
 
 def protection(results: Results) -> Protection:
@@ -226,12 +203,22 @@ def confidence_summaries(results: Results) -> tuple[ConfidenceSummary, ...]:
     for b in reversed(range(max(0, top - _TOP_BINS), top)):
         first = before[b] if len(before) == top else None
         last = after[b] if len(after) == top else None
+        verdict = "consistent"
+        # Compared with the ends of the bin, not with its mean confidence, which is noisy.
+        if last is None:
+            verdict = NOT_MEASURED
+        elif is_wide(last.accuracy) or last.accuracy.low is None or last.accuracy.high is None:
+            verdict = TOO_FEW
+        elif last.accuracy.high < last.low:
+            verdict = "overconfident"
+        elif last.accuracy.low > last.high:
+            verdict = "underconfident"
         rows.append(
             ConfidenceSummary(
                 f"{percent(b / top)} to {percent((b + 1) / top)}",
                 _accuracy(first),
                 _accuracy(last),
-                _verdict(last),
+                verdict,
                 any(each is not None and not is_wide(each.accuracy) for each in (first, last)),
             )
         )
@@ -253,25 +240,17 @@ def _accuracy(part: Bin | None) -> str:
     return f"about {percent(figure.value)}{_brackets(figure)}"
 
 
-def _verdict(part: Bin | None) -> str:
-    """Whether the accuracy of a bin agrees with its confidence.
-
-    It is compared with the ends of the bin, not with its mean confidence, which is noisy.
-    """
-    if part is None:
-        return NOT_MEASURED
-    figure = part.accuracy
-    if is_wide(figure) or figure.low is None or figure.high is None:
-        return TOO_FEW
-    if figure.high < part.low:
-        return "overconfident"
-    return "underconfident" if figure.low > part.high else "consistent"
-
-
 def headline(results: Results) -> tuple[str, ...]:
     """Accuracy at the highest confidence before and after recalibration, and overall."""
     after = results.when("after")
-    return _top_confidence(results), _overall(None if after is None else after.overall.accuracy)
+    figure = None if after is None else after.overall.accuracy
+    if figure is None:
+        overall = "Overall accuracy was not measured."
+    elif figure.value is None or is_wide(figure):
+        overall = f"There are {TOO_FEW} to estimate overall accuracy{_brackets(figure)}."
+    else:
+        overall = f"Overall accuracy is about {percent(figure.value)}{_brackets(figure)}."
+    return _top_confidence(results), overall
 
 
 def _top_confidence(results: Results) -> str:
@@ -304,15 +283,6 @@ def _brackets(figure: Estimate) -> str:
     """Ends of an interval in brackets, if there is one."""
     ends = percent_interval(figure)
     return f" ({ends})" if figure.value is not None and ends else ""
-
-
-def _overall(figure: Estimate | None) -> str:
-    """Accuracy over all predictions."""
-    if figure is None:
-        return "Overall accuracy was not measured."
-    if figure.value is None or is_wide(figure):
-        return f"There are {TOO_FEW} to estimate overall accuracy{_brackets(figure)}."
-    return f"Overall accuracy is about {percent(figure.value)}{_brackets(figure)}."
 
 
 def groups(results: Results) -> GroupSummary:

@@ -5,10 +5,15 @@ from typing import TYPE_CHECKING
 from veracal._lazy import attach
 
 if TYPE_CHECKING:
-    from veracal.multiplicity.engines.base import VARIED, AuditEngine, Seed, Streams
+    from veracal.multiplicity.engines.base import (
+        VARIED,
+        AuditEngine,
+        Seed,
+        StoredEngine,
+        Streams,
+    )
     from veracal.multiplicity.engines.linear import DPSGDEngine, ObjectiveEngine, OutputEngine
     from veracal.multiplicity.engines.retraining import RetrainEngine, RunContext
-    from veracal.multiplicity.engines.stored import StoredEngine
 
 __all__ = [
     "VARIED",

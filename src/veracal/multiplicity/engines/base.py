@@ -1,4 +1,4 @@
-"""The engine interface, its random streams, and descriptions of models as JSON.
+"""The engine interface, its random streams, runs that are stored, and models as JSON.
 
 Each source of randomness of a run (initialization, batches, noise) has a stream of its own.
 """
@@ -169,6 +169,102 @@ class AuditEngine(ABC):
         """
 
 
+_BLOCK_SIZE = 1 << 22  # entries processed at once
+_MAX_CLASSES = 1 << 16  # counts have a column for each class, used or not
+
+
+class StoredEngine(AuditEngine):
+    """Stored scores or decisions of m runs.
+
+    Parameters
+    ----------
+    values : array of shape (m, individuals) or (m, individuals, k)
+        Decisions (class indices), probabilities or logits; two classes may share one column,
+        that of the second.
+    classes : sequence of str or int, optional
+        By default the numbers that occur, at least 0 and 1.
+    kind : {"decision", "probability", "logit"}, optional
+        By default decisions for an integer type, else probabilities.
+    """
+
+    name = "predictions"
+
+    def __init__(
+        self,
+        values: Array,
+        classes: Sequence[Label] | None = None,
+        kind: Kind | None = None,
+    ) -> None:
+        self.values = np.asarray(values)
+        self.kind: Kind = kind or (
+            "decision" if self.values.dtype.kind in "biu" else "probability"
+        )
+        _checks.one_of(("decision", "probability", "logit"), kind=self.kind)
+        decided, axes = self.kind == "decision", self.values.ndim
+        numbers = self.values.dtype.kind in ("biu" if decided else "biuf")
+        if not (numbers and (axes == 2 or (axes == 3 and not decided)) and self.values.size):
+            raise DataError(
+                "predictions",
+                "whole numbers of shape (runs, individuals), of an integer type"
+                if decided
+                else "numbers of shape (runs, individuals) or (runs, individuals, classes)",
+                f"{self.values.dtype} of shape {self.values.shape}",
+                "Store one row for each run and one column for each individual.",
+            )
+        if len(self.values) < 2:
+            raise DataError(
+                "predictions",
+                "two or more runs",
+                "one",
+                "Add runs that were trained with fresh noise.",
+            )
+        # The shape or the decisions require this many classes.
+        count = (
+            self.values.shape[2] if axes == 3 else int(self.values.max()) + 1 if decided else 2
+        )
+        count = max(2, count)
+        if decided and count > _MAX_CLASSES:
+            raise DataError(
+                "predictions",
+                f"numbers of classes, 0 to {_MAX_CLASSES - 1} at most",
+                f"{count - 1}",
+                "Number the classes from 0, without gaps.",
+            )
+        self.classes = tuple(range(count)) if classes is None else tuple(classes)
+        if len(self.classes) < count:
+            raise DataError(
+                "predictions",
+                f"{len(self.classes)} classes",
+                f"{count}",
+                "Name all classes of the predictions.",
+            )
+        self.individuals = self.values.shape[1]
+        self.runs_per_call = max(1, _BLOCK_SIZE // max(1, self.values[0].size))
+
+    @property
+    def runs(self) -> int:
+        """Number of runs."""
+        return len(self.values)
+
+    def scores(self, count: int, streams: Streams) -> Floats:
+        """Not available: stored runs have no randomness."""
+        raise TypeError("Stored runs have no random streams: read them with stream().")
+
+    def stream(self, pending: Iterable[range], seed: Seed) -> Iterator[tuple[range, Floats]]:
+        """The stored runs with the given numbers."""
+        for runs in pending:
+            yield runs, self.values[runs.start : runs.stop]
+
+    def settings(self) -> dict[str, Any]:
+        """Shape, kind and hash."""
+        return {
+            "shape": list(self.values.shape),
+            "kind": self.kind,
+            "classes": list(self.classes),
+            "fingerprint": fingerprint(self.values),
+        }
+
+
 def validate_rows(X: ArrayLike, d: int) -> Floats:
     """Rows to score, each with d finite numbers."""
     rows = np.array(X, dtype=np.float64)
@@ -184,11 +280,6 @@ def validate_rows(X: ArrayLike, d: int) -> Floats:
 
 def reorder_classes(scores: Floats, given: Sequence[Label], wanted: Sequence[Label]) -> Floats:
     """Logits with their classes in another order.
-
-    Parameters
-    ----------
-    scores : array of shape (runs, individuals) for two classes, else (runs, individuals, k)
-    given, wanted : sequence of str or int
 
     Examples
     --------
@@ -252,33 +343,25 @@ def describe(value: Any) -> Any:
         return [describe(item) for item in value]
     if isinstance(value, set | frozenset):
         return sorted((describe(item) for item in value), key=repr)
-    return _describe_object(value)
-
-
-def _describe_object(value: Any) -> Any:
-    """Describe an object by its parameters or its name."""
     if isinstance(value, partial):
         return {
             "function": describe(value.func),
             "arguments": describe([value.args, value.keywords]),
         }
     if callable(getattr(value, "get_params", None)) and not isinstance(value, type):
-        return _describe_parameters(value, value.get_params(deep=False))
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = dataclasses.fields(value)
-        return _describe_parameters(
-            value, {field.name: getattr(value, field.name) for field in fields}
-        )
-    if hasattr(value, "__qualname__"):
+        parameters = value.get_params(deep=False)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        parameters = {
+            each.name: getattr(value, each.name) for each in dataclasses.fields(value)
+        }
+    elif hasattr(value, "__qualname__"):
         return qualified_name(value)
-    return {"class": qualified_name(type(value)), "repr": _ADDRESS.sub("", repr(value))}
-
-
-def _describe_parameters(value: Any, parts: Mapping[str, Any]) -> dict[str, Any]:
+    else:
+        return {"class": qualified_name(type(value)), "repr": _ADDRESS.sub("", repr(value))}
     return {
         "class": qualified_name(type(value)),
         "parameters": {
-            name: describe(part) for name, part in parts.items() if name != _RANDOM_STATE
+            n: describe(part) for n, part in parameters.items() if n != _RANDOM_STATE
         },
     }
 

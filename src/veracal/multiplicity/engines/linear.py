@@ -42,6 +42,7 @@ from veracal.training import (
 )
 
 _MAX_MODELS = 256  # runs trained at once
+_MAX_PERTURBED_RUNS = 2048
 _MAX_SCORES = 1 << 23  # entries of scores held at once
 _CACHE_BYTES = 1 << 21  # bytes of a batch's working set
 
@@ -135,9 +136,10 @@ class DPSGDEngine(AuditEngine):
             If the weights of a run diverge.
         """
         separate_batches = streams.varied != "noise"
-        parts = _split_models(
-            count, _CACHE_BYTES // bytes_per_model(self._fits, own=separate_batches)
-        )
+        per_part = _CACHE_BYTES // bytes_per_model(self._fits, own=separate_batches)
+        # At least two parts, so that two cores are busy.
+        pieces = min(count, max(2, math.ceil(count / max(1, per_part))))
+        parts = [len(part) for part in np.array_split(np.arange(count), pieces)]
         noise = [_fast_generator(rng) for rng in streams.noise.spawn(len(parts))]
         if separate_batches:
             batches = streams.batches.spawn(len(parts))
@@ -202,16 +204,6 @@ def _train_models(
     return train_batched(fits, models, batches, standard_normals(fits, models, rng=noise_rng))
 
 
-def _split_models(count: int, most: int) -> list[int]:
-    """Batch sizes: at least two batches, so that two cores are busy."""
-    parts = min(count, max(2, math.ceil(count / max(1, most))))
-    return [len(part) for part in np.array_split(np.arange(count), parts)]
-
-
-_MAX_PERTURBED_RUNS = 2048
-_MAX_ENTRIES = 1 << 23  # scores held at once
-
-
 class _PerturbationEngine(AuditEngine):
     """Common part of both perturbation engines: the binary problems, and scoring by weights."""
 
@@ -224,7 +216,7 @@ class _PerturbationEngine(AuditEngine):
         self.classes = train.classes
         self.individuals = len(self._X)
         entries = max(1, self.individuals * len(self._task.signs))
-        self.runs_per_call = max(1, min(_MAX_PERTURBED_RUNS, _MAX_ENTRIES // entries))
+        self.runs_per_call = max(1, min(_MAX_PERTURBED_RUNS, _MAX_SCORES // entries))
 
     def settings(self) -> dict[str, Any]:
         """Parameters of the model, and hashes of the records and individuals."""

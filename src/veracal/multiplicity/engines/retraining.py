@@ -52,7 +52,7 @@ def score_kind(model: Any) -> Kind:
     for method in _PREFERENCE:
         if _has_method(model, method):
             return next(kind for kind, methods in _METHODS.items() if method in methods)
-    raise ValueError(f"Expected a classifier with {_or(_PREFERENCE)}, got {model!r}.")
+    raise ValueError(f"Expected a classifier with {' or '.join(_PREFERENCE)}, got {model!r}.")
 
 
 def predict_scores(
@@ -60,49 +60,51 @@ def predict_scores(
 ) -> Array:
     """Scores of rows by a fitted classifier, of shape (n, k), in the order of ``classes``.
 
-    Parameters
-    ----------
-    model : classifier
-        Fitted. Its ``classes_`` give the order of its columns. A class that it does not know
-        gets probability zero, or the smallest logit.
-    X : array or MappedRows of shape (n, d)
-    classes : tuple of str or int
-    kind : {"logit", "probability"}
+    The model's ``classes_`` give the order of its columns. A class that it does not know gets
+    probability zero, or the smallest logit.
     """
-    method = next((method for method in _METHODS[kind] if _has_method(model, method)), None)
+    methods = _METHODS[kind]
+    method = next((method for method in methods if _has_method(model, method)), None)
     if method is None:
-        raise ValueError(f"Expected a classifier with {_or(_METHODS[kind])}, got {model!r}.")
+        raise ValueError(f"Expected a classifier with {' or '.join(methods)}, got {model!r}.")
     given = np.asarray(getattr(model, method)(X))
     if method == "predict":
         return np.eye(len(classes))[encode_labels(given, classes, "a decision")]
     known = getattr(model, "classes_", None)
     if known is None:
         raise ValueError(f"Expected a fitted classifier with classes_, got {model!r}.")
-    return _arrange_columns(
-        given, encode_labels(known, classes, "classes_"), len(classes), kind
-    )
+    columns = encode_labels(known, classes, "classes_")
+    if kind == "logit" and given.ndim == 1 and len(columns) == 2:
+        given = np.stack([np.zeros(len(given)), given], axis=1)
+    if given.ndim != 2 or given.shape[1] != len(columns):
+        raise ValueError(
+            f"Expected one column of scores for each of {len(columns)} classes of the model, "
+            f"got shape {given.shape}."
+        )
+    missing = 0.0 if kind == "probability" else -_MAX_LOGIT
+    result = np.full((len(given), len(classes)), missing)
+    result[:, columns] = given
+    return result
 
 
 def validate_scores(scores: Any, individuals: int, k: int, kind: Kind, run_name: str) -> Floats:
     """Scores in the form of an engine: finite, and of shape (individuals,) for two classes.
 
-    Parameters
-    ----------
-    scores : array of shape (individuals,) or (individuals, k)
-        Of the second of two classes, or of every class.
-    individuals, k : int
-    kind : {"logit", "probability"}
-        Logits beyond the range of floats are clipped; probabilities of three or more classes
-        are divided by their sum, to correct rounding.
-    run_name : str
-        Name of the run in error messages.
+    Of the second of two classes, or of every class. Logits beyond the range of floats are
+    clipped; probabilities of three or more classes are divided by their sum, to correct
+    rounding.
 
     Raises
     ------
     DataError
         If the scores are NaN, are not probabilities, or have the wrong shape.
     """
-    scores = _to_array(scores, run_name)
+    try:
+        scores = np.asarray(scores, dtype=np.float64)
+    except (TypeError, ValueError) as cause:
+        raise DataError(
+            run_name, "an array of scores", f"{type(scores).__name__}", "Return numbers."
+        ) from cause
     single_column = k == 2 and scores.shape == (individuals,)
     if not single_column and scores.shape != (individuals, k):
         expected = f"shape {(individuals, k)}" + f" or {(individuals,)}" * (k == 2)
@@ -120,29 +122,12 @@ def validate_scores(scores: Any, individuals: int, k: int, kind: Kind, run_name:
             f"NaN for individual {first}",
             "This run was not counted. Check how the model handles that row.",
         )
-    return (
-        _normalize_probabilities(scores, run_name)
-        if kind == "probability"
-        else _clip_logits(scores)
-    )
-
-
-def _to_array(scores: Any, run_name: str) -> Floats:
-    """Scores as an array of float64."""
-    try:
-        return np.asarray(scores, dtype=np.float64)
-    except (TypeError, ValueError) as cause:
-        raise DataError(
-            run_name, "an array of scores", f"{type(scores).__name__}", "Return numbers."
-        ) from cause
-
-
-def _clip_logits(scores: Floats) -> Floats:
-    """Finite logits; of two classes, the difference between the second and the first."""
-    finite = np.clip(scores, -_MAX_LOGIT, _MAX_LOGIT)
+    if kind == "probability":
+        return _normalize_probabilities(scores, run_name)
+    finite: Floats = np.clip(scores, -_MAX_LOGIT, _MAX_LOGIT)
     if finite.ndim == 1 or finite.shape[1] > 2:
         return finite
-    halves: Floats = finite[:, 1] / 2 - finite[:, 0] / 2  # the full difference could overflow
+    halves = finite[:, 1] / 2 - finite[:, 0] / 2  # the full difference could overflow
     difference: Floats = 2 * np.clip(halves, -_MAX_LOGIT / 2, _MAX_LOGIT / 2)
     return difference
 
@@ -166,41 +151,16 @@ def _normalize_probabilities(scores: Floats, run_name: str) -> Floats:
     return normalized
 
 
-def _arrange_columns(given: Array, columns: Array, k: int, kind: Kind) -> Array:
-    """Put the columns of known classes into the declared order."""
-    if kind == "logit" and given.ndim == 1 and len(columns) == 2:
-        given = np.stack([np.zeros(len(given)), given], axis=1)
-    if given.ndim != 2 or given.shape[1] != len(columns):
-        raise ValueError(
-            f"Expected one column of scores for each of {len(columns)} classes of the model, "
-            f"got shape {given.shape}."
-        )
-    result = np.full((len(given), k), 0.0 if kind == "probability" else -_MAX_LOGIT)
-    result[:, columns] = given
-    return result
-
-
 def _has_method(model: Any, method: str) -> bool:
-    """Whether a model has a method whose columns are one per class."""
-    if method == "decision_function" and _is_pairwise(model):
-        return False
+    """Whether a model has a method whose columns are one per class, not one per pair."""
+    if method == "decision_function":
+        parameters: dict[str, Any] = getattr(model, "get_params", dict)()
+        for name, value in parameters.items():
+            if name.split("__")[-1] == "decision_function_shape" and value == "ovo":
+                return False
     return callable(getattr(model, method, None))
 
 
-def _is_pairwise(model: Any) -> bool:
-    """Whether a decision function has a column for each pair of classes."""
-    parameters: dict[str, Any] = getattr(model, "get_params", dict)()
-    return any(
-        name.split("__")[-1] == "decision_function_shape" and value == "ovo"
-        for name, value in parameters.items()
-    )
-
-
-def _or(methods: tuple[str, ...]) -> str:
-    return " or ".join(methods)
-
-
-_KINDS: tuple[Kind, ...] = ("logit", "probability")
 _SEEDS = 2**31  # every library accepts these as random_state
 _PENDING_BYTES = 1 << 26  # bytes of scores that may wait to be read
 
@@ -312,8 +272,16 @@ class RetrainEngine(AuditEngine):
     ) -> None:
         self._executor = TaskExecutor(backend, jobs, address, threads)
         if kind is not None:
-            _checks.one_of(_KINDS, kind=kind)
-        is_function = _is_function(model)
+            _checks.one_of(_METHODS, kind=kind)
+        is_class, fits = isinstance(model, type), callable(getattr(model, "fit", None))
+        is_function = not is_class and not fits and callable(model)
+        has_parameters = callable(getattr(model, "get_params", None))
+        if not is_function and (is_class or not fits or not has_parameters):
+            raise ValueError(
+                "Expected a classifier with fit and get_params, as scikit-learn's have, or a "
+                f"function of a RunContext, got {model!r}. Wrap anything else in a function "
+                "that trains it."
+            )
         own: Kind = "probability" if is_function else score_kind(model)
         individuals = _validate_individuals(train, X)
         self._work = _TrainingTask(
@@ -371,18 +339,13 @@ class RetrainEngine(AuditEngine):
         """The model, and hashes of the records and individuals."""
         return {
             "engine": self.name,
-            "model": self._model_description,
+            "model": describe(self._work.model),
             "version": self._version,
             "kind": self.kind,
             "classes": list(self.classes),
             "records": self._hashes[0],
             "individuals": self._hashes[1],
         }
-
-    @cached_property
-    def _model_description(self) -> Any:
-        """The model and its parameters, or the name of the function."""
-        return describe(self._work.model)
 
     @cached_property
     def _hashes(self) -> tuple[str, str]:
@@ -421,7 +384,7 @@ class _TrainingTask:
         classes = self.train.classes
         try:
             scores = self._train(RunContext(number, streams, self.train, self.individuals))
-            if _is_classifier(scores):
+            if not isinstance(scores, type) and callable(getattr(scores, "predict", None)):
                 scores = predict_scores(scores, self.individuals, classes, self.kind)
         except (Exception, SystemExit) as cause:
             raise RunError(number, one_line(cause)) from cause
@@ -460,23 +423,6 @@ def _attempt_run(
 
 
 # ---------------------------------------------------------------- arguments
-
-
-def _is_classifier(value: Any) -> bool:
-    return not isinstance(value, type) and callable(getattr(value, "predict", None))
-
-
-def _is_function(model: Any) -> bool:
-    """Distinguish a function from a classifier, and reject anything else."""
-    if not isinstance(model, type):
-        if all(callable(getattr(model, name, None)) for name in ("fit", "get_params")):
-            return False
-        if callable(model) and not callable(getattr(model, "fit", None)):
-            return True
-    raise ValueError(
-        "Expected a classifier with fit and get_params, as scikit-learn's have, or a function "
-        f"of a RunContext, got {model!r}. Wrap anything else in a function that trains it."
-    )
 
 
 def _validate_individuals(train: Dataset, X: Any) -> Array | MappedRows:

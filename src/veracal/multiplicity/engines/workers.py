@@ -32,18 +32,6 @@ _COMMON: dict[str, Any] = {}  # shared data of the current tasks, by key
 _WATCHED_PARENTS: set[int] = set()
 
 
-def serialize(common: Any) -> Any:
-    """Pickle the data that all tasks share into one array of bytes."""
-    try:
-        return np.frombuffer(cloudpickle.dumps(common), dtype=np.uint8)
-    except Exception as cause:
-        raise WorkerError(
-            f"The model cannot be sent to workers: {one_line(cause)}. Remove what cannot be "
-            "pickled (open files, locks, connections), create it inside a training function, "
-            "or run with jobs=1."
-        ) from cause
-
-
 def run_task(
     task: Callable[[Any, Any], Any],
     item: Any,
@@ -54,7 +42,16 @@ def run_task(
 ) -> Any:
     """Result of a task, in a worker process."""
     try:
-        common = _load_common(key, payload, parent)
+        if key not in _COMMON:  # the first task that needs the shared data
+            if parent is not None and parent == os.getppid() and parent not in _WATCHED_PARENTS:
+                _WATCHED_PARENTS.add(parent)
+                threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+            if not isinstance(payload, np.ndarray):
+                payload = extra("ray", "cluster").get(payload)
+            common = cloudpickle.loads(memoryview(payload))
+            _COMMON.clear()
+            _COMMON[key] = common
+        common = _COMMON[key]
     except Exception as cause:
         return WorkerError(
             f"A worker cannot load the model: {one_line(cause)}. Install on every worker the "
@@ -73,20 +70,6 @@ def one_core(threads: int) -> Iterator[None]:
     """
     with parallel_config(backend="sequential"), threadpool_limits(threads):
         yield
-
-
-def _load_common(key: str, payload: Any, parent: int | None) -> Any:
-    """Unpickle the shared data for the first task that needs it."""
-    if key not in _COMMON:
-        if parent is not None and parent == os.getppid() and parent not in _WATCHED_PARENTS:
-            _WATCHED_PARENTS.add(parent)
-            threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-        if not isinstance(payload, np.ndarray):
-            payload = extra("ray", "cluster").get(payload)
-        common = cloudpickle.loads(memoryview(payload))
-        _COMMON.clear()
-        _COMMON[key] = common
-    return _COMMON[key]
 
 
 def _end_with(parent: int) -> None:
@@ -116,24 +99,12 @@ _CLASSES = {"RayBackend": "ray", "DaskDistributedBackend": "dask", "LokyBackend"
 
 @dataclass(frozen=True)
 class TaskExecutor:
-    """Where and how tasks are executed.
+    """Where and how tasks are executed."""
 
-    Attributes
-    ----------
-    backend : {"loky", "ray", "dask"}, optional
-        None: the active ``joblib.parallel_config``, and loky if there is none.
-    jobs : int, optional
-        Concurrent tasks. None: the number of cores. Dask uses all of its workers.
-    address : str, optional
-        Address of a Ray or Dask cluster. None: the one that this process is connected to.
-    threads : int
-        Threads of linear algebra within a task.
-    """
-
-    backend: str | None = None
-    jobs: int | None = None
-    address: str | None = None
-    threads: int = 1
+    backend: str | None = None  # None: the active joblib.parallel_config, or else loky
+    jobs: int | None = None  # None: one for each core; Dask uses all of its workers
+    address: str | None = None  # of a cluster; None: the one this process is connected to
+    threads: int = 1  # of linear algebra within a task
 
     def __post_init__(self) -> None:
         if self.backend is not None:
@@ -168,18 +139,9 @@ def run_tasks(
     joblib memory-maps for local processes, and which is broadcast on Dask and put into Ray's
     object store.
 
-    Parameters
-    ----------
-    task : function of (common, item)
-        Defined in a module that workers can import.
-    common : object
-        Data that all tasks share.
-    items : iterable
-        Consumed by the thread that reads the results, at most ``max_pending`` ahead.
-    executor : TaskExecutor
-    max_pending : int
-        Results that may wait to be read. Ray returns the results of a block together, so that
-        its blocks are twice as long as it has workers.
+    The task, a function of (common, item), is defined in a module that workers can import. The
+    thread that reads the results consumes the items, at most ``max_pending`` ahead. Ray returns
+    the results of a block together, so that its blocks are twice as long as it has workers.
 
     Raises
     ------
@@ -198,12 +160,20 @@ def run_tasks(
     chunk = list(islice(rest, 1))
     if not chunk:
         return
-    with _start_workers(executor, serialize(common)) as pool:
-        ahead = max(1, min(max_pending, (64 if pool.streams_results else 2) * pool.size))
-        chunk += islice(rest, ahead - 1)
+    try:
+        payload = np.frombuffer(cloudpickle.dumps(common), dtype=np.uint8)
+    except Exception as cause:
+        raise WorkerError(
+            f"The model cannot be sent to workers: {one_line(cause)}. Remove what cannot be "
+            "pickled (open files, locks, connections), create it inside a training function, "
+            "or run with jobs=1."
+        ) from cause
+    with _start_workers(executor, payload) as pool:
+        prefetch = max(1, min(max_pending, (64 if pool.streams_results else 2) * pool.size))
+        chunk += islice(rest, prefetch - 1)
         while chunk:
             yield from _chunk_results(pool, task, chunk)
-            chunk = list(islice(rest, ahead))
+            chunk = list(islice(rest, prefetch))
 
 
 # ---------------------------------------------------------------- workers
@@ -243,34 +213,26 @@ def _start_workers(executor: TaskExecutor, payload: Any) -> Iterator[_WorkerPool
             elif name == "ray":
                 ray = stack.enter_context(_ray(executor))
                 settings, payload = {"backend": "ray"}, ray.put(payload)
-            pool = stack.enter_context(_connect_joblib(executor, settings, payload, key))
+            jobs = _job_count(executor.jobs)
+            # This configuration is left before a result is awaited.
+            with parallel_config(**settings):
+                if name == "ray" and jobs > 0:
+                    # More jobs than the cluster has would wait forever.
+                    jobs = min(jobs, effective_n_jobs(-1))
+                streams_results = bool(get_active_backend()[0].supports_return_generator)
+                size = effective_n_jobs(jobs)
+                parallel = Parallel(
+                    n_jobs=jobs,
+                    return_as="generator_unordered" if streams_results else "list",
+                    # A batch cannot be stopped once a cluster has started it.
+                    batch_size="auto" if name == "loky" else 1,
+                )
+            stack.enter_context(parallel)
         except WorkerError:
             raise
         except (OSError, RuntimeError, ValueError) as cause:
             raise WorkerError(f"No workers: {one_line(cause)}. {RESUME_HINT}") from cause
-        yield pool
-
-
-@contextmanager
-def _connect_joblib(
-    executor: TaskExecutor, settings: dict[str, Any], payload: Any, key: str
-) -> Iterator[_WorkerPool]:
-    """Workers through joblib. Its configuration is left before a result is awaited."""
-    jobs = _job_count(executor.jobs)
-    with parallel_config(**settings):
-        if settings.get("backend") == "ray":
-            # More jobs than the cluster has would wait forever.
-            jobs = min(jobs, effective_n_jobs(-1)) if jobs > 0 else jobs
-        streams_results = bool(get_active_backend()[0].supports_return_generator)
-        size = effective_n_jobs(jobs)
-        parallel = Parallel(
-            n_jobs=jobs,
-            return_as="generator_unordered" if streams_results else "list",
-            # A batch cannot be stopped once a cluster has started it.
-            batch_size="auto" if settings.get("backend") == "loky" else 1,
-        )
-    with parallel:
-        parent = os.getpid() if settings.get("backend") == "loky" else None
+        parent = os.getpid() if name == "loky" else None
         yield _WorkerPool(
             parallel, size, streams_results, payload, key, executor.threads, parent
         )
@@ -282,7 +244,17 @@ def _dask(executor: TaskExecutor, key: str) -> Iterator[Any]:
     distributed = extra("distributed", "cluster")
     address, security = executor.address, None
     if address is None:
-        current = _current_dask_client(executor, distributed)
+        try:
+            current = (
+                get_active_backend()[0].client
+                if executor.backend is None
+                else distributed.get_client(timeout=_PATIENCE)
+            )
+        except ValueError as cause:
+            raise WorkerError(
+                "No Dask cluster: connect to one with dask.distributed.Client('ADDRESS:8786'), "
+                "or start one on this machine with dask.distributed.Client()."
+            ) from cause
         address, security = current.scheduler_info()["address"], current.security
     _check_reachable(address)
     client = distributed.Client(
@@ -295,19 +267,6 @@ def _dask(executor: TaskExecutor, key: str) -> Iterator[Any]:
         with suppress(Exception):  # the cluster may be gone
             client.run(release_common, key, on_error="ignore")
         client.close(timeout=_PATIENCE)
-
-
-def _current_dask_client(executor: TaskExecutor, distributed: Any) -> Any:
-    """The Dask client of this process."""
-    if executor.backend is None:
-        return get_active_backend()[0].client
-    try:
-        return distributed.get_client(timeout=_PATIENCE)
-    except ValueError as cause:
-        raise WorkerError(
-            "No Dask cluster: connect to one with dask.distributed.Client('ADDRESS:8786'), or "
-            "start one on this machine with dask.distributed.Client()."
-        ) from cause
 
 
 @contextmanager
@@ -379,27 +338,23 @@ def _chunk_results(
         results = pool.parallel(calls)
     except Exception as cause:
         raise _describe_loss(cause) from cause
+    arriving = iter(results)
     try:
-        yield from _checked_results(iter(results))
+        while True:
+            try:
+                result = next(arriving)
+            except StopIteration:
+                return
+            except Exception as cause:
+                raise _describe_loss(cause) from cause
+            if isinstance(result, WorkerError):
+                raise result
+            yield result
     finally:
         if pool.streams_results:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # ending early is intended
                 results.close()
-
-
-def _checked_results(results: Iterator[Any]) -> Iterator[Any]:
-    """Results, until a worker fails."""
-    while True:
-        try:
-            result = next(results)
-        except StopIteration:
-            return
-        except Exception as cause:
-            raise _describe_loss(cause) from cause
-        if isinstance(result, WorkerError):
-            raise result
-        yield result
 
 
 def _describe_loss(cause: Exception) -> WorkerError:
