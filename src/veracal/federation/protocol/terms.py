@@ -215,7 +215,8 @@ _CHECKS = schema.checks_of(Terms)
 def parse_unit(body: object) -> Unit:
     """Validate the fields of a unit of privacy."""
     checks = {"name": schema.text(MAX_NAME), "at_most": schema.integer(1, 10**6)}
-    return Unit(**schema.check_fields(body, checks, "the unit"))
+    fields = schema.check_fields(body, checks, "the unit")
+    return Unit(fields["name"], fields["at_most"])
 
 
 def today() -> datetime.date:
