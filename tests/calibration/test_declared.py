@@ -39,7 +39,7 @@ def holder(tmp_path):
 class RemoteOptions:
     """A source that nothing here has heard of, with an account that it answers for."""
 
-    part = None
+    partition = None
 
     def __init__(self, holder, relation="replace-one", unit=PATIENT):
         self._holder, self.relation, self.unit = holder, relation, unit

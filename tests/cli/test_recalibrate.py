@@ -159,11 +159,11 @@ def test_a_map_that_helps_is_kept(fitted):
 
 def test_a_map_that_does_harm_is_not_kept(run, predictions, monkeypatch):
     """The fit is made to find a map that leaves no confidence; the guard is the real one."""
-    store = PrivateTemperature._store
+    fit = PrivateTemperature._fit
     monkeypatch.setattr(
         PrivateTemperature,
-        "_store",
-        lambda self, map_, *args, **kwargs: store(self, Temperature(1e-3), *args, **kwargs),
+        "_fit",
+        lambda self, session, queries: fit(self, session, queries) and Temperature(1e-3),
     )
     words = ["--epsilon", "1", "--guard", "2", "--map-out", "m.json", "--out", "c.npz"]
     code, out, _ = run("recalibrate", predictions, *words)
@@ -531,7 +531,7 @@ def test_a_bad_file_or_place_leaves_nothing_behind(run, tmp_path):
 
 def test_every_option_of_the_fit_is_an_argument_of_the_plan_and_in_the_id_of_the_run():
     """With an option that the id lacked, an earlier run would be taken for the present one."""
-    options = FitOptions("auto", "vector", 15, None, None, None)
+    options = FitOptions("auto", "vector", 15, None, None, None, 0.0, False, False, None)
     settings = options.fitter_settings()
     assert {each.name for each in fields(FitOptions)} == {*settings, *NAMED_ELSEWHERE}
     assert settings.keys() <= signature(plan_recalibration).parameters.keys()

@@ -337,5 +337,5 @@ def test_sources_need_different_ledgers_and_one_relation(tmp_path):
             Pool(sources)
     with pytest.raises(ValueError, match="one relation"):
         Pool([one, Pool([odd])], min_sources=1)
-    parts = open_ledger(tmp_path / "parts.ledger", Budget(1.0), parts=("a", "b"))
+    parts = open_ledger(tmp_path / "parts.ledger", Budget(1.0), partitions=("a", "b"))
     assert Pool([Curator(SCORES, parts, part=part) for part in "ab"]).sources

@@ -321,10 +321,10 @@ def features(
     folder; nothing is fetched. The output folder contains X.npy, y.npy and schema.toml, and
     is loaded as a matrix that stays on disk.
     """
-    from veracal.data import SCHEMA_FILE, check_group_names, new_folder, save_matrix
+    from veracal.data import SCHEMA_FILE, check_group_names, new_file, save_matrix
     from veracal.neural import EfficientNetLite0, ImageEncoder, MiniLM, TextEncoder, extract
 
-    new_folder(out)  # fail before the work
+    new_file(out, "folder")  # fail before the work
     dataset, _ = _load(what, schema, part, None)
     check_group_names(dataset)  # fail before the work
     extractor: Any

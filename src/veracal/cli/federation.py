@@ -99,17 +99,19 @@ def add(
             param_hint="--json",
         )
     from veracal.federation import (
+        LIST_FILE,
         add_source,
         check_compatible,
         describe_terms,
         read_public_node_key,
+        read_source_list,
         read_terms,
-        read_transport_kind,
     )
 
     node_keys = node_key or []
     keys: list[Path | None] = [None] * len(terms)
-    if read_transport_kind(folder) == "flower":
+    listing = read_source_list(folder / LIST_FILE, allow_empty=True)
+    if listing.transport["kind"] == "flower":
         if len(node_keys) != len(terms):
             raise typer.BadParameter(
                 f"give it once for each source, in the same order: expected {len(terms)}, got "

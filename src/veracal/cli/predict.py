@@ -18,7 +18,7 @@ from veracal.cli import _artifacts, _options, _output
 if TYPE_CHECKING:
     from veracal._types import Array, Ints, Progress
     from veracal.artifact import PrivateClassifier
-    from veracal.data import ExtraColumns, PredictionWriterFactory
+    from veracal.data import ExtraColumns, PredictionWriter
 
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
@@ -286,7 +286,7 @@ def _write_stdout(
 def _write(
     classifier: "PrivateClassifier",
     blocks: Iterable[Block],
-    open_writer: "PredictionWriterFactory",
+    open_writer: "type[PredictionWriter]",
     file: BinaryIO,
     summary: Predicted,
 ) -> None:

@@ -373,7 +373,7 @@ class PrivateNetwork(DPSGDClassifier):
             connection.stop(problem)
             raise problem
 
-    def called_off(self, problem: BaseException) -> None:
+    def cancel(self, problem: BaseException) -> None:
         """Tell all other ranks that the fit was cancelled."""
         self._connect().stop(problem)
 
