@@ -338,4 +338,4 @@ def test_sources_need_different_ledgers_and_one_relation(tmp_path):
     with pytest.raises(ValueError, match="one relation"):
         Pool([one, Pool([odd])], min_sources=1)
     parts = open_ledger(tmp_path / "parts.ledger", Budget(1.0), partitions=("a", "b"))
-    assert Pool([Curator(SCORES, parts, part=part) for part in "ab"]).sources
+    assert Pool([Curator(SCORES, parts, partition=name) for name in "ab"]).sources

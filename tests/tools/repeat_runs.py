@@ -117,7 +117,8 @@ def known(commit: str | None) -> list[Outcome]:
     if not NOTES.exists():
         return []
     outcomes = [Outcome(**json.loads(line)) for line in NOTES.read_text().splitlines()]
-    return [one for one in outcomes if commit in (None, one.commit)]
+    # Git abbreviates a commit by more digits when there are more of them.
+    return [one for one in outcomes if commit is None or commit.startswith(one.commit)]
 
 
 def summarize(outcomes: Sequence[Outcome]) -> str:
