@@ -117,8 +117,15 @@ def known(commit: str | None) -> list[Outcome]:
     if not NOTES.exists():
         return []
     outcomes = [Outcome(**json.loads(line)) for line in NOTES.read_text().splitlines()]
-    # Git abbreviates a commit by more digits when there are more of them.
-    return [one for one in outcomes if commit is None or commit.startswith(one.commit)]
+    return [one for one in outcomes if commit is None or _is_same(one.commit, commit)]
+
+
+def _is_same(noted: str, commit: str) -> bool:
+    """Whether two abbreviations are of one commit: git adds digits as commits are added."""
+    dirty = "-dirty"
+    return noted.endswith(dirty) == commit.endswith(dirty) and commit.startswith(
+        noted.removesuffix(dirty)
+    )
 
 
 def summarize(outcomes: Sequence[Outcome]) -> str:
