@@ -4,6 +4,7 @@ If sources drop out of a session, all answers are restricted to the *cohort*: th
 have answered every query so far.
 """
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -427,7 +428,7 @@ class QuerySession:
         return dropouts(self._cohort).count(None)
 
 
-class PrivateFitter(BaseEstimator):  # type: ignore[misc]
+class PrivateFitter(BaseEstimator, ABC):  # type: ignore[misc]
     """Base class of private fitters: they query a source and never read records directly.
 
     A fitter declares its queries in :meth:`_queries`, and fits in :meth:`_fit`.
@@ -498,9 +499,9 @@ class PrivateFitter(BaseEstimator):  # type: ignore[misc]
         """The queries of a fit, and how often each is made."""
         return [(request, 1) for request in self._queries()]
 
+    @abstractmethod
     def _fit(self, session: QuerySession, queries: Sequence[QueryRequest]) -> CalibrationMap:
         """Make the queries at parameters that depend on earlier answers, and fit the map."""
-        raise NotImplementedError
 
     def transform(self, scores: Scores) -> Scores:
         """Map any scores; they are only read."""
@@ -552,13 +553,13 @@ class DescentFitter(PrivateFitter):
     steps: int | None
     learning_rate: float
 
+    @abstractmethod
     def _start(self) -> Floats:
         """The parameters of the identity."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _gradient(self, parameters: Floats, step: int) -> Query:
         """The query of one step; its sensitivity does not depend on parameters or step."""
-        raise NotImplementedError
 
     def _planned(self, unit: Unit) -> list[tuple[QueryRequest, int]]:
         self._check_settings()
