@@ -335,7 +335,7 @@ def test_one_answer_may_cost_all_unless_less_is_declared(terms: Terms):
 
 
 def test_requests_in_files_are_answered_and_logged(run: Run, north: Path):
-    assert enroll(run, "--deadline", "0.5", "--max-per-answer", "0.25")[0] == 0
+    assert enroll(run, "--deadline", "3", "--max-per-answer", "0.25")[0] == 0
     terms = Terms.unseal(Path("north.terms").read_bytes())
     dear = request(terms, "gap", argument={"inverse": 1 << 16}, micro_epsilon=500_000)
     code, out, err = serve_once(run, request(terms), dear)
