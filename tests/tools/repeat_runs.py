@@ -39,6 +39,7 @@ class Run:
         if self.what == "suite":
             command = ["-m", "pytest", "-q", "-n", str(workers), "--dist", "worksteal"]
             command += ["-p", "no:benchmark", "-p", "no:cacheprovider"]
+            command += [] if self.busy else ["-p", "tests.tools.branches"]
         else:
             command = ["-m", "assurance", "--jobs", str(workers)]
         return [
