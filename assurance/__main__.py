@@ -30,6 +30,7 @@ import argparse
 import importlib.util
 import multiprocessing
 import os
+import random
 import resource
 import shutil
 import sys
@@ -123,6 +124,12 @@ def parser() -> argparse.ArgumentParser:
     )
     result.add_argument("--jobs", type=int, default=1, metavar="N", help="gates at a time")
     result.add_argument(
+        "--shuffle",
+        type=int,
+        metavar="SEED",
+        help="run the gates in an order drawn by this seed",
+    )
+    result.add_argument(
         "--fresh-entropy",
         action="store_true",
         help="draw the system's entropy and OpenDP's noise, as --long does",
@@ -198,11 +205,15 @@ def verdicts(gates: dict[str, ModuleType], options: argparse.Namespace) -> Itera
     Of several, the slowest start first, and each has a process of its own: what one gate
     leaves in memory, or frees there, would be measured by the next.
     """
+    waiting = list(gates)
+    if options.jobs > 1:
+        waiting.sort(key=lambda name: -getattr(gates[name], "SECONDS", 0))
+    if options.shuffle is not None:
+        random.Random(options.shuffle).shuffle(waiting)
     if options.jobs <= 1:
-        for name, gate in gates.items():
-            yield judge(name, gate, options)
+        for name in waiting:
+            yield judge(name, gates[name], options)
         return
-    waiting = sorted(gates, key=lambda name: -getattr(gates[name], "SECONDS", 0))
     running: dict[Connection, str] = {}
     while waiting or running:
         while waiting and len(running) < options.jobs:

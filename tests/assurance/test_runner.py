@@ -133,6 +133,22 @@ def test_several_gates_at_a_time_are_judged_like_one_after_the_other(gates, caps
     assert main(["--jobs", "2", "--gate", "one", "--gate", "third"], folder=folder) == 0
 
 
+def test_gates_run_in_an_order_drawn_by_the_seed(gates, capsys):
+    names = ["first", "fourth", "second", "third"]
+    folder = gates(**dict.fromkeys(names, HONEST))
+
+    def order(*options: str) -> list[str]:
+        assert main(options, folder=folder) == 0
+        lines = capsys.readouterr().out.splitlines()
+        return [line.split()[0] for line in lines if line.split()[0] in names]
+
+    assert order() == names
+    orders = [order("--shuffle", str(seed)) for seed in range(5)]
+    assert order("--shuffle", "3") == orders[3]
+    assert all(sorted(each) == names for each in orders)
+    assert len(set(map(tuple, orders))) > 1
+
+
 def test_a_gate_whose_process_dies_fails_and_the_others_are_judged(gates, capsys):
     folder = gates(dying=DYING, honest=HONEST, third=HONEST)
     assert main(["--jobs", "2"], folder=folder) == 1

@@ -1,12 +1,13 @@
 """Run the full suite and the gates many times, quiet and busy, and say whether any failed.
 
-    python -m tests.tools.repeat_runs            # what is missing of 10 suites and 5 gates
-    python -m tests.tools.repeat_runs --summary  # what is known so far, in Markdown
+    python -m tests.tools.repeat_runs            # the missing ones of 10 suites, 5 gates
+    python -m tests.tools.repeat_runs --summary  # the results so far, in Markdown
 
-Of ten runs of the suite the first five are as ``make check`` runs it; the other five, and all
-five runs of the gates, have a busy loop on each core beside them and a shuffled order. Every
-run that ended is one line of ``build/repeat_runs.jsonl`` with its commit, so that the command
-goes on where it was stopped. ``--any-commit`` counts runs of other commits, too.
+The first five of ten runs of the suite are as ``make check`` runs it. The other five have a
+shuffled order and run beside a busy loop on each core; a run of the gates, shuffled as well, is
+made at the same time, so that each is disturbed by the other, too. Every run that ended is one
+line of ``build/repeat_runs.jsonl`` with its commit, and the command continues where it was
+stopped. ``--any-commit`` counts runs of other commits, too.
 """
 
 import argparse
@@ -28,18 +29,18 @@ BUSY = "while True: pass"
 
 @dataclass(frozen=True)
 class Run:
-    """One run that is asked for."""
+    """One run of the suite or of the gates."""
 
     what: str
     number: int
     busy: bool
 
     def command(self, workers: int) -> list[str]:
-        """What is started; a busy run is shuffled by its number."""
+        """The command line; a busy run is shuffled by its number."""
         if self.what == "suite":
             command = ["-m", "pytest", "-q", "-n", str(workers), "--dist", "worksteal"]
             command += ["-p", "no:benchmark", "-p", "no:cacheprovider"]
-            command += [] if self.busy else ["-p", "tests.tools.branches"]
+            command += ["-p", "tests.tools.branches"]
         else:
             command = ["-m", "assurance", "--jobs", str(workers)]
         return [
@@ -63,12 +64,17 @@ class Outcome:
     failures: tuple[str, ...]
 
 
-def wanted(suites: int, gates: int) -> list[Run]:
-    """Quiet and busy suites in turns, then the gates."""
-    return [
-        *(Run("suite", number, busy=number > suites / 2) for number in range(1, suites + 1)),
-        *(Run("gates", number, busy=True) for number in range(1, gates + 1)),
+def list_runs(suites: int, gates: int) -> list[list[Run]]:
+    """Runs that are made at the same time: a quiet suite alone, a busy one with the gates."""
+    quiet = suites - suites // 2
+    pairs = [
+        [
+            *([Run("suite", quiet + number, busy=True)] if number <= suites // 2 else []),
+            *([Run("gates", number, busy=True)] if number <= gates else []),
+        ]
+        for number in range(1, max(suites // 2, gates) + 1)
     ]
+    return [*([Run("suite", number, busy=False)] for number in range(1, quiet + 1)), *pairs]
 
 
 @contextmanager
@@ -83,26 +89,41 @@ def busy_cores(count: int) -> Iterator[None]:
             loop.wait()
 
 
-def make_run(run: Run, commit: str, workers: int) -> Outcome:
-    """Make one run, and keep what it printed."""
-    log = NOTES.parent / f"repeat_{run.what}_{run.number}.log"
+def make_runs(runs: Sequence[Run], commit: str, workers: int) -> Iterator[Outcome]:
+    """Make runs at the same time; their outcomes in the order in which they end."""
     environment = {"OMP_NUM_THREADS": "1", **os.environ, "VERACAL_NO_SKIPS": "1"}
     start = time.monotonic()
-    with busy_cores(os.cpu_count() or 1 if run.busy else 0), log.open("wb") as file:
-        code = subprocess.call(
-            run.command(workers),
-            cwd=ROOT,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-        )
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    with busy_cores(os.cpu_count() or 1 if runs[0].busy else 0):
+        started = {}
+        for run in runs:
+            with log_path(run).open("wb") as log:
+                started[run] = subprocess.Popen(
+                    run.command(workers),
+                    cwd=ROOT,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                )
+        while started:
+            time.sleep(0.5)
+            for run in [run for run, process in started.items() if process.poll() is not None]:
+                seconds = round(time.monotonic() - start, 1)
+                yield read_outcome(run, commit, started.pop(run).returncode, seconds)
+
+
+def log_path(run: Run) -> Path:
+    """File of what a run prints."""
+    return NOTES.parent / f"repeat_{run.what}_{run.number}.log"
+
+
+def read_outcome(run: Run, commit: str, code: int, seconds: float) -> Outcome:
+    """The outcome of a run that has ended, from its log."""
+    lines = log_path(run).read_text(encoding="utf-8", errors="replace").splitlines()
     failures = [
         line for line in lines if re.match(r"(FAILED|ERROR) |    the (mutant|correct)", line)
     ]
     closing = next((line.strip("= ") for line in reversed(lines) if " passed" in line), "")
-    seconds = round(time.monotonic() - start, 1)
     return Outcome(
         **asdict(run),
         commit=commit,
@@ -113,15 +134,15 @@ def make_run(run: Run, commit: str, workers: int) -> Outcome:
     )
 
 
-def known(commit: str | None) -> list[Outcome]:
-    """Outcomes that were noted, of one commit or of all."""
+def read_outcomes(commit: str | None) -> list[Outcome]:
+    """Recorded outcomes, of one commit or of all."""
     if not NOTES.exists():
         return []
     outcomes = [Outcome(**json.loads(line)) for line in NOTES.read_text().splitlines()]
-    return [one for one in outcomes if commit is None or _is_same(one.commit, commit)]
+    return [one for one in outcomes if commit is None or is_same(one.commit, commit)]
 
 
-def _is_same(noted: str, commit: str) -> bool:
+def is_same(noted: str, commit: str) -> bool:
     """Whether two abbreviations are of one commit: git adds digits as commits are added."""
     dirty = "-dirty"
     return noted.endswith(dirty) == commit.endswith(dirty) and commit.startswith(
@@ -156,21 +177,22 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--any-commit", action="store_true")
     parser.add_argument(
-        "--summary", action="store_true", help="print what is known, run nothing"
+        "--summary", action="store_true", help="print what is recorded, run nothing"
     )
     options = parser.parse_args()
     NOTES.parent.mkdir(exist_ok=True)
     describe = ["git", "describe", "--always", "--dirty", "--exclude=*"]
     commit = subprocess.check_output(describe, cwd=ROOT, text=True).strip()
     of = None if options.any_commit else commit
-    for run in [] if options.summary else wanted(options.suites, options.gates):
-        if any((one.what, one.number) == (run.what, run.number) for one in known(of)):
-            continue
-        outcome = make_run(run, commit, options.workers)
-        with NOTES.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(outcome)) + "\n")
-        print(f"{run.what} {run.number}: {outcome.closing}", file=sys.stderr, flush=True)
-    outcomes = known(of)
+    for runs in [] if options.summary else list_runs(options.suites, options.gates):
+        done = {(one.what, one.number) for one in read_outcomes(of)}
+        missing = [run for run in runs if (run.what, run.number) not in done]
+        for outcome in make_runs(missing, commit, options.workers) if missing else ():
+            with NOTES.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(asdict(outcome)) + "\n")
+            ended = f"{outcome.what} {outcome.number}: {outcome.closing or outcome.code}"
+            print(ended, file=sys.stderr, flush=True)
+    outcomes = read_outcomes(of)
     print(summarize(outcomes))
     return int(any(one.code for one in outcomes))
 
