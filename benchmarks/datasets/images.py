@@ -24,7 +24,7 @@ from veracal._types import Frozen
 from veracal.data.dataset import Dataset
 from veracal.data.files import DEFAULT_LIMITS, Limits
 from veracal.data.images import HIDDEN, ImageForm, Resize, load_images
-from veracal.data.labels import Label
+from veracal.data.rows import Label
 from veracal.data.texts import numbered_lines
 from veracal.errors import DataError
 

@@ -8,7 +8,7 @@ from benchmarks.datasets.entries import CatalogEntry, DatasetRequest, empty_data
 from benchmarks.datasets.sources import FromFolder, FromPip, in_folder, in_package
 from veracal._types import Frozen
 from veracal.data.dataset import Dataset
-from veracal.data.labels import TEXT
+from veracal.data.rows import TEXT
 from veracal.data.texts import Rating, TextForm, load_text
 
 NLI = ("entailment", "neutral", "contradiction")

@@ -25,8 +25,7 @@ from veracal.data import (
     load,
 )
 from veracal.data.dataset import concatenate
-from veracal.data.labels import TEXT, encode_labels
-from veracal.data.rows import MappedRows
+from veracal.data.rows import TEXT, MappedRows, encode_labels
 from veracal.errors import DataError
 
 

@@ -22,9 +22,8 @@ from veracal.data.files import (
     open_file,
     translate_os_errors,
 )
-from veracal.data.labels import check_ids, encode_labels
 from veracal.data.row_digests import digests_of_arrays
-from veracal.data.rows import MappedRows
+from veracal.data.rows import MappedRows, check_ids, encode_labels
 from veracal.data.schema import (
     Category,
     Column,

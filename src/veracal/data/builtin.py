@@ -12,8 +12,8 @@ import polars as pl
 from veracal._types import Array, Frozen
 from veracal.data.dataset import Dataset
 from veracal.data.encoding import declare_dataset, encode
-from veracal.data.labels import read_only
 from veracal.data.row_digests import DIGEST, digests_of_records
+from veracal.data.rows import read_only
 from veracal.data.schema import Number, Schema, Target, Vector
 from veracal.errors import DataError
 

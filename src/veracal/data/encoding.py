@@ -10,8 +10,8 @@ import polars as pl
 
 from veracal._types import Array, Bools, Floats, Ints
 from veracal.data.dataset import Dataset, Group, Records, limit_contributions
-from veracal.data.labels import TEXT, first_of, read_only
 from veracal.data.row_digests import digests_of_frame
+from veracal.data.rows import TEXT, first_of, read_only
 from veracal.data.schema import (
     Category,
     Column,

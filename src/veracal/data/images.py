@@ -25,8 +25,8 @@ from veracal.data.files import (
     open_file,
     translate_os_errors,
 )
-from veracal.data.labels import TEXT, Label, check_classes, first_of
 from veracal.data.row_digests import as_digests, digest_of_texts
+from veracal.data.rows import TEXT, Label, check_classes, first_of
 from veracal.data.texts import alias_problem, class_codes
 from veracal.errors import DataError, LimitError, SchemaError
 

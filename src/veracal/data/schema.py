@@ -19,7 +19,7 @@ from veracal.data.files import (
     expect_table,
     open_file,
 )
-from veracal.data.labels import Label, check_classes
+from veracal.data.rows import Label, check_classes
 from veracal.errors import SchemaError
 
 

@@ -18,7 +18,7 @@ from veracal._types import Array, Floats, Frozen, Ints, Progress
 from veracal.data.arrays import plain_ids, read_npz
 from veracal.data.dataset import Group, concatenate
 from veracal.data.files import DEFAULT_LIMITS, Limits, atomic_file, by_suffix
-from veracal.data.labels import TEXT, Label
+from veracal.data.rows import TEXT, Label
 from veracal.data.scores import Kind, Scores
 from veracal.data.tables import arrays_to_frame, read_table
 from veracal.errors import DataError

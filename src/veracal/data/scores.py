@@ -11,7 +11,7 @@ from scipy.special import log_softmax, logsumexp, softmax
 from veracal import _checks
 from veracal._types import Array, Floats, Frozen, Ints
 from veracal.data.dataset import Group, Records
-from veracal.data.labels import (
+from veracal.data.rows import (
     Label,
     check_classes,
     check_codes,

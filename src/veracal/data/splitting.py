@@ -15,8 +15,8 @@ import numpy as np
 from veracal import _checks, _random
 from veracal._types import Array, Floats, Ints
 from veracal.data.dataset import Dataset, unit_numbers
-from veracal.data.labels import TEXT
 from veracal.data.row_digests import digests_of_records, iterate_digests
+from veracal.data.rows import TEXT
 from veracal.errors import DataError
 
 Relation = Literal["add-remove", "replace-one"]

@@ -12,8 +12,8 @@ from veracal import _checks
 from veracal._types import Frozen, Progress
 from veracal.data.dataset import Dataset, Group, check_learnable
 from veracal.data.files import DEFAULT_LIMITS, Limits, open_file, parse_json
-from veracal.data.labels import TEXT, Label, check_classes, first_of
 from veracal.data.row_digests import as_digests, digest_of_texts
+from veracal.data.rows import TEXT, Label, check_classes, first_of
 from veracal.errors import DataError, LimitError, SchemaError
 
 
