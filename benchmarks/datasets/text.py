@@ -136,11 +136,9 @@ def _load(
     part, form = _form(parts, request)
     return load_text(
         entry.find(request) / part.path,
-        form,
+        replace(form, size=part.size, name=entry.name),
         limits=request.limits,
         row_digests=request.row_digests,
-        size=part.size,
-        name=entry.name,
         progress=request.progress,
     )
 

@@ -21,12 +21,15 @@ from veracal.data.dataset import Dataset, Group, check_learnable
 from veracal.data.files import (
     DEFAULT_LIMITS,
     Limits,
+    construct_from_settings,
+    expect_table,
     inside,
     open_file,
     translate_os_errors,
 )
 from veracal.data.row_digests import as_digests, digest_of_texts
 from veracal.data.rows import TEXT, Label, check_classes, first_of
+from veracal.data.schema import listed
 from veracal.data.texts import alias_problem, class_codes
 from veracal.errors import DataError, LimitError, SchemaError
 
@@ -232,6 +235,10 @@ class ImageForm:
         Patterns of files that are no records. Every other file must match a pattern.
     formats : tuple of str
         Pillow's names of the allowed formats.
+    size : int, optional
+        Public number of images. It is never compared with the real one.
+    name : str, optional
+        Name of the data; by default that of the folder or archive.
     """
 
     classes: tuple[Label, ...]
@@ -244,14 +251,21 @@ class ImageForm:
     resize: Resize = "none"
     ignore: tuple[str, ...] = HIDDEN
     formats: tuple[str, ...] = ("JPEG", "PNG")
+    size: int | None = None
+    name: str | None = None
 
     def __post_init__(self) -> None:
         _checks.whole(height=self.height, width=self.width)
+        if self.size is not None:
+            _checks.whole(size=self.size)
         _checks.one_of(("grey", "color"), mode=self.mode)
         _checks.one_of(("none", "stretch", "crop"), resize=self.resize)
         object.__setattr__(self, "classes", check_classes(self.classes, "image form"))
+        for name in ("patterns", "ignore", "formats"):
+            object.__setattr__(self, name, listed(getattr(self, name), name))
         object.__setattr__(self, "aliases", Frozen(self.aliases))
-        object.__setattr__(self, "groups", Frozen(self.groups))
+        groups = {name: listed(values, name) for name, values in self.groups.items()}
+        object.__setattr__(self, "groups", Frozen(groups))
         if problem := self._problem():
             raise SchemaError("image form", *problem, "Correct the form.")
 
@@ -259,6 +273,21 @@ class ImageForm:
     def shape(self) -> tuple[int, ...]:
         """Shape of one image."""
         return (self.height, self.width, *((3,) if self.mode == "color" else ()))
+
+    @classmethod
+    def from_settings(cls, entries: Mapping[str, Any], where: str) -> "ImageForm":
+        """Construct a form from the table ``[images]`` of a parsed TOML file."""
+        others = [name for name in entries if name != "images"]
+        if others:
+            raise SchemaError(
+                where, "only a table [images]", f"also {others[0]!r}", "Move or remove it."
+            )
+        where = f"{where}: images"
+        settings = expect_table(entries["images"], where)
+        for name in ("aliases", "groups"):
+            expect_table(settings.get(name, {}), f"{where}: {name}")
+        form: ImageForm = construct_from_settings(cls, settings, where)
+        return form
 
     def _problem(self) -> tuple[str, str] | None:
         """Expected and found, if the form contradicts itself."""
@@ -287,8 +316,6 @@ def load_images(
     part: str | None = None,
     only: Collection[str] | None = None,
     limits: Limits = DEFAULT_LIMITS,
-    size: int | None = None,
-    name: str | None = None,
     row_digests: bool = False,
     progress: Progress | None = None,
 ) -> Dataset:
@@ -302,8 +329,6 @@ def load_images(
         Load only files of this part.
     only : collection of str, optional
         Paths of the files to load, or what the group ``listed`` of their patterns finds.
-    size : int, optional
-        Declared number of rows.
     row_digests : bool
         Whether to compute a digest of each image: of the bytes of its file, and of the label,
         groups and unit in its path.
@@ -340,8 +365,8 @@ def load_images(
         units=units,
         row_digests=digests,
         encoded=True,
-        size=size,
-        name=path.name if name is None else name,
+        size=form.size,
+        name=path.name if form.name is None else form.name,
     )
     check_learnable(dataset, path)
     return dataset

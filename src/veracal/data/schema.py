@@ -532,41 +532,23 @@ class Schema:
     @classmethod
     def load(cls, path: str | Path, *, limits: Limits = DEFAULT_LIMITS) -> "Schema":
         """Read a TOML file."""
-        path = Path(path)
-        with open_file(path, limits) as file:
-            data = file.read(_LARGEST_FILE + 1)
-        if len(data) > _LARGEST_FILE:
-            raise SchemaError(path, "a schema of at most 16 MiB", "more", "Shorten it.")
-        try:
-            text = data.decode()
-        except UnicodeDecodeError as cause:
-            raise SchemaError(
-                path, "UTF-8 text", f"byte {data[cause.start]:#04x}", "Save it as UTF-8."
-            ) from cause
-        return cls.from_toml(text, where=str(path))
+        return cls.from_settings(read_toml(Path(path), limits), str(path))
 
     @classmethod
     def from_toml(cls, text: str, *, where: str = "schema") -> "Schema":
         """Parse TOML text. Unknown names are rejected with the most similar known one."""
-        try:
-            entries = tomllib.loads(text)
-        except (tomllib.TOMLDecodeError, RecursionError) as cause:
-            raise SchemaError(where, "TOML", str(cause), "Correct the file.") from cause
-        version = entries.pop("format", None)
-        if version != FORMAT or isinstance(version, bool):
+        return cls.from_settings(parse_toml(text, where), where)
+
+    @classmethod
+    def from_settings(cls, entries: dict[str, Any], where: str) -> "Schema":
+        """Construct a schema from the entries of a parsed TOML file."""
+        if "images" in entries:
             raise SchemaError(
                 where,
-                f"format = {FORMAT}",
-                "no format" if version is None else f"format = {version!r}",
-                f"Write format = {FORMAT} at the top, or update Veracal if the file is newer.",
-            )
-        if entries.pop("draft", False):
-            raise SchemaError(
-                where,
-                "a schema of public facts",
-                "draft = true",
-                "Replace the values read from the records by public knowledge, then delete "
-                "that line.",
+                "the columns of a table",
+                "a form of images",
+                "Encode the images by `veracal data features` first, and use the folder and "
+                "the schema that it writes.",
             )
         columns = expect_table(entries.pop("columns", {}), f"{where}: columns")
         entries["columns"] = {
@@ -592,6 +574,46 @@ class Schema:
         for name, grouping in self.groups.items():
             lines += ["", f"[groups.{quoted(name)}]", *_settings(grouping)]
         return "\n".join(lines) + "\n"
+
+
+def read_toml(path: Path, limits: Limits) -> dict[str, Any]:
+    """Read the entries of a TOML file of the known format that is not a draft."""
+    with open_file(path, limits) as file:
+        data = file.read(_LARGEST_FILE + 1)
+    if len(data) > _LARGEST_FILE:
+        raise SchemaError(path, "a schema of at most 16 MiB", "more", "Shorten it.")
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as cause:
+        raise SchemaError(
+            path, "UTF-8 text", f"byte {data[cause.start]:#04x}", "Save it as UTF-8."
+        ) from cause
+    return parse_toml(text, str(path))
+
+
+def parse_toml(text: str, where: str) -> dict[str, Any]:
+    """Parse the text of such a file."""
+    try:
+        entries = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as cause:
+        raise SchemaError(where, "TOML", str(cause), "Correct the file.") from cause
+    version = entries.pop("format", None)
+    if version != FORMAT or isinstance(version, bool):
+        raise SchemaError(
+            where,
+            f"format = {FORMAT}",
+            "no format" if version is None else f"format = {version!r}",
+            f"Write format = {FORMAT} at the top, or update Veracal if the file is newer.",
+        )
+    if entries.pop("draft", False):
+        raise SchemaError(
+            where,
+            "a schema of public facts",
+            "draft = true",
+            "Replace the values read from the records by public knowledge, then delete "
+            "that line.",
+        )
+    return entries
 
 
 def quoted(value: object) -> str:
