@@ -36,7 +36,7 @@ CHEST_XRAY = ImageForm(
     classes=("normal", "bacterial", "viral"),
     height=128,
     width=128,
-    mode="grey",
+    mode="gray",
     patterns=(
         _PART + r"/(?P<label>NORMAL)/(?P<unit>(?:NORMAL2-)?IM-\d+)" + _VIEW,
         _PART + r"/PNEUMONIA/(?P<unit>person\d+)_(?P<label>bacteria|virus)_\d+(?:_\d+)?\.jpe?g",

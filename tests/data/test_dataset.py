@@ -351,7 +351,7 @@ FORM = ImageForm(
     classes=("a", "b"),
     height=4,
     width=4,
-    mode="grey",
+    mode="gray",
     patterns=(r"(?P<part>train|test)/(?P<label>[ab])/.+\.png",),
 )
 

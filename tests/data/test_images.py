@@ -253,17 +253,17 @@ def one(store, data, **changes):
 def test_grey_is_luma(store):
     color = picture(5)
 
-    grey = one(store, encoded(color), mode="grey")
+    gray = one(store, encoded(color), mode="gray")
 
-    assert grey.shape == (4, 6)
+    assert gray.shape == (4, 6)
     luma = color @ [0.299, 0.587, 0.114]
-    np.testing.assert_allclose(grey, luma, atol=1)
+    np.testing.assert_allclose(gray, luma, atol=1)
 
 
 def test_grey_images_become_color_by_repetition(store):
-    grey = picture(5, (4, 6))
+    gray = picture(5, (4, 6))
 
-    np.testing.assert_array_equal(one(store, encoded(grey)), np.repeat(grey[..., None], 3, 2))
+    np.testing.assert_array_equal(one(store, encoded(gray)), np.repeat(gray[..., None], 3, 2))
 
 
 @pytest.mark.filterwarnings("error")
@@ -292,7 +292,7 @@ def png_of_depth(depth, kind, channels):
 
 @pytest.mark.parametrize(("kind", "channels"), [(0, 1), (2, 3), (4, 2), (6, 4)])
 def test_deep_images_are_refused(store, kind, channels):
-    """16 bits of grey, color, and both with transparency, which Pillow would cut to 8."""
+    """16 bits of gray, color, and both with transparency, which Pillow would cut to 8."""
     assert one(store, png_of_depth(8, kind, channels)).shape == (4, 6, 3)
     with pytest.raises(DataError, match=r"8 bits per channel, .*Convert it to 8 bits"):
         one(store, png_of_depth(16, kind, channels))

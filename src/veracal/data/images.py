@@ -33,7 +33,7 @@ from veracal.data.schema import listed
 from veracal.data.texts import alias_problem, class_codes
 from veracal.errors import DataError, LimitError, SchemaError
 
-Mode = Literal["grey", "color"]
+Mode = Literal["gray", "color"]
 Resize = Literal["none", "stretch", "crop"]
 # 8 bits per channel. A conversion of deeper images to bytes would change their meaning.
 _KNOWN_MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")
@@ -88,12 +88,12 @@ def pixels(
 ) -> Array:
     """Decode an opened image into bytes of shape (height, width) or (height, width, 3).
 
-    Grey is the luma of ITU-R 601. ``stretch`` scales each side on its own; ``crop`` scales
+    Gray is the luma of ITU-R 601. ``stretch`` scales each side on its own; ``crop`` scales
     until the image covers the declared size, then cuts equally at both ends. Both
     interpolate bilinearly. Transparency and the orientation tag of a camera are ignored.
     """
     try:
-        image = image.convert("L" if mode == "grey" else "RGB")
+        image = image.convert("L" if mode == "gray" else "RGB")
     except Exception as cause:  # decoders raise many errors for broken bytes
         raise _broken(where, (image.format or "encoded",), f"damage ({cause})") from cause
     if image.size != (width, height):
@@ -164,8 +164,12 @@ class ZipFiles:
         self.names = tuple(sorted(m.filename for m in archive.infolist() if not m.is_dir()))
         limits.check("members", len(self.names), path)
         if len(set(self.names)) < len(self.names):
-            found = "a name that occurs twice"
-            raise DataError(path, "members of different names", found, "Write it again.")
+            raise DataError(
+                path,
+                "members of different names",
+                "a name that occurs twice",
+                "Write it again.",
+            )
 
     def read(self, name: str) -> bytes:
         """Unpack one file; zipfile never returns more than its stated size."""
@@ -223,7 +227,7 @@ class ImageForm:
         forward slashes, describes it. Each has a group ``(?P<label>…)``. Optional groups, the
         same in all patterns, are ``part`` (such as train or test), ``unit`` (the individual
         in the image), ``listed`` (its name in a list of files to load), and declared groups.
-    mode : 'grey' or 'color'
+    mode : 'gray' or 'color'
     aliases : mapping of str to class
         Labels in paths that differ from the name of the class.
     groups : mapping of str to tuple of values
@@ -258,7 +262,7 @@ class ImageForm:
         _checks.whole(height=self.height, width=self.width)
         if self.size is not None:
             _checks.whole(size=self.size)
-        _checks.one_of(("grey", "color"), mode=self.mode)
+        _checks.one_of(("gray", "color"), mode=self.mode)
         _checks.one_of(("none", "stretch", "crop"), resize=self.resize)
         object.__setattr__(self, "classes", check_classes(self.classes, "image form"))
         for name in ("patterns", "ignore", "formats"):

@@ -399,6 +399,8 @@ def reject_shared_slots(slots: Array, where: str) -> None:
 
 
 def check_length(where: str, length: int, n: int) -> None:
-    """Reject an array whose number of rows differs from that of X."""
+    """Reject an array whose length is not the number of records."""
     if length != n:
-        raise DataError(where, f"{n} rows, as X has", str(length), "Pass one value a row.")
+        raise DataError(
+            where, f"{n} values, one for each record", str(length), "Pass one a record."
+        )

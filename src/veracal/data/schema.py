@@ -111,14 +111,14 @@ class _Bounded(_Declaration):
         yield from super().problems()
         lower, upper = self.lower, self.upper
         if not (_is_real(lower) and _is_real(upper) and lower < upper):
-            found = f"lower={lower!r}, upper={upper!r}"
+            actual = f"lower={lower!r}, upper={upper!r}"
             remedy = "Declare bounds that hold by public knowledge."
-            yield "finite bounds with lower < upper", found, remedy
+            yield "finite bounds with lower < upper", actual, remedy
         shift, scale = self.shift, self.scale
         if not (_is_real(shift) and _is_real(scale) and scale > 0):
-            found = f"center={shift!r}, spread={scale!r}"
+            actual = f"center={shift!r}, spread={scale!r}"
             remedy = "Correct them, or leave them out to scale by the bounds."
-            yield "a finite center and a finite spread > 0", found, remedy
+            yield "a finite center and a finite spread > 0", actual, remedy
 
 
 @dataclass(frozen=True)
@@ -363,9 +363,9 @@ class Grouping:
                 yield "a column with outside = 'error'", "'ignore'", "List every value."
             return
         if not isinstance(column, Number) or edges is None:
-            found = f"column {self.column!r} with edges {edges!r}"
+            actual = f"column {self.column!r} with edges {edges!r}"
             remedy = "Declare the column, and edges if it is a number."
-            yield "a declared category, or a number with edges", found, remedy
+            yield "a declared category, or a number with edges", actual, remedy
             return
         rising = all(low < high for low, high in pairwise(edges))
         if len(edges) < 2 or not rising or edges[0] > column.lower or edges[-1] < column.upper:
@@ -466,23 +466,23 @@ class Schema:
         kinds = list(map(type, self.columns.values()))
         targets, units, slots = (kinds.count(kind) for kind in (Target, UnitColumn, Slot))
         if targets != 1 or units > 1:
-            found = f"{targets} targets and {units} units"
+            actual = f"{targets} targets and {units} units"
             remedy = "Declare the column to predict as kind = 'target'."
-            yield "exactly one target and at most one unit", found, remedy
+            yield "exactly one target and at most one unit", actual, remedy
         if slots > 1 or (slots and units):
             remedy = (
                 "Declare kind = 'unit' for add-remove, or kind = 'slot' for replace-one, where "
                 "each row is an individual, and the other as kind = 'ignore'."
             )
-            found = f"{slots} slots and {units} units"
-            yield "at most one slot, and none together with a unit", found, remedy
+            actual = f"{slots} slots and {units} units"
+            yield "at most one slot, and none together with a unit", actual, remedy
         features, names = self.features, self.feature_names
         texts = sum(isinstance(column, Text) for column in features.values())
         if not features or texts not in (0, len(features)) or texts > 2:
             expected = "numbers, categories and vectors, or else one or two texts, as features"
-            found = f"{len(features)} features, {texts} of them text"
+            actual = f"{len(features)} features, {texts} of them text"
             remedy = "Declare the others as kind = 'ignore', or set feature = false."
-            yield expected, found, remedy
+            yield expected, actual, remedy
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
             yield "features of different names", f"{twice!r} twice", "Rename one."
