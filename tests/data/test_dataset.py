@@ -94,7 +94,7 @@ def test_only_finite_numbers(bad: float, dtype: str) -> None:
         (np.zeros(3), [0, 1, 0], ("a", "b"), "shape"),
         (np.zeros((3, 1), complex), [0, 1, 0], ("a", "b"), "complex"),
         (np.array([[object()]] * 3), [0, 1, 0], ("a", "b"), "other objects"),
-        (np.zeros((3, 1)), [0, 1], ("a", "b"), "3 rows"),
+        (np.zeros((3, 1)), [0, 1], ("a", "b"), "3 values, one for each record"),
         (np.zeros((3, 1)), [0, 1, 2], ("a", "b"), "codes from 0 to 1"),
         (np.zeros((3, 1)), [0, -1, 0], ("a", "b"), "codes from 0 to 1"),
         (np.zeros((3, 1)), [0.0, 1.0, 0.0], ("a", "b"), "whole numbers"),

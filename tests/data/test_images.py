@@ -578,7 +578,7 @@ def test_forms_that_contradict_themselves_are_refused(changes, message):
         replace(FORM, **changes)
 
 
-@pytest.mark.parametrize("changes", [{"height": 0}, {"mode": "gray"}, {"resize": "pad"}])
+@pytest.mark.parametrize("changes", [{"height": 0}, {"mode": "grey"}, {"resize": "pad"}])
 def test_settings_of_a_form_are_checked(changes):
     with pytest.raises(ValueError, match=next(iter(changes))):
         replace(FORM, **changes)
